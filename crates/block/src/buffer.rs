@@ -1,0 +1,159 @@
+//! Page-aligned buffers, shared slices of them, and a pool that recycles them.
+
+use std::fmt;
+use std::ops::Range;
+use std::rc::Rc;
+
+use smallvec::SmallVec;
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+/// Alignment and grain of buffers in bytes; direct I/O on 4 KiB-sector devices needs it.
+pub const PAGE: usize = 4096;
+
+/// How many free buffers of one size the pool keeps.
+const KEPT_PER_CLASS: usize = 256;
+/// Size classes: PAGE << class, up to 64 MiB.
+const CLASSES: usize = 15;
+/// Free bytes that the pool keeps in all.
+const KEPT_BYTES: usize = 64 << 20;
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(4096))]
+struct Page([u8; PAGE]);
+
+/// An owned, page-aligned buffer whose size is a multiple of [`PAGE`]. Its content is arbitrary when it comes from a pool.
+pub struct Buf {
+    pages: Box<[Page]>,
+}
+
+impl Buf {
+    /// A zeroed buffer of at least `bytes` bytes, rounded up to whole pages.
+    pub fn zeroed(bytes: usize) -> Buf {
+        let pages = bytes.div_ceil(PAGE).max(1);
+        Buf { pages: <[Page]>::new_box_zeroed_with_elems(pages).unwrap_or_else(|_| std::process::abort()) }
+    }
+
+    /// Size in bytes.
+    pub fn size(&self) -> usize {
+        self.pages.len() * PAGE
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        self.pages.as_bytes()
+    }
+
+    /// The bytes, to fill.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.pages.as_mut_bytes()
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buf({})", self.size())
+    }
+}
+
+/// A shared, immutable slice of a [`Buf`].
+#[derive(Clone, Debug)]
+pub struct Piece {
+    buf: Rc<Buf>,
+    start: usize,
+    len: usize,
+}
+
+impl Piece {
+    /// The part `range` of `buf`.
+    ///
+    /// # Panics
+    /// When the range is outside the buffer: a broken caller.
+    pub fn new(buf: Rc<Buf>, range: Range<usize>) -> Piece {
+        assert!(range.start <= range.end && range.end <= buf.size(), "piece outside its buffer");
+        Piece { buf, start: range.start, len: range.end - range.start }
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buf.bytes()[self.start..self.start + self.len]
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A part of this piece.
+    pub fn slice(&self, range: Range<usize>) -> Piece {
+        assert!(range.end <= self.len, "slice outside its piece");
+        Piece::new(Rc::clone(&self.buf), self.start + range.start..self.start + range.end)
+    }
+
+    /// Gives the buffer back when this was the last reference to it.
+    pub fn into_buf(self) -> Option<Buf> {
+        Rc::try_unwrap(self.buf).ok()
+    }
+}
+
+/// The bytes of a read, in order.
+pub type Data = SmallVec<[Piece; 1]>;
+
+/// Recycles buffers by power-of-two size class, so that the data path neither allocates nor zeroes.
+#[derive(Debug)]
+pub struct BufPool {
+    free: [Vec<Buf>; CLASSES],
+    kept: usize,
+}
+
+impl Default for BufPool {
+    fn default() -> Self {
+        Self { free: std::array::from_fn(|_| Vec::new()), kept: 0 }
+    }
+}
+
+fn class_of(bytes: usize) -> usize {
+    bytes.div_ceil(PAGE).max(1).next_power_of_two().trailing_zeros() as usize
+}
+
+impl BufPool {
+    /// A buffer of at least `bytes` bytes with arbitrary content.
+    pub fn take(&mut self, bytes: usize) -> Buf {
+        let class = class_of(bytes);
+        match self.free.get_mut(class).and_then(Vec::pop) {
+            Some(buf) => {
+                self.kept -= buf.size();
+                buf
+            }
+            None => Buf::zeroed(PAGE << class),
+        }
+    }
+
+    /// Takes a buffer back.
+    pub fn give(&mut self, buf: Buf) {
+        let size = buf.size();
+        let class = class_of(size);
+        if !size.is_power_of_two() || self.kept + size > KEPT_BYTES {
+            return;
+        }
+        if let Some(list) = self.free.get_mut(class)
+            && list.len() < KEPT_PER_CLASS
+        {
+            self.kept += size;
+            list.push(buf);
+        }
+    }
+
+    /// Takes the buffers of a read's data back, where nobody else holds them.
+    pub fn give_data(&mut self, data: Data) {
+        for piece in data {
+            if let Some(buf) = piece.into_buf() {
+                self.give(buf);
+            }
+        }
+    }
+}

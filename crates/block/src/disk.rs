@@ -1,0 +1,39 @@
+//! The contract between an export and what it serves.
+
+use crate::{Buf, Data, DiskError, Features, Geometry, Request};
+
+/// Chosen by the submitter to recognise the completion; the disk does not look into it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tag(pub u64);
+
+/// The bytes of a write.
+pub enum Payload<'a> {
+    /// Not a write.
+    None,
+    /// Copied during `submit`: right for small writes.
+    Copy(&'a [u8]),
+    /// Handed over, written from where it lies: right for large writes. Its first `length` bytes are the payload.
+    Owned(Buf),
+}
+
+/// The one answer to a request.
+#[derive(Debug)]
+pub struct Completion {
+    /// The tag of the request.
+    pub tag: Tag,
+    /// For a read, the bytes (pieces in order, summing up to the length asked for); empty otherwise.
+    pub result: Result<Data, DiskError>,
+}
+
+/// A virtual disk, as exports see it. `submit` never blocks; completions are delivered by whoever drives the disk, exactly one per
+/// request, in any order.
+///
+/// *A flush covers every write whose completion was delivered before the flush was submitted; nothing more may be relied on.*
+pub trait Disk {
+    /// Size and sectors; the size may grow between calls.
+    fn geometry(&self) -> Geometry;
+    /// What the disk offers.
+    fn features(&self) -> Features;
+    /// Starts a request.
+    fn submit(&mut self, tag: Tag, request: Request, payload: Payload<'_>);
+}

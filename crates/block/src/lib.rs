@@ -1,0 +1,18 @@
+//! Vocabulary shared by every layer: ranges, geometry, requests, buffers, errors, and the [`Disk`] contract.
+//!
+//! *Architecture Invariant:* this crate does no I/O, holds no `unsafe` and depends on no other crate of the project.
+#![forbid(unsafe_code)]
+
+mod buffer;
+mod cache_mode;
+mod disk;
+mod error;
+mod geometry;
+mod request;
+
+pub use buffer::{Buf, BufPool, Data, PAGE, Piece};
+pub use cache_mode::{CacheMode, UnknownCacheMode};
+pub use disk::{Completion, Disk, Payload, Tag};
+pub use error::DiskError;
+pub use geometry::{Features, Geometry, SectorProfile, UnknownSectorProfile};
+pub use request::{ByteRange, MAX_REQUEST_BYTES, Op, Request};

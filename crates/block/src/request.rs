@@ -1,0 +1,87 @@
+//! Guest requests and the one gate that checks them.
+
+use crate::{DiskError, Features, Geometry};
+
+/// Longest request accepted, in bytes: what QEMU and libnbd may send (32 MiB), doubled.
+pub const MAX_REQUEST_BYTES: u64 = 64 << 20;
+
+/// A half-open range of bytes on a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByteRange {
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub length: u64,
+}
+
+impl ByteRange {
+    /// The byte after the last one, or `None` on overflow.
+    pub fn end(self) -> Option<u64> {
+        self.offset.checked_add(self.length)
+    }
+}
+
+/// What a guest asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Read the range.
+    Read,
+    /// Write the payload to the range.
+    Write,
+    /// Make every write durable whose completion was delivered before this request was submitted.
+    Flush,
+    /// The range's content is no longer needed and reads as zeroes (whole blocks; ragged edges are left alone).
+    Discard,
+    /// The range reads as zeroes.
+    WriteZeroes {
+        /// The space may be given back.
+        may_unmap: bool,
+    },
+    /// A hint that the range will be read soon.
+    Cache,
+}
+
+impl Op {
+    /// True for operations that change the disk.
+    pub fn modifies(self) -> bool {
+        matches!(self, Op::Write | Op::Discard | Op::WriteZeroes { .. })
+    }
+}
+
+/// One guest request. For [`Op::Flush`] the range is empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The operation.
+    pub op: Op,
+    /// Where.
+    pub range: ByteRange,
+    /// Force unit access: complete only when durable.
+    pub fua: bool,
+}
+
+impl Request {
+    /// Checks bounds, sector alignment, length and writability: the one gate every request passes.
+    ///
+    /// # Errors
+    /// [`DiskError::ReadOnly`], [`DiskError::OutOfBounds`], [`DiskError::Invalid`].
+    pub fn validate(&self, geometry: &Geometry, features: &Features) -> Result<(), DiskError> {
+        if self.op == Op::Flush {
+            return Ok(());
+        }
+        if self.op.modifies() && features.read_only {
+            return Err(DiskError::ReadOnly);
+        }
+        let end = self.range.end().ok_or(DiskError::OutOfBounds)?;
+        if end > geometry.size {
+            return Err(DiskError::OutOfBounds);
+        }
+        let sector = u64::from(geometry.sector.logical());
+        if self.range.offset % sector != 0 || self.range.length % sector != 0 {
+            return Err(DiskError::Invalid);
+        }
+        if matches!(self.op, Op::Read | Op::Write) && self.range.length > MAX_REQUEST_BYTES {
+            return Err(DiskError::Invalid);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,388 @@
+//! The engine's facade types: what a caller says and what it is told. No logic.
+
+use millpond_block::{CacheMode, SectorProfile};
+pub use millpond_format::{Layout, Lsn, PoolId, SnapshotId, VolumeId};
+
+/// Milliseconds since the Unix epoch, handed in by the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Time(pub u64);
+
+/// Compression of new data of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Compression {
+    /// Stored as written.
+    #[default]
+    Off,
+    /// LZ4: fast.
+    Lz4,
+    /// Zstandard level 1: denser.
+    Zstd,
+}
+
+/// Knobs of an engine that are not on disk.
+#[derive(Clone, Debug)]
+pub struct Tuning {
+    /// Upper bound in bytes for map nodes kept in memory.
+    pub map_memory: u64,
+    /// Bytes of log after which a checkpoint is started.
+    pub checkpoint_log_bytes: u64,
+    /// Checkpoints that stay rewindable: space freed is reused only after this many more.
+    pub rewind_checkpoints: u32,
+    /// Give freed segments back to the host (hole punch, TRIM) before they are reused.
+    pub discard_freed: bool,
+    /// Faults planted on purpose, for tests of the tests; `None` always in production.
+    pub planted: Option<Planted>,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Tuning { map_memory: 1 << 30, checkpoint_log_bytes: 1 << 30, rewind_checkpoints: 2, discard_freed: true, planted: None }
+    }
+}
+
+/// Known bugs that a test can plant, to prove that the simulator finds them. Without the feature `planted` they do nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// Acknowledge a flush without flushing the devices.
+    SkipBarrier,
+    /// Reuse freed segments before the checkpoint that freed them is durable.
+    FreeTooEarly,
+    /// Update the map when a batch completes instead of when it is appended.
+    ApplyAtCompletion,
+    /// Leave one entry out of a deadlist.
+    ForgetDeadlistEntry,
+    /// Do not log a discard.
+    LoseDiscardRecord,
+    /// Give blocks that the cleaner moves a new sequence number.
+    CleanerNewSequence,
+}
+
+/// How a pool is made.
+#[derive(Clone, Debug)]
+pub struct PoolSpec {
+    /// Name, see `check_name`.
+    pub name: String,
+    /// Identity; from the caller's entropy.
+    pub id: PoolId,
+    /// How segments spread over the devices.
+    pub layout: Layout,
+    /// Bytes of a segment on one device (power of two, 64 KiB to 64 MiB); `None` chooses by size of the pool.
+    pub extent_bytes: Option<u64>,
+}
+
+/// A change to the catalog, or a job. Every one is durable when it is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Make a volume.
+    CreateVolume {
+        /// Name without the pool's.
+        name: String,
+        /// Bytes, a multiple of 4096.
+        size: u64,
+        /// What the guest sees.
+        sector: SectorProfile,
+        /// When writes are acknowledged.
+        cache: CacheMode,
+        /// Compression of new data.
+        compression: Compression,
+    },
+    /// Remove a volume and all its snapshots. Refused while another volume is a clone of one of them.
+    DestroyVolume {
+        /// Which.
+        volume: VolumeId,
+    },
+    /// Give a volume another name.
+    RenameVolume {
+        /// Which.
+        volume: VolumeId,
+        /// The new name.
+        name: String,
+    },
+    /// Grow or shrink; what is beyond a smaller size is discarded.
+    ResizeVolume {
+        /// Which.
+        volume: VolumeId,
+        /// Bytes, a multiple of 4096.
+        size: u64,
+    },
+    /// Change properties; `None` leaves one as it is.
+    SetProperties {
+        /// Which.
+        volume: VolumeId,
+        /// Cache mode.
+        cache: Option<CacheMode>,
+        /// Compression of new data.
+        compression: Option<Compression>,
+        /// Refuse writes.
+        read_only: Option<bool>,
+    },
+    /// Take snapshots of one or more volumes at one instant.
+    Snapshot {
+        /// Volume and snapshot name, each.
+        targets: Vec<(VolumeId, String)>,
+        /// Free text.
+        description: String,
+        /// When it may be removed by itself.
+        expires: Option<Time>,
+    },
+    /// Remove snapshots at once; their space returns in the background. Those with clones or holds are refused.
+    DestroySnapshots {
+        /// Which.
+        snapshots: Vec<SnapshotId>,
+    },
+    /// Give a snapshot another name.
+    RenameSnapshot {
+        /// Which.
+        snapshot: SnapshotId,
+        /// The new name.
+        name: String,
+    },
+    /// Make the volume's head what the snapshot holds. Newer snapshots stay, the old head stays as snapshot `keep_as`.
+    Rollback {
+        /// To what.
+        snapshot: SnapshotId,
+        /// Name of the snapshot that keeps the old head.
+        keep_as: String,
+    },
+    /// Make a writable volume on a snapshot.
+    Clone {
+        /// On what.
+        snapshot: SnapshotId,
+        /// Name of the new volume.
+        name: String,
+    },
+    /// Forbid the removal of a snapshot, at most until a time; counted.
+    Hold {
+        /// Which.
+        snapshot: SnapshotId,
+        /// Ends by itself then.
+        until: Option<Time>,
+    },
+    /// Take one hold back.
+    Release {
+        /// Which.
+        snapshot: SnapshotId,
+    },
+    /// Write a checkpoint and stop accepting requests: a clean shutdown.
+    Close,
+    /// Write a checkpoint now.
+    Checkpoint,
+}
+
+/// The answer to a [`Command`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Done.
+    Done,
+    /// The new volume.
+    Volume(VolumeId),
+    /// The new snapshots, in the order asked.
+    Snapshots(Vec<SnapshotId>),
+}
+
+/// Why a [`Command`] was refused or failed. Display is one line: what, why, what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CommandError {
+    /// The name is taken.
+    #[error("'{0}' exists already; choose another name")]
+    Exists(String),
+    /// No such thing.
+    #[error("{0} does not exist")]
+    NotFound(String),
+    /// The words or numbers are not acceptable.
+    #[error("{0}")]
+    Invalid(String),
+    /// Something else needs it.
+    #[error("{0}")]
+    Busy(String),
+    /// Out of space.
+    #[error("the pool is full; destroy snapshots, discard data or add a device")]
+    NoSpace,
+    /// The pool stopped after a fault.
+    #[error("the pool is stopped: {0}; export and import it again once the cause is mended")]
+    Faulted(String),
+}
+
+/// A volume, as listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeInfo {
+    /// Identity, never reused.
+    pub id: VolumeId,
+    /// Name without the pool's.
+    pub name: String,
+    /// Bytes.
+    pub size: u64,
+    /// What the guest sees.
+    pub sector: SectorProfile,
+    /// Cache mode.
+    pub cache: CacheMode,
+    /// Compression of new data.
+    pub compression: Compression,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// Bytes reachable from the head.
+    pub referenced_bytes: u64,
+    /// Bytes that would be freed if only this volume's head and snapshots went.
+    pub unique_bytes: u64,
+    /// Number of listed snapshots.
+    pub snapshots: u64,
+    /// `volume@snapshot` that it is a clone of.
+    pub origin: Option<String>,
+    /// When it was made.
+    pub created: Time,
+}
+
+/// A snapshot, as listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotInfo {
+    /// Identity, never reused.
+    pub id: SnapshotId,
+    /// Its volume.
+    pub volume: VolumeId,
+    /// The part of its name after `@`.
+    pub name: String,
+    /// When it was taken.
+    pub created: Time,
+    /// The pool's epoch that it closed.
+    pub epoch: u64,
+    /// Bytes reachable from it.
+    pub referenced_bytes: u64,
+    /// Bytes that would be freed if only it went.
+    pub unique_bytes: u64,
+    /// Holds on it.
+    pub holds: u32,
+    /// Volumes cloned from it.
+    pub clones: u32,
+    /// Free text.
+    pub description: String,
+    /// When it may be removed by itself.
+    pub expires: Option<Time>,
+    /// Size of the volume when it was taken, in bytes.
+    pub size: u64,
+}
+
+/// Condition of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PoolState {
+    /// Import, creation or recovery goes on.
+    Opening,
+    /// In service.
+    Online,
+    /// Closing: the last checkpoint is being written.
+    Closing,
+    /// Closed cleanly: the devices may be let go.
+    Closed,
+    /// Stopped by a fault: reads are answered where possible, nothing is written. The reason, one line.
+    Faulted(String),
+}
+
+/// A device of a pool, as listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Usable bytes for segments.
+    pub size: u64,
+    /// Bytes of segments in use.
+    pub allocated: u64,
+    /// Bytes of free segments.
+    pub free: u64,
+    /// Errors seen since import.
+    pub errors: u64,
+    /// Counters since import.
+    pub counters: DeviceCounters,
+}
+
+/// Operations on one device since import.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounters {
+    /// Reads.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Flushes.
+    pub flushes: u64,
+}
+
+/// A pool, as listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolInfo {
+    /// Name.
+    pub name: String,
+    /// Identity.
+    pub id: PoolId,
+    /// Condition.
+    pub state: PoolState,
+    /// Layout of the data class.
+    pub layout: Layout,
+    /// Bytes that guests can fill: segments without labels and reserve.
+    pub size: u64,
+    /// Live bytes, snapshots and metadata included.
+    pub allocated: u64,
+    /// Bytes still to be had: size - allocated.
+    pub free: u64,
+    /// Devices in member order.
+    pub devices: Vec<DeviceInfo>,
+}
+
+/// Counters since import, for `iostat`, the lab and cost tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Metrics {
+    /// Guest reads answered.
+    pub guest_reads: u64,
+    /// Bytes of them.
+    pub guest_read_bytes: u64,
+    /// Guest writes answered.
+    pub guest_writes: u64,
+    /// Bytes of them.
+    pub guest_write_bytes: u64,
+    /// Guest flushes answered.
+    pub guest_flushes: u64,
+    /// Map nodes visited for guest requests.
+    pub nodes_touched: u64,
+    /// Map nodes read from devices.
+    pub node_reads: u64,
+    /// Map nodes written.
+    pub node_writes: u64,
+    /// Map nodes in memory now.
+    pub nodes_resident: u64,
+    /// Device reads for guest data.
+    pub data_reads: u64,
+    /// Batches appended for guests.
+    pub batches: u64,
+    /// Bytes of guest blocks appended (after compression).
+    pub user_bytes: u64,
+    /// Bytes of live blocks moved by the cleaner.
+    pub cleaner_bytes: u64,
+    /// Bytes of batch headers.
+    pub header_bytes: u64,
+    /// Bytes of nodes and checkpoint objects.
+    pub metadata_bytes: u64,
+    /// Segments emptied by the cleaner.
+    pub segments_cleaned: u64,
+    /// Device flushes.
+    pub flushes: u64,
+    /// Checkpoints committed.
+    pub checkpoints: u64,
+    /// Bytes of log since the last checkpoint.
+    pub log_bytes: u64,
+    /// Dead bytes that wait to be freed by reclaim.
+    pub reclaim_backlog: u64,
+    /// Log records replayed at import.
+    pub replayed_batches: u64,
+    /// Guest writes that waited for the cleaner.
+    pub throttled: u64,
+}
+
+/// A difference between two states of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiffExtent {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// True when the newer state has data there, false when it reads as zeroes.
+    pub data: bool,
+}
