@@ -1,2 +1,57 @@
-//! (being built)
-fn main() {}
+//! The project's own chores: `cargo xtask tidy`, `cargo xtask e2e`, `cargo xtask ci`.
+#![forbid(unsafe_code)]
+
+mod ci;
+mod packages;
+mod part;
+mod tidy;
+
+use anyhow::{Context, Result};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask ci [--install] [--quick]   everything that has to hold before a change lands, in under half an hour on two cores
+    --install   as root: install the Debian packages that the end-to-end tests need
+    --quick     without the simulator and the end-to-end tests
+cargo xtask tidy                       rules about the source itself: arrows, lengths, words, paths
+cargo xtask e2e [ARGS...]              builds the daemon and runs the end-to-end tests with these arguments (try --list)";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    match run(&words) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(words: &[&str]) -> Result<bool> {
+    let root = root()?;
+    match words {
+        ["tidy"] => {
+            let findings = tidy::check(&root)?;
+            findings.iter().for_each(|finding| println!("{finding}"));
+            println!("tidy: {} findings", findings.len());
+            Ok(findings.is_empty())
+        }
+        ["ci", options @ ..] if options.iter().all(|o| ["--install", "--quick"].contains(o)) => {
+            ci::run(&root, options.contains(&"--install"), options.contains(&"--quick"))
+        }
+        ["e2e", arguments @ ..] => ci::end_to_end(&root, arguments),
+        _ => {
+            println!("{HELP}");
+            Ok(words.is_empty() || words == ["--help"])
+        }
+    }
+}
+
+/// The top of the checkout: the folder above this crate's.
+fn root() -> Result<PathBuf> {
+    let own = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").context("run it as `cargo xtask`")?);
+    Ok(own.parent().context("xtask lies in the workspace")?.to_owned())
+}

@@ -1,2 +1,54 @@
-//! (being built)
-fn main() {}
+//! `millpond`: daemon, client and embedded default in one binary.
+#![forbid(unsafe_code)]
+
+mod api;
+mod client;
+mod command;
+mod config;
+mod daemon;
+mod devices;
+mod failure;
+mod instant;
+mod names;
+mod output;
+mod progress;
+mod size;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::command::Cli;
+use crate::failure::Failure;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return wrong_usage(&error),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let outcome = match runtime {
+        Ok(runtime) => runtime.block_on(cli.run()),
+        Err(e) => Err(Failure::failed(format!("cannot start: {e}"))),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("millpond: {failure}");
+            ExitCode::from(failure.code as u8)
+        }
+    }
+}
+
+/// Prints help where help was asked for, else what is wrong, and names letters that only look right.
+fn wrong_usage(error: &clap::Error) -> ExitCode {
+    // Nobody reads a help that cannot be printed.
+    let _ = error.print();
+    if error.use_stderr() {
+        let told = std::env::args().skip(1).find_map(|word| names::describe_look_alike(&word));
+        if let Some(told) = told {
+            eprintln!("millpond: {told}");
+        }
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}

@@ -1,7 +1,18 @@
-//! The only door to the host: block devices and files, the io_uring reactor, simulated media, clock and entropy.
+//! The only door to the host: block devices and files, the io_uring reactor, a medium in memory, clock and entropy.
 //!
-//! *Architecture Invariant:* the engine never calls in here to do something; it emits [`Io`] values and is told of [`IoDone`]s.
+//! *Architecture Invariant:* the engine never calls in here to do something; it emits [`Io`] values and is told of [`IoDone`]s. `unsafe` is
+//! confined to `uring`.
+#![deny(unsafe_code)]
 
+mod env;
+mod file;
 mod io;
+mod memory;
+#[allow(unsafe_code)]
+mod uring;
 
+pub use env::{Monotonic, entropy, wall_millis};
+pub use file::{HostDevice, HostDeviceKind, OpenError, OpenOptions, OpenStep};
 pub use io::{DeviceError, DeviceGeometry, DeviceIndex, Io, IoDone, IoId, IoKind};
+pub use memory::MemoryDevice;
+pub use uring::{ConnectionId, Event, ListenerId, Ring, Wait, Waker};

@@ -2,6 +2,22 @@
 //!
 //! *Architecture Invariant:* no threads, clock, randomness or system calls. The engine is a state machine: requests, commands, device
 //! completions and time go in; device operations, guest completions and replies come out. Production and simulator run the same code.
+#![forbid(unsafe_code)]
+
 mod api;
+mod check;
+mod core;
+mod engine;
+mod io;
+mod log;
+mod open;
+mod pool;
+mod slab;
+mod space;
+mod task;
+mod tree;
 
 pub use api::*;
+pub use check::{Audit, Media};
+pub use engine::Engine;
+pub use pool::{Target, check_name};

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::FormatError;
+
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($int:ty)) => {
         $(#[$doc])*
@@ -76,4 +78,144 @@ pub enum Layout {
         /// Bytes on one device before the next takes over.
         unit: u32,
     },
+}
+
+/// Bytes of one unit: the grain of stored lengths and places inside a chunk.
+pub const UNIT: usize = 512;
+/// Units of a plain (uncompressed) block.
+pub const BLOCK_UNITS: u32 = 8;
+/// Bytes of a block, the unit of the map.
+pub const BLOCK: usize = 4096;
+
+const KIND_SHIFT: u32 = 62;
+const UNITS_SHIFT: u32 = 58;
+const FLAGS_SHIFT: u32 = 53;
+const CHUNK_SHIFT: u32 = 13;
+const SLOT_MASK: u64 = (1 << CHUNK_SHIFT) - 1;
+const CHUNK_MASK: u64 = (1 << 40) - 1;
+const IDENTITY_MASK: u64 = (1 << FLAGS_SHIFT) - 1;
+
+/// How a block is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    /// As written.
+    Raw,
+    /// LZ4 block behind a 2-byte length.
+    Lz4,
+    /// Zstandard frame behind a 2-byte length.
+    Zstd,
+}
+
+/// An entry of a map node: a hole (reads as zeroes), or the address of a block or node.
+///
+/// | bits | field | meaning |
+/// |---|---|---|
+/// | 63..62 | kind | 0 hole, 1 address, 2 and 3 reserved |
+/// | 61..58 | units | stored length in 512-byte units, 1 to 15 |
+/// | 57..53 | flags | bits 0..1 coding (0 raw, 1 LZ4, 2 Zstandard), bit 2 checksum pending (never on a medium), rest 0 |
+/// | 52..13 | chunk | chunk id |
+/// | 12..0 | slot | place in the chunk, in the chunk's grains |
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Addr(u64);
+
+impl Addr {
+    /// Never written, or discarded: reads as zeroes.
+    pub const HOLE: Addr = Addr(0);
+    const PENDING: u64 = 4 << FLAGS_SHIFT;
+
+    /// The address of `units` units at `slot` of `chunk`.
+    pub fn new(chunk: ChunkId, slot: u32, units: u32, coding: Coding) -> Addr {
+        debug_assert!(u64::from(slot) <= SLOT_MASK && chunk.0 <= CHUNK_MASK && (1..=15).contains(&units));
+        let flags = match coding {
+            Coding::Raw => 0,
+            Coding::Lz4 => 1,
+            Coding::Zstd => 2,
+        };
+        Addr(1 << KIND_SHIFT | u64::from(units) << UNITS_SHIFT | flags << FLAGS_SHIFT | chunk.0 << CHUNK_SHIFT | u64::from(slot))
+    }
+
+    /// The bits as stored.
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// From stored bits; unknown kinds, codings and flags are refused.
+    pub fn from_bits(bits: u64) -> Result<Addr, FormatError> {
+        let addr = Addr(bits);
+        let known = match bits >> KIND_SHIFT {
+            0 => bits == 0,
+            1 => addr.units() != 0 && bits >> FLAGS_SHIFT & 0x1f < 3,
+            _ => false,
+        };
+        if known { Ok(addr) } else { Err(FormatError::Field("address")) }
+    }
+
+    /// From bits that this program put into memory itself.
+    pub fn from_memory(bits: u64) -> Addr {
+        Addr(bits)
+    }
+
+    /// True for an address, false for a hole.
+    pub fn is_some(self) -> bool {
+        self.0 >> KIND_SHIFT == 1
+    }
+
+    /// True when nothing is there.
+    pub fn is_hole(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The chunk.
+    pub fn chunk(self) -> ChunkId {
+        ChunkId(self.0 >> CHUNK_SHIFT & CHUNK_MASK)
+    }
+
+    /// The place in the chunk, in grains.
+    pub fn slot(self) -> u32 {
+        (self.0 & SLOT_MASK) as u32
+    }
+
+    /// Stored length in units.
+    pub fn units(self) -> u32 {
+        (self.0 >> UNITS_SHIFT & 0xf) as u32
+    }
+
+    /// How it is stored.
+    pub fn coding(self) -> Coding {
+        match self.0 >> FLAGS_SHIFT & 3 {
+            1 => Coding::Lz4,
+            2 => Coding::Zstd,
+            _ => Coding::Raw,
+        }
+    }
+
+    /// Chunk and slot as one number: what two entries must share to mean the same bytes.
+    pub fn identity(self) -> u64 {
+        self.0 & IDENTITY_MASK
+    }
+
+    /// The same address, marked as not having its checksum beside it yet.
+    pub fn pending(self) -> Addr {
+        Addr(self.0 | Addr::PENDING)
+    }
+
+    /// The same address without the mark.
+    pub fn settled(self) -> Addr {
+        Addr(self.0 & !Addr::PENDING)
+    }
+
+    /// True when the checksum beside it is not known yet.
+    pub fn is_pending(self) -> bool {
+        self.0 & Addr::PENDING != 0
+    }
+}
+
+impl fmt::Debug for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_some() {
+            write!(f, "{}:{}+{}", self.chunk(), self.slot(), self.units())
+        } else {
+            f.write_str("hole")
+        }
+    }
 }

@@ -3,6 +3,25 @@
 //! *Architecture Invariant:* pure values; no I/O, no `unsafe`, no policy.
 #![forbid(unsafe_code)]
 
+mod batch;
+mod checksum;
+mod chunk;
+mod codec;
 mod id;
+mod label;
+mod node;
+mod record;
 
-pub use id::{BlockNo, ChunkId, Epoch, Layout, LineageId, Lsn, PoolId, SegmentId, SnapshotId, VolumeId};
+pub use batch::{BATCH_FIXED, BatchHeader, BlockIdentity, HEADER_PAGE, Item, MAX_HEADER_PAGES, Move, encode_run, run_bytes};
+pub use checksum::crc32c;
+pub use chunk::{CHUNKS_PER_PAGE, ChunkRecord, DeadRecord, MAX_SLOT_WORDS};
+pub use codec::{Decoder, Encoder, FormatError};
+pub use id::{
+    Addr, BLOCK, BLOCK_UNITS, BlockNo, ChunkId, Coding, Epoch, Layout, LineageId, Lsn, PoolId, SegmentId, SnapshotId, UNIT, VolumeId,
+};
+pub use label::{
+    AREA_BYTES, Label, Leg, MAX_DEVICES, MAX_LEGS, NO_SEGMENT, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, STREAMS,
+    StreamStart,
+};
+pub use node::{FANOUT, NODE_BYTES, NODE_UNITS, Node};
+pub use record::{Checkpoint, LineageRecord, Record, SnapshotRecord, TreeRoot, VolumeRecord, WalkRecord};

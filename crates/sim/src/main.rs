@@ -1,2 +1,236 @@
-//! (being built)
-fn main() {}
+//! `millpond-sim`: runs seeds, finds promises that are not kept, and says how to see them again.
+#![forbid(unsafe_code)]
+// The one place of the crate that has a clock, threads and output: the caller's, never a world's.
+#![allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types, clippy::print_stdout, clippy::print_stderr)]
+
+use std::ops::Range;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use millpond_engine::{Engine, Planted};
+use millpond_sim::{FaultKind, Mode, Options, Outcome, Stats, quiet_panics, run};
+
+/// Runs the storage engine over simulated devices, with faults and crashes, and judges every answer.
+///
+/// Exit status: 0 when nothing was found (with --planted: when the bug was found), 1 otherwise.
+#[derive(Parser)]
+#[command(name = "millpond-sim", version)]
+struct Args {
+    /// Run this seed
+    #[arg(long, value_name = "N", conflicts_with_all = ["seeds", "count", "soak", "planted"])]
+    seed: Option<u64>,
+    /// Print every event
+    #[arg(long, requires = "seed")]
+    trace: bool,
+    /// Run the seeds from A up to but without B
+    #[arg(long, value_name = "A..B", value_parser = range)]
+    seeds: Option<Range<u64>>,
+    /// Run so many seeds
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// First seed of --count, --soak and --planted
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    from: u64,
+    /// Run seeds for so long (90s, 10m, 2h)
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    soak: Option<Duration>,
+    /// Threads
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    jobs: usize,
+    /// Go on after a finding
+    #[arg(long)]
+    keep_going: bool,
+    /// Cut the power at every event of a short trace, instead of long worlds
+    #[arg(long)]
+    power_cut: bool,
+    /// Plant a bug in the engine and prove that it is found; list: all the names
+    #[arg(long, value_name = "NAME")]
+    planted: Option<String>,
+    /// Seeds within which a planted bug must be found
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    max_seeds: u64,
+    /// This kind of fault in every world
+    #[arg(long, value_name = "KIND", value_parser = fault)]
+    fault: Option<FaultKind>,
+    /// No faults but crashes
+    #[arg(long, conflicts_with = "fault")]
+    no_faults: bool,
+    /// Length of worlds, per mille of the usual
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    scale: u64,
+}
+
+const PLANTED: [(&str, Planted); 6] = [
+    ("skip-barrier", Planted::SkipBarrier),
+    ("free-too-early", Planted::FreeTooEarly),
+    ("apply-at-completion", Planted::ApplyAtCompletion),
+    ("forget-deadlist-entry", Planted::ForgetDeadlistEntry),
+    ("lose-discard-record", Planted::LoseDiscardRecord),
+    ("cleaner-new-sequence", Planted::CleanerNewSequence),
+];
+
+fn range(text: &str) -> Result<Range<u64>, String> {
+    let parsed = text.split_once("..").and_then(|(a, b)| Some(a.parse().ok()?..b.parse().ok()?));
+    parsed.ok_or_else(|| "expected A..B, such as 0..1000".to_owned())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = text.split_at(text.len() - text.chars().last().filter(|c| c.is_alphabetic()).map_or(0, char::len_utf8));
+    let factor = match unit {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err("expected a number and s, m or h, such as 10m".to_owned()),
+    };
+    number.parse::<u64>().map(|n| Duration::from_secs(n * factor)).map_err(|e| e.to_string())
+}
+
+fn fault(text: &str) -> Result<FaultKind, String> {
+    let names = FaultKind::ALL.map(FaultKind::name).join(", ");
+    FaultKind::ALL.into_iter().find(|k| k.name() == text).ok_or(format!("one of {names}"))
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    quiet_panics();
+    let mode = if args.power_cut { Mode::PowerCut } else { Mode::World };
+    let options = Options { trace: args.trace, faultless: args.no_faults, fault: args.fault, scale: args.scale, ..Options::default() };
+    if let Some(name) = &args.planted {
+        return planted(name, &args, mode, options);
+    }
+    let seeds = match (args.seed, &args.seeds, args.count) {
+        (Some(seed), _, _) => seed..seed + 1,
+        (None, Some(seeds), _) => seeds.clone(),
+        (None, None, Some(count)) => args.from..args.from + count,
+        (None, None, None) if args.soak.is_some() => args.from..u64::MAX,
+        (None, None, None) => args.from..args.from + 100,
+    };
+    let batch = Batch::new(seeds, args.soak, args.keep_going);
+    batch.run(args.jobs.max(1), mode, &options, &args);
+    let findings = batch.findings.load(Ordering::Relaxed);
+    batch.summary(args.seed.is_some());
+    if findings == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Proves that a planted bug is found.
+fn planted(name: &str, args: &Args, mode: Mode, mut options: Options) -> ExitCode {
+    let Some((_, planted)) = PLANTED.iter().find(|(known, _)| *known == name) else {
+        eprintln!("no such bug; known: {}", PLANTED.map(|(known, _)| known).join(", "));
+        return ExitCode::FAILURE;
+    };
+    options.planted = Some(*planted);
+    for seed in args.from..args.from + args.max_seeds {
+        let outcome = run::<Engine>(seed, mode, &options);
+        if let Some(finding) = outcome.finding {
+            println!("{name}: found by seed {seed} ({} seeds): {}", seed - args.from + 1, finding.what);
+            return ExitCode::SUCCESS;
+        }
+    }
+    println!("{name}: NOT found in {} seeds", args.max_seeds);
+    ExitCode::FAILURE
+}
+
+/// Seeds shared by some threads.
+struct Batch {
+    next: AtomicU64,
+    end: u64,
+    stop: AtomicBool,
+    until: Option<Instant>,
+    keep_going: bool,
+    findings: AtomicU64,
+    totals: Mutex<(u64, Stats, u64)>,
+    started: Instant,
+}
+
+impl Batch {
+    fn new(seeds: Range<u64>, soak: Option<Duration>, keep_going: bool) -> Batch {
+        let started = Instant::now();
+        Batch {
+            next: AtomicU64::new(seeds.start),
+            end: seeds.end,
+            stop: AtomicBool::new(false),
+            until: soak.map(|time| started + time),
+            keep_going,
+            findings: AtomicU64::new(0),
+            totals: Mutex::new((0, Stats::default(), 0)),
+            started,
+        }
+    }
+
+    fn run(&self, jobs: usize, mode: Mode, options: &Options, args: &Args) {
+        std::thread::scope(|scope| {
+            for _ in 0..jobs {
+                scope.spawn(|| {
+                    while let Some(seed) = self.take() {
+                        let outcome = run::<Engine>(seed, mode, options);
+                        self.note(&outcome, args);
+                    }
+                });
+            }
+        });
+    }
+
+    fn take(&self) -> Option<u64> {
+        let late = self.until.is_some_and(|until| Instant::now() >= until);
+        if late || self.stop.load(Ordering::Relaxed) {
+            return None;
+        }
+        let seed = self.next.fetch_add(1, Ordering::Relaxed);
+        (seed < self.end).then_some(seed)
+    }
+
+    fn note(&self, outcome: &Outcome, args: &Args) {
+        if let Ok(mut totals) = self.totals.lock() {
+            totals.0 += 1;
+            totals.1.add(&outcome.stats);
+            totals.2 ^= outcome.digest;
+        }
+        let Some(finding) = &outcome.finding else { return };
+        self.findings.fetch_add(1, Ordering::Relaxed);
+        self.stop.store(!self.keep_going, Ordering::Relaxed);
+        let tail = if args.trace || self.keep_going { String::new() } else { format!("{}\n", finding.tail.join("\n")) };
+        println!("{tail}seed {}: {}", outcome.seed, finding.what);
+        println!("again: {}", again(outcome.seed, args));
+    }
+
+    fn summary(&self, one: bool) {
+        let Ok(totals) = self.totals.lock() else { return };
+        let (seeds, stats, digest) = &*totals;
+        let seconds = self.started.elapsed().as_secs_f64();
+        let findings = self.findings.load(Ordering::Relaxed);
+        println!("{seeds} seeds, {findings} findings, {seconds:.1} s ({:.1} ms a seed)", seconds * 1000.0 / (*seeds).max(1) as f64);
+        println!(
+            "  {} requests ({} ENOSPC, {} failed), {} commands, {} comparisons, {} device operations",
+            stats.requests, stats.no_space, stats.failed, stats.commands, stats.diffs, stats.operations
+        );
+        println!(
+            "  {} kills, {} power cuts, {} clean shutdowns, {} interrupted recoveries, {} faults struck, {} detected damages",
+            stats.kills, stats.cuts, stats.closes, stats.interrupted, stats.faults, stats.detected
+        );
+        println!("  {} checkpoints, {} segments cleaned", stats.checkpoints, stats.cleaned);
+        if one {
+            println!("  digest {digest:016x}");
+        }
+    }
+}
+
+/// The command that shows a finding again.
+fn again(seed: u64, args: &Args) -> String {
+    let mut command = format!("millpond-sim --seed {seed} --trace");
+    if args.power_cut {
+        command += " --power-cut";
+    }
+    if let Some(kind) = args.fault {
+        command += &format!(" --fault {}", kind.name());
+    }
+    if args.no_faults {
+        command += " --no-faults";
+    }
+    if args.scale != 1000 {
+        command += &format!(" --scale {}", args.scale);
+    }
+    command
+}

@@ -1,0 +1,21 @@
+//! The control API: what is said over the control socket. The types are shared by the daemon, which serves them, and by the command line,
+//! its first client; the OpenAPI document is generated from them and from the routes.
+
+mod error;
+mod event;
+mod export;
+mod pool;
+pub mod routes;
+mod snapshot;
+mod status;
+mod volume;
+
+pub use error::{ApiError, ErrorBody, ErrorKind};
+pub use event::Event;
+pub use export::{CreateExport, Export, ExportClient};
+pub use pool::{
+    Checkpoint, CreatePool, Device, DeviceIo, DeviceSpec, Found, GuestIo, ImportPool, Job, LayoutSpec, Pool, PoolIo, PoolRemoval,
+};
+pub use snapshot::{CloneSnapshot, CreateSnapshots, Created, DiffExtent, Hold, Rollback, RolledBack, Snapshot};
+pub use status::Status;
+pub use volume::{CreateVolume, Destroy, Destroyed, Rename, Resize, Resized, SetProperties, Volume};

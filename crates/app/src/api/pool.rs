@@ -1,0 +1,250 @@
+//! Pools, their devices and their counters.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// How segments spread over the devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum LayoutSpec {
+    /// Device after device.
+    Linear,
+    /// Each segment over `width` devices in turns of `unit` bytes.
+    Stripe {
+        /// Devices per segment.
+        width: u16,
+        /// Bytes on one device before the next takes over.
+        unit: u32,
+    },
+}
+
+/// A device to make a pool on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DeviceSpec {
+    /// Absolute path of a block device or a file.
+    pub path: String,
+    /// Make the file, sparse, with this many bytes.
+    pub create: Option<u64>,
+}
+
+/// Asks for a new pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CreatePool {
+    /// Name.
+    pub name: String,
+    /// How segments spread.
+    pub layout: LayoutSpec,
+    /// On what.
+    pub devices: Vec<DeviceSpec>,
+    /// Use devices that hold something.
+    #[serde(default)]
+    pub force: bool,
+    /// Check everything, change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// Looks for pools, and imports one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ImportPool {
+    /// Name or id; without it, every pool found is told and none imported.
+    pub name: Option<String>,
+    /// Directories and devices to search; empty: where pools were before, and the block devices of the host.
+    #[serde(default)]
+    pub search: Vec<String>,
+    /// Only say what would be imported.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// A pool found by its labels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Found {
+    /// Name.
+    pub name: String,
+    /// Identity.
+    pub id: String,
+    /// `importable`, `incomplete` (devices are missing), `imported`, or `in-use` by another program.
+    pub state: String,
+    /// Paths found, in member order.
+    pub devices: Vec<String>,
+    /// Members that were not found, by number.
+    pub missing: Vec<u16>,
+}
+
+/// Requests of guests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GuestIo {
+    /// Reads.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Sum of read latencies in nanoseconds.
+    pub read_nanos: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Sum of write latencies in nanoseconds.
+    pub write_nanos: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Discards and zeroings.
+    pub discards: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+}
+
+/// Operations on one device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DeviceIo {
+    /// Reads.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Sum of read latencies in nanoseconds.
+    pub read_nanos: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Sum of write latencies in nanoseconds.
+    pub write_nanos: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Operations under way.
+    pub in_flight: u64,
+}
+
+/// What the engine counts since import.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PoolIo {
+    /// Guest requests.
+    pub guests: GuestIo,
+    /// Bytes of guest blocks appended, after compression.
+    pub user_bytes: u64,
+    /// Bytes of batch headers.
+    pub header_bytes: u64,
+    /// Bytes of map nodes and checkpoints.
+    pub metadata_bytes: u64,
+    /// Bytes of live blocks that the cleaner moved.
+    pub cleaner_bytes: u64,
+    /// Segments emptied by the cleaner.
+    pub segments_cleaned: u64,
+    /// Checkpoints committed.
+    pub checkpoints: u64,
+    /// Bytes of log since the last checkpoint.
+    pub log_bytes: u64,
+    /// Map nodes visited for guest requests.
+    pub nodes_touched: u64,
+    /// Dead bytes that wait to be freed.
+    pub reclaim_backlog: u64,
+    /// Guest writes that waited for the cleaner.
+    pub throttled: u64,
+    /// Log records replayed at import.
+    pub replayed_batches: u64,
+}
+
+/// A device of a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Device {
+    /// Path it was opened by.
+    pub path: String,
+    /// Class: `data`.
+    pub class: String,
+    /// `linear` or `stripe`.
+    pub layout: String,
+    /// `online`, or `unavailable` when its pool is not in service.
+    pub state: String,
+    /// Usable bytes.
+    pub size: u64,
+    /// Bytes of segments in use.
+    pub allocated: u64,
+    /// Bytes of free segments.
+    pub free: u64,
+    /// Errors since import.
+    pub errors: u64,
+    /// Logical sector in bytes; 0 when not open.
+    pub sector: u32,
+    /// The kernel's page cache is bypassed.
+    pub direct: bool,
+    /// Counters since import.
+    pub io: DeviceIo,
+}
+
+/// A pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Pool {
+    /// Name.
+    pub name: String,
+    /// Identity.
+    pub id: String,
+    /// `opening`, `online`, `closing`, `faulted`, or `unavailable` when it could not be imported.
+    pub health: String,
+    /// Why it is not online.
+    pub reason: Option<String>,
+    /// Layout of the data class.
+    pub layout: LayoutSpec,
+    /// Bytes that guests can fill.
+    pub size: u64,
+    /// Live bytes, snapshots and metadata included.
+    pub allocated: u64,
+    /// Bytes still to be had.
+    pub free: u64,
+    /// Devices in member order.
+    pub devices: Vec<Device>,
+    /// When it was taken into service.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub imported: Option<Timestamp>,
+    /// Counters since import.
+    pub io: PoolIo,
+    /// Clients connected to its exports.
+    pub clients: u64,
+}
+
+/// What `pool destroy` loses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PoolRemoval {
+    /// The pool.
+    pub name: String,
+    /// Volumes lost.
+    pub volumes: Vec<String>,
+    /// Number of snapshots lost.
+    pub snapshots: u64,
+    /// Live bytes lost.
+    pub allocated: u64,
+    /// Devices whose labels go.
+    pub devices: Vec<String>,
+}
+
+/// Background work of a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Job {
+    /// `reclaim:POOL`.
+    pub id: String,
+    /// The pool.
+    pub pool: String,
+    /// What is done.
+    pub kind: String,
+    /// `running`.
+    pub state: String,
+    /// Bytes still to do.
+    pub remaining_bytes: u64,
+}
+
+/// A restore point of a pool: a checkpoint that its devices still hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Checkpoint {
+    /// Generation of its root.
+    pub id: u64,
+    /// When it was written.
+    #[schema(value_type = String, format = DateTime)]
+    pub time: Timestamp,
+    /// Last batch of the log that it contains.
+    pub lsn: u64,
+    /// Intact copies of its root over all devices; there are two on each.
+    pub copies: u32,
+    /// Milliseconds between it and the newest one: writes of this span would be lost.
+    pub lost_millis: u64,
+}

@@ -1,0 +1,23 @@
+//! Removing volumes and snapshots.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::input::Body;
+use crate::api::{ApiError, Destroy, Destroyed, ErrorBody};
+use crate::daemon::Daemon;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
+    OpenApiRouter::new().routes(routes!(destroy))
+}
+
+/// Removes a volume, a snapshot or a range of snapshots. Durable when answered; the space returns in the background.
+#[utoipa::path(post, path = "/v1/destroy", request_body = Destroy,
+    responses((status = 200, body = Destroyed), (status = "default", body = ErrorBody)))]
+async fn destroy(State(daemon): State<Arc<Daemon>>, Body(request): Body<Destroy>) -> Result<Json<Destroyed>, ApiError> {
+    daemon.destroy(&request).await.map(Json)
+}

@@ -1,0 +1,37 @@
+//! Exports.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::input::Body;
+use crate::api::{ApiError, CreateExport, ErrorBody, Export};
+use crate::daemon::Daemon;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
+    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(remove))
+}
+
+/// Every export, with its clients.
+#[utoipa::path(get, path = "/v1/exports", responses((status = 200, body = [Export]), (status = "default", body = ErrorBody)))]
+async fn list(State(daemon): State<Arc<Daemon>>) -> Result<Json<Vec<Export>>, ApiError> {
+    daemon.exports().await.map(Json)
+}
+
+/// Serves a volume or snapshot over NBD; clients can connect when this is answered.
+#[utoipa::path(post, path = "/v1/exports", request_body = CreateExport,
+    responses((status = 200, body = Export), (status = "default", body = ErrorBody)))]
+async fn create(State(daemon): State<Arc<Daemon>>, Body(request): Body<CreateExport>) -> Result<Json<Export>, ApiError> {
+    daemon.create_export(&request, true).await.map(Json)
+}
+
+/// Ends an export.
+#[utoipa::path(delete, path = "/v1/exports/{id}", params(("id" = u64, Path)),
+    responses((status = 204), (status = "default", body = ErrorBody)))]
+async fn remove(State(daemon): State<Arc<Daemon>>, Path(id): Path<u64>) -> Result<StatusCode, ApiError> {
+    daemon.unexport(id).await.map(|()| StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,35 @@
+//! Request bodies and queries whose errors read like every other error.
+
+use axum::Json;
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{FromRequest, FromRequestParts, Query};
+use axum::http::Uri;
+
+use crate::api::ApiError;
+
+/// A JSON body.
+#[derive(FromRequest)]
+#[from_request(via(Json), rejection(ApiError))]
+pub struct Body<T>(pub T);
+
+/// A query.
+#[derive(FromRequestParts)]
+#[from_request(via(Query), rejection(ApiError))]
+pub struct Asked<T>(pub T);
+
+impl From<JsonRejection> for ApiError {
+    fn from(rejection: JsonRejection) -> Self {
+        ApiError::invalid(format!("the request cannot be read: {}; see /v1/openapi.json", rejection.body_text()))
+    }
+}
+
+impl From<QueryRejection> for ApiError {
+    fn from(rejection: QueryRejection) -> Self {
+        ApiError::invalid(format!("the query cannot be read: {}; see /v1/openapi.json", rejection.body_text()))
+    }
+}
+
+/// Answers what no route takes.
+pub async fn no_such_route(uri: Uri) -> ApiError {
+    ApiError::not_found(format!("no route {}; see /v1/openapi.json", uri.path()))
+}

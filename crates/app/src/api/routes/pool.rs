@@ -1,0 +1,83 @@
+//! Pools.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::input::{Asked, Body};
+use crate::api::{ApiError, Checkpoint, CreatePool, ErrorBody, Found, ImportPool, Pool, PoolRemoval};
+use crate::daemon::Daemon;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
+    OpenApiRouter::new()
+        .routes(routes!(list, create))
+        .routes(routes!(get, destroy))
+        .routes(routes!(export))
+        .routes(routes!(import))
+        .routes(routes!(checkpoints))
+}
+
+/// Every pool.
+#[utoipa::path(get, path = "/v1/pools", responses((status = 200, body = [Pool])))]
+async fn list(State(daemon): State<Arc<Daemon>>) -> Json<Vec<Pool>> {
+    Json(daemon.pools().await)
+}
+
+/// Makes a pool. Durable when answered.
+#[utoipa::path(post, path = "/v1/pools", request_body = CreatePool,
+    responses((status = 200, body = Pool), (status = "default", body = ErrorBody)))]
+async fn create(State(daemon): State<Arc<Daemon>>, Body(request): Body<CreatePool>) -> Result<Json<Pool>, ApiError> {
+    daemon.create_pool(request).await.map(Json)
+}
+
+/// One pool.
+#[utoipa::path(get, path = "/v1/pools/{pool}", params(("pool" = String, Path)),
+    responses((status = 200, body = Pool), (status = "default", body = ErrorBody)))]
+async fn get(State(daemon): State<Arc<Daemon>>, Path(pool): Path<String>) -> Result<Json<Pool>, ApiError> {
+    daemon.pool(&pool).await.map(Json)
+}
+
+#[derive(Deserialize, IntoParams)]
+struct Rehearsal {
+    /// Only say what would happen.
+    #[serde(default)]
+    dry_run: bool,
+}
+
+/// Destroys a pool with all its volumes.
+#[utoipa::path(delete, path = "/v1/pools/{pool}", params(("pool" = String, Path), Rehearsal),
+    responses((status = 200, body = PoolRemoval), (status = "default", body = ErrorBody)))]
+async fn destroy(
+    State(daemon): State<Arc<Daemon>>,
+    Path(pool): Path<String>,
+    Asked(how): Asked<Rehearsal>,
+) -> Result<Json<PoolRemoval>, ApiError> {
+    daemon.destroy_pool(&pool, how.dry_run).await.map(Json)
+}
+
+/// Closes a pool and lets its devices go.
+#[utoipa::path(post, path = "/v1/pools/{pool}/export", params(("pool" = String, Path)),
+    responses((status = 204), (status = "default", body = ErrorBody)))]
+async fn export(State(daemon): State<Arc<Daemon>>, Path(pool): Path<String>) -> Result<StatusCode, ApiError> {
+    daemon.export_pool(&pool).await.map(|()| StatusCode::NO_CONTENT)
+}
+
+/// Looks for pools, and imports the one named.
+#[utoipa::path(post, path = "/v1/import", request_body = ImportPool,
+    responses((status = 200, body = [Found]), (status = "default", body = ErrorBody)))]
+async fn import(State(daemon): State<Arc<Daemon>>, Body(request): Body<ImportPool>) -> Result<Json<Vec<Found>>, ApiError> {
+    daemon.import_pool(request).await.map(Json)
+}
+
+/// Restore points of a pool, newest first.
+#[utoipa::path(get, path = "/v1/pools/{pool}/checkpoints", params(("pool" = String, Path)),
+    responses((status = 200, body = [Checkpoint]), (status = "default", body = ErrorBody)))]
+async fn checkpoints(State(daemon): State<Arc<Daemon>>, Path(pool): Path<String>) -> Result<Json<Vec<Checkpoint>>, ApiError> {
+    daemon.checkpoints(&pool).await.map(Json)
+}

@@ -1,0 +1,98 @@
+//! Volumes.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::input::{Asked, Body};
+use crate::api::{ApiError, CreateVolume, ErrorBody, Rename, Resize, Resized, SetProperties, Volume};
+use crate::daemon::Daemon;
+use crate::names::{Name, VolumeName};
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
+    OpenApiRouter::new()
+        .routes(routes!(list, create))
+        .routes(routes!(get, set))
+        .routes(routes!(resize))
+        .routes(routes!(rename))
+        .routes(routes!(promote))
+}
+
+/// Checks the two halves of a name that came in a path.
+pub(super) fn named(pool: &str, volume: &str) -> Result<VolumeName, ApiError> {
+    Ok(format!("{pool}/{volume}").parse()?)
+}
+
+#[derive(Deserialize, IntoParams)]
+struct OfPool {
+    /// Only this pool's.
+    pool: Option<String>,
+}
+
+/// Volumes.
+#[utoipa::path(get, path = "/v1/volumes", params(OfPool),
+    responses((status = 200, body = [Volume]), (status = "default", body = ErrorBody)))]
+async fn list(State(daemon): State<Arc<Daemon>>, Asked(of): Asked<OfPool>) -> Result<Json<Vec<Volume>>, ApiError> {
+    daemon.volumes(of.pool.as_deref()).await.map(Json)
+}
+
+/// Makes a volume. Durable when answered.
+#[utoipa::path(post, path = "/v1/volumes", request_body = CreateVolume,
+    responses((status = 200, body = Volume), (status = "default", body = ErrorBody)))]
+async fn create(State(daemon): State<Arc<Daemon>>, Body(request): Body<CreateVolume>) -> Result<Json<Volume>, ApiError> {
+    daemon.create_volume(request).await.map(Json)
+}
+
+/// One volume.
+#[utoipa::path(get, path = "/v1/volumes/{pool}/{volume}", params(("pool" = String, Path), ("volume" = String, Path)),
+    responses((status = 200, body = Volume), (status = "default", body = ErrorBody)))]
+async fn get(State(daemon): State<Arc<Daemon>>, Path((pool, volume)): Path<(String, String)>) -> Result<Json<Volume>, ApiError> {
+    daemon.volume(&named(&pool, &volume)?).await.map(Json)
+}
+
+/// Changes properties. Durable when answered.
+#[utoipa::path(patch, path = "/v1/volumes/{pool}/{volume}", params(("pool" = String, Path), ("volume" = String, Path)),
+    request_body = SetProperties, responses((status = 200, body = Volume), (status = "default", body = ErrorBody)))]
+async fn set(
+    State(daemon): State<Arc<Daemon>>,
+    Path((pool, volume)): Path<(String, String)>,
+    Body(request): Body<SetProperties>,
+) -> Result<Json<Volume>, ApiError> {
+    daemon.set_properties(&named(&pool, &volume)?, &request).await.map(Json)
+}
+
+/// Changes the size, online. Durable when answered.
+#[utoipa::path(post, path = "/v1/volumes/{pool}/{volume}/resize", params(("pool" = String, Path), ("volume" = String, Path)),
+    request_body = Resize, responses((status = 200, body = Resized), (status = "default", body = ErrorBody)))]
+async fn resize(
+    State(daemon): State<Arc<Daemon>>,
+    Path((pool, volume)): Path<(String, String)>,
+    Body(request): Body<Resize>,
+) -> Result<Json<Resized>, ApiError> {
+    daemon.resize(&named(&pool, &volume)?, &request).await.map(Json)
+}
+
+/// Gives a volume another name. Durable when answered.
+#[utoipa::path(post, path = "/v1/volumes/{pool}/{volume}/rename", params(("pool" = String, Path), ("volume" = String, Path)),
+    request_body = Rename, responses((status = 204), (status = "default", body = ErrorBody)))]
+async fn rename(
+    State(daemon): State<Arc<Daemon>>,
+    Path((pool, volume)): Path<(String, String)>,
+    Body(request): Body<Rename>,
+) -> Result<StatusCode, ApiError> {
+    let old = Name::Volume(named(&pool, &volume)?);
+    daemon.rename(&old, &request).await.map(|()| StatusCode::NO_CONTENT)
+}
+
+/// Makes a clone independent of its origin.
+#[utoipa::path(post, path = "/v1/volumes/{pool}/{volume}/promote", params(("pool" = String, Path), ("volume" = String, Path)),
+    responses((status = 204), (status = "default", body = ErrorBody)))]
+async fn promote(State(daemon): State<Arc<Daemon>>, Path((pool, volume)): Path<(String, String)>) -> Result<StatusCode, ApiError> {
+    daemon.promote(&named(&pool, &volume)?).await.map(|()| StatusCode::NO_CONTENT)
+}

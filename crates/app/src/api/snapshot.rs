@@ -1,0 +1,98 @@
+//! Snapshots, clones, rollbacks and differences.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Snapshot {
+    /// `pool/volume@snapshot`.
+    pub name: String,
+    /// Identity within the pool, never reused.
+    pub id: u64,
+    /// When it was taken.
+    #[schema(value_type = String, format = DateTime)]
+    pub created: Timestamp,
+    /// The pool's epoch that it closed; equal for the members of a group.
+    pub epoch: u64,
+    /// Size of the volume when it was taken, in bytes.
+    pub size: u64,
+    /// Bytes reachable from it.
+    pub referenced_bytes: u64,
+    /// Bytes that would be freed if only it went.
+    pub unique_bytes: u64,
+    /// Number of holds.
+    pub holds: u32,
+    /// Number of clones.
+    pub clones: u32,
+    /// Free text.
+    pub description: String,
+    /// When it is removed by itself.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires: Option<Timestamp>,
+}
+
+/// Takes snapshots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CreateSnapshots {
+    /// `pool/volume@snapshot`, each.
+    pub names: Vec<String>,
+    /// All at one instant; they must lie in one pool.
+    #[serde(default)]
+    pub group: bool,
+    /// Free text.
+    #[serde(default)]
+    pub description: String,
+    /// When they are removed by themselves.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires: Option<Timestamp>,
+}
+
+/// Names of what was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Created {
+    /// Complete names.
+    pub names: Vec<String>,
+}
+
+/// Goes back to a snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Rollback {
+    /// Only say what would happen.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What a rollback did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RolledBack {
+    /// The snapshot that keeps the old head.
+    pub kept_as: String,
+}
+
+/// Makes a writable volume on a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CloneSnapshot {
+    /// The new volume, `pool/volume`, in the same pool.
+    pub name: String,
+}
+
+/// Forbids removal.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Hold {
+    /// Ends by itself then.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub until: Option<Timestamp>,
+}
+
+/// A range in which two states of a volume differ.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DiffExtent {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// `data`, or `zero` when the newer state reads as zeroes there.
+    pub kind: String,
+}

@@ -1,0 +1,137 @@
+//! The client of the control API: HTTP/1.1 and JSON over the daemon's unix socket.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+use tokio::time::{Instant, sleep};
+
+use crate::api::{ErrorBody, Status};
+use crate::failure::{Failure, Outcome};
+
+/// How often a daemon that does not answer yet is asked again.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// A way to one daemon. Every request opens a connection of its own.
+#[derive(Clone, Debug)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    /// A client of the daemon on `socket`.
+    pub fn new(socket: PathBuf) -> Client {
+        Client { socket }
+    }
+
+    /// Asks.
+    ///
+    /// # Errors
+    /// Unreachable; or what the daemon says.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Outcome<T> {
+        self.call::<(), T>(Method::GET, path, None).await
+    }
+
+    /// Asks for a change.
+    ///
+    /// # Errors
+    /// Unreachable; or what the daemon says.
+    pub async fn post<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Outcome<T> {
+        self.call(Method::POST, path, Some(body)).await
+    }
+
+    /// Asks for a change of something that stays.
+    ///
+    /// # Errors
+    /// Unreachable; or what the daemon says.
+    pub async fn patch<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Outcome<T> {
+        self.call(Method::PATCH, path, Some(body)).await
+    }
+
+    /// Asks for a removal.
+    ///
+    /// # Errors
+    /// Unreachable; or what the daemon says.
+    pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Outcome<T> {
+        self.call::<(), T>(Method::DELETE, path, None).await
+    }
+
+    /// Asks for the status until the daemon answers or `patience` is over.
+    ///
+    /// # Errors
+    /// Unreachable; or what the daemon says.
+    pub async fn wait(&self, patience: Duration) -> Outcome<Status> {
+        let end = Instant::now() + patience;
+        loop {
+            // A daemon that is still importing has its socket but does not answer: the patience covers that as well.
+            let answer = tokio::time::timeout_at(end, self.get::<Status>("/v1/status")).await;
+            match answer {
+                Ok(Err(failure)) if failure.code == crate::failure::Code::Unreachable && Instant::now() + RETRY < end => sleep(RETRY).await,
+                Ok(answer) => return answer,
+                Err(_) => {
+                    return Err(Failure::unreachable(format!(
+                        "the daemon on {} did not answer within {} s; see its messages, or wait longer",
+                        self.socket.display(),
+                        patience.as_secs()
+                    )));
+                }
+            }
+        }
+    }
+
+    async fn call<B: Serialize, T: DeserializeOwned>(&self, method: Method, path: &str, body: Option<&B>) -> Outcome<T> {
+        let stream = UnixStream::connect(&self.socket).await.map_err(|e| {
+            Failure::unreachable(format!(
+                "no daemon answers on {}: {e}; start one with 'millpond serve', or name its socket with --socket",
+                self.socket.display()
+            ))
+        })?;
+        let lost =
+            |e: hyper::Error| Failure::unreachable(format!("the daemon on {} went away: {e}; see its messages", self.socket.display()));
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
+        let driver = tokio::spawn(connection);
+        let bytes = match body {
+            Some(body) => serde_json::to_vec(body).map_err(|e| Failure::failed(format!("cannot encode the request: {e}")))?,
+            None => Vec::new(),
+        };
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, "millpond")
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::new(Bytes::from(bytes)))
+            .map_err(|e| Failure::failed(format!("cannot ask for {path}: {e}")))?;
+        let response = sender.send_request(request).await.map_err(lost)?;
+        let status = response.status();
+        let body = response.into_body().collect().await.map_err(lost)?.to_bytes();
+        driver.abort();
+        if !status.is_success() {
+            return Err(refusal(status.as_u16(), &body));
+        }
+        // No content reads as `null`, which is `()`.
+        let text: &[u8] = if body.is_empty() { b"null" } else { &body };
+        serde_json::from_slice(text)
+            .map_err(|e| Failure::failed(format!("the daemon's answer is not understood: {e}; use the millpond that belongs to it")))
+    }
+}
+
+fn refusal(status: u16, body: &[u8]) -> Failure {
+    match serde_json::from_slice::<ErrorBody>(body) {
+        Ok(body) => Failure::failed(body.error.message),
+        Err(_) => Failure::failed(format!("the daemon answered {status}: {}", String::from_utf8_lossy(body).trim())),
+    }
+}
+
+/// Puts a query value into a path.
+pub fn quoted(value: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:@/".contains(&byte);
+    value.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}

@@ -1,0 +1,170 @@
+//! The words of the command line, and which verb runs.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use super::{create, demo, destroy, diff, exports, get, hold, list, pool, rename, resize, serve, snapshot, status, up};
+use crate::client::Client;
+use crate::config::socket_path;
+use crate::failure::{Failure, Outcome};
+
+/// Virtual disks in a log-structured pool: snapshots, clones and rollbacks that cost nothing, served over NBD.
+#[derive(Debug, Parser)]
+#[command(
+    name = "millpond",
+    version,
+    max_term_width = 110,
+    after_help = "\
+Example:
+  millpond up                                   a disk to try, at once
+  millpond serve &                              or a daemon, and then:
+  millpond pool create tank /srv/a.img:20G
+  millpond create tank/vm1 -L 10G
+  millpond export nbd tank/vm1 --unix /run/vm1.sock
+  millpond snapshot tank/vm1@before-upgrade
+
+Names are POOL/VOL@SNAP. Sizes take 512, 64k, 10G, 1.5T (powers of 1024).
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 daemon not reachable."
+)]
+pub struct Cli {
+    /// Control socket of the daemon
+    #[arg(long, global = true, env = "MILLPOND_SOCKET", value_name = "PATH", hide_env_values = true)]
+    socket: Option<PathBuf>,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// Words of a verb that this version does not have.
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+struct Later {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    _words: Vec<OsString>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Up(up::Up),
+    Demo(demo::Demo),
+    Serve(serve::Serve),
+    Status(status::Status),
+    /// Pools: create, list, status, show, get, set, export, import, destroy, iostat, jobs, checkpoints
+    #[command(subcommand)]
+    Pool(pool::Pool),
+    Create(create::Create),
+    List(list::List),
+    Show(get::Show),
+    Get(get::Get),
+    Set(get::Set),
+    Resize(resize::Resize),
+    Snapshot(snapshot::Snapshot),
+    Rollback(snapshot::Rollback),
+    Clone(snapshot::Clone),
+    Promote(snapshot::Promote),
+    Rename(rename::Rename),
+    Diff(diff::Diff),
+    Destroy(destroy::Destroy),
+    Hold(hold::Hold),
+    Release(hold::Release),
+    /// Serve a volume or snapshot to clients
+    #[command(subcommand)]
+    Export(exports::ExportKind),
+    Exports(exports::Exports),
+    Unexport(exports::Unexport),
+    #[command(hide = true)]
+    ImportImage(Later),
+    #[command(hide = true)]
+    ExportImage(Later),
+    #[command(hide = true)]
+    ConvertSectors(Later),
+    #[command(hide = true)]
+    Lab(Later),
+}
+
+impl Cli {
+    /// Runs the verb.
+    ///
+    /// # Errors
+    /// What the program ends with: an exit code and one line.
+    pub async fn run(self) -> Outcome {
+        let given = self.socket.as_deref();
+        let client = Client::new(socket_path(given));
+        match self.verb {
+            Verb::Up(up) => up.run(given).await,
+            Verb::Demo(demo) => demo.run().await,
+            Verb::Serve(serve) => serve.run(given).await,
+            Verb::Status(status) => status.run(&client).await,
+            Verb::Pool(pool) => pool.run(&client).await,
+            Verb::Create(create) => create.run(&client).await,
+            Verb::List(list) => list.run(&client).await,
+            Verb::Show(show) => show.run(&client).await,
+            Verb::Get(get) => get.run(&client).await,
+            Verb::Set(set) => set.run(&client).await,
+            Verb::Resize(resize) => resize.run(&client).await,
+            Verb::Snapshot(snapshot) => snapshot.run(&client).await,
+            Verb::Rollback(rollback) => rollback.run(&client).await,
+            Verb::Clone(clone) => clone.run(&client).await,
+            Verb::Promote(promote) => promote.run(&client).await,
+            Verb::Rename(rename) => rename.run(&client).await,
+            Verb::Diff(diff) => diff.run(&client).await,
+            Verb::Destroy(destroy) => destroy.run(&client).await,
+            Verb::Hold(hold) => hold.run(&client).await,
+            Verb::Release(release) => release.run(&client).await,
+            Verb::Export(export) => export.run(&client).await,
+            Verb::Exports(exports) => exports.run(&client).await,
+            Verb::Unexport(unexport) => unexport.run(&client).await,
+            Verb::ImportImage(_) => Err(Failure::later("import-image")),
+            Verb::ExportImage(_) => Err(Failure::later("export-image")),
+            Verb::ConvertSectors(_) => Err(Failure::later("convert-sectors")),
+            Verb::Lab(_) => Err(Failure::later("lab")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! The definition is consistent and every verb's help has an example.
+    use clap::{Command, CommandFactory};
+
+    use super::*;
+
+    #[test]
+    fn the_definition_holds() {
+        Cli::command().debug_assert();
+    }
+
+    fn without_example(command: &Command, missing: &mut Vec<String>) {
+        let groups = command.get_subcommands().count() > 0 && !command.is_allow_external_subcommands_set();
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let hidden = command.is_hide_set();
+        if !hidden && !help.contains("Example:") && command.get_name() != "help" {
+            missing.push(format!("{} (group: {groups})", command.get_name()));
+        }
+        command.get_subcommands().filter(|sub| !sub.is_hide_set()).for_each(|sub| without_example(sub, missing));
+    }
+
+    #[test]
+    fn every_help_has_an_example() {
+        let mut missing = Vec::new();
+        without_example(&Cli::command(), &mut missing);
+        assert_eq!(missing, Vec::<String>::new());
+    }
+
+    #[test]
+    fn names_that_start_with_a_dash_or_sizes_that_shrink_parse() {
+        for words in [
+            vec!["millpond", "resize", "p/v", "+5G"],
+            vec!["millpond", "resize", "p/v", "-5G", "--allow-shrink"],
+            vec!["millpond", "pool", "create", "p", "stripe", "-i", "2", "-I", "64k", "/a", "/b"],
+            vec!["millpond", "pool", "create", "p", "-o", "x=y", "/a:1G"],
+            vec!["millpond", "list", "-H", "-p", "-o", "name,size", "-t", "all", "p/v"],
+            vec!["millpond", "status", "--wait", "5", "--format", "json"],
+            vec!["millpond", "lab", "run", "A", "--scale", "0.1"],
+            vec!["millpond", "export", "nbd", "p/v", "--unix", "/s", "--socket", "/c"],
+        ] {
+            assert!(Cli::try_parse_from(&words).is_ok(), "{words:?}");
+        }
+    }
+}

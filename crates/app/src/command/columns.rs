@@ -1,0 +1,162 @@
+//! What the lists show of each kind of thing.
+
+use crate::api::{Checkpoint, Device, Export, Found, Job, LayoutSpec, Pool, Snapshot, Volume};
+use crate::output::{Cell, Column, Shown};
+
+fn text(text: &str) -> Cell {
+    Cell::Text(text.to_owned())
+}
+
+fn yes(flag: bool) -> Cell {
+    text(if flag { "on" } else { "off" })
+}
+
+/// Volumes.
+pub const VOLUME: &[Column<Volume>] = &[
+    Column { name: "name", cell: |v| text(&v.name), shown: Shown::Always },
+    Column { name: "size", cell: |v| Cell::Bytes(v.size), shown: Shown::Always },
+    Column { name: "sector", cell: |v| text(&v.sector), shown: Shown::Always },
+    Column { name: "cache", cell: |v| text(&v.cache), shown: Shown::Always },
+    Column { name: "referenced_bytes", cell: |v| Cell::Bytes(v.referenced_bytes), shown: Shown::Always },
+    Column { name: "unique_bytes", cell: |v| Cell::Bytes(v.unique_bytes), shown: Shown::Always },
+    Column { name: "snapshots", cell: |v| Cell::Count(v.snapshots), shown: Shown::Always },
+    Column { name: "origin", cell: |v| Cell::text_or_none(v.origin.as_deref()), shown: Shown::Always },
+    Column { name: "compression", cell: |v| text(&v.compression), shown: Shown::Asked },
+    Column { name: "readonly", cell: |v| yes(v.readonly), shown: Shown::Asked },
+    Column { name: "created", cell: |v| Cell::Time(v.created), shown: Shown::Asked },
+    Column { name: "id", cell: |v| Cell::Count(u64::from(v.id)), shown: Shown::Asked },
+];
+
+/// Snapshots.
+pub const SNAPSHOT: &[Column<Snapshot>] = &[
+    Column { name: "name", cell: |s| text(&s.name), shown: Shown::Always },
+    Column { name: "created", cell: |s| Cell::Time(s.created), shown: Shown::Always },
+    Column { name: "epoch", cell: |s| Cell::Count(s.epoch), shown: Shown::Always },
+    Column { name: "referenced_bytes", cell: |s| Cell::Bytes(s.referenced_bytes), shown: Shown::Always },
+    Column { name: "unique_bytes", cell: |s| Cell::Bytes(s.unique_bytes), shown: Shown::Always },
+    Column { name: "holds", cell: |s| Cell::Count(u64::from(s.holds)), shown: Shown::Always },
+    Column { name: "clones", cell: |s| Cell::Count(u64::from(s.clones)), shown: Shown::Always },
+    Column { name: "size", cell: |s| Cell::Bytes(s.size), shown: Shown::Asked },
+    Column { name: "description", cell: |s| text(&s.description), shown: Shown::Asked },
+    Column { name: "expires", cell: |s| s.expires.map_or(Cell::None, Cell::Time), shown: Shown::Asked },
+    Column { name: "id", cell: |s| Cell::Count(s.id), shown: Shown::Asked },
+];
+
+/// Pools.
+pub const POOL: &[Column<Pool>] = &[
+    Column { name: "name", cell: |p| text(&p.name), shown: Shown::Always },
+    Column { name: "size", cell: |p| Cell::Bytes(p.size), shown: Shown::Always },
+    Column { name: "allocated", cell: |p| Cell::Bytes(p.allocated), shown: Shown::Always },
+    Column { name: "free", cell: |p| Cell::Bytes(p.free), shown: Shown::Always },
+    Column { name: "health", cell: |p| text(&p.health), shown: Shown::Always },
+    Column { name: "devices", cell: |p| text(&paths(&p.devices)), shown: Shown::Json },
+    Column { name: "layout", cell: |p| text(&layout(p.layout)), shown: Shown::Asked },
+    Column { name: "reason", cell: |p| Cell::text_or_none(p.reason.as_deref()), shown: Shown::Asked },
+    Column { name: "clients", cell: |p| Cell::Count(p.clients), shown: Shown::Asked },
+    Column { name: "id", cell: |p| text(&p.id), shown: Shown::Asked },
+];
+
+/// What `pool show` and `pool get` say.
+pub const POOL_PROPERTIES: &[Column<Pool>] = &[
+    Column { name: "name", cell: |p| text(&p.name), shown: Shown::Always },
+    Column { name: "id", cell: |p| text(&p.id), shown: Shown::Always },
+    Column { name: "health", cell: |p| text(&p.health), shown: Shown::Always },
+    Column { name: "reason", cell: |p| Cell::text_or_none(p.reason.as_deref()), shown: Shown::Always },
+    Column { name: "layout", cell: |p| text(&layout(p.layout)), shown: Shown::Always },
+    Column { name: "size", cell: |p| Cell::Bytes(p.size), shown: Shown::Always },
+    Column { name: "allocated", cell: |p| Cell::Bytes(p.allocated), shown: Shown::Always },
+    Column { name: "free", cell: |p| Cell::Bytes(p.free), shown: Shown::Always },
+    Column { name: "clients", cell: |p| Cell::Count(p.clients), shown: Shown::Always },
+    Column { name: "imported", cell: |p| p.imported.map_or(Cell::None, Cell::Time), shown: Shown::Always },
+    Column { name: "devices", cell: |p| text(&paths(&p.devices)), shown: Shown::Always },
+];
+
+/// Devices of a pool.
+pub const DEVICE: &[Column<Device>] = &[
+    Column { name: "path", cell: |d| text(&d.path), shown: Shown::Always },
+    Column { name: "class", cell: |d| text(&d.class), shown: Shown::Always },
+    Column { name: "layout", cell: |d| text(&d.layout), shown: Shown::Always },
+    Column { name: "state", cell: |d| text(&d.state), shown: Shown::Always },
+    Column { name: "size", cell: |d| Cell::Bytes(d.size), shown: Shown::Always },
+    Column { name: "allocated", cell: |d| Cell::Bytes(d.allocated), shown: Shown::Always },
+    Column { name: "free", cell: |d| Cell::Bytes(d.free), shown: Shown::Always },
+    Column { name: "errors", cell: |d| Cell::Count(d.errors), shown: Shown::Always },
+    Column { name: "sector", cell: |d| Cell::Count(u64::from(d.sector)), shown: Shown::Asked },
+    Column { name: "direct", cell: |d| yes(d.direct), shown: Shown::Asked },
+    Column { name: "reads", cell: |d| Cell::Count(d.io.reads), shown: Shown::Asked },
+    Column { name: "writes", cell: |d| Cell::Count(d.io.writes), shown: Shown::Asked },
+    Column { name: "flushes", cell: |d| Cell::Count(d.io.flushes), shown: Shown::Asked },
+];
+
+/// Exports.
+pub const EXPORT: &[Column<Export>] = &[
+    Column { name: "id", cell: |e| Cell::Count(e.id), shown: Shown::Always },
+    Column { name: "kind", cell: |e| text(&e.kind), shown: Shown::Always },
+    Column { name: "name", cell: |e| text(&e.name), shown: Shown::Always },
+    Column { name: "address", cell: |e| text(&e.address), shown: Shown::Always },
+    Column { name: "readonly", cell: |e| yes(e.readonly), shown: Shown::Always },
+    Column { name: "state", cell: |e| text(&e.state), shown: Shown::Always },
+    Column { name: "clients", cell: |e| Cell::Count(e.clients), shown: Shown::Always },
+    Column { name: "reads", cell: |e| Cell::Count(e.io.reads), shown: Shown::Table },
+    Column { name: "read_bytes", cell: |e| Cell::Bytes(e.io.read_bytes), shown: Shown::Table },
+    Column { name: "writes", cell: |e| Cell::Count(e.io.writes), shown: Shown::Table },
+    Column { name: "write_bytes", cell: |e| Cell::Bytes(e.io.write_bytes), shown: Shown::Table },
+    Column { name: "uris", cell: |e| text(&e.uris.join(",")), shown: Shown::Json },
+    Column { name: "unix", cell: |e| Cell::text_or_none(e.unix.as_deref()), shown: Shown::Json },
+    Column { name: "tcp", cell: |e| Cell::text_or_none(e.tcp.as_deref()), shown: Shown::Json },
+    Column { name: "reason", cell: |e| Cell::text_or_none(e.reason.as_deref()), shown: Shown::Json },
+    Column { name: "connections", cell: |e| text(&peers(e)), shown: Shown::Json },
+    Column { name: "io", cell: |e| Cell::Count(e.io.reads + e.io.writes), shown: Shown::Json },
+];
+
+/// Pools found for import.
+pub const FOUND: &[Column<Found>] = &[
+    Column { name: "name", cell: |f| text(&f.name), shown: Shown::Always },
+    Column { name: "id", cell: |f| text(&f.id), shown: Shown::Always },
+    Column { name: "state", cell: |f| text(&f.state), shown: Shown::Always },
+    Column { name: "devices", cell: |f| text(&f.devices.join(",")), shown: Shown::Always },
+    Column { name: "missing", cell: |f| text(&numbers(&f.missing)), shown: Shown::Always },
+];
+
+/// Background work.
+pub const JOB: &[Column<Job>] = &[
+    Column { name: "id", cell: |j| text(&j.id), shown: Shown::Always },
+    Column { name: "pool", cell: |j| text(&j.pool), shown: Shown::Always },
+    Column { name: "kind", cell: |j| text(&j.kind), shown: Shown::Always },
+    Column { name: "state", cell: |j| text(&j.state), shown: Shown::Always },
+    Column { name: "remaining_bytes", cell: |j| Cell::Bytes(j.remaining_bytes), shown: Shown::Always },
+];
+
+/// Restore points of a pool.
+pub const CHECKPOINT: &[Column<Checkpoint>] = &[
+    Column { name: "id", cell: |c| Cell::Count(c.id), shown: Shown::Always },
+    Column { name: "time", cell: |c| Cell::Time(c.time), shown: Shown::Always },
+    Column { name: "lsn", cell: |c| Cell::Count(c.lsn), shown: Shown::Always },
+    Column { name: "copies", cell: |c| Cell::Count(u64::from(c.copies)), shown: Shown::Always },
+    Column { name: "lost_millis", cell: |c| Cell::Count(c.lost_millis), shown: Shown::Always },
+];
+
+/// A layout as people write it.
+pub fn layout(layout: LayoutSpec) -> String {
+    match layout {
+        LayoutSpec::Linear => "linear".to_owned(),
+        LayoutSpec::Stripe { width, unit } => format!("stripe -i {width} -I {}", crate::size::Size(u64::from(unit))),
+    }
+}
+
+fn paths(devices: &[Device]) -> String {
+    let paths: Vec<&str> = devices.iter().map(|device| device.path.as_str()).collect();
+    paths.join(",")
+}
+
+fn peers(export: &Export) -> String {
+    let peers: Vec<&str> = export.connections.iter().map(|client| client.peer.as_str()).collect();
+    peers.join(",")
+}
+
+fn numbers(numbers: &[u16]) -> String {
+    if numbers.is_empty() {
+        return "-".to_owned();
+    }
+    numbers.iter().map(u16::to_string).collect::<Vec<_>>().join(",")
+}

@@ -1,0 +1,193 @@
+//! The demo's load: random 4 KiB writes, several in flight, counted and timed.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::nbd::Nbd;
+
+/// Bytes of one write.
+pub const BLOCK: u64 = 4096;
+/// Writes in flight.
+const DEPTH: usize = 16;
+/// Steps of the latency histogram within one power of two.
+const STEPS: u64 = 8;
+const BUCKETS: usize = 64 * STEPS as usize;
+
+/// Counts by latency; buckets grow with the value, so each is known to one part in eight.
+struct Latencies([AtomicU64; BUCKETS]);
+
+fn bucket(nanos: u64) -> usize {
+    let nanos = nanos.max(STEPS);
+    let power = u64::from(63 - nanos.leading_zeros());
+    let step = (nanos >> (power - 3)) & (STEPS - 1);
+    usize::try_from(power * STEPS + step).unwrap_or(BUCKETS - 1)
+}
+
+fn upper_bound(bucket: usize) -> u64 {
+    let (power, step) = (bucket as u64 / STEPS, bucket as u64 % STEPS);
+    // Buckets below the first power are never filled.
+    ((STEPS + step + 1) << power) >> 3
+}
+
+/// What was done up to an instant.
+#[derive(Clone, Debug)]
+pub struct Mark {
+    at: Instant,
+    counts: Vec<u64>,
+}
+
+/// What was done between two marks.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    /// Writes per second.
+    pub per_second: f64,
+    /// Latency that 99 of 100 writes stay below.
+    pub p99: Duration,
+}
+
+struct Shared {
+    stop: AtomicBool,
+    latencies: Latencies,
+}
+
+/// A running load.
+pub struct Load {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl Load {
+    /// Starts writing into the first `region` bytes of the export on a socket.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn start(socket: &Path, region: u64) -> io::Result<Load> {
+        let latencies = Latencies(std::array::from_fn(|_| AtomicU64::new(0)));
+        let shared = Arc::new(Shared { stop: AtomicBool::new(false), latencies });
+        let (theirs, socket): (Arc<Shared>, PathBuf) = (Arc::clone(&shared), socket.to_owned());
+        let thread = thread::Builder::new().name("load".to_owned()).spawn(move || run(&socket, region, &theirs))?;
+        Ok(Load { shared, thread: Some(thread) })
+    }
+
+    /// What was done up to now.
+    pub fn mark(&self) -> Mark {
+        Mark { at: Instant::now(), counts: self.shared.latencies.0.iter().map(|count| count.load(Relaxed)).collect() }
+    }
+
+    /// True when the load has ended by itself: it failed.
+    pub fn failed(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Stops.
+    ///
+    /// # Errors
+    /// What ended the load before.
+    pub fn stop(mut self) -> io::Result<()> {
+        self.shared.stop.store(true, Relaxed);
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(ended)) => ended,
+            _ => Err(io::Error::other("the load's thread panicked")),
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Relaxed);
+    }
+}
+
+/// What was done from one mark to a later one.
+pub fn between(from: &Mark, to: &Mark) -> Measured {
+    let counts: Vec<u64> = from.counts.iter().zip(&to.counts).map(|(from, to)| to - from).collect();
+    let total: u64 = counts.iter().sum();
+    let seconds = to.at.duration_since(from.at).as_secs_f64();
+    let mut seen = 0;
+    let p99 = counts.iter().position(|count| {
+        seen += count;
+        seen * 100 >= total * 99
+    });
+    Measured {
+        per_second: if seconds > 0.0 { total as f64 / seconds } else { 0.0 },
+        p99: Duration::from_nanos(if total == 0 { 0 } else { p99.map_or(0, upper_bound) }),
+    }
+}
+
+/// A fast, good enough sequence (xorshift64*).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+}
+
+fn run(socket: &Path, region: u64, shared: &Shared) -> io::Result<()> {
+    let mut nbd = Nbd::connect(socket)?;
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut block = vec![0; usize::try_from(BLOCK).unwrap_or(0)];
+    block.iter_mut().for_each(|byte| *byte = random.next().to_le_bytes()[0]);
+    let mut started = [Instant::now(); DEPTH];
+    let mut in_flight = 0;
+    let mut send = |nbd: &mut Nbd, slot: usize, started: &mut [Instant; DEPTH]| -> io::Result<()> {
+        let stamp = random.next();
+        block.iter_mut().zip(stamp.to_le_bytes()).for_each(|(byte, stamp)| *byte = stamp);
+        if let Some(at) = started.get_mut(slot) {
+            *at = Instant::now();
+        }
+        nbd.start_write(slot as u64, stamp % (region / BLOCK) * BLOCK, &block)
+    };
+    for slot in 0..DEPTH {
+        send(&mut nbd, slot, &mut started)?;
+        in_flight += 1;
+    }
+    while in_flight > 0 {
+        let slot = usize::try_from(nbd.reply()?).unwrap_or(DEPTH);
+        let began = started.get(slot).ok_or_else(|| io::Error::other("a reply to nothing"))?;
+        let nanos = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        if let Some(count) = shared.latencies.0.get(bucket(nanos)) {
+            count.fetch_add(1, Relaxed);
+        }
+        if shared.stop.load(Relaxed) {
+            in_flight -= 1;
+        } else {
+            send(&mut nbd, slot, &mut started)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    //! The histogram.
+    use super::*;
+
+    #[test]
+    fn buckets_cover_every_value_within_an_eighth() {
+        for nanos in [8u64, 9, 15, 16, 1000, 123_456, 1 << 40, (1 << 40) + 12_345] {
+            let bound = upper_bound(bucket(nanos));
+            assert!(bound > nanos && bound - nanos <= nanos / 8 + 1, "{nanos} -> {bound}");
+        }
+        assert!(bucket(u64::MAX) < BUCKETS && bucket(0) == bucket(8));
+    }
+
+    #[test]
+    fn a_percentile_is_found_between_marks() {
+        let mut counts = vec![0; BUCKETS];
+        let from = Mark { at: Instant::now(), counts: counts.clone() };
+        counts[bucket(1000)] = 99;
+        counts[bucket(1_000_000)] = 1;
+        let to = Mark { at: from.at + Duration::from_secs(1), counts };
+        let measured = between(&from, &to);
+        assert!((measured.per_second - 100.0).abs() < 0.01);
+        assert!(measured.p99 >= Duration::from_nanos(1000) && measured.p99 < Duration::from_nanos(1200));
+    }
+}

@@ -1,0 +1,41 @@
+//! `diff`: the ranges in which two states of a volume differ.
+
+use clap::Args;
+
+use crate::api::DiffExtent;
+use crate::client::{Client, quoted};
+use crate::failure::Outcome;
+use crate::names::{Name, SnapshotName};
+use crate::output::{Cell, Column, Listing, Shown, print};
+
+/// Show what changed since a snapshot
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  millpond diff tank/vm1@monday tank/vm1@tuesday --format json")]
+pub struct Diff {
+    /// The older state, POOL/VOL@A
+    older: String,
+    /// The newer state, POOL/VOL@B; the volume as it is now when missing
+    newer: Option<String>,
+    #[command(flatten)]
+    how: Listing,
+}
+
+const EXTENT: &[Column<DiffExtent>] = &[
+    Column { name: "offset", cell: |e| Cell::Count(e.offset), shown: Shown::Always },
+    Column { name: "length", cell: |e| Cell::Count(e.length), shown: Shown::Always },
+    Column { name: "kind", cell: |e| Cell::Text(e.kind.clone()), shown: Shown::Always },
+];
+
+impl Diff {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        let older: SnapshotName = self.older.parse()?;
+        let newer: Option<Name> = self.newer.as_deref().map(str::parse).transpose()?;
+        let mut path = format!("/v1/diff?older={}", quoted(&older.to_string()));
+        if let Some(newer) = newer {
+            path += &format!("&newer={}", quoted(&newer.to_string()));
+        }
+        let extents: Vec<DiffExtent> = client.get(&path).await?;
+        print(&extents, EXTENT, &self.how)
+    }
+}

@@ -1,0 +1,167 @@
+//! `show`, `get` and `set`: one volume or snapshot and its properties.
+
+use clap::Args;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::columns::{SNAPSHOT, VOLUME};
+use super::connect;
+use super::create::{assign, is_later};
+use crate::api::{Export, SetProperties, Snapshot, Volume};
+use crate::client::Client;
+use crate::failure::{Failure, Outcome};
+use crate::names::{Name, VolumeName};
+use crate::output::{Cell, Column, Format, Listing, Shown, print, print_pairs, write_out};
+
+/// Show one volume or snapshot, and the lines to use it
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  millpond show tank/vm1")]
+pub struct Show {
+    /// POOL/VOL or POOL/VOL@SNAP
+    name: String,
+    #[command(flatten)]
+    how: Listing,
+}
+
+/// A volume with its exports.
+#[derive(Serialize)]
+struct WithExports {
+    #[serde(flatten)]
+    volume: Volume,
+    exports: Vec<Export>,
+    lines: Option<connect::Lines>,
+}
+
+impl Show {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        match self.name.parse()? {
+            Name::Snapshot(name) => {
+                let snapshot: Snapshot = client.get(&format!("/v1/snapshots/{}/{}", name.of, name.snapshot)).await?;
+                print_pairs(&snapshot, &everywhere(SNAPSHOT), &self.how)
+            }
+            Name::Volume(name) => self.volume(client, &name).await,
+        }
+    }
+
+    async fn volume(&self, client: &Client, name: &VolumeName) -> Outcome {
+        let volume: Volume = client.get(&format!("/v1/volumes/{name}")).await?;
+        let mut exports: Vec<Export> = client.get("/v1/exports").await?;
+        exports.retain(|export| export.name == volume.name);
+        let lines = exports.first().and_then(|export| connect::lines(export, &volume.sector));
+        if self.how.format == Format::Json {
+            if !self.how.columns.is_empty() {
+                return print_pairs(&volume, &everywhere(VOLUME), &self.how);
+            }
+            let shown = WithExports { volume, exports, lines };
+            let text = serde_json::to_string_pretty(&shown).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
+            return write_out(&(text + "\n"));
+        }
+        print_pairs(&volume, &everywhere(VOLUME), &self.how)?;
+        if !self.how.columns.is_empty() || self.how.no_header {
+            return Ok(());
+        }
+        let mut text = String::new();
+        for export in &exports {
+            text += &format!("export {}  {}\n", export.id, export.uris.join(" "));
+        }
+        match lines {
+            Some(lines) => text += &format!("\nQEMU\n  {}\nlibvirt\n  {}\nProxmox VE\n  {}\n", lines.qemu, lines.libvirt, lines.proxmox),
+            None => text += &format!("\nnot exported; to use it: millpond export nbd {name}\n"),
+        }
+        write_out(&text)
+    }
+}
+
+/// All columns, those that lists show only when asked included.
+fn everywhere<T>(columns: &[Column<T>]) -> Vec<Column<T>> {
+    columns.iter().map(|column| Column { name: column.name, cell: column.cell, shown: Shown::Always }).collect()
+}
+
+/// One property.
+#[derive(Serialize)]
+pub struct Property {
+    name: String,
+    property: String,
+    value: Value,
+    #[serde(skip)]
+    cell: Cell,
+}
+
+const PROPERTY: &[Column<Property>] = &[
+    Column { name: "name", cell: |p| Cell::Text(p.name.clone()), shown: Shown::Always },
+    Column { name: "property", cell: |p| Cell::Text(p.property.clone()), shown: Shown::Always },
+    Column { name: "value", cell: |p| p.cell.clone(), shown: Shown::Always },
+];
+
+/// Prints one property of `row`, or `all` of them.
+pub fn print_property<T: Serialize>(row: &T, name: &str, property: &str, columns: &[Column<T>], how: &Listing) -> Outcome {
+    let values = serde_json::to_value(row).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
+    let wanted = |column: &&Column<T>| column.name == property || (property == "all" && column.name != "name");
+    let entry = |column: &Column<T>| Property {
+        name: name.to_owned(),
+        property: column.name.to_owned(),
+        value: values.get(column.name).cloned().unwrap_or(Value::Null),
+        cell: (column.cell)(row),
+    };
+    let rows: Vec<Property> = columns.iter().filter(wanted).map(entry).collect();
+    if rows.is_empty() {
+        if is_later(property) {
+            return Err(Failure::later(&format!("the property '{property}'")));
+        }
+        let known: Vec<&str> = columns.iter().map(|column| column.name).collect();
+        return Err(Failure::usage(format!("no property '{property}'; choose from all, {}", known.join(", "))));
+    }
+    print(&rows, PROPERTY, how)
+}
+
+/// Print a property of a volume or snapshot
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  millpond get -H -o value cache tank/vm1\n  millpond get all tank/vm1")]
+pub struct Get {
+    /// Property, or all
+    #[arg(value_name = "PROP|all")]
+    property: String,
+    /// POOL/VOL or POOL/VOL@SNAP
+    name: String,
+    #[command(flatten)]
+    how: Listing,
+}
+
+impl Get {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        match self.name.parse()? {
+            Name::Snapshot(name) => {
+                let snapshot: Snapshot = client.get(&format!("/v1/snapshots/{}/{}", name.of, name.snapshot)).await?;
+                print_property(&snapshot, &snapshot.name, &self.property, SNAPSHOT, &self.how)
+            }
+            Name::Volume(name) => {
+                let volume: Volume = client.get(&format!("/v1/volumes/{name}")).await?;
+                print_property(&volume, &volume.name, &self.property, VOLUME, &self.how)
+            }
+        }
+    }
+}
+
+/// Change properties of a volume: cache, compression, readonly
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  millpond set compression=zstd tank/vm1")]
+pub struct Set {
+    /// PROP=VAL, and the volume last
+    #[arg(value_name = "PROP=VAL NAME", num_args = 2.., required = true)]
+    words: Vec<String>,
+}
+
+impl Set {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        let Some((name, assignments)) = self.words.split_last() else {
+            return Err(Failure::usage("give PROP=VAL and the volume"));
+        };
+        let name: VolumeName = name.parse()?;
+        let mut properties = SetProperties::default();
+        assignments.iter().try_for_each(|word| assign(word, &mut properties))?;
+        client.patch::<_, Volume>(&format!("/v1/volumes/{name}"), &properties).await.map(drop)
+    }
+}

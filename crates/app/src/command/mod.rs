@@ -1,0 +1,23 @@
+//! The command line: one file per verb. A verb parses its words, asks the daemon, prints.
+
+mod cli;
+mod columns;
+mod connect;
+mod consent;
+mod create;
+mod demo;
+mod destroy;
+mod diff;
+mod exports;
+mod get;
+mod hold;
+mod list;
+mod pool;
+mod rename;
+mod resize;
+mod serve;
+mod snapshot;
+mod status;
+mod up;
+
+pub use cli::Cli;

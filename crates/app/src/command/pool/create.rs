@@ -1,0 +1,62 @@
+//! `pool create`.
+
+use clap::Args;
+
+use crate::api::{CreatePool, Pool};
+use crate::client::Client;
+use crate::command::columns::layout;
+use crate::devices;
+use crate::failure::{Failure, Outcome};
+use crate::names::{self, Kind};
+use crate::output::write_out;
+use crate::size::Size;
+
+/// Make a pool on devices
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  millpond pool create tank /srv/tank.img:20G
+  millpond pool create fast stripe -i 2 -I 64k /dev/sdb /dev/sdc
+  millpond pool create slow linear /dev/sdd /dev/sde
+
+A plain list of devices is a stripe over all of them. FILE:SIZE makes a sparse file.")]
+pub struct Create {
+    /// Name of the pool
+    name: String,
+    /// [linear|stripe] DEVICE..., a device being a block device, a file, or FILE:SIZE
+    #[arg(required = true, value_name = "SPEC")]
+    spec: Vec<String>,
+    /// Devices per stripe
+    #[arg(short = 'i', long, value_name = "N")]
+    stripes: Option<u16>,
+    /// Bytes on one device before the next takes over
+    #[arg(short = 'I', long, value_name = "SIZE")]
+    stripe_size: Option<String>,
+    /// Set a property of the pool
+    #[arg(short = 'o', value_name = "PROP=VAL")]
+    properties: Vec<String>,
+    /// Use devices that hold something, and destroy what they hold
+    #[arg(short = 'f', long)]
+    force: bool,
+    /// Check everything, make nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+}
+
+impl Create {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        names::check(Kind::Pool, &self.name)?;
+        if let Some(word) = self.properties.first() {
+            let property = word.split('=').next().unwrap_or(word);
+            return Err(Failure::later(&format!("the pool property '{property}'")));
+        }
+        let unit = self.stripe_size.as_deref().map(str::parse::<Size>).transpose()?;
+        let (layout_spec, devices) = devices::parse(&self.spec, self.stripes, unit)?;
+        let paths: Vec<&str> = devices.iter().map(|device| device.path.as_str()).collect();
+        let would = format!("would create pool {} ({}) on {}\n", self.name, layout(layout_spec), paths.join(" "));
+        let request = CreatePool { name: self.name.clone(), layout: layout_spec, devices, force: self.force, dry_run: self.dry_run };
+        client.post::<_, Pool>("/v1/pools", &request).await?;
+        if self.dry_run { write_out(&would) } else { Ok(()) }
+    }
+}

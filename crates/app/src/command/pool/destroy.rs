@@ -1,0 +1,53 @@
+//! `pool destroy`.
+
+use clap::Args;
+
+use crate::api::PoolRemoval;
+use crate::client::Client;
+use crate::command::consent::Consent;
+use crate::failure::{Failure, Outcome};
+use crate::names::{self, Kind};
+use crate::output::{Format, Listing, write_out};
+use crate::size::Size;
+
+/// Destroy a pool with all its volumes
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  millpond pool destroy -n tank\n  millpond pool destroy -y tank")]
+pub struct Destroy {
+    /// Name of the pool
+    name: String,
+    #[command(flatten)]
+    consent: Consent,
+    #[command(flatten)]
+    how: Listing,
+}
+
+impl Destroy {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        names::check(Kind::Pool, &self.name)?;
+        let path = |dry_run: bool| format!("/v1/pools/{}?dry_run={dry_run}", self.name);
+        let planned: PoolRemoval = client.delete(&path(true)).await?;
+        let lost = format!(
+            "pool {} with {} volumes, {} snapshots and {} of data",
+            planned.name,
+            planned.volumes.len(),
+            planned.snapshots,
+            Size(planned.allocated)
+        );
+        if self.consent.dry_run {
+            return self.tell(&planned, &format!("would destroy {lost}\n"));
+        }
+        self.consent.ask("destroy", &lost)?;
+        let done: PoolRemoval = client.delete(&path(false)).await?;
+        self.tell(&done, "")
+    }
+
+    fn tell(&self, removal: &PoolRemoval, text: &str) -> Outcome {
+        if self.how.format == Format::Json {
+            let text = serde_json::to_string_pretty(removal).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
+            return write_out(&(text + "\n"));
+        }
+        write_out(text)
+    }
+}

@@ -1,0 +1,59 @@
+//! `pool jobs`, and waiting for one.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::api::Job;
+use crate::client::Client;
+use crate::command::columns::JOB;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Listing, print};
+use crate::progress::Progress;
+
+/// How often a job is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Show what runs in the background, or wait for it
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  millpond pool jobs\n  millpond pool jobs --wait reclaim:tank")]
+pub struct Jobs {
+    /// Wait until this job has ended
+    #[arg(long, value_name = "ID")]
+    wait: Option<String>,
+    #[command(flatten)]
+    how: Listing,
+}
+
+impl Jobs {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        match &self.wait {
+            Some(id) => wait(client, id).await,
+            None => print(&client.get::<Vec<Job>>("/v1/jobs").await?, JOB, &self.how),
+        }
+    }
+}
+
+/// Waits until the space of what was destroyed in a pool is free.
+pub async fn wait_reclaimed(client: &Client, pool: &str) -> Outcome {
+    wait(client, &format!("reclaim:{pool}")).await
+}
+
+/// Waits until no job has this id. One that has ended already, or never was, is no error: ids name work, not runs of it.
+async fn wait(client: &Client, id: &str) -> Outcome {
+    if !id.contains(':') {
+        return Err(Failure::usage(format!("'{id}' is not a job; see 'millpond pool jobs'")));
+    }
+    let mut progress: Option<Progress> = None;
+    loop {
+        let jobs: Vec<Job> = client.get("/v1/jobs").await?;
+        let Some(job) = jobs.iter().find(|job| job.id == id) else { break };
+        progress.get_or_insert_with(|| Progress::new(id, job.remaining_bytes)).remaining(job.remaining_bytes);
+        tokio::time::sleep(LOOK).await;
+    }
+    if let Some(progress) = progress {
+        progress.finish();
+    }
+    Ok(())
+}

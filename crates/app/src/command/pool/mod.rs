@@ -1,0 +1,12 @@
+//! `pool`: one file per verb.
+
+mod checkpoints;
+mod create;
+mod destroy;
+mod import;
+mod iostat;
+pub mod jobs;
+mod show;
+mod verbs;
+
+pub use verbs::Pool;

@@ -1,0 +1,202 @@
+//! `pool list`, `pool status`, `pool show`, `pool get`, `pool set`.
+
+use clap::Args;
+
+use crate::api::Pool;
+use crate::client::Client;
+use crate::command::columns::{DEVICE, POOL, POOL_PROPERTIES, layout};
+use crate::command::get::print_property;
+use crate::failure::{Failure, Outcome};
+use crate::names::{self, Kind};
+use crate::output::{Format, Listing, print, print_pairs, write_out};
+use crate::size::Size;
+
+async fn one(client: &Client, name: &str) -> Outcome<Pool> {
+    names::check(Kind::Pool, name)?;
+    client.get(&format!("/v1/pools/{name}")).await
+}
+
+/// All pools, or the one named.
+async fn some(client: &Client, name: Option<&str>) -> Outcome<Vec<Pool>> {
+    match name {
+        Some(name) => Ok(vec![one(client, name).await?]),
+        None => client.get("/v1/pools").await,
+    }
+}
+
+/// List pools with capacity and health
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  millpond pool list -o name,free,health")]
+pub struct List {
+    /// Only this pool
+    name: Option<String>,
+    #[command(flatten)]
+    how: Listing,
+}
+
+impl List {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        let mut pools = serde_json::Value::Null;
+        let listed = some(client, self.name.as_deref()).await?;
+        if self.how.format == Format::Json && self.how.columns.is_empty() {
+            pools = serde_json::Value::Array(listed.iter().map(brief).collect());
+        }
+        if pools.is_null() {
+            return print(&listed, POOL, &self.how);
+        }
+        let text = serde_json::to_string_pretty(&pools).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
+        write_out(&(text + "\n"))
+    }
+}
+
+/// What scripts rely on, and no more.
+fn brief(pool: &Pool) -> serde_json::Value {
+    let device = |device: &crate::api::Device| {
+        serde_json::json!({
+            "path": device.path, "class": device.class, "layout": device.layout, "state": device.state,
+            "allocated": device.allocated, "free": device.free, "errors": device.errors,
+        })
+    };
+    serde_json::json!({
+        "name": pool.name, "size": pool.size, "allocated": pool.allocated, "free": pool.free, "health": pool.health,
+        "devices": pool.devices.iter().map(device).collect::<Vec<_>>(),
+    })
+}
+
+/// Show the condition of pools and their devices
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  millpond pool status -v tank")]
+pub struct Status {
+    /// Only this pool
+    name: Option<String>,
+    /// Counters as well
+    #[arg(short = 'v', long)]
+    verbose: bool,
+    #[command(flatten)]
+    how: Listing,
+}
+
+impl Status {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        let pools = some(client, self.name.as_deref()).await?;
+        if self.how.format == Format::Json {
+            let text = serde_json::to_string_pretty(&pools).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
+            return write_out(&(text + "\n"));
+        }
+        for (at, pool) in pools.iter().enumerate() {
+            let gap = if at == 0 { "" } else { "\n" };
+            write_out(&format!("{gap}{}\n", self.summary(pool)))?;
+            print(&pool.devices, DEVICE, &self.how)?;
+            if self.verbose {
+                write_out(&counters(pool))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn summary(&self, pool: &Pool) -> String {
+        let bytes = |n: u64| if self.how.parsable { n.to_string() } else { Size(n).to_string() };
+        let mut text = format!("pool {}\nhealth {}\n", pool.name, pool.health);
+        if let Some(reason) = &pool.reason {
+            text += &format!("reason {reason}\n");
+        }
+        text += &format!(
+            "layout {}\nsize {}, allocated {}, free {}\nclients {}\n",
+            layout(pool.layout),
+            bytes(pool.size),
+            bytes(pool.allocated),
+            bytes(pool.free),
+            pool.clients
+        );
+        if pool.io.reclaim_backlog > 0 {
+            text += &format!("reclaim running, {} left\n", bytes(pool.io.reclaim_backlog));
+        }
+        text
+    }
+}
+
+fn counters(pool: &Pool) -> String {
+    let io = &pool.io;
+    let written = io.user_bytes + io.header_bytes + io.metadata_bytes + io.cleaner_bytes;
+    let amplification = if io.user_bytes == 0 { "-".to_owned() } else { format!("{:.2}", written as f64 / io.user_bytes as f64) };
+    format!(
+        "\nsince import\n  guests: {} reads ({}), {} writes ({}), {} flushes, {} errors\n  \
+         written: {} data, {} headers, {} metadata, {} moved by the cleaner; write amplification {amplification}\n  \
+         {} segments cleaned, {} checkpoints, {} of log since the last, {} writes throttled, {} batches replayed\n",
+        io.guests.reads,
+        Size(io.guests.read_bytes),
+        io.guests.writes,
+        Size(io.guests.write_bytes),
+        io.guests.flushes,
+        io.guests.errors,
+        Size(io.user_bytes),
+        Size(io.header_bytes),
+        Size(io.metadata_bytes),
+        Size(io.cleaner_bytes),
+        io.segments_cleaned,
+        io.checkpoints,
+        Size(io.log_bytes),
+        io.throttled,
+        io.replayed_batches
+    )
+}
+
+/// Show one pool with everything known of it
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  millpond pool show tank --format json")]
+pub struct Show {
+    /// Name of the pool
+    name: String,
+    #[command(flatten)]
+    how: Listing,
+}
+
+impl Show {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        print_pairs(&one(client, &self.name).await?, POOL_PROPERTIES, &self.how)
+    }
+}
+
+/// Print a property of a pool
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  millpond pool get -H -p -o value free tank")]
+pub struct Get {
+    /// Property, or all
+    #[arg(value_name = "PROP|all")]
+    property: String,
+    /// Name of the pool
+    name: String,
+    #[command(flatten)]
+    how: Listing,
+}
+
+impl Get {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        let pool = one(client, &self.name).await?;
+        print_property(&pool, &pool.name, &self.property, POOL_PROPERTIES, &self.how)
+    }
+}
+
+/// Change a property of a pool (there is none to change in this version)
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  millpond pool set PROP=VAL tank")]
+pub struct Set {
+    /// PROP=VAL
+    assignment: String,
+    /// Name of the pool
+    _name: String,
+}
+
+impl Set {
+    /// Runs it.
+    pub fn run(self) -> Outcome {
+        let Some((property, _)) = self.assignment.split_once('=') else {
+            return Err(Failure::usage(format!("'{}' is not PROP=VAL; give a property and a value", self.assignment)));
+        };
+        Err(Failure::failed(format!("the pool property '{property}' cannot be set in this version; see 'millpond pool get all'")))
+    }
+}

@@ -1,0 +1,73 @@
+//! The words after `pool`.
+
+use std::ffi::OsString;
+
+use clap::{Args, Subcommand};
+
+use super::{checkpoints, create, destroy, import, iostat, jobs, show};
+use crate::client::Client;
+use crate::failure::{Failure, Outcome};
+
+/// Words of a verb that this version does not have.
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+pub struct Later {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    _words: Vec<OsString>,
+}
+
+/// Verbs.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Example:\n  millpond pool create tank /srv/a.img:20G /srv/b.img:20G\n  millpond pool status -v tank")]
+pub enum Pool {
+    Create(create::Create),
+    List(show::List),
+    Status(show::Status),
+    Show(show::Show),
+    Get(show::Get),
+    Set(show::Set),
+    Export(import::Export),
+    Import(import::Import),
+    Destroy(destroy::Destroy),
+    Iostat(iostat::Iostat),
+    Jobs(jobs::Jobs),
+    Checkpoints(checkpoints::Checkpoints),
+    #[command(hide = true)]
+    Add(Later),
+    #[command(hide = true)]
+    Remove(Later),
+    #[command(hide = true)]
+    Replace(Later),
+    #[command(hide = true)]
+    Rebalance(Later),
+    #[command(hide = true)]
+    Scrub(Later),
+    #[command(hide = true)]
+    DeviceLimit(Later),
+}
+
+impl Pool {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        match self {
+            Pool::Create(create) => create.run(client).await,
+            Pool::List(list) => list.run(client).await,
+            Pool::Status(status) => status.run(client).await,
+            Pool::Show(show) => show.run(client).await,
+            Pool::Get(get) => get.run(client).await,
+            Pool::Set(set) => set.run(),
+            Pool::Export(export) => export.run(client).await,
+            Pool::Import(import) => import.run(client).await,
+            Pool::Destroy(destroy) => destroy.run(client).await,
+            Pool::Iostat(iostat) => iostat.run(client).await,
+            Pool::Jobs(jobs) => jobs.run(client).await,
+            Pool::Checkpoints(checkpoints) => checkpoints.run(client).await,
+            Pool::Add(_) => Err(Failure::later("pool add")),
+            Pool::Remove(_) => Err(Failure::later("pool remove")),
+            Pool::Replace(_) => Err(Failure::later("pool replace")),
+            Pool::Rebalance(_) => Err(Failure::later("pool rebalance")),
+            Pool::Scrub(_) => Err(Failure::later("pool scrub")),
+            Pool::DeviceLimit(_) => Err(Failure::later("pool device-limit")),
+        }
+    }
+}

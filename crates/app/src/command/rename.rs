@@ -1,0 +1,34 @@
+//! `rename`: another name for a volume or a snapshot.
+
+use clap::Args;
+
+use crate::api;
+use crate::client::Client;
+use crate::failure::Outcome;
+use crate::names::{Name, SnapshotName};
+
+/// Give a volume or a snapshot another name
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  millpond rename tank/vm1 tank/web1\n  millpond rename tank/web1@a @b")]
+pub struct Rename {
+    /// POOL/VOL or POOL/VOL@SNAP
+    old: String,
+    /// New name; of a snapshot, @SNAP is enough
+    new: String,
+}
+
+impl Rename {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        let old: Name = self.old.parse()?;
+        let new: Name = match (&old, self.new.strip_prefix('@')) {
+            (Name::Snapshot(SnapshotName { of, .. }), Some(snapshot)) => format!("{of}@{snapshot}").parse()?,
+            _ => self.new.parse()?,
+        };
+        let path = match &old {
+            Name::Volume(name) => format!("/v1/volumes/{name}/rename"),
+            Name::Snapshot(name) => format!("/v1/snapshots/{}/{}/rename", name.of, name.snapshot),
+        };
+        client.post(&path, &api::Rename { name: new.to_string() }).await
+    }
+}

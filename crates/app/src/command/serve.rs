@@ -1,0 +1,62 @@
+//! `serve`: the daemon in the foreground.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use millpond_engine::Tuning;
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{ConfigFile, socket_path, state_dir};
+use crate::daemon::{Control, Daemon, Options, Signals, StateDir, serve_until};
+use crate::failure::Outcome;
+use crate::size::Size;
+
+/// Run the daemon in the foreground
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  millpond serve --state /var/lib/millpond --socket /run/millpond/control.sock
+
+It is ready when the socket answers ('millpond status --wait 10'). SIGTERM or Ctrl-C stops it cleanly.
+MILLPOND_LOG=debug says more on standard error.")]
+pub struct Serve {
+    /// Directory in which pools and exports are remembered
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// TOML file with socket, state, map_memory; options win over it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl Serve {
+    /// Runs it.
+    pub async fn run(self, socket: Option<&Path>) -> Outcome {
+        log_to_stderr();
+        let config = self.config.as_deref().map(ConfigFile::read).transpose()?.unwrap_or_default();
+        let mut tuning = Tuning::default();
+        if let Some(size) = &config.map_memory {
+            let Size(bytes) = size.parse()?;
+            tuning.map_memory = bytes;
+        }
+        let socket = socket_path(socket.or(config.socket.as_deref()));
+        let dir = StateDir::open(&state_dir(self.state.as_deref().or(config.state.as_deref()))?)?;
+        let control = Control::bind(&socket)?;
+        let mut signals = Signals::catch()?;
+        let daemon = Arc::new(Daemon::new(Options { socket, tuning }, dir)?);
+        let ready = async |_: &Daemon| {
+            tracing::info!("ready");
+            Ok(())
+        };
+        serve_until(daemon, control, ready, signals.next()).await
+    }
+}
+
+/// Messages on standard error; `MILLPOND_LOG` filters them.
+pub fn log_to_stderr() {
+    let filter = EnvFilter::try_from_env("MILLPOND_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false);
+    // A second call changes nothing, and there is none in production.
+    let _ = subscriber.try_init();
+}

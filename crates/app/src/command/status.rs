@@ -1,0 +1,63 @@
+//! `status`: daemon, pools, exports.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::columns::{EXPORT, POOL};
+use crate::api::Status as Answer;
+use crate::client::Client;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Format, Listing, print, write_out};
+
+/// Show the daemon, its pools and exports
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  millpond status --wait 10")]
+pub struct Status {
+    /// Wait up to this long until the daemon answers
+    #[arg(long, value_name = "SECONDS")]
+    wait: Option<u64>,
+    #[command(flatten)]
+    how: Listing,
+}
+
+impl Status {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        let status: Answer = match self.wait {
+            Some(seconds) => client.wait(Duration::from_secs(seconds)).await?,
+            None => client.get("/v1/status").await?,
+        };
+        if self.how.format == Format::Json {
+            let text = serde_json::to_string_pretty(&status).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
+            return write_out(&(text + "\n"));
+        }
+        if !self.how.columns.is_empty() {
+            return print(&status.pools, POOL, &self.how);
+        }
+        write_out(&format!(
+            "millpond {}, pid {}, since {}\nsocket {}\nstate  {}\n",
+            status.version,
+            status.pid,
+            status.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            status.socket,
+            status.state_dir
+        ))?;
+        for pool in status.pools.iter().filter(|pool| pool.health != "online") {
+            write_out(&format!("pool {} is {}: {}\n", pool.name, pool.health, pool.reason.as_deref().unwrap_or("no reason given")))?;
+        }
+        for export in status.exports.iter().filter(|export| export.state != "online") {
+            let reason = export.reason.as_deref().unwrap_or("no reason given");
+            write_out(&format!("export {} ({}) is {}: {reason}\n", export.id, export.name, export.state))?;
+        }
+        if !status.pools.is_empty() {
+            write_out("\n")?;
+            print(&status.pools, POOL, &self.how)?;
+        }
+        if !status.exports.is_empty() {
+            write_out("\n")?;
+            print(&status.exports, EXPORT, &self.how)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,140 @@
+//! `up`: the embedded default, a file-backed disk in the foreground.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use millpond_engine::Tuning;
+use tracing_subscriber::EnvFilter;
+
+use super::connect;
+use super::exports::path_text;
+use crate::api::{CreateExport, CreateVolume, Export, ImportPool, SetProperties, Volume};
+use crate::config::absolute;
+use crate::daemon::{Control, Daemon, Options, Signals, StateDir, format_file, serve_until};
+use crate::failure::{Failure, Outcome};
+use crate::output::write_out;
+use crate::size::Size;
+
+const POOL: &str = "pond";
+const DISK: &str = "disk0";
+const MIB: u64 = 1 << 20;
+
+/// Make (once) and serve a disk in a directory, until Ctrl-C
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  millpond up --dir ./data --size 20G
+  millpond up --nbd 127.0.0.1:10809")]
+pub struct Up {
+    /// Directory of the pool's file, the disk's socket and the control socket
+    #[arg(long, value_name = "DIR", default_value = "./millpond-data")]
+    dir: PathBuf,
+    /// Size of the disk when it is made
+    #[arg(long, value_name = "SIZE", default_value = "20G")]
+    size: String,
+    /// Serve on this TCP address as well; the port is 10809 where missing
+    #[arg(long, value_name = "ADDR")]
+    nbd: Option<String>,
+    /// Agree to an address that other machines reach: NBD neither authenticates nor encrypts
+    #[arg(long)]
+    insecure_listen: bool,
+}
+
+/// Bytes of the pool's file for a disk of `disk` bytes: room for it when full, for snapshots of a quarter, and for the reserve.
+fn pool_bytes(disk: u64) -> u64 {
+    let wanted = disk.saturating_add(disk / 4).saturating_add(256 * MIB);
+    wanted.div_ceil(MIB).saturating_mul(MIB)
+}
+
+impl Up {
+    /// Runs it.
+    pub async fn run(self, socket: Option<&Path>) -> Outcome {
+        let filter = EnvFilter::try_from_env("MILLPOND_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+        // A second call changes nothing, and there is none in production.
+        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).try_init();
+        let Size(disk_bytes) = self.size.parse()?;
+        let dir = absolute(&self.dir);
+        let state = StateDir::open(&dir)?;
+        let socket = socket.map_or_else(|| dir.join("control.sock"), absolute);
+        let control = Control::bind(&socket)?;
+        let mut signals = Signals::catch()?;
+        let file = dir.join("pond.millpond");
+        if !file.exists() {
+            format_file(&file, POOL, pool_bytes(disk_bytes), DISK, disk_bytes, Tuning::default()).await?;
+        }
+        let daemon = Arc::new(Daemon::new(Options { socket: socket.clone(), tuning: Tuning::default() }, state)?);
+        let ready = async |daemon: &Daemon| {
+            let (volume, exports) = self.put_into_service(daemon, &dir, &file, disk_bytes).await?;
+            write_out(&told(&volume, &exports, &socket))
+        };
+        serve_until(daemon, control, ready, signals.next()).await
+    }
+
+    /// Pool, volume and exports, those that are not there already.
+    async fn put_into_service(&self, daemon: &Daemon, dir: &Path, file: &Path, disk_bytes: u64) -> Outcome<(Volume, Vec<Export>)> {
+        let failed = |e: crate::api::ApiError| Failure::failed(e.message);
+        let here = daemon.pools().await.into_iter().any(|pool| pool.name == POOL && pool.health == "online");
+        if !here {
+            let request = ImportPool { name: Some(POOL.to_owned()), search: vec![path_text(file)?], dry_run: false };
+            daemon.import_pool(request).await.map_err(failed)?;
+        }
+        let name = format!("{POOL}/{DISK}");
+        let volumes = daemon.volumes(Some(POOL)).await.map_err(failed)?;
+        let volume = match volumes.into_iter().find(|volume| volume.name == name) {
+            Some(volume) => volume,
+            None => {
+                let request = CreateVolume { name: name.clone(), size: disk_bytes, sector: None, properties: SetProperties::default() };
+                daemon.create_volume(request).await.map_err(failed)?
+            }
+        };
+        let mut request = CreateExport {
+            name,
+            unix: Some(path_text(&dir.join(format!("{DISK}.sock")))?),
+            tcp: None,
+            readonly: false,
+            insecure: self.insecure_listen,
+        };
+        let mut exports = vec![daemon.create_export(&request, false).await.map_err(failed)?];
+        if let Some(address) = &self.nbd {
+            request.unix = None;
+            request.tcp = Some(address.clone());
+            exports.push(daemon.create_export(&request, false).await.map_err(failed)?);
+        }
+        Ok((volume, exports))
+    }
+}
+
+/// What to do with it.
+fn told(volume: &Volume, exports: &[Export], socket: &Path) -> String {
+    let mut text = format!("{} ({}, {} sectors) is served on\n", volume.name, Size(volume.size), volume.sector);
+    let uris: Vec<&str> = exports.iter().flat_map(|export| &export.uris).map(String::as_str).collect();
+    uris.iter().for_each(|uri| text += &format!("  {uri}\n"));
+    let uri = uris.first().copied().unwrap_or_default();
+    if let Some(lines) = exports.first().and_then(|export| connect::lines(export, &volume.sector)) {
+        text += &format!("\nQEMU:\n  qemu-system-x86_64 -m 1G {}\n", lines.qemu);
+    }
+    let control = format!("millpond --socket {}", socket.display());
+    text += &format!(
+        "qemu-img:\n  qemu-img info '{uri}'\n  qemu-img convert -n -O raw image.qcow2 '{uri}'\n\
+         nbdcopy:\n  nbdcopy image.raw '{uri}'\n  nbdcopy '{uri}' image.raw\n\
+         nbdinfo:\n  nbdinfo '{uri}'\n\
+         snapshot, in another terminal:\n  {control} snapshot {name}@a\n  {control} list -t snapshot\n  {control} rollback {name}@a\n\
+         \nCtrl-C stops it cleanly.\n",
+        name = volume.name
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    //! The pool's size.
+    use super::*;
+
+    #[test]
+    fn the_pool_has_room_for_the_disk_and_ends_on_a_mebibyte() {
+        assert_eq!(pool_bytes(20 << 30), (25 << 30) + 256 * MIB);
+        assert_eq!(pool_bytes(4096) % MIB, 0);
+        assert!(pool_bytes(4096) > 256 * MIB);
+    }
+}

@@ -1,0 +1,105 @@
+//! Where things are: control socket, state directory, and the daemon's configuration file.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::failure::{Failure, Outcome};
+
+/// The directory of the control socket when nothing else is said and the system one can be used.
+const SYSTEM_RUN: &str = "/run/millpond";
+/// The state directory of a daemon run by root.
+const SYSTEM_STATE: &str = "/var/lib/millpond";
+const SOCKET_NAME: &str = "control.sock";
+
+/// What a configuration file may say; command-line options win over it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ConfigFile {
+    /// Control socket.
+    pub socket: Option<PathBuf>,
+    /// State directory.
+    pub state: Option<PathBuf>,
+    /// Upper bound in bytes for map nodes in memory, for each pool; takes sizes such as `512M`.
+    pub map_memory: Option<String>,
+}
+
+impl ConfigFile {
+    /// Reads a TOML file.
+    ///
+    /// # Errors
+    /// One line when it cannot be read, or says something unknown.
+    pub fn read(path: &Path) -> Outcome<ConfigFile> {
+        let text = fs::read_to_string(path).map_err(|e| Failure::failed(format!("cannot read {}: {e}", path.display())))?;
+        toml::from_str(&text).map_err(|e| {
+            let message = e.message().to_owned();
+            Failure::failed(format!("{}: {message}; known keys are socket, state, map_memory", path.display()))
+        })
+    }
+}
+
+/// The control socket of the daemon to talk to, or to be: what the user says, else the system's, else the session's.
+pub fn socket_path(given: Option<&Path>) -> PathBuf {
+    if let Some(path) = given {
+        return absolute(path);
+    }
+    let system = Path::new(SYSTEM_RUN);
+    // A user's own daemon cannot live in /run; root's is preferred where it is there.
+    if system.join(SOCKET_NAME).exists() || rustix::process::geteuid().is_root() {
+        return system.join(SOCKET_NAME);
+    }
+    match env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) if !dir.is_empty() => Path::new(&dir).join("millpond").join(SOCKET_NAME),
+        _ => system.join(SOCKET_NAME),
+    }
+}
+
+/// The state directory: what the user says, else the system's for root, else the user's.
+///
+/// # Errors
+/// When neither can be told.
+pub fn state_dir(given: Option<&Path>) -> Outcome<PathBuf> {
+    if let Some(path) = given {
+        return Ok(absolute(path));
+    }
+    if rustix::process::geteuid().is_root() {
+        return Ok(PathBuf::from(SYSTEM_STATE));
+    }
+    let var = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    var("XDG_STATE_HOME")
+        .or_else(|| var("HOME").map(|home| home.join(".local/state")))
+        .map(|dir| dir.join("millpond"))
+        .ok_or_else(|| Failure::usage("no state directory: HOME is not set; give --state DIR"))
+}
+
+/// `path` from the root on, so that the daemon, which runs elsewhere, means the same file.
+pub fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    //! Paths and the configuration file.
+    use super::*;
+
+    #[test]
+    fn a_given_path_wins_and_becomes_absolute() {
+        assert_eq!(socket_path(Some(Path::new("/a/b.sock"))), Path::new("/a/b.sock"));
+        assert!(socket_path(Some(Path::new("b.sock"))).is_absolute());
+        assert_eq!(state_dir(Some(Path::new("/s"))), Ok(PathBuf::from("/s")));
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_by_name() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("c.toml");
+        fs::write(&path, "state = \"/s\"\nmap_memory = \"64M\"\n").expect("write");
+        let config = ConfigFile::read(&path).expect("valid");
+        assert_eq!((config.state, config.map_memory), (Some(PathBuf::from("/s")), Some("64M".to_owned())));
+        fs::write(&path, "stat = \"/s\"\n").expect("write");
+        let told = ConfigFile::read(&path).expect_err("unknown key").to_string();
+        assert!(told.contains("stat") && !told.contains('\n'), "{told}");
+    }
+}

@@ -1,0 +1,94 @@
+//! What a destroy takes along, in which order, and what it refuses.
+
+use millpond_block::{CacheMode, SectorProfile};
+use millpond_engine::{Compression, Time};
+
+use super::*;
+
+fn volume(id: u32, name: &str, origin: Option<&str>) -> VolumeInfo {
+    VolumeInfo {
+        id: VolumeId(id),
+        name: name.to_owned(),
+        size: 4096,
+        sector: SectorProfile::S512e,
+        cache: CacheMode::Writeback,
+        compression: Compression::Off,
+        read_only: false,
+        referenced_bytes: 0,
+        unique_bytes: 1000,
+        snapshots: 0,
+        origin: origin.map(str::to_owned),
+        created: Time(0),
+    }
+}
+
+fn snapshot(id: u64, volume: u32, name: &str, holds: u32) -> SnapshotInfo {
+    SnapshotInfo {
+        id: SnapshotId(id),
+        volume: VolumeId(volume),
+        name: name.to_owned(),
+        created: Time(0),
+        epoch: id,
+        referenced_bytes: 0,
+        unique_bytes: 10,
+        holds,
+        clones: 0,
+        description: String::new(),
+        expires: None,
+        size: 4096,
+    }
+}
+
+/// `v` with snapshots a, b (held), c; clone `w` of v@c with snapshot x; clone `y` of w@x.
+fn catalog() -> Catalog {
+    Catalog {
+        volumes: vec![volume(1, "v", None), volume(2, "w", Some("v@c")), volume(3, "y", Some("w@x"))],
+        snapshots: vec![snapshot(1, 1, "a", 0), snapshot(2, 1, "b", 1), snapshot(3, 1, "c", 0), snapshot(4, 2, "x", 0)],
+    }
+}
+
+fn plan(name: &str, with_snapshots: bool, with_clones: bool) -> Result<Vec<String>, String> {
+    let catalog = catalog();
+    let plan = catalog.plan(&name.parse().expect(name), with_snapshots, with_clones).map_err(|e| e.to_string())?;
+    Ok(plan.targets(&catalog).into_iter().map(|target| catalog.told("p", target)).collect())
+}
+
+#[test]
+fn a_plain_snapshot_goes_alone() {
+    assert_eq!(plan("p/v@a", false, false), Ok(vec!["p/v@a".to_owned()]));
+}
+
+#[test]
+fn holds_clones_and_snapshots_refuse_and_say_what_to_add() {
+    assert!(plan("p/v@b", false, false).expect_err("held").contains("-R"));
+    assert!(plan("p/v@c", false, false).expect_err("cloned").contains("(w)"));
+    assert!(plan("p/v", false, false).expect_err("snapshots").contains("-r"));
+    assert!(plan("p/v", true, false).is_err());
+    assert!(plan("p/v@a%c", false, false).is_err());
+}
+
+#[test]
+fn clones_go_before_what_they_stand_on() {
+    assert_eq!(plan("p/v@c", true, true).map(|names| names.join(" ")), Ok("p/y p/w@x p/w p/v@c".to_owned()));
+    assert_eq!(plan("p/v", true, true).map(|names| names.join(" ")), Ok("p/y p/w@x p/w p/v@a p/v@b p/v@c p/v".to_owned()));
+}
+
+#[test]
+fn ranges_include_both_ends() {
+    assert_eq!(plan("p/v@a%b", true, true).map(|names| names.join(" ")), Ok("p/v@a p/v@b".to_owned()));
+    assert_eq!(plan("p/v@%a", false, false).map(|names| names.join(" ")), Ok("p/v@a".to_owned()));
+    assert_eq!(plan("p/w@%", true, true).map(|names| names.join(" ")), Ok("p/y p/w@x".to_owned()));
+    assert_eq!(plan("p/y@%", false, false), Ok(Vec::new()));
+    assert!(plan("p/v@b%a", true, true).expect_err("reversed").contains("older"));
+    assert!(plan("p/v@a%z", true, true).expect_err("unknown").contains("v@z"));
+}
+
+#[test]
+fn freed_bytes_are_exact_only_for_one_thing() {
+    let catalog = catalog();
+    let frees = |name: &str| catalog.plan(&name.parse().expect(name), true, true).expect(name).frees(&catalog);
+    assert_eq!(frees("p/v@a"), (10, true));
+    assert_eq!(frees("p/v@a%b"), (20, false));
+    assert_eq!(frees("p/y"), (1000, true));
+    assert_eq!(frees("p/y@%"), (0, true));
+}

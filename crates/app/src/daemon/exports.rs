@@ -1,0 +1,280 @@
+//! Exports: making, listing, restoring and ending them.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+use millpond_engine::{SnapshotId, Target, VolumeId};
+
+use super::pools::guest_io;
+use super::service::{Daemon, ExportEntry};
+use super::shard::{ExportId, ExportInfo, NbdExport, ShardHandle};
+use super::state::{ExportRecord, Served};
+use crate::api::{ApiError, CreateExport, ErrorKind, Export, ExportClient, GuestIo};
+use crate::instant;
+use crate::names::Name;
+
+#[cfg(test)]
+mod tests;
+
+/// The port that IANA gave NBD.
+const NBD_PORT: u16 = 10809;
+/// Longest path of a unix socket in bytes: `sun_path` without its NUL.
+const MAX_SOCKET_PATH: usize = 107;
+
+impl From<Served> for Target {
+    fn from(served: Served) -> Target {
+        match served {
+            Served::Volume(id) => Target::Head(VolumeId(id)),
+            Served::Snapshot(id) => Target::Snapshot(SnapshotId(id)),
+        }
+    }
+}
+
+impl From<Target> for Served {
+    fn from(target: Target) -> Served {
+        match target {
+            Target::Head(id) => Served::Volume(id.0),
+            Target::Snapshot(id) => Served::Snapshot(id.0),
+        }
+    }
+}
+
+impl Daemon {
+    /// Every export, by id.
+    ///
+    /// # Errors
+    /// None of its own.
+    pub async fn exports(&self) -> Result<Vec<Export>, ApiError> {
+        let mut live: HashMap<u64, ExportInfo> = HashMap::new();
+        for (_, shard) in self.shards() {
+            // A shard that ended in between serves nothing.
+            let exports = shard.exports().await.unwrap_or_default();
+            live.extend(exports.into_iter().map(|info| (info.id.0, info)));
+        }
+        let registry = self.registry();
+        Ok(registry.exports.values().map(|entry| view(entry, live.get(&entry.record.id))).collect())
+    }
+
+    /// Starts serving a volume or snapshot; clients can connect on return. With `kept`, it comes back after a restart.
+    ///
+    /// # Errors
+    /// When an address cannot be used, or would be open to other machines without consent.
+    pub async fn create_export(&self, request: &CreateExport, kept: bool) -> Result<Export, ApiError> {
+        let _changing = self.changing.lock().await;
+        let name: Name = request.name.parse()?;
+        let during = format!("cannot export '{name}'");
+        let (shard, target) = self.find_target(&name).await?;
+        let tcp = request.tcp.as_deref().map(|text| tcp_address(text, request.insecure)).transpose().map_err(|e| e.during(&during))?;
+        let id = self.registry().next_export;
+        let unix = match (&request.unix, tcp) {
+            (Some(path), _) => Some(PathBuf::from(path)),
+            (None, Some(_)) => None,
+            (None, None) => Some(self.default_socket(&name, id)),
+        };
+        if let Some(path) = &unix {
+            check_socket(path).map_err(|e| e.during(&during))?;
+        }
+        self.refuse_taken(unix.as_deref(), tcp).map_err(|e| e.during(&during))?;
+        let record = ExportRecord {
+            id,
+            pool: name.pool().to_owned(),
+            served: target.into(),
+            name: name.to_string(),
+            unix,
+            tcp: tcp.map(|address| address.to_string()),
+            readonly: request.readonly || matches!(target, Target::Snapshot(_)),
+        };
+        let info = start(&shard, &record).await.map_err(|e| e.during(&during))?;
+        let record = ExportRecord { tcp: info.tcp.map(|address| address.to_string()), ..record };
+        {
+            let mut registry = self.registry();
+            registry.next_export = id + 1;
+            registry.exports.insert(id, ExportEntry { record: record.clone(), kept, trouble: None });
+        }
+        if let Err(error) = self.save() {
+            self.registry().exports.remove(&id);
+            // Not remembered, so not served: the client was told that it failed.
+            let _ = shard.unexport(ExportId(id)).await;
+            return Err(error);
+        }
+        self.tell("export.created", format!("{id} {name}"));
+        Ok(view(&ExportEntry { record, kept, trouble: None }, Some(&info)))
+    }
+
+    /// Stops serving; requests received are answered before the connections close.
+    ///
+    /// # Errors
+    /// When there is no such export.
+    pub async fn unexport(&self, id: u64) -> Result<(), ApiError> {
+        let _changing = self.changing.lock().await;
+        let record = self.registry().exports.get(&id).map(|entry| entry.record.clone());
+        let record = record.ok_or_else(|| ApiError::not_found(format!("no export {id}; see 'millpond exports'")))?;
+        if let Ok(shard) = self.shard(&record.pool) {
+            match shard.unexport(ExportId(id)).await {
+                Ok(()) | Err(super::shard::ShardError::NoExport(_)) => {}
+                Err(error) => return Err(ApiError::from(error).during(format!("cannot end export {id}"))),
+            }
+        }
+        self.registry().exports.remove(&id);
+        self.save()?;
+        self.tell("export.removed", format!("{id} {}", record.name));
+        Ok(())
+    }
+
+    /// Starts the remembered exports of a pool that has just come into service. One that fails is noted with its reason.
+    pub(super) async fn restore_exports(&self, pool: &str) {
+        let Ok(shard) = self.shard(pool) else { return };
+        let of_pool = |entry: &&ExportEntry| entry.record.pool == pool;
+        let records: Vec<ExportRecord> = self.registry().exports.values().filter(of_pool).map(|entry| entry.record.clone()).collect();
+        for record in records {
+            let started = start(&shard, &record).await;
+            if let Err(error) = &started {
+                tracing::error!(export = record.id, name = record.name, %error, "not served");
+            }
+            if let Some(entry) = self.registry().exports.get_mut(&record.id) {
+                entry.trouble = started.err().map(|error| error.to_string());
+            }
+        }
+    }
+
+    /// The export that serves a target, if one does.
+    pub(super) fn serves(&self, pool: &str, target: Target) -> Option<u64> {
+        let served = Served::from(target);
+        let registry = self.registry();
+        let found = registry.exports.values().find(|entry| entry.record.pool == pool && entry.record.served == served);
+        found.map(|entry| entry.record.id)
+    }
+
+    /// Gives exports the new name of what they serve.
+    pub(super) fn rename_exports(&self, old: &Name, new: &Name) -> Result<(), ApiError> {
+        let (old, new) = (old.to_string(), new.to_string());
+        let mut changed = false;
+        for entry in self.registry().exports.values_mut() {
+            let record = &mut entry.record;
+            if record.name == old {
+                record.name.clone_from(&new);
+                changed = true;
+            } else if let Some(rest) = record.name.strip_prefix(&old).filter(|rest| rest.starts_with('@')) {
+                record.name = format!("{new}{rest}");
+                changed = true;
+            }
+        }
+        if changed { self.save() } else { Ok(()) }
+    }
+
+    /// Where an export goes when no address is given: beside the control socket, named after what it serves.
+    fn default_socket(&self, name: &Name, id: u64) -> PathBuf {
+        let dir = self.options.socket.parent().unwrap_or(Path::new("/"));
+        let plain = dir.join(format!("{}.sock", name.to_string().replace('/', ".")));
+        let taken = self.registry().exports.values().any(|entry| entry.record.unix.as_ref() == Some(&plain));
+        if taken || plain == self.options.socket { dir.join(format!("export-{id}.sock")) } else { plain }
+    }
+
+    /// Refuses an address that another export has, in service or not.
+    fn refuse_taken(&self, unix: Option<&Path>, tcp: Option<SocketAddr>) -> Result<(), ApiError> {
+        if unix == Some(self.options.socket.as_path()) {
+            return Err(ApiError::invalid("that is the control socket; give another path"));
+        }
+        let tcp = tcp.filter(|address| address.port() != 0).map(|address| address.to_string());
+        for entry in self.registry().exports.values() {
+            let record = &entry.record;
+            if (unix.is_some() && record.unix.as_deref() == unix) || (tcp.is_some() && record.tcp == tcp) {
+                let message = format!("export {} has that address; give another one or run 'millpond unexport {}'", record.id, record.id);
+                return Err(ApiError::new(ErrorKind::Exists, message));
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn start(shard: &ShardHandle, record: &ExportRecord) -> Result<ExportInfo, ApiError> {
+    let tcp = record.tcp.as_deref().map(str::parse).transpose();
+    let export = NbdExport {
+        id: ExportId(record.id),
+        name: record.name.clone(),
+        description: format!("millpond {}", record.name),
+        target: record.served.into(),
+        unix: record.unix.clone(),
+        tcp: tcp.map_err(|_| ApiError::invalid(format!("'{}' is not an address", record.tcp.as_deref().unwrap_or_default())))?,
+        read_only: record.readonly,
+    };
+    Ok(shard.export_nbd(export).await?)
+}
+
+/// Reads `HOST:PORT`, `HOST`, `:PORT` or `PORT`; the host is 127.0.0.1 and the port 10809 where missing.
+fn tcp_address(text: &str, insecure: bool) -> Result<SocketAddr, ApiError> {
+    let wrong = || ApiError::invalid(format!("'{text}' is not a TCP address; give for example 127.0.0.1:{NBD_PORT} or [::1]:{NBD_PORT}"));
+    let address = if let Ok(address) = text.parse::<SocketAddr>() {
+        address
+    } else if let Ok(host) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
+        SocketAddr::new(host, NBD_PORT)
+    } else if let Ok(port) = text.strip_prefix(':').unwrap_or(text).parse::<u16>() {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    } else {
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) => (host, port.parse::<u16>().map_err(|_| wrong())?),
+            None => (text, NBD_PORT),
+        };
+        (host, port).to_socket_addrs().ok().and_then(|mut found| found.next()).ok_or_else(wrong)?
+    };
+    if !address.ip().is_loopback() && !insecure {
+        let message = format!(
+            "{address} is open to other machines and NBD neither authenticates nor encrypts; use 127.0.0.1, or --insecure-listen to accept that"
+        );
+        return Err(ApiError::invalid(message));
+    }
+    Ok(address)
+}
+
+fn check_socket(path: &Path) -> Result<(), ApiError> {
+    let told = path.display();
+    if !path.is_absolute() {
+        return Err(ApiError::invalid(format!("'{told}' is not an absolute path; give one")));
+    }
+    let length = path.as_os_str().len();
+    if length > MAX_SOCKET_PATH {
+        return Err(ApiError::invalid(format!(
+            "{told} has {length} characters, a unix socket's path at most {MAX_SOCKET_PATH}; give a shorter one with --unix"
+        )));
+    }
+    match path.parent() {
+        Some(parent) if parent.is_dir() => Ok(()),
+        _ => Err(ApiError::not_found(format!("the directory of {told} does not exist; make it first"))),
+    }
+}
+
+/// A path as it stands in the query of a URI.
+fn encoded(path: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-~:@,+=".contains(&byte);
+    path.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+fn view(entry: &ExportEntry, live: Option<&ExportInfo>) -> Export {
+    let record = &entry.record;
+    let unix = record.unix.as_ref().map(|path| path.display().to_string());
+    let addresses: Vec<&str> = unix.iter().chain(&record.tcp).map(String::as_str).collect();
+    let uris =
+        unix.iter().map(|path| format!("nbd+unix:///?socket={}", encoded(path))).chain(record.tcp.iter().map(|tcp| format!("nbd://{tcp}")));
+    let client = |client: &super::shard::ClientInfo| ExportClient {
+        peer: client.peer.clone(),
+        since: instant::from_millis(client.since.0),
+        io: guest_io(&client.counters),
+    };
+    let connections: Vec<ExportClient> = live.iter().flat_map(|info| &info.clients).map(client).collect();
+    Export {
+        id: record.id,
+        kind: "nbd".to_owned(),
+        name: record.name.clone(),
+        address: addresses.join(","),
+        uris: uris.collect(),
+        tcp: record.tcp.clone(),
+        readonly: record.readonly,
+        state: if live.is_some() { "online" } else { "unavailable" }.to_owned(),
+        reason: if live.is_some() { None } else { entry.trouble.clone() },
+        clients: connections.len() as u64,
+        connections,
+        io: live.map_or(GuestIo::default(), |info| guest_io(&info.counters)),
+        unix,
+    }
+}

@@ -1,0 +1,180 @@
+//! Taking pools into service that exist already: by the user's word, and at start from memory.
+
+use std::path::{Path, PathBuf};
+
+use millpond_device::{HostDevice, OpenOptions};
+
+use super::labels::{self, Labelled};
+use super::pools::{parse_id, wait_online};
+use super::service::{Daemon, PoolEntry};
+use super::shard::{self, ShardHandle};
+use super::state::PoolRecord;
+use crate::api::{ApiError, ErrorKind, Found, ImportPool};
+
+impl Daemon {
+    /// Imports every remembered pool and restores its exports. One that does not come is noted with its reason and stops nobody.
+    pub async fn restore(&self) {
+        let _changing = self.changing.lock().await;
+        let records: Vec<PoolRecord> = self.registry().pools.values().map(|entry| entry.record.clone()).collect();
+        for record in records {
+            let imported = match locate(&record).await {
+                Ok(devices) => self.open(&devices).await.map(|shard| (shard, devices)).map_err(|e| e.to_string()),
+                Err(reason) => Err(reason),
+            };
+            match imported {
+                Ok((shard, devices)) => {
+                    let record = PoolRecord { devices, ..record };
+                    let name = record.name.clone();
+                    self.registry().pools.insert(name.clone(), PoolEntry::new(record, Ok(shard)));
+                    self.restore_exports(&name).await;
+                    self.tell("pool.imported", name);
+                }
+                Err(reason) => {
+                    tracing::error!(pool = record.name, reason, "not imported");
+                    let mut registry = self.registry();
+                    let trouble = format!("pool '{}' is not in service: {reason}", record.name);
+                    let of_pool = registry.exports.values_mut().filter(|export| export.record.pool == record.name);
+                    of_pool.for_each(|export| export.trouble = Some(trouble.clone()));
+                    registry.pools.insert(record.name.clone(), PoolEntry::new(record, Err(reason)));
+                }
+            }
+        }
+    }
+
+    /// Finds pools, and imports the one named. Durable on return, the daemon's memory of it included.
+    ///
+    /// # Errors
+    /// When it is not found, is incomplete, is in service already, or does not come up.
+    pub async fn import_pool(&self, request: ImportPool) -> Result<Vec<Found>, ApiError> {
+        let _changing = self.changing.lock().await;
+        let search: Vec<PathBuf> = if request.search.is_empty() {
+            let registry = self.registry();
+            let unavailable = registry.pools.values().filter(|entry| entry.shard.is_err()).map(|entry| &entry.record);
+            let remembered = registry.known.iter().chain(unavailable).flat_map(|record| record.devices.clone());
+            remembered.chain(labels::host_devices()).collect()
+        } else {
+            request.search.iter().map(PathBuf::from).collect()
+        };
+        let labelled = tokio::task::spawn_blocking(move || labels::scan(&search)).await;
+        let labelled = labelled.map_err(|e| ApiError::internal(e.to_string()))?;
+        let Some(wanted) = request.name else {
+            return Ok(labelled.iter().map(|pool| self.found(pool)).collect());
+        };
+        let during = format!("cannot import '{wanted}'");
+        let pool = self.choose(&wanted, labelled)?;
+        let Some(devices) = pool.complete() else {
+            return Err(ApiError::new(ErrorKind::Unavailable, self.told_missing(&pool)).during(during));
+        };
+        let found = self.found(&pool);
+        if request.dry_run {
+            return Ok(vec![found]);
+        }
+        let shard = self.open(&devices).await.map_err(|e| e.during(&during))?;
+        let record = PoolRecord { name: pool.name.clone(), id: pool.id.to_string(), devices };
+        {
+            let mut registry = self.registry();
+            registry.known.retain(|known| known.id != record.id);
+            registry.pools.insert(pool.name.clone(), PoolEntry::new(record, Ok(shard)));
+        }
+        self.restore_exports(&pool.name).await;
+        self.save()?;
+        self.tell("pool.imported", &pool.name);
+        Ok(vec![Found { state: "imported".to_owned(), ..found }])
+    }
+
+    /// The one pool of this name or id.
+    fn choose(&self, wanted: &str, labelled: Vec<Labelled>) -> Result<Labelled, ApiError> {
+        let id = parse_id(wanted);
+        let mut matching: Vec<Labelled> = labelled.into_iter().filter(|pool| pool.name == wanted || Some(pool.id) == id).collect();
+        if let Some(entry) = self.registry().pools.get(matching.first().map_or(wanted, |pool| &pool.name)) {
+            let same = matching.iter().any(|pool| pool.id.to_string() == entry.record.id);
+            if entry.shard.is_ok() || (!matching.is_empty() && !same) {
+                return Err(ApiError::new(ErrorKind::Exists, format!("pool '{wanted}' is here already; see 'millpond pool list'")));
+            }
+        }
+        match (matching.pop(), matching.is_empty()) {
+            (Some(pool), true) => Ok(pool),
+            (None, _) => Err(ApiError::not_found(format!(
+                "no pool '{wanted}' found; give the directory of its devices with -d, or run 'millpond pool import' to see what there is"
+            ))),
+            (Some(_), false) => Err(ApiError::invalid(format!("several pools are called '{wanted}'; import one by its id"))),
+        }
+    }
+
+    fn found(&self, pool: &Labelled) -> Found {
+        let id = pool.id.to_string();
+        let here = self.registry().pools.values().any(|entry| entry.record.id == id && entry.shard.is_ok());
+        let state = match pool.complete() {
+            _ if here => "imported",
+            None => "incomplete",
+            Some(_) => "importable",
+        };
+        Found {
+            name: pool.name.clone(),
+            id,
+            state: state.to_owned(),
+            devices: pool.members.iter().flatten().map(|path| path.display().to_string()).collect(),
+            missing: pool.missing(),
+        }
+    }
+
+    /// Names the members that are not there, by the path they had where that is remembered.
+    fn told_missing(&self, pool: &Labelled) -> String {
+        let id = pool.id.to_string();
+        let registry = self.registry();
+        let mut records = registry.known.iter().chain(registry.pools.values().map(|entry| &entry.record));
+        let record = records.find(|record| record.id == id);
+        missing(pool, record)
+    }
+
+    /// Opens devices, in member order, and imports the pool on them.
+    async fn open(&self, devices: &[PathBuf]) -> Result<ShardHandle, ApiError> {
+        let open = |path: &PathBuf| {
+            let options = OpenOptions { create_size: None, direct: true, read_only: false };
+            HostDevice::open(path, options).map_err(|e| ApiError::busy(e.to_string()))
+        };
+        let devices = devices.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let shard = shard::import(devices, self.options.tuning.clone())?;
+        wait_online(&shard).await?;
+        Ok(shard)
+    }
+}
+
+fn missing(pool: &Labelled, record: Option<&PoolRecord>) -> String {
+    let name = |member: u16| match record.and_then(|record| record.devices.get(usize::from(member))) {
+        Some(path) => format!("device {member} ({})", path.display()),
+        None => format!("device {member}"),
+    };
+    let names: Vec<String> = pool.missing().into_iter().map(name).collect();
+    format!("{} of {} not found; bring it back, or give its directory with -d", names.join(", "), pool.members.len())
+}
+
+/// Where the devices of a remembered pool are now: where they were, or wherever their labels are found on this host.
+async fn locate(record: &PoolRecord) -> Result<Vec<PathBuf>, String> {
+    let id = parse_id(&record.id).ok_or("its remembered id is not valid")?;
+    let search = record.devices.clone();
+    let scan = move || {
+        let mine = |found: Vec<Labelled>| found.into_iter().find(|pool| pool.id == id);
+        let here = mine(labels::scan(&search));
+        if here.as_ref().is_some_and(|pool| pool.complete().is_some()) {
+            return here;
+        }
+        let wider: Vec<PathBuf> = search.into_iter().chain(labels::host_devices()).collect();
+        mine(labels::scan(&wider)).or(here)
+    };
+    let found = tokio::task::spawn_blocking(scan).await.map_err(|e| e.to_string())?;
+    let Some(pool) = found else {
+        return Err(gone(record));
+    };
+    pool.complete().ok_or_else(|| missing(&pool, Some(record)))
+}
+
+/// Why none of a pool's devices can be found.
+fn gone(record: &PoolRecord) -> String {
+    let describe = |path: &Path| match path.exists() {
+        true => format!("{} holds no label of it", path.display()),
+        false => format!("{} does not exist", path.display()),
+    };
+    let told: Vec<String> = record.devices.iter().map(|path| describe(path)).collect();
+    told.join(", ")
+}

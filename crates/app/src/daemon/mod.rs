@@ -1,0 +1,22 @@
+//! The daemon: pools in service, exports, and what is remembered of them across restarts.
+//!
+//! *Architecture Invariant:* guest data never passes through here. A pool is a shard thread (`shard`); this side talks to it by messages,
+//! on one current-thread runtime that serves the control socket.
+
+mod destroy;
+mod exports;
+mod import;
+mod labels;
+mod pools;
+mod probe;
+mod run;
+mod service;
+pub mod shard;
+mod snapshots;
+mod state;
+mod volumes;
+
+pub use pools::format_file;
+pub use run::{Control, Signals, serve_until};
+pub use service::{Daemon, Options};
+pub use state::StateDir;

@@ -1,0 +1,425 @@
+//! Pools: creating, listing, exporting, destroying, and their restore points and jobs.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use millpond_block::{CacheMode, SectorProfile};
+use millpond_device::{HostDevice, OpenOptions, entropy};
+use millpond_engine::{Command, Compression, Layout, PoolId, PoolSpec, PoolState, Tuning};
+
+use super::service::{Daemon, PoolEntry};
+use super::shard::{self, IoCounters, ShardHandle, ShardStatus};
+use super::state::PoolRecord;
+use super::{labels, probe};
+use crate::api::{
+    ApiError, Checkpoint, CreatePool, Device, DeviceIo, DeviceSpec, ErrorKind, GuestIo, Job, LayoutSpec, Pool, PoolIo, PoolRemoval,
+};
+use crate::failure::{Failure, Outcome};
+use crate::instant;
+use crate::names::{self, Kind};
+
+impl Daemon {
+    /// Every pool, those that could not be imported included.
+    pub async fn pools(&self) -> Vec<Pool> {
+        let entries: Vec<(PoolRecord, Result<ShardHandle, String>, Timestamp)> =
+            self.registry().pools.values().map(|entry| (entry.record.clone(), entry.shard.clone(), entry.since)).collect();
+        let mut pools = Vec::with_capacity(entries.len());
+        for (record, shard, since) in entries {
+            let status = match shard {
+                Ok(shard) => shard.status().await.map_err(|e| e.to_string()),
+                Err(reason) => Err(reason),
+            };
+            pools.push(match status {
+                Ok(status) => view(&record, since, status),
+                Err(reason) => unavailable(&record, reason),
+            });
+        }
+        pools
+    }
+
+    /// One pool.
+    ///
+    /// # Errors
+    /// When there is none of this name.
+    pub async fn pool(&self, name: &str) -> Result<Pool, ApiError> {
+        let pools = self.pools().await;
+        let found = pools.into_iter().find(|pool| pool.name == name);
+        found.ok_or_else(|| ApiError::not_found(format!("no pool '{name}'; see 'millpond pool list'")))
+    }
+
+    /// Makes a pool and takes it into service. Durable on return, the daemon's memory of it included.
+    ///
+    /// # Errors
+    /// When the name is taken, a device cannot be used or holds something, or the engine refuses. Files made for it are removed again.
+    pub async fn create_pool(&self, request: CreatePool) -> Result<Pool, ApiError> {
+        let _changing = self.changing.lock().await;
+        names::check(Kind::Pool, &request.name)?;
+        if self.registry().pools.contains_key(&request.name) {
+            return Err(ApiError::new(ErrorKind::Exists, format!("pool '{}' exists already; choose another name", request.name)));
+        }
+        let during = format!("cannot create pool '{}'", request.name);
+        for device in &request.devices {
+            vacant(device, request.force).map_err(|e| e.during(&during))?;
+        }
+        let record = PoolRecord {
+            name: request.name.clone(),
+            id: String::new(),
+            devices: request.devices.iter().map(|device| PathBuf::from(&device.path)).collect(),
+        };
+        if request.dry_run {
+            let mut planned = unavailable(&record, "only asked for".to_owned());
+            planned.health = "planned".to_owned();
+            planned.layout = request.layout;
+            return Ok(planned);
+        }
+        let fresh: Vec<PathBuf> = record.devices.iter().filter(|path| !path.exists()).cloned().collect();
+        let made = format_devices(&request.name, request.layout, &request.devices, self.options.tuning.clone()).await;
+        let (shard, id) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                // What matters is why it failed; a file left behind is only litter.
+                fresh.iter().for_each(|path| drop(fs::remove_file(path)));
+                return Err(error.during(&during));
+            }
+        };
+        let record = PoolRecord { id: id.to_string(), ..record };
+        {
+            let mut registry = self.registry();
+            registry.known.retain(|known| known.name != record.name);
+            registry.pools.insert(record.name.clone(), PoolEntry::new(record.clone(), Ok(shard.clone())));
+        }
+        self.save()?;
+        self.tell("pool.created", &record.name);
+        Ok(view(&record, instant::now(), shard.status().await?))
+    }
+
+    /// Closes a pool cleanly and lets its devices go; where it was is remembered for the next import.
+    ///
+    /// # Errors
+    /// When clients are connected, or it could not be closed cleanly (it is out of service all the same).
+    pub async fn export_pool(&self, name: &str) -> Result<(), ApiError> {
+        let _changing = self.changing.lock().await;
+        self.refuse_clients(name, "export").await?;
+        let closed = self.close_pool(name).await;
+        {
+            let mut registry = self.registry();
+            if let Some(entry) = registry.pools.remove(name) {
+                registry.known.retain(|known| known.id != entry.record.id);
+                registry.known.push(entry.record);
+            }
+            let of_pool = registry.exports.values_mut().filter(|export| export.record.pool == name);
+            of_pool.for_each(|export| export.trouble = Some(format!("pool '{name}' is exported")));
+        }
+        self.save()?;
+        self.tell("pool.exported", name);
+        closed
+    }
+
+    /// Ends the shard of a pool, if it has one.
+    async fn close_pool(&self, name: &str) -> Result<(), ApiError> {
+        let shard = self.registry().pools.get(name).and_then(|entry| entry.shard.clone().ok());
+        match shard {
+            Some(shard) => shard.shutdown().await.map_err(|e| ApiError::from(e).during(format!("pool '{name}' was not closed cleanly"))),
+            None => Ok(()),
+        }
+    }
+
+    async fn refuse_clients(&self, name: &str, verb: &str) -> Result<(), ApiError> {
+        let pool = self.pool(name).await?;
+        match pool.clients {
+            0 => Ok(()),
+            n => Err(ApiError::busy(format!(
+                "cannot {verb} pool '{name}': {n} clients are connected; disconnect them, see 'millpond exports'"
+            ))),
+        }
+    }
+
+    /// Destroys a pool with all its volumes: labels and checkpoints are overwritten. With `dry_run`, only says what would be lost.
+    ///
+    /// # Errors
+    /// When clients are connected or a label cannot be overwritten.
+    pub async fn destroy_pool(&self, name: &str, dry_run: bool) -> Result<PoolRemoval, ApiError> {
+        let _changing = self.changing.lock().await;
+        let pool = self.pool(name).await?;
+        let mut removal = PoolRemoval {
+            name: name.to_owned(),
+            volumes: Vec::new(),
+            snapshots: 0,
+            allocated: pool.allocated,
+            devices: pool.devices.iter().map(|device| device.path.clone()).collect(),
+        };
+        if let Ok(shard) = self.shard(name) {
+            removal.volumes = shard.volumes().await?.into_iter().map(|volume| format!("{name}/{}", volume.name)).collect();
+            removal.snapshots = shard.snapshots().await?.len() as u64;
+        }
+        if dry_run {
+            return Ok(removal);
+        }
+        self.refuse_clients(name, "destroy").await?;
+        // A shard that could not write its last checkpoint is no reason to keep a pool that is to be destroyed.
+        if let Err(error) = self.close_pool(name).await {
+            tracing::warn!(%error, "closing before destroying");
+        }
+        let record = {
+            let mut registry = self.registry();
+            registry.exports.retain(|_, export| export.record.pool != name);
+            registry.pools.remove(name).map(|entry| entry.record)
+        };
+        // Forgotten first: a crash from here on leaves a pool that somebody could import, never a daemon that expects one.
+        self.save()?;
+        let devices = record.map(|record| record.devices).unwrap_or_default();
+        for path in devices.into_iter().filter(|path| path.exists()) {
+            let told = path.display().to_string();
+            let wiped = tokio::task::spawn_blocking(move || labels::wipe(&path)).await;
+            wiped
+                .map_err(|e| ApiError::internal(e.to_string()))
+                .and_then(|wiped| wiped.map_err(|e| ApiError::internal(e.to_string())))
+                .map_err(|e| e.during(format!("pool '{name}' is out of service but the label on {told} is still there")))?;
+        }
+        self.tell("pool.destroyed", name);
+        Ok(removal)
+    }
+
+    /// What runs in the background, in every pool or one.
+    pub async fn jobs(&self) -> Vec<Job> {
+        let reclaiming = |pool: &Pool| pool.io.reclaim_backlog > 0;
+        let pools = self.pools().await;
+        let jobs = pools.iter().filter(|pool| reclaiming(pool)).map(|pool| Job {
+            id: format!("reclaim:{}", pool.name),
+            pool: pool.name.clone(),
+            kind: "reclaim".to_owned(),
+            state: "running".to_owned(),
+            remaining_bytes: pool.io.reclaim_backlog,
+        });
+        jobs.collect()
+    }
+
+    /// Restore points of a pool, newest first.
+    ///
+    /// # Errors
+    /// When there is no such pool or its devices cannot be read.
+    pub async fn checkpoints(&self, name: &str) -> Result<Vec<Checkpoint>, ApiError> {
+        let record = self.registry().pools.get(name).map(|entry| entry.record.clone());
+        let record = record.ok_or_else(|| ApiError::not_found(format!("no pool '{name}'; see 'millpond pool list'")))?;
+        let id = parse_id(&record.id).ok_or_else(|| ApiError::internal(format!("pool '{name}' has no valid id")))?;
+        let ring = tokio::task::spawn_blocking(move || labels::ring(&record.devices, id)).await;
+        let ring = ring.map_err(|e| ApiError::internal(e.to_string()))?.map_err(|e| ApiError::internal(e.to_string()))?;
+        let newest = ring.first().map_or(0, |entry| entry.root.time);
+        let point = |entry: labels::RingEntry| Checkpoint {
+            id: entry.root.generation,
+            time: instant::from_millis(entry.root.time),
+            lsn: entry.root.lsn.0,
+            copies: entry.copies,
+            lost_millis: newest.saturating_sub(entry.root.time),
+        };
+        Ok(ring.into_iter().map(point).collect())
+    }
+}
+
+/// Refuses a device that holds something, unless forced.
+fn vacant(device: &DeviceSpec, force: bool) -> Result<(), ApiError> {
+    let path = Path::new(&device.path);
+    if !path.is_absolute() {
+        return Err(ApiError::invalid(format!("'{}' is not an absolute path; give one", device.path)));
+    }
+    if !path.exists() {
+        return match device.create {
+            Some(_) => Ok(()),
+            None => Err(ApiError::not_found(format!("{} does not exist; give {}:SIZE to create it", device.path, device.path))),
+        };
+    }
+    let held = probe::holds(path).map_err(|e| ApiError::internal(format!("cannot read {}: {e}; check the path", device.path)))?;
+    match held {
+        Some(what) if !force => Err(ApiError::busy(format!("{} holds {what}; give another device, or -f to overwrite it", device.path))),
+        _ => Ok(()),
+    }
+}
+
+/// Formats devices and waits until the pool is in service.
+async fn format_devices(name: &str, layout: LayoutSpec, devices: &[DeviceSpec], tuning: Tuning) -> Result<(ShardHandle, PoolId), ApiError> {
+    let open = |device: &DeviceSpec| {
+        let options = OpenOptions { create_size: device.create, direct: true, read_only: false };
+        HostDevice::open(Path::new(&device.path), options).map_err(|e| ApiError::busy(e.to_string()))
+    };
+    let devices = devices.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let id = PoolId(entropy().map_err(|e| ApiError::internal(format!("no entropy: {e}")))?);
+    let layout = match layout {
+        LayoutSpec::Linear => Layout::Linear,
+        LayoutSpec::Stripe { width, unit } => Layout::Stripe { width, unit },
+    };
+    let spec = PoolSpec { name: name.to_owned(), id, layout, extent_bytes: None };
+    let shard = shard::create(spec, devices, tuning)?;
+    wait_online(&shard).await?;
+    Ok((shard, id))
+}
+
+/// Waits until a pool that is being created or imported is in service; ends its shard when it does not come.
+pub(super) async fn wait_online(shard: &ShardHandle) -> Result<(), ApiError> {
+    let reason = match shard.opened().await? {
+        PoolState::Online => return Ok(()),
+        PoolState::Faulted(reason) => reason,
+        state => format!("it came to {state:?}"),
+    };
+    // The fault is the news; what ending it says adds nothing.
+    let _ = shard.shutdown().await;
+    Err(ApiError::new(ErrorKind::Unavailable, reason))
+}
+
+/// Makes a pool with one volume in a file that appears under its name only when all of it is durable, and closes it again.
+///
+/// # Errors
+/// One line, when the file cannot be made or the engine refuses.
+pub async fn format_file(path: &Path, pool: &str, pool_bytes: u64, volume: &str, volume_bytes: u64, tuning: Tuning) -> Outcome {
+    let fail = |why: String| Failure::failed(format!("cannot make {}: {why}", path.display()));
+    let part = path.with_extension("millpond.part");
+    if part.exists() {
+        fs::remove_file(&part).map_err(|e| fail(e.to_string()))?;
+    }
+    let device = DeviceSpec { path: part.display().to_string(), create: Some(pool_bytes) };
+    let make = async {
+        let (shard, _) = format_devices(pool, LayoutSpec::Linear, &[device], tuning).await?;
+        let create = Command::CreateVolume {
+            name: volume.to_owned(),
+            size: volume_bytes,
+            sector: SectorProfile::default(),
+            cache: CacheMode::default(),
+            compression: Compression::default(),
+        };
+        let made = shard.command(create).await;
+        shard.shutdown().await?;
+        made.map_err(ApiError::from)
+    };
+    let made = make.await;
+    if let Err(error) = made {
+        let _ = fs::remove_file(&part);
+        return Err(fail(error.to_string()));
+    }
+    let parent = path.parent().unwrap_or(Path::new("."));
+    fs::rename(&part, path).and_then(|()| File::open(parent)?.sync_all()).map_err(|e| fail(e.to_string()))
+}
+
+/// Reads an id as printed.
+pub(super) fn parse_id(hex: &str) -> Option<PoolId> {
+    let mut id = [0; 16];
+    if hex.len() != 32 || !hex.is_ascii() {
+        return None;
+    }
+    for (byte, at) in id.iter_mut().zip((0..32).step_by(2)) {
+        *byte = u8::from_str_radix(hex.get(at..at + 2)?, 16).ok()?;
+    }
+    Some(PoolId(id))
+}
+
+/// Guest counters, as the API says them.
+pub(super) fn guest_io(counters: &IoCounters) -> GuestIo {
+    GuestIo {
+        reads: counters.reads,
+        read_bytes: counters.read_bytes,
+        read_nanos: counters.read_nanos,
+        writes: counters.writes,
+        write_bytes: counters.write_bytes,
+        write_nanos: counters.write_nanos,
+        flushes: counters.flushes,
+        discards: counters.discards,
+        errors: counters.errors,
+    }
+}
+
+fn layout_words(layout: Layout) -> (LayoutSpec, &'static str) {
+    match layout {
+        Layout::Linear => (LayoutSpec::Linear, "linear"),
+        Layout::Stripe { width, unit } => (LayoutSpec::Stripe { width, unit }, "stripe"),
+    }
+}
+
+fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -> Pool {
+    let (health, reason) = match &status.pool.state {
+        PoolState::Opening => ("opening", None),
+        PoolState::Online => ("online", None),
+        PoolState::Closing | PoolState::Closed => ("closing", None),
+        PoolState::Faulted(reason) => ("faulted", Some(reason.clone())),
+    };
+    let (layout, layout_word) = layout_words(status.pool.layout);
+    // Devices are handed to the shard in member order, so both lists run in step.
+    let devices = status.pool.devices.iter().zip(&status.devices).map(|(member, host)| Device {
+        path: host.path.display().to_string(),
+        class: "data".to_owned(),
+        layout: layout_word.to_owned(),
+        state: if reason.is_some() { "faulted" } else { "online" }.to_owned(),
+        size: member.size,
+        allocated: member.allocated,
+        free: member.free,
+        errors: member.errors.max(host.load.errors),
+        sector: host.geometry.logical_sector,
+        direct: host.direct,
+        io: DeviceIo {
+            reads: host.load.reads,
+            read_bytes: host.load.read_bytes,
+            read_nanos: host.load.read_nanos,
+            writes: host.load.writes,
+            write_bytes: host.load.write_bytes,
+            write_nanos: host.load.write_nanos,
+            flushes: host.load.flushes,
+            in_flight: host.load.in_flight,
+        },
+    });
+    let metrics = &status.metrics;
+    Pool {
+        name: record.name.clone(),
+        id: record.id.clone(),
+        health: health.to_owned(),
+        devices: devices.collect(),
+        reason,
+        layout,
+        size: status.pool.size,
+        allocated: status.pool.allocated,
+        free: status.pool.free,
+        imported: Some(since),
+        io: PoolIo {
+            guests: guest_io(&status.guests),
+            user_bytes: metrics.user_bytes,
+            header_bytes: metrics.header_bytes,
+            metadata_bytes: metrics.metadata_bytes,
+            cleaner_bytes: metrics.cleaner_bytes,
+            segments_cleaned: metrics.segments_cleaned,
+            checkpoints: metrics.checkpoints,
+            log_bytes: metrics.log_bytes,
+            nodes_touched: metrics.nodes_touched,
+            reclaim_backlog: metrics.reclaim_backlog,
+            throttled: metrics.throttled,
+            replayed_batches: metrics.replayed_batches,
+        },
+        clients: status.clients,
+    }
+}
+
+fn unavailable(record: &PoolRecord, reason: String) -> Pool {
+    let device = |path: &PathBuf| Device {
+        path: path.display().to_string(),
+        class: "data".to_owned(),
+        layout: "unknown".to_owned(),
+        state: if path.exists() { "unavailable" } else { "missing" }.to_owned(),
+        size: 0,
+        allocated: 0,
+        free: 0,
+        errors: 0,
+        sector: 0,
+        direct: false,
+        io: DeviceIo::default(),
+    };
+    Pool {
+        name: record.name.clone(),
+        id: record.id.clone(),
+        health: "unavailable".to_owned(),
+        reason: Some(reason),
+        layout: LayoutSpec::Linear,
+        size: 0,
+        allocated: 0,
+        free: 0,
+        devices: record.devices.iter().map(device).collect(),
+        imported: None,
+        io: PoolIo::default(),
+        clients: 0,
+    }
+}

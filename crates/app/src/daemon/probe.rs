@@ -1,0 +1,86 @@
+//! What a device holds already, so that `pool create` does not overwrite somebody's data.
+//!
+//! Sources of the magics: the headers of the respective formats (ext2 superblock, XFS superblock, btrfs superblock, MBR, UEFI GPT, LVM2
+//! label, LUKS, swap, qcow2).
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use millpond_format::{FormatError, Label};
+
+use super::labels;
+
+#[cfg(test)]
+mod tests;
+
+/// A magic, and where it stands.
+struct Magic {
+    offset: usize,
+    bytes: &'static [u8],
+    name: &'static str,
+}
+
+/// Bytes at the start of a device that hold every magic below.
+const PROBED: usize = 0x1_0080;
+
+const MAGICS: &[Magic] = &[
+    Magic { offset: 0, bytes: b"XFSB", name: "an XFS filesystem" },
+    Magic { offset: 1024 + 56, bytes: &[0x53, 0xef], name: "an ext2/3/4 filesystem" },
+    Magic { offset: 0x1_0040, bytes: b"_BHRfS_M", name: "a btrfs filesystem" },
+    Magic { offset: 512, bytes: b"EFI PART", name: "a GPT partition table" },
+    Magic { offset: 4096, bytes: b"EFI PART", name: "a GPT partition table (4096-byte sectors)" },
+    Magic { offset: 512, bytes: b"LABELONE", name: "an LVM physical volume" },
+    Magic { offset: 0, bytes: b"LABELONE", name: "an LVM physical volume" },
+    Magic { offset: 1024, bytes: b"LABELONE", name: "an LVM physical volume" },
+    Magic { offset: 1536, bytes: b"LABELONE", name: "an LVM physical volume" },
+    Magic { offset: 0, bytes: b"LUKS\xba\xbe", name: "a LUKS container" },
+    Magic { offset: 4086, bytes: b"SWAPSPACE2", name: "a swap area" },
+    Magic { offset: 0, bytes: b"QFI\xfb", name: "a qcow2 image" },
+    Magic { offset: 3, bytes: b"NTFS    ", name: "an NTFS filesystem" },
+    Magic { offset: 82, bytes: b"FAT32", name: "a FAT filesystem" },
+    Magic { offset: 54, bytes: b"FAT1", name: "a FAT filesystem" },
+    Magic { offset: 0x8001, bytes: b"CD001", name: "an ISO 9660 image" },
+    // Last: a boot sector's signature stands on several of the above as well.
+    Magic { offset: 510, bytes: &[0x55, 0xaa], name: "an MBR partition table or boot sector" },
+];
+
+/// Names what the device at `path` holds; `None` when nothing known is found.
+///
+/// # Errors
+/// The host's, when it cannot be read.
+pub fn holds(path: &Path) -> io::Result<Option<String>> {
+    let file = File::open(path)?;
+    let mut start = vec![0; PROBED];
+    let mut filled = 0;
+    while let Some(rest) = start.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, filled as u64)? {
+            0 => break,
+            n => filled += n,
+        }
+    }
+    start.truncate(filled);
+    if let Some(name) = name(&start) {
+        return Ok(Some(name));
+    }
+    // The front may have been overwritten while the copy at the end still tells whose device it is.
+    Ok(labels::read(path)?.map(|label| describe(&label)))
+}
+
+fn describe(label: &Label) -> String {
+    format!("the pool '{}' (member {}, id {})", label.name, label.member, label.pool)
+}
+
+fn name(start: &[u8]) -> Option<String> {
+    match start.get(..millpond_format::SECTOR_BYTES).map(Label::decode) {
+        Some(Ok(label)) => return Some(describe(&label)),
+        Some(Err(FormatError::Magic)) | None => {}
+        Some(Err(error)) => return Some(format!("a damaged or newer pool label ({error})")),
+    }
+    let found = MAGICS.iter().find(|magic| {
+        let end = magic.offset + magic.bytes.len();
+        start.get(magic.offset..end) == Some(magic.bytes)
+    });
+    found.map(|magic| magic.name.to_owned())
+}

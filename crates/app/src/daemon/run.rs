@@ -1,0 +1,185 @@
+//! The daemon's life: control socket, start, service, clean stop.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::Mode;
+use rustix::process::umask;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinSet;
+
+use super::service::Daemon;
+use crate::api::routes;
+use crate::failure::{Failure, Outcome};
+
+/// How long requests under way may take once the daemon stops.
+const LAST_REQUESTS: Duration = Duration::from_secs(10);
+
+/// The control socket, removed again when dropped.
+#[derive(Debug)]
+pub struct Control {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Control {
+    /// Makes the socket with mode 0600, and its directory with mode 0700 where missing. A socket on which nobody answers is replaced.
+    ///
+    /// # Errors
+    /// One line, when a daemon answers there or the path cannot be used.
+    pub fn bind(path: &Path) -> Outcome<Control> {
+        let fail =
+            |e: io::Error| Failure::failed(format!("cannot make the control socket {}: {e}; give another --socket PATH", path.display()));
+        if let Some(dir) = path.parent() {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(fail)?;
+        }
+        if fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket()) {
+            match UnixStream::connect(path) {
+                Ok(_) => {
+                    return Err(Failure::failed(format!(
+                        "a daemon answers on {} already; stop it or give another --socket PATH",
+                        path.display()
+                    )));
+                }
+                Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path).map_err(fail)?,
+                Err(e) => return Err(fail(e)),
+            }
+        }
+        // The mask is the process's; nothing else makes files yet.
+        let before = umask(Mode::from_raw_mode(0o177));
+        let listener = UnixListener::bind(path);
+        umask(before);
+        let listener = listener.map_err(fail)?;
+        listener.set_nonblocking(true).map_err(fail)?;
+        Ok(Control { listener, path: path.to_owned() })
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // Gone already is as good.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// SIGTERM and SIGINT, caught from now on.
+pub struct Signals {
+    term: Signal,
+    int: Signal,
+}
+
+impl Signals {
+    /// Starts catching.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn catch() -> Outcome<Signals> {
+        let catch = |kind| signal(kind).map_err(|e| Failure::failed(format!("cannot catch signals: {e}")));
+        Ok(Signals { term: catch(SignalKind::terminate())?, int: catch(SignalKind::interrupt())? })
+    }
+
+    /// Waits for the next one.
+    pub async fn next(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+        }
+    }
+}
+
+/// Imports what is remembered, runs `ready`, answers on the control socket until `stop` completes, then shuts everything down cleanly.
+/// The socket does not answer before `ready` is done.
+///
+/// # Errors
+/// What `ready` says, or the pools that could not be closed cleanly.
+pub async fn serve_until(
+    daemon: Arc<Daemon>,
+    control: Control,
+    ready: impl AsyncFnOnce(&Daemon) -> Outcome,
+    stop: impl Future<Output = ()>,
+) -> Outcome {
+    tokio::pin!(stop);
+    let start = async {
+        daemon.restore().await;
+        ready(&daemon).await
+    };
+    let started = tokio::select! {
+        started = start => Some(started),
+        () = &mut stop => None,
+    };
+    let served = match started {
+        Some(Ok(())) => serve(&daemon, &control, stop).await,
+        Some(Err(failure)) => Err(failure),
+        None => Ok(()),
+    };
+    daemon.stop();
+    let closed = daemon.close().await;
+    served.and(closed)
+}
+
+async fn serve(daemon: &Arc<Daemon>, control: &Control, stop: impl Future<Output = ()>) -> Outcome {
+    let fail = |e: io::Error| Failure::failed(format!("cannot serve {}: {e}", control.path().display()));
+    let listener = control.listener.try_clone().and_then(tokio::net::UnixListener::from_std).map_err(fail)?;
+    let router = routes::router(Arc::clone(daemon));
+    let mut stopping = daemon.stopping();
+    let quiet = async move {
+        // An error means that the daemon is gone: as good a reason to stop.
+        let _ = stopping.wait_for(|stopping| *stopping).await;
+    };
+    let server = axum::serve(listener, router).with_graceful_shutdown(quiet);
+    let mut server = tokio::spawn(server.into_future());
+    let expiring = {
+        let daemon = Arc::clone(daemon);
+        tokio::spawn(async move { daemon.expire().await })
+    };
+    tokio::select! {
+        () = stop => {}
+        ended = &mut server => {
+            expiring.abort();
+            return ended.map_err(io::Error::other).and_then(|served| served).map_err(fail);
+        }
+    }
+    expiring.abort();
+    daemon.stop();
+    if tokio::time::timeout(LAST_REQUESTS, &mut server).await.is_err() {
+        tracing::warn!("requests on the control socket did not end in time");
+        server.abort();
+    }
+    Ok(())
+}
+
+impl Daemon {
+    /// Closes every pool, all at once: exports end, the last checkpoints are written, devices are let go.
+    ///
+    /// # Errors
+    /// One line naming the pools that could not be closed cleanly; they have ended all the same.
+    pub async fn close(&self) -> Outcome {
+        let mut closing = JoinSet::new();
+        for (name, shard) in self.shards() {
+            closing.spawn(async move { shard.shutdown().await.map_err(|e| format!("pool '{name}': {e}")) });
+        }
+        let mut failed = Vec::new();
+        while let Some(closed) = closing.join_next().await {
+            if let Err(why) = closed.map_err(|e| e.to_string()).and_then(|closed| closed) {
+                failed.push(why);
+            }
+        }
+        if failed.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::failed(format!(
+            "not closed cleanly: {}; nothing acknowledged is lost, the next import replays the log",
+            failed.join("; ")
+        )))
+    }
+}

@@ -1,0 +1,160 @@
+//! One client: its session, the disk it talks to, and what it did.
+
+use millpond_block::{Disk, Features, Geometry, Op, Payload, Request, SectorProfile, Tag};
+use millpond_device::ConnectionId;
+use millpond_engine::{Target, Time};
+use millpond_export::nbd::Session;
+
+use super::handle::{ClientInfo, ExportId, IoCounters};
+use super::pool::Pool;
+
+/// A connected client.
+pub(super) struct Connection {
+    pub id: ConnectionId,
+    /// Number shown to people.
+    pub number: u64,
+    pub session: Session,
+    pub export: ExportId,
+    pub target: Target,
+    pub read_only: bool,
+    pub peer: String,
+    pub since: Time,
+    pub meter: Meter,
+    /// There may be something to receive.
+    pub readable: bool,
+    /// The peer sends no more: receive until the end is seen.
+    pub ended: bool,
+    /// The socket has no room; the ring will tell when it has.
+    pub blocked: bool,
+    /// On the list of those to be looked at in this turn.
+    pub queued: bool,
+    /// When it is broken off unless it got further, in nanoseconds of the shard's clock.
+    pub deadline: Option<u64>,
+}
+
+impl Connection {
+    /// The disk behind this connection, for requests received at `now`.
+    pub fn disk<'a, P: Pool>(&'a mut self, pool: &'a mut P, now: u64) -> (&'a mut Session, ConnectionDisk<'a, P>) {
+        let Connection { session, meter, target, read_only, .. } = self;
+        (session, ConnectionDisk { pool, meter, target: *target, read_only: *read_only, now })
+    }
+
+    pub fn counters(&self) -> IoCounters {
+        IoCounters { errors: self.session.counters().errors, ..self.meter.counters }
+    }
+
+    pub fn info(&self) -> ClientInfo {
+        ClientInfo { id: self.number, peer: self.peer.clone(), since: self.since, counters: self.counters() }
+    }
+}
+
+/// Counts and times the requests of one connection.
+#[derive(Default)]
+pub(super) struct Meter {
+    counters: IoCounters,
+    /// By the slot in the tag's low 16 bits, which a session uses again only after the answer.
+    started: Vec<Started>,
+}
+
+#[derive(Clone, Copy)]
+struct Started {
+    at: u64,
+    bytes: u64,
+    op: Op,
+}
+
+const NOTHING: Started = Started { at: 0, bytes: 0, op: Op::Cache };
+
+impl Meter {
+    fn start(&mut self, tag: Tag, request: &Request, now: u64) {
+        let slot = (tag.0 & 0xffff) as usize;
+        if slot >= self.started.len() {
+            self.started.resize(slot + 1, NOTHING);
+        }
+        if let Some(place) = self.started.get_mut(slot) {
+            *place = Started { at: now, bytes: request.range.length, op: request.op };
+        }
+    }
+
+    /// Counts the answer to a request.
+    pub fn end(&mut self, tag: Tag, success: bool, now: u64) {
+        let Some(&Started { at, bytes, op }) = self.started.get((tag.0 & 0xffff) as usize) else { return };
+        if !success {
+            return;
+        }
+        let (counters, nanos) = (&mut self.counters, now.saturating_sub(at));
+        match op {
+            Op::Read => {
+                counters.reads += 1;
+                counters.read_bytes += bytes;
+                counters.read_nanos += nanos;
+            }
+            Op::Write => {
+                counters.writes += 1;
+                counters.write_bytes += bytes;
+                counters.write_nanos += nanos;
+            }
+            Op::Flush => counters.flushes += 1,
+            Op::Discard | Op::WriteZeroes { .. } => {
+                counters.discards += 1;
+                counters.discard_bytes += bytes;
+            }
+            Op::Cache => {}
+        }
+    }
+}
+
+/// The [`Disk`] that a session submits to: one target of the pool.
+pub(super) struct ConnectionDisk<'a, P> {
+    pool: &'a mut P,
+    meter: &'a mut Meter,
+    target: Target,
+    read_only: bool,
+    now: u64,
+}
+
+impl<P: Pool> ConnectionDisk<'_, P> {
+    fn offer(&self) -> (Geometry, Features) {
+        offer(self.pool, self.target, self.read_only)
+    }
+}
+
+/// What a target offers through an export. One that is gone has no bytes: every request is out of its bounds.
+pub(super) fn offer<P: Pool>(pool: &P, target: Target, read_only: bool) -> (Geometry, Features) {
+    let gone = (Geometry { size: 0, sector: SectorProfile::default() }, Features { read_only: true, write_cache: false });
+    let (geometry, features) = pool.geometry(target).unwrap_or(gone);
+    (geometry, Features { read_only: features.read_only || read_only, ..features })
+}
+
+impl<P: Pool> Disk for ConnectionDisk<'_, P> {
+    fn geometry(&self) -> Geometry {
+        self.offer().0
+    }
+
+    fn features(&self) -> Features {
+        self.offer().1
+    }
+
+    fn submit(&mut self, tag: Tag, request: Request, payload: Payload<'_>) {
+        self.meter.start(tag, &request, self.now);
+        self.pool.submit(self.target, tag, request, payload);
+    }
+}
+
+impl IoCounters {
+    /// Adds what another counted.
+    pub(super) fn add(&mut self, other: &IoCounters) {
+        let IoCounters { reads, read_bytes, read_nanos, writes, write_bytes, write_nanos, flushes, discards, discard_bytes, errors } =
+            other;
+        self.reads += reads;
+        self.read_bytes += read_bytes;
+        self.read_nanos += read_nanos;
+        self.writes += writes;
+        self.write_bytes += write_bytes;
+        self.write_nanos += write_nanos;
+        self.flushes += flushes;
+        self.discards += discards;
+        self.discard_bytes += discard_bytes;
+        self.errors += errors;
+    }
+}

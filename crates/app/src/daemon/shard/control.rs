@@ -1,0 +1,227 @@
+//! What handles ask for: commands, listings, exports, limits, the end.
+
+use std::collections::hash_map::Entry;
+use std::mem;
+use std::sync::mpsc::TryRecvError;
+
+use millpond_block::{ByteRange, Completion, DiskError, Op, Payload, Request, Tag};
+use millpond_device::{DeviceIndex, HostDevice};
+use millpond_engine::{Command, CommandError, DiffExtent, Reply, Target};
+
+use super::handle::{Answer, HostDeviceInfo, IoCounters, Message, ShardError, ShardStatus};
+use super::pool::Pool;
+use super::shard::Shard;
+
+/// Who waits for an answer of the pool.
+pub(super) enum Pending {
+    Command(Answer<Reply>),
+    Diff(Answer<Vec<DiffExtent>>),
+    Read(Answer<Vec<u8>>),
+    Done(Answer<()>),
+    /// The shard itself, for its end.
+    Close,
+}
+
+/// How far a shard is in its life.
+#[derive(Default)]
+pub(super) struct Stage {
+    phase: StagePhase,
+    answers: Vec<Answer<()>>,
+    outcome: Option<CommandError>,
+    busy: bool,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum StagePhase {
+    #[default]
+    Serving,
+    /// Exports are going; then the pool is closed.
+    Draining,
+    /// The pool is being closed.
+    Closing,
+    Over,
+}
+
+impl Stage {
+    pub fn is_serving(&self) -> bool {
+        self.phase == StagePhase::Serving
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.phase == StagePhase::Over
+    }
+
+    pub fn is_busy(&self) -> bool {
+        self.busy
+    }
+
+    /// Whether the pool wants another turn without waiting for an event.
+    pub fn set_busy(&mut self, busy: bool) {
+        self.busy = busy;
+    }
+
+    pub fn take_answers(&mut self) -> Vec<Answer<()>> {
+        mem::take(&mut self.answers)
+    }
+
+    pub fn outcome(&self) -> Result<(), CommandError> {
+        self.outcome.clone().map_or(Ok(()), Err)
+    }
+}
+
+impl<P: Pool> Shard<P> {
+    /// Works off the channel. Without any handle left the shard ends.
+    pub(super) fn take_messages(&mut self) {
+        loop {
+            match self.messages.try_recv() {
+                Ok(message) => self.take(message),
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => return self.drain(),
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message) {
+        // Whether anybody still waits for an answer makes no difference to what was asked.
+        match message {
+            Message::Command(_, answer) if !self.stage.is_serving() => drop(answer.send(Err(ShardError::Gone))),
+            Message::Export(_, answer) if !self.stage.is_serving() => drop(answer.send(Err(ShardError::Gone))),
+            Message::Command(command, answer) => {
+                let tag = self.ask(Pending::Command(answer));
+                self.pool.command(tag, command);
+            }
+            Message::Export(spec, answer) => drop(answer.send(self.export(spec))),
+            Message::Unexport(id, answer) => self.unexport(id, Some(answer)),
+            Message::Status(answer) => drop(answer.send(Ok(self.status()))),
+            Message::Volumes(answer) => drop(answer.send(Ok(self.pool.volumes()))),
+            Message::Snapshots(answer) => drop(answer.send(Ok(self.pool.snapshots()))),
+            Message::Exports(answer) => {
+                let exports = self.exports.values().map(|export| export.info(&self.clients)).collect();
+                let _ = answer.send(Ok(exports));
+            }
+            Message::Diff(older, newer, answer) => {
+                let tag = self.ask(Pending::Diff(answer));
+                self.pool.start_diff(tag, older, newer);
+            }
+            Message::Limit(device, limit, answer) => {
+                let known = self.ring.device(device).is_some();
+                if known {
+                    self.gate.limit(device, limit);
+                }
+                let _ = answer.send(if known { Ok(()) } else { Err(ShardError::NoDevice(device)) });
+            }
+            Message::Read(target, range, answer) => self.request(target, Op::Read, range, Payload::None, Pending::Read(answer)),
+            Message::Write(target, offset, bytes, answer) => {
+                let range = ByteRange { offset, length: bytes.len() as u64 };
+                self.request(target, Op::Write, range, Payload::Copy(&bytes), Pending::Done(answer));
+            }
+            Message::Flush(target, answer) => {
+                let range = ByteRange { offset: 0, length: 0 };
+                self.request(target, Op::Flush, range, Payload::None, Pending::Done(answer));
+            }
+            Message::Shutdown(answer) => {
+                self.stage.answers.push(answer);
+                self.drain();
+            }
+        }
+    }
+
+    /// Remembers who waits; the tag has 0 in its upper half, which is no session's id.
+    fn ask(&mut self, pending: Pending) -> Tag {
+        loop {
+            self.last_tag = (self.last_tag + 1) & u64::from(u32::MAX);
+            if let Entry::Vacant(place) = self.pending.entry(Tag(self.last_tag)) {
+                place.insert(pending);
+                return Tag(self.last_tag);
+            }
+        }
+    }
+
+    /// A request of a handle: checked as a guest's is.
+    fn request(&mut self, target: Target, op: Op, range: ByteRange, payload: Payload<'_>, pending: Pending) {
+        let request = Request { op, range, fua: false };
+        let checked = match self.pool.geometry(target) {
+            Some((geometry, features)) => request.validate(&geometry, &features),
+            None => Err(DiskError::Shutdown),
+        };
+        let tag = self.ask(pending);
+        match checked {
+            Ok(()) => self.pool.submit(target, tag, request, payload),
+            Err(error) => self.answered(Completion { tag, result: Err(error) }),
+        }
+    }
+
+    /// The pool has answered a request of a handle.
+    pub(super) fn answered(&mut self, completion: Completion) {
+        let Completion { tag, result } = completion;
+        let result = result.map_err(ShardError::Disk);
+        match self.pending.remove(&tag) {
+            Some(Pending::Read(answer)) => {
+                let _ = answer.send(result.map(|data| {
+                    let bytes = data.iter().flat_map(|piece| piece.bytes()).copied().collect();
+                    self.pool.buffers().give_data(data);
+                    bytes
+                }));
+            }
+            Some(Pending::Done(answer)) => drop(answer.send(result.map(drop))),
+            Some(other) => drop(self.pending.insert(tag, other)),
+            None => {}
+        }
+    }
+
+    /// The pool has answered a command.
+    pub(super) fn replied(&mut self, tag: Tag, result: Result<Reply, CommandError>) {
+        match self.pending.remove(&tag) {
+            Some(Pending::Command(answer)) => drop(answer.send(result.map_err(ShardError::Command))),
+            Some(Pending::Close) => {
+                self.stage.outcome = result.err();
+                self.stage.phase = StagePhase::Over;
+            }
+            Some(other) => drop(self.pending.insert(tag, other)),
+            None => {}
+        }
+    }
+
+    /// The pool has compared two states.
+    pub(super) fn compared(&mut self, tag: Tag, result: Result<Vec<DiffExtent>, CommandError>) {
+        match self.pending.remove(&tag) {
+            Some(Pending::Diff(answer)) => drop(answer.send(result.map_err(ShardError::Command))),
+            Some(other) => drop(self.pending.insert(tag, other)),
+            None => {}
+        }
+    }
+
+    fn status(&self) -> ShardStatus {
+        let describe = |(index, device): (DeviceIndex, &HostDevice)| {
+            let (load, limit) = self.gate.of(index);
+            HostDeviceInfo { path: device.path().to_owned(), geometry: device.geometry(), direct: device.direct(), load, limit }
+        };
+        let indexes = (0..=u16::MAX).map(DeviceIndex);
+        let devices = indexes.map_while(|index| Some((index, self.ring.device(index)?))).map(describe).collect();
+        let mut guests: IoCounters = self.past;
+        self.exports.values().for_each(|export| guests.add(&export.past));
+        self.clients.iter().for_each(|client| guests.add(&client.counters()));
+        ShardStatus { pool: self.pool.pool(), metrics: self.pool.metrics(), devices, guests, clients: self.clients.len() as u64 }
+    }
+
+    /// Begins the end: every export goes, then the pool is closed.
+    fn drain(&mut self) {
+        if self.stage.is_serving() {
+            self.stage.phase = StagePhase::Draining;
+            let ids: Vec<_> = self.exports.keys().copied().collect();
+            ids.into_iter().for_each(|id| self.unexport(id, None));
+        }
+    }
+
+    /// Goes on with what ends: exports without listeners and clients, then the pool.
+    pub(super) fn advance_ends(&mut self) {
+        self.remove_ended_exports();
+        let quiet = self.exports.is_empty() && self.pending.is_empty();
+        if self.stage.phase == StagePhase::Draining && quiet {
+            self.stage.phase = StagePhase::Closing;
+            let tag = self.ask(Pending::Close);
+            self.pool.command(tag, Command::Close);
+            self.stage.set_busy(true);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Between engine and ring: counts and times device operations, and holds back those of a device that is capped.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use millpond_device::{DeviceIndex, Io, IoDone, IoId, IoKind};
+
+use super::handle::{DeviceLimit, DeviceLoad};
+
+/// Nanoseconds in a second.
+const SECOND: u64 = 1_000_000_000;
+/// How much of its allowance an idle device may save up, in nanoseconds: enough to make up for the coarseness of timers.
+const BURST: u64 = 4_000_000;
+
+/// Counters and caps of all devices of a shard.
+#[derive(Default)]
+pub(super) struct Gate {
+    devices: BTreeMap<DeviceIndex, Device>,
+    under_way: HashMap<IoId, Started>,
+}
+
+#[derive(Default)]
+struct Device {
+    load: DeviceLoad,
+    limit: DeviceLimit,
+    /// When the allowance used so far is paid off, in nanoseconds of the shard's clock.
+    free_at: u64,
+    held: VecDeque<Io>,
+}
+
+struct Started {
+    device: DeviceIndex,
+    at: u64,
+    what: What,
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    Read(u64),
+    Write(u64),
+    Flush,
+    Discard,
+}
+
+impl Gate {
+    /// Takes an operation; gives it back when it may start now.
+    pub fn admit(&mut self, io: Io, now: u64) -> Option<Io> {
+        let what = match &io.kind {
+            IoKind::Read { length, .. } => What::Read(*length as u64),
+            IoKind::Write { pieces, .. } => What::Write(pieces.iter().map(|piece| piece.len() as u64).sum()),
+            IoKind::Flush => What::Flush,
+            IoKind::Discard { .. } => What::Discard,
+        };
+        self.under_way.insert(io.id, Started { device: io.device, at: now, what });
+        let device = self.devices.entry(io.device).or_default();
+        device.load.in_flight += 1;
+        // A flush covers what was answered before it came: it need not wait for what is held.
+        let (What::Read(bytes) | What::Write(bytes)) = what else { return Some(io) };
+        if device.limit == DeviceLimit::default() {
+            return Some(io);
+        }
+        if device.held.is_empty() && device.pay(bytes, now) {
+            return Some(io);
+        }
+        device.held.push_back(io);
+        None
+    }
+
+    /// The next operation that was held back and may start now.
+    pub fn release(&mut self, now: u64) -> Option<Io> {
+        self.devices.values_mut().find_map(|device| {
+            let bytes = match &device.held.front()?.kind {
+                IoKind::Read { length, .. } => *length as u64,
+                IoKind::Write { pieces, .. } => pieces.iter().map(|piece| piece.len() as u64).sum(),
+                IoKind::Flush | IoKind::Discard { .. } => 0,
+            };
+            if device.pay(bytes, now) { device.held.pop_front() } else { None }
+        })
+    }
+
+    /// When the next held operation may start.
+    pub fn next_release(&self) -> Option<u64> {
+        self.devices.values().filter(|device| !device.held.is_empty()).map(|device| device.free_at).min()
+    }
+
+    /// Counts the end of an operation.
+    pub fn done(&mut self, done: &IoDone, now: u64) {
+        let Some(Started { device, at, what }) = self.under_way.remove(&done.id) else { return };
+        let Some(device) = self.devices.get_mut(&device) else { return };
+        let load = &mut device.load;
+        load.in_flight = load.in_flight.saturating_sub(1);
+        if done.result.is_err() {
+            load.errors += 1;
+            return;
+        }
+        let nanos = now.saturating_sub(at);
+        match what {
+            What::Read(bytes) => {
+                load.reads += 1;
+                load.read_bytes += bytes;
+                load.read_nanos += nanos;
+            }
+            What::Write(bytes) => {
+                load.writes += 1;
+                load.write_bytes += bytes;
+                load.write_nanos += nanos;
+            }
+            What::Flush => {
+                load.flushes += 1;
+                load.flush_nanos += nanos;
+            }
+            What::Discard => load.discards += 1,
+        }
+    }
+
+    /// Caps a device from now on.
+    pub fn limit(&mut self, device: DeviceIndex, limit: DeviceLimit) {
+        let device = self.devices.entry(device).or_default();
+        device.limit = limit;
+        device.free_at = 0;
+    }
+
+    /// Counters and cap of a device.
+    pub fn of(&self, device: DeviceIndex) -> (DeviceLoad, DeviceLimit) {
+        self.devices.get(&device).map(|device| (device.load, device.limit)).unwrap_or_default()
+    }
+}
+
+impl Device {
+    /// Uses the allowance for one operation, when it is there.
+    fn pay(&mut self, bytes: u64, now: u64) -> bool {
+        if self.free_at > now {
+            return false;
+        }
+        let per = |amount: u64, rate: Option<u64>| match rate {
+            Some(rate) => u64::try_from(u128::from(amount) * u128::from(SECOND) / u128::from(rate.max(1))).unwrap_or(u64::MAX),
+            None => 0,
+        };
+        let cost = per(bytes, self.limit.bytes_per_second).max(per(1, self.limit.ops_per_second));
+        self.free_at = self.free_at.max(now.saturating_sub(BURST)).saturating_add(cost);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+use std::rc::Rc;
+
+use millpond_block::{Buf, Piece};
+use millpond_device::DeviceError;
+
+use super::*;
+
+const DISK: DeviceIndex = DeviceIndex(0);
+const MILLI: u64 = 1_000_000;
+
+fn write(id: u64, pages: usize) -> Io {
+    let piece = Piece::new(Rc::new(Buf::zeroed(pages * 4096)), 0..pages * 4096);
+    Io { id: IoId(id), device: DISK, kind: IoKind::Write { offset: 0, pieces: vec![piece] } }
+}
+
+fn done(id: u64) -> IoDone {
+    IoDone { id: IoId(id), result: Ok(()), buf: None }
+}
+
+#[test]
+fn without_a_cap_everything_passes_and_is_counted() {
+    let mut gate = Gate::default();
+    assert!(gate.admit(write(1, 2), 100).is_some());
+    assert!(gate.admit(Io { id: IoId(2), device: DISK, kind: IoKind::Flush }, 100).is_some());
+    assert_eq!(gate.of(DISK).0.in_flight, 2);
+    gate.done(&done(1), 350);
+    gate.done(&IoDone { result: Err(DeviceError::Full), ..done(2) }, 400);
+    gate.done(&done(1), 500);
+    let want = DeviceLoad { writes: 1, write_bytes: 8192, write_nanos: 250, errors: 1, ..DeviceLoad::default() };
+    assert_eq!(gate.of(DISK).0, want);
+    assert_eq!(gate.next_release(), None);
+}
+
+/// Drives a gate over `millis` with as much as it lets through and gives the number of operations.
+fn carried(gate: &mut Gate, pages: usize, millis: u64) -> u64 {
+    let (mut id, mut started) = (0, 0);
+    for now in 0..millis {
+        let now = (1000 + now) * MILLI;
+        while gate.release(now).is_some() {
+            started += 1;
+        }
+        while gate.next_release().is_none() {
+            id += 1;
+            started += u64::from(gate.admit(write(id, pages), now).is_some());
+        }
+    }
+    started
+}
+
+#[test]
+fn bytes_and_operations_are_capped_at_the_rate() {
+    let mut gate = Gate::default();
+    gate.limit(DISK, DeviceLimit { bytes_per_second: Some(50 << 20), ops_per_second: None });
+    // 512 KiB each: 100 a second.
+    let started = carried(&mut gate, 128, 2000);
+    assert!((200..=202).contains(&started), "{started}");
+
+    let mut gate = Gate::default();
+    gate.limit(DISK, DeviceLimit { bytes_per_second: Some(50 << 20), ops_per_second: Some(1000) });
+    let started = carried(&mut gate, 1, 2000);
+    assert!((2000..=2010).contains(&started), "{started}");
+}
+
+#[test]
+fn flushes_pass_what_is_held_and_lifting_the_cap_frees_it() {
+    let mut gate = Gate::default();
+    gate.limit(DISK, DeviceLimit { bytes_per_second: Some(4096), ops_per_second: None });
+    assert!(gate.admit(write(1, 10), 10_000 * MILLI).is_some());
+    assert!(gate.admit(write(2, 1), 10_000 * MILLI).is_none());
+    assert!(gate.admit(Io { id: IoId(3), device: DISK, kind: IoKind::Flush }, 10_000 * MILLI).is_some());
+    assert!(gate.admit(write(4, 1), 10_000 * MILLI).is_none());
+    assert!(gate.next_release().is_some_and(|when| when > 19_000 * MILLI));
+    assert!(gate.release(10_001 * MILLI).is_none());
+    gate.limit(DISK, DeviceLimit::default());
+    let freed: Vec<u64> = std::iter::from_fn(|| gate.release(10_001 * MILLI)).map(|io| io.id.0).collect();
+    assert_eq!(freed, [2, 4], "in order");
+}

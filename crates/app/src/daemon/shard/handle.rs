@@ -1,0 +1,409 @@
+//! The way into a shard from other threads: a cloneable, `Send` handle whose calls become messages and whose answers are futures.
+//!
+//! Every call may be made from any thread; the futures need no particular runtime (they wait on a oneshot channel). A call to a shard
+//! that has ended answers [`ShardError::Gone`]. Dropping every handle closes the pool in an orderly way, as [`ShardHandle::shutdown`] does.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::mpsc;
+
+use millpond_block::{ByteRange, DiskError};
+use millpond_device::{DeviceGeometry, DeviceIndex, Waker};
+use millpond_engine::{Command, CommandError, DiffExtent, Metrics, PoolInfo, PoolState, Reply, SnapshotInfo, Target, Time, VolumeInfo};
+use tokio::sync::{oneshot, watch};
+
+/// Names an export over the whole daemon and across restarts; chosen by the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ExportId(pub u64);
+
+impl fmt::Display for ExportId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What to serve over NBD, and where. At least one of `unix` and `tcp` must be given.
+#[derive(Clone, Debug)]
+pub struct NbdExport {
+    /// Identity; refused when in use in this shard.
+    pub id: ExportId,
+    /// The NBD export name that clients may ask for; they may also ask for the default (empty) name.
+    pub name: String,
+    /// Free text that clients can see.
+    pub description: String,
+    /// What is served.
+    pub target: Target,
+    /// Path of a unix socket to make (mode 0600). A stale socket file is replaced; one that somebody listens on is refused.
+    pub unix: Option<PathBuf>,
+    /// TCP address to listen on; port 0 lets the system choose.
+    pub tcp: Option<SocketAddr>,
+    /// Refuse writes. Snapshots are read-only anyway.
+    pub read_only: bool,
+}
+
+/// Requests answered, and bytes of them; errors are counted apart and in nothing else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoCounters {
+    /// Reads.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Sum of the reads' latencies in nanoseconds, from receipt to the reply's hand-over to the socket.
+    pub read_nanos: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Sum of the writes' latencies in nanoseconds.
+    pub write_nanos: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Discards and zeroings.
+    pub discards: u64,
+    /// Bytes of them.
+    pub discard_bytes: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+}
+
+/// A connected client of an export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientInfo {
+    /// Number of the connection, unique within the shard.
+    pub id: u64,
+    /// Address of the peer: `unix:pid=123` or `10.0.0.1:3456`.
+    pub peer: String,
+    /// When it connected.
+    pub since: Time,
+    /// What it did.
+    pub counters: IoCounters,
+}
+
+/// An export, as listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportInfo {
+    /// Identity.
+    pub id: ExportId,
+    /// NBD export name.
+    pub name: String,
+    /// What is served.
+    pub target: Target,
+    /// Path of the unix socket.
+    pub unix: Option<PathBuf>,
+    /// TCP address bound (the real port where 0 was asked for).
+    pub tcp: Option<SocketAddr>,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// Clients connected now.
+    pub clients: Vec<ClientInfo>,
+    /// All clients since the export was made, present and gone.
+    pub counters: IoCounters,
+}
+
+/// Operations on one device as the shard saw them, since import.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceLoad {
+    /// Reads completed.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Sum of the reads' latencies in nanoseconds, a device limit's delay included.
+    pub read_nanos: u64,
+    /// Writes completed.
+    pub writes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Sum of the writes' latencies in nanoseconds.
+    pub write_nanos: u64,
+    /// Flushes completed.
+    pub flushes: u64,
+    /// Sum of the flushes' latencies in nanoseconds.
+    pub flush_nanos: u64,
+    /// Discards completed.
+    pub discards: u64,
+    /// Operations that failed.
+    pub errors: u64,
+    /// Operations under way now.
+    pub in_flight: u64,
+}
+
+/// A cap on one device; `None` lifts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceLimit {
+    /// Bytes per second, reads and writes together.
+    pub bytes_per_second: Option<u64>,
+    /// Operations per second, reads and writes together.
+    pub ops_per_second: Option<u64>,
+}
+
+/// A host device of the pool, in the order the devices were handed over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostDeviceInfo {
+    /// Path it was opened by.
+    pub path: PathBuf,
+    /// Size and sectors.
+    pub geometry: DeviceGeometry,
+    /// True when the kernel's page cache is bypassed.
+    pub direct: bool,
+    /// Counters.
+    pub load: DeviceLoad,
+    /// Cap in force.
+    pub limit: DeviceLimit,
+}
+
+/// Everything that `pool list`, `pool status` and `pool iostat` show, at one instant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardStatus {
+    /// The pool, its state and capacity.
+    pub pool: PoolInfo,
+    /// The engine's counters.
+    pub metrics: Metrics,
+    /// Host devices.
+    pub devices: Vec<HostDeviceInfo>,
+    /// All guest requests over all exports since import.
+    pub guests: IoCounters,
+    /// Clients connected now.
+    pub clients: u64,
+}
+
+/// Why a shard did not do what was asked. Display is one line: what, why, what to do.
+#[derive(Debug)]
+pub enum ShardError {
+    /// The shard has ended.
+    Gone,
+    /// The engine refused or failed.
+    Command(CommandError),
+    /// No export has this id.
+    NoExport(ExportId),
+    /// An export with this id is there already.
+    ExportExists(ExportId),
+    /// Neither a unix path nor a TCP address was given.
+    NoAddress,
+    /// The volume or snapshot to export does not exist.
+    NoTarget(Target),
+    /// The listener could not be made.
+    Listen {
+        /// Where.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// No device has this position.
+    NoDevice(DeviceIndex),
+    /// A request of [`ShardHandle::read`] and its siblings failed.
+    Disk(DiskError),
+    /// The thread or its io_uring could not be set up.
+    Start(io::Error),
+}
+
+impl fmt::Display for ShardError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ShardError::Gone => f.write_str("the pool is not open any more; import it again"),
+            ShardError::Command(error) => error.fmt(f),
+            ShardError::NoExport(id) => write!(f, "no export {id}; see 'millpond exports'"),
+            ShardError::ExportExists(id) => write!(f, "export {id} exists already; unexport it first"),
+            ShardError::NoAddress => f.write_str("no address to export on; give --unix PATH or --tcp ADDR"),
+            ShardError::NoTarget(target) => write!(f, "cannot export {target:?}, it does not exist; see 'millpond list -t all'"),
+            ShardError::Listen { address, source } => {
+                write!(f, "cannot listen on {address}: {source}; choose another address or end who uses it")
+            }
+            ShardError::NoDevice(index) => write!(f, "the pool has no device {}; see 'millpond pool status -v'", index.0),
+            ShardError::Disk(error) => write!(f, "the request failed: {error}"),
+            ShardError::Start(error) => write!(f, "cannot start the pool's thread: {error}; is io_uring allowed here?"),
+        }
+    }
+}
+
+impl std::error::Error for ShardError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ShardError::Command(error) => Some(error),
+            ShardError::Listen { source, .. } | ShardError::Start(source) => Some(source),
+            ShardError::Disk(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<CommandError> for ShardError {
+    fn from(error: CommandError) -> Self {
+        ShardError::Command(error)
+    }
+}
+
+/// Where a message's answer goes.
+pub(super) type Answer<T> = oneshot::Sender<Result<T, ShardError>>;
+
+/// What a handle says to its shard.
+pub(super) enum Message {
+    Command(Command, Answer<Reply>),
+    Export(NbdExport, Answer<ExportInfo>),
+    Unexport(ExportId, Answer<()>),
+    Status(Answer<ShardStatus>),
+    Volumes(Answer<Vec<VolumeInfo>>),
+    Snapshots(Answer<Vec<SnapshotInfo>>),
+    Exports(Answer<Vec<ExportInfo>>),
+    Diff(Option<Target>, Target, Answer<Vec<DiffExtent>>),
+    Limit(DeviceIndex, DeviceLimit, Answer<()>),
+    Read(Target, ByteRange, Answer<Vec<u8>>),
+    Write(Target, u64, Vec<u8>, Answer<()>),
+    Flush(Target, Answer<()>),
+    Shutdown(Answer<()>),
+}
+
+/// A way to talk to a shard: cheap to clone, `Send` and `Sync`.
+#[derive(Clone)]
+pub struct ShardHandle {
+    /// Declared before `waker`: dropped first, so that the wake-up of the last handle's drop finds the channel closed.
+    messages: mpsc::Sender<Message>,
+    waker: WakeOnDrop,
+    state: watch::Receiver<PoolState>,
+}
+
+/// Wakes the shard when dropped, so that it notices that nobody is left.
+#[derive(Clone)]
+struct WakeOnDrop(Waker);
+
+impl Drop for WakeOnDrop {
+    fn drop(&mut self) {
+        self.0.wake();
+    }
+}
+
+impl ShardHandle {
+    pub(super) fn new(messages: mpsc::Sender<Message>, waker: Waker, state: watch::Receiver<PoolState>) -> ShardHandle {
+        ShardHandle { messages, waker: WakeOnDrop(waker), state }
+    }
+
+    /// Carries out a change or a job and answers when it is durable. [`Command::Close`] is for [`ShardHandle::shutdown`]; given here it
+    /// closes the pool but leaves the thread.
+    ///
+    /// # Errors
+    /// [`ShardError::Command`] as the engine says; [`ShardError::Gone`].
+    pub async fn command(&self, command: Command) -> Result<Reply, ShardError> {
+        self.ask(|answer| Message::Command(command, answer)).await
+    }
+
+    /// Starts serving; answers when clients can connect, with the addresses bound.
+    ///
+    /// # Errors
+    /// [`ShardError::ExportExists`], [`ShardError::NoAddress`], [`ShardError::NoTarget`], [`ShardError::Listen`], [`ShardError::Gone`].
+    pub async fn export_nbd(&self, export: NbdExport) -> Result<ExportInfo, ShardError> {
+        self.ask(|answer| Message::Export(export, answer)).await
+    }
+
+    /// Stops serving: the listeners close at once, requests received are finished and answered, then the connections close and the
+    /// unix socket is removed. Answers when all that is done.
+    ///
+    /// # Errors
+    /// [`ShardError::NoExport`], [`ShardError::Gone`].
+    pub async fn unexport(&self, id: ExportId) -> Result<(), ShardError> {
+        self.ask(|answer| Message::Unexport(id, answer)).await
+    }
+
+    /// The pool, its devices and counters at one instant.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn status(&self) -> Result<ShardStatus, ShardError> {
+        self.ask(Message::Status).await
+    }
+
+    /// The volumes.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn volumes(&self) -> Result<Vec<VolumeInfo>, ShardError> {
+        self.ask(Message::Volumes).await
+    }
+
+    /// The snapshots of all volumes.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn snapshots(&self) -> Result<Vec<SnapshotInfo>, ShardError> {
+        self.ask(Message::Snapshots).await
+    }
+
+    /// The exports with their clients and counters, by id.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn exports(&self) -> Result<Vec<ExportInfo>, ShardError> {
+        self.ask(Message::Exports).await
+    }
+
+    /// What differs from `older` (`None`: from nothing) to `newer`, by rising offset.
+    ///
+    /// # Errors
+    /// [`ShardError::Command`], [`ShardError::Gone`].
+    pub async fn diff(&self, older: Option<Target>, newer: Target) -> Result<Vec<DiffExtent>, ShardError> {
+        self.ask(|answer| Message::Diff(older, newer, answer)).await
+    }
+
+    /// Caps a device from now on. Not kept across restarts.
+    ///
+    /// # Errors
+    /// [`ShardError::NoDevice`], [`ShardError::Gone`].
+    pub async fn limit_device(&self, device: DeviceIndex, limit: DeviceLimit) -> Result<(), ShardError> {
+        self.ask(|answer| Message::Limit(device, limit, answer)).await
+    }
+
+    /// Reads a range (at most `MAX_REQUEST_BYTES`), as a guest would: for image export.
+    ///
+    /// # Errors
+    /// [`ShardError::Disk`], [`ShardError::Gone`].
+    pub async fn read(&self, target: Target, range: ByteRange) -> Result<Vec<u8>, ShardError> {
+        self.ask(|answer| Message::Read(target, range, answer)).await
+    }
+
+    /// Writes bytes (at most `MAX_REQUEST_BYTES`) at an offset, as a guest would: for image import. Durable after [`ShardHandle::flush`].
+    ///
+    /// # Errors
+    /// [`ShardError::Disk`], [`ShardError::Gone`].
+    pub async fn write(&self, target: Target, offset: u64, bytes: Vec<u8>) -> Result<(), ShardError> {
+        self.ask(|answer| Message::Write(target, offset, bytes, answer)).await
+    }
+
+    /// Makes every write that was answered before durable.
+    ///
+    /// # Errors
+    /// [`ShardError::Disk`], [`ShardError::Gone`].
+    pub async fn flush(&self, target: Target) -> Result<(), ShardError> {
+        self.ask(|answer| Message::Flush(target, answer)).await
+    }
+
+    /// Ends the shard: finishes what clients have sent, closes exports, writes the last checkpoint, lets the devices go. Answers when
+    /// the devices may be opened by somebody else; their locks are released then.
+    ///
+    /// # Errors
+    /// [`ShardError::Command`] when the pool could not be closed cleanly (the shard has ended all the same); [`ShardError::Gone`].
+    pub async fn shutdown(&self) -> Result<(), ShardError> {
+        self.ask(Message::Shutdown).await
+    }
+
+    /// The pool's condition as it changes, without a round trip; `Opening` at first. The channel closes when the shard has ended.
+    pub fn state(&self) -> watch::Receiver<PoolState> {
+        self.state.clone()
+    }
+
+    /// Waits until the pool has left `Opening` and gives the state it came to.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn opened(&self) -> Result<PoolState, ShardError> {
+        let mut state = self.state.clone();
+        let state = state.wait_for(|state| *state != PoolState::Opening).await.map_err(|_| ShardError::Gone)?;
+        Ok(state.clone())
+    }
+
+    async fn ask<T>(&self, message: impl FnOnce(Answer<T>) -> Message) -> Result<T, ShardError> {
+        let (sender, receiver) = oneshot::channel();
+        self.messages.send(message(sender)).map_err(|_| ShardError::Gone)?;
+        self.waker.0.wake();
+        receiver.await.map_err(|_| ShardError::Gone)?
+    }
+}

@@ -1,0 +1,88 @@
+//! Listening sockets of exports, and what is set on the connections they accept.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 128;
+/// Kernel buffer per direction in bytes: a full queue of large requests without a wait for the peer. The kernel may grant less.
+const SOCKET_BUFFER: usize = 4 << 20;
+
+/// A unix socket file of ours.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl SocketFile {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Somebody may have put another file there meanwhile: that one is not ours to remove.
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|meta| (meta.dev(), meta.ino()) == (self.device, self.inode)) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Listens on a unix socket that only its owner may connect to. A socket file that nobody listens on any more is replaced.
+pub(super) fn unix(path: &Path) -> io::Result<(OwnedFd, SocketFile)> {
+    if let Ok(meta) = std::fs::symlink_metadata(path) {
+        if !meta.file_type().is_socket() {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is not a socket is there"));
+        }
+        // Without blocking: a listener whose queue is full is alive, too.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        match rustix::net::connect(&probe, &SocketAddrUnix::new(path)?) {
+            Err(Errno::CONNREFUSED) => std::fs::remove_file(path)?,
+            Ok(()) | Err(Errno::AGAIN) => return Err(io::Error::new(io::ErrorKind::AddrInUse, "another program listens there")),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // The file takes its mode from the socket, so there is no moment at which others could connect.
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    let meta = std::fs::symlink_metadata(path)?;
+    let file = SocketFile { path: path.to_owned(), device: meta.dev(), inode: meta.ino() };
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok((socket, file))
+}
+
+/// Listens on a TCP address; gives the address bound.
+pub(super) fn tcp(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
+    let listener = std::net::TcpListener::bind(address)?;
+    let bound = listener.local_addr()?;
+    Ok((listener.into(), bound))
+}
+
+/// Prepares a connection for bulk transfer, and names its peer.
+pub(super) fn prepare(socket: &OwnedFd, is_tcp: bool) -> String {
+    let fd = socket.as_fd();
+    // What cannot be set makes it slower, no more. The forced forms go beyond the system's limit where the process may.
+    let _ =
+        sockopt::set_socket_send_buffer_size_force(fd, SOCKET_BUFFER).or_else(|_| sockopt::set_socket_send_buffer_size(fd, SOCKET_BUFFER));
+    let _ =
+        sockopt::set_socket_recv_buffer_size_force(fd, SOCKET_BUFFER).or_else(|_| sockopt::set_socket_recv_buffer_size(fd, SOCKET_BUFFER));
+    if is_tcp {
+        let _ = sockopt::set_tcp_nodelay(fd, true);
+        let _ = sockopt::set_socket_keepalive(fd, true);
+        let peer = rustix::net::getpeername(fd).ok().flatten().and_then(|address| SocketAddr::try_from(address).ok());
+        return peer.map_or_else(|| "tcp".to_owned(), |address| address.to_string());
+    }
+    sockopt::socket_peercred(fd).map_or_else(|_| "unix".to_owned(), |peer| format!("unix:pid={}", peer.pid.as_raw_nonzero()))
+}

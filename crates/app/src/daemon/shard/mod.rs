@@ -1,0 +1,24 @@
+//! A shard: one thread that owns a pool's engine, its io_uring and the connections of its exports.
+//!
+//! No locks on the data path: other threads talk to a shard by messages through a [`ShardHandle`]. Start one with [`create`] or [`import`];
+//! both return at once with the pool in `Opening`, wait with [`ShardHandle::opened`].
+
+mod connection;
+mod control;
+mod gate;
+mod handle;
+mod listen;
+mod pool;
+mod serve;
+#[expect(clippy::module_inception, reason = "the file is named after its main type")]
+mod shard;
+mod start;
+mod table;
+
+pub use handle::{
+    ClientInfo, DeviceLimit, DeviceLoad, ExportId, ExportInfo, HostDeviceInfo, IoCounters, NbdExport, ShardError, ShardHandle, ShardStatus,
+};
+pub use start::{create, import};
+
+#[cfg(test)]
+mod tests;

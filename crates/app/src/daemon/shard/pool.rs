@@ -1,0 +1,110 @@
+//! What a shard drives: the engine's facade as a trait, so that the loop can be tested and measured on a medium in memory.
+
+use millpond_block::{BufPool, Completion, Features, Geometry, Payload, Request, Tag};
+use millpond_device::{Io, IoDone};
+use millpond_engine::{
+    Command, CommandError, DiffExtent, Engine, Metrics, PoolInfo, PoolState, Reply, SnapshotInfo, Target, Time, VolumeInfo,
+};
+
+/// A pool as a state machine: requests, commands, ended device operations and time go in; device operations, completions and replies
+/// come out. The methods are those of [`Engine`], where they are documented.
+pub trait Pool: 'static {
+    /// Its condition.
+    fn state(&self) -> &PoolState;
+    /// Takes a guest request; never blocks.
+    fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>);
+    /// Takes a command.
+    fn command(&mut self, tag: Tag, command: Command);
+    /// Works on what was taken; true when it wants to be called again soon.
+    fn turn(&mut self, now: Time) -> bool;
+    /// Takes the end of a device operation.
+    fn io_done(&mut self, done: IoDone);
+    /// The next device operation to start.
+    fn pop_io(&mut self) -> Option<Io>;
+    /// The next answer to a guest request.
+    fn pop_completion(&mut self) -> Option<Completion>;
+    /// The next answer to a command.
+    fn pop_reply(&mut self) -> Option<(Tag, Result<Reply, CommandError>)>;
+    /// The pool, as listed.
+    fn pool(&self) -> PoolInfo;
+    /// Its volumes.
+    fn volumes(&self) -> Vec<VolumeInfo>;
+    /// Their snapshots.
+    fn snapshots(&self) -> Vec<SnapshotInfo>;
+    /// Counters since import.
+    fn metrics(&self) -> Metrics;
+    /// What a target offers; `None` when there is no such target.
+    fn geometry(&self, target: Target) -> Option<(Geometry, Features)>;
+    /// Begins to compare two states.
+    fn start_diff(&mut self, tag: Tag, older: Option<Target>, newer: Target);
+    /// The next result of a comparison.
+    fn pop_diff(&mut self) -> Option<(Tag, Result<Vec<DiffExtent>, CommandError>)>;
+    /// Buffers for reuse.
+    fn buffers(&mut self) -> &mut BufPool;
+}
+
+impl Pool for Engine {
+    fn state(&self) -> &PoolState {
+        Engine::state(self)
+    }
+
+    fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>) {
+        Engine::submit(self, target, tag, request, payload);
+    }
+
+    fn command(&mut self, tag: Tag, command: Command) {
+        Engine::command(self, tag, command);
+    }
+
+    fn turn(&mut self, now: Time) -> bool {
+        Engine::turn(self, now)
+    }
+
+    fn io_done(&mut self, done: IoDone) {
+        Engine::io_done(self, done);
+    }
+
+    fn pop_io(&mut self) -> Option<Io> {
+        Engine::pop_io(self)
+    }
+
+    fn pop_completion(&mut self) -> Option<Completion> {
+        Engine::pop_completion(self)
+    }
+
+    fn pop_reply(&mut self) -> Option<(Tag, Result<Reply, CommandError>)> {
+        Engine::pop_reply(self)
+    }
+
+    fn pool(&self) -> PoolInfo {
+        Engine::pool(self)
+    }
+
+    fn volumes(&self) -> Vec<VolumeInfo> {
+        Engine::volumes(self)
+    }
+
+    fn snapshots(&self) -> Vec<SnapshotInfo> {
+        Engine::snapshots(self)
+    }
+
+    fn metrics(&self) -> Metrics {
+        Engine::metrics(self)
+    }
+
+    fn geometry(&self, target: Target) -> Option<(Geometry, Features)> {
+        Engine::geometry(self, target)
+    }
+
+    fn start_diff(&mut self, tag: Tag, older: Option<Target>, newer: Target) {
+        Engine::start_diff(self, tag, older, newer);
+    }
+
+    fn pop_diff(&mut self) -> Option<(Tag, Result<Vec<DiffExtent>, CommandError>)> {
+        Engine::pop_diff(self)
+    }
+
+    fn buffers(&mut self) -> &mut BufPool {
+        Engine::buffers(self)
+    }
+}

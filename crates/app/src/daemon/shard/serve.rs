@@ -1,0 +1,194 @@
+//! Exports and their clients: listening, accepting, negotiating, letting go.
+
+use millpond_device::ListenerId;
+use millpond_export::ExportInfo as Offer;
+use millpond_export::nbd::{Limits, Phase, Session};
+use std::os::fd::OwnedFd;
+
+use super::connection::{self, Connection, Meter};
+use super::handle::{Answer, ExportId, ExportInfo, IoCounters, NbdExport, ShardError};
+use super::listen;
+use super::pool::Pool;
+use super::shard::Shard;
+use super::table::{Export, Listener};
+
+/// Clients of a shard at a time. Each may hold its socket buffers, an input buffer of 256 KiB and what its requests in flight move.
+const MAX_CLIENTS: usize = 512;
+/// How long a client may negotiate, in nanoseconds.
+const HANDSHAKE_NANOS: u64 = 10_000_000_000;
+/// How long a client that ends may take to read its last replies, in nanoseconds.
+const LINGER_NANOS: u64 = 10_000_000_000;
+
+impl<P: Pool> Shard<P> {
+    /// Starts to serve.
+    pub(super) fn export(&mut self, spec: NbdExport) -> Result<ExportInfo, ShardError> {
+        if self.exports.contains_key(&spec.id) {
+            return Err(ShardError::ExportExists(spec.id));
+        }
+        if spec.unix.is_none() && spec.tcp.is_none() {
+            return Err(ShardError::NoAddress);
+        }
+        if self.pool.geometry(spec.target).is_none() {
+            return Err(ShardError::NoTarget(spec.target));
+        }
+        let mut sockets = Vec::new();
+        let mut file = None;
+        if let Some(path) = &spec.unix {
+            let (socket, made) = listen::unix(path).map_err(|source| ShardError::Listen { address: path.display().to_string(), source })?;
+            sockets.push((socket, None));
+            file = Some(made);
+        }
+        if let Some(address) = spec.tcp {
+            let (socket, bound) = listen::tcp(address).map_err(|source| ShardError::Listen { address: address.to_string(), source })?;
+            sockets.push((socket, Some(bound)));
+        }
+        let listeners = sockets.into_iter().map(|(socket, tcp)| Listener { id: self.ring.listen(socket), tcp }).collect();
+        let export = Export { file, listeners, past: IoCounters::default(), closing: None, spec };
+        let info = export.info(&self.clients);
+        self.exports.insert(export.spec.id, export);
+        Ok(info)
+    }
+
+    /// Stops serving, in good order; `answer` is told when that is done.
+    pub(super) fn unexport(&mut self, id: ExportId, answer: Option<Answer<()>>) {
+        let Some(export) = self.exports.get_mut(&id) else {
+            if let Some(answer) = answer {
+                let _ = answer.send(Err(ShardError::NoExport(id)));
+            }
+            return;
+        };
+        if let Some(waiting) = &mut export.closing {
+            return waiting.extend(answer);
+        }
+        export.closing = Some(answer.into_iter().collect());
+        // The path goes first: who looks for it from now on finds nothing.
+        export.file = None;
+        export.listeners.iter().for_each(|listener| self.ring.close_listener(listener.id));
+        for index in self.clients.indexes() {
+            if let Some(client) = self.clients.get_mut(index)
+                && client.export == id
+            {
+                client.session.shutdown();
+                client.deadline = Some(self.now + LINGER_NANOS);
+                self.enqueue(index);
+            }
+        }
+    }
+
+    /// A listener has ended.
+    pub(super) fn unlistened(&mut self, id: ListenerId) {
+        for export in self.exports.values_mut() {
+            export.listeners.retain(|listener| listener.id != id);
+        }
+    }
+
+    /// Forgets the exports that are closing and have neither listeners nor clients, and tells who waits.
+    pub(super) fn remove_ended_exports(&mut self) {
+        let ended = |export: &Export| export.closing.is_some() && export.listeners.is_empty() && !export.has_clients(&self.clients);
+        let ids: Vec<ExportId> = self.exports.values().filter(|export| ended(export)).map(|export| export.spec.id).collect();
+        for id in ids {
+            let Some(export) = self.exports.remove(&id) else { continue };
+            self.past.add(&export.past);
+            for answer in export.closing.into_iter().flatten() {
+                let _ = answer.send(Ok(()));
+            }
+        }
+    }
+
+    /// A client has connected.
+    pub(super) fn accept(&mut self, listener: ListenerId, socket: OwnedFd) {
+        let found = self.exports.values().find_map(|export| {
+            let listener = export.listeners.iter().find(|known| known.id == listener)?;
+            Some((export, listener.tcp.is_some()))
+        });
+        let Some((export, is_tcp)) = found else { return };
+        if export.closing.is_some() {
+            return;
+        }
+        if self.clients.len() >= MAX_CLIENTS {
+            tracing::warn!(export = %export.spec.id, MAX_CLIENTS, "a client was turned away: too many are connected");
+            return;
+        }
+        let peer = listen::prepare(&socket, is_tcp);
+        let (id, target, read_only) = (export.spec.id, export.spec.target, export.spec.read_only);
+        tracing::debug!(export = %id, peer, "client connected");
+        let connection = self.ring.connect(socket);
+        self.last_client += 1;
+        let (number, since, deadline) = (self.last_client, self.wall, self.now + HANDSHAKE_NANOS);
+        let index = self.clients.add(connection, |session| Connection {
+            id: connection,
+            number,
+            session: Session::new(session, Limits::default()),
+            export: id,
+            target,
+            read_only,
+            peer,
+            since,
+            meter: Meter::default(),
+            readable: false,
+            ended: false,
+            blocked: false,
+            queued: false,
+            deadline: Some(deadline),
+        });
+        self.enqueue(index);
+    }
+
+    /// Goes on with a client's handshake, when it is in one.
+    pub(super) fn negotiate(&mut self, index: u32) {
+        let Some(client) = self.clients.get_mut(index) else { return };
+        if client.session.phase() != Phase::Handshake {
+            return;
+        }
+        let Some(export) = self.exports.get(&client.export) else { return };
+        let (geometry, features) = connection::offer(&self.pool, client.target, client.read_only);
+        let offer = Offer {
+            id: millpond_export::ExportId(export.spec.id.0),
+            name: export.spec.name.clone(),
+            description: export.spec.description.clone(),
+            geometry,
+            features,
+            // One engine serves every connection: a flush covers what it has answered, whoever asked.
+            multi_conn: true,
+            default: true,
+        };
+        if client.session.handshake(&vec![offer]).is_some() {
+            client.deadline = None;
+        }
+    }
+
+    /// Lets a client go whose session has nothing in flight.
+    pub(super) fn end_client(&mut self, index: u32) {
+        let Some(client) = self.clients.remove(index) else { return };
+        self.ring.close(client.id);
+        let counters = client.counters();
+        match self.exports.get_mut(&client.export) {
+            Some(export) => export.past.add(&counters),
+            None => self.past.add(&counters),
+        }
+        let reason = client.session.close_reason().map_or_else(|| "the export goes".to_owned(), |reason| reason.to_string());
+        tracing::debug!(export = %client.export, peer = client.peer, reason, "client gone");
+        client.session.recycle(self.pool.buffers());
+    }
+
+    /// A client reads no more requests: gives it a while to read its replies.
+    pub(super) fn bound_closing(&mut self, index: u32) {
+        let until = self.now + LINGER_NANOS;
+        if let Some(client) = self.clients.get_mut(index) {
+            client.deadline.get_or_insert(until);
+        }
+    }
+
+    /// Breaks clients off that took too long to negotiate or to end.
+    pub(super) fn check_deadlines(&mut self) {
+        for index in self.clients.indexes() {
+            if let Some(client) = self.clients.get_mut(index)
+                && client.deadline.is_some_and(|deadline| deadline <= self.now)
+            {
+                client.deadline = None;
+                client.session.abort(self.pool.buffers());
+                self.enqueue(index);
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Starts a shard: a thread that makes the engine where it will live and then runs the loop.
+
+use std::io;
+use std::sync::mpsc;
+use std::thread;
+
+use millpond_device::{DeviceGeometry, HostDevice, Ring, wall_millis};
+use millpond_engine::{CommandError, Engine, PoolSpec, PoolState, Time, Tuning};
+use tokio::sync::watch;
+
+use super::handle::{ShardError, ShardHandle};
+use super::pool::Pool;
+use super::shard::Shard;
+
+/// Formats the devices and puts the new pool into service; it is `Opening` until [`ShardHandle::opened`] answers.
+///
+/// # Errors
+/// [`ShardError::Command`] when the engine refuses the devices or words, [`ShardError::Start`].
+pub fn create(spec: PoolSpec, devices: Vec<HostDevice>, tuning: Tuning) -> Result<ShardHandle, ShardError> {
+    spawn(devices, move |geometries, now| Engine::create(spec, geometries, tuning, now))
+}
+
+/// Takes the pool on the devices into service; it is `Opening` until [`ShardHandle::opened`] answers.
+///
+/// # Errors
+/// [`ShardError::Start`]. What is wrong with the pool itself is told by its state.
+pub fn import(devices: Vec<HostDevice>, tuning: Tuning) -> Result<ShardHandle, ShardError> {
+    spawn(devices, move |geometries, now| Ok(Engine::import(geometries, tuning, now)))
+}
+
+/// Runs a shard on its own thread. `make` is called there.
+pub(super) fn spawn<P: Pool>(
+    devices: Vec<HostDevice>,
+    make: impl FnOnce(Vec<DeviceGeometry>, Time) -> Result<P, CommandError> + Send + 'static,
+) -> Result<ShardHandle, ShardError> {
+    let (report, made) = mpsc::sync_channel(1);
+    let body = move || {
+        let (shard, handle) = match build(devices, make) {
+            Ok(built) => built,
+            Err(error) => return drop(report.send(Err(error))),
+        };
+        if report.send(Ok(handle)).is_ok() {
+            shard.run();
+        }
+    };
+    thread::Builder::new().name("shard".to_owned()).spawn(body).map_err(ShardError::Start)?;
+    made.recv().unwrap_or_else(|_| Err(ShardError::Start(io::Error::other("the thread ended at once"))))
+}
+
+fn build<P: Pool>(
+    devices: Vec<HostDevice>,
+    make: impl FnOnce(Vec<DeviceGeometry>, Time) -> Result<P, CommandError>,
+) -> Result<(Shard<P>, ShardHandle), ShardError> {
+    let mut ring = Ring::new().map_err(ShardError::Start)?;
+    let geometries = devices.iter().map(HostDevice::geometry).collect();
+    for device in devices {
+        ring.add_device(device).map_err(|_| ShardError::Command(CommandError::Invalid("too many devices; use fewer".to_owned())))?;
+    }
+    let pool = make(geometries, Time(wall_millis()))?;
+    let (sender, messages) = mpsc::channel();
+    let (state, watched) = watch::channel(PoolState::Opening);
+    let handle = ShardHandle::new(sender, ring.waker(), watched);
+    Ok((Shard::new(ring, pool, messages, state), handle))
+}

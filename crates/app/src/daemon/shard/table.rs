@@ -1,0 +1,111 @@
+//! The clients and exports of a shard.
+
+use std::collections::{BTreeMap, HashMap};
+
+use millpond_device::{ConnectionId, ListenerId};
+
+use super::connection::Connection;
+use super::handle::{Answer, ExportId, ExportInfo, IoCounters, NbdExport};
+use super::listen::SocketFile;
+
+/// What is served, and where.
+pub(super) struct Export {
+    pub spec: NbdExport,
+    pub file: Option<SocketFile>,
+    pub listeners: Vec<Listener>,
+    /// Of clients that are gone.
+    pub past: IoCounters,
+    /// Set while it goes; told when it is gone.
+    pub closing: Option<Vec<Answer<()>>>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Listener {
+    pub id: ListenerId,
+    pub tcp: Option<std::net::SocketAddr>,
+}
+
+/// Clients in a table whose index, plus one, is the id of their session: the upper half of every tag (0 is the shard itself).
+#[derive(Default)]
+pub(super) struct Clients {
+    table: Vec<Option<Connection>>,
+    free: Vec<u32>,
+    by_id: HashMap<ConnectionId, u32>,
+}
+
+impl Clients {
+    /// Makes a client of what `make` gives for the session's id.
+    pub fn add(&mut self, id: ConnectionId, make: impl FnOnce(u32) -> Connection) -> u32 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            let index = self.table.len() as u32;
+            self.table.push(None);
+            index
+        });
+        if let Some(place) = self.table.get_mut(index as usize) {
+            *place = Some(make(index + 1));
+        }
+        self.by_id.insert(id, index);
+        index
+    }
+
+    pub fn get_mut(&mut self, index: u32) -> Option<&mut Connection> {
+        self.table.get_mut(index as usize)?.as_mut()
+    }
+
+    /// The client whose session has this id.
+    pub fn by_session(&mut self, session: u32) -> Option<(u32, &mut Connection)> {
+        let index = session.checked_sub(1)?;
+        Some((index, self.get_mut(index)?))
+    }
+
+    pub fn by_connection(&mut self, id: ConnectionId) -> Option<(u32, &mut Connection)> {
+        let index = *self.by_id.get(&id)?;
+        Some((index, self.get_mut(index)?))
+    }
+
+    /// Takes a client out; its session must have nothing in flight.
+    pub fn remove(&mut self, index: u32) -> Option<Connection> {
+        let connection = self.table.get_mut(index as usize)?.take()?;
+        self.by_id.remove(&connection.id);
+        self.free.push(index);
+        Some(connection)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Connection> {
+        self.table.iter().flatten()
+    }
+
+    pub fn indexes(&self) -> Vec<u32> {
+        (0u32..).zip(&self.table).filter(|(_, place)| place.is_some()).map(|(index, _)| index).collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.table.len() - self.free.len()
+    }
+}
+
+impl Export {
+    pub fn info(&self, clients: &Clients) -> ExportInfo {
+        let mut here: Vec<_> = clients.iter().filter(|client| client.export == self.spec.id).map(Connection::info).collect();
+        here.sort_by_key(|client| client.id);
+        let mut counters = self.past;
+        here.iter().for_each(|client| counters.add(&client.counters));
+        ExportInfo {
+            id: self.spec.id,
+            name: self.spec.name.clone(),
+            target: self.spec.target,
+            unix: self.file.as_ref().map(|file| file.path().to_owned()),
+            tcp: self.listeners.iter().find_map(|listener| listener.tcp),
+            read_only: self.spec.read_only,
+            clients: here,
+            counters,
+        }
+    }
+
+    pub fn has_clients(&self, clients: &Clients) -> bool {
+        clients.iter().any(|client| client.export == self.spec.id)
+    }
+}
+
+/// Exports by id.
+pub(super) type ExportTable = BTreeMap<ExportId, Export>;

@@ -1,0 +1,4 @@
+mod client;
+mod control;
+mod double;
+mod serving;

@@ -1,0 +1,132 @@
+//! A small blocking NBD client, and the shards it talks to.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::daemon::shard::start::spawn;
+use crate::daemon::shard::{ExportId, NbdExport, ShardHandle};
+
+use super::double::{Double, HEAD};
+
+pub const READ: u16 = 0;
+pub const WRITE: u16 = 1;
+pub const DISCONNECT: u16 = 2;
+pub const FLUSH: u16 = 3;
+
+/// Both ways of a connection.
+pub trait Stream: Read + Write + Send {}
+impl Stream for UnixStream {}
+impl Stream for TcpStream {}
+
+pub struct Client {
+    pub stream: Box<dyn Stream>,
+    pub size: u64,
+    pub flags: u16,
+}
+
+impl Client {
+    pub fn unix(path: &Path) -> Client {
+        let stream = UnixStream::connect(path).expect("connect");
+        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
+        Client::greet(Box::new(stream))
+    }
+
+    pub fn greet(mut stream: Box<dyn Stream>) -> Client {
+        let mut greeting = [0; 18];
+        stream.read_exact(&mut greeting).expect("greeting");
+        assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
+        let mut hello = 3u32.to_be_bytes().to_vec();
+        hello.extend_from_slice(b"IHAVEOPT");
+        hello.extend_from_slice(&7u32.to_be_bytes());
+        hello.extend_from_slice(&6u32.to_be_bytes());
+        hello.extend_from_slice(&[0; 6]);
+        stream.write_all(&hello).expect("hello");
+        let (mut size, mut flags) = (0, 0);
+        loop {
+            let mut head = [0; 20];
+            stream.read_exact(&mut head).expect("option reply");
+            let kind = u32::from_be_bytes(head[12..16].try_into().expect("four bytes"));
+            let mut data = vec![0; u32::from_be_bytes(head[16..].try_into().expect("four bytes")) as usize];
+            stream.read_exact(&mut data).expect("option data");
+            match kind {
+                1 => return Client { stream, size, flags },
+                3 if data[..2] == [0, 0] => {
+                    size = u64::from_be_bytes(data[2..10].try_into().expect("eight bytes"));
+                    flags = u16::from_be_bytes(data[10..12].try_into().expect("two bytes"));
+                }
+                3 => {}
+                other => panic!("refused: {other:#x} {}", String::from_utf8_lossy(&data)),
+            }
+        }
+    }
+
+    pub fn send(&mut self, command: u16, cookie: u64, offset: u64, length: u32, payload: &[u8]) {
+        let mut bytes = 0x2560_9513u32.to_be_bytes().to_vec();
+        bytes.extend_from_slice(&0u16.to_be_bytes());
+        bytes.extend_from_slice(&command.to_be_bytes());
+        bytes.extend_from_slice(&cookie.to_be_bytes());
+        bytes.extend_from_slice(&offset.to_be_bytes());
+        bytes.extend_from_slice(&length.to_be_bytes());
+        bytes.extend_from_slice(payload);
+        self.stream.write_all(&bytes).expect("request");
+    }
+
+    /// The next reply's error and cookie.
+    pub fn reply(&mut self) -> io::Result<(u32, u64)> {
+        let mut head = [0; 16];
+        self.stream.read_exact(&mut head)?;
+        assert_eq!(head[..4], 0x6744_6698u32.to_be_bytes());
+        let error = u32::from_be_bytes(head[4..8].try_into().expect("four bytes"));
+        Ok((error, u64::from_be_bytes(head[8..].try_into().expect("eight bytes"))))
+    }
+
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) -> u32 {
+        self.send(WRITE, 5, offset, bytes.len() as u32, bytes);
+        self.reply().expect("reply").0
+    }
+
+    pub fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, u32> {
+        self.send(READ, 6, offset, length as u32, &[]);
+        let (error, cookie) = self.reply().expect("reply");
+        assert_eq!(cookie, 6);
+        if error != 0 {
+            return Err(error);
+        }
+        let mut bytes = vec![0; length];
+        self.stream.read_exact(&mut bytes).expect("data");
+        Ok(bytes)
+    }
+
+    /// Waits for the server to close the connection.
+    pub fn wait_end(mut self) {
+        let mut rest = Vec::new();
+        self.stream.read_to_end(&mut rest).expect("an end");
+        assert_eq!(rest, []);
+    }
+}
+
+/// Waits for a future.
+pub fn wait<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
+    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(20), future).await.expect("in time") })
+}
+
+/// A shard with 8 MiB in memory.
+pub fn in_memory() -> ShardHandle {
+    spawn(Vec::new(), |_, _| Ok(Double::memory(8 << 20))).expect("shard")
+}
+
+pub fn on_unix(id: u64, path: &Path) -> NbdExport {
+    NbdExport {
+        id: ExportId(id),
+        name: "double/disk".to_owned(),
+        description: String::new(),
+        target: HEAD,
+        unix: Some(path.to_owned()),
+        tcp: None,
+        read_only: false,
+    }
+}

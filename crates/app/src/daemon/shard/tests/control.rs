@@ -1,0 +1,112 @@
+use std::time::Duration;
+
+use millpond_block::{ByteRange, DiskError};
+use millpond_device::{DeviceIndex, HostDevice, OpenOptions};
+use millpond_engine::{Command, CommandError, PoolState, Reply, VolumeId};
+
+use super::client::{Client, in_memory, on_unix, wait};
+use super::double::{Double, HEAD, Medium, SNAPSHOT};
+use crate::daemon::shard::start::spawn;
+use crate::daemon::shard::{DeviceLimit, ShardError, ShardHandle};
+
+#[test]
+fn commands_and_listings_are_answered() {
+    let shard = in_memory();
+    assert_eq!(wait(shard.opened()).expect("opened"), PoolState::Online);
+    let resize = Command::ResizeVolume { volume: VolumeId(1), size: 4 << 20 };
+    assert_eq!(wait(shard.command(resize)).expect("resize"), Reply::Done);
+    assert_eq!(wait(shard.volumes()).expect("volumes")[0].size, 4 << 20);
+    assert!(wait(shard.snapshots()).expect("snapshots").is_empty());
+    let refused = wait(shard.command(Command::Checkpoint)).expect_err("refused");
+    assert!(matches!(refused, ShardError::Command(CommandError::Faulted(_))));
+    let diff = wait(shard.diff(Some(SNAPSHOT), HEAD)).expect("diff");
+    assert_eq!((diff.len(), diff[0].length), (1, 4 << 20));
+    let status = wait(shard.status()).expect("status");
+    assert_eq!((status.pool.name.as_str(), status.devices.len(), status.clients), ("double", 0, 0));
+    let refused = wait(shard.limit_device(DeviceIndex(0), DeviceLimit::default()));
+    assert!(matches!(refused, Err(ShardError::NoDevice(DeviceIndex(0)))));
+}
+
+#[test]
+fn handles_read_and_write_as_guests_do() {
+    let shard = in_memory();
+    wait(shard.write(HEAD, 4096, vec![8; 8192])).expect("write");
+    wait(shard.flush(HEAD)).expect("flush");
+    let range = ByteRange { offset: 0, length: 16384 };
+    let want = [vec![0; 4096], vec![8; 8192], vec![0; 4096]].concat();
+    assert!(wait(shard.read(HEAD, range)).expect("read") == want);
+    let refused = |result: Result<(), ShardError>, error| assert!(matches!(result, Err(ShardError::Disk(found)) if found == error));
+    refused(wait(shard.write(SNAPSHOT, 0, vec![0; 512])), DiskError::ReadOnly);
+    refused(wait(shard.write(HEAD, 8 << 20, vec![0; 512])), DiskError::OutOfBounds);
+    refused(wait(shard.write(HEAD, 3, vec![0; 512])), DiskError::Invalid);
+    refused(wait(shard.flush(millpond_engine::Target::Head(VolumeId(4)))), DiskError::Shutdown);
+}
+
+#[test]
+fn shutdown_lets_devices_and_clients_go() {
+    let dir = tempfile::tempdir().expect("directory");
+    let (path, medium) = (dir.path().join("s"), dir.path().join("medium"));
+    let open = || HostDevice::open(&medium, OpenOptions { create_size: Some(1 << 20), direct: true, read_only: false });
+    let device = open().expect("open");
+    let shard = spawn(vec![device], |devices, _| Ok(Double::new(Medium::Device, devices[0].size))).expect("shard");
+    wait(shard.export_nbd(on_unix(1, &path))).expect("export");
+    let client = Client::unix(&path);
+    assert!(open().is_err(), "locked");
+    let mut state = shard.state();
+    wait(shard.shutdown()).expect("shutdown");
+    drop(open().expect("free at once"));
+    client.wait_end();
+    assert!(!path.exists());
+    assert_eq!(*state.borrow_and_update(), PoolState::Closed);
+    assert!(wait(state.changed()).is_err(), "the channel is closed");
+    assert!(matches!(wait(shard.status()), Err(ShardError::Gone)));
+    assert!(matches!(wait(shard.shutdown()), Err(ShardError::Gone)));
+    assert_eq!(wait(shard.opened()).expect("its last state"), PoolState::Closed);
+}
+
+#[test]
+fn the_last_handle_takes_the_shard_along() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("s");
+    let shard = in_memory();
+    wait(shard.export_nbd(on_unix(1, &path))).expect("export");
+    let mut state = shard.state();
+    let second: ShardHandle = shard.clone();
+    drop(shard);
+    wait(second.status()).expect("one is left");
+    drop(second);
+    wait(async { while state.changed().await.is_ok() {} });
+    assert_eq!(*state.borrow(), PoolState::Closed);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_pool_that_cannot_be_made_is_refused_with_its_reason() {
+    let refused = spawn::<Double>(Vec::new(), |_, _| Err(CommandError::NoSpace)).err();
+    assert!(matches!(refused, Some(ShardError::Command(CommandError::NoSpace))));
+}
+
+#[test]
+fn a_cap_slows_a_device_and_can_be_lifted() {
+    let dir = tempfile::tempdir().expect("directory");
+    let options = OpenOptions { create_size: Some(1 << 20), direct: false, read_only: false };
+    let device = HostDevice::open(&dir.path().join("medium"), options).expect("open");
+    let shard = spawn(vec![device], |devices, _| Ok(Double::new(Medium::Device, devices[0].size))).expect("shard");
+    let limit = DeviceLimit { bytes_per_second: Some(1 << 20), ops_per_second: None };
+    wait(shard.limit_device(DeviceIndex(0), limit)).expect("limit");
+    let timed = |count: u64| {
+        let start = std::time::Instant::now();
+        for round in 0..count {
+            wait(shard.write(HEAD, 0, vec![round as u8; 64 << 10])).expect("write");
+        }
+        start.elapsed()
+    };
+    let slow = timed(5);
+    assert!(slow >= Duration::from_millis(240) && slow < Duration::from_secs(2), "{slow:?} for 320 KiB at 1 MiB/s");
+    let status = wait(shard.status()).expect("status");
+    let device = &status.devices[0];
+    assert_eq!((device.limit, device.load.writes, device.load.write_bytes), (limit, 5, 320 << 10));
+    assert!(device.load.write_nanos >= 200_000_000, "the delay counts as latency");
+    wait(shard.limit_device(DeviceIndex(0), DeviceLimit::default())).expect("limit");
+    assert!(timed(5) < slow);
+}

@@ -1,0 +1,225 @@
+//! A pool without an engine: one volume straight on memory or on device 0, no log, no snapshots beyond one read-only view of the volume.
+
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+
+use millpond_block::{
+    BufPool, CacheMode, Completion, Data, DiskError, Features, Geometry, Op, Payload, Piece, Request, SectorProfile, Tag,
+};
+use millpond_device::{DeviceIndex, Io, IoDone, IoId, IoKind};
+use millpond_engine::{
+    Command, CommandError, Compression, DiffExtent, Layout, Metrics, PoolId, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo, Target,
+    Time, VolumeId, VolumeInfo,
+};
+
+use crate::daemon::shard::pool::Pool;
+
+pub const HEAD: Target = Target::Head(VolumeId(1));
+pub const SNAPSHOT: Target = Target::Snapshot(SnapshotId(1));
+
+/// Where the volume's bytes are.
+pub enum Medium {
+    Memory(Vec<u8>),
+    Device,
+}
+
+pub struct Double {
+    medium: Medium,
+    size: u64,
+    state: PoolState,
+    ios: VecDeque<Io>,
+    under_way: HashMap<IoId, (Tag, usize)>,
+    last_io: u64,
+    completions: VecDeque<Completion>,
+    replies: VecDeque<(Tag, Result<Reply, CommandError>)>,
+    diffs: VecDeque<(Tag, Result<Vec<DiffExtent>, CommandError>)>,
+    buffers: BufPool,
+}
+
+impl Double {
+    pub fn new(medium: Medium, size: u64) -> Double {
+        Double {
+            medium,
+            size,
+            state: PoolState::Opening,
+            ios: VecDeque::new(),
+            under_way: HashMap::new(),
+            last_io: 0,
+            completions: VecDeque::new(),
+            replies: VecDeque::new(),
+            diffs: VecDeque::new(),
+            buffers: BufPool::default(),
+        }
+    }
+
+    pub fn memory(size: usize) -> Double {
+        Double::new(Medium::Memory(vec![0; size]), size as u64)
+    }
+
+    /// Copies at once.
+    fn in_memory(bytes: &mut [u8], buffers: &mut BufPool, request: Request, payload: Payload<'_>) -> Result<Data, DiskError> {
+        let (start, length) = (request.range.offset as usize, request.range.length as usize);
+        let range = bytes.get_mut(start..start + length).ok_or(DiskError::OutOfBounds)?;
+        match (request.op, payload) {
+            (Op::Read, _) => {
+                let mut buf = buffers.take(length);
+                buf.bytes_mut()[..length].copy_from_slice(range);
+                return Ok(Data::from_elem(Piece::new(Rc::new(buf), 0..length), 1));
+            }
+            (Op::Write, Payload::Copy(source)) => range.copy_from_slice(source),
+            (Op::Write, Payload::Owned(buf)) => {
+                range.copy_from_slice(&buf.bytes()[..length]);
+                buffers.give(buf);
+            }
+            (Op::Discard | Op::WriteZeroes { .. }, _) => range.fill(0),
+            _ => {}
+        }
+        Ok(Data::new())
+    }
+
+    fn on_device(&mut self, tag: Tag, request: Request, payload: Payload<'_>) {
+        let (offset, length) = (request.range.offset, request.range.length as usize);
+        let kind = match (request.op, payload) {
+            (Op::Read, _) => IoKind::Read { offset, length, buf: self.buffers.take(length) },
+            (Op::Write, payload) => {
+                let buf = match payload {
+                    Payload::Owned(buf) => buf,
+                    Payload::Copy(bytes) => {
+                        let mut buf = self.buffers.take(length);
+                        buf.bytes_mut()[..length].copy_from_slice(bytes);
+                        buf
+                    }
+                    Payload::None => return self.completions.push_back(Completion { tag, result: Err(DiskError::Invalid) }),
+                };
+                IoKind::Write { offset, pieces: vec![Piece::new(Rc::new(buf), 0..length)] }
+            }
+            (Op::Discard, _) => IoKind::Discard { offset, length: length as u64 },
+            _ => IoKind::Flush,
+        };
+        self.last_io += 1;
+        self.under_way.insert(IoId(self.last_io), (tag, if request.op == Op::Read { length } else { 0 }));
+        self.ios.push_back(Io { id: IoId(self.last_io), device: DeviceIndex(0), kind });
+    }
+}
+
+impl Pool for Double {
+    fn state(&self) -> &PoolState {
+        &self.state
+    }
+
+    fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>) {
+        if let Some((geometry, features)) = self.geometry(target)
+            && let Err(error) = request.validate(&geometry, &features)
+        {
+            return self.completions.push_back(Completion { tag, result: Err(error) });
+        }
+        match &mut self.medium {
+            Medium::Memory(bytes) => {
+                let result = Double::in_memory(bytes, &mut self.buffers, request, payload);
+                self.completions.push_back(Completion { tag, result });
+            }
+            Medium::Device => self.on_device(tag, request, payload),
+        }
+    }
+
+    fn command(&mut self, tag: Tag, command: Command) {
+        let result = match command {
+            Command::Close => {
+                self.state = PoolState::Closed;
+                Ok(Reply::Done)
+            }
+            Command::ResizeVolume { size, .. } => {
+                self.size = size;
+                Ok(Reply::Done)
+            }
+            Command::Checkpoint => Err(CommandError::Faulted("as asked".to_owned())),
+            _ => Ok(Reply::Done),
+        };
+        self.replies.push_back((tag, result));
+    }
+
+    fn turn(&mut self, _now: Time) -> bool {
+        if self.state == PoolState::Opening {
+            self.state = PoolState::Online;
+        }
+        false
+    }
+
+    fn io_done(&mut self, done: IoDone) {
+        let Some((tag, length)) = self.under_way.remove(&done.id) else { return };
+        let data = done.buf.filter(|_| length > 0).map(|buf| Piece::new(Rc::new(buf), 0..length));
+        let result = done.result.map(|()| data.into_iter().collect()).map_err(|_| DiskError::Io);
+        self.completions.push_back(Completion { tag, result });
+    }
+
+    fn pop_io(&mut self) -> Option<Io> {
+        self.ios.pop_front()
+    }
+
+    fn pop_completion(&mut self) -> Option<Completion> {
+        self.completions.pop_front()
+    }
+
+    fn pop_reply(&mut self) -> Option<(Tag, Result<Reply, CommandError>)> {
+        self.replies.pop_front()
+    }
+
+    fn pool(&self) -> PoolInfo {
+        PoolInfo {
+            name: "double".to_owned(),
+            id: PoolId([7; 16]),
+            state: self.state.clone(),
+            layout: Layout::Linear,
+            size: self.size,
+            allocated: 0,
+            free: self.size,
+            devices: Vec::new(),
+        }
+    }
+
+    fn volumes(&self) -> Vec<VolumeInfo> {
+        vec![VolumeInfo {
+            id: VolumeId(1),
+            name: "disk".to_owned(),
+            size: self.size,
+            sector: SectorProfile::S512e,
+            cache: CacheMode::Writeback,
+            compression: Compression::Off,
+            read_only: false,
+            referenced_bytes: 0,
+            unique_bytes: 0,
+            snapshots: 1,
+            origin: None,
+            created: Time(0),
+        }]
+    }
+
+    fn snapshots(&self) -> Vec<SnapshotInfo> {
+        Vec::new()
+    }
+
+    fn metrics(&self) -> Metrics {
+        Metrics::default()
+    }
+
+    fn geometry(&self, target: Target) -> Option<(Geometry, Features)> {
+        let read_only = match target {
+            HEAD => false,
+            SNAPSHOT => true,
+            _ => return None,
+        };
+        Some((Geometry { size: self.size, sector: SectorProfile::S512e }, Features { read_only, write_cache: true }))
+    }
+
+    fn start_diff(&mut self, tag: Tag, _older: Option<Target>, _newer: Target) {
+        self.diffs.push_back((tag, Ok(vec![DiffExtent { offset: 0, length: self.size, data: true }])));
+    }
+
+    fn pop_diff(&mut self) -> Option<(Tag, Result<Vec<DiffExtent>, CommandError>)> {
+        self.diffs.pop_front()
+    }
+
+    fn buffers(&mut self) -> &mut BufPool {
+        &mut self.buffers
+    }
+}

@@ -1,0 +1,233 @@
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use millpond_device::{DeviceIndex, HostDevice, OpenOptions};
+
+use super::client::{Client, DISCONNECT, FLUSH, READ, WRITE, in_memory, on_unix, wait};
+use super::double::{Double, HEAD, Medium, SNAPSHOT};
+use crate::daemon::shard::start::spawn;
+use crate::daemon::shard::{DeviceLimit, ExportId, NbdExport, ShardError, ShardHandle};
+
+const EPERM: u32 = 1;
+const EINVAL: u32 = 22;
+
+#[test]
+fn a_unix_export_serves_small_and_large_requests() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("s");
+    let shard = in_memory();
+    let info = wait(shard.export_nbd(on_unix(1, &path))).expect("export");
+    assert_eq!((info.unix.as_deref(), info.tcp, info.clients.len()), (Some(path.as_path()), None, 0));
+    assert_eq!(std::fs::metadata(&path).expect("socket").permissions().mode() & 0o777, 0o600);
+    let mut client = Client::unix(&path);
+    assert_eq!(client.size, 8 << 20);
+    // 600 KiB goes into a buffer of its own, 512 bytes through the input buffer.
+    let large: Vec<u8> = (0..600 << 10).map(|index: u32| (index % 253) as u8).collect();
+    assert_eq!(client.write(1 << 20, &large), 0);
+    assert_eq!(client.write(512, &[9; 512]), 0);
+    assert!(client.read(1 << 20, 600 << 10).expect("read") == large);
+    assert_eq!(client.read(0, 1536).expect("read"), [[0; 512], [9; 512], [0; 512]].concat());
+    assert_eq!(client.read(8 << 20, 512), Err(EINVAL));
+    client.send(FLUSH, 77, 0, 0, &[]);
+    assert_eq!(client.reply().expect("reply"), (0, 77));
+
+    let exports = wait(shard.exports()).expect("exports");
+    let counters = exports[0].clients[0].counters;
+    assert!(exports[0].clients[0].peer.starts_with("unix:pid="));
+    assert_eq!((counters.reads, counters.read_bytes), (2, (600 << 10) + 1536));
+    assert_eq!((counters.writes, counters.write_bytes), (2, (600 << 10) + 512));
+    assert_eq!((counters.flushes, counters.errors), (1, 1));
+    client.send(DISCONNECT, 0, 0, 0, &[]);
+    client.wait_end();
+    let exports = wait(shard.exports()).expect("exports");
+    assert!(exports[0].clients.is_empty());
+    assert_eq!(exports[0].counters, counters, "what a client did outlives it");
+    assert_eq!(wait(shard.status()).expect("status").guests, counters);
+    wait(shard.shutdown()).expect("shutdown");
+    assert!(!path.exists());
+}
+
+/// Sends `count` requests before the first reply is read.
+fn pipeline(client: &mut Client, count: u64, length: u32) {
+    let payload = vec![3; length as usize];
+    for cookie in 0..count {
+        let offset = cookie % 64 * u64::from(length);
+        match cookie % 2 {
+            0 => client.send(WRITE, cookie, offset, length, &payload),
+            _ => client.send(READ, cookie, offset, length, &[]),
+        }
+    }
+    let mut seen = vec![false; count as usize];
+    for _ in 0..count {
+        let (error, cookie) = client.reply().expect("reply");
+        assert_eq!(error, 0);
+        assert!(!std::mem::replace(&mut seen[cookie as usize], true), "answered twice");
+        if cookie % 2 == 1 {
+            let mut data = vec![0; length as usize];
+            client.stream.read_exact(&mut data).expect("data");
+        }
+    }
+}
+
+#[test]
+fn many_clients_at_once_more_requests_than_the_limits_let_in() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("s");
+    let file = dir.path().join("medium");
+    for on_device in [false, true] {
+        let shard = if on_device { on_file(&file, 8 << 20) } else { in_memory() };
+        wait(shard.export_nbd(on_unix(1, &path))).expect("export");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut client = Client::unix(&path);
+                    pipeline(&mut client, 300, 4096);
+                    pipeline(&mut client, 20, 128 << 10);
+                });
+            }
+        });
+        let counters = wait(shard.status()).expect("status").guests;
+        assert_eq!((counters.reads, counters.writes, counters.errors), (4 * 160, 4 * 160, 0));
+        wait(shard.shutdown()).expect("shutdown");
+    }
+}
+
+fn on_file(path: &Path, size: u64) -> ShardHandle {
+    let options = OpenOptions { create_size: Some(size), direct: false, read_only: false };
+    let device = HostDevice::open(path, options).expect("open");
+    spawn(vec![device], move |devices, _| Ok(Double::new(Medium::Device, devices[0].size))).expect("shard")
+}
+
+#[test]
+fn tcp_and_read_only_exports() {
+    let shard = in_memory();
+    let address = Some("127.0.0.1:0".parse().expect("address"));
+    let spec = NbdExport { unix: None, tcp: address, read_only: true, ..on_unix(1, Path::new("")) };
+    let live = wait(shard.export_nbd(spec.clone())).expect("export");
+    let snapshot = NbdExport { id: ExportId(2), target: SNAPSHOT, read_only: false, ..spec };
+    let snapshot = wait(shard.export_nbd(snapshot)).expect("export");
+    for info in [live, snapshot] {
+        let address = info.tcp.expect("an address");
+        assert_ne!(address.port(), 0);
+        let mut client = Client::greet(Box::new(TcpStream::connect(address).expect("connect")));
+        assert_ne!(client.flags & 2, 0, "announced as read-only");
+        assert_eq!(client.write(0, &[1; 512]), EPERM);
+        assert_eq!(client.read(0, 512), Ok(vec![0; 512]));
+        drop(client);
+        wait(shard.unexport(info.id)).expect("unexport");
+        assert!(TcpStream::connect(address).is_err());
+    }
+}
+
+#[test]
+fn addresses_in_use_are_refused_and_stale_sockets_replaced() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("s");
+    let shard = in_memory();
+    assert!(matches!(wait(shard.export_nbd(NbdExport { unix: None, ..on_unix(1, &path) })), Err(ShardError::NoAddress)));
+    let nothing = millpond_engine::Target::Head(millpond_engine::VolumeId(9));
+    let spec = NbdExport { target: nothing, ..on_unix(1, &path) };
+    assert!(matches!(wait(shard.export_nbd(spec)), Err(ShardError::NoTarget(target)) if target == nothing));
+    let listener = UnixListener::bind(&path).expect("bind");
+    assert!(matches!(wait(shard.export_nbd(on_unix(1, &path))), Err(ShardError::Listen { .. })));
+    drop(listener);
+    wait(shard.export_nbd(on_unix(1, &path))).expect("a stale socket is replaced");
+    assert!(matches!(wait(shard.export_nbd(on_unix(1, &path))), Err(ShardError::ExportExists(ExportId(1)))));
+    assert!(matches!(wait(shard.export_nbd(on_unix(2, &path))), Err(ShardError::Listen { .. })));
+    drop(Client::unix(&path));
+    let file = dir.path().join("file");
+    std::fs::write(&file, b"precious").expect("write");
+    let refused = wait(shard.export_nbd(on_unix(3, &file))).expect_err("not a socket");
+    assert!(refused.to_string().contains("not a socket"), "{refused}");
+    assert_eq!(std::fs::read(&file).expect("still there"), b"precious");
+    assert!(matches!(wait(shard.unexport(ExportId(7))), Err(ShardError::NoExport(ExportId(7)))));
+    // Another file has taken the place of ours: it is not removed.
+    std::fs::remove_file(&path).expect("remove");
+    std::fs::write(&path, b"other").expect("write");
+    wait(shard.unexport(ExportId(1))).expect("unexport");
+    assert!(path.exists());
+}
+
+#[test]
+fn unexport_answers_what_was_received_and_then_closes() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("s");
+    let shard = on_file(&dir.path().join("medium"), 8 << 20);
+    wait(shard.export_nbd(on_unix(1, &path))).expect("export");
+    // Held back by the cap, so that it is in flight when the export goes.
+    let limit = DeviceLimit { bytes_per_second: None, ops_per_second: Some(4) };
+    wait(shard.limit_device(DeviceIndex(0), limit)).expect("limit");
+    let mut client = Client::unix(&path);
+    let idle = Client::unix(&path);
+    let silent = UnixStream::connect(&path).expect("connect");
+    for cookie in 0..3 {
+        client.send(WRITE, cookie, cookie * 4096, 4096, &[7; 4096]);
+    }
+    while wait(shard.status()).expect("status").devices[0].load.in_flight == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| wait(shard.unexport(ExportId(1))).expect("unexport"));
+        for cookie in 0..3 {
+            assert_eq!(client.reply().expect("reply"), (0, cookie));
+        }
+        client.wait_end();
+        idle.wait_end();
+    });
+    assert!(start.elapsed() >= Duration::from_millis(400), "two writes waited for their turn");
+    drop(silent);
+    assert!(!path.exists() && UnixStream::connect(&path).is_err());
+    assert!(wait(shard.exports()).expect("exports").is_empty());
+    assert_eq!(wait(shard.status()).expect("status").guests.writes, 3);
+}
+
+#[test]
+fn clients_that_vanish_or_talk_nonsense_harm_nobody() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("s");
+    let shard = in_memory();
+    wait(shard.export_nbd(on_unix(1, &path))).expect("export");
+    let mut steady = Client::unix(&path);
+    for round in 0..50u64 {
+        let mut client = Client::unix(&path);
+        match round % 3 {
+            // In the middle of a payload; with replies it never reads; with garbage.
+            0 => client.send(WRITE, 1, 0, 1 << 20, &[1; 5000]),
+            1 => (0..40).for_each(|cookie| client.send(READ, cookie, 0, 64 << 10, &[])),
+            _ => {
+                client.stream.write_all(&[0xff; 100]).expect("write");
+                client.wait_end();
+                continue;
+            }
+        }
+        drop(client);
+        assert_eq!(steady.write(4096, &[round as u8; 512]), 0);
+        assert_eq!(steady.read(4096, 512), Ok(vec![round as u8; 512]));
+    }
+    let start = Instant::now();
+    while wait(shard.status()).expect("status").clients > 1 {
+        assert!(start.elapsed() < Duration::from_secs(10), "clients that are gone stay listed");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Not a test of right and wrong: serves memory on `MILLPOND_TEST_SOCKET` until the socket's path is removed.
+#[test]
+#[ignore = "a measurement"]
+fn serve_memory() {
+    let path = std::env::var("MILLPOND_TEST_SOCKET").expect("a path");
+    let size = 512 << 20;
+    let shard = match std::env::var("MILLPOND_TEST_FILE") {
+        Ok(file) => on_file(Path::new(&file), size),
+        Err(_) => spawn(Vec::new(), move |_, _| Ok(Double::memory(size as usize))).expect("shard"),
+    };
+    wait(shard.export_nbd(NbdExport { target: HEAD, ..on_unix(1, Path::new(&path)) })).expect("export");
+    while Path::new(&path).exists() {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    eprintln!("{:#?}", wait(shard.status()).expect("status"));
+}

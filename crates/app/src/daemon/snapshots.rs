@@ -1,0 +1,242 @@
+//! Snapshots: taking, listing, holding, going back to, cloning, comparing, and their expiry.
+
+use std::time::Duration;
+
+use millpond_engine::{Command, SnapshotInfo, Target, Time};
+
+use super::service::Daemon;
+use super::shard::ShardHandle;
+use crate::api::{ApiError, CloneSnapshot, CreateSnapshots, Created, DiffExtent, Hold, Rollback, RolledBack, Snapshot, Volume};
+use crate::instant;
+use crate::names::{Name, SnapshotName, VolumeName};
+
+/// How often expired snapshots are looked for.
+const EXPIRY_TURN: Duration = Duration::from_secs(15);
+
+impl Daemon {
+    /// The snapshots of every pool in service, of one pool, or of one volume; by volume, oldest first.
+    ///
+    /// # Errors
+    /// When the pool or volume named does not exist or is not in service.
+    pub async fn snapshots(&self, pool: Option<&str>, volume: Option<&str>) -> Result<Vec<Snapshot>, ApiError> {
+        let shards = match pool {
+            Some(pool) => vec![(pool.to_owned(), self.shard(pool)?)],
+            None => self.shards(),
+        };
+        let mut listed = Vec::new();
+        for (pool, shard) in shards {
+            let mut volumes = shard.volumes().await?;
+            volumes.sort_by(|a, b| a.name.cmp(&b.name));
+            if let Some(wanted) = volume {
+                volumes.retain(|volume| volume.name == wanted);
+                if volumes.is_empty() {
+                    return Err(ApiError::not_found(format!("no volume '{pool}/{wanted}'; see 'millpond list {pool}'")));
+                }
+            }
+            let mut snapshots = shard.snapshots().await?;
+            snapshots.sort_by_key(|snapshot| (snapshot.epoch, snapshot.id));
+            for volume in volumes {
+                let of_volume = snapshots.iter().filter(|snapshot| snapshot.volume == volume.id);
+                listed.extend(of_volume.map(|snapshot| view(&format!("{pool}/{}", volume.name), snapshot)));
+            }
+        }
+        Ok(listed)
+    }
+
+    /// One snapshot.
+    ///
+    /// # Errors
+    /// When there is none of this name.
+    pub async fn snapshot(&self, name: &SnapshotName) -> Result<Snapshot, ApiError> {
+        let (_, _, snapshot) = self.find_snapshot(name).await?;
+        Ok(view(&name.of.to_string(), &snapshot))
+    }
+
+    /// Takes snapshots, all at one instant or one after the other. Durable on return.
+    ///
+    /// # Errors
+    /// The first refusal; without `group`, those taken before it stay and are named.
+    pub async fn create_snapshots(&self, request: CreateSnapshots) -> Result<Created, ApiError> {
+        let names = request.names.iter().map(|name| name.parse()).collect::<Result<Vec<SnapshotName>, _>>()?;
+        if names.is_empty() {
+            return Err(ApiError::invalid("no snapshot is named; give POOL/VOL@SNAP"));
+        }
+        let mut targets = Vec::with_capacity(names.len());
+        for name in &names {
+            let (shard, volume) = self.find_volume(&name.of).await?;
+            targets.push((shard, volume.id, name));
+        }
+        if request.group && names.iter().any(|name| Some(&name.of.pool) != names.first().map(|first| &first.of.pool)) {
+            return Err(ApiError::invalid("a group lies in one pool; take the snapshots of each pool as a group of their own"));
+        }
+        let expires = request.expires.map(|time| Time(instant::to_millis(time)));
+        let group_size = if request.group { targets.len() } else { 1 };
+        let mut taken: Vec<String> = Vec::new();
+        for group in targets.chunks(group_size) {
+            let Some((shard, _, first)) = group.first() else { continue };
+            let command = Command::Snapshot {
+                targets: group.iter().map(|(_, volume, name)| (*volume, name.snapshot.clone())).collect(),
+                description: request.description.clone(),
+                expires,
+            };
+            shard.command(command).await.map_err(|error| {
+                let before = if taken.is_empty() { String::new() } else { format!(" (taken before: {})", taken.join(" ")) };
+                ApiError::from(error).during(format!("cannot take '{first}'{before}"))
+            })?;
+            for (_, _, name) in group {
+                self.tell("snapshot.created", name.to_string());
+                taken.push(name.to_string());
+            }
+        }
+        Ok(Created { names: taken })
+    }
+
+    /// Makes the volume's head what the snapshot holds; the old head stays as a snapshot. Durable on return.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub async fn rollback(&self, name: &SnapshotName, request: &Rollback) -> Result<RolledBack, ApiError> {
+        let (shard, _, snapshot) = self.find_snapshot(name).await?;
+        let all = shard.snapshots().await?;
+        let taken = |word: &str| all.iter().any(|other| other.volume == snapshot.volume && other.name == word);
+        let stamp = instant::now().strftime("pre-rollback-%Y%m%dT%H%M%SZ").to_string();
+        let numbered = (2u32..).map(|n| format!("{stamp}-{n}"));
+        let keep_as = std::iter::once(stamp.clone()).chain(numbered).find(|word| !taken(word)).unwrap_or(stamp);
+        let kept_as = format!("{}@{keep_as}", name.of);
+        if !request.dry_run {
+            let command = Command::Rollback { snapshot: snapshot.id, keep_as };
+            shard.command(command).await.map_err(|e| ApiError::from(e).during(format!("cannot roll back to '{name}'")))?;
+            self.tell("volume.rolled-back", name.to_string());
+        }
+        Ok(RolledBack { kept_as })
+    }
+
+    /// Makes a writable volume on a snapshot. Durable on return.
+    ///
+    /// # Errors
+    /// When the name is taken or lies in another pool.
+    pub async fn clone_snapshot(&self, name: &SnapshotName, request: &CloneSnapshot) -> Result<Volume, ApiError> {
+        let new: VolumeName = request.name.parse()?;
+        let during = format!("cannot clone '{name}' to '{new}'");
+        if new.pool != name.of.pool {
+            return Err(ApiError::invalid("a clone shares its blocks with the snapshot; name the same pool").during(during));
+        }
+        let (shard, _, snapshot) = self.find_snapshot(name).await?;
+        let command = Command::Clone { snapshot: snapshot.id, name: new.volume.clone() };
+        shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
+        self.tell("volume.created", new.to_string());
+        self.volume(&new).await
+    }
+
+    /// Adds a hold. Durable on return.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub async fn hold(&self, name: &SnapshotName, request: &Hold) -> Result<Snapshot, ApiError> {
+        let until = request.until.map(|time| Time(instant::to_millis(time)));
+        let (shard, _, snapshot) = self.find_snapshot(name).await?;
+        let command = Command::Hold { snapshot: snapshot.id, until };
+        shard.command(command).await.map_err(|e| ApiError::from(e).during(format!("cannot hold '{name}'")))?;
+        self.tell("snapshot.held", name.to_string());
+        self.snapshot(name).await
+    }
+
+    /// Takes one hold back. Durable on return.
+    ///
+    /// # Errors
+    /// When there is no hold.
+    pub async fn release(&self, name: &SnapshotName) -> Result<Snapshot, ApiError> {
+        let (shard, _, snapshot) = self.find_snapshot(name).await?;
+        let during = format!("cannot release '{name}'");
+        if snapshot.holds == 0 {
+            return Err(ApiError::invalid("it has no hold; see 'millpond list -t snapshot'").during(during));
+        }
+        shard.command(Command::Release { snapshot: snapshot.id }).await.map_err(|e| ApiError::from(e).during(during))?;
+        self.tell("snapshot.released", name.to_string());
+        self.snapshot(name).await
+    }
+
+    /// What differs from `older` to `newer`; without `newer`, to the head of the volume.
+    ///
+    /// # Errors
+    /// When they are not states of one volume or the engine refuses.
+    pub async fn diff(&self, older: &Name, newer: Option<&Name>) -> Result<Vec<DiffExtent>, ApiError> {
+        let head = match older {
+            Name::Snapshot(name) => Name::Volume(name.of.clone()),
+            Name::Volume(name) => Name::Volume(name.clone()),
+        };
+        let newer = newer.unwrap_or(&head);
+        if older.pool() != newer.pool() {
+            return Err(ApiError::invalid(format!("'{older}' and '{newer}' lie in different pools; compare within one")));
+        }
+        let (shard, from) = self.find_target(older).await?;
+        let (_, to) = self.find_target(newer).await?;
+        let extents =
+            shard.diff(Some(from), to).await.map_err(|e| ApiError::from(e).during(format!("cannot compare '{older}' with '{newer}'")))?;
+        let extent = |extent: millpond_engine::DiffExtent| DiffExtent {
+            offset: extent.offset,
+            length: extent.length,
+            kind: if extent.data { "data" } else { "zero" }.to_owned(),
+        };
+        Ok(extents.into_iter().map(extent).collect())
+    }
+
+    /// What a name addresses in its shard.
+    pub(super) async fn find_target(&self, name: &Name) -> Result<(ShardHandle, Target), ApiError> {
+        Ok(match name {
+            Name::Volume(name) => {
+                let (shard, volume) = self.find_volume(name).await?;
+                (shard, Target::Head(volume.id))
+            }
+            Name::Snapshot(name) => {
+                let (shard, _, snapshot) = self.find_snapshot(name).await?;
+                (shard, Target::Snapshot(snapshot.id))
+            }
+        })
+    }
+
+    /// Removes snapshots whose time has come, again and again; those with holds, clones or exports wait.
+    pub async fn expire(&self) {
+        loop {
+            tokio::time::sleep(EXPIRY_TURN).await;
+            for (pool, shard) in self.shards() {
+                if let Err(error) = self.expire_in(&pool, &shard).await {
+                    tracing::warn!(pool, %error, "expired snapshots stay");
+                }
+            }
+        }
+    }
+
+    async fn expire_in(&self, pool: &str, shard: &ShardHandle) -> Result<(), ApiError> {
+        let now = Time(instant::to_millis(instant::now()));
+        let due = |snapshot: &SnapshotInfo| {
+            let served = self.serves(pool, Target::Snapshot(snapshot.id)).is_some();
+            snapshot.expires.is_some_and(|time| time <= now) && snapshot.holds == 0 && snapshot.clones == 0 && !served
+        };
+        let expired: Vec<SnapshotInfo> = shard.snapshots().await?.into_iter().filter(due).collect();
+        if expired.is_empty() {
+            return Ok(());
+        }
+        shard.command(Command::DestroySnapshots { snapshots: expired.iter().map(|snapshot| snapshot.id).collect() }).await?;
+        for snapshot in expired {
+            self.tell("snapshot.expired", format!("{pool}: {}", snapshot.name));
+        }
+        Ok(())
+    }
+}
+
+fn view(volume: &str, snapshot: &SnapshotInfo) -> Snapshot {
+    Snapshot {
+        name: format!("{volume}@{}", snapshot.name),
+        id: snapshot.id.0,
+        created: instant::from_millis(snapshot.created.0),
+        epoch: snapshot.epoch,
+        size: snapshot.size,
+        referenced_bytes: snapshot.referenced_bytes,
+        unique_bytes: snapshot.unique_bytes,
+        holds: snapshot.holds,
+        clones: snapshot.clones,
+        description: snapshot.description.clone(),
+        expires: snapshot.expires.map(|time| instant::from_millis(time.0)),
+    }
+}

@@ -1,0 +1,164 @@
+//! What the daemon remembers across restarts: its pools and exports, in one small JSON file.
+//!
+//! The file is replaced as a whole: a temporary beside it, fsync, rename, fsync of the directory. After a crash it is the old one or the
+//! new one. Paths inside the state directory are kept relative to it, so that the directory can be moved.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Failure, Outcome};
+
+#[cfg(test)]
+mod tests;
+
+const FILE: &str = "state.json";
+const LOCK: &str = "lock";
+/// Version of the file; a later one is refused rather than misread.
+const VERSION: u32 = 1;
+
+/// A pool to import at start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolRecord {
+    /// Name.
+    pub name: String,
+    /// Identity, as hex.
+    pub id: String,
+    /// Devices in member order.
+    pub devices: Vec<PathBuf>,
+}
+
+/// What an export serves, by identities that are never reused, so that a rename does not break it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Served {
+    /// The head of a volume.
+    Volume(u32),
+    /// A snapshot.
+    Snapshot(u64),
+}
+
+/// An export to restore at start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExportRecord {
+    /// Its id.
+    pub id: u64,
+    /// The pool's name.
+    pub pool: String,
+    /// What is served.
+    pub served: Served,
+    /// Its full name when last seen.
+    pub name: String,
+    /// Unix socket.
+    pub unix: Option<PathBuf>,
+    /// TCP address, with the port that was bound.
+    pub tcp: Option<String>,
+    /// Writes are refused.
+    pub readonly: bool,
+}
+
+/// The content of the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    version: u32,
+    /// Id of the next export; ids are never reused.
+    pub next_export: u64,
+    /// Pools in service.
+    pub pools: Vec<PoolRecord>,
+    /// Exports.
+    pub exports: Vec<ExportRecord>,
+    /// Pools that were exported: where `pool import NAME` looks first.
+    #[serde(default)]
+    pub known: Vec<PoolRecord>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        State::new(1, Vec::new(), Vec::new(), Vec::new())
+    }
+}
+
+/// The state directory, locked against a second daemon for as long as this lives.
+#[derive(Debug)]
+pub struct StateDir {
+    dir: PathBuf,
+    _lock: File,
+}
+
+impl StateDir {
+    /// Makes the directory (mode 0700) where missing, and locks it.
+    ///
+    /// # Errors
+    /// One line, when it cannot be made or another daemon has it.
+    pub fn open(dir: &Path) -> Outcome<StateDir> {
+        let fail = |what: &str, e: io::Error| Failure::failed(format!("cannot {what} {}: {e}; give another --state DIR", dir.display()));
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|e| fail("make the state directory", e))?;
+        let lock = File::options().create(true).truncate(false).write(true).open(dir.join(LOCK)).map_err(|e| fail("lock", e))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(StateDir { dir: dir.to_owned(), _lock: lock }),
+            Err(fs::TryLockError::WouldBlock) => {
+                Err(Failure::failed(format!("another daemon uses the state in {}; stop it or give another directory", dir.display())))
+            }
+            Err(fs::TryLockError::Error(e)) => Err(fail("lock", e)),
+        }
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Reads the file; without one, nothing is remembered.
+    ///
+    /// # Errors
+    /// One line, when it cannot be read or understood: never guessed at, for pools would be forgotten.
+    pub fn load(&self) -> Outcome<State> {
+        let path = self.dir.join(FILE);
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(State::default()),
+            Err(e) => return Err(Failure::failed(format!("cannot read {}: {e}", path.display()))),
+        };
+        let damaged = |why: String| Failure::failed(format!("cannot understand {}: {why}; mend it or move it away", path.display()));
+        let mut state: State = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
+        if state.version != VERSION {
+            return Err(damaged(format!("its version is {}, this program writes {VERSION}", state.version)));
+        }
+        state.each_path(|path| *path = self.dir.join(&*path));
+        Ok(state)
+    }
+
+    /// Replaces the file; durable on return.
+    ///
+    /// # Errors
+    /// The host's; the old file stays.
+    pub fn save(&self, state: &State) -> io::Result<()> {
+        let mut state = state.clone();
+        state.each_path(|path| {
+            if let Ok(inside) = path.strip_prefix(&self.dir) {
+                *path = inside.to_owned();
+            }
+        });
+        let temporary = self.dir.join(".state.json.new");
+        let mut file = File::create(&temporary)?;
+        file.write_all(&serde_json::to_vec_pretty(&state)?)?;
+        file.sync_all()?;
+        fs::rename(&temporary, self.dir.join(FILE))?;
+        File::open(&self.dir)?.sync_all()
+    }
+}
+
+impl State {
+    /// What is to be remembered.
+    pub fn new(next_export: u64, pools: Vec<PoolRecord>, exports: Vec<ExportRecord>, known: Vec<PoolRecord>) -> State {
+        State { version: VERSION, next_export, pools, exports, known }
+    }
+
+    fn each_path(&mut self, mut change: impl FnMut(&mut PathBuf)) {
+        self.pools.iter_mut().chain(&mut self.known).flat_map(|pool| &mut pool.devices).for_each(&mut change);
+        self.exports.iter_mut().filter_map(|export| export.unix.as_mut()).for_each(&mut change);
+    }
+}

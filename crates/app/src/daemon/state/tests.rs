@@ -1,0 +1,50 @@
+//! The state file.
+
+use super::*;
+
+fn sample(dir: &Path) -> State {
+    State {
+        next_export: 7,
+        pools: vec![PoolRecord { name: "p".to_owned(), id: "00".to_owned(), devices: vec![dir.join("a"), PathBuf::from("/dev/x")] }],
+        exports: vec![ExportRecord {
+            id: 6,
+            pool: "p".to_owned(),
+            served: Served::Snapshot(9),
+            name: "p/v@s".to_owned(),
+            unix: Some(dir.join("v.sock")),
+            tcp: Some("127.0.0.1:1".to_owned()),
+            readonly: true,
+        }],
+        ..State::default()
+    }
+}
+
+#[test]
+fn what_is_saved_is_loaded_and_survives_a_move() {
+    let base = tempfile::tempdir().expect("tempdir");
+    let (old, new) = (base.path().join("old"), base.path().join("new"));
+    let state = StateDir::open(&old).expect("open");
+    assert_eq!(state.load(), Ok(State::default()));
+    state.save(&sample(&old)).expect("save");
+    assert_eq!(state.load(), Ok(sample(&old)));
+    drop(state);
+    fs::rename(&old, &new).expect("move");
+    assert_eq!(StateDir::open(&new).expect("open").load(), Ok(sample(&new)));
+}
+
+#[test]
+fn a_second_daemon_is_refused() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let _first = StateDir::open(dir.path()).expect("first");
+    assert!(StateDir::open(dir.path()).expect_err("second").to_string().contains("another daemon"));
+}
+
+#[test]
+fn a_damaged_or_newer_file_is_refused_not_forgotten() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let state = StateDir::open(dir.path()).expect("open");
+    for text in ["", "{}", "{\"version\":2,\"next_export\":1,\"pools\":[],\"exports\":[]}"] {
+        fs::write(dir.path().join(FILE), text).expect("write");
+        assert!(state.load().is_err(), "{text}");
+    }
+}

@@ -1,0 +1,214 @@
+//! Volumes: creating, listing, changing.
+
+use millpond_block::{CacheMode, SectorProfile};
+use millpond_engine::{Command, Compression, VolumeInfo};
+
+use super::service::Daemon;
+use crate::api::{ApiError, CreateVolume, ErrorKind, Rename, Resize, Resized, SetProperties, Volume};
+use crate::instant;
+use crate::names::{Name, VolumeName};
+use crate::size::{Size, SizeChange};
+
+/// Sizes of volumes are multiples of this many bytes.
+const GRAIN: u64 = 4096;
+
+impl Daemon {
+    /// The volumes of every pool in service, or of one.
+    ///
+    /// # Errors
+    /// When the pool named does not exist or is not in service.
+    pub async fn volumes(&self, pool: Option<&str>) -> Result<Vec<Volume>, ApiError> {
+        let shards = match pool {
+            Some(pool) => vec![(pool.to_owned(), self.shard(pool)?)],
+            None => self.shards(),
+        };
+        let mut volumes = Vec::new();
+        for (pool, shard) in shards {
+            let mut of_pool = shard.volumes().await?;
+            of_pool.sort_by(|a, b| a.name.cmp(&b.name));
+            volumes.extend(of_pool.into_iter().map(|volume| view(&pool, volume)));
+        }
+        Ok(volumes)
+    }
+
+    /// One volume.
+    ///
+    /// # Errors
+    /// When there is none of this name.
+    pub async fn volume(&self, name: &VolumeName) -> Result<Volume, ApiError> {
+        let (_, volume) = self.find_volume(name).await?;
+        Ok(view(&name.pool, volume))
+    }
+
+    /// Makes a volume. Durable on return.
+    ///
+    /// # Errors
+    /// When a word or number is not acceptable, or the engine refuses.
+    pub async fn create_volume(&self, request: CreateVolume) -> Result<Volume, ApiError> {
+        let name: VolumeName = request.name.parse()?;
+        let shard = self.shard(&name.pool)?;
+        let during = format!("cannot create '{name}'");
+        let size = whole_blocks(request.size).map_err(|e| e.during(&during))?;
+        let sector = request.sector.as_deref().map(str::parse::<SectorProfile>).transpose();
+        let sector = sector.map_err(|e| ApiError::invalid(e.to_string()))?.unwrap_or_default();
+        let properties = Properties::read(&request.properties)?;
+        let command = Command::CreateVolume {
+            name: name.volume.clone(),
+            size,
+            sector,
+            cache: properties.cache.unwrap_or_default(),
+            compression: properties.compression.unwrap_or_default(),
+        };
+        shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
+        if properties.read_only == Some(true) {
+            let (shard, volume) = self.find_volume(&name).await?;
+            shard.command(Properties { cache: None, compression: None, ..properties }.command(&volume)).await?;
+        }
+        self.tell("volume.created", name.to_string());
+        self.volume(&name).await
+    }
+
+    /// Changes properties. Durable on return.
+    ///
+    /// # Errors
+    /// When a value is not acceptable, or the engine refuses.
+    pub async fn set_properties(&self, name: &VolumeName, request: &SetProperties) -> Result<Volume, ApiError> {
+        let properties = Properties::read(request)?;
+        let (shard, volume) = self.find_volume(name).await?;
+        let set = shard.command(properties.command(&volume)).await;
+        set.map_err(|e| ApiError::from(e).during(format!("cannot change '{name}'")))?;
+        self.tell("volume.changed", name.to_string());
+        self.volume(name).await
+    }
+
+    /// Changes the size. Durable on return.
+    ///
+    /// # Errors
+    /// When it would shrink without consent, or the engine refuses.
+    pub async fn resize(&self, name: &VolumeName, request: &Resize) -> Result<Resized, ApiError> {
+        let (shard, volume) = self.find_volume(name).await?;
+        let during = format!("cannot resize '{name}'");
+        let change: SizeChange = request.size.parse().map_err(|e: crate::size::SizeError| ApiError::invalid(e.to_string()))?;
+        let size = change.apply(volume.size).ok_or_else(|| {
+            ApiError::invalid(format!("'{}' from {} is below zero or too large; give another size", request.size, Size(volume.size)))
+        });
+        let size = size.and_then(whole_blocks).map_err(|e| e.during(&during))?;
+        if size < volume.size && !request.allow_shrink {
+            let lost = Size(volume.size - size);
+            let message = format!(
+                "{} is smaller than {}, the last {lost} would be lost; give --allow-shrink to agree",
+                Size(size),
+                Size(volume.size)
+            );
+            return Err(ApiError::busy(message).during(&during));
+        }
+        let resized = Resized { old_size: volume.size, size };
+        if request.dry_run || size == volume.size {
+            return Ok(resized);
+        }
+        shard.command(Command::ResizeVolume { volume: volume.id, size }).await.map_err(|e| ApiError::from(e).during(&during))?;
+        self.tell("volume.resized", name.to_string());
+        Ok(resized)
+    }
+
+    /// Gives a volume or a snapshot another name. Durable on return.
+    ///
+    /// # Errors
+    /// When the new name is taken or lies elsewhere.
+    pub async fn rename(&self, old: &Name, request: &Rename) -> Result<(), ApiError> {
+        let new: Name = request.name.parse()?;
+        let during = format!("cannot rename '{old}' to '{new}'");
+        let shard = self.shard(old.pool())?;
+        let command = match (old, &new) {
+            (Name::Volume(from), Name::Volume(to)) if from.pool == to.pool => {
+                let (_, volume) = self.find_volume(from).await?;
+                Command::RenameVolume { volume: volume.id, name: to.volume.clone() }
+            }
+            (Name::Snapshot(from), Name::Snapshot(to)) if from.of == to.of => {
+                let (_, _, snapshot) = self.find_snapshot(from).await?;
+                Command::RenameSnapshot { snapshot: snapshot.id, name: to.snapshot.clone() }
+            }
+            (Name::Volume(_), Name::Volume(_)) => {
+                return Err(ApiError::invalid("a volume stays in its pool; name the same pool").during(during));
+            }
+            _ => return Err(ApiError::invalid("a snapshot stays with its volume; change only what follows '@'").during(during)),
+        };
+        shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
+        self.rename_exports(old, &new)?;
+        self.tell("renamed", format!("{old} {new}"));
+        Ok(())
+    }
+
+    /// Makes a clone independent of its origin.
+    ///
+    /// # Errors
+    /// Always: the engine has no such command yet.
+    pub async fn promote(&self, name: &VolumeName) -> Result<(), ApiError> {
+        self.find_volume(name).await?;
+        let message =
+            format!("cannot promote '{name}': promote is not in this version; the origin snapshot has to stay while the clone lives");
+        Err(ApiError::new(ErrorKind::NotSupported, message))
+    }
+}
+
+fn whole_blocks(size: u64) -> Result<u64, ApiError> {
+    if size > 0 && size % GRAIN == 0 {
+        return Ok(size);
+    }
+    let up = size.max(1).div_ceil(GRAIN).saturating_mul(GRAIN);
+    Err(ApiError::invalid(format!("{size} bytes is not a positive multiple of {GRAIN}; give for example {up}")))
+}
+
+/// Property values, read.
+#[derive(Clone, Copy, Debug)]
+struct Properties {
+    cache: Option<CacheMode>,
+    compression: Option<Compression>,
+    read_only: Option<bool>,
+}
+
+impl Properties {
+    fn read(words: &SetProperties) -> Result<Properties, ApiError> {
+        let cache = words.cache.as_deref().map(str::parse).transpose();
+        Ok(Properties {
+            cache: cache.map_err(|e: millpond_block::UnknownCacheMode| ApiError::invalid(e.to_string()))?,
+            compression: words.compression.as_deref().map(compression).transpose()?,
+            read_only: words.readonly,
+        })
+    }
+
+    fn command(self, volume: &VolumeInfo) -> Command {
+        Command::SetProperties { volume: volume.id, cache: self.cache, compression: self.compression, read_only: self.read_only }
+    }
+}
+
+fn compression(word: &str) -> Result<Compression, ApiError> {
+    match word {
+        "off" => Ok(Compression::Off),
+        "lz4" => Ok(Compression::Lz4),
+        "zstd" => Ok(Compression::Zstd),
+        _ => Err(ApiError::invalid(format!("'{word}' is not a compression (off, lz4, zstd)"))),
+    }
+}
+
+fn view(pool: &str, volume: VolumeInfo) -> Volume {
+    let compression = match volume.compression {
+        Compression::Off => "off",
+        Compression::Lz4 => "lz4",
+        Compression::Zstd => "zstd",
+    };
+    Volume {
+        name: format!("{pool}/{}", volume.name),
+        id: volume.id.0,
+        size: volume.size,
+        sector: volume.sector.name().to_owned(),
+        cache: volume.cache.name().to_owned(),
+        compression: compression.to_owned(),
+        readonly: volume.read_only,
+        referenced_bytes: volume.referenced_bytes,
+        unique_bytes: volume.unique_bytes,
+        snapshots: volume.snapshots,
+        origin: volume.origin.map(|origin| format!("{pool}/{origin}")),
+        created: instant::from_millis(volume.created.0),
+    }
+}

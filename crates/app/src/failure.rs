@@ -1,0 +1,69 @@
+//! How a command ends when it does not succeed: an exit code and one line.
+
+use std::fmt;
+
+use crate::names::NameError;
+use crate::size::SizeError;
+
+/// Exit codes of the program; scripts rely on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// Refused or failed.
+    Failed = 1,
+    /// Wrong usage.
+    Usage = 2,
+    /// The daemon cannot be reached.
+    Unreachable = 3,
+}
+
+/// Why a command did not succeed. Display is the one line for stderr: what, why, what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The exit code.
+    pub code: Code,
+    line: String,
+}
+
+/// What commands return.
+pub type Outcome<T = ()> = Result<T, Failure>;
+
+impl Failure {
+    /// Refused or failed.
+    pub fn failed(line: impl Into<String>) -> Failure {
+        Failure { code: Code::Failed, line: line.into() }
+    }
+
+    /// The words are wrong.
+    pub fn usage(line: impl Into<String>) -> Failure {
+        Failure { code: Code::Usage, line: line.into() }
+    }
+
+    /// Nobody answers on the control socket.
+    pub fn unreachable(line: impl Into<String>) -> Failure {
+        Failure { code: Code::Unreachable, line: line.into() }
+    }
+
+    /// A verb or option that a later version brings.
+    pub fn later(what: &str) -> Failure {
+        Failure::failed(format!("{what} is not in this version; see 'millpond --help' for what is"))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // One line whatever a source error holds.
+        f.write_str(&self.line.replace(['\n', '\r'], " "))
+    }
+}
+
+impl From<NameError> for Failure {
+    fn from(error: NameError) -> Self {
+        Failure::usage(error.to_string())
+    }
+}
+
+impl From<SizeError> for Failure {
+    fn from(error: SizeError) -> Self {
+        Failure::usage(error.to_string())
+    }
+}

@@ -1,0 +1,72 @@
+//! Times and spans as people type and read them; RFC 3339 in UTC.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+
+use crate::failure::{Failure, Outcome};
+use crate::names::describe_look_alike;
+
+#[cfg(test)]
+mod tests;
+
+/// Now, to the millisecond, as the engine keeps it.
+pub fn now() -> Timestamp {
+    from_millis(u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0))
+}
+
+/// A time of the engine: milliseconds since the Unix epoch. What no calendar reaches becomes its last day.
+pub fn from_millis(millis: u64) -> Timestamp {
+    i64::try_from(millis).ok().and_then(|millis| Timestamp::from_millisecond(millis).ok()).unwrap_or(Timestamp::MAX)
+}
+
+/// Milliseconds since the Unix epoch; a time before it becomes 0.
+pub fn to_millis(time: Timestamp) -> u64 {
+    u64::try_from(time.as_millisecond()).unwrap_or(0)
+}
+
+/// Reads a span: `90s`, `15m`, `24h`, `7d`, `2w`; a bare number is seconds.
+///
+/// # Errors
+/// Wrong usage, one line.
+pub fn parse_span(text: &str) -> Outcome<Duration> {
+    if let Some(told) = describe_look_alike(text) {
+        return Err(Failure::usage(format!("not a time span: {told}")));
+    }
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit = match unit {
+        "" | "s" => Some(1),
+        "m" | "min" => Some(60),
+        "h" => Some(3600),
+        "d" => Some(86_400),
+        "w" => Some(7 * 86_400),
+        _ => None,
+    };
+    number
+        .parse::<u64>()
+        .ok()
+        .zip(unit)
+        .and_then(|(number, unit)| number.checked_mul(unit))
+        .filter(|seconds| *seconds <= 1000 * 366 * 86_400)
+        .map(Duration::from_secs)
+        .ok_or_else(|| Failure::usage(format!("'{text}' is not a time span; give for example 90s, 15m, 24h, 7d or 2w")))
+}
+
+/// Reads a point in time: RFC 3339, a date (its first moment in UTC), or a span from now (`24h`).
+///
+/// # Errors
+/// Wrong usage, one line.
+pub fn parse_time(text: &str, now: Timestamp) -> Outcome<Timestamp> {
+    if let Ok(time) = text.parse::<Timestamp>() {
+        return Ok(time);
+    }
+    if let Ok(zoned) = text.parse::<Date>().map_err(|_| ()).and_then(|date| date.to_zoned(TimeZone::UTC).map_err(|_| ())) {
+        return Ok(zoned.timestamp());
+    }
+    let span = parse_span(text.strip_prefix('+').unwrap_or(text))
+        .map_err(|_| Failure::usage(format!("'{text}' is not a time; give for example 2027-01-31T12:00:00Z, 2027-01-31 or 24h")))?;
+    now.checked_add(span).map_err(|_| Failure::usage(format!("'{text}' is too far away; give an earlier time")))
+}

@@ -1,0 +1,9 @@
+//! What commands print: tables for people, one JSON document for programs.
+
+mod listing;
+mod table;
+mod value;
+
+pub use listing::{Format, Listing};
+pub use table::{Column, Shown, print, print_pairs, write_out};
+pub use value::Cell;

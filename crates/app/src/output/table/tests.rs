@@ -1,0 +1,54 @@
+//! Tables and JSON from one column list.
+
+use super::*;
+
+#[derive(Serialize)]
+struct Row {
+    name: &'static str,
+    size: u64,
+    hidden: u32,
+}
+
+const COLUMNS: &[Column<Row>] = &[
+    Column { name: "name", cell: |row| Cell::Text(row.name.to_owned()), shown: Shown::Always },
+    Column { name: "size", cell: |row| Cell::Bytes(row.size), shown: Shown::Always },
+    Column { name: "hidden", cell: |row| Cell::Count(u64::from(row.hidden)), shown: Shown::Asked },
+];
+
+const ROWS: [Row; 2] = [Row { name: "a", size: 1536, hidden: 7 }, Row { name: "long", size: 1 << 30, hidden: 8 }];
+
+fn how(words: &[&str], format: Format, no_header: bool, parsable: bool) -> Listing {
+    Listing { format, columns: words.iter().map(|w| (*w).to_owned()).collect(), no_header, parsable }
+}
+
+#[test]
+fn a_table_has_a_header_and_aligns_numbers_right() {
+    let text = render(&ROWS, COLUMNS, &how(&[], Format::Table, false, false)).expect("table");
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines, [vec!["NAME", "SIZE"], vec!["a", "1.50K"], vec!["long", "1G"]]);
+    assert!(text.lines().skip(1).all(|line| line.ends_with(['K', 'G'])));
+}
+
+#[test]
+fn without_header_columns_are_tabs_and_exact() {
+    let text = render(&ROWS, COLUMNS, &how(&["size", "name"], Format::Table, true, true)).expect("table");
+    assert_eq!(text, "1536\ta\n1073741824\tlong\n");
+}
+
+#[test]
+fn json_has_the_chosen_keys_alone() {
+    let keys = |words: &[&str]| -> Vec<String> {
+        let text = render(&ROWS, COLUMNS, &how(words, Format::Json, false, false)).expect("json");
+        let value: Value = serde_json::from_str(&text).expect("parses");
+        value[0].as_object().expect("object").keys().cloned().collect()
+    };
+    assert_eq!(keys(&[]), ["name", "size"]);
+    assert_eq!(keys(&["hidden"]), ["hidden"]);
+}
+
+#[test]
+fn an_unknown_column_is_wrong_usage_and_names_the_known_ones() {
+    let failure = render(&ROWS, COLUMNS, &how(&["nmae"], Format::Table, false, false)).expect_err("unknown");
+    assert_eq!(failure.code, crate::failure::Code::Usage);
+    assert!(failure.to_string().contains("name,size,hidden"));
+}

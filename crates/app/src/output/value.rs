@@ -1,0 +1,56 @@
+//! One cell of a table.
+
+use jiff::Timestamp;
+
+use crate::size::Size;
+
+/// A value, and how people like to see it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cell {
+    /// Words.
+    Text(String),
+    /// A number of things.
+    Count(u64),
+    /// Bytes: `1.50G`, or exact with `-p`.
+    Bytes(u64),
+    /// Bytes per second.
+    Rate(f64),
+    /// Operations per second.
+    Per(f64),
+    /// Nanoseconds, shown as microseconds; `None` where nothing was measured.
+    Nanos(Option<f64>),
+    /// A time: to the second, or as kept with `-p`.
+    Time(Timestamp),
+    /// Nothing there.
+    None,
+}
+
+impl Cell {
+    /// Words, or nothing.
+    pub fn text_or_none(text: Option<&str>) -> Cell {
+        text.map_or(Cell::None, |text| Cell::Text(text.to_owned()))
+    }
+
+    /// True for numbers, which align to the right.
+    pub fn is_number(&self) -> bool {
+        matches!(self, Cell::Count(_) | Cell::Bytes(_) | Cell::Rate(_) | Cell::Per(_) | Cell::Nanos(_))
+    }
+
+    /// The text; `exact` is `-p`.
+    pub fn show(&self, exact: bool) -> String {
+        match self {
+            Cell::Text(text) => text.clone(),
+            Cell::Count(n) => n.to_string(),
+            Cell::Bytes(n) if exact => n.to_string(),
+            Cell::Bytes(n) => Size(*n).to_string(),
+            Cell::Rate(rate) if exact => format!("{rate:.0}"),
+            Cell::Rate(rate) => format!("{}/s", Size(rate.max(0.0) as u64)),
+            Cell::Per(rate) => format!("{rate:.0}"),
+            Cell::Nanos(Some(nanos)) if exact => format!("{nanos:.0}"),
+            Cell::Nanos(Some(nanos)) => format!("{:.1}us", nanos / 1000.0),
+            Cell::Time(time) if exact => time.to_string(),
+            Cell::Time(time) => format!("{}", time.strftime("%Y-%m-%dT%H:%M:%SZ")),
+            Cell::Nanos(None) | Cell::None => "-".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! `export nbd`, `exports`, `unexport`.
+
+use std::net::TcpStream;
+use std::os::unix::fs::FileTypeExt;
+
+use crate::harness::{Daemon, exists};
+use crate::nbd::Nbd;
+
+#[test]
+fn an_export_serves_and_is_listed_with_its_clients() {
+    let daemon = Daemon::with_pool();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    let made = daemon.json(&["export", "nbd", "tank/v", "--unix", &daemon.text("v.sock"), "--tcp", "127.0.0.1:0"]);
+    let tcp = made["tcp"].as_str().expect("a TCP address").to_owned();
+    assert!(!tcp.ends_with(":0") && TcpStream::connect(&tcp).is_ok(), "{tcp}");
+    let mut nbd = Nbd::connect(&daemon.path("v.sock")).expect("connect");
+    nbd.write(0, &[1; 8192]).expect("write");
+    let exports = daemon.json(&["exports"]);
+    assert_eq!((exports[0]["id"].as_u64(), exports[0]["name"].as_str()), (made["id"].as_u64(), Some("tank/v")));
+    assert!(exports[0]["clients"].as_u64() >= Some(1));
+    assert_eq!((exports[0]["io"]["writes"].as_u64(), exports[0]["io"]["write_bytes"].as_u64()), (Some(1), Some(8192)));
+    assert!(exports[0]["address"].as_str().is_some_and(|address| address.contains("v.sock") && address.contains(&tcp)));
+    assert!(daemon.run(&["exports"]).ok().out.contains("tank/v"));
+    daemon.run(&["pool", "export", "tank"]).refused(1, "clients");
+    daemon.run(&["destroy", "-y", "tank/v"]).refused(1, "unexport 1");
+    daemon.run(&["unexport", "1"]).ok();
+    assert!(nbd.read(0, &mut [0; 512]).is_err(), "served after unexport");
+    assert!(!exists(&daemon.path("v.sock")));
+    assert_eq!(daemon.json(&["exports"]).as_array().map(Vec::len), Some(0));
+    daemon.run(&["unexport", "1"]).refused(1, "no export 1");
+}
+
+#[test]
+fn addresses_are_checked() {
+    let daemon = Daemon::with_pool();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    daemon.run(&["export", "nbd", "tank/v", "--tcp", "0.0.0.0:0"]).refused(1, "--insecure-listen");
+    daemon.run(&["export", "nbd", "tank/none", "--unix", &daemon.text("v.sock")]).refused(1, "no volume");
+    daemon.run(&["export", "nbd", "tank/v", "--unix", &daemon.text("no/v.sock")]).refused(1, "directory");
+    daemon.run(&["export", "nbd", "tank/v", "--unix", &daemon.text("state/state.json")]).refused(1, "state.json");
+    assert!(!daemon.path("state/state.json").symlink_metadata().expect("stays").file_type().is_socket());
+    daemon.export("tank/v", "v.sock");
+    daemon.run(&["export", "nbd", "tank/v", "--unix", &daemon.text("v.sock")]).refused(1, "unexport 1");
+    // Without an address, one beside the control socket.
+    let made = daemon.json(&["export", "nbd", "tank/v"]);
+    let path = made["unix"].as_str().expect("a socket");
+    assert!(path.starts_with(&daemon.text("run/")) && Nbd::connect(std::path::Path::new(path)).is_ok(), "{path}");
+}
+
+#[test]
+fn snapshots_and_readonly_exports_refuse_writes() {
+    let daemon = Daemon::with_pool();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    daemon.run(&["snapshot", "tank/v@a"]).ok();
+    let snapshot = daemon.export("tank/v@a", "a.sock");
+    daemon.run(&["export", "nbd", "tank/v", "--readonly", "--unix", &daemon.text("ro.sock")]).ok();
+    for socket in [snapshot, daemon.path("ro.sock")] {
+        let mut nbd = Nbd::connect(&socket).expect("connect");
+        nbd.read(0, &mut [0; 512]).expect("read");
+        assert!(nbd.write(0, &[1; 512]).is_err(), "{}", socket.display());
+    }
+    assert!(daemon.json(&["exports"]).as_array().is_some_and(|all| all.iter().all(|export| export["readonly"] == true)));
+}
+
+#[test]
+fn a_renamed_volume_stays_exported_under_its_new_name() {
+    let mut daemon = Daemon::with_pool();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    let socket = daemon.export("tank/v", "v.sock");
+    daemon.run(&["rename", "tank/v", "tank/w"]).ok();
+    assert_eq!(daemon.json(&["exports"])[0]["name"], "tank/w");
+    assert_eq!(daemon.stop("TERM"), 0);
+    daemon.restart();
+    assert_eq!(daemon.json(&["exports"])[0]["name"], "tank/w");
+    assert!(Nbd::connect(&socket).is_ok());
+}

@@ -1,0 +1,208 @@
+//! Starts daemons and runs commands against them.
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_millpond");
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Exit code; -1 after a signal.
+    pub code: i32,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+impl Ended {
+    /// The JSON document on standard output.
+    pub fn json(&self) -> Value {
+        assert_eq!(self.code, 0, "{self:?}");
+        serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+
+    /// Asserts success without anything on standard error.
+    pub fn ok(self) -> Ended {
+        assert!(self.code == 0 && self.err.is_empty(), "{self:?}");
+        self
+    }
+
+    /// Asserts a refusal: the code, one line of the agreed form, and a word in it.
+    pub fn refused(self, code: i32, word: &str) -> Ended {
+        assert_eq!(self.code, code, "{self:?}");
+        assert!(self.err.starts_with("millpond: ") && self.err.lines().count() == 1, "{self:?}");
+        assert!(self.err.contains(word), "'{word}' is not in {self:?}");
+        assert!(self.out.is_empty(), "{self:?}");
+        self
+    }
+}
+
+impl Ended {
+    /// Asserts a failure of a program that also writes messages: the code, and a last line of the agreed form with a word in it.
+    pub fn one_line(self, code: i32, word: &str) {
+        assert_eq!(self.code, code, "{self:?}");
+        let last = self.err.lines().last().unwrap_or_default();
+        assert!(last.starts_with("millpond: ") && last.contains(word), "{self:?}");
+    }
+}
+
+/// A command with nothing of the environment that could lead it elsewhere.
+pub fn command(words: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(words).env_remove("MILLPOND_SOCKET").env_remove("MILLPOND_LOG").stdin(Stdio::null());
+    command
+}
+
+/// Runs a command to its end.
+pub fn run(mut command: Command) -> Ended {
+    let output = command.output().expect("the program runs");
+    Ended {
+        code: output.status.code().unwrap_or(-1),
+        out: String::from_utf8(output.stdout).expect("UTF-8"),
+        err: String::from_utf8(output.stderr).expect("UTF-8"),
+    }
+}
+
+/// A child that is killed when the test ends.
+pub struct Running(pub Child);
+
+impl Running {
+    /// Starts a command whose standard streams nobody reads.
+    pub fn start(mut command: Command) -> Running {
+        Running(command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn().expect("the program starts"))
+    }
+
+    /// Sends a signal by name.
+    pub fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([&format!("-{name}"), &self.0.id().to_string()]).status().expect("kill runs");
+        assert!(sent.success());
+    }
+
+    /// Waits for the end and gives the exit code.
+    pub fn wait(&mut self) -> i32 {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.0.try_wait().expect("waits") {
+                return status.code().unwrap_or(-1);
+            }
+            assert!(Instant::now() < end, "it does not end");
+            sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Ended already is as good.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A daemon with its directory.
+pub struct Daemon {
+    running: Option<Running>,
+    dir: TempDir,
+}
+
+impl Daemon {
+    /// Starts one and waits until it answers.
+    pub fn start() -> Daemon {
+        let mut daemon = Daemon { running: None, dir: tempfile::tempdir().expect("a temporary directory") };
+        daemon.restart();
+        daemon
+    }
+
+    /// Starts one with the pool `tank` on a file.
+    pub fn with_pool() -> Daemon {
+        let daemon = Daemon::start();
+        let device = format!("{}:512M", daemon.text("tank.img"));
+        daemon.run(&["pool", "create", "tank", &device]).ok();
+        daemon
+    }
+
+    /// A path in its directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The same, as text.
+    pub fn text(&self, name: &str) -> String {
+        self.path(name).to_str().expect("UTF-8").to_owned()
+    }
+
+    /// Its control socket.
+    pub fn socket(&self) -> String {
+        self.text("run/control.sock")
+    }
+
+    /// Starts it (again) and waits until it answers.
+    pub fn restart(&mut self) {
+        assert!(self.running.is_none());
+        let (socket, state) = (self.socket(), self.text("state"));
+        self.running = Some(Running::start(command(&["serve", "--socket", &socket, "--state", &state])));
+        self.run(&["status", "--wait", "30"]);
+    }
+
+    /// Stops it with a signal and gives the exit code; -1 when the signal ended it.
+    pub fn stop(&mut self, signal: &str) -> i32 {
+        let mut running = self.running.take().expect("it runs");
+        running.signal(signal);
+        running.wait()
+    }
+
+    /// Runs a command against it.
+    pub fn run(&self, words: &[&str]) -> Ended {
+        let mut command = command(words);
+        command.env("MILLPOND_SOCKET", self.socket()).current_dir(self.dir.path());
+        run(command)
+    }
+
+    /// Runs a command with JSON output.
+    pub fn json(&self, words: &[&str]) -> Value {
+        let mut words = words.to_vec();
+        words.extend(["--format", "json"]);
+        self.run(&words).json()
+    }
+
+    /// Exports a volume or snapshot on a unix socket and gives the socket.
+    pub fn export(&self, name: &str, socket: &str) -> PathBuf {
+        self.run(&["export", "nbd", name, "--unix", &self.text(socket)]).ok();
+        self.path(socket)
+    }
+}
+
+/// The sorted keys of an object.
+pub fn keys(value: &Value) -> Vec<&str> {
+    let mut keys: Vec<&str> = value.as_object().expect("an object").keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    keys
+}
+
+/// The values of one key of every object in an array.
+pub fn each<'a>(list: &'a Value, key: &str) -> Vec<&'a str> {
+    list.as_array().expect("an array").iter().map(|entry| entry[key].as_str().expect("text")).collect()
+}
+
+/// Waits until something holds.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "never: {what}");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// True when a file or socket is there.
+pub fn exists(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}

@@ -1,0 +1,133 @@
+//! `pool` and its verbs.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+use crate::harness::{Daemon, each, keys};
+
+#[test]
+fn a_pool_is_made_listed_and_destroyed() {
+    let daemon = Daemon::start();
+    let (a, b) = (daemon.text("a.img"), daemon.text("b.img"));
+    daemon.run(&["pool", "create", "tank", "-n", &format!("{a}:256M")]).ok();
+    assert!(!daemon.path("a.img").exists(), "a dry run made a file");
+    daemon.run(&["pool", "create", "tank", "stripe", "-i", "2", "-I", "64k", &format!("{a}:256M"), &format!("{b}:256M")]).ok();
+    let pools = daemon.json(&["pool", "list"]);
+    assert_eq!(keys(&pools[0]), ["allocated", "devices", "free", "health", "name", "size"]);
+    assert_eq!((pools[0]["name"].as_str(), pools[0]["health"].as_str()), (Some("tank"), Some("online")));
+    let (size, allocated, free) = (pools[0]["size"].as_u64(), pools[0]["allocated"].as_u64(), pools[0]["free"].as_u64());
+    assert_eq!(size, allocated.zip(free).map(|(a, f)| a + f));
+    assert!(size.is_some_and(|size| size > 300 << 20 && size < 512 << 20), "{size:?}");
+    let devices = &pools[0]["devices"];
+    assert_eq!(keys(&devices[0]), ["allocated", "class", "errors", "free", "layout", "path", "state"]);
+    assert_eq!(each(devices, "path"), [&a, &b]);
+    assert_eq!((each(devices, "class"), each(devices, "layout")), (vec!["data"; 2], vec!["stripe"; 2]));
+
+    daemon.run(&["pool", "create", "tank", &format!("{}:256M", daemon.text("c.img"))]).refused(1, "exists");
+    assert!(!daemon.path("c.img").exists());
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    daemon.run(&["pool", "destroy", "tank"]).refused(1, "-y");
+    let told = daemon.run(&["pool", "destroy", "-n", "tank"]).ok().out;
+    assert!(told.contains("1 volumes"), "{told}");
+    assert_eq!(daemon.json(&["list"])[0]["name"], "tank/v");
+    daemon.run(&["pool", "destroy", "tank", "-y"]).ok();
+    assert_eq!(daemon.json(&["pool", "list"]).as_array().map(Vec::len), Some(0));
+    daemon.run(&["pool", "show", "tank"]).refused(1, "no pool 'tank'");
+    assert_eq!(daemon.json(&["pool", "import", "-d", &daemon.text("")]).as_array().map(Vec::len), Some(0), "labels are left");
+    daemon.run(&["pool", "create", "again", "linear", &a, &b]).ok();
+}
+
+#[test]
+fn tables_follow_their_options() {
+    let daemon = Daemon::with_pool();
+    let table = daemon.run(&["pool", "list"]).ok().out;
+    assert!(table.starts_with("NAME") && table.lines().nth(1).is_some_and(|line| line.starts_with("tank")), "{table}");
+    let cells = daemon.run(&["pool", "list", "-H", "-p", "-o", "health,name,size"]).ok().out;
+    let cells: Vec<&str> = cells.trim_end().split('\t').collect();
+    assert_eq!(cells[..2], ["online", "tank"]);
+    assert!(cells[2].parse::<u64>().is_ok_and(|size| size > 256 << 20), "{cells:?}");
+    let value = daemon.run(&["pool", "get", "-H", "-o", "value", "health", "tank"]).ok().out;
+    assert_eq!(value, "online\n");
+    assert!(daemon.run(&["pool", "get", "all", "tank"]).ok().out.contains("layout"));
+    daemon.run(&["pool", "get", "colour", "tank"]).refused(2, "no property");
+    daemon.run(&["pool", "set", "colour=red", "tank"]).refused(1, "colour");
+    assert_eq!(daemon.json(&["pool", "show", "tank"])["name"], "tank");
+    let status = daemon.run(&["pool", "status", "-v", "tank"]).ok().out;
+    assert!(status.contains("health online") && status.contains("tank.img") && status.contains("write amplification"), "{status}");
+    assert_eq!(daemon.json(&["pool", "status"])[0]["health"], "online");
+    assert!(daemon.json(&["pool", "jobs"]).is_array());
+    daemon.run(&["pool", "jobs", "--wait", "reclaim:tank"]).ok();
+}
+
+#[test]
+fn devices_that_hold_something_need_force() {
+    let daemon = Daemon::start();
+    let path = daemon.text("disk.img");
+    let file = File::create(&path).expect("create");
+    file.set_len(256 << 20).expect("size");
+    file.write_all_at(&[0x53, 0xef], 1024 + 56).expect("magic");
+    daemon.run(&["pool", "create", "tank", &path]).refused(1, "ext2/3/4");
+    daemon.run(&["pool", "create", "tank", "-f", &path]).ok();
+    daemon.run(&["pool", "export", "tank"]).ok();
+    daemon.run(&["pool", "create", "other", &path]).refused(1, "the pool 'tank'");
+    daemon.run(&["pool", "create", "other", &daemon.text("missing.img")]).refused(1, "does not exist");
+    daemon.run(&["pool", "create", "other", "mirror", &path]).refused(1, "comes later");
+    daemon.run(&["pool", "create", "other", &path, "log", &path]).refused(1, "comes later");
+    daemon.run(&["pool", "create", "other", "-o", "x=y", &path]).refused(1, "not in this version");
+    daemon.run(&["pool", "create", "-bad", &path]).code.eq(&2).then_some(()).expect("wrong usage");
+}
+
+#[test]
+fn a_pool_moves_from_one_daemon_to_another() {
+    let first = Daemon::with_pool();
+    first.run(&["create", "tank/v", "-L", "16M"]).ok();
+    let second = Daemon::start();
+    let dir = first.text("");
+    second.run(&["pool", "import", "tank", "-d", &dir]).refused(1, "in use");
+    first.run(&["pool", "export", "tank"]).ok();
+    first.run(&["list", "tank"]).refused(1, "no pool 'tank'");
+    let found = second.json(&["pool", "import", "-d", &dir]);
+    assert_eq!((found[0]["name"].as_str(), found[0]["state"].as_str()), (Some("tank"), Some("importable")));
+    second.run(&["pool", "import", "tank", "-d", &dir, "-n"]).ok();
+    assert_eq!(second.json(&["list"]).as_array().map(Vec::len), Some(0), "a dry run imported");
+    second.run(&["pool", "import", "tank", "-d", &dir]).ok();
+    assert_eq!(each(&second.json(&["list"]), "name"), ["tank/v"]);
+    second.run(&["pool", "import", "tank", "-d", &dir]).refused(1, "already");
+    second.run(&["pool", "import", "nothing", "-d", &dir]).refused(1, "no pool 'nothing'");
+    second.run(&["pool", "import", "tank", "--rewind"]).refused(1, "not in this version");
+    second.run(&["pool", "export", "tank"]).ok();
+    first.run(&["pool", "import", "tank"]).ok();
+    assert_eq!(each(&first.json(&["list"]), "name"), ["tank/v"]);
+}
+
+#[test]
+fn a_missing_device_is_named() {
+    let daemon = Daemon::start();
+    let (a, b) = (daemon.text("a.img"), daemon.text("b.img"));
+    daemon.run(&["pool", "create", "tank", "linear", &format!("{a}:256M"), &format!("{b}:256M")]).ok();
+    daemon.run(&["pool", "export", "tank"]).ok();
+    fs::rename(&b, daemon.path("hidden")).expect("hide");
+    fs::create_dir(daemon.path("away")).expect("mkdir");
+    fs::rename(daemon.path("hidden"), daemon.path("away/b.img")).expect("hide");
+    daemon.run(&["pool", "import", "tank"]).refused(1, "b.img");
+    daemon.run(&["pool", "import", "tank", "-d", &daemon.text(""), "-d", &daemon.text("away")]).ok();
+    assert_eq!(daemon.json(&["pool", "list"])[0]["devices"][1]["path"], daemon.text("away/b.img"));
+}
+
+#[test]
+fn iostat_and_checkpoints_count() {
+    let daemon = Daemon::with_pool();
+    let rows = daemon.json(&["pool", "iostat", "tank", "-v", "-l"]);
+    assert_eq!(each(&rows, "level"), ["pool", "class", "device"]);
+    for key in ["allocated", "free", "read_operations", "write_operations", "read_bandwidth", "write_bandwidth", "read_latency_nanos"] {
+        assert!(!rows[0][key].is_string() && rows[0].get(key).is_some(), "{key} in {rows}");
+    }
+    let samples = daemon.json(&["pool", "iostat", "tank", "0.1", "3"]);
+    assert_eq!(samples.as_array().map(Vec::len), Some(3));
+    let table = daemon.run(&["pool", "iostat", "tank", "-l", "0.1", "2"]).ok().out;
+    assert!(table.lines().count() == 3 && table.contains("READ_LATENCY"), "{table}");
+    daemon.run(&["pool", "iostat", "tank", "0"]).refused(2, "interval");
+    let points = daemon.json(&["pool", "checkpoints", "tank"]);
+    assert!(points.as_array().is_some_and(|points| !points.is_empty()), "{points}");
+    assert_eq!(points[0]["lost_millis"], 0);
+}

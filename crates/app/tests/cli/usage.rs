@@ -1,0 +1,70 @@
+//! Exit codes, help, look-alike letters, verbs of later versions.
+
+use crate::harness::{Daemon, command, run};
+
+#[test]
+fn wrong_words_end_with_2_and_help_with_0() {
+    for words in [&["lits"][..], &["list", "--nope"], &["create", "tank/v"], &[], &["pool", "create", "x"], &["unexport", "first"]] {
+        let ended = run(command(words));
+        assert_eq!(ended.code, 2, "{words:?} {ended:?}");
+        assert!(!ended.err.is_empty() && ended.out.is_empty(), "{ended:?}");
+    }
+    for words in [&["--help"][..], &["create", "--help"], &["pool", "--help"], &["pool", "iostat", "--help"], &["export", "nbd", "--help"]] {
+        let ended = run(command(words));
+        assert!(ended.code == 0 && ended.out.contains("Example:"), "{words:?} {ended:?}");
+    }
+    assert!(run(command(&["--version"])).out.starts_with("millpond "));
+}
+
+#[test]
+fn without_a_daemon_everything_ends_with_3() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let socket = dir.path().join("none.sock").to_str().expect("UTF-8").to_owned();
+    for words in [&["list"][..], &["status"], &["status", "--wait", "1"], &["pool", "list"], &["destroy", "-y", "p/v"], &["exports"]] {
+        let mut words = words.to_vec();
+        words.extend(["--socket", &socket]);
+        run(command(&words)).refused(3, &socket);
+    }
+}
+
+#[test]
+fn malformed_names_and_sizes_end_with_2_in_one_line() {
+    let daemon = Daemon::start();
+    daemon.run(&["create", "tank", "-L", "1G"]).refused(2, "POOL/VOL");
+    daemon.run(&["create", "tank/a b", "-L", "1G"]).refused(2, "U+0020");
+    daemon.run(&["create", "tank/v", "-L", "1X"]).refused(2, "not a size");
+    daemon.run(&["snapshot", "tank/v"]).refused(2, "POOL/VOL@SNAP");
+    daemon.run(&["show", "tank/v@"]).refused(2, "empty");
+    daemon.run(&["list", "-o", "nmae"]).refused(2, "referenced_bytes");
+}
+
+#[test]
+fn look_alikes_are_named() {
+    let daemon = Daemon::start();
+    daemon.run(&["create", "tank/dis\u{441}", "-L", "1G"]).refused(2, "CYRILLIC SMALL LETTER ES");
+    daemon.run(&["create", "tank/vm\u{2013}1", "-L", "1G"]).refused(2, "EN DASH");
+    daemon.run(&["create", "tank/v", "-L", "1\u{41a}"]).refused(2, "CYRILLIC CAPITAL LETTER KA");
+    let ended = daemon.run(&["create", "tank/v", "\u{2013}L", "1G"]);
+    assert!(ended.code == 2 && ended.err.contains("EN DASH"), "{ended:?}");
+    let ended = daemon.run(&["list", "snap\u{2014}x"]);
+    assert!(ended.code == 2 && ended.err.contains("EM DASH"), "{ended:?}");
+}
+
+#[test]
+fn later_verbs_say_so_in_one_line() {
+    for words in [
+        &["lab", "run", "A", "--scale", "0.1"][..],
+        &["import-image", "a.qcow2", "tank/v", "-f", "qcow2"],
+        &["export-image", "tank/v", "a.raw"],
+        &["convert-sectors", "tank/v", "4kn", "-n"],
+        &["export", "vhost-user", "tank/v", "--unix", "/s"],
+        &["export", "fuse", "tank", "/mnt"],
+        &["pool", "add", "tank", "mirror", "/a", "/b"],
+        &["pool", "scrub", "--stop"],
+        &["pool", "device-limit", "tank", "/a", "--bps", "50M"],
+    ] {
+        run(command(words)).refused(1, "not in this version");
+    }
+    let help = run(command(&["--help"])).out;
+    assert!(!help.contains("convert-sectors") && !help.contains("lab "), "{help}");
+}

@@ -1,0 +1,101 @@
+//! Volumes: creating, listing, properties, size, names.
+
+use crate::harness::{Daemon, each, keys};
+
+#[test]
+fn a_volume_is_made_and_listed_with_the_agreed_keys() {
+    let daemon = Daemon::with_pool();
+    daemon.run(&["create", "tank/v", "-L", "64M", "--cache", "none", "--sector", "4kn", "-o", "compression=lz4"]).ok();
+    let volumes = daemon.json(&["list"]);
+    let agreed = ["cache", "name", "origin", "referenced_bytes", "sector", "size", "snapshots", "unique_bytes"];
+    assert_eq!(keys(&volumes[0]), agreed);
+    assert_eq!(volumes[0]["name"], "tank/v");
+    assert_eq!(volumes[0]["size"], 64 << 20);
+    assert_eq!((volumes[0]["cache"].as_str(), volumes[0]["sector"].as_str()), (Some("none"), Some("4kn")));
+    assert!(volumes[0]["origin"].is_null() && volumes[0]["snapshots"] == 0);
+    assert_eq!(daemon.run(&["get", "-H", "-o", "value", "compression", "tank/v"]).ok().out, "lz4\n");
+    assert_eq!(keys(&daemon.json(&["list", "-t", "volume", "tank/v"])[0]), agreed);
+
+    daemon.run(&["create", "tank/w", "-L", "16M"]).ok();
+    let defaults = daemon.json(&["list", "tank/w"]);
+    assert_eq!((defaults[0]["cache"].as_str(), defaults[0]["sector"].as_str()), (Some("writeback"), Some("512e")));
+    assert_eq!(each(&daemon.json(&["list", "tank"]), "name"), ["tank/v", "tank/w"]);
+
+    daemon.run(&["create", "tank/v", "-L", "64M"]).refused(1, "exists");
+    daemon.run(&["create", "none/v", "-L", "64M"]).refused(1, "no pool 'none'");
+    daemon.run(&["create", "tank/x", "-L", "1000"]).refused(1, "4096");
+    daemon.run(&["create", "tank/x", "-L", "1M", "--cache", "fast"]).refused(1, "not a cache mode");
+    daemon.run(&["create", "tank/x", "-L", "1M", "--sector", "520"]).refused(1, "not a sector profile");
+    daemon.run(&["create", "tank/x", "-L", "1M", "-o", "iops=5"]).refused(1, "not in this version");
+    daemon.run(&["list", "tank/x"]).refused(1, "no volume 'tank/x'");
+}
+
+#[test]
+fn properties_change_and_are_kept() {
+    let mut daemon = Daemon::with_pool();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    daemon.run(&["set", "cache=directsync", "tank/v"]).ok();
+    daemon.run(&["set", "compression=zstd", "readonly=on", "tank/v"]).ok();
+    let check = |daemon: &Daemon| {
+        let properties = daemon.json(&["get", "all", "tank/v"]);
+        let value = |name: &str| properties.as_array().and_then(|all| all.iter().find(|p| p["property"] == name)).map(|p| p["value"].clone());
+        assert_eq!(value("cache"), Some("directsync".into()));
+        assert_eq!(value("compression"), Some("zstd".into()));
+        assert_eq!(value("readonly"), Some(true.into()));
+    };
+    check(&daemon);
+    assert_eq!(daemon.stop("TERM"), 0);
+    daemon.restart();
+    check(&daemon);
+    daemon.run(&["set", "cache=warm", "tank/v"]).refused(1, "not a cache mode");
+    daemon.run(&["set", "bps=1M", "tank/v"]).refused(1, "not in this version");
+    daemon.run(&["set", "sector=4kn", "tank/v"]).refused(1, "sector");
+    daemon.run(&["set", "colour=red", "tank/v"]).refused(2, "no property");
+    daemon.run(&["get", "iops", "tank/v"]).refused(1, "not in this version");
+}
+
+#[test]
+fn a_volume_grows_and_shrinks_only_with_consent() {
+    let daemon = Daemon::with_pool();
+    daemon.run(&["create", "tank/v", "-L", "64M"]).ok();
+    let size = || daemon.json(&["list", "tank/v"])[0]["size"].as_u64();
+    daemon.run(&["resize", "tank/v", "+64M"]).ok();
+    assert_eq!(size(), Some(128 << 20));
+    daemon.run(&["resize", "tank/v", "32M"]).refused(1, "--allow-shrink");
+    assert_eq!(size(), Some(128 << 20));
+    let told = daemon.run(&["resize", "tank/v", "-96M", "--allow-shrink", "-n"]).ok().out;
+    assert!(told.contains("96M") && size() == Some(128 << 20), "{told}");
+    daemon.run(&["resize", "tank/v", "-96M", "--allow-shrink"]).ok();
+    assert_eq!(size(), Some(32 << 20));
+    daemon.run(&["resize", "tank/v", "-1G", "--allow-shrink"]).refused(1, "below zero");
+    daemon.run(&["resize", "tank/v", "1000"]).refused(1, "4096");
+}
+
+#[test]
+fn names_change_within_their_pool() {
+    let daemon = Daemon::with_pool();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    daemon.run(&["snapshot", "tank/v@a"]).ok();
+    daemon.run(&["rename", "tank/v", "tank/w"]).ok();
+    daemon.run(&["rename", "tank/w@a", "@b"]).ok();
+    assert_eq!(each(&daemon.json(&["list", "-t", "all"]), "name"), ["tank/w", "tank/w@b"]);
+    daemon.run(&["rename", "tank/w", "other/w"]).refused(1, "same pool");
+    daemon.run(&["rename", "tank/w@b", "tank/w"]).refused(1, "stays with its volume");
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    daemon.run(&["rename", "tank/w", "tank/v"]).refused(1, "exists");
+}
+
+#[test]
+fn show_tells_how_to_use_a_volume() {
+    let daemon = Daemon::with_pool();
+    daemon.run(&["create", "tank/v", "-L", "16M", "--sector", "4kn"]).ok();
+    assert!(daemon.run(&["show", "tank/v"]).ok().out.contains("millpond export nbd tank/v"));
+    let socket = daemon.export("tank/v", "v.sock");
+    let text = daemon.run(&["show", "tank/v"]).ok().out;
+    for word in ["QEMU", "libvirt", "Proxmox", "logical_block_size=4096", socket.to_str().expect("UTF-8")] {
+        assert!(text.contains(word), "{word} in {text}");
+    }
+    let shown = daemon.json(&["show", "tank/v"]);
+    assert!(shown["lines"]["libvirt"].as_str().is_some_and(|line| line.contains("logical_block_size='4096'")));
+    assert_eq!(shown["exports"][0]["name"], "tank/v");
+}

@@ -1,0 +1,345 @@
+//! Opens and creates what a pool lies on: block devices and plain files.
+//!
+//! Two openers never share a device for writing: a file carries an exclusive `flock`, a block device is opened with `O_EXCL` as well,
+//! which also keeps it from being mounted. Locks belong to the open file, so they end with the [`HostDevice`] or the process.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use millpond_block::{Buf, PAGE};
+use rustix::fs::{self, AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Statx, StatxFlags};
+use rustix::io::Errno;
+
+use crate::DeviceGeometry;
+
+/// Sizes are rounded down to this many bytes, the grain of every [`crate::Io`].
+const GRAIN: u64 = PAGE as u64;
+/// `GRAIN` in the type of sector sizes.
+const GRAIN_32: u32 = PAGE as u32;
+
+/// How to open a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Make the file when it is missing and grow it to this many bytes when it is smaller (sparse; never shrinks). An error on a block
+    /// device that is smaller.
+    pub create_size: Option<u64>,
+    /// Bypass the kernel's page cache where the host can; [`HostDevice::direct`] tells whether it does.
+    pub direct: bool,
+    /// Open without the right to write; several may do so at a time, but not together with a writer.
+    pub read_only: bool,
+}
+
+/// What kind of thing a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostDeviceKind {
+    /// A plain file.
+    File,
+    /// A block device.
+    Block,
+}
+
+/// An open, locked device.
+#[derive(Debug)]
+pub struct HostDevice {
+    file: OwnedFd,
+    path: PathBuf,
+    kind: HostDeviceKind,
+    geometry: DeviceGeometry,
+    direct: bool,
+    read_only: bool,
+}
+
+/// What was being done when opening failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenStep {
+    /// Looking at the path.
+    Inspect,
+    /// Opening it.
+    Open,
+    /// Making the file or its entry in the directory durable.
+    Create,
+    /// Making the file bigger.
+    Grow,
+    /// Asking for size and sectors.
+    Measure,
+}
+
+impl fmt::Display for OpenStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            OpenStep::Inspect => "inspect",
+            OpenStep::Open => "open",
+            OpenStep::Create => "create",
+            OpenStep::Grow => "grow",
+            OpenStep::Measure => "measure",
+        })
+    }
+}
+
+/// Why a device could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// There is nothing at the path.
+    #[error("{path} does not exist; give FILE:SIZE to create it")]
+    Missing {
+        /// Where.
+        path: PathBuf,
+    },
+    /// It is neither a file nor a block device.
+    #[error("{path} is a {found}; a pool needs a block device or a plain file")]
+    WrongKind {
+        /// Where.
+        path: PathBuf,
+        /// What it is.
+        found: &'static str,
+    },
+    /// Another daemon, mount or program holds it.
+    #[error("{path} is in use by another program; export the pool there or unmount it first")]
+    InUse {
+        /// Where.
+        path: PathBuf,
+    },
+    /// It holds less than one grain, or less than was asked for and cannot grow.
+    #[error("{path} has {size} bytes, {needed} are needed")]
+    TooSmall {
+        /// Where.
+        path: PathBuf,
+        /// Bytes there.
+        size: u64,
+        /// Bytes needed.
+        needed: u64,
+    },
+    /// Its sectors are larger than 4096 bytes.
+    #[error("{path} has sectors of {logical} bytes; 512 and 4096 are supported")]
+    Sector {
+        /// Where.
+        path: PathBuf,
+        /// Logical sector in bytes.
+        logical: u32,
+    },
+    /// The host refused.
+    #[error("cannot {step} {path}: {errno}")]
+    Host {
+        /// Where.
+        path: PathBuf,
+        /// During what.
+        step: OpenStep,
+        /// Why.
+        errno: Errno,
+    },
+}
+
+impl HostDevice {
+    /// Opens and locks `path`, creating or growing a file when the options say so. A file that was made is durable on return, its
+    /// directory entry included.
+    ///
+    /// # Errors
+    /// [`OpenError`]; a file made by this call is removed again.
+    pub fn open(path: &Path, options: OpenOptions) -> Result<HostDevice, OpenError> {
+        let fail = |step| move |errno| OpenError::Host { path: path.to_owned(), step, errno };
+        let (kind, create) = match fs::stat(path) {
+            Ok(stat) => (kind_of(path, FileType::from_raw_mode(stat.st_mode))?, false),
+            Err(Errno::NOENT) if options.create_size.is_some() && !options.read_only => (HostDeviceKind::File, true),
+            Err(Errno::NOENT) => return Err(OpenError::Missing { path: path.to_owned() }),
+            Err(errno) => return Err(fail(OpenStep::Inspect)(errno)),
+        };
+        let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY;
+        flags |= if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+        if create {
+            flags |= OFlags::CREATE | OFlags::EXCL;
+        } else if kind == HostDeviceKind::Block && !options.read_only {
+            flags |= OFlags::EXCL;
+        }
+        let mode = Mode::RUSR | Mode::WUSR;
+        // Some file systems refuse O_DIRECT when opening, others only when it is used: `settle` sorts those out.
+        let opened = match fs::open(path, if options.direct { flags | OFlags::DIRECT } else { flags }, mode) {
+            Err(Errno::INVAL | Errno::OPNOTSUPP) if options.direct => fs::open(path, flags, mode).map(|file| (file, false)),
+            other => other.map(|file| (file, options.direct)),
+        };
+        let (file, direct) = opened.map_err(|errno| match errno {
+            Errno::BUSY => OpenError::InUse { path: path.to_owned() },
+            errno => fail(OpenStep::Open)(errno),
+        })?;
+        let geometry = DeviceGeometry { size: 0, logical_sector: 512, physical_sector: GRAIN_32 };
+        let mut device = HostDevice { file, path: path.to_owned(), kind, geometry, direct, read_only: options.read_only };
+        let settled = device.settle(options, create);
+        if create && settled.as_ref().is_err_and(|error| !matches!(error, OpenError::InUse { .. })) {
+            // The error that matters is the one being returned; the empty file is only litter. One that is in use is not ours any more.
+            let _ = fs::unlink(path);
+        }
+        settled.map(|()| device)
+    }
+
+    /// Locks, sizes, measures; the steps after opening.
+    fn settle(&mut self, options: OpenOptions, created: bool) -> Result<(), OpenError> {
+        let lock = if self.read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
+        fs::flock(&self.file, lock).map_err(|errno| match errno {
+            Errno::WOULDBLOCK => OpenError::InUse { path: self.path.clone() },
+            errno => self.fail(OpenStep::Open, errno),
+        })?;
+        let opened = fs::fstat(&self.file).map_err(|errno| self.fail(OpenStep::Inspect, errno))?;
+        if kind_of(&self.path, FileType::from_raw_mode(opened.st_mode))? != self.kind {
+            return Err(self.fail(OpenStep::Open, Errno::STALE));
+        }
+        if let Some(size) = options.create_size {
+            self.grow(size)?;
+        }
+        if created {
+            self.make_entry_durable()?;
+        }
+        self.measure()
+    }
+
+    fn fail(&self, step: OpenStep, errno: Errno) -> OpenError {
+        OpenError::Host { path: self.path.clone(), step, errno }
+    }
+
+    /// Makes a file at least `size` bytes long (sparse) and durable at that; a device that is large enough already is left alone.
+    ///
+    /// # Errors
+    /// [`OpenError::TooSmall`] for block devices, [`OpenError::Host`].
+    pub fn grow(&mut self, size: u64) -> Result<(), OpenError> {
+        let now = self.host_size()?;
+        if now >= size {
+            return Ok(());
+        }
+        if self.kind == HostDeviceKind::Block || self.read_only {
+            return Err(OpenError::TooSmall { path: self.path.clone(), size: now, needed: size });
+        }
+        fs::ftruncate(&self.file, size).and_then(|()| fs::fsync(&self.file)).map_err(|errno| self.fail(OpenStep::Grow, errno))?;
+        self.measure()
+    }
+
+    fn make_entry_durable(&self) -> Result<(), OpenError> {
+        let parent = match self.path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        fs::open(parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .and_then(fs::fsync)
+            .map_err(|errno| self.fail(OpenStep::Create, errno))
+    }
+
+    fn host_size(&self) -> Result<u64, OpenError> {
+        // The end of a block device is its size (what BLKGETSIZE64 tells), so that one call serves both kinds.
+        fs::seek(&self.file, SeekFrom::End(0)).map_err(|errno| self.fail(OpenStep::Measure, errno))
+    }
+
+    fn measure(&mut self) -> Result<(), OpenError> {
+        let path = self.path.clone();
+        let measure = |errno| OpenError::Host { path: path.clone(), step: OpenStep::Measure, errno };
+        let size = self.host_size()? / GRAIN * GRAIN;
+        if size == 0 {
+            return Err(OpenError::TooSmall { path: self.path.clone(), size, needed: GRAIN });
+        }
+        let (logical_sector, physical_sector) = match self.kind {
+            HostDeviceKind::Block => {
+                (fs::ioctl_blksszget(&self.file).map_err(measure)?, fs::ioctl_blkpbszget(&self.file).map_err(measure)?)
+            }
+            HostDeviceKind::File => (direct_grain(&self.file).unwrap_or(512), GRAIN_32),
+        };
+        if !matches!(logical_sector, 512 | 4096) {
+            if self.kind == HostDeviceKind::Block {
+                return Err(OpenError::Sector { path: self.path.clone(), logical: logical_sector });
+            }
+            self.leave_direct().map_err(measure)?;
+        }
+        let logical_sector = if logical_sector == GRAIN_32 { GRAIN_32 } else { 512 };
+        self.geometry = DeviceGeometry { size, logical_sector, physical_sector: physical_sector.max(logical_sector) };
+        if self.direct {
+            self.try_direct().map_err(measure)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the first page directly; a host that cannot do that is used through its page cache.
+    fn try_direct(&mut self) -> Result<(), Errno> {
+        let mut page = Buf::zeroed(PAGE);
+        match rustix::io::pread(&self.file, page.bytes_mut(), 0) {
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => self.leave_direct(),
+            Ok(_) => Ok(()),
+            // A medium that cannot be read is for the engine to find and name; opening is no reason to fail.
+            Err(Errno::IO) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn leave_direct(&mut self) -> Result<(), Errno> {
+        if self.direct {
+            let flags = fs::fcntl_getfl(&self.file)?;
+            fs::fcntl_setfl(&self.file, flags.difference(OFlags::DIRECT))?;
+            self.direct = false;
+        }
+        Ok(())
+    }
+
+    /// Size and sectors; the size is rounded down to 4096.
+    pub fn geometry(&self) -> DeviceGeometry {
+        self.geometry
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// File or block device.
+    pub fn kind(&self) -> HostDeviceKind {
+        self.kind
+    }
+
+    /// True when the kernel's page cache is bypassed.
+    pub fn direct(&self) -> bool {
+        self.direct
+    }
+
+    /// True when opened without the right to write.
+    pub fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Bytes that can be read right now: of a file that somebody cut short, fewer than the geometry says.
+    pub(crate) fn readable_end(&self) -> Result<u64, Errno> {
+        match self.kind {
+            HostDeviceKind::File => fs::fstat(&self.file).map(|stat| u64::try_from(stat.st_size).unwrap_or(0)),
+            HostDeviceKind::Block => Ok(self.geometry.size),
+        }
+    }
+}
+
+impl Drop for HostDevice {
+    fn drop(&mut self) {
+        // Closing does it too, but later if somebody else (a forked process, the kernel) still has the open file.
+        let _ = fs::flock(&self.file, FlockOperation::NonBlockingUnlock);
+    }
+}
+
+impl AsFd for HostDevice {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+fn kind_of(path: &Path, kind: FileType) -> Result<HostDeviceKind, OpenError> {
+    let found = match kind {
+        FileType::RegularFile => return Ok(HostDeviceKind::File),
+        FileType::BlockDevice => return Ok(HostDeviceKind::Block),
+        FileType::Directory => "directory",
+        FileType::CharacterDevice => "character device",
+        FileType::Fifo => "pipe",
+        FileType::Socket => "socket",
+        _ => "special file",
+    };
+    Err(OpenError::WrongKind { path: path.to_owned(), found })
+}
+
+/// The offset alignment that direct I/O on a file needs, where the host tells.
+fn direct_grain(file: &OwnedFd) -> Option<u32> {
+    let stat: Statx = fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    let told = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    (told && stat.stx_dio_offset_align != 0).then_some(stat.stx_dio_offset_align.max(512))
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,123 @@
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+
+use super::*;
+
+const CREATE: OpenOptions = OpenOptions { create_size: Some(1 << 20), direct: true, read_only: false };
+
+fn dirs() -> Vec<tempfile::TempDir> {
+    let shm = Path::new("/dev/shm");
+    let mut dirs = vec![tempfile::tempdir().expect("a temporary directory")];
+    if shm.is_dir() {
+        dirs.push(tempfile::tempdir_in(shm).expect("a directory in shared memory"));
+    }
+    dirs
+}
+
+#[test]
+fn files_are_created_sparse_locked_and_grown() {
+    for dir in dirs() {
+        let path = dir.path().join("a");
+        assert_eq!(HostDevice::open(&path, OpenOptions::default()).err(), Some(OpenError::Missing { path: path.clone() }));
+        let mut device = HostDevice::open(&path, CREATE).expect("create");
+        let DeviceGeometry { size, logical_sector, physical_sector } = device.geometry();
+        assert_eq!(size, 1 << 20);
+        assert!(matches!(logical_sector, 512 | 4096) && physical_sector == 4096);
+        let meta = std::fs::metadata(&path).expect("metadata");
+        assert!(meta.blocks() * 512 < 1 << 20, "not sparse");
+        assert_eq!(meta.mode() & 0o777, 0o600);
+        for read_only in [false, true] {
+            let again = HostDevice::open(&path, OpenOptions { read_only, ..CREATE });
+            assert_eq!(again.err(), Some(OpenError::InUse { path: path.clone() }));
+        }
+        device.grow((1 << 21) + 100).expect("grow");
+        assert_eq!(device.geometry().size, 1 << 21);
+        device.grow(4096).expect("nothing to do");
+        assert_eq!(device.geometry().size, 1 << 21);
+        drop(device);
+        let again = HostDevice::open(&path, CREATE).expect("reopen");
+        assert_eq!(again.geometry().size, 1 << 21, "never shrinks");
+        assert_eq!(again.kind(), HostDeviceKind::File);
+        drop(again);
+        let reader = OpenOptions { create_size: None, direct: false, read_only: true };
+        let (first, second) = (HostDevice::open(&path, reader), HostDevice::open(&path, reader));
+        assert!(first.is_ok() && second.is_ok(), "readers share");
+        assert_eq!(HostDevice::open(&path, CREATE).err(), Some(OpenError::InUse { path: path.clone() }));
+    }
+}
+
+#[test]
+fn other_kinds_and_empty_files_are_refused() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let refused = |path: &Path, found| {
+        let error = HostDevice::open(path, CREATE).err();
+        assert_eq!(error, Some(OpenError::WrongKind { path: path.to_owned(), found }));
+    };
+    refused(dir.path(), "directory");
+    refused(Path::new("/dev/null"), "character device");
+    let socket = dir.path().join("s");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("bind");
+    refused(&socket, "socket");
+    let empty = dir.path().join("empty");
+    std::fs::write(&empty, []).expect("write");
+    let error = HostDevice::open(&empty, OpenOptions::default()).err();
+    assert_eq!(error, Some(OpenError::TooSmall { path: empty.clone(), size: 0, needed: 4096 }));
+    assert!(empty.exists(), "a file that was there stays");
+    let small = dir.path().join("small");
+    let error = HostDevice::open(&small, OpenOptions { create_size: Some(100), ..CREATE }).err();
+    assert_eq!(error, Some(OpenError::TooSmall { path: small.clone(), size: 0, needed: 4096 }));
+    assert!(!small.exists(), "what could not be used was not left behind");
+    let far = dir.path().join("no/such/dir");
+    let error = HostDevice::open(&far, CREATE).expect_err("no directory");
+    assert_eq!(error, OpenError::Host { path: far, step: OpenStep::Open, errno: Errno::NOENT });
+    assert!(error.to_string().starts_with("cannot open "));
+}
+
+/// A loop device over a file, detached when dropped; `None` (with a note) where the machine has none to give.
+pub(crate) struct Loop {
+    pub(crate) device: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Loop {
+    pub(crate) fn new(size: u64, sector: u32) -> Option<Loop> {
+        let dir = tempfile::tempdir().ok()?;
+        let backing = dir.path().join("backing");
+        std::fs::File::create(&backing).and_then(|file| file.set_len(size)).ok()?;
+        let output = Command::new("losetup").args(["--find", "--show", "--sector-size", &sector.to_string()]).arg(&backing).output();
+        match output {
+            Ok(output) if output.status.success() => {
+                let device = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+                Some(Loop { device, _dir: dir })
+            }
+            other => {
+                eprintln!("SKIPPED: no loop device here: {other:?}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.device).status();
+    }
+}
+
+#[test]
+fn block_devices_tell_size_and_sectors_and_are_exclusive() {
+    for sector in [512, 4096] {
+        let Some(disk) = Loop::new(8 << 20, sector) else { return };
+        let options = OpenOptions { create_size: Some(8 << 20), direct: true, read_only: false };
+        let device = HostDevice::open(&disk.device, options).expect("open");
+        assert_eq!(device.kind(), HostDeviceKind::Block);
+        assert_eq!((device.geometry().size, device.geometry().logical_sector), (8 << 20, sector));
+        assert!(device.geometry().physical_sector >= sector);
+        let again = HostDevice::open(&disk.device, OpenOptions::default());
+        assert_eq!(again.err(), Some(OpenError::InUse { path: disk.device.clone() }));
+        drop(device);
+        let larger = OpenOptions { create_size: Some(9 << 20), ..options };
+        let error = HostDevice::open(&disk.device, larger).err();
+        assert_eq!(error, Some(OpenError::TooSmall { path: disk.device.clone(), size: 8 << 20, needed: 9 << 20 }));
+    }
+}

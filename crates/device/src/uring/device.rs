@@ -1,0 +1,341 @@
+//! Device operations: `Io` values become kernel requests, are continued when cut short, and come back as `IoDone`s.
+
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use io_uring::squeue::Entry;
+use io_uring::types::{Fd, Fixed, FsyncFlags};
+use io_uring::{IoUring, opcode};
+use millpond_block::{PAGE, Piece};
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use super::event::Event;
+use super::ring::Ring;
+use super::slots::{IoOp, IoOpKind, Op};
+use crate::{DeviceError, DeviceIndex, HostDevice, Io, IoDone, IoKind};
+
+/// Devices a ring serves at most: twice what a pool may have, so that every one can be replaced at once.
+pub(super) const MAX_DEVICES: u32 = 256;
+/// Vectors that one request may carry (the kernel's UIO_MAXIOV).
+const MAX_VECTORS: usize = 1024;
+/// Bytes that one request may move; the kernel's own bound is just below 2 GiB.
+const MAX_TRANSFER: usize = 1 << 30;
+/// Attempts without progress before an operation fails: interruptions and shortages pass, a device that makes none does not.
+const MAX_STUCK: u32 = 1000;
+/// Lists of vectors kept for reuse.
+const KEPT_VECTORS: usize = 256;
+
+/// The devices that a ring knows.
+pub(super) struct Devices {
+    table: Vec<Option<Device>>,
+    /// The kernel holds descriptors by number, which saves a look-up per request.
+    fixed: bool,
+    spare: Vec<Vec<libc::iovec>>,
+}
+
+struct Device {
+    host: HostDevice,
+    descriptor: Descriptor,
+    /// Set when a flush has failed: what was written before may be lost, so nothing more may be acknowledged until re-import.
+    poisoned: Option<DeviceError>,
+    in_flight: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Descriptor {
+    Fixed(u32),
+    Plain(RawFd),
+}
+
+/// Applies the builder to either kind of descriptor.
+macro_rules! with_descriptor {
+    ($descriptor:expr, $fd:ident => $entry:expr) => {
+        match $descriptor {
+            Descriptor::Fixed(index) => {
+                let $fd = Fixed(index);
+                $entry
+            }
+            Descriptor::Plain(raw) => {
+                let $fd = Fd(raw);
+                $entry
+            }
+        }
+    };
+}
+
+impl Ring {
+    /// Takes a device over; operations name it by the position returned, which counts up from 0.
+    ///
+    /// # Errors
+    /// The device again when the ring has all it can have.
+    pub fn add_device(&mut self, host: HostDevice) -> Result<DeviceIndex, HostDevice> {
+        let index = match u16::try_from(self.devices.table.len()) {
+            Ok(index) if u32::from(index) < MAX_DEVICES => index,
+            _ => return Err(host),
+        };
+        let raw = host.as_fd().as_raw_fd();
+        let slot = u32::from(index);
+        let fixed = self.devices.fixed && self.submitter().register_files_update(slot, &[raw]).is_ok_and(|done| done == 1);
+        let descriptor = if fixed { Descriptor::Fixed(slot) } else { Descriptor::Plain(raw) };
+        self.devices.table.push(Some(Device { host, descriptor, poisoned: None, in_flight: 0 }));
+        Ok(DeviceIndex(index))
+    }
+
+    /// The device at a position.
+    pub fn device(&self, index: DeviceIndex) -> Option<&HostDevice> {
+        Some(&self.devices.get(index)?.host)
+    }
+
+    /// Gives a device back when none of its operations is under way; its position stays empty.
+    pub fn remove_device(&mut self, index: DeviceIndex) -> Option<HostDevice> {
+        let place = self.devices.table.get_mut(usize::from(index.0))?;
+        if place.as_ref().is_none_or(|device| device.in_flight != 0) {
+            return None;
+        }
+        let device = place.take()?;
+        if let Descriptor::Fixed(slot) = device.descriptor {
+            // Empties the kernel's table; should it refuse, it keeps the file open until the ring ends, no more.
+            let _ = self.submitter().register_files_update(slot, &[-1]);
+        }
+        Some(device.host)
+    }
+
+    /// Starts a device operation with the next turn. Its end is an [`Event::Io`]; operations end in any order.
+    ///
+    /// Reads past the end of the medium are filled with zeroes; writes and discards there fail. A flush covers the writes whose completion
+    /// was popped before it was submitted. After a failed flush the device answers every write and flush with that error.
+    pub fn submit(&mut self, io: Io) {
+        match self.devices.admit(io) {
+            Ok(op) => {
+                let index = self.slots.insert(Op::Io(op));
+                let Some(Op::Io(op)) = self.slots.get_mut(index) else { return };
+                match self.devices.entry(op) {
+                    Some(entry) => self.push(index, entry),
+                    None => {
+                        if let Some(Op::Io(op)) = self.slots.remove(index) {
+                            self.io_done(op, -Errno::INVAL.raw_os_error());
+                        }
+                    }
+                }
+            }
+            Err(done) => self.events.push_back(Event::Io(done)),
+        }
+    }
+
+    pub(super) fn io_done(&mut self, op: IoOp, result: i32) {
+        let done = self.devices.finish(op, result);
+        self.events.push_back(Event::Io(done));
+    }
+}
+
+impl Devices {
+    pub fn new(uring: &IoUring) -> Devices {
+        let fixed = uring.submitter().register_files_sparse(MAX_DEVICES).is_ok();
+        Devices { table: Vec::new(), fixed, spare: Vec::new() }
+    }
+
+    fn get(&self, index: DeviceIndex) -> Option<&Device> {
+        self.table.get(usize::from(index.0))?.as_ref()
+    }
+
+    fn get_mut(&mut self, index: DeviceIndex) -> Option<&mut Device> {
+        self.table.get_mut(usize::from(index.0))?.as_mut()
+    }
+
+    /// As if a flush had failed.
+    #[cfg(test)]
+    pub fn poison(&mut self, index: DeviceIndex, error: DeviceError) {
+        if let Some(device) = self.get_mut(index) {
+            device.poisoned = Some(error);
+        }
+    }
+
+    /// Checks an operation and makes it ready, or answers it.
+    fn admit(&mut self, io: Io) -> Result<IoOp, IoDone> {
+        let Io { id, device: index, kind } = io;
+        let vectors = self.spare.pop().unwrap_or_default();
+        let (kind, error) = match self.get_mut(index) {
+            None => (kind, Some(DeviceError::Gone)),
+            Some(device) => {
+                let error = device.check(&kind);
+                device.in_flight += usize::from(error.is_none());
+                (kind, error)
+            }
+        };
+        let kind = match (kind, error) {
+            (IoKind::Read { buf, .. }, Some(error)) => return Err(IoDone { id, result: Err(error), buf: Some(buf) }),
+            (_, Some(error)) => return Err(IoDone { id, result: Err(error), buf: None }),
+            (IoKind::Read { offset, length, buf }, None) => IoOpKind::Read { offset, length, buf },
+            (IoKind::Write { offset, pieces }, None) => IoOpKind::Write { offset, length: total(&pieces), pieces, vectors },
+            (IoKind::Flush, None) => IoOpKind::Flush,
+            (IoKind::Discard { offset, length }, None) => IoOpKind::Discard { offset, length },
+        };
+        Ok(IoOp { id, device: index, kind, done: 0, stuck: 0 })
+    }
+
+    /// The request for what is left of an operation. `op` must lie in its slot already: the request points into what it owns.
+    fn entry(&self, op: &mut IoOp) -> Option<Entry> {
+        let descriptor = self.get(op.device)?.descriptor;
+        let done = op.done;
+        Some(match &mut op.kind {
+            IoOpKind::Read { offset, length, buf } => {
+                let rest = buf.bytes_mut().get_mut(usize::try_from(done).ok()?..*length)?;
+                let bytes = u32::try_from(rest.len().min(MAX_TRANSFER)).ok()?;
+                let (target, at) = (rest.as_mut_ptr(), *offset + done);
+                with_descriptor!(descriptor, fd => opcode::Read::new(fd, target, bytes).offset(at).build())
+            }
+            IoOpKind::Write { offset, pieces, vectors, .. } => {
+                let at = *offset + done;
+                fill_vectors(vectors, pieces, done);
+                if let [only] = vectors.as_slice() {
+                    let (source, bytes) = (only.iov_base.cast::<u8>(), u32::try_from(only.iov_len).ok()?);
+                    with_descriptor!(descriptor, fd => opcode::Write::new(fd, source, bytes).offset(at).build())
+                } else {
+                    let (list, count) = (vectors.as_ptr(), u32::try_from(vectors.len()).ok()?);
+                    with_descriptor!(descriptor, fd => opcode::Writev::new(fd, list, count).offset(at).build())
+                }
+            }
+            IoOpKind::Flush => {
+                with_descriptor!(descriptor, fd => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build())
+            }
+            IoOpKind::Discard { offset, length } => {
+                let mode = (FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE).bits().cast_signed();
+                with_descriptor!(descriptor, fd => opcode::Fallocate::new(fd, *length).offset(*offset).mode(mode).build())
+            }
+        })
+    }
+
+    /// Takes the result of a part. `Some` is the request for the next part (or another try), `None`: the operation has ended.
+    pub fn go_on(&self, op: &mut IoOp, result: i32) -> Option<Entry> {
+        let device = self.get(op.device)?;
+        let Ok(moved) = u64::try_from(result) else {
+            let passing = matches!(Errno::from_raw_os_error(-result), Errno::INTR | Errno::AGAIN);
+            op.stuck += 1;
+            return if passing && op.stuck < MAX_STUCK { self.entry(op) } else { None };
+        };
+        let length = match &op.kind {
+            IoOpKind::Read { length, .. } => *length as u64,
+            IoOpKind::Write { length, .. } => *length,
+            IoOpKind::Flush | IoOpKind::Discard { .. } => return None,
+        };
+        let reached = (op.done + moved).min(length);
+        if reached == length {
+            op.done = length;
+            return None;
+        }
+        if let IoOpKind::Read { offset, buf, .. } = &mut op.kind
+            && device.host.readable_end().is_ok_and(|end| *offset + reached >= end)
+        {
+            let rest = usize::try_from(reached).ok().zip(usize::try_from(length).ok());
+            if let Some(rest) = rest.and_then(|(from, to)| buf.bytes_mut().get_mut(from..to)) {
+                rest.fill(0);
+            }
+            op.done = length;
+            return None;
+        }
+        // Direct I/O goes on at a whole page only; doing a part of it twice does no harm.
+        let resumed = if device.host.direct() { reached - reached % PAGE as u64 } else { reached };
+        op.stuck = if resumed > op.done { 0 } else { op.stuck + 1 };
+        op.done = resumed;
+        if op.stuck < MAX_STUCK { self.entry(op) } else { None }
+    }
+
+    fn finish(&mut self, op: IoOp, result: i32) -> IoDone {
+        let IoOp { id, device: index, kind, done, .. } = op;
+        let mut outcome = if result < 0 { Err(Errno::from_raw_os_error(-result)) } else { Ok(()) };
+        let complete = match &kind {
+            IoOpKind::Read { length, .. } => done == *length as u64,
+            IoOpKind::Write { length, .. } => done == *length,
+            IoOpKind::Flush => true,
+            IoOpKind::Discard { .. } => {
+                // A host that cannot give space back keeps it: nothing was promised of the content.
+                if outcome == Err(Errno::OPNOTSUPP) {
+                    outcome = Ok(());
+                }
+                true
+            }
+        };
+        if outcome.is_ok() && !complete {
+            outcome = Err(Errno::IO);
+        }
+        let result = outcome.map_err(device_error);
+        if let Some(device) = self.get_mut(index) {
+            device.in_flight = device.in_flight.saturating_sub(1);
+            if let (IoOpKind::Flush, Err(error)) = (&kind, result) {
+                device.poisoned.get_or_insert(error);
+            }
+        }
+        let buf = match kind {
+            IoOpKind::Read { buf, .. } => Some(buf),
+            IoOpKind::Write { mut vectors, .. } => {
+                if self.spare.len() < KEPT_VECTORS {
+                    vectors.clear();
+                    self.spare.push(vectors);
+                }
+                None
+            }
+            IoOpKind::Flush | IoOpKind::Discard { .. } => None,
+        };
+        IoDone { id, result, buf }
+    }
+}
+
+impl Device {
+    /// Why an operation cannot be started, if so.
+    fn check(&self, kind: &IoKind) -> Option<DeviceError> {
+        const INVALID: Option<DeviceError> = Some(DeviceError::Failed(Errno::INVAL.raw_os_error()));
+        let inside = |offset: u64, length: u64| offset.checked_add(length).is_some_and(|end| end <= self.host.geometry().size);
+        match kind {
+            IoKind::Read { offset, length, buf } => {
+                let fits = *length <= buf.size() && offset.checked_add(*length as u64).is_some_and(|end| i64::try_from(end).is_ok());
+                if fits && *length > 0 { None } else { INVALID }
+            }
+            IoKind::Write { offset, pieces } => {
+                let length = total(pieces);
+                if length == 0 || !inside(*offset, length) { INVALID } else { self.poisoned }
+            }
+            IoKind::Flush => self.poisoned,
+            IoKind::Discard { offset, length } => {
+                if *length == 0 || !inside(*offset, *length) {
+                    INVALID
+                } else {
+                    self.poisoned
+                }
+            }
+        }
+    }
+}
+
+fn total(pieces: &[Piece]) -> u64 {
+    pieces.iter().map(|piece| piece.len() as u64).sum()
+}
+
+/// Lists what is left of `pieces` after `done` bytes, as much as one request may carry.
+fn fill_vectors(vectors: &mut Vec<libc::iovec>, pieces: &[Piece], done: u64) {
+    vectors.clear();
+    let mut skip = done;
+    let mut room = MAX_TRANSFER;
+    for piece in pieces {
+        let length = piece.len() as u64;
+        if skip >= length {
+            skip -= length;
+            continue;
+        }
+        let Some(rest) = usize::try_from(skip).ok().and_then(|skip| piece.bytes().get(skip..)) else { return };
+        skip = 0;
+        let length = rest.len().min(room);
+        vectors.push(libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: length });
+        room -= length;
+        if room == 0 || vectors.len() == MAX_VECTORS {
+            return;
+        }
+    }
+}
+
+fn device_error(errno: Errno) -> DeviceError {
+    match errno {
+        Errno::NOSPC | Errno::DQUOT => DeviceError::Full,
+        Errno::NODEV | Errno::NXIO | Errno::NOMEDIUM => DeviceError::Gone,
+        other => DeviceError::Failed(other.raw_os_error()),
+    }
+}

@@ -1,0 +1,85 @@
+//! Operations in flight: what the kernel may be touching, kept in place until their last completion.
+
+use std::rc::Rc;
+
+use millpond_block::{Buf, Piece};
+
+use crate::{DeviceIndex, IoId};
+
+/// What an operation owns while the kernel works on it. Everything the kernel has a pointer to lies on the heap (buffers, boxes, vectors
+/// that do not grow), so that a slot may move when the table of slots grows.
+pub(super) enum Op {
+    /// A device operation.
+    Io(IoOp),
+    /// A multishot accept.
+    Accept { listener: u32 },
+    /// A multishot poll for input.
+    PollIn { connection: u32 },
+    /// A poll for room to send.
+    PollOut { connection: u32 },
+    /// A read of the waker's eventfd.
+    Wake { counter: Box<[u8; 8]> },
+    /// A cancellation.
+    Cancel,
+}
+
+/// A device operation and its progress.
+pub(super) struct IoOp {
+    pub id: IoId,
+    pub device: DeviceIndex,
+    pub kind: IoOpKind,
+    /// Bytes done.
+    pub done: u64,
+    /// Attempts without progress.
+    pub stuck: u32,
+}
+
+pub(super) enum IoOpKind {
+    Read { offset: u64, length: usize, buf: Buf },
+    Write { offset: u64, length: u64, pieces: Vec<Piece>, vectors: Vec<libc::iovec> },
+    Flush,
+    Discard { offset: u64, length: u64 },
+}
+
+/// A table of operations; the index is the operation's `user_data`.
+#[derive(Default)]
+pub(super) struct Slots {
+    slots: Vec<Option<Op>>,
+    free: Vec<u32>,
+    /// Makes the ring `!Send`, as `SINGLE_ISSUER` needs it to be.
+    _thread: std::marker::PhantomData<Rc<()>>,
+}
+
+impl Slots {
+    /// Puts an operation in its place and names it.
+    pub fn insert(&mut self, op: Op) -> u32 {
+        if let Some(index) = self.free.pop()
+            && let Some(slot) = self.slots.get_mut(index as usize)
+        {
+            *slot = Some(op);
+            return index;
+        }
+        let index = u32::try_from(self.slots.len()).unwrap_or_else(|_| std::process::abort());
+        self.slots.push(Some(op));
+        index
+    }
+
+    /// The operation, where it lies.
+    pub fn get_mut(&mut self, index: u32) -> Option<&mut Op> {
+        self.slots.get_mut(index as usize)?.as_mut()
+    }
+
+    /// Takes the operation out; only when the kernel is done with it (INV-RING-1).
+    pub fn remove(&mut self, index: u32) -> Option<Op> {
+        let op = self.slots.get_mut(index as usize)?.take();
+        if op.is_some() {
+            self.free.push(index);
+        }
+        op
+    }
+
+    /// Operations in flight.
+    pub fn live(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}

@@ -1,0 +1,306 @@
+//! Sockets: listeners, readiness, receiving and sending at once, closing.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use io_uring::opcode;
+use io_uring::types::{CancelBuilder, Fd};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+
+use super::event::{ConnectionId, Event, ListenerId, Wait};
+use super::ring::Ring;
+use super::slots::Op;
+
+/// How long a listener rests when the process has run out of descriptors or memory.
+const REST: Duration = Duration::from_millis(50);
+/// Slices sent with one system call: a turn's replies at queue depth 128. They are listed on the stack, 4 KiB.
+const SLICES: usize = 256;
+
+#[derive(Default)]
+pub(super) struct Sockets {
+    connections: Vec<Connection>,
+    free_connections: Vec<u32>,
+    listeners: Vec<Listener>,
+    free_listeners: Vec<u32>,
+    /// Listeners whose accept ended by itself, and when to try again.
+    resting: VecDeque<(Instant, u32)>,
+}
+
+#[derive(Default)]
+struct Connection {
+    socket: Option<OwnedFd>,
+    generation: u32,
+    /// The polls under way.
+    input: Option<u32>,
+    output: Option<u32>,
+    closing: bool,
+}
+
+#[derive(Default)]
+struct Listener {
+    socket: Option<OwnedFd>,
+    generation: u32,
+    /// The accept under way.
+    accept: Option<u32>,
+    closing: bool,
+}
+
+impl Ring {
+    /// Accepts connections on a listening socket until [`Ring::close_listener`]. Each is an [`Event::Accepted`].
+    pub fn listen(&mut self, socket: OwnedFd) -> ListenerId {
+        let index = place(&mut self.sockets.listeners, &mut self.sockets.free_listeners);
+        let mut generation = 0;
+        if let Some(listener) = self.sockets.listeners.get_mut(index as usize) {
+            generation = listener.generation;
+            *listener = Listener { socket: Some(socket), generation, accept: None, closing: false };
+        }
+        self.arm_accept(index);
+        ListenerId { index, generation }
+    }
+
+    /// Stops accepting; [`Event::Unlistened`] tells when that is so. Connections accepted before stay.
+    pub fn close_listener(&mut self, id: ListenerId) {
+        let Some(listener) = self.sockets.listeners.get_mut(id.index as usize) else { return };
+        if listener.generation != id.generation || listener.closing {
+            return;
+        }
+        listener.closing = true;
+        match listener.accept {
+            Some(accept) => self.cancel(accept),
+            None => self.end_listener(id.index),
+        }
+    }
+
+    /// Takes a connected stream socket over; [`Event::Readable`] tells when something has come, what is there already included.
+    pub fn connect(&mut self, socket: OwnedFd) -> ConnectionId {
+        let index = place(&mut self.sockets.connections, &mut self.sockets.free_connections);
+        let mut generation = 0;
+        if let Some(connection) = self.sockets.connections.get_mut(index as usize) {
+            generation = connection.generation;
+            *connection = Connection { socket: Some(socket), generation, ..Connection::default() };
+        }
+        self.arm_input(index);
+        ConnectionId { index, generation }
+    }
+
+    /// Receives what is there; 0 bytes mean that the peer will send no more.
+    ///
+    /// # Errors
+    /// `WOULDBLOCK` when nothing is there: wait for [`Event::Readable`]. `BADF` when the connection was closed. Else the socket's.
+    pub fn receive(&mut self, id: ConnectionId, target: &mut [u8]) -> Result<usize, Errno> {
+        let socket = self.sockets.socket(id).ok_or(Errno::BADF)?;
+        loop {
+            match rustix::net::recv(socket, &mut *target, RecvFlags::DONTWAIT) {
+                Err(Errno::INTR) => {}
+                other => return other.map(|(count, _)| count),
+            }
+        }
+    }
+
+    /// Sends the slices, one after another, as far as there is room; gives the bytes taken. When that is not all, there is no room now:
+    /// ask for [`Event::Writable`] with [`Ring::watch_writable`].
+    ///
+    /// # Errors
+    /// `BADF` when the connection was closed, else the socket's; bytes may have been taken before.
+    pub fn send<'a>(&mut self, id: ConnectionId, slices: impl Iterator<Item = &'a [u8]>) -> Result<usize, Errno> {
+        let socket = self.sockets.socket(id).ok_or(Errno::BADF)?;
+        let mut slices = slices.peekable();
+        let mut sent = 0;
+        while slices.peek().is_some() {
+            let mut vectors = [IoSlice::new(&[]); SLICES];
+            let mut listed = 0;
+            let mut bytes = 0;
+            for (vector, slice) in vectors.iter_mut().zip(&mut slices) {
+                *vector = IoSlice::new(slice);
+                listed += 1;
+                bytes += slice.len();
+            }
+            let mut vectors = vectors.get_mut(..listed).unwrap_or_default();
+            while bytes > 0 {
+                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                match rustix::net::sendmsg(socket, vectors, &mut SendAncillaryBuffer::default(), flags) {
+                    Ok(count) => {
+                        sent += count;
+                        bytes = bytes.saturating_sub(count);
+                        IoSlice::advance_slices(&mut vectors, count);
+                    }
+                    Err(Errno::INTR) => {}
+                    Err(Errno::WOULDBLOCK) => return Ok(sent),
+                    Err(errno) => return Err(errno),
+                }
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Asks for one [`Event::Writable`], when there is room to send.
+    pub fn watch_writable(&mut self, id: ConnectionId) {
+        let Some(socket) = self.sockets.socket(id) else { return };
+        let fd = Fd(socket.as_raw_fd());
+        let Some(connection) = self.sockets.connections.get_mut(id.index as usize) else { return };
+        if connection.output.is_none() {
+            let slot = self.slots.insert(Op::PollOut { connection: id.index });
+            connection.output = Some(slot);
+            self.push(slot, opcode::PollAdd::new(fd, u32::from(libc::POLLOUT.cast_unsigned())).build());
+        }
+    }
+
+    /// Closes a connection: the peer sees its end at once, no event comes for it but [`Event::Closed`].
+    pub fn close(&mut self, id: ConnectionId) {
+        let Some(socket) = self.sockets.socket(id) else { return };
+        // It fails when the peer is gone already, which does the same.
+        let _ = rustix::net::shutdown(socket, Shutdown::Both);
+        let Some(connection) = self.sockets.connections.get_mut(id.index as usize) else { return };
+        connection.closing = true;
+        let polls = [connection.input, connection.output];
+        polls.into_iter().flatten().for_each(|poll| self.cancel(poll));
+        self.end_connection(id.index);
+    }
+
+    /// Ends a connection that is closing when its polls have ended.
+    fn end_connection(&mut self, index: u32) {
+        let Some(connection) = self.sockets.connections.get_mut(index as usize) else { return };
+        if !connection.closing || connection.input.is_some() || connection.output.is_some() {
+            return;
+        }
+        let id = ConnectionId { index, generation: connection.generation };
+        *connection = Connection { generation: connection.generation.wrapping_add(1), ..Connection::default() };
+        self.sockets.free_connections.push(index);
+        self.events.push_back(Event::Closed(id));
+    }
+
+    pub(super) fn readable(&mut self, index: u32, result: i32, goes_on: bool) {
+        let Some(connection) = self.sockets.connections.get_mut(index as usize) else { return };
+        if !goes_on {
+            connection.input = None;
+        }
+        if connection.closing {
+            return self.end_connection(index);
+        }
+        let id = ConnectionId { index, generation: connection.generation };
+        let ends = i32::from(libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR);
+        let ended = result < 0 || result & ends != 0;
+        self.events.push_back(Event::Readable { connection: id, ended });
+        if !goes_on {
+            self.arm_input(index);
+        }
+    }
+
+    pub(super) fn writable(&mut self, index: u32) {
+        let Some(connection) = self.sockets.connections.get_mut(index as usize) else { return };
+        connection.output = None;
+        if connection.closing {
+            return self.end_connection(index);
+        }
+        let id = ConnectionId { index, generation: connection.generation };
+        self.events.push_back(Event::Writable(id));
+    }
+
+    fn arm_input(&mut self, index: u32) {
+        let Some(connection) = self.sockets.connections.get_mut(index as usize) else { return };
+        let Some(socket) = &connection.socket else { return };
+        let fd = Fd(socket.as_raw_fd());
+        let slot = self.slots.insert(Op::PollIn { connection: index });
+        connection.input = Some(slot);
+        let wanted = u32::from((libc::POLLIN | libc::POLLRDHUP).cast_unsigned());
+        self.push(slot, opcode::PollAdd::new(fd, wanted).multi(true).build());
+    }
+
+    pub(super) fn accepted(&mut self, index: u32, result: i32, goes_on: bool) {
+        let socket = take_descriptor(result);
+        let Some(listener) = self.sockets.listeners.get_mut(index as usize) else { return };
+        let id = ListenerId { index, generation: listener.generation };
+        if !goes_on {
+            listener.accept = None;
+        }
+        let closing = listener.closing;
+        if let Some(socket) = socket.filter(|_| !closing) {
+            self.events.push_back(Event::Accepted { listener: id, socket });
+        }
+        if goes_on {
+            return;
+        }
+        if closing {
+            return self.end_listener(index);
+        }
+        let short = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+        if result < 0 && short.contains(&Errno::from_raw_os_error(-result)) {
+            self.sockets.resting.push_back((Instant::now() + REST, index));
+        } else {
+            self.arm_accept(index);
+        }
+    }
+
+    /// Starts the accepts of listeners that have rested.
+    pub(super) fn rearm_listeners(&mut self) {
+        while let Some((when, index)) = self.sockets.resting.front().copied() {
+            if when > Instant::now() {
+                return;
+            }
+            self.sockets.resting.pop_front();
+            self.arm_accept(index);
+        }
+    }
+
+    fn arm_accept(&mut self, index: u32) {
+        let Some(listener) = self.sockets.listeners.get_mut(index as usize) else { return };
+        let Some(socket) = &listener.socket else { return };
+        let fd = Fd(socket.as_raw_fd());
+        let slot = self.slots.insert(Op::Accept { listener: index });
+        listener.accept = Some(slot);
+        self.push(slot, opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC).build());
+    }
+
+    fn end_listener(&mut self, index: u32) {
+        let Some(listener) = self.sockets.listeners.get_mut(index as usize) else { return };
+        let id = ListenerId { index, generation: listener.generation };
+        *listener = Listener { generation: listener.generation.wrapping_add(1), ..Listener::default() };
+        self.sockets.resting.retain(|(_, resting)| *resting != index);
+        self.sockets.free_listeners.push(index);
+        self.events.push_back(Event::Unlistened(id));
+    }
+
+    fn cancel(&mut self, target: u32) {
+        let index = self.slots.insert(Op::Cancel);
+        let entry = opcode::AsyncCancel2::new(CancelBuilder::user_data(u64::from(target))).build();
+        self.push(index, entry);
+    }
+}
+
+impl Sockets {
+    /// The socket of a connection that is open.
+    fn socket(&self, id: ConnectionId) -> Option<&OwnedFd> {
+        let connection = self.connections.get(id.index as usize)?;
+        let open = connection.generation == id.generation && !connection.closing;
+        connection.socket.as_ref().filter(|_| open)
+    }
+
+    /// Shortens a wait to when a listener has rested.
+    pub fn bound_wait(&self, wait: Wait) -> Wait {
+        let Some((when, _)) = self.resting.front() else { return wait };
+        let left = when.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        match wait {
+            Wait::No => Wait::No,
+            Wait::AtMost(time) => Wait::AtMost(time.min(left)),
+            Wait::Forever => Wait::AtMost(left),
+        }
+    }
+}
+
+/// Owns the descriptor that an accept has made.
+pub(super) fn take_descriptor(result: i32) -> Option<OwnedFd> {
+    // SAFETY: a non-negative result of an accept is a new descriptor that nobody else knows of; each completion is looked at once.
+    (result >= 0).then(|| unsafe { OwnedFd::from_raw_fd(result) })
+}
+
+/// A free place in a table, which grows when there is none.
+fn place<T: Default>(table: &mut Vec<T>, free: &mut Vec<u32>) -> u32 {
+    free.pop().unwrap_or_else(|| {
+        let index = u32::try_from(table.len()).unwrap_or_else(|_| std::process::abort());
+        table.push(T::default());
+        index
+    })
+}

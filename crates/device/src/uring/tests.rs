@@ -1,0 +1,2 @@
+mod devices;
+mod sockets;

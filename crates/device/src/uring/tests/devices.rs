@@ -1,0 +1,318 @@
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use millpond_block::{Buf, PAGE, Piece};
+
+use crate::{DeviceError, DeviceIndex, Event, HostDevice, Io, IoDone, IoId, IoKind, MemoryDevice, OpenOptions, Ring, Wait};
+
+const FIRST: DeviceIndex = DeviceIndex(0);
+
+fn open(path: &Path, size: u64, direct: bool) -> HostDevice {
+    HostDevice::open(path, OpenOptions { create_size: Some(size), direct, read_only: false }).expect("open")
+}
+
+fn piece(byte: u8, bytes: usize) -> Piece {
+    let mut buf = Buf::zeroed(bytes);
+    buf.bytes_mut().fill(byte);
+    Piece::new(Rc::new(buf), 0..bytes)
+}
+
+/// Runs operations to their ends and gives those by id.
+fn run(ring: &mut Ring, kinds: Vec<IoKind>) -> Vec<IoDone> {
+    let count = kinds.len();
+    for (id, kind) in kinds.into_iter().enumerate() {
+        ring.submit(Io { id: IoId(id as u64), device: FIRST, kind });
+    }
+    let mut done = BTreeMap::new();
+    while done.len() < count {
+        ring.turn(Wait::AtMost(Duration::from_secs(10))).expect("turn");
+        while let Some(event) = ring.pop() {
+            let Event::Io(io) = event else { panic!("unexpected {event:?}") };
+            assert!(done.insert(io.id, io).is_none(), "answered twice");
+        }
+    }
+    done.into_values().collect()
+}
+
+fn read(offset: u64, length: usize) -> IoKind {
+    let mut buf = Buf::zeroed(length);
+    buf.bytes_mut().fill(0xee);
+    IoKind::Read { offset, length, buf }
+}
+
+fn one(ring: &mut Ring, kind: IoKind) -> IoDone {
+    run(ring, vec![kind]).pop().expect("one")
+}
+
+/// Random operations give the same bytes as on the medium in memory.
+fn twin(device: HostDevice) {
+    let size = device.geometry().size;
+    let mut ring = Ring::new().expect("ring");
+    assert_eq!(ring.add_device(device).expect("room"), FIRST);
+    let mut memory = MemoryDevice::new(size);
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    let pages = size / PAGE as u64;
+    for round in 0..300u64 {
+        let first = random(pages);
+        let count = (1 + random(24)).min(pages - first);
+        let (offset, length) = (first * PAGE as u64, count as usize * PAGE);
+        match random(8) {
+            0..3 => {
+                let mut pieces = Vec::new();
+                let mut left = length;
+                while left > 0 {
+                    let bytes = ((1 + random(4)) as usize * PAGE).min(left);
+                    pieces.push(piece(1 + random(255) as u8, bytes));
+                    left -= bytes;
+                }
+                let shadow = Io { id: IoId(0), device: FIRST, kind: IoKind::Write { offset, pieces: pieces.clone() } };
+                assert_eq!(memory.execute(shadow).result, Ok(()));
+                assert_eq!(one(&mut ring, IoKind::Write { offset, pieces }).result, Ok(()), "round {round}");
+            }
+            3 => {
+                // What a discarded range reads as is undefined: it is written before it is looked at again.
+                assert_eq!(one(&mut ring, IoKind::Discard { offset, length: length as u64 }).result, Ok(()));
+                let pieces = vec![piece(round as u8, length)];
+                memory.write(offset, pieces[0].bytes());
+                assert_eq!(one(&mut ring, IoKind::Write { offset, pieces }).result, Ok(()));
+            }
+            4 => assert_eq!(one(&mut ring, IoKind::Flush).result, Ok(())),
+            _ => {
+                let done = one(&mut ring, read(offset, length));
+                assert_eq!(done.result, Ok(()));
+                let mut want = vec![0; length];
+                memory.read(offset, &mut want);
+                assert!(done.buf.expect("buffer").bytes()[..length] == want, "round {round}: {length} bytes at {offset}");
+            }
+        }
+    }
+}
+
+#[test]
+fn files_behave_like_memory() {
+    for (place, direct) in [("/dev/shm", false), ("/dev/shm", true), ("/tmp", false), ("/tmp", true)] {
+        if !Path::new(place).is_dir() {
+            eprintln!("SKIPPED: no {place}");
+            continue;
+        }
+        let dir = tempfile::tempdir_in(place).expect("directory");
+        let device = open(&dir.path().join("d"), 2 << 20, direct);
+        if direct && !device.direct() {
+            eprintln!("SKIPPED: no O_DIRECT in {place}");
+            continue;
+        }
+        twin(device);
+    }
+}
+
+#[test]
+fn block_devices_behave_like_memory() {
+    for (sector, direct) in [(512, false), (512, true), (4096, false), (4096, true)] {
+        let Some(disk) = crate::file::tests::Loop::new(4 << 20, sector) else { return };
+        twin(open(&disk.device, 4 << 20, direct));
+    }
+}
+
+#[test]
+fn more_pieces_than_one_request_carries() {
+    for direct in [false, true] {
+        let dir = tempfile::tempdir().expect("directory");
+        let mut ring = Ring::new().expect("ring");
+        ring.add_device(open(&dir.path().join("d"), 16 << 20, direct)).expect("room");
+        let pieces: Vec<Piece> = (0..2500u32).map(|number| piece(number as u8, PAGE)).collect();
+        assert_eq!(one(&mut ring, IoKind::Write { offset: 4096, pieces }).result, Ok(()));
+        let done = one(&mut ring, read(4096, 2501 * PAGE));
+        let buf = done.buf.expect("buffer");
+        for (number, page) in buf.bytes()[..2500 * PAGE].chunks(PAGE).enumerate() {
+            assert!(page.iter().all(|&byte| byte == number as u8), "page {number}");
+        }
+        assert!(buf.bytes()[2500 * PAGE..2501 * PAGE].iter().all(|&byte| byte == 0));
+    }
+}
+
+#[test]
+fn reads_past_the_end_are_zero_filled() {
+    for direct in [false, true] {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = dir.path().join("d");
+        let device = open(&path, 64 << 10, direct);
+        let mut ring = Ring::new().expect("ring");
+        ring.add_device(device).expect("room");
+        assert_eq!(one(&mut ring, IoKind::Write { offset: 0, pieces: vec![piece(7, 64 << 10)] }).result, Ok(()));
+        // Somebody cuts the file short, in the middle of a page.
+        let file = std::fs::OpenOptions::new().write(true).open(&path).expect("open");
+        file.set_len(10_000).expect("cut");
+        for (offset, length) in [(0, 16 << 10), (8192, 4096), (8192, 8192), (40 << 10, 4096), (1 << 30, 4096)] {
+            let done = one(&mut ring, read(offset, length));
+            assert_eq!(done.result, Ok(()), "{length} at {offset}");
+            for (index, byte) in done.buf.expect("buffer").bytes()[..length].iter().enumerate() {
+                let want = if offset + (index as u64) < 10_000 { 7 } else { 0 };
+                assert_eq!(*byte, want, "direct {direct}, byte {index} of {length} at {offset}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_answered() {
+    let dir = tempfile::tempdir().expect("directory");
+    let mut ring = Ring::new().expect("ring");
+    ring.add_device(open(&dir.path().join("d"), 64 << 10, false)).expect("room");
+    let invalid = Err(DeviceError::Failed(22));
+    let kinds = vec![
+        IoKind::Write { offset: 60 << 10, pieces: vec![piece(1, 8192)] },
+        IoKind::Write { offset: u64::MAX - 4095, pieces: vec![piece(1, 8192)] },
+        IoKind::Write { offset: 0, pieces: vec![] },
+        IoKind::Discard { offset: 0, length: 1 << 40 },
+        IoKind::Read { offset: 0, length: 8192, buf: Buf::zeroed(4096) },
+        IoKind::Read { offset: u64::MAX - 100, length: 4096, buf: Buf::zeroed(4096) },
+    ];
+    for (index, done) in run(&mut ring, kinds).into_iter().enumerate() {
+        assert_eq!(done.result, invalid, "operation {index}");
+        assert_eq!(done.buf.is_some(), index >= 4, "a read gives its buffer back");
+    }
+    ring.submit(Io { id: IoId(9), device: DeviceIndex(3), kind: IoKind::Flush });
+    assert!(matches!(ring.pop(), Some(Event::Io(IoDone { id: IoId(9), result: Err(DeviceError::Gone), .. }))));
+    let meta = std::fs::metadata(dir.path().join("d")).expect("metadata");
+    assert_eq!(meta.len(), 64 << 10, "nothing grew");
+}
+
+#[test]
+fn host_errors_reach_the_caller_and_a_failed_flush_poisons() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("d");
+    drop(open(&path, 64 << 10, false));
+    let mut ring = Ring::new().expect("ring");
+    // Writing through a descriptor without the right to is EBADF from the kernel.
+    let read_only = OpenOptions { create_size: None, direct: false, read_only: true };
+    ring.add_device(HostDevice::open(&path, read_only).expect("open")).expect("room");
+    let done = one(&mut ring, IoKind::Write { offset: 0, pieces: vec![piece(1, 4096)] });
+    assert_eq!(done.result, Err(DeviceError::Failed(9)));
+    assert_eq!(one(&mut ring, read(0, 4096)).result, Ok(()));
+
+    ring.devices.poison(FIRST, DeviceError::Failed(5));
+    assert_eq!(one(&mut ring, IoKind::Flush).result, Err(DeviceError::Failed(5)));
+    let done = one(&mut ring, IoKind::Write { offset: 0, pieces: vec![piece(1, 4096)] });
+    assert_eq!(done.result, Err(DeviceError::Failed(5)));
+    assert_eq!(one(&mut ring, read(0, 4096)).result, Ok(()), "reads go on");
+}
+
+#[test]
+fn a_full_host_is_told_apart() {
+    let dir = tempfile::tempdir().expect("directory");
+    let mounted = std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "none"]).arg(dir.path()).status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: cannot mount a small tmpfs");
+        return;
+    }
+    let mut ring = Ring::new().expect("ring");
+    ring.add_device(open(&dir.path().join("d"), 4 << 20, false)).expect("room");
+    let done = one(&mut ring, IoKind::Write { offset: 0, pieces: vec![piece(1, 2 << 20)] });
+    drop(ring);
+    let unmounted = std::process::Command::new("umount").arg(dir.path()).status();
+    assert_eq!(done.result, Err(DeviceError::Full));
+    assert!(unmounted.is_ok_and(|status| status.success()), "the ring let the file go at once");
+}
+
+#[test]
+fn more_operations_than_the_queue_holds_and_a_drop_in_their_midst() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("d");
+    let mut ring = Ring::new().expect("ring");
+    ring.add_device(open(&path, 32 << 20, false)).expect("room");
+    let writes = (0..3000u64).map(|number| IoKind::Write { offset: number * 4096, pieces: vec![piece(number as u8, PAGE)] });
+    assert!(run(&mut ring, writes.collect()).iter().all(|done| done.result.is_ok()));
+    let done = run(&mut ring, (0..3000u64).map(|number| read(number * 4096, PAGE)).collect());
+    for (number, done) in done.iter().enumerate() {
+        assert_eq!(done.buf.as_ref().expect("buffer").bytes()[17], number as u8);
+    }
+    for number in 0..2000u64 {
+        ring.submit(Io { id: IoId(number), device: FIRST, kind: read(number * 4096, PAGE) });
+        if number == 700 {
+            ring.turn(Wait::No).expect("turn");
+        }
+    }
+    assert!(ring.in_flight() > 1000);
+    assert!(ring.remove_device(FIRST).is_none(), "busy");
+    drop(ring);
+    // Lock and file are free as soon as the ring is gone.
+    drop(open(&path, 32 << 20, true));
+}
+
+#[test]
+fn devices_come_and_go() {
+    let dir = tempfile::tempdir().expect("directory");
+    let mut ring = Ring::new().expect("ring");
+    for name in ["a", "b"] {
+        ring.add_device(open(&dir.path().join(name), 64 << 10, false)).expect("room");
+    }
+    assert_eq!(one(&mut ring, IoKind::Write { offset: 0, pieces: vec![piece(3, 4096)] }).result, Ok(()));
+    let device = ring.remove_device(FIRST).expect("idle");
+    assert_eq!(device.path(), dir.path().join("a"));
+    drop(device);
+    assert_eq!(one(&mut ring, IoKind::Flush).result, Err(DeviceError::Gone));
+    assert!(ring.device(DeviceIndex(1)).is_some() && ring.device(FIRST).is_none());
+    let again = open(&dir.path().join("a"), 64 << 10, false);
+    assert_eq!(ring.add_device(again).expect("room"), DeviceIndex(2));
+}
+
+/// Not a test of right and wrong: `cargo test --release -p millpond-device -- --ignored --nocapture speed` prints operations per second.
+#[test]
+#[ignore = "a measurement"]
+fn speed() {
+    const PAGES: u64 = 512 << 8;
+    for direct in [true, false] {
+        let dir = tempfile::tempdir_in("/dev/shm").expect("directory");
+        let mut ring = Ring::new().expect("ring");
+        ring.add_device(open(&dir.path().join("d"), PAGES * 4096, direct)).expect("room");
+        for chunk in 0..512 {
+            assert_eq!(one(&mut ring, IoKind::Write { offset: chunk << 20, pieces: vec![piece(1, 1 << 20)] }).result, Ok(()));
+        }
+        for writing in [false, true] {
+            let source = piece(9, PAGE);
+            let mut bufs: Vec<Buf> = (0..32).map(|_| Buf::zeroed(PAGE)).collect();
+            let (mut state, mut count, mut in_flight) = (88_172_645_463_325_252u64, 0u64, 0);
+            let start = std::time::Instant::now();
+            let cpu = cpu_micros();
+            while start.elapsed() < Duration::from_secs(2) || in_flight > 0 {
+                while in_flight < 32 && start.elapsed() < Duration::from_secs(2) {
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    let offset = state % PAGES * 4096;
+                    let kind = if writing {
+                        IoKind::Write { offset, pieces: vec![source.clone()] }
+                    } else {
+                        IoKind::Read { offset, length: PAGE, buf: bufs.pop().expect("buffer") }
+                    };
+                    ring.submit(Io { id: IoId(count), device: FIRST, kind });
+                    in_flight += 1;
+                }
+                ring.turn(Wait::Forever).expect("turn");
+                while let Some(Event::Io(done)) = ring.pop() {
+                    assert_eq!(done.result, Ok(()));
+                    bufs.extend(done.buf);
+                    in_flight -= 1;
+                    count += 1;
+                }
+            }
+            let rate = count as f64 / start.elapsed().as_secs_f64();
+            let each = (cpu_micros() - cpu) as f64 / count as f64;
+            eprintln!("direct {direct}, writing {writing}: {rate:.0} operations/s, {each:.2} us CPU each");
+        }
+    }
+}
+
+/// CPU time of this thread.
+fn cpu_micros() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("schedstat");
+    text.split(' ').next().and_then(|nanos| nanos.parse::<u64>().ok()).expect("a number") / 1000
+}

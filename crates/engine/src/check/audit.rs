@@ -1,0 +1,332 @@
+//! Walks everything reachable, recounts what is live, and compares with the chunk table; reads every block and node and compares
+//! identities and checksums.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use millpond_format::{
+    Addr, BatchHeader, BlockNo, ChunkId, Coding, Epoch, FANOUT, Item, Lsn, NODE_UNITS, Node, SegmentId, TreeRoot, VolumeId, crc32c,
+};
+
+use crate::core::Core;
+use crate::engine::Engine;
+use crate::space::{PAGE, SegmentState};
+use crate::tree::{Miss, node_index};
+
+/// Reads a device directly: position in the caller's vector, byte offset, buffer to fill. For devices at rest.
+pub type Media<'a> = &'a mut dyn FnMut(usize, u64, &mut [u8]);
+
+/// What an audit found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Audit {
+    /// Contradictions, one line each; empty for a sound pool.
+    pub findings: Vec<String>,
+    /// Blocks of guest data reached.
+    pub blocks: u64,
+    /// Nodes reached.
+    pub nodes: u64,
+}
+
+/// One audit on its way.
+struct Auditor<'a, 'm> {
+    core: &'a Core,
+    positions: Vec<usize>,
+    media: Media<'m>,
+    audit: Audit,
+    /// Slots reached, by chunk.
+    reached: BTreeMap<ChunkId, BTreeSet<u32>>,
+    seen_nodes: BTreeSet<u64>,
+    /// What the heads hold, and by which batch.
+    heads: Vec<(VolumeId, BlockNo, Lsn)>,
+    /// Newest batch that wrote a reachable copy of each block of a volume.
+    newest: BTreeMap<(VolumeId, BlockNo), Lsn>,
+    /// Batch in which the block at a place was written first.
+    identity: BTreeMap<(ChunkId, u32), (VolumeId, BlockNo, Lsn)>,
+}
+
+impl Engine {
+    /// Audits an open pool whose requests are all answered and whose devices have nothing in flight.
+    pub fn audit(&self, media: Media<'_>) -> Audit {
+        let Some(pool) = self.open() else { return Audit::default() };
+        let positions = pool.io.positions();
+        let mut auditor = Auditor {
+            core: &pool.core,
+            positions,
+            media,
+            audit: Audit::default(),
+            reached: BTreeMap::new(),
+            seen_nodes: BTreeSet::new(),
+            heads: Vec::new(),
+            newest: BTreeMap::new(),
+            identity: BTreeMap::new(),
+        };
+        auditor.scan_identities();
+        auditor.walk_versions();
+        auditor.compare_sequences();
+        auditor.compare();
+        auditor.audit
+    }
+}
+
+impl Auditor<'_, '_> {
+    fn find(&mut self, what: String) {
+        if self.audit.findings.len() < 20 {
+            self.audit.findings.push(what);
+        }
+    }
+
+    fn read(&mut self, segment: SegmentId, unit: u32, units: u32) -> Vec<u8> {
+        let (page, pages) = (unit / 8, (unit + units).div_ceil(8) - unit / 8);
+        let mut bytes = Vec::with_capacity(pages as usize * PAGE as usize);
+        for (device, range) in self.core.space.rows.map(segment, page, pages) {
+            let from = bytes.len();
+            bytes.resize(from + range.length as usize, 0);
+            let position = self.positions[usize::from(device.0)];
+            (self.media)(position, range.offset, &mut bytes[from..]);
+        }
+        let skip = (unit % 8) as usize * 512;
+        bytes[skip..skip + units as usize * 512].to_vec()
+    }
+
+    /// Reads the headers of every chunk that has any: who wrote each slot, and when first.
+    fn scan_identities(&mut self) {
+        for id in self.core.space.chunks.ids() {
+            let Some(chunk) = self.core.space.chunks.get(id) else { continue };
+            let Some(place) = chunk.place else { continue };
+            if chunk.grain == NODE_UNITS as u8 {
+                continue;
+            }
+            let pages = self.core.space.rows.pages(place.segment);
+            if chunk.identities == u32::MAX {
+                let mut page = place.page;
+                let end = (place.page + (chunk.slots * u32::from(chunk.grain)).div_ceil(8)).min(pages);
+                while page < end {
+                    let room = (end - page).min(32);
+                    let bytes = self.read(place.segment, page * 8, room * 8);
+                    let Ok((header, items)) = BatchHeader::decode(&bytes) else {
+                        self.find(format!("chunk {id}: no header at page {page} of segment {}", place.segment));
+                        break;
+                    };
+                    if header.chunk != id {
+                        self.find(format!("chunk {id}: header at page {page} of segment {} is of chunk {}", place.segment, header.chunk));
+                        break;
+                    }
+                    let grain = u32::from(header.grain);
+                    let mut unit = (page - place.page + u32::from(header.pages)) * 8;
+                    for item in items {
+                        let Item::Blocks { volume, block, stored } = item else { continue };
+                        for (i, (_, units, _)) in (0u64..).zip(stored) {
+                            self.note(id, unit / grain, volume, BlockNo(block.0 + i), header.lsn);
+                            unit += u32::from(units);
+                        }
+                    }
+                    page += u32::from(header.pages) + header.payload;
+                }
+            } else {
+                let room = (pages - chunk.identities).min(32);
+                let bytes = self.read(place.segment, chunk.identities * 8, room * 8);
+                let moved = BatchHeader::decode(&bytes).ok().and_then(|(_, items)| {
+                    items.into_iter().find_map(|item| match item {
+                        Item::Move(moved) if moved.chunk == id => Some(moved),
+                        _ => None,
+                    })
+                });
+                let Some(moved) = moved else {
+                    self.find(format!("chunk {id}: no move header at page {} of segment {}", chunk.identities, place.segment));
+                    continue;
+                };
+                let present = crate::space::Slots::from_words(moved.present);
+                let mut slots = present.iter();
+                for identity in moved.identities {
+                    let Some(slot) = slots.next() else { break };
+                    self.note(id, slot, identity.volume, identity.block, identity.lsn);
+                    for _ in 1..u32::from(identity.units) / u32::from(moved.grain.max(1)) {
+                        slots.next();
+                    }
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, chunk: ChunkId, slot: u32, volume: VolumeId, block: BlockNo, lsn: Lsn) {
+        self.identity.insert((chunk, slot), (volume, block, lsn));
+    }
+
+    /// What a volume's head holds must be the newest reachable copy in the log too: a rebuild goes by that.
+    fn compare_sequences(&mut self) {
+        for (volume, block, lsn) in std::mem::take(&mut self.heads) {
+            if self.newest.get(&(volume, block)).is_some_and(|newest| *newest > lsn) && !self.rolled_back(volume) {
+                self.find(format!("block {block} of volume {volume}: its head has batch {lsn}, a snapshot a newer one"));
+            }
+        }
+    }
+
+    fn walk_versions(&mut self) {
+        let catalog = &self.core.catalog;
+        for line in catalog.lineages.values() {
+            if let Some(head) = line.head {
+                let volume = catalog.volumes.iter().find(|(_, v)| catalog.lineages.get(&v.lineage).is_some_and(|l| std::ptr::eq(l, line)));
+                self.walk(&head.root, volume.map(|(id, _)| *id), None);
+            }
+            self.bury(line.deadlist.list());
+        }
+        for s in catalog.snapshots.values() {
+            self.walk(&s.root, None, None);
+            self.bury(s.deadlist.list());
+        }
+        for (_, list) in &catalog.frees {
+            self.bury(list.list());
+        }
+        for walk in catalog.walks.values() {
+            self.walk(&walk.root, None, Some((walk.bound, walk.cursor.0)));
+        }
+    }
+
+    fn bury(&mut self, list: &crate::space::Deadlist) {
+        for (_, chunk, dead) in list.iter() {
+            let reached = self.reached.entry(chunk).or_default();
+            reached.extend(dead.slots.iter());
+        }
+    }
+
+    /// Everything below a root. A tree that is being freed counts only what is young and not behind the cursor.
+    fn walk(&mut self, root: &TreeRoot, head_of: Option<VolumeId>, freeing: Option<(Epoch, u64)>) {
+        let mut todo = vec![(root.addr, root.crc, root.height, 0u64)];
+        while let Some((addr, crc, height, first)) = todo.pop() {
+            if addr.is_hole() || height == 0 {
+                continue;
+            }
+            let level = height - 1;
+            let span = 512u64.pow(u32::from(height));
+            if let Some((bound, cursor)) = freeing {
+                let young = self.core.space.chunks.get(addr.chunk()).is_some_and(|c| c.epoch > bound);
+                if !young || (first + span <= cursor && level < 2) {
+                    continue;
+                }
+            }
+            self.reach(addr);
+            // a node whose content was checked for one version is the same for all; a head's identities are its own
+            if !self.seen_nodes.insert(addr.identity()) && head_of.is_none() && freeing.is_none() {
+                continue;
+            }
+            let Some(node) = self.node(addr, crc, level, first) else { continue };
+            self.audit.nodes += 1;
+            for slot in 0..FANOUT {
+                let (child, crc) = (node.entries[slot], node.crcs[slot]);
+                if child.is_hole() {
+                    continue;
+                }
+                let at = first + slot as u64 * (span / 512);
+                if level > 0 {
+                    todo.push((child, crc, level, at));
+                } else {
+                    let young = freeing.is_none_or(|(bound, _)| self.core.space.chunks.get(child.chunk()).is_some_and(|c| c.epoch > bound));
+                    if young {
+                        self.reach(child);
+                        self.block(child, crc, BlockNo(at), head_of);
+                    }
+                }
+            }
+        }
+    }
+
+    fn reach(&mut self, addr: Addr) {
+        let slots = self.core.space.chunks.get(addr.chunk()).map_or(1, |c| c.slots_of(addr));
+        let reached = self.reached.entry(addr.chunk()).or_default();
+        reached.extend(addr.slot()..addr.slot() + slots);
+    }
+
+    fn node(&mut self, addr: Addr, crc: u32, level: u8, first: u64) -> Option<Node> {
+        if let Some(at) = self.core.nodes.find(addr) {
+            return Some(self.core.nodes.get(at).node.clone());
+        }
+        let Some((segment, unit)) = self.core.space.locate(addr) else {
+            self.find(format!("the node at {addr:?} is nowhere"));
+            return None;
+        };
+        let page = self.read(segment, unit / 8 * 8, (unit + NODE_UNITS).div_ceil(8) * 8 - unit / 8 * 8);
+        let miss = Miss { addr: addr.settled(), crc, level, index: node_index(first, level) };
+        let node = crate::pool::check_node(&miss, unit, &page);
+        if node.is_none() {
+            self.find(format!("the node at {addr:?} (level {level}, block {first}) does not match its checksum or identity"));
+        }
+        node
+    }
+
+    fn block(&mut self, addr: Addr, crc: u32, block: BlockNo, head_of: Option<VolumeId>) {
+        self.audit.blocks += 1;
+        let Some((segment, unit)) = self.core.space.locate(addr) else {
+            return self.find(format!("block {block} at {addr:?} is nowhere"));
+        };
+        let stored = self.read(segment, unit, addr.units());
+        if crc32c(&stored) != crc {
+            self.find(format!("block {block} at {addr:?} (segment {segment} unit {unit}) does not match its checksum"));
+        }
+        debug_assert!(addr.coding() == Coding::Raw || addr.units() < 8);
+        match self.identity.get(&(addr.chunk(), addr.slot())) {
+            None => self.find(format!("block {block} at {addr:?} has no identity")),
+            Some((_, found, _)) if *found != block => self.find(format!("block {block} at {addr:?} says that it is block {found}")),
+            Some((volume, _, lsn)) => {
+                let (volume, lsn) = (*volume, *lsn);
+                let newest = self.newest.entry((volume, block)).or_insert(lsn);
+                *newest = (*newest).max(lsn);
+                if head_of == Some(volume) {
+                    self.heads.push((volume, block, lsn));
+                }
+            }
+        }
+    }
+
+    /// A head that was rolled back may well be older than what snapshots hold.
+    fn rolled_back(&self, volume: VolumeId) -> bool {
+        self.core.catalog.lineages.values().filter(|line| line.volume == volume).count() > 1
+            || self.core.catalog.head(volume).is_some_and(|(_, line)| line.origin.is_some())
+    }
+
+    fn compare(&mut self) {
+        let mut segment_live: BTreeMap<SegmentId, u32> = BTreeMap::new();
+        let mut total = 0u64;
+        let reached = std::mem::take(&mut self.reached);
+        for id in self.core.space.chunks.ids() {
+            let Some(chunk) = self.core.space.chunks.get(id) else { continue };
+            let live: BTreeSet<u32> = chunk.live.iter().collect();
+            if chunk.live_count as usize != live.len() {
+                self.find(format!("chunk {id}: counts {} live slots, has {}", chunk.live_count, live.len()));
+            }
+            let empty = BTreeSet::new();
+            let here = reached.get(&id).unwrap_or(&empty);
+            let leaked: Vec<_> = live.difference(here).take(3).collect();
+            let dangling: Vec<_> = here.difference(&live).take(3).collect();
+            if !leaked.is_empty() {
+                self.find(format!("I12: chunk {id} (epoch {}, grain {}): live but unreachable slots {leaked:?}", chunk.epoch, chunk.grain));
+            }
+            if !dangling.is_empty() {
+                self.find(format!("I12: chunk {id} (epoch {}, grain {}): reachable but dead slots {dangling:?}", chunk.epoch, chunk.grain));
+            }
+            total += u64::from(chunk.live_units());
+            if let Some(place) = chunk.place {
+                *segment_live.entry(place.segment).or_default() += chunk.live_units();
+                let state = self.core.space.segments.get(place.segment).map(|s| s.state);
+                if !matches!(state, Some(SegmentState::Open | SegmentState::Sealed)) {
+                    self.find(format!("chunk {id} lies in segment {} that is {state:?}", place.segment));
+                }
+            }
+        }
+        for chunk in reached.keys() {
+            if self.core.space.chunks.get(*chunk).is_none() {
+                self.find(format!("I12: chunk {chunk} is reachable but gone"));
+            }
+        }
+        let mut objects = 0u64;
+        for id in self.core.space.segments.ids() {
+            let Some(s) = self.core.space.segments.get(id) else { continue };
+            let (live, counted) = (s.live, segment_live.get(&id).copied().unwrap_or(0));
+            objects += u64::from(s.objects);
+            if live != counted {
+                self.find(format!("segment {id}: counts {live} live units, has {counted}"));
+            }
+        }
+        if total + objects != self.core.space.live_units() {
+            self.find(format!("the pool counts {} live units, has {}", self.core.space.live_units(), total + objects));
+        }
+    }
+}

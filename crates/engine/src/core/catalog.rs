@@ -1,0 +1,228 @@
+//! The catalog: volumes, lineages of versions, snapshots.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use millpond_block::{CacheMode, SectorProfile};
+use millpond_format::{BlockNo, Epoch, LineageId, ObjectRef, SnapshotId, TreeRoot, VolumeId};
+
+use crate::Compression;
+use crate::space::Deadlist;
+
+/// A volume: a name for the head of a lineage.
+#[derive(Clone, Debug)]
+pub(crate) struct Volume {
+    pub(crate) name: String,
+    pub(crate) size: u64,
+    pub(crate) sector: SectorProfile,
+    pub(crate) cache: CacheMode,
+    pub(crate) compression: Compression,
+    pub(crate) read_only: bool,
+    pub(crate) lineage: LineageId,
+    pub(crate) created: u64,
+}
+
+/// The writable end of a lineage.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Head {
+    pub(crate) root: TreeRoot,
+    /// Blocks mapped.
+    pub(crate) mapped: u64,
+}
+
+/// A deadlist and where the last checkpoint put it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StoredDeadlist {
+    list: Deadlist,
+    stored: Option<ObjectRef>,
+    changed: bool,
+}
+
+impl StoredDeadlist {
+    /// A list that no checkpoint has yet.
+    pub(crate) fn new(list: Deadlist) -> StoredDeadlist {
+        StoredDeadlist { list, stored: None, changed: true }
+    }
+
+    pub(crate) fn loaded(list: Deadlist, stored: Option<ObjectRef>) -> StoredDeadlist {
+        StoredDeadlist { list, stored, changed: false }
+    }
+
+    /// Takes the content out; where it was stored stays known.
+    pub(crate) fn take(&mut self) -> Deadlist {
+        self.changed = true;
+        std::mem::take(&mut self.list)
+    }
+
+    pub(crate) fn list(&self) -> &Deadlist {
+        &self.list
+    }
+
+    pub(crate) fn list_mut(&mut self) -> &mut Deadlist {
+        self.changed = true;
+        &mut self.list
+    }
+
+    /// True when the next checkpoint has to write it.
+    pub(crate) fn needs_write(&self) -> bool {
+        self.changed
+    }
+
+    pub(crate) fn stored(&self) -> Option<ObjectRef> {
+        self.stored
+    }
+
+    /// The checkpoint puts it at `at` (nothing for an empty list).
+    pub(crate) fn set_stored(&mut self, at: Option<ObjectRef>) -> Option<ObjectRef> {
+        self.changed = false;
+        std::mem::replace(&mut self.stored, at)
+    }
+
+    /// Where it is stored is to be given up: write it again.
+    pub(crate) fn touch(&mut self) {
+        self.changed = true;
+    }
+}
+
+/// A line of versions: snapshots in order, then perhaps a head. What dies in one version and lived in the one before is in its deadlist.
+#[derive(Clone, Debug)]
+pub(crate) struct Lineage {
+    pub(crate) volume: VolumeId,
+    pub(crate) origin: Option<SnapshotId>,
+    pub(crate) origin_epoch: Epoch,
+    /// In order of epoch.
+    pub(crate) snapshots: Vec<SnapshotId>,
+    pub(crate) head: Option<Head>,
+    /// The head's.
+    pub(crate) deadlist: StoredDeadlist,
+    /// Epoch of the last snapshot, or of the origin: what was born after it belongs to the head alone.
+    pub(crate) last_snap: Epoch,
+    /// Units of live blocks written in this lineage.
+    pub(crate) owned_units: u64,
+}
+
+/// A snapshot.
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) lineage: LineageId,
+    pub(crate) volume: VolumeId,
+    pub(crate) name: String,
+    pub(crate) epoch: Epoch,
+    pub(crate) root: TreeRoot,
+    pub(crate) mapped: u64,
+    pub(crate) size: u64,
+    pub(crate) created: u64,
+    pub(crate) expires: Option<u64>,
+    pub(crate) description: String,
+    pub(crate) holds: Vec<Option<u64>>,
+    /// Destroyed, but lineages start from it.
+    pub(crate) hidden: bool,
+    /// What died between the version before and this one.
+    pub(crate) deadlist: StoredDeadlist,
+    /// Lineages that start here.
+    pub(crate) children: Vec<LineageId>,
+}
+
+/// The end of a lineage that is being freed, block by block.
+#[derive(Clone, Debug)]
+pub(crate) struct Walk {
+    pub(crate) lineage: LineageId,
+    pub(crate) root: TreeRoot,
+    pub(crate) bound: Epoch,
+    pub(crate) cursor: BlockNo,
+}
+
+/// Everything that has a name or an id.
+#[derive(Debug, Default)]
+pub(crate) struct Catalog {
+    pub(crate) volumes: BTreeMap<VolumeId, Volume>,
+    pub(crate) lineages: BTreeMap<LineageId, Lineage>,
+    pub(crate) snapshots: BTreeMap<SnapshotId, Snapshot>,
+    volume_names: BTreeMap<String, VolumeId>,
+    snapshot_names: BTreeMap<(VolumeId, String), SnapshotId>,
+    pub(crate) walks: BTreeMap<u64, Walk>,
+    /// Dead blocks waiting for their turn, oldest first.
+    pub(crate) frees: VecDeque<(LineageId, StoredDeadlist)>,
+    pub(crate) next_volume: u32,
+    pub(crate) next_snapshot: u64,
+    pub(crate) next_lineage: u64,
+    pub(crate) next_walk: u64,
+}
+
+impl Catalog {
+    pub(crate) fn volume_named(&self, name: &str) -> Option<VolumeId> {
+        self.volume_names.get(name).copied()
+    }
+
+    pub(crate) fn snapshot_named(&self, volume: VolumeId, name: &str) -> Option<SnapshotId> {
+        self.snapshot_names.get(&(volume, name.to_owned())).copied()
+    }
+
+    pub(crate) fn add_volume(&mut self, id: VolumeId, volume: Volume) {
+        self.volume_names.insert(volume.name.clone(), id);
+        self.volumes.insert(id, volume);
+    }
+
+    pub(crate) fn remove_volume(&mut self, id: VolumeId) -> Option<Volume> {
+        let volume = self.volumes.remove(&id)?;
+        self.volume_names.remove(&volume.name);
+        Some(volume)
+    }
+
+    pub(crate) fn rename_volume(&mut self, id: VolumeId, name: String) {
+        if let Some(volume) = self.volumes.get_mut(&id) {
+            self.volume_names.remove(&volume.name);
+            volume.name.clone_from(&name);
+            self.volume_names.insert(name, id);
+        }
+    }
+
+    pub(crate) fn add_snapshot(&mut self, id: SnapshotId, snapshot: Snapshot) {
+        if !snapshot.hidden {
+            self.snapshot_names.insert((snapshot.volume, snapshot.name.clone()), id);
+        }
+        self.snapshots.insert(id, snapshot);
+    }
+
+    pub(crate) fn rename_snapshot(&mut self, id: SnapshotId, name: String) {
+        if let Some(snapshot) = self.snapshots.get_mut(&id) {
+            self.snapshot_names.remove(&(snapshot.volume, std::mem::replace(&mut snapshot.name, name.clone())));
+            self.snapshot_names.insert((snapshot.volume, name), id);
+        }
+    }
+
+    /// Takes a snapshot's name away: it is not listed any more.
+    pub(crate) fn hide_snapshot(&mut self, id: SnapshotId) {
+        if let Some(snapshot) = self.snapshots.get_mut(&id) {
+            snapshot.hidden = true;
+            self.snapshot_names.remove(&(snapshot.volume, snapshot.name.clone()));
+        }
+    }
+
+    /// The listed snapshots of a volume, by name.
+    pub(crate) fn snapshots_of(&self, volume: VolumeId) -> impl Iterator<Item = SnapshotId> + '_ {
+        self.snapshot_names.range((volume, String::new())..).take_while(move |((v, _), _)| *v == volume).map(|(_, id)| *id)
+    }
+
+    pub(crate) fn head(&self, volume: VolumeId) -> Option<(&Volume, &Lineage)> {
+        let volume = self.volumes.get(&volume)?;
+        Some((volume, self.lineages.get(&volume.lineage)?))
+    }
+
+    /// Epoch of the version before the one at `position` of a lineage.
+    pub(crate) fn epoch_before(&self, lineage: &Lineage, position: usize) -> Epoch {
+        let before = position.checked_sub(1).and_then(|p| lineage.snapshots.get(p)).and_then(|id| self.snapshots.get(id));
+        before.map_or(lineage.origin_epoch, |snapshot| snapshot.epoch)
+    }
+
+    /// Where a snapshot stands in its lineage.
+    pub(crate) fn position(&self, lineage: &Lineage, id: SnapshotId) -> Option<usize> {
+        lineage.snapshots.iter().position(|s| *s == id)
+    }
+
+    /// Volumes of other names that start from a snapshot.
+    pub(crate) fn clones_of(&self, id: SnapshotId) -> u32 {
+        let Some(snapshot) = self.snapshots.get(&id) else { return 0 };
+        let others = snapshot.children.iter().filter(|child| self.lineages.get(child).is_some_and(|l| l.volume != snapshot.volume));
+        u32::try_from(others.count()).unwrap_or(u32::MAX)
+    }
+}

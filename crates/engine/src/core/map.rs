@@ -1,0 +1,238 @@
+//! Changing maps: path copying, releasing what was there.
+
+use millpond_format::{Addr, BlockNo, Epoch, FANOUT, LineageId, TreeRoot, VolumeId};
+
+use super::catalog::{Head, Lineage};
+use super::state::Core;
+use crate::Planted;
+use crate::tree::{Miss, capacity, node_index, slot_in};
+
+impl Core {
+    /// The lineage whose head a volume is.
+    pub(crate) fn lineage_of(&self, volume: VolumeId) -> Option<LineageId> {
+        self.catalog.volumes.get(&volume).map(|v| v.lineage)
+    }
+
+    fn lineage_mut(&mut self, id: LineageId) -> &mut Lineage {
+        self.catalog.lineages.get_mut(&id).expect("INV-CAT-1: a volume's lineage exists")
+    }
+
+    fn head(&self, id: LineageId) -> Head {
+        self.catalog.lineages.get(&id).and_then(|l| l.head).expect("INV-CAT-2: a volume's lineage has a head")
+    }
+
+    fn set_root(&mut self, id: LineageId, root: TreeRoot) {
+        if let Some(head) = &mut self.lineage_mut(id).head {
+            head.root = root;
+        }
+    }
+
+    /// The leaf of a head that maps `block`, when it exists.
+    pub(crate) fn head_leaf(&mut self, lineage: LineageId, block: u64) -> Result<Option<u32>, Miss> {
+        let root = self.head(lineage).root;
+        self.nodes.leaf(&root, block, &mut self.nodes_touched)
+    }
+
+    /// The leaf that maps `block`, made or copied so that it may be changed. Nothing was changed when it misses.
+    pub(crate) fn leaf_mut(&mut self, lineage: LineageId, block: u64) -> Result<u32, Miss> {
+        let last_snap = self.lineage_mut(lineage).last_snap;
+        if let Some(leaf) = self.head_leaf(lineage, block)?
+            && self.editable(leaf, last_snap)
+        {
+            return Ok(leaf);
+        }
+        let mut root = self.head(lineage).root;
+        while root.height == 0 || block >= capacity(root.height) {
+            if root.addr.is_hole() {
+                root.height += 1;
+                continue;
+            }
+            let (addr, at) = self.new_node(root.height, 0, lineage);
+            let top = &mut self.nodes.get_mut(at).node;
+            top.entries[0] = root.addr;
+            top.crcs[0] = root.crc;
+            root = TreeRoot { addr: addr.pending(), crc: 0, height: root.height + 1 };
+        }
+        self.set_root(lineage, root);
+        let (mut parent, mut addr): (Option<(u32, usize)>, Addr) = (None, root.addr);
+        for level in (0..root.height).rev() {
+            let index = node_index(block, level);
+            let (new_addr, at) = if addr.is_hole() {
+                self.new_node(level, index, lineage)
+            } else {
+                let at = self.nodes.find(addr).expect("INV-MAP-4: the path was walked a moment ago");
+                self.own(lineage, at, last_snap)
+            };
+            if new_addr.identity() != addr.identity() {
+                match parent {
+                    None => self.set_root(lineage, TreeRoot { addr: new_addr.pending(), crc: 0, height: root.height }),
+                    Some((up, slot)) => {
+                        let node = &mut self.nodes.get_mut(up).node;
+                        node.entries[slot] = new_addr.pending();
+                        node.crcs[slot] = 0;
+                    }
+                }
+            }
+            if level == 0 {
+                return Ok(at);
+            }
+            let slot = slot_in(block, level);
+            parent = Some((at, slot));
+            addr = self.nodes.get(at).node.entries[slot];
+        }
+        unreachable!("a tree of at least one level ends in a leaf")
+    }
+
+    /// A node may be changed where it is when no snapshot holds it (I4) and no checkpoint has it or is writing it (I1).
+    fn editable(&self, at: u32, last_snap: Epoch) -> bool {
+        let cached = self.nodes.get(at);
+        cached.dirty == self.generation && cached.node.epoch > last_snap
+    }
+
+    /// Makes a node editable: as it is, at a new address, or as a copy when something still needs the old one.
+    fn own(&mut self, lineage: LineageId, at: u32, last_snap: Epoch) -> (Addr, u32) {
+        if self.editable(at, last_snap) {
+            return (self.nodes.get(at).addr, at);
+        }
+        let cached = self.nodes.get(at);
+        let (old, born, dirty, level) = (cached.addr, cached.node.epoch, cached.dirty, cached.node.level);
+        let addr = self.new_node_addr(level);
+        let epoch = self.epoch;
+        if dirty == 0 && born > last_snap {
+            self.nodes.rekey(at, addr, self.generation);
+            let node = &mut self.nodes.get_mut(at).node;
+            node.epoch = epoch;
+            node.lineage = lineage;
+            self.space.free(old);
+            return (addr, at);
+        }
+        let mut node = self.nodes.get(at).node.clone();
+        node.epoch = epoch;
+        node.lineage = lineage;
+        let copy = self.nodes.insert(addr, node, self.generation);
+        if born > last_snap {
+            self.free_node(old);
+        } else {
+            self.bury(lineage, born, old, false);
+        }
+        (addr, copy)
+    }
+
+    /// A dead address that a snapshot still needs goes into the head's deadlist.
+    fn bury(&mut self, lineage: LineageId, born: Epoch, addr: Addr, data: bool) {
+        self.deaths += 1;
+        if self.planted == Some(Planted::ForgetDeadlistEntry) && cfg!(feature = "planted") && data && self.deaths % 7 == 0 {
+            return;
+        }
+        let slots = self.space.chunks.get(addr.chunk()).map_or(1, |chunk| chunk.slots_of(addr));
+        self.lineage_mut(lineage).deadlist.list_mut().insert(born, addr, slots, data);
+    }
+
+    /// A block's old address is not the head's any more.
+    fn release(&mut self, lineage: LineageId, addr: Addr) {
+        let Some(born) = self.space.chunks.get(addr.chunk()).map(|chunk| chunk.epoch) else { return };
+        let line = self.lineage_mut(lineage);
+        if born > line.last_snap {
+            line.owned_units = line.owned_units.saturating_sub(u64::from(addr.units()));
+            self.space.free(addr);
+        } else {
+            self.bury(lineage, born, addr, true);
+        }
+    }
+
+    /// Maps a block to new data.
+    pub(crate) fn set_block(&mut self, lineage: LineageId, block: BlockNo, addr: Addr, crc: u32) -> Result<(), Miss> {
+        let leaf = self.leaf_mut(lineage, block.0)?;
+        self.set_in_leaf(lineage, leaf, block, addr, crc);
+        Ok(())
+    }
+
+    /// Maps a block to new data in a leaf from [`leaf_mut`](Self::leaf_mut).
+    pub(crate) fn set_in_leaf(&mut self, lineage: LineageId, leaf: u32, block: BlockNo, addr: Addr, crc: u32) {
+        let slot = slot_in(block.0, 0);
+        let node = &mut self.nodes.get_mut(leaf).node;
+        let old = std::mem::replace(&mut node.entries[slot], addr);
+        node.crcs[slot] = crc;
+        let line = self.lineage_mut(lineage);
+        line.owned_units += u64::from(addr.units());
+        if old.is_some() {
+            self.release(lineage, old);
+        } else if let Some(head) = &mut line.head {
+            head.mapped += 1;
+        }
+    }
+
+    /// How far a clear from `start` to `end` can go in one step: the end of the `leaves`-th leaf that exists. All nodes it needs are in memory then.
+    pub(crate) fn plan_clear(&mut self, lineage: LineageId, start: u64, end: u64, leaves: usize) -> Result<u64, Miss> {
+        let root = self.head(lineage).root;
+        let mut at = start;
+        for _ in 0..leaves {
+            match self.nodes.next_leaf(&root, at)? {
+                Some((block, _)) if block < end => at = (block / FANOUT as u64 + 1) * FANOUT as u64,
+                _ => return Ok(end),
+            }
+        }
+        Ok(at.min(end))
+    }
+
+    /// Blocks from `start` to `end` read as zeroes from here on. Nothing was changed when the first leaf misses; what was done stays done
+    /// and doing it again changes nothing.
+    pub(crate) fn clear(&mut self, lineage: LineageId, start: u64, end: u64) -> Result<(), Miss> {
+        let mut at = start;
+        loop {
+            let root = self.head(lineage).root;
+            let Some((block, leaf)) = self.nodes.next_leaf(&root, at)? else { return Ok(()) };
+            if block >= end {
+                return Ok(());
+            }
+            let stop = ((block / FANOUT as u64 + 1) * FANOUT as u64).min(end);
+            at = stop;
+            let range = slot_in(block, 0)..slot_in(block, 0) + usize::try_from(stop - block).unwrap_or(FANOUT);
+            if self.nodes.get(leaf).node.entries[range.clone()].iter().all(|addr| addr.is_hole()) {
+                continue;
+            }
+            let leaf = self.leaf_mut(lineage, block)?;
+            for slot in range {
+                let node = &mut self.nodes.get_mut(leaf).node;
+                let old = std::mem::take(&mut node.entries[slot]);
+                node.crcs[slot] = 0;
+                if old.is_some() {
+                    if let Some(head) = &mut self.lineage_mut(lineage).head {
+                        head.mapped -= 1;
+                    }
+                    self.release(lineage, old);
+                }
+            }
+            self.prune(lineage, block);
+        }
+    }
+
+    /// Takes empty nodes on the path to `block` out of the map, from the leaf up. The path is editable.
+    fn prune(&mut self, lineage: LineageId, block: u64) {
+        let root = self.head(lineage).root;
+        let mut path: Vec<(u32, usize)> = Vec::with_capacity(usize::from(root.height));
+        let mut addr = root.addr;
+        for level in (0..root.height).rev() {
+            let Some(at) = self.nodes.find(addr) else { return };
+            let slot = slot_in(block, level);
+            path.push((at, slot));
+            addr = self.nodes.get(at).node.entries[slot];
+        }
+        while let Some((at, _)) = path.pop() {
+            let cached = self.nodes.get(at);
+            if cached.node.entries.iter().any(|addr| !addr.is_hole()) {
+                return;
+            }
+            let addr = cached.addr;
+            self.free_node(addr);
+            match path.last() {
+                None => self.set_root(lineage, TreeRoot::default()),
+                Some((up, slot)) => {
+                    let node = &mut self.nodes.get_mut(*up).node;
+                    node.entries[*slot] = Addr::HOLE;
+                    node.crcs[*slot] = 0;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! The state that the log describes: maps, catalog, space. Everything here is a deterministic function of the records applied, so that
+//! running and replaying are the same code. Nothing here does I/O; a node that is not in memory is reported as a [`Miss`].
+
+mod catalog;
+mod map;
+mod reclaim;
+mod records;
+mod state;
+
+pub(crate) use catalog::{Catalog, Head, Lineage, Snapshot, StoredDeadlist, Volume, Walk};
+pub(crate) use records::{cache_code, cache_of, compression_code, compression_of, sector_code, sector_of};
+pub(crate) use state::{Core, MetaFlush};

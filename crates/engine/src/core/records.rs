@@ -1,0 +1,363 @@
+//! Catalog records: what each does to the state. Validation comes before a record is logged (`command`); here it just happens.
+
+use millpond_block::{CacheMode, SectorProfile};
+use millpond_format::{BlockNo, Epoch, LineageId, Record, SnapshotId, TreeRoot, VolumeId};
+
+use super::catalog::{Head, Lineage, Snapshot, StoredDeadlist, Volume, Walk};
+use super::state::Core;
+use crate::Compression;
+
+pub(crate) fn sector_code(sector: SectorProfile) -> u8 {
+    match sector {
+        SectorProfile::S512n => 0,
+        SectorProfile::S512e => 1,
+        SectorProfile::S4kn => 2,
+    }
+}
+
+pub(crate) fn sector_of(code: u8) -> SectorProfile {
+    match code {
+        0 => SectorProfile::S512n,
+        2 => SectorProfile::S4kn,
+        _ => SectorProfile::S512e,
+    }
+}
+
+pub(crate) fn cache_code(mode: CacheMode) -> u8 {
+    match mode {
+        CacheMode::None => 0,
+        CacheMode::Directsync => 1,
+        CacheMode::Writethrough => 2,
+        CacheMode::Writeback => 3,
+        CacheMode::Unsafe => 4,
+    }
+}
+
+pub(crate) fn cache_of(code: u8) -> CacheMode {
+    match code {
+        0 => CacheMode::None,
+        2 => CacheMode::Writethrough,
+        3 => CacheMode::Writeback,
+        4 => CacheMode::Unsafe,
+        // the safest for 1 and for what no version wrote
+        _ => CacheMode::Directsync,
+    }
+}
+
+pub(crate) fn compression_code(compression: Compression) -> u8 {
+    match compression {
+        Compression::Off => 0,
+        Compression::Lz4 => 1,
+        Compression::Zstd => 2,
+    }
+}
+
+pub(crate) fn compression_of(code: u8) -> Compression {
+    match code {
+        1 => Compression::Lz4,
+        2 => Compression::Zstd,
+        _ => Compression::Off,
+    }
+}
+
+impl Core {
+    /// Applies a catalog record. Only [`Record::Walked`] looks at nodes and is not for here.
+    pub(crate) fn apply_record(&mut self, record: &Record) {
+        match record {
+            Record::CreateVolume { volume } => {
+                self.catalog.next_volume = self.catalog.next_volume.max(volume.id.0 + 1);
+                self.add_lineage(volume.lineage, volume.id, None, Epoch(0), Head::default());
+                self.catalog.add_volume(
+                    volume.id,
+                    Volume {
+                        name: volume.name.clone(),
+                        size: volume.size,
+                        sector: sector_of(volume.sector),
+                        cache: cache_of(volume.cache),
+                        compression: compression_of(volume.compression),
+                        read_only: volume.read_only,
+                        lineage: volume.lineage,
+                        created: volume.created,
+                    },
+                );
+            }
+            Record::DestroyVolume { volume } => self.destroy_volume(*volume),
+            Record::RenameVolume { volume, name } => self.catalog.rename_volume(*volume, name.clone()),
+            Record::Resize { volume, size } => {
+                if let Some(v) = self.catalog.volumes.get_mut(volume) {
+                    v.size = *size;
+                }
+            }
+            Record::Properties { volume, cache, compression, read_only } => {
+                if let Some(v) = self.catalog.volumes.get_mut(volume) {
+                    v.cache = cache_of(*cache);
+                    v.compression = compression_of(*compression);
+                    v.read_only = *read_only;
+                }
+            }
+            Record::Snapshot { targets, created, description, expires } => {
+                for (volume, id, name) in targets {
+                    self.snapshot(*volume, *id, name, *created, description, *expires);
+                }
+                self.epoch.0 += 1;
+            }
+            Record::DestroySnapshots { snapshots } => {
+                for id in snapshots {
+                    self.catalog.hide_snapshot(*id);
+                    self.settle_hidden(*id);
+                }
+            }
+            Record::RenameSnapshot { snapshot, name } => self.catalog.rename_snapshot(*snapshot, name.clone()),
+            Record::Rollback { snapshot, keep, name, lineage, created } => self.rollback(*snapshot, *keep, name, *lineage, *created),
+            Record::Clone { snapshot, volume, lineage, name, created } => {
+                let Some((head, epoch, size, from)) =
+                    self.catalog.snapshots.get(snapshot).map(|s| (Head { root: s.root, mapped: s.mapped }, s.epoch, s.size, s.volume))
+                else {
+                    return;
+                };
+                let like = self.catalog.volumes.get(&from).cloned();
+                self.catalog.next_volume = self.catalog.next_volume.max(volume.0 + 1);
+                self.add_lineage(*lineage, *volume, Some(*snapshot), epoch, head);
+                let (sector, cache, compression) =
+                    like.map_or(Default::default(), |v| (v.sector, v.cache, v.compression));
+                let (name, lineage) = (name.clone(), *lineage);
+                let clone = Volume { name, size, sector, cache, compression, read_only: false, lineage, created: *created };
+                self.catalog.add_volume(*volume, clone);
+            }
+            Record::Hold { snapshot, until } => {
+                if let Some(s) = self.catalog.snapshots.get_mut(snapshot) {
+                    s.holds.push(*until);
+                }
+            }
+            Record::Release { snapshot } => {
+                if let Some(s) = self.catalog.snapshots.get_mut(snapshot) {
+                    s.holds.pop();
+                }
+            }
+            Record::Walked { .. } => {}
+        }
+    }
+
+    fn add_lineage(&mut self, id: LineageId, volume: VolumeId, origin: Option<SnapshotId>, origin_epoch: Epoch, head: Head) {
+        self.catalog.next_lineage = self.catalog.next_lineage.max(id.0 + 1);
+        if let Some(origin) = origin.and_then(|origin| self.catalog.snapshots.get_mut(&origin)) {
+            origin.children.push(id);
+        }
+        let lineage = Lineage {
+            volume,
+            origin,
+            origin_epoch,
+            snapshots: Vec::new(),
+            head: Some(head),
+            deadlist: StoredDeadlist::default(),
+            last_snap: origin_epoch,
+            owned_units: 0,
+        };
+        self.catalog.lineages.insert(id, lineage);
+    }
+
+    fn snapshot(&mut self, volume: VolumeId, id: SnapshotId, name: &str, created: u64, description: &str, expires: Option<u64>) {
+        self.catalog.next_snapshot = self.catalog.next_snapshot.max(id.0 + 1);
+        let Some(v) = self.catalog.volumes.get(&volume) else { return };
+        let (lineage, size) = (v.lineage, v.size);
+        let Some(line) = self.catalog.lineages.get_mut(&lineage) else { return };
+        let Some(head) = line.head else { return };
+        let deadlist = StoredDeadlist::new(line.deadlist.take());
+        line.snapshots.push(id);
+        line.last_snap = self.epoch;
+        let snapshot = Snapshot {
+            lineage,
+            volume,
+            name: name.to_owned(),
+            epoch: self.epoch,
+            root: head.root,
+            mapped: head.mapped,
+            size,
+            created,
+            expires,
+            description: description.to_owned(),
+            holds: Vec::new(),
+            hidden: false,
+            deadlist,
+            children: Vec::new(),
+        };
+        self.catalog.add_snapshot(id, snapshot);
+    }
+
+    fn rollback(&mut self, to: SnapshotId, keep: SnapshotId, name: &str, lineage: LineageId, created: u64) {
+        let Some((volume, head, epoch, size)) =
+            self.catalog.snapshots.get(&to).map(|s| (s.volume, Head { root: s.root, mapped: s.mapped }, s.epoch, s.size))
+        else {
+            return;
+        };
+        self.snapshot(volume, keep, name, created, "head before a rollback", None);
+        self.epoch.0 += 1;
+        if let Some(old) = self.lineage_of(volume).and_then(|id| self.catalog.lineages.get_mut(&id)) {
+            old.head = None;
+        }
+        self.add_lineage(lineage, volume, Some(to), epoch, head);
+        if let Some(v) = self.catalog.volumes.get_mut(&volume) {
+            v.lineage = lineage;
+            v.size = size;
+        }
+    }
+
+    fn destroy_volume(&mut self, id: VolumeId) {
+        let Some(volume) = self.catalog.remove_volume(id) else { return };
+        let lineages: Vec<LineageId> =
+            self.catalog.lineages.iter().filter(|(_, line)| line.volume == id).map(|(lineage, _)| *lineage).collect();
+        // youngest first: a lineage starts from a snapshot of an older one
+        for lineage in lineages.into_iter().rev() {
+            let snapshots = self.catalog.lineages.get(&lineage).map(|line| line.snapshots.clone()).unwrap_or_default();
+            if lineage == volume.lineage {
+                self.drop_head(lineage);
+            }
+            for snapshot in snapshots {
+                self.catalog.hide_snapshot(snapshot);
+                self.settle_hidden(snapshot);
+            }
+        }
+    }
+
+    /// Frees the head of a lineage: what was born after its last snapshot.
+    fn drop_head(&mut self, id: LineageId) {
+        let Some(line) = self.catalog.lineages.get_mut(&id) else { return };
+        let Some(head) = line.head.take() else { return };
+        let bound = line.last_snap;
+        // what is in the head's deadlist is still in the last snapshot, or in the origin
+        let stale = std::mem::take(&mut line.deadlist);
+        self.retire(stale);
+        self.start_walk(id, head.root, bound);
+        self.drop_if_empty(id);
+    }
+
+    fn start_walk(&mut self, lineage: LineageId, root: TreeRoot, bound: Epoch) {
+        if root.addr.is_hole() {
+            return;
+        }
+        let id = self.catalog.next_walk;
+        self.catalog.next_walk += 1;
+        self.catalog.walks.insert(id, Walk { lineage, root, bound, cursor: BlockNo(0) });
+    }
+
+    /// A list that is not needed any more: its stored object goes at the next checkpoint.
+    fn retire(&mut self, list: StoredDeadlist) {
+        if let Some(at) = list.stored() {
+            self.retired.push(at);
+        }
+    }
+
+    fn drop_if_empty(&mut self, id: LineageId) {
+        let Some(line) = self.catalog.lineages.get(&id) else { return };
+        if line.head.is_some() || !line.snapshots.is_empty() {
+            return;
+        }
+        let origin = line.origin;
+        if let Some(line) = self.catalog.lineages.remove(&id) {
+            self.retire(line.deadlist);
+        }
+        if let Some(origin) = origin {
+            if let Some(s) = self.catalog.snapshots.get_mut(&origin) {
+                s.children.retain(|child| *child != id);
+            }
+            self.settle_hidden(origin);
+        }
+    }
+
+    /// A destroyed snapshot goes as soon as no lineage starts from it, or when the only one that does can take its place in the line.
+    fn settle_hidden(&mut self, id: SnapshotId) {
+        let Some(snapshot) = self.catalog.snapshots.get(&id) else { return };
+        if !snapshot.hidden {
+            return;
+        }
+        match snapshot.children.as_slice() {
+            [] => self.remove_version(id),
+            [child] => {
+                let child = *child;
+                if self.splice(id, child) {
+                    self.remove_version(id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Makes the only lineage that starts from the last version of a headless one its continuation, so that the versions before it are
+    /// neighbours again and deadlists can free what nobody needs. Blocks that died in the child are in its deadlists whatever their
+    /// birth, so the joined line has complete deadlists.
+    fn splice(&mut self, at: SnapshotId, child: LineageId) -> bool {
+        let Some(parent) = self.catalog.snapshots.get(&at).map(|s| s.lineage) else { return false };
+        let (Some(line), Some(young)) = (self.catalog.lineages.get(&parent), self.catalog.lineages.get(&child)) else { return false };
+        if line.head.is_some() || line.snapshots.last() != Some(&at) || (line.volume != young.volume && line.snapshots.len() > 1) {
+            return false;
+        }
+        let Some(young) = self.catalog.lineages.remove(&child) else { return false };
+        for snapshot in &young.snapshots {
+            if let Some(s) = self.catalog.snapshots.get_mut(snapshot) {
+                s.lineage = parent;
+            }
+        }
+        if let Some(v) = self.catalog.volumes.get_mut(&young.volume)
+            && v.lineage == child
+        {
+            v.lineage = parent;
+        }
+        if let Some(s) = self.catalog.snapshots.get_mut(&at) {
+            s.children.clear();
+        }
+        for walk in self.catalog.walks.values_mut().filter(|walk| walk.lineage == child) {
+            walk.lineage = parent;
+        }
+        for (lineage, _) in self.catalog.frees.iter_mut().filter(|(lineage, _)| *lineage == child) {
+            *lineage = parent;
+        }
+        let mut stale = None;
+        if let Some(line) = self.catalog.lineages.get_mut(&parent) {
+            line.volume = young.volume;
+            line.snapshots.extend(young.snapshots);
+            line.head = young.head;
+            stale = Some(std::mem::replace(&mut line.deadlist, young.deadlist));
+            line.last_snap = young.last_snap;
+            line.owned_units += young.owned_units;
+        }
+        stale.into_iter().for_each(|list| self.retire(list));
+        true
+    }
+
+    /// Takes a version out of its line. Between two versions: what was born after the one before and died by the next was only here; the
+    /// rest of the next one's deadlist is joined with this one's. At the end of a line without a head: what was born after the version
+    /// before is found by walking.
+    fn remove_version(&mut self, id: SnapshotId) {
+        let Some(mut snapshot) = self.catalog.snapshots.remove(&id) else { return };
+        let lineage = snapshot.lineage;
+        let Some(line) = self.catalog.lineages.get(&lineage) else { return };
+        let Some(position) = self.catalog.position(line, id) else { return };
+        let before = self.catalog.epoch_before(line, position);
+        let next = line.snapshots.get(position + 1).copied();
+        let has_head = line.head.is_some();
+        if let Some(line) = self.catalog.lineages.get_mut(&lineage) {
+            line.snapshots.remove(position);
+            if next.is_none() {
+                line.last_snap = before;
+            }
+        }
+        let mine = snapshot.deadlist.take();
+        self.retire(snapshot.deadlist);
+        let target = match next {
+            Some(next) => self.catalog.snapshots.get_mut(&next).map(|s| &mut s.deadlist),
+            None if has_head => self.catalog.lineages.get_mut(&lineage).map(|l| &mut l.deadlist),
+            None => None,
+        };
+        match target {
+            Some(deadlist) => {
+                let only_here = deadlist.list_mut().split_after(before);
+                deadlist.list_mut().merge(mine);
+                if !only_here.is_empty() {
+                    self.catalog.frees.push_back((lineage, StoredDeadlist::new(only_here)));
+                }
+            }
+            None => self.start_walk(lineage, snapshot.root, before),
+        }
+        self.drop_if_empty(lineage);
+    }
+}

@@ -1,0 +1,132 @@
+//! [`Core`]: the state as a whole, and the addresses of map nodes.
+
+use millpond_format::{Addr, ChunkId, Coding, Epoch, LineageId, NODE_UNITS, Node, ObjectRef};
+
+use super::catalog::Catalog;
+use crate::Planted;
+use crate::space::{Chunk, NODE_GRAIN, Place, Space};
+use crate::tree::NodeCache;
+
+/// Nodes of one chunk that the running checkpoint writes.
+#[derive(Debug)]
+pub(crate) struct MetaFlush {
+    pub(crate) chunk: ChunkId,
+    /// Handles in slot order.
+    pub(crate) nodes: Vec<u32>,
+    /// Where they go.
+    pub(crate) place: Option<Place>,
+}
+
+/// The state of a pool.
+pub(crate) struct Core {
+    pub(crate) space: Space,
+    pub(crate) nodes: NodeCache,
+    pub(crate) catalog: Catalog,
+    /// Current epoch; the first is 1.
+    pub(crate) epoch: Epoch,
+    /// Guest blocks ever written: the clock of lifetimes.
+    pub(crate) clock: u64,
+    pub(crate) next_chunk: u64,
+    /// Nodes changed since the last checkpoint began carry this number.
+    pub(crate) generation: u64,
+    /// Longest chunk in units.
+    pub(crate) chunk_units: u32,
+    /// Chunks that hand out addresses to nodes now: leaves, inner nodes.
+    meta_open: [Option<ChunkId>; 2],
+    /// Chunks of nodes without a place yet, oldest first.
+    meta_unplaced: Vec<ChunkId>,
+    pub(crate) nodes_touched: u64,
+    pub(crate) planted: Option<Planted>,
+    pub(super) deaths: u64,
+    /// Stored objects that the next checkpoint does not need any more.
+    pub(crate) retired: Vec<ObjectRef>,
+}
+
+impl Core {
+    pub(crate) fn new(space: Space, nodes: NodeCache, chunk_units: u32, planted: Option<Planted>) -> Core {
+        Core {
+            space,
+            nodes,
+            catalog: Catalog::default(),
+            epoch: Epoch(1),
+            clock: 0,
+            next_chunk: 1,
+            generation: 1,
+            chunk_units,
+            meta_open: [None; 2],
+            meta_unplaced: Vec::new(),
+            nodes_touched: 0,
+            planted,
+            deaths: 0,
+            retired: Vec::new(),
+        }
+    }
+
+    /// A chunk id that was never used.
+    pub(crate) fn new_chunk(&mut self, class: u8, grain: u8) -> ChunkId {
+        let id = ChunkId(self.next_chunk);
+        self.next_chunk += 1;
+        self.space.chunks.insert(id, Chunk::new(self.epoch, self.clock, class, grain));
+        id
+    }
+
+    /// An address for a node of `level`, born in the current epoch. It gets its place when a checkpoint writes it.
+    pub(crate) fn new_node_addr(&mut self, level: u8) -> Addr {
+        let kind = usize::from(level > 0);
+        let open = self.meta_open[kind].and_then(|id| self.space.chunks.get(id).map(|chunk| (id, chunk)));
+        let fits = |chunk: &Chunk| chunk.epoch == self.epoch && (chunk.slots + 1) * NODE_UNITS <= self.chunk_units;
+        let id = match open {
+            Some((id, chunk)) if fits(chunk) => id,
+            _ => {
+                if let Some(id) = self.meta_open[kind] {
+                    self.space.close_chunk(id);
+                }
+                let id = self.new_chunk(crate::log::META_CLASS, NODE_GRAIN);
+                self.meta_open[kind] = Some(id);
+                self.meta_unplaced.push(id);
+                id
+            }
+        };
+        let slot = self.space.chunks.get_mut(id).map_or(0, |chunk| {
+            chunk.slots += 1;
+            chunk.slots - 1
+        });
+        self.space.make_live(id, slot, 1);
+        Addr::new(id, slot, NODE_UNITS, Coding::Raw)
+    }
+
+    /// A new, empty, dirty node.
+    pub(crate) fn new_node(&mut self, level: u8, index: u64, lineage: LineageId) -> (Addr, u32) {
+        let addr = self.new_node_addr(level);
+        let node = Node::empty(level, lineage, index, self.epoch);
+        let at = self.nodes.insert(addr, node, self.generation);
+        (addr, at)
+    }
+
+    /// Frees a node's address and its memory.
+    pub(crate) fn free_node(&mut self, addr: Addr) {
+        self.space.free(addr);
+        self.nodes.forget(addr, self.generation);
+    }
+
+    /// The chunks of nodes that a checkpoint has to write now, with the nodes that live in them; from here on nodes get other addresses.
+    pub(crate) fn take_unplaced(&mut self) -> Vec<MetaFlush> {
+        for id in std::mem::take(&mut self.meta_open).into_iter().flatten() {
+            self.space.close_chunk(id);
+        }
+        let mut flushes = Vec::new();
+        for chunk in std::mem::take(&mut self.meta_unplaced) {
+            let Some(found) = self.space.chunks.get(chunk) else { continue };
+            let live: Vec<u32> = found.live.iter().collect();
+            let nodes = live
+                .iter()
+                .map(|slot| {
+                    let addr = Addr::new(chunk, *slot, NODE_UNITS, Coding::Raw);
+                    self.nodes.find(addr).expect("INV-MAP-3: a node that was never written is in memory")
+                })
+                .collect();
+            flushes.push(MetaFlush { chunk, nodes, place: None });
+        }
+        flushes
+    }
+}

@@ -1,0 +1,180 @@
+//! [`Engine`]: the facade. See the crate's documentation for the contract.
+
+use millpond_block::{BufPool, Completion, DiskError, Features, Geometry, Payload, Request, Tag};
+use millpond_device::{DeviceGeometry, Io, IoDone};
+
+use crate::open::{Import, create};
+use crate::pool::{Pool, Target};
+use crate::{
+    Command, CommandError, DiffExtent, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Time, Tuning, VolumeInfo,
+};
+
+enum Phase {
+    Importing(Box<Import>),
+    Open(Box<Pool>),
+}
+
+/// The engine of one pool.
+///
+/// Call [`turn`](Engine::turn) after each group of submits, commands and completions; start what [`pop_io`](Engine::pop_io) gives and
+/// report every end to [`io_done`](Engine::io_done).
+///
+/// Durability: a completion of a write means that the kernel (or the device's volatile cache) has it and all before it; a completion of
+/// a flush, or of a write with FUA or under `directsync` and `writethrough`, that it is on stable media with its map; a reply to a
+/// command the same.
+pub struct Engine {
+    phase: Phase,
+    opening: PoolState,
+    refused: Vec<Completion>,
+    bufs: BufPool,
+}
+
+impl Engine {
+    /// Makes a pool on `devices`. [`PoolState::Opening`] until it is on them.
+    ///
+    /// # Errors
+    /// [`CommandError::Invalid`] when the spec or the devices are not acceptable; nothing was written then.
+    pub fn create(spec: PoolSpec, devices: Vec<DeviceGeometry>, tuning: Tuning, now: Time) -> Result<Engine, CommandError> {
+        let pool = create(spec, &devices, tuning, now)?;
+        Ok(Engine::with(Phase::Open(Box::new(pool))))
+    }
+
+    /// Imports the pool on `devices`, in any order: reads labels, finds the newest checkpoint, replays the log.
+    /// [`PoolState::Opening`], then [`PoolState::Online`] or [`PoolState::Faulted`] with the reason.
+    pub fn import(devices: Vec<DeviceGeometry>, tuning: Tuning, now: Time) -> Engine {
+        Engine::with(Phase::Importing(Box::new(Import::new(devices, tuning, now))))
+    }
+
+    fn with(phase: Phase) -> Engine {
+        Engine { phase, opening: PoolState::Opening, refused: Vec::new(), bufs: BufPool::default() }
+    }
+
+    /// Condition of the pool.
+    pub fn state(&self) -> &PoolState {
+        match &self.phase {
+            Phase::Importing(_) => &self.opening,
+            Phase::Open(pool) => &pool.state,
+        }
+    }
+
+    /// Starts a guest request; it is checked first. Never blocks; exactly one completion comes.
+    pub fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>) {
+        match &mut self.phase {
+            Phase::Importing(_) => self.refused.push(Completion { tag, result: Err(DiskError::Shutdown) }),
+            Phase::Open(pool) => pool.submit(target, tag, request, payload),
+        }
+    }
+
+    /// Starts a command; exactly one reply comes, when its effect is durable.
+    pub fn command(&mut self, tag: Tag, command: Command) {
+        if let Phase::Open(pool) = &mut self.phase {
+            pool.command(tag, command);
+        }
+    }
+
+    /// One turn: seals the batch, starts device writes, goes on with background work. `now` must not go back.
+    /// True when it wants to be called again soon even without events.
+    pub fn turn(&mut self, now: Time) -> bool {
+        match &mut self.phase {
+            Phase::Open(pool) => pool.turn(now),
+            Phase::Importing(import) => {
+                let ready = import.turn();
+                if let Some(why) = import.failure() {
+                    self.opening = PoolState::Faulted(why.to_owned());
+                }
+                if let Some(pool) = ready {
+                    self.phase = Phase::Open(Box::new(pool));
+                }
+                !matches!(self.opening, PoolState::Faulted(_))
+            }
+        }
+    }
+
+    /// A device operation ended.
+    pub fn io_done(&mut self, done: IoDone) {
+        match &mut self.phase {
+            Phase::Importing(import) => import.io_done(done),
+            Phase::Open(pool) => pool.io_done(done),
+        }
+    }
+
+    /// The next device operation to start. They may be carried out and complete in any order.
+    pub fn pop_io(&mut self) -> Option<Io> {
+        match &mut self.phase {
+            Phase::Importing(import) => import.pop_io(),
+            Phase::Open(pool) => pool.io.pop(),
+        }
+    }
+
+    /// The next answer to a guest request.
+    pub fn pop_completion(&mut self) -> Option<Completion> {
+        match &mut self.phase {
+            Phase::Importing(_) => self.refused.pop(),
+            Phase::Open(pool) => self.refused.pop().or_else(|| pool.completions.pop_front()),
+        }
+    }
+
+    /// The next answer to a command.
+    pub fn pop_reply(&mut self) -> Option<(Tag, Result<Reply, CommandError>)> {
+        self.open_mut().and_then(|pool| pool.replies.pop_front())
+    }
+
+    /// Starts to compare two states; `older` `None` is the empty disk.
+    pub fn start_diff(&mut self, tag: Tag, older: Option<Target>, newer: Target) {
+        if let Some(pool) = self.open_mut() {
+            pool.start_diff(tag, older, newer);
+        }
+    }
+
+    /// The next finished comparison: extents in order, neighbours joined.
+    pub fn pop_diff(&mut self) -> Option<(Tag, Result<Vec<DiffExtent>, CommandError>)> {
+        self.open_mut().and_then(|pool| pool.diffs.pop_front())
+    }
+
+    /// Size, sectors and features of a target, while it exists.
+    pub fn geometry(&self, target: Target) -> Option<(Geometry, Features)> {
+        self.open().and_then(|pool| pool.geometry(target))
+    }
+
+    /// The pool, once it is known.
+    pub fn pool(&self) -> Option<PoolInfo> {
+        self.open().map(Pool::info)
+    }
+
+    /// Its volumes.
+    pub fn volumes(&self) -> Vec<VolumeInfo> {
+        self.open().map(Pool::volumes).unwrap_or_default()
+    }
+
+    /// Its snapshots, by volume and age.
+    pub fn snapshots(&self) -> Vec<SnapshotInfo> {
+        self.open().map(Pool::snapshots).unwrap_or_default()
+    }
+
+    /// Counters since import.
+    pub fn metrics(&self) -> Metrics {
+        self.open().map(Pool::metrics).unwrap_or_default()
+    }
+
+    /// Where buffers for payloads come from and data of reads goes back to.
+    pub fn buffers(&mut self) -> &mut BufPool {
+        match &mut self.phase {
+            Phase::Importing(_) => &mut self.bufs,
+            Phase::Open(pool) => &mut pool.bufs,
+        }
+    }
+
+    pub(crate) fn open(&self) -> Option<&Pool> {
+        match &self.phase {
+            Phase::Importing(_) => None,
+            Phase::Open(pool) => Some(pool),
+        }
+    }
+
+    fn open_mut(&mut self) -> Option<&mut Pool> {
+        match &mut self.phase {
+            Phase::Importing(_) => None,
+            Phase::Open(pool) => Some(pool),
+        }
+    }
+}

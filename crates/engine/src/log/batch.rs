@@ -1,0 +1,130 @@
+//! Batches being filled and batches in flight.
+
+use millpond_block::{Buf, Piece};
+use millpond_format::{Addr, BlockNo, Encoder, LineageId, Lsn, SegmentId};
+
+/// Grain of the buffers that small payloads are gathered in, in bytes.
+const GATHER: usize = 128 << 10;
+
+/// What a batch carries besides blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BatchKind {
+    /// Blocks alone: batches of other streams may be open beside it.
+    Blocks,
+    /// A clear or a record (INV-LOG-3).
+    Exclusive,
+}
+
+/// Who waits for a batch.
+pub(crate) type Written = u32;
+
+/// A batch being filled.
+#[derive(Debug)]
+pub(crate) struct OpenBatch {
+    pub(crate) kind: BatchKind,
+    /// Where the header goes.
+    pub(crate) page: u32,
+    /// Pages of the header.
+    pub(crate) header_pages: u32,
+    pub(crate) items: Encoder,
+    /// Full parts of the payload.
+    pieces: Vec<Piece>,
+    /// The part being filled, and how full it is.
+    gather: Option<(Buf, usize)>,
+    /// Bytes of payload.
+    pub(crate) payload: usize,
+    /// Operations to tell when the batch is complete.
+    pub(crate) waiters: Vec<Written>,
+    /// First unit, counted from the chunk's base, of the payload.
+    pub(crate) first_unit: u32,
+    /// Map changes held back by a planted bug.
+    pub(crate) deferred: Vec<(LineageId, BlockNo, Addr, u32)>,
+}
+
+impl OpenBatch {
+    pub(crate) fn new(kind: BatchKind, page: u32, header_pages: u32, first_unit: u32, items: Encoder) -> OpenBatch {
+        OpenBatch {
+            kind,
+            page,
+            header_pages,
+            items,
+            pieces: Vec::new(),
+            gather: None,
+            payload: 0,
+            waiters: Vec::new(),
+            first_unit,
+            deferred: Vec::new(),
+        }
+    }
+
+    /// Room for `bytes` more bytes to be copied into, at most [`GATHER`].
+    pub(crate) fn room(&mut self, bytes: usize, take: impl FnOnce(usize) -> Buf) -> &mut [u8] {
+        if self.gather.as_ref().is_none_or(|(buf, used)| buf.size() - used < bytes) {
+            self.close_gather();
+            self.gather = Some((take(bytes.max(GATHER)), 0));
+        }
+        self.payload += bytes;
+        match &mut self.gather {
+            Some((buf, used)) => {
+                let at = *used;
+                *used += bytes;
+                buf.bytes_mut().get_mut(at..at + bytes).unwrap_or_default()
+            }
+            None => &mut [],
+        }
+    }
+
+    fn close_gather(&mut self) {
+        if let Some((buf, used)) = self.gather.take()
+            && used > 0
+        {
+            self.pieces.push(Piece::new(std::rc::Rc::new(buf), 0..used));
+        }
+    }
+
+    /// Adds bytes that stay where they are.
+    pub(crate) fn attach(&mut self, piece: Piece) {
+        self.close_gather();
+        self.payload += piece.len();
+        self.pieces.push(piece);
+    }
+
+    /// Pads the payload to whole pages and gives its pieces.
+    pub(crate) fn finish(&mut self, take: impl FnOnce(usize) -> Buf) -> Vec<Piece> {
+        let rag = self.payload % 4096;
+        if rag != 0 {
+            self.room(4096 - rag, take).fill(0);
+        }
+        self.close_gather();
+        std::mem::take(&mut self.pieces)
+    }
+}
+
+/// A batch handed to the devices.
+#[derive(Debug)]
+pub(crate) struct InFlight {
+    pub(crate) lsn: Lsn,
+    pub(crate) segment: SegmentId,
+    /// Units from the segment's start to the payload.
+    pub(crate) unit: u32,
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) waiters: Vec<Written>,
+    pub(crate) written: bool,
+    /// Map changes held back by a planted bug.
+    pub(crate) deferred: Vec<(LineageId, BlockNo, Addr, u32)>,
+}
+
+impl InFlight {
+    /// `units` units of payload from `unit` of the segment, when they are in one piece of it.
+    pub(super) fn bytes(&self, unit: u32, units: u32) -> Option<Piece> {
+        let mut at = usize::try_from(unit.checked_sub(self.unit)?).ok()? * 512;
+        let bytes = units as usize * 512;
+        for piece in &self.pieces {
+            if at < piece.len() {
+                return (at + bytes <= piece.len()).then(|| piece.slice(at..at + bytes));
+            }
+            at -= piece.len();
+        }
+        None
+    }
+}

@@ -1,0 +1,151 @@
+//! Streams: where the next batch of each lifetime class goes, and the queue of batches in flight.
+
+use std::collections::VecDeque;
+
+use millpond_block::Piece;
+use millpond_format::{Addr, BlockNo, ChunkId, LineageId, Lsn, NO_SEGMENT, STREAMS, SegmentId, StreamStart};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::batch::{InFlight, OpenBatch};
+
+/// A chunk being appended to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenChunk {
+    pub(crate) id: ChunkId,
+    pub(crate) base: u32,
+    pub(crate) grain: u8,
+}
+
+/// Where a stream writes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cursor {
+    pub(crate) segment: SegmentId,
+    /// Next free page.
+    pub(crate) page: u32,
+    /// Pages of the segment.
+    pub(crate) pages: u32,
+}
+
+/// One stream of the log.
+#[derive(Debug, Default)]
+pub(crate) struct Stream {
+    pub(crate) cursor: Option<Cursor>,
+    /// Segment reserved to follow.
+    pub(crate) next: Option<SegmentId>,
+    pub(crate) chunk: Option<OpenChunk>,
+    pub(crate) batch: Option<OpenBatch>,
+}
+
+impl Stream {
+    /// Where replay has to look for what comes next.
+    pub(crate) fn start(&self) -> StreamStart {
+        let next = self.next.unwrap_or(NO_SEGMENT);
+        match self.cursor {
+            Some(cursor) => StreamStart { segment: cursor.segment, offset: cursor.page, next },
+            None => StreamStart { segment: NO_SEGMENT, offset: 0, next },
+        }
+    }
+}
+
+/// The log's volatile state.
+#[derive(Debug)]
+pub(crate) struct Log {
+    pub(crate) streams: [Stream; STREAMS],
+    /// Number of the next batch to be sealed.
+    pub(crate) next: Lsn,
+    /// Everything up to here is written.
+    pub(crate) completed: Lsn,
+    /// Everything up to here is on stable media.
+    pub(crate) durable: Lsn,
+    in_flight: VecDeque<InFlight>,
+    /// Batches in flight by segment, so that reads find them.
+    by_segment: FxHashMap<SegmentId, SmallVec<[Lsn; 4]>>,
+    /// Bytes appended since the last checkpoint began.
+    pub(crate) since_checkpoint: u64,
+}
+
+impl Log {
+    /// A log that goes on after `last`.
+    pub(crate) fn new(last: Lsn) -> Log {
+        Log {
+            streams: std::array::from_fn(|_| Stream::default()),
+            next: Lsn(last.0 + 1),
+            completed: last,
+            durable: last,
+            in_flight: VecDeque::new(),
+            by_segment: FxHashMap::default(),
+            since_checkpoint: 0,
+        }
+    }
+
+    /// True when a batch is being filled.
+    pub(crate) fn has_open_batch(&self) -> bool {
+        self.streams.iter().any(|stream| stream.batch.is_some())
+    }
+
+    /// Bytes in flight.
+    pub(crate) fn in_flight_batches(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// A batch was sealed and handed to the devices.
+    pub(crate) fn push(&mut self, batch: InFlight) {
+        assert_eq!(batch.lsn, self.next, "INV-LOG-1: batches are numbered as they are sealed");
+        self.next.0 += 1;
+        self.by_segment.entry(batch.segment).or_default().push(batch.lsn);
+        self.in_flight.push_back(batch);
+    }
+
+    fn find_mut(&mut self, lsn: Lsn) -> Option<&mut InFlight> {
+        let first = self.in_flight.front()?.lsn;
+        self.in_flight.get_mut(usize::try_from(lsn.0.checked_sub(first.0)?).ok()?)
+    }
+
+    /// The device has this batch; gives back what completed now, in order.
+    pub(crate) fn written(&mut self, lsn: Lsn) -> Vec<InFlight> {
+        if let Some(batch) = self.find_mut(lsn) {
+            batch.written = true;
+        }
+        let mut complete = Vec::new();
+        while self.in_flight.front().is_some_and(|batch| batch.written) {
+            if let Some(batch) = self.in_flight.pop_front() {
+                self.completed = batch.lsn;
+                if let Some(list) = self.by_segment.get_mut(&batch.segment) {
+                    list.retain(|l| *l != batch.lsn);
+                    if list.is_empty() {
+                        self.by_segment.remove(&batch.segment);
+                    }
+                }
+                complete.push(batch);
+            }
+        }
+        complete
+    }
+
+    /// True when a segment has batches in flight.
+    pub(crate) fn is_in_flight(&self, segment: SegmentId) -> bool {
+        self.by_segment.contains_key(&segment)
+    }
+
+    /// Map changes that a planted bug held back.
+    pub(crate) fn take_deferred(&mut self, lsn: Lsn) -> Vec<(LineageId, BlockNo, Addr, u32)> {
+        self.find_mut(lsn).map(|batch| std::mem::take(&mut batch.deferred)).unwrap_or_default()
+    }
+
+    /// All batches in flight, taken out because the pool stopped.
+    pub(crate) fn abandon(&mut self) -> Vec<InFlight> {
+        self.by_segment.clear();
+        self.in_flight.drain(..).collect()
+    }
+
+    /// Stored bytes that are still in flight: `units` units from `unit` of a segment, and the batch they are in.
+    pub(crate) fn find_bytes(&self, segment: SegmentId, unit: u32, units: u32) -> Option<(Piece, Lsn)> {
+        let list = self.by_segment.get(&segment)?;
+        let first = self.in_flight.front()?.lsn;
+        list.iter().rev().find_map(|lsn| {
+            let batch = self.in_flight.get(usize::try_from(lsn.0 - first.0).ok()?)?;
+            batch.bytes(unit, units).map(|piece| (piece, *lsn))
+        })
+    }
+}

@@ -1,0 +1,465 @@
+//! Import: labels -> roots -> checkpoint object -> the objects it names -> log -> replay -> a root of this import's own.
+
+use std::collections::BTreeMap;
+
+use millpond_block::{Buf, BufPool, ByteRange};
+use millpond_device::{DeviceError, DeviceGeometry, DeviceIndex, Io, IoDone};
+use millpond_format::{
+    AREA_BYTES, Checkpoint, Label, Leg, Lsn, MAX_LEGS, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, SegmentId,
+};
+
+use super::create::extent_space;
+use super::replay::Replay;
+use super::scan::{Extent, Found, StreamScan, extent};
+use crate::core::Core;
+use crate::io::IoTable;
+use crate::log::Log;
+use crate::pool::{Config, Pool};
+use crate::space::{PAGE, Rows, Space};
+use crate::task::second_area;
+use crate::tree::{Miss, NodeCache};
+use crate::{Planted, Time, Tuning};
+
+/// Objects read at a time.
+const OBJECTS_AT_ONCE: usize = 64;
+
+/// What a read of an import was for.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    /// Label of the device at this position, from its first or second area.
+    Label(u16, bool),
+    /// A member's ring of roots.
+    Ring,
+    /// An object.
+    Object(ObjectRef),
+    /// The next pages of a scan.
+    Scan(usize),
+    /// A map node that replay needs.
+    Node(Miss),
+}
+
+/// Where an import is.
+enum Stage {
+    Labels,
+    Rings,
+    Root,
+    Objects,
+    Scan,
+    Replay,
+}
+
+/// An import on its way.
+pub(crate) struct Import {
+    stage: Stage,
+    devices: Vec<DeviceGeometry>,
+    tuning: Tuning,
+    now: Time,
+    io: IoTable<Asked>,
+    bufs: BufPool,
+    labels: Vec<Option<Label>>,
+    label_errors: Vec<String>,
+    config: Option<Config>,
+    positions: Vec<u16>,
+    rows: Option<Rows>,
+    /// Valid roots by generation.
+    roots: BTreeMap<u64, Root>,
+    /// Ring slots that hold a damaged root, by slot, and how many copies.
+    root: Option<Root>,
+    wanted: Vec<ObjectRef>,
+    objects: BTreeMap<(SegmentId, u32), Vec<u8>>,
+    /// Objects in parts: the index and its parts.
+    parts: BTreeMap<(SegmentId, u32), Vec<ObjectRef>>,
+    checkpoint: Option<Checkpoint>,
+    scans: Vec<StreamScan>,
+    found: Vec<Found>,
+    core: Option<Core>,
+    replay: Option<Replay>,
+    failed: Option<String>,
+}
+
+impl Import {
+    /// Starts to read the labels.
+    pub(crate) fn new(devices: Vec<DeviceGeometry>, tuning: Tuning, now: Time) -> Import {
+        let count = u16::try_from(devices.len()).unwrap_or(u16::MAX);
+        let mut import = Import {
+            stage: Stage::Labels,
+            io: IoTable::new((0..count).collect()),
+            labels: vec![None; devices.len()],
+            label_errors: vec![String::new(); devices.len()],
+            devices,
+            tuning,
+            now,
+            bufs: BufPool::default(),
+            config: None,
+            positions: Vec::new(),
+            rows: None,
+            roots: BTreeMap::new(),
+            root: None,
+            wanted: Vec::new(),
+            objects: BTreeMap::new(),
+            parts: BTreeMap::new(),
+            checkpoint: None,
+            scans: Vec::new(),
+            found: Vec::new(),
+            core: None,
+            replay: None,
+            failed: None,
+        };
+        for position in 0..count {
+            for second in [false, true] {
+                let size = import.devices.get(usize::from(position)).map_or(0, |d| d.size);
+                let offset = if second { second_area(size) } else { 0 };
+                if size >= 2 * AREA_BYTES {
+                    let range = ByteRange { offset, length: SECTOR_BYTES as u64 };
+                    import.io.read_raw(Asked::Label(position, second), DeviceIndex(position), range, &mut import.bufs);
+                }
+            }
+        }
+        if import.io.in_flight() == 0 {
+            import.failed = Some("no device is large enough to hold a pool".into());
+        }
+        import
+    }
+
+    pub(crate) fn pop_io(&mut self) -> Option<Io> {
+        self.io.pop()
+    }
+
+    /// The reason, when the import cannot succeed any more.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failed.as_deref()
+    }
+
+    /// Takes a device completion in.
+    pub(crate) fn io_done(&mut self, done: IoDone) {
+        let Some(ended) = self.io.done(done, &mut self.bufs) else { return };
+        let (result, buf) = (ended.result, ended.buf);
+        let outcome = match ended.context {
+            Asked::Label(position, second) => {
+                self.label_read(position, second, result, buf.as_ref());
+                Ok(())
+            }
+            Asked::Ring => {
+                self.ring_read(result, buf.as_ref());
+                Ok(())
+            }
+            Asked::Object(at) => self.object_read(at, result, buf.as_ref()),
+            Asked::Scan(scan) => self.scan_read(scan, result, buf.as_ref()),
+            Asked::Node(miss) => match (&mut self.replay, &mut self.core) {
+                (Some(replay), Some(core)) => replay.node_read(core, miss, result, buf.as_ref()),
+                _ => Ok(()),
+            },
+        };
+        if let Some(buf) = buf {
+            self.bufs.give(buf);
+        }
+        if let Err(why) = outcome {
+            self.failed.get_or_insert(why);
+        }
+    }
+
+    /// Goes on when everything asked for is there. Gives the pool when it is ready to publish itself.
+    pub(crate) fn turn(&mut self) -> Option<Pool> {
+        if self.failed.is_some() {
+            return None;
+        }
+        let waits = self.io.in_flight() > 0;
+        let step = match self.stage {
+            Stage::Labels if !waits => self.choose_pool(),
+            Stage::Rings if !waits => self.choose_root(),
+            Stage::Root | Stage::Objects => self.read_objects(),
+            Stage::Scan if !waits => self.scanned(),
+            Stage::Replay => return self.replay_on(),
+            _ => Ok(()),
+        };
+        if let Err(why) = step {
+            self.failed.get_or_insert(why);
+        }
+        None
+    }
+
+    fn label_read(&mut self, position: u16, second: bool, result: Result<(), DeviceError>, buf: Option<&Buf>) {
+        let at = usize::from(position);
+        let label = match (result, buf) {
+            (Ok(()), Some(buf)) => Label::decode(buf.bytes()).map_err(|error| error.to_string()),
+            (Err(error), _) => Err(error.to_string()),
+            (Ok(()), None) => Err("no data".into()),
+        };
+        match label {
+            Ok(label) => {
+                if let Some(place) = self.labels.get_mut(at)
+                    && (place.is_none() || !second)
+                {
+                    *place = Some(label);
+                }
+            }
+            Err(why) => {
+                if let Some(place) = self.label_errors.get_mut(at)
+                    && (place.is_empty() || !second)
+                {
+                    *place = why;
+                }
+            }
+        }
+    }
+
+    fn choose_pool(&mut self) -> Result<(), String> {
+        let mut first: Option<Label> = None;
+        let mut positions: BTreeMap<u16, u16> = BTreeMap::new();
+        for (position, label) in (0u16..).zip(&self.labels) {
+            let at = usize::from(position);
+            let Some(label) = label else {
+                let why = self.label_errors.get(at).map_or("", String::as_str);
+                return Err(format!("device {position} has no label of a pool ({why}); leave it out or name the right device"));
+            };
+            let reference = first.get_or_insert_with(|| label.clone());
+            if reference.pool != label.pool {
+                return Err(format!(
+                    "device {position} belongs to pool '{}' ({}), not to '{}' ({})",
+                    label.name, label.pool, reference.name, reference.pool
+                ));
+            }
+            if reference.extents != label.extents || reference.layout != label.layout || reference.extent_bytes != label.extent_bytes {
+                return Err(format!("the label of device {position} contradicts the others"));
+            }
+            if positions.insert(label.member, position).is_some() {
+                return Err(format!("device {position} is given twice, or is a copy of another"));
+            }
+        }
+        let label = first.ok_or("no device was given")?;
+        let missing: Vec<String> = (0..label.extents.len() as u16).filter(|m| !positions.contains_key(m)).map(|m| m.to_string()).collect();
+        if !missing.is_empty() {
+            let of = label.extents.len();
+            return Err(format!("member {} of the {of} devices of pool '{}' is missing; name it too", missing.join(", "), label.name));
+        }
+        self.positions = positions.values().copied().collect();
+        let sizes: Vec<u64> = self.positions.iter().map(|p| self.devices.get(usize::from(*p)).map_or(0, |d| d.size)).collect();
+        for (member, (size, extents)) in sizes.iter().zip(&label.extents).enumerate() {
+            if extent_space(*size) / label.extent_bytes < u64::from(*extents) {
+                return Err(format!("member {member} of pool '{}' is smaller than it was: it was cut off", label.name));
+            }
+        }
+        self.rows = Some(Rows::new(label.layout, label.extent_bytes, &label.extents));
+        self.config = Some(Config {
+            id: label.pool,
+            name: label.name,
+            layout: label.layout,
+            extent_bytes: label.extent_bytes,
+            chunk_units: label.chunk_units,
+            extents: label.extents,
+            sizes: sizes.clone(),
+        });
+        self.io = IoTable::new(self.positions.clone());
+        for (member, size) in (0u16..).zip(sizes) {
+            for area in [0, second_area(size)] {
+                let range = ByteRange { offset: area + RING_OFFSET, length: RING_SLOTS * SECTOR_BYTES as u64 };
+                self.io.read_raw(Asked::Ring, DeviceIndex(member), range, &mut self.bufs);
+            }
+        }
+        self.stage = Stage::Rings;
+        Ok(())
+    }
+
+    fn ring_read(&mut self, result: Result<(), DeviceError>, buf: Option<&Buf>) {
+        let (Ok(()), Some(buf), Some(config)) = (result, buf, &self.config) else { return };
+        for sector in buf.bytes().chunks_exact(SECTOR_BYTES).take(RING_SLOTS as usize) {
+            if let Ok(root) = Root::decode(sector)
+                && root.pool == config.id
+            {
+                self.roots.insert(root.generation, root);
+            }
+        }
+    }
+
+    fn choose_root(&mut self) -> Result<(), String> {
+        let root = self.roots.pop_last().map(|(_, root)| root);
+        let root = root.ok_or("no root of the pool is readable: the devices were overwritten or never finished being made")?;
+        self.wanted.push(root.checkpoint);
+        self.root = Some(root);
+        self.stage = Stage::Root;
+        Ok(())
+    }
+
+    /// Asks for objects, a number at a time; when all are there, goes on.
+    fn read_objects(&mut self) -> Result<(), String> {
+        while self.io.in_flight() < OBJECTS_AT_ONCE {
+            let Some(at) = self.wanted.pop() else { break };
+            let rows = self.rows.as_ref().ok_or("no layout")?;
+            let start = u64::from(at.offset) * ObjectRef::STEP as u64;
+            let page = start / PAGE;
+            let pages = (start + u64::from(at.bytes())).div_ceil(PAGE) - page;
+            let limit = u64::from(rows.pages(at.segment));
+            if page + pages > limit {
+                return Err("a checkpoint object lies outside the pool: the checkpoint is damaged".into());
+            }
+            self.io.read(Asked::Object(at), rows, at.segment, page as u32, pages as u32, &mut self.bufs);
+        }
+        if self.io.in_flight() > 0 || !self.wanted.is_empty() {
+            return Ok(());
+        }
+        match self.stage {
+            Stage::Root => {
+                let at = self.root.as_ref().map(|root| root.checkpoint).ok_or("no root")?;
+                let bytes = self.object(at)?;
+                let checkpoint = Checkpoint::decode(&bytes).map_err(|error| format!("the checkpoint is damaged ({error})"))?;
+                self.wanted.extend(checkpoint.chunk_pages.iter().map(|(_, at)| *at));
+                self.wanted.extend(checkpoint.lineages.iter().filter_map(|line| line.deadlist));
+                self.wanted.extend(checkpoint.snapshots.iter().filter_map(|s| s.deadlist));
+                self.wanted.extend(checkpoint.frees.iter().map(|(_, at)| *at));
+                self.checkpoint = Some(checkpoint);
+                self.stage = Stage::Objects;
+                self.read_objects()
+            }
+            _ => self.load(),
+        }
+    }
+
+    fn object_read(&mut self, at: ObjectRef, result: Result<(), DeviceError>, buf: Option<&Buf>) -> Result<(), String> {
+        let skip = usize::try_from(u64::from(at.offset) * ObjectRef::STEP as u64 % PAGE).unwrap_or(0);
+        let bytes = match (result, buf) {
+            (Ok(()), Some(buf)) => buf.bytes().get(skip..skip + at.bytes() as usize).unwrap_or_default(),
+            (Err(error), _) => return Err(format!("a checkpoint object cannot be read ({error})")),
+            (Ok(()), None) => &[],
+        };
+        if millpond_format::crc32c(bytes) != at.crc {
+            return Err("a checkpoint object does not match its checksum: the checkpoint is damaged".into());
+        }
+        self.objects.insert((at.segment, at.offset), bytes.to_vec());
+        if at.is_index() {
+            let mut d = millpond_format::Decoder::new(bytes);
+            let mut parts = Vec::new();
+            while d.remaining() > 0 {
+                let part = ObjectRef::decode(&mut d).map_err(|error| format!("a checkpoint object is damaged ({error})"))?;
+                parts.push(part);
+            }
+            self.wanted.extend(&parts);
+            self.parts.insert((at.segment, at.offset), parts);
+        }
+        Ok(())
+    }
+
+    /// The bytes of an object that was read, joined from its parts.
+    fn object(&self, at: ObjectRef) -> Result<Vec<u8>, String> {
+        let part = |at: &ObjectRef| self.objects.get(&(at.segment, at.offset)).ok_or("a checkpoint object is missing");
+        if !at.is_index() {
+            return Ok(part(&at)?.clone());
+        }
+        let parts = self.parts.get(&(at.segment, at.offset)).ok_or("a checkpoint object is missing")?;
+        let mut joined = Vec::new();
+        for at in parts {
+            joined.extend_from_slice(part(at)?);
+        }
+        Ok(joined)
+    }
+
+    /// Builds the state from the checkpoint and starts to scan the log.
+    fn load(&mut self) -> Result<(), String> {
+        let (rows, config) = (self.rows.take().ok_or("no layout")?, self.config.clone().ok_or("no label")?);
+        let (root, checkpoint) = (self.root.clone().ok_or("no root")?, self.checkpoint.take().ok_or("no checkpoint")?);
+        let mut space = Space::new(rows);
+        space.reuse_at_once = cfg!(feature = "planted") && self.tuning.planted == Some(Planted::FreeTooEarly);
+        let nodes = NodeCache::new(self.tuning.map_memory);
+        let mut core = Core::new(space, nodes, config.chunk_units, self.tuning.planted);
+        super::load::load(&mut core, &checkpoint, &root, &|at| self.object(at), &self.parts)?;
+        self.checkpoint = Some(checkpoint);
+        for leg in &root.legs {
+            for (stream, start) in (0u8..).zip(leg.streams) {
+                self.scans.push(StreamScan::new(config.id, leg, stream, start, root.lsn));
+            }
+        }
+        self.core = Some(core);
+        self.stage = Stage::Scan;
+        (0..self.scans.len()).try_for_each(|scan| self.scan_next(scan))
+    }
+
+    fn scan_next(&mut self, at: usize) -> Result<(), String> {
+        let (Some(scan), Some(core)) = (self.scans.get_mut(at), &self.core) else { return Ok(()) };
+        if scan.done {
+            return Ok(());
+        }
+        let pages = core.space.rows.pages(scan.segment);
+        if scan.page > pages || pages == 0 {
+            return Err("the log points outside the pool: the root is damaged".into());
+        }
+        if scan.page == pages {
+            scan.follow();
+            return self.scan_next(at);
+        }
+        let want = scan.want.min(pages - scan.page);
+        self.io.read(Asked::Scan(at), &core.space.rows, scan.segment, scan.page, want, &mut self.bufs);
+        Ok(())
+    }
+
+    fn scan_read(&mut self, at: usize, result: Result<(), DeviceError>, buf: Option<&Buf>) -> Result<(), String> {
+        let (Some(scan), Some(core)) = (self.scans.get_mut(at), &self.core) else { return Ok(()) };
+        let pages = core.space.rows.pages(scan.segment);
+        let want = scan.want.min(pages - scan.page) as usize;
+        match (result, buf) {
+            (Ok(()), Some(buf)) => scan.take(buf.bytes().get(..want * 4096).unwrap_or_default(), pages, &mut self.found),
+            (Err(error), _) => return Err(format!("the log cannot be read ({error})")),
+            (Ok(()), None) => scan.done = true,
+        }
+        self.scan_next(at)
+    }
+
+    fn scanned(&mut self) -> Result<(), String> {
+        let root = self.root.as_ref().ok_or("no root")?;
+        let mut found = std::mem::take(&mut self.found);
+        let end = match extent(&mut found, root.lsn, &root.legs) {
+            Extent::Until(end) => end,
+            Extent::Damaged(lsn) => {
+                return Err(format!("batch {lsn} of the log was durable and is gone: data written after it cannot be trusted"));
+            }
+        };
+        let visited = self.scans.iter().flat_map(|scan| scan.visited.iter().copied()).collect();
+        let core = self.core.as_mut().ok_or("no state")?;
+        self.replay = Some(Replay::new(core, found, visited, end));
+        self.stage = Stage::Replay;
+        Ok(())
+    }
+
+    fn replay_on(&mut self) -> Option<Pool> {
+        let (Some(replay), Some(core)) = (&mut self.replay, &mut self.core) else { return None };
+        match replay.run(core, &mut self.io, &mut self.bufs) {
+            Err(why) => {
+                self.failed.get_or_insert(why);
+                None
+            }
+            Ok(false) => None,
+            Ok(true) if self.io.in_flight() > 0 => None,
+            Ok(true) => self.into_pool(),
+        }
+    }
+
+    fn into_pool(&mut self) -> Option<Pool> {
+        let (core, replay) = (self.core.take()?, self.replay.take()?);
+        let (config, root, checkpoint) = (self.config.take()?, self.root.take()?, self.checkpoint.take()?);
+        let io = IoTable::new(self.positions.clone());
+        let mut pool = Pool::new(config, core, Log::new(replay.end), io, BufPool::default(), self.tuning.clone(), self.now);
+        pool.metrics.replayed_batches = replay.batches;
+        pool.log.since_checkpoint = replay.bytes;
+        pool.cleaner.lifespan = checkpoint.lifespan;
+        pool.incarnation = root.incarnation + 1;
+        pool.generation = root.generation;
+        pool.checkpoint_at = root.checkpoint;
+        pool.checkpoint_lsn = root.lsn;
+        pool.checkpointer.parts = std::mem::take(&mut self.parts);
+        pool.checkpointer.sealed_chunk = pool.core.next_chunk;
+        if !pool.reserve_streams() {
+            pool.fault("no segment is free to go on with the log; the pool cannot be written");
+            return Some(pool);
+        }
+        let mut legs = root.legs.clone();
+        if let Some(last) = legs.last_mut() {
+            last.end = Lsn(replay.end.0);
+        }
+        legs.push(Leg { incarnation: pool.incarnation, end: Lsn(u64::MAX), streams: std::array::from_fn(|i| pool.log.streams[i].start()) });
+        if legs.len() < MAX_LEGS {
+            pool.legs.clone_from(&legs);
+            let (generation, incarnation) = (root.generation + 1, pool.incarnation);
+            pool.publish(Root { generation, incarnation, time: self.now.0, legs, ..root });
+        }
+        // with too many legs the pool opens with a checkpoint instead
+        Some(pool)
+    }
+}

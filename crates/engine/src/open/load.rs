@@ -1,0 +1,142 @@
+//! From checkpoint objects to the state in memory.
+
+use std::collections::BTreeMap;
+
+use millpond_format::{Checkpoint, ChunkRecord, ObjectRef, Root, SegmentId, SnapshotId};
+
+use crate::core::{Core, Head, Lineage, Snapshot, StoredDeadlist, Volume, Walk, cache_of, compression_of, sector_of};
+use crate::space::{Deadlist, SegmentState};
+
+type Objects<'a> = &'a dyn Fn(ObjectRef) -> Result<Vec<u8>, String>;
+
+/// Fills `core` from a checkpoint.
+pub(crate) fn load(
+    core: &mut Core,
+    checkpoint: &Checkpoint,
+    root: &Root,
+    object: Objects<'_>,
+    parts: &BTreeMap<(SegmentId, u32), Vec<ObjectRef>>,
+) -> Result<(), String> {
+    core.epoch = checkpoint.epoch;
+    core.clock = checkpoint.clock;
+    core.next_chunk = checkpoint.next_chunk;
+    core.space.sealed_generation = root.generation + 1;
+    let mut used = vec![root.checkpoint];
+    for (page, at) in &checkpoint.chunk_pages {
+        let records = ChunkRecord::decode_page(&object(*at)?).map_err(|error| format!("a chunk table page is damaged ({error})"))?;
+        check_places(core, &records)?;
+        core.space.chunks.load(*page, *at, records);
+        used.push(*at);
+    }
+    core.space.recount();
+    load_catalog(core, checkpoint, object, &mut used)?;
+    for at in used {
+        let all = parts.get(&(at.segment, at.offset)).map_or(&[][..], Vec::as_slice);
+        for at in all.iter().chain([&at]) {
+            core.space.add_object(at.segment, at.bytes());
+        }
+    }
+    for id in core.space.segments.ids() {
+        let Some(s) = core.space.segments.get(id) else { continue };
+        if s.placed > 0 || s.objects > 0 {
+            core.space.segments.set_state(id, SegmentState::Sealed);
+        }
+    }
+    for (segment, generation) in &checkpoint.resting {
+        let id = SegmentId(*segment);
+        if core.space.segments.get(id).is_some_and(|s| s.state == SegmentState::Free) {
+            core.space.segments.set_state(id, SegmentState::Resting(*generation));
+        }
+    }
+    Ok(())
+}
+
+/// Places outside the pool would make reads go astray.
+fn check_places(core: &Core, records: &[ChunkRecord]) -> Result<(), String> {
+    let outside = records.iter().find(|r| {
+        let pages = u64::from(core.space.rows.pages(r.segment));
+        u64::from(r.base) > pages
+    });
+    outside.map_or(Ok(()), |r| Err(format!("chunk {} lies outside the pool: the chunk table is damaged", r.chunk)))
+}
+
+fn load_catalog(core: &mut Core, checkpoint: &Checkpoint, object: Objects<'_>, used: &mut Vec<ObjectRef>) -> Result<(), String> {
+    let mut deadlist = |at: Option<ObjectRef>| -> Result<StoredDeadlist, String> {
+        let Some(at) = at else { return Ok(StoredDeadlist::default()) };
+        used.push(at);
+        let list = Deadlist::decode(&object(at)?).map_err(|error| format!("a deadlist is damaged ({error})"))?;
+        Ok(StoredDeadlist::loaded(list, Some(at)))
+    };
+    let catalog = &mut core.catalog;
+    (catalog.next_volume, catalog.next_snapshot) = (checkpoint.next_volume, checkpoint.next_snapshot);
+    (catalog.next_lineage, catalog.next_walk) = (checkpoint.next_lineage, checkpoint.next_walk);
+    for line in &checkpoint.lineages {
+        catalog.lineages.insert(
+            line.id,
+            Lineage {
+                volume: line.volume,
+                origin: line.origin,
+                origin_epoch: line.origin_epoch,
+                snapshots: Vec::new(),
+                head: line.head.map(|(root, mapped)| Head { root, mapped }),
+                deadlist: deadlist(line.deadlist)?,
+                last_snap: line.origin_epoch,
+                owned_units: line.owned_units,
+            },
+        );
+    }
+    let mut snapshots: Vec<_> = checkpoint.snapshots.iter().collect();
+    snapshots.sort_by_key(|s| s.epoch);
+    for s in snapshots {
+        let line = catalog.lineages.get_mut(&s.lineage).ok_or("a snapshot has no lineage: the catalog is damaged")?;
+        line.snapshots.push(s.id);
+        line.last_snap = s.epoch;
+        let volume = line.volume;
+        let snapshot = Snapshot {
+            lineage: s.lineage,
+            volume,
+            name: s.name.clone(),
+            epoch: s.epoch,
+            root: s.root,
+            mapped: s.mapped,
+            size: s.size,
+            created: s.created,
+            expires: s.expires,
+            description: s.description.clone(),
+            holds: s.holds.clone(),
+            hidden: s.hidden,
+            deadlist: deadlist(s.deadlist)?,
+            children: Vec::new(),
+        };
+        catalog.add_snapshot(s.id, snapshot);
+    }
+    let origins: Vec<_> = catalog.lineages.iter().filter_map(|(id, line)| line.origin.map(|o| (*id, o))).collect();
+    for (child, origin) in origins {
+        let snapshot: Option<&mut Snapshot> = catalog.snapshots.get_mut(&SnapshotId(origin.0));
+        snapshot.ok_or("a clone's origin is missing: the catalog is damaged")?.children.push(child);
+    }
+    for v in &checkpoint.volumes {
+        let volume = Volume {
+            name: v.name.clone(),
+            size: v.size,
+            sector: sector_of(v.sector),
+            cache: cache_of(v.cache),
+            compression: compression_of(v.compression),
+            read_only: v.read_only,
+            lineage: v.lineage,
+            created: v.created,
+        };
+        if catalog.lineages.get(&v.lineage).is_none_or(|line| line.head.is_none()) {
+            return Err(format!("volume '{}' has no head: the catalog is damaged", v.name));
+        }
+        catalog.add_volume(v.id, volume);
+    }
+    for walk in &checkpoint.walks {
+        catalog.walks.insert(walk.id, Walk { lineage: walk.lineage, root: walk.root, bound: walk.bound, cursor: walk.cursor });
+    }
+    for (lineage, at) in &checkpoint.frees {
+        let list = deadlist(Some(*at))?;
+        catalog.frees.push_back((*lineage, list));
+    }
+    Ok(())
+}

@@ -1,0 +1,191 @@
+//! Reading the log after a checkpoint: along every stream, batch by batch, as far as they are sound.
+
+use millpond_format::{BatchHeader, Item, Leg, Lsn, NO_SEGMENT, PoolId, SegmentId, StreamStart, crc32c};
+
+/// Pages read at a time.
+pub(crate) const WINDOW: u32 = 512;
+
+/// A batch that was found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) header: BatchHeader,
+    pub(crate) items: Vec<Item>,
+    /// Its payload matches its checksums.
+    pub(crate) sound: bool,
+}
+
+/// One stream of one leg on its way.
+#[derive(Debug)]
+pub(crate) struct StreamScan {
+    pool: PoolId,
+    incarnation: u32,
+    end: Lsn,
+    stream: u8,
+    pub(crate) segment: SegmentId,
+    pub(crate) page: u32,
+    next: SegmentId,
+    last: Lsn,
+    /// Pages to read: more than [`WINDOW`] when a batch is longer.
+    pub(crate) want: u32,
+    /// Segments that hold batches of this stream.
+    pub(crate) visited: Vec<SegmentId>,
+    pub(crate) done: bool,
+}
+
+impl StreamScan {
+    pub(crate) fn new(pool: PoolId, leg: &Leg, stream: u8, start: StreamStart, after: Lsn) -> StreamScan {
+        let mut scan = StreamScan {
+            pool,
+            incarnation: leg.incarnation,
+            end: leg.end,
+            stream,
+            segment: start.segment,
+            page: start.offset,
+            next: start.next,
+            last: after,
+            want: WINDOW,
+            visited: Vec::new(),
+            done: false,
+        };
+        if scan.segment == NO_SEGMENT {
+            scan.follow();
+        } else {
+            scan.visited.push(scan.segment);
+        }
+        scan
+    }
+
+    /// Goes on in the segment that follows.
+    pub(crate) fn follow(&mut self) {
+        self.segment = std::mem::replace(&mut self.next, NO_SEGMENT);
+        self.page = 0;
+        self.want = WINDOW;
+        self.done = self.segment == NO_SEGMENT;
+    }
+
+    /// Takes pages in that were read at the scan's place. Afterwards the place has moved on, or the scan is done.
+    pub(crate) fn take(&mut self, bytes: &[u8], segment_pages: u32, found: &mut Vec<Found>) {
+        let mut at = 0usize;
+        loop {
+            let rest = bytes.get(at * 4096..).unwrap_or_default();
+            if rest.is_empty() {
+                return self.end_of_window(segment_pages);
+            }
+            let Some(pages) = BatchHeader::peek_pages(rest) else { return self.broken() };
+            if rest.len() < pages * 4096 {
+                return self.more(at, pages as u32, segment_pages);
+            }
+            let Ok((header, items)) = BatchHeader::decode(rest) else { return self.broken() };
+            if !self.belongs(&header) {
+                return self.broken();
+            }
+            let whole = pages + header.payload as usize;
+            if rest.len() < whole * 4096 {
+                return self.more(at, whole as u32, segment_pages);
+            }
+            let payload = rest.get(pages * 4096..whole * 4096).unwrap_or_default();
+            let sound = payload_sound(&header, &items, payload);
+            if self.visited.last() != Some(&self.segment) {
+                self.visited.push(self.segment);
+            }
+            self.last = header.lsn;
+            self.next = header.next;
+            self.page += whole as u32;
+            self.want = WINDOW;
+            at += whole;
+            found.push(Found { header, items, sound });
+        }
+    }
+
+    fn belongs(&self, header: &BatchHeader) -> bool {
+        header.pool == self.pool
+            && header.incarnation == self.incarnation
+            && header.stream == self.stream
+            && header.segment == self.segment
+            && header.offset == self.page
+            && header.lsn > self.last
+            && header.lsn <= self.end
+    }
+
+    /// No batch of this stream here: it goes on in the next segment or not at all.
+    fn broken(&mut self) {
+        if self.page == 0 && !self.visited.contains(&self.segment) {
+            self.done = true;
+        } else {
+            self.follow();
+        }
+    }
+
+    fn end_of_window(&mut self, segment_pages: u32) {
+        if self.page >= segment_pages {
+            self.follow();
+        }
+    }
+
+    /// A batch goes beyond what was read.
+    fn more(&mut self, at: usize, whole: u32, segment_pages: u32) {
+        if self.page + whole > segment_pages {
+            return self.broken();
+        }
+        if at == 0 {
+            if whole <= self.want {
+                return self.broken();
+            }
+            self.want = whole;
+        }
+    }
+}
+
+/// Does the payload match the checksums in the header?
+fn payload_sound(header: &BatchHeader, items: &[Item], payload: &[u8]) -> bool {
+    let mut at = 0usize;
+    let sound = |from: usize, bytes: usize, crc: u32| payload.get(from..from + bytes).is_some_and(|stored| crc32c(stored) == crc);
+    items.iter().all(|item| match item {
+        Item::Blocks { stored, .. } => stored.iter().all(|(crc, units, _)| {
+            let bytes = usize::from(*units) * 512;
+            at += bytes;
+            sound(at - bytes, bytes, *crc)
+        }),
+        Item::Move(moved) => {
+            let mut at = moved.at as usize * 4096;
+            moved.identities.iter().all(|identity| {
+                let bytes = usize::from(identity.units) * 512;
+                at += bytes;
+                sound(at - bytes, bytes, identity.crc)
+            })
+        }
+        Item::Clear { .. } | Item::Record(_) => true,
+    }) && header.payload as usize * 4096 == payload.len()
+}
+
+/// How far the log holds.
+pub(crate) enum Extent {
+    /// Everything up to here counts.
+    Until(Lsn),
+    /// This batch was durable and is gone.
+    Damaged(Lsn),
+}
+
+/// Puts what was found in order and finds the end: the first batch after `after` that is missing or unsound and was not durable yet.
+/// A batch that was durable may have rotten blocks (reads of those will fail), but must not be missing.
+pub(crate) fn extent(found: &mut Vec<Found>, after: Lsn, legs: &[Leg]) -> Extent {
+    found.sort_by_key(|f| f.header.lsn);
+    found.dedup_by_key(|f| f.header.lsn);
+    let settled = legs.iter().filter(|leg| leg.end != Lsn(u64::MAX)).map(|leg| leg.end).max().unwrap_or(after);
+    let durable = found.iter().map(|f| f.header.durable).max().unwrap_or(after).max(settled);
+    let mut last = after;
+    let mut count = 0;
+    for f in found.iter() {
+        let next = Lsn(last.0 + 1);
+        if f.header.lsn != next {
+            break;
+        }
+        if !f.sound && next > durable {
+            break;
+        }
+        last = next;
+        count += 1;
+    }
+    found.truncate(count);
+    if last < durable { Extent::Damaged(Lsn(last.0 + 1)) } else { Extent::Until(last) }
+}

@@ -1,0 +1,420 @@
+//! The tail of the log: opening batches, filling them, sealing them.
+
+use millpond_block::{Buf, Piece};
+use millpond_format::{
+    Addr, BATCH_FIXED, BatchHeader, BlockNo, ChunkId, Coding, Encoder, HEADER_PAGE, Item, LineageId, NO_SEGMENT, SegmentId, VolumeId, crc32c,
+    encode_run, run_bytes,
+};
+
+use super::state::{Context, Pool};
+use crate::log::{BatchKind, CLEANED, Cursor, InFlight, LONG, OpenBatch, OpenChunk, PACKED, SHORT};
+use crate::space::{Place, SegmentState};
+use crate::{Compression, Planted};
+
+/// Payload of a batch at most, in bytes: larger ones gain nothing and make neighbours wait.
+const BATCH_PAYLOAD: usize = 1 << 20;
+/// Payload of a batch of packed blocks at most: one gather buffer, so that its pieces stay whole pages.
+const PACKED_PAYLOAD: usize = 124 << 10;
+/// Free segments that user streams leave to the cleaner and to checkpoints.
+const KEPT_FOR_CLEANER: usize = 3;
+
+/// There is no room in the log now.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NoRoom;
+
+/// Bytes of one write, block by block.
+pub(crate) enum Source<'a> {
+    /// Copied into the batch.
+    Copy(&'a [u8]),
+    /// Left where they are.
+    Shared(Piece),
+}
+
+impl Source<'_> {
+    fn block(&self, at: usize) -> &[u8] {
+        let bytes = match self {
+            Source::Copy(bytes) => bytes,
+            Source::Shared(piece) => piece.bytes(),
+        };
+        bytes.get(at * 4096..(at + 1) * 4096).unwrap_or_default()
+    }
+}
+
+impl Pool {
+    /// Free segments that a stream leaves to others: guests to the cleaner, both to the next checkpoint.
+    pub(crate) fn kept_segments(&self, stream: usize) -> usize {
+        let guests = if stream < CLEANED { KEPT_FOR_CLEANER } else { 0 };
+        guests + self.checkpoint_segments()
+    }
+
+    /// Moves a stream on to its next segment and reserves another.
+    fn advance(&mut self, stream: usize) -> Result<(), NoRoom> {
+        if self.core.space.segments.free_count() <= self.kept_segments(stream) {
+            return Err(NoRoom);
+        }
+        let following = self.core.space.segments.reserve().ok_or(NoRoom)?;
+        let s = &mut self.log.streams[stream];
+        let (old, chunk) = (s.cursor.take(), s.chunk.take());
+        let Some(segment) = s.next.replace(following) else { return Err(NoRoom) };
+        s.cursor = Some(Cursor { segment, page: 0, pages: self.core.space.rows.pages(segment) });
+        self.core.space.segments.set_state(segment, SegmentState::Open);
+        if let Some(found) = self.core.space.segments.get_mut(segment) {
+            found.class = stream as u8;
+        }
+        if let Some(chunk) = chunk {
+            self.core.space.close_chunk(chunk.id);
+        }
+        if let Some(old) = old {
+            self.core.space.segments.set_state(old.segment, SegmentState::Sealed);
+            self.core.space.settle(old.segment);
+        }
+        Ok(())
+    }
+
+    /// Closes a stream's chunk: the next batch begins another.
+    pub(crate) fn close_stream_chunk(&mut self, stream: usize) {
+        if let Some(chunk) = self.log.streams[stream].chunk.take() {
+            self.core.space.close_chunk(chunk.id);
+        }
+    }
+
+    /// Makes sure that a batch with a header of `header_pages` and at least `pages` of payload can begin in a stream.
+    pub(crate) fn make_room(&mut self, stream: usize, header_pages: u32, pages: u32) -> Result<Cursor, NoRoom> {
+        loop {
+            match self.log.streams[stream].cursor {
+                Some(cursor) if cursor.pages - cursor.page >= header_pages + pages => return Ok(cursor),
+                _ => self.advance(stream)?,
+            }
+        }
+    }
+
+    /// Opens a batch in a user stream, in a chunk of `grain`.
+    fn open_batch(&mut self, stream: usize, kind: BatchKind, header_pages: u32, grain: u8) -> Result<(), NoRoom> {
+        let cursor = self.make_room(stream, header_pages, 1)?;
+        let header_slots = header_pages * 8 / u32::from(grain);
+        let fits = |chunk: &OpenChunk, pool: &Pool| {
+            let found = pool.core.space.chunks.get(chunk.id);
+            chunk.grain == grain
+                && found.is_some_and(|c| {
+                    c.epoch == pool.core.epoch && (c.slots + header_slots) * u32::from(grain) + 8 <= pool.core.chunk_units
+                })
+        };
+        let chunk = match self.log.streams[stream].chunk {
+            Some(chunk) if fits(&chunk, self) => chunk,
+            _ => {
+                self.close_stream_chunk(stream);
+                let id = self.core.new_chunk(stream as u8, grain);
+                let place = Place { segment: cursor.segment, page: cursor.page };
+                self.core.space.place_chunk(id, place, stream as u8, u32::MAX, None);
+                let chunk = OpenChunk { id, base: cursor.page, grain };
+                self.log.streams[stream].chunk = Some(chunk);
+                chunk
+            }
+        };
+        let slots = self.core.space.chunks.get_mut(chunk.id).map_or(0, |c| {
+            c.slots += header_slots;
+            c.slots
+        });
+        let batch = OpenBatch::new(kind, cursor.page, header_pages, slots * u32::from(grain), Encoder::with_capacity(HEADER_PAGE));
+        let s = &mut self.log.streams[stream];
+        s.batch = Some(batch);
+        Ok(())
+    }
+
+    /// Blocks of `bytes` of items and `payload` bytes that still fit into a stream's open batch.
+    fn batch_room(&self, stream: usize, grain: u8, packed: bool) -> usize {
+        let s = &self.log.streams[stream];
+        let (Some(batch), Some(chunk), Some(cursor)) = (&s.batch, &s.chunk, &s.cursor) else { return 0 };
+        if chunk.grain != grain {
+            return 0;
+        }
+        let items = (batch.header_pages as usize * HEADER_PAGE).saturating_sub(BATCH_FIXED + batch.items.len() + run_bytes(0, packed))
+            / if packed { 5 } else { 4 };
+        let used = self.core.space.chunks.get(chunk.id).map_or(u32::MAX, |c| c.slots * u32::from(grain));
+        let chunk_blocks = self.core.chunk_units.saturating_sub(used) / 8;
+        let pages_used = batch.header_pages as usize + batch.payload.div_ceil(4096);
+        let segment_blocks = (cursor.pages - cursor.page) as usize - pages_used.min((cursor.pages - cursor.page) as usize);
+        let cap = if packed { PACKED_PAYLOAD } else { BATCH_PAYLOAD };
+        let payload_blocks = cap.saturating_sub(batch.payload) / 4096;
+        items.min(chunk_blocks as usize).min(segment_blocks).min(payload_blocks)
+    }
+
+    /// The stream that blocks replacing `old` go to: short-lived ones with the short-lived.
+    fn stream_for(&self, old: Addr, compression: Compression) -> usize {
+        if compression != Compression::Off {
+            return PACKED;
+        }
+        let Some(chunk) = old.is_some().then(|| self.core.space.chunks.get(old.chunk())).flatten() else { return LONG };
+        if self.core.clock.saturating_sub(chunk.birth) < self.cleaner.lifespan { SHORT } else { LONG }
+    }
+
+    /// Which stream's open batch holds a block already: what follows in this turn must go there too (INV-LOG-1).
+    fn open_batch_of(&self, old: Addr) -> Option<usize> {
+        (SHORT..=PACKED).find(|stream| {
+            let s = &self.log.streams[*stream];
+            match (&s.batch, &s.chunk) {
+                (Some(batch), Some(chunk)) => {
+                    chunk.id == old.chunk() && old.slot() * u32::from(chunk.grain) >= batch.first_unit
+                }
+                _ => false,
+            }
+        })
+    }
+
+    /// Appends whole blocks of a volume and maps them; their leaves are in memory. `op` is told when they are complete.
+    /// Gives back how many blocks went in before room ran out.
+    pub(crate) fn append_blocks(
+        &mut self,
+        op: u32,
+        volume: VolumeId,
+        lineage: LineageId,
+        first: BlockNo,
+        count: usize,
+        source: &Source<'_>,
+    ) -> usize {
+        let compression = self.core.catalog.volumes.get(&volume).map_or(Compression::Off, |v| v.compression);
+        let mut done = 0;
+        while done < count {
+            let block = first.0 + done as u64;
+            let old = self.old_address(lineage, block);
+            // a batch that holds a clear or a record must be the only open one
+            if self.exclusive_open().is_some() {
+                self.seal_all();
+            }
+            let stream = match self.open_batch_of(old) {
+                Some(stream) => stream,
+                None => self.stream_for(old, compression),
+            };
+            let packed = stream == PACKED;
+            let grain = if packed { 1 } else { 8 };
+            let mut room = self.batch_room(stream, grain, packed);
+            if room == 0 {
+                self.seal(stream);
+                let header_pages = 1 + u32::try_from((count - done) * 4 / 3500).unwrap_or(0).min(2);
+                if self.open_batch(stream, BatchKind::Blocks, header_pages, grain).is_err() {
+                    return done;
+                }
+                room = self.batch_room(stream, grain, packed);
+            }
+            let run = self.run_length(lineage, block, (count - done).min(room), stream, old);
+            self.append_run(op, stream, volume, lineage, BlockNo(block), done, run, source, compression);
+            done += run;
+        }
+        done
+    }
+
+    fn old_address(&mut self, lineage: LineageId, block: u64) -> Addr {
+        match self.core.head_leaf(lineage, block) {
+            Ok(Some(leaf)) => self.core.nodes.get(leaf).node.entries[(block % 512) as usize],
+            _ => Addr::HOLE,
+        }
+    }
+
+    /// How many of the next blocks may go into the same stream: those that no other open batch holds.
+    fn run_length(&mut self, lineage: LineageId, block: u64, most: usize, stream: usize, _first: Addr) -> usize {
+        let others_open = (SHORT..=PACKED).any(|s| s != stream && self.log.streams[s].batch.is_some());
+        if !others_open {
+            return most;
+        }
+        (1..most)
+            .find(|ahead| {
+                let old = self.old_address(lineage, block + *ahead as u64);
+                self.open_batch_of(old).is_some_and(|other| other != stream)
+            })
+            .unwrap_or(most)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename them")]
+    fn append_run(
+        &mut self,
+        op: u32,
+        stream: usize,
+        volume: VolumeId,
+        lineage: LineageId,
+        first: BlockNo,
+        offset: usize,
+        count: usize,
+        source: &Source<'_>,
+        compression: Compression,
+    ) {
+        let Some(chunk) = self.log.streams[stream].chunk else { return };
+        let packed = stream == PACKED;
+        let mut stored: Vec<(u32, u8, Coding)> = Vec::with_capacity(count);
+        let defer = self.planted(Planted::ApplyAtCompletion);
+        for i in 0..count {
+            let plain = source.block(offset + i);
+            let coding = if packed { self.compress(plain, compression) } else { Coding::Raw };
+            let Some(batch) = &mut self.log.streams[stream].batch else { return };
+            let bufs = &mut self.bufs;
+            let (crc, units) = match (coding, source) {
+                (Coding::Raw, Source::Shared(piece)) if !packed => {
+                    batch.attach(piece.slice((offset + i) * 4096..(offset + i + 1) * 4096));
+                    (crc32c(plain), 8)
+                }
+                (Coding::Raw, _) => {
+                    batch.room(4096, |n| bufs.take(n)).copy_from_slice(plain);
+                    (crc32c(plain), 8)
+                }
+                _ => {
+                    let bytes = self.scratch.len();
+                    batch.room(bytes, |n| bufs.take(n)).copy_from_slice(&self.scratch);
+                    (crc32c(&self.scratch), u32::try_from(bytes / 512).unwrap_or(8))
+                }
+            };
+            let slots = units / u32::from(chunk.grain);
+            let slot = self.core.space.chunks.get_mut(chunk.id).map_or(0, |c| {
+                c.slots += slots;
+                c.slots - slots
+            });
+            self.core.space.make_live(chunk.id, slot, slots);
+            let addr = Addr::new(chunk.id, slot, units, coding);
+            let block = BlockNo(first.0 + i as u64);
+            self.core.clock += 1;
+            self.metrics.user_bytes += u64::from(units) * 512;
+            if defer {
+                if let Some(batch) = &mut self.log.streams[stream].batch {
+                    batch.deferred.push((lineage, block, addr, crc));
+                }
+            } else {
+                let mapped = self.core.set_block(lineage, block, addr, crc);
+                assert!(mapped.is_ok(), "INV-MAP-5: leaves are in memory before blocks are appended");
+            }
+            stored.push((crc, units as u8, coding));
+        }
+        let Some(batch) = &mut self.log.streams[stream].batch else { return };
+        encode_run(&mut batch.items, volume, first, count, packed, stored.into_iter());
+        if batch.waiters.last() != Some(&op) {
+            batch.waiters.push(op);
+            if let Some(op) = self.ops.get_mut(op) {
+                op.pending += 1;
+            }
+        }
+    }
+
+    /// Compresses a block into the scratch buffer, padded to units behind a 2-byte length; [`Coding::Raw`] when that saves no unit.
+    fn compress(&mut self, plain: &[u8], compression: Compression) -> Coding {
+        let (packed, coding) = match compression {
+            Compression::Off => return Coding::Raw,
+            Compression::Lz4 => (lz4_flex::block::compress(plain), Coding::Lz4),
+            Compression::Zstd => match zstd::bulk::compress(plain, 1) {
+                Ok(packed) => (packed, Coding::Zstd),
+                Err(_) => return Coding::Raw,
+            },
+        };
+        let length = packed.len() + 2;
+        if length > 7 * 512 {
+            return Coding::Raw;
+        }
+        self.scratch.clear();
+        self.scratch.extend_from_slice(&u16::try_from(packed.len()).unwrap_or(0).to_le_bytes());
+        self.scratch.extend_from_slice(&packed);
+        self.scratch.resize(length.next_multiple_of(512), 0);
+        coding
+    }
+
+    /// Appends an item of its own weight (a clear or a record) and tells `op` when it is complete. The item's effect is the caller's to apply.
+    pub(crate) fn append_item(&mut self, op: u32, item: &Item) -> Result<(), NoRoom> {
+        let mut encoded = Encoder::default();
+        item.encode(&mut encoded);
+        let fits = self.exclusive_open().is_some_and(|stream| {
+            self.log.streams[stream].batch.as_ref().is_some_and(|batch| {
+                BATCH_FIXED + batch.items.len() + encoded.len() <= batch.header_pages as usize * HEADER_PAGE
+            })
+        });
+        if !fits {
+            self.seal_all();
+            let header_pages = u32::try_from((BATCH_FIXED + encoded.len()).div_ceil(HEADER_PAGE)).unwrap_or(u32::MAX);
+            self.open_batch(LONG, BatchKind::Exclusive, header_pages, 8)?;
+        }
+        if let Some(batch) = &mut self.log.streams[LONG].batch {
+            batch.items.raw(encoded.bytes());
+            if batch.waiters.last() != Some(&op) {
+                batch.waiters.push(op);
+                if let Some(op) = self.ops.get_mut(op) {
+                    op.pending += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn exclusive_open(&self) -> Option<usize> {
+        (SHORT..=PACKED).find(|s| self.log.streams[*s].batch.as_ref().is_some_and(|batch| batch.kind == BatchKind::Exclusive))
+    }
+
+    /// Seals every open batch.
+    pub(crate) fn seal_all(&mut self) {
+        for stream in SHORT..=PACKED {
+            self.seal(stream);
+        }
+    }
+
+    /// Seals a stream's open batch and hands it to the devices.
+    pub(crate) fn seal(&mut self, stream: usize) {
+        let Some(mut batch) = self.log.streams[stream].batch.take() else { return };
+        let (Some(chunk), Some(cursor)) = (self.log.streams[stream].chunk, self.log.streams[stream].cursor) else { return };
+        let bufs = &mut self.bufs;
+        let pieces = batch.finish(|n| bufs.take(n));
+        let payload_pages = u32::try_from(batch.payload.div_ceil(4096)).unwrap_or(u32::MAX);
+        // a packed batch was padded to whole pages
+        if let Some(c) = self.core.space.chunks.get_mut(chunk.id) {
+            c.slots = c.slots.next_multiple_of(8 / u32::from(chunk.grain));
+        }
+        let (epoch, birth) = self.core.space.chunks.get(chunk.id).map_or((self.core.epoch, 0), |c| (c.epoch, c.birth));
+        let id = chunk.id;
+        let header = self.header(stream, cursor.segment, &batch, payload_pages);
+        let header = BatchHeader { epoch, chunk: id, birth, base: chunk.base, grain: chunk.grain, ..header };
+        self.metrics.batches += 1;
+        self.submit_batch(stream, &header, batch, pieces);
+    }
+
+    /// The header of a batch in a stream, without a chunk.
+    pub(crate) fn header(&self, stream: usize, segment: SegmentId, batch: &OpenBatch, payload: u32) -> BatchHeader {
+        BatchHeader {
+            stream: stream as u8,
+            pages: batch.header_pages as u8,
+            pool: self.config.id,
+            incarnation: self.incarnation,
+            next: self.log.streams[stream].next.unwrap_or(NO_SEGMENT),
+            lsn: self.log.next,
+            durable: self.log.durable,
+            epoch: self.core.epoch,
+            chunk: ChunkId(0),
+            birth: 0,
+            segment,
+            offset: batch.page,
+            base: 0,
+            payload,
+            grain: 8,
+        }
+    }
+
+    /// Writes a sealed batch: header and payload in one go.
+    pub(crate) fn submit_batch(&mut self, stream: usize, header: &BatchHeader, batch: OpenBatch, pieces: Vec<Piece>) {
+        let header_bytes = batch.header_pages as usize * HEADER_PAGE;
+        let mut page: Buf = self.bufs.take(header_bytes);
+        if let Some(bytes) = page.bytes_mut().get_mut(..header_bytes) {
+            header.encode(batch.items.bytes(), bytes);
+        }
+        if let Some(cursor) = &mut self.log.streams[stream].cursor {
+            cursor.page += batch.header_pages + header.payload;
+        }
+        let bytes = u64::from(batch.header_pages + header.payload) * 4096;
+        self.metrics.header_bytes += header_bytes as u64;
+        self.log.since_checkpoint += bytes;
+        let mut all = Vec::with_capacity(pieces.len() + 1);
+        all.push(Piece::new(std::rc::Rc::new(page), 0..header_bytes));
+        all.extend(pieces.iter().cloned());
+        let lsn = header.lsn;
+        self.log.push(InFlight {
+            lsn,
+            segment: header.segment,
+            unit: (header.offset + batch.header_pages) * 8,
+            pieces,
+            waiters: batch.waiters,
+            written: false,
+            deferred: batch.deferred,
+        });
+        self.io.write(Context::Batch(lsn), &self.core.space.rows, header.segment, header.offset, all);
+    }
+}

@@ -1,0 +1,87 @@
+//! Discards and zeroing: whole blocks are unmapped, ragged edges of a zeroing are written as zeroes.
+
+use millpond_block::{ByteRange, DiskError, Op as RequestOp, Payload, Request};
+use millpond_format::{BlockNo, Item, VolumeId};
+
+use super::op::{BarrierKind, ClearWork, Op, Owner, Work};
+use super::state::Pool;
+use crate::Planted;
+
+/// Leaves (2 MiB each) that one step of a clear changes, so that a clear of any size never holds the others up.
+const LEAVES_PER_STEP: usize = 16;
+
+impl Pool {
+    /// Starts a discard (`zero` false: ragged edges are left alone) or a zeroing.
+    pub(crate) fn start_clear(&mut self, owner: Owner, volume: VolumeId, range: ByteRange, zero: bool, durable: bool) {
+        let end = range.offset + range.length;
+        let (whole, stop) = (range.offset.div_ceil(4096), end / 4096);
+        let work = Work::Barrier(BarrierKind::Clear);
+        let parent = self.new_op(owner, work, durable);
+        if zero {
+            let mut edges = Vec::new();
+            if whole > stop {
+                edges.push(range);
+            } else {
+                let (head, tail) = (whole * 4096 - range.offset, end - stop * 4096);
+                edges.push(ByteRange { offset: range.offset, length: head });
+                edges.push(ByteRange { offset: stop * 4096, length: tail });
+            }
+            for edge in edges.into_iter().filter(|edge| edge.length > 0) {
+                self.adopt(parent);
+                let request = Request { op: RequestOp::Write, range: edge, fua: false };
+                let zeroes = [0u8; 4096];
+                let bytes = zeroes.get(..usize::try_from(edge.length).unwrap_or(0)).unwrap_or_default();
+                self.start_write(Owner::Parent(parent), volume, request, Payload::Copy(bytes), false);
+            }
+        }
+        if whole < stop {
+            self.adopt(parent);
+            let work = Work::Clear(ClearWork { volume, next: whole, end: stop });
+            let child = self.new_op(Owner::Parent(parent), work, false);
+            self.try_clear(child);
+        }
+        self.release(parent);
+    }
+
+    /// Counts a child in.
+    fn adopt(&mut self, parent: u32) {
+        if let Some(op) = self.ops.get_mut(parent) {
+            op.pending += 1;
+        }
+    }
+
+    /// Goes on with a clear: one step, then the next turn.
+    pub(crate) fn try_clear(&mut self, id: u32) {
+        let Some(Op { work: Work::Clear(work), .. }) = self.ops.get(id) else { return };
+        let (volume, next, end) = (work.volume, work.next, work.end);
+        let Some(lineage) = self.core.lineage_of(volume) else { return self.fail_op(id, DiskError::Io) };
+        if !self.locks.is_empty() {
+            let busy = self.locks.range_mut((volume, BlockNo(next))..(volume, BlockNo(end))).next();
+            if let Some((_, waiting)) = busy {
+                return waiting.push_back(id);
+            }
+        }
+        let stop = match self.core.plan_clear(lineage, next, end, LEAVES_PER_STEP) {
+            Ok(stop) => stop,
+            Err(miss) => return self.load_node(miss, Some(id)),
+        };
+        let root = self.root_of(super::op::Target::Head(volume)).unwrap_or_default();
+        let mapped = matches!(self.core.nodes.next_leaf(&root, next), Ok(Some((block, _))) if block < stop);
+        if mapped {
+            let item = Item::Clear { volume, block: BlockNo(next), count: stop - next };
+            if !self.planted(Planted::LoseDiscardRecord) && self.append_item(id, &item).is_err() {
+                return self.space_waiters.push_back(id);
+            }
+            let cleared = self.core.clear(lineage, next, stop);
+            assert!(cleared.is_ok(), "INV-MAP-6: the leaves of a planned clear are in memory");
+        }
+        if stop < end {
+            if let Some(Op { work: Work::Clear(work), .. }) = self.ops.get_mut(id) {
+                work.next = stop;
+            }
+            self.ready.push_back(id);
+        } else {
+            self.release(id);
+        }
+    }
+}

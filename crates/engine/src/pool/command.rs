@@ -1,0 +1,273 @@
+//! Commands: checked against the catalog, logged as records, applied, made durable, answered.
+
+use millpond_block::{DiskError, Tag};
+use millpond_format::{Item, LineageId, Record, SnapshotId, VolumeId, VolumeRecord};
+
+use super::op::{ClearWork, Op, Owner, Work};
+use super::state::Pool;
+use crate::core::{cache_code, compression_code, sector_code};
+use crate::{Command, CommandError, PoolState, Reply};
+
+/// Largest volume in bytes: 2^54 blocks would be the format's bound; this is as far as it was tried.
+const MAX_VOLUME_BYTES: u64 = 1 << 56;
+/// Snapshots in one record, so that it fits a small header.
+const SNAPSHOTS_PER_RECORD: usize = 256;
+/// Volumes of one group snapshot.
+const MAX_GROUP: usize = 256;
+/// Longest description in bytes.
+const MAX_DESCRIPTION: usize = 1024;
+
+/// Checks a pool's, volume's or snapshot's name: 1 to 255 characters of `A-Z a-z 0-9 . _ : -`, the first a letter, digit or `_`.
+///
+/// # Errors
+/// One line that says what is wrong.
+pub fn check_name(name: &str) -> Result<(), CommandError> {
+    let invalid = |why: &str| Err(CommandError::Invalid(format!("'{name}' is not a name: {why}")));
+    if name.is_empty() || name.len() > 255 {
+        return invalid("use 1 to 255 characters");
+    }
+    if let Some(odd) = name.chars().find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | ':' | '-'))) {
+        return invalid(&format!("'{odd}' is not allowed (letters, digits, . _ : - are)"));
+    }
+    if name.starts_with(['-', '.', ':']) {
+        return invalid("begin with a letter, a digit or _");
+    }
+    Ok(())
+}
+
+impl Pool {
+    /// Starts a command.
+    pub(crate) fn command(&mut self, tag: Tag, command: Command) {
+        if let PoolState::Faulted(why) = &self.state {
+            let error = CommandError::Faulted(why.clone());
+            return self.replies.push_back((tag, Err(error)));
+        }
+        if self.closing.is_some() {
+            return self.replies.push_back((tag, Err(CommandError::Busy("the pool is being closed".into()))));
+        }
+        match command {
+            Command::Close => {
+                self.closing = Some(tag);
+                self.state = PoolState::Closing;
+            }
+            Command::Checkpoint => self.checkpointer.wanted.push(tag),
+            Command::ResizeVolume { volume, size } => self.resize(tag, volume, size),
+            other => match self.records(other) {
+                Ok((records, reply)) => self.log_records(tag, records, reply),
+                Err(error) => self.replies.push_back((tag, Err(error))),
+            },
+        }
+    }
+
+    fn log_records(&mut self, tag: Tag, records: Vec<Record>, reply: Reply) {
+        let id = self.new_op(Owner::Command(tag), Work::Command(Ok(reply)), true);
+        for record in records {
+            if self.append_item(id, &Item::Record(record.clone())).is_err() {
+                return self.fail_op(id, DiskError::NoSpace);
+            }
+            self.core.apply_record(&record);
+        }
+        self.seal_all();
+        self.release(id);
+    }
+
+    fn resize(&mut self, tag: Tag, volume: VolumeId, size: u64) {
+        if let Err(error) = self.check_size(size).and_then(|()| self.known_volume(volume)) {
+            return self.replies.push_back((tag, Err(error)));
+        }
+        let old = self.core.catalog.volumes.get(&volume).map_or(0, |v| v.size);
+        self.log_records(tag, vec![Record::Resize { volume, size }], Reply::Done);
+        if size < old {
+            // what lies beyond is unreachable at once; its space returns in steps
+            let work = Work::Clear(ClearWork { volume, next: size / 4096, end: old / 4096 });
+            let id = self.new_op(Owner::Nobody, work, false);
+            self.ready.push_back(id);
+        }
+    }
+
+    fn check_size(&self, size: u64) -> Result<(), CommandError> {
+        if size == 0 || size % 4096 != 0 || size > MAX_VOLUME_BYTES {
+            return Err(CommandError::Invalid(format!("{size} bytes is not a volume size; use a multiple of 4096 up to 64 PiB")));
+        }
+        Ok(())
+    }
+
+    fn known_volume(&self, volume: VolumeId) -> Result<(), CommandError> {
+        self.core.catalog.volumes.get(&volume).map(|_| ()).ok_or_else(|| CommandError::NotFound("the volume".into()))
+    }
+
+    fn known_snapshot(&self, snapshot: SnapshotId) -> Result<&crate::core::Snapshot, CommandError> {
+        let found = self.core.catalog.snapshots.get(&snapshot).filter(|s| !s.hidden);
+        found.ok_or_else(|| CommandError::NotFound("the snapshot".into()))
+    }
+
+    fn free_volume_name(&self, name: &str) -> Result<(), CommandError> {
+        check_name(name)?;
+        match self.core.catalog.volume_named(name) {
+            Some(_) => Err(CommandError::Exists(name.to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    fn free_snapshot_name(&self, volume: VolumeId, name: &str) -> Result<(), CommandError> {
+        check_name(name)?;
+        match self.core.catalog.snapshot_named(volume, name) {
+            Some(_) => Err(CommandError::Exists(name.to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks a command and turns it into records and the reply that they earn.
+    fn records(&mut self, command: Command) -> Result<(Vec<Record>, Reply), CommandError> {
+        let created = self.now.0;
+        let catalog = &self.core.catalog;
+        let lineage = LineageId(catalog.next_lineage);
+        let one = |record, reply| Ok((vec![record], reply));
+        match command {
+            Command::CreateVolume { name, size, sector, cache, compression } => {
+                self.free_volume_name(&name)?;
+                self.check_size(size)?;
+                let id = VolumeId(catalog.next_volume);
+                let volume = VolumeRecord {
+                    id,
+                    name,
+                    size,
+                    sector: sector_code(sector),
+                    cache: cache_code(cache),
+                    compression: compression_code(compression),
+                    read_only: false,
+                    lineage,
+                    created,
+                };
+                one(Record::CreateVolume { volume }, Reply::Volume(id))
+            }
+            Command::DestroyVolume { volume } => {
+                self.known_volume(volume)?;
+                let needed = catalog.snapshots.iter().filter(|(_, s)| s.volume == volume);
+                for (id, snapshot) in needed {
+                    if catalog.clones_of(*id) > 0 {
+                        return Err(CommandError::Busy(format!("snapshot '{}' has clones; destroy them first", snapshot.name)));
+                    }
+                    if !snapshot.hidden && self.is_held(snapshot) {
+                        return Err(CommandError::Busy(format!("snapshot '{}' is held; release it first", snapshot.name)));
+                    }
+                }
+                one(Record::DestroyVolume { volume }, Reply::Done)
+            }
+            Command::RenameVolume { volume, name } => {
+                self.known_volume(volume)?;
+                self.free_volume_name(&name)?;
+                one(Record::RenameVolume { volume, name }, Reply::Done)
+            }
+            Command::SetProperties { volume, cache, compression, read_only } => {
+                let v = catalog.volumes.get(&volume).ok_or_else(|| CommandError::NotFound("the volume".into()))?;
+                let record = Record::Properties {
+                    volume,
+                    cache: cache_code(cache.unwrap_or(v.cache)),
+                    compression: compression_code(compression.unwrap_or(v.compression)),
+                    read_only: read_only.unwrap_or(v.read_only),
+                };
+                one(record, Reply::Done)
+            }
+            Command::Snapshot { targets, description, expires } => {
+                if targets.is_empty() || targets.len() > MAX_GROUP || description.len() > MAX_DESCRIPTION {
+                    return Err(CommandError::Invalid(format!(
+                        "a group snapshot takes 1 to {MAX_GROUP} volumes and a description of up to {MAX_DESCRIPTION} bytes"
+                    )));
+                }
+                let mut seen = std::collections::BTreeSet::new();
+                for (volume, name) in &targets {
+                    self.known_volume(*volume)?;
+                    self.free_snapshot_name(*volume, name)?;
+                    if !seen.insert(*volume) {
+                        return Err(CommandError::Invalid("a volume can be in a group snapshot only once".into()));
+                    }
+                }
+                let ids: Vec<SnapshotId> = (catalog.next_snapshot..).take(targets.len()).map(SnapshotId).collect();
+                let targets = targets.into_iter().zip(&ids).map(|((volume, name), id)| (volume, *id, name)).collect();
+                let expires = expires.map(|t| t.0);
+                one(Record::Snapshot { targets, created, description, expires }, Reply::Snapshots(ids))
+            }
+            Command::DestroySnapshots { snapshots } => {
+                for id in &snapshots {
+                    let snapshot = self.known_snapshot(*id)?;
+                    if catalog.clones_of(*id) > 0 {
+                        return Err(CommandError::Busy(format!("snapshot '{}' has clones; destroy them first", snapshot.name)));
+                    }
+                    if self.is_held(snapshot) {
+                        return Err(CommandError::Busy(format!("snapshot '{}' is held; release it first", snapshot.name)));
+                    }
+                }
+                let records = snapshots.chunks(SNAPSHOTS_PER_RECORD);
+                Ok((records.map(|ids| Record::DestroySnapshots { snapshots: ids.to_vec() }).collect(), Reply::Done))
+            }
+            Command::RenameSnapshot { snapshot, name } => {
+                let volume = self.known_snapshot(snapshot)?.volume;
+                self.free_snapshot_name(volume, &name)?;
+                one(Record::RenameSnapshot { snapshot, name }, Reply::Done)
+            }
+            Command::Rollback { snapshot, keep_as } => {
+                let volume = self.known_snapshot(snapshot)?.volume;
+                self.free_snapshot_name(volume, &keep_as)?;
+                let keep = SnapshotId(catalog.next_snapshot);
+                one(Record::Rollback { snapshot, keep, name: keep_as, lineage, created }, Reply::Snapshots(vec![keep]))
+            }
+            Command::Clone { snapshot, name } => {
+                self.known_snapshot(snapshot)?;
+                self.free_volume_name(&name)?;
+                let volume = VolumeId(catalog.next_volume);
+                one(Record::Clone { snapshot, volume, lineage, name, created }, Reply::Volume(volume))
+            }
+            Command::Hold { snapshot, until } => {
+                self.known_snapshot(snapshot)?;
+                one(Record::Hold { snapshot, until: until.map(|t| t.0) }, Reply::Done)
+            }
+            Command::Release { snapshot } => {
+                if self.known_snapshot(snapshot)?.holds.is_empty() {
+                    return Err(CommandError::Invalid("the snapshot is not held".into()));
+                }
+                one(Record::Release { snapshot }, Reply::Done)
+            }
+            Command::ResizeVolume { .. } | Command::Close | Command::Checkpoint => {
+                Err(CommandError::Invalid("not a catalog change".into()))
+            }
+        }
+    }
+
+    /// Is there a hold that has not ended by itself?
+    pub(crate) fn is_held(&self, snapshot: &crate::core::Snapshot) -> bool {
+        snapshot.holds.iter().any(|until| until.is_none_or(|t| t > self.now.0))
+    }
+
+    /// Starts the next step of a walk that frees a destroyed version, when none is on its way.
+    pub(crate) fn start_walk_step(&mut self) {
+        if self.walking {
+            return;
+        }
+        let Some(id) = self.core.catalog.walks.keys().next().copied() else { return };
+        self.walking = true;
+        let op = self.new_op(Owner::Nobody, Work::Walk { id }, false);
+        self.try_walk(op);
+    }
+
+    /// One step of a walk: planned, logged, done.
+    pub(crate) fn try_walk(&mut self, op: u32) {
+        let Some(Op { work: Work::Walk { id }, .. }) = self.ops.get(op) else { return };
+        let id = *id;
+        match self.core.plan_walk(id, WALK_STEPS) {
+            Err(miss) => self.load_node(miss, Some(op)),
+            Ok(None) => self.release(op),
+            Ok(Some((cursor, done))) => {
+                if self.append_item(op, &Item::Record(Record::Walked { walk: id, cursor, done })).is_err() {
+                    return self.release(op);
+                }
+                let walked = self.core.walk_to(id, cursor, done);
+                assert!(walked.is_ok(), "INV-MAP-6: the nodes of a planned walk are in memory");
+                self.release(op);
+            }
+        }
+    }
+}
+
+/// Leaves freed by one step of a walk.
+const WALK_STEPS: usize = 8;

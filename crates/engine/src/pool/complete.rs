@@ -1,0 +1,148 @@
+//! Endings: what completes when its batches, children and flushes are done.
+
+use millpond_block::{Completion, Data, DiskError};
+use millpond_device::DeviceError;
+use millpond_format::Lsn;
+
+use super::op::{BarrierKind, Op, Owner, Work};
+use super::state::{Context, Pool};
+use crate::{CommandError, Planted};
+
+impl Pool {
+    /// Lets one hold of an operation go; with the last it ends.
+    pub(crate) fn release(&mut self, id: u32) {
+        let Some(op) = self.ops.get_mut(id) else { return };
+        op.pending -= 1;
+        if op.pending > 0 {
+            return;
+        }
+        if op.error.is_none() {
+            if let Work::Read(work) = &op.work
+                && work.after > self.log.completed
+            {
+                self.read_waiters.push((work.after, id));
+                return;
+            }
+            if op.durable && op.lsn > self.log.durable {
+                self.flusher.waiting.push((id, op.lsn));
+                return;
+            }
+        }
+        self.finish(id);
+    }
+
+    /// An operation fails: its starter's hold is let go, whatever is in flight for it is waited for.
+    pub(crate) fn fail_op(&mut self, id: u32, error: DiskError) {
+        if let Some(op) = self.ops.get_mut(id) {
+            op.error.get_or_insert(error);
+        }
+        self.unlock(id);
+        self.release(id);
+    }
+
+    /// Answers a finished operation.
+    pub(crate) fn finish(&mut self, id: u32) {
+        let Some(op) = self.ops.remove(id) else { return };
+        if matches!(op.work, Work::Read(_)) {
+            return self.deliver_read(op);
+        }
+        let Op { owner, work, error, lsn, .. } = op;
+        let result = error.map_or(Ok(Data::new()), Err);
+        match (owner, work) {
+            (Owner::Guest(tag), work) => {
+                if result.is_ok() {
+                    self.count_guest(&work);
+                }
+                self.completions.push_back(Completion { tag, result });
+            }
+            (Owner::Command(tag), Work::Command(reply)) => {
+                let reply = match (&self.state, error) {
+                    (crate::PoolState::Faulted(why), Some(_)) => Err(CommandError::Faulted(why.clone())),
+                    (_, Some(DiskError::NoSpace)) => Err(CommandError::NoSpace),
+                    (_, Some(other)) => Err(CommandError::Faulted(other.to_string())),
+                    (_, None) => reply,
+                };
+                self.replies.push_back((tag, reply));
+            }
+            (Owner::Parent(parent), _) => {
+                if let Some(up) = self.ops.get_mut(parent) {
+                    up.lsn = up.lsn.max(lsn);
+                    if let Err(error) = result {
+                        up.error.get_or_insert(error);
+                    }
+                }
+                self.release(parent);
+            }
+            (Owner::Nobody, Work::Walk { .. }) => self.walking = false,
+            (Owner::Command(_) | Owner::Nobody, _) => {}
+        }
+    }
+
+    fn count_guest(&mut self, work: &Work) {
+        match work {
+            Work::Write(work) => {
+                self.metrics.guest_writes += 1;
+                self.metrics.guest_write_bytes += work.request.range.length;
+            }
+            Work::Barrier(BarrierKind::Flush) => self.metrics.guest_flushes += 1,
+            _ => {}
+        }
+    }
+
+    /// A batch came to an end on its device.
+    pub(crate) fn batch_done(&mut self, lsn: Lsn, result: Result<(), DeviceError>) {
+        if let Err(error) = result {
+            return self.fault(format!("a write to the log failed ({error})"));
+        }
+        if self.planted(Planted::ApplyAtCompletion) {
+            for (lineage, block, addr, crc) in self.log.take_deferred(lsn) {
+                let _ = self.core.set_block(lineage, block, addr, crc);
+            }
+        }
+        for batch in self.log.written(lsn) {
+            for waiter in batch.waiters {
+                if let Some(op) = self.ops.get_mut(waiter) {
+                    op.lsn = op.lsn.max(batch.lsn);
+                }
+                self.release(waiter);
+            }
+        }
+        if !self.read_waiters.is_empty() {
+            let completed = self.log.completed;
+            let (over, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.read_waiters).into_iter().partition(|(lsn, _)| *lsn <= completed);
+            self.read_waiters = waiting;
+            over.into_iter().for_each(|(_, op)| self.finish(op));
+        }
+    }
+
+    /// Starts the shared flush when someone waits for it and none is running (group commit: those who come while it runs share the next).
+    pub(crate) fn start_flush(&mut self) {
+        if self.flusher.running || self.flusher.waiting.is_empty() {
+            return;
+        }
+        let target = self.log.completed;
+        if self.planted(Planted::SkipBarrier) {
+            return self.flush_done(target, Ok(()));
+        }
+        if self.io.flush(Context::Flush(target)) {
+            self.flusher.running = true;
+            self.metrics.flushes += 1;
+        } else {
+            // nothing was written since the last flush
+            self.flush_done(target, Ok(()));
+        }
+    }
+
+    /// The shared flush ended. A failed one says nothing about what is on the media: the pool stops.
+    pub(crate) fn flush_done(&mut self, target: Lsn, result: Result<(), DeviceError>) {
+        self.flusher.running = false;
+        if let Err(error) = result {
+            return self.fault(format!("a device flush failed ({error})"));
+        }
+        self.log.durable = self.log.durable.max(target);
+        let durable = self.log.durable;
+        let (over, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.flusher.waiting).into_iter().partition(|(_, lsn)| *lsn <= durable);
+        self.flusher.waiting = waiting;
+        over.into_iter().for_each(|(op, _)| self.finish(op));
+    }
+}

@@ -1,0 +1,141 @@
+//! What the pool tells about itself.
+
+use millpond_block::{Features, Geometry};
+use millpond_format::{SnapshotId, VolumeId};
+
+use super::op::Target;
+use super::state::Pool;
+use crate::space::SegmentState;
+use crate::{DeviceInfo, Metrics, PoolInfo, SnapshotInfo, Time, VolumeInfo};
+
+impl Pool {
+    pub(crate) fn geometry(&self, target: Target) -> Option<(Geometry, Features)> {
+        match target {
+            Target::Head(id) => {
+                let v = self.core.catalog.volumes.get(&id)?;
+                let features = Features { read_only: v.read_only, write_cache: !v.cache.every_write_durable() };
+                Some((Geometry { size: v.size, sector: v.sector }, features))
+            }
+            Target::Snapshot(id) => {
+                let s = self.core.catalog.snapshots.get(&id).filter(|s| !s.hidden)?;
+                let sector = self.core.catalog.volumes.get(&s.volume).map(|v| v.sector).unwrap_or_default();
+                Some((Geometry { size: s.size, sector }, Features { read_only: true, write_cache: true }))
+            }
+        }
+    }
+
+    pub(crate) fn info(&self) -> PoolInfo {
+        let space = &self.core.space;
+        let state = |id| space.segments.get(id).map(|s| s.state);
+        let devices = self.config.extents.len();
+        let free = space.rows.count_extents(devices, |id| {
+            matches!(state(id), Some(SegmentState::Free | SegmentState::Resting(_) | SegmentState::Discarding))
+        });
+        let bytes = space.rows.extent_bytes();
+        let devices = (0..devices).map(|i| {
+            let at = |list: &[u64]| list.get(i).copied().unwrap_or(0);
+            let size = u64::from(self.config.extents.get(i).copied().unwrap_or(0)) * bytes;
+            let free = at(&free) * bytes;
+            DeviceInfo {
+                size,
+                allocated: size - free.min(size),
+                free,
+                errors: at(&self.io.errors),
+                counters: self.io.counters.get(i).copied().unwrap_or_default(),
+            }
+        });
+        let (size, allocated) = (space.usable_units() * 512, space.live_units() * 512);
+        PoolInfo {
+            name: self.config.name.clone(),
+            id: self.config.id,
+            state: self.state.clone(),
+            layout: self.config.layout,
+            size,
+            allocated: allocated.min(size),
+            free: size.saturating_sub(allocated),
+            devices: devices.collect(),
+        }
+    }
+
+    pub(crate) fn volumes(&self) -> Vec<VolumeInfo> {
+        let catalog = &self.core.catalog;
+        catalog.volumes.iter().map(|(id, _)| self.volume_info(*id)).collect::<Option<Vec<_>>>().unwrap_or_default()
+    }
+
+    fn volume_info(&self, id: VolumeId) -> Option<VolumeInfo> {
+        let catalog = &self.core.catalog;
+        let (v, line) = catalog.head(id)?;
+        let origin = line.origin.and_then(|s| catalog.snapshots.get(&s)).filter(|s| s.volume != id && !s.hidden).map(|s| {
+            let name = catalog.volumes.get(&s.volume).map_or("?", |v| v.name.as_str());
+            format!("{name}@{}", s.name)
+        });
+        let unique: u64 = catalog.lineages.values().filter(|l| l.volume == id).map(|l| l.owned_units * 512).sum();
+        Some(VolumeInfo {
+            id,
+            name: v.name.clone(),
+            size: v.size,
+            sector: v.sector,
+            cache: v.cache,
+            compression: v.compression,
+            read_only: v.read_only,
+            referenced_bytes: line.head.map_or(0, |h| h.mapped * 4096),
+            unique_bytes: unique,
+            snapshots: catalog.snapshots_of(id).count() as u64,
+            origin,
+            created: Time(v.created),
+        })
+    }
+
+    pub(crate) fn snapshots(&self) -> Vec<SnapshotInfo> {
+        let mut all = Vec::with_capacity(self.core.catalog.snapshots.len());
+        for line in self.core.catalog.lineages.values() {
+            for (position, id) in line.snapshots.iter().enumerate() {
+                all.extend(self.snapshot_info(*id, line, position));
+            }
+        }
+        all.sort_by_key(|s| (s.volume, s.epoch, s.id));
+        all
+    }
+
+    fn snapshot_info(&self, id: SnapshotId, line: &crate::core::Lineage, position: usize) -> Option<SnapshotInfo> {
+        let catalog = &self.core.catalog;
+        let s = catalog.snapshots.get(&id).filter(|s| !s.hidden)?;
+        let before = catalog.epoch_before(line, position);
+        let next = line.snapshots.get(position + 1).and_then(|n| catalog.snapshots.get(n)).map(|n| n.deadlist.list());
+        let units = match next.or(line.head.is_some().then(|| line.deadlist.list())) {
+            // what died by the next version and was born after the one before
+            Some(deadlist) => deadlist.units_after(before),
+            // the end of a line without a head: all that was born after the version before
+            None => {
+                let earlier = position.checked_sub(1).and_then(|p| line.snapshots.get(p)).or(line.origin.as_ref());
+                let kept = earlier.and_then(|e| catalog.snapshots.get(e)).map_or(0, |e| e.mapped * 8);
+                let died = s.deadlist.list().units_after(millpond_format::Epoch(0));
+                (s.mapped * 8 + died).saturating_sub(kept)
+            }
+        };
+        let unique = if s.children.is_empty() { units * 512 } else { 0 };
+        Some(SnapshotInfo {
+            id,
+            volume: s.volume,
+            name: s.name.clone(),
+            created: Time(s.created),
+            epoch: s.epoch.0,
+            referenced_bytes: s.mapped * 4096,
+            unique_bytes: unique,
+            holds: s.holds.iter().filter(|until| until.is_none_or(|t| t > self.now.0)).count() as u32,
+            clones: catalog.clones_of(id),
+            description: s.description.clone(),
+            expires: s.expires.map(Time),
+            size: s.size,
+        })
+    }
+
+    pub(crate) fn metrics(&self) -> Metrics {
+        let mut metrics = self.metrics;
+        metrics.nodes_touched = self.core.nodes_touched;
+        metrics.nodes_resident = self.core.nodes.len() as u64;
+        metrics.log_bytes = self.log.since_checkpoint;
+        metrics.reclaim_backlog = self.core.backlog_units() * 512;
+        metrics
+    }
+}

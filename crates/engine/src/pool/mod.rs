@@ -1,0 +1,18 @@
+//! A pool in service: guest requests, commands, the log's tail, and the tasks behind them.
+
+mod append;
+mod clear;
+mod command;
+mod complete;
+mod diff;
+mod info;
+mod op;
+mod read;
+mod state;
+mod turn;
+mod write;
+
+pub use command::check_name;
+pub use op::Target;
+pub(crate) use read::check_node;
+pub(crate) use state::{Config, Context, Pool};

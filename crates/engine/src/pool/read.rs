@@ -1,0 +1,331 @@
+//! Guest reads: from the map to device reads, checksums, and the reply's pieces.
+
+use std::rc::Rc;
+
+use millpond_block::{Buf, Data, DiskError, Piece};
+use millpond_device::DeviceError;
+use millpond_format::{Coding, FANOUT, Node, SegmentId, TreeRoot, crc32c};
+use smallvec::SmallVec;
+
+use super::op::{Op, Owner, Part, Target, Work};
+use super::state::{Context, Pool, ZEROES};
+use super::write::blocks_of;
+use crate::tree::Miss;
+
+/// Pages that hold `units` units from `unit` on: first and number.
+fn pages_of(unit: u32, units: u32) -> (u32, u32) {
+    (unit / 8, (unit + units).div_ceil(8) - unit / 8)
+}
+
+/// A block's bytes from its stored form.
+fn decode(stored: &[u8], coding: Coding, out: &mut [u8]) -> Option<()> {
+    let length = usize::from(u16::from_le_bytes(*stored.first_chunk::<2>()?));
+    let packed = stored.get(2..2 + length)?;
+    let written = match coding {
+        Coding::Raw => return None,
+        Coding::Lz4 => lz4_flex::block::decompress_into(packed, out).ok()?,
+        Coding::Zstd => zstd::bulk::decompress_to_buffer(packed, out).ok()?,
+    };
+    (written == 4096).then_some(())
+}
+
+impl Pool {
+    /// Root of what a target maps.
+    pub(crate) fn root_of(&self, target: Target) -> Option<TreeRoot> {
+        match target {
+            Target::Head(volume) => self.core.catalog.head(volume)?.1.head.map(|head| head.root),
+            Target::Snapshot(snapshot) => self.core.catalog.snapshots.get(&snapshot).map(|s| s.root),
+        }
+    }
+
+    /// Looks a read's blocks up and starts what device reads they need. Waits for a node when one is missing.
+    pub(crate) fn try_read(&mut self, id: u32) {
+        let Some(Op { work: Work::Read(work), .. }) = self.ops.get(id) else { return };
+        let (target, request) = (work.target, work.request);
+        let Some(root) = self.root_of(target) else { return self.fail_op(id, DiskError::Io) };
+        let (first, count) = blocks_of(request.range);
+        let end = first + count as u64;
+        let mut plan = Plan::default();
+        let mut block = first;
+        while block < end {
+            let stop = ((block / FANOUT as u64 + 1) * FANOUT as u64).min(end);
+            match self.core.nodes.leaf(&root, block, &mut self.core.nodes_touched) {
+                Err(miss) => return self.load_node(miss, Some(id)),
+                Ok(None) => plan.zero((stop - block) as usize * 4096),
+                Ok(Some(leaf)) => {
+                    for at in block..stop {
+                        let node = &self.core.nodes.get(leaf).node;
+                        let slot = (at % FANOUT as u64) as usize;
+                        let (addr, crc) = (node.entries[slot], node.crcs[slot]);
+                        if !addr.is_some() {
+                            plan.zero(4096);
+                            continue;
+                        }
+                        let Some((segment, unit)) = self.core.space.locate(addr) else {
+                            return self.fail_op(id, DiskError::Io);
+                        };
+                        if let Some((piece, lsn)) = self.log.find_bytes(segment, unit, addr.units()) {
+                            plan.after = plan.after.max(lsn);
+                            let piece = match addr.coding() {
+                                Coding::Raw => piece,
+                                coding => match self.unpack(piece.bytes(), coding) {
+                                    Some(piece) => piece,
+                                    None => return self.fail_op(id, DiskError::Io),
+                                },
+                            };
+                            plan.parts.push(Planned::Ready(piece));
+                        } else if addr.coding() == Coding::Raw && unit % 8 == 0 {
+                            plan.block(segment, unit / 8, crc);
+                        } else {
+                            plan.parts.push(Planned::Packed { segment, unit, units: addr.units(), crc, coding: addr.coding() });
+                        }
+                    }
+                }
+            }
+            block = stop;
+        }
+        self.carry_out(id, plan);
+    }
+
+    fn carry_out(&mut self, id: u32, plan: Plan) {
+        let mut parts: SmallVec<[Part; 1]> = SmallVec::new();
+        for planned in plan.parts {
+            match planned {
+                Planned::Zero(bytes) => parts.push(Part::Zero(bytes)),
+                Planned::Ready(piece) => parts.push(Part::Ready(piece)),
+                Planned::Blocks { segment, page, crcs } => {
+                    let (mut from, mut at) = (0usize, page);
+                    for (_, range) in self.core.space.rows.map(segment, page, crcs.len() as u32) {
+                        let pages = (range.length / 4096) as u32;
+                        let mine = crcs.get(from..from + pages as usize).unwrap_or_default();
+                        parts.push(Part::Blocks { crcs: SmallVec::from_slice(mine), place: (segment, at), retried: false });
+                        from += pages as usize;
+                        at += pages;
+                    }
+                }
+                Planned::Packed { segment, unit, units, crc, coding } => {
+                    let (page, pages) = pages_of(unit, units);
+                    let skip = (unit % 8) as usize * 512;
+                    parts.push(Part::Packed { crc, coding, skip, units, place: (segment, page), pages, retried: false });
+                }
+            }
+        }
+        let wanted: SmallVec<[(u32, SegmentId, u32, u32); 4]> = (0u32..)
+            .zip(&parts)
+            .filter_map(|(part, p)| match p {
+                Part::Blocks { crcs, place, .. } => Some((part, place.0, place.1, crcs.len() as u32)),
+                Part::Packed { place, pages, .. } => Some((part, place.0, place.1, *pages)),
+                Part::Zero(_) | Part::Ready(_) => None,
+            })
+            .collect();
+        if let Some(op) = self.ops.get_mut(id) {
+            op.pending += wanted.len() as u32;
+            if let Work::Read(work) = &mut op.work {
+                work.parts = parts;
+                work.after = plan.after;
+            }
+        }
+        for (part, segment, page, pages) in wanted {
+            self.metrics.data_reads += 1;
+            self.read_segment(Context::Data { op: id, part }, segment, page, pages);
+        }
+        self.release(id);
+    }
+
+    /// Reads pages of a segment that may not be reused before the read is done.
+    pub(crate) fn read_segment(&mut self, context: Context, segment: SegmentId, page: u32, pages: u32) {
+        if let Some(found) = self.core.space.segments.get_mut(segment) {
+            found.pins += 1;
+        }
+        self.io.read(context, &self.core.space.rows, segment, page, pages, &mut self.bufs);
+    }
+
+    fn unpack(&mut self, stored: &[u8], coding: Coding) -> Option<Piece> {
+        let mut buf = self.bufs.take(4096);
+        decode(stored, coding, buf.bytes_mut().get_mut(..4096)?)?;
+        Some(Piece::new(Rc::new(buf), 0..4096))
+    }
+
+    /// A device read of a part came back. A first failure is tried once more; then the read fails.
+    pub(crate) fn data_read(&mut self, id: u32, part: u32, result: Result<(), DeviceError>, buf: Option<Buf>) {
+        let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
+        let Some(place) = work.parts.get_mut(part as usize) else { return };
+        let good = match (&*place, result, buf) {
+            (Part::Blocks { crcs, .. }, Ok(()), Some(buf)) => {
+                let sound = crcs.iter().zip(buf.bytes().chunks_exact(4096)).all(|(crc, bytes)| crc32c(bytes) == *crc);
+                let bytes = crcs.len() * 4096;
+                sound.then(|| Piece::new(Rc::new(buf), 0..bytes))
+            }
+            (Part::Packed { crc, coding, skip, units, .. }, Ok(()), Some(buf)) => {
+                let range = *skip..*skip + *units as usize * 512;
+                let (crc, coding) = (*crc, *coding);
+                let stored = buf.bytes().get(range.clone()).unwrap_or_default();
+                if crc32c(stored) != crc {
+                    None
+                } else if coding == Coding::Raw {
+                    Some(Piece::new(Rc::new(buf), range))
+                } else {
+                    let unpacked = self.unpack(&buf.bytes().get(range).unwrap_or_default().to_vec(), coding);
+                    self.bufs.give(buf);
+                    unpacked
+                }
+            }
+            _ => None,
+        };
+        let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
+        let Some(place) = work.parts.get_mut(part as usize) else { return };
+        match good {
+            Some(piece) => *place = Part::Ready(piece),
+            None => {
+                let again = match place {
+                    Part::Blocks { retried, place, crcs } => {
+                        (!std::mem::replace(retried, true)).then(|| (place.0, place.1, crcs.len() as u32))
+                    }
+                    Part::Packed { retried, place, pages, .. } => (!std::mem::replace(retried, true)).then(|| (place.0, place.1, *pages)),
+                    _ => None,
+                };
+                if let Some((segment, page, pages)) = again {
+                    return self.read_segment(Context::Data { op: id, part }, segment, page, pages);
+                }
+                if let Some(op) = self.ops.get_mut(id) {
+                    op.error = Some(DiskError::Io);
+                }
+            }
+        }
+        self.release(id);
+    }
+
+    /// The bytes of a finished read: the parts without what the request did not ask for.
+    pub(crate) fn assemble(&mut self, parts: SmallVec<[Part; 1]>, range: millpond_block::ByteRange) -> Data {
+        let mut skip = (range.offset % 4096) as usize;
+        let mut left = usize::try_from(range.length).unwrap_or(0);
+        let mut data = Data::new();
+        let mut push = |piece: Piece| {
+            let from = skip.min(piece.len());
+            skip -= from;
+            let to = (from + left).min(piece.len());
+            left -= to - from;
+            if to > from {
+                data.push(piece.slice(from..to));
+            }
+        };
+        for part in parts {
+            match part {
+                Part::Zero(mut bytes) => {
+                    while bytes > 0 {
+                        let step = bytes.min(ZEROES);
+                        push(Piece::new(Rc::clone(&self.zeroes), 0..step));
+                        bytes -= step;
+                    }
+                }
+                Part::Ready(piece) => push(piece),
+                Part::Blocks { .. } | Part::Packed { .. } => {}
+            }
+        }
+        data
+    }
+
+    /// Starts reading a map node, unless it is on its way; `op` is woken when it is there.
+    pub(crate) fn load_node(&mut self, miss: Miss, op: Option<u32>) {
+        let waiting = self.node_waiters.entry(miss.addr.identity());
+        let fresh = matches!(waiting, std::collections::hash_map::Entry::Vacant(_));
+        waiting.or_default().extend(op);
+        if !fresh {
+            return;
+        }
+        match self.core.space.locate(miss.addr) {
+            Some((segment, unit)) => {
+                let (page, pages) = pages_of(unit, miss.addr.units());
+                self.metrics.node_reads += 1;
+                self.read_segment(Context::Node(miss), segment, page, pages);
+            }
+            None => self.node_failed(miss),
+        }
+    }
+
+    /// A node came in.
+    pub(crate) fn node_read(&mut self, miss: Miss, result: Result<(), DeviceError>, buf: Option<Buf>) {
+        let node = match (result, &buf) {
+            (Ok(()), Some(buf)) => self.core.space.locate(miss.addr).and_then(|(_, unit)| check_node(&miss, unit, buf.bytes())),
+            _ => None,
+        };
+        if let Some(buf) = buf {
+            self.bufs.give(buf);
+        }
+        match node {
+            Some(node) => {
+                if self.core.nodes.find(miss.addr).is_none() {
+                    self.core.nodes.insert(miss.addr, node, 0);
+                }
+                let waiting = self.node_waiters.remove(&miss.addr.identity()).unwrap_or_default();
+                self.ready.extend(waiting);
+            }
+            None => self.node_failed(miss),
+        }
+    }
+
+    /// A node cannot be had: who needs it gets an error; the rest of the pool goes on.
+    fn node_failed(&mut self, miss: Miss) {
+        for op in self.node_waiters.remove(&miss.addr.identity()).unwrap_or_default() {
+            self.fail_op(op, DiskError::Io);
+        }
+    }
+
+    /// Answers a finished read to whoever asked.
+    pub(crate) fn deliver_read(&mut self, op: Op) {
+        let Work::Read(work) = op.work else { return };
+        let range = work.request.range;
+        let result = match op.error {
+            Some(error) => Err(error),
+            None => Ok(self.assemble(work.parts, range)),
+        };
+        match op.owner {
+            Owner::Guest(tag) => {
+                self.metrics.guest_reads += 1;
+                self.metrics.guest_read_bytes += range.length;
+                self.completions.push_back(millpond_block::Completion { tag, result });
+            }
+            Owner::Parent(parent) => self.edge_read(parent, millpond_format::BlockNo(range.offset / 4096), result),
+            Owner::Command(_) | Owner::Nobody => {}
+        }
+    }
+}
+
+/// The node in pages that were read for it, when it is the one and sound.
+pub(crate) fn check_node(miss: &Miss, unit: u32, bytes: &[u8]) -> Option<Node> {
+    let skip = (unit % 8) as usize * 512;
+    let stored = bytes.get(skip..skip + miss.addr.units() as usize * 512)?;
+    let node = Node::decode(stored).ok()?;
+    (crc32c(stored) == miss.crc && node.level == miss.level && node.index == miss.index).then_some(node)
+}
+
+/// What a read will do, before it does anything.
+#[derive(Default)]
+struct Plan {
+    parts: Vec<Planned>,
+    after: millpond_format::Lsn,
+}
+
+enum Planned {
+    Zero(usize),
+    Ready(Piece),
+    Blocks { segment: SegmentId, page: u32, crcs: SmallVec<[u32; 1]> },
+    Packed { segment: SegmentId, unit: u32, units: u32, crc: u32, coding: Coding },
+}
+
+impl Plan {
+    fn zero(&mut self, bytes: usize) {
+        match self.parts.last_mut() {
+            Some(Planned::Zero(n)) => *n += bytes,
+            _ => self.parts.push(Planned::Zero(bytes)),
+        }
+    }
+
+    /// A block at a page; neighbours become one device read.
+    fn block(&mut self, segment: SegmentId, page: u32, crc: u32) {
+        match self.parts.last_mut() {
+            Some(Planned::Blocks { segment: s, page: p, crcs }) if *s == segment && *p + crcs.len() as u32 == page => crcs.push(crc),
+            _ => self.parts.push(Planned::Blocks { segment, page, crcs: SmallVec::from_elem(crc, 1) }),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! [`Pool`]: everything that a pool in service keeps in memory.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use millpond_block::{Buf, BufPool, Completion, DiskError, Tag};
+use millpond_format::{BlockIdentity, BlockNo, ChunkId, Layout, Leg, Lsn, ObjectRef, PoolId, SegmentId, VolumeId};
+use rustc_hash::FxHashMap;
+use std::rc::Rc;
+
+use super::op::Op;
+use crate::core::Core;
+use crate::io::IoTable;
+use crate::log::Log;
+use crate::slab::Slab;
+use crate::task::{Checkpointer, Cleaner};
+use crate::tree::Miss;
+use crate::{CommandError, DiffExtent, Metrics, PoolState, Reply, Time, Tuning};
+
+/// Bytes of the shared buffer of zeroes that reads of holes are answered from.
+pub(crate) const ZEROES: usize = 64 << 10;
+
+/// What the label says and never changes while the pool is open.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) id: PoolId,
+    pub(crate) name: String,
+    pub(crate) layout: Layout,
+    pub(crate) extent_bytes: u64,
+    pub(crate) chunk_units: u32,
+    /// Extents of each member.
+    pub(crate) extents: Vec<u32>,
+    /// Size of each member's device in bytes.
+    pub(crate) sizes: Vec<u64>,
+}
+
+/// Who asked for device operations.
+#[derive(Debug)]
+pub(crate) enum Context {
+    /// A batch of the log.
+    Batch(Lsn),
+    /// Part of a read: operation and part.
+    Data { op: u32, part: u32 },
+    /// A map node.
+    Node(Miss),
+    /// A flush for waiters: everything up to this batch will be durable.
+    Flush(Lsn),
+    /// A checkpoint's nodes: handles to mark as written.
+    Nodes(Vec<u32>),
+    /// Checkpoint objects.
+    Objects,
+    /// The checkpoint's barriers and roots.
+    Checkpoint,
+    /// A new pool's labels.
+    Labels,
+    /// A free segment's space was given back.
+    Discard(SegmentId),
+    /// The cleaner reads a chunk, or the header of a moved one at this page first.
+    Clean(ChunkId, Option<u32>),
+    /// The cleaner reads a moved chunk whose header it has read: what its slots hold.
+    CleanBody(ChunkId, Vec<(u32, BlockIdentity)>),
+}
+
+/// The pool's flush, shared by all who wait for one.
+#[derive(Debug, Default)]
+pub(crate) struct Flusher {
+    pub(crate) running: bool,
+    /// Operations and the batch that each needs durable.
+    pub(crate) waiting: Vec<(u32, Lsn)>,
+}
+
+/// A pool in service.
+pub(crate) struct Pool {
+    pub(crate) config: Config,
+    pub(crate) state: PoolState,
+    pub(crate) tuning: Tuning,
+    pub(crate) now: Time,
+    pub(crate) core: Core,
+    pub(crate) log: Log,
+    pub(crate) io: IoTable<Context>,
+    pub(crate) bufs: BufPool,
+    pub(crate) zeroes: Rc<Buf>,
+    /// This import's number.
+    pub(crate) incarnation: u32,
+    /// Generation of the newest root on the devices.
+    pub(crate) generation: u64,
+    /// Where the checkpoint that the roots name is, what it contains, and what of the log comes after it.
+    pub(crate) checkpoint_at: ObjectRef,
+    /// Generation of the root that brought it: 0 while it comes from before this import.
+    pub(crate) checkpoint_generation: u64,
+    pub(crate) checkpoint_lsn: Lsn,
+    pub(crate) legs: Vec<Leg>,
+    pub(crate) ops: Slab<Op>,
+    /// Operations to go on with in this turn.
+    pub(crate) ready: VecDeque<u32>,
+    pub(crate) node_waiters: FxHashMap<u64, Vec<u32>>,
+    /// Operations waiting for room in the log.
+    pub(crate) space_waiters: VecDeque<u32>,
+    /// Blocks whose old content is being read, and who waits for them.
+    pub(crate) locks: BTreeMap<(VolumeId, BlockNo), VecDeque<u32>>,
+    /// Reads waiting for a batch to complete: needed batch, operation.
+    pub(crate) read_waiters: Vec<(Lsn, u32)>,
+    pub(crate) flusher: Flusher,
+    pub(crate) checkpointer: Checkpointer,
+    pub(crate) cleaner: Cleaner,
+    pub(crate) completions: VecDeque<Completion>,
+    pub(crate) replies: VecDeque<(Tag, Result<Reply, CommandError>)>,
+    pub(crate) diffs: VecDeque<(Tag, Result<Vec<DiffExtent>, CommandError>)>,
+    pub(crate) running_diffs: Vec<super::diff::Diff>,
+    pub(crate) metrics: Metrics,
+    pub(crate) closing: Option<Tag>,
+    /// Walks that an operation is working on.
+    pub(crate) walking: bool,
+    pub(crate) last_checkpoint: Time,
+    pub(crate) last_activity: Time,
+    /// Number of checkpoints when writes began to wait for room.
+    pub(crate) starved_since: Option<u64>,
+    pub(crate) last_retry: Time,
+    pub(crate) scratch: Vec<u8>,
+}
+
+impl Pool {
+    /// A pool in service over recovered state.
+    pub(crate) fn new(config: Config, core: Core, log: Log, io: IoTable<Context>, bufs: BufPool, tuning: Tuning, now: Time) -> Pool {
+        Pool {
+            config,
+            state: PoolState::Opening,
+            tuning,
+            now,
+            core,
+            log,
+            io,
+            bufs,
+            zeroes: Rc::new(Buf::zeroed(ZEROES)),
+            incarnation: 0,
+            generation: 0,
+            checkpoint_at: ObjectRef::default(),
+            checkpoint_generation: 0,
+            checkpoint_lsn: Lsn(0),
+            legs: Vec::new(),
+            ops: Slab::default(),
+            ready: VecDeque::new(),
+            node_waiters: FxHashMap::default(),
+            space_waiters: VecDeque::new(),
+            locks: BTreeMap::new(),
+            read_waiters: Vec::new(),
+            flusher: Flusher::default(),
+            checkpointer: Checkpointer::default(),
+            cleaner: Cleaner::default(),
+            completions: VecDeque::new(),
+            replies: VecDeque::new(),
+            diffs: VecDeque::new(),
+            running_diffs: Vec::new(),
+            metrics: Metrics::default(),
+            closing: None,
+            walking: false,
+            last_checkpoint: now,
+            last_activity: now,
+            starved_since: None,
+            last_retry: now,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// True when a bug is planted and this build allows it.
+    pub(crate) fn planted(&self, bug: crate::Planted) -> bool {
+        cfg!(feature = "planted") && self.tuning.planted == Some(bug)
+    }
+
+    /// Stops the pool: reads go on where they can, nothing is written any more.
+    pub(crate) fn fault(&mut self, why: impl Into<String>) {
+        if matches!(self.state, PoolState::Faulted(_)) {
+            return;
+        }
+        self.state = PoolState::Faulted(why.into());
+        let mut held: Vec<u32> = self.log.abandon().into_iter().flat_map(|batch| batch.waiters).collect();
+        for stream in &mut self.log.streams {
+            if let Some(batch) = stream.batch.take() {
+                held.extend(batch.waiters);
+            }
+        }
+        held.extend(self.space_waiters.drain(..));
+        held.extend(self.locks.values_mut().flat_map(|waiting| waiting.drain(..)));
+        for op in held {
+            self.fail_op(op, DiskError::Io);
+        }
+        let over: Vec<u32> = self.flusher.waiting.drain(..).map(|(op, _)| op).collect();
+        let reads: Vec<u32> = self.read_waiters.drain(..).map(|(_, op)| op).collect();
+        for op in over.into_iter().chain(reads) {
+            if let Some(found) = self.ops.get_mut(op) {
+                found.error = Some(DiskError::Io);
+            }
+            self.finish(op);
+        }
+    }
+}

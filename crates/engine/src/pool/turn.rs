@@ -1,0 +1,185 @@
+//! The turn: what happens once after each group of events.
+
+use millpond_block::{Completion, Data, DiskError, Op as RequestOp, Payload, Request, Tag};
+use millpond_device::IoDone;
+
+use super::op::{BarrierKind, Owner, ReadWork, Target, Work};
+use super::state::{Context, Pool};
+use crate::space::SegmentState;
+use crate::{PoolState, Reply, Time};
+
+/// Chunks whose dead slots are freed per turn.
+const FREES_PER_TURN: usize = 64;
+/// Checkpoints that do not help after which waiting writes are told that the pool is full.
+const STARVED_CHECKPOINTS: u64 = 6;
+/// Milliseconds between tries of writes whose device was full.
+const FULL_RETRY_MILLIS: u64 = 200;
+
+impl Pool {
+    /// Starts a guest request.
+    pub(crate) fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>) {
+        self.last_activity = self.now;
+        if let Err(error) = self.admit(target, &request) {
+            return self.completions.push_back(Completion { tag, result: Err(error) });
+        }
+        let owner = Owner::Guest(tag);
+        let (volume, mode) = match target {
+            Target::Head(volume) => (Some(volume), self.core.catalog.volumes.get(&volume).map(|v| v.cache).unwrap_or_default()),
+            Target::Snapshot(_) => (None, millpond_block::CacheMode::default()),
+        };
+        let durable = mode.every_write_durable() || (request.fua && mode.honours_flush());
+        match (request.op, volume) {
+            (RequestOp::Read, _) if request.range.length > 0 => {
+                let work = ReadWork { target, request, parts: smallvec::SmallVec::new(), after: millpond_format::Lsn(0) };
+                let id = self.new_op(owner, Work::Read(work), false);
+                self.try_read(id);
+            }
+            (RequestOp::Write, Some(volume)) if request.range.length > 0 => self.start_write(owner, volume, request, payload, durable),
+            (RequestOp::Discard, Some(volume)) => self.start_clear(owner, volume, request.range, false, durable),
+            (RequestOp::WriteZeroes { .. }, Some(volume)) => self.start_clear(owner, volume, request.range, true, durable),
+            (RequestOp::Flush, _) => {
+                let id = self.new_op(owner, Work::Barrier(BarrierKind::Flush), mode.honours_flush());
+                if let Some(op) = self.ops.get_mut(id) {
+                    // every write whose completion was delivered is in a completed batch
+                    op.lsn = self.log.completed;
+                }
+                self.release(id);
+            }
+            // nothing to do: an empty range, or a hint
+            _ => self.completions.push_back(Completion { tag, result: Ok(Data::new()) }),
+        }
+    }
+
+    fn admit(&self, target: Target, request: &Request) -> Result<(), DiskError> {
+        let (geometry, features) = self.geometry(target).ok_or(DiskError::Shutdown)?;
+        request.validate(&geometry, &features)?;
+        match &self.state {
+            PoolState::Faulted(_) if request.op != RequestOp::Read => Err(DiskError::Io),
+            PoolState::Online | PoolState::Faulted(_) => Ok(()),
+            PoolState::Opening | PoolState::Closing | PoolState::Closed => Err(DiskError::Shutdown),
+        }
+    }
+
+    /// Takes a device completion in.
+    pub(crate) fn io_done(&mut self, done: IoDone) {
+        let Some(ended) = self.io.done(done, &mut self.bufs) else { return };
+        if let Some(pin) = ended.pin
+            && let Some(segment) = self.core.space.segments.get_mut(pin)
+        {
+            segment.pins -= 1;
+        }
+        match ended.context {
+            Context::Batch(lsn) => self.batch_done(lsn, ended.result),
+            Context::Data { op, part } => self.data_read(op, part, ended.result, ended.buf),
+            Context::Node(miss) => self.node_read(miss, ended.result, ended.buf),
+            Context::Flush(target) => self.flush_done(target, ended.result),
+            Context::Nodes(nodes) => self.nodes_written(&nodes, ended.result),
+            Context::Objects | Context::Checkpoint => self.checkpoint_io_done(ended.result),
+            Context::Labels => match ended.result {
+                Ok(()) => self.checkpointer.wanted.clear(),
+                Err(error) => self.fault(format!("writing the labels failed ({error})")),
+            },
+            // a refused discard frees no space on the host, but the segment is as free as before
+            Context::Discard(segment) => self.core.space.segments.set_state(segment, SegmentState::Free),
+            Context::Clean(chunk, header) => self.chunk_read(chunk, header, Vec::new(), ended.result, ended.buf),
+            Context::CleanBody(chunk, identities) => self.chunk_read(chunk, None, identities, ended.result, ended.buf),
+        }
+    }
+
+    /// Nothing is on its way.
+    pub(crate) fn quiet(&self) -> bool {
+        self.ops.len() == 0 && self.cleaner.idle() && self.log.in_flight_batches() == 0 && !self.log.has_open_batch()
+    }
+
+    /// One turn. True when it wants another soon even without events.
+    pub(crate) fn turn(&mut self, now: Time) -> bool {
+        self.now = now.max(self.now);
+        let mut busy = false;
+        for _ in 0..self.ready.len() {
+            if let Some(id) = self.ready.pop_front() {
+                self.go_on(id);
+            }
+        }
+        if !matches!(self.state, PoolState::Faulted(_) | PoolState::Closed) {
+            if !self.core.catalog.frees.is_empty() {
+                busy |= self.core.free_some(FREES_PER_TURN);
+            }
+            if self.closing.is_none() && self.state == PoolState::Online {
+                self.start_walk_step();
+                busy |= !self.core.catalog.walks.is_empty();
+            }
+            self.step_cleaner();
+            self.wake_space_waiters();
+            self.seal_all();
+            busy |= self.step_checkpoint();
+            let hungry = self.core.space.segments.free_count() < self.low_water() + 2;
+            self.release_rested(hungry);
+            self.start_flush();
+            if self.io.is_stalled() && self.now.0 >= self.last_retry.0 + FULL_RETRY_MILLIS {
+                self.last_retry = self.now;
+                self.io.retry_stalled();
+            }
+            self.close_when_quiet();
+        }
+        self.step_diffs();
+        self.core.nodes.evict();
+        busy | !self.ready.is_empty() | !self.running_diffs.is_empty() | !self.space_waiters.is_empty()
+    }
+
+    /// Goes on with an operation that waited.
+    fn go_on(&mut self, id: u32) {
+        let Some(op) = self.ops.get(id) else { return };
+        match op.work {
+            Work::Read(_) => self.try_read(id),
+            Work::Write(_) if matches!(self.state, PoolState::Faulted(_)) => self.fail_op(id, DiskError::Io),
+            Work::Write(_) => self.try_write(id, None),
+            Work::Clear(_) if matches!(self.state, PoolState::Faulted(_)) => self.fail_op(id, DiskError::Io),
+            Work::Clear(_) => self.try_clear(id),
+            Work::Walk { .. } if matches!(self.state, PoolState::Faulted(_)) => self.release(id),
+            Work::Walk { .. } => self.try_walk(id),
+            Work::Barrier(_) | Work::Command(_) => self.release(id),
+        }
+    }
+
+    /// Lets waiting writes try again when there is room, and tells them that there is none when nothing can make any: the cleaner finds
+    /// no segment worth it, nothing waits to be freed, and checkpoints have let go what rested.
+    fn wake_space_waiters(&mut self) {
+        if self.space_waiters.is_empty() {
+            self.starved_since = None;
+            return;
+        }
+        if self.core.space.segments.free_count() > self.kept_segments(0) {
+            self.starved_since = None;
+            self.metrics.throttled += self.space_waiters.len() as u64;
+            for id in std::mem::take(&mut self.space_waiters) {
+                self.go_on(id);
+            }
+            return;
+        }
+        let since = *self.starved_since.get_or_insert(self.metrics.checkpoints);
+        let catalog = &self.core.catalog;
+        let freeing = !catalog.frees.is_empty() || !catalog.walks.is_empty();
+        let resting = self.core.space.segments.resting_count() > 0 || self.checkpointer.running();
+        let checkpoints = self.metrics.checkpoints - since;
+        if freeing || !self.cleaner.idle() || self.io.is_stalled() || (resting && checkpoints < STARVED_CHECKPOINTS) {
+            return;
+        }
+        if !self.victim_left() {
+            self.starved_since = None;
+            for id in std::mem::take(&mut self.space_waiters) {
+                self.fail_op(id, DiskError::NoSpace);
+            }
+        }
+    }
+
+    /// The end of a clean shutdown: everything answered, a last checkpoint that holds it all.
+    fn close_when_quiet(&mut self) {
+        let Some(tag) = self.closing else { return };
+        let clean = self.quiet() && !self.checkpointer.running() && self.log.since_checkpoint == 0 && self.core.nodes.dirty() == 0;
+        if clean && self.checkpointer.first_done && self.io.in_flight() == 0 {
+            self.closing = None;
+            self.state = PoolState::Closed;
+            self.replies.push_back((tag, Ok(Reply::Done)));
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Guest writes: edges of partly covered blocks, leaves, room, append.
+
+use std::rc::Rc;
+
+use millpond_block::{Buf, ByteRange, DiskError, Op as RequestOp, Payload, Piece, Request};
+use millpond_format::{BLOCK_UNITS, BlockNo, FANOUT, LineageId, Lsn, VolumeId};
+
+use super::append::Source;
+use super::op::{Edges, Op, Owner, ReadWork, Target, Work, WriteWork};
+use super::state::Pool;
+
+/// Blocks that a request touches: first and number.
+pub(crate) fn blocks_of(range: ByteRange) -> (u64, usize) {
+    let first = range.offset / 4096;
+    let end = (range.offset + range.length).div_ceil(4096);
+    (first, usize::try_from(end - first).unwrap_or(usize::MAX))
+}
+
+fn is_ragged(range: ByteRange) -> bool {
+    range.offset % 4096 != 0 || range.length % 4096 != 0
+}
+
+impl Pool {
+    /// A new operation, held once by its starter: see [`release`](Self::release).
+    pub(crate) fn new_op(&mut self, owner: Owner, work: Work, durable: bool) -> u32 {
+        self.ops.insert(Op { owner, work, pending: 1, lsn: Lsn(0), durable, error: None })
+    }
+
+    /// Starts a write.
+    pub(crate) fn start_write(&mut self, owner: Owner, volume: VolumeId, request: Request, payload: Payload<'_>, durable: bool) {
+        let work = WriteWork { volume, request, payload: None, edges: Edges::default() };
+        let id = self.new_op(owner, Work::Write(work), durable);
+        match payload {
+            Payload::Owned(buf) if !is_ragged(request.range) => {
+                if let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) {
+                    work.payload = Some(buf);
+                }
+                self.try_write(id, None);
+            }
+            Payload::Owned(buf) => {
+                let length = usize::try_from(request.range.length).unwrap_or(0);
+                self.try_write(id, buf.bytes().get(..length));
+                self.bufs.give(buf);
+            }
+            Payload::Copy(bytes) => self.try_write(id, Some(bytes)),
+            Payload::None => self.fail_op(id, DiskError::Invalid),
+        }
+    }
+
+    /// Goes on with a write as far as it can. `given`: the payload when it was not kept yet.
+    pub(crate) fn try_write(&mut self, id: u32, given: Option<&[u8]>) {
+        let Some(Op { work: Work::Write(work), .. }) = self.ops.get(id) else { return };
+        let (volume, request, held) = (work.volume, work.request, work.edges.locked.clone());
+        let (filled, edge_lineage) = (work.edges.filled, work.edges.lineage);
+        let Some(lineage) = self.core.lineage_of(volume) else { return self.fail_op(id, DiskError::Io) };
+        let (first, count) = blocks_of(request.range);
+        let last = first + count as u64 - 1;
+        if !self.locks.is_empty() {
+            let busy = self
+                .locks
+                .range_mut((volume, BlockNo(first))..=(volume, BlockNo(last)))
+                .find(|((_, block), _)| !held.contains(block));
+            if let Some((_, waiting)) = busy {
+                waiting.push_back(id);
+                return self.keep_payload(id, given);
+            }
+        }
+        if is_ragged(request.range) && (!filled || edge_lineage != Some(lineage)) {
+            self.keep_payload(id, given);
+            return self.read_edges(id, volume, lineage, request.range);
+        }
+        if !self.load_leaves(id, lineage, first, last) {
+            return self.keep_payload(id, given);
+        }
+        let need = count as u64 * u64::from(BLOCK_UNITS);
+        if self.core.space.live_units() + need > self.core.space.usable_units() {
+            return self.fail_op(id, DiskError::NoSpace);
+        }
+        let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) else { return };
+        let kept = work.payload.take();
+        let (source, owned) = match (given, kept) {
+            (Some(bytes), None) => (Source::Copy(bytes), None),
+            (_, Some(buf)) => {
+                let piece = Piece::new(Rc::new(buf), 0..count * 4096);
+                (Source::Shared(piece.clone()), Some(piece))
+            }
+            (None, None) => return self.fail_op(id, DiskError::Io),
+        };
+        let done = self.append_blocks(id, volume, lineage, BlockNo(first), count, &source);
+        if done < count {
+            // what went in stays in; the rest waits for room, as a write of its own range
+            drop(source);
+            let rest = self.rest_of(given, owned, done, count);
+            if let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) {
+                let start = (first + done as u64) * 4096;
+                work.request.range = ByteRange { offset: start, length: (last + 1) * 4096 - start };
+                work.payload = Some(rest);
+            }
+            self.space_waiters.push_back(id);
+            return;
+        }
+        self.unlock(id);
+        self.release(id);
+    }
+
+    /// The blocks of a payload from `done` on, in a buffer of their own.
+    fn rest_of(&mut self, given: Option<&[u8]>, owned: Option<Piece>, done: usize, count: usize) -> Buf {
+        let mut rest = self.bufs.take((count - done) * 4096);
+        let from = match (given, &owned) {
+            (Some(bytes), _) => bytes.get(done * 4096..),
+            (None, Some(piece)) => piece.bytes().get(done * 4096..count * 4096),
+            (None, None) => None,
+        };
+        if let Some(from) = from
+            && let Some(to) = rest.bytes_mut().get_mut(..from.len())
+        {
+            to.copy_from_slice(from);
+        }
+        rest
+    }
+
+    /// Copies a payload that its submitter takes back: whole blocks, the bytes where they belong in them.
+    fn keep_payload(&mut self, id: u32, given: Option<&[u8]>) {
+        let Some(bytes) = given else { return };
+        let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) else { return };
+        if work.payload.is_some() {
+            return;
+        }
+        let (_, count) = blocks_of(work.request.range);
+        let skip = (work.request.range.offset % 4096) as usize;
+        let mut buf = self.bufs.take(count * 4096);
+        if let Some(to) = buf.bytes_mut().get_mut(skip..skip + bytes.len()) {
+            to.copy_from_slice(bytes);
+        }
+        work.payload = Some(buf);
+    }
+
+    /// Starts reading the leaves that are not in memory; true when none is missing.
+    pub(crate) fn load_leaves(&mut self, id: u32, lineage: LineageId, first: u64, last: u64) -> bool {
+        let mut complete = true;
+        for leaf in first / FANOUT as u64..=last / FANOUT as u64 {
+            if let Err(miss) = self.core.head_leaf(lineage, leaf * FANOUT as u64) {
+                // wait for one of them: it looks again at all when woken
+                self.load_node(miss, complete.then_some(id));
+                complete = false;
+            }
+        }
+        complete
+    }
+
+    /// Locks the blocks that a write covers only in part and reads what they hold.
+    fn read_edges(&mut self, id: u32, volume: VolumeId, lineage: LineageId, range: ByteRange) {
+        let (first, count) = blocks_of(range);
+        let last = first + count as u64 - 1;
+        let mut edges: smallvec::SmallVec<[BlockNo; 2]> = smallvec::SmallVec::new();
+        if range.offset % 4096 != 0 {
+            edges.push(BlockNo(first));
+        }
+        if (range.offset + range.length) % 4096 != 0 && (last != first || edges.is_empty()) {
+            edges.push(BlockNo(last));
+        }
+        for block in &edges {
+            self.locks.entry((volume, *block)).or_default();
+        }
+        if let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) {
+            work.edges =
+                Edges { locked: edges.clone(), lineage: Some(lineage), old: edges.iter().map(|_| None).collect(), filled: false };
+        }
+        for block in edges {
+            let range = ByteRange { offset: block.0 * 4096, length: 4096 };
+            let request = Request { op: RequestOp::Read, range, fua: false };
+            let target = Target::Head(volume);
+            let work = ReadWork { target, request, parts: smallvec::SmallVec::new(), after: Lsn(0) };
+            let child = self.new_op(Owner::Parent(id), Work::Read(work), false);
+            self.try_read(child);
+        }
+    }
+
+    /// An edge was read: with the last one, the payload becomes whole blocks.
+    pub(crate) fn edge_read(&mut self, id: u32, block: BlockNo, data: Result<millpond_block::Data, DiskError>) {
+        let Some(Op { work: Work::Write(work), error, .. }) = self.ops.get_mut(id) else { return };
+        if let Some(at) = work.edges.locked.iter().position(|b| *b == block)
+            && let Some(place) = work.edges.old.get_mut(at)
+        {
+            *place = Some(data.unwrap_or_else(|failed| {
+                *error = Some(failed);
+                millpond_block::Data::new()
+            }));
+        }
+        if work.edges.old.iter().any(Option::is_none) {
+            return;
+        }
+        if let Some(error) = *error {
+            return self.fail_op(id, error);
+        }
+        let range = work.request.range;
+        let (first, count) = blocks_of(range);
+        let (head, end) = ((range.offset % 4096) as usize, (range.offset + range.length - first * 4096) as usize);
+        let Some(buf) = &mut work.payload else { return self.fail_op(id, DiskError::Io) };
+        for (block, old) in work.edges.locked.iter().zip(&work.edges.old) {
+            let mut content = [0u8; 4096];
+            let mut at = 0;
+            for piece in old.iter().flatten() {
+                if let Some(to) = content.get_mut(at..at + piece.len()) {
+                    to.copy_from_slice(piece.bytes());
+                }
+                at += piece.len();
+            }
+            let base = ((block.0 - first) * 4096) as usize;
+            let bytes = buf.bytes_mut();
+            for (i, byte) in content.iter().enumerate() {
+                let to = base + i;
+                if (to < head || to >= end) && to < count * 4096 {
+                    bytes[to] = *byte;
+                }
+            }
+        }
+        work.edges.filled = true;
+        self.ready.push_back(id);
+    }
+
+    /// Lets go of a write's locked blocks and wakes who waits for them.
+    pub(crate) fn unlock(&mut self, id: u32) {
+        let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) else { return };
+        let volume = work.volume;
+        for block in std::mem::take(&mut work.edges.locked) {
+            if let Some(waiting) = self.locks.remove(&(volume, block)) {
+                self.ready.extend(waiting);
+            }
+        }
+    }
+}

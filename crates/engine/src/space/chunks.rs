@@ -1,0 +1,252 @@
+//! The chunk table: where each chunk is, and which of its slots are live.
+
+use std::collections::BTreeMap;
+
+use millpond_format::{Addr, CHUNKS_PER_PAGE, ChunkId, ChunkRecord, Encoder, Epoch, NODE_UNITS, ObjectRef, SegmentId};
+use rustc_hash::FxHashMap;
+
+use super::slots::Slots;
+
+/// Grain of chunks of nodes, in units.
+pub(crate) const NODE_GRAIN: u8 = NODE_UNITS as u8;
+
+/// A place for a chunk: the segment and the page in it where slot 0 would be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) segment: SegmentId,
+    pub(crate) page: u32,
+}
+
+/// Which slots a moved chunk still has, with a rank index (slots before each word).
+#[derive(Clone, Debug)]
+pub(crate) struct Present {
+    slots: Slots,
+    before: Vec<u16>,
+}
+
+impl Present {
+    fn new(slots: Slots) -> Present {
+        let mut sum = 0u32;
+        let before = slots
+            .words()
+            .iter()
+            .map(|word| {
+                let here = u16::try_from(sum).unwrap_or(u16::MAX);
+                sum += word.count_ones();
+                here
+            })
+            .collect();
+        Present { slots, before }
+    }
+
+    fn rank(&self, slot: u32) -> Option<u32> {
+        if !self.slots.get(slot) {
+            return None;
+        }
+        let word = (slot >> 6) as usize;
+        let bits = self.slots.words().get(word)? & ((1u64 << (slot & 63)) - 1);
+        Some(u32::from(*self.before.get(word)?) + bits.count_ones())
+    }
+}
+
+/// One chunk.
+#[derive(Clone, Debug)]
+pub(crate) struct Chunk {
+    pub(crate) epoch: Epoch,
+    /// Write clock when it was begun.
+    pub(crate) birth: u64,
+    /// Lifetime class: the stream that it lies in.
+    pub(crate) class: u8,
+    /// Units per slot.
+    pub(crate) grain: u8,
+    /// Nothing while its nodes were not written yet.
+    pub(crate) place: Option<Place>,
+    /// Page of the header with the identities of a moved chunk; `u32::MAX`: in line.
+    pub(crate) identities: u32,
+    /// Slots handed out.
+    pub(crate) slots: u32,
+    pub(crate) live: Slots,
+    pub(crate) live_count: u32,
+    present: Option<Present>,
+    /// Still being appended to: not dropped when nothing lives in it.
+    pub(crate) open: bool,
+}
+
+impl Chunk {
+    pub(crate) fn new(epoch: Epoch, birth: u64, class: u8, grain: u8) -> Chunk {
+        Chunk {
+            epoch,
+            birth,
+            class,
+            grain,
+            place: None,
+            identities: u32::MAX,
+            slots: 0,
+            live: Slots::default(),
+            live_count: 0,
+            present: None,
+            open: true,
+        }
+    }
+
+    /// Units from the chunk's base to a slot; nothing when a move left it behind.
+    pub(crate) fn unit_of(&self, slot: u32) -> Option<u32> {
+        let index = match &self.present {
+            None => slot,
+            Some(present) => present.rank(slot)?,
+        };
+        Some(index * u32::from(self.grain))
+    }
+
+    /// Units that the chunk occupies from its base.
+    pub(crate) fn extent_units(&self) -> u32 {
+        let slots = self.present.as_ref().map_or(self.slots, |present| present.slots.count());
+        slots * u32::from(self.grain)
+    }
+
+    /// Units that live in it.
+    pub(crate) fn live_units(&self) -> u32 {
+        self.live_count * u32::from(self.grain)
+    }
+
+    /// Slots that `addr` covers.
+    pub(crate) fn slots_of(&self, addr: Addr) -> u32 {
+        addr.units() / u32::from(self.grain)
+    }
+
+    /// Only these slots are there from now on.
+    pub(crate) fn set_present(&mut self, slots: Slots) {
+        self.live.intersect(&slots);
+        self.live_count = self.live.count();
+        self.present = Some(Present::new(slots));
+    }
+
+    pub(crate) fn has_all(&self) -> bool {
+        self.present.is_none()
+    }
+}
+
+/// All chunks, in pages as checkpoints store them.
+#[derive(Debug, Default)]
+pub(crate) struct ChunkTable {
+    chunks: FxHashMap<ChunkId, Chunk>,
+    /// Where the last checkpoint put each page; nothing for pages that never were in one.
+    stored: BTreeMap<u64, Option<ObjectRef>>,
+    dirty: std::collections::BTreeSet<u64>,
+}
+
+fn page_of(id: ChunkId) -> u64 {
+    id.0 / CHUNKS_PER_PAGE
+}
+
+impl ChunkTable {
+    pub(crate) fn get(&self, id: ChunkId) -> Option<&Chunk> {
+        self.chunks.get(&id)
+    }
+
+    /// A chunk to change: its page goes into the next checkpoint.
+    pub(crate) fn get_mut(&mut self, id: ChunkId) -> Option<&mut Chunk> {
+        let chunk = self.chunks.get_mut(&id)?;
+        self.dirty.insert(page_of(id));
+        Some(chunk)
+    }
+
+    pub(crate) fn insert(&mut self, id: ChunkId, chunk: Chunk) {
+        self.dirty.insert(page_of(id));
+        let old = self.chunks.insert(id, chunk);
+        assert!(old.is_none(), "I11: chunk {id} used twice");
+    }
+
+    pub(crate) fn remove(&mut self, id: ChunkId) -> Option<Chunk> {
+        self.dirty.insert(page_of(id));
+        self.chunks.remove(&id)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// Ids in order: for audits and recovery, not for the data path.
+    pub(crate) fn ids(&self) -> Vec<ChunkId> {
+        let mut ids: Vec<ChunkId> = self.chunks.keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Pages that changed since the last call, encoded: number, bytes (empty: no chunk of the page exists any more).
+    pub(crate) fn take_dirty(&mut self) -> Vec<(u64, Vec<u8>)> {
+        let dirty = std::mem::take(&mut self.dirty);
+        dirty.into_iter().map(|page| (page, self.encode_page(page))).collect()
+    }
+
+    fn encode_page(&self, page: u64) -> Vec<u8> {
+        let mut e = Encoder::default();
+        for id in (page * CHUNKS_PER_PAGE..(page + 1) * CHUNKS_PER_PAGE).map(ChunkId) {
+            let Some(chunk) = self.chunks.get(&id) else { continue };
+            let Some(place) = chunk.place else { continue };
+            ChunkRecord {
+                chunk: id,
+                epoch: chunk.epoch,
+                birth: chunk.birth,
+                segment: place.segment,
+                base: place.page,
+                identities: chunk.identities,
+                grain: chunk.grain,
+                class: chunk.class,
+                slots: chunk.slots,
+                live: chunk.live.words().to_vec(),
+                present: chunk.present.as_ref().map_or(Vec::new(), |p| p.slots.words().to_vec()),
+            }
+            .encode(&mut e);
+        }
+        e.into_bytes()
+    }
+
+    /// Where a page is stored now; gives back where it was.
+    pub(crate) fn set_stored(&mut self, page: u64, at: Option<ObjectRef>) -> Option<ObjectRef> {
+        match at {
+            Some(at) => self.stored.insert(page, Some(at)).flatten(),
+            None => self.stored.remove(&page).flatten(),
+        }
+    }
+
+    /// The directory of stored pages.
+    pub(crate) fn stored(&self) -> impl Iterator<Item = (u64, ObjectRef)> + '_ {
+        self.stored.iter().filter_map(|(page, at)| at.map(|at| (*page, at)))
+    }
+
+    /// Marks the pages that are stored in `segment` as changed, so that the next checkpoint writes them elsewhere.
+    pub(crate) fn dirty_stored_in(&mut self, segment: SegmentId) {
+        let pages: Vec<u64> = self.stored().filter(|(_, at)| at.segment == segment).map(|(page, _)| page).collect();
+        self.dirty.extend(pages);
+    }
+
+    /// Pages that the next checkpoint writes.
+    pub(crate) fn dirty_pages(&self) -> usize {
+        self.dirty.len()
+    }
+
+    /// The next checkpoint writes this page.
+    pub(crate) fn dirty_page(&mut self, page: u64) {
+        self.dirty.insert(page);
+    }
+
+    /// Takes a page over from a checkpoint.
+    pub(crate) fn load(&mut self, page: u64, at: ObjectRef, records: Vec<ChunkRecord>) {
+        self.stored.insert(page, Some(at));
+        for r in records {
+            let live = Slots::from_words(r.live);
+            let mut chunk = Chunk::new(r.epoch, r.birth, r.class, r.grain);
+            chunk.place = Some(Place { segment: r.segment, page: r.base });
+            chunk.identities = r.identities;
+            chunk.slots = r.slots;
+            chunk.open = false;
+            chunk.live_count = live.count();
+            chunk.live = live;
+            if !r.present.is_empty() {
+                chunk.present = Some(Present::new(Slots::from_words(r.present)));
+            }
+            self.chunks.insert(r.chunk, chunk);
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Space: the layout, segments, the chunk table, deadlists.
+
+mod chunks;
+mod deadlist;
+mod rows;
+mod segments;
+mod slots;
+mod table;
+
+pub(crate) use chunks::{Chunk, NODE_GRAIN, Place};
+pub(crate) use deadlist::Deadlist;
+pub(crate) use rows::{PAGE, Rows};
+pub(crate) use segments::SegmentState;
+pub(crate) use slots::Slots;
+pub(crate) use table::Space;

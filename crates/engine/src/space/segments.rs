@@ -1,0 +1,133 @@
+//! Segments: which are free, filling, full, resting, and what lives in them.
+
+use std::collections::BTreeSet;
+
+use millpond_format::{ChunkId, SegmentId};
+
+/// What a segment is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SegmentState {
+    /// To be had.
+    Free,
+    /// Promised to a stream as its next one.
+    Reserved,
+    /// A stream fills it.
+    Open,
+    /// Full, or left by its stream.
+    Sealed,
+    /// Empty, but checkpoints up to this generation need its bytes: free when a later one is durable.
+    Resting(u64),
+    /// Empty; its space is being given back to the device.
+    Discarding,
+}
+
+/// One segment.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    pub(crate) state: SegmentState,
+    /// Units of live blocks and nodes in it.
+    pub(crate) live: u32,
+    /// Units of checkpoint objects in it.
+    pub(crate) objects: u32,
+    /// Chunks placed here, some of which may have moved away since.
+    pub(crate) chunks: Vec<ChunkId>,
+    /// How many are really here.
+    pub(crate) placed: u32,
+    /// Reads in flight.
+    pub(crate) pins: u32,
+    /// Youngest birth of its chunks on the write clock.
+    pub(crate) youngest: u64,
+    /// Stream that filled it.
+    pub(crate) class: u8,
+    /// The cleaner could not read it: left alone until the next import.
+    pub(crate) stuck: bool,
+}
+
+/// All segments of a pool.
+#[derive(Debug)]
+pub(crate) struct SegmentTable {
+    segments: Vec<Segment>,
+    free: BTreeSet<SegmentId>,
+    resting: BTreeSet<(u64, SegmentId)>,
+}
+
+impl SegmentTable {
+    pub(crate) fn new(count: u32) -> SegmentTable {
+        let fresh = Segment {
+            state: SegmentState::Free,
+            live: 0,
+            objects: 0,
+            chunks: Vec::new(),
+            placed: 0,
+            pins: 0,
+            youngest: 0,
+            class: 0,
+            stuck: false,
+        };
+        SegmentTable { segments: vec![fresh; count as usize], free: (0..count).map(SegmentId).collect(), resting: BTreeSet::new() }
+    }
+
+    pub(crate) fn get(&self, id: SegmentId) -> Option<&Segment> {
+        self.segments.get(id.0 as usize)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: SegmentId) -> Option<&mut Segment> {
+        self.segments.get_mut(id.0 as usize)
+    }
+
+    pub(crate) fn ids(&self) -> impl Iterator<Item = SegmentId> + use<> {
+        (0..u32::try_from(self.segments.len()).unwrap_or(u32::MAX)).map(SegmentId)
+    }
+
+    pub(crate) fn free_count(&self) -> usize {
+        self.free.len()
+    }
+
+    pub(crate) fn resting_count(&self) -> usize {
+        self.resting.len()
+    }
+
+    /// The resting segments with their generations.
+    pub(crate) fn resting(&self) -> impl Iterator<Item = (SegmentId, u64)> + '_ {
+        self.resting.iter().map(|(generation, id)| (*id, *generation))
+    }
+
+    /// Takes the lowest free segment.
+    pub(crate) fn reserve(&mut self) -> Option<SegmentId> {
+        let id = self.free.first().copied()?;
+        self.set_state(id, SegmentState::Reserved);
+        Some(id)
+    }
+
+    /// Changes a segment's state and keeps the indexes true.
+    pub(crate) fn set_state(&mut self, id: SegmentId, state: SegmentState) {
+        let Some(segment) = self.segments.get_mut(id.0 as usize) else { return };
+        match segment.state {
+            SegmentState::Free => {
+                self.free.remove(&id);
+            }
+            SegmentState::Resting(generation) => {
+                self.resting.remove(&(generation, id));
+            }
+            _ => {}
+        }
+        segment.state = state;
+        match state {
+            SegmentState::Free => {
+                segment.chunks.clear();
+                segment.youngest = 0;
+                self.free.insert(id);
+            }
+            SegmentState::Resting(generation) => {
+                self.resting.insert((generation, id));
+            }
+            _ => {}
+        }
+    }
+
+    /// The first resting segment that no checkpoint from `durable` on needs and nobody reads.
+    pub(crate) fn rested(&self, durable: u64, keep: u64) -> Option<SegmentId> {
+        let ripe = self.resting.iter().take_while(|(generation, _)| generation + keep < durable);
+        ripe.map(|(_, id)| *id).find(|id| self.get(*id).is_some_and(|s| s.pins == 0))
+    }
+}

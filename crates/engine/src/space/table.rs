@@ -1,0 +1,196 @@
+//! [`Space`]: chunks and segments together, so that their counts never part.
+
+use millpond_format::{Addr, ChunkId, SegmentId};
+
+use super::chunks::{Chunk, ChunkTable, Place};
+use super::rows::Rows;
+use super::segments::{SegmentState, SegmentTable};
+use super::slots::Slots;
+
+/// Segments that the log itself needs beyond the percentage: one open and one reserved for each stream, and some to clean into.
+const RESERVE_SEGMENTS: u64 = 32;
+/// Part of the pool that guests cannot fill, in percent: room for the cleaner to work.
+const RESERVE_PERCENT: u64 = 8;
+
+/// The space of a pool.
+#[derive(Debug)]
+pub(crate) struct Space {
+    pub(crate) rows: Rows,
+    pub(crate) segments: SegmentTable,
+    pub(crate) chunks: ChunkTable,
+    /// Generation of the last checkpoint whose content is fixed: what dies from now on is needed by it.
+    pub(crate) sealed_generation: u64,
+    /// Units of live slots and objects in the pool.
+    live_units: u64,
+    usable_units: u64,
+    /// A planted bug: segments are reused at once.
+    pub(crate) reuse_at_once: bool,
+}
+
+impl Space {
+    pub(crate) fn new(rows: Rows) -> Space {
+        let segments = SegmentTable::new(rows.count());
+        let total_pages: u64 = segments.ids().map(|id| u64::from(rows.pages(id))).sum();
+        let per_segment = total_pages / u64::from(rows.count().max(1));
+        let reserve = (total_pages * RESERVE_PERCENT / 100).max(per_segment * RESERVE_SEGMENTS);
+        let usable_units = total_pages.saturating_sub(reserve) * 8;
+        Space { rows, segments, chunks: ChunkTable::default(), sealed_generation: 0, live_units: 0, usable_units, reuse_at_once: false }
+    }
+
+    /// Units that guests can fill.
+    pub(crate) fn usable_units(&self) -> u64 {
+        self.usable_units
+    }
+
+    /// Units of everything live.
+    pub(crate) fn live_units(&self) -> u64 {
+        self.live_units
+    }
+
+    /// Makes `slots` slots from `slot` on live.
+    pub(crate) fn make_live(&mut self, id: ChunkId, slot: u32, slots: u32) {
+        let chunk = self.chunks.get_mut(id).expect("INV-SPACE-2: live slots belong to a chunk");
+        for s in slot..slot + slots {
+            let fresh = chunk.live.insert(s);
+            assert!(fresh, "INV-SPACE-2: slot {s} of chunk {id} used twice");
+        }
+        chunk.live_count += slots;
+        let units = slots * u32::from(chunk.grain);
+        let place = chunk.place;
+        self.live_units += u64::from(units);
+        if let Some(segment) = place.and_then(|p| self.segments.get_mut(p.segment)) {
+            segment.live += units;
+        }
+    }
+
+    /// Frees what `addr` covers. A slot that a move left behind before its free was replayed is gone already.
+    pub(crate) fn free(&mut self, addr: Addr) {
+        let Some(chunk) = self.chunks.get(addr.chunk()) else { return };
+        let slots = chunk.slots_of(addr);
+        self.free_slots(addr.chunk(), addr.slot()..addr.slot() + slots);
+    }
+
+    /// Frees slots of one chunk; those that are not live any more are passed over. Gives back how many were.
+    pub(crate) fn free_slots(&mut self, id: ChunkId, slots: impl IntoIterator<Item = u32>) -> u32 {
+        let Some(chunk) = self.chunks.get_mut(id) else { return 0 };
+        let freed: u32 = slots.into_iter().map(|slot| u32::from(chunk.live.remove(slot))).sum();
+        chunk.live_count -= freed;
+        let units = freed * u32::from(chunk.grain);
+        let (place, dead) = (chunk.place, chunk.live_count == 0 && !chunk.open);
+        self.live_units -= u64::from(units);
+        if let Some(segment) = place.and_then(|p| self.segments.get_mut(p.segment)) {
+            segment.live -= units;
+        }
+        if dead {
+            self.drop_chunk(id);
+        }
+        freed
+    }
+
+    /// No more slots will be handed out.
+    pub(crate) fn close_chunk(&mut self, id: ChunkId) {
+        if let Some(chunk) = self.chunks.get_mut(id) {
+            chunk.open = false;
+            if chunk.live_count == 0 {
+                self.drop_chunk(id);
+            }
+        }
+    }
+
+    fn drop_chunk(&mut self, id: ChunkId) {
+        if let Some(Chunk { place: Some(place), .. }) = self.chunks.remove(id) {
+            self.leave(place.segment);
+        }
+    }
+
+    fn leave(&mut self, segment: SegmentId) {
+        if let Some(s) = self.segments.get_mut(segment) {
+            s.placed -= 1;
+        }
+        self.settle(segment);
+    }
+
+    /// A sealed segment with nothing in it rests until no checkpoint needs it.
+    pub(crate) fn settle(&mut self, segment: SegmentId) {
+        let empty =
+            self.segments.get(segment).is_some_and(|s| s.state == SegmentState::Sealed && s.placed == 0 && s.objects == 0);
+        if empty {
+            let state = if self.reuse_at_once { SegmentState::Free } else { SegmentState::Resting(self.sealed_generation) };
+            self.segments.set_state(segment, state);
+        }
+    }
+
+    /// Gives a chunk a place, or a new one; `present`: the slots that came along, all of them when `None`.
+    pub(crate) fn place_chunk(&mut self, id: ChunkId, place: Place, class: u8, identities: u32, present: Option<Slots>) {
+        let Some(chunk) = self.chunks.get_mut(id) else { return };
+        let old = chunk.place.replace(place);
+        let before = chunk.live_units();
+        chunk.identities = identities;
+        chunk.class = class;
+        if let Some(present) = present {
+            chunk.set_present(present);
+        }
+        let (after, birth, dead) = (chunk.live_units(), chunk.birth, chunk.live_count == 0 && !chunk.open);
+        self.live_units -= u64::from(before - after);
+        if let Some(segment) = self.segments.get_mut(place.segment) {
+            segment.live += after;
+            segment.placed += 1;
+            segment.chunks.push(id);
+            segment.youngest = segment.youngest.max(birth);
+        }
+        if let Some(old) = old {
+            if let Some(segment) = self.segments.get_mut(old.segment) {
+                segment.live -= before;
+            }
+            self.leave(old.segment);
+        }
+        if dead {
+            self.drop_chunk(id);
+        }
+    }
+
+    /// Counts bytes of a checkpoint object in.
+    pub(crate) fn add_object(&mut self, segment: SegmentId, bytes: u32) {
+        let units = bytes.div_ceil(512);
+        self.live_units += u64::from(units);
+        if let Some(s) = self.segments.get_mut(segment) {
+            s.objects += units;
+        }
+    }
+
+    /// Counts bytes of a checkpoint object out.
+    pub(crate) fn drop_object(&mut self, segment: SegmentId, bytes: u32) {
+        let units = bytes.div_ceil(512);
+        self.live_units -= u64::from(units);
+        if let Some(s) = self.segments.get_mut(segment) {
+            s.objects -= units;
+        }
+        self.settle(segment);
+    }
+
+    /// Where `units` units from slot `slot` of a chunk are: segment and unit in it.
+    pub(crate) fn locate(&self, addr: Addr) -> Option<(SegmentId, u32)> {
+        let chunk = self.chunks.get(addr.chunk())?;
+        let place = chunk.place?;
+        Some((place.segment, place.page * 8 + chunk.unit_of(addr.slot())?))
+    }
+
+    /// The segment counts of a chunk table that came from a checkpoint.
+    pub(crate) fn recount(&mut self) {
+        self.live_units = 0;
+        for id in self.chunks.ids() {
+            let Some(chunk) = self.chunks.get(id) else { continue };
+            let (units, birth, class) = (chunk.live_units(), chunk.birth, chunk.class);
+            self.live_units += u64::from(units);
+            if let Some(place) = chunk.place
+                && let Some(segment) = self.segments.get_mut(place.segment)
+            {
+                segment.live += units;
+                segment.placed += 1;
+                segment.chunks.push(id);
+                segment.youngest = segment.youngest.max(birth);
+                segment.class = class;
+            }
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! The cleaner: gives live blocks of sparse segments new places, so that the segments can be reused.
+//!
+//! Six lifetime classes and their rules are SepBIT's (FAST'22): blocks that guests write go to class 1 when what they replace lived
+//! shorter than the running average life of class-1 segments, else to class 2; what is moved out of class 1 goes to class 3, the rest
+//! by age to classes 4 to 6. Moving a chunk changes the chunk table alone (I7, I11).
+
+use millpond_block::Piece;
+use millpond_device::DeviceError;
+use millpond_format::{
+    BATCH_FIXED, BLOCK_UNITS, BatchHeader, BlockIdentity, ChunkId, Encoder, HEADER_PAGE, Item, MAX_HEADER_PAGES, Move, SegmentId,
+};
+use std::rc::Rc;
+
+use crate::log::{BatchKind, CLEANED, META_CLASS, OpenBatch, SHORT};
+use crate::pool::{Context, Pool};
+use crate::space::{NODE_GRAIN, Place, SegmentState, Slots};
+use crate::{Planted, PoolState};
+
+/// Class-1 segments whose lives make one average.
+const LIFESPAN_WINDOW: u64 = 16;
+/// Chunks read at a time.
+const READS: usize = 4;
+
+/// The cleaner.
+#[derive(Debug, Default)]
+pub(crate) struct Cleaner {
+    /// The segment being emptied and the chunks in it that are still to be moved.
+    victim: Option<SegmentId>,
+    todo: Vec<ChunkId>,
+    reading: usize,
+    /// Average life of class-1 segments in blocks written.
+    pub(crate) lifespan: u64,
+    lives: u64,
+    lives_count: u64,
+}
+
+impl Cleaner {
+    pub(crate) fn idle(&self) -> bool {
+        self.victim.is_none() && self.reading == 0
+    }
+}
+
+impl Pool {
+    /// Free segments at which guests' writes begin to wait.
+    pub(crate) fn low_water(&self) -> usize {
+        let total = self.core.space.segments.ids().count();
+        (total / 50).max(6)
+    }
+
+    /// Goes on with cleaning when space is needed.
+    pub(crate) fn step_cleaner(&mut self) {
+        if self.state != PoolState::Online && self.state != PoolState::Closing {
+            return;
+        }
+        if self.cleaner.victim.is_none() {
+            if self.closing.is_some() || !self.cleaning_needed() {
+                return;
+            }
+            let Some(victim) = self.choose_victim() else { return };
+            self.begin_victim(victim);
+        }
+        while self.cleaner.reading < READS {
+            let Some(chunk) = self.cleaner.todo.pop() else { break };
+            self.read_chunk(chunk);
+        }
+        if self.cleaner.todo.is_empty() && self.cleaner.reading == 0 {
+            self.end_victim();
+        }
+    }
+
+    /// Segments that are free or will be without more cleaning.
+    fn coming_free(&self) -> usize {
+        self.core.space.segments.free_count() + self.core.space.segments.resting_count()
+    }
+
+    fn cleaning_needed(&self) -> bool {
+        let enough = self.low_water() * 2;
+        self.coming_free() < enough
+    }
+
+    /// The segment whose cleaning gains most: dead space times age over live space (cost-benefit); nothing when none gains anything.
+    fn choose_victim(&self) -> Option<SegmentId> {
+        let space = &self.core.space;
+        let checkpointing = self.checkpointer.running();
+        let mut best: Option<(f64, SegmentId)> = None;
+        for id in space.segments.ids() {
+            let Some(s) = space.segments.get(id) else { continue };
+            let units = space.rows.pages(id) * 8;
+            let used = s.live + s.objects;
+            if s.state != SegmentState::Sealed
+                || s.stuck
+                || used + units / 64 >= units
+                || self.log.is_in_flight(id)
+                || (checkpointing && (s.class == META_CLASS || s.objects > 0))
+            {
+                continue;
+            }
+            let live = f64::from(used) / f64::from(units);
+            let age = self.core.clock.saturating_sub(s.youngest) as f64 + 1.0;
+            let score = (1.0 - live) * age.sqrt() / (live + 0.001);
+            if best.is_none_or(|(b, _)| score > b) {
+                best = Some((score, id));
+            }
+        }
+        best.map(|(_, id)| id)
+    }
+
+    /// Is there a segment whose cleaning would make room?
+    pub(crate) fn victim_left(&self) -> bool {
+        self.choose_victim().is_some()
+    }
+
+    fn begin_victim(&mut self, victim: SegmentId) {
+        let Some(s) = self.core.space.segments.get(victim) else { return };
+        let (class, youngest, objects) = (s.class, s.youngest, s.objects);
+        let mut chunks = s.chunks.clone();
+        chunks.sort_unstable();
+        chunks.dedup();
+        chunks.retain(|id| self.core.space.chunks.get(*id).and_then(|c| c.place).is_some_and(|place| place.segment == victim));
+        chunks.reverse();
+        if usize::from(class) == SHORT {
+            self.cleaner.lives += self.core.clock.saturating_sub(youngest);
+            self.cleaner.lives_count += 1;
+            if self.cleaner.lives_count == LIFESPAN_WINDOW {
+                self.cleaner.lifespan = self.cleaner.lives / LIFESPAN_WINDOW;
+                (self.cleaner.lives, self.cleaner.lives_count) = (0, 0);
+            }
+        }
+        if objects > 0 {
+            self.rewrite_objects_in(victim);
+        }
+        self.cleaner.victim = Some(victim);
+        self.cleaner.todo = chunks;
+    }
+
+    /// What checkpoints keep in a segment is written elsewhere by the next one.
+    fn rewrite_objects_in(&mut self, victim: SegmentId) {
+        self.core.space.chunks.dirty_stored_in(victim);
+        let parts = &self.checkpointer.parts;
+        for page in self.core.space.chunks.stored().map(|(page, at)| (page, at)).collect::<Vec<_>>() {
+            if parts.get(&(page.1.segment, page.1.offset)).is_some_and(|parts| parts.iter().any(|part| part.segment == victim)) {
+                self.core.space.chunks.dirty_page(page.0);
+            }
+        }
+        let here = |at: Option<millpond_format::ObjectRef>| {
+            at.is_some_and(|at| {
+                at.segment == victim
+                    || parts.get(&(at.segment, at.offset)).is_some_and(|parts| parts.iter().any(|part| part.segment == victim))
+            })
+        };
+        let catalog = &mut self.core.catalog;
+        let lists = catalog
+            .lineages
+            .values_mut()
+            .map(|line| &mut line.deadlist)
+            .chain(catalog.snapshots.values_mut().map(|s| &mut s.deadlist))
+            .chain(catalog.frees.iter_mut().map(|(_, list)| list));
+        for list in lists {
+            if here(list.stored()) {
+                list.touch();
+            }
+        }
+        // the checkpoint that this needs is started by the hunger for space
+    }
+
+    fn end_victim(&mut self) {
+        let Some(victim) = self.cleaner.victim.take() else { return };
+        self.metrics.segments_cleaned += 1;
+        self.core.space.settle(victim);
+    }
+
+    /// Starts reading a chunk that is to be moved, with the headers that say what its blocks are.
+    fn read_chunk(&mut self, id: ChunkId) {
+        let Some(victim) = self.cleaner.victim else { return };
+        let Some(chunk) = self.core.space.chunks.get(id) else { return };
+        let Some(place) = chunk.place.filter(|place| place.segment == victim) else { return };
+        if chunk.live_count == 0 {
+            return;
+        }
+        let pages = chunk.extent_units().div_ceil(8);
+        self.cleaner.reading += 1;
+        if chunk.grain == NODE_GRAIN || chunk.identities == u32::MAX {
+            self.read_segment(Context::Clean(id, None), place.segment, place.page, pages);
+        } else {
+            // a moved chunk: its header is elsewhere in the same segment
+            let at = chunk.identities;
+            let room = self.core.space.rows.pages(place.segment) - at;
+            self.read_segment(Context::Clean(id, Some(at)), place.segment, at, room.min(MAX_HEADER_PAGES as u32));
+        }
+    }
+
+    /// A chunk, or the header of a moved one, was read.
+    pub(crate) fn chunk_read(
+        &mut self,
+        id: ChunkId,
+        header_at: Option<u32>,
+        identities: Vec<(u32, BlockIdentity)>,
+        result: Result<(), DeviceError>,
+        buf: Option<millpond_block::Buf>,
+    ) {
+        let victim = self.cleaner.victim;
+        let (Ok(()), Some(buf)) = (result, buf) else {
+            self.cleaner.reading -= 1;
+            if let Some(s) = victim.and_then(|v| self.core.space.segments.get_mut(v)) {
+                s.stuck = true;
+            }
+            return;
+        };
+        if header_at.is_some() {
+            let identities = moved_identities(id, buf.bytes());
+            self.bufs.give(buf);
+            let Some(chunk) = self.core.space.chunks.get(id) else {
+                self.cleaner.reading -= 1;
+                return;
+            };
+            let Some(place) = chunk.place else {
+                self.cleaner.reading -= 1;
+                return;
+            };
+            let pages = chunk.extent_units().div_ceil(8);
+            return self.read_segment(Context::CleanBody(id, identities), place.segment, place.page, pages);
+        }
+        self.cleaner.reading -= 1;
+        self.move_chunk(id, identities, buf.bytes());
+        self.bufs.give(buf);
+    }
+
+    /// Appends what lives in a chunk to one of the cleaner's streams and gives the chunk its new place.
+    fn move_chunk(&mut self, id: ChunkId, identities: Vec<(u32, BlockIdentity)>, bytes: &[u8]) {
+        // what guests freed in this turn has to be in the log before the move that leaves it behind
+        self.seal_all();
+        let Some(chunk) = self.core.space.chunks.get(id) else { return };
+        if chunk.live_count == 0 || matches!(self.state, PoolState::Faulted(_)) {
+            return;
+        }
+        let (grain, class, epoch, birth) = (chunk.grain, chunk.class, chunk.epoch, chunk.birth);
+        let live = chunk.live.clone();
+        let identities = if grain == NODE_GRAIN {
+            Vec::new()
+        } else if identities.is_empty() && chunk.has_all() {
+            original_identities(bytes, self.config.id, id)
+        } else {
+            identities
+        };
+        let mut kept: Vec<BlockIdentity> =
+            identities.into_iter().filter(|(slot, _)| live.get(*slot)).map(|(_, identity)| identity).collect();
+        if self.planted(Planted::CleanerNewSequence) {
+            let now = self.log.next;
+            kept.iter_mut().for_each(|identity| identity.lsn = now);
+        }
+        let unit_bytes = usize::from(grain) * 512;
+        let payload = live.count() as usize * unit_bytes;
+        let moved = Move { chunk: id, epoch, birth, grain, at: 0, present: live.words().to_vec(), identities: kept };
+        let mut items = Encoder::default();
+        Item::Move(moved).encode(&mut items);
+        let header_pages = u32::try_from((BATCH_FIXED + items.len()).div_ceil(HEADER_PAGE)).unwrap_or(u32::MAX);
+        let pages = u32::try_from(payload.div_ceil(4096)).unwrap_or(u32::MAX);
+        let stream = self.class_for(class, birth);
+        let Ok(cursor) = self.make_room(stream, header_pages, pages) else { return };
+        let mut buf = self.bufs.take(pages as usize * 4096);
+        let mut to = 0;
+        for slot in live.iter() {
+            let Some(chunk) = self.core.space.chunks.get(id) else { return };
+            let Some(unit) = chunk.unit_of(slot) else { continue };
+            let from = unit as usize * 512;
+            if let (Some(source), Some(target)) = (bytes.get(from..from + unit_bytes), buf.bytes_mut().get_mut(to..to + unit_bytes)) {
+                target.copy_from_slice(source);
+            }
+            to += unit_bytes;
+        }
+        if let Some(rest) = buf.bytes_mut().get_mut(to..pages as usize * 4096) {
+            rest.fill(0);
+        }
+        self.metrics.cleaner_bytes += payload as u64;
+        let batch = OpenBatch::new(BatchKind::Exclusive, cursor.page, header_pages, 0, items);
+        let header = BatchHeader { base: cursor.page + header_pages, ..self.header(stream, cursor.segment, &batch, pages) };
+        let place = Place { segment: cursor.segment, page: cursor.page + header_pages };
+        let identities_at = if grain == NODE_GRAIN { u32::MAX } else { cursor.page };
+        self.core.space.place_chunk(id, place, stream as u8, identities_at, Some(live));
+        let piece = Piece::new(Rc::new(buf), 0..pages as usize * 4096);
+        self.submit_batch(stream, &header, batch, vec![piece]);
+    }
+
+    /// The stream for a chunk of a class and age.
+    fn class_for(&self, class: u8, birth: u64) -> usize {
+        let age = self.core.clock.saturating_sub(birth);
+        let life = self.cleaner.lifespan.max(1);
+        match usize::from(class) {
+            SHORT => CLEANED,
+            _ if age < 4 * life => CLEANED + 1,
+            _ if age < 16 * life => CLEANED + 2,
+            _ => CLEANED + 3,
+        }
+    }
+}
+
+/// What the blocks of a chunk are that was never moved, by slot: from the headers between them.
+fn original_identities(bytes: &[u8], pool: millpond_format::PoolId, chunk: ChunkId) -> Vec<(u32, BlockIdentity)> {
+    let mut found = Vec::new();
+    let mut page = 0usize;
+    while let Some(rest) = bytes.get(page * 4096..).filter(|rest| !rest.is_empty()) {
+        let Ok((header, items)) = BatchHeader::decode(rest) else { break };
+        if header.pool != pool || header.chunk != chunk || header.grain == 0 {
+            break;
+        }
+        let grain = u32::from(header.grain);
+        let mut unit = (page as u32 + u32::from(header.pages)) * BLOCK_UNITS;
+        for item in items {
+            let Item::Blocks { volume, block, stored } = item else { continue };
+            for (i, (crc, units, coding)) in (0u64..).zip(stored) {
+                let identity =
+                    BlockIdentity { volume, block: millpond_format::BlockNo(block.0 + i), lsn: header.lsn, crc, units, coding };
+                found.push((unit / grain, identity));
+                unit += u32::from(units);
+            }
+        }
+        page += usize::from(header.pages) + header.payload as usize;
+    }
+    found
+}
+
+/// What the blocks of a moved chunk are, by slot: from the header of the move.
+fn moved_identities(chunk: ChunkId, bytes: &[u8]) -> Vec<(u32, BlockIdentity)> {
+    let Ok((_, items)) = BatchHeader::decode(bytes) else { return Vec::new() };
+    let Some(moved) = items.into_iter().find_map(|item| match item {
+        Item::Move(moved) if moved.chunk == chunk => Some(moved),
+        _ => None,
+    }) else {
+        return Vec::new();
+    };
+    let present = Slots::from_words(moved.present);
+    let mut slots = present.iter();
+    let mut found = Vec::with_capacity(moved.identities.len());
+    for identity in moved.identities {
+        let Some(slot) = slots.next() else { break };
+        found.push((slot, identity));
+        // a packed block has a slot for each of its units
+        let more = u32::from(identity.units) / u32::from(moved.grain.max(1));
+        (1..more).for_each(|_| {
+            slots.next();
+        });
+    }
+    found
+}
+

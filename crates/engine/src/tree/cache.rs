@@ -1,0 +1,228 @@
+//! Map nodes in memory: found by address, evicted when clean and unused, written by checkpoints when dirty.
+
+use millpond_format::{Addr, FANOUT, Node, TreeRoot};
+use rustc_hash::FxHashMap;
+
+/// A node that must be read first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Miss {
+    pub(crate) addr: Addr,
+    pub(crate) crc: u32,
+    pub(crate) level: u8,
+    pub(crate) index: u64,
+}
+
+/// Blocks that a tree of `height` levels maps.
+pub(crate) fn capacity(height: u8) -> u64 {
+    1u64.checked_shl(9 * u32::from(height)).unwrap_or(u64::MAX)
+}
+
+/// Which node of `level` maps `block`.
+pub(crate) fn node_index(block: u64, level: u8) -> u64 {
+    block.checked_shr(9 * (u32::from(level) + 1)).unwrap_or(0)
+}
+
+/// Which entry of its node of `level` maps `block`.
+pub(crate) fn slot_in(block: u64, level: u8) -> usize {
+    (block >> (9 * u32::from(level)) & (FANOUT as u64 - 1)) as usize
+}
+
+/// A node in memory.
+pub(crate) struct Cached {
+    pub(crate) node: Node,
+    pub(crate) addr: Addr,
+    /// 0: the medium has it. Otherwise the dirty generation it was changed in.
+    pub(crate) dirty: u64,
+    used_lately: bool,
+    /// Dead already; goes as soon as the running checkpoint has written it.
+    doomed: bool,
+}
+
+/// Bytes that a node takes in memory, allocator's overhead included.
+const NODE_MEMORY: u64 = 6400;
+
+/// The cache.
+pub(crate) struct NodeCache {
+    slab: Vec<Option<Cached>>,
+    vacant: Vec<u32>,
+    by_addr: FxHashMap<u64, u32>,
+    hand: usize,
+    dirty_count: usize,
+    limit: usize,
+}
+
+impl NodeCache {
+    pub(crate) fn new(bytes: u64) -> NodeCache {
+        let limit = usize::try_from(bytes / NODE_MEMORY).unwrap_or(usize::MAX).max(64);
+        NodeCache { slab: Vec::new(), vacant: Vec::new(), by_addr: FxHashMap::default(), hand: 0, dirty_count: 0, limit }
+    }
+
+    /// Where the node at `addr` is.
+    pub(crate) fn find(&self, addr: Addr) -> Option<u32> {
+        self.by_addr.get(&addr.identity()).copied()
+    }
+
+    pub(crate) fn get(&self, at: u32) -> &Cached {
+        self.slab.get(at as usize).and_then(Option::as_ref).expect("INV-MAP-1: node handles are valid until the turn ends")
+    }
+
+    pub(crate) fn get_mut(&mut self, at: u32) -> &mut Cached {
+        self.slab.get_mut(at as usize).and_then(Option::as_mut).expect("INV-MAP-1: node handles are valid until the turn ends")
+    }
+
+    /// Marks a node as used.
+    pub(crate) fn touch(&mut self, at: u32) {
+        if let Some(Some(cached)) = self.slab.get_mut(at as usize) {
+            cached.used_lately = true;
+        }
+    }
+
+    /// Adds a node; `dirty` as in [`Cached::dirty`].
+    pub(crate) fn insert(&mut self, addr: Addr, node: Node, dirty: u64) -> u32 {
+        let cached = Cached { node, addr: addr.settled(), dirty, used_lately: true, doomed: false };
+        let at = match self.vacant.pop() {
+            Some(at) => {
+                if let Some(place) = self.slab.get_mut(at as usize) {
+                    *place = Some(cached);
+                }
+                at
+            }
+            None => {
+                self.slab.push(Some(cached));
+                u32::try_from(self.slab.len() - 1).expect("fewer than 2^32 nodes in memory")
+            }
+        };
+        self.dirty_count += usize::from(dirty != 0);
+        let old = self.by_addr.insert(addr.identity(), at);
+        assert!(old.is_none(), "INV-MAP-2: two nodes at one address");
+        at
+    }
+
+    /// A clean node becomes a dirty one at a new address; its old address is nobody's any more.
+    pub(crate) fn rekey(&mut self, at: u32, addr: Addr, dirty: u64) {
+        let cached = self.get_mut(at);
+        let old = cached.addr;
+        cached.addr = addr.settled();
+        cached.dirty = dirty;
+        self.dirty_count += 1;
+        self.by_addr.remove(&old.identity());
+        let clash = self.by_addr.insert(addr.identity(), at);
+        assert!(clash.is_none(), "INV-MAP-2: two nodes at one address");
+    }
+
+    fn remove(&mut self, at: u32) {
+        if let Some(cached) = self.slab.get_mut(at as usize).and_then(Option::take) {
+            self.by_addr.remove(&cached.addr.identity());
+            self.dirty_count -= usize::from(cached.dirty != 0);
+            self.vacant.push(at);
+        }
+    }
+
+    /// The node at `addr` is dead. One that a running checkpoint still has to write stays until it did.
+    pub(crate) fn forget(&mut self, addr: Addr, generation: u64) {
+        let Some(at) = self.find(addr) else { return };
+        let cached = self.get_mut(at);
+        if cached.dirty != 0 && cached.dirty < generation {
+            cached.doomed = true;
+        } else {
+            self.remove(at);
+        }
+    }
+
+    /// The medium has it now.
+    pub(crate) fn written(&mut self, at: u32) {
+        let cached = self.get_mut(at);
+        cached.dirty = 0;
+        let doomed = cached.doomed;
+        self.dirty_count -= 1;
+        if doomed {
+            self.remove(at);
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_addr.len()
+    }
+
+    pub(crate) fn dirty(&self) -> usize {
+        self.dirty_count
+    }
+
+    /// How many nodes may be in memory.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Drops clean nodes, those not used lately first, until the limit holds. Looks at each node twice at most.
+    pub(crate) fn evict(&mut self) {
+        let mut looks = self.slab.len() * 2;
+        while self.by_addr.len() > self.limit && looks > 0 {
+            looks -= 1;
+            self.hand = (self.hand + 1) % self.slab.len().max(1);
+            let Some(Some(cached)) = self.slab.get_mut(self.hand) else { continue };
+            if cached.dirty != 0 {
+                continue;
+            }
+            if std::mem::take(&mut cached.used_lately) {
+                continue;
+            }
+            let at = u32::try_from(self.hand).unwrap_or(u32::MAX);
+            self.remove(at);
+        }
+    }
+
+    /// The leaf that maps `block`: `Ok(None)` where there is none. Nodes are counted in `touched`.
+    pub(crate) fn leaf(&mut self, root: &TreeRoot, block: u64, touched: &mut u64) -> Result<Option<u32>, Miss> {
+        if block >= capacity(root.height) {
+            return Ok(None);
+        }
+        let (mut addr, mut crc) = (root.addr, root.crc);
+        let mut level = root.height;
+        while level > 0 {
+            level -= 1;
+            if addr.is_hole() {
+                return Ok(None);
+            }
+            let Some(at) = self.find(addr) else {
+                return Err(Miss { addr: addr.settled(), crc, level, index: node_index(block, level) });
+            };
+            *touched += 1;
+            self.touch(at);
+            if level == 0 {
+                return Ok(Some(at));
+            }
+            let (slot, node) = (slot_in(block, level), &self.get(at).node);
+            (addr, crc) = (node.entries[slot], node.crcs[slot]);
+        }
+        Ok(None)
+    }
+
+    /// The first block at or after `block` whose leaf exists, and the leaf; `None` when there is no further one.
+    pub(crate) fn next_leaf(&mut self, root: &TreeRoot, block: u64) -> Result<Option<(u64, u32)>, Miss> {
+        let mut at_block = block;
+        'again: while at_block < capacity(root.height) {
+            let (mut addr, mut crc) = (root.addr, root.crc);
+            let mut level = root.height;
+            while level > 0 {
+                level -= 1;
+                if addr.is_hole() {
+                    // skip what this missing node of `level` would map
+                    let Some(next) = (node_index(at_block, level) + 1).checked_mul(capacity(level + 1)) else { return Ok(None) };
+                    at_block = next;
+                    continue 'again;
+                }
+                let Some(at) = self.find(addr) else {
+                    return Err(Miss { addr: addr.settled(), crc, level, index: node_index(at_block, level) });
+                };
+                self.touch(at);
+                if level == 0 {
+                    return Ok(Some((at_block, at)));
+                }
+                let (slot, node) = (slot_in(at_block, level), &self.get(at).node);
+                (addr, crc) = (node.entries[slot], node.crcs[slot]);
+            }
+            return Ok(None);
+        }
+        Ok(None)
+    }
+}

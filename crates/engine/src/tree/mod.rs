@@ -1,0 +1,5 @@
+//! Maps: the cache of radix tree nodes and the walks over it.
+
+mod cache;
+
+pub(crate) use cache::{Miss, NodeCache, capacity, node_index, slot_in};

@@ -1,0 +1,166 @@
+//! Random operations, crashes of the daemon included, against maps of block to version.
+
+use std::collections::BTreeMap;
+
+use millpond_block::Op;
+use millpond_engine::{Command, Compression, Layout, Reply, SnapshotId, Target, VolumeId};
+
+use crate::rig::Rig;
+
+type Content = BTreeMap<u64, u64>;
+
+struct Model {
+    rig: Rig,
+    seed: u64,
+    volumes: BTreeMap<VolumeId, Content>,
+    snapshots: BTreeMap<SnapshotId, (VolumeId, Content)>,
+    names: u64,
+    stamp: u64,
+}
+
+const BLOCKS: u64 = 1400;
+
+impl Model {
+    fn pick(&mut self, n: u64) -> u64 {
+        self.seed ^= self.seed << 13;
+        self.seed ^= self.seed >> 7;
+        self.seed ^= self.seed << 17;
+        self.seed % n.max(1)
+    }
+
+    fn any_volume(&mut self) -> VolumeId {
+        let n = self.pick(self.volumes.len() as u64) as usize;
+        *self.volumes.keys().nth(n).unwrap()
+    }
+
+    fn any_snapshot(&mut self) -> Option<SnapshotId> {
+        let n = self.pick(self.snapshots.len() as u64) as usize;
+        self.snapshots.keys().nth(n).copied()
+    }
+
+    fn name(&mut self) -> String {
+        self.names += 1;
+        format!("n{}", self.names)
+    }
+
+    fn content(version: u64) -> Vec<u8> {
+        if version == 0 { vec![0; 4096] } else { version.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes().repeat(512) }
+    }
+
+    fn step(&mut self) {
+        match self.pick(100) {
+            0..55 => {
+                let (volume, block, count) = (self.any_volume(), self.pick(BLOCKS - 8), 1 + self.pick(8));
+                let mut bytes = Vec::new();
+                for i in 0..count {
+                    self.stamp += 1;
+                    bytes.extend(Model::content(self.stamp));
+                    self.volumes.get_mut(&volume).unwrap().insert(block + i, self.stamp);
+                }
+                self.rig.request(Target::Head(volume), Op::Write, block * 4096, count * 4096, &bytes).unwrap();
+            }
+            55..65 => {
+                let (volume, block) = (self.any_volume(), self.pick(BLOCKS));
+                let count = (1 + self.pick(600)).min(BLOCKS - block);
+                self.rig.request(Target::Head(volume), Op::Discard, block * 4096, count * 4096, &[]).unwrap();
+                self.volumes.get_mut(&volume).unwrap().retain(|b, _| *b < block || *b >= block + count);
+            }
+            65..77 => {
+                let (volume, name) = (self.any_volume(), self.name());
+                let id = self.rig.snapshot(volume, &name);
+                let content = self.volumes[&volume].clone();
+                self.snapshots.insert(id, (volume, content));
+            }
+            77..89 => {
+                let Some(id) = self.any_snapshot() else { return };
+                match self.rig.command(Command::DestroySnapshots { snapshots: vec![id] }) {
+                    Ok(_) => drop(self.snapshots.remove(&id)),
+                    Err(error) => assert!(error.to_string().contains("clones"), "{error}"),
+                }
+            }
+            89..91 => {
+                let Some(id) = self.any_snapshot() else { return };
+                let keep_as = self.name();
+                let (volume, content) = self.snapshots[&id].clone();
+                let reply = self.rig.command(Command::Rollback { snapshot: id, keep_as }).unwrap();
+                let Reply::Snapshots(kept) = reply else { panic!() };
+                let old = self.volumes.insert(volume, content).unwrap();
+                self.snapshots.insert(kept[0], (volume, old));
+            }
+            91..93 if self.volumes.len() < 5 => {
+                let Some(id) = self.any_snapshot() else { return };
+                let name = self.name();
+                let Reply::Volume(volume) = self.rig.command(Command::Clone { snapshot: id, name }).unwrap() else { panic!() };
+                let content = self.snapshots[&id].1.clone();
+                self.volumes.insert(volume, content);
+            }
+            93..95 if self.volumes.len() > 1 => {
+                let volume = self.any_volume();
+                if self.rig.command(Command::DestroyVolume { volume }).is_ok() {
+                    self.volumes.remove(&volume);
+                    self.snapshots.retain(|_, (v, _)| *v != volume);
+                }
+            }
+            95..97 => {
+                let (volume, block) = (self.any_volume(), self.pick(BLOCKS));
+                let got = self.rig.request(Target::Head(volume), Op::Read, block * 4096, 4096, &[]).unwrap();
+                let version = self.volumes[&volume].get(&block).copied().unwrap_or(0);
+                assert!(got == Model::content(version), "block {block} of volume {volume}");
+            }
+            97 => {
+                self.rig.command(Command::Checkpoint).unwrap();
+            }
+            98 => self.rig.audit(),
+            _ => {
+                self.rig.reopen();
+                self.rig.audit();
+            }
+        }
+    }
+
+    fn verify(&mut self) {
+        let heads: Vec<_> = self.volumes.iter().map(|(id, c)| (Target::Head(*id), c.clone())).collect();
+        let snaps: Vec<_> = self.snapshots.iter().map(|(id, (_, c))| (Target::Snapshot(*id), c.clone())).collect();
+        for (target, content) in heads.into_iter().chain(snaps) {
+            for start in (0..BLOCKS).step_by(256) {
+                let count = 256.min(BLOCKS - start);
+                let got = self.rig.request(target, Op::Read, start * 4096, count * 4096, &[]).unwrap();
+                for i in 0..count {
+                    let version = content.get(&(start + i)).copied().unwrap_or(0);
+                    let here = &got[i as usize * 4096..(i as usize + 1) * 4096];
+                    assert!(here == Model::content(version), "block {} of {target:?}", start + i);
+                }
+            }
+        }
+    }
+}
+
+fn run(seed: u64, steps: usize) {
+    let mut rig = Rig::new(&[40], Layout::Linear);
+    rig.tuning.map_memory = 1 << 20;
+    let compression = if seed % 3 == 0 { Compression::Lz4 } else { Compression::Off };
+    let first = rig.volume("disk0", BLOCKS * 4096, compression);
+    let volumes = BTreeMap::from([(first, Content::new())]);
+    let mut model = Model { rig, seed: seed.wrapping_mul(0x9e37_79b9) | 1, volumes, snapshots: BTreeMap::new(), names: 0, stamp: 0 };
+    for _ in 0..steps {
+        model.step();
+        if model.snapshots.len() > 40 {
+            let Some(id) = model.any_snapshot() else { continue };
+            if model.rig.command(Command::DestroySnapshots { snapshots: vec![id] }).is_ok() {
+                model.snapshots.remove(&id);
+            }
+        }
+    }
+    model.verify();
+    model.rig.audit();
+    model.rig.reopen();
+    model.verify();
+    model.rig.audit();
+}
+
+#[test]
+fn random_operations_match_the_model() {
+    for seed in 1..=24 {
+        run(seed, 400);
+    }
+}

@@ -1,0 +1,136 @@
+//! An engine with memory devices; every device operation completes at once, in order.
+
+use millpond_block::{ByteRange, CacheMode, DiskError, Op, Payload, Request, SectorProfile, Tag};
+use millpond_device::{DeviceGeometry, IoDone, IoKind};
+use millpond_engine::{Command, CommandError, Compression, Engine, Layout, PoolId, PoolSpec, PoolState, Reply, SnapshotId, Target, Time, Tuning, VolumeId};
+
+pub struct Rig {
+    pub engine: Engine,
+    pub media: Vec<Vec<u8>>,
+    pub now: u64,
+    pub tuning: Tuning,
+    next_tag: u64,
+}
+
+fn geometry(media: &[Vec<u8>]) -> Vec<DeviceGeometry> {
+    media.iter().map(|m| DeviceGeometry { size: m.len() as u64, logical_sector: 512, physical_sector: 4096 }).collect()
+}
+
+impl Rig {
+    pub fn new(sizes_mib: &[usize], layout: Layout) -> Rig {
+        let tuning = Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, ..Tuning::default() };
+        Rig::with(sizes_mib, layout, tuning)
+    }
+
+    pub fn with(sizes_mib: &[usize], layout: Layout, tuning: Tuning) -> Rig {
+        let media: Vec<Vec<u8>> = sizes_mib.iter().map(|mib| vec![0; mib << 20]).collect();
+        let spec = PoolSpec { name: "pond".into(), id: PoolId([7; 16]), layout, extent_bytes: None };
+        let engine = Engine::create(spec, geometry(&media), tuning.clone(), Time(1)).unwrap();
+        let mut rig = Rig { engine, media, now: 1, tuning, next_tag: 1 };
+        rig.settle();
+        assert_eq!(*rig.engine.state(), PoolState::Online);
+        rig
+    }
+
+    /// Turns until nothing is left to do.
+    pub fn settle(&mut self) {
+        for _ in 0..200_000 {
+            self.now += 1;
+            let more = self.engine.turn(Time(self.now));
+            let mut any = false;
+            while let Some(io) = self.engine.pop_io() {
+                any = true;
+                let media = &mut self.media[io.device.0 as usize];
+                let mut back = None;
+                match io.kind {
+                    IoKind::Read { offset, length, mut buf } => {
+                        buf.bytes_mut()[..length].copy_from_slice(&media[offset as usize..offset as usize + length]);
+                        back = Some(buf);
+                    }
+                    IoKind::Write { offset, pieces } => {
+                        let mut at = offset as usize;
+                        for piece in pieces {
+                            assert_eq!(piece.len() % 4096, 0);
+                            media[at..at + piece.len()].copy_from_slice(piece.bytes());
+                            at += piece.len();
+                        }
+                    }
+                    IoKind::Flush => {}
+                    IoKind::Discard { offset, length } => media[offset as usize..(offset + length) as usize].fill(0xdd),
+                }
+                self.engine.io_done(IoDone { id: io.id, result: Ok(()), buf: back });
+            }
+            if !more && !any {
+                return;
+            }
+            if matches!(self.engine.state(), PoolState::Faulted(_)) && !any {
+                return;
+            }
+        }
+        panic!("the engine does not come to rest");
+    }
+
+    /// The daemon dies and comes back.
+    pub fn reopen(&mut self) {
+        self.engine = Engine::import(geometry(&self.media), self.tuning.clone(), Time(self.now));
+        self.settle();
+        assert_eq!(*self.engine.state(), PoolState::Online);
+    }
+
+    fn tag(&mut self) -> Tag {
+        self.next_tag += 1;
+        Tag(self.next_tag)
+    }
+
+    pub fn request(&mut self, target: Target, op: Op, offset: u64, length: u64, payload: &[u8]) -> Result<Vec<u8>, DiskError> {
+        let tag = self.tag();
+        let request = Request { op, range: ByteRange { offset, length }, fua: false };
+        let payload = if op == Op::Write { Payload::Copy(payload) } else { Payload::None };
+        self.engine.submit(target, tag, request, payload);
+        self.settle();
+        let done = self.engine.pop_completion().expect("an answer");
+        assert_eq!(done.tag, tag);
+        assert!(self.engine.pop_completion().is_none());
+        done.result.map(|data| data.iter().flat_map(|p| p.bytes().to_vec()).collect())
+    }
+
+    pub fn command(&mut self, command: Command) -> Result<Reply, CommandError> {
+        let tag = self.tag();
+        self.engine.command(tag, command);
+        self.settle();
+        let (answered, reply) = self.engine.pop_reply().expect("a reply");
+        assert_eq!(answered, tag);
+        reply
+    }
+
+    pub fn volume(&mut self, name: &str, size: u64, compression: Compression) -> VolumeId {
+        let reply = self.command(Command::CreateVolume {
+            name: name.into(),
+            size,
+            sector: SectorProfile::S512e,
+            cache: CacheMode::Writeback,
+            compression,
+        });
+        match reply.unwrap() {
+            Reply::Volume(id) => id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn snapshot(&mut self, volume: VolumeId, name: &str) -> SnapshotId {
+        let reply = self.command(Command::Snapshot { targets: vec![(volume, name.into())], description: String::new(), expires: None });
+        match reply.unwrap() {
+            Reply::Snapshots(ids) => ids[0],
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn audit(&mut self) {
+        let media = &self.media;
+        let audit = self.engine.audit(&mut |device, offset, out| {
+            let at = offset as usize;
+            out.copy_from_slice(&media[device][at..at + out.len()]);
+        });
+        assert!(audit.findings.is_empty(), "{:#?}", audit.findings);
+    }
+}

@@ -1,0 +1,82 @@
+use millpond_block::{DiskError, Op};
+use millpond_engine::{Command, Compression, Layout, PoolState, Target};
+
+use crate::rig::Rig;
+
+#[test]
+fn what_was_written_is_read_and_survives_the_daemon() {
+    for compression in [Compression::Off, Compression::Lz4, Compression::Zstd] {
+        let mut rig = Rig::new(&[32], Layout::Linear);
+        let head = Target::Head(rig.volume("disk0", 8 << 20, compression));
+        let text: Vec<u8> = (0..16384u32).map(|i| (i / 64) as u8).collect();
+        rig.request(head, Op::Write, 4096, 16384, &text).unwrap();
+        assert_eq!(rig.request(head, Op::Read, 4096, 16384, &[]).unwrap(), text);
+        assert_eq!(rig.request(head, Op::Read, 0, 4096, &[]).unwrap(), vec![0; 4096]);
+        // sub-block: the neighbours stay
+        rig.request(head, Op::Write, 5120, 512, &[0xee; 512]).unwrap();
+        let mut expected = text.clone();
+        expected[1024..1536].fill(0xee);
+        assert_eq!(rig.request(head, Op::Read, 4096, 16384, &[]).unwrap(), expected);
+        rig.reopen();
+        assert_eq!(rig.request(head, Op::Read, 4096, 16384, &[]).unwrap(), expected);
+        rig.request(head, Op::WriteZeroes { may_unmap: true }, 4608, 4096, &[]).unwrap();
+        expected[512..4608].fill(0);
+        assert_eq!(rig.request(head, Op::Read, 4096, 16384, &[]).unwrap(), expected);
+        rig.audit();
+        rig.command(Command::Close).unwrap();
+        assert_eq!(*rig.engine.state(), PoolState::Closed);
+        rig.reopen();
+        assert_eq!(rig.request(head, Op::Read, 4096, 16384, &[]).unwrap(), expected);
+        rig.audit();
+    }
+}
+
+#[test]
+fn overwriting_for_long_is_cleaned_and_checkpointed() {
+    let mut rig = Rig::new(&[24, 16], Layout::Stripe { width: 2, unit: 8192 });
+    let volume = rig.volume("disk0", 12 << 20, Compression::Off);
+    let head = Target::Head(volume);
+    let mut seed = 1u64;
+    for i in 0..12000u64 {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let block = (seed >> 33) % (12 << 20 >> 12);
+        let content = [i.to_le_bytes(), block.to_le_bytes()].concat().repeat(256);
+        rig.request(head, Op::Write, block * 4096, 4096, &content).unwrap();
+        if i % 3000 == 2999 {
+            rig.audit();
+            rig.reopen();
+            rig.audit();
+        }
+    }
+    assert!(rig.engine.metrics().checkpoints > 0);
+}
+
+#[test]
+fn a_full_pool_still_reads_discards_and_comes_back() {
+    let mut rig = Rig::new(&[12], Layout::Linear);
+    let volume = rig.volume("disk0", 32 << 20, Compression::Off);
+    let head = Target::Head(volume);
+    let mut full = None;
+    for block in 0..8192u64 {
+        match rig.request(head, Op::Write, block * 4096, 4096, &[block as u8; 4096]) {
+            Ok(_) => {}
+            Err(DiskError::NoSpace) => {
+                full = Some(block);
+                break;
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    let full = full.expect("the pool fills up");
+    assert!(full > 1000, "only {full} blocks fit");
+    rig.audit();
+    rig.reopen();
+    for block in 0..full {
+        assert_eq!(rig.request(head, Op::Read, block * 4096, 4096, &[]).unwrap(), vec![block as u8; 4096]);
+    }
+    rig.request(head, Op::Discard, 0, full * 4096 / 2, &[]).unwrap();
+    for block in 0..full / 4 {
+        rig.request(head, Op::Write, block * 4096, 4096, &[0x5a; 4096]).unwrap();
+    }
+    rig.audit();
+}

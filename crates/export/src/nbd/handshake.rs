@@ -1,0 +1,310 @@
+//! The fixed newstyle handshake: greeting, client flags, options until an export is chosen.
+
+use millpond_block::PAGE;
+
+use crate::{ExportId, ExportInfo, Exports};
+
+use super::input::Input;
+use super::output::Output;
+use super::session::CloseReason;
+use super::wire::{self, MAX_STRING, OPTION_HEADER, info, option, reply};
+
+/// Longest option data that is parsed, in bytes: a name, its length, and more information requests than there are kinds.
+const MAX_OPTION_DATA: u32 = (MAX_STRING + PAGE) as u32;
+/// Longest option data that is thrown away for the sake of a polite refusal, in bytes; beyond it the connection is not worth having.
+const MAX_DRAINED: u32 = 1 << 20;
+/// Most options of a handshake: a client may list the exports and ask about each of thousands.
+const MAX_OPTIONS: u32 = 1 << 16;
+/// Padding of the answer to EXPORT_NAME.
+const ZEROES: [u8; 124] = [0; 124];
+
+/// Why [`Handshake::run`] stopped.
+pub(super) enum Step {
+    /// Everything complete is answered.
+    More,
+    /// Too much is waiting to be sent.
+    Stalled,
+    /// The session is over.
+    Close(CloseReason),
+    /// The client chose; requests follow.
+    Bound(ExportId),
+}
+
+/// State of the handshake.
+#[derive(Default)]
+pub(super) struct Handshake {
+    /// The client's flags, once they came.
+    client: Option<ClientFlags>,
+    options: u32,
+    drain: Option<Drain>,
+}
+
+#[derive(Clone, Copy)]
+struct ClientFlags {
+    fixed: bool,
+    no_zeroes: bool,
+}
+
+/// A refused option: so many bytes to throw away, then the answer.
+struct Drain {
+    left: u64,
+    option: u32,
+    answer: u32,
+}
+
+impl Handshake {
+    pub(super) fn greet(output: &mut Output) {
+        output.push(&wire::GREETING_MAGIC.to_be_bytes());
+        output.push(&wire::OPTION_MAGIC.to_be_bytes());
+        output.push(&(wire::FLAG_FIXED_NEWSTYLE | wire::FLAG_NO_ZEROES).to_be_bytes());
+    }
+
+    pub(super) fn is_inside_message(&self) -> bool {
+        self.drain.is_some()
+    }
+
+    pub(super) fn run(
+        &mut self,
+        input: &mut Input,
+        output: &mut Output,
+        exports: &dyn Exports,
+        most_unsent: usize,
+        shutting_down: bool,
+    ) -> Step {
+        let client = match self.client {
+            Some(client) => client,
+            None => match read_client_flags(input) {
+                Ok(Some(client)) => *self.client.insert(client),
+                Ok(None) => return Step::More,
+                Err(reason) => return Step::Close(reason),
+            },
+        };
+        loop {
+            if let Some(drain) = &mut self.drain {
+                drain.left -= input.skip(drain.left);
+                if drain.left > 0 {
+                    return Step::More;
+                }
+                answer(output, drain.option, drain.answer, &[]);
+                self.drain = None;
+            }
+            if output.unsent() > most_unsent {
+                return Step::Stalled;
+            }
+            let step = self.option(client, input, output, exports, shutting_down);
+            if let Some(step) = step {
+                return step;
+            }
+        }
+    }
+
+    /// Handles one option; `None` when there may be another.
+    fn option(
+        &mut self,
+        client: ClientFlags,
+        input: &mut Input,
+        output: &mut Output,
+        exports: &dyn Exports,
+        shutting_down: bool,
+    ) -> Option<Step> {
+        let mut reader = Reader(input.bytes());
+        let Some(magic) = reader.u64() else { return Some(Step::More) };
+        if magic != wire::OPTION_MAGIC {
+            return Some(Step::Close(CloseReason::OptionMagic(magic)));
+        }
+        let (Some(number), Some(length)) = (reader.u32(), reader.u32()) else { return Some(Step::More) };
+        if !client.fixed && !matches!(number, option::EXPORT_NAME | option::ABORT) {
+            return Some(Step::Close(CloseReason::OptionUnanswerable(number)));
+        }
+        if length > MAX_DRAINED {
+            return Some(Step::Close(CloseReason::OptionTooLong(length)));
+        }
+        if number == option::EXPORT_NAME && length as usize > MAX_STRING {
+            return Some(Step::Close(CloseReason::UnknownExport));
+        }
+        let known = matches!(number, option::EXPORT_NAME | option::ABORT | option::LIST | option::INFO | option::GO);
+        let refusal = match known {
+            _ if shutting_down && number != option::ABORT && number != option::EXPORT_NAME => Some(reply::ERR_SHUTDOWN),
+            false => Some(reply::ERR_UNSUP),
+            true if length > MAX_OPTION_DATA => Some(reply::ERR_TOO_BIG),
+            true => None,
+        };
+        let data = match refusal {
+            Some(_) => &[][..],
+            None => match reader.take(length) {
+                Some(data) => data,
+                None => return Some(Step::More),
+            },
+        };
+        self.options += 1;
+        if self.options > MAX_OPTIONS {
+            return Some(Step::Close(CloseReason::TooManyOptions));
+        }
+        if let Some(answer) = refusal {
+            input.consume(OPTION_HEADER);
+            self.drain = Some(Drain { left: u64::from(length), option: number, answer });
+            return None;
+        }
+        let step = match number {
+            option::EXPORT_NAME if shutting_down => Some(Step::Close(CloseReason::Shutdown)),
+            option::EXPORT_NAME => Some(export_name(client, data, output, exports)),
+            option::ABORT => {
+                if client.fixed {
+                    answer(output, number, reply::ACK, &[]);
+                }
+                Some(Step::Close(CloseReason::Abort))
+            }
+            option::LIST => {
+                list(data, output, exports);
+                None
+            }
+            _ => info_or_go(number, data, output, exports).filter(|_| number == option::GO).map(Step::Bound),
+        };
+        input.consume(OPTION_HEADER + length as usize);
+        step
+    }
+}
+
+fn read_client_flags(input: &mut Input) -> Result<Option<ClientFlags>, CloseReason> {
+    let Some(flags) = Reader(input.bytes()).u32() else { return Ok(None) };
+    let (fixed, no_zeroes) = (u32::from(wire::FLAG_FIXED_NEWSTYLE), u32::from(wire::FLAG_NO_ZEROES));
+    if flags & !(fixed | no_zeroes) != 0 {
+        return Err(CloseReason::ClientFlags(flags));
+    }
+    input.consume(4);
+    Ok(Some(ClientFlags { fixed: flags & fixed != 0, no_zeroes: flags & no_zeroes != 0 }))
+}
+
+/// EXPORT_NAME is answered without a header, and not at all when there is no such export.
+fn export_name(client: ClientFlags, name: &[u8], output: &mut Output, exports: &dyn Exports) -> Step {
+    let Some(export) = std::str::from_utf8(name).ok().and_then(|name| exports.find(name)) else {
+        return Step::Close(CloseReason::UnknownExport);
+    };
+    output.push(&export.geometry.size.to_be_bytes());
+    output.push(&wire::transmission_flags(&export).to_be_bytes());
+    if !client.no_zeroes {
+        output.push(&ZEROES);
+    }
+    Step::Bound(export.id)
+}
+
+fn list(data: &[u8], output: &mut Output, exports: &dyn Exports) {
+    if !data.is_empty() {
+        return answer(output, option::LIST, reply::ERR_INVALID, &[b"LIST takes no data"]);
+    }
+    exports.for_each(&mut |export| {
+        let name = export.name.as_bytes();
+        let length = (name.len() as u32).to_be_bytes();
+        answer(output, option::LIST, reply::SERVER, &[&length, name, export.description.as_bytes()]);
+    });
+    answer(output, option::LIST, reply::ACK, &[]);
+}
+
+/// Answers INFO and GO; returns the export when it was found.
+fn info_or_go(number: u32, data: &[u8], output: &mut Output, exports: &dyn Exports) -> Option<ExportId> {
+    let (name, wanted) = match parse_info(data) {
+        Ok(parsed) => parsed,
+        Err((error, why)) => {
+            answer(output, number, error, &[why]);
+            return None;
+        }
+    };
+    let Some(export) = exports.find(name) else {
+        answer(output, number, reply::ERR_UNKNOWN, &[b"no export of that name"]);
+        return None;
+    };
+    answer_infos(number, &export, &wanted, output);
+    answer(output, number, reply::ACK, &[]);
+    Some(export.id)
+}
+
+fn answer_infos(number: u32, export: &ExportInfo, wanted: &Wanted, output: &mut Output) {
+    let mut tell = |kind: u16, parts: [&[u8]; 3]| {
+        answer(output, number, reply::INFO, &[&kind.to_be_bytes(), parts[0], parts[1], parts[2]]);
+    };
+    let (size, flags) = (export.geometry.size.to_be_bytes(), wire::transmission_flags(export).to_be_bytes());
+    tell(info::EXPORT, [&size, &flags, &[]]);
+    if wanted.name {
+        tell(info::NAME, [export.name.as_bytes(), &[], &[]]);
+    }
+    if wanted.description && !export.description.is_empty() {
+        tell(info::DESCRIPTION, [export.description.as_bytes(), &[], &[]]);
+    }
+    // Told unasked too: less than a sector is refused, whether the client wanted to know or not.
+    let minimum = export.geometry.sector.logical();
+    tell(
+        info::BLOCK_SIZE,
+        [&minimum.to_be_bytes(), &wire::ANNOUNCED_PREFERRED_BLOCK.max(minimum).to_be_bytes(), &wire::ANNOUNCED_MAX_PAYLOAD.to_be_bytes()],
+    );
+}
+
+/// Information requests that are not answered unasked.
+struct Wanted {
+    name: bool,
+    description: bool,
+}
+
+/// Layout: name length (4), name, number of information requests (2), the requests (2 each).
+fn parse_info(data: &[u8]) -> Result<(&str, Wanted), (u32, &'static [u8])> {
+    const MALFORMED: (u32, &[u8]) = (reply::ERR_INVALID, b"lengths in the option do not add up");
+    let mut reader = Reader(data);
+    let length = reader.u32().ok_or(MALFORMED)?;
+    if length as usize > MAX_STRING {
+        return Err((reply::ERR_TOO_BIG, b"names have at most 4096 bytes"));
+    }
+    let name = reader.take(length).ok_or(MALFORMED)?;
+    let count = reader.u16().ok_or(MALFORMED)?;
+    if reader.0.len() != usize::from(count) * 2 {
+        return Err(MALFORMED);
+    }
+    let mut wanted = Wanted { name: false, description: false };
+    while let Some(kind) = reader.u16() {
+        wanted.name |= kind == info::NAME;
+        wanted.description |= kind == info::DESCRIPTION;
+    }
+    let name = std::str::from_utf8(name).map_err(|_| (reply::ERR_INVALID, &b"the name is not UTF-8"[..]))?;
+    Ok((name, wanted))
+}
+
+fn answer(output: &mut Output, option: u32, kind: u32, parts: &[&[u8]]) {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    output.push(&wire::OPTION_REPLY_MAGIC.to_be_bytes());
+    output.push(&option.to_be_bytes());
+    output.push(&kind.to_be_bytes());
+    output.push(&(length as u32).to_be_bytes());
+    for part in parts {
+        output.push(part);
+    }
+}
+
+/// Takes big-endian numbers off the front.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn chunk<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (chunk, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*chunk)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.chunk().map(u16::from_be_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.chunk().map(u32::from_be_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.chunk().map(u64::from_be_bytes)
+    }
+
+    fn take(&mut self, length: u32) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(usize::try_from(length).ok()?)?;
+        self.0 = rest;
+        Some(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests;

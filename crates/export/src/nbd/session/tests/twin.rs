@@ -1,0 +1,137 @@
+//! Random streams of valid and invalid requests, against a model that knows the protocol and nothing of the session.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const SMALL: usize = 256 << 10;
+
+/// One request of a stream.
+#[derive(Clone, Debug)]
+struct Step {
+    command: u16,
+    flags: u16,
+    offset: u64,
+    length: u32,
+    fill: u8,
+}
+
+fn lengths() -> impl Strategy<Value = u32> {
+    prop_oneof![
+        4 => (0u32..20).prop_map(|n| n * 512),
+        3 => (0u32..5).prop_map(|n| n * 4096),
+        2 => (60u32..140).prop_map(|n| n * 512),
+        1 => 0u32..70_000,
+        1 => (200u32..700).prop_map(|n| n * 1024),
+    ]
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let command = prop_oneof![8 => 0u16..2, 4 => 3u16..7, 1 => 7u16..12];
+    let flags = prop_oneof![8 => Just(0u16), 2 => Just(1u16), 1 => Just(2u16), 1 => any::<u16>()];
+    let offset = prop_oneof![8 => (0u64..520).prop_map(|n| n * 512), 1 => 0u64..300_000, 1 => any::<u64>()];
+    let step = (command, flags, offset, lengths(), any::<u8>()).prop_map(|(command, flags, offset, length, fill)| Step {
+        command,
+        flags,
+        offset,
+        length,
+        fill,
+    });
+    proptest::collection::vec(step, 1..60)
+}
+
+/// The disk as the client may believe it to be.
+struct Model {
+    bytes: Vec<u8>,
+    sector: u64,
+    read_only: bool,
+}
+
+impl Model {
+    /// Error and data of the reply to one request, in the words of the protocol document.
+    fn answer(&mut self, step: &Step) -> (u32, Vec<u8>) {
+        let (offset, length) = (u128::from(step.offset), u128::from(step.length));
+        let writes = matches!(step.command, 1 | 4 | 6);
+        let allowed = if step.command == 6 { 3 } else { 1 };
+        if step.command > 6 || step.flags & !allowed != 0 {
+            return (EINVAL, vec![]);
+        }
+        if step.command == 3 {
+            return (if offset == 0 && length == 0 { 0 } else { EINVAL }, vec![]);
+        }
+        if writes && self.read_only {
+            return (EPERM, vec![]);
+        }
+        if offset + length > self.bytes.len() as u128 {
+            return (if matches!(step.command, 1 | 6) { ENOSPC } else { EINVAL }, vec![]);
+        }
+        let sector = u128::from(self.sector);
+        if !offset.is_multiple_of(sector) || !length.is_multiple_of(sector) {
+            return (EINVAL, vec![]);
+        }
+        let range = offset as usize..(offset + length) as usize;
+        match step.command {
+            0 => return (0, self.bytes[range].to_vec()),
+            1 => self.bytes[range].copy_from_slice(&pattern(length as usize, step.fill)),
+            4 | 6 => self.bytes[range].fill(0),
+            _ => {}
+        }
+        (0, vec![])
+    }
+}
+
+fn message(cookie: u64, step: &Step) -> Vec<u8> {
+    let mut bytes = request(step.command, step.flags, cookie, step.offset, step.length);
+    if step.command == command::WRITE {
+        bytes.extend(pattern(step.length as usize, step.fill));
+    }
+    bytes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 192 }))]
+
+    #[test]
+    fn every_request_gets_the_reply_it_deserves(
+        steps in steps(),
+        four_k in any::<bool>(),
+        read_only in prop::bool::weighted(0.2),
+        chunk in prop_oneof![1usize..100, 1000usize..100_000, Just(usize::MAX)],
+        send_chunk in prop_oneof![1usize..100, 1000usize..100_000, Just(usize::MAX)],
+        order in prop_oneof![Just(Order::InOrder), Just(Order::Reversed), (1u64..).prop_map(Order::Shuffled)],
+        hold in any::<bool>(),
+        requests in 1u16..20,
+        bytes in 1u64..200_000,
+        unsent in 0usize..200_000,
+    ) {
+        let sector = if four_k { SectorProfile::S4kn } else { SectorProfile::S512e };
+        let disk = MemoryDisk::new(SMALL, sector).with_order(order).with_pieces(5000).with_read_only(read_only);
+        let mut loopback = Loopback::with_limits(disk, Limits { requests, bytes, unsent });
+        loopback.feed(&crate::testing::hello_and_go());
+        loopback.take_output();
+        (loopback.chunk, loopback.send_chunk, loopback.hold) = (chunk, send_chunk, hold);
+
+        let stream: Vec<u8> = steps.iter().zip(0..).flat_map(|(step, cookie)| message(cookie, step)).collect();
+        prop_assert_eq!(loopback.feed(&stream), stream.len());
+        loopback.release();
+        let mut model = Model { bytes: vec![0; SMALL], sector: sector.logical().into(), read_only };
+        let expected: Vec<Reply> = steps
+            .iter()
+            .zip(0..)
+            .map(|(step, cookie)| {
+                let (error, data) = model.answer(step);
+                Reply { cookie, error, data }
+            })
+            .collect();
+        let reads =
+            steps.iter().zip(0..).filter(|(step, _)| step.command == 0).map(|(step, c)| (c, step.length)).collect();
+        let mut replies = parse_replies(&loopback.take_output(), &reads).map_err(TestCaseError::fail)?;
+        replies.sort();
+        prop_assert!(replies == expected, "replies differ from the model's");
+        prop_assert!(loopback.disk.bytes() == model.bytes, "the disk differs from the model's");
+        prop_assert!(loopback.session.is_idle());
+        prop_assert_eq!(loopback.session.phase(), Phase::Transmission);
+        let errors = expected.iter().filter(|reply| reply.error != 0).count() as u64;
+        prop_assert_eq!(loopback.session.counters().errors, errors);
+    }
+}

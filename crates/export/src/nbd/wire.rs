@@ -1,0 +1,253 @@
+//! Numbers and byte layouts of the NBD protocol. Everything on the wire is big-endian.
+
+use millpond_block::{DiskError, Op};
+
+use crate::ExportInfo;
+
+/// First eight bytes of the server's greeting: `NBDMAGIC`.
+pub const GREETING_MAGIC: u64 = 0x4e42_444d_4147_4943;
+/// Next eight bytes of the greeting, and the start of every option: `IHAVEOPT`.
+pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
+/// Start of every answer to an option.
+pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+/// Start of every request.
+pub const REQUEST_MAGIC: u32 = 0x2560_9513;
+/// Start of every simple reply.
+pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
+
+/// Bytes of an option before its data.
+pub const OPTION_HEADER: usize = 16;
+/// Bytes of a request before its payload.
+pub const REQUEST_HEADER: usize = 28;
+/// Bytes of a simple reply before its data.
+pub const SIMPLE_REPLY: usize = 16;
+/// Longest string in bytes.
+pub const MAX_STRING: usize = 4096;
+
+/// Handshake flag (server's and client's): options are answered.
+pub const FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
+/// Handshake flag (server's and client's): no padding after EXPORT_NAME.
+pub const FLAG_NO_ZEROES: u16 = 1 << 1;
+
+/// Largest payload that clients are told to send or ask for, in bytes. Twice as much is served.
+pub const ANNOUNCED_MAX_PAYLOAD: u32 = 32 << 20;
+/// Size in bytes that clients are told to prefer: the block of the map.
+pub const ANNOUNCED_PREFERRED_BLOCK: u32 = 4096;
+
+/// Option numbers.
+pub mod option {
+    /// Choose an export; the old way, without a reply header.
+    pub const EXPORT_NAME: u32 = 1;
+    /// Say goodbye.
+    pub const ABORT: u32 = 2;
+    /// List exports.
+    pub const LIST: u32 = 3;
+    /// Ask for TLS.
+    pub const STARTTLS: u32 = 5;
+    /// Ask about an export.
+    pub const INFO: u32 = 6;
+    /// Choose an export.
+    pub const GO: u32 = 7;
+    /// Ask for structured replies.
+    pub const STRUCTURED_REPLY: u32 = 8;
+    /// List metadata contexts.
+    pub const LIST_META_CONTEXT: u32 = 9;
+    /// Choose metadata contexts.
+    pub const SET_META_CONTEXT: u32 = 10;
+    /// Ask for 64-bit lengths.
+    pub const EXTENDED_HEADERS: u32 = 11;
+}
+
+/// Types of answers to options.
+pub mod reply {
+    /// Done.
+    pub const ACK: u32 = 1;
+    /// One export of a list.
+    pub const SERVER: u32 = 2;
+    /// One item about an export.
+    pub const INFO: u32 = 3;
+    /// The option is not supported.
+    pub const ERR_UNSUP: u32 = 0x8000_0001;
+    /// The option's data is malformed.
+    pub const ERR_INVALID: u32 = 0x8000_0003;
+    /// No such export.
+    pub const ERR_UNKNOWN: u32 = 0x8000_0006;
+    /// The server is going away.
+    pub const ERR_SHUTDOWN: u32 = 0x8000_0007;
+    /// The option's data is too long.
+    pub const ERR_TOO_BIG: u32 = 0x8000_0009;
+}
+
+/// Items of information about an export.
+pub mod info {
+    /// Size and transmission flags.
+    pub const EXPORT: u16 = 0;
+    /// Its name.
+    pub const NAME: u16 = 1;
+    /// Text for people.
+    pub const DESCRIPTION: u16 = 2;
+    /// Minimum and preferred block, maximum payload.
+    pub const BLOCK_SIZE: u16 = 3;
+}
+
+/// Transmission flags.
+pub mod transmission_flag {
+    /// Always set.
+    pub const HAS_FLAGS: u16 = 1 << 0;
+    /// Writes are refused.
+    pub const READ_ONLY: u16 = 1 << 1;
+    /// FLUSH is served.
+    pub const SEND_FLUSH: u16 = 1 << 2;
+    /// FUA is honoured.
+    pub const SEND_FUA: u16 = 1 << 3;
+    /// TRIM is served.
+    pub const SEND_TRIM: u16 = 1 << 5;
+    /// WRITE_ZEROES is served.
+    pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
+    /// Several connections see one coherent disk.
+    pub const CAN_MULTI_CONN: u16 = 1 << 8;
+    /// CACHE is served.
+    pub const SEND_CACHE: u16 = 1 << 10;
+}
+
+/// Request types.
+pub mod command {
+    /// Read.
+    pub const READ: u16 = 0;
+    /// Write; followed by its payload.
+    pub const WRITE: u16 = 1;
+    /// Goodbye; has no reply.
+    pub const DISC: u16 = 2;
+    /// Make writes durable.
+    pub const FLUSH: u16 = 3;
+    /// The content is not needed any more.
+    pub const TRIM: u16 = 4;
+    /// The content will be read soon.
+    pub const CACHE: u16 = 5;
+    /// Zero.
+    pub const WRITE_ZEROES: u16 = 6;
+}
+
+/// Flags of requests.
+pub mod command_flag {
+    /// Reply when durable. Legal, and without meaning, on commands that write nothing.
+    pub const FUA: u16 = 1 << 0;
+    /// WRITE_ZEROES must not give the space back.
+    pub const NO_HOLE: u16 = 1 << 1;
+}
+
+/// Error values of replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Errno {
+    /// The export is read-only.
+    Perm = 1,
+    /// The data cannot be had.
+    Io = 5,
+    /// The request is malformed, unaligned, too long, or reads beyond the end.
+    Inval = 22,
+    /// No room, or a write beyond the end.
+    Nospc = 28,
+    /// Not served.
+    Notsup = 95,
+    /// The server is going away.
+    Shutdown = 108,
+}
+
+impl Errno {
+    /// How a disk's refusal of an `op` is told to the client.
+    pub fn of(error: DiskError, op: Op) -> Errno {
+        match error {
+            DiskError::Io => Errno::Io,
+            DiskError::NoSpace => Errno::Nospc,
+            DiskError::Invalid => Errno::Inval,
+            DiskError::OutOfBounds => match op {
+                Op::Write | Op::WriteZeroes { .. } => Errno::Nospc,
+                Op::Read | Op::Flush | Op::Discard | Op::Cache => Errno::Inval,
+            },
+            DiskError::ReadOnly => Errno::Perm,
+            DiskError::NotSupported => Errno::Notsup,
+            DiskError::Shutdown => Errno::Shutdown,
+        }
+    }
+}
+
+/// A request without its payload.
+///
+/// | offset | size | field |
+/// |---|---|---|
+/// | 0 | 4 | magic |
+/// | 4 | 2 | flags |
+/// | 6 | 2 | command |
+/// | 8 | 8 | cookie |
+/// | 16 | 8 | offset |
+/// | 24 | 4 | length |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestHeader {
+    /// [`REQUEST_MAGIC`], or the stream is out of step.
+    pub magic: u32,
+    /// See [`command_flag`].
+    pub flags: u16,
+    /// See [`command`].
+    pub command: u16,
+    /// Chosen by the client, handed back in the reply.
+    pub cookie: u64,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u32,
+}
+
+impl RequestHeader {
+    /// Reads a header.
+    pub fn decode(bytes: &[u8; REQUEST_HEADER]) -> RequestHeader {
+        let [a, b, c, d, e, f, g, h, rest @ ..] = bytes;
+        let (cookie, rest) = rest.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
+        let (offset, rest) = rest.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
+        let length = rest.first_chunk::<4>().unwrap_or(&[0; 4]);
+        RequestHeader {
+            magic: u32::from_be_bytes([*a, *b, *c, *d]),
+            flags: u16::from_be_bytes([*e, *f]),
+            command: u16::from_be_bytes([*g, *h]),
+            cookie: u64::from_be_bytes(*cookie),
+            offset: u64::from_be_bytes(*offset),
+            length: u32::from_be_bytes(*length),
+        }
+    }
+
+    /// Writes a header, for clients.
+    pub fn encode(&self) -> [u8; REQUEST_HEADER] {
+        let mut bytes = [0; REQUEST_HEADER];
+        let fields: [&[u8]; 6] = [
+            &self.magic.to_be_bytes(),
+            &self.flags.to_be_bytes(),
+            &self.command.to_be_bytes(),
+            &self.cookie.to_be_bytes(),
+            &self.offset.to_be_bytes(),
+            &self.length.to_be_bytes(),
+        ];
+        bytes.iter_mut().zip(fields.into_iter().flatten()).for_each(|(to, from)| *to = *from);
+        bytes
+    }
+}
+
+/// A simple reply without data; `None` is success.
+pub fn simple_reply(error: Option<Errno>, cookie: u64) -> [u8; SIMPLE_REPLY] {
+    let word = u128::from(SIMPLE_REPLY_MAGIC) << 96 | error.map_or(0, |e| u128::from(e as u32)) << 64 | u128::from(cookie);
+    word.to_be_bytes()
+}
+
+/// The transmission flags of an export. FLUSH and FUA are announced even where every write is durable when acknowledged: they cost
+/// nothing there, and clients that flush need not know.
+pub fn transmission_flags(info: &ExportInfo) -> u16 {
+    use transmission_flag as flag;
+    let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_CACHE;
+    flags |= if info.features.read_only { flag::READ_ONLY } else { flag::SEND_TRIM | flag::SEND_WRITE_ZEROES };
+    if info.multi_conn {
+        flags |= flag::CAN_MULTI_CONN;
+    }
+    flags
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,73 @@
+//! Byte layouts against bytes written by hand from the protocol document.
+
+use millpond_block::{Features, Geometry, SectorProfile};
+
+use super::*;
+use crate::ExportId;
+
+#[test]
+fn request_header() {
+    let bytes: [u8; REQUEST_HEADER] =
+        [0x25, 0x60, 0x95, 0x13, 0x00, 0x01, 0x00, 0x06, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 2, 0];
+    let header = RequestHeader {
+        magic: REQUEST_MAGIC,
+        flags: command_flag::FUA,
+        command: command::WRITE_ZEROES,
+        cookie: 0x0102_0304_0506_0708,
+        offset: 4096,
+        length: 512,
+    };
+    assert_eq!(RequestHeader::decode(&bytes), header);
+    assert_eq!(header.encode(), bytes);
+}
+
+#[test]
+fn replies() {
+    assert_eq!(simple_reply(None, 0x0102_0304_0506_0708), [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(simple_reply(Some(Errno::Inval), 1), [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 22, 0, 0, 0, 0, 0, 0, 0, 1]);
+}
+
+#[test]
+fn magic_words_spell() {
+    assert_eq!(&GREETING_MAGIC.to_be_bytes(), b"NBDMAGIC");
+    assert_eq!(&OPTION_MAGIC.to_be_bytes(), b"IHAVEOPT");
+}
+
+#[test]
+fn flags_of_exports() {
+    let mut info = ExportInfo {
+        id: ExportId(0),
+        name: String::new(),
+        description: String::new(),
+        geometry: Geometry { size: 0, sector: SectorProfile::S512e },
+        features: Features { read_only: false, write_cache: false },
+        multi_conn: false,
+        default: false,
+    };
+    assert_eq!(transmission_flags(&info), 0b100_0110_1101);
+    info.features.read_only = true;
+    assert_eq!(transmission_flags(&info), 0b100_0000_1111);
+    info.multi_conn = true;
+    assert_eq!(transmission_flags(&info), 0b101_0000_1111);
+}
+
+#[test]
+fn errors_of_disks() {
+    let zeroes = Op::WriteZeroes { may_unmap: true };
+    let cases = [
+        (DiskError::Io, Op::Read, 5),
+        (DiskError::NoSpace, Op::Write, 28),
+        (DiskError::Invalid, Op::Write, 22),
+        (DiskError::OutOfBounds, Op::Read, 22),
+        (DiskError::OutOfBounds, Op::Discard, 22),
+        (DiskError::OutOfBounds, Op::Cache, 22),
+        (DiskError::OutOfBounds, Op::Write, 28),
+        (DiskError::OutOfBounds, zeroes, 28),
+        (DiskError::ReadOnly, Op::Discard, 1),
+        (DiskError::NotSupported, zeroes, 95),
+        (DiskError::Shutdown, Op::Flush, 108),
+    ];
+    for (error, op, number) in cases {
+        assert_eq!(Errno::of(error, op) as u32, number, "{error:?} of {op:?}");
+    }
+}

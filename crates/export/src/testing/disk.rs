@@ -1,0 +1,141 @@
+//! A disk in memory that answers in a chosen order.
+
+use std::rc::Rc;
+
+use millpond_block::{Buf, Completion, Data, Disk, DiskError, Features, Geometry, Op, Payload, Piece, Request, SectorProfile, Tag};
+
+/// In which order requests are answered. They take effect in the order of submission all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// First come, first answered.
+    InOrder,
+    /// The latest first.
+    Reversed,
+    /// Anyhow, but the same for the same seed (which must not be 0).
+    Shuffled(u64),
+}
+
+/// A disk in memory.
+pub struct MemoryDisk {
+    bytes: Vec<u8>,
+    geometry: Geometry,
+    features: Features,
+    order: Order,
+    /// Every read's data is cut into pieces of at most this many bytes.
+    piece: usize,
+    /// Answer to the next requests, instead of serving them.
+    failing: Option<DiskError>,
+    done: Vec<Completion>,
+    /// Every request that was submitted, with true where the payload was handed over as a buffer.
+    pub log: Vec<(Request, bool)>,
+}
+
+impl MemoryDisk {
+    /// A disk of zeroes, `size` bytes long.
+    pub fn new(size: usize, sector: SectorProfile) -> MemoryDisk {
+        MemoryDisk {
+            bytes: vec![0; size],
+            geometry: Geometry { size: size as u64, sector },
+            features: Features { read_only: false, write_cache: true },
+            order: Order::InOrder,
+            piece: usize::MAX,
+            failing: None,
+            done: Vec::new(),
+            log: Vec::new(),
+        }
+    }
+
+    /// The same, answering in `order`.
+    pub fn with_order(mut self, order: Order) -> MemoryDisk {
+        self.order = order;
+        self
+    }
+
+    /// The same, with read data in pieces of `piece` bytes.
+    pub fn with_pieces(mut self, piece: usize) -> MemoryDisk {
+        self.piece = piece;
+        self
+    }
+
+    /// The same, refusing writes or not.
+    pub fn with_read_only(mut self, read_only: bool) -> MemoryDisk {
+        self.features.read_only = read_only;
+        self
+    }
+
+    /// From now on requests are answered with this error, or served again.
+    pub fn fail(&mut self, error: Option<DiskError>) {
+        self.failing = error;
+    }
+
+    /// The content.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The next answer.
+    pub fn pop_completion(&mut self) -> Option<Completion> {
+        let last = self.done.len().checked_sub(1)?;
+        let at = match &mut self.order {
+            Order::InOrder => 0,
+            Order::Reversed => last,
+            Order::Shuffled(state) => {
+                *state ^= *state << 13;
+                *state ^= *state >> 7;
+                *state ^= *state << 17;
+                (*state % (last as u64 + 1)) as usize
+            }
+        };
+        Some(self.done.remove(at))
+    }
+
+    fn serve(&mut self, request: Request, payload: &[u8]) -> Result<Data, DiskError> {
+        let range = request.range.offset as usize..(request.range.offset + request.range.length) as usize;
+        match request.op {
+            Op::Read => return Ok(pieces(&self.bytes[range], self.piece)),
+            Op::Write => self.bytes[range].copy_from_slice(payload),
+            Op::Discard | Op::WriteZeroes { .. } => self.bytes[range].fill(0),
+            Op::Flush | Op::Cache => {}
+        }
+        Ok(Data::new())
+    }
+}
+
+fn pieces(bytes: &[u8], most: usize) -> Data {
+    bytes
+        .chunks(most.min(bytes.len().max(1)))
+        .map(|chunk| {
+            let mut buf = Buf::zeroed(chunk.len());
+            buf.bytes_mut()[..chunk.len()].copy_from_slice(chunk);
+            Piece::new(Rc::new(buf), 0..chunk.len())
+        })
+        .collect()
+}
+
+impl Disk for MemoryDisk {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn features(&self) -> Features {
+        self.features
+    }
+
+    /// # Panics
+    /// When the request should not have come this far, or its payload has the wrong length.
+    fn submit(&mut self, tag: Tag, request: Request, payload: Payload<'_>) {
+        assert_eq!(request.validate(&self.geometry, &self.features), Ok(()), "{request:?} was let through");
+        let length = request.range.length as usize;
+        self.log.push((request, matches!(payload, Payload::Owned(_))));
+        let result = match (self.failing, payload) {
+            (Some(error), _) => Err(error),
+            (None, Payload::None) => {
+                assert_ne!(request.op, Op::Write, "a write without payload");
+                self.serve(request, &[])
+            }
+            (None, Payload::Copy(bytes)) => self.serve(request, bytes),
+            (None, Payload::Owned(buf)) => self.serve(request, &buf.bytes()[..length]),
+        };
+        self.done.push(Completion { tag, result });
+    }
+}

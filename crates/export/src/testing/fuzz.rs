@@ -1,0 +1,127 @@
+//! What fuzzers run, as plain functions, so that their corpus is replayed by every test run.
+
+use std::collections::HashMap;
+
+use millpond_block::SectorProfile;
+
+use super::{Loopback, MemoryDisk, Order, Reply, hello_and_go, parse_replies};
+use crate::ExportId;
+use crate::nbd::wire::{REQUEST_HEADER, REQUEST_MAGIC, RequestHeader, command};
+use crate::nbd::{Limits, Phase};
+
+const DISK: usize = 256 << 10;
+const LIMITS: Limits = Limits { requests: 8, bytes: 64 << 10, unsent: 16 << 10 };
+/// More than any single answer adds to what is unsent: one read of the whole disk per request let in, or a list.
+const UNSENT_SLACK: usize = 8 * DISK + (64 << 10);
+
+/// A whole connection from hostile bytes. The first byte chooses: bit 0 read-only, bit 1 4 KiB sectors, bit 2 the handshake is
+/// skipped, bit 3 every request's magic number is put right, bits 4-5 the order of answers. The rest is what the client sends.
+///
+/// # Panics
+/// When the session misbehaves: replies that cannot be parsed, more unsent than allowed, a connection that does not end, or other
+/// replies when the same bytes come one at a time.
+pub fn fuzz_session(data: &[u8]) {
+    let Some((&choice, bytes)) = data.split_first() else { return };
+    let in_transmission = choice & 4 != 0;
+    let mut bytes = bytes.to_vec();
+    if in_transmission && choice & 8 != 0 {
+        put_magic_right(&mut bytes);
+    }
+    let whole = run(choice, in_transmission, &bytes, usize::MAX, usize::MAX);
+    let single = run(choice, in_transmission, &bytes, 1, 7);
+    assert_eq!(whole.bytes, single.bytes, "the disk depends on how the stream was cut");
+    assert_eq!(whole.reason, single.reason, "the end depends on how the stream was cut");
+    if in_transmission {
+        // With one cookie used twice, a client could not take the replies apart either.
+        if let Some(reads) = read_lengths(&bytes) {
+            let replies = |run: &Run| -> Vec<Reply> {
+                let mut replies = parse_replies(&run.output, &reads).expect("replies that a client understands");
+                replies.sort();
+                replies
+            };
+            assert_eq!(replies(&whole), replies(&single), "replies depend on how the stream was cut");
+        }
+    } else if whole.bound.is_none() {
+        assert_eq!(whole.output, single.output, "the handshake depends on how the stream was cut");
+    }
+}
+
+struct Run {
+    bytes: Vec<u8>,
+    output: Vec<u8>,
+    reason: Option<String>,
+    bound: Option<ExportId>,
+}
+
+fn run(choice: u8, in_transmission: bool, bytes: &[u8], chunk: usize, send_chunk: usize) -> Run {
+    let sector = if choice & 2 != 0 { SectorProfile::S4kn } else { SectorProfile::S512e };
+    let order = match choice >> 4 & 3 {
+        0 | 1 => Order::InOrder,
+        2 => Order::Reversed,
+        _ => Order::Shuffled(0x9e37_79b9_7f4a_7c15),
+    };
+    let disk = MemoryDisk::new(DISK, sector).with_order(order).with_pieces(4096).with_read_only(choice & 1 != 0);
+    let mut loopback = Loopback::with_limits(disk, LIMITS);
+    if in_transmission {
+        loopback.feed(&hello_and_go());
+        loopback.take_output();
+    }
+    loopback.chunk = chunk;
+    loopback.send_chunk = send_chunk;
+    loopback.hold = choice & 32 != 0;
+    for part in bytes.chunks(chunk.min(4096)) {
+        let fed = loopback.feed(part);
+        assert!(fed == part.len() || loopback.session.close_reason().is_some(), "input refused without a reason");
+        assert!(loopback.session.unsent() <= LIMITS.unsent + UNSENT_SLACK, "unsent output is not bounded");
+        assert!(loopback.session.in_flight() <= usize::from(LIMITS.requests), "requests in flight are not bounded");
+    }
+    loopback.end();
+    assert_eq!(loopback.session.phase(), Phase::Closed, "{:?}", loopback.session);
+    Run {
+        bytes: loopback.disk.bytes().to_vec(),
+        reason: loopback.session.close_reason().map(|reason| reason.to_string()),
+        bound: loopback.session.bound(),
+        output: loopback.output,
+    }
+}
+
+/// The requests that a server in step with the stream sees.
+fn headers(mut bytes: &[u8]) -> impl Iterator<Item = RequestHeader> {
+    std::iter::from_fn(move || {
+        let header = RequestHeader::decode(bytes.first_chunk::<REQUEST_HEADER>()?);
+        if header.magic != REQUEST_MAGIC || header.command == command::DISC {
+            return None;
+        }
+        bytes = bytes.get(message_length(&header)..).unwrap_or_default();
+        Some(header)
+    })
+}
+
+fn message_length(header: &RequestHeader) -> usize {
+    REQUEST_HEADER + if header.command == command::WRITE { header.length as usize } else { 0 }
+}
+
+/// Length of each read (0 for the rest) by cookie; `None` when a cookie is used twice.
+fn read_lengths(bytes: &[u8]) -> Option<HashMap<u64, u32>> {
+    let mut lengths = HashMap::new();
+    for header in headers(bytes) {
+        let length = if header.command == command::READ { header.length } else { 0 };
+        if lengths.insert(header.cookie, length).is_some() {
+            return None;
+        }
+    }
+    Some(lengths)
+}
+
+fn put_magic_right(bytes: &mut [u8]) {
+    let mut at = 0;
+    while let Some(head) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<REQUEST_HEADER>()) {
+        if let Some(magic) = head.first_chunk_mut::<4>() {
+            *magic = REQUEST_MAGIC.to_be_bytes();
+        }
+        at += message_length(&RequestHeader::decode(head));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! Drives a session without sockets: bytes in, bytes out, with receives and sends as small as a test wants them.
+
+use millpond_block::{BufPool, Disk};
+
+use super::MemoryDisk;
+use crate::nbd::{Limits, Phase, SendBatch, Session};
+use crate::{ExportId, ExportInfo};
+
+/// A session, its disk and what it said so far.
+pub struct Loopback {
+    /// The session under test.
+    pub session: Session,
+    /// What it serves.
+    pub disk: MemoryDisk,
+    /// What it can be asked for.
+    pub exports: Vec<ExportInfo>,
+    /// Everything sent so far that the test has not taken.
+    pub output: Vec<u8>,
+    /// Most bytes per receive.
+    pub chunk: usize,
+    /// Most bytes per send.
+    pub send_chunk: usize,
+    /// Completions are delivered only when the session would not go on without them.
+    pub hold: bool,
+    /// The peer does not read: sends are not started.
+    pub deaf: bool,
+    /// Buffers.
+    pub pool: BufPool,
+}
+
+impl Loopback {
+    /// A new session with one export, `disk`, of number 1.
+    pub fn new(disk: MemoryDisk) -> Loopback {
+        Loopback::with_limits(disk, Limits::default())
+    }
+
+    /// The same with limits of its own.
+    pub fn with_limits(disk: MemoryDisk, limits: Limits) -> Loopback {
+        let export = ExportInfo {
+            id: ExportId(1),
+            name: "disk".to_owned(),
+            description: "a disk in memory".to_owned(),
+            geometry: disk.geometry(),
+            features: disk.features(),
+            multi_conn: false,
+            default: false,
+        };
+        Loopback {
+            session: Session::new(9, limits),
+            disk,
+            exports: vec![export],
+            output: Vec::new(),
+            chunk: usize::MAX,
+            send_chunk: usize::MAX,
+            hold: false,
+            deaf: false,
+            pool: BufPool::default(),
+        }
+    }
+
+    /// A session in its transmission phase; what the handshake said is thrown away.
+    pub fn connected(disk: MemoryDisk) -> Loopback {
+        let mut loopback = Loopback::new(disk);
+        loopback.feed(&super::hello_and_go());
+        assert_eq!(loopback.session.phase(), Phase::Transmission);
+        loopback.output.clear();
+        loopback
+    }
+
+    /// Feeds `bytes` and runs until nothing happens any more. Returns how many were taken: fewer than all when the session closed,
+    /// or when it waits for its peer to read.
+    pub fn feed(&mut self, bytes: &[u8]) -> usize {
+        let mut fed = 0;
+        self.settle();
+        while fed < bytes.len() {
+            let Some(mut recv) = self.session.recv(&mut self.pool) else {
+                if self.deliver_one() {
+                    self.settle();
+                    continue;
+                }
+                return fed;
+            };
+            let space = recv.space();
+            assert!(!space.is_empty(), "a receive without space");
+            let n = space.len().min(self.chunk).min(bytes.len() - fed);
+            space[..n].copy_from_slice(&bytes[fed..fed + n]);
+            self.session.received(recv, n);
+            fed += n;
+            self.settle();
+        }
+        fed
+    }
+
+    /// The peer closes its side. Runs until the session is closed, where it can be.
+    pub fn end(&mut self) {
+        self.settle();
+        // While the session is out of room it does not ask for input, and does not see the end.
+        while self.session.close_reason().is_none() {
+            if let Some(recv) = self.session.recv(&mut self.pool) {
+                self.session.received(recv, 0);
+            } else if self.deliver_one() {
+                self.settle();
+            } else {
+                return;
+            }
+        }
+        self.release();
+    }
+
+    /// Delivers everything held back.
+    pub fn release(&mut self) {
+        while self.deliver_one() {
+            self.settle();
+        }
+        self.settle();
+    }
+
+    /// What was said since the last call.
+    pub fn take_output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.output)
+    }
+
+    fn deliver_one(&mut self) -> bool {
+        let Some(completion) = self.disk.pop_completion() else { return false };
+        assert!(self.session.complete(completion), "a completion nobody waits for");
+        true
+    }
+
+    /// Runs until neither the disk nor the peer makes a difference.
+    fn settle(&mut self) {
+        loop {
+            self.session.handshake(&self.exports);
+            self.session.requests(&mut self.disk);
+            let mut progress = !self.hold && self.deliver_one();
+            if !self.deaf
+                && let Some(batch) = self.session.send()
+            {
+                self.say(batch);
+                progress = true;
+            }
+            if !progress {
+                return;
+            }
+        }
+    }
+
+    fn say(&mut self, batch: SendBatch) {
+        assert!(!batch.is_empty());
+        assert_eq!(batch.slices().map(<[u8]>::len).sum::<usize>(), batch.len());
+        assert_eq!(batch.slices().count(), batch.slice_count());
+        let n = batch.len().min(self.send_chunk);
+        let before = self.output.len();
+        for slice in batch.slices() {
+            assert!(!slice.is_empty());
+            let room = before + n - self.output.len();
+            self.output.extend(slice.iter().take(room));
+        }
+        self.session.sent(batch, n, &mut self.pool);
+    }
+}

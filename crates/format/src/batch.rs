@@ -1,0 +1,355 @@
+//! Batches: what one append writes. A header of whole 4 KiB pages, then the payload.
+//!
+//! The header alone is enough to replay the batch: which blocks, their checksums, catalog changes, moves. It says where it lies itself,
+//! so that a stale or misplaced header never counts.
+
+use crate::codec::{Decoder, Encoder, FormatError};
+use crate::record::Record;
+use crate::{BlockNo, ChunkId, Coding, Epoch, Lsn, PoolId, SegmentId, VolumeId, crc32c};
+
+/// Bytes of the fixed part of a header.
+pub const BATCH_FIXED: usize = 96;
+/// Bytes of a page of a header.
+pub const HEADER_PAGE: usize = 4096;
+/// Longest header in pages: room for the identities of a full chunk or a snapshot of many volumes.
+pub const MAX_HEADER_PAGES: usize = 32;
+
+const MAGIC: u32 = 0x4842_504d; // "MPBH"
+const VERSION: u16 = 1;
+const CRC_AT: usize = BATCH_FIXED - 4;
+
+/// The fixed part of a batch header.
+///
+/// | offset | size | field | meaning |
+/// |---|---|---|---|
+/// | 0 | 4 | magic | `MPBH` |
+/// | 4 | 2 | version | 1 |
+/// | 6 | 1 | stream | which stream of the log |
+/// | 7 | 1 | pages | pages of the header |
+/// | 8 | 16 | pool | |
+/// | 24 | 4 | incarnation | |
+/// | 28 | 4 | next | segment that follows in this stream |
+/// | 32 | 8 | lsn | position in the log |
+/// | 40 | 8 | durable | every batch up to this one was durable when this was written |
+/// | 48 | 8 | epoch | epoch of the chunk |
+/// | 56 | 8 | chunk | chunk id; of a move batch 0 |
+/// | 64 | 8 | birth | write clock when the chunk was begun |
+/// | 72 | 4 | segment | where this header lies |
+/// | 76 | 4 | offset | in that segment, in 4 KiB steps |
+/// | 80 | 4 | base | where the chunk begins in that segment, in 4 KiB steps |
+/// | 84 | 4 | payload | pages of payload |
+/// | 88 | 4 | grain, items | grain of the chunk in units (8 bits), bytes of items (24 bits) |
+/// | 92 | 4 | checksum | CRC-32C of the header's pages with this field zero |
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchHeader {
+    /// Which stream of the log.
+    pub stream: u8,
+    /// Pages of the header.
+    pub pages: u8,
+    /// The pool.
+    pub pool: PoolId,
+    /// Which incarnation wrote it.
+    pub incarnation: u32,
+    /// Segment that follows in this stream.
+    pub next: SegmentId,
+    /// Position in the log.
+    pub lsn: Lsn,
+    /// Every batch up to this one was durable when this was written.
+    pub durable: Lsn,
+    /// Epoch of the chunk.
+    pub epoch: Epoch,
+    /// The chunk that the payload belongs to; 0 for a batch of moves or records alone.
+    pub chunk: ChunkId,
+    /// Write clock, in blocks, when the chunk was begun.
+    pub birth: u64,
+    /// Where this header lies: segment.
+    pub segment: SegmentId,
+    /// Where this header lies: 4 KiB steps into the segment.
+    pub offset: u32,
+    /// Where the chunk begins: 4 KiB steps into the segment.
+    pub base: u32,
+    /// Pages of payload.
+    pub payload: u32,
+    /// Grain of the chunk in units.
+    pub grain: u8,
+}
+
+/// Identity and checksum of one stored block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockIdentity {
+    /// The volume that wrote it.
+    pub volume: VolumeId,
+    /// Which block.
+    pub block: BlockNo,
+    /// The batch that wrote it first.
+    pub lsn: Lsn,
+    /// CRC-32C of the stored bytes.
+    pub crc: u32,
+    /// Stored units.
+    pub units: u8,
+    /// How it is stored.
+    pub coding: Coding,
+}
+
+/// A chunk in a new place: only the slots in `present` came along.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// Which chunk.
+    pub chunk: ChunkId,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Its birth on the write clock.
+    pub birth: u64,
+    /// Grain in units.
+    pub grain: u8,
+    /// Where the payload of this chunk begins: 4 KiB steps into the batch's payload.
+    pub at: u32,
+    /// Bitmap over slots.
+    pub present: Vec<u64>,
+    /// What the present slots hold, in slot order; empty for chunks of nodes.
+    pub identities: Vec<BlockIdentity>,
+}
+
+/// One entry of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item {
+    /// Consecutive blocks; their stored bytes follow one another in the payload. (crc, units, coding) each.
+    Blocks {
+        /// Whose.
+        volume: VolumeId,
+        /// The first.
+        block: BlockNo,
+        /// Checksum, units and coding of each.
+        stored: Vec<(u32, u8, Coding)>,
+    },
+    /// Blocks that read as zeroes from here on.
+    Clear {
+        /// Whose.
+        volume: VolumeId,
+        /// The first.
+        block: BlockNo,
+        /// How many.
+        count: u64,
+    },
+    /// A change to the catalog.
+    Record(Record),
+    /// A chunk's new place.
+    Move(Move),
+}
+
+fn coding_byte(units: u8, coding: Coding) -> u8 {
+    let code = match coding {
+        Coding::Raw => 0,
+        Coding::Lz4 => 1,
+        Coding::Zstd => 2,
+    };
+    units | code << 4
+}
+
+fn split_coding(byte: u8) -> Result<(u8, Coding), FormatError> {
+    let coding = match byte >> 4 {
+        0 => Coding::Raw,
+        1 => Coding::Lz4,
+        2 => Coding::Zstd,
+        _ => return Err(FormatError::Field("coding")),
+    };
+    match byte & 15 {
+        units @ 1..=15 => Ok((units, coding)),
+        _ => Err(FormatError::Field("units")),
+    }
+}
+
+/// Bytes of an encoded run of `blocks` blocks.
+pub fn run_bytes(blocks: usize, packed: bool) -> usize {
+    16 + blocks * if packed { 5 } else { 4 }
+}
+
+/// Appends a run of blocks: the hot path of [`Item::encode`]. `packed` runs carry units and coding per block, others are raw blocks of 8 units.
+pub fn encode_run(e: &mut Encoder, volume: VolumeId, block: BlockNo, count: usize, packed: bool, each: impl Iterator<Item = (u32, u8, Coding)>) {
+    e.u8(1);
+    e.u8(u8::from(packed));
+    e.u16(u16::try_from(count).unwrap_or(u16::MAX));
+    e.u32(volume.0);
+    e.u64(block.0);
+    for (crc, units, coding) in each {
+        e.u32(crc);
+        if packed {
+            e.u8(coding_byte(units, coding));
+        }
+    }
+}
+
+impl Item {
+    /// Appends it.
+    pub fn encode(&self, e: &mut Encoder) {
+        match self {
+            Item::Blocks { volume, block, stored } => {
+                let packed = stored.iter().any(|(_, units, coding)| *units != 8 || *coding != Coding::Raw);
+                encode_run(e, *volume, *block, stored.len(), packed, stored.iter().copied());
+            }
+            Item::Clear { volume, block, count } => {
+                e.u8(2);
+                e.u32(volume.0);
+                e.u64(block.0);
+                e.u64(*count);
+            }
+            Item::Record(record) => {
+                e.u8(3);
+                record.encode(e);
+            }
+            Item::Move(m) => {
+                e.u8(4);
+                e.u8(m.grain);
+                e.u64(m.chunk.0);
+                e.u64(m.epoch.0);
+                e.u64(m.birth);
+                e.u32(m.at);
+                e.count(m.present.len());
+                m.present.iter().for_each(|word| e.u64(*word));
+                e.count(m.identities.len());
+                for id in &m.identities {
+                    e.u32(id.volume.0);
+                    e.u64(id.block.0);
+                    e.u64(id.lsn.0);
+                    e.u32(id.crc);
+                    e.u8(coding_byte(id.units, id.coding));
+                }
+            }
+        }
+    }
+
+    fn decode(d: &mut Decoder<'_>) -> Result<Item, FormatError> {
+        match d.u8()? {
+            1 => {
+                let packed = d.u8()? != 0;
+                let count = usize::from(d.u16()?);
+                let (volume, block) = (VolumeId(d.u32()?), BlockNo(d.u64()?));
+                if count * if packed { 5 } else { 4 } > d.remaining() {
+                    return Err(FormatError::Truncated);
+                }
+                let mut stored = Vec::with_capacity(count);
+                for _ in 0..count {
+                    let crc = d.u32()?;
+                    let (units, coding) = if packed { split_coding(d.u8()?)? } else { (8, Coding::Raw) };
+                    stored.push((crc, units, coding));
+                }
+                Ok(Item::Blocks { volume, block, stored })
+            }
+            2 => Ok(Item::Clear { volume: VolumeId(d.u32()?), block: BlockNo(d.u64()?), count: d.u64()? }),
+            3 => Record::decode(d).map(Item::Record),
+            4 => {
+                let grain = d.u8()?;
+                let (chunk, epoch, birth, at) = (ChunkId(d.u64()?), Epoch(d.u64()?), d.u64()?, d.u32()?);
+                let words = d.count(8)?;
+                let present = (0..words).map(|_| d.u64()).collect::<Result<Vec<_>, _>>()?;
+                let count = d.count(25)?;
+                let mut identities = Vec::with_capacity(count);
+                for _ in 0..count {
+                    let (volume, block, lsn, crc) = (VolumeId(d.u32()?), BlockNo(d.u64()?), Lsn(d.u64()?), d.u32()?);
+                    let (units, coding) = split_coding(d.u8()?)?;
+                    identities.push(BlockIdentity { volume, block, lsn, crc, units, coding });
+                }
+                if grain == 0 || present.len() > 128 {
+                    return Err(FormatError::Field("move"));
+                }
+                Ok(Item::Move(Move { chunk, epoch, birth, grain, at, present, identities }))
+            }
+            _ => Err(FormatError::Field("item")),
+        }
+    }
+}
+
+impl BatchHeader {
+    /// Fills `pages` (whole pages, `self.pages` of them) with the header and its encoded items.
+    ///
+    /// # Panics
+    /// When the items do not fit: the caller keeps count.
+    pub fn encode(&self, items: &[u8], pages: &mut [u8]) {
+        assert!(pages.len() == usize::from(self.pages) * HEADER_PAGE && BATCH_FIXED + items.len() <= pages.len(), "header overflow");
+        let mut e = Encoder::with_capacity(BATCH_FIXED);
+        e.u32(MAGIC);
+        e.u16(VERSION);
+        e.u8(self.stream);
+        e.u8(self.pages);
+        e.raw(&self.pool.0);
+        e.u32(self.incarnation);
+        e.u32(self.next.0);
+        for wide in [self.lsn.0, self.durable.0, self.epoch.0, self.chunk.0, self.birth] {
+            e.u64(wide);
+        }
+        for narrow in [self.segment.0, self.offset, self.base, self.payload] {
+            e.u32(narrow);
+        }
+        let items_len = u32::try_from(items.len()).unwrap_or(u32::MAX);
+        e.u32(u32::from(self.grain) << 24 | items_len);
+        e.u32(0);
+        pages[..BATCH_FIXED].copy_from_slice(e.bytes());
+        pages[BATCH_FIXED..BATCH_FIXED + items.len()].copy_from_slice(items);
+        pages[BATCH_FIXED + items.len()..].fill(0);
+        let crc = crc32c(pages);
+        pages[CRC_AT..BATCH_FIXED].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// How many pages the header at the start of `page` has, when it looks like one: what must be read before [`decode`](Self::decode).
+    pub fn peek_pages(page: &[u8]) -> Option<usize> {
+        let mut d = Decoder::new(page);
+        let (magic, version) = (d.u32().ok()?, d.u16().ok()?);
+        d.u8().ok()?;
+        let pages = usize::from(d.u8().ok()?);
+        (magic == MAGIC && version == VERSION && (1..=MAX_HEADER_PAGES).contains(&pages)).then_some(pages)
+    }
+
+    /// Reads the header at the start of `bytes` and its items.
+    ///
+    /// # Errors
+    /// [`FormatError`] when it is not a header, damaged, or its items make no sense.
+    pub fn decode(bytes: &[u8]) -> Result<(BatchHeader, Vec<Item>), FormatError> {
+        let count = Self::peek_pages(bytes).ok_or(FormatError::Magic)?;
+        let pages = bytes.get(..count * HEADER_PAGE).ok_or(FormatError::Truncated)?;
+        let mut d = Decoder::new(pages);
+        d.raw(6)?;
+        let (stream, header_pages) = (d.u8()?, d.u8()?);
+        let pool = PoolId(d.bytes()?);
+        let (incarnation, next) = (d.u32()?, SegmentId(d.u32()?));
+        let (lsn, durable, epoch, chunk, birth) = (Lsn(d.u64()?), Lsn(d.u64()?), Epoch(d.u64()?), ChunkId(d.u64()?), d.u64()?);
+        let (segment, offset, base, payload) = (SegmentId(d.u32()?), d.u32()?, d.u32()?, d.u32()?);
+        let packed = d.u32()?;
+        let stored_crc = d.u32()?;
+        let mut check = crc32c_begin();
+        check.update(&pages[..CRC_AT]);
+        check.update(&[0; 4]);
+        check.update(&pages[BATCH_FIXED..]);
+        if check.finish() != stored_crc {
+            return Err(FormatError::Checksum);
+        }
+        let items_len = (packed & 0x00ff_ffff) as usize;
+        let mut items_decoder = Decoder::new(d.raw(items_len)?);
+        let mut items = Vec::new();
+        while items_decoder.remaining() > 0 {
+            items.push(Item::decode(&mut items_decoder)?);
+        }
+        let grain = (packed >> 24) as u8;
+        let header = BatchHeader {
+            stream,
+            pages: header_pages,
+            pool,
+            incarnation,
+            next,
+            lsn,
+            durable,
+            epoch,
+            chunk,
+            birth,
+            segment,
+            offset,
+            base,
+            payload,
+            grain,
+        };
+        Ok((header, items))
+    }
+}
+
+fn crc32c_begin() -> crate::checksum::Running {
+    crate::checksum::Running::default()
+}

@@ -1,0 +1,143 @@
+//! Chunk table pages and deadlists: the objects that a checkpoint refers to.
+
+use crate::codec::{Decoder, Encoder, FormatError};
+use crate::{ChunkId, Epoch, SegmentId};
+
+/// Chunk ids of one page of the table.
+pub const CHUNKS_PER_PAGE: u64 = 64;
+/// Words of a chunk's bitmaps at most: 8,192 slots.
+pub const MAX_SLOT_WORDS: usize = 128;
+
+/// A chunk in a page of the table.
+///
+/// | field | bytes | meaning |
+/// |---|---|---|
+/// | chunk | 8 | |
+/// | epoch | 8 | when it was begun |
+/// | birth | 8 | write clock in blocks when it was begun |
+/// | segment, base | 8 | where it lies, base in 4 KiB steps |
+/// | identities | 4 | where the header with its blocks' identities lies, in 4 KiB steps; 2^32 - 1: in line |
+/// | grain, class | 2 | units per slot; lifetime class |
+/// | slots | 4 | slots handed out |
+/// | live | 4 + 8 n | bitmap |
+/// | present | 4 + 8 n | bitmap of the slots that the last move took along; n = 0: all |
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChunkRecord {
+    /// Which.
+    pub chunk: ChunkId,
+    /// When it was begun.
+    pub epoch: Epoch,
+    /// Write clock in blocks when it was begun.
+    pub birth: u64,
+    /// Where it lies.
+    pub segment: SegmentId,
+    /// Where it lies, in 4 KiB steps.
+    pub base: u32,
+    /// Where the header with the identities lies, in 4 KiB steps; `u32::MAX`: headers are in line.
+    pub identities: u32,
+    /// Units per slot.
+    pub grain: u8,
+    /// Lifetime class.
+    pub class: u8,
+    /// Slots handed out.
+    pub slots: u32,
+    /// Live slots.
+    pub live: Vec<u64>,
+    /// Slots that are there, empty for all.
+    pub present: Vec<u64>,
+}
+
+fn put_words(e: &mut Encoder, words: &[u64]) {
+    e.count(words.len());
+    words.iter().for_each(|word| e.u64(*word));
+}
+
+fn get_words(d: &mut Decoder<'_>) -> Result<Vec<u64>, FormatError> {
+    let n = d.count(8)?;
+    if n > MAX_SLOT_WORDS {
+        return Err(FormatError::Field("bitmap"));
+    }
+    (0..n).map(|_| d.u64()).collect()
+}
+
+impl ChunkRecord {
+    /// Appends it.
+    pub fn encode(&self, e: &mut Encoder) {
+        e.u64(self.chunk.0);
+        e.u64(self.epoch.0);
+        e.u64(self.birth);
+        e.u32(self.segment.0);
+        e.u32(self.base);
+        e.u32(self.identities);
+        e.u8(self.grain);
+        e.u8(self.class);
+        e.u32(self.slots);
+        put_words(e, &self.live);
+        put_words(e, &self.present);
+    }
+
+    /// Reads a page: chunks until the end of `bytes`.
+    ///
+    /// # Errors
+    /// [`FormatError`] when a field is out of range.
+    pub fn decode_page(bytes: &[u8]) -> Result<Vec<ChunkRecord>, FormatError> {
+        let mut d = Decoder::new(bytes);
+        let mut page = Vec::new();
+        while d.remaining() > 0 {
+            let record = ChunkRecord {
+                chunk: ChunkId(d.u64()?),
+                epoch: Epoch(d.u64()?),
+                birth: d.u64()?,
+                segment: SegmentId(d.u32()?),
+                base: d.u32()?,
+                identities: d.u32()?,
+                grain: d.u8()?,
+                class: d.u8()?,
+                slots: d.u32()?,
+                live: get_words(&mut d)?,
+                present: get_words(&mut d)?,
+            };
+            if !matches!(record.grain, 1 | 8 | 13) || record.slots > 8192 {
+                return Err(FormatError::Field("chunk"));
+            }
+            page.push(record);
+        }
+        Ok(page)
+    }
+}
+
+/// One chunk's part of a deadlist: epoch (8), chunk (8), units of data in it (4), bitmap of slots (4 + 8 n).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadRecord {
+    /// When the chunk was begun.
+    pub epoch: Epoch,
+    /// Which.
+    pub chunk: ChunkId,
+    /// Units of data blocks among them (nodes do not count).
+    pub units: u32,
+    /// Which slots.
+    pub slots: Vec<u64>,
+}
+
+impl DeadRecord {
+    /// Appends it.
+    pub fn encode(&self, e: &mut Encoder) {
+        e.u64(self.epoch.0);
+        e.u64(self.chunk.0);
+        e.u32(self.units);
+        put_words(e, &self.slots);
+    }
+
+    /// Reads a deadlist: records until the end of `bytes`.
+    ///
+    /// # Errors
+    /// [`FormatError`] when it is cut off or a bitmap is too long.
+    pub fn decode_list(bytes: &[u8]) -> Result<Vec<DeadRecord>, FormatError> {
+        let mut d = Decoder::new(bytes);
+        let mut list = Vec::new();
+        while d.remaining() > 0 {
+            list.push(DeadRecord { epoch: Epoch(d.u64()?), chunk: ChunkId(d.u64()?), units: d.u32()?, slots: get_words(&mut d)? });
+        }
+        Ok(list)
+    }
+}

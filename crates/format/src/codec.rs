@@ -1,0 +1,189 @@
+//! Little-endian encoding into a byte vector and bounded decoding from a slice.
+
+use std::fmt;
+
+/// Why bytes could not be understood. Display is one line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FormatError {
+    /// The bytes end too early.
+    Truncated,
+    /// Not this structure at all.
+    Magic,
+    /// Written by a newer version.
+    Version(u16),
+    /// Features of a newer version that must be understood.
+    Incompatible(u32),
+    /// The checksum does not match.
+    Checksum,
+    /// A field holds what it cannot hold.
+    Field(&'static str),
+}
+
+impl fmt::Display for FormatError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FormatError::Truncated => f.write_str("truncated"),
+            FormatError::Magic => f.write_str("not a Millpond structure"),
+            FormatError::Version(v) => write!(f, "format version {v} is newer than this program"),
+            FormatError::Incompatible(bits) => write!(f, "needs features {bits:#x} that this program does not have"),
+            FormatError::Checksum => f.write_str("checksum mismatch"),
+            FormatError::Field(name) => write!(f, "field '{name}' is out of range"),
+        }
+    }
+}
+
+impl std::error::Error for FormatError {}
+
+/// Appends little-endian values.
+#[derive(Debug, Default, Clone)]
+pub struct Encoder {
+    bytes: Vec<u8>,
+}
+
+impl Encoder {
+    /// An empty encoder with room for `bytes`.
+    pub fn with_capacity(bytes: usize) -> Encoder {
+        Encoder { bytes: Vec::with_capacity(bytes) }
+    }
+
+    /// One byte.
+    pub fn u8(&mut self, v: u8) {
+        self.bytes.push(v);
+    }
+
+    /// Two bytes.
+    pub fn u16(&mut self, v: u16) {
+        self.bytes.extend_from_slice(&v.to_le_bytes());
+    }
+
+    /// Four bytes.
+    pub fn u32(&mut self, v: u32) {
+        self.bytes.extend_from_slice(&v.to_le_bytes());
+    }
+
+    /// Eight bytes.
+    pub fn u64(&mut self, v: u64) {
+        self.bytes.extend_from_slice(&v.to_le_bytes());
+    }
+
+    /// Raw bytes.
+    pub fn raw(&mut self, v: &[u8]) {
+        self.bytes.extend_from_slice(v);
+    }
+
+    /// A string of at most 65,535 bytes, with its length; longer ones are cut at a character boundary.
+    pub fn string(&mut self, v: &str) {
+        let mut end = v.len().min(usize::from(u16::MAX));
+        while !v.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.u16(u16::try_from(end).unwrap_or(u16::MAX));
+        self.raw(v.get(..end).unwrap_or_default().as_bytes());
+    }
+
+    /// A count of things that follow; no structure has more than 2^32 of anything.
+    ///
+    /// # Panics
+    /// When there are more: a broken caller.
+    pub fn count(&mut self, n: usize) {
+        self.u32(u32::try_from(n).expect("counts fit in 32 bits"));
+    }
+
+    /// What was encoded so far.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Number of bytes so far.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// True when nothing was encoded yet.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The bytes.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// Forgets the content, keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+    }
+}
+
+/// Reads little-endian values; never beyond the end.
+#[derive(Debug, Clone)]
+pub struct Decoder<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Decoder<'a> {
+    /// Reads from `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Decoder<'a> {
+        Decoder { rest: bytes }
+    }
+
+    /// The next `n` bytes.
+    pub fn raw(&mut self, n: usize) -> Result<&'a [u8], FormatError> {
+        let (head, rest) = self.rest.split_at_checked(n).ok_or(FormatError::Truncated)?;
+        self.rest = rest;
+        Ok(head)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], FormatError> {
+        let (head, rest) = self.rest.split_first_chunk::<N>().ok_or(FormatError::Truncated)?;
+        self.rest = rest;
+        Ok(*head)
+    }
+
+    /// One byte.
+    pub fn u8(&mut self) -> Result<u8, FormatError> {
+        self.array::<1>().map(|[b]| b)
+    }
+
+    /// Two bytes.
+    pub fn u16(&mut self) -> Result<u16, FormatError> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    /// Four bytes.
+    pub fn u32(&mut self) -> Result<u32, FormatError> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    /// Eight bytes.
+    pub fn u64(&mut self) -> Result<u64, FormatError> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// An array of bytes.
+    pub fn bytes<const N: usize>(&mut self) -> Result<[u8; N], FormatError> {
+        self.array()
+    }
+
+    /// A string with its length.
+    pub fn string(&mut self) -> Result<String, FormatError> {
+        let n = usize::from(self.u16()?);
+        let raw = self.raw(n)?;
+        String::from_utf8(raw.to_vec()).map_err(|_| FormatError::Field("string"))
+    }
+
+    /// A count of things of at least `least` bytes each: refused when the rest cannot hold them, so that no length on disk makes
+    /// the decoder allocate more than the input's size.
+    pub fn count(&mut self, least: usize) -> Result<usize, FormatError> {
+        let n = self.u32()? as usize;
+        if n.checked_mul(least.max(1)).is_none_or(|need| need > self.rest.len()) {
+            return Err(FormatError::Truncated);
+        }
+        Ok(n)
+    }
+
+    /// Bytes not read yet.
+    pub fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+}

@@ -1,0 +1,336 @@
+//! Labels and roots: what an import reads first.
+//!
+//! A device begins and ends with an area of [`AREA_BYTES`]: the label in its first 4 KiB, then, [`RING_OFFSET`] bytes in, a ring of
+//! [`RING_SLOTS`] roots of 4 KiB. Each lies in a physical sector of its own. Everything between the areas is extents.
+
+use crate::codec::{Decoder, Encoder, FormatError};
+use crate::{Layout, Lsn, PoolId, SegmentId, crc32c};
+
+/// Bytes of the area at each end of a device.
+pub const AREA_BYTES: u64 = 1 << 20;
+/// Where the ring of roots starts within an area.
+pub const RING_OFFSET: u64 = 64 << 10;
+/// Roots in the ring: how far back an import can rewind.
+pub const RING_SLOTS: u64 = 128;
+/// Bytes of a label and of a root.
+pub const SECTOR_BYTES: usize = 4096;
+/// Version of every structure of the format.
+pub const VERSION: u16 = 1;
+/// Devices of a pool at most: their table fits into the label.
+pub const MAX_DEVICES: usize = 64;
+/// Streams of the log: three for guests, four for the cleaner.
+pub const STREAMS: usize = 7;
+/// Legs of a root at most; with more, recovery writes a checkpoint first.
+pub const MAX_LEGS: usize = 16;
+/// "No segment" on a medium.
+pub const NO_SEGMENT: SegmentId = SegmentId(u32::MAX);
+
+const LABEL_MAGIC: &[u8; 8] = b"MILLPOND";
+const ROOT_MAGIC: &[u8; 8] = b"MPONDROO";
+const NAME_MAX: usize = 64;
+
+/// Who a device is.
+///
+/// | field | bytes | meaning |
+/// |---|---|---|
+/// | magic | 8 | `MILLPOND` |
+/// | version | 2 | 1 |
+/// | compat, ro_compat, incompat | 12 | feature flags; unknown `incompat` bits refuse the import |
+/// | pool id | 16 | |
+/// | pool name | 2 + n | |
+/// | member | 2 | this device's place in the table |
+/// | layout | 1 + 2 + 4 | 0 linear, 1 stripe; width; unit |
+/// | extent bytes | 8 | bytes of a segment on one device |
+/// | chunk units | 4 | longest chunk in 512-byte units |
+/// | devices | 4 + 4 n | extents of each member |
+/// | checksum | 4 | CRC-32C of the sector before it; the last 4 bytes of the 4096 |
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// The pool.
+    pub pool: PoolId,
+    /// Its name when it was labelled.
+    pub name: String,
+    /// Which member this device is.
+    pub member: u16,
+    /// How segments spread.
+    pub layout: Layout,
+    /// Bytes of a segment on one device.
+    pub extent_bytes: u64,
+    /// Longest chunk in units.
+    pub chunk_units: u32,
+    /// Extents of each member.
+    pub extents: Vec<u32>,
+}
+
+fn seal(encoder: Encoder) -> [u8; SECTOR_BYTES] {
+    let mut sector = [0; SECTOR_BYTES];
+    let (body, sum) = sector.split_at_mut(SECTOR_BYTES - 4);
+    body[..encoder.len()].copy_from_slice(encoder.bytes());
+    sum.copy_from_slice(&crc32c(body).to_le_bytes());
+    sector
+}
+
+fn open<'a>(sector: &'a [u8], magic: &[u8; 8]) -> Result<Decoder<'a>, FormatError> {
+    let (body, sum) = sector.split_at_checked(SECTOR_BYTES - 4).ok_or(FormatError::Truncated)?;
+    if !body.starts_with(magic) {
+        return Err(FormatError::Magic);
+    }
+    if sum.get(..4) != Some(&crc32c(body).to_le_bytes()[..]) {
+        return Err(FormatError::Checksum);
+    }
+    let mut decoder = Decoder::new(body);
+    decoder.raw(8)?;
+    let version = decoder.u16()?;
+    if version != VERSION {
+        return Err(FormatError::Version(version));
+    }
+    Ok(decoder)
+}
+
+impl Label {
+    /// The sector to write.
+    pub fn encode(&self) -> [u8; SECTOR_BYTES] {
+        let mut e = Encoder::with_capacity(SECTOR_BYTES);
+        e.raw(LABEL_MAGIC);
+        e.u16(VERSION);
+        (0..3).for_each(|_| e.u32(0));
+        e.raw(&self.pool.0);
+        e.string(&self.name);
+        e.u16(self.member);
+        match self.layout {
+            Layout::Linear => {
+                e.u8(0);
+                e.u16(1);
+                e.u32(0);
+            }
+            Layout::Stripe { width, unit } => {
+                e.u8(1);
+                e.u16(width);
+                e.u32(unit);
+            }
+        }
+        e.u64(self.extent_bytes);
+        e.u32(self.chunk_units);
+        e.count(self.extents.len());
+        self.extents.iter().for_each(|n| e.u32(*n));
+        seal(e)
+    }
+
+    /// Reads a sector.
+    ///
+    /// # Errors
+    /// [`FormatError`] when it is not a label, damaged, newer, or its numbers are out of range.
+    pub fn decode(sector: &[u8]) -> Result<Label, FormatError> {
+        let mut d = open(sector, LABEL_MAGIC)?;
+        d.u32()?;
+        d.u32()?;
+        let incompat = d.u32()?;
+        if incompat != 0 {
+            return Err(FormatError::Incompatible(incompat));
+        }
+        let pool = PoolId(d.bytes()?);
+        let name = d.string()?;
+        let member = d.u16()?;
+        let (kind, width, unit) = (d.u8()?, d.u16()?, d.u32()?);
+        let layout = match kind {
+            0 => Layout::Linear,
+            1 => Layout::Stripe { width, unit },
+            _ => return Err(FormatError::Field("layout")),
+        };
+        let extent_bytes = d.u64()?;
+        let chunk_units = d.u32()?;
+        let extents = (0..d.count(4)?).map(|_| d.u32()).collect::<Result<Vec<_>, _>>()?;
+        let label = Label { pool, name, member, layout, extent_bytes, chunk_units, extents };
+        label.check()?;
+        Ok(label)
+    }
+
+    /// Bounds: extents are powers of two so that offsets are shifts; chunks fit into a slot number and into an extent.
+    fn check(&self) -> Result<(), FormatError> {
+        let sound = [
+            (self.name.len() <= NAME_MAX, "name"),
+            ((1..=MAX_DEVICES).contains(&self.extents.len()), "devices"),
+            (usize::from(self.member) < self.extents.len(), "member"),
+            (self.extent_bytes.is_power_of_two() && (64 << 10..=64 << 20).contains(&self.extent_bytes), "extent bytes"),
+            (self.chunk_units % 8 == 0 && (64..=8192).contains(&self.chunk_units), "chunk units"),
+            (u64::from(self.chunk_units) * 512 <= self.extent_bytes, "chunk units"),
+            (
+                match self.layout {
+                    Layout::Linear => true,
+                    Layout::Stripe { width, unit } => {
+                        width > 0 && unit > 0 && u64::from(unit) % 4096 == 0 && self.extent_bytes % u64::from(unit) == 0
+                    }
+                },
+                "stripe",
+            ),
+        ];
+        sound.iter().find(|(ok, _)| !ok).map_or(Ok(()), |(_, field)| Err(FormatError::Field(field)))
+    }
+}
+
+/// Where a checkpoint object lies.
+///
+/// | field | bytes | meaning |
+/// |---|---|---|
+/// | segment | 4 | |
+/// | offset | 4 | within the segment, in 64-byte steps |
+/// | length | 4 | bytes; with bit 31 set they are references to the object's parts |
+/// | checksum | 4 | CRC-32C of the bytes |
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct ObjectRef {
+    /// Segment.
+    pub segment: SegmentId,
+    /// Offset within it in steps of [`ObjectRef::STEP`] bytes.
+    pub offset: u32,
+    /// Bytes, and in bit 31 whether they are an index of parts.
+    pub length: u32,
+    /// CRC-32C.
+    pub crc: u32,
+}
+
+impl ObjectRef {
+    /// Grain of the offset in bytes.
+    pub const STEP: usize = 64;
+    /// Bytes of an encoded reference.
+    pub const BYTES: usize = 16;
+    /// Mark in `length`: the bytes are references to the object's parts.
+    pub const INDEX: u32 = 1 << 31;
+
+    /// Bytes that it refers to.
+    pub fn bytes(&self) -> u32 {
+        self.length & !ObjectRef::INDEX
+    }
+
+    /// True when the bytes are references to the object's parts.
+    pub fn is_index(&self) -> bool {
+        self.length & ObjectRef::INDEX != 0
+    }
+
+    /// Appends it.
+    pub fn encode(&self, e: &mut Encoder) {
+        e.u32(self.segment.0);
+        e.u32(self.offset);
+        e.u32(self.length);
+        e.u32(self.crc);
+    }
+
+    /// Reads it.
+    pub fn decode(d: &mut Decoder<'_>) -> Result<ObjectRef, FormatError> {
+        Ok(ObjectRef { segment: SegmentId(d.u32()?), offset: d.u32()?, length: d.u32()?, crc: d.u32()? })
+    }
+}
+
+/// Where a stream of the log goes on: the next batch is at `offset` (in 4 KiB steps) of `segment`, or at the start of `next`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamStart {
+    /// Segment that is being filled, or [`NO_SEGMENT`].
+    pub segment: SegmentId,
+    /// Offset in it, in 4 KiB steps.
+    pub offset: u32,
+    /// Segment reserved to follow.
+    pub next: SegmentId,
+}
+
+/// One incarnation's part of the log since the checkpoint: from an import to the next crash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leg {
+    /// The incarnation whose batches count.
+    pub incarnation: u32,
+    /// Its last batch that counts; `Lsn(u64::MAX)` while it is the running one.
+    pub end: Lsn,
+    /// Where its streams start.
+    pub streams: [StreamStart; STREAMS],
+}
+
+/// One entry of the ring: which checkpoint holds, and which batches come after it.
+///
+/// | field | bytes | meaning |
+/// |---|---|---|
+/// | magic | 8 | `MPONDROO` |
+/// | version | 2 | 1 |
+/// | pool id | 16 | |
+/// | generation | 8 | one more for every root; the slot is its remainder by 128 |
+/// | incarnation | 4 | one more for every import |
+/// | time | 8 | milliseconds since the Unix epoch |
+/// | checkpoint | 16 | [`ObjectRef`] of the checkpoint object |
+/// | lsn | 8 | last batch that the checkpoint contains |
+/// | legs | 1 + n (4 + 8 + 7 x 12) | [`Leg`]s, oldest first |
+/// | checksum | 4 | CRC-32C of the sector before it; the last 4 bytes of the 4096 |
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Root {
+    /// The pool.
+    pub pool: PoolId,
+    /// One more for every root.
+    pub generation: u64,
+    /// One more for every import.
+    pub incarnation: u32,
+    /// Milliseconds since the Unix epoch.
+    pub time: u64,
+    /// The checkpoint object.
+    pub checkpoint: ObjectRef,
+    /// Last batch that the checkpoint contains.
+    pub lsn: Lsn,
+    /// The log after the checkpoint.
+    pub legs: Vec<Leg>,
+}
+
+impl Root {
+    /// The sector to write.
+    ///
+    /// # Panics
+    /// With more than [`MAX_LEGS`] legs: a broken caller.
+    pub fn encode(&self) -> [u8; SECTOR_BYTES] {
+        assert!(self.legs.len() <= MAX_LEGS, "too many legs");
+        let mut e = Encoder::with_capacity(SECTOR_BYTES);
+        e.raw(ROOT_MAGIC);
+        e.u16(VERSION);
+        e.raw(&self.pool.0);
+        e.u64(self.generation);
+        e.u32(self.incarnation);
+        e.u64(self.time);
+        self.checkpoint.encode(&mut e);
+        e.u64(self.lsn.0);
+        e.u8(u8::try_from(self.legs.len()).unwrap_or(u8::MAX));
+        for leg in &self.legs {
+            e.u32(leg.incarnation);
+            e.u64(leg.end.0);
+            for stream in &leg.streams {
+                e.u32(stream.segment.0);
+                e.u32(stream.offset);
+                e.u32(stream.next.0);
+            }
+        }
+        seal(e)
+    }
+
+    /// Reads a sector.
+    ///
+    /// # Errors
+    /// [`FormatError`] when it is not a root, damaged or newer.
+    pub fn decode(sector: &[u8]) -> Result<Root, FormatError> {
+        let mut d = open(sector, ROOT_MAGIC)?;
+        let pool = PoolId(d.bytes()?);
+        let (generation, incarnation, time) = (d.u64()?, d.u32()?, d.u64()?);
+        let checkpoint = ObjectRef::decode(&mut d)?;
+        let lsn = Lsn(d.u64()?);
+        let count = usize::from(d.u8()?);
+        if count > MAX_LEGS {
+            return Err(FormatError::Field("legs"));
+        }
+        let mut legs = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (incarnation, end) = (d.u32()?, Lsn(d.u64()?));
+            let mut streams = [StreamStart { segment: NO_SEGMENT, offset: 0, next: NO_SEGMENT }; STREAMS];
+            for stream in &mut streams {
+                *stream = StreamStart { segment: SegmentId(d.u32()?), offset: d.u32()?, next: SegmentId(d.u32()?) };
+            }
+            legs.push(Leg { incarnation, end, streams });
+        }
+        Ok(Root { pool, generation, incarnation, time, checkpoint, lsn, legs })
+    }
+
+    /// Offset of this root within each area of a device.
+    pub fn slot_offset(generation: u64) -> u64 {
+        RING_OFFSET + generation % RING_SLOTS * SECTOR_BYTES as u64
+    }
+}

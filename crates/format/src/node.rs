@@ -1,0 +1,101 @@
+//! Map nodes: 512 entries with their checksums.
+
+use crate::codec::{Decoder, Encoder, FormatError};
+use crate::{Addr, Epoch, LineageId};
+
+/// Entries of a node.
+pub const FANOUT: usize = 512;
+/// Units of a stored node: 64 + 512 x 8 + 512 x 4 = 6,208 bytes.
+pub const NODE_UNITS: u32 = 13;
+/// Bytes of a stored node.
+pub const NODE_BYTES: usize = NODE_UNITS as usize * 512;
+
+const MAGIC: u32 = 0x444e_504d; // "MPND"
+const VERSION: u16 = 1;
+const HEAD: usize = 64;
+
+/// A node of a volume's map. A leaf (level 0) maps 512 blocks; a node of level n maps 512 nodes of level n - 1. Its checksum is in its parent.
+///
+/// | offset | size | field | meaning |
+/// |---|---|---|---|
+/// | 0 | 4 | magic | `MPND` |
+/// | 4 | 2 | version | 1 |
+/// | 6 | 1 | level | 0 = leaf |
+/// | 7 | 1 | reserve | 0 |
+/// | 8 | 8 | lineage | which lineage wrote it |
+/// | 16 | 8 | index | its first block / 512^(level + 1) |
+/// | 24 | 8 | epoch | when it was written |
+/// | 32 | 32 | reserve | 0 |
+/// | 64 | 4096 | entries | [`Addr`] each |
+/// | 4160 | 2048 | checksums | CRC-32C of what each entry points to |
+/// | 6208 | 448 | reserve | 0 |
+#[derive(Clone)]
+pub struct Node {
+    /// 0 = leaf.
+    pub level: u8,
+    /// Which lineage wrote it.
+    pub lineage: LineageId,
+    /// Its first block / 512^(level + 1).
+    pub index: u64,
+    /// When it was written.
+    pub epoch: Epoch,
+    /// The entries.
+    pub entries: Box<[Addr; FANOUT]>,
+    /// The checksums of what they point to.
+    pub crcs: Box<[u32; FANOUT]>,
+}
+
+impl Node {
+    /// A node without entries.
+    pub fn empty(level: u8, lineage: LineageId, index: u64, epoch: Epoch) -> Node {
+        Node { level, lineage, index, epoch, entries: Box::new([Addr::HOLE; FANOUT]), crcs: Box::new([0; FANOUT]) }
+    }
+
+    /// Writes it over `out`, which has [`NODE_BYTES`] bytes.
+    ///
+    /// # Panics
+    /// When `out` has another length: a broken caller.
+    pub fn encode(&self, out: &mut [u8]) {
+        assert_eq!(out.len(), NODE_BYTES, "node buffer");
+        let mut e = Encoder::with_capacity(NODE_BYTES);
+        e.u32(MAGIC);
+        e.u16(VERSION);
+        e.u8(self.level);
+        e.u8(0);
+        e.u64(self.lineage.0);
+        e.u64(self.index);
+        e.u64(self.epoch.0);
+        e.raw(&[0; 32]);
+        self.entries.iter().for_each(|addr| e.u64(addr.settled().to_bits()));
+        self.crcs.iter().for_each(|crc| e.u32(*crc));
+        out[..e.len()].copy_from_slice(e.bytes());
+        out[e.len()..].fill(0);
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// [`FormatError`] when it is not a node or an entry makes no sense. The checksum is the caller's, from the parent.
+    pub fn decode(bytes: &[u8]) -> Result<Node, FormatError> {
+        let mut d = Decoder::new(bytes);
+        if d.u32()? != MAGIC {
+            return Err(FormatError::Magic);
+        }
+        let version = d.u16()?;
+        if version != VERSION {
+            return Err(FormatError::Version(version));
+        }
+        let level = d.u8()?;
+        d.u8()?;
+        let (lineage, index, epoch) = (LineageId(d.u64()?), d.u64()?, Epoch(d.u64()?));
+        d.raw(HEAD - 32)?;
+        let mut node = Node::empty(level, lineage, index, epoch);
+        for entry in node.entries.iter_mut() {
+            *entry = Addr::from_bits(d.u64()?)?;
+        }
+        for crc in node.crcs.iter_mut() {
+            *crc = d.u32()?;
+        }
+        Ok(node)
+    }
+}

@@ -1,0 +1,449 @@
+//! Changes to the catalog, as the log carries them, and the catalog itself, as a checkpoint carries it.
+
+use crate::codec::{Decoder, Encoder, FormatError};
+use crate::{Addr, BlockNo, Epoch, LineageId, ObjectRef, SnapshotId, VolumeId};
+
+/// A value with one encoding.
+trait Field: Sized {
+    /// Bytes that any encoding has at least.
+    const LEAST: usize;
+    fn put(&self, e: &mut Encoder);
+    fn get(d: &mut Decoder<'_>) -> Result<Self, FormatError>;
+}
+
+macro_rules! field_int {
+    ($($ty:ty, $bytes:expr, $put:ident);*) => {$(
+        impl Field for $ty {
+            const LEAST: usize = $bytes;
+            fn put(&self, e: &mut Encoder) { e.$put(*self) }
+            fn get(d: &mut Decoder<'_>) -> Result<Self, FormatError> { d.$put() }
+        }
+    )*};
+}
+field_int!(u8, 1, u8; u16, 2, u16; u32, 4, u32; u64, 8, u64);
+
+macro_rules! field_id {
+    ($($ty:ident, $int:ty);*) => {$(
+        impl Field for $ty {
+            const LEAST: usize = <$int>::LEAST;
+            fn put(&self, e: &mut Encoder) { self.0.put(e) }
+            fn get(d: &mut Decoder<'_>) -> Result<Self, FormatError> { <$int>::get(d).map($ty) }
+        }
+    )*};
+}
+field_id!(VolumeId, u32; SnapshotId, u64; LineageId, u64; Epoch, u64; BlockNo, u64);
+
+impl Field for bool {
+    const LEAST: usize = 1;
+    fn put(&self, e: &mut Encoder) {
+        e.u8(u8::from(*self));
+    }
+    fn get(d: &mut Decoder<'_>) -> Result<Self, FormatError> {
+        match d.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(FormatError::Field("flag")),
+        }
+    }
+}
+
+impl Field for String {
+    const LEAST: usize = 2;
+    fn put(&self, e: &mut Encoder) {
+        e.string(self);
+    }
+    fn get(d: &mut Decoder<'_>) -> Result<Self, FormatError> {
+        d.string()
+    }
+}
+
+impl<T: Field> Field for Option<T> {
+    const LEAST: usize = 1;
+    fn put(&self, e: &mut Encoder) {
+        self.is_some().put(e);
+        if let Some(value) = self {
+            value.put(e);
+        }
+    }
+    fn get(d: &mut Decoder<'_>) -> Result<Self, FormatError> {
+        if bool::get(d)? { T::get(d).map(Some) } else { Ok(None) }
+    }
+}
+
+impl<T: Field> Field for Vec<T> {
+    const LEAST: usize = 4;
+    fn put(&self, e: &mut Encoder) {
+        e.count(self.len());
+        self.iter().for_each(|item| item.put(e));
+    }
+    fn get(d: &mut Decoder<'_>) -> Result<Self, FormatError> {
+        let n = d.count(T::LEAST)?;
+        (0..n).map(|_| T::get(d)).collect()
+    }
+}
+
+impl<A: Field, B: Field> Field for (A, B) {
+    const LEAST: usize = A::LEAST + B::LEAST;
+    fn put(&self, e: &mut Encoder) {
+        self.0.put(e);
+        self.1.put(e);
+    }
+    fn get(d: &mut Decoder<'_>) -> Result<Self, FormatError> {
+        Ok((A::get(d)?, B::get(d)?))
+    }
+}
+
+impl<A: Field, B: Field, C: Field> Field for (A, B, C) {
+    const LEAST: usize = A::LEAST + B::LEAST + C::LEAST;
+    fn put(&self, e: &mut Encoder) {
+        self.0.put(e);
+        self.1.put(e);
+        self.2.put(e);
+    }
+    fn get(d: &mut Decoder<'_>) -> Result<Self, FormatError> {
+        Ok((A::get(d)?, B::get(d)?, C::get(d)?))
+    }
+}
+
+impl Field for ObjectRef {
+    const LEAST: usize = ObjectRef::BYTES;
+    fn put(&self, e: &mut Encoder) {
+        self.encode(e);
+    }
+    fn get(d: &mut Decoder<'_>) -> Result<Self, FormatError> {
+        ObjectRef::decode(d)
+    }
+}
+
+/// The root of a map: a hole when nothing was written yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct TreeRoot {
+    /// Where the top node is.
+    pub addr: Addr,
+    /// Its checksum.
+    pub crc: u32,
+    /// Levels: 1 = the top node is a leaf.
+    pub height: u8,
+}
+
+impl Field for TreeRoot {
+    const LEAST: usize = 13;
+    fn put(&self, e: &mut Encoder) {
+        e.u64(self.addr.settled().to_bits());
+        e.u32(self.crc);
+        e.u8(self.height);
+    }
+    fn get(d: &mut Decoder<'_>) -> Result<Self, FormatError> {
+        let root = TreeRoot { addr: Addr::from_bits(d.u64()?)?, crc: d.u32()?, height: d.u8()? };
+        if root.height > 6 { Err(FormatError::Field("height")) } else { Ok(root) }
+    }
+}
+
+macro_rules! fields {
+    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $ty:ty,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct $name { $($(#[$field_doc])* pub $field: $ty,)* }
+        impl Field for $name {
+            const LEAST: usize = 0 $(+ <$ty as Field>::LEAST)*;
+            fn put(&self, e: &mut Encoder) { $(self.$field.put(e);)* }
+            fn get(d: &mut Decoder<'_>) -> Result<Self, FormatError> { Ok($name { $($field: <$ty as Field>::get(d)?,)* }) }
+        }
+    };
+}
+
+fields!(
+    /// A volume in the catalog. Encoded field after field.
+    VolumeRecord {
+        /// Identity.
+        id: VolumeId,
+        /// Name without the pool's.
+        name: String,
+        /// Bytes.
+        size: u64,
+        /// 0 = 512n, 1 = 512e, 2 = 4kn.
+        sector: u8,
+        /// 0 none, 1 directsync, 2 writethrough, 3 writeback, 4 unsafe.
+        cache: u8,
+        /// 0 off, 1 lz4, 2 zstd.
+        compression: u8,
+        /// Writes are refused.
+        read_only: bool,
+        /// The lineage whose head it is.
+        lineage: LineageId,
+        /// Milliseconds since the Unix epoch.
+        created: u64,
+    }
+);
+
+fields!(
+    /// A line of versions in the catalog.
+    LineageRecord {
+        /// Identity.
+        id: LineageId,
+        /// Whose snapshots these are.
+        volume: VolumeId,
+        /// The snapshot it starts from.
+        origin: Option<SnapshotId>,
+        /// Epoch of that snapshot, 0 without one.
+        origin_epoch: Epoch,
+        /// The writable end, if there is one: root and blocks mapped.
+        head: Option<(TreeRoot, u64)>,
+        /// What died since the last snapshot.
+        deadlist: Option<ObjectRef>,
+        /// Units of live blocks that were written in this lineage.
+        owned_units: u64,
+    }
+);
+
+fields!(
+    /// A snapshot in the catalog.
+    SnapshotRecord {
+        /// Identity.
+        id: SnapshotId,
+        /// Its lineage.
+        lineage: LineageId,
+        /// The part of the name after `@`.
+        name: String,
+        /// The epoch it closed.
+        epoch: Epoch,
+        /// Root of its map.
+        root: TreeRoot,
+        /// Blocks mapped.
+        mapped: u64,
+        /// Size of the volume then, in bytes.
+        size: u64,
+        /// Milliseconds since the Unix epoch.
+        created: u64,
+        /// When it may go by itself.
+        expires: Option<u64>,
+        /// Free text.
+        description: String,
+        /// Holds: when each ends by itself.
+        holds: Vec<Option<u64>>,
+        /// Destroyed, but lineages start from it.
+        hidden: bool,
+        /// What died between the snapshot before and this one.
+        deadlist: Option<ObjectRef>,
+    }
+);
+
+fields!(
+    /// The end of a lineage that is being freed.
+    WalkRecord {
+        /// Identity: consecutive.
+        id: u64,
+        /// The lineage that owned it.
+        lineage: LineageId,
+        /// Root of the tree.
+        root: TreeRoot,
+        /// Only what was born after this is freed.
+        bound: Epoch,
+        /// Everything before this block is done.
+        cursor: BlockNo,
+    }
+);
+
+fields!(
+    /// What a checkpoint object holds.
+    Checkpoint {
+        /// Pool name.
+        name: String,
+        /// Last batch contained.
+        lsn: u64,
+        /// Current epoch.
+        epoch: Epoch,
+        /// Write clock in blocks.
+        clock: u64,
+        /// Smallest chunk id never used.
+        next_chunk: u64,
+        /// Smallest volume id never used.
+        next_volume: u32,
+        /// Smallest snapshot id never used.
+        next_snapshot: u64,
+        /// Smallest lineage id never used.
+        next_lineage: u64,
+        /// Smallest walk id never used.
+        next_walk: u64,
+        /// Average life of short-lived segments, in blocks written (SepBIT's threshold).
+        lifespan: u64,
+        /// Chunk table pages: page number and place.
+        chunk_pages: Vec<(u64, ObjectRef)>,
+        /// Volumes.
+        volumes: Vec<VolumeRecord>,
+        /// Lineages.
+        lineages: Vec<LineageRecord>,
+        /// Snapshots.
+        snapshots: Vec<SnapshotRecord>,
+        /// Ends of lineages being freed.
+        walks: Vec<WalkRecord>,
+        /// Dead blocks waiting to be freed: lineage and list.
+        frees: Vec<(LineageId, ObjectRef)>,
+        /// Segments that are free but stay untouched for older checkpoints: segment and generation.
+        resting: Vec<(u32, u64)>,
+    }
+);
+
+impl Checkpoint {
+    /// The object's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut e = Encoder::default();
+        e.u32(0x5043_504d); // "MPCP"
+        e.u16(1);
+        self.put(&mut e);
+        e.into_bytes()
+    }
+
+    /// Reads the object.
+    ///
+    /// # Errors
+    /// [`FormatError`] when it makes no sense. The checksum is the caller's, from the root.
+    pub fn decode(bytes: &[u8]) -> Result<Checkpoint, FormatError> {
+        let mut d = Decoder::new(bytes);
+        if d.u32()? != 0x5043_504d {
+            return Err(FormatError::Magic);
+        }
+        let version = d.u16()?;
+        if version != 1 {
+            return Err(FormatError::Version(version));
+        }
+        Checkpoint::get(&mut d)
+    }
+}
+
+macro_rules! records {
+    ($($tag:literal $(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $ty:ty,)* })*) => {
+        /// A change to the catalog, with the ids and times it was given, so that replay makes the same one.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Record {
+            $($(#[$doc])* $name { $($(#[$field_doc])* $field: $ty,)* },)*
+        }
+        impl Record {
+            /// Appends it.
+            pub fn encode(&self, e: &mut Encoder) {
+                match self {
+                    $(Record::$name { $($field,)* } => { e.u8($tag); $(Field::put($field, e);)* })*
+                }
+            }
+
+            /// Reads it.
+            ///
+            /// # Errors
+            /// [`FormatError`] when it makes no sense.
+            pub fn decode(d: &mut Decoder<'_>) -> Result<Record, FormatError> {
+                match d.u8()? {
+                    $($tag => Ok(Record::$name { $($field: <$ty as Field>::get(d)?,)* }),)*
+                    _ => Err(FormatError::Field("record")),
+                }
+            }
+        }
+    };
+}
+
+records! {
+    1 /// A new volume.
+    CreateVolume {
+        /// The volume.
+        volume: VolumeRecord,
+    }
+    2 /// A volume and its snapshots are gone.
+    DestroyVolume {
+        /// Which.
+        volume: VolumeId,
+    }
+    3 /// Another name.
+    RenameVolume {
+        /// Which.
+        volume: VolumeId,
+        /// New name.
+        name: String,
+    }
+    4 /// Another size.
+    Resize {
+        /// Which.
+        volume: VolumeId,
+        /// Bytes.
+        size: u64,
+    }
+    5 /// Other properties.
+    Properties {
+        /// Which.
+        volume: VolumeId,
+        /// As in [`VolumeRecord`].
+        cache: u8,
+        /// As in [`VolumeRecord`].
+        compression: u8,
+        /// Writes are refused.
+        read_only: bool,
+    }
+    6 /// Snapshots of one instant.
+    Snapshot {
+        /// Volume, snapshot, name.
+        targets: Vec<(VolumeId, SnapshotId, String)>,
+        /// Milliseconds since the Unix epoch.
+        created: u64,
+        /// Free text.
+        description: String,
+        /// When they may go by themselves.
+        expires: Option<u64>,
+    }
+    7 /// Snapshots are gone.
+    DestroySnapshots {
+        /// Which.
+        snapshots: Vec<SnapshotId>,
+    }
+    8 /// Another name.
+    RenameSnapshot {
+        /// Which.
+        snapshot: SnapshotId,
+        /// New name.
+        name: String,
+    }
+    9 /// The head starts anew from a snapshot; the old head is kept as another.
+    Rollback {
+        /// To what.
+        snapshot: SnapshotId,
+        /// Identity of the snapshot that keeps the old head.
+        keep: SnapshotId,
+        /// Its name.
+        name: String,
+        /// Identity of the new lineage.
+        lineage: LineageId,
+        /// Milliseconds since the Unix epoch.
+        created: u64,
+    }
+    10 /// A new volume that starts from a snapshot.
+    Clone {
+        /// From what.
+        snapshot: SnapshotId,
+        /// Identity of the new volume.
+        volume: VolumeId,
+        /// Identity of its lineage.
+        lineage: LineageId,
+        /// Its name.
+        name: String,
+        /// Milliseconds since the Unix epoch.
+        created: u64,
+    }
+    11 /// A hold.
+    Hold {
+        /// Which.
+        snapshot: SnapshotId,
+        /// When it ends by itself.
+        until: Option<u64>,
+    }
+    12 /// One hold less.
+    Release {
+        /// Which.
+        snapshot: SnapshotId,
+    }
+    13 /// A walk freed everything before `cursor`.
+    Walked {
+        /// Which.
+        walk: u64,
+        /// How far.
+        cursor: BlockNo,
+        /// Nothing is left.
+        done: bool,
+    }
+}

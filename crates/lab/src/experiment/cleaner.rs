@@ -1,0 +1,65 @@
+//! `cleaner`: write amplification of random 4 KiB overwrites when four fifths of the pool are live.
+
+use super::Setup;
+use crate::load::{Access, LoadSpec, Mix, run};
+use crate::peer::POOL;
+use crate::report::{Goal, Results};
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+
+const POOL_BYTES: u64 = 2 << 30;
+const FULL: f64 = 0.8;
+
+/// See the module.
+pub fn run_cleaner(setup: &Setup, results: &mut Results) -> Result<()> {
+    if setup.contenders(&["millpond"], results).is_empty() {
+        return Ok(());
+    }
+    let shapes =
+        [("uniform", Access::Uniform, 2.8), ("80/20", Access::HotSet { part: 0.2, share: 0.8 }, 2.4), ("zipf", Access::Zipf(1.0), 2.0)];
+    for rep in 0..setup.reps {
+        for (case, access, _) in shapes {
+            results.say(&format!("repetition {} of {}: {case}", rep + 1, setup.reps));
+            one(setup, rep, case, access, results).with_context(|| case.to_owned())?;
+        }
+    }
+    for (case, _, limit) in shapes {
+        results.goal(case, "write_amplification", "millpond", Goal::AtMost(limit));
+    }
+    Ok(())
+}
+
+fn one(setup: &Setup, rep: usize, case: &str, access: Access, results: &mut Results) -> Result<()> {
+    let pool_bytes = setup.size_or(POOL_BYTES);
+    let open = setup.open_millpond(4 << 20, pool_bytes, &[])?;
+    let millpond = &open.millpond;
+    let usable = millpond.counters()?.size;
+    let size = ((usable * FULL) as u64) >> 20 << 20;
+    let volume = format!("{POOL}/full");
+    millpond.control()?.post("/v1/volumes", &json!({"name": volume, "size": size}))?;
+    let endpoint = millpond.export(&volume)?;
+    run(&endpoint, &LoadSpec::fill())?;
+    let writes = |times: f64| ((size as f64 * times * setup.scale) as u64 / 4096).max(1000);
+    let spec = |times: f64, seed: u64| LoadSpec {
+        access,
+        ops: writes(times),
+        secs: 3600.0,
+        ramp: 0.0,
+        seed,
+        ..LoadSpec::random(Mix::Write, 4096, 32)
+    };
+    run(&endpoint, &spec(3.0, setup.seed_of(rep)))?; // until the pool looks as it always will
+    let before = millpond.counters()?;
+    let result = run(&endpoint, &spec(2.0, setup.seed_of(rep) + 1))?;
+    ensure!(result.errors == 0, "{} writes refused, the first with NBD error {}", result.errors, result.first_error);
+    let after = millpond.counters()?;
+    let guest = after.guest_write_bytes - before.guest_write_bytes;
+    let moved = after.cleaner_bytes - before.cleaner_bytes;
+    let user = after.user_bytes - before.user_bytes;
+    results.add(rep, "millpond", case, "write_amplification", (user + moved) / user);
+    results.add(rep, "millpond", case, "with_metadata", (after.device_write_bytes - before.device_write_bytes) / guest);
+    results.add(rep, "millpond", case, "iops", result.iops);
+    results.add(rep, "millpond", case, "p99_us", result.write.p99_us);
+    results.add(rep, "millpond", case, "live_part", after.allocated / after.size);
+    Ok(())
+}

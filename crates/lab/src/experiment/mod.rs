@@ -1,0 +1,17 @@
+//! The experiments. Each measures all its contenders in one run, interleaved, several times; the report has medians and paired ratios.
+
+mod aging;
+mod cleaner;
+mod delete;
+mod flat;
+mod kill9;
+mod list;
+mod nbd_speed;
+mod recovery;
+mod sample;
+mod setup;
+mod snap_under_load;
+mod sync;
+
+pub use list::{EXPERIMENTS, Experiment};
+pub use setup::{Media, Open, OpenMillpond, Setup};

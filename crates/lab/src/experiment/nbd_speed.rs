@@ -1,0 +1,58 @@
+//! `nbd-speed`: how fast each server answers over NBD, and how much CPU a request costs it.
+
+use super::Setup;
+use super::sample::measure_into;
+use crate::load::{self, LoadSpec, Mix};
+use crate::report::{Goal, Results};
+use anyhow::{Context, Result};
+
+const CONTENDERS: &[&str] = &["millpond", "qsd-raw", "qsd-qcow2", "qsd-qcow2-128k", "nbdkit-file", "nbdkit-memory", "ceiling"];
+const SIZE: u64 = 512 << 20;
+
+fn cases() -> Vec<(&'static str, LoadSpec)> {
+    let random = LoadSpec::random;
+    vec![
+        ("4k randread q1", random(Mix::Read, 4096, 1)),
+        ("4k randwrite q1", random(Mix::Write, 4096, 1)),
+        ("4k randread q32", random(Mix::Read, 4096, 32)),
+        ("4k randwrite q32", random(Mix::Write, 4096, 32)),
+        ("8k 50/50 2x16", LoadSpec { jobs: 2, ..random(Mix::Both(50), 8192, 16) }),
+        ("64k randread q8", random(Mix::Read, 64 << 10, 8)),
+        ("64k randwrite q8", random(Mix::Write, 64 << 10, 8)),
+        ("1m randread q4", random(Mix::Read, 1 << 20, 4)),
+        ("1m randwrite q4", random(Mix::Write, 1 << 20, 4)),
+    ]
+}
+
+/// See the module.
+pub fn run(setup: &Setup, results: &mut Results) -> Result<()> {
+    let names = setup.contenders(CONTENDERS, results);
+    let size = setup.size_or(SIZE);
+    for rep in 0..setup.reps {
+        for turn in 0..names.len() {
+            let Some(name) = names.get((turn + rep) % names.len()) else { continue }; // nobody is always first
+            results.say(&format!("repetition {} of {}: {name}", rep + 1, setup.reps));
+            let open = setup.open(name, size)?;
+            load::run(&open.contender.endpoint()?, &LoadSpec::fill()).with_context(|| format!("filling {name}"))?;
+            for (case, spec) in cases() {
+                let spec = LoadSpec { secs: setup.secs, seed: setup.seed_of(rep), ..spec };
+                measure_into(results, rep, case, name, open.contender.as_ref(), &spec)?;
+            }
+        }
+    }
+    if setup.media == super::Media::Shm {
+        for case in ["4k randread q32", "4k randwrite q32"] {
+            results.goal(case, "iops", "millpond", Goal::times_of("qsd-raw", 4.0));
+            results.goal(case, "iops", "millpond", Goal::times_of("nbdkit-file", 1.5));
+            results.goal(case, "server_cpu_us", "millpond", Goal::AtMost(5.0));
+        }
+        results.goal("8k 50/50 2x16", "iops", "millpond", Goal::times_of("qsd-raw", 4.0));
+        for case in ["64k randread q8", "64k randwrite q8"] {
+            results.goal(case, "iops", "millpond", Goal::times_of("qsd-raw", 1.2));
+        }
+        for case in ["1m randread q4", "1m randwrite q4"] {
+            results.goal(case, "iops", "millpond", Goal::times_of("qsd-raw", 1.5));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! What an experiment is told: where, how large, how often, against whom.
+
+use crate::peer::{Contender, Millpond, make, millpond_binary};
+use crate::process::Workspace;
+use crate::report::Results;
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Where pools and images live. Everybody's lie on the same filesystem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Media {
+    /// /dev/shm: memory, where the cost of software shows.
+    Shm,
+    /// /var/tmp, or what `--disk-dir` says: a disk.
+    Disk,
+}
+
+/// Options of a run.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Where.
+    pub media: Media,
+    /// Directory on that medium.
+    pub dir: PathBuf,
+    /// Repetitions.
+    pub reps: usize,
+    /// Seconds of one measurement.
+    pub secs: f64,
+    /// Bytes of the volume, unless an experiment needs its own.
+    pub size: Option<u64>,
+    /// Counts and durations of long experiments are multiplied by this.
+    pub scale: f64,
+    /// Contenders to take; empty = the experiment's own list.
+    pub peers: Vec<String>,
+    /// First seed; each repetition takes the next.
+    pub seed: u64,
+}
+
+impl Setup {
+    /// Size of the volume.
+    pub fn size_or(&self, usual: u64) -> u64 {
+        self.size.unwrap_or(usual)
+    }
+
+    /// A count scaled, at least `least`.
+    pub fn scaled(&self, count: u64, least: u64) -> u64 {
+        ((count as f64 * self.scale) as u64).max(least)
+    }
+
+    /// Seed of a repetition.
+    pub fn seed_of(&self, rep: usize) -> u64 {
+        self.seed + rep as u64 * 1000
+    }
+
+    /// The contenders of an experiment that can run here; the others are noted with the reason.
+    pub fn contenders(&self, usual: &[&str], results: &mut Results) -> Vec<String> {
+        let wanted = usual.iter().filter(|name| self.peers.is_empty() || self.peers.iter().any(|p| p == *name));
+        let mut able = Vec::new();
+        for name in wanted {
+            match make(name) {
+                Ok(_) => able.push((*name).to_owned()),
+                Err(reason) => results.skip(name, &format!("{reason:#}")),
+            }
+        }
+        able
+    }
+
+    /// Starts a contender on a fresh disk.
+    ///
+    /// # Errors
+    /// It did not start.
+    pub fn open(&self, name: &str, size: u64) -> Result<Open> {
+        let workspace = Workspace::new(&self.dir, name)?;
+        let mut contender = make(name)?;
+        contender.start(workspace.path(), size).with_context(|| format!("starting {name}"))?;
+        Ok(Open { contender, _workspace: workspace })
+    }
+
+    /// Starts Millpond with a pool of this many bytes.
+    ///
+    /// # Errors
+    /// It did not start.
+    pub fn open_millpond(&self, size: u64, pool_bytes: u64, serve_args: &[&str]) -> Result<OpenMillpond> {
+        let workspace = Workspace::new(&self.dir, "millpond")?;
+        let mut millpond = Millpond::new(millpond_binary()?).with_pool_bytes(pool_bytes).with_serve_args(serve_args);
+        millpond.start(workspace.path(), size).context("starting millpond")?;
+        Ok(OpenMillpond { millpond, _workspace: workspace })
+    }
+}
+
+/// A running contender and its directory; both vanish with this, the server first.
+pub struct Open {
+    /// The server.
+    pub contender: Box<dyn Contender>,
+    _workspace: Workspace,
+}
+
+/// A running Millpond and its directory; both vanish with this, the server first.
+pub struct OpenMillpond {
+    /// The server.
+    pub millpond: Millpond,
+    _workspace: Workspace,
+}

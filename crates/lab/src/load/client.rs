@@ -1,0 +1,218 @@
+//! One pipelined NBD connection with a fixed number of request slots.
+//!
+//! Requests are queued with [`Client::submit`], sent together by [`Client::kick`], and completions are gathered by
+//! [`Client::wait`], which also goes on sending while the server's side of the socket is full.
+
+use super::endpoint::{Endpoint, Stream};
+use super::wire::{self, Op, REPLY_BYTES, REQUEST_BYTES};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, Write};
+
+const INBOX_BYTES: usize = 256 << 10; // one receive takes the replies of a deep queue of small reads
+const MAX_SLICES: usize = 64; // per send; far below the kernel's 1,024
+
+/// A finished request.
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    /// The slot it was submitted in.
+    pub slot: usize,
+    /// NBD error number, 0 = success.
+    pub error: u32,
+}
+
+struct Slot {
+    header: [u8; REQUEST_BYTES],
+    data: Vec<u8>,
+    op: Op,
+    length: usize,
+    busy: bool,
+}
+
+impl Slot {
+    fn wire_bytes(&self) -> usize {
+        REQUEST_BYTES + if self.op == Op::Write { self.length } else { 0 }
+    }
+}
+
+/// A connection in transmission phase.
+pub struct Client {
+    stream: Stream,
+    info: wire::ExportInfo,
+    fua: bool,
+    slots: Vec<Slot>,
+    unsent: VecDeque<usize>,
+    first_sent: usize, // bytes of the first unsent request that went out already
+    inbox: Vec<u8>,
+    read_at: usize,
+    filled: usize,
+}
+
+impl Client {
+    /// Connects; `depth` requests of up to `max_bytes` may be in flight. `fua` marks every write.
+    ///
+    /// # Errors
+    /// Nobody listens, the server speaks another protocol, or it does not know the export.
+    pub fn connect(endpoint: &Endpoint, depth: usize, max_bytes: usize, fua: bool) -> io::Result<Client> {
+        let mut stream = endpoint.open()?;
+        let info = wire::handshake(&mut stream, endpoint.export())?;
+        let slot = || Slot { header: [0; REQUEST_BYTES], data: vec![0; max_bytes], op: Op::Read, length: 0, busy: false };
+        Ok(Client {
+            stream,
+            info,
+            fua,
+            slots: (0..depth.max(1)).map(|_| slot()).collect(),
+            unsent: VecDeque::new(),
+            first_sent: 0,
+            inbox: vec![0; INBOX_BYTES],
+            read_at: 0,
+            filled: 0,
+        })
+    }
+
+    /// Bytes of the export.
+    pub fn size(&self) -> u64 {
+        self.info.size
+    }
+
+    /// Transmission flags as announced.
+    pub fn flags(&self) -> u16 {
+        self.info.flags
+    }
+
+    /// The data of a slot: to be filled before a write, to be read after a read.
+    pub fn data(&mut self, slot: usize) -> &mut [u8] {
+        &mut self.slots[slot].data
+    }
+
+    /// Queues a request in a slot that is not in flight. `length` bytes at `offset`; both are ignored by a flush.
+    pub fn submit(&mut self, slot: usize, op: Op, offset: u64, length: usize) {
+        let entry = &mut self.slots[slot];
+        assert!(!entry.busy, "slot {slot} is in flight");
+        assert!(op != Op::Read && op != Op::Write || length <= entry.data.len(), "{length} bytes do not fit the slot");
+        let (offset, length) = if op == Op::Flush { (0, 0) } else { (offset, length) };
+        entry.header = wire::request(op, self.fua, slot as u64, offset, u32::try_from(length).unwrap_or(u32::MAX));
+        (entry.op, entry.length, entry.busy) = (op, length, true);
+        self.unsent.push_back(slot);
+    }
+
+    /// Sends what can be sent without waiting.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub fn kick(&mut self) -> io::Result<()> {
+        self.send().map(|_| ())
+    }
+
+    /// Waits until at least one request is done and appends all that are.
+    ///
+    /// # Errors
+    /// The connection broke or the server spoke nonsense; what was in flight is then undecided.
+    pub fn wait(&mut self, done: &mut Vec<Done>) -> io::Result<()> {
+        let before = done.len();
+        while done.len() == before {
+            let mut flags = RecvFlags::empty();
+            if !self.send()? {
+                let mut fds = [PollFd::new(&self.stream, PollFlags::IN | PollFlags::OUT)];
+                match poll(&mut fds, None) {
+                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                flags = RecvFlags::DONTWAIT;
+            }
+            match recv(&self.stream, &mut self.inbox[self.filled..], flags) {
+                Ok((0, _)) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")),
+                Ok((count, _)) => self.filled += count,
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            self.parse(done)?;
+        }
+        Ok(())
+    }
+
+    /// One request, waited for. No other may be in flight.
+    ///
+    /// # Errors
+    /// The connection broke, or the server answered with an error number.
+    pub fn call(&mut self, op: Op, offset: u64, length: usize) -> io::Result<()> {
+        let mut done = Vec::with_capacity(1);
+        self.submit(0, op, offset, length);
+        self.wait(&mut done)?;
+        match done.first() {
+            Some(Done { error: 0, .. }) => Ok(()),
+            Some(Done { error, .. }) => Err(io::Error::other(format!("{op:?} of {length} bytes at {offset}: NBD error {error}"))),
+            None => Err(io::Error::other("no reply")),
+        }
+    }
+
+    /// Sends until the socket is full; true when nothing is left.
+    fn send(&mut self) -> io::Result<bool> {
+        while !self.unsent.is_empty() {
+            let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+            let (mut count, mut skip) = (0, self.first_sent);
+            for &slot in self.unsent.iter().take(MAX_SLICES / 2) {
+                let entry = &self.slots[slot];
+                if skip < REQUEST_BYTES {
+                    slices[count] = IoSlice::new(&entry.header[skip..]);
+                    count += 1;
+                }
+                if entry.op == Op::Write {
+                    slices[count] = IoSlice::new(&entry.data[skip.saturating_sub(REQUEST_BYTES)..entry.length]);
+                    count += 1;
+                }
+                skip = 0;
+            }
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            let sent = match sendmsg(&self.stream, &slices[..count], &mut SendAncillaryBuffer::default(), flags) {
+                Ok(sent) => sent,
+                Err(rustix::io::Errno::AGAIN) => return Ok(false),
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            self.first_sent += sent;
+            while let Some(&slot) = self.unsent.front() {
+                let bytes = self.slots[slot].wire_bytes();
+                if self.first_sent < bytes {
+                    break;
+                }
+                self.first_sent -= bytes;
+                self.unsent.pop_front();
+            }
+        }
+        Ok(true)
+    }
+
+    fn parse(&mut self, done: &mut Vec<Done>) -> io::Result<()> {
+        while self.filled - self.read_at >= REPLY_BYTES {
+            let (error, cookie) = wire::reply(&self.inbox[self.read_at..self.read_at + REPLY_BYTES])?;
+            self.read_at += REPLY_BYTES;
+            let slot = usize::try_from(cookie).ok().filter(|s| self.slots.get(*s).is_some_and(|e| e.busy));
+            let slot = slot.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a reply to a request that is not in flight"))?;
+            let entry = &mut self.slots[slot];
+            if entry.op == Op::Read && error == 0 {
+                let here = (self.filled - self.read_at).min(entry.length);
+                entry.data[..here].copy_from_slice(&self.inbox[self.read_at..self.read_at + here]);
+                self.read_at += here;
+                io::Read::read_exact(&mut self.stream, &mut entry.data[here..entry.length])?;
+            }
+            entry.busy = false;
+            done.push(Done { slot, error });
+        }
+        if self.read_at == self.filled {
+            (self.read_at, self.filled) = (0, 0);
+        } else if self.inbox.len() - self.filled < REPLY_BYTES {
+            self.inbox.copy_within(self.read_at..self.filled, 0);
+            self.filled -= self.read_at;
+            self.read_at = 0;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.stream.write_all(&wire::disconnect()); // the server sees the end of the stream anyway
+    }
+}

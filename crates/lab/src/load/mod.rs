@@ -1,0 +1,21 @@
+//! Load over NBD from one process: pipelined, cheap enough not to be the bottleneck, latencies by histogram.
+
+mod client;
+mod endpoint;
+mod job;
+mod ledger;
+mod random;
+mod result;
+mod spec;
+mod verify;
+pub(crate) mod wire;
+
+pub use client::{Client, Done};
+pub use endpoint::Endpoint;
+pub use job::{run, run_until};
+pub use ledger::{Ledger, Verdict};
+pub use random::{Permutation, Rng, Zipf};
+pub use result::{Latency, LoadResult, Point};
+pub use spec::{Access, Durability, LoadSpec, Mix};
+pub use verify::{Audit, Written, audit, write_blocks};
+pub use wire::Op;

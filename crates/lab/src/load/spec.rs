@@ -1,0 +1,164 @@
+//! What a load does.
+
+use anyhow::{Result, bail};
+use serde::{Deserialize, Serialize};
+use std::str::FromStr;
+
+/// Which operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Mix {
+    /// Reads alone.
+    Read,
+    /// Writes alone.
+    Write,
+    /// Discards alone.
+    Trim,
+    /// This many reads in a hundred, the rest writes.
+    Both(u8),
+}
+
+/// Which blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Access {
+    /// One after the other, from the start again at the end.
+    Sequential,
+    /// All alike.
+    Uniform,
+    /// `share` of the operations go to the first `part` of a random order of the blocks: 0.2 and 0.8 are "80/20".
+    HotSet {
+        /// Part of the blocks that is hot, 0 to 1.
+        part: f64,
+        /// Share of the operations that goes there, 0 to 1.
+        share: f64,
+    },
+    /// Frequencies fall by rank to this power; ranks are spread over the range at random.
+    Zipf(f64),
+}
+
+/// What a write is followed by before it counts as done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Durability {
+    /// Nothing.
+    #[default]
+    Acknowledged,
+    /// A flush of its own, sent when the write is acknowledged; the latency covers both.
+    Flush,
+    /// The FUA flag on the write itself.
+    Fua,
+}
+
+/// A load: the range, the operations, how deep, how long.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LoadSpec {
+    /// Which operations.
+    pub mix: Mix,
+    /// Which blocks.
+    pub access: Access,
+    /// Bytes of a request.
+    pub block: usize,
+    /// Requests in flight per job.
+    pub depth: usize,
+    /// Connections, each with a thread.
+    pub jobs: usize,
+    /// Measured seconds; ignored with `once`.
+    pub secs: f64,
+    /// Seconds before that are not counted.
+    pub ramp: f64,
+    /// First byte of the range.
+    pub offset: u64,
+    /// Bytes of the range; 0 = to the end of the export.
+    pub size: u64,
+    /// When a write counts as done.
+    pub durability: Durability,
+    /// Touch every block of the range once and end.
+    pub once: bool,
+    /// End after this many requests per job; 0 = no limit.
+    pub ops: u64,
+    /// Of the choices.
+    pub seed: u64,
+    /// Milliseconds of an interval of the series; 0 = no series.
+    pub series_ms: u64,
+}
+
+impl Default for LoadSpec {
+    fn default() -> Self {
+        LoadSpec {
+            mix: Mix::Read,
+            access: Access::Uniform,
+            block: 4096,
+            depth: 1,
+            jobs: 1,
+            secs: 3.0,
+            ramp: 0.3,
+            offset: 0,
+            size: 0,
+            durability: Durability::Acknowledged,
+            once: false,
+            ops: 0,
+            seed: 1,
+            series_ms: 0,
+        }
+    }
+}
+
+impl LoadSpec {
+    /// Random requests of `block` bytes, `depth` in flight.
+    pub fn random(mix: Mix, block: usize, depth: usize) -> LoadSpec {
+        LoadSpec { mix, block, depth, ..LoadSpec::default() }
+    }
+
+    /// Writes the whole range once in order, 1 MiB at a time.
+    pub fn fill() -> LoadSpec {
+        LoadSpec { mix: Mix::Write, access: Access::Sequential, block: 1 << 20, depth: 4, once: true, ramp: 0.0, ..LoadSpec::default() }
+    }
+
+    /// Writes the whole range once in random order, 4 KiB at a time.
+    pub fn scramble(seed: u64) -> LoadSpec {
+        LoadSpec { mix: Mix::Write, depth: 32, once: true, ramp: 0.0, seed, ..LoadSpec::default() }
+    }
+
+    /// Sets operations and order by fio's words: `read`, `write`, `randread`, `randwrite`, `randrw`, `rw`, `trim`, `randtrim`.
+    ///
+    /// # Errors
+    /// Another word.
+    pub fn with_rw(mut self, word: &str, read_percent: u8) -> Result<LoadSpec> {
+        let (random, kind) = word.strip_prefix("rand").map_or((false, word), |rest| (true, rest));
+        self.mix = match kind {
+            "read" => Mix::Read,
+            "write" => Mix::Write,
+            "trim" => Mix::Trim,
+            "rw" => Mix::Both(read_percent.min(100)),
+            _ => bail!("'{word}' is not one of read, write, randread, randwrite, rw, randrw, trim, randtrim"),
+        };
+        self.access = if random { Access::Uniform } else { Access::Sequential };
+        Ok(self)
+    }
+
+    pub(super) fn check(&self, export_bytes: u64) -> Result<u64> {
+        let size = if self.size == 0 { export_bytes.saturating_sub(self.offset) } else { self.size };
+        if self.block == 0 || self.depth == 0 || self.jobs == 0 {
+            bail!("block size, depth and jobs must be above 0");
+        }
+        if self.offset.checked_add(size).is_none_or(|end| end > export_bytes) {
+            bail!("the range ends beyond the export of {export_bytes} bytes");
+        }
+        let blocks = size / self.block as u64;
+        if blocks < self.jobs as u64 {
+            bail!("a range of {size} bytes has too few blocks of {}", self.block);
+        }
+        Ok(blocks)
+    }
+}
+
+impl FromStr for Access {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Access> {
+        Ok(match text.split_once(':') {
+            None if text == "uniform" => Access::Uniform,
+            None if text == "80/20" => Access::HotSet { part: 0.2, share: 0.8 },
+            Some(("zipf", exponent)) => Access::Zipf(exponent.parse()?),
+            _ => bail!("'{text}' is not one of uniform, 80/20, zipf:EXPONENT"),
+        })
+    }
+}

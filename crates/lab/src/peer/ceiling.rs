@@ -1,0 +1,210 @@
+//! The ceiling: a server that does nothing but copy between its memory and the socket. What the protocol and the kernel's sockets
+//! cost, and so what no server over NBD can beat by much.
+
+use super::Contender;
+use crate::load::Endpoint;
+use crate::load::wire::{self, be32, be64};
+use crate::process::Daemon;
+use anyhow::{Context, Result, bail};
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use std::io::{self, IoSlice, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+const INBOX_BYTES: usize = 33 << 20; // the largest write and a queue of small ones
+const MAX_SLICES: usize = 128;
+
+/// Serves `size` bytes of memory on a unix socket until the process ends, a thread per connection.
+///
+/// # Errors
+/// The socket cannot be made.
+pub fn serve(socket: &Path, size: u64) -> Result<()> {
+    let listener = UnixListener::bind(socket).with_context(|| format!("listening on {}", socket.display()))?;
+    let memory = Arc::new(Mutex::new(vec![1; usize::try_from(size)?]));
+    for stream in listener.incoming() {
+        let (stream, memory) = (stream?, memory.clone());
+        thread::spawn(move || {
+            let session = Session { stream, inbox: vec![0; INBOX_BYTES], filled: 0 };
+            if let Err(error) = session.run(&memory, size) {
+                eprintln!("a client left: {error}");
+            }
+        });
+    }
+    Ok(())
+}
+
+struct Session {
+    stream: UnixStream,
+    inbox: Vec<u8>,
+    filled: usize,
+}
+
+/// A parsed request: what follows its reply header, as a range of the memory.
+struct Answer {
+    header: [u8; wire::REPLY_BYTES],
+    data: std::ops::Range<usize>,
+}
+
+impl Session {
+    fn run(mut self, memory: &Mutex<Vec<u8>>, size: u64) -> io::Result<()> {
+        self.handshake(size)?;
+        for set in [rustix::net::sockopt::set_socket_send_buffer_size, rustix::net::sockopt::set_socket_recv_buffer_size] {
+            set(&self.stream, 4 << 20)?;
+        }
+        let mut answers = Vec::new();
+        loop {
+            let count = self.stream.read(&mut self.inbox[self.filled..])?;
+            if count == 0 {
+                return Ok(());
+            }
+            self.filled += count;
+            let mut memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
+            let used = match self.parse(&mut memory, &mut answers)? {
+                Some(used) => used,
+                None => return Ok(()),
+            };
+            if used > 0 {
+                self.inbox.copy_within(used..self.filled, 0);
+                self.filled -= used;
+            }
+            self.send(&memory, &answers)?;
+            answers.clear();
+        }
+    }
+
+    /// Does every whole request of the inbox; returns the bytes used, or `None` at the end.
+    fn parse(&mut self, memory: &mut MutexGuard<'_, Vec<u8>>, answers: &mut Vec<Answer>) -> io::Result<Option<usize>> {
+        let bad = || io::Error::new(io::ErrorKind::InvalidData, "a request that makes no sense");
+        let mut at = 0;
+        while self.filled - at >= wire::REQUEST_BYTES {
+            let head = &self.inbox[at..at + wire::REQUEST_BYTES];
+            if be32(head) != wire::REQUEST_MAGIC {
+                return Err(bad());
+            }
+            let command = u16::from_be_bytes([head[6], head[7]]);
+            let (offset, length) = (usize::try_from(be64(&head[16..])).map_err(|_| bad())?, be32(&head[24..]) as usize);
+            let end = offset.checked_add(length).filter(|end| *end <= memory.len()).ok_or_else(bad)?;
+            let payload = if command == 1 { length } else { 0 };
+            let next = at + wire::REQUEST_BYTES + payload;
+            if next > self.inbox.len() {
+                return Err(bad());
+            }
+            if next > self.filled {
+                break;
+            }
+            let mut header = [0; wire::REPLY_BYTES];
+            header[..4].copy_from_slice(&wire::REPLY_MAGIC.to_be_bytes());
+            header[8..].copy_from_slice(&head[8..16]);
+            match command {
+                wire::CMD_DISCONNECT => return Ok(None),
+                1 => memory[offset..end].copy_from_slice(&self.inbox[next - length..next]),
+                4 | 6 => memory[offset..end].fill(0),
+                _ => {}
+            }
+            answers.push(Answer { header, data: if command == 0 { offset..end } else { 0..0 } });
+            at = next;
+        }
+        Ok(Some(at))
+    }
+
+    fn send(&mut self, memory: &[u8], answers: &[Answer]) -> io::Result<()> {
+        for group in answers.chunks(MAX_SLICES / 2) {
+            let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+            for (pair, answer) in slices.chunks_mut(2).zip(group) {
+                pair[0] = IoSlice::new(&answer.header);
+                pair[1] = IoSlice::new(&memory[answer.data.clone()]);
+            }
+            let mut left = &mut slices[..2 * group.len()];
+            while !left.is_empty() {
+                let sent = sendmsg(&self.stream, left, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)?;
+                IoSlice::advance_slices(&mut left, sent);
+            }
+        }
+        Ok(())
+    }
+
+    fn handshake(&mut self, size: u64) -> io::Result<()> {
+        self.stream.write_all(b"NBDMAGICIHAVEOPT\0\x01")?; // fixed newstyle
+        let mut flags = [0; 4];
+        self.stream.read_exact(&mut flags)?;
+        loop {
+            let mut head = [0; 16];
+            self.stream.read_exact(&mut head)?;
+            let (option, length) = (be32(&head[8..]), be32(&head[12..]) as usize);
+            if length > 4096 {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "an absurd option"));
+            }
+            self.stream.read_exact(&mut self.inbox[..length])?;
+            if option != wire::OPT_GO {
+                self.reply(option, 0x8000_0001, &[])?; // unsupported
+                continue;
+            }
+            let mut info = vec![0; 2];
+            info.extend_from_slice(&size.to_be_bytes());
+            info.extend_from_slice(&0b1_0110_1101u16.to_be_bytes()); // flags, flush, fua, trim, write zeroes, multi-conn
+            self.reply(option, wire::REP_INFO, &info)?;
+            return self.reply(option, wire::REP_ACK, &[]);
+        }
+    }
+
+    fn reply(&mut self, option: u32, kind: u32, data: &[u8]) -> io::Result<()> {
+        let mut message = 0x0003_E889_0455_65A9u64.to_be_bytes().to_vec();
+        message.extend_from_slice(&option.to_be_bytes());
+        message.extend_from_slice(&kind.to_be_bytes());
+        message.extend_from_slice(&u32::try_from(data.len()).unwrap_or(0).to_be_bytes());
+        message.extend_from_slice(data);
+        self.stream.write_all(&message)
+    }
+}
+
+/// The ceiling as a contender: this same program, run as `millpond-lab ceiling`.
+#[derive(Debug, Default)]
+pub struct Ceiling {
+    dir: PathBuf,
+    size: u64,
+    daemon: Option<Daemon>,
+}
+
+impl Contender for Ceiling {
+    fn name(&self) -> &'static str {
+        "ceiling"
+    }
+
+    fn start(&mut self, dir: &Path, size: u64) -> Result<()> {
+        (self.dir, self.size) = (dir.to_owned(), size);
+        let socket = dir.join("nbd.sock");
+        let mut command = Command::new(std::env::current_exe().context("the path of this program")?);
+        command.args(["ceiling", "--size", &size.to_string()]).arg(&socket);
+        let mut daemon = Daemon::spawn(&mut command, &dir.join("ceiling.log"))?;
+        daemon.wait_ready(Duration::from_secs(20), || UnixStream::connect(&socket).is_ok())?;
+        self.daemon = Some(daemon);
+        Ok(())
+    }
+
+    fn endpoint(&self) -> Result<Endpoint> {
+        Ok(Endpoint::unix(&self.dir.join("nbd.sock"), "disk"))
+    }
+
+    fn pid(&self) -> Result<u32> {
+        Ok(self.daemon.as_ref().context("not running")?.pid())
+    }
+
+    fn kill9(&mut self) -> Result<()> {
+        self.daemon.take().context("not running")?.kill9()
+    }
+
+    fn restart(&mut self) -> Result<()> {
+        bail!("its memory is gone")
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        match self.daemon.take() {
+            Some(mut daemon) => daemon.terminate(Duration::from_secs(5)).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+}

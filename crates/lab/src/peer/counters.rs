@@ -1,0 +1,72 @@
+//! Millpond's own counters, as its control socket tells them.
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+/// Counters of a pool since import. Differences of two of them are what an experiment reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Counters {
+    /// Guest reads answered.
+    pub guest_reads: f64,
+    /// Guest writes answered.
+    pub guest_writes: f64,
+    /// Bytes written by guests.
+    pub guest_write_bytes: f64,
+    /// Device reads.
+    pub device_reads: f64,
+    /// Device writes.
+    pub device_writes: f64,
+    /// Bytes written to devices.
+    pub device_write_bytes: f64,
+    /// Map nodes visited for guest requests.
+    pub nodes_touched: f64,
+    /// Bytes of guest blocks appended.
+    pub user_bytes: f64,
+    /// Bytes of live blocks moved by the cleaner.
+    pub cleaner_bytes: f64,
+    /// Bytes of batch headers, nodes and checkpoints.
+    pub overhead_bytes: f64,
+    /// Segments emptied by the cleaner.
+    pub segments_cleaned: f64,
+    /// Bytes of log since the last checkpoint.
+    pub log_bytes: f64,
+    /// Dead bytes that wait to be freed.
+    pub reclaim_backlog: f64,
+    /// Live bytes of the pool.
+    pub allocated: f64,
+    /// Bytes that guests can fill.
+    pub size: f64,
+}
+
+impl Counters {
+    /// From the document of `/v1/pools/NAME`.
+    ///
+    /// # Errors
+    /// A counter is missing: a figure of 0 would be a lie.
+    pub fn of(pool: &Value) -> Result<Counters> {
+        let number =
+            |pointer: &str| pool.pointer(pointer).and_then(Value::as_f64).with_context(|| format!("the pool does not tell {pointer}"));
+        let devices = pool.get("devices").and_then(Value::as_array).context("the pool lists no devices")?;
+        let sum = |name: &str| -> Result<f64> {
+            let each = devices.iter().map(|d| d.pointer(&format!("/io/{name}")).and_then(Value::as_f64));
+            each.sum::<Option<f64>>().with_context(|| format!("a device does not tell {name}"))
+        };
+        Ok(Counters {
+            guest_reads: number("/io/guests/reads")?,
+            guest_writes: number("/io/guests/writes")?,
+            guest_write_bytes: number("/io/guests/write_bytes")?,
+            device_reads: sum("reads")?,
+            device_writes: sum("writes")?,
+            device_write_bytes: sum("write_bytes")?,
+            nodes_touched: number("/io/nodes_touched")?,
+            user_bytes: number("/io/user_bytes")?,
+            cleaner_bytes: number("/io/cleaner_bytes")?,
+            overhead_bytes: number("/io/header_bytes")? + number("/io/metadata_bytes")?,
+            segments_cleaned: number("/io/segments_cleaned")?,
+            log_bytes: number("/io/log_bytes")?,
+            reclaim_backlog: number("/io/reclaim_backlog")?,
+            allocated: number("/allocated")?,
+            size: number("/size")?,
+        })
+    }
+}

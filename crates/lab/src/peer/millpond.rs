@@ -1,0 +1,224 @@
+//! Millpond, driven by its command line as a script outside the project would.
+
+use super::{Contender, Control, Counters};
+use crate::load::Endpoint;
+use crate::process::{Daemon, find_tool, run_command};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The `millpond` to measure: `MILLPOND_BIN`, else one beside this program, else one in PATH.
+///
+/// # Errors
+/// None of them is there.
+pub fn millpond_binary() -> Result<PathBuf> {
+    if let Some(named) = std::env::var_os("MILLPOND_BIN") {
+        let path = PathBuf::from(named);
+        if !path.is_file() {
+            bail!("MILLPOND_BIN names {}, which is not there", path.display());
+        }
+        return Ok(path);
+    }
+    let own = std::env::current_exe().context("the path of this program")?;
+    // target/release/millpond-lab and target/release/deps/e2e-… both have it near
+    let near = own.ancestors().skip(1).take(2).map(|dir| dir.join("millpond")).find(|p| p.is_file());
+    near.or_else(|| find_tool("millpond"))
+        .context("no millpond binary; build it with `cargo build --release -p millpond` or name it in MILLPOND_BIN")
+}
+
+/// A running daemon with a pool `lab` on one file, and the volume `lab/disk` exported.
+#[derive(Debug)]
+pub struct Millpond {
+    binary: PathBuf,
+    dir: PathBuf,
+    size: u64,
+    pool_bytes: Option<u64>,
+    daemon: Option<Daemon>,
+    serve_args: Vec<String>,
+}
+
+/// The pool that [`Millpond`] makes.
+pub const POOL: &str = "lab";
+/// Its first volume.
+pub const DISK: &str = "lab/disk";
+
+impl Millpond {
+    /// Not started yet. The pool gets three times the size of the volume and 2 GiB, all sparse.
+    pub fn new(binary: PathBuf) -> Millpond {
+        Millpond { binary, dir: PathBuf::new(), size: 0, pool_bytes: None, daemon: None, serve_args: Vec::new() }
+    }
+
+    /// With a pool of this many bytes.
+    pub fn with_pool_bytes(mut self, bytes: u64) -> Millpond {
+        self.pool_bytes = Some(bytes);
+        self
+    }
+
+    /// With more arguments for `millpond serve`.
+    pub fn with_serve_args(mut self, args: &[&str]) -> Millpond {
+        self.serve_args = args.iter().map(|a| (*a).to_owned()).collect();
+        self
+    }
+
+    /// Path of the control socket.
+    pub fn control_socket(&self) -> PathBuf {
+        self.dir.join("control.sock")
+    }
+
+    /// `millpond ARGS` against this daemon, not started yet.
+    pub fn command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
+        let mut command = Command::new(&self.binary);
+        command.env("MILLPOND_SOCKET", self.control_socket()).args(args);
+        command
+    }
+
+    /// Runs `millpond ARGS` against this daemon and returns what it printed.
+    ///
+    /// # Errors
+    /// The command failed; with its one line.
+    pub fn cli<S: AsRef<OsStr>>(&self, args: &[S]) -> Result<String> {
+        run_command(&mut self.command(args))
+    }
+
+    /// Runs `millpond ARGS --format json`.
+    ///
+    /// # Errors
+    /// The command failed or printed no JSON.
+    pub fn json(&self, args: &[&str]) -> Result<Value> {
+        let text = self.cli(&[args, &["--format", "json"]].concat())?;
+        serde_json::from_str(&text).with_context(|| format!("millpond {args:?} printed no JSON"))
+    }
+
+    /// A connection of its own to the control socket.
+    ///
+    /// # Errors
+    /// The daemon does not answer.
+    pub fn control(&self) -> Result<Control> {
+        Control::connect(&self.control_socket())
+    }
+
+    /// The pool's counters now.
+    ///
+    /// # Errors
+    /// The daemon does not answer or leaves one out.
+    pub fn counters(&self) -> Result<Counters> {
+        Counters::of(&self.control()?.get(&format!("/v1/pools/{POOL}"))?)
+    }
+
+    /// Exports a volume or snapshot on a unix socket in the daemon's directory.
+    ///
+    /// # Errors
+    /// The command failed.
+    pub fn export(&self, name: &str) -> Result<Endpoint> {
+        let socket = self.socket_of(name);
+        self.cli(&["export".as_ref(), "nbd".as_ref(), OsStr::new(name), "--unix".as_ref(), socket.as_os_str()])?;
+        Ok(Endpoint::unix(&socket, name))
+    }
+
+    /// As [`Millpond::export`], with the id that `unexport` takes.
+    ///
+    /// # Errors
+    /// The command failed, or the export is not listed.
+    pub fn export_with_id(&self, name: &str) -> Result<(Endpoint, String)> {
+        let endpoint = self.export(name)?;
+        let list = self.json(&["exports"])?;
+        let is_it = |e: &&Value| e.get("name").or_else(|| e.get("volume")).and_then(Value::as_str) == Some(name);
+        let entry = list.as_array().into_iter().flatten().find(is_it).with_context(|| format!("{name} is not listed by exports"))?;
+        let id = entry.get("id").context("an export without id")?;
+        Ok((endpoint, id.as_str().map_or_else(|| id.to_string(), str::to_owned)))
+    }
+
+    /// The file that is the pool's device.
+    pub fn device(&self) -> PathBuf {
+        self.dir.join("device0")
+    }
+
+    /// Starts the daemon on what is in the directory and waits until its control socket answers.
+    ///
+    /// # Errors
+    /// It ended or did not answer within a minute.
+    pub fn launch(&mut self) -> Result<Duration> {
+        let socket = self.control_socket();
+        let mut command = Command::new(&self.binary);
+        command.arg("serve").arg("--socket").arg(&socket).arg("--state").arg(self.dir.join("state")).args(&self.serve_args);
+        let mut daemon = Daemon::spawn(&mut command, &self.dir.join("millpond.log"))?;
+        let took = daemon.wait_ready(Duration::from_secs(60), || UnixStream::connect(&socket).is_ok())?;
+        self.daemon = Some(daemon);
+        Ok(took)
+    }
+
+    /// Starts a daemon without a pool in `dir`.
+    ///
+    /// # Errors
+    /// As [`Millpond::launch`].
+    pub fn start_empty(&mut self, dir: &Path) -> Result<()> {
+        self.dir = dir.to_owned();
+        std::fs::create_dir_all(dir.join("state")).context("making the state directory")?;
+        self.launch().map(|_| ())
+    }
+
+    /// Waits until the disk can be reached again after a restart.
+    ///
+    /// # Errors
+    /// It cannot within a minute.
+    pub fn wait_export(&mut self) -> Result<()> {
+        let socket = self.socket_of(DISK);
+        let daemon = self.daemon.as_mut().context("not running")?;
+        daemon.wait_ready(Duration::from_secs(60), || UnixStream::connect(&socket).is_ok()).map(|_| ())
+    }
+
+    fn socket_of(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{}.sock", name.replace(['/', '@'], "-")))
+    }
+}
+
+impl Contender for Millpond {
+    fn name(&self) -> &'static str {
+        "millpond"
+    }
+
+    fn start(&mut self, dir: &Path, size: u64) -> Result<()> {
+        self.size = size;
+        self.start_empty(dir)?;
+        let bytes = self.pool_bytes.unwrap_or(3 * size + (2 << 30));
+        self.cli(&["pool", "create", POOL, "linear", &format!("{}:{bytes}", self.device().display())])?;
+        self.cli(&["create", DISK, "-L", &size.to_string()])?;
+        self.export(DISK).map(|_| ())
+    }
+
+    fn endpoint(&self) -> Result<Endpoint> {
+        Ok(Endpoint::unix(&self.socket_of(DISK), DISK))
+    }
+
+    fn pid(&self) -> Result<u32> {
+        Ok(self.daemon.as_ref().context("not running")?.pid())
+    }
+
+    fn snapshot(&mut self, name: &str) -> Result<()> {
+        self.cli(&["snapshot", &format!("{DISK}@{name}")]).map(|_| ())
+    }
+
+    fn rollback(&mut self, name: &str) -> Result<()> {
+        self.cli(&["rollback", &format!("{DISK}@{name}")]).map(|_| ())
+    }
+
+    fn kill9(&mut self) -> Result<()> {
+        self.daemon.take().context("not running")?.kill9()
+    }
+
+    fn restart(&mut self) -> Result<()> {
+        self.launch()?;
+        self.wait_export()
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        match self.daemon.take() {
+            Some(mut daemon) => daemon.terminate(Duration::from_secs(60)).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! The contenders: servers of one NBD export each, started, snapshotted and stopped alike.
+
+mod ceiling;
+mod contender;
+mod control;
+mod counters;
+mod millpond;
+mod nbdkit;
+mod qmp;
+mod qsd;
+
+pub use ceiling::{Ceiling, serve as serve_ceiling};
+pub use contender::{Contender, PEERS, make};
+pub use control::Control;
+pub use counters::Counters;
+pub use millpond::{DISK, Millpond, POOL, millpond_binary};
+pub use nbdkit::{Nbdkit, Plugin};
+pub use qmp::Qmp;
+pub use qsd::{ImageFormat, Qsd};

@@ -1,0 +1,212 @@
+//! qemu-storage-daemon: raw and qcow2 images; snapshots inside the image, or as a chain of overlays the way Proxmox VE 9 does it.
+
+use super::{Contender, Qmp};
+use crate::load::Endpoint;
+use crate::process::{Daemon, find_tool, run_tool};
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// What the disk is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageFormat {
+    /// A sparse raw file.
+    Raw,
+    /// qcow2 with its defaults; internal snapshots.
+    Qcow2,
+    /// qcow2 with 128 KiB clusters and subclusters (`extended_l2`); internal snapshots.
+    Qcow2Subclusters,
+    /// As before, with an external overlay per snapshot.
+    Chain,
+}
+
+impl ImageFormat {
+    fn create(self, path: &Path, size: u64, backing: Option<&Path>) -> Result<()> {
+        if self == ImageFormat::Raw {
+            let file = File::create(path).with_context(|| format!("making {}", path.display()))?;
+            return file.set_len(size).with_context(|| format!("sizing {}", path.display()));
+        }
+        let mut args = vec!["create".to_owned(), "-q".into(), "-f".into(), "qcow2".into()];
+        if self != ImageFormat::Qcow2 {
+            args.extend(["-o".into(), "cluster_size=131072,extended_l2=on".into()]);
+        }
+        if let Some(backing) = backing {
+            args.extend(["-b".into(), backing.display().to_string(), "-F".into(), "qcow2".into()]);
+        }
+        args.extend([path.display().to_string(), size.to_string()]);
+        run_tool("qemu-img", &args).map(|_| ())
+    }
+
+    fn node(self, path: &Path, name: &str, backing: Option<Option<&str>>) -> Value {
+        let cache = json!({"direct": true, "no-flush": false});
+        let file = json!({"driver": "file", "filename": path, "aio": "io_uring", "cache": cache});
+        let driver = if self == ImageFormat::Raw { "raw" } else { "qcow2" };
+        let mut node = json!({"driver": driver, "node-name": name, "file": file});
+        if let Some(backing) = backing {
+            node["backing"] = json!(backing);
+        }
+        node
+    }
+}
+
+/// A running daemon with its image.
+#[derive(Debug)]
+pub struct Qsd {
+    name: &'static str,
+    format: ImageFormat,
+    dir: PathBuf,
+    size: u64,
+    daemon: Option<Daemon>,
+    qmp: Option<Qmp>,
+    /// Layers of the chain, bottom first; one without overlays.
+    layers: Vec<usize>,
+    /// Snapshot name and the layer that it froze.
+    snapshots: Vec<(String, usize)>,
+    made: usize,
+}
+
+impl Qsd {
+    /// Not started yet.
+    pub fn new(name: &'static str, format: ImageFormat) -> Qsd {
+        Qsd { name, format, dir: PathBuf::new(), size: 0, daemon: None, qmp: None, layers: vec![0], snapshots: Vec::new(), made: 0 }
+    }
+
+    fn image(&self, layer: usize) -> PathBuf {
+        self.dir.join(format!("layer{layer}.img"))
+    }
+
+    fn call(&mut self, command: &str, arguments: Value) -> Result<Value> {
+        self.qmp.as_mut().context("not running")?.call(command, arguments)
+    }
+
+    fn launch(&mut self) -> Result<()> {
+        let (monitor, nbd) = (self.dir.join("qmp.sock"), self.dir.join("nbd.sock"));
+        let mut command = Command::new(find_tool("qemu-storage-daemon").context("qemu-storage-daemon is not installed")?);
+        command.arg("--chardev").arg(format!("socket,path={},server=on,wait=off,id=monitor", monitor.display()));
+        command.arg("--monitor").arg("chardev=monitor");
+        command.arg("--nbd-server").arg(format!("addr.type=unix,addr.path={},max-connections=0", nbd.display()));
+        let mut daemon = Daemon::spawn(&mut command, &self.dir.join("qsd.log"))?;
+        let mut qmp = None;
+        daemon.wait_ready(Duration::from_secs(20), || {
+            qmp = Qmp::connect(&monitor).ok();
+            qmp.is_some()
+        })?;
+        (self.daemon, self.qmp) = (Some(daemon), qmp);
+        for (depth, layer) in self.layers.clone().into_iter().enumerate() {
+            let below = depth.checked_sub(1).and_then(|at| self.layers.get(at)).map(|l| format!("layer{l}"));
+            let node = self.format.node(&self.image(layer), &format!("layer{layer}"), below.as_deref().map(Some));
+            self.call("blockdev-add", node)?;
+        }
+        self.export()
+    }
+
+    fn export(&mut self) -> Result<()> {
+        let top = self.top()?;
+        // QEMU 7.2 aborts when the client of an NBD export in an iothread leaves, so it stays in the main loop.
+        let export = json!({"type": "nbd", "id": "disk", "node-name": format!("layer{top}"), "name": "disk", "writable": true});
+        self.call("block-export-add", export).map(|_| ())
+    }
+
+    fn unexport(&mut self) -> Result<()> {
+        self.call("block-export-del", json!({"id": "disk", "mode": "hard"}))?;
+        self.qmp.as_mut().context("not running")?.event("BLOCK_EXPORT_DELETED").map(|_| ())
+    }
+
+    fn top(&self) -> Result<usize> {
+        self.layers.last().copied().context("no image")
+    }
+
+    fn add_overlay(&mut self) -> Result<usize> {
+        let below = self.top()?;
+        self.made += 1;
+        let layer = self.made;
+        self.format.create(&self.image(layer), self.size, Some(&self.image(below)))?;
+        Ok(layer)
+    }
+}
+
+impl Contender for Qsd {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn start(&mut self, dir: &Path, size: u64) -> Result<()> {
+        (self.dir, self.size) = (dir.to_owned(), size);
+        self.format.create(&self.image(0), size, None)?;
+        self.launch()
+    }
+
+    fn endpoint(&self) -> Result<Endpoint> {
+        Ok(Endpoint::unix(&self.dir.join("nbd.sock"), "disk"))
+    }
+
+    fn pid(&self) -> Result<u32> {
+        Ok(self.daemon.as_ref().context("not running")?.pid())
+    }
+
+    fn snapshot(&mut self, name: &str) -> Result<()> {
+        match self.format {
+            ImageFormat::Raw => bail!("a raw file has no snapshots"),
+            ImageFormat::Qcow2 | ImageFormat::Qcow2Subclusters => {
+                self.call("blockdev-snapshot-internal-sync", json!({"device": "layer0", "name": name}))?;
+            }
+            ImageFormat::Chain => {
+                let frozen = self.top()?;
+                let layer = self.add_overlay()?;
+                let node = self.format.node(&self.image(layer), &format!("layer{layer}"), Some(None));
+                self.call("blockdev-add", node)?;
+                self.call("blockdev-snapshot", json!({"node": format!("layer{frozen}"), "overlay": format!("layer{layer}")}))?;
+                self.layers.push(layer);
+                self.snapshots.push((name.to_owned(), frozen));
+            }
+        }
+        Ok(())
+    }
+
+    fn rollback(&mut self, name: &str) -> Result<()> {
+        match self.format {
+            ImageFormat::Raw => bail!("a raw file has no rollback"),
+            ImageFormat::Qcow2 | ImageFormat::Qcow2Subclusters => {
+                self.stop()?; // the daemon has no command for it; the image must be closed
+                run_tool("qemu-img", &["snapshot", "-a", name, &self.image(0).display().to_string()])?;
+                self.launch()
+            }
+            ImageFormat::Chain => {
+                let frozen = self.snapshots.iter().find(|s| s.0 == name).with_context(|| format!("no snapshot {name}"))?.1;
+                self.unexport()?;
+                while self.top()? != frozen {
+                    let top = self.top()?;
+                    self.call("blockdev-del", json!({"node-name": format!("layer{top}")}))?;
+                    std::fs::remove_file(self.image(top)).with_context(|| format!("removing layer {top}"))?;
+                    self.layers.pop();
+                }
+                self.snapshots.retain(|s| self.layers.contains(&s.1));
+                let layer = self.add_overlay()?;
+                let node = self.format.node(&self.image(layer), &format!("layer{layer}"), Some(Some(&format!("layer{frozen}"))));
+                self.call("blockdev-add", node)?;
+                self.layers.push(layer);
+                self.export()
+            }
+        }
+    }
+
+    fn kill9(&mut self) -> Result<()> {
+        self.qmp = None;
+        self.daemon.take().context("not running")?.kill9()
+    }
+
+    fn restart(&mut self) -> Result<()> {
+        self.launch()
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        self.qmp = None;
+        match self.daemon.take() {
+            Some(mut daemon) => daemon.terminate(Duration::from_secs(20)).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+}

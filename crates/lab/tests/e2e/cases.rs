@@ -1,0 +1,126 @@
+//! The list of tests.
+
+use super::subject::Subject;
+use super::{fio, full, guest_disk, hostile, images, model};
+use anyhow::Result;
+
+/// What a test asks of a server beyond reading and writing; servers without it are not given the test.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Asks {
+    /// Nothing.
+    Nothing,
+    /// Snapshots and rollback.
+    Snapshots,
+    /// Millpond's own commands.
+    Everything,
+}
+
+/// A test.
+pub struct Case {
+    /// Its name.
+    pub name: &'static str,
+    /// What it shows.
+    pub about: &'static str,
+    /// Programs without which it is skipped.
+    pub needs: &'static [&'static str],
+    /// It boots a guest.
+    pub guest: bool,
+    /// What it asks of the server beyond reading and writing.
+    pub asks: Asks,
+    /// The test.
+    pub run: fn(&mut Subject) -> Result<()>,
+}
+
+const GUEST: &[&str] = &["qemu-system-x86_64", "busybox", "mke2fs", "e2fsck", "ldd"];
+
+/// All of them, quick ones first.
+pub const CASES: &[Case] = &[
+    Case {
+        name: "nbdinfo",
+        about: "size, flags and export list as told",
+        needs: &["nbdinfo"],
+        guest: false,
+        asks: Asks::Nothing,
+        run: images::nbdinfo,
+    },
+    Case {
+        name: "nbdcopy",
+        about: "a file to the disk and back, over 4 connections",
+        needs: &["nbdcopy"],
+        guest: false,
+        asks: Asks::Nothing,
+        run: images::nbdcopy,
+    },
+    Case {
+        name: "qemu-img",
+        about: "convert raw and qcow2 images to the disk, compare back",
+        needs: &["qemu-img"],
+        guest: false,
+        asks: Asks::Nothing,
+        run: images::qemu_img,
+    },
+    Case {
+        name: "qemu-io",
+        about: "patterns at odd sectors, zeroes, discards",
+        needs: &["qemu-io"],
+        guest: false,
+        asks: Asks::Nothing,
+        run: images::qemu_io,
+    },
+    Case {
+        name: "model",
+        about: "random writes, discards, snapshots, rollbacks, kills against a model",
+        needs: &[],
+        guest: false,
+        asks: Asks::Everything,
+        run: model::run,
+    },
+    Case {
+        name: "full",
+        about: "a full pool reads, flushes, deletes, discards, and comes back",
+        needs: &[],
+        guest: false,
+        asks: Asks::Everything,
+        run: full::run,
+    },
+    Case {
+        name: "hostile",
+        about: "garbage, impossible requests, damaged devices",
+        needs: &[],
+        guest: false,
+        asks: Asks::Everything,
+        run: hostile::run,
+    },
+    Case {
+        name: "fio-verify",
+        about: "crc32c over overwrites, discards and snapshots; rollback",
+        needs: &["fio"],
+        guest: false,
+        asks: Asks::Nothing,
+        run: fio::verify,
+    },
+    Case {
+        name: "guest-rollback",
+        about: "a guest's files after a rollback",
+        needs: GUEST,
+        guest: true,
+        asks: Asks::Snapshots,
+        run: guest_disk::rollback,
+    },
+    Case {
+        name: "guest-kill9-rollback",
+        about: "the same, the server killed in between",
+        needs: GUEST,
+        guest: true,
+        asks: Asks::Snapshots,
+        run: guest_disk::rollback_after_kill,
+    },
+    Case {
+        name: "guest-kill9",
+        about: "a writing guest survives the server's death",
+        needs: GUEST,
+        guest: true,
+        asks: Asks::Nothing,
+        run: guest_disk::kill,
+    },
+];

@@ -1,0 +1,153 @@
+//! A guest: QEMU without hardware help, a Debian kernel, busybox, and a shell script that is told on the console when to go on.
+
+use super::cpio::Archive;
+use super::kernel::Kernel;
+use anyhow::{Context, Result, bail, ensure};
+use millpond_lab::load::Endpoint;
+use millpond_lab::process::{find_tool, run_tool, tail};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const INIT: &str = r#"#!/bin/busybox sh
+/bin/busybox mkdir -p /proc /sys /dev /mnt /tmp
+/bin/busybox --install -s /bin
+export PATH=/bin
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+for module in /modules/*; do insmod $module || echo "insmod $module failed"; done
+stty -echo < /dev/console
+sh -ex /script
+echo "ENDED $?"
+poweroff -f
+"#;
+const PATIENCE: Duration = Duration::from_secs(180); // emulated, on a busy machine
+
+/// A running guest.
+pub struct Guest {
+    child: Child,
+    console: ChildStdin,
+    lines: Receiver<String>,
+    transcript: String,
+}
+
+impl Guest {
+    /// Boots it with the export as /dev/vda; `script` runs under `sh -ex`: what failed is in the transcript.
+    pub fn boot(dir: &Path, endpoint: &Endpoint, script: &str) -> Result<Guest> {
+        let kernel = Kernel::find()?;
+        let initramfs = dir.join("initramfs");
+        fs::write(&initramfs, archive(&kernel, script)?).context("writing the initramfs")?;
+        let socket = endpoint.socket().context("the guest needs a unix socket")?;
+        let disk = format!(
+            "driver=nbd,node-name=disk,server.type=unix,server.path={},export={},reconnect-delay=120,discard=unmap",
+            socket.display(),
+            endpoint.export()
+        );
+        let mut command = Command::new(find_tool("qemu-system-x86_64").context("qemu-system-x86_64 is not installed")?);
+        command.args([
+            "-machine",
+            "pc,accel=tcg",
+            "-cpu",
+            "max",
+            "-m",
+            "384",
+            "-nodefaults",
+            "-no-user-config",
+            "-no-reboot",
+            "-display",
+            "none",
+        ]);
+        command.args(["-serial", "stdio", "-append", "console=ttyS0 quiet panic=-1"]);
+        command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(&initramfs);
+        command.args(["-blockdev", &disk, "-device", "virtio-blk-pci,drive=disk"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().context("starting QEMU")?;
+        let console = child.stdin.take().context("no console")?;
+        let output = child.stdout.take().context("no console")?;
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+                if sender.send(String::from_utf8_lossy(&line).trim_end().to_owned()).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Guest { child, console, lines, transcript: String::new() })
+    }
+
+    /// Waits for a line that starts so; returns the rest of it.
+    pub fn expect(&mut self, start: &str) -> Result<String> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    self.transcript.push_str(&line);
+                    self.transcript.push('\n');
+                    if let Some(rest) = line.strip_prefix(start) {
+                        return Ok(rest.trim().to_owned());
+                    }
+                    if line.starts_with("ENDED") {
+                        bail!("the guest ended before '{start}': {}", tail(&self.transcript, 2000));
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => bail!("no '{start}' from the guest in {PATIENCE:?}: {}", tail(&self.transcript, 2000)),
+                Err(RecvTimeoutError::Disconnected) => bail!("QEMU ended before '{start}': {}", tail(&self.transcript, 2000)),
+            }
+        }
+    }
+
+    /// Tells a script that waits in `read` to go on.
+    pub fn go_on(&mut self) -> Result<()> {
+        self.console.write_all(b"go\n").context("speaking to the guest")
+    }
+
+    /// Waits until the script succeeded and the guest is off.
+    pub fn finish(mut self) -> Result<()> {
+        let code = self.expect("ENDED")?;
+        ensure!(code == "0", "the guest's script failed with {code}: {}", tail(&self.transcript, 2000));
+        let status = self.child.wait().context("waiting for QEMU")?;
+        ensure!(status.success(), "QEMU: {status}");
+        Ok(())
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn archive(kernel: &Kernel, script: &str) -> Result<Vec<u8>> {
+    let mut archive = Archive::default();
+    for dir in ["proc", "sys", "dev", "mnt", "tmp"] {
+        archive.directory(dir);
+    }
+    archive.file("init", 0o755, INIT.as_bytes());
+    archive.file("script", 0o755, script.as_bytes());
+    let busybox = find_tool("busybox").context("busybox is not installed")?;
+    archive.file("bin/busybox", 0o755, &fs::read(busybox)?);
+    let mut libraries = Vec::new();
+    for tool in ["mke2fs", "e2fsck"] {
+        let path = find_tool(tool).with_context(|| format!("{tool} is not installed"))?;
+        for word in run_tool("ldd", &[&path])?.split_whitespace().filter(|w| w.starts_with('/')) {
+            let library = word.trim_end_matches(':').to_owned();
+            if !libraries.contains(&library) {
+                libraries.push(library);
+            }
+        }
+        archive.file(&format!("sbin/{tool}"), 0o755, &fs::read(path)?);
+    }
+    for library in libraries {
+        archive.file(library.trim_start_matches('/'), 0o755, &fs::read(&library).with_context(|| format!("reading {library}"))?);
+    }
+    for (index, (name, content)) in kernel.modules(&["virtio_pci", "virtio_blk", "crc32c_generic", "crc32c-intel"])?.into_iter().enumerate()
+    {
+        archive.file(&format!("modules/{index:02}-{}", name.split(".ko").next().unwrap_or(&name)), 0o644, &content);
+    }
+    Ok(archive.finish())
+}

@@ -1,0 +1,129 @@
+//! What a guest finds on its disk after snapshots, rollbacks and the death of the server.
+
+use super::guest::Guest;
+use super::subject::Subject;
+use anyhow::{Result, ensure};
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+const SIZE: u64 = 256 << 20;
+
+/// Makes a filesystem and files, waits for the snapshot, then changes, removes and adds files.
+const WRITE: &str = r#"
+/sbin/mke2fs -q -t ext4 -F /dev/vda
+mount -t ext4 /dev/vda /mnt
+mkdir /mnt/old
+for i in $(seq 1 40); do dd if=/dev/urandom of=/mnt/old/$i bs=1k count=$((i * 9)) 2>/dev/null; done
+(cd /mnt && find old -type f | sort | xargs md5sum > sums)
+sync
+echo "SUMS $(md5sum < /mnt/sums)"
+echo "READY"
+read go
+for i in $(seq 1 40); do dd if=/dev/urandom of=/mnt/old/$i bs=1k count=$((i * 9)) 2>/dev/null; done
+rm -r /mnt/old/1*
+echo "HALFWAY"
+mkdir /mnt/new
+for i in $(seq 1 40); do dd if=/dev/urandom of=/mnt/new/$i bs=1k count=300 2>/dev/null; done
+sync
+umount /mnt
+"#;
+
+/// Finds the files of before the snapshot, and nothing of after it; the filesystem is sound.
+const FIND_OLD: &str = r#"
+mount -t ext4 /dev/vda /mnt
+echo "SUMS $(md5sum < /mnt/sums)"
+cd /mnt
+md5sum -c sums > /dev/null
+[ "$(ls old | wc -l)" = 40 ]
+[ ! -e new ]
+cd /
+umount /mnt
+/sbin/e2fsck -fn /dev/vda
+if dmesg | grep -i "I/O error"; then exit 9; fi
+"#;
+
+/// Writes synced files, then goes on writing while the server is killed; everything must be there, cache dropped, without an error.
+const WRITE_THROUGH_DEATH: &str = r#"
+/sbin/mke2fs -q -t ext4 -F /dev/vda
+mount -t ext4 /dev/vda /mnt
+mkdir /mnt/before /mnt/during
+for i in $(seq 1 20); do dd if=/dev/urandom of=/mnt/before/$i bs=1k count=$((i * 9)) 2>/dev/null; done
+(cd /mnt && find before -type f | xargs md5sum > /tmp/sums)
+sync
+echo "READY"
+for i in $(seq 1 60); do
+  dd if=/dev/urandom of=/tmp/file bs=1k count=200 2>/dev/null
+  cp /tmp/file /mnt/during/$i
+  md5sum < /tmp/file > /tmp/during$i
+  [ $((i % 5)) != 0 ] || sync
+done
+sync
+echo 3 > /proc/sys/vm/drop_caches
+(cd /mnt && md5sum -c /tmp/sums > /dev/null)
+for i in $(seq 1 60); do [ "$(md5sum < /mnt/during/$i)" = "$(cat /tmp/during$i)" ]; done
+(cd /mnt && find before during -type f | xargs md5sum > sums)
+umount /mnt
+/sbin/e2fsck -fn /dev/vda
+if dmesg | grep -i "I/O error"; then exit 9; fi
+"#;
+
+const FIND_ALL: &str = r#"
+mount -t ext4 /dev/vda /mnt
+(cd /mnt && md5sum -c sums > /dev/null && [ "$(wc -l < sums)" = 80 ])
+umount /mnt
+"#;
+
+fn room(subject: &Subject, name: &str) -> Result<PathBuf> {
+    let dir = subject.file(name);
+    std::fs::create_dir_all(&dir)?;
+    Ok(dir)
+}
+
+/// Files, snapshot, other files, rollback: the first files are back.
+pub fn rollback(subject: &mut Subject) -> Result<()> {
+    there_and_back(subject, false)
+}
+
+/// The same; the server dies and comes back while the guest writes the other files.
+pub fn rollback_after_kill(subject: &mut Subject) -> Result<()> {
+    there_and_back(subject, true)
+}
+
+fn there_and_back(subject: &mut Subject, kill: bool) -> Result<()> {
+    let endpoint = subject.start(SIZE)?;
+    let mut guest = Guest::boot(&room(subject, "first")?, &endpoint, WRITE)?;
+    let sums = guest.expect("SUMS")?;
+    guest.expect("READY")?;
+    subject.server().snapshot("before")?;
+    guest.go_on()?;
+    if kill {
+        guest.expect("HALFWAY")?;
+        subject.server().kill9()?;
+        subject.server().restart()?;
+    }
+    guest.finish()?;
+    subject.server().rollback("before")?;
+    let endpoint = subject.server().endpoint()?;
+    let mut guest = Guest::boot(&room(subject, "second")?, &endpoint, FIND_OLD)?;
+    let found = guest.expect("SUMS")?;
+    ensure!(found == sums, "the list of files is another one");
+    guest.finish()
+}
+
+/// The server is killed twice while the guest writes: no error in the guest, no byte lost, neither now nor after a clean restart.
+pub fn kill(subject: &mut Subject) -> Result<()> {
+    let endpoint = subject.start(SIZE)?;
+    let mut guest = Guest::boot(&room(subject, "first")?, &endpoint, WRITE_THROUGH_DEATH)?;
+    guest.expect("READY")?;
+    for pause in [150, 700] {
+        thread::sleep(Duration::from_millis(pause));
+        subject.server().kill9()?;
+        subject.server().restart()?;
+    }
+    guest.finish()?;
+    subject.server().stop()?;
+    subject.server().restart()?;
+    let endpoint = subject.server().endpoint()?;
+    Guest::boot(&room(subject, "second")?, &endpoint, FIND_ALL)?.finish()
+}

@@ -1,0 +1,225 @@
+//! What a seed means: the devices, the pool, the guests and the fate of one world.
+
+use millpond_block::{CacheMode, SectorProfile};
+use millpond_device::DeviceGeometry;
+use millpond_engine::{Compression, Layout, Planted, Tuning};
+
+use crate::disk::{Erased, Profile};
+use crate::fault::{Fault, FaultKind};
+use crate::machine::Latency;
+use crate::rng::Rng;
+
+/// What the caller wants, beyond the seed.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Print every event.
+    pub trace: bool,
+    /// A bug to plant in the engine.
+    pub planted: Option<Planted>,
+    /// No faults but crashes.
+    pub faultless: bool,
+    /// This kind of fault, in every world.
+    pub fault: Option<FaultKind>,
+    /// Per mille of the usual number of requests; 0 means 1000.
+    pub scale: u64,
+    /// The system under test never reuses space: do not fill it up, and do not ask for space back.
+    pub append_only: bool,
+}
+
+/// How an era ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// `kill -9`.
+    Kill,
+    /// The power fails.
+    Power,
+    /// A clean shutdown.
+    Close,
+}
+
+/// The time between two crashes.
+#[derive(Clone, Copy, Debug)]
+pub struct Era {
+    /// Guest requests.
+    pub requests: u64,
+    /// How it ends.
+    pub end: End,
+}
+
+/// A volume that is there from the start.
+#[derive(Clone, Copy, Debug)]
+pub struct VolumeSpec {
+    /// Bytes.
+    pub size: u64,
+    /// Sectors.
+    pub sector: SectorProfile,
+    /// Cache mode.
+    pub cache: CacheMode,
+    /// Compression.
+    pub compression: Compression,
+}
+
+/// Weights of what guests and operators do.
+#[derive(Clone, Debug)]
+pub struct Mix {
+    /// Read, write, discard, write zeroes, flush, cache hint, malformed request.
+    pub requests: [u64; 7],
+    /// Commands per thousand steps.
+    pub commands: u64,
+    /// Percent of writes with FUA.
+    pub fua: u64,
+    /// Percent of requests that are not aligned to blocks (where sectors allow).
+    pub unaligned: u64,
+    /// Percent of requests in the hot spot.
+    pub hot: u64,
+    /// Percent of requests that go on where the last one ended.
+    pub sequential: u64,
+    /// Most blocks of a usual request.
+    pub blocks: u64,
+}
+
+/// One world.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Geometry and kind of each device.
+    pub devices: Vec<(DeviceGeometry, Profile)>,
+    /// Layout of the pool.
+    pub layout: Layout,
+    /// Bytes of a segment on one device.
+    pub extent: u64,
+    /// Knobs of the engine.
+    pub tuning: Tuning,
+    /// How long device operations take.
+    pub latency: Latency,
+    /// The first volumes.
+    pub volumes: Vec<VolumeSpec>,
+    /// The eras.
+    pub eras: Vec<Era>,
+    /// The fault.
+    pub fault: Option<Fault>,
+    /// Weights.
+    pub mix: Mix,
+    /// Most requests under way.
+    pub depth: usize,
+    /// Percent of steps that give the engine a turn at once.
+    pub eager: u64,
+    /// The volumes are larger than the pool, so that it fills up.
+    pub tight: bool,
+    /// The devices held another pool before.
+    pub second_hand: bool,
+    /// Nothing about reuse of space is asked.
+    pub append_only: bool,
+}
+
+const KIB: u64 = 1024;
+const MIB: u64 = 1024 * KIB;
+
+impl Config {
+    /// The world of a seed.
+    pub fn new(rng: &mut Rng, options: &Options) -> Config {
+        let extent = (64 * KIB) << rng.weighted(&[4, 4, 2, 1, 1]);
+        let count = 1 + rng.weighted(&[5, 3, 2]);
+        let devices: Vec<_> = (0..count).map(|_| device(extent, count as u64, rng)).collect();
+        let layout = if rng.percent(50) {
+            Layout::Linear
+        } else {
+            Layout::Stripe { width: rng.between(1, count as u64) as u16, unit: (4096 << rng.below(5)) as u32 }
+        };
+        let pool: u64 = devices.iter().map(|(g, _)| g.size).sum();
+        let tight = rng.percent(30) && !options.append_only;
+        let percent = if tight { rng.between(90, 160) } else { rng.between(10, 45) };
+        let volumes = volumes(pool * percent / 100, tight, rng);
+        let scale = if options.scale == 0 { 1000 } else { options.scale };
+        let mut eras: Vec<Era> = (0..rng.between(1, 5)).map(|_| era(scale, rng)).collect();
+        let fault = match options.fault {
+            _ if options.faultless => None,
+            Some(kind) => Some(kind),
+            None => rng.percent(40).then(|| *rng.pick(&FaultKind::ALL)),
+        };
+        let fault = fault.map(|kind| Fault::random(kind, count, eras.len() as u32, rng));
+        if let Some(last) = eras.last_mut()
+            && rng.percent(50)
+        {
+            last.end = End::Close;
+        }
+        Config {
+            devices,
+            layout,
+            extent,
+            tuning: tuning(options, rng),
+            latency: Latency { base: rng.between(5, 100), spread: rng.between(0, 2000), tail: rng.between(0, 10) },
+            volumes,
+            eras,
+            fault,
+            mix: mix(rng),
+            depth: 1 << rng.below(6),
+            eager: *rng.pick(&[100, 90, 50, 20]),
+            tight,
+            second_hand: rng.percent(10),
+            append_only: options.append_only,
+        }
+    }
+
+    /// Bytes of all devices.
+    pub fn pool_bytes(&self) -> u64 {
+        self.devices.iter().map(|(g, _)| g.size).sum()
+    }
+}
+
+fn device(extent: u64, devices: u64, rng: &mut Rng) -> (DeviceGeometry, Profile) {
+    let extents = rng.between(24, 72) / devices + 8;
+    let size = (extents * extent).clamp(3 * MIB, 40 * MIB) + rng.below(4) * 4096;
+    let physical = *rng.pick(&[512, 4096]);
+    let logical = if physical == 4096 && rng.percent(30) { 4096 } else { 512 };
+    let geometry = DeviceGeometry { size, logical_sector: logical, physical_sector: physical };
+    // Even a device that says 4096 may tear at 512: only half of them are as good as they say.
+    let whole_pages = physical == 4096 && (logical == 4096 || rng.percent(50));
+    (geometry, Profile { whole_pages, erased: *rng.pick(&[Erased::Zero, Erased::Old, Erased::Garbage]) })
+}
+
+fn volumes(total: u64, tight: bool, rng: &mut Rng) -> Vec<VolumeSpec> {
+    let count = rng.between(1, 4);
+    let most = if tight { 8 * MIB } else { MIB };
+    let spec = |rng: &mut Rng| VolumeSpec {
+        size: ((total / count).min(most) * rng.between(50, 150) / 100).max(64 * KIB) / 4096 * 4096,
+        sector: *rng.pick(&SectorProfile::ALL),
+        cache: CacheMode::ALL[rng.weighted(&[2, 1, 1, 6, 1])],
+        compression: *rng.pick(&[Compression::Off, Compression::Off, Compression::Lz4, Compression::Zstd]),
+    };
+    (0..count).map(|_| spec(rng)).collect()
+}
+
+fn era(scale: u64, rng: &mut Rng) -> Era {
+    let requests = match rng.below(4) {
+        0 => rng.between(5, 60),
+        1 | 2 => rng.between(60, 300),
+        _ => rng.between(300, 900),
+    };
+    Era { requests: (requests * scale / 1000).max(1), end: *rng.pick(&[End::Kill, End::Kill, End::Power, End::Power, End::Power, End::Close]) }
+}
+
+fn tuning(options: &Options, rng: &mut Rng) -> Tuning {
+    Tuning {
+        map_memory: *rng.pick(&[64 * KIB, 256 * KIB, 64 * MIB]),
+        checkpoint_log_bytes: (64 * KIB) << rng.below(7),
+        rewind_checkpoints: rng.below(4) as u32,
+        discard_freed: rng.percent(70),
+        planted: options.planted,
+    }
+}
+
+fn mix(rng: &mut Rng) -> Mix {
+    let usual = [30, 45, 5, 4, 6, 1, 1];
+    let writes = [5, 80, 2, 2, 3, 0, 0];
+    let erasing = [20, 40, 20, 12, 5, 1, 1];
+    let flushing = [10, 50, 3, 3, 30, 1, 1];
+    Mix {
+        requests: [usual, usual, writes, erasing, flushing][rng.index(5)],
+        commands: *rng.pick(&[0, 10, 30, 100, 200]),
+        fua: *rng.pick(&[0, 5, 30]),
+        unaligned: *rng.pick(&[0, 20, 60]),
+        hot: rng.between(0, 80),
+        sequential: rng.between(0, 40),
+        blocks: *rng.pick(&[1, 4, 16]),
+    }
+}

@@ -1,0 +1,327 @@
+//! The computer below the engine: devices, operations under way, the clock, and everything that can happen to them.
+
+use std::collections::BTreeSet;
+use std::hash::Hasher;
+use std::rc::Rc;
+
+use millpond_device::{DeviceError, DeviceGeometry, Io, IoDone, IoKind};
+use millpond_engine::Time;
+
+use crate::disk::{PAGE, Page, SimDevice, Survival, WriteNo};
+use crate::fault::{Armed, Effect, Touch};
+use crate::rng::Rng;
+use crate::trace::{Digest, Event, Trace};
+
+/// How long operations take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latency {
+    /// At least, in microseconds.
+    pub base: u64,
+    /// Spread, in microseconds.
+    pub spread: u64,
+    /// In this many percent of cases ten times as long.
+    pub tail: u64,
+}
+
+#[derive(Debug)]
+enum Job {
+    Read,
+    Write(WriteNo),
+    Flush(u64),
+    Discard(WriteNo),
+}
+
+#[derive(Debug)]
+struct Pending {
+    io: Io,
+    /// Of the machine, not the engine's numbering.
+    device: usize,
+    due: u64,
+    job: Job,
+}
+
+/// The devices and what is under way on them.
+#[derive(Debug)]
+pub struct Machine {
+    devices: Vec<SimDevice>,
+    order: Vec<usize>,
+    pending: Vec<Pending>,
+    clock: u64,
+    writes: WriteNo,
+    latency: Latency,
+    rng: Rng,
+    /// The armed fault.
+    pub armed: Armed,
+    /// Operations completed.
+    pub completed: u64,
+}
+
+/// The wall clock of a world starts here, in milliseconds.
+const START: u64 = 1_800_000_000_000;
+
+impl Machine {
+    /// A machine with these devices.
+    pub fn new(devices: Vec<SimDevice>, latency: Latency, rng: Rng) -> Machine {
+        let order = (0..devices.len()).collect();
+        Machine { devices, order, pending: Vec::new(), clock: 0, writes: 0, latency, rng, armed: Armed::default(), completed: 0 }
+    }
+
+    /// The same devices in the same condition, with nothing but what has reached them; what was under way may still be cut there.
+    pub fn fork(&mut self, label: u64) -> Machine {
+        Machine {
+            devices: self.devices.clone(),
+            order: self.order.clone(),
+            pending: Vec::new(),
+            clock: self.clock,
+            writes: self.writes,
+            latency: self.latency,
+            rng: Rng::new(label),
+            armed: Armed::default(),
+            completed: 0,
+        }
+    }
+
+    /// Plugs the devices in in another order; returns their geometries in it.
+    pub fn plug(&mut self, shuffle: bool) -> Vec<DeviceGeometry> {
+        if shuffle {
+            self.rng.shuffle(&mut self.order);
+        }
+        self.geometries()
+    }
+
+    /// Plugs all but one device in; returns their geometries.
+    pub fn plug_without_one(&mut self) -> Vec<DeviceGeometry> {
+        self.order = (0..self.devices.len()).collect();
+        self.rng.shuffle(&mut self.order);
+        self.order.pop();
+        self.geometries()
+    }
+
+    /// Plugs all devices in again.
+    pub fn plug_all(&mut self) {
+        self.order = (0..self.devices.len()).collect();
+    }
+
+    fn geometries(&self) -> Vec<DeviceGeometry> {
+        self.order.iter().filter_map(|d| self.devices.get(*d)).map(SimDevice::geometry).collect()
+    }
+
+    /// The clock as the engine sees it.
+    pub fn now(&self) -> Time {
+        Time(START + self.clock / 1000)
+    }
+
+    /// Lets time pass, in microseconds.
+    pub fn pass(&mut self, micros: u64) {
+        self.clock += micros;
+    }
+
+    /// True when nothing is under way.
+    pub fn idle(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// Starts a device operation.
+    ///
+    /// # Errors
+    /// What is wrong with it: outside the device, not whole pages.
+    pub fn start(&mut self, io: Io, trace: &mut Trace) -> Result<(), String> {
+        let device = usize::from(io.device.0);
+        let Some(device) = self.order.get(device).copied() else { return Err(format!("operation for device {device}, which is not there")) };
+        let pages = self.devices.get(device).map_or(0, SimDevice::pages) as u64;
+        let (offset, length, name, hash) = match &io.kind {
+            IoKind::Read { offset, length, buf } => {
+                if buf.size() < *length {
+                    return Err(format!("read of {length} bytes into a buffer of {}", buf.size()));
+                }
+                (*offset, *length as u64, "read", 0)
+            }
+            IoKind::Write { offset, pieces } => {
+                if let Some(piece) = pieces.iter().find(|p| p.len() % PAGE != 0) {
+                    return Err(format!("write of a piece of {} bytes", piece.len()));
+                }
+                let mut digest = Digest::default();
+                pieces.iter().for_each(|p| digest.write(p.bytes()));
+                (*offset, pieces.iter().map(|p| p.len() as u64).sum(), "write", digest.finish())
+            }
+            IoKind::Flush => (0, 0, "flush", 0),
+            IoKind::Discard { offset, length } => (*offset, *length, "discard", 0),
+        };
+        let page = PAGE as u64;
+        if offset % page != 0 || length % page != 0 || offset.checked_add(length).is_none_or(|end| end > pages * page) {
+            return Err(format!("{name} of {length} bytes at {offset} on a device of {} bytes", pages * page));
+        }
+        trace.add(Event::Io(io.id.0, device, name, offset, length, hash));
+        let job = self.begin(&io, device, (offset / page) as usize, (length / page) as usize);
+        let mut micros = self.latency.base + self.rng.below(self.latency.spread + 1);
+        if self.rng.percent(self.latency.tail) {
+            micros *= 10;
+        }
+        let due = self.clock + micros * self.armed.slowness(device);
+        self.pending.push(Pending { io, device, due, job });
+        Ok(())
+    }
+
+    fn begin(&mut self, io: &Io, device: usize, first: usize, count: usize) -> Job {
+        self.writes += 1;
+        let no = self.writes;
+        let disk = &mut self.devices[device];
+        match &io.kind {
+            IoKind::Read { .. } => Job::Read,
+            IoKind::Flush => Job::Flush(disk.flush_mark()),
+            IoKind::Discard { .. } => {
+                disk.begin_discard(no, first, count);
+                Job::Discard(no)
+            }
+            IoKind::Write { pieces, .. } => {
+                let chunks = pieces.iter().flat_map(|p| p.bytes().chunks_exact(PAGE));
+                let pages: Vec<Page> = chunks.filter_map(|chunk| <[u8; PAGE]>::try_from(chunk).ok().map(Rc::new)).collect();
+                disk.begin_write(no, first, pages);
+                Job::Write(no)
+            }
+        }
+    }
+
+    /// Ends the operation that is due first, if there is one, and moves the clock there.
+    pub fn finish_one(&mut self, trace: &mut Trace) -> Option<IoDone> {
+        let next = (0..self.pending.len()).min_by_key(|i| (self.pending[*i].due, self.pending[*i].io.id))?;
+        let Pending { io, device, due, job } = self.pending.swap_remove(next);
+        self.clock = self.clock.max(due);
+        self.completed += 1;
+        let effect = self.armed.effect(device, self.touch(device, &io, &job));
+        let disk = &mut self.devices[device];
+        let rng = &mut self.rng;
+        match (&job, effect) {
+            (Job::Write(no) | Job::Discard(no), Effect::Fine) => disk.finish(*no),
+            (Job::Write(no) | Job::Discard(no), Effect::Lose) => disk.lose(*no),
+            (Job::Write(no), Effect::Misdirect) => {
+                let by = 1 + rng.index(disk.pages().saturating_sub(1));
+                disk.misdirect(*no, by);
+            }
+            (Job::Write(no) | Job::Discard(no), Effect::Fail(DeviceError::Failed(_))) => disk.fail(*no, rng),
+            (Job::Write(no) | Job::Discard(no), _) => disk.lose(*no),
+            (Job::Flush(mark), Effect::Fine) => disk.finish_flush(*mark),
+            (Job::Flush(mark), Effect::FailAndDrop) => disk.drop_unflushed(*mark, rng),
+            (Job::Flush(_) | Job::Read, _) => {}
+        }
+        let result = match effect {
+            Effect::Fail(error) => Err(error),
+            Effect::FailAndDrop => Err(DeviceError::Failed(5)),
+            Effect::Fine | Effect::Lose | Effect::Misdirect => Ok(()),
+        };
+        let outcome = match effect {
+            Effect::Fine => "done",
+            Effect::Fail(DeviceError::Failed(_)) => "FAILS",
+            Effect::Fail(DeviceError::Full) => "FAILS, full",
+            Effect::Fail(DeviceError::Gone) => "FAILS, gone",
+            Effect::FailAndDrop => "FAILS and drops",
+            Effect::Lose => "done (LOST)",
+            Effect::Misdirect => "done (MISDIRECTED)",
+        };
+        trace.add(Event::IoDone(io.id.0, outcome));
+        let buf = match io.kind {
+            IoKind::Read { offset, length, mut buf } => {
+                if result.is_ok() {
+                    disk.read(offset as usize / PAGE, &mut buf.bytes_mut()[..length], rng);
+                }
+                Some(buf)
+            }
+            _ => None,
+        };
+        Some(IoDone { id: io.id, result, buf })
+    }
+
+    fn touch(&self, device: usize, io: &Io, job: &Job) -> Touch {
+        match (job, &io.kind) {
+            (Job::Write(_), IoKind::Write { offset, pieces }) => {
+                let first = *offset as usize / PAGE;
+                let count = pieces.iter().map(|p| p.len() / PAGE).sum::<usize>();
+                Touch::Write((first..first + count).any(|page| self.devices[device].untouched(page)))
+            }
+            (Job::Flush(_), _) => Touch::Flush,
+            (Job::Discard(_), _) => Touch::Discard,
+            _ => Touch::Read,
+        }
+    }
+
+    /// The daemon dies.
+    pub fn kill(&mut self) {
+        self.pending.clear();
+        for device in &mut self.devices {
+            device.kill(&mut self.rng);
+        }
+    }
+
+    /// The power fails, with the same rule for all devices.
+    pub fn power_cut(&mut self, survival: &Survival) {
+        self.pending.clear();
+        for device in &mut self.devices {
+            device.power_cut(survival, &mut self.rng);
+        }
+    }
+
+    /// The power fails, by chance: each device keeps what it likes.
+    pub fn random_power_cut(&mut self) {
+        self.pending.clear();
+        let common = random_survival(&self.unflushed(), &mut self.rng);
+        let alike = self.rng.percent(50);
+        for device in &mut self.devices {
+            let own = if alike { common.clone() } else { random_survival(&device.unflushed(), &mut self.rng) };
+            device.power_cut(&own, &mut self.rng);
+        }
+    }
+
+    /// One device loses its cache, the rest are only left by the daemon.
+    pub fn reset_device(&mut self, device: usize) {
+        self.pending.clear();
+        for (i, disk) in self.devices.iter_mut().enumerate() {
+            if i == device {
+                disk.power_cut(&Survival::Each(50), &mut self.rng);
+            } else {
+                disk.kill(&mut self.rng);
+            }
+        }
+    }
+
+    /// Numbers of the writes that a power cut may lose, on all devices.
+    pub fn unflushed(&self) -> BTreeSet<WriteNo> {
+        self.devices.iter().flat_map(SimDevice::unflushed).collect()
+    }
+
+    /// Reads a device as it is plugged in, past all faults: for audits, with nothing under way.
+    pub fn peek(&self, position: usize, offset: u64, out: &mut [u8]) {
+        if let Some(device) = self.order.get(position).and_then(|d| self.devices.get(*d)) {
+            device.read(offset as usize / PAGE, out, &mut Rng::new(0));
+        }
+    }
+
+    /// A page of one device rots.
+    pub fn rot(&mut self, device: usize) -> Option<String> {
+        let Machine { devices, rng, .. } = self;
+        devices.get_mut(device).and_then(|d| d.rot(rng))
+    }
+}
+
+fn random_survival(unflushed: &BTreeSet<WriteNo>, rng: &mut Rng) -> Survival {
+    let writes: Vec<WriteNo> = unflushed.iter().copied().collect();
+    match rng.below(8) {
+        0 => Survival::Nothing,
+        1 => Survival::Completed,
+        2 => Survival::Each(rng.between(0, 100)),
+        3 | 4 => {
+            let keep: BTreeSet<WriteNo> = writes.iter().copied().take(rng.index(writes.len() + 1)).collect();
+            let torn = keep.last().copied();
+            Survival::Set { keep, torn }
+        }
+        5 => {
+            let out = writes.get(rng.index(writes.len())).copied();
+            Survival::Set { keep: writes.iter().copied().filter(|w| Some(*w) != out).collect(), torn: None }
+        }
+        6 => Survival::Set { keep: writes.get(rng.index(writes.len())).copied().into_iter().collect(), torn: None },
+        _ => {
+            let keep: BTreeSet<WriteNo> = writes.iter().copied().filter(|_| rng.percent(50)).collect();
+            let torn = keep.first().copied();
+            Survival::Set { keep, torn }
+        }
+    }
+}

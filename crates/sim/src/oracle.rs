@@ -1,0 +1,207 @@
+//! The judge: knows every legal answer, and says so when one is not.
+//!
+//! It is told of every request, command, answer and crash, with the moment of each, and keeps for every sector its possible values (see `history`).
+//! What it holds the system to:
+//! - a read returns, block by block, a state of the volume at an instant between its submission and its answer;
+//! - a snapshot is the state of all its volumes at *one* instant between the command's submission and its answer, the same for ever;
+//! - the death of the daemon loses nothing acknowledged, and nothing a read has shown, in any cache mode;
+//! - a power cut leaves each volume at an instant not before its last honoured flush, FUA or durable command; durable writes are in it;
+//! - an answered command has happened and is durable; an unanswered one has happened wholly or not at all;
+//! - at 100 % full, reads, flushes, discards, deletes and rollbacks work (I9).
+
+mod catalog;
+mod crash;
+mod diff;
+mod guest;
+mod history;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use millpond_block::{CacheMode, SectorProfile};
+use millpond_engine::{Compression, SnapshotId, VolumeId};
+
+use crate::content::SECTOR;
+use crate::system::Target;
+use crate::trace::Moment;
+pub use catalog::{Issued, Listing};
+pub use guest::Flight;
+use history::{Cell, Cut, Pieces, Value};
+
+/// Bytes of the map's unit: requests are atomic within it.
+pub const BLOCK: u64 = 4096;
+/// Sectors in a block.
+pub const BLOCK_SECTORS: u64 = BLOCK / SECTOR as u64;
+
+/// A promise that was not kept, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation(pub String);
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Fine, or what is not.
+pub type Verdict = Result<(), Violation>;
+
+pub(crate) fn broken<T>(text: impl Into<String>) -> Result<T, Violation> {
+    Err(Violation(text.into()))
+}
+
+/// A volume, as it must be.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    /// Identity.
+    pub id: VolumeId,
+    /// What its guest stamps into sectors.
+    pub serial: u32,
+    /// Name.
+    pub name: String,
+    /// Sectors.
+    pub sector: SectorProfile,
+    /// Cache mode.
+    pub cache: CacheMode,
+    /// Compression.
+    pub compression: Compression,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// The snapshot it is a clone of.
+    pub origin: Option<SnapshotId>,
+    cells: Vec<Cell>,
+    /// What took effect before this moment survives a power cut.
+    floor: Moment,
+    /// The state that a power cut left, while it is not yet fully known.
+    crash: Option<Cut>,
+    recovered: Vec<Option<Value>>,
+}
+
+impl Volume {
+    /// Size in bytes.
+    pub fn size(&self) -> u64 {
+        (self.cells.len() * SECTOR) as u64
+    }
+}
+
+/// One sector of a snapshot.
+#[derive(Clone, Debug)]
+enum Frozen {
+    Known(Value),
+    Open(Box<Cell>),
+}
+
+/// A snapshot, as it must be for ever.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// Identity.
+    pub id: SnapshotId,
+    /// Its volume.
+    pub volume: VolumeId,
+    /// Name.
+    pub name: String,
+    /// Holds on it.
+    pub holds: u32,
+    /// Sectors.
+    pub sector: SectorProfile,
+    cells: Vec<Frozen>,
+    cut: usize,
+}
+
+impl Snapshot {
+    /// Size in bytes.
+    pub fn size(&self) -> u64 {
+        (self.cells.len() * SECTOR) as u64
+    }
+
+    /// Blocks whose content is not certain yet, because writes were under way when the snapshot was taken.
+    pub fn undecided(&self) -> BTreeSet<u64> {
+        let open = |(i, cell): (usize, &Frozen)| matches!(cell, Frozen::Open(_)).then_some(i as u64 / BLOCK_SECTORS);
+        self.cells.iter().enumerate().filter_map(open).collect()
+    }
+
+    /// The value of a sector, when it is certain.
+    fn value(&self, sector: usize) -> Option<Value> {
+        match self.cells.get(sector) {
+            Some(Frozen::Known(value)) => Some(*value),
+            _ => None,
+        }
+    }
+}
+
+/// Everything that should be true.
+#[derive(Clone, Debug, Default)]
+pub struct Oracle {
+    pieces: Pieces,
+    cuts: Vec<Cut>,
+    volumes: BTreeMap<VolumeId, Volume>,
+    snapshots: BTreeMap<SnapshotId, Snapshot>,
+    flights: BTreeMap<u64, Flight>,
+    commands: BTreeMap<u64, Issued>,
+    /// Commands that a crash left unanswered.
+    unanswered: Vec<Issued>,
+    ops: u64,
+    serials: u32,
+    seen_volumes: BTreeSet<VolumeId>,
+    seen_snapshots: BTreeSet<SnapshotId>,
+    /// Faults were injected: errors are legal, wrong data is not.
+    pub errors_allowed: bool,
+}
+
+impl Oracle {
+    /// The volumes.
+    pub fn volumes(&self) -> impl Iterator<Item = &Volume> {
+        self.volumes.values()
+    }
+
+    /// The snapshots.
+    pub fn snapshots(&self) -> impl Iterator<Item = &Snapshot> {
+        self.snapshots.values()
+    }
+
+    /// A volume.
+    pub fn volume(&self, id: VolumeId) -> Option<&Volume> {
+        self.volumes.get(&id)
+    }
+
+    /// A snapshot.
+    pub fn snapshot(&self, id: SnapshotId) -> Option<&Snapshot> {
+        self.snapshots.get(&id)
+    }
+
+    /// Size in bytes and sectors of what a request may address.
+    pub fn geometry(&self, target: Target) -> Option<(u64, SectorProfile)> {
+        match target {
+            Target::Head(id) => self.volumes.get(&id).map(|v| (v.size(), v.sector)),
+            Target::Snapshot(id) => self.snapshots.get(&id).map(|s| (s.size(), s.sector)),
+        }
+    }
+
+    /// Everything that can be read.
+    pub fn targets(&self) -> Vec<Target> {
+        let heads = self.volumes.keys().map(|id| Target::Head(*id));
+        heads.chain(self.snapshots.keys().map(|id| Target::Snapshot(*id))).collect()
+    }
+
+    /// Requests without an answer.
+    pub fn flights(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// True when a request for the target is without an answer.
+    pub fn flies(&self, target: Target) -> bool {
+        self.flights.values().any(|f| f.target == target)
+    }
+
+    /// Clones of a snapshot.
+    pub fn clones(&self, snapshot: SnapshotId) -> usize {
+        self.volumes.values().filter(|v| v.origin == Some(snapshot)).count()
+    }
+
+    /// The oldest instant that somebody may still learn of.
+    fn horizon(&self, now: Moment) -> Moment {
+        let flights = self.flights.values().map(|f| f.at);
+        let commands = self.commands.values().map(|c| c.at);
+        flights.chain(commands).min().unwrap_or(now)
+    }
+}

@@ -1,0 +1,377 @@
+//! Commands and the catalog: what they change, which must be refused, and what is listed.
+
+use std::collections::BTreeSet;
+
+use millpond_engine::{Command, CommandError, Reply, SnapshotId, SnapshotInfo, VolumeId, VolumeInfo};
+
+use super::history::{Cell, Cut, ZERO};
+use super::{BLOCK, BLOCK_SECTORS, Frozen, Oracle, Snapshot, Verdict, Volume, broken};
+use crate::trace::{Moment, NEVER};
+
+/// What a system lists.
+#[derive(Clone, Debug, Default)]
+pub struct Listing {
+    /// Volumes.
+    pub volumes: Vec<VolumeInfo>,
+    /// Snapshots.
+    pub snapshots: Vec<SnapshotInfo>,
+}
+
+impl Listing {
+    fn named(&self, name: &str) -> Option<&VolumeInfo> {
+        self.volumes.iter().find(|v| v.name == name)
+    }
+
+    fn volume(&self, id: VolumeId) -> Option<&VolumeInfo> {
+        self.volumes.iter().find(|v| v.id == id)
+    }
+
+    fn snapshot(&self, id: SnapshotId) -> Option<&SnapshotInfo> {
+        self.snapshots.iter().find(|s| s.id == id)
+    }
+
+    fn snapshot_named(&self, volume: VolumeId, name: &str) -> Option<&SnapshotInfo> {
+        self.snapshots.iter().find(|s| s.volume == volume && s.name == name)
+    }
+}
+
+/// How a command must end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    Success,
+    Refusal,
+    Either,
+}
+
+/// A command without an answer.
+#[derive(Clone, Debug)]
+pub struct Issued {
+    pub(super) command: Command,
+    pub(super) at: Moment,
+    /// When a crash interrupted it.
+    pub(super) until: Moment,
+    due: Due,
+}
+
+impl Oracle {
+    /// A command goes in. Commands under way at the same time must not be about the same volumes.
+    pub fn issue(&mut self, tag: u64, command: Command, at: Moment) {
+        let due = self.due(&command);
+        self.commands.insert(tag, Issued { command, at, until: NEVER, due });
+    }
+
+    fn due(&self, command: &Command) -> Due {
+        let refused = |refused| if refused { Due::Refusal } else { Due::Success };
+        let needed = |s: &Snapshot| s.holds > 0 || self.clones(s.id) > 0;
+        let taken = |name: &String| self.volumes.values().any(|v| v.name == *name);
+        let snapshot_taken = |id: VolumeId, name: &String| self.snapshots.values().any(|s| s.volume == id && s.name == *name);
+        match command {
+            Command::CreateVolume { name, size, .. } => refused(taken(name) || *size == 0 || size % BLOCK != 0),
+            Command::RenameVolume { volume, name } => refused(!self.volumes.contains_key(volume) || taken(name)),
+            Command::ResizeVolume { volume, size } => refused(!self.volumes.contains_key(volume) || *size == 0 || size % BLOCK != 0),
+            Command::SetProperties { volume, .. } => refused(!self.volumes.contains_key(volume)),
+            Command::Clone { snapshot, name } => refused(!self.snapshots.contains_key(snapshot) || taken(name)),
+            Command::Snapshot { targets, .. } => {
+                refused(targets.iter().any(|(id, name)| !self.volumes.contains_key(id) || snapshot_taken(*id, name)))
+            }
+            Command::DestroySnapshots { snapshots } => refused(snapshots.iter().any(|id| self.snapshots.get(id).is_none_or(needed))),
+            Command::Rollback { snapshot, keep_as } => {
+                refused(self.snapshots.get(snapshot).is_none_or(|s| snapshot_taken(s.volume, keep_as)))
+            }
+            Command::RenameSnapshot { snapshot, name } => {
+                refused(self.snapshots.get(snapshot).is_none_or(|s| snapshot_taken(s.volume, name)))
+            }
+            Command::Hold { snapshot, .. } => refused(!self.snapshots.contains_key(snapshot)),
+            Command::Release { snapshot } => refused(self.snapshots.get(snapshot).is_none_or(|s| s.holds == 0)),
+            Command::DestroyVolume { volume } => {
+                let own = || self.snapshots.values().filter(|s| s.volume == *volume);
+                if !self.volumes.contains_key(volume) || own().any(|s| self.clones(s.id) > 0) {
+                    Due::Refusal
+                } else if own().any(|s| s.holds > 0) {
+                    Due::Either
+                } else {
+                    Due::Success
+                }
+            }
+            Command::Close | Command::Checkpoint => Due::Success,
+        }
+    }
+
+    /// A command is answered.
+    ///
+    /// # Errors
+    /// When the answer is not legal.
+    pub fn reply(&mut self, tag: u64, result: &Result<Reply, CommandError>, listing: &Listing, now: Moment) -> Verdict {
+        let Some(mut issued) = self.commands.remove(&tag) else { return broken(format!("an answer to command #{tag}, which has none to get")) };
+        match (result, issued.due) {
+            (Ok(_), Due::Refusal) => broken(format!("command #{tag} must be refused and succeeds: {:?}", issued.command)),
+            (Ok(reply), _) => {
+                if !self.fits(&issued.command, reply, listing) {
+                    return broken(format!("command #{tag} is answered {reply:?}, which does not fit what is listed: {:?}", issued.command));
+                }
+                self.apply(&issued, now, listing)?;
+                if self.commands.is_empty() { self.compare(listing) } else { Ok(()) }
+            }
+            (Err(CommandError::Faulted(_)), _) if self.errors_allowed => {
+                issued.until = now;
+                self.unanswered.push(issued);
+                Ok(())
+            }
+            (Err(_), Due::Refusal) | (Err(CommandError::Busy(_)), Due::Either) => Ok(()),
+            (Err(CommandError::NoSpace), _) if grows(&issued.command) => Ok(()),
+            (Err(error), _) => broken(format!("command #{tag} fails ({error}) and must not: {:?}", issued.command)),
+        }
+    }
+
+    /// True when an answer names what the command made.
+    fn fits(&self, command: &Command, reply: &Reply, listing: &Listing) -> bool {
+        match (command, reply) {
+            (Command::CreateVolume { name, .. } | Command::Clone { name, .. }, Reply::Volume(id)) => listing.named(name).is_some_and(|v| v.id == *id),
+            (Command::CreateVolume { .. } | Command::Clone { .. } | Command::Snapshot { .. }, _) => match (command, reply) {
+                (Command::Snapshot { targets, .. }, Reply::Snapshots(ids)) => {
+                    let listed = targets.iter().map(|(volume, name)| listing.snapshot_named(*volume, name).map(|s| s.id));
+                    listed.eq(ids.iter().map(|id| Some(*id)))
+                }
+                _ => false,
+            },
+            _ => true,
+        }
+    }
+
+    /// Decides from what is listed whether an unanswered command has happened.
+    pub(super) fn has_happened(&self, issued: &Issued, listing: &Listing) -> Result<bool, super::Violation> {
+        if issued.due == Due::Refusal {
+            return Ok(false);
+        }
+        Ok(match &issued.command {
+            Command::CreateVolume { name, .. } | Command::Clone { name, .. } => listing.named(name).is_some(),
+            Command::DestroyVolume { volume } => listing.volume(*volume).is_none(),
+            Command::RenameVolume { volume, name } => listing.volume(*volume).is_some_and(|v| v.name == *name),
+            Command::ResizeVolume { volume, size } => listing.volume(*volume).is_some_and(|v| v.size == *size),
+            Command::SetProperties { volume, cache, compression, read_only } => listing.volume(*volume).is_some_and(|v| {
+                cache.is_none_or(|c| c == v.cache) && compression.is_none_or(|c| c == v.compression) && read_only.is_none_or(|r| r == v.read_only)
+            }),
+            Command::Snapshot { targets, .. } => {
+                let there = targets.iter().filter(|(volume, name)| listing.snapshot_named(*volume, name).is_some()).count();
+                if there != 0 && there != targets.len() {
+                    return broken(format!("a group snapshot of {} volumes is there for {there} of them", targets.len()));
+                }
+                there != 0
+            }
+            Command::DestroySnapshots { snapshots } => {
+                let gone = snapshots.iter().filter(|id| listing.snapshot(**id).is_none()).count();
+                if gone != 0 && gone != snapshots.len() {
+                    return broken(format!("of {} snapshots destroyed by one command {gone} are gone", snapshots.len()));
+                }
+                gone != 0
+            }
+            Command::RenameSnapshot { snapshot, name } => listing.snapshot(*snapshot).is_some_and(|s| s.name == *name),
+            Command::Rollback { snapshot, keep_as } => {
+                self.snapshots.get(snapshot).is_some_and(|s| listing.snapshot_named(s.volume, keep_as).is_some())
+            }
+            Command::Hold { snapshot, .. } | Command::Release { snapshot } => {
+                let listed = listing.snapshot(*snapshot).map(|s| s.holds);
+                listed.is_some() && listed != self.snapshots.get(snapshot).map(|s| s.holds)
+            }
+            Command::Close | Command::Checkpoint => false,
+        })
+    }
+
+    /// A command has happened, at some instant between `issued.at` and `until`.
+    pub(super) fn apply(&mut self, issued: &Issued, until: Moment, listing: &Listing) -> Verdict {
+        match &issued.command {
+            Command::CreateVolume { name, size, sector, cache, compression } => {
+                let cells = vec![Cell::settled(ZERO); (size / BLOCK * BLOCK_SECTORS) as usize];
+                self.add_volume(name, None, cells, until, listing)?;
+                let asked = (*sector, *cache, *compression);
+                let made = listing.named(name).map(|v| (v.sector, v.cache, v.compression));
+                if made != Some(asked) {
+                    return broken(format!("the new volume {name} is {made:?}, must be {asked:?}"));
+                }
+            }
+            Command::DestroyVolume { volume } => {
+                self.volumes.remove(volume);
+                self.snapshots.retain(|_, s| s.volume != *volume);
+            }
+            Command::RenameVolume { volume, name } => {
+                if let Some(v) = self.volumes.get_mut(volume) {
+                    v.name.clone_from(name);
+                }
+            }
+            Command::ResizeVolume { volume, size } => self.resize(*volume, *size, issued.at),
+            Command::SetProperties { volume, cache, compression, read_only } => {
+                if let Some(v) = self.volumes.get_mut(volume) {
+                    v.cache = cache.unwrap_or(v.cache);
+                    v.compression = compression.unwrap_or(v.compression);
+                    v.read_only = read_only.unwrap_or(v.read_only);
+                }
+            }
+            Command::Snapshot { targets, .. } => {
+                self.cuts.push(Cut::between(issued.at, until));
+                for (volume, name) in targets {
+                    self.freeze(*volume, name, issued.at, listing)?;
+                }
+            }
+            Command::DestroySnapshots { snapshots } => self.snapshots.retain(|id, _| !snapshots.contains(id)),
+            Command::RenameSnapshot { snapshot, name } => {
+                if let Some(s) = self.snapshots.get_mut(snapshot) {
+                    s.name.clone_from(name);
+                }
+            }
+            Command::Rollback { snapshot, keep_as } => self.roll_back(*snapshot, keep_as, issued.at, until, listing)?,
+            Command::Clone { snapshot, name } => {
+                let cells = self.thaw(*snapshot)?;
+                self.add_volume(name, Some(*snapshot), cells, until, listing)?;
+                let sector = self.snapshots.get(snapshot).map(|s| s.sector);
+                if listing.named(name).map(|v| (v.sector, v.read_only)) != sector.map(|s| (s, false)) {
+                    return broken(format!("the clone {name} has not the sectors of its origin, or is read-only"));
+                }
+            }
+            Command::Hold { snapshot, .. } => {
+                if let Some(s) = self.snapshots.get_mut(snapshot) {
+                    s.holds += 1;
+                }
+            }
+            Command::Release { snapshot } => {
+                if let Some(s) = self.snapshots.get_mut(snapshot) {
+                    s.holds = s.holds.saturating_sub(1);
+                }
+            }
+            Command::Close | Command::Checkpoint => {
+                // All that was acknowledged before is in the checkpoint, even of volumes that ignore flushes.
+                for volume in self.volumes.values_mut() {
+                    volume.floor = volume.floor.max(issued.at);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add_volume(&mut self, name: &str, origin: Option<SnapshotId>, cells: Vec<Cell>, now: Moment, listing: &Listing) -> Verdict {
+        let Some(info) = listing.named(name) else { return broken(format!("the new volume {name} is not listed")) };
+        if !self.seen_volumes.insert(info.id) {
+            return broken(format!("volume id {} is used twice", info.id));
+        }
+        self.serials += 1;
+        let volume = Volume {
+            id: info.id,
+            serial: self.serials,
+            name: name.to_owned(),
+            sector: info.sector,
+            cache: info.cache,
+            compression: info.compression,
+            read_only: info.read_only,
+            origin,
+            cells,
+            floor: now,
+            crash: None,
+            recovered: Vec::new(),
+        };
+        self.volumes.insert(info.id, volume);
+        Ok(())
+    }
+
+    fn resize(&mut self, id: VolumeId, size: u64, at: Moment) {
+        if let Some(volume) = self.volumes.get_mut(&id) {
+            let sectors = (size / BLOCK * BLOCK_SECTORS) as usize;
+            volume.cells.resize(sectors, Cell::settled(ZERO));
+            volume.floor = volume.floor.max(at);
+            if let Some(cut) = &mut volume.crash {
+                cut.min = cut.min.max(at);
+                volume.recovered.resize(sectors, None);
+            }
+        }
+    }
+
+    /// Makes the image of a head at the newest cut.
+    fn freeze(&mut self, volume: VolumeId, name: &str, at: Moment, listing: &Listing) -> Verdict {
+        let cut_index = self.cuts.len() - 1;
+        let (Some(head), Some(cut)) = (self.volumes.get_mut(&volume), self.cuts.get(cut_index)) else { return Ok(()) };
+        let Some(info) = listing.snapshot_named(volume, name) else { return broken(format!("the new snapshot {name} is not listed")) };
+        if !self.seen_snapshots.insert(info.id) {
+            return broken(format!("snapshot id {} is used twice", info.id));
+        }
+        let mut cells = Vec::with_capacity(head.cells.len());
+        for cell in &head.cells {
+            cells.push(match cell.certain() {
+                Some(value) => Frozen::Known(value),
+                None => match cell.possible(cut, &self.pieces).as_slice() {
+                    [value] => Frozen::Known(*value),
+                    _ => Frozen::Open(Box::new(cell.clone())),
+                },
+            });
+        }
+        // The snapshot is durable, and a crash leaves a prefix: so is everything that was acknowledged before it was asked for.
+        head.floor = head.floor.max(at);
+        if let Some(crash) = &mut head.crash {
+            crash.min = crash.min.max(at);
+        }
+        let sector = head.sector;
+        self.snapshots.insert(info.id, Snapshot { id: info.id, volume, name: name.to_owned(), holds: 0, sector, cells, cut: cut_index });
+        Ok(())
+    }
+
+    /// The cells of a new head on a snapshot.
+    fn thaw(&self, id: SnapshotId) -> Result<Vec<Cell>, super::Violation> {
+        let Some(snapshot) = self.snapshots.get(&id) else { return Ok(Vec::new()) };
+        let cells: Option<Vec<Cell>> = (0..snapshot.cells.len()).map(|s| snapshot.value(s).map(Cell::settled)).collect();
+        cells.map_or_else(|| broken("the world builds on a snapshot that it has not read"), Ok)
+    }
+
+    fn roll_back(&mut self, id: SnapshotId, keep_as: &str, at: Moment, until: Moment, listing: &Listing) -> Verdict {
+        let Some(volume) = self.snapshots.get(&id).map(|s| s.volume) else { return Ok(()) };
+        let cells = self.thaw(id)?;
+        self.cuts.push(Cut::between(at, until));
+        self.freeze(volume, keep_as, at, listing)?;
+        if let Some(head) = self.volumes.get_mut(&volume) {
+            head.cells = cells;
+            head.floor = head.floor.max(until);
+            head.crash = None;
+            head.recovered = Vec::new();
+        }
+        Ok(())
+    }
+
+    /// Compares what is listed with what must be there.
+    ///
+    /// # Errors
+    /// When they differ.
+    pub fn compare(&self, listing: &Listing) -> Verdict {
+        let listed: BTreeSet<VolumeId> = listing.volumes.iter().map(|v| v.id).collect();
+        if !listed.iter().eq(self.volumes.keys()) {
+            return broken(format!("volumes {listed:?} are listed, {:?} must be", self.volumes.keys().collect::<Vec<_>>()));
+        }
+        let listed: BTreeSet<SnapshotId> = listing.snapshots.iter().map(|s| s.id).collect();
+        if !listed.iter().eq(self.snapshots.keys()) {
+            return broken(format!("snapshots {listed:?} are listed, {:?} must be", self.snapshots.keys().collect::<Vec<_>>()));
+        }
+        for info in &listing.volumes {
+            let Some(volume) = self.volumes.get(&info.id) else { continue };
+            let origin = volume.origin.and_then(|id| self.snapshots.get(&id)).and_then(|s| Some(format!("{}@{}", self.volumes.get(&s.volume)?.name, s.name)));
+            let snapshots = self.snapshots.values().filter(|s| s.volume == info.id).count() as u64;
+            let is = (&info.name, info.size, info.sector, info.cache, info.compression, info.read_only, info.snapshots, &info.origin);
+            let must =
+                (&volume.name, volume.size(), volume.sector, volume.cache, volume.compression, volume.read_only, snapshots, &origin);
+            if is != must {
+                return broken(format!("volume {} is listed as {is:?}, must be {must:?}", info.id));
+            }
+        }
+        for info in &listing.snapshots {
+            let Some(snapshot) = self.snapshots.get(&info.id) else { continue };
+            let is = (info.volume, &info.name, info.holds, info.clones as usize, info.size);
+            let must = (snapshot.volume, &snapshot.name, snapshot.holds, self.clones(info.id), snapshot.size());
+            if is != must {
+                return broken(format!("snapshot {} is listed as {is:?}, must be {must:?}", info.id));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Commands that may need space. Everything that gives space back, and rollback, works in a full pool (I9).
+fn grows(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::CreateVolume { .. } | Command::Clone { .. } | Command::Snapshot { .. } | Command::ResizeVolume { .. } | Command::Hold { .. }
+    )
+}

@@ -1,0 +1,45 @@
+//! Comparisons of two snapshots: applying one to the older must give the newer.
+
+use millpond_engine::{DiffExtent, SnapshotId};
+
+use super::history::{Value, ZERO};
+use super::{Oracle, Verdict, broken};
+use crate::content::SECTOR;
+
+impl Oracle {
+    /// Judges a comparison of `newer` with `older` (nothing: with an empty volume).
+    ///
+    /// # Errors
+    /// When a difference is missing, or the extents are not what they say.
+    pub fn judge_diff(&self, older: Option<SnapshotId>, newer: SnapshotId, extents: &[DiffExtent]) -> Verdict {
+        let Some(new) = self.snapshots.get(&newer) else { return Ok(()) };
+        let old = older.and_then(|id| self.snapshots.get(&id));
+        let sectors = new.cells.len();
+        let mut covered: Vec<Option<bool>> = vec![None; sectors];
+        for extent in extents {
+            let (first, count) = ((extent.offset / SECTOR as u64) as usize, (extent.length / SECTOR as u64) as usize);
+            let Some(range) = covered.get_mut(first..first.saturating_add(count)) else {
+                return broken(format!("difference of {newer}: {extent:?} is beyond the end, {} bytes", new.size()));
+            };
+            for slot in range {
+                if slot.replace(extent.data).is_some() {
+                    return broken(format!("difference of {newer}: {extent:?} overlaps another"));
+                }
+            }
+        }
+        for (sector, cover) in covered.iter().enumerate() {
+            let Some(value) = new.value(sector) else { continue };
+            let before: Option<Value> = match old {
+                Some(old) if sector < old.cells.len() => old.value(sector),
+                _ => Some(ZERO),
+            };
+            if *cover == Some(false) && value != ZERO {
+                return broken(format!("difference of {newer} to {older:?}: sector {sector} is called zero and is op {value}"));
+            }
+            if cover.is_none() && before.is_some_and(|before| before != value) {
+                return broken(format!("difference of {newer} to {older:?}: sector {sector} differs (op {before:?}, now op {value}) and is not in it"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,252 @@
+//! Guest requests: what they may do, and whether their answers are legal.
+
+use millpond_block::{Data, DiskError, Op, Request};
+use smallvec::SmallVec;
+
+use super::history::{Cell, Cut, PieceId, Value, ZERO, sharpen};
+use super::{BLOCK, BLOCK_SECTORS, Frozen, Oracle, Verdict, Violation, broken};
+use crate::content::{Content, SECTOR, identify};
+use crate::system::{Target, target_name};
+use crate::trace::Moment;
+
+/// A request without an answer.
+#[derive(Clone, Debug)]
+pub struct Flight {
+    pub(super) target: Target,
+    request: Request,
+    pub(super) at: Moment,
+    pieces: SmallVec<[PieceId; 2]>,
+    expected: Option<DiskError>,
+}
+
+impl Flight {
+    /// What it changes.
+    pub(super) fn pieces(&self) -> impl Iterator<Item = PieceId> + '_ {
+        self.pieces.iter().copied()
+    }
+}
+
+fn operation(op: Op) -> &'static str {
+    match op {
+        Op::Read => "read",
+        Op::Write => "write",
+        Op::Flush => "flush",
+        Op::Discard => "discard",
+        Op::WriteZeroes { .. } => "write-zeroes",
+        Op::Cache => "cache",
+    }
+}
+
+impl Oracle {
+    /// The number of the next operation and the serial of the volume: what its sectors are stamped with.
+    pub fn number(&mut self, target: Target) -> (u64, u32) {
+        self.ops += 1;
+        let serial = match target {
+            Target::Head(id) => self.volumes.get(&id).map_or(0, |v| v.serial),
+            Target::Snapshot(_) => 0,
+        };
+        (self.ops, serial)
+    }
+
+    /// A request goes in. `value` is what a write leaves: its operation's number, or [`ZERO`] for a payload of zeroes.
+    pub fn begin(&mut self, tag: u64, target: Target, request: Request, value: Value, at: Moment) {
+        let expected = self.refusal(target, &request);
+        let mut flight = Flight { target, request, at, pieces: SmallVec::new(), expected };
+        let horizon = self.horizon(at);
+        if expected.is_none()
+            && request.op.modifies()
+            && let Target::Head(id) = target
+            && let Some(volume) = self.volumes.get_mut(&id)
+        {
+            let (first, end) = (request.range.offset / SECTOR as u64, (request.range.offset + request.range.length) / SECTOR as u64);
+            let stable = volume.floor.min(horizon);
+            let mut block = first / BLOCK_SECTORS;
+            while block * BLOCK_SECTORS < end {
+                let (low, high) = ((block * BLOCK_SECTORS).max(first), ((block + 1) * BLOCK_SECTORS).min(end));
+                // A discard leaves blocks alone that it does not cover wholly.
+                if request.op != Op::Discard || high - low == BLOCK_SECTORS {
+                    let value = if request.op == Op::Write { value } else { ZERO };
+                    let piece = self.pieces.add(value, at);
+                    flight.pieces.push(piece);
+                    for cell in volume.cells.get_mut(low as usize..high as usize).into_iter().flatten() {
+                        cell.prune(stable, horizon, &self.pieces);
+                        cell.push(piece);
+                    }
+                }
+                block += 1;
+            }
+        }
+        self.flights.insert(tag, flight);
+    }
+
+    /// The error that a malformed request must get.
+    fn refusal(&self, target: Target, request: &Request) -> Option<DiskError> {
+        let (size, sector) = self.geometry(target)?;
+        if request.op == Op::Flush {
+            return None;
+        }
+        let read_only = match target {
+            Target::Snapshot(_) => true,
+            Target::Head(id) => self.volumes.get(&id).is_some_and(|v| v.read_only),
+        };
+        let sector = u64::from(sector.logical());
+        if request.op.modifies() && read_only {
+            Some(DiskError::ReadOnly)
+        } else if request.range.end().is_none_or(|end| end > size) {
+            Some(DiskError::OutOfBounds)
+        } else if request.range.offset % sector != 0 || request.range.length % sector != 0 {
+            Some(DiskError::Invalid)
+        } else {
+            None
+        }
+    }
+
+    /// A request is answered.
+    ///
+    /// # Errors
+    /// When the answer is not legal.
+    pub fn complete(&mut self, tag: u64, result: &Result<Data, DiskError>, now: Moment) -> Verdict {
+        let Some(flight) = self.flights.remove(&tag) else { return broken(format!("an answer to request #{tag}, which has none to get")) };
+        let what = || format!("#{tag} {} of {} at {}+{}", operation(flight.request.op), target_name(flight.target), flight.request.range.offset, flight.request.range.length);
+        match (result, flight.expected) {
+            (Err(error), Some(expected)) if *error == expected => Ok(()),
+            (Err(DiskError::Io | DiskError::Shutdown), Some(_)) if self.errors_allowed => Ok(()),
+            (answer, Some(expected)) => broken(format!("{}: '{expected}' is due, the answer is {:?}", what(), answer.as_ref().map(|_| "success"))),
+            (Ok(data), None) if flight.request.op == Op::Read => {
+                self.judge_read(&flight, data, now).map_err(|v| Violation(format!("{}: {v}", what())))
+            }
+            (Ok(_), None) => {
+                self.acknowledge(&flight, now);
+                Ok(())
+            }
+            (Err(error), None) => {
+                for piece in &flight.pieces {
+                    let piece = self.pieces.get_mut(*piece);
+                    piece.end = piece.end.min(now);
+                }
+                let growing = matches!(flight.request.op, Op::Write | Op::WriteZeroes { .. });
+                match error {
+                    DiskError::NoSpace if growing => Ok(()),
+                    DiskError::Io | DiskError::Shutdown if self.errors_allowed => Ok(()),
+                    _ => broken(format!("{} fails: {error}", what())),
+                }
+            }
+        }
+    }
+
+    fn acknowledge(&mut self, flight: &Flight, now: Moment) {
+        for piece in &flight.pieces {
+            let piece = self.pieces.get_mut(*piece);
+            piece.high = piece.high.min(now);
+        }
+        let Target::Head(id) = flight.target else { return };
+        let Some(volume) = self.volumes.get_mut(&id) else { return };
+        if !volume.cache.honours_flush() {
+            return;
+        }
+        if flight.request.op == Op::Flush {
+            volume.floor = volume.floor.max(flight.at);
+        } else if !flight.pieces.is_empty() && (flight.request.fua || volume.cache.every_write_durable()) {
+            // Durable itself; and since a crash leaves a prefix, so is all that was acknowledged before it began.
+            volume.floor = volume.floor.max(flight.at);
+            for piece in &flight.pieces {
+                self.pieces.get_mut(*piece).durable = true;
+            }
+        }
+    }
+
+    fn judge_read(&mut self, flight: &Flight, data: &Data, now: Moment) -> Verdict {
+        let length: u64 = data.iter().map(|p| p.len() as u64).sum();
+        if length != flight.request.range.length {
+            return broken(format!("{length} bytes come back"));
+        }
+        let joined: Vec<u8>;
+        let bytes = match data.as_slice() {
+            [one] => one.bytes(),
+            many => {
+                joined = many.iter().flat_map(|p| p.bytes().iter().copied()).collect();
+                &joined
+            }
+        };
+        let mut offset = flight.request.range.offset;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let length = (BLOCK - offset % BLOCK).min(rest.len() as u64) as usize;
+            let (block, after) = rest.split_at(length);
+            let mut cut = Cut::between(flight.at, now);
+            for (i, bytes) in block.chunks(SECTOR).enumerate() {
+                let sector = offset / SECTOR as u64 + i as u64;
+                let value = seen(bytes, sector)?;
+                match flight.target {
+                    Target::Head(id) => self.judge_head(id, sector as usize, value, &mut cut)?,
+                    Target::Snapshot(id) => self.judge_snapshot(id, sector as usize, value)?,
+                }
+            }
+            sharpen(&cut, &mut self.pieces);
+            offset += length as u64;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    fn judge_head(&mut self, id: millpond_engine::VolumeId, sector: usize, value: Value, cut: &mut Cut) -> Verdict {
+        let Some(volume) = self.volumes.get_mut(&id) else { return Ok(()) };
+        let Some(cell) = volume.cells.get_mut(sector) else { return Ok(()) };
+        let fine = match &mut volume.crash {
+            None => cell.observe(value, cut, &self.pieces),
+            Some(crash) => {
+                if let Some(seen) = volume.recovered.get_mut(sector) {
+                    if seen.is_some_and(|before| before != value) {
+                        return broken(format!("sector {sector} holds {}, and held {} before, with no write between", show(value), show(seen.unwrap_or(ZERO))));
+                    }
+                    *seen = Some(value);
+                }
+                cell.observe(value, crash, &self.pieces)
+            }
+        };
+        if fine {
+            return Ok(());
+        }
+        let crash = volume.crash.as_ref();
+        let when = crash.map_or("", |_| ", after the power cut,");
+        broken(format!("sector {sector}{when} holds {}; legal: {}", show(value), legal(cell, crash.unwrap_or(cut), &self.pieces)))
+    }
+
+    fn judge_snapshot(&mut self, id: millpond_engine::SnapshotId, sector: usize, value: Value) -> Verdict {
+        let Some(snapshot) = self.snapshots.get_mut(&id) else { return Ok(()) };
+        let Some(frozen) = snapshot.cells.get_mut(sector) else { return Ok(()) };
+        match frozen {
+            Frozen::Known(known) if *known == value => Ok(()),
+            Frozen::Known(known) => broken(format!("sector {sector} of the snapshot holds {}, must hold {}", show(value), show(*known))),
+            Frozen::Open(cell) => {
+                let Some(cut) = self.cuts.get_mut(snapshot.cut) else { return Ok(()) };
+                if !cell.observe(value, cut, &self.pieces) {
+                    return broken(format!("sector {sector} of the snapshot holds {}; legal: {}", show(value), legal(cell, cut, &self.pieces)));
+                }
+                *frozen = Frozen::Known(value);
+                sharpen(cut, &mut self.pieces);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn seen(bytes: &[u8], sector: u64) -> Result<Value, Violation> {
+    match identify(bytes) {
+        Content::Zero => Ok(ZERO),
+        Content::Stamp { op, sector: at, .. } if at == sector => Ok(op),
+        Content::Stamp { op, sector: at, volume } => {
+            broken(format!("sector {sector} holds what op {op} wrote to sector {at} of the volume with serial {volume}"))
+        }
+        Content::Garbage => broken(format!("sector {sector} holds garbage: {:02x?}...", bytes.get(..16).unwrap_or(bytes))),
+    }
+}
+
+fn show(value: Value) -> String {
+    if value == ZERO { "zeroes".to_owned() } else { format!("op {value}") }
+}
+
+fn legal(cell: &Cell, cut: &Cut, pieces: &super::history::Pieces) -> String {
+    let possible: Vec<String> = cell.possible(cut, pieces).iter().map(|v| show(*v)).collect();
+    if possible.is_empty() { "nothing (the other sectors of this state exclude it)".to_owned() } else { possible.join(", ") }
+}

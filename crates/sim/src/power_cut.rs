@@ -1,0 +1,101 @@
+//! The power fails at every event of a short trace, in many ways each time, and again during some of the recoveries.
+//!
+//! No rerun is needed: devices and oracle are forked at the event, the fork is cut, imported and judged, and the trace goes on.
+
+use std::collections::BTreeSet;
+
+use crate::config::{Config, Era, Options};
+use crate::disk::{Survival, WriteNo};
+use crate::oracle::{Verdict, Violation};
+use crate::rng::{Rng, mix};
+use crate::system::System;
+use crate::world::World;
+
+/// All subsets of the unflushed writes are tried up to this many.
+const EXHAUSTIVE: usize = 3;
+/// Each is left out, and kept alone, up to this many.
+const ONE_BY_ONE: usize = 5;
+
+/// A short trace of a seed, with nothing in it but guests and operators.
+pub fn world<S: System>(seed: u64, options: &Options) -> World<S> {
+    let mut rng = Rng::new(mix(seed) ^ 0x0C07);
+    let options = Options { faultless: true, trace: options.trace, ..options.clone() };
+    let mut config = Config::new(&mut rng, &options);
+    config.eras = vec![Era { requests: rng.between(10, 50), end: crate::config::End::Power }];
+    config.second_hand &= rng.percent(20);
+    for volume in &mut config.volumes {
+        volume.size = volume.size.min(512 << 10);
+    }
+    config.mix.commands = config.mix.commands.max(60);
+    World::with_config(config, rng, &options)
+}
+
+/// Runs a short trace and cuts at every completed device operation.
+///
+/// # Errors
+/// The first promise that was not kept.
+pub fn sweep<S: System>(world: &mut World<S>) -> Verdict {
+    world.begin()?;
+    let (mut left, mut seen) = (world.requests(), world.completed());
+    while left > 0 {
+        left = left.saturating_sub(world.step()?);
+        if world.completed() != seen {
+            seen = world.completed();
+            cut_here(world)?;
+        }
+    }
+    // And on the way to rest, when nobody asks for anything any more.
+    for _ in 0..40 {
+        world.turn()?;
+        if world.finish_one()? {
+            cut_here(world)?;
+        }
+    }
+    world.end()
+}
+
+fn cut_here<S: System>(world: &mut World<S>) -> Verdict {
+    let unflushed: Vec<WriteNo> = world.unflushed().into_iter().collect();
+    for (index, survival) in survivals(&unflushed, world.chance()).into_iter().enumerate() {
+        let mut fork = world.fork(index as u64);
+        let verdict = fork.cut_and_verify(&survival);
+        world.stats.add(&fork.stats);
+        if let Err(Violation(what)) = verdict {
+            world.trace = fork.trace;
+            return Err(Violation(format!("{what} (after a power cut that left {survival:?})")));
+        }
+    }
+    Ok(())
+}
+
+/// What may be left: nothing, all, prefixes, all but one, only one, any subset.
+fn survivals(unflushed: &[WriteNo], rng: &mut Rng) -> Vec<Survival> {
+    let set = |keep: BTreeSet<WriteNo>, torn| Survival::Set { keep, torn };
+    let all: BTreeSet<WriteNo> = unflushed.iter().copied().collect();
+    let mut survivals = vec![Survival::Nothing];
+    if unflushed.is_empty() {
+        return survivals;
+    }
+    if unflushed.len() <= EXHAUSTIVE {
+        for subset in 1..1u32 << unflushed.len() {
+            let keep: BTreeSet<WriteNo> = unflushed.iter().enumerate().filter(|(i, _)| subset >> i & 1 == 1).map(|(_, w)| *w).collect();
+            survivals.push(set(keep, None));
+        }
+    } else {
+        let mut singles = unflushed.to_vec();
+        rng.shuffle(&mut singles);
+        singles.truncate(if unflushed.len() <= ONE_BY_ONE { ONE_BY_ONE } else { 1 });
+        for one in singles {
+            survivals.push(set(BTreeSet::from([one]), None));
+            survivals.push(set(all.iter().copied().filter(|w| *w != one).collect(), None));
+        }
+        survivals.push(set(unflushed.iter().copied().filter(|_| rng.percent(50)).collect(), None));
+        survivals.push(Survival::Completed);
+    }
+    // A prefix whose last write is torn.
+    let prefix: BTreeSet<WriteNo> = unflushed.iter().copied().take(1 + rng.index(unflushed.len())).collect();
+    let torn = prefix.last().copied();
+    survivals.push(set(prefix, torn));
+    survivals.push(Survival::Each(rng.between(0, 100)));
+    survivals
+}

@@ -1,0 +1,290 @@
+//! The reference system's volumes and snapshots: plain bytes in memory.
+
+use std::collections::BTreeMap;
+
+use millpond_block::{ByteRange, CacheMode, Features, Geometry, SectorProfile};
+use millpond_engine::{Command, CommandError, Compression, DiffExtent, Reply, SnapshotId, SnapshotInfo, Time, VolumeId, VolumeInfo};
+
+use super::Bug;
+use super::code::Entry;
+use crate::disk::PAGE;
+use crate::system::Target;
+
+struct Volume {
+    name: String,
+    sector: SectorProfile,
+    cache: CacheMode,
+    compression: Compression,
+    read_only: bool,
+    origin: Option<SnapshotId>,
+    bytes: Vec<u8>,
+    /// What a shrink cut off (kept by a bug).
+    tail: Vec<u8>,
+}
+
+struct Snapshot {
+    volume: VolumeId,
+    name: String,
+    holds: u32,
+    bytes: Vec<u8>,
+}
+
+/// All of it.
+pub struct Memory {
+    bug: Bug,
+    volumes: BTreeMap<VolumeId, Volume>,
+    snapshots: BTreeMap<SnapshotId, Snapshot>,
+    next_volume: u32,
+    next_snapshot: u64,
+    pub closed: bool,
+}
+
+impl Memory {
+    pub fn new(bug: Bug) -> Memory {
+        Memory { bug, volumes: BTreeMap::new(), snapshots: BTreeMap::new(), next_volume: 1, next_snapshot: 1, closed: false }
+    }
+
+    pub fn last_snapshot(&self) -> SnapshotId {
+        SnapshotId(self.next_snapshot - 1)
+    }
+
+    fn bytes(&self, target: Target) -> Option<&Vec<u8>> {
+        match target {
+            Target::Head(id) => self.volumes.get(&id).map(|v| &v.bytes),
+            Target::Snapshot(id) => self.snapshots.get(&id).map(|s| &s.bytes),
+        }
+    }
+
+    pub fn geometry(&self, target: Target) -> Option<(Geometry, Features, CacheMode)> {
+        let size = self.bytes(target)?.len() as u64;
+        let (volume, snapshot) = match target {
+            Target::Head(id) => (self.volumes.get(&id)?, false),
+            Target::Snapshot(id) => (self.volumes.get(&self.snapshots.get(&id)?.volume)?, true),
+        };
+        let features = Features { read_only: snapshot || volume.read_only, write_cache: true };
+        Some((Geometry { size, sector: volume.sector }, features, volume.cache))
+    }
+
+    pub fn read(&self, target: Target, range: ByteRange) -> Vec<u8> {
+        let (start, end) = (range.offset as usize, (range.offset + range.length) as usize);
+        self.bytes(target).and_then(|b| b.get(start..end)).map(<[u8]>::to_vec).unwrap_or_default()
+    }
+
+    fn named(&self, name: &str) -> bool {
+        self.volumes.values().any(|v| v.name == name)
+    }
+
+    fn snapshot_named(&self, volume: VolumeId, name: &str) -> bool {
+        self.snapshots.values().any(|s| s.volume == volume && s.name == name)
+    }
+
+    fn clones(&self, id: SnapshotId) -> u32 {
+        self.volumes.values().filter(|v| v.origin == Some(id)).count() as u32
+    }
+
+    fn own(&self, volume: VolumeId) -> impl Iterator<Item = SnapshotId> + '_ {
+        self.snapshots.iter().filter(move |(_, s)| s.volume == volume).map(|(id, _)| *id)
+    }
+
+    pub fn check(&self, command: &Command) -> Result<(), CommandError> {
+        let volume = |id: &VolumeId| self.volumes.get(id).map(|_| ()).ok_or_else(|| CommandError::NotFound(format!("volume {id}")));
+        let snapshot = |id: &SnapshotId| self.snapshots.get(id).ok_or_else(|| CommandError::NotFound(format!("snapshot {id}")));
+        let fresh = |taken: bool, name: &String| if taken { Err(CommandError::Exists(name.clone())) } else { Ok(()) };
+        let busy = || CommandError::Busy("needed".to_owned());
+        match command {
+            Command::CreateVolume { name, .. } => fresh(self.named(name), name),
+            Command::RenameVolume { volume: id, name } => volume(id).and(fresh(self.named(name), name)),
+            Command::DestroyVolume { volume: id } if self.own(*id).any(|s| self.clones(s) > 0) => Err(busy()),
+            Command::DestroyVolume { volume: id } | Command::ResizeVolume { volume: id, .. } | Command::SetProperties { volume: id, .. } => volume(id),
+            Command::Snapshot { targets, .. } => {
+                targets.iter().try_for_each(|(id, name)| volume(id).and(fresh(self.snapshot_named(*id, name), name)))
+            }
+            Command::DestroySnapshots { snapshots } => snapshots.iter().try_for_each(|id| {
+                let held = snapshot(id)?.holds > 0 && self.bug != Bug::HoldIgnored;
+                if held || self.clones(*id) > 0 { Err(busy()) } else { Ok(()) }
+            }),
+            Command::RenameSnapshot { snapshot: id, name } | Command::Rollback { snapshot: id, keep_as: name } => {
+                fresh(self.snapshot_named(snapshot(id)?.volume, name), name)
+            }
+            Command::Clone { snapshot: id, name } => snapshot(id).and(fresh(self.named(name), name)),
+            Command::Hold { snapshot: id, .. } => snapshot(id).map(|_| ()),
+            Command::Release { snapshot: id } if snapshot(id)?.holds == 0 => Err(CommandError::Invalid("no hold".to_owned())),
+            Command::Release { .. } | Command::Close | Command::Checkpoint => Ok(()),
+        }
+    }
+
+    pub fn reply(&self, command: &Command) -> Reply {
+        match command {
+            Command::CreateVolume { .. } | Command::Clone { .. } => Reply::Volume(VolumeId(self.next_volume)),
+            Command::Snapshot { targets, .. } => {
+                Reply::Snapshots((0..targets.len() as u64).map(|i| SnapshotId(self.next_snapshot + i)).collect())
+            }
+            _ => Reply::Done,
+        }
+    }
+
+    pub fn apply(&mut self, entry: &Entry, payload: &[u8]) {
+        match entry {
+            Entry::Write { volume, offset, length } => self.put(*volume, *offset, *length, |i| payload.get(i).copied().unwrap_or(0)),
+            Entry::Zero { volume, offset, length } => self.put(*volume, *offset, *length, |_| 0),
+            Entry::Command(command) => self.obey(command),
+        }
+    }
+
+    fn put(&mut self, volume: VolumeId, offset: u64, length: u64, byte: impl Fn(usize) -> u8) {
+        let range = offset as usize..(offset + length) as usize;
+        let leaky = self.bug == Bug::SnapshotNotFrozen && offset % 5 == 0;
+        let newest = self.snapshots.iter_mut().filter(|(_, s)| s.volume == volume).next_back();
+        if let Some(slice) = newest.filter(|_| leaky).and_then(|(_, s)| s.bytes.get_mut(range.clone())) {
+            slice.iter_mut().enumerate().for_each(|(i, b)| *b = byte(i));
+        }
+        if let Some(slice) = self.volumes.get_mut(&volume).and_then(|v| v.bytes.get_mut(range)) {
+            slice.iter_mut().enumerate().for_each(|(i, b)| *b = byte(i));
+        }
+    }
+
+    fn add_snapshot(&mut self, volume: VolumeId, name: &str, bytes: Vec<u8>) {
+        self.snapshots.insert(SnapshotId(self.next_snapshot), Snapshot { volume, name: name.to_owned(), holds: 0, bytes });
+        self.next_snapshot += 1;
+    }
+
+    fn obey(&mut self, command: &Command) {
+        self.closed = false;
+        match command {
+            Command::CreateVolume { name, size, sector, cache, compression } => {
+                let (name, bytes) = (name.clone(), vec![0; *size as usize]);
+                let (sector, cache, compression) = (*sector, *cache, *compression);
+                let volume = Volume { name, sector, cache, compression, read_only: false, origin: None, bytes, tail: Vec::new() };
+                self.volumes.insert(VolumeId(self.next_volume), volume);
+                self.next_volume += 1;
+            }
+            Command::Clone { snapshot, name } => {
+                let Some(s) = self.snapshots.get(snapshot) else { return };
+                let Some(parent) = self.volumes.get(&s.volume) else { return };
+                let (sector, cache, compression) = (parent.sector, parent.cache, parent.compression);
+                let (name, bytes) = (name.clone(), s.bytes.clone());
+                let volume = Volume { name, sector, cache, compression, read_only: false, origin: Some(*snapshot), bytes, tail: Vec::new() };
+                self.volumes.insert(VolumeId(self.next_volume), volume);
+                self.next_volume += 1;
+            }
+            Command::DestroyVolume { volume } => {
+                self.volumes.remove(volume);
+                self.snapshots.retain(|_, s| s.volume != *volume);
+            }
+            Command::RenameVolume { volume, name } => {
+                if let Some(v) = self.volumes.get_mut(volume) {
+                    v.name.clone_from(name);
+                }
+            }
+            Command::ResizeVolume { volume, size } => {
+                let keeps = self.bug == Bug::ShrinkKeepsData;
+                if let Some(v) = self.volumes.get_mut(volume) {
+                    let (old, size) = (v.bytes.len(), *size as usize);
+                    if size < old {
+                        v.tail = v.bytes.split_off(size);
+                    } else {
+                        let tail = if keeps { std::mem::take(&mut v.tail) } else { Vec::new() };
+                        v.bytes.extend(tail.into_iter().take(size - old));
+                        v.bytes.resize(size, 0);
+                    }
+                }
+            }
+            Command::SetProperties { volume, cache, compression, read_only } => {
+                if let Some(v) = self.volumes.get_mut(volume) {
+                    v.cache = cache.unwrap_or(v.cache);
+                    v.compression = compression.unwrap_or(v.compression);
+                    v.read_only = read_only.unwrap_or(v.read_only);
+                }
+            }
+            Command::Snapshot { targets, .. } => {
+                for (volume, name) in targets {
+                    let bytes = self.volumes.get(volume).map(|v| v.bytes.clone()).unwrap_or_default();
+                    self.add_snapshot(*volume, name, bytes);
+                }
+            }
+            Command::DestroySnapshots { snapshots } => self.snapshots.retain(|id, _| !snapshots.contains(id)),
+            Command::RenameSnapshot { snapshot, name } => {
+                if let Some(s) = self.snapshots.get_mut(snapshot) {
+                    s.name.clone_from(name);
+                }
+            }
+            Command::Rollback { snapshot, keep_as } => {
+                let Some(s) = self.snapshots.get(snapshot) else { return };
+                let (volume, bytes) = (s.volume, s.bytes.clone());
+                let Some(v) = self.volumes.get_mut(&volume) else { return };
+                let mut old = std::mem::replace(&mut v.bytes, bytes.clone());
+                if self.bug == Bug::RollbackForgetsHead {
+                    old = bytes;
+                }
+                self.add_snapshot(volume, keep_as, old);
+            }
+            Command::Hold { snapshot, .. } => {
+                if let Some(s) = self.snapshots.get_mut(snapshot) {
+                    s.holds += 1;
+                }
+            }
+            Command::Release { snapshot } => {
+                if let Some(s) = self.snapshots.get_mut(snapshot) {
+                    s.holds = s.holds.saturating_sub(1);
+                }
+            }
+            Command::Close => self.closed = true,
+            Command::Checkpoint => {}
+        }
+    }
+
+    pub fn diff(&self, older: Option<Target>, newer: Target) -> Vec<DiffExtent> {
+        let empty = Vec::new();
+        let (old, new) = (older.and_then(|t| self.bytes(t)).unwrap_or(&empty), self.bytes(newer).unwrap_or(&empty));
+        let mut extents = Vec::new();
+        for (i, block) in new.chunks(PAGE).enumerate() {
+            let before = old.get(i * PAGE..(i + 1) * PAGE);
+            let data = block.iter().any(|b| *b != 0);
+            let same = before.map_or(!data, |before| before == block);
+            if !same && (data || self.bug != Bug::DiffMissesHoles) {
+                extents.push(DiffExtent { offset: (i * PAGE) as u64, length: PAGE as u64, data });
+            }
+        }
+        extents
+    }
+
+    pub fn volumes(&self) -> Vec<VolumeInfo> {
+        let origin = |id: SnapshotId| {
+            let s = self.snapshots.get(&id)?;
+            Some(format!("{}@{}", self.volumes.get(&s.volume)?.name, s.name))
+        };
+        let info = |(id, v): (&VolumeId, &Volume)| VolumeInfo {
+            id: *id,
+            name: v.name.clone(),
+            size: v.bytes.len() as u64,
+            sector: v.sector,
+            cache: v.cache,
+            compression: v.compression,
+            read_only: v.read_only,
+            referenced_bytes: 0,
+            unique_bytes: 0,
+            snapshots: self.own(*id).count() as u64,
+            origin: v.origin.and_then(origin),
+            created: Time(0),
+        };
+        self.volumes.iter().map(info).collect()
+    }
+
+    pub fn snapshots(&self) -> Vec<SnapshotInfo> {
+        let info = |(id, s): (&SnapshotId, &Snapshot)| SnapshotInfo {
+            id: *id,
+            volume: s.volume,
+            name: s.name.clone(),
+            created: Time(0),
+            epoch: id.0,
+            referenced_bytes: 0,
+            unique_bytes: 0,
+            holds: s.holds,
+            clones: self.clones(*id),
+            description: String::new(),
+            expires: None,
+            size: s.bytes.len() as u64,
+        };
+        self.snapshots.iter().map(info).collect()
+    }
+}

@@ -1,0 +1,119 @@
+//! What the simulator drives: the engine's facade as a trait, so that the judge can be tried on a reference system with known bugs.
+
+use millpond_block::{Completion, Data, Payload, Request, Tag};
+use millpond_device::{DeviceGeometry, Io, IoDone};
+pub use millpond_engine::Target;
+use millpond_engine::{
+    Command, CommandError, DiffExtent, Engine, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Time, Tuning, VolumeInfo,
+};
+
+/// A short name for traces.
+pub fn target_name(target: Target) -> String {
+    match target {
+        Target::Head(id) => format!("vol{id}"),
+        Target::Snapshot(id) => format!("snap{id}"),
+    }
+}
+
+/// Reads a device at rest: its position in the vector given to `create` or `import`, the offset in bytes, the buffer to fill.
+pub type Media<'a> = &'a mut dyn FnMut(usize, u64, &mut [u8]);
+
+/// A storage engine as a state machine; see `millpond_engine` for what each call promises.
+pub trait System: Sized {
+    /// Formats the devices; `Opening` until done.
+    ///
+    /// # Errors
+    /// When the specification or the devices do not do.
+    fn create(spec: PoolSpec, devices: Vec<DeviceGeometry>, tuning: Tuning, now: Time) -> Result<Self, CommandError>;
+    /// Recovers a pool; `Opening` until `Online` or `Faulted`.
+    fn import(devices: Vec<DeviceGeometry>, tuning: Tuning, now: Time) -> Self;
+    /// Condition of the pool.
+    fn state(&self) -> PoolState;
+    /// Starts a guest request.
+    fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>);
+    /// Starts a command.
+    fn command(&mut self, tag: Tag, command: Command);
+    /// Lets the system work; true when it wants to be called again soon.
+    fn turn(&mut self, now: Time) -> bool;
+    /// A device operation ended.
+    fn io_done(&mut self, done: IoDone);
+    /// The next device operation to start.
+    fn pop_io(&mut self) -> Option<Io>;
+    /// The next answer to a guest request.
+    fn pop_completion(&mut self) -> Option<Completion>;
+    /// The next answer to a command.
+    fn pop_reply(&mut self) -> Option<(Tag, Result<Reply, CommandError>)>;
+    /// The pool, as listed.
+    fn pool(&self) -> Option<PoolInfo>;
+    /// The volumes, as listed.
+    fn volumes(&self) -> Vec<VolumeInfo>;
+    /// The snapshots, as listed.
+    fn snapshots(&self) -> Vec<SnapshotInfo>;
+    /// Counters.
+    fn metrics(&self) -> Metrics;
+    /// Starts a comparison of two states.
+    fn start_diff(&mut self, tag: Tag, older: Option<Target>, newer: Target);
+    /// The next comparison that is done.
+    fn pop_diff(&mut self) -> Option<(Tag, Result<Vec<DiffExtent>, CommandError>)>;
+    /// The system's own check of its accounting (I12), with no request unanswered and the devices at rest: what is wrong, one line each.
+    fn audit(&mut self, media: Media<'_>) -> Vec<String>;
+    /// Takes the buffers of a read back.
+    fn recycle(&mut self, data: Data);
+}
+
+impl System for Engine {
+    fn create(spec: PoolSpec, devices: Vec<DeviceGeometry>, tuning: Tuning, now: Time) -> Result<Engine, CommandError> {
+        Engine::create(spec, devices, tuning, now)
+    }
+    fn import(devices: Vec<DeviceGeometry>, tuning: Tuning, now: Time) -> Engine {
+        Engine::import(devices, tuning, now)
+    }
+    fn state(&self) -> PoolState {
+        Engine::state(self).clone()
+    }
+    fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>) {
+        Engine::submit(self, target, tag, request, payload);
+    }
+    fn command(&mut self, tag: Tag, command: Command) {
+        Engine::command(self, tag, command);
+    }
+    fn turn(&mut self, now: Time) -> bool {
+        Engine::turn(self, now)
+    }
+    fn io_done(&mut self, done: IoDone) {
+        Engine::io_done(self, done);
+    }
+    fn pop_io(&mut self) -> Option<Io> {
+        Engine::pop_io(self)
+    }
+    fn pop_completion(&mut self) -> Option<Completion> {
+        Engine::pop_completion(self)
+    }
+    fn pop_reply(&mut self) -> Option<(Tag, Result<Reply, CommandError>)> {
+        Engine::pop_reply(self)
+    }
+    fn pool(&self) -> Option<PoolInfo> {
+        Engine::pool(self)
+    }
+    fn volumes(&self) -> Vec<VolumeInfo> {
+        Engine::volumes(self)
+    }
+    fn snapshots(&self) -> Vec<SnapshotInfo> {
+        Engine::snapshots(self)
+    }
+    fn metrics(&self) -> Metrics {
+        Engine::metrics(self)
+    }
+    fn start_diff(&mut self, tag: Tag, older: Option<Target>, newer: Target) {
+        Engine::start_diff(self, tag, older, newer);
+    }
+    fn pop_diff(&mut self) -> Option<(Tag, Result<Vec<DiffExtent>, CommandError>)> {
+        Engine::pop_diff(self)
+    }
+    fn audit(&mut self, media: Media<'_>) -> Vec<String> {
+        Engine::audit(self, media).findings
+    }
+    fn recycle(&mut self, data: Data) {
+        self.buffers().give_data(data);
+    }
+}

@@ -1,0 +1,314 @@
+//! What guests and operators do, by chance: mixes, hot spots, sequential runs, filling up and making room.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use millpond_block::{ByteRange, CacheMode, Op, Request, SectorProfile};
+use millpond_engine::{Command, Compression, SnapshotId, VolumeId};
+
+use crate::config::Mix;
+use crate::oracle::{BLOCK, Oracle, Snapshot, Volume};
+use crate::rng::Rng;
+use crate::system::Target;
+
+/// What the guests are up to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The usual mix.
+    Mixed,
+    /// Writing until the pool is full; so many steps at most.
+    Filling(u32),
+    /// Making room again: so many steps.
+    Relieving(u32),
+}
+
+/// A guest request to make.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask {
+    /// For what.
+    pub target: Target,
+    /// What.
+    pub request: Request,
+    /// A write of zeroes.
+    pub zeroes: bool,
+}
+
+/// A command to give.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The command; none means a comparison of `diff`.
+    pub command: Option<Command>,
+    /// Two snapshots to compare.
+    pub diff: Option<(Option<SnapshotId>, SnapshotId)>,
+    /// No other command may be about these meanwhile.
+    pub volumes: Vec<VolumeId>,
+    /// No request may be under way on these meanwhile.
+    pub quiet: Vec<Target>,
+}
+
+/// The guests and operators of one world.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    rng: Rng,
+    mix: Mix,
+    fills: bool,
+    names: u64,
+    phase: Phase,
+    cursors: BTreeMap<VolumeId, u64>,
+    /// Bytes that all volumes together may have, so that worlds stay small.
+    pub volume_limit: u64,
+}
+
+/// Volumes and snapshots that a world may have.
+const MAX_VOLUMES: usize = 8;
+const MAX_SNAPSHOTS: usize = 24;
+
+impl Workload {
+    /// Guests with this mix; with `fills` they fill the pool up now and then.
+    pub fn new(mix: Mix, fills: bool, volume_limit: u64, rng: Rng) -> Workload {
+        Workload { rng, mix, fills, names: 0, phase: Phase::Mixed, cursors: BTreeMap::new(), volume_limit }
+    }
+
+    /// A name that was never used.
+    pub fn name(&mut self, prefix: &str) -> String {
+        self.names += 1;
+        format!("{prefix}{}", self.names)
+    }
+
+    /// A write found no space.
+    pub fn no_space(&mut self) {
+        if matches!(self.phase, Phase::Filling(_)) && self.rng.percent(30) {
+            self.phase = Phase::Relieving(40);
+        } else if self.phase == Phase::Mixed && self.rng.percent(5) {
+            self.phase = Phase::Relieving(15);
+        }
+    }
+
+    fn advance(&mut self) {
+        self.phase = match self.phase {
+            Phase::Mixed if self.fills && self.rng.percent(1) => Phase::Filling(150),
+            Phase::Filling(1) | Phase::Relieving(1) => Phase::Mixed,
+            Phase::Filling(n) => Phase::Filling(n - 1),
+            Phase::Relieving(n) => Phase::Relieving(n - 1),
+            Phase::Mixed => Phase::Mixed,
+        };
+    }
+
+    /// The next guest request; none when every target is taken.
+    pub fn ask(&mut self, oracle: &Oracle, taken: &BTreeSet<Target>) -> Option<Ask> {
+        self.advance();
+        let heads: Vec<&Volume> = oracle.volumes().filter(|v| !taken.contains(&Target::Head(v.id))).collect();
+        if heads.is_empty() {
+            return None;
+        }
+        let volume = *self.rng.pick(&heads);
+        let target = Target::Head(volume.id);
+        let kind = match self.phase {
+            Phase::Mixed => self.rng.weighted(&self.mix.requests),
+            Phase::Filling(_) => return Some(self.fill(volume)),
+            Phase::Relieving(_) => self.rng.weighted(&[20, 10, 50, 0, 10, 0, 0]),
+        };
+        let fua = self.rng.percent(self.mix.fua);
+        let range = self.range(volume);
+        let ask = |op, range, fua| Ask { target, request: Request { op, range, fua }, zeroes: false };
+        Some(match kind {
+            0 => {
+                let readable: Vec<&Snapshot> = oracle.snapshots().filter(|s| !taken.contains(&Target::Snapshot(s.id))).collect();
+                if readable.is_empty() || self.rng.percent(70) {
+                    ask(Op::Read, range, false)
+                } else {
+                    let snapshot = *self.rng.pick(&readable);
+                    self.read_snapshot(snapshot)
+                }
+            }
+            1 => Ask { zeroes: self.rng.percent(3), ..ask(Op::Write, range, fua) },
+            2 => {
+                let range = if self.rng.percent(30) { self.large(volume) } else { range };
+                ask(Op::Discard, range, fua)
+            }
+            3 => ask(Op::WriteZeroes { may_unmap: self.rng.percent(50) }, range, fua),
+            4 => ask(Op::Flush, ByteRange { offset: 0, length: 0 }, false),
+            5 => ask(Op::Cache, range, false),
+            _ => self.malformed(volume, oracle, taken),
+        })
+    }
+
+    fn fill(&mut self, volume: &Volume) -> Ask {
+        let cursor = self.cursors.entry(volume.id).or_default();
+        let length = (BLOCK * 32).min(volume.size());
+        let offset = if *cursor + length > volume.size() { 0 } else { *cursor };
+        *cursor = offset + length;
+        let range = ByteRange { offset, length };
+        Ask { target: Target::Head(volume.id), request: Request { op: Op::Write, range, fua: false }, zeroes: false }
+    }
+
+    fn read_snapshot(&mut self, snapshot: &Snapshot) -> Ask {
+        let blocks = snapshot.size() / BLOCK;
+        let first = self.rng.below(blocks);
+        let count = self.rng.between(1, 16).min(blocks - first);
+        let range = ByteRange { offset: first * BLOCK, length: count * BLOCK };
+        Ask { target: Target::Snapshot(snapshot.id), request: Request { op: Op::Read, range, fua: false }, zeroes: false }
+    }
+
+    fn range(&mut self, volume: &Volume) -> ByteRange {
+        let unaligned = volume.sector != SectorProfile::S4kn && self.rng.percent(self.mix.unaligned);
+        let unit = if unaligned { 512 } else { BLOCK };
+        let units = volume.size() / unit;
+        let most = if unaligned { self.mix.blocks * 8 } else { self.mix.blocks };
+        let count = if self.rng.percent(50) { 1 } else { self.rng.between(1, most) }.min(units);
+        let place = if self.rng.percent(self.mix.sequential) {
+            self.cursors.get(&volume.id).copied().unwrap_or(0) / unit
+        } else if self.rng.percent(self.mix.hot) {
+            self.rng.below(units.div_ceil(10))
+        } else {
+            self.rng.below(units)
+        };
+        let first = place.min(units - count);
+        self.cursors.insert(volume.id, (first + count) * unit);
+        ByteRange { offset: first * unit, length: count * unit }
+    }
+
+    fn large(&mut self, volume: &Volume) -> ByteRange {
+        let blocks = volume.size() / BLOCK;
+        let first = self.rng.below(blocks);
+        ByteRange { offset: first * BLOCK, length: self.rng.between(1, blocks - first) * BLOCK }
+    }
+
+    /// A request with one thing wrong.
+    fn malformed(&mut self, volume: &Volume, oracle: &Oracle, taken: &BTreeSet<Target>) -> Ask {
+        let target = Target::Head(volume.id);
+        let sector = u64::from(volume.sector.logical());
+        let op = *self.rng.pick(&[Op::Read, Op::Write, Op::Discard, Op::WriteZeroes { may_unmap: true }]);
+        let ask = |target, op, offset, length| Ask { target, request: Request { op, range: ByteRange { offset, length }, fua: false }, zeroes: false };
+        let snapshots: Vec<&Snapshot> = oracle.snapshots().filter(|s| !taken.contains(&Target::Snapshot(s.id))).collect();
+        match self.rng.below(4) {
+            _ if volume.read_only => ask(target, Op::Read, volume.size(), BLOCK),
+            0 => ask(target, op, volume.size() - BLOCK, 2 * BLOCK),
+            1 => ask(target, op, u64::MAX - BLOCK + 1, BLOCK),
+            2 if sector > 512 => ask(target, op, 512, sector),
+            3 if !snapshots.is_empty() => ask(Target::Snapshot(self.rng.pick(&snapshots).id), Op::Write, 0, BLOCK),
+            _ => ask(target, op, sector, sector / 2),
+        }
+    }
+
+    /// The next command, if one is due and nothing stands in its way.
+    pub fn plan(&mut self, oracle: &Oracle, busy: &BTreeSet<VolumeId>) -> Option<Plan> {
+        let due = match self.phase {
+            Phase::Relieving(_) => self.rng.percent(20),
+            _ => self.rng.below(1000) < self.mix.commands,
+        };
+        if !due {
+            return None;
+        }
+        let free: Vec<&Volume> = oracle.volumes().filter(|v| !busy.contains(&v.id)).collect();
+        let snapshots: Vec<&Snapshot> = oracle.snapshots().filter(|s| !busy.contains(&s.volume)).collect();
+        if free.is_empty() {
+            return None;
+        }
+        let volume = *self.rng.pick(&free);
+        let snapshot = (!snapshots.is_empty()).then(|| snapshots[self.rng.index(snapshots.len())]);
+        let many = oracle.snapshots().count() >= MAX_SNAPSHOTS;
+        let weights = match self.phase {
+            Phase::Relieving(_) => [0, 20, 0, 0, 2, 0, 0, 0, 3, 0, 2, 0],
+            _ if many => [0, 30, 5, 5, 2, 2, 2, 2, 3, 2, 2, 4],
+            _ => [30, 12, 6, 6, 2, 3, 2, 2, 3, 2, 2, 4],
+        };
+        let head = |command, volume: VolumeId, quiet| Some(Plan { command: Some(command), diff: None, volumes: vec![volume], quiet });
+        match (self.rng.weighted(&weights), snapshot) {
+            (0, _) => Some(self.snapshot(&free)),
+            (1, Some(s)) => Some(self.destroy_snapshots(s, &snapshots)),
+            (2, Some(s)) if s.undecided().is_empty() && writable(oracle, s.volume) => {
+                let command = Command::Rollback { snapshot: s.id, keep_as: self.name("kept") };
+                head(command, s.volume, vec![Target::Head(s.volume)])
+            }
+            (3, Some(s)) if s.undecided().is_empty() && self.room(oracle, s.size()) => {
+                head(Command::Clone { snapshot: s.id, name: self.name("clone") }, s.volume, vec![])
+            }
+            (4, _) if free.len() > 1 => {
+                // Its origin is locked too: whether that one's snapshot may go depends on this clone.
+                let origin = volume.origin.and_then(|id| oracle.snapshot(id)).map(|s| s.volume);
+                let targets = oracle.snapshots().filter(|s| s.volume == volume.id).map(|s| Target::Snapshot(s.id));
+                let quiet = targets.chain([Target::Head(volume.id)]).collect();
+                let volumes: Vec<VolumeId> = origin.into_iter().chain([volume.id]).collect();
+                let command = Some(Command::DestroyVolume { volume: volume.id });
+                volumes.iter().all(|id| !busy.contains(id)).then_some(Plan { command, diff: None, volumes, quiet })
+            }
+            (5, _) if !volume.read_only => {
+                let size = (volume.size() * self.rng.between(50, 150) / 100 / BLOCK).max(1) * BLOCK;
+                let fits = size <= volume.size() || self.room(oracle, size - volume.size());
+                let command = Command::ResizeVolume { volume: volume.id, size };
+                fits.then(|| head(command, volume.id, vec![Target::Head(volume.id)])).flatten()
+            }
+            (6, _) => {
+                let command = Command::SetProperties {
+                    volume: volume.id,
+                    cache: self.rng.percent(50).then(|| *self.rng.pick(&CacheMode::ALL)),
+                    compression: self.rng.percent(50).then(|| *self.rng.pick(&[Compression::Off, Compression::Lz4, Compression::Zstd])),
+                    read_only: if volume.read_only { Some(false) } else { self.rng.percent(20).then_some(true) },
+                };
+                head(command, volume.id, vec![Target::Head(volume.id)])
+            }
+            (7, Some(s)) => {
+                let release = s.holds > 0 && self.rng.percent(60);
+                let command = if release { Command::Release { snapshot: s.id } } else { Command::Hold { snapshot: s.id, until: None } };
+                head(command, s.volume, vec![])
+            }
+            (8, _) => Some(Plan { command: Some(Command::Checkpoint), diff: None, volumes: vec![], quiet: vec![] }),
+            (9, _) if self.room(oracle, volume.size()) => Some(self.create(volume)),
+            (10, Some(s)) if self.rng.percent(50) => {
+                let taken = self.rng.percent(20).then(|| snapshots.iter().find(|o| o.volume == s.volume).map(|o| o.name.clone())).flatten();
+                let name = taken.unwrap_or_else(|| self.name("renamed"));
+                if name == s.name { None } else { head(Command::RenameSnapshot { snapshot: s.id, name }, s.volume, vec![]) }
+            }
+            (10, _) => head(Command::RenameVolume { volume: volume.id, name: self.name("vol") }, volume.id, vec![]),
+            (_, Some(s)) => {
+                let same = snapshots.iter().filter(|o| o.volume == s.volume && o.id <= s.id);
+                let decided: Vec<SnapshotId> = same.filter(|o| o.undecided().is_empty()).map(|o| o.id).collect();
+                let older = decided.iter().copied().filter(|id| *id < s.id).nth(self.rng.index(decided.len()));
+                let quiet = older.into_iter().chain([s.id]).map(Target::Snapshot).collect();
+                let plan = Plan { command: None, diff: Some((older, s.id)), volumes: vec![s.volume], quiet };
+                s.undecided().is_empty().then_some(plan)
+            }
+            _ => None,
+        }
+    }
+
+    fn room(&self, oracle: &Oracle, more: u64) -> bool {
+        let total: u64 = oracle.volumes().map(Volume::size).sum();
+        total + more <= self.volume_limit && oracle.volumes().count() < MAX_VOLUMES
+    }
+
+    fn create(&mut self, like: &Volume) -> Plan {
+        let command = Command::CreateVolume {
+            name: self.name("vol"),
+            size: like.size(),
+            sector: *self.rng.pick(&SectorProfile::ALL),
+            cache: like.cache,
+            compression: like.compression,
+        };
+        Plan { command: Some(command), diff: None, volumes: vec![], quiet: vec![] }
+    }
+
+    fn snapshot(&mut self, free: &[&Volume]) -> Plan {
+        let mut volumes: Vec<VolumeId> = free.iter().map(|v| v.id).collect();
+        self.rng.shuffle(&mut volumes);
+        let count = if self.rng.percent(60) { 1 } else { self.rng.between(1, volumes.len() as u64) as usize };
+        volumes.truncate(count);
+        let targets = volumes.iter().map(|id| (*id, self.name("snap"))).collect();
+        Plan { command: Some(Command::Snapshot { targets, description: String::new(), expires: None }), diff: None, volumes, quiet: vec![] }
+    }
+
+    fn destroy_snapshots(&mut self, one: &Snapshot, all: &[&Snapshot]) -> Plan {
+        let mut chosen = vec![one];
+        if self.rng.percent(40) {
+            chosen.extend(all.iter().filter(|s| s.id != one.id).take(self.rng.index(5)));
+        }
+        let snapshots: Vec<SnapshotId> = chosen.iter().map(|s| s.id).collect();
+        let volumes: BTreeSet<VolumeId> = chosen.iter().map(|s| s.volume).collect();
+        let quiet = snapshots.iter().map(|id| Target::Snapshot(*id)).collect();
+        Plan { command: Some(Command::DestroySnapshots { snapshots }), diff: None, volumes: volumes.into_iter().collect(), quiet }
+    }
+}
+
+fn writable(oracle: &Oracle, volume: VolumeId) -> bool {
+    oracle.volume(volume).is_some_and(|v| !v.read_only)
+}

@@ -1,0 +1,510 @@
+//! One run: a seed becomes a machine, a pool, guests, crashes and faults, and a verdict.
+
+mod finale;
+mod recovery;
+mod sweep;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use millpond_block::{Buf, DiskError, Op, Payload, Tag};
+use millpond_engine::{Command, PoolId, PoolSpec, PoolState, VolumeId};
+
+use crate::config::{Config, Options};
+use crate::content::{SECTOR, stamp};
+use crate::disk::SimDevice;
+use crate::fault::{Armed, FaultKind};
+use crate::machine::Machine;
+use crate::oracle::{Listing, Oracle, Verdict, Violation, broken};
+use crate::rng::Rng;
+use crate::system::{System, Target, target_name};
+use crate::trace::{Event, Trace};
+use crate::workload::{Ask, Plan, Workload};
+
+/// What happened in a world, in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Guest requests answered.
+    pub requests: u64,
+    /// Of them, refused for want of space.
+    pub no_space: u64,
+    /// Of them, failed.
+    pub failed: u64,
+    /// Commands that succeeded.
+    pub commands: u64,
+    /// Device operations.
+    pub operations: u64,
+    /// Daemon kills.
+    pub kills: u64,
+    /// Power cuts.
+    pub cuts: u64,
+    /// Clean shutdowns.
+    pub closes: u64,
+    /// Recoveries that were themselves interrupted.
+    pub interrupted: u64,
+    /// Faults that struck.
+    pub faults: u64,
+    /// Damage that was detected: refused imports and errors when reading back.
+    pub detected: u64,
+    /// Checkpoints that the engine committed.
+    pub checkpoints: u64,
+    /// Segments that the engine cleaned.
+    pub cleaned: u64,
+    /// Comparisons judged.
+    pub diffs: u64,
+}
+
+impl Stats {
+    /// Adds another world's numbers.
+    pub fn add(&mut self, other: &Stats) {
+        self.requests += other.requests;
+        self.no_space += other.no_space;
+        self.failed += other.failed;
+        self.commands += other.commands;
+        self.operations += other.operations;
+        self.kills += other.kills;
+        self.cuts += other.cuts;
+        self.closes += other.closes;
+        self.interrupted += other.interrupted;
+        self.faults += other.faults;
+        self.detected += other.detected;
+        self.checkpoints += other.checkpoints;
+        self.cleaned += other.cleaned;
+        self.diffs += other.diffs;
+    }
+}
+
+/// Simulated time after which an unanswered request is a finding, in milliseconds: nothing is slower than fifty times ten times two.
+const PATIENCE: u64 = 120_000;
+/// Turns after which it is one.
+const PATIENCE_TURNS: u64 = 200_000;
+/// Steps of time while nothing happens, in microseconds.
+const IDLE_STEP: u64 = 10_000;
+
+/// A world under way.
+pub struct World<S: System> {
+    config: Config,
+    rng: Rng,
+    machine: Machine,
+    system: Option<S>,
+    oracle: Oracle,
+    workload: Workload,
+    /// The trace.
+    pub trace: Trace,
+    /// The numbers.
+    pub stats: Stats,
+    tags: u64,
+    /// Requests, commands and comparisons answered.
+    answers: u64,
+    waiting: Vec<Plan>,
+    running: BTreeMap<u64, Plan>,
+    /// Damage was done to data on the media: errors stay for ever, wrong data is still a finding.
+    damaged: bool,
+    /// Nothing more can be learned from this world.
+    over: bool,
+}
+
+impl<S: System> World<S> {
+    /// The world of a seed, before its first event.
+    pub fn new(seed: u64, options: &Options) -> World<S> {
+        let mut rng = Rng::new(seed);
+        let config = Config::new(&mut rng, options);
+        World::with_config(config, rng, options)
+    }
+
+    /// A world of this configuration.
+    pub fn with_config(config: Config, mut rng: Rng, options: &Options) -> World<S> {
+        let devices = config.devices.iter().map(|(geometry, profile)| SimDevice::new(*geometry, *profile, rng.next())).collect();
+        let machine = Machine::new(devices, config.latency, rng.fork(1));
+        let limit = if config.tight { config.pool_bytes() * 2 } else { config.pool_bytes() * 6 / 10 };
+        let workload = Workload::new(config.mix.clone(), config.tight, limit.min(24 << 20), rng.fork(2));
+        let mut trace = Trace::default();
+        trace.print = options.trace;
+        World {
+            config,
+            rng,
+            machine,
+            system: None,
+            oracle: Oracle::default(),
+            workload,
+            trace,
+            stats: Stats::default(),
+            tags: 0,
+            answers: 0,
+            waiting: Vec::new(),
+            running: BTreeMap::new(),
+            damaged: false,
+            over: false,
+        }
+    }
+
+    /// Runs it to its end.
+    ///
+    /// # Errors
+    /// The first promise that was not kept.
+    pub fn run(&mut self) -> Verdict {
+        let outcome = self.live();
+        self.stats.operations = self.machine.completed;
+        outcome
+    }
+
+    fn live(&mut self) -> Verdict {
+        self.trace.note(format!("{:?}", self.config));
+        if self.config.second_hand {
+            self.former_pool()?;
+        }
+        self.create()?;
+        for index in 0..self.config.eras.len() {
+            self.era(index)?;
+            if self.over {
+                return Ok(());
+            }
+        }
+        self.finale()
+    }
+
+    /// Formats the devices and makes the first volumes.
+    pub(crate) fn create(&mut self) -> Verdict {
+        self.format()?;
+        for spec in self.config.volumes.clone() {
+            let name = self.workload.name("vol");
+            let (size, sector, cache, compression) = (spec.size, spec.sector, spec.cache, spec.compression);
+            self.command(Command::CreateVolume { name, size, sector, cache, compression }, vec![], vec![]);
+            self.drain()?;
+        }
+        if self.oracle.volumes().next().is_none() { broken("an empty pool has no space for a volume") } else { Ok(()) }
+    }
+
+    fn format(&mut self) -> Verdict {
+        let mut id = [0u8; 16];
+        id.iter_mut().for_each(|byte| *byte = self.rng.next() as u8);
+        let spec = PoolSpec { name: "pond".to_owned(), id: PoolId(id), layout: self.config.layout, extent_bytes: Some(self.config.extent) };
+        let devices = self.machine.plug(true);
+        self.trace.note("format");
+        match S::create(spec, devices, self.config.tuning.clone(), self.machine.now()) {
+            Ok(system) => self.system = Some(system),
+            Err(error) => return broken(format!("the pool cannot be made: {error}")),
+        }
+        self.wait_open(u64::MAX)?;
+        match self.state() {
+            PoolState::Online => Ok(()),
+            state => broken(format!("a new pool is {state:?}")),
+        }
+    }
+
+    /// Another pool lived on the devices before. Nothing of it may show up in this one.
+    fn former_pool(&mut self) -> Verdict {
+        self.create()?;
+        self.guests(60)?;
+        self.drain()?;
+        self.trace.note("another pool is made on the same devices");
+        self.system = None;
+        self.machine.kill();
+        self.oracle = Oracle::default();
+        (self.waiting, self.running) = (Vec::new(), BTreeMap::new());
+        Ok(())
+    }
+
+    /// The time until the next crash, the crash, and the recovery from it.
+    fn era(&mut self, index: usize) -> Verdict {
+        let era = self.config.eras[index];
+        self.trace.note(format!("era {index}: {era:?}"));
+        let fault = self.config.fault.clone().filter(|f| f.era as usize == index);
+        if let Some(fault) = &fault {
+            self.trace.note(format!("armed: {fault:?}"));
+        }
+        self.machine.armed = Armed::new(fault);
+        self.guests(era.requests)?;
+        let struck = self.machine.armed.kind();
+        let rots = self.machine.armed.fault().is_some_and(|f| f.kind == FaultKind::Rot);
+        if struck.is_some_and(FaultKind::needs_checkpoint) || rots {
+            return self.damaged_end(era.end);
+        }
+        self.recover(era.end)
+    }
+
+    /// Guests and operators at work for so many requests.
+    pub(crate) fn guests(&mut self, requests: u64) -> Verdict {
+        let mut left = requests;
+        while left > 0 && !matches!(self.state(), PoolState::Faulted(_)) {
+            left = left.saturating_sub(self.step()?);
+        }
+        Ok(())
+    }
+
+    /// One step of the scheduler; returns how many requests were made.
+    pub(crate) fn step(&mut self) -> Result<u64, Violation> {
+        let mut made = 0;
+        if self.oracle.flights() < self.config.depth && self.rng.percent(60) {
+            let burst = self.rng.between(1, (self.config.depth - self.oracle.flights()).min(8) as u64);
+            for _ in 0..burst {
+                made += u64::from(self.ask());
+            }
+        }
+        if let Some(plan) = self.workload.plan(&self.oracle, &self.busy())
+            && self.waiting.len() + self.running.len() < 4
+        {
+            self.waiting.push(plan);
+        }
+        self.start_waiting();
+        if self.rng.percent(self.config.eager) {
+            self.turn()?;
+        }
+        for _ in 0..self.rng.below(3) {
+            self.finish_one()?;
+        }
+        self.machine.pass(self.rng.below(100));
+        if made == 0 && self.machine.idle() {
+            let busy = self.turn()?;
+            if !busy && self.machine.idle() {
+                self.machine.pass(IDLE_STEP);
+                made += u64::from(self.oracle.flights() == 0); // nobody can do anything: let the era end
+                if self.oracle.flights() > 0 {
+                    self.drain()?;
+                }
+            }
+        }
+        Ok(made)
+    }
+
+    fn busy(&self) -> BTreeSet<VolumeId> {
+        self.waiting.iter().chain(self.running.values()).flat_map(|p| p.volumes.iter().copied()).collect()
+    }
+
+    fn quiet(&self) -> BTreeSet<Target> {
+        self.waiting.iter().chain(self.running.values()).flat_map(|p| p.quiet.iter().copied()).collect()
+    }
+
+    fn ask(&mut self) -> bool {
+        let taken = self.quiet();
+        let Some(ask) = self.workload.ask(&self.oracle, &taken) else { return false };
+        self.submit(ask);
+        true
+    }
+
+    fn tag(&mut self) -> u64 {
+        self.tags += 1;
+        self.tags
+    }
+
+    /// Makes a guest request; returns its tag.
+    pub(crate) fn submit(&mut self, ask: Ask) -> u64 {
+        let tag = self.tag();
+        let Ask { target, request, zeroes } = ask;
+        let (op, serial) = if request.op == Op::Write { self.oracle.number(target) } else { (0, 0) };
+        let value = if zeroes { 0 } else { op };
+        let name = if request.fua { "fua" } else { operation(request.op) };
+        let event = Event::Submit(tag, target_name(target), name, request.range.offset, request.range.length, value);
+        let at = self.trace.add(event);
+        self.oracle.begin(tag, target, request, value, at);
+        let Some(system) = &mut self.system else { return tag };
+        if request.op != Op::Write {
+            system.submit(target, Tag(tag), request, Payload::None);
+            return tag;
+        }
+        let length = request.range.length as usize;
+        let mut buf = Buf::zeroed(length);
+        if value != 0 && length % SECTOR == 0 {
+            let first = request.range.offset / SECTOR as u64;
+            for (i, sector) in buf.bytes_mut()[..length].chunks_exact_mut(SECTOR).enumerate() {
+                stamp(value, serial, first + i as u64, sector);
+            }
+        }
+        if self.rng.percent(50) {
+            system.submit(target, Tag(tag), request, Payload::Owned(buf));
+        } else {
+            system.submit(target, Tag(tag), request, Payload::Copy(&buf.bytes()[..length]));
+        }
+        tag
+    }
+
+    /// Gives a command; returns its tag.
+    pub(crate) fn command(&mut self, command: Command, volumes: Vec<VolumeId>, quiet: Vec<Target>) -> u64 {
+        self.start(Plan { command: Some(command), diff: None, volumes, quiet })
+    }
+
+    fn start(&mut self, plan: Plan) -> u64 {
+        let tag = self.tag();
+        if let Some(command) = &plan.command {
+            let at = self.trace.add(Event::Command(tag, format!("{command:?}")));
+            self.oracle.issue(tag, command.clone(), at);
+            if let Some(system) = &mut self.system {
+                system.command(Tag(tag), command.clone());
+            }
+        } else if let (Some((older, newer)), Some(system)) = (plan.diff, &mut self.system) {
+            self.trace.add(Event::Command(tag, format!("difference of {newer} to {older:?}")));
+            system.start_diff(Tag(tag), older.map(Target::Snapshot), Target::Snapshot(newer));
+        }
+        self.running.insert(tag, plan);
+        tag
+    }
+
+    /// Gives the commands for which all is quiet now.
+    fn start_waiting(&mut self) {
+        for plan in std::mem::take(&mut self.waiting) {
+            if plan.quiet.iter().any(|target| self.oracle.flies(*target)) {
+                self.waiting.push(plan);
+            } else {
+                self.start(plan);
+            }
+        }
+    }
+
+    pub(crate) fn state(&self) -> PoolState {
+        self.system.as_ref().map_or(PoolState::Closed, S::state)
+    }
+
+    /// Gives the engine a turn; true when it wants another one soon.
+    pub(crate) fn turn(&mut self) -> Result<bool, Violation> {
+        let now = self.machine.now();
+        self.trace.add(Event::Turn(now.0));
+        let again = self.system.as_mut().is_some_and(|s| s.turn(now));
+        self.pump()?;
+        Ok(again)
+    }
+
+    /// Lets one device operation end; false when there is none.
+    pub(crate) fn finish_one(&mut self) -> Result<bool, Violation> {
+        let Some(done) = self.machine.finish_one(&mut self.trace) else { return Ok(false) };
+        if let Some(system) = &mut self.system {
+            system.io_done(done);
+        }
+        self.pump()?;
+        Ok(true)
+    }
+
+    /// Takes everything out of the engine that wants out.
+    fn pump(&mut self) -> Verdict {
+        let Some(mut system) = self.system.take() else { return Ok(()) };
+        let verdict = self.pump_from(&mut system);
+        self.system = Some(system);
+        verdict
+    }
+
+    fn pump_from(&mut self, system: &mut S) -> Verdict {
+        self.oracle.errors_allowed |= self.machine.armed.kind().is_some();
+        while let Some(io) = system.pop_io() {
+            if let Err(what) = self.machine.start(io, &mut self.trace) {
+                return broken(format!("a device operation that no device can do: {what}"));
+            }
+        }
+        while let Some(completion) = system.pop_completion() {
+            let tag = completion.tag.0;
+            let at = self.trace.add(Event::Complete(tag, outcome(&completion.result.as_ref().map(|_| ()).map_err(|e| *e))));
+            self.oracle.complete(tag, &completion.result, at)?;
+            self.stats.requests += 1;
+            self.answers += 1;
+            match completion.result {
+                Ok(data) => system.recycle(data),
+                Err(DiskError::NoSpace) => {
+                    self.stats.no_space += 1;
+                    self.workload.no_space();
+                }
+                Err(_) => self.stats.failed += 1,
+            }
+        }
+        while let Some((tag, result)) = system.pop_reply() {
+            let at = self.trace.add(Event::Reply(tag.0, format!("{result:?}")));
+            self.running.remove(&tag.0);
+            self.answers += 1;
+            self.oracle.reply(tag.0, &result, &listing(system), at)?;
+            self.stats.commands += u64::from(result.is_ok());
+        }
+        while let Some((tag, result)) = system.pop_diff() {
+            self.trace.add(Event::Reply(tag.0, "difference".to_owned()));
+            let plan = self.running.remove(&tag.0);
+            self.answers += 1;
+            match (plan.and_then(|p| p.diff), result) {
+                (Some((older, newer)), Ok(extents)) => {
+                    self.stats.diffs += 1;
+                    self.oracle.judge_diff(older, newer, &extents)?;
+                }
+                (Some(_), Err(_)) if self.oracle.errors_allowed => {}
+                (Some(_), Err(error)) => return broken(format!("a difference fails: {error}")),
+                (None, _) => return broken("an answer to a difference that nobody asked for"),
+            }
+        }
+        if let PoolState::Faulted(reason) = system.state()
+            && !self.oracle.errors_allowed
+        {
+            return broken(format!("the pool stops without a cause: {reason}"));
+        }
+        Ok(())
+    }
+
+    /// Runs until every request and command is answered.
+    pub(crate) fn drain(&mut self) -> Verdict {
+        let (mut since, mut turns, mut answered) = (self.machine.now().0, 0u64, self.answers);
+        while self.oracle.flights() > 0 || !self.running.is_empty() || !self.waiting.is_empty() {
+            self.start_waiting();
+            let again = self.turn()?;
+            let ended = self.finish_one()?;
+            if !again && !ended && self.machine.idle() {
+                self.machine.pass(IDLE_STEP);
+            }
+            turns += 1;
+            if self.answers != answered {
+                (since, turns, answered) = (self.machine.now().0, 0, self.answers);
+            }
+            if self.machine.now().0 > since + PATIENCE || turns > PATIENCE_TURNS {
+                let (requests, commands) = (self.oracle.flights(), self.running.len());
+                let waited = self.machine.now().0 - since;
+                return broken(format!("{requests} requests and {commands} commands are not answered in {waited} ms and {turns} turns"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs until every request is answered and the engine has nothing more to do.
+    pub(crate) fn settle_down(&mut self) -> Verdict {
+        self.drain()?;
+        let mut still = 0;
+        for _ in 0..20_000 {
+            let again = self.turn()?;
+            let ended = self.finish_one()?;
+            still = if again || ended || !self.machine.idle() { 0 } else { still + 1 };
+            if still == 3 {
+                return Ok(());
+            }
+            if still > 0 {
+                self.machine.pass(IDLE_STEP);
+            }
+        }
+        broken("the engine does not come to rest in 20,000 turns without guests")
+    }
+
+    /// Gives a command and waits for its answer; true when it succeeded.
+    pub(crate) fn command_and_wait(&mut self, command: Command) -> Result<bool, Violation> {
+        let before = self.stats.commands;
+        self.command(command, vec![], vec![]);
+        self.drain()?;
+        Ok(self.stats.commands > before)
+    }
+}
+
+pub(crate) fn listing<S: System>(system: &S) -> Listing {
+    Listing { volumes: system.volumes(), snapshots: system.snapshots() }
+}
+
+fn operation(op: Op) -> &'static str {
+    match op {
+        Op::Read => "read",
+        Op::Write => "write",
+        Op::Flush => "flush",
+        Op::Discard => "discard",
+        Op::WriteZeroes { .. } => "zero",
+        Op::Cache => "cache",
+    }
+}
+
+fn outcome(result: &Result<(), DiskError>) -> &'static str {
+    match result {
+        Ok(()) => "done",
+        Err(DiskError::Io) => "EIO",
+        Err(DiskError::NoSpace) => "ENOSPC",
+        Err(DiskError::Invalid) => "EINVAL",
+        Err(DiskError::OutOfBounds) => "beyond the end",
+        Err(DiskError::ReadOnly) => "EPERM",
+        Err(DiskError::NotSupported) => "ENOTSUP",
+        Err(DiskError::Shutdown) => "ESHUTDOWN",
+    }
+}

@@ -1,0 +1,94 @@
+//! The end of a world that survived: everything is read, the accounting is checked, and space comes back when everything is deleted.
+
+use millpond_block::{ByteRange, CacheMode, Op, Request, SectorProfile};
+use millpond_engine::{Command, Compression, PoolState, VolumeId};
+
+use super::World;
+use crate::oracle::{BLOCK, Verdict, broken};
+use crate::system::{System, Target};
+use crate::workload::Ask;
+
+/// Pools up to this size are filled again at the end, in bytes.
+const REFILL_LIMIT: u64 = 12 << 20;
+
+impl<S: System> World<S> {
+    pub(super) fn finale(&mut self) -> Verdict {
+        self.trace.note("finale");
+        self.settle_down()?;
+        let targets = self.oracle.targets();
+        self.read_back(targets)?;
+        self.settle_down()?;
+        self.audit()?;
+        if self.config.pool_bytes() <= REFILL_LIMIT && !self.config.append_only && self.rng.percent(30) {
+            self.refill()?;
+        }
+        if self.close()? && self.rng.percent(30) {
+            self.import_and_verify()?;
+            self.settle_down()?;
+            self.audit()?;
+        }
+        self.collect();
+        Ok(())
+    }
+
+    /// The engine's own recount (I12).
+    pub(crate) fn audit(&mut self) -> Verdict {
+        let World { system, machine, .. } = self;
+        let Some(system) = system else { return Ok(()) };
+        let problems = system.audit(&mut |position, offset, out| machine.peek(position, offset, out));
+        if problems.is_empty() { Ok(()) } else { broken(format!("the accounting is wrong: {}", problems.join("; "))) }
+    }
+
+    /// Deletes everything: then the space must be there again, and take new data.
+    fn refill(&mut self) -> Verdict {
+        self.trace.note("everything is deleted");
+        let held: Vec<_> = self.oracle.snapshots().flat_map(|s| (0..s.holds).map(|_| s.id)).collect();
+        for snapshot in held {
+            self.command_and_wait(Command::Release { snapshot })?;
+        }
+        while self.oracle.volumes().next().is_some() {
+            let cloned = |id: VolumeId| self.oracle.snapshots().any(|s| s.volume == id && self.oracle.clones(s.id) > 0);
+            let Some(volume) = self.oracle.volumes().map(|v| v.id).find(|id| !cloned(*id)) else {
+                return broken("clones in a circle");
+            };
+            if !self.command_and_wait(Command::DestroyVolume { volume })? {
+                return broken("a volume cannot be destroyed");
+            }
+        }
+        for _ in 0..self.config.tuning.rewind_checkpoints + 3 {
+            self.settle_down()?;
+            self.machine.pass(600_000_000);
+            self.command_and_wait(Command::Checkpoint)?;
+        }
+        self.settle_down()?;
+        self.audit()?;
+        let Some(pool) = self.system.as_ref().and_then(S::pool) else { return Ok(()) };
+        self.trace.note(format!("empty: {} of {} bytes allocated, {} free", pool.allocated, pool.size, pool.free));
+        if pool.state != PoolState::Online || pool.allocated > pool.size / 4 {
+            return broken(format!("an empty pool of {} bytes has {} allocated and is {:?}", pool.size, pool.allocated, pool.state));
+        }
+        let size = (pool.free * 6 / 10 / BLOCK).max(1) * BLOCK;
+        let name = self.workload.name("refill");
+        let (sector, cache, compression) = (SectorProfile::S512e, CacheMode::Writeback, Compression::Off);
+        if !self.command_and_wait(Command::CreateVolume { name, size, sector, cache, compression })? {
+            return broken("an empty pool has no space for a volume");
+        }
+        let Some(volume) = self.oracle.volumes().map(|v| v.id).next() else { return Ok(()) };
+        let refused = self.stats.no_space;
+        let mut offset = 0;
+        while offset < size {
+            let length = (size - offset).min(16 * BLOCK);
+            let request = Request { op: Op::Write, range: ByteRange { offset, length }, fua: false };
+            self.submit(Ask { target: Target::Head(volume), request, zeroes: false });
+            offset += length;
+            if self.oracle.flights() >= 8 {
+                self.drain()?;
+            }
+        }
+        self.drain()?;
+        if self.stats.no_space > refused {
+            return broken(format!("of {} bytes that were free, {size} cannot be written: ENOSPC", pool.free));
+        }
+        self.read_back(vec![Target::Head(volume)])
+    }
+}

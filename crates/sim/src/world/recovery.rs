@@ -1,0 +1,264 @@
+//! The end of an era: crash or shutdown, import (interrupted now and then), and reading back what is there.
+
+use millpond_block::{ByteRange, Op, Request};
+use millpond_engine::{Command, PoolState};
+
+use super::{World, listing};
+use crate::config::End;
+use crate::fault::{Armed, FaultKind};
+use crate::oracle::{BLOCK, Verdict, Violation, broken};
+use crate::system::{System, Target};
+use crate::workload::Ask;
+
+/// Turns an import may take before it is called stuck.
+const IMPORT_TURNS: u64 = 200_000;
+
+impl<S: System> World<S> {
+    /// Ends the era, imports the pool again and reads back what must be there.
+    pub(super) fn recover(&mut self, end: End) -> Verdict {
+        let struck = self.machine.armed.kind();
+        self.stats.faults += u64::from(struck.is_some());
+        let loses_cache = matches!(struck, Some(FaultKind::FlushDrop | FaultKind::Gone));
+        let gone = self.machine.armed.fault().filter(|_| struck == Some(FaultKind::Gone)).map(|f| f.device);
+        let closed = end == End::Close && self.close()?;
+        if !closed {
+            self.stop(end == End::Power, loses_cache, gone);
+        }
+        // An error that goes on strikes the first attempt to import too, which may then be refused.
+        let lingering = struck.is_some() && !loses_cache && self.rng.percent(40);
+        if lingering {
+            self.import(u64::MAX)?;
+            self.collect();
+            self.stop(false, false, None);
+        }
+        self.machine.armed = Armed::default();
+        self.oracle.errors_allowed = self.damaged;
+        self.import_and_verify()
+    }
+
+    /// Imports with interruptions, then compares the catalog and reads back.
+    pub(crate) fn import_and_verify(&mut self) -> Verdict {
+        if self.config.devices.len() > 1 && self.rng.percent(5) {
+            self.import_without_one()?;
+        }
+        while self.rng.percent(20) {
+            let operations = self.rng.below(60);
+            self.stats.interrupted += 1;
+            self.import(operations)?;
+            let power = self.rng.percent(50);
+            self.stop(power, false, None);
+        }
+        self.machine.plug(true);
+        self.import(u64::MAX)?;
+        match self.state() {
+            PoolState::Online => {}
+            PoolState::Faulted(reason) if self.damaged => {
+                self.trace.note(format!("import refused, rightly: {reason}"));
+                self.stats.detected += 1;
+                self.over = true;
+                return Ok(());
+            }
+            state => return broken(format!("the import ends {state:?}")),
+        }
+        if let Some(system) = &self.system {
+            let listing = listing(system);
+            let now = self.trace.note("imported");
+            self.oracle.reconcile(&listing, now)?;
+        }
+        let unsettled = self.oracle.unsettled();
+        if !unsettled.is_empty() {
+            self.read_back(unsettled)?;
+            if self.damaged {
+                return Ok(()); // what could not be read stays unknown
+            }
+            let now = self.trace.note("settled");
+            self.oracle.settle(now)?;
+            self.verify(30)
+        } else {
+            self.verify(60)
+        }
+    }
+
+    /// Reads everything back in so many percent of cases, else some of it.
+    fn verify(&mut self, percent: u64) -> Verdict {
+        let mut targets = self.oracle.targets();
+        if !self.rng.percent(percent) {
+            self.rng.shuffle(&mut targets);
+            targets.truncate(self.rng.index(4));
+        }
+        self.read_back(targets)
+    }
+
+    /// A missing device must be noticed: the import is refused, and nothing is harmed.
+    fn import_without_one(&mut self) -> Verdict {
+        self.trace.note("import with a device missing");
+        let devices = self.machine.plug_without_one();
+        self.system = Some(S::import(devices, self.config.tuning.clone(), self.machine.now()));
+        let before = std::mem::replace(&mut self.oracle.errors_allowed, true);
+        let verdict = self.wait_open(u64::MAX);
+        self.oracle.errors_allowed = before;
+        verdict?;
+        let state = self.state();
+        self.stop(false, false, None);
+        self.machine.plug_all();
+        if state == PoolState::Online { broken("a pool without redundancy comes online although a device is missing") } else { Ok(()) }
+    }
+
+    /// Imports; stops after so many device operations.
+    fn import(&mut self, operations: u64) -> Verdict {
+        self.trace.note("import");
+        let devices = self.machine.plug(false);
+        self.system = Some(S::import(devices, self.config.tuning.clone(), self.machine.now()));
+        self.wait_open(operations)
+    }
+
+    /// Runs until the pool is open or faulted, or until so many device operations have ended.
+    pub(super) fn wait_open(&mut self, operations: u64) -> Verdict {
+        let mut left = operations;
+        let lenient = self.damaged || self.machine.armed.kind().is_some();
+        let before = std::mem::replace(&mut self.oracle.errors_allowed, true);
+        let mut verdict = broken(format!("the pool does not open in {IMPORT_TURNS} turns"));
+        for _ in 0..IMPORT_TURNS {
+            if self.state() != PoolState::Opening || left == 0 {
+                verdict = Ok(());
+                break;
+            }
+            let again = self.turn()?;
+            if self.finish_one()? {
+                left -= 1;
+            } else if !again {
+                self.machine.pass(super::IDLE_STEP);
+            }
+        }
+        self.oracle.errors_allowed = before || lenient;
+        verdict
+    }
+
+    /// The daemon dies or the power fails.
+    pub(crate) fn stop(&mut self, power: bool, loses_cache: bool, gone: Option<usize>) {
+        self.collect();
+        self.system = None;
+        self.waiting.clear();
+        self.running.clear();
+        match gone {
+            Some(device) => {
+                self.trace.note(format!("daemon killed, device {device} comes back without its cache"));
+                self.machine.reset_device(device);
+            }
+            None if power => {
+                self.trace.note("POWER CUT");
+                self.machine.random_power_cut();
+            }
+            None => {
+                self.trace.note("KILL");
+                self.machine.kill();
+            }
+        }
+        let power = power || loses_cache || gone.is_some();
+        self.stats.cuts += u64::from(power);
+        self.stats.kills += u64::from(!power);
+        let now = self.trace.now() + 1;
+        self.trace.note("crashed");
+        self.oracle.crash(power, now);
+    }
+
+    /// Takes the engine's counters before it goes.
+    pub(super) fn collect(&mut self) {
+        if let Some(system) = &self.system {
+            let metrics = system.metrics();
+            self.stats.checkpoints += metrics.checkpoints;
+            self.stats.cleaned += metrics.segments_cleaned;
+        }
+    }
+
+    /// A clean shutdown; false when the pool could not.
+    pub(super) fn close(&mut self) -> Result<bool, Violation> {
+        self.drain()?;
+        if !self.command_and_wait(Command::Close)? {
+            return Ok(false);
+        }
+        if self.state() != PoolState::Closed {
+            return broken(format!("after the answer to a close the pool is {:?}", self.state()));
+        }
+        if !self.machine.idle() {
+            return broken("after the answer to a close device operations are under way");
+        }
+        self.trace.note("closed");
+        self.stats.closes += 1;
+        self.collect();
+        self.system = None;
+        if self.rng.percent(30) {
+            // What a clean shutdown leaves needs no cache.
+            self.trace.note("POWER CUT after the close");
+            self.machine.random_power_cut();
+        }
+        Ok(true)
+    }
+
+    /// The end of an era in which data was damaged: a checkpoint covers what can be judged, and then everything is read with errors allowed.
+    pub(super) fn damaged_end(&mut self, end: End) -> Verdict {
+        self.stats.faults += 1;
+        self.oracle.errors_allowed |= self.machine.armed.kind().is_some();
+        self.settle_down()?;
+        let covered = self.state() == PoolState::Online && self.command_and_wait(Command::Checkpoint)?;
+        if !covered {
+            self.trace.note("the pool noticed the damage and stopped");
+            self.stats.detected += 1;
+            self.over = true;
+            return Ok(());
+        }
+        self.settle_down()?;
+        let device = self.machine.armed.fault().map_or(0, |f| f.device);
+        if self.machine.armed.fault().is_some_and(|f| f.kind == FaultKind::Rot)
+            && let Some(what) = self.machine.rot(device)
+        {
+            self.trace.note(format!("device {device} rots: {what}"));
+        }
+        self.damaged = true;
+        self.oracle.errors_allowed = true;
+        self.machine.armed = Armed::default();
+        if self.rng.percent(70) {
+            self.stop(end == End::Power, false, None);
+            self.import_and_verify()?;
+        }
+        if !self.over {
+            let targets = self.oracle.targets();
+            self.read_back(targets)?;
+        }
+        self.collect();
+        self.over = true;
+        Ok(())
+    }
+
+    /// Reads whole targets, in pieces of any size and any order.
+    pub(crate) fn read_back(&mut self, targets: Vec<Target>) -> Verdict {
+        let mut ranges = Vec::new();
+        for target in targets {
+            let Some((size, _)) = self.oracle.geometry(target) else { continue };
+            let step = BLOCK << self.rng.below(6);
+            let mut offset = 0;
+            while offset < size {
+                let length = step.min(size - offset);
+                ranges.push((target, ByteRange { offset, length }));
+                offset += length;
+            }
+        }
+        if self.rng.percent(50) {
+            self.rng.shuffle(&mut ranges);
+        }
+        let failed = self.stats.failed;
+        for (target, range) in ranges {
+            self.submit(Ask { target, request: Request { op: Op::Read, range, fua: false }, zeroes: false });
+            if self.oracle.flights() >= self.config.depth.max(4) {
+                self.turn()?;
+                while self.oracle.flights() >= self.config.depth.max(4) && self.finish_one()? {}
+                if self.oracle.flights() >= self.config.depth.max(4) {
+                    self.drain()?;
+                }
+            }
+        }
+        self.drain()?;
+        self.stats.detected += u64::from(self.stats.failed > failed);
+        Ok(())
+    }
+}

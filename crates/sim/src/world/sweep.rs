@@ -1,0 +1,88 @@
+//! What a power-cut sweep needs of a world: going step by step, and forking.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Stats, World};
+use crate::disk::{Survival, WriteNo};
+use crate::oracle::Verdict;
+use crate::rng::Rng;
+use crate::system::System;
+
+impl<S: System> World<S> {
+    /// Makes the pool and its first volumes.
+    pub(crate) fn begin(&mut self) -> Verdict {
+        self.trace.note(format!("{:?}", self.config));
+        if self.config.second_hand {
+            self.former_pool()?;
+        }
+        self.create()
+    }
+
+    /// Requests of the first era.
+    pub(crate) fn requests(&self) -> u64 {
+        self.config.eras.first().map_or(0, |era| era.requests)
+    }
+
+    /// Device operations completed so far.
+    pub(crate) fn completed(&self) -> u64 {
+        self.machine.completed
+    }
+
+    /// Writes that a power cut may lose now.
+    pub(crate) fn unflushed(&self) -> BTreeSet<WriteNo> {
+        self.machine.unflushed()
+    }
+
+    /// The world's own chance.
+    pub(crate) fn chance(&mut self) -> &mut Rng {
+        &mut self.rng
+    }
+
+    /// The end of the trace that was swept: all answers come, everything is there.
+    pub(crate) fn end(&mut self) -> Verdict {
+        self.settle_down()?;
+        let targets = self.oracle.targets();
+        self.read_back(targets)?;
+        self.audit()?;
+        self.stats.operations += self.machine.completed;
+        Ok(())
+    }
+
+    /// The same devices and the same past, with a future of its own and no engine.
+    pub(crate) fn fork(&mut self, label: u64) -> World<S> {
+        let label = self.trace.now() << 8 | label;
+        World {
+            config: self.config.clone(),
+            rng: Rng::new(label),
+            machine: self.machine.fork(label),
+            system: None,
+            oracle: self.oracle.clone(),
+            workload: self.workload.clone(),
+            trace: self.trace.fork(60),
+            stats: Stats::default(),
+            tags: self.tags,
+            answers: 0,
+            waiting: Vec::new(),
+            running: BTreeMap::new(),
+            damaged: false,
+            over: false,
+        }
+    }
+
+    /// Cuts the power, recovers and judges all that is found.
+    pub(crate) fn cut_and_verify(&mut self, survival: &Survival) -> Verdict {
+        self.trace.note(format!("POWER CUT, leaves {survival:?}"));
+        self.machine.power_cut(survival);
+        let now = self.trace.note("crashed");
+        self.stats.cuts += 1;
+        self.oracle.crash(true, now);
+        self.import_and_verify()?;
+        let targets = self.oracle.targets();
+        self.read_back(targets)?;
+        if self.rng.percent(20) {
+            self.guests(10)?;
+        }
+        self.settle_down()?;
+        self.audit()
+    }
+}

@@ -1,0 +1,82 @@
+//! `cargo xtask ci`: all checks, each with a budget; what cannot run here says so.
+
+use crate::packages;
+use crate::part::{Outcome, Parts};
+use crate::tidy;
+use anyhow::{Context, Result};
+use std::path::Path;
+use std::process::Command;
+
+/// Seeds of the bounded simulation; a longer run is `cargo run --release -p millpond-sim -- --count N`.
+const SEEDS: &str = "300";
+/// Lints that hold for what is shipped and not for tests.
+const SHIPPED_ONLY: [&str; 4] =
+    ["clippy::disallowed_types", "clippy::disallowed_methods", "clippy::disallowed_macros", "clippy::unwrap_used"];
+
+/// Runs all parts; true when none failed.
+pub fn run(root: &Path, install: bool, quick: bool) -> Result<bool> {
+    let mut parts = Parts::default();
+    system_packages(&mut parts, install);
+    parts.command("format", 2, cargo(root, &["fmt", "--all", "--check"]).stdin(std::process::Stdio::null()));
+    parts.command("lints of what is shipped", 8, &mut cargo(root, &["clippy", "--workspace", "--lib", "--bins", "--", "-D", "warnings"]));
+    let mut all_targets = cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
+    for lint in SHIPPED_ONLY {
+        all_targets.args(["-A", lint]);
+    }
+    parts.command("lints of tests", 8, &mut all_targets);
+    parts.check("tidy", || {
+        let findings = tidy::check(root)?;
+        findings.iter().for_each(|finding| println!("{finding}"));
+        Ok(if findings.is_empty() { Outcome::Passed } else { Outcome::Failed(format!("{} findings", findings.len())) })
+    });
+    parts.command("unit, model and corpus tests", 12, &mut cargo(root, &["test", "--workspace", "--quiet"]));
+    if packages::find("cargo-deny").is_some() {
+        parts.command("licences and advisories", 2, &mut cargo(root, &["deny", "check"]));
+    } else {
+        parts.skip("licences and advisories", "cargo-deny is not installed (cargo install cargo-deny)");
+    }
+    if quick {
+        parts.skip("simulation, planted bugs, end to end", "--quick");
+        return Ok(parts.finish());
+    }
+    parts.command("simulation", 8, &mut simulator(root, &[], &["--count", SEEDS]));
+    parts.command("planted bugs are found", 8, &mut simulator(root, &["--features", "planted"], &["--planted"]));
+    parts.check("end to end", || Ok(if end_to_end(root, &[])? { Outcome::Passed } else { Outcome::Failed("see above".into()) }));
+    Ok(parts.finish())
+}
+
+/// Builds the daemon, then runs the end-to-end tests; true when none failed.
+pub fn end_to_end(root: &Path, arguments: &[&str]) -> Result<bool> {
+    let built = cargo(root, &["build", "--release", "-p", "millpond"]).status().context("starting cargo")?;
+    if !built.success() {
+        return Ok(false);
+    }
+    let mut tests = cargo(root, &["test", "--quiet", "--release", "-p", "millpond-lab", "--test", "e2e", "--"]);
+    Ok(tests.args(arguments).status().context("starting cargo")?.success())
+}
+
+fn system_packages(parts: &mut Parts, install: bool) {
+    let missing = packages::missing();
+    if missing.is_empty() {
+        return;
+    }
+    if install {
+        parts.check("install packages", || packages::install(&missing).map(|()| Outcome::Passed));
+    } else {
+        let reason =
+            format!("not installed: {0}; tests that need them are skipped (as root: apt-get install {0}, or --install)", missing.join(" "));
+        parts.skip("install packages", &reason);
+    }
+}
+
+fn simulator(root: &Path, build: &[&str], arguments: &[&str]) -> Command {
+    let mut command = cargo(root, &["run", "--quiet", "--release", "-p", "millpond-sim"]);
+    command.args(build).arg("--").args(arguments);
+    command
+}
+
+fn cargo(root: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments).current_dir(root);
+    command
+}

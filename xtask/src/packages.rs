@@ -1,0 +1,59 @@
+//! The Debian packages that the end-to-end tests need.
+
+use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A program and the package that has it.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("cc", "build-essential"),
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("qemu-img", "qemu-utils"),
+    ("qemu-io", "qemu-utils"),
+    ("fio", "fio"),
+    ("nbdkit", "nbdkit"),
+    ("nbdinfo", "libnbd-bin"),
+    ("nbdcopy", "libnbd-bin"),
+    ("mke2fs", "e2fsprogs"),
+    ("busybox", "busybox-static"),
+];
+/// Has no program: the guest's kernel.
+const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
+
+/// Packages that are not there.
+pub fn missing() -> Vec<&'static str> {
+    let mut missing: Vec<&str> = PROGRAMS.iter().filter(|(program, _)| find(program).is_none()).map(|(_, package)| *package).collect();
+    if !has_kernel() {
+        missing.push(KERNEL_PACKAGE);
+    }
+    missing.dedup();
+    missing
+}
+
+/// Where a program is.
+pub fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(system).map(|dir| dir.join(program)).find(|file| file.is_file())
+}
+
+/// Installs packages; needs root and apt.
+///
+/// # Errors
+/// Not root, no apt, or apt failed.
+pub fn install(packages: &[&str]) -> Result<()> {
+    let id = Command::new("id").arg("-u").output().context("asking who runs this")?;
+    ensure!(id.stdout.trim_ascii() == b"0", "--install needs root; run: sudo apt-get install -y {}", packages.join(" "));
+    let apt = find("apt-get").context("no apt-get here; install by hand what the summary names as missing")?;
+    for arguments in [vec!["update", "-q"], [vec!["install", "-q", "-y", "--no-install-recommends"], packages.to_vec()].concat()] {
+        let status = Command::new(&apt).args(&arguments).env("DEBIAN_FRONTEND", "noninteractive").status().context("starting apt-get")?;
+        ensure!(status.success(), "apt-get {}: {status}", arguments.join(" "));
+    }
+    Ok(())
+}
+
+fn has_kernel() -> bool {
+    let images = std::fs::read_dir("/boot").into_iter().flatten().flatten();
+    let versions = images.filter_map(|e| e.file_name().to_str()?.strip_prefix("vmlinuz-").map(str::to_owned));
+    versions.into_iter().any(|version| Path::new("/lib/modules").join(version).join("modules.dep").is_file())
+}

@@ -1,0 +1,63 @@
+//! Which crate may know which: arrows never point up, and the lab knows nothing of the inside.
+
+use super::tree::{Finding, SourceFile};
+
+/// A crate's folder and the crates of the project that it may depend on.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("crates/block", &[]),
+    ("crates/format", &["millpond-block"]),
+    ("crates/device", &["millpond-block"]),
+    ("crates/export", &["millpond-block"]),
+    ("crates/engine", &["millpond-block", "millpond-format", "millpond-device"]),
+    ("crates/sim", &["millpond-block", "millpond-format", "millpond-device", "millpond-engine"]),
+    ("crates/app", &["millpond-block", "millpond-format", "millpond-device", "millpond-export", "millpond-engine"]),
+    ("crates/lab", &[]),
+    ("xtask", &[]),
+];
+
+/// Findings of one Cargo.toml.
+pub fn check(file: &SourceFile) -> Vec<Finding> {
+    let Some(folder) = file.path.strip_suffix("/Cargo.toml") else { return Vec::new() };
+    if folder == "fuzz" {
+        return Vec::new(); // drives every parser, in a workspace of its own
+    }
+    let Some((_, allowed)) = ARROWS.iter().find(|(name, _)| *name == folder) else {
+        return vec![Finding::new(&file.path, 0, "is a crate that the table of arrows in xtask/src/tidy/arrows.rs does not know")];
+    };
+    let mut section = String::new();
+    let mut findings = Vec::new();
+    for (index, line) in file.text.lines().enumerate() {
+        let line = line.trim();
+        if line.starts_with('[') {
+            section = line.trim_matches(['[', ']']).to_owned();
+        }
+        let table_name = section.strip_prefix("dependencies.").or_else(|| section.strip_prefix("dev-dependencies."));
+        let in_table = section.ends_with("dependencies") || table_name.is_some();
+        let key =
+            if line.starts_with('[') { table_name.unwrap_or_default() } else { line.split(['.', '=', ' ']).next().unwrap_or_default() };
+        let own = folder.strip_prefix("crates/").is_some_and(|name| key.strip_prefix("millpond-") == Some(name)); // its own test features
+        if in_table && key.starts_with("millpond-") && !own && !allowed.contains(&key) {
+            findings.push(Finding::new(&file.path, index + 1, format!("{folder} may not depend on {key}: the arrow would point up")));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(path: &str, text: &str) -> usize {
+        check(&SourceFile { path: path.into(), text: text.into() }).len()
+    }
+
+    #[test]
+    fn arrows_up_are_found() {
+        assert_eq!(findings("crates/engine/Cargo.toml", "[dependencies]\nmillpond-block.workspace = true\n"), 0);
+        assert_eq!(findings("crates/engine/Cargo.toml", "[dependencies]\nmillpond-export.workspace = true\n"), 1);
+        assert_eq!(findings("crates/export/Cargo.toml", "[dev-dependencies]\nmillpond-engine = { path = \"../engine\" }\n"), 1);
+        assert_eq!(findings("crates/lab/Cargo.toml", "[dependencies.millpond-block]\nworkspace = true\n"), 1);
+        assert_eq!(findings("crates/lab/Cargo.toml", "[package]\nname = \"millpond-lab\"\n"), 0);
+        assert_eq!(findings("crates/new/Cargo.toml", ""), 1);
+    }
+}

@@ -1,0 +1,91 @@
+//! Reads the checkout and asks every rule.
+
+use super::{arrows, paths, source};
+use anyhow::{Context, Result};
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Something against a rule.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// File, relative to the top.
+    pub file: String,
+    /// Line, from 1; 0 = the file as a whole.
+    pub line: usize,
+    /// What is wrong and what to do.
+    pub text: String,
+}
+
+impl Finding {
+    /// At a line.
+    pub fn new(file: &str, line: usize, text: impl Into<String>) -> Finding {
+        Finding { file: file.to_owned(), line, text: text.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.file, self.line, self.text)
+    }
+}
+
+/// A text file of the checkout.
+pub struct SourceFile {
+    /// Path relative to the top.
+    pub path: String,
+    /// All of it.
+    pub text: String,
+}
+
+/// Names that are never part of the source.
+const NOT_SOURCE: [&str; 6] = ["target", ".git", "millpond-data", "artifacts", "corpus", "lab-results"];
+
+/// Everything that is against the rules.
+///
+/// # Errors
+/// The checkout cannot be read.
+pub fn check(root: &Path) -> Result<Vec<Finding>> {
+    let mut files = Vec::new();
+    gather(root, root, &mut files)?;
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    let mut findings = Vec::new();
+    for file in &files {
+        if file.path.ends_with("Cargo.toml") {
+            findings.extend(arrows::check(file));
+        }
+        if file.path.ends_with(".rs") {
+            findings.extend(source::check(file));
+        }
+        if file.path.ends_with(".md") {
+            findings.extend(paths::check_named(root, file));
+        }
+        findings.extend(paths::check_machine(root, file));
+    }
+    findings.extend(source::unreached(&files));
+    if !files.iter().any(|f| f.path == "ARCHITECTURE.md") {
+        findings.push(Finding::new("ARCHITECTURE.md", 0, "is missing"));
+    }
+    Ok(findings)
+}
+
+fn gather(root: &Path, dir: &Path, files: &mut Vec<SourceFile>) -> Result<()> {
+    let mut entries: Vec<PathBuf> = Vec::new();
+    for entry in fs::read_dir(dir).with_context(|| format!("reading {}", dir.display()))? {
+        entries.push(entry?.path());
+    }
+    for path in entries {
+        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        if NOT_SOURCE.contains(&name) {
+            continue;
+        }
+        if path.is_dir() {
+            gather(root, &path, files)?;
+        } else if let Ok(text) = fs::read_to_string(&path) {
+            // what is no text has no rules here
+            let relative = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+            files.push(SourceFile { path: relative, text });
+        }
+    }
+    Ok(())
+}
