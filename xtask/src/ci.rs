@@ -1,14 +1,17 @@
 //! `cargo xtask ci`: all checks, each with a budget; what cannot run here says so.
 
 use crate::packages;
-use crate::part::{Outcome, Parts};
+use crate::part::{Outcome, Parts, within};
 use crate::tidy;
 use anyhow::{Context, Result};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
-/// Seeds of the bounded simulation; a longer run is `cargo run --release -p millpond-sim -- --count N`.
-const SEEDS: &str = "300";
+/// The bounded simulation: this many seeds or this much time, whichever ends first. Longer: `cargo run --release -p millpond-sim -- --count N`.
+const WORLDS: [&str; 6] = ["--count", "1000", "--soak", "3m", "--jobs", "2"];
+/// The same for power cuts at every event of short traces.
+const POWER_CUTS: [&str; 7] = ["--power-cut", "--count", "1000", "--soak", "1m", "--jobs", "2"];
 /// Lints that hold for what is shipped and not for tests.
 const SHIPPED_ONLY: [&str; 4] =
     ["clippy::disallowed_types", "clippy::disallowed_methods", "clippy::disallowed_macros", "clippy::unwrap_used"];
@@ -17,7 +20,7 @@ const SHIPPED_ONLY: [&str; 4] =
 pub fn run(root: &Path, install: bool, quick: bool) -> Result<bool> {
     let mut parts = Parts::default();
     system_packages(&mut parts, install);
-    parts.command("format", 2, cargo(root, &["fmt", "--all", "--check"]).stdin(std::process::Stdio::null()));
+    parts.command("format", 2, &mut cargo(root, &["fmt", "--all", "--check"]));
     parts.command("lints of what is shipped", 8, &mut cargo(root, &["clippy", "--workspace", "--lib", "--bins", "--", "-D", "warnings"]));
     let mut all_targets = cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
     for lint in SHIPPED_ONLY {
@@ -39,8 +42,9 @@ pub fn run(root: &Path, install: bool, quick: bool) -> Result<bool> {
         parts.skip("simulation, planted bugs, end to end", "--quick");
         return Ok(parts.finish());
     }
-    parts.command("simulation", 8, &mut simulator(root, &[], &["--count", SEEDS]));
-    parts.command("planted bugs are found", 8, &mut simulator(root, &["--features", "planted"], &["--planted"]));
+    parts.command("simulation", 8, &mut simulator(root, &[], &WORLDS));
+    parts.command("simulation of power cuts", 3, &mut simulator(root, &[], &POWER_CUTS));
+    parts.check("planted bugs are found", || planted_bugs(root));
     parts.check("end to end", || Ok(if end_to_end(root, &[])? { Outcome::Passed } else { Outcome::Failed("see above".into()) }));
     Ok(parts.finish())
 }
@@ -67,6 +71,22 @@ fn system_packages(parts: &mut Parts, install: bool) {
             format!("not installed: {0}; tests that need them are skipped (as root: apt-get install {0}, or --install)", missing.join(" "));
         parts.skip("install packages", &reason);
     }
+}
+
+/// Every bug that can be planted is found within the seeds that the simulator allows itself.
+fn planted_bugs(root: &Path) -> Result<Outcome> {
+    let build = ["--features", "planted"];
+    let answer = simulator(root, &build, &["--planted", "list"]).output().context("starting the simulator")?;
+    let words = String::from_utf8_lossy(&answer.stderr).into_owned();
+    let names = words.lines().find_map(|line| line.split_once("known: ")).map(|(_, names)| names.trim().to_owned());
+    let names = names.with_context(|| format!("the simulator names no bugs to plant: {words}"))?;
+    let mut missed = Vec::new();
+    for name in names.split(", ") {
+        if within(Duration::from_secs(3 * 60), &mut simulator(root, &build, &["--planted", name]))? != Outcome::Passed {
+            missed.push(name.to_owned());
+        }
+    }
+    Ok(if missed.is_empty() { Outcome::Passed } else { Outcome::Failed(format!("not found: {}", missed.join(", "))) })
 }
 
 fn simulator(root: &Path, build: &[&str], arguments: &[&str]) -> Command {

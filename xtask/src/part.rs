@@ -65,7 +65,7 @@ fn line(name: &str, outcome: &Outcome, took: Duration) -> String {
 }
 
 /// Runs a command in a process group of its own, which is ended as a whole when the limit is over.
-fn within(limit: Duration, command: &mut Command) -> Result<Outcome> {
+pub fn within(limit: Duration, command: &mut Command) -> Result<Outcome> {
     println!("    {}", words(command));
     let mut child = command.process_group(0).spawn().with_context(|| format!("starting {}", words(command)))?;
     let begin = Instant::now();

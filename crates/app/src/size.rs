@@ -104,7 +104,7 @@ impl fmt::Display for Size {
             power += 1;
         }
         let letter = UNITS.get(power).copied().unwrap_or('B');
-        if self.0 % unit == 0 {
+        if self.0.is_multiple_of(unit) {
             return write!(f, "{}{letter}", self.0 / unit);
         }
         // Truncated, not rounded, so that a size never reads as more than it is.

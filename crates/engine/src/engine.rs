@@ -164,6 +164,11 @@ impl Engine {
         }
     }
 
+    /// One line about segments, for debugging: how many are in each state and how full.
+    pub fn space_report(&self) -> String {
+        self.open().map(Pool::space_report).unwrap_or_default()
+    }
+
     pub(crate) fn open(&self) -> Option<&Pool> {
         match &self.phase {
             Phase::Importing(_) => None,

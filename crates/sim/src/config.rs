@@ -3,6 +3,7 @@
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_device::DeviceGeometry;
 use millpond_engine::{Compression, Layout, Planted, Tuning};
+use millpond_format::AREA_BYTES;
 
 use crate::disk::{Erased, Profile};
 use crate::fault::{Fault, FaultKind};
@@ -113,20 +114,26 @@ pub struct Config {
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
+/// Segments that a pool must have at least.
+const LEAST_SEGMENTS: u64 = 64;
+/// Bytes that labels take of every device.
+const LABELS: u64 = 2 * AREA_BYTES;
 
 impl Config {
     /// The world of a seed.
     pub fn new(rng: &mut Rng, options: &Options) -> Config {
-        let extent = (64 * KIB) << rng.weighted(&[4, 4, 2, 1, 1]);
+        let tight = rng.percent(30) && !options.append_only;
+        let extent = (64 * KIB) << if tight { rng.below(2) } else { rng.weighted(&[5, 4, 2, 1, 1]) as u64 };
         let count = 1 + rng.weighted(&[5, 3, 2]);
-        let devices: Vec<_> = (0..count).map(|_| device(extent, count as u64, rng)).collect();
         let layout = if rng.percent(50) {
             Layout::Linear
         } else {
             Layout::Stripe { width: rng.between(1, count as u64) as u16, unit: (4096 << rng.below(5)) as u32 }
         };
-        let pool: u64 = devices.iter().map(|(g, _)| g.size).sum();
-        let tight = rng.percent(30) && !options.append_only;
+        let width = if let Layout::Stripe { width, .. } = layout { u64::from(width) } else { 1 };
+        let extents = LEAST_SEGMENTS * width + rng.below(if extent > 256 * KIB { 16 } else { 100 });
+        let devices = devices(extents, extent, count, rng);
+        let pool = extents * extent;
         let percent = if tight { rng.between(90, 160) } else { rng.between(10, 45) };
         let volumes = volumes(pool * percent / 100, tight, rng);
         let scale = if options.scale == 0 { 1000 } else { options.scale };
@@ -166,9 +173,23 @@ impl Config {
     }
 }
 
-fn device(extent: u64, devices: u64, rng: &mut Rng) -> (DeviceGeometry, Profile) {
-    let extents = rng.between(24, 72) / devices + 8;
-    let size = (extents * extent).clamp(3 * MIB, 40 * MIB) + rng.below(4) * 4096;
+/// Devices that together hold so many extents, in uneven parts.
+fn devices(extents: u64, extent: u64, count: usize, rng: &mut Rng) -> Vec<(DeviceGeometry, Profile)> {
+    let mut left = extents;
+    (1..=count as u64)
+        .map(|nth| {
+            let rest = count as u64 - nth;
+            let fair = left / (rest + 1);
+            let own = if rest == 0 { left } else { rng.between(fair / 2, fair).max(1) };
+            left -= own;
+            device(own * extent, rng)
+        })
+        .collect()
+}
+
+fn device(bytes: u64, rng: &mut Rng) -> (DeviceGeometry, Profile) {
+    // The second label area begins at a multiple of its size.
+    let size = bytes.next_multiple_of(AREA_BYTES) + LABELS + rng.below(4) * 4096;
     let physical = *rng.pick(&[512, 4096]);
     let logical = if physical == 4096 && rng.percent(30) { 4096 } else { 512 };
     let geometry = DeviceGeometry { size, logical_sector: logical, physical_sector: physical };
@@ -195,7 +216,10 @@ fn era(scale: u64, rng: &mut Rng) -> Era {
         1 | 2 => rng.between(60, 300),
         _ => rng.between(300, 900),
     };
-    Era { requests: (requests * scale / 1000).max(1), end: *rng.pick(&[End::Kill, End::Kill, End::Power, End::Power, End::Power, End::Close]) }
+    Era {
+        requests: (requests * scale / 1000).max(1),
+        end: *rng.pick(&[End::Kill, End::Kill, End::Power, End::Power, End::Power, End::Close]),
+    }
 }
 
 fn tuning(options: &Options, rng: &mut Rng) -> Tuning {

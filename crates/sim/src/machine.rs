@@ -127,7 +127,9 @@ impl Machine {
     /// What is wrong with it: outside the device, not whole pages.
     pub fn start(&mut self, io: Io, trace: &mut Trace) -> Result<(), String> {
         let device = usize::from(io.device.0);
-        let Some(device) = self.order.get(device).copied() else { return Err(format!("operation for device {device}, which is not there")) };
+        let Some(device) = self.order.get(device).copied() else {
+            return Err(format!("operation for device {device}, which is not there"));
+        };
         let pages = self.devices.get(device).map_or(0, SimDevice::pages) as u64;
         let (offset, length, name, hash) = match &io.kind {
             IoKind::Read { offset, length, buf } => {

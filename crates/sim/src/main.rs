@@ -5,8 +5,8 @@
 
 use std::ops::Range;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
@@ -121,6 +121,10 @@ fn planted(name: &str, args: &Args, mode: Mode, mut options: Options) -> ExitCod
         eprintln!("no such bug; known: {}", PLANTED.map(|(known, _)| known).join(", "));
         return ExitCode::FAILURE;
     };
+    if !cfg!(feature = "planted") {
+        eprintln!("this binary cannot plant bugs; build it with --features planted");
+        return ExitCode::FAILURE;
+    }
     options.planted = Some(*planted);
     for seed in args.from..args.from + args.max_seeds {
         let outcome = run::<Engine>(seed, mode, &options);

@@ -22,6 +22,7 @@ pub fn world<S: System>(seed: u64, options: &Options) -> World<S> {
     let options = Options { faultless: true, trace: options.trace, ..options.clone() };
     let mut config = Config::new(&mut rng, &options);
     config.eras = vec![Era { requests: rng.between(10, 50), end: crate::config::End::Power }];
+    config.depth = config.depth.min(4);
     config.second_hand &= rng.percent(20);
     for volume in &mut config.volumes {
         volume.size = volume.size.min(512 << 10);

@@ -166,7 +166,8 @@ impl Reference {
     }
 
     fn wait(&mut self, durable: bool, answer: Answer) {
-        let records = if self.bug == Bug::EarlyRead && matches!(answer, Answer::Guest(_, Ok(ref data)) if !data.is_empty()) { 0 } else { self.next };
+        let records =
+            if self.bug == Bug::EarlyRead && matches!(answer, Answer::Guest(_, Ok(ref data)) if !data.is_empty()) { 0 } else { self.next };
         self.waiters.push(Waiter { records, durable, answer });
         self.answer_ready();
     }
@@ -305,7 +306,9 @@ impl Reference {
             self.cursors[member] += (HEADER + payload.len()).div_ceil(PAGE);
             self.next += 1;
         }
-        if !matches!(self.bug, Bug::SkipGaps | Bug::NoChecksum | Bug::ReadErrorIsEnd) && code::was_durable(images.values(), self.next, &self.pool) {
+        if !matches!(self.bug, Bug::SkipGaps | Bug::NoChecksum | Bug::ReadErrorIsEnd)
+            && code::was_durable(images.values(), self.next, &self.pool)
+        {
             return self.fault("a record that was durable is damaged");
         }
         self.memory.closed = false;
@@ -359,7 +362,9 @@ impl System for Reference {
             Payload::Owned(buf) => buf.bytes()[..length].to_vec(),
         };
         let refuse = |error| Completion { tag, result: Err(error) };
-        let Some((geometry, features, mode)) = self.memory.geometry(target) else { return self.completions.push_back(refuse(DiskError::Shutdown)) };
+        let Some((geometry, features, mode)) = self.memory.geometry(target) else {
+            return self.completions.push_back(refuse(DiskError::Shutdown));
+        };
         if let Err(error) = request.validate(&geometry, &features) {
             return self.completions.push_back(refuse(error));
         }

@@ -87,6 +87,10 @@ caught! {
 fn explain() {
     let seed = std::env::var("SEED").unwrap().parse().unwrap();
     BUG.set(Bug::None);
-    let o = run::<Reference>(seed, if std::env::var("PC").is_ok() { Mode::PowerCut } else { Mode::World }, &Options { trace: true, ..options() });
+    let o = run::<Reference>(
+        seed,
+        if std::env::var("PC").is_ok() { Mode::PowerCut } else { Mode::World },
+        &Options { trace: true, ..options() },
+    );
     println!("{:#?}", o.finding.map(|f| f.what));
 }

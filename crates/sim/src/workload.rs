@@ -178,7 +178,11 @@ impl Workload {
         let target = Target::Head(volume.id);
         let sector = u64::from(volume.sector.logical());
         let op = *self.rng.pick(&[Op::Read, Op::Write, Op::Discard, Op::WriteZeroes { may_unmap: true }]);
-        let ask = |target, op, offset, length| Ask { target, request: Request { op, range: ByteRange { offset, length }, fua: false }, zeroes: false };
+        let ask = |target, op, offset, length| Ask {
+            target,
+            request: Request { op, range: ByteRange { offset, length }, fua: false },
+            zeroes: false,
+        };
         let snapshots: Vec<&Snapshot> = oracle.snapshots().filter(|s| !taken.contains(&Target::Snapshot(s.id))).collect();
         match self.rng.below(4) {
             _ if volume.read_only => ask(target, Op::Read, volume.size(), BLOCK),

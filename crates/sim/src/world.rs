@@ -76,7 +76,11 @@ impl Stats {
 /// Simulated time after which an unanswered request is a finding, in milliseconds: nothing is slower than fifty times ten times two.
 const PATIENCE: u64 = 120_000;
 /// Turns after which it is one.
-const PATIENCE_TURNS: u64 = 200_000;
+const PATIENCE_TURNS: u64 = 50_000;
+/// Steps in which nothing is asked or answered, after which the world waits for all answers.
+const IDLE_STEPS: u64 = 5_000;
+/// Time between two turns of an engine that wants another one, in microseconds.
+const BUSY_STEP: u64 = 50;
 /// Steps of time while nothing happens, in microseconds.
 const IDLE_STEP: u64 = 10_000;
 
@@ -224,9 +228,16 @@ impl<S: System> World<S> {
 
     /// Guests and operators at work for so many requests.
     pub(crate) fn guests(&mut self, requests: u64) -> Verdict {
-        let mut left = requests;
+        let (mut left, mut idle, mut answered) = (requests, 0, self.answers);
         while left > 0 && !matches!(self.state(), PoolState::Faulted(_)) {
-            left = left.saturating_sub(self.step()?);
+            let made = self.step()?;
+            left = left.saturating_sub(made);
+            idle = if made > 0 || self.answers != answered { 0 } else { idle + 1 };
+            answered = self.answers;
+            if idle > IDLE_STEPS {
+                self.drain()?; // which has a patience of its own
+                idle = 0;
+            }
         }
         Ok(())
     }
@@ -438,10 +449,11 @@ impl<S: System> World<S> {
             self.start_waiting();
             let again = self.turn()?;
             let ended = self.finish_one()?;
-            if !again && !ended && self.machine.idle() {
-                self.machine.pass(IDLE_STEP);
-            }
             turns += 1;
+            if !ended && self.machine.idle() {
+                // Who wants another turn soon gets it soon, but time passes all the same.
+                self.machine.pass(if again && turns < 1000 { BUSY_STEP } else { IDLE_STEP });
+            }
             if self.answers != answered {
                 (since, turns, answered) = (self.machine.now().0, 0, self.answers);
             }
@@ -465,9 +477,7 @@ impl<S: System> World<S> {
             if still == 3 {
                 return Ok(());
             }
-            if still > 0 {
-                self.machine.pass(IDLE_STEP);
-            }
+            self.machine.pass(if still > 0 { IDLE_STEP } else { BUSY_STEP });
         }
         broken("the engine does not come to rest in 20,000 turns without guests")
     }

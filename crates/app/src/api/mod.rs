@@ -14,7 +14,7 @@ pub use error::{ApiError, ErrorBody, ErrorKind};
 pub use event::Event;
 pub use export::{CreateExport, Export, ExportClient};
 pub use pool::{
-    Checkpoint, CreatePool, Device, DeviceIo, DeviceSpec, Found, GuestIo, ImportPool, Job, LayoutSpec, Pool, PoolIo, PoolRemoval,
+    Checkpoint, CreatePool, Device, DeviceIo, DeviceSpec, Found, GuestIo, ImportPool, IoMode, Job, LayoutSpec, Pool, PoolIo, PoolRemoval,
 };
 pub use snapshot::{CloneSnapshot, CreateSnapshots, Created, DiffExtent, Hold, Rollback, RolledBack, Snapshot};
 pub use status::Status;

@@ -28,6 +28,17 @@ pub struct DeviceSpec {
     pub create: Option<u64>,
 }
 
+/// How devices are opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum IoMode {
+    /// Around the kernel's page cache, where the host can.
+    #[default]
+    Direct,
+    /// Through the kernel's page cache; flushes are honoured all the same.
+    Buffered,
+}
+
 /// Asks for a new pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreatePool {
@@ -37,6 +48,9 @@ pub struct CreatePool {
     pub layout: LayoutSpec,
     /// On what.
     pub devices: Vec<DeviceSpec>,
+    /// How they are opened, now and at every import by this daemon.
+    #[serde(default)]
+    pub io: IoMode,
     /// Use devices that hold something.
     #[serde(default)]
     pub force: bool,

@@ -153,10 +153,11 @@ mod tests {
     }
 
     #[test]
-    fn names_that_start_with_a_dash_or_sizes_that_shrink_parse() {
+    fn options_stand_before_between_and_after_words() {
         for words in [
             vec!["millpond", "resize", "p/v", "+5G"],
-            vec!["millpond", "resize", "p/v", "-5G", "--allow-shrink"],
+            vec!["millpond", "resize", "p/v", "--allow-shrink", "5G"],
+            vec!["millpond", "resize", "--allow-shrink", "--", "p/v", "-5G"],
             vec!["millpond", "pool", "create", "p", "stripe", "-i", "2", "-I", "64k", "/a", "/b"],
             vec!["millpond", "pool", "create", "p", "-o", "x=y", "/a:1G"],
             vec!["millpond", "list", "-H", "-p", "-o", "name,size", "-t", "all", "p/v"],

@@ -15,8 +15,7 @@ use crate::size::{Size, SizeChange};
 pub struct Resize {
     /// POOL/VOL
     name: String,
-    /// New size, or a change: 20G, +5G, -1G
-    #[arg(allow_hyphen_values = true)]
+    /// New size, or what to add: 20G, +5G
     size: String,
     /// Agree to lose what is beyond a smaller size
     #[arg(long)]

@@ -1,6 +1,6 @@
 //! `serve`: the daemon in the foreground.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub struct Serve {
 impl Serve {
     /// Runs it.
     pub async fn run(self, socket: Option<&Path>) -> Outcome {
-        log_to_stderr();
+        log_to_stderr("info");
         let config = self.config.as_deref().map(ConfigFile::read).transpose()?.unwrap_or_default();
         let mut tuning = Tuning::default();
         if let Some(size) = &config.map_memory {
@@ -53,10 +53,11 @@ impl Serve {
     }
 }
 
-/// Messages on standard error; `MILLPOND_LOG` filters them.
-pub fn log_to_stderr() {
-    let filter = EnvFilter::try_from_env("MILLPOND_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false);
+/// Messages on standard error, from `level` up unless `MILLPOND_LOG` says otherwise.
+pub fn log_to_stderr(level: &str) {
+    let filter = EnvFilter::try_from_env("MILLPOND_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    let colours = io::stderr().is_terminal();
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false).with_ansi(colours);
     // A second call changes nothing, and there is none in production.
     let _ = subscriber.try_init();
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use clap::Args;
 use millpond_engine::Tuning;
-use tracing_subscriber::EnvFilter;
 
 use super::connect;
 use super::exports::path_text;
+use super::serve::log_to_stderr;
 use crate::api::{CreateExport, CreateVolume, Export, ImportPool, SetProperties, Volume};
 use crate::config::absolute;
 use crate::daemon::{Control, Daemon, Options, Signals, StateDir, format_file, serve_until};
@@ -50,9 +50,7 @@ fn pool_bytes(disk: u64) -> u64 {
 impl Up {
     /// Runs it.
     pub async fn run(self, socket: Option<&Path>) -> Outcome {
-        let filter = EnvFilter::try_from_env("MILLPOND_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-        // A second call changes nothing, and there is none in production.
-        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).try_init();
+        log_to_stderr("warn");
         let Size(disk_bytes) = self.size.parse()?;
         let dir = absolute(&self.dir);
         let state = StateDir::open(&dir)?;

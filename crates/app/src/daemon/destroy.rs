@@ -1,6 +1,6 @@
 //! Removing volumes and snapshots: first a plan that says all that goes, then the plan carried out.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_engine::{Command, SnapshotId, SnapshotInfo, Target, VolumeId, VolumeInfo};
 
@@ -25,7 +25,7 @@ impl Daemon {
             Doomed::One(Name::Snapshot(name)) => &name.of,
         };
         let (shard, _) = self.find_volume(of).await?;
-        let catalog = Catalog { volumes: shard.volumes().await?, snapshots: shard.snapshots().await? };
+        let catalog = Catalog::new(shard.volumes().await?, shard.snapshots().await?);
         let during = format!("cannot destroy '{}'", request.name);
         let plan = catalog.plan(&doomed, request.recursive || request.clones, request.clones).map_err(|e| e.during(&during))?;
         for target in plan.targets(&catalog) {
@@ -66,7 +66,7 @@ impl Daemon {
 /// The volumes and snapshots of a pool at one instant.
 struct Catalog {
     volumes: Vec<VolumeInfo>,
-    snapshots: Vec<SnapshotInfo>,
+    snapshots: BTreeMap<SnapshotId, SnapshotInfo>,
 }
 
 /// One command.
@@ -99,7 +99,8 @@ impl Plan {
         self.steps.iter().flat_map(of_step).collect()
     }
 
-    /// Bytes that it frees, and whether that is exact: what only several snapshots or volumes of the plan share is in no one's own count.
+    /// Bytes that it frees, and whether that is exact: what only several snapshots share is in no one's own count. Whole volumes have no such
+    /// part, for every block belongs to one.
     fn frees(&self, catalog: &Catalog) -> (u64, bool) {
         let own = |step: &Step| -> u64 {
             match step {
@@ -107,19 +108,26 @@ impl Plan {
                 Step::Snapshots(ids) => ids.iter().filter_map(|id| catalog.snapshot(*id)).map(|snapshot| snapshot.unique_bytes).sum(),
             }
         };
-        let parts: usize = self.steps.iter().map(|step| if let Step::Snapshots(ids) = step { ids.len() } else { 1 }).sum();
-        (self.steps.iter().map(own).sum(), parts <= 1)
+        let exact = match self.steps.as_slice() {
+            [Step::Snapshots(ids)] => ids.len() == 1,
+            steps => steps.iter().all(|step| matches!(step, Step::Volume(_))),
+        };
+        (self.steps.iter().map(own).sum(), exact)
     }
 }
 
 impl Catalog {
+    fn new(volumes: Vec<VolumeInfo>, snapshots: Vec<SnapshotInfo>) -> Catalog {
+        Catalog { volumes, snapshots: snapshots.into_iter().map(|snapshot| (snapshot.id, snapshot)).collect() }
+    }
+
     fn snapshot(&self, id: SnapshotId) -> Option<&SnapshotInfo> {
-        self.snapshots.iter().find(|snapshot| snapshot.id == id)
+        self.snapshots.get(&id)
     }
 
     /// Snapshots of a volume, oldest first.
     fn of_volume(&self, volume: VolumeId) -> Vec<&SnapshotInfo> {
-        let mut found: Vec<&SnapshotInfo> = self.snapshots.iter().filter(|snapshot| snapshot.volume == volume).collect();
+        let mut found: Vec<&SnapshotInfo> = self.snapshots.values().filter(|snapshot| snapshot.volume == volume).collect();
         found.sort_by_key(|snapshot| (snapshot.epoch, snapshot.id));
         found
     }
@@ -142,7 +150,7 @@ impl Catalog {
     }
 
     fn named(&self, of: &VolumeName, volume: VolumeId, name: &str) -> Result<&SnapshotInfo, ApiError> {
-        let found = self.snapshots.iter().find(|snapshot| snapshot.volume == volume && snapshot.name == name);
+        let found = self.snapshots.values().find(|snapshot| snapshot.volume == volume && snapshot.name == name);
         found.ok_or_else(|| ApiError::not_found(format!("no snapshot '{of}@{name}'; see 'millpond list -t snapshot {of}'")))
     }
 
@@ -172,9 +180,10 @@ impl Catalog {
                 };
                 let from = place(first)?.unwrap_or(0);
                 let to = place(last)?.map_or(all.len(), |at| at + 1);
-                let range = all
-                    .get(from..to)
-                    .ok_or_else(|| ApiError::invalid("the first snapshot of the range is newer than the last; give the older one first"))?;
+                if first.is_some() && last.is_some() && from >= to {
+                    return Err(ApiError::invalid("the first snapshot of the range is newer than the last; give the older one first"));
+                }
+                let range = all.get(from..to).unwrap_or_default();
                 planner.snapshots(range)?;
             }
         }

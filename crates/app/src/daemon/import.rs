@@ -1,26 +1,38 @@
 //! Taking pools into service that exist already: by the user's word, and at start from memory.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use millpond_device::{HostDevice, OpenOptions};
+use futures_util::future::join_all;
+use millpond_device::{HostDevice, OpenError, OpenOptions};
+use tokio::time::{Instant, sleep};
 
 use super::labels::{self, Labelled};
 use super::pools::{parse_id, wait_online};
 use super::service::{Daemon, PoolEntry};
 use super::shard::{self, ShardHandle};
 use super::state::PoolRecord;
-use crate::api::{ApiError, ErrorKind, Found, ImportPool};
+use crate::api::{ApiError, ErrorKind, Found, ImportPool, IoMode};
+
+/// How long a device may stay in use by a process that is gone: seen are some ten milliseconds, more on a busy host.
+const RELEASE: Duration = Duration::from_secs(3);
+/// How often it is tried again.
+const RETRY: Duration = Duration::from_millis(20);
 
 impl Daemon {
     /// Imports every remembered pool and restores its exports. One that does not come is noted with its reason and stops nobody.
     pub async fn restore(&self) {
         let _changing = self.changing.lock().await;
         let records: Vec<PoolRecord> = self.registry().pools.values().map(|entry| entry.record.clone()).collect();
-        for record in records {
+        let import = async |record: PoolRecord| {
             let imported = match locate(&record).await {
-                Ok(devices) => self.open(&devices).await.map(|shard| (shard, devices)).map_err(|e| e.to_string()),
+                Ok(devices) => self.open(&devices, record.io).await.map(|shard| (shard, devices)).map_err(|e| e.to_string()),
                 Err(reason) => Err(reason),
             };
+            (record, imported)
+        };
+        // All at once: each replays its log on a thread of its own.
+        for (record, imported) in join_all(records.into_iter().map(import)).await {
             match imported {
                 Ok((shard, devices)) => {
                     let record = PoolRecord { devices, ..record };
@@ -63,14 +75,15 @@ impl Daemon {
         let during = format!("cannot import '{wanted}'");
         let pool = self.choose(&wanted, labelled)?;
         let Some(devices) = pool.complete() else {
-            return Err(ApiError::new(ErrorKind::Unavailable, self.told_missing(&pool)).during(during));
+            return Err(ApiError::new(ErrorKind::Unavailable, missing(&pool, self.remembered(&pool).as_ref())).during(during));
         };
         let found = self.found(&pool);
         if request.dry_run {
             return Ok(vec![found]);
         }
-        let shard = self.open(&devices).await.map_err(|e| e.during(&during))?;
-        let record = PoolRecord { name: pool.name.clone(), id: pool.id.to_string(), devices };
+        let io = self.remembered(&pool).map(|record| record.io).unwrap_or_default();
+        let shard = self.open(&devices, io).await.map_err(|e| e.during(&during))?;
+        let record = PoolRecord { name: pool.name.clone(), id: pool.id.to_string(), devices, io };
         {
             let mut registry = self.registry();
             registry.known.retain(|known| known.id != record.id);
@@ -118,25 +131,37 @@ impl Daemon {
         }
     }
 
-    /// Names the members that are not there, by the path they had where that is remembered.
-    fn told_missing(&self, pool: &Labelled) -> String {
+    /// What is remembered of a pool that was found.
+    fn remembered(&self, pool: &Labelled) -> Option<PoolRecord> {
         let id = pool.id.to_string();
         let registry = self.registry();
         let mut records = registry.known.iter().chain(registry.pools.values().map(|entry| &entry.record));
-        let record = records.find(|record| record.id == id);
-        missing(pool, record)
+        records.find(|record| record.id == id).cloned()
     }
 
     /// Opens devices, in member order, and imports the pool on them.
-    async fn open(&self, devices: &[PathBuf]) -> Result<ShardHandle, ApiError> {
-        let open = |path: &PathBuf| {
-            let options = OpenOptions { create_size: None, direct: true, read_only: false };
-            HostDevice::open(path, options).map_err(|e| ApiError::busy(e.to_string()))
-        };
-        let devices = devices.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    async fn open(&self, paths: &[PathBuf], io: IoMode) -> Result<ShardHandle, ApiError> {
+        let mut devices = Vec::with_capacity(paths.len());
+        for path in paths {
+            devices.push(open_patiently(path, io).await?);
+        }
         let shard = shard::import(devices, self.options.tuning.clone())?;
         wait_online(&shard).await?;
         Ok(shard)
+    }
+}
+
+/// Opens a device. The kernel lets go of a killed daemon's devices a little after the process is gone, when its ring is taken down; so one
+/// that is in use is tried again for a while.
+async fn open_patiently(path: &Path, io: IoMode) -> Result<HostDevice, ApiError> {
+    let options = OpenOptions { create_size: None, direct: io == IoMode::Direct, read_only: false };
+    let end = Instant::now() + RELEASE;
+    loop {
+        match HostDevice::open(path, options) {
+            Ok(device) => return Ok(device),
+            Err(OpenError::InUse { .. }) if Instant::now() < end => sleep(RETRY).await,
+            Err(error) => return Err(ApiError::busy(error.to_string())),
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use super::shard::{self, IoCounters, ShardHandle, ShardStatus};
 use super::state::PoolRecord;
 use super::{labels, probe};
 use crate::api::{
-    ApiError, Checkpoint, CreatePool, Device, DeviceIo, DeviceSpec, ErrorKind, GuestIo, Job, LayoutSpec, Pool, PoolIo, PoolRemoval,
+    ApiError, Checkpoint, CreatePool, Device, DeviceIo, DeviceSpec, ErrorKind, GuestIo, IoMode, Job, LayoutSpec, Pool, PoolIo, PoolRemoval,
 };
 use crate::failure::{Failure, Outcome};
 use crate::instant;
@@ -66,6 +66,7 @@ impl Daemon {
             name: request.name.clone(),
             id: String::new(),
             devices: request.devices.iter().map(|device| PathBuf::from(&device.path)).collect(),
+            io: request.io,
         };
         if request.dry_run {
             let mut planned = unavailable(&record, "only asked for".to_owned());
@@ -74,7 +75,7 @@ impl Daemon {
             return Ok(planned);
         }
         let fresh: Vec<PathBuf> = record.devices.iter().filter(|path| !path.exists()).cloned().collect();
-        let made = format_devices(&request.name, request.layout, &request.devices, self.options.tuning.clone()).await;
+        let made = format_devices(&request.name, request.layout, &request.devices, request.io, self.options.tuning.clone()).await;
         let (shard, id) = match made {
             Ok(made) => made,
             Err(error) => {
@@ -237,9 +238,9 @@ fn vacant(device: &DeviceSpec, force: bool) -> Result<(), ApiError> {
 }
 
 /// Formats devices and waits until the pool is in service.
-async fn format_devices(name: &str, layout: LayoutSpec, devices: &[DeviceSpec], tuning: Tuning) -> Result<(ShardHandle, PoolId), ApiError> {
+async fn format_devices(name: &str, layout: LayoutSpec, devices: &[DeviceSpec], io: IoMode, tuning: Tuning) -> Result<(ShardHandle, PoolId), ApiError> {
     let open = |device: &DeviceSpec| {
-        let options = OpenOptions { create_size: device.create, direct: true, read_only: false };
+        let options = OpenOptions { create_size: device.create, direct: io == IoMode::Direct, read_only: false };
         HostDevice::open(Path::new(&device.path), options).map_err(|e| ApiError::busy(e.to_string()))
     };
     let devices = devices.iter().map(open).collect::<Result<Vec<_>, _>>()?;
@@ -278,7 +279,7 @@ pub async fn format_file(path: &Path, pool: &str, pool_bytes: u64, volume: &str,
     }
     let device = DeviceSpec { path: part.display().to_string(), create: Some(pool_bytes) };
     let make = async {
-        let (shard, _) = format_devices(pool, LayoutSpec::Linear, &[device], tuning).await?;
+        let (shard, _) = format_devices(pool, LayoutSpec::Linear, &[device], IoMode::default(), tuning).await?;
         let create = Command::CreateVolume {
             name: volume.to_owned(),
             size: volume_bytes,

@@ -35,12 +35,16 @@ pub(super) struct PoolEntry {
     pub(super) shard: Result<ShardHandle, String>,
     /// When the shard was started.
     pub(super) since: Timestamp,
+    /// When to look for expired snapshots next; `None`: no snapshot expires.
+    pub(super) due: Option<Timestamp>,
 }
 
 impl PoolEntry {
     /// An entry from now on.
     pub(super) fn new(record: PoolRecord, shard: Result<ShardHandle, String>) -> PoolEntry {
-        PoolEntry { record, shard, since: instant::now() }
+        let since = instant::now();
+        // What expires is not known before it was looked for.
+        PoolEntry { record, shard, since, due: Some(since) }
     }
 }
 
@@ -118,7 +122,7 @@ impl Daemon {
     /// Tells those who listen.
     pub(super) fn tell(&self, event: &str, subject: impl Into<String>) {
         let subject = subject.into();
-        tracing::info!(event, subject);
+        tracing::info!("{event} {subject}");
         // Nobody listening is no error.
         let _ = self.events.send(Event { time: instant::now(), event: event.to_owned(), subject });
     }

@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use millpond_engine::{Command, SnapshotInfo, Target, Time};
 
-use super::service::Daemon;
+use super::service::{Daemon, PoolEntry};
 use super::shard::ShardHandle;
 use crate::api::{ApiError, CloneSnapshot, CreateSnapshots, Created, DiffExtent, Hold, Rollback, RolledBack, Snapshot, Volume};
 use crate::instant;
 use crate::names::{Name, SnapshotName, VolumeName};
 
 /// How often expired snapshots are looked for.
-const EXPIRY_TURN: Duration = Duration::from_secs(15);
+const EXPIRY_TURN: Duration = Duration::from_secs(5);
 
 impl Daemon {
     /// The snapshots of every pool in service, of one pool, or of one volume; by volume, oldest first.
@@ -84,6 +85,9 @@ impl Daemon {
                 ApiError::from(error).during(format!("cannot take '{first}'{before}"))
             })?;
             for (_, _, name) in group {
+                if let Some(time) = request.expires {
+                    self.expires(&name.of.pool, time);
+                }
                 self.tell("snapshot.created", name.to_string());
                 taken.push(name.to_string());
             }
@@ -195,33 +199,48 @@ impl Daemon {
         })
     }
 
-    /// Removes snapshots whose time has come, again and again; those with holds, clones or exports wait.
+    /// Removes snapshots whose time has come, again and again; those with holds, clones or exports wait. A pool is only looked through when
+    /// one of its snapshots is due.
     pub async fn expire(&self) {
         loop {
             tokio::time::sleep(EXPIRY_TURN).await;
-            for (pool, shard) in self.shards() {
-                if let Err(error) = self.expire_in(&pool, &shard).await {
-                    tracing::warn!(pool, %error, "expired snapshots stay");
-                }
+            let now = instant::now();
+            let due = |entry: &PoolEntry| entry.due.is_some_and(|due| due <= now);
+            let pools: Vec<String> = self.registry().pools.iter().filter(|(_, entry)| due(entry)).map(|(name, _)| name.clone()).collect();
+            for pool in pools {
+                let Ok(shard) = self.shard(&pool) else { continue };
+                match self.expire_in(&pool, &shard, now).await {
+                    Ok(next) => self.registry().pools.entry(pool).and_modify(|entry| entry.due = next),
+                    Err(error) => {
+                        tracing::warn!(pool, %error, "expired snapshots stay");
+                        continue;
+                    }
+                };
             }
         }
     }
 
-    async fn expire_in(&self, pool: &str, shard: &ShardHandle) -> Result<(), ApiError> {
-        let now = Time(instant::to_millis(instant::now()));
-        let due = |snapshot: &SnapshotInfo| {
-            let served = self.serves(pool, Target::Snapshot(snapshot.id)).is_some();
-            snapshot.expires.is_some_and(|time| time <= now) && snapshot.holds == 0 && snapshot.clones == 0 && !served
-        };
-        let expired: Vec<SnapshotInfo> = shard.snapshots().await?.into_iter().filter(due).collect();
-        if expired.is_empty() {
-            return Ok(());
+    /// Removes what has expired in a pool, and tells when to look again.
+    async fn expire_in(&self, pool: &str, shard: &ShardHandle, now: Timestamp) -> Result<Option<Timestamp>, ApiError> {
+        let time_of = |snapshot: &SnapshotInfo| snapshot.expires.map(|time| instant::from_millis(time.0));
+        let all = shard.snapshots().await?;
+        let (expired, waiting): (Vec<&SnapshotInfo>, Vec<&SnapshotInfo>) =
+            all.iter().filter(|snapshot| snapshot.expires.is_some()).partition(|snapshot| {
+                let served = self.serves(pool, Target::Snapshot(snapshot.id)).is_some();
+                time_of(snapshot).is_some_and(|time| time <= now) && snapshot.holds == 0 && snapshot.clones == 0 && !served
+            });
+        if !expired.is_empty() {
+            shard.command(Command::DestroySnapshots { snapshots: expired.iter().map(|snapshot| snapshot.id).collect() }).await?;
+            expired.iter().for_each(|snapshot| self.tell("snapshot.expired", format!("{pool}: {}", snapshot.name)));
         }
-        shard.command(Command::DestroySnapshots { snapshots: expired.iter().map(|snapshot| snapshot.id).collect() }).await?;
-        for snapshot in expired {
-            self.tell("snapshot.expired", format!("{pool}: {}", snapshot.name));
+        Ok(waiting.into_iter().filter_map(time_of).min())
+    }
+
+    /// A snapshot of the pool expires then.
+    fn expires(&self, pool: &str, time: Timestamp) {
+        if let Some(entry) = self.registry().pools.get_mut(pool) {
+            entry.due = Some(entry.due.map_or(time, |due| due.min(time)));
         }
-        Ok(())
     }
 }
 

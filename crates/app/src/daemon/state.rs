@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::api::IoMode;
 use crate::failure::{Failure, Outcome};
 
 #[cfg(test)]
@@ -29,6 +30,9 @@ pub struct PoolRecord {
     pub id: String,
     /// Devices in member order.
     pub devices: Vec<PathBuf>,
+    /// How they are opened.
+    #[serde(default)]
+    pub io: IoMode,
 }
 
 /// What an export serves, by identities that are never reused, so that a rename does not break it.

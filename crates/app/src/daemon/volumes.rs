@@ -152,7 +152,7 @@ impl Daemon {
 }
 
 fn whole_blocks(size: u64) -> Result<u64, ApiError> {
-    if size > 0 && size % GRAIN == 0 {
+    if size > 0 && size.is_multiple_of(GRAIN) {
         return Ok(size);
     }
     let up = size.max(1).div_ceil(GRAIN).saturating_mul(GRAIN);

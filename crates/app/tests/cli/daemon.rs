@@ -1,7 +1,7 @@
 //! `serve` and `status`: restarts, crashes, second daemons, what cannot be imported.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 
 use crate::harness::{Daemon, Running, command, each, exists, run};
@@ -96,6 +96,42 @@ fn a_pool_that_is_gone_is_reported_and_stops_nobody() {
     daemon.run(&["pool", "import", "other"]).ok();
     assert_eq!(daemon.json(&["exports"])[0]["state"], "online");
     assert!(Nbd::connect(&daemon.path("w.sock")).is_ok());
+}
+
+#[test]
+fn a_damaged_pool_is_reported_and_stops_nobody() {
+    let mut daemon = Daemon::with_pool();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    daemon.run(&["pool", "create", "other", &format!("{}:256M", daemon.text("other.img"))]).ok();
+    assert_eq!(daemon.stop("TERM"), 0);
+    // Everything between the labels is gone.
+    let file = fs::File::options().write(true).open(daemon.path("other.img")).expect("opens");
+    file.write_all_at(&vec![0; 254 << 20], 1 << 20).expect("writes");
+    daemon.restart();
+    let status = daemon.json(&["status"]);
+    assert_eq!(each(&status["pools"], "health"), ["unavailable", "online"]);
+    daemon.run(&["pool", "import", "other"]).refused(1, "checksum");
+    assert_eq!(each(&daemon.json(&["list"]), "name"), ["tank/v"]);
+    daemon.run(&["pool", "destroy", "-y", "other"]).ok();
+    assert_eq!(daemon.stop("TERM"), 0);
+}
+
+#[test]
+fn events_are_streamed_until_the_daemon_stops() {
+    use std::io::{BufRead, BufReader, Write};
+    let mut daemon = Daemon::with_pool();
+    let mut stream = std::os::unix::net::UnixStream::connect(daemon.socket()).expect("connect");
+    write!(stream, "GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n").expect("ask");
+    let mut lines = BufReader::new(stream).lines().map(|line| line.expect("a line"));
+    assert!(lines.next().is_some_and(|line| line.contains("200")));
+    assert!(lines.any(|line| line.is_empty()), "no end of the head");
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    let event = lines.find(|line| line.starts_with('{')).expect("an event");
+    let event: serde_json::Value = serde_json::from_str(&event).expect("JSON");
+    assert_eq!((event["event"].as_str(), event["subject"].as_str()), (Some("volume.created"), Some("tank/v")));
+    let began = std::time::Instant::now();
+    assert_eq!(daemon.stop("TERM"), 0);
+    assert!(began.elapsed().as_secs() < 5, "a listener holds the daemon up");
 }
 
 #[test]

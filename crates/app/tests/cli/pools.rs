@@ -34,7 +34,10 @@ fn a_pool_is_made_listed_and_destroyed() {
     assert_eq!(daemon.json(&["pool", "list"]).as_array().map(Vec::len), Some(0));
     daemon.run(&["pool", "show", "tank"]).refused(1, "no pool 'tank'");
     assert_eq!(daemon.json(&["pool", "import", "-d", &daemon.text("")]).as_array().map(Vec::len), Some(0), "labels are left");
-    daemon.run(&["pool", "create", "again", "linear", &a, &b]).ok();
+    daemon.run(&["pool", "create", "again", "-o", "io=buffered", "linear", &a, &b]).ok();
+    daemon.run(&["pool", "export", "again"]).ok();
+    daemon.run(&["pool", "import", "again"]).ok();
+    assert_eq!(daemon.json(&["pool", "status", "again"])[0]["devices"][0]["direct"], false);
 }
 
 #[test]
@@ -74,7 +77,8 @@ fn devices_that_hold_something_need_force() {
     daemon.run(&["pool", "create", "other", "mirror", &path]).refused(1, "comes later");
     daemon.run(&["pool", "create", "other", &path, "log", &path]).refused(1, "comes later");
     daemon.run(&["pool", "create", "other", "-o", "x=y", &path]).refused(1, "not in this version");
-    daemon.run(&["pool", "create", "-bad", &path]).code.eq(&2).then_some(()).expect("wrong usage");
+    daemon.run(&["pool", "create", "other", "-o", "io=fast", &path]).refused(2, "buffered");
+    assert_eq!(daemon.run(&["pool", "create", "-bad", &path]).code, 2);
 }
 
 #[test]

@@ -97,8 +97,10 @@ fn clones_stand_on_their_origin() {
     daemon.run(&["destroy", "-y", "tank/v@a"]).refused(1, "-R");
     daemon.run(&["promote", "tank/c"]).refused(1, "not in this version");
     daemon.run(&["clone", "tank/v@a", "other/c"]).refused(1, "same pool");
+    daemon.run(&["destroy", "-n", "-R", "tank/v@a"]).refused(1, "'tank/c' is exported");
+    daemon.run(&["unexport", "2"]).ok();
     let told = daemon.run(&["destroy", "-n", "-R", "tank/v@a"]).ok().out;
-    assert!(told.contains("would destroy tank/c") || told.contains("is exported"), "{told}");
+    assert!(told.contains("would destroy tank/c") && told.contains("would destroy tank/v@a"), "{told}");
 }
 
 #[test]

@@ -63,11 +63,11 @@ fn a_volume_grows_and_shrinks_only_with_consent() {
     assert_eq!(size(), Some(128 << 20));
     daemon.run(&["resize", "tank/v", "32M"]).refused(1, "--allow-shrink");
     assert_eq!(size(), Some(128 << 20));
-    let told = daemon.run(&["resize", "tank/v", "-96M", "--allow-shrink", "-n"]).ok().out;
+    let told = daemon.run(&["resize", "tank/v", "-n", "--allow-shrink", "32M"]).ok().out;
     assert!(told.contains("96M") && size() == Some(128 << 20), "{told}");
-    daemon.run(&["resize", "tank/v", "-96M", "--allow-shrink"]).ok();
+    daemon.run(&["resize", "--allow-shrink", "--", "tank/v", "-96M"]).ok();
     assert_eq!(size(), Some(32 << 20));
-    daemon.run(&["resize", "tank/v", "-1G", "--allow-shrink"]).refused(1, "below zero");
+    daemon.run(&["resize", "--allow-shrink", "--", "tank/v", "-1G"]).refused(1, "below zero");
     daemon.run(&["resize", "tank/v", "1000"]).refused(1, "4096");
 }
 

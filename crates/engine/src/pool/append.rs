@@ -53,6 +53,7 @@ impl Pool {
             return Err(NoRoom);
         }
         let following = self.core.space.segments.reserve().ok_or(NoRoom)?;
+        self.cleaner.begun += u32::from(stream >= CLEANED);
         let s = &mut self.log.streams[stream];
         let (old, chunk) = (s.cursor.take(), s.chunk.take());
         let Some(segment) = s.next.replace(following) else { return Err(NoRoom) };

@@ -57,6 +57,38 @@ impl Pool {
         }
     }
 
+    pub(crate) fn space_report(&self) -> String {
+        use std::fmt::Write;
+        let segments = &self.core.space.segments;
+        let mut states: std::collections::BTreeMap<String, u32> = std::collections::BTreeMap::new();
+        for id in segments.ids() {
+            let Some(s) = segments.get(id) else { continue };
+            let full = (s.live + s.objects) * 10 / (self.core.space.rows.pages(id) * 8).max(1);
+            let state = match s.state {
+                SegmentState::Resting(_) => "resting".to_owned(),
+                SegmentState::Sealed => format!("sealed {full}0% class {}", s.class),
+                other => format!("{other:?}"),
+            };
+            *states.entry(state).or_default() += 1;
+        }
+        let mut report = String::new();
+        for (state, count) in states {
+            let _ = write!(report, "{state}: {count}; ");
+        }
+        let _ = write!(
+            report,
+            "kept for guests {}, waiting writes {}, starved since {:?}, cleaner idle {}, checkpoint running {}, live {} of {} units",
+            self.kept_segments(0),
+            self.space_waiters.len(),
+            self.starved_since,
+            self.cleaner.idle(),
+            self.checkpointer.running(),
+            self.core.space.live_units(),
+            self.core.space.usable_units()
+        );
+        report
+    }
+
     pub(crate) fn volumes(&self) -> Vec<VolumeInfo> {
         let catalog = &self.core.catalog;
         catalog.volumes.iter().map(|(id, _)| self.volume_info(*id)).collect::<Option<Vec<_>>>().unwrap_or_default()

@@ -39,8 +39,8 @@ pub(crate) struct Segment {
     pub(crate) youngest: u64,
     /// Stream that filled it.
     pub(crate) class: u8,
-    /// The cleaner could not read it: left alone until the next import.
-    pub(crate) stuck: bool,
+    /// The cleaner leaves it alone until this many checkpoints were written: `u64::MAX` when it could not be read.
+    pub(crate) left_until: u64,
 }
 
 /// All segments of a pool.
@@ -62,7 +62,7 @@ impl SegmentTable {
             pins: 0,
             youngest: 0,
             class: 0,
-            stuck: false,
+            left_until: 0,
         };
         SegmentTable { segments: vec![fresh; count as usize], free: (0..count).map(SegmentId).collect(), resting: BTreeSet::new() }
     }
@@ -116,6 +116,7 @@ impl SegmentTable {
             SegmentState::Free => {
                 segment.chunks.clear();
                 segment.youngest = 0;
+                segment.left_until = 0;
                 self.free.insert(id);
             }
             SegmentState::Resting(generation) => {

@@ -23,6 +23,8 @@ pub(crate) struct Space {
     /// Units of live slots and objects in the pool.
     live_units: u64,
     usable_units: u64,
+    /// Units ever freed.
+    pub(crate) freed_units: u64,
     /// A planted bug: segments are reused at once.
     pub(crate) reuse_at_once: bool,
 }
@@ -34,7 +36,7 @@ impl Space {
         let per_segment = total_pages / u64::from(rows.count().max(1));
         let reserve = (total_pages * RESERVE_PERCENT / 100).max(per_segment * RESERVE_SEGMENTS);
         let usable_units = total_pages.saturating_sub(reserve) * 8;
-        Space { rows, segments, chunks: ChunkTable::default(), sealed_generation: 0, live_units: 0, usable_units, reuse_at_once: false }
+        Space { rows, segments, chunks: ChunkTable::default(), sealed_generation: 0, live_units: 0, usable_units, freed_units: 0, reuse_at_once: false }
     }
 
     /// Units that guests can fill.
@@ -78,6 +80,7 @@ impl Space {
         let units = freed * u32::from(chunk.grain);
         let (place, dead) = (chunk.place, chunk.live_count == 0 && !chunk.open);
         self.live_units -= u64::from(units);
+        self.freed_units += u64::from(units);
         if let Some(segment) = place.and_then(|p| self.segments.get_mut(p.segment)) {
             segment.live -= units;
         }

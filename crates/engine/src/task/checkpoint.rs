@@ -25,6 +25,8 @@ use crate::{PoolState, Reply};
 const NODES_PER_TURN: usize = 256;
 /// Chunk ids handed out between checkpoints at most: recovery skips as many to be sure that none is used twice (I11).
 pub(crate) const CHUNKS_PER_CHECKPOINT: u64 = 1 << 20;
+/// Resting segments of earlier checkpoints that are worth another checkpoint when space is short.
+const OWN_RESTING: usize = 4;
 /// An idle pool with resting segments writes a checkpoint after this long, in milliseconds, so that space returns.
 const IDLE_MILLIS: u64 = 3_000;
 
@@ -62,6 +64,8 @@ pub(crate) struct Checkpointer {
     /// Commands that asked for a checkpoint, and those that the running one answers.
     pub(crate) wanted: Vec<Tag>,
     answering: Vec<Tag>,
+    /// The cleaner waits for objects to be written elsewhere.
+    pub(crate) rewrite_wanted: bool,
     /// Parts of objects that are in parts, by where their index is.
     pub(crate) parts: BTreeMap<(SegmentId, u32), Vec<ObjectRef>>,
     pub(crate) first_done: bool,
@@ -131,7 +135,7 @@ impl Pool {
         }
         let fresh_log = self.log.since_checkpoint > 0 || self.core.nodes.dirty() > 0;
         let space = &self.core.space.segments;
-        let hungry = space.free_count() < self.low_water() + 2 && space.resting_count() > 0;
+        let hungry = space.free_count() < self.low_water() + 2 && (self.checkpoint_helps() || self.checkpointer.rewrite_wanted);
         let idle = self.now.0.saturating_sub(self.last_activity.0) > IDLE_MILLIS
             && self.now.0.saturating_sub(self.last_checkpoint.0) > IDLE_MILLIS
             && space.resting_count() > 0;
@@ -144,6 +148,13 @@ impl Pool {
             || self.core.nodes.dirty() >= self.core.nodes.limit() / 2
             || self.core.next_chunk - self.checkpointer.sealed_chunk >= CHUNKS_PER_CHECKPOINT / 2
             || self.legs.len() > 1
+    }
+
+    /// Would a checkpoint let segments go? Every checkpoint leaves the segments of the one before it resting: those alone are no reason.
+    fn checkpoint_helps(&self) -> bool {
+        let space = &self.core.space.segments;
+        let own = space.resting().filter(|(id, _)| space.get(*id).is_some_and(|s| s.class == META_CLASS)).count();
+        space.resting_count() > own || own > OWN_RESTING
     }
 
     /// Fixes the state at this point of the log.
@@ -162,6 +173,7 @@ impl Pool {
         self.checkpointer.sealed_chunk = self.core.next_chunk;
         self.checkpointer.answering = std::mem::take(&mut self.checkpointer.wanted);
         self.checkpointer.flushes = flushes.into();
+        self.checkpointer.rewrite_wanted = false;
         self.checkpointer.stage = Stage::Writing;
         self.last_checkpoint = self.now;
         let mut packer = Packer { bytes: Vec::new(), at: None };
@@ -323,6 +335,11 @@ impl Pool {
         packer.bytes.resize(packer.bytes.len().next_multiple_of(ObjectRef::STEP), 0);
         self.core.space.add_object(segment, object.bytes());
         Some(object)
+    }
+
+    /// Pages of the narrowest segment.
+    pub(crate) fn smallest_segment(&self) -> u32 {
+        u32::try_from(self.config.extent_bytes / 4096).unwrap_or(u32::MAX)
     }
 
     /// Bytes of an object's part at most: it has to fit into any segment.

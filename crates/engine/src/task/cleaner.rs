@@ -4,10 +4,11 @@
 //! shorter than the running average life of class-1 segments, else to class 2; what is moved out of class 1 goes to class 3, the rest
 //! by age to classes 4 to 6. Moving a chunk changes the chunk table alone (I7, I11).
 
-use millpond_block::Piece;
+use millpond_block::{Buf, Piece};
 use millpond_device::DeviceError;
 use millpond_format::{
-    BATCH_FIXED, BLOCK_UNITS, BatchHeader, BlockIdentity, ChunkId, Encoder, HEADER_PAGE, Item, MAX_HEADER_PAGES, Move, SegmentId,
+    BATCH_FIXED, BLOCK_UNITS, BatchHeader, BlockIdentity, BlockNo, ChunkId, Coding, Encoder, HEADER_PAGE, Item, Lsn, MAX_HEADER_PAGES, Move,
+    NODE_BYTES, SegmentId, VolumeId, crc32c,
 };
 use std::rc::Rc;
 
@@ -20,6 +21,20 @@ use crate::{Planted, PoolState};
 const LIFESPAN_WINDOW: u64 = 16;
 /// Chunks read at a time.
 const READS: usize = 4;
+/// Live bytes gathered before they are written, at most: one header then serves many chunks.
+const GATHER_BYTES: u64 = 1 << 20;
+
+/// Segments after which the cleaner looks whether it gained anything.
+const ROUND: u32 = 64;
+
+/// A chunk that was read and waits to be written elsewhere.
+#[derive(Debug)]
+struct Gathered {
+    chunk: ChunkId,
+    from: SegmentId,
+    identities: Vec<(u32, BlockIdentity)>,
+    buf: Buf,
+}
 
 /// The cleaner.
 #[derive(Debug, Default)]
@@ -28,15 +43,22 @@ pub(crate) struct Cleaner {
     victim: Option<SegmentId>,
     todo: Vec<ChunkId>,
     reading: usize,
+    gathered: Vec<Gathered>,
+    gathered_bytes: u64,
     /// Average life of class-1 segments in blocks written.
     pub(crate) lifespan: u64,
     lives: u64,
     lives_count: u64,
+    /// Segments emptied in this round, and segments begun to put their blocks into.
+    round: u32,
+    pub(crate) begun: u32,
+    /// A round gained nothing: no more until this many units were freed over the pool's life.
+    exhausted_until: u64,
 }
 
 impl Cleaner {
     pub(crate) fn idle(&self) -> bool {
-        self.victim.is_none() && self.reading == 0
+        self.victim.is_none() && self.reading == 0 && self.gathered.is_empty()
     }
 }
 
@@ -53,11 +75,11 @@ impl Pool {
             return;
         }
         if self.cleaner.victim.is_none() {
-            if self.closing.is_some() || !self.cleaning_needed() {
-                return;
+            let victim = if self.closing.is_none() && self.cleaning_needed() { self.choose_victim() } else { None };
+            match victim {
+                Some(victim) => self.begin_victim(victim),
+                None => return self.write_gathered(),
             }
-            let Some(victim) = self.choose_victim() else { return };
-            self.begin_victim(victim);
         }
         while self.cleaner.reading < READS {
             let Some(chunk) = self.cleaner.todo.pop() else { break };
@@ -81,6 +103,9 @@ impl Pool {
     /// The segment whose cleaning gains most: dead space times age over live space (cost-benefit); nothing when none gains anything.
     fn choose_victim(&self) -> Option<SegmentId> {
         let space = &self.core.space;
+        if space.freed_units < self.cleaner.exhausted_until {
+            return None;
+        }
         let checkpointing = self.checkpointer.running();
         let mut best: Option<(f64, SegmentId)> = None;
         for id in space.segments.ids() {
@@ -88,8 +113,9 @@ impl Pool {
             let units = space.rows.pages(id) * 8;
             let used = s.live + s.objects;
             if s.state != SegmentState::Sealed
-                || s.stuck
-                || used + units / 64 >= units
+                || s.left_until > self.metrics.checkpoints
+                || used + (units / 16).max(16) > units
+                || self.cleaner.gathered.iter().any(|g| g.from == id)
                 || self.log.is_in_flight(id)
                 || (checkpointing && (s.class == META_CLASS || s.objects > 0))
             {
@@ -128,6 +154,9 @@ impl Pool {
         }
         if objects > 0 {
             self.rewrite_objects_in(victim);
+            if let Some(s) = self.core.space.segments.get_mut(victim) {
+                s.left_until = self.metrics.checkpoints + 1;
+            }
         }
         self.cleaner.victim = Some(victim);
         self.cleaner.todo = chunks;
@@ -160,13 +189,24 @@ impl Pool {
                 list.touch();
             }
         }
-        // the checkpoint that this needs is started by the hunger for space
+        self.checkpointer.rewrite_wanted = true;
     }
 
     fn end_victim(&mut self) {
         let Some(victim) = self.cleaner.victim.take() else { return };
         self.metrics.segments_cleaned += 1;
         self.core.space.settle(victim);
+        if self.core.space.segments.get(victim).is_some_and(|s| s.class == META_CLASS) {
+            return;
+        }
+        self.cleaner.round += 1;
+        if self.cleaner.round == ROUND {
+            if self.cleaner.begun + ROUND / 16 >= ROUND {
+                let segment_units = u64::from(self.smallest_segment()) * 8;
+                self.cleaner.exhausted_until = self.core.space.freed_units + segment_units / 2;
+            }
+            (self.cleaner.round, self.cleaner.begun) = (0, 0);
+        }
     }
 
     /// Starts reading a chunk that is to be moved, with the headers that say what its blocks are.
@@ -196,13 +236,13 @@ impl Pool {
         header_at: Option<u32>,
         identities: Vec<(u32, BlockIdentity)>,
         result: Result<(), DeviceError>,
-        buf: Option<millpond_block::Buf>,
+        buf: Option<Buf>,
     ) {
         let victim = self.cleaner.victim;
         let (Ok(()), Some(buf)) = (result, buf) else {
             self.cleaner.reading -= 1;
             if let Some(s) = victim.and_then(|v| self.core.space.segments.get_mut(v)) {
-                s.stuck = true;
+                s.left_until = u64::MAX;
             }
             return;
         };
@@ -221,64 +261,131 @@ impl Pool {
             return self.read_segment(Context::CleanBody(id, identities), place.segment, place.page, pages);
         }
         self.cleaner.reading -= 1;
-        self.move_chunk(id, identities, buf.bytes());
-        self.bufs.give(buf);
+        let (Some(from), Some(chunk)) = (victim, self.core.space.chunks.get(id)) else { return self.bufs.give(buf) };
+        self.cleaner.gathered_bytes += u64::from(chunk.live_units()) * 512;
+        self.cleaner.gathered.push(Gathered { chunk: id, from, identities, buf });
+        if self.cleaner.gathered_bytes >= GATHER_BYTES.min(self.config.extent_bytes * 2) {
+            self.write_gathered();
+        }
     }
 
-    /// Appends what lives in a chunk to one of the cleaner's streams and gives the chunk its new place.
-    fn move_chunk(&mut self, id: ChunkId, identities: Vec<(u32, BlockIdentity)>, bytes: &[u8]) {
-        // what guests freed in this turn has to be in the log before the move that leaves it behind
-        self.seal_all();
-        let Some(chunk) = self.core.space.chunks.get(id) else { return };
-        if chunk.live_count == 0 || matches!(self.state, PoolState::Faulted(_)) {
+    /// Writes what was gathered and gives the chunks their new places.
+    fn write_gathered(&mut self) {
+        if self.cleaner.gathered.is_empty() {
             return;
         }
-        let (grain, class, epoch, birth) = (chunk.grain, chunk.class, chunk.epoch, chunk.birth);
+        // what guests freed in this turn has to be in the log before the move that leaves it behind
+        self.seal_all();
+        self.cleaner.gathered_bytes = 0;
+        let mut waiting = std::mem::take(&mut self.cleaner.gathered);
+        waiting.sort_by_key(|g| {
+            let chunk = self.core.space.chunks.get(g.chunk);
+            (chunk.map_or(0, |c| self.class_for(c.class, c.birth)), g.chunk)
+        });
+        let mut batch: Option<MoveBatch> = None;
+        for g in waiting {
+            self.add_move(&mut batch, &g);
+            self.bufs.give(g.buf);
+        }
+        if let Some(batch) = batch {
+            self.write_moves(batch);
+        }
+    }
+
+    /// Adds what lives in a chunk to the batch of moves, or to another one when it does not fit there.
+    fn add_move(&mut self, batch: &mut Option<MoveBatch>, g: &Gathered) {
+        let Some(chunk) = self.core.space.chunks.get(g.chunk) else { return };
+        let here = chunk.place.is_some_and(|place| place.segment == g.from);
+        if chunk.live_count == 0 || !here || matches!(self.state, PoolState::Faulted(_)) {
+            return;
+        }
+        let stream = self.class_for(chunk.class, chunk.birth);
         let live = chunk.live.clone();
-        let identities = if grain == NODE_GRAIN {
-            Vec::new()
-        } else if identities.is_empty() && chunk.has_all() {
-            original_identities(bytes, self.config.id, id)
-        } else {
-            identities
+        let unit_bytes = usize::from(chunk.grain) * 512;
+        let pages = (live.count() as usize * unit_bytes).div_ceil(4096) as u32;
+        let identities = self.kept_identities(g, &live);
+        let Some(chunk) = self.core.space.chunks.get(g.chunk) else { return };
+        let moved = Move {
+            chunk: g.chunk,
+            epoch: chunk.epoch,
+            birth: chunk.birth,
+            grain: chunk.grain,
+            at: batch.as_ref().filter(|b| b.stream == stream).map_or(0, |b| b.pages),
+            present: live.words().to_vec(),
+            identities,
         };
-        let mut kept: Vec<BlockIdentity> =
-            identities.into_iter().filter(|(slot, _)| live.get(*slot)).map(|(_, identity)| identity).collect();
+        let mut item = Encoder::default();
+        Item::Move(moved.clone()).encode(&mut item);
+        let first_header = (BATCH_FIXED + item.len()).div_ceil(HEADER_PAGE) as u32;
+        let fits = batch.as_ref().is_some_and(|b| {
+            let header = (BATCH_FIXED + b.items.len() + item.len()).div_ceil(HEADER_PAGE);
+            b.stream == stream && header <= MAX_HEADER_PAGES / 2 && header as u32 + b.pages + pages <= b.room
+        });
+        if !fits && let Some(full) = batch.take() {
+            self.write_moves(full);
+        }
+        let moved = if fits { moved } else { Move { at: 0, ..moved } };
+        let mut buf = self.bufs.take(pages as usize * 4096);
+        let Some(chunk) = self.core.space.chunks.get(g.chunk) else { return };
+        let (source, target) = (g.buf.bytes(), buf.bytes_mut());
+        let mut to = 0;
+        for unit in live.iter().filter_map(|slot| chunk.unit_of(slot)) {
+            let from = unit as usize * 512;
+            if let (Some(from), Some(into)) = (source.get(from..from + unit_bytes), target.get_mut(to..to + unit_bytes)) {
+                into.copy_from_slice(from);
+            }
+            to += unit_bytes;
+        }
+        if let Some(rest) = target.get_mut(to..pages as usize * 4096) {
+            rest.fill(0);
+        }
+        let identified = chunk.grain != NODE_GRAIN;
+        let left = self.log.streams[stream].cursor.map_or(0, |cursor| cursor.pages - cursor.page);
+        let room = if left >= first_header + pages { left } else { self.smallest_segment() };
+        let b = batch.get_or_insert_with(|| MoveBatch { stream, items: Encoder::default(), pages: 0, room, pieces: Vec::new(), chunks: Vec::new() });
+        b.chunks.push((g.chunk, moved.at, identified, live));
+        Item::Move(moved).encode(&mut b.items);
+        b.pages += pages;
+        b.pieces.push(Piece::new(Rc::new(buf), 0..pages as usize * 4096));
+        self.metrics.cleaner_bytes += to as u64;
+    }
+
+    /// What the live slots of a chunk hold. Nodes have nothing but their checksums.
+    fn kept_identities(&self, g: &Gathered, live: &Slots) -> Vec<BlockIdentity> {
+        let Some(chunk) = self.core.space.chunks.get(g.chunk) else { return Vec::new() };
+        if chunk.grain == NODE_GRAIN {
+            let nodes = live.iter().filter_map(|slot| chunk.unit_of(slot)).map(|unit| {
+                let from = unit as usize * 512;
+                let crc = crc32c(g.buf.bytes().get(from..from + NODE_BYTES).unwrap_or_default());
+                let (volume, block) = (VolumeId(0), BlockNo(0));
+                BlockIdentity { volume, block, lsn: Lsn(0), crc, units: NODE_GRAIN, coding: Coding::Raw }
+            });
+            return nodes.collect();
+        }
+        let all = if g.identities.is_empty() && chunk.has_all() {
+            original_identities(g.buf.bytes(), self.config.id, g.chunk)
+        } else {
+            g.identities.clone()
+        };
+        let mut kept: Vec<BlockIdentity> = all.into_iter().filter(|(slot, _)| live.get(*slot)).map(|(_, identity)| identity).collect();
         if self.planted(Planted::CleanerNewSequence) {
             let now = self.log.next;
             kept.iter_mut().for_each(|identity| identity.lsn = now);
         }
-        let unit_bytes = usize::from(grain) * 512;
-        let payload = live.count() as usize * unit_bytes;
-        let moved = Move { chunk: id, epoch, birth, grain, at: 0, present: live.words().to_vec(), identities: kept };
-        let mut items = Encoder::default();
-        Item::Move(moved).encode(&mut items);
-        let header_pages = u32::try_from((BATCH_FIXED + items.len()).div_ceil(HEADER_PAGE)).unwrap_or(u32::MAX);
-        let pages = u32::try_from(payload.div_ceil(4096)).unwrap_or(u32::MAX);
-        let stream = self.class_for(class, birth);
-        let Ok(cursor) = self.make_room(stream, header_pages, pages) else { return };
-        let mut buf = self.bufs.take(pages as usize * 4096);
-        let mut to = 0;
-        for slot in live.iter() {
-            let Some(chunk) = self.core.space.chunks.get(id) else { return };
-            let Some(unit) = chunk.unit_of(slot) else { continue };
-            let from = unit as usize * 512;
-            if let (Some(source), Some(target)) = (bytes.get(from..from + unit_bytes), buf.bytes_mut().get_mut(to..to + unit_bytes)) {
-                target.copy_from_slice(source);
-            }
-            to += unit_bytes;
+        kept
+    }
+
+    fn write_moves(&mut self, moves: MoveBatch) {
+        let header_pages = u32::try_from((BATCH_FIXED + moves.items.len()).div_ceil(HEADER_PAGE)).unwrap_or(u32::MAX);
+        let Ok(cursor) = self.make_room(moves.stream, header_pages, moves.pages) else { return };
+        let batch = OpenBatch::new(BatchKind::Exclusive, cursor.page, header_pages, 0, moves.items);
+        let header = self.header(moves.stream, cursor.segment, &batch, moves.pages);
+        for (chunk, at, identified, live) in moves.chunks {
+            let place = Place { segment: cursor.segment, page: cursor.page + header_pages + at };
+            let identities = if identified { cursor.page } else { u32::MAX };
+            self.core.space.place_chunk(chunk, place, moves.stream as u8, identities, Some(live));
         }
-        if let Some(rest) = buf.bytes_mut().get_mut(to..pages as usize * 4096) {
-            rest.fill(0);
-        }
-        self.metrics.cleaner_bytes += payload as u64;
-        let batch = OpenBatch::new(BatchKind::Exclusive, cursor.page, header_pages, 0, items);
-        let header = BatchHeader { base: cursor.page + header_pages, ..self.header(stream, cursor.segment, &batch, pages) };
-        let place = Place { segment: cursor.segment, page: cursor.page + header_pages };
-        let identities_at = if grain == NODE_GRAIN { u32::MAX } else { cursor.page };
-        self.core.space.place_chunk(id, place, stream as u8, identities_at, Some(live));
-        let piece = Piece::new(Rc::new(buf), 0..pages as usize * 4096);
-        self.submit_batch(stream, &header, batch, vec![piece]);
+        self.submit_batch(moves.stream, &header, batch, moves.pieces);
     }
 
     /// The stream for a chunk of a class and age.
@@ -292,6 +399,19 @@ impl Pool {
             _ => CLEANED + 3,
         }
     }
+}
+
+/// A batch of moves being put together.
+struct MoveBatch {
+    stream: usize,
+    items: Encoder,
+    /// Pages of payload so far.
+    pages: u32,
+    /// Pages that it may grow to: what is left of the segment, or another one.
+    room: u32,
+    pieces: Vec<Piece>,
+    /// Chunk, page of its payload, whether the header has its identities, what of it came along.
+    chunks: Vec<(ChunkId, u32, bool, Slots)>,
 }
 
 /// What the blocks of a chunk are that was never moved, by slot: from the headers between them.
@@ -309,7 +429,7 @@ fn original_identities(bytes: &[u8], pool: millpond_format::PoolId, chunk: Chunk
             let Item::Blocks { volume, block, stored } = item else { continue };
             for (i, (crc, units, coding)) in (0u64..).zip(stored) {
                 let identity =
-                    BlockIdentity { volume, block: millpond_format::BlockNo(block.0 + i), lsn: header.lsn, crc, units, coding };
+                    BlockIdentity { volume, block: BlockNo(block.0 + i), lsn: header.lsn, crc, units, coding };
                 found.push((unit / grain, identity));
                 unit += u32::from(units);
             }

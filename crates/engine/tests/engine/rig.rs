@@ -67,7 +67,7 @@ impl Rig {
                 return;
             }
         }
-        panic!("the engine does not come to rest");
+        panic!("the engine does not come to rest: {:?} {:?} {}", self.engine.pool(), self.engine.metrics(), self.engine.space_report());
     }
 
     /// The daemon dies and comes back.

@@ -24,7 +24,8 @@ fn a_thousand_snapshots_cost_nothing_to_read_and_return_their_space() {
     rig.request(head, Op::Read, 0, 4096, &[]).unwrap();
     assert!(rig.engine.metrics().nodes_touched - touched <= 2);
     rig.command(Command::DestroySnapshots { snapshots: ids }).unwrap();
-    rig.settle();
+    rig.command(Command::Checkpoint).unwrap();
+    rig.command(Command::Checkpoint).unwrap();
     rig.audit();
     let after = rig.engine.pool().unwrap().allocated;
     assert!(after < before + (64 << 10), "{before} -> {after}");

@@ -102,15 +102,20 @@ impl Oracle {
     /// # Errors
     /// When the answer is not legal.
     pub fn reply(&mut self, tag: u64, result: &Result<Reply, CommandError>, listing: &Listing, now: Moment) -> Verdict {
-        let Some(mut issued) = self.commands.remove(&tag) else { return broken(format!("an answer to command #{tag}, which has none to get")) };
+        let Some(mut issued) = self.commands.remove(&tag) else {
+            return broken(format!("an answer to command #{tag}, which has none to get"));
+        };
         match (result, issued.due) {
             (Ok(_), Due::Refusal) => broken(format!("command #{tag} must be refused and succeeds: {:?}", issued.command)),
             (Ok(reply), _) => {
                 if !self.fits(&issued.command, reply, listing) {
-                    return broken(format!("command #{tag} is answered {reply:?}, which does not fit what is listed: {:?}", issued.command));
+                    return broken(format!(
+                        "command #{tag} is answered {reply:?}, which does not fit what is listed: {:?}",
+                        issued.command
+                    ));
                 }
                 self.apply(&issued, now, listing)?;
-                if self.commands.is_empty() { self.compare(listing) } else { Ok(()) }
+                if self.commands.is_empty() && self.unanswered.is_empty() { self.compare(listing) } else { Ok(()) }
             }
             (Err(CommandError::Faulted(_)), _) if self.errors_allowed => {
                 issued.until = now;
@@ -126,7 +131,9 @@ impl Oracle {
     /// True when an answer names what the command made.
     fn fits(&self, command: &Command, reply: &Reply, listing: &Listing) -> bool {
         match (command, reply) {
-            (Command::CreateVolume { name, .. } | Command::Clone { name, .. }, Reply::Volume(id)) => listing.named(name).is_some_and(|v| v.id == *id),
+            (Command::CreateVolume { name, .. } | Command::Clone { name, .. }, Reply::Volume(id)) => {
+                listing.named(name).is_some_and(|v| v.id == *id)
+            }
             (Command::CreateVolume { .. } | Command::Clone { .. } | Command::Snapshot { .. }, _) => match (command, reply) {
                 (Command::Snapshot { targets, .. }, Reply::Snapshots(ids)) => {
                     let listed = targets.iter().map(|(volume, name)| listing.snapshot_named(*volume, name).map(|s| s.id));
@@ -149,7 +156,9 @@ impl Oracle {
             Command::RenameVolume { volume, name } => listing.volume(*volume).is_some_and(|v| v.name == *name),
             Command::ResizeVolume { volume, size } => listing.volume(*volume).is_some_and(|v| v.size == *size),
             Command::SetProperties { volume, cache, compression, read_only } => listing.volume(*volume).is_some_and(|v| {
-                cache.is_none_or(|c| c == v.cache) && compression.is_none_or(|c| c == v.compression) && read_only.is_none_or(|r| r == v.read_only)
+                cache.is_none_or(|c| c == v.cache)
+                    && compression.is_none_or(|c| c == v.compression)
+                    && read_only.is_none_or(|r| r == v.read_only)
             }),
             Command::Snapshot { targets, .. } => {
                 let there = targets.iter().filter(|(volume, name)| listing.snapshot_named(*volume, name).is_some()).count();
@@ -347,11 +356,13 @@ impl Oracle {
         }
         for info in &listing.volumes {
             let Some(volume) = self.volumes.get(&info.id) else { continue };
-            let origin = volume.origin.and_then(|id| self.snapshots.get(&id)).and_then(|s| Some(format!("{}@{}", self.volumes.get(&s.volume)?.name, s.name)));
+            let origin = volume
+                .origin
+                .and_then(|id| self.snapshots.get(&id))
+                .and_then(|s| Some(format!("{}@{}", self.volumes.get(&s.volume)?.name, s.name)));
             let snapshots = self.snapshots.values().filter(|s| s.volume == info.id).count() as u64;
             let is = (&info.name, info.size, info.sector, info.cache, info.compression, info.read_only, info.snapshots, &info.origin);
-            let must =
-                (&volume.name, volume.size(), volume.sector, volume.cache, volume.compression, volume.read_only, snapshots, &origin);
+            let must = (&volume.name, volume.size(), volume.sector, volume.cache, volume.compression, volume.read_only, snapshots, &origin);
             if is != must {
                 return broken(format!("volume {} is listed as {is:?}, must be {must:?}", info.id));
             }
@@ -368,10 +379,15 @@ impl Oracle {
     }
 }
 
-/// Commands that may need space. Everything that gives space back, and rollback, works in a full pool (I9).
+/// Commands that a full pool may refuse. Those that give space back, and rollback, work all the same (I9).
 fn grows(command: &Command) -> bool {
-    matches!(
+    !matches!(
         command,
-        Command::CreateVolume { .. } | Command::Clone { .. } | Command::Snapshot { .. } | Command::ResizeVolume { .. } | Command::Hold { .. }
+        Command::DestroyVolume { .. }
+            | Command::DestroySnapshots { .. }
+            | Command::Rollback { .. }
+            | Command::Release { .. }
+            | Command::Checkpoint
+            | Command::Close
     )
 }

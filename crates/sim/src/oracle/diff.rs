@@ -37,7 +37,9 @@ impl Oracle {
                 return broken(format!("difference of {newer} to {older:?}: sector {sector} is called zero and is op {value}"));
             }
             if cover.is_none() && before.is_some_and(|before| before != value) {
-                return broken(format!("difference of {newer} to {older:?}: sector {sector} differs (op {before:?}, now op {value}) and is not in it"));
+                return broken(format!(
+                    "difference of {newer} to {older:?}: sector {sector} differs (op {before:?}, now op {value}) and is not in it"
+                ));
             }
         }
         Ok(())

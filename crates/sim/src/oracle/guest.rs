@@ -107,11 +107,21 @@ impl Oracle {
     /// When the answer is not legal.
     pub fn complete(&mut self, tag: u64, result: &Result<Data, DiskError>, now: Moment) -> Verdict {
         let Some(flight) = self.flights.remove(&tag) else { return broken(format!("an answer to request #{tag}, which has none to get")) };
-        let what = || format!("#{tag} {} of {} at {}+{}", operation(flight.request.op), target_name(flight.target), flight.request.range.offset, flight.request.range.length);
+        let what = || {
+            format!(
+                "#{tag} {} of {} at {}+{}",
+                operation(flight.request.op),
+                target_name(flight.target),
+                flight.request.range.offset,
+                flight.request.range.length
+            )
+        };
         match (result, flight.expected) {
             (Err(error), Some(expected)) if *error == expected => Ok(()),
             (Err(DiskError::Io | DiskError::Shutdown), Some(_)) if self.errors_allowed => Ok(()),
-            (answer, Some(expected)) => broken(format!("{}: '{expected}' is due, the answer is {:?}", what(), answer.as_ref().map(|_| "success"))),
+            (answer, Some(expected)) => {
+                broken(format!("{}: '{expected}' is due, the answer is {:?}", what(), answer.as_ref().map(|_| "success")))
+            }
             (Ok(data), None) if flight.request.op == Op::Read => {
                 self.judge_read(&flight, data, now).map_err(|v| Violation(format!("{}: {v}", what())))
             }
@@ -197,7 +207,11 @@ impl Oracle {
             Some(crash) => {
                 if let Some(seen) = volume.recovered.get_mut(sector) {
                     if seen.is_some_and(|before| before != value) {
-                        return broken(format!("sector {sector} holds {}, and held {} before, with no write between", show(value), show(seen.unwrap_or(ZERO))));
+                        return broken(format!(
+                            "sector {sector} holds {}, and held {} before, with no write between",
+                            show(value),
+                            show(seen.unwrap_or(ZERO))
+                        ));
                     }
                     *seen = Some(value);
                 }
@@ -221,7 +235,11 @@ impl Oracle {
             Frozen::Open(cell) => {
                 let Some(cut) = self.cuts.get_mut(snapshot.cut) else { return Ok(()) };
                 if !cell.observe(value, cut, &self.pieces) {
-                    return broken(format!("sector {sector} of the snapshot holds {}; legal: {}", show(value), legal(cell, cut, &self.pieces)));
+                    return broken(format!(
+                        "sector {sector} of the snapshot holds {}; legal: {}",
+                        show(value),
+                        legal(cell, cut, &self.pieces)
+                    ));
                 }
                 *frozen = Frozen::Known(value);
                 sharpen(cut, &mut self.pieces);

@@ -190,9 +190,10 @@ impl Cell {
     }
 
     fn tops(&self) -> impl Iterator<Item = (Top, Value, Option<PieceId>)> + '_ {
-        self.base.map(|value| (Top::Base, value, None)).into_iter().chain(
-            self.entries.iter().enumerate().map(|(i, e)| (Top::Entry(i), 0, Some(e.piece))),
-        )
+        self.base
+            .map(|value| (Top::Base, value, None))
+            .into_iter()
+            .chain(self.entries.iter().enumerate().map(|(i, e)| (Top::Entry(i), 0, Some(e.piece))))
     }
 
     /// The values that the sector may hold in a state.

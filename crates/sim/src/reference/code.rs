@@ -61,7 +61,14 @@ pub fn encode(entry: &Entry, number: u64, chain: u64, durable: u64, pool: &[u8; 
 }
 
 /// The record with this number at this place, if it is there.
-pub fn decode<'a>(image: &'a [u8], at: usize, number: u64, chain: Option<u64>, pool: &[u8; 16], careless: bool) -> Option<(Entry, &'a [u8], &'a [u8])> {
+pub fn decode<'a>(
+    image: &'a [u8],
+    at: usize,
+    number: u64,
+    chain: Option<u64>,
+    pool: &[u8; 16],
+    careless: bool,
+) -> Option<(Entry, &'a [u8], &'a [u8])> {
     let header = image.get(at..at + HEADER)?;
     let word = |offset: usize| header.get(offset..offset + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
     if header[..8] != MAGIC[..] || header[16..32] != pool[..] || word(32)? != number || chain.is_some_and(|c| word(40) != Some(c)) {

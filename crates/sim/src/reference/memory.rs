@@ -95,7 +95,9 @@ impl Memory {
             Command::CreateVolume { name, .. } => fresh(self.named(name), name),
             Command::RenameVolume { volume: id, name } => volume(id).and(fresh(self.named(name), name)),
             Command::DestroyVolume { volume: id } if self.own(*id).any(|s| self.clones(s) > 0) => Err(busy()),
-            Command::DestroyVolume { volume: id } | Command::ResizeVolume { volume: id, .. } | Command::SetProperties { volume: id, .. } => volume(id),
+            Command::DestroyVolume { volume: id }
+            | Command::ResizeVolume { volume: id, .. }
+            | Command::SetProperties { volume: id, .. } => volume(id),
             Command::Snapshot { targets, .. } => {
                 targets.iter().try_for_each(|(id, name)| volume(id).and(fresh(self.snapshot_named(*id, name), name)))
             }
@@ -163,7 +165,8 @@ impl Memory {
                 let Some(parent) = self.volumes.get(&s.volume) else { return };
                 let (sector, cache, compression) = (parent.sector, parent.cache, parent.compression);
                 let (name, bytes) = (name.clone(), s.bytes.clone());
-                let volume = Volume { name, sector, cache, compression, read_only: false, origin: Some(*snapshot), bytes, tail: Vec::new() };
+                let volume =
+                    Volume { name, sector, cache, compression, read_only: false, origin: Some(*snapshot), bytes, tail: Vec::new() };
                 self.volumes.insert(VolumeId(self.next_volume), volume);
                 self.next_volume += 1;
             }

@@ -126,8 +126,8 @@ impl<S: System> World<S> {
             let again = self.turn()?;
             if self.finish_one()? {
                 left -= 1;
-            } else if !again {
-                self.machine.pass(super::IDLE_STEP);
+            } else {
+                self.machine.pass(if again { super::BUSY_STEP } else { super::IDLE_STEP });
             }
         }
         self.oracle.errors_allowed = before || lenient;

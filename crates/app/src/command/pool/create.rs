@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::api::{CreatePool, Pool};
+use crate::api::{CreatePool, IoMode, Pool};
 use crate::client::Client;
 use crate::command::columns::layout;
 use crate::devices;
@@ -32,7 +32,7 @@ pub struct Create {
     /// Bytes on one device before the next takes over
     #[arg(short = 'I', long, value_name = "SIZE")]
     stripe_size: Option<String>,
-    /// Set a property of the pool
+    /// Set a property of the pool: io=direct|buffered
     #[arg(short = 'o', value_name = "PROP=VAL")]
     properties: Vec<String>,
     /// Use devices that hold something, and destroy what they hold
@@ -47,16 +47,24 @@ impl Create {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.name)?;
-        if let Some(word) = self.properties.first() {
-            let property = word.split('=').next().unwrap_or(word);
-            return Err(Failure::later(&format!("the pool property '{property}'")));
-        }
+        let io = self.properties.iter().try_fold(IoMode::default(), |_, word| io_mode(word))?;
         let unit = self.stripe_size.as_deref().map(str::parse::<Size>).transpose()?;
         let (layout_spec, devices) = devices::parse(&self.spec, self.stripes, unit)?;
         let paths: Vec<&str> = devices.iter().map(|device| device.path.as_str()).collect();
         let would = format!("would create pool {} ({}) on {}\n", self.name, layout(layout_spec), paths.join(" "));
-        let request = CreatePool { name: self.name.clone(), layout: layout_spec, devices, force: self.force, dry_run: self.dry_run };
+        let request = CreatePool { name: self.name.clone(), layout: layout_spec, devices, io, force: self.force, dry_run: self.dry_run };
         client.post::<_, Pool>("/v1/pools", &request).await?;
         if self.dry_run { write_out(&would) } else { Ok(()) }
+    }
+}
+
+/// Reads `PROP=VAL` of a pool.
+fn io_mode(word: &str) -> Outcome<IoMode> {
+    match word.split_once('=') {
+        Some(("io", "direct")) => Ok(IoMode::Direct),
+        Some(("io", "buffered")) => Ok(IoMode::Buffered),
+        Some(("io", value)) => Err(Failure::usage(format!("io cannot be '{value}'; choose direct or buffered"))),
+        Some((property, _)) => Err(Failure::later(&format!("the pool property '{property}'"))),
+        None => Err(Failure::usage(format!("'{word}' is not PROP=VAL; give for example io=buffered"))),
     }
 }

@@ -41,10 +41,10 @@ fn snapshot(id: u64, volume: u32, name: &str, holds: u32) -> SnapshotInfo {
 
 /// `v` with snapshots a, b (held), c; clone `w` of v@c with snapshot x; clone `y` of w@x.
 fn catalog() -> Catalog {
-    Catalog {
-        volumes: vec![volume(1, "v", None), volume(2, "w", Some("v@c")), volume(3, "y", Some("w@x"))],
-        snapshots: vec![snapshot(1, 1, "a", 0), snapshot(2, 1, "b", 1), snapshot(3, 1, "c", 0), snapshot(4, 2, "x", 0)],
-    }
+    Catalog::new(
+        vec![volume(1, "v", None), volume(2, "w", Some("v@c")), volume(3, "y", Some("w@x"))],
+        vec![snapshot(1, 1, "a", 0), snapshot(2, 1, "b", 1), snapshot(3, 1, "c", 0), snapshot(4, 2, "x", 0)],
+    )
 }
 
 fn plan(name: &str, with_snapshots: bool, with_clones: bool) -> Result<Vec<String>, String> {
@@ -84,11 +84,13 @@ fn ranges_include_both_ends() {
 }
 
 #[test]
-fn freed_bytes_are_exact_only_for_one_thing() {
+fn freed_bytes_are_exact_for_one_snapshot_and_for_whole_volumes() {
     let catalog = catalog();
     let frees = |name: &str| catalog.plan(&name.parse().expect(name), true, true).expect(name).frees(&catalog);
     assert_eq!(frees("p/v@a"), (10, true));
     assert_eq!(frees("p/v@a%b"), (20, false));
     assert_eq!(frees("p/y"), (1000, true));
+    assert_eq!(frees("p/v"), (3000, true));
+    assert_eq!(frees("p/v@c"), (2010, false));
     assert_eq!(frees("p/y@%"), (0, true));
 }

@@ -6,7 +6,7 @@ use std::sync::mpsc::TryRecvError;
 
 use millpond_block::{ByteRange, Completion, DiskError, Op, Payload, Request, Tag};
 use millpond_device::{DeviceIndex, HostDevice};
-use millpond_engine::{Command, CommandError, DiffExtent, Reply, Target};
+use millpond_engine::{Command, CommandError, DiffExtent, PoolState, Reply, Target};
 
 use super::handle::{Answer, HostDeviceInfo, IoCounters, Message, ShardError, ShardStatus};
 use super::pool::Pool;
@@ -87,12 +87,15 @@ impl<P: Pool> Shard<P> {
             Message::Command(_, answer) if !self.stage.is_serving() => drop(answer.send(Err(ShardError::Gone))),
             Message::Export(_, answer) if !self.stage.is_serving() => drop(answer.send(Err(ShardError::Gone))),
             Message::Command(command, answer) => {
+                if let Some(refusal) = self.refusal() {
+                    return drop(answer.send(Err(refusal)));
+                }
                 let tag = self.ask(Pending::Command(answer));
                 self.pool.command(tag, command);
             }
             Message::Export(spec, answer) => drop(answer.send(self.export(spec))),
             Message::Unexport(id, answer) => self.unexport(id, Some(answer)),
-            Message::Status(answer) => drop(answer.send(Ok(self.status()))),
+            Message::Status(answer) => drop(answer.send(self.status())),
             Message::Volumes(answer) => drop(answer.send(Ok(self.pool.volumes()))),
             Message::Snapshots(answer) => drop(answer.send(Ok(self.pool.snapshots()))),
             Message::Exports(answer) => {
@@ -100,6 +103,9 @@ impl<P: Pool> Shard<P> {
                 let _ = answer.send(Ok(exports));
             }
             Message::Diff(older, newer, answer) => {
+                if let Some(refusal) = self.refusal() {
+                    return drop(answer.send(Err(refusal)));
+                }
                 let tag = self.ask(Pending::Diff(answer));
                 self.pool.start_diff(tag, older, newer);
             }
@@ -191,7 +197,19 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    fn status(&self) -> ShardStatus {
+    /// Why the pool takes no commands yet, or never will.
+    fn refusal(&self) -> Option<ShardError> {
+        if self.pool.pool().is_some() {
+            return None;
+        }
+        Some(ShardError::Command(match self.pool.state() {
+            PoolState::Faulted(reason) => CommandError::Faulted(reason.clone()),
+            _ => CommandError::Busy("the pool is still being opened; try again when it is online".to_owned()),
+        }))
+    }
+
+    fn status(&self) -> Result<ShardStatus, ShardError> {
+        let Some(pool) = self.pool.pool() else { return Err(self.refusal().unwrap_or(ShardError::Gone)) };
         let describe = |(index, device): (DeviceIndex, &HostDevice)| {
             let (load, limit) = self.gate.of(index);
             HostDeviceInfo { path: device.path().to_owned(), geometry: device.geometry(), direct: device.direct(), load, limit }
@@ -201,7 +219,7 @@ impl<P: Pool> Shard<P> {
         let mut guests: IoCounters = self.past;
         self.exports.values().for_each(|export| guests.add(&export.past));
         self.clients.iter().for_each(|client| guests.add(&client.counters()));
-        ShardStatus { pool: self.pool.pool(), metrics: self.pool.metrics(), devices, guests, clients: self.clients.len() as u64 }
+        Ok(ShardStatus { pool, metrics: self.pool.metrics(), devices, guests, clients: self.clients.len() as u64 })
     }
 
     /// Begins the end: every export goes, then the pool is closed.
@@ -218,6 +236,11 @@ impl<P: Pool> Shard<P> {
         self.remove_ended_exports();
         let quiet = self.exports.is_empty() && self.pending.is_empty();
         if self.stage.phase == StagePhase::Draining && quiet {
+            if self.refusal().is_some() {
+                // Nothing was opened, so there is nothing to close.
+                self.stage.phase = StagePhase::Over;
+                return;
+            }
             self.stage.phase = StagePhase::Closing;
             let tag = self.ask(Pending::Close);
             self.pool.command(tag, Command::Close);

@@ -282,7 +282,7 @@ impl ShardHandle {
     /// closes the pool but leaves the thread.
     ///
     /// # Errors
-    /// [`ShardError::Command`] as the engine says; [`ShardError::Gone`].
+    /// [`ShardError::Command`] as the engine says, or because the pool is still `Opening`; [`ShardError::Gone`].
     pub async fn command(&self, command: Command) -> Result<Reply, ShardError> {
         self.ask(|answer| Message::Command(command, answer)).await
     }
@@ -307,7 +307,7 @@ impl ShardHandle {
     /// The pool, its devices and counters at one instant.
     ///
     /// # Errors
-    /// [`ShardError::Gone`].
+    /// [`ShardError::Command`] while the pool is `Opening` and when it could not be opened; [`ShardError::Gone`].
     pub async fn status(&self) -> Result<ShardStatus, ShardError> {
         self.ask(Message::Status).await
     }

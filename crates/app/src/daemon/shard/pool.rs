@@ -25,8 +25,8 @@ pub trait Pool: 'static {
     fn pop_completion(&mut self) -> Option<Completion>;
     /// The next answer to a command.
     fn pop_reply(&mut self) -> Option<(Tag, Result<Reply, CommandError>)>;
-    /// The pool, as listed.
-    fn pool(&self) -> PoolInfo;
+    /// The pool, as listed; `None` until it is known, and then neither commands nor comparisons are answered.
+    fn pool(&self) -> Option<PoolInfo>;
     /// Its volumes.
     fn volumes(&self) -> Vec<VolumeInfo>;
     /// Their snapshots.
@@ -76,7 +76,7 @@ impl Pool for Engine {
         Engine::pop_reply(self)
     }
 
-    fn pool(&self) -> PoolInfo {
+    fn pool(&self) -> Option<PoolInfo> {
         Engine::pool(self)
     }
 

@@ -1,4 +1,5 @@
 mod client;
 mod control;
 mod double;
+mod engine;
 mod serving;

@@ -164,8 +164,8 @@ impl Pool for Double {
         self.replies.pop_front()
     }
 
-    fn pool(&self) -> PoolInfo {
-        PoolInfo {
+    fn pool(&self) -> Option<PoolInfo> {
+        Some(PoolInfo {
             name: "double".to_owned(),
             id: PoolId([7; 16]),
             state: self.state.clone(),
@@ -174,7 +174,7 @@ impl Pool for Double {
             allocated: 0,
             free: self.size,
             devices: Vec::new(),
-        }
+        })
     }
 
     fn volumes(&self) -> Vec<VolumeInfo> {
