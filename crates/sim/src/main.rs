@@ -127,8 +127,12 @@ fn planted(name: &str, args: &Args, mode: Mode, mut options: Options) -> ExitCod
     }
     options.planted = Some(*planted);
     for seed in args.from..args.from + args.max_seeds {
-        let outcome = run::<Engine>(seed, mode, &options);
-        if let Some(finding) = outcome.finding {
+        if let Some(finding) = run::<Engine>(seed, mode, &options).finding {
+            let sound = Options { planted: None, ..options.clone() };
+            if let Some(other) = run::<Engine>(seed, mode, &sound).finding {
+                println!("seed {seed} finds something without {name} too, and proves nothing: {}", other.what);
+                continue;
+            }
             println!("{name}: found by seed {seed} ({} seeds): {}", seed - args.from + 1, finding.what);
             return ExitCode::SUCCESS;
         }

@@ -179,7 +179,7 @@ impl Reference {
         self.waiters = later;
         for waiter in now {
             self.answers += 1;
-            if self.bug == Bug::LoseAnswer && self.answers % 97 == 0 {
+            if self.bug == Bug::LoseAnswer && self.answers.is_multiple_of(97) {
                 continue;
             }
             match waiter.answer {
@@ -256,7 +256,7 @@ impl Reference {
                     let entry = Entry::Zero { volume, offset: first, length: end - first };
                     match self.bug {
                         Bug::ForgetDiscard => self.memory.apply(&entry, &[]),
-                        Bug::StaleAfterDiscard if first % (7 * PAGE as u64) == 0 => {}
+                        Bug::StaleAfterDiscard if first.is_multiple_of(7 * PAGE as u64) => {}
                         _ => self.append(entry, Vec::new()),
                     }
                 }

@@ -223,6 +223,9 @@ impl<S: System> World<S> {
         if struck.is_some_and(FaultKind::needs_checkpoint) || rots {
             return self.damaged_end(era.end);
         }
+        if self.machine.armed.fault().is_some_and(|f| f.kind.needs_checkpoint()) {
+            self.machine.armed = Armed::default(); // too late to be judged
+        }
         self.recover(era.end)
     }
 
@@ -314,7 +317,7 @@ impl<S: System> World<S> {
         }
         let length = request.range.length as usize;
         let mut buf = Buf::zeroed(length);
-        if value != 0 && length % SECTOR == 0 {
+        if value != 0 && length.is_multiple_of(SECTOR) {
             let first = request.range.offset / SECTOR as u64;
             for (i, sector) in buf.bytes_mut()[..length].chunks_exact_mut(SECTOR).enumerate() {
                 stamp(value, serial, first + i as u64, sector);

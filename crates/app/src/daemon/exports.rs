@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use millpond_engine::{SnapshotId, Target, VolumeId};
 
-use super::pools::guest_io;
 use super::service::{Daemon, ExportEntry};
 use super::shard::{ExportId, ExportInfo, NbdExport, ShardHandle};
 use super::state::{ExportRecord, Served};
+use super::view::guest_io;
 use crate::api::{ApiError, CreateExport, ErrorKind, Export, ExportClient, GuestIo};
 use crate::instant;
 use crate::names::Name;

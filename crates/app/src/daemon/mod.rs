@@ -14,6 +14,7 @@ mod service;
 pub mod shard;
 mod snapshots;
 mod state;
+mod view;
 mod volumes;
 
 pub use pools::format_file;

@@ -96,7 +96,8 @@ fn render<T: Serialize>(rows: &[T], columns: &[Column<T>], how: &Listing) -> Out
     }
     let mut text = String::new();
     for line in table.lines() {
-        text.push_str(line.trim());
+        // Each cell is padded by one blank on either side.
+        text.push_str(line.strip_prefix(' ').unwrap_or(&line).trim_end());
         text.push('\n');
     }
     Ok(text)

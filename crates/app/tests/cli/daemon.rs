@@ -150,7 +150,8 @@ fn a_second_daemon_is_refused_and_a_stale_socket_is_not() {
 fn the_configuration_file_is_read_and_options_win() {
     let dir = tempfile::tempdir().expect("tempdir");
     let text = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_owned();
-    fs::write(text("c.toml"), format!("socket = \"{}\"\nstate = \"{}\"\nmap_memory = \"64M\"\n", text("x.sock"), text("s"))).expect("write");
+    fs::write(text("c.toml"), format!("socket = \"{}\"\nstate = \"{}\"\nmap_memory = \"64M\"\n", text("x.sock"), text("s")))
+        .expect("write");
     let mut running = Running::start(command(&["serve", "--config", &text("c.toml"), "--socket", &text("y.sock")]));
     let ended = run(command(&["status", "--wait", "30", "--socket", &text("y.sock"), "--format", "json"]));
     assert_eq!(ended.json()["state_dir"], text("s"));

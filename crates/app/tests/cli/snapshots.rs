@@ -151,7 +151,8 @@ fn destroy_takes_ranges_and_says_what_it_frees() {
         write(&socket, 0, byte);
         daemon.run(&["snapshot", &format!("tank/v@{name}")]).ok();
     }
-    let left = || each(&daemon.json(&["list", "-t", "snapshot"]), "name").iter().map(|name| name[7..].to_owned()).collect::<Vec<_>>().concat();
+    let left =
+        || each(&daemon.json(&["list", "-t", "snapshot"]), "name").iter().map(|name| name[7..].to_owned()).collect::<Vec<_>>().concat();
     daemon.run(&["destroy", "tank/v@b"]).refused(1, "add -y");
     let plan = daemon.json(&["destroy", "-n", "tank/v@b"]);
     assert_eq!((each_text(&plan["destroyed"]), plan["freed_bytes"].as_u64()), (vec!["tank/v@b".to_owned()], Some(BLOCK as u64)));

@@ -9,7 +9,8 @@ fn wrong_words_end_with_2_and_help_with_0() {
         assert_eq!(ended.code, 2, "{words:?} {ended:?}");
         assert!(!ended.err.is_empty() && ended.out.is_empty(), "{ended:?}");
     }
-    for words in [&["--help"][..], &["create", "--help"], &["pool", "--help"], &["pool", "iostat", "--help"], &["export", "nbd", "--help"]] {
+    for words in [&["--help"][..], &["create", "--help"], &["pool", "--help"], &["pool", "iostat", "--help"], &["export", "nbd", "--help"]]
+    {
         let ended = run(command(words));
         assert!(ended.code == 0 && ended.out.contains("Example:"), "{words:?} {ended:?}");
     }

@@ -38,7 +38,8 @@ fn properties_change_and_are_kept() {
     daemon.run(&["set", "compression=zstd", "readonly=on", "tank/v"]).ok();
     let check = |daemon: &Daemon| {
         let properties = daemon.json(&["get", "all", "tank/v"]);
-        let value = |name: &str| properties.as_array().and_then(|all| all.iter().find(|p| p["property"] == name)).map(|p| p["value"].clone());
+        let value =
+            |name: &str| properties.as_array().and_then(|all| all.iter().find(|p| p["property"] == name)).map(|p| p["value"].clone());
         assert_eq!(value("cache"), Some("directsync".into()));
         assert_eq!(value("compression"), Some("zstd".into()));
         assert_eq!(value("readonly"), Some(true.into()));

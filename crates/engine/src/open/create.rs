@@ -61,7 +61,7 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     if let Some(at) = extents.iter().position(|n| *n == 0) {
         return invalid(format!("device {at} is too small; it needs {} KiB at least", (2 * AREA_BYTES + extent_bytes) >> 10));
     }
-    let chunk_units = u32::try_from((extent_bytes / 512 / 4).clamp(64, 8192)).unwrap_or(8192);
+    let chunk_units = u32::try_from((extent_bytes / 512 / 8).clamp(16, 8192)).unwrap_or(8192);
     let config = Config {
         id: spec.id,
         name: spec.name,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use millpond_format::{Checkpoint, ChunkRecord, ObjectRef, Root, SegmentId, SnapshotId};
 
 use crate::core::{Core, Head, Lineage, Snapshot, StoredDeadlist, Volume, Walk, cache_of, compression_of, sector_of};
+use crate::log::META_CLASS;
 use crate::space::{Deadlist, SegmentState};
 
 type Objects<'a> = &'a dyn Fn(ObjectRef) -> Result<Vec<u8>, String>;
@@ -40,6 +41,11 @@ pub(crate) fn load(
         let Some(s) = core.space.segments.get(id) else { continue };
         if s.placed > 0 || s.objects > 0 {
             core.space.segments.set_state(id, SegmentState::Sealed);
+        }
+        if let Some(s) = core.space.segments.get_mut(id)
+            && s.objects > 0
+        {
+            s.class = META_CLASS;
         }
     }
     for (segment, generation) in &checkpoint.resting {

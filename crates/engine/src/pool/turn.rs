@@ -108,11 +108,12 @@ impl Pool {
                 self.start_walk_step();
                 busy |= !self.core.catalog.walks.is_empty();
             }
+            self.estimate_lists();
             self.step_cleaner();
             self.wake_space_waiters();
             self.seal_all();
             busy |= self.step_checkpoint();
-            let hungry = self.core.space.segments.free_count() < self.low_water() + 2;
+            let hungry = self.core.space.segments.free_count() < self.wanted_free();
             self.release_rested(hungry);
             self.start_flush();
             if self.io.is_stalled() && self.now.0 >= self.last_retry.0 + FULL_RETRY_MILLIS {

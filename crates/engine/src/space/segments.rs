@@ -75,8 +75,8 @@ impl SegmentTable {
         self.segments.get_mut(id.0 as usize)
     }
 
-    pub(crate) fn ids(&self) -> impl Iterator<Item = SegmentId> + use<> {
-        (0..u32::try_from(self.segments.len()).unwrap_or(u32::MAX)).map(SegmentId)
+    pub(crate) fn ids(&self) -> impl ExactSizeIterator<Item = SegmentId> + use<> {
+        (0..self.segments.len()).map(|at| SegmentId(u32::try_from(at).unwrap_or(u32::MAX)))
     }
 
     pub(crate) fn free_count(&self) -> usize {

@@ -25,6 +25,8 @@ use crate::{PoolState, Reply};
 const NODES_PER_TURN: usize = 256;
 /// Chunk ids handed out between checkpoints at most: recovery skips as many to be sure that none is used twice (I11).
 pub(crate) const CHUNKS_PER_CHECKPOINT: u64 = 1 << 20;
+/// Turns between looks at all deadlists.
+const TURNS_PER_ESTIMATE: u32 = 64;
 /// Resting segments of earlier checkpoints that are worth another checkpoint when space is short.
 const OWN_RESTING: usize = 4;
 /// An idle pool with resting segments writes a checkpoint after this long, in milliseconds, so that space returns.
@@ -64,6 +66,9 @@ pub(crate) struct Checkpointer {
     /// Commands that asked for a checkpoint, and those that the running one answers.
     pub(crate) wanted: Vec<Tag>,
     answering: Vec<Tag>,
+    /// Bytes of changed deadlists, as estimated last, and turns until the next estimate.
+    list_bytes: usize,
+    estimate_in: u32,
     /// The cleaner waits for objects to be written elsewhere.
     pub(crate) rewrite_wanted: bool,
     /// Parts of objects that are in parts, by where their index is.
@@ -107,8 +112,22 @@ impl Pool {
         }
     }
 
-    /// Segments that a checkpoint of what changed so far may need.
+    /// Segments that a checkpoint of what changed so far may need. Deadlists are looked through now and then only.
     pub(crate) fn checkpoint_segments(&self) -> usize {
+        let catalog = &self.core.catalog;
+        let nodes = (self.core.nodes.dirty() + 8) * NODE_BYTES;
+        let pages = self.core.space.chunks.dirty_pages() * 64 * 200;
+        let fixed = (catalog.snapshots.len() + catalog.volumes.len()) * 256 + self.core.space.chunks.len() / 64 * 24;
+        let bytes = nodes + pages + self.checkpointer.list_bytes + fixed + 2 * self.part_bytes();
+        bytes / usize::try_from(self.config.extent_bytes).unwrap_or(usize::MAX) + 2
+    }
+
+    /// Estimates what the deadlists that changed will take.
+    pub(crate) fn estimate_lists(&mut self) {
+        if self.checkpointer.estimate_in > 0 {
+            self.checkpointer.estimate_in -= 1;
+            return;
+        }
         let catalog = &self.core.catalog;
         let lists = catalog
             .lineages
@@ -116,12 +135,8 @@ impl Pool {
             .map(|line| &line.deadlist)
             .chain(catalog.snapshots.values().map(|s| &s.deadlist))
             .chain(catalog.frees.iter().map(|(_, list)| list));
-        let changed: usize = lists.filter(|list| list.needs_write()).map(|list| list.list().chunks() * 160).sum();
-        let nodes = (self.core.nodes.dirty() + 8) * NODE_BYTES;
-        let pages = self.core.space.chunks.dirty_pages() * 64 * 200;
-        let fixed = (catalog.snapshots.len() + catalog.volumes.len()) * 256 + self.core.space.chunks.len() / 64 * 24;
-        let bytes = nodes + pages + changed + fixed + 2 * self.part_bytes();
-        bytes / usize::try_from(self.config.extent_bytes).unwrap_or(usize::MAX) + 2
+        self.checkpointer.list_bytes = lists.filter(|list| list.needs_write()).map(|list| list.list().chunks() * 160).sum();
+        self.checkpointer.estimate_in = TURNS_PER_ESTIMATE.max(catalog.snapshots.len() as u32 / 4);
     }
 
     fn root_lsn(&self) -> Lsn {
@@ -135,7 +150,7 @@ impl Pool {
         }
         let fresh_log = self.log.since_checkpoint > 0 || self.core.nodes.dirty() > 0;
         let space = &self.core.space.segments;
-        let hungry = space.free_count() < self.low_water() + 2 && (self.checkpoint_helps() || self.checkpointer.rewrite_wanted);
+        let hungry = space.free_count() < self.wanted_free() && (self.checkpoint_helps() || self.checkpointer.rewrite_wanted);
         let idle = self.now.0.saturating_sub(self.last_activity.0) > IDLE_MILLIS
             && self.now.0.saturating_sub(self.last_checkpoint.0) > IDLE_MILLIS
             && space.resting_count() > 0;
@@ -563,6 +578,7 @@ impl Pool {
         }
         self.checkpointer.first_done = true;
         self.metrics.checkpoints += 1;
+        self.cleaner.unblock();
         if self.state == PoolState::Opening {
             self.state = PoolState::Online;
         }

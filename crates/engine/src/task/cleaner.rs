@@ -27,6 +27,9 @@ const GATHER_BYTES: u64 = 1 << 20;
 /// Segments after which the cleaner looks whether it gained anything.
 const ROUND: u32 = 64;
 
+/// Checkpoints between rounds of moving the objects of checkpoints.
+const META_REST: u64 = 8;
+
 /// A chunk that was read and waits to be written elsewhere.
 #[derive(Debug)]
 struct Gathered {
@@ -54,19 +57,30 @@ pub(crate) struct Cleaner {
     pub(crate) begun: u32,
     /// A round gained nothing: no more until this many units were freed over the pool's life.
     exhausted_until: u64,
+    /// Objects of checkpoints are not moved before this many checkpoints were written.
+    meta_rest: u64,
+    /// There was no room to move to: the next checkpoint may make some.
+    blocked: bool,
 }
 
 impl Cleaner {
+    /// A checkpoint let segments go.
+    pub(crate) fn unblock(&mut self) {
+        if std::mem::take(&mut self.blocked) {
+            self.exhausted_until = 0;
+        }
+    }
+
     pub(crate) fn idle(&self) -> bool {
         self.victim.is_none() && self.reading == 0 && self.gathered.is_empty()
     }
 }
 
 impl Pool {
-    /// Free segments at which guests' writes begin to wait.
-    pub(crate) fn low_water(&self) -> usize {
-        let total = self.core.space.segments.ids().count();
-        (total / 50).max(6)
+    /// Free segments that cleaner and checkpoints work for.
+    pub(crate) fn wanted_free(&self) -> usize {
+        let total = self.core.space.segments.ids().len();
+        (total / 25).max(12).max(self.kept_segments(0) + 4)
     }
 
     /// Goes on with cleaning when space is needed.
@@ -96,8 +110,7 @@ impl Pool {
     }
 
     fn cleaning_needed(&self) -> bool {
-        let enough = self.low_water() * 2;
-        self.coming_free() < enough
+        self.coming_free() < self.wanted_free()
     }
 
     /// The segment whose cleaning gains most: dead space times age over live space (cost-benefit); nothing when none gains anything.
@@ -106,6 +119,16 @@ impl Pool {
         if space.freed_units < self.cleaner.exhausted_until {
             return None;
         }
+        // segments of checkpoints empty themselves; only when they are many and sparse is it worth to help
+        let (mut meta, mut meta_used, mut meta_units) = (0u32, 0u64, 1u64);
+        for s in space.segments.ids().filter_map(|id| space.segments.get(id).filter(|s| s.class == META_CLASS).map(|s| (id, s))) {
+            if s.1.state == SegmentState::Sealed {
+                meta += 1;
+                meta_used += u64::from(s.1.live + s.1.objects);
+                meta_units = u64::from(space.rows.pages(s.0)) * 8;
+            }
+        }
+        let spare_meta = u64::from(meta) > 4 + 2 * meta_used.div_ceil(meta_units) && self.metrics.checkpoints >= self.cleaner.meta_rest;
         let checkpointing = self.checkpointer.running();
         let mut best: Option<(f64, SegmentId)> = None;
         for id in space.segments.ids() {
@@ -117,7 +140,7 @@ impl Pool {
                 || used + (units / 16).max(16) > units
                 || self.cleaner.gathered.iter().any(|g| g.from == id)
                 || self.log.is_in_flight(id)
-                || (checkpointing && (s.class == META_CLASS || s.objects > 0))
+                || (s.class == META_CLASS && (checkpointing || !spare_meta))
             {
                 continue;
             }
@@ -152,11 +175,15 @@ impl Pool {
                 (self.cleaner.lives, self.cleaner.lives_count) = (0, 0);
             }
         }
-        if objects > 0 {
-            self.rewrite_objects_in(victim);
-            if let Some(s) = self.core.space.segments.get_mut(victim) {
-                s.left_until = self.metrics.checkpoints + 1;
+        if objects > 0 && self.metrics.checkpoints >= self.cleaner.meta_rest {
+            // one checkpoint takes the objects out of all sparse segments; then they are left alone for a while
+            for id in self.core.space.segments.ids() {
+                let sparse = |s: &crate::space::Segment| s.state == SegmentState::Sealed && s.objects > 0;
+                if self.core.space.segments.get(id).is_some_and(sparse) {
+                    self.rewrite_objects_in(id);
+                }
             }
+            self.cleaner.meta_rest = self.metrics.checkpoints + META_REST;
         }
         self.cleaner.victim = Some(victim);
         self.cleaner.todo = chunks;
@@ -377,7 +404,12 @@ impl Pool {
 
     fn write_moves(&mut self, moves: MoveBatch) {
         let header_pages = u32::try_from((BATCH_FIXED + moves.items.len()).div_ceil(HEADER_PAGE)).unwrap_or(u32::MAX);
-        let Ok(cursor) = self.make_room(moves.stream, header_pages, moves.pages) else { return };
+        let Ok(cursor) = self.make_room(moves.stream, header_pages, moves.pages) else {
+            // the chunks stay where they are
+            self.cleaner.blocked = true;
+            self.cleaner.exhausted_until = self.core.space.freed_units + u64::from(self.smallest_segment()) * 4;
+            return;
+        };
         let batch = OpenBatch::new(BatchKind::Exclusive, cursor.page, header_pages, 0, moves.items);
         let header = self.header(moves.stream, cursor.segment, &batch, moves.pages);
         for (chunk, at, identified, live) in moves.chunks {

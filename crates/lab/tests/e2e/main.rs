@@ -16,27 +16,36 @@ mod kernel;
 mod model;
 mod subject;
 
+use anyhow::Context;
 use cases::{Asks, CASES, Case};
-use millpond_lab::process::{Workspace, find_tool};
-use std::process::ExitCode;
-use std::time::Instant;
+use millpond_lab::process::{Workspace, find_tool, wait_until};
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
 use subject::{Subject, has_snapshots};
+
+const LIMIT: Duration = Duration::from_secs(300); // for one test, on a busy machine
 
 struct Options {
     subject: String,
     filters: Vec<String>,
     list: bool,
     no_skip: bool,
+    /// Run this test here, in this directory: what the program asks itself to do, so that a test that hangs can be ended as a whole.
+    one: Option<(String, PathBuf)>,
 }
 
 fn options() -> Options {
-    let mut options = Options { subject: "millpond".into(), filters: Vec::new(), list: false, no_skip: false };
+    let mut options = Options { subject: "millpond".into(), filters: Vec::new(), list: false, no_skip: false, one: None };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--subject" => options.subject = args.next().unwrap_or_default(),
             "--list" => options.list = true,
             "--no-skip" => options.no_skip = true,
+            "--one" => options.one = args.next().zip(args.next().map(PathBuf::from)),
             _ => options.filters.push(arg),
         }
     }
@@ -45,13 +54,16 @@ fn options() -> Options {
 
 fn main() -> ExitCode {
     let options = options();
-    let chosen: Vec<&Case> =
-        CASES.iter().filter(|c| options.filters.is_empty() || options.filters.iter().any(|f| c.name.contains(f.as_str()))).collect();
+    if let Some((name, dir)) = &options.one {
+        return one(name, &options.subject, dir);
+    }
+    let is_chosen = |c: &&Case| options.filters.is_empty() || options.filters.iter().any(|f| c.name.contains(f.as_str()));
+    let chosen: Vec<&Case> = CASES.iter().filter(is_chosen).collect();
     if options.list {
         chosen.iter().for_each(|c| println!("{:24} {}", c.name, c.about));
         return ExitCode::SUCCESS;
     }
-    let (mut failed, mut skipped) = (Vec::new(), 0);
+    let (mut failed, mut skipped) = (0, 0);
     for case in &chosen {
         if let Some(reason) = missing(case, &options.subject) {
             println!("SKIPPED {}: {reason}", case.name);
@@ -59,26 +71,53 @@ fn main() -> ExitCode {
             continue;
         }
         let begin = Instant::now();
-        match attempt(case, &options.subject) {
-            Ok(()) => println!("ok      {} ({:.1} s)", case.name, begin.elapsed().as_secs_f64()),
+        let outcome = apart(case.name, &options.subject);
+        let took = begin.elapsed().as_secs_f64();
+        match outcome {
+            Ok(()) => println!("ok      {} ({took:.1} s)", case.name),
             Err(error) => {
-                println!("FAILED  {} ({:.1} s): {error:#}", case.name, begin.elapsed().as_secs_f64());
-                failed.push(case.name);
+                println!("FAILED  {} ({took:.1} s): {error:#}", case.name);
+                failed += 1;
             }
         }
     }
-    println!("{}: {} passed, {} failed, {skipped} skipped", options.subject, chosen.len() - failed.len() - skipped, failed.len());
-    if failed.is_empty() && (skipped == 0 || !options.no_skip) && !chosen.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    println!("{}: {} passed, {failed} failed, {skipped} skipped", options.subject, chosen.len() - failed - skipped);
+    if failed == 0 && (skipped == 0 || !options.no_skip) && !chosen.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn attempt(case: &Case, subject: &str) -> anyhow::Result<()> {
-    let workspace = Workspace::new(&std::env::temp_dir(), case.name)?;
-    let mut subject = Subject::new(subject, workspace.path())?;
-    let outcome = (case.run)(&mut subject);
-    if outcome.is_err() {
-        eprintln!("--- last words of the server\n{}", subject.last_words());
+/// Runs a test in a process group of its own, so that its servers and guests end with it.
+fn apart(name: &str, subject: &str) -> anyhow::Result<()> {
+    let workspace = Workspace::new(&std::env::temp_dir(), name)?;
+    let mut command = Command::new(std::env::current_exe()?);
+    let mut child = command.args(["--subject", subject, "--one", name]).arg(workspace.path()).process_group(0).spawn()?;
+    let ended = wait_until(name, LIMIT, || !matches!(child.try_wait(), Ok(None)));
+    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    if let Some(group) = group {
+        let _ = kill_process_group(group, Signal::KILL); // whatever the test left behind, or all of it
     }
-    outcome
+    let status = child.wait()?;
+    ended?;
+    anyhow::ensure!(status.success(), "see above");
+    Ok(())
+}
+
+fn one(name: &str, subject: &str, dir: &Path) -> ExitCode {
+    let attempt = || {
+        let case = CASES.iter().find(|c| c.name == name).context("no such test")?;
+        let mut subject = Subject::new(subject, dir)?;
+        let outcome = (case.run)(&mut subject);
+        if outcome.is_err() {
+            println!("--- last words of the server\n{}", subject.last_words());
+        }
+        outcome
+    };
+    match attempt() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("{name}: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn missing(case: &Case, subject: &str) -> Option<String> {

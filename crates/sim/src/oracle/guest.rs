@@ -94,7 +94,7 @@ impl Oracle {
             Some(DiskError::ReadOnly)
         } else if request.range.end().is_none_or(|end| end > size) {
             Some(DiskError::OutOfBounds)
-        } else if request.range.offset % sector != 0 || request.range.length % sector != 0 {
+        } else if !request.range.offset.is_multiple_of(sector) || !request.range.length.is_multiple_of(sector) {
             Some(DiskError::Invalid)
         } else {
             None

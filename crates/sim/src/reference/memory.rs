@@ -135,8 +135,8 @@ impl Memory {
 
     fn put(&mut self, volume: VolumeId, offset: u64, length: u64, byte: impl Fn(usize) -> u8) {
         let range = offset as usize..(offset + length) as usize;
-        let leaky = self.bug == Bug::SnapshotNotFrozen && offset % 5 == 0;
-        let newest = self.snapshots.iter_mut().filter(|(_, s)| s.volume == volume).next_back();
+        let leaky = self.bug == Bug::SnapshotNotFrozen && offset.is_multiple_of(5);
+        let newest = self.snapshots.iter_mut().rfind(|(_, s)| s.volume == volume);
         if let Some(slice) = newest.filter(|_| leaky).and_then(|(_, s)| s.bytes.get_mut(range.clone())) {
             slice.iter_mut().enumerate().for_each(|(i, b)| *b = byte(i));
         }

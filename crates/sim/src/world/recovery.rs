@@ -16,11 +16,11 @@ const IMPORT_TURNS: u64 = 200_000;
 impl<S: System> World<S> {
     /// Ends the era, imports the pool again and reads back what must be there.
     pub(super) fn recover(&mut self, end: End) -> Verdict {
+        let closed = end == End::Close && self.close()?;
         let struck = self.machine.armed.kind();
         self.stats.faults += u64::from(struck.is_some());
         let loses_cache = matches!(struck, Some(FaultKind::FlushDrop | FaultKind::Gone));
         let gone = self.machine.armed.fault().filter(|_| struck == Some(FaultKind::Gone)).map(|f| f.device);
-        let closed = end == End::Close && self.close()?;
         if !closed {
             self.stop(end == End::Power, loses_cache, gone);
         }

@@ -238,6 +238,7 @@ impl From<CommandError> for ShardError {
 pub(super) type Answer<T> = oneshot::Sender<Result<T, ShardError>>;
 
 /// What a handle says to its shard.
+#[allow(dead_code, reason = "serves `pool device-limit`, `import-image` and `export-image`, whose verbs are not all there yet")]
 pub(super) enum Message {
     Command(Command, Answer<Reply>),
     Export(NbdExport, Answer<ExportInfo>),
@@ -273,6 +274,7 @@ impl Drop for WakeOnDrop {
     }
 }
 
+#[allow(dead_code, reason = "serves `pool device-limit`, `import-image` and `export-image`, whose verbs are not all there yet")]
 impl ShardHandle {
     pub(super) fn new(messages: mpsc::Sender<Message>, waker: Waker, state: watch::Receiver<PoolState>) -> ShardHandle {
         ShardHandle { messages, waker: WakeOnDrop(waker), state }

@@ -5,7 +5,12 @@ use super::*;
 fn sample(dir: &Path) -> State {
     State {
         next_export: 7,
-        pools: vec![PoolRecord { name: "p".to_owned(), id: "00".to_owned(), devices: vec![dir.join("a"), PathBuf::from("/dev/x")], io: IoMode::Buffered }],
+        pools: vec![PoolRecord {
+            name: "p".to_owned(),
+            id: "00".to_owned(),
+            devices: vec![dir.join("a"), PathBuf::from("/dev/x")],
+            io: IoMode::Buffered,
+        }],
         exports: vec![ExportRecord {
             id: 6,
             pool: "p".to_owned(),

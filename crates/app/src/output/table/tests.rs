@@ -52,3 +52,10 @@ fn an_unknown_column_is_wrong_usage_and_names_the_known_ones() {
     assert_eq!(failure.code, crate::failure::Code::Usage);
     assert!(failure.to_string().contains("name,size,hidden"));
 }
+
+#[test]
+fn a_number_in_the_first_column_stands_under_its_header() {
+    let text = render(&ROWS, COLUMNS, &how(&["hidden", "name"], Format::Table, false, false)).expect("table");
+    let names: Vec<Option<usize>> = text.lines().zip(["NAME", "a", "long"]).map(|(line, name)| line.find(name)).collect();
+    assert!(names[0].is_some() && names.iter().all(|at| *at == names[0]), "{text}");
+}

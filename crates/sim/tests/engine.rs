@@ -1,0 +1,58 @@
+//! The engine in a bounded number of worlds: what every change must pass. `millpond-sim --count` goes further.
+
+use millpond_engine::Engine;
+use millpond_sim::{FaultKind, Mode, Options, run};
+
+fn clean(seeds: std::ops::Range<u64>, mode: Mode, options: &Options) {
+    for seed in seeds {
+        if let Some(finding) = run::<Engine>(seed, mode, options).finding {
+            panic!("seed {seed} {mode:?} {options:?}: {}\n{}", finding.what, finding.tail.join("\n"));
+        }
+    }
+}
+
+#[test]
+fn worlds() {
+    clean(0..60, Mode::World, &Options::default());
+}
+
+#[test]
+fn power_cuts_at_every_event() {
+    clean(0..4, Mode::PowerCut, &Options::default());
+}
+
+#[test]
+fn every_kind_of_fault() {
+    for kind in FaultKind::ALL {
+        clean(1000..1006, Mode::World, &Options { fault: Some(kind), ..Options::default() });
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_world() {
+    for seed in 0..6 {
+        let (one, two) = (run::<Engine>(seed, Mode::World, &Options::default()), run::<Engine>(seed, Mode::World, &Options::default()));
+        assert_eq!((one.digest, one.stats), (two.digest, two.stats), "seed {seed}");
+    }
+}
+
+/// The tests of the tests: a known bug in the engine is found.
+#[cfg(feature = "planted")]
+#[test]
+fn planted_bugs_are_found() {
+    use millpond_engine::Planted;
+    let planted = [
+        Planted::SkipBarrier,
+        Planted::FreeTooEarly,
+        Planted::ApplyAtCompletion,
+        Planted::ForgetDeadlistEntry,
+        Planted::LoseDiscardRecord,
+        Planted::CleanerNewSequence,
+    ];
+    for bug in planted {
+        let options = Options { planted: Some(bug), ..Options::default() };
+        let finds = |seed, options: &Options| run::<Engine>(seed, Mode::World, options).finding.is_some();
+        let found = (0..1000).find(|seed| finds(*seed, &options) && !finds(*seed, &Options::default()));
+        assert!(found.is_some(), "{bug:?} is not found in 1000 seeds");
+    }
+}
