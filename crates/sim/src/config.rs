@@ -123,7 +123,9 @@ impl Config {
     /// The world of a seed.
     pub fn new(rng: &mut Rng, options: &Options) -> Config {
         let tight = rng.percent(30) && !options.append_only;
-        let extent = (64 * KIB) << if tight { rng.below(2) } else { rng.weighted(&[5, 4, 2, 1, 1]) as u64 };
+        // Small pools where they are to fill up, and for a system that reads all of it at every import.
+        let small = tight || options.append_only;
+        let extent = (64 * KIB) << if small { rng.below(2) } else { rng.weighted(&[5, 4, 2, 1, 1]) as u64 };
         let count = 1 + rng.weighted(&[5, 3, 2]);
         let layout = if rng.percent(50) {
             Layout::Linear

@@ -6,7 +6,7 @@
 //! - a snapshot is the state of all its volumes at *one* instant between the command's submission and its answer, the same for ever;
 //! - the death of the daemon loses nothing acknowledged, and nothing a read has shown, in any cache mode;
 //! - a power cut leaves each volume at an instant not before its last honoured flush, FUA or durable command; durable writes are in it;
-//! - an answered command has happened and is durable; an unanswered one has happened wholly or not at all;
+//! - an answered command has happened and is durable; an unanswered one has happened wholly or not at all, and what an import lists stays;
 //! - at 100 % full, reads, flushes, discards, deletes and rollbacks work (I9).
 
 mod catalog;

@@ -215,6 +215,13 @@ impl Reference {
         self.cursors[member] + RESERVE + (HEADER + bytes).div_ceil(PAGE) + 1 < pages
     }
 
+    fn flush_all(&mut self) {
+        self.flushing = Some((self.written, self.devices.len()));
+        for device in 0..self.devices.len() {
+            self.io(device, IoKind::Flush, Doing::Flush);
+        }
+    }
+
     fn start_flush(&mut self) {
         let wanted = self.waiters.iter().any(|w| w.durable && w.records > self.durable && w.records <= self.written);
         if !wanted || self.flushing.is_some() || self.state != PoolState::Online {
@@ -313,7 +320,7 @@ impl Reference {
         }
         self.memory.closed = false;
         self.written = self.next;
-        self.state = PoolState::Online;
+        self.flush_all(); // what is listed from now on stays
     }
 }
 
@@ -446,10 +453,7 @@ impl System for Reference {
         match doing {
             Doing::Label => {
                 if self.doing.is_empty() {
-                    self.flushing = Some((0, self.devices.len()));
-                    for device in 0..self.devices.len() {
-                        self.io(device, IoKind::Flush, Doing::Flush);
-                    }
+                    self.flush_all();
                 }
             }
             Doing::Scan(offset) => {

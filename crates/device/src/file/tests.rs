@@ -104,6 +104,17 @@ impl Drop for Loop {
     }
 }
 
+/// Tries until the device is not in use. A process that another test is just starting has the files of this one open for a moment.
+fn once_free(mut open: impl FnMut() -> Option<OpenError>) -> Option<OpenError> {
+    for _ in 0..1000 {
+        match open() {
+            Some(OpenError::InUse { .. }) => std::thread::sleep(std::time::Duration::from_millis(2)),
+            other => return other,
+        }
+    }
+    open()
+}
+
 #[test]
 fn block_devices_tell_size_and_sectors_and_are_exclusive() {
     for sector in [512, 4096] {
@@ -117,7 +128,7 @@ fn block_devices_tell_size_and_sectors_and_are_exclusive() {
         assert_eq!(again.err(), Some(OpenError::InUse { path: disk.device.clone() }));
         drop(device);
         let larger = OpenOptions { create_size: Some(9 << 20), ..options };
-        let error = HostDevice::open(&disk.device, larger).err();
+        let error = once_free(|| HostDevice::open(&disk.device, larger).err());
         assert_eq!(error, Some(OpenError::TooSmall { path: disk.device.clone(), size: 8 << 20, needed: 9 << 20 }));
     }
 }

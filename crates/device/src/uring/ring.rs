@@ -274,6 +274,8 @@ impl Drop for Ring {
             // The kernel may still write there.
             mem::forget(mem::take(&mut self.slots));
         }
+        // The kernel may hold sockets for a moment longer than its operations: peers shall see their end now.
+        self.sockets.shut_all();
         // The kernel would keep the files, and with them their locks, until it gets round to clearing the ring away.
         let _ = self.uring.submitter().unregister_files();
     }

@@ -257,6 +257,10 @@ impl Ring {
     fn end_listener(&mut self, index: u32) {
         let Some(listener) = self.sockets.listeners.get_mut(index as usize) else { return };
         let id = ListenerId { index, generation: listener.generation };
+        if let Some(socket) = &listener.socket {
+            // The kernel may hold the socket for a moment longer than its accept; from here on it listens no more all the same.
+            let _ = rustix::net::shutdown(socket, Shutdown::Both);
+        }
         *listener = Listener { generation: listener.generation.wrapping_add(1), ..Listener::default() };
         self.sockets.resting.retain(|(_, resting)| *resting != index);
         self.sockets.free_listeners.push(index);
@@ -276,6 +280,15 @@ impl Sockets {
         let connection = self.connections.get(id.index as usize)?;
         let open = connection.generation == id.generation && !connection.closing;
         connection.socket.as_ref().filter(|_| open)
+    }
+
+    /// Breaks every connection off and stops every listener.
+    pub fn shut_all(&self) {
+        let connections = self.connections.iter().filter_map(|connection| connection.socket.as_ref());
+        let listeners = self.listeners.iter().filter_map(|listener| listener.socket.as_ref());
+        for socket in connections.chain(listeners) {
+            let _ = rustix::net::shutdown(socket, Shutdown::Both);
+        }
     }
 
     /// Shortens a wait to when a listener has rested.

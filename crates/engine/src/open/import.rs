@@ -460,6 +460,8 @@ impl Import {
             pool.publish(Root { generation, incarnation, time: self.now.0, legs, ..root });
         }
         // with too many legs the pool opens with a checkpoint instead
+        let volumes: Vec<_> = pool.core.catalog.volumes.keys().copied().collect();
+        volumes.into_iter().for_each(|volume| pool.trim_beyond(volume));
         Some(pool)
     }
 }

@@ -42,6 +42,9 @@ impl Replay {
         for segment in &visited {
             core.space.segments.set_state(*segment, SegmentState::Sealed);
         }
+        // nodes that replay makes must not take the ids of chunks that the log brings, nor of any that a lost checkpoint knew (I11)
+        let newest = found.iter().map(|f| f.header.chunk.0 + 1).max().unwrap_or(0);
+        core.next_chunk = core.next_chunk.max(newest) + CHUNKS_PER_CHECKPOINT;
         let batches = found.len() as u64;
         let bytes = found.iter().map(|f| (u64::from(f.header.pages) + u64::from(f.header.payload)) * 4096).sum();
         Replay {
@@ -163,7 +166,6 @@ impl Replay {
             let place = Place { segment: header.segment, page: header.base };
             core.space.place_chunk(header.chunk, place, header.stream, u32::MAX, None);
         }
-        core.next_chunk = core.next_chunk.max(header.chunk.0 + 1);
         if let Some(chunk) = core.space.chunks.get_mut(header.chunk) {
             chunk.open = true;
             chunk.slots = self.unit / u32::from(chunk.grain);
@@ -231,8 +233,6 @@ impl Replay {
         for segment in std::mem::take(&mut self.visited) {
             core.space.settle(segment);
         }
-        // ids that a lost checkpoint or unlogged nodes may have used are skipped (I11)
-        core.next_chunk += CHUNKS_PER_CHECKPOINT;
         core.nodes_touched = 0;
     }
 }

@@ -2,7 +2,7 @@
 
 use millpond_block::{Buf, Piece};
 use millpond_format::{
-    Addr, BATCH_FIXED, BatchHeader, BlockNo, ChunkId, Coding, Encoder, HEADER_PAGE, Item, LineageId, NO_SEGMENT, SegmentId, VolumeId, crc32c,
+    Addr, BATCH_FIXED, BatchHeader, BlockNo, ChunkId, Coding, Encoder, HEADER_PAGE, Item, LineageId, NO_SEGMENT, Record, SegmentId, VolumeId, crc32c,
     encode_run, run_bytes,
 };
 
@@ -43,8 +43,12 @@ impl Source<'_> {
 impl Pool {
     /// Free segments that a stream leaves to others: guests to the cleaner, both to the next checkpoint.
     pub(crate) fn kept_segments(&self, stream: usize) -> usize {
+        if self.urgent {
+            return self.checkpoint_segments();
+        }
         let guests = if stream < CLEANED { KEPT_FOR_CLEANER } else { 0 };
-        guests + self.checkpoint_segments()
+        // two checkpoints: what one replaces is free only when the next one holds
+        guests + 2 * self.checkpoint_segments()
     }
 
     /// Moves a stream on to its next segment and reserves another.
@@ -150,7 +154,7 @@ impl Pool {
     }
 
     /// Which stream's open batch holds a block already: what follows in this turn must go there too (INV-LOG-1).
-    fn open_batch_of(&self, old: Addr) -> Option<usize> {
+    pub(crate) fn open_batch_of(&self, old: Addr) -> Option<usize> {
         (SHORT..=PACKED).find(|stream| {
             let s = &self.log.streams[*stream];
             match (&s.batch, &s.chunk) {
@@ -325,7 +329,15 @@ impl Pool {
         if !fits {
             self.seal_all();
             let header_pages = u32::try_from((BATCH_FIXED + encoded.len()).div_ceil(HEADER_PAGE)).unwrap_or(u32::MAX);
-            self.open_batch(LONG, BatchKind::Exclusive, header_pages, 8)?;
+            // records and clears take from the reserve: they are how space comes back (I9)
+            self.urgent = true;
+            let opened = self.open_batch(LONG, BatchKind::Exclusive, header_pages, 8);
+            self.urgent = false;
+            opened?;
+        }
+        if !matches!(item, Item::Record(Record::Walked { .. })) {
+            // the only open batch will get the next number
+            self.last_record = self.log.next;
         }
         if let Some(batch) = &mut self.log.streams[LONG].batch {
             batch.items.raw(encoded.bytes());

@@ -12,6 +12,10 @@ use crate::{Command, CommandError, PoolState, Reply};
 const MAX_VOLUME_BYTES: u64 = 1 << 56;
 /// Snapshots in one record, so that it fits a small header.
 const SNAPSHOTS_PER_RECORD: usize = 256;
+/// Pages that a command's records may take.
+const RECORD_PAGES: u32 = 4;
+/// Turns after which commands that wait for room are told that there is none.
+const STARVED_TURNS: u32 = 20_000;
 /// Volumes of one group snapshot.
 const MAX_GROUP: usize = 256;
 /// Longest description in bytes.
@@ -45,6 +49,9 @@ impl Pool {
         if self.closing.is_some() {
             return self.replies.push_back((tag, Err(CommandError::Busy("the pool is being closed".into()))));
         }
+        if !self.record_room() && self.starved_commands < STARVED_TURNS {
+            return self.parked_commands.push((tag, command));
+        }
         match command {
             Command::Close => {
                 self.closing = Some(tag);
@@ -53,35 +60,75 @@ impl Pool {
             Command::Checkpoint => self.checkpointer.wanted.push(tag),
             Command::ResizeVolume { volume, size } => self.resize(tag, volume, size),
             other => match self.records(other) {
-                Ok((records, reply)) => self.log_records(tag, records, reply),
+                Ok((records, reply)) => {
+                    self.log_records(tag, records, reply);
+                }
                 Err(error) => self.replies.push_back((tag, Err(error))),
             },
         }
     }
 
-    fn log_records(&mut self, tag: Tag, records: Vec<Record>, reply: Reply) {
+    /// Is there room for a record without taking what the next checkpoint needs?
+    fn record_room(&self) -> bool {
+        let left = self.log.streams[crate::log::LONG].cursor.map_or(0, |cursor| cursor.pages - cursor.page);
+        left > RECORD_PAGES || self.core.space.segments.free_count() > self.checkpoint_segments()
+    }
+
+    /// Tries the commands again that waited for room; when none comes for long, they are told.
+    pub(crate) fn retry_commands(&mut self) {
+        if self.parked_commands.is_empty() {
+            self.starved_commands = 0;
+            return;
+        }
+        self.starved_commands += 1;
+        for (tag, command) in std::mem::take(&mut self.parked_commands) {
+            self.command(tag, command);
+        }
+    }
+
+    fn log_records(&mut self, tag: Tag, records: Vec<Record>, reply: Reply) -> bool {
         let id = self.new_op(Owner::Command(tag), Work::Command(Ok(reply)), true);
         for record in records {
             if self.append_item(id, &Item::Record(record.clone())).is_err() {
-                return self.fail_op(id, DiskError::NoSpace);
+                self.fail_op(id, DiskError::NoSpace);
+                return false;
             }
             self.core.apply_record(&record);
         }
         self.seal_all();
         self.release(id);
+        true
+    }
+
+    /// Discards what is mapped beyond a volume's end: after a shrink, and after an import that found a shrink's discard unfinished.
+    pub(crate) fn trim_beyond(&mut self, volume: VolumeId) {
+        let Some(size) = self.core.catalog.volumes.get(&volume).map(|v| v.size) else { return };
+        let work = Work::Clear(ClearWork { volume, next: size / 4096, end: MAX_VOLUME_BYTES / 4096 });
+        let id = self.new_op(Owner::Nobody, work, false);
+        self.trimming.insert(volume, id);
+        self.ready.push_back(id);
+    }
+
+    /// Goes on with resizes whose volume's end is discarded by now.
+    pub(crate) fn retry_resizes(&mut self) {
+        self.trimming.retain(|_, op| self.ops.get(*op).is_some_and(|op| matches!(op.work, Work::Clear(_))));
+        for (tag, volume, size) in std::mem::take(&mut self.resizes) {
+            self.resize(tag, volume, size);
+        }
     }
 
     fn resize(&mut self, tag: Tag, volume: VolumeId, size: u64) {
         if let Err(error) = self.check_size(size).and_then(|()| self.known_volume(volume)) {
             return self.replies.push_back((tag, Err(error)));
         }
+        if self.trimming.contains_key(&volume) {
+            // what an earlier shrink cut off must not come back
+            return self.resizes.push((tag, volume, size));
+        }
         let old = self.core.catalog.volumes.get(&volume).map_or(0, |v| v.size);
-        self.log_records(tag, vec![Record::Resize { volume, size }], Reply::Done);
-        if size < old {
+        if self.log_records(tag, vec![Record::Resize { volume, size }], Reply::Done) && size < old {
             // what lies beyond is unreachable at once; its space returns in steps
-            let work = Work::Clear(ClearWork { volume, next: size / 4096, end: old / 4096 });
-            let id = self.new_op(Owner::Nobody, work, false);
-            self.ready.push_back(id);
+            self.trim_beyond(volume);
         }
     }
 

@@ -88,15 +88,13 @@ impl Pool {
 
     /// Compares the largest aligned subtree at `block` that is the same, or the leaves there. Gives back where to go on.
     fn compare(&mut self, older: TreeRoot, newer: TreeRoot, block: u64, end: u64, found: &mut Vec<DiffExtent>) -> Result<u64, Miss> {
-        let side = |root: TreeRoot| Side { addr: root.addr, crc: root.crc, height: root.height };
+        // a lower tree waits until the other one came down to its level; beyond its end there is nothing
+        let side = |root: TreeRoot| match block < capacity(root.height) {
+            true => Side { addr: root.addr, crc: root.crc, height: root.height },
+            false => Side { addr: Addr::HOLE, crc: 0, height: 0 },
+        };
         let mut sides = [side(older), side(newer)];
         for level in (0..older.height.max(newer.height).max(1)).rev() {
-            // below the top of a lower tree its whole content is in the first child
-            for side in &mut sides {
-                if block >= capacity(side.height) {
-                    *side = Side { addr: Addr::HOLE, crc: 0, height: level + 1 };
-                }
-            }
             let span = capacity(level + 1);
             let stop = ((block / span + 1) * span).min(end);
             let [old, new] = sides;

@@ -97,7 +97,12 @@ impl Pool {
     fn volume_info(&self, id: VolumeId) -> Option<VolumeInfo> {
         let catalog = &self.core.catalog;
         let (v, line) = catalog.head(id)?;
-        let origin = line.origin.and_then(|s| catalog.snapshots.get(&s)).filter(|s| s.volume != id && !s.hidden).map(|s| {
+        // rollbacks start lineages from the volume's own snapshots: the clone's origin is behind them
+        let mut origin = line.origin.and_then(|s| catalog.snapshots.get(&s));
+        while let Some(own) = origin.filter(|s| s.volume == id) {
+            origin = catalog.lineages.get(&own.lineage).and_then(|line| line.origin).and_then(|s| catalog.snapshots.get(&s));
+        }
+        let origin = origin.filter(|s| !s.hidden).map(|s| {
             let name = catalog.volumes.get(&s.volume).map_or("?", |v| v.name.as_str());
             format!("{name}@{}", s.name)
         });

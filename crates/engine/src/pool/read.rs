@@ -45,7 +45,8 @@ impl Pool {
         let Some(root) = self.root_of(target) else { return self.fail_op(id, DiskError::Io) };
         let (first, count) = blocks_of(request.range);
         let end = first + count as u64;
-        let mut plan = Plan::default();
+        // what a record in flight took away may be shown as gone only when the record cannot be lost any more (I10)
+        let mut plan = Plan { parts: Vec::new(), after: self.last_record };
         let mut block = first;
         while block < end {
             let stop = ((block / FANOUT as u64 + 1) * FANOUT as u64).min(end);
@@ -60,6 +61,10 @@ impl Pool {
                         if !addr.is_some() {
                             plan.zero(4096);
                             continue;
+                        }
+                        // bytes of a batch that is still being filled: hand it over, so that they are found in flight
+                        if let Some(stream) = self.open_batch_of(addr) {
+                            self.seal(stream);
                         }
                         let Some((segment, unit)) = self.core.space.locate(addr) else {
                             return self.fail_op(id, DiskError::Io);
@@ -300,7 +305,6 @@ pub(crate) fn check_node(miss: &Miss, unit: u32, bytes: &[u8]) -> Option<Node> {
 }
 
 /// What a read will do, before it does anything.
-#[derive(Default)]
 struct Plan {
     parts: Vec<Planned>,
     after: millpond_format::Lsn,

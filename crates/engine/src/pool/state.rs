@@ -116,6 +116,17 @@ pub(crate) struct Pool {
     pub(crate) starved_since: Option<u64>,
     pub(crate) last_retry: Time,
     pub(crate) scratch: Vec<u8>,
+    /// The last batch with a clear or a catalog record.
+    pub(crate) last_record: Lsn,
+    /// The reserve may be used.
+    pub(crate) urgent: bool,
+    /// Volumes whose end is being discarded after a shrink, and the operation that does it.
+    pub(crate) trimming: BTreeMap<VolumeId, u32>,
+    /// Commands that wait for room in the log, and since how many turns.
+    pub(crate) parked_commands: Vec<(Tag, crate::Command)>,
+    pub(crate) starved_commands: u32,
+    /// Resizes that wait for that.
+    pub(crate) resizes: Vec<(Tag, VolumeId, u64)>,
 }
 
 impl Pool {
@@ -158,6 +169,12 @@ impl Pool {
             starved_since: None,
             last_retry: now,
             scratch: Vec::new(),
+            last_record: Lsn(0),
+            urgent: false,
+            trimming: BTreeMap::new(),
+            parked_commands: Vec::new(),
+            starved_commands: 0,
+            resizes: Vec::new(),
         }
     }
 
@@ -182,6 +199,19 @@ impl Pool {
         held.extend(self.locks.values_mut().flat_map(|waiting| waiting.drain(..)));
         for op in held {
             self.fail_op(op, DiskError::Io);
+        }
+        let why = match &self.state {
+            PoolState::Faulted(why) => why.clone(),
+            _ => String::new(),
+        };
+        for tag in self.checkpointer.take_commands().into_iter().chain(self.closing.take()) {
+            self.replies.push_back((tag, Err(CommandError::Faulted(why.clone()))));
+        }
+        for (tag, _) in std::mem::take(&mut self.parked_commands) {
+            self.replies.push_back((tag, Err(CommandError::Faulted(why.clone()))));
+        }
+        for (tag, _, _) in std::mem::take(&mut self.resizes) {
+            self.replies.push_back((tag, Err(CommandError::Faulted(why.clone()))));
         }
         let over: Vec<u32> = self.flusher.waiting.drain(..).map(|(op, _)| op).collect();
         let reads: Vec<u32> = self.read_waiters.drain(..).map(|(_, op)| op).collect();

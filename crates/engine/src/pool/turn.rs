@@ -108,6 +108,8 @@ impl Pool {
                 self.start_walk_step();
                 busy |= !self.core.catalog.walks.is_empty();
             }
+            self.retry_resizes();
+            self.retry_commands();
             self.estimate_lists();
             self.step_cleaner();
             self.wake_space_waiters();
@@ -124,7 +126,7 @@ impl Pool {
         }
         self.step_diffs();
         self.core.nodes.evict();
-        busy | !self.ready.is_empty() | !self.running_diffs.is_empty() | !self.space_waiters.is_empty()
+        busy | !self.ready.is_empty() | !self.running_diffs.is_empty() | !self.space_waiters.is_empty() | !self.parked_commands.is_empty()
     }
 
     /// Goes on with an operation that waited.

@@ -8,7 +8,7 @@ use super::segments::{SegmentState, SegmentTable};
 use super::slots::Slots;
 
 /// Segments that the log itself needs beyond the percentage: one open and one reserved for each stream, and some to clean into.
-const RESERVE_SEGMENTS: u64 = 32;
+const RESERVE_SEGMENTS: u64 = 40;
 /// Part of the pool that guests cannot fill, in percent: room for the cleaner to work.
 const RESERVE_PERCENT: u64 = 8;
 

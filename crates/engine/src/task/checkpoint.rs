@@ -80,6 +80,13 @@ impl Checkpointer {
     pub(crate) fn running(&self) -> bool {
         self.stage != Stage::Idle
     }
+
+    /// The commands that wait for a checkpoint, taken because none will come.
+    pub(crate) fn take_commands(&mut self) -> Vec<Tag> {
+        let mut all = std::mem::take(&mut self.wanted);
+        all.append(&mut self.answering);
+        all
+    }
 }
 
 /// Packs objects into the meta stream, several to a write.
@@ -96,7 +103,7 @@ impl Pool {
         }
         match self.checkpointer.stage {
             Stage::Idle => {
-                if self.checkpoint_due() {
+                if self.checkpoint_due() && self.core.space.segments.free_count() >= self.checkpoint_segments() {
                     self.seal_checkpoint();
                 }
                 self.checkpointer.running()
@@ -547,7 +554,7 @@ impl Pool {
             return self.fault(format!("writing a checkpoint failed ({error})"));
         }
         self.checkpointer.pending -= 1;
-        if self.checkpointer.pending > 0 {
+        if self.checkpointer.pending > 0 || matches!(self.state, PoolState::Faulted(_)) {
             return;
         }
         match self.checkpointer.stage {

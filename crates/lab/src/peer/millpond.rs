@@ -1,12 +1,11 @@
 //! Millpond, driven by its command line as a script outside the project would.
 
 use super::{Contender, Control, Counters};
-use crate::load::Endpoint;
+use crate::load::{Client, Endpoint};
 use crate::process::{Daemon, find_tool, run_command};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::ffi::OsStr;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -47,7 +46,7 @@ pub const POOL: &str = "lab";
 pub const DISK: &str = "lab/disk";
 
 impl Millpond {
-    /// Not started yet. The pool gets three times the size of the volume and 2 GiB, all sparse.
+    /// Not started yet. The pool gets four times the size of the volume and 256 MiB, all sparse.
     pub fn new(binary: PathBuf) -> Millpond {
         Millpond { binary, dir: PathBuf::new(), size: 0, pool_bytes: None, daemon: None, serve_args: Vec::new() }
     }
@@ -146,7 +145,7 @@ impl Millpond {
         let mut command = Command::new(&self.binary);
         command.arg("serve").arg("--socket").arg(&socket).arg("--state").arg(self.dir.join("state")).args(&self.serve_args);
         let mut daemon = Daemon::spawn(&mut command, &self.dir.join("millpond.log"))?;
-        let took = daemon.wait_ready(Duration::from_secs(60), || UnixStream::connect(&socket).is_ok())?;
+        let took = daemon.wait_ready(Duration::from_secs(60), || Control::connect(&socket).and_then(|mut c| c.get("/v1/status")).is_ok())?;
         self.daemon = Some(daemon);
         Ok(took)
     }
@@ -166,9 +165,10 @@ impl Millpond {
     /// # Errors
     /// It cannot within a minute.
     pub fn wait_export(&mut self) -> Result<()> {
-        let socket = self.socket_of(DISK);
+        // A bare connection proves nothing: right after a kill the kernel may still hold the dead listener.
+        let endpoint = self.endpoint()?;
         let daemon = self.daemon.as_mut().context("not running")?;
-        daemon.wait_ready(Duration::from_secs(60), || UnixStream::connect(&socket).is_ok()).map(|_| ())
+        daemon.wait_ready(Duration::from_secs(60), || Client::connect(&endpoint, 1, 512, false).is_ok()).map(|_| ())
     }
 
     fn socket_of(&self, name: &str) -> PathBuf {
@@ -184,7 +184,7 @@ impl Contender for Millpond {
     fn start(&mut self, dir: &Path, size: u64) -> Result<()> {
         self.size = size;
         self.start_empty(dir)?;
-        let bytes = self.pool_bytes.unwrap_or(3 * size + (2 << 30));
+        let bytes = self.pool_bytes.unwrap_or(4 * size + (256 << 20));
         self.cli(&["pool", "create", POOL, "linear", &format!("{}:{bytes}", self.device().display())])?;
         self.cli(&["create", DISK, "-L", &size.to_string()])?;
         self.export(DISK).map(|_| ())

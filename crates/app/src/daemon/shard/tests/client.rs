@@ -104,7 +104,7 @@ impl Client {
     pub fn wait_end(mut self) {
         let mut rest = Vec::new();
         self.stream.read_to_end(&mut rest).expect("an end");
-        assert_eq!(rest, []);
+        assert!(rest.is_empty());
     }
 }
 
