@@ -51,6 +51,10 @@ pub trait System: Sized {
     fn snapshots(&self) -> Vec<SnapshotInfo>;
     /// Counters.
     fn metrics(&self) -> Metrics;
+    /// One line about its segments, for findings.
+    fn space_report(&self) -> String {
+        String::new()
+    }
     /// Starts a comparison of two states.
     fn start_diff(&mut self, tag: Tag, older: Option<Target>, newer: Target);
     /// The next comparison that is done.
@@ -103,6 +107,9 @@ impl System for Engine {
     }
     fn metrics(&self) -> Metrics {
         Engine::metrics(self)
+    }
+    fn space_report(&self) -> String {
+        Engine::space_report(self)
     }
     fn start_diff(&mut self, tag: Tag, older: Option<Target>, newer: Target) {
         Engine::start_diff(self, tag, older, newer);

@@ -463,7 +463,10 @@ impl<S: System> World<S> {
             if self.machine.now().0 > since + PATIENCE || turns > PATIENCE_TURNS {
                 let (requests, commands) = (self.oracle.flights(), self.running.len());
                 let waited = self.machine.now().0 - since;
-                return broken(format!("{requests} requests and {commands} commands are not answered in {waited} ms and {turns} turns"));
+                let space = self.system.as_ref().map(System::space_report).unwrap_or_default();
+                return broken(format!(
+                    "{requests} requests and {commands} commands are not answered in {waited} ms and {turns} turns; {space}"
+                ));
             }
         }
         Ok(())
@@ -482,7 +485,8 @@ impl<S: System> World<S> {
             }
             self.machine.pass(if still > 0 { IDLE_STEP } else { BUSY_STEP });
         }
-        broken("the engine does not come to rest in 20,000 turns without guests")
+        let space = self.system.as_ref().map(System::space_report).unwrap_or_default();
+        broken(format!("the engine does not come to rest in 20,000 turns without guests; {space}"))
     }
 
     /// Gives a command and waits for its answer; true when it succeeded.

@@ -227,8 +227,12 @@ impl Replay {
     }
 
     fn finish(&mut self, core: &mut Core) {
-        for chunk in std::mem::take(&mut self.opened) {
-            core.space.close_chunk(chunk);
+        self.opened.clear();
+        // chunks that were open when the checkpoint or the daemon ended: those that nothing lives in go
+        for chunk in core.space.chunks.ids() {
+            if core.space.chunks.get(chunk).is_some_and(|c| c.open || c.live_count == 0) && core.space.chunks.get(chunk).is_some_and(|c| c.place.is_some()) {
+                core.space.close_chunk(chunk);
+            }
         }
         for segment in std::mem::take(&mut self.visited) {
             core.space.settle(segment);

@@ -16,7 +16,7 @@ const BATCH_PAYLOAD: usize = 1 << 20;
 /// Payload of a batch of packed blocks at most: one gather buffer, so that its pieces stay whole pages.
 const PACKED_PAYLOAD: usize = 124 << 10;
 /// Free segments that user streams leave to the cleaner and to checkpoints.
-const KEPT_FOR_CLEANER: usize = 3;
+const KEPT_FOR_CLEANER: usize = 4;
 
 /// There is no room in the log now.
 #[derive(Debug, PartialEq, Eq)]
@@ -46,9 +46,9 @@ impl Pool {
         if self.urgent {
             return self.checkpoint_segments();
         }
-        let guests = if stream < CLEANED { KEPT_FOR_CLEANER } else { 0 };
-        // two checkpoints: what one replaces is free only when the next one holds
-        guests + 2 * self.checkpoint_segments()
+        let checkpoint = self.checkpoint_segments();
+        // guests leave room for two: what one checkpoint replaces is free only when the next one holds
+        if stream < CLEANED { KEPT_FOR_CLEANER + 2 * checkpoint } else { checkpoint + 1 }
     }
 
     /// Moves a stream on to its next segment and reserves another.
@@ -57,9 +57,11 @@ impl Pool {
             return Err(NoRoom);
         }
         let following = self.core.space.segments.reserve().ok_or(NoRoom)?;
-        self.cleaner.begun += u32::from(stream >= CLEANED);
         let s = &mut self.log.streams[stream];
         let (old, chunk) = (s.cursor.take(), s.chunk.take());
+        if let Some(old) = old.filter(|_| stream >= CLEANED) {
+            self.cleaner.spent += u64::from(old.pages - old.page);
+        }
         let Some(segment) = s.next.replace(following) else { return Err(NoRoom) };
         s.cursor = Some(Cursor { segment, page: 0, pages: self.core.space.rows.pages(segment) });
         self.core.space.segments.set_state(segment, SegmentState::Open);

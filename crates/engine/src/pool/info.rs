@@ -77,7 +77,11 @@ impl Pool {
         }
         let _ = write!(
             report,
-            "kept for guests {}, waiting writes {}, starved since {:?}, cleaner idle {}, checkpoint running {}, live {} of {} units",
+            "{:?} closing {}; {}; freed {}; kept for guests {}, waiting writes {}, starved since {:?}, cleaner idle {}, checkpoint running {}, live {} of {} units",
+            self.state,
+            self.closing.is_some(),
+            self.cleaner.report(),
+            self.core.space.freed_units,
             self.kept_segments(0),
             self.space_waiters.len(),
             self.starved_since,

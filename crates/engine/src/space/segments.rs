@@ -39,7 +39,7 @@ pub(crate) struct Segment {
     pub(crate) youngest: u64,
     /// Stream that filled it.
     pub(crate) class: u8,
-    /// The cleaner leaves it alone until this many checkpoints were written: `u64::MAX` when it could not be read.
+    /// The cleaner leaves it alone until this time (milliseconds): it could not be read.
     pub(crate) left_until: u64,
 }
 

@@ -103,7 +103,7 @@ impl Pool {
         }
         match self.checkpointer.stage {
             Stage::Idle => {
-                if self.checkpoint_due() && self.core.space.segments.free_count() >= self.checkpoint_segments() {
+                if self.checkpoint_due() && self.checkpoint_fits() {
                     self.seal_checkpoint();
                 }
                 self.checkpointer.running()
@@ -121,12 +121,29 @@ impl Pool {
 
     /// Segments that a checkpoint of what changed so far may need. Deadlists are looked through now and then only.
     pub(crate) fn checkpoint_segments(&self) -> usize {
+        self.checkpoint_bytes() / usize::try_from(self.config.extent_bytes).unwrap_or(usize::MAX) + 2
+    }
+
+    /// Is there room for a checkpoint of what changed so far?
+    fn checkpoint_fits(&self) -> bool {
+        let left = self.checkpointer.cursor.map_or(0, |cursor| (cursor.pages - cursor.page) as usize * 4096);
+        let free = self.core.space.segments.free_count() * usize::try_from(self.config.extent_bytes).unwrap_or(usize::MAX);
+        left + free >= self.checkpoint_bytes()
+    }
+
+    /// Bytes that a checkpoint of what changed so far takes, about.
+    fn checkpoint_bytes(&self) -> usize {
         let catalog = &self.core.catalog;
-        let nodes = (self.core.nodes.dirty() + 8) * NODE_BYTES;
-        let pages = self.core.space.chunks.dirty_pages() * 64 * 200;
-        let fixed = (catalog.snapshots.len() + catalog.volumes.len()) * 256 + self.core.space.chunks.len() / 64 * 24;
-        let bytes = nodes + pages + self.checkpointer.list_bytes + fixed + 2 * self.part_bytes();
-        bytes / usize::try_from(self.config.extent_bytes).unwrap_or(usize::MAX) + 2
+        let nodes = (self.core.nodes.dirty() + 4) * NODE_BYTES;
+        let chunks = (self.core.space.chunks.dirty_pages() * 64).min(self.core.space.chunks.len());
+        let pages = chunks * (64 + 2 * self.bitmap_bytes());
+        let fixed = (catalog.snapshots.len() + catalog.volumes.len()) * 160 + self.core.space.chunks.len() / 64 * 24;
+        nodes + pages + self.checkpointer.list_bytes + fixed + self.part_bytes()
+    }
+
+    /// Bytes of a bitmap over the blocks of a full chunk.
+    fn bitmap_bytes(&self) -> usize {
+        self.core.chunk_units.div_ceil(512) as usize * 8
     }
 
     /// Estimates what the deadlists that changed will take.
@@ -142,7 +159,8 @@ impl Pool {
             .map(|line| &line.deadlist)
             .chain(catalog.snapshots.values().map(|s| &s.deadlist))
             .chain(catalog.frees.iter().map(|(_, list)| list));
-        self.checkpointer.list_bytes = lists.filter(|list| list.needs_write()).map(|list| list.list().chunks() * 160).sum();
+        let entry = 32 + self.bitmap_bytes();
+        self.checkpointer.list_bytes = lists.filter(|list| list.needs_write()).map(|list| list.list().chunks() * entry).sum();
         self.checkpointer.estimate_in = TURNS_PER_ESTIMATE.max(catalog.snapshots.len() as u32 / 4);
     }
 

@@ -27,6 +27,8 @@ const GATHER_BYTES: u64 = 1 << 20;
 /// Segments after which the cleaner looks whether it gained anything.
 const ROUND: u32 = 64;
 
+/// Milliseconds that a segment is left alone after a read of it failed.
+const READ_PAUSE: u64 = 1_000;
 /// Checkpoints between rounds of moving the objects of checkpoints.
 const META_REST: u64 = 8;
 
@@ -52,9 +54,10 @@ pub(crate) struct Cleaner {
     pub(crate) lifespan: u64,
     lives: u64,
     lives_count: u64,
-    /// Segments emptied in this round, and segments begun to put their blocks into.
+    /// Segments emptied in this round, their pages, and the pages that their blocks took elsewhere.
     round: u32,
-    pub(crate) begun: u32,
+    emptied: u64,
+    pub(crate) spent: u64,
     /// A round gained nothing: no more until this many units were freed over the pool's life.
     exhausted_until: u64,
     /// Objects of checkpoints are not moved before this many checkpoints were written.
@@ -69,6 +72,14 @@ impl Cleaner {
         if std::mem::take(&mut self.blocked) {
             self.exhausted_until = 0;
         }
+    }
+
+    /// One line for debugging.
+    pub(crate) fn report(&self) -> String {
+        format!(
+            "cleaner: victim {:?}, round {} emptied {} spent {}, exhausted until {}, blocked {}",
+            self.victim, self.round, self.emptied, self.spent, self.exhausted_until, self.blocked
+        )
     }
 
     pub(crate) fn idle(&self) -> bool {
@@ -89,7 +100,8 @@ impl Pool {
             return;
         }
         if self.cleaner.victim.is_none() {
-            let victim = if self.closing.is_none() && self.cleaning_needed() { self.choose_victim() } else { None };
+            let wanted = self.closing.is_none() || !self.space_waiters.is_empty() || !self.parked_commands.is_empty();
+            let victim = if wanted && self.cleaning_needed() { self.choose_victim() } else { None };
             match victim {
                 Some(victim) => self.begin_victim(victim),
                 None => return self.write_gathered(),
@@ -136,7 +148,7 @@ impl Pool {
             let units = space.rows.pages(id) * 8;
             let used = s.live + s.objects;
             if s.state != SegmentState::Sealed
-                || s.left_until > self.metrics.checkpoints
+                || s.left_until > self.now.0
                 || used + (units / 16).max(16) > units
                 || self.cleaner.gathered.iter().any(|g| g.from == id)
                 || self.log.is_in_flight(id)
@@ -227,12 +239,13 @@ impl Pool {
             return;
         }
         self.cleaner.round += 1;
+        self.cleaner.emptied += u64::from(self.core.space.rows.pages(victim));
         if self.cleaner.round == ROUND {
-            if self.cleaner.begun + ROUND / 16 >= ROUND {
+            if self.cleaner.spent + self.cleaner.emptied / 32 >= self.cleaner.emptied {
                 let segment_units = u64::from(self.smallest_segment()) * 8;
                 self.cleaner.exhausted_until = self.core.space.freed_units + segment_units / 2;
             }
-            (self.cleaner.round, self.cleaner.begun) = (0, 0);
+            (self.cleaner.round, self.cleaner.emptied, self.cleaner.spent) = (0, 0, 0);
         }
     }
 
@@ -269,7 +282,7 @@ impl Pool {
         let (Ok(()), Some(buf)) = (result, buf) else {
             self.cleaner.reading -= 1;
             if let Some(s) = victim.and_then(|v| self.core.space.segments.get_mut(v)) {
-                s.left_until = u64::MAX;
+                s.left_until = self.now.0 + READ_PAUSE;
             }
             return;
         };
@@ -417,6 +430,7 @@ impl Pool {
             let identities = if identified { cursor.page } else { u32::MAX };
             self.core.space.place_chunk(chunk, place, moves.stream as u8, identities, Some(live));
         }
+        self.cleaner.spent += u64::from(header_pages + moves.pages);
         self.submit_batch(moves.stream, &header, batch, moves.pieces);
     }
 

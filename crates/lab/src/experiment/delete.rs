@@ -33,10 +33,11 @@ pub fn run_delete(setup: &Setup, results: &mut Results) -> Result<()> {
         let idle = run(&endpoint, &spec)?;
         let held = open.millpond.counters()?.allocated;
         let stop = AtomicBool::new(false);
-        let endless = LoadSpec { secs: PATIENCE.as_secs_f64() * 2.0, ramp: 0.0, ..spec.clone() };
+        let endless = LoadSpec { secs: PATIENCE.as_secs_f64() * 2.0, ..spec.clone() };
         let (returned, reclaimed, busy) = thread::scope(|scope| {
             let load = scope.spawn(|| run_until(&endpoint, &endless, &stop));
             let mut work = || -> Result<(Duration, Duration)> {
+                thread::sleep(Duration::from_secs_f64(spec.ramp)); // measured is the time of the deletion alone
                 let begin = Instant::now();
                 control.post("/v1/destroy", &json!({"name": format!("{DISK}@%")}))?;
                 let returned = begin.elapsed();
