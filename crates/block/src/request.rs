@@ -76,7 +76,7 @@ impl Request {
             return Err(DiskError::OutOfBounds);
         }
         let sector = u64::from(geometry.sector.logical());
-        if self.range.offset % sector != 0 || self.range.length % sector != 0 {
+        if !self.range.offset.is_multiple_of(sector) || !self.range.length.is_multiple_of(sector) {
             return Err(DiskError::Invalid);
         }
         if matches!(self.op, Op::Read | Op::Write) && self.range.length > MAX_REQUEST_BYTES {

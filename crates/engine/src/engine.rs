@@ -5,9 +5,7 @@ use millpond_device::{DeviceGeometry, Io, IoDone};
 
 use crate::open::{Import, create};
 use crate::pool::{Pool, Target};
-use crate::{
-    Command, CommandError, DiffExtent, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Time, Tuning, VolumeInfo,
-};
+use crate::{Command, CommandError, DiffExtent, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Time, Tuning, VolumeInfo};
 
 enum Phase {
     Importing(Box<Import>),

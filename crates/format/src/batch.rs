@@ -165,7 +165,14 @@ pub fn run_bytes(blocks: usize, packed: bool) -> usize {
 }
 
 /// Appends a run of blocks: the hot path of [`Item::encode`]. `packed` runs carry units and coding per block, others are raw blocks of 8 units.
-pub fn encode_run(e: &mut Encoder, volume: VolumeId, block: BlockNo, count: usize, packed: bool, each: impl Iterator<Item = (u32, u8, Coding)>) {
+pub fn encode_run(
+    e: &mut Encoder,
+    volume: VolumeId,
+    block: BlockNo,
+    count: usize,
+    packed: bool,
+    each: impl Iterator<Item = (u32, u8, Coding)>,
+) {
     e.u8(1);
     e.u8(u8::from(packed));
     e.u16(u16::try_from(count).unwrap_or(u16::MAX));

@@ -212,10 +212,6 @@ impl Addr {
 
 impl fmt::Debug for Addr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_some() {
-            write!(f, "{}:{}+{}", self.chunk(), self.slot(), self.units())
-        } else {
-            f.write_str("hole")
-        }
+        if self.is_some() { write!(f, "{}:{}+{}", self.chunk(), self.slot(), self.units()) } else { f.write_str("hole") }
     }
 }

@@ -152,13 +152,13 @@ impl Label {
             ((1..=MAX_DEVICES).contains(&self.extents.len()), "devices"),
             (usize::from(self.member) < self.extents.len(), "member"),
             (self.extent_bytes.is_power_of_two() && (64 << 10..=64 << 20).contains(&self.extent_bytes), "extent bytes"),
-            (self.chunk_units % 8 == 0 && (16..=8192).contains(&self.chunk_units), "chunk units"),
+            (self.chunk_units.is_multiple_of(8) && (16..=8192).contains(&self.chunk_units), "chunk units"),
             (u64::from(self.chunk_units) * 512 <= self.extent_bytes, "chunk units"),
             (
                 match self.layout {
                     Layout::Linear => true,
                     Layout::Stripe { width, unit } => {
-                        width > 0 && unit > 0 && u64::from(unit) % 4096 == 0 && self.extent_bytes % u64::from(unit) == 0
+                        width > 0 && unit > 0 && u64::from(unit) % 4096 == 0 && self.extent_bytes.is_multiple_of(u64::from(unit))
                     }
                 },
                 "stripe",

@@ -20,8 +20,7 @@ pub use id::{
     Addr, BLOCK, BLOCK_UNITS, BlockNo, ChunkId, Coding, Epoch, Layout, LineageId, Lsn, PoolId, SegmentId, SnapshotId, UNIT, VolumeId,
 };
 pub use label::{
-    AREA_BYTES, Label, Leg, MAX_DEVICES, MAX_LEGS, NO_SEGMENT, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, STREAMS,
-    StreamStart,
+    AREA_BYTES, Label, Leg, MAX_DEVICES, MAX_LEGS, NO_SEGMENT, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, STREAMS, StreamStart,
 };
 pub use node::{FANOUT, NODE_BYTES, NODE_UNITS, Node};
 pub use record::{Checkpoint, LineageRecord, Record, SnapshotRecord, TreeRoot, VolumeRecord, WalkRecord};

@@ -25,6 +25,8 @@ pub struct Options {
     pub scale: u64,
     /// The system under test never reuses space: do not fill it up, and do not ask for space back.
     pub append_only: bool,
+    /// Pools of four times the size, never filled up: worlds in which running out of space plays no part.
+    pub roomy: bool,
 }
 
 /// How an era ends.
@@ -122,7 +124,7 @@ const LABELS: u64 = 2 * AREA_BYTES;
 impl Config {
     /// The world of a seed.
     pub fn new(rng: &mut Rng, options: &Options) -> Config {
-        let tight = rng.percent(30) && !options.append_only;
+        let tight = rng.percent(30) && !options.append_only && !options.roomy;
         // Small pools where they are to fill up, and for a system that reads all of it at every import.
         let small = tight || options.append_only;
         let extent = (64 * KIB) << if small { rng.below(2) } else { rng.weighted(&[5, 4, 2, 1, 1]) as u64 };
@@ -134,7 +136,7 @@ impl Config {
         };
         let width = if let Layout::Stripe { width, .. } = layout { u64::from(width) } else { 1 };
         let extents = LEAST_SEGMENTS * width + rng.below(if extent > 256 * KIB { 16 } else { 100 });
-        let devices = devices(extents, extent, count, rng);
+        let devices = devices(extents * if options.roomy { 4 } else { 1 }, extent, count, rng);
         let pool = extents * extent;
         let percent = if tight { rng.between(90, 160) } else { rng.between(10, 45) };
         let volumes = volumes(pool * percent / 100, tight, rng);

@@ -58,6 +58,9 @@ struct Args {
     /// No faults but crashes
     #[arg(long, conflicts_with = "fault")]
     no_faults: bool,
+    /// Pools of four times the size that are never filled up
+    #[arg(long)]
+    roomy: bool,
     /// Length of worlds, per mille of the usual
     #[arg(long, value_name = "N", default_value_t = 1000)]
     scale: u64,
@@ -97,7 +100,14 @@ fn main() -> ExitCode {
     let args = Args::parse();
     quiet_panics();
     let mode = if args.power_cut { Mode::PowerCut } else { Mode::World };
-    let options = Options { trace: args.trace, faultless: args.no_faults, fault: args.fault, scale: args.scale, ..Options::default() };
+    let options = Options {
+        trace: args.trace,
+        faultless: args.no_faults,
+        fault: args.fault,
+        scale: args.scale,
+        roomy: args.roomy,
+        ..Options::default()
+    };
     if let Some(name) = &args.planted {
         return planted(name, &args, mode, options);
     }
@@ -233,6 +243,9 @@ fn again(seed: u64, args: &Args) -> String {
     }
     if let Some(kind) = args.fault {
         command += &format!(" --fault {}", kind.name());
+    }
+    if args.roomy {
+        command += " --roomy";
     }
     if args.no_faults {
         command += " --no-faults";

@@ -121,7 +121,7 @@ impl Core {
     /// A dead address that a snapshot still needs goes into the head's deadlist.
     fn bury(&mut self, lineage: LineageId, born: Epoch, addr: Addr, data: bool) {
         self.deaths += 1;
-        if self.planted == Some(Planted::ForgetDeadlistEntry) && cfg!(feature = "planted") && data && self.deaths % 7 == 0 {
+        if self.planted == Some(Planted::ForgetDeadlistEntry) && cfg!(feature = "planted") && data && self.deaths.is_multiple_of(7) {
             return;
         }
         let slots = self.space.chunks.get(addr.chunk()).map_or(1, |chunk| chunk.slots_of(addr));

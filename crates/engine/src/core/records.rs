@@ -118,8 +118,7 @@ impl Core {
                 let like = self.catalog.volumes.get(&from).cloned();
                 self.catalog.next_volume = self.catalog.next_volume.max(volume.0 + 1);
                 self.add_lineage(*lineage, *volume, Some(*snapshot), epoch, head);
-                let (sector, cache, compression) =
-                    like.map_or(Default::default(), |v| (v.sector, v.cache, v.compression));
+                let (sector, cache, compression) = like.map_or(Default::default(), |v| (v.sector, v.cache, v.compression));
                 let (name, lineage) = (name.clone(), *lineage);
                 let clone = Volume { name, size, sector, cache, compression, read_only: false, lineage, created: *created };
                 self.catalog.add_volume(*volume, clone);

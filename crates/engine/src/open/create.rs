@@ -73,7 +73,11 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     };
     let rows = Rows::new(config.layout, config.extent_bytes, &config.extents);
     if rows.count() < LEAST_SEGMENTS {
-        return invalid(format!("the devices hold {} segments of {} KiB; {LEAST_SEGMENTS} are needed: use larger devices", rows.count(), extent_bytes >> 10));
+        return invalid(format!(
+            "the devices hold {} segments of {} KiB; {LEAST_SEGMENTS} are needed: use larger devices",
+            rows.count(),
+            extent_bytes >> 10
+        ));
     }
     let mut space = Space::new(rows);
     space.reuse_at_once = cfg!(feature = "planted") && tuning.planted == Some(Planted::FreeTooEarly);

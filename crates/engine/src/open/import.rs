@@ -427,11 +427,11 @@ impl Import {
             }
             Ok(false) => None,
             Ok(true) if self.io.in_flight() > 0 => None,
-            Ok(true) => self.into_pool(),
+            Ok(true) => self.take_pool(),
         }
     }
 
-    fn into_pool(&mut self) -> Option<Pool> {
+    fn take_pool(&mut self) -> Option<Pool> {
         let (core, replay) = (self.core.take()?, self.replay.take()?);
         let (config, root, checkpoint) = (self.config.take()?, self.root.take()?, self.checkpoint.take()?);
         let io = IoTable::new(self.positions.clone());

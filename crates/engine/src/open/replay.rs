@@ -92,7 +92,8 @@ impl Replay {
             let applied = match item {
                 Item::Blocks { volume, block, stored } => {
                     let (volume, first) = (*volume, *block);
-                    let lineage = core.lineage_of(volume).ok_or_else(|| format!("batch {} writes to a volume that does not exist", header.lsn))?;
+                    let lineage =
+                        core.lineage_of(volume).ok_or_else(|| format!("batch {} writes to a volume that does not exist", header.lsn))?;
                     let grain = u32::from(header.grain);
                     let mut result = Ok(());
                     while let Some((crc, units, coding)) = stored.get(self.block).copied() {
@@ -210,7 +211,13 @@ impl Replay {
     }
 
     /// A node came in.
-    pub(crate) fn node_read(&mut self, core: &mut Core, miss: Miss, result: Result<(), DeviceError>, buf: Option<&Buf>) -> Result<(), String> {
+    pub(crate) fn node_read(
+        &mut self,
+        core: &mut Core,
+        miss: Miss,
+        result: Result<(), DeviceError>,
+        buf: Option<&Buf>,
+    ) -> Result<(), String> {
         self.loading -= 1;
         let node = match (result, buf) {
             (Ok(()), Some(buf)) => core.space.locate(miss.addr).and_then(|(_, unit)| crate::pool::check_node(&miss, unit, buf.bytes())),
@@ -230,7 +237,9 @@ impl Replay {
         self.opened.clear();
         // chunks that were open when the checkpoint or the daemon ended: those that nothing lives in go
         for chunk in core.space.chunks.ids() {
-            if core.space.chunks.get(chunk).is_some_and(|c| c.open || c.live_count == 0) && core.space.chunks.get(chunk).is_some_and(|c| c.place.is_some()) {
+            if core.space.chunks.get(chunk).is_some_and(|c| c.open || c.live_count == 0)
+                && core.space.chunks.get(chunk).is_some_and(|c| c.place.is_some())
+            {
                 core.space.close_chunk(chunk);
             }
         }
@@ -240,4 +249,3 @@ impl Replay {
         core.nodes_touched = 0;
     }
 }
-

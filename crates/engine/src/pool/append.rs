@@ -2,8 +2,8 @@
 
 use millpond_block::{Buf, Piece};
 use millpond_format::{
-    Addr, BATCH_FIXED, BatchHeader, BlockNo, ChunkId, Coding, Encoder, HEADER_PAGE, Item, LineageId, NO_SEGMENT, Record, SegmentId, VolumeId, crc32c,
-    encode_run, run_bytes,
+    Addr, BATCH_FIXED, BatchHeader, BlockNo, ChunkId, Coding, Encoder, HEADER_PAGE, Item, LineageId, NO_SEGMENT, Record, SegmentId,
+    VolumeId, crc32c, encode_run, run_bytes,
 };
 
 use super::state::{Context, Pool};
@@ -102,9 +102,8 @@ impl Pool {
         let fits = |chunk: &OpenChunk, pool: &Pool| {
             let found = pool.core.space.chunks.get(chunk.id);
             chunk.grain == grain
-                && found.is_some_and(|c| {
-                    c.epoch == pool.core.epoch && (c.slots + header_slots) * u32::from(grain) + 8 <= pool.core.chunk_units
-                })
+                && found
+                    .is_some_and(|c| c.epoch == pool.core.epoch && (c.slots + header_slots) * u32::from(grain) + 8 <= pool.core.chunk_units)
         };
         let chunk = match self.log.streams[stream].chunk {
             Some(chunk) if fits(&chunk, self) => chunk,
@@ -160,9 +159,7 @@ impl Pool {
         (SHORT..=PACKED).find(|stream| {
             let s = &self.log.streams[*stream];
             match (&s.batch, &s.chunk) {
-                (Some(batch), Some(chunk)) => {
-                    chunk.id == old.chunk() && old.slot() * u32::from(chunk.grain) >= batch.first_unit
-                }
+                (Some(batch), Some(chunk)) => chunk.id == old.chunk() && old.slot() * u32::from(chunk.grain) >= batch.first_unit,
                 _ => false,
             }
         })
@@ -324,9 +321,10 @@ impl Pool {
         let mut encoded = Encoder::default();
         item.encode(&mut encoded);
         let fits = self.exclusive_open().is_some_and(|stream| {
-            self.log.streams[stream].batch.as_ref().is_some_and(|batch| {
-                BATCH_FIXED + batch.items.len() + encoded.len() <= batch.header_pages as usize * HEADER_PAGE
-            })
+            self.log.streams[stream]
+                .batch
+                .as_ref()
+                .is_some_and(|batch| BATCH_FIXED + batch.items.len() + encoded.len() <= batch.header_pages as usize * HEADER_PAGE)
         });
         if !fits {
             self.seal_all();

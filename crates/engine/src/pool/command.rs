@@ -133,7 +133,7 @@ impl Pool {
     }
 
     fn check_size(&self, size: u64) -> Result<(), CommandError> {
-        if size == 0 || size % 4096 != 0 || size > MAX_VOLUME_BYTES {
+        if size == 0 || !size.is_multiple_of(4096) || size > MAX_VOLUME_BYTES {
             return Err(CommandError::Invalid(format!("{size} bytes is not a volume size; use a multiple of 4096 up to 64 PiB")));
         }
         Ok(())

@@ -109,7 +109,8 @@ impl Pool {
         }
         if !self.read_waiters.is_empty() {
             let completed = self.log.completed;
-            let (over, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.read_waiters).into_iter().partition(|(lsn, _)| *lsn <= completed);
+            let (over, waiting): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut self.read_waiters).into_iter().partition(|(lsn, _)| *lsn <= completed);
             self.read_waiters = waiting;
             over.into_iter().for_each(|(_, op)| self.finish(op));
         }

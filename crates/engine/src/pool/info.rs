@@ -95,7 +95,7 @@ impl Pool {
 
     pub(crate) fn volumes(&self) -> Vec<VolumeInfo> {
         let catalog = &self.core.catalog;
-        catalog.volumes.iter().map(|(id, _)| self.volume_info(*id)).collect::<Option<Vec<_>>>().unwrap_or_default()
+        catalog.volumes.keys().map(|id| self.volume_info(*id)).collect::<Option<Vec<_>>>().unwrap_or_default()
     }
 
     fn volume_info(&self, id: VolumeId) -> Option<VolumeInfo> {

@@ -50,7 +50,9 @@ pub(crate) enum Work {
     Barrier(BarrierKind),
     Command(Result<Reply, CommandError>),
     /// A walk that reclaims a destroyed version.
-    Walk { id: u64 },
+    Walk {
+        id: u64,
+    },
 }
 
 /// What a barrier is to its guest.

@@ -170,7 +170,7 @@ impl Pool {
                 } else if coding == Coding::Raw {
                     Some(Piece::new(Rc::new(buf), range))
                 } else {
-                    let unpacked = self.unpack(&buf.bytes().get(range).unwrap_or_default().to_vec(), coding);
+                    let unpacked = self.unpack(buf.bytes().get(range).unwrap_or_default(), coding);
                     self.bufs.give(buf);
                     unpacked
                 }
@@ -186,7 +186,7 @@ impl Pool {
                     Part::Blocks { retried, place, crcs } => {
                         (!std::mem::replace(retried, true)).then(|| (place.0, place.1, crcs.len() as u32))
                     }
-                    Part::Packed { retried, place, pages, .. } => (!std::mem::replace(retried, true)).then(|| (place.0, place.1, *pages)),
+                    Part::Packed { retried, place, pages, .. } => (!std::mem::replace(retried, true)).then_some((place.0, place.1, *pages)),
                     _ => None,
                 };
                 if let Some((segment, page, pages)) = again {

@@ -17,7 +17,7 @@ pub(crate) fn blocks_of(range: ByteRange) -> (u64, usize) {
 }
 
 fn is_ragged(range: ByteRange) -> bool {
-    range.offset % 4096 != 0 || range.length % 4096 != 0
+    !range.offset.is_multiple_of(4096) || !range.length.is_multiple_of(4096)
 }
 
 impl Pool {
@@ -56,10 +56,8 @@ impl Pool {
         let (first, count) = blocks_of(request.range);
         let last = first + count as u64 - 1;
         if !self.locks.is_empty() {
-            let busy = self
-                .locks
-                .range_mut((volume, BlockNo(first))..=(volume, BlockNo(last)))
-                .find(|((_, block), _)| !held.contains(block));
+            let busy =
+                self.locks.range_mut((volume, BlockNo(first))..=(volume, BlockNo(last))).find(|((_, block), _)| !held.contains(block));
             if let Some((_, waiting)) = busy {
                 waiting.push_back(id);
                 return self.keep_payload(id, given);
@@ -153,18 +151,17 @@ impl Pool {
         let (first, count) = blocks_of(range);
         let last = first + count as u64 - 1;
         let mut edges: smallvec::SmallVec<[BlockNo; 2]> = smallvec::SmallVec::new();
-        if range.offset % 4096 != 0 {
+        if !range.offset.is_multiple_of(4096) {
             edges.push(BlockNo(first));
         }
-        if (range.offset + range.length) % 4096 != 0 && (last != first || edges.is_empty()) {
+        if !(range.offset + range.length).is_multiple_of(4096) && (last != first || edges.is_empty()) {
             edges.push(BlockNo(last));
         }
         for block in &edges {
             self.locks.entry((volume, *block)).or_default();
         }
         if let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) {
-            work.edges =
-                Edges { locked: edges.clone(), lineage: Some(lineage), old: edges.iter().map(|_| None).collect(), filled: false };
+            work.edges = Edges { locked: edges.clone(), lineage: Some(lineage), old: edges.iter().map(|_| None).collect(), filled: false };
         }
         for block in edges {
             let range = ByteRange { offset: block.0 * 4096, length: 4096 };

@@ -71,9 +71,8 @@ impl Rows {
     /// The extents of a segment: device and byte range.
     pub(crate) fn extents(&self, segment: SegmentId) -> impl Iterator<Item = (DeviceIndex, ByteRange)> + '_ {
         let row = self.rows.get(segment.0 as usize).map_or(&[][..], |row| row.as_slice());
-        row.iter().map(|(device, at)| {
-            (*device, ByteRange { offset: AREA_BYTES + u64::from(*at) * self.extent_bytes, length: self.extent_bytes })
-        })
+        row.iter()
+            .map(|(device, at)| (*device, ByteRange { offset: AREA_BYTES + u64::from(*at) * self.extent_bytes, length: self.extent_bytes }))
     }
 
     /// Where `pages` pages from `page` on lie: device and byte range of each piece, in order.

@@ -36,7 +36,16 @@ impl Space {
         let per_segment = total_pages / u64::from(rows.count().max(1));
         let reserve = (total_pages * RESERVE_PERCENT / 100).max(per_segment * RESERVE_SEGMENTS);
         let usable_units = total_pages.saturating_sub(reserve) * 8;
-        Space { rows, segments, chunks: ChunkTable::default(), sealed_generation: 0, live_units: 0, usable_units, freed_units: 0, reuse_at_once: false }
+        Space {
+            rows,
+            segments,
+            chunks: ChunkTable::default(),
+            sealed_generation: 0,
+            live_units: 0,
+            usable_units,
+            freed_units: 0,
+            reuse_at_once: false,
+        }
     }
 
     /// Units that guests can fill.
@@ -115,8 +124,7 @@ impl Space {
 
     /// A sealed segment with nothing in it rests until no checkpoint needs it.
     pub(crate) fn settle(&mut self, segment: SegmentId) {
-        let empty =
-            self.segments.get(segment).is_some_and(|s| s.state == SegmentState::Sealed && s.placed == 0 && s.objects == 0);
+        let empty = self.segments.get(segment).is_some_and(|s| s.state == SegmentState::Sealed && s.placed == 0 && s.objects == 0);
         if empty {
             let state = if self.reuse_at_once { SegmentState::Free } else { SegmentState::Resting(self.sealed_generation) };
             self.segments.set_state(segment, state);

@@ -179,7 +179,8 @@ impl Pool {
         let idle = self.now.0.saturating_sub(self.last_activity.0) > IDLE_MILLIS
             && self.now.0.saturating_sub(self.last_checkpoint.0) > IDLE_MILLIS
             && space.resting_count() > 0;
-        let closing = self.closing.is_some() && self.quiet() && (fresh_log || !self.checkpointer.first_done || !self.core.retired.is_empty());
+        let closing =
+            self.closing.is_some() && self.quiet() && (fresh_log || !self.checkpointer.first_done || !self.core.retired.is_empty());
         !self.checkpointer.wanted.is_empty()
             || closing
             || hungry

@@ -7,8 +7,8 @@
 use millpond_block::{Buf, Piece};
 use millpond_device::DeviceError;
 use millpond_format::{
-    BATCH_FIXED, BLOCK_UNITS, BatchHeader, BlockIdentity, BlockNo, ChunkId, Coding, Encoder, HEADER_PAGE, Item, Lsn, MAX_HEADER_PAGES, Move,
-    NODE_BYTES, SegmentId, VolumeId, crc32c,
+    BATCH_FIXED, BLOCK_UNITS, BatchHeader, BlockIdentity, BlockNo, ChunkId, Coding, Encoder, HEADER_PAGE, Item, Lsn, MAX_HEADER_PAGES,
+    Move, NODE_BYTES, SegmentId, VolumeId, crc32c,
 };
 use std::rc::Rc;
 
@@ -205,7 +205,7 @@ impl Pool {
     fn rewrite_objects_in(&mut self, victim: SegmentId) {
         self.core.space.chunks.dirty_stored_in(victim);
         let parts = &self.checkpointer.parts;
-        for page in self.core.space.chunks.stored().map(|(page, at)| (page, at)).collect::<Vec<_>>() {
+        for page in self.core.space.chunks.stored().collect::<Vec<_>>() {
             if parts.get(&(page.1.segment, page.1.offset)).is_some_and(|parts| parts.iter().any(|part| part.segment == victim)) {
                 self.core.space.chunks.dirty_page(page.0);
             }
@@ -382,7 +382,14 @@ impl Pool {
         let identified = chunk.grain != NODE_GRAIN;
         let left = self.log.streams[stream].cursor.map_or(0, |cursor| cursor.pages - cursor.page);
         let room = if left >= first_header + pages { left } else { self.smallest_segment() };
-        let b = batch.get_or_insert_with(|| MoveBatch { stream, items: Encoder::default(), pages: 0, room, pieces: Vec::new(), chunks: Vec::new() });
+        let b = batch.get_or_insert_with(|| MoveBatch {
+            stream,
+            items: Encoder::default(),
+            pages: 0,
+            room,
+            pieces: Vec::new(),
+            chunks: Vec::new(),
+        });
         b.chunks.push((g.chunk, moved.at, identified, live));
         Item::Move(moved).encode(&mut b.items);
         b.pages += pages;
@@ -474,8 +481,7 @@ fn original_identities(bytes: &[u8], pool: millpond_format::PoolId, chunk: Chunk
         for item in items {
             let Item::Blocks { volume, block, stored } = item else { continue };
             for (i, (crc, units, coding)) in (0u64..).zip(stored) {
-                let identity =
-                    BlockIdentity { volume, block: BlockNo(block.0 + i), lsn: header.lsn, crc, units, coding };
+                let identity = BlockIdentity { volume, block: BlockNo(block.0 + i), lsn: header.lsn, crc, units, coding };
                 found.push((unit / grain, identity));
                 unit += u32::from(units);
             }
@@ -508,4 +514,3 @@ fn moved_identities(chunk: ChunkId, bytes: &[u8]) -> Vec<(u32, BlockIdentity)> {
     }
     found
 }
-

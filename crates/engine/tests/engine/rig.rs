@@ -2,7 +2,9 @@
 
 use millpond_block::{ByteRange, CacheMode, DiskError, Op, Payload, Request, SectorProfile, Tag};
 use millpond_device::{DeviceGeometry, IoDone, IoKind};
-use millpond_engine::{Command, CommandError, Compression, Engine, Layout, PoolId, PoolSpec, PoolState, Reply, SnapshotId, Target, Time, Tuning, VolumeId};
+use millpond_engine::{
+    Command, CommandError, Compression, Engine, Layout, PoolId, PoolSpec, PoolState, Reply, SnapshotId, Target, Time, Tuning, VolumeId,
+};
 
 pub struct Rig {
     pub engine: Engine,

@@ -4,7 +4,7 @@ use super::Setup;
 use crate::load::{Access, LoadSpec, Mix, run};
 use crate::peer::POOL;
 use crate::report::{Goal, Results};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::json;
 
 const POOL_BYTES: u64 = 2 << 30;
@@ -24,6 +24,7 @@ pub fn run_cleaner(setup: &Setup, results: &mut Results) -> Result<()> {
         }
     }
     for (case, _, limit) in shapes {
+        results.goal(case, "refused", "millpond", Goal::NeverAbove(0.0)); // a fifth of the pool is free
         results.goal(case, "write_amplification", "millpond", Goal::AtMost(limit));
     }
     Ok(())
@@ -48,10 +49,9 @@ fn one(setup: &Setup, rep: usize, case: &str, access: Access, results: &mut Resu
         seed,
         ..LoadSpec::random(Mix::Write, 4096, 32)
     };
-    run(&endpoint, &spec(3.0, setup.seed_of(rep)))?; // until the pool looks as it always will
+    let warm = run(&endpoint, &spec(3.0, setup.seed_of(rep)))?; // until the pool looks as it always will
     let before = millpond.counters()?;
     let result = run(&endpoint, &spec(2.0, setup.seed_of(rep) + 1))?;
-    ensure!(result.errors == 0, "{} writes refused, the first with NBD error {}", result.errors, result.first_error);
     let after = millpond.counters()?;
     let guest = after.guest_write_bytes - before.guest_write_bytes;
     let moved = after.cleaner_bytes - before.cleaner_bytes;
@@ -60,6 +60,7 @@ fn one(setup: &Setup, rep: usize, case: &str, access: Access, results: &mut Resu
     results.add(rep, "millpond", case, "with_metadata", (after.device_write_bytes - before.device_write_bytes) / guest);
     results.add(rep, "millpond", case, "iops", result.iops);
     results.add(rep, "millpond", case, "p99_us", result.write.p99_us);
+    results.add(rep, "millpond", case, "refused", (warm.errors + result.errors) as f64);
     results.add(rep, "millpond", case, "live_part", after.allocated / after.size);
     Ok(())
 }

@@ -145,7 +145,8 @@ impl Millpond {
         let mut command = Command::new(&self.binary);
         command.arg("serve").arg("--socket").arg(&socket).arg("--state").arg(self.dir.join("state")).args(&self.serve_args);
         let mut daemon = Daemon::spawn(&mut command, &self.dir.join("millpond.log"))?;
-        let took = daemon.wait_ready(Duration::from_secs(60), || Control::connect(&socket).and_then(|mut c| c.get("/v1/status")).is_ok())?;
+        let took =
+            daemon.wait_ready(Duration::from_secs(60), || Control::connect(&socket).and_then(|mut c| c.get("/v1/status")).is_ok())?;
         self.daemon = Some(daemon);
         Ok(took)
     }

@@ -268,53 +268,6 @@ fn devices_come_and_go() {
     assert_eq!(ring.add_device(again).expect("room"), DeviceIndex(2));
 }
 
-/// Not a test of right and wrong: `cargo test --release -p millpond-device -- --ignored --nocapture speed` prints operations per second.
-#[test]
-#[ignore = "a measurement"]
-fn speed() {
-    const PAGES: u64 = 512 << 8;
-    for direct in [true, false] {
-        let dir = tempfile::tempdir_in("/dev/shm").expect("directory");
-        let mut ring = Ring::new().expect("ring");
-        ring.add_device(open(&dir.path().join("d"), PAGES * 4096, direct)).expect("room");
-        for chunk in 0..512 {
-            assert_eq!(one(&mut ring, IoKind::Write { offset: chunk << 20, pieces: vec![piece(1, 1 << 20)] }).result, Ok(()));
-        }
-        for writing in [false, true] {
-            let source = piece(9, PAGE);
-            let mut bufs: Vec<Buf> = (0..32).map(|_| Buf::zeroed(PAGE)).collect();
-            let (mut state, mut count, mut in_flight) = (88_172_645_463_325_252u64, 0u64, 0);
-            let start = std::time::Instant::now();
-            let cpu = cpu_micros();
-            while start.elapsed() < Duration::from_secs(2) || in_flight > 0 {
-                while in_flight < 32 && start.elapsed() < Duration::from_secs(2) {
-                    state ^= state << 13;
-                    state ^= state >> 7;
-                    state ^= state << 17;
-                    let offset = state % PAGES * 4096;
-                    let kind = if writing {
-                        IoKind::Write { offset, pieces: vec![source.clone()] }
-                    } else {
-                        IoKind::Read { offset, length: PAGE, buf: bufs.pop().expect("buffer") }
-                    };
-                    ring.submit(Io { id: IoId(count), device: FIRST, kind });
-                    in_flight += 1;
-                }
-                ring.turn(Wait::Forever).expect("turn");
-                while let Some(Event::Io(done)) = ring.pop() {
-                    assert_eq!(done.result, Ok(()));
-                    bufs.extend(done.buf);
-                    in_flight -= 1;
-                    count += 1;
-                }
-            }
-            let rate = count as f64 / start.elapsed().as_secs_f64();
-            let each = (cpu_micros() - cpu) as f64 / count as f64;
-            eprintln!("direct {direct}, writing {writing}: {rate:.0} operations/s, {each:.2} us CPU each");
-        }
-    }
-}
-
 /// CPU time of this thread.
 fn cpu_micros() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("schedstat");

@@ -94,18 +94,3 @@ fn devices_without_a_pool_are_a_fault_that_can_be_shut_down() {
     wait(shard.shutdown()).expect("shutdown");
     drop(open(&paths, 64 << 20));
 }
-
-/// Not a test of right and wrong: serves a pool on the file `MILLPOND_TEST_FILE` on `MILLPOND_TEST_SOCKET` until that path is removed.
-#[test]
-#[ignore = "a measurement"]
-fn serve_pool() {
-    let socket = PathBuf::from(std::env::var("MILLPOND_TEST_SOCKET").expect("a path"));
-    let file = PathBuf::from(std::env::var("MILLPOND_TEST_FILE").expect("a path"));
-    let (shard, volume) = pool(&[file], 4 << 30, 512 << 20);
-    wait(shard.export_nbd(NbdExport { target: Target::Head(volume), ..on_unix(1, &socket) })).expect("export");
-    while Path::new(&socket).exists() {
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    eprintln!("{:#?}", wait(shard.status()).expect("status"));
-    wait(shard.shutdown()).expect("shutdown");
-}

@@ -214,20 +214,3 @@ fn clients_that_vanish_or_talk_nonsense_harm_nobody() {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
-
-/// Not a test of right and wrong: serves memory on `MILLPOND_TEST_SOCKET` until the socket's path is removed.
-#[test]
-#[ignore = "a measurement"]
-fn serve_memory() {
-    let path = std::env::var("MILLPOND_TEST_SOCKET").expect("a path");
-    let size = 512 << 20;
-    let shard = match std::env::var("MILLPOND_TEST_FILE") {
-        Ok(file) => on_file(Path::new(&file), size),
-        Err(_) => spawn(Vec::new(), move |_, _| Ok(Double::memory(size as usize))).expect("shard"),
-    };
-    wait(shard.export_nbd(NbdExport { target: HEAD, ..on_unix(1, Path::new(&path)) })).expect("export");
-    while Path::new(&path).exists() {
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    eprintln!("{:#?}", wait(shard.status()).expect("status"));
-}
