@@ -19,6 +19,7 @@ impl Pool {
         if op.error.is_none() {
             if let Work::Read(work) = &op.work
                 && work.after > self.log.completed
+                && !matches!(self.state, crate::PoolState::Faulted(_))
             {
                 self.read_waiters.push((work.after, id));
                 return;

@@ -115,6 +115,8 @@ pub(crate) struct Pool {
     /// Number of checkpoints when writes began to wait for room.
     pub(crate) starved_since: Option<u64>,
     pub(crate) last_retry: Time,
+    /// Since when writes find their device full.
+    pub(crate) stalled_since: Option<Time>,
     pub(crate) scratch: Vec<u8>,
     /// The last batch with a clear or a catalog record.
     pub(crate) last_record: Lsn,
@@ -168,6 +170,7 @@ impl Pool {
             last_activity: now,
             starved_since: None,
             last_retry: now,
+            stalled_since: None,
             scratch: Vec::new(),
             last_record: Lsn(0),
             urgent: false,

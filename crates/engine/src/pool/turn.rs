@@ -14,6 +14,8 @@ const FREES_PER_TURN: usize = 64;
 const STARVED_CHECKPOINTS: u64 = 6;
 /// Milliseconds between tries of writes whose device was full.
 const FULL_RETRY_MILLIS: u64 = 200;
+/// Milliseconds after which a pool whose device stays full stops, so that guests learn of it.
+const FULL_PATIENCE_MILLIS: u64 = 30_000;
 
 impl Pool {
     /// Starts a guest request.
@@ -121,6 +123,12 @@ impl Pool {
             if self.io.is_stalled() && self.now.0 >= self.last_retry.0 + FULL_RETRY_MILLIS {
                 self.last_retry = self.now;
                 self.io.retry_stalled();
+                let since = *self.stalled_since.get_or_insert(self.now);
+                if self.now.0 > since.0 + FULL_PATIENCE_MILLIS {
+                    self.fault("the filesystem or volume below a device is full; make room there");
+                }
+            } else if !self.io.is_stalled() {
+                self.stalled_since = None;
             }
             self.close_when_quiet();
         }
