@@ -40,7 +40,8 @@ impl Replay {
     /// A replay of `found` up to `end`; `visited`: the segments that the log was read from.
     pub(crate) fn new(core: &mut Core, found: Vec<Found>, visited: BTreeSet<SegmentId>, end: Lsn) -> Replay {
         for segment in &visited {
-            core.space.segments.set_state(*segment, SegmentState::Sealed);
+            // open until all is replayed: a chunk that dies on the way must not let the segment go that later batches lie in
+            core.space.segments.set_state(*segment, SegmentState::Open);
         }
         // nodes that replay makes must not take the ids of chunks that the log brings, nor of any that a lost checkpoint knew (I11)
         let newest = found.iter().map(|f| f.header.chunk.0 + 1).max().unwrap_or(0);
@@ -244,6 +245,7 @@ impl Replay {
             }
         }
         for segment in std::mem::take(&mut self.visited) {
+            core.space.segments.set_state(segment, SegmentState::Sealed);
             core.space.settle(segment);
         }
         core.nodes_touched = 0;
