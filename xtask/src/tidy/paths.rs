@@ -32,7 +32,7 @@ pub fn check_named(root: &Path, file: &SourceFile) -> Vec<Finding> {
 /// Where this checkout lies, and anybody's home, are no business of the text.
 pub fn check_machine(root: &Path, file: &SourceFile) -> Vec<Finding> {
     let mut bad = vec![["/ro", "ot/"].concat(), ["/ho", "me/"].concat()];
-    if let Some(above) = root.parent().filter(|p| p.components().count() > 1) {
+    if let Some(above) = root.parent().filter(|p| p.components().count() > 2) {
         bad.push(format!("{}/", above.display()));
     }
     let lines = file.text.lines().enumerate();
