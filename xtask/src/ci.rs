@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// The bounded simulation: the seeds between two known findings, listed in docs/simulator.md. Longer: `cargo run --release -p millpond-sim -- --count N`.
+/// The bounded simulation: seeds chosen because they pass, a guard against regressions and no proof; docs/simulator.md lists findings. Longer: `cargo run --release -p millpond-sim -- --count N`.
 const WORLDS: [&str; 7] = ["--roomy", "--from", "13", "--count", "190", "--jobs", "2"];
 /// The same for power cuts at every event of short traces.
 const POWER_CUTS: [&str; 6] = ["--roomy", "--power-cut", "--count", "20", "--jobs", "2"];
