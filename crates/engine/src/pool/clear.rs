@@ -81,6 +81,11 @@ impl Pool {
             }
             self.ready.push_back(id);
         } else {
+            // what is a hole already may be one by a record in flight: the answer may not come before that one is written (I2)
+            let after = self.last_record;
+            if let Some(op) = self.ops.get_mut(id) {
+                op.lsn = op.lsn.max(after);
+            }
             self.release(id);
         }
     }

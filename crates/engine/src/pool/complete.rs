@@ -17,11 +17,12 @@ impl Pool {
             return;
         }
         if op.error.is_none() {
-            if let Work::Read(work) = &op.work
-                && work.after > self.log.completed
-                && !matches!(self.state, crate::PoolState::Faulted(_))
-            {
-                self.read_waiters.push((work.after, id));
+            let after = match &op.work {
+                Work::Read(work) => work.after,
+                _ => op.lsn,
+            };
+            if after > self.log.completed && !matches!(self.state, crate::PoolState::Faulted(_)) {
+                self.read_waiters.push((after, id));
                 return;
             }
             if op.durable && op.lsn > self.log.durable {

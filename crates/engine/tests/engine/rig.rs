@@ -1,7 +1,7 @@
 //! An engine with memory devices; every device operation completes at once, in order.
 
 use millpond_block::{ByteRange, CacheMode, DiskError, Op, Payload, Request, SectorProfile, Tag};
-use millpond_device::{DeviceGeometry, IoDone, IoKind};
+use millpond_device::{DeviceGeometry, Io, IoDone, IoKind};
 use millpond_engine::{
     Command, CommandError, Compression, Engine, Layout, PoolId, PoolSpec, PoolState, Reply, SnapshotId, Target, Time, Tuning, VolumeId,
 };
@@ -42,25 +42,7 @@ impl Rig {
             let mut any = false;
             while let Some(io) = self.engine.pop_io() {
                 any = true;
-                let media = &mut self.media[io.device.0 as usize];
-                let mut back = None;
-                match io.kind {
-                    IoKind::Read { offset, length, mut buf } => {
-                        buf.bytes_mut()[..length].copy_from_slice(&media[offset as usize..offset as usize + length]);
-                        back = Some(buf);
-                    }
-                    IoKind::Write { offset, pieces } => {
-                        let mut at = offset as usize;
-                        for piece in pieces {
-                            assert_eq!(piece.len() % 4096, 0);
-                            media[at..at + piece.len()].copy_from_slice(piece.bytes());
-                            at += piece.len();
-                        }
-                    }
-                    IoKind::Flush => {}
-                    IoKind::Discard { offset, length } => media[offset as usize..(offset + length) as usize].fill(0xdd),
-                }
-                self.engine.io_done(IoDone { id: io.id, result: Ok(()), buf: back });
+                self.perform(io);
             }
             if !more && !any {
                 return;
@@ -70,6 +52,41 @@ impl Rig {
             }
         }
         panic!("the engine does not come to rest: {:?} {:?} {}", self.engine.pool(), self.engine.metrics(), self.engine.space_report());
+    }
+
+    /// One turn, with nothing done by the devices.
+    pub fn turn(&mut self) {
+        self.now += 1;
+        self.engine.turn(Time(self.now));
+    }
+
+    /// Does one device operation and tells the engine.
+    pub fn perform(&mut self, io: Io) {
+        let media = &mut self.media[io.device.0 as usize];
+        let mut back = None;
+        match io.kind {
+            IoKind::Read { offset, length, mut buf } => {
+                buf.bytes_mut()[..length].copy_from_slice(&media[offset as usize..offset as usize + length]);
+                back = Some(buf);
+            }
+            IoKind::Write { offset, pieces } => {
+                let mut at = offset as usize;
+                for piece in pieces {
+                    assert_eq!(piece.len() % 4096, 0);
+                    media[at..at + piece.len()].copy_from_slice(piece.bytes());
+                    at += piece.len();
+                }
+            }
+            IoKind::Flush => {}
+            IoKind::Discard { offset, length } => media[offset as usize..(offset + length) as usize].fill(0xdd),
+        }
+        self.engine.io_done(IoDone { id: io.id, result: Ok(()), buf: back });
+    }
+
+    /// Hands a request without payload to the engine.
+    pub fn submit(&mut self, target: Target, op: Op, offset: u64, length: u64) {
+        let tag = self.tag();
+        self.engine.submit(target, tag, Request { op, range: ByteRange { offset, length }, fua: false }, Payload::None);
     }
 
     /// The daemon dies and comes back.

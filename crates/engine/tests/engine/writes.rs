@@ -31,6 +31,27 @@ fn what_was_written_is_read_and_survives_the_daemon() {
     }
 }
 
+/// A discard that finds a hole made by a record still on its way is not answered before that record is written (I2).
+#[test]
+fn a_repeated_discard_waits_for_the_first_ones_record() {
+    let mut rig = Rig::new(&[32], Layout::Linear);
+    let head = Target::Head(rig.volume("disk0", 8 << 20, Compression::Off));
+    rig.request(head, Op::Write, 0, 4096, &[7; 4096]).unwrap();
+    rig.settle();
+    rig.submit(head, Op::Discard, 0, 4096);
+    rig.turn();
+    let held: Vec<_> = std::iter::from_fn(|| rig.engine.pop_io()).collect();
+    assert!(!held.is_empty(), "the first discard's record is on its way");
+    rig.submit(head, Op::Discard, 0, 4096);
+    rig.turn();
+    assert!(rig.engine.pop_completion().is_none(), "neither may be answered: the daemon could die now");
+    for io in held {
+        rig.perform(io);
+    }
+    rig.settle();
+    assert!(rig.engine.pop_completion().is_some() && rig.engine.pop_completion().is_some());
+}
+
 #[test]
 fn overwriting_for_long_is_cleaned_and_checkpointed() {
     let mut rig = Rig::new(&[24, 16], Layout::Stripe { width: 2, unit: 8192 });
