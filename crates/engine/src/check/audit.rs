@@ -302,9 +302,9 @@ impl Auditor<'_, '_> {
             if !dangling.is_empty() {
                 self.find(format!("I12: chunk {id} (epoch {}, grain {}): reachable but dead slots {dangling:?}", chunk.epoch, chunk.grain));
             }
-            total += u64::from(chunk.live_units());
+            total += u64::from(chunk.footprint());
             if let Some(place) = chunk.place {
-                *segment_live.entry(place.segment).or_default() += chunk.live_units();
+                *segment_live.entry(place.segment).or_default() += chunk.footprint();
                 let state = self.core.space.segments.get(place.segment).map(|s| s.state);
                 if !matches!(state, Some(SegmentState::Open | SegmentState::Sealed)) {
                     self.find(format!("chunk {id} lies in segment {} that is {state:?}", place.segment));

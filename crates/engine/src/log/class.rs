@@ -2,6 +2,8 @@
 
 /// Lifetime class of chunks of nodes.
 pub(crate) const META_CLASS: u8 = 255;
+/// Class of segments of checkpoint objects.
+pub(crate) const OBJECT_CLASS: u8 = 254;
 /// Stream of blocks that replace short-lived ones (SepBIT, FAST'22, class 1).
 pub(crate) const SHORT: usize = 0;
 /// Stream of new blocks, blocks that replace long-lived ones, and records (class 2).

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use millpond_block::{Buf, BufPool, ByteRange};
 use millpond_device::{DeviceError, DeviceGeometry, DeviceIndex, Io, IoDone};
 use millpond_format::{
-    AREA_BYTES, Checkpoint, Label, Leg, Lsn, MAX_LEGS, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, SegmentId,
+    AREA_BYTES, Checkpoint, Label, Leg, Lsn, MAX_LEGS, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, STREAMS, SegmentId,
 };
 
 use super::create::extent_space;
@@ -445,23 +445,41 @@ impl Import {
         pool.checkpoint_lsn = root.lsn;
         pool.checkpointer.parts = std::mem::take(&mut self.parts);
         pool.checkpointer.sealed_chunk = pool.core.next_chunk;
-        if !pool.reserve_streams() {
-            pool.fault("no segment is free to go on with the log; the pool cannot be written");
-            return Some(pool);
+        pool.legs.clone_from(&root.legs);
+        if let Some(last) = pool.legs.last_mut() {
+            last.end = replay.end;
         }
-        let mut legs = root.legs.clone();
-        if let Some(last) = legs.last_mut() {
-            last.end = Lsn(replay.end.0);
+        pool.checkpointer.continue_objects(root.checkpoint, &mut pool.core.space);
+        if pool.core.space.segments.free_count() < STREAMS {
+            // what rests at a crash is free when it is certain that this root's checkpoint holds: its log goes on after that
+            let (generation, legs) = (root.generation + 1, root.legs.clone());
+            pool.publish(Root { generation, time: self.now.0, legs, ..root });
+        } else {
+            pool.open_log();
         }
-        legs.push(Leg { incarnation: pool.incarnation, end: Lsn(u64::MAX), streams: std::array::from_fn(|i| pool.log.streams[i].start()) });
-        if legs.len() < MAX_LEGS {
-            pool.legs.clone_from(&legs);
-            let (generation, incarnation) = (root.generation + 1, pool.incarnation);
-            pool.publish(Root { generation, incarnation, time: self.now.0, legs, ..root });
-        }
-        // with too many legs the pool opens with a checkpoint instead
-        let volumes: Vec<_> = pool.core.catalog.volumes.keys().copied().collect();
-        volumes.into_iter().for_each(|volume| pool.trim_beyond(volume));
         Some(pool)
+    }
+}
+
+impl Pool {
+    /// Reserves the segments that this import's log begins in and publishes a root that names them.
+    pub(crate) fn open_log(&mut self) {
+        if !self.reserve_streams() {
+            return self.fault("no segment is free to go on with the log; the pool cannot be written");
+        }
+        let streams = std::array::from_fn(|i| self.log.streams[i].start());
+        self.legs.push(Leg { incarnation: self.incarnation, end: Lsn(u64::MAX), streams });
+        // with too many legs the pool opens with a checkpoint instead
+        if self.legs.len() < MAX_LEGS {
+            self.publish(Root {
+                pool: self.config.id,
+                generation: self.generation + 1,
+                incarnation: self.incarnation,
+                time: self.now.0,
+                checkpoint: self.checkpoint_at,
+                lsn: self.checkpoint_lsn,
+                legs: self.legs.clone(),
+            });
+        }
     }
 }

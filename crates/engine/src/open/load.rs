@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use millpond_format::{Checkpoint, ChunkRecord, ObjectRef, Root, SegmentId, SnapshotId};
 
 use crate::core::{Core, Head, Lineage, Snapshot, StoredDeadlist, Volume, Walk, cache_of, compression_of, sector_of};
-use crate::log::META_CLASS;
+use crate::log::OBJECT_CLASS;
 use crate::space::{Deadlist, SegmentState};
 
 type Objects<'a> = &'a dyn Fn(ObjectRef) -> Result<Vec<u8>, String>;
@@ -45,7 +45,7 @@ pub(crate) fn load(
         if let Some(s) = core.space.segments.get_mut(id)
             && s.objects > 0
         {
-            s.class = META_CLASS;
+            s.class = OBJECT_CLASS;
         }
     }
     for (segment, generation) in &checkpoint.resting {

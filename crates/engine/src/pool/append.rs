@@ -9,14 +9,13 @@ use millpond_format::{
 use super::state::{Context, Pool};
 use crate::log::{BatchKind, CLEANED, Cursor, InFlight, LONG, OpenBatch, OpenChunk, PACKED, SHORT};
 use crate::space::{Place, SegmentState};
+use crate::task::Purse;
 use crate::{Compression, Planted};
 
 /// Payload of a batch at most, in bytes: larger ones gain nothing and make neighbours wait.
 const BATCH_PAYLOAD: usize = 1 << 20;
 /// Payload of a batch of packed blocks at most: one gather buffer, so that its pieces stay whole pages.
 const PACKED_PAYLOAD: usize = 124 << 10;
-/// Free segments that user streams leave to the cleaner and to checkpoints.
-const KEPT_FOR_CLEANER: usize = 4;
 
 /// There is no room in the log now.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,19 +40,9 @@ impl Source<'_> {
 }
 
 impl Pool {
-    /// Free segments that a stream leaves to others: guests to the cleaner, both to the next checkpoint.
-    pub(crate) fn kept_segments(&self, stream: usize) -> usize {
-        if self.urgent {
-            return self.checkpoint_segments();
-        }
-        let checkpoint = self.checkpoint_segments();
-        // guests leave room for two: what one checkpoint replaces is free only when the next one holds
-        if stream < CLEANED { KEPT_FOR_CLEANER + 2 * checkpoint } else { checkpoint + 1 }
-    }
-
     /// Moves a stream on to its next segment and reserves another.
-    fn advance(&mut self, stream: usize) -> Result<(), NoRoom> {
-        if self.core.space.segments.free_count() <= self.kept_segments(stream) {
+    fn advance(&mut self, stream: usize, purse: Purse) -> Result<(), NoRoom> {
+        if self.core.space.segments.free_count() <= self.floor(purse) {
             return Err(NoRoom);
         }
         let following = self.core.space.segments.reserve().ok_or(NoRoom)?;
@@ -86,18 +75,21 @@ impl Pool {
     }
 
     /// Makes sure that a batch with a header of `header_pages` and at least `pages` of payload can begin in a stream.
-    pub(crate) fn make_room(&mut self, stream: usize, header_pages: u32, pages: u32) -> Result<Cursor, NoRoom> {
+    pub(crate) fn make_room(&mut self, stream: usize, purse: Purse, header_pages: u32, pages: u32) -> Result<Cursor, NoRoom> {
+        if !self.checkpoint_is_safe() {
+            return Err(NoRoom);
+        }
         loop {
             match self.log.streams[stream].cursor {
                 Some(cursor) if cursor.pages - cursor.page >= header_pages + pages => return Ok(cursor),
-                _ => self.advance(stream)?,
+                _ => self.advance(stream, purse)?,
             }
         }
     }
 
     /// Opens a batch in a user stream, in a chunk of `grain`.
-    fn open_batch(&mut self, stream: usize, kind: BatchKind, header_pages: u32, grain: u8) -> Result<(), NoRoom> {
-        let cursor = self.make_room(stream, header_pages, 1)?;
+    fn open_batch(&mut self, stream: usize, purse: Purse, kind: BatchKind, header_pages: u32, grain: u8) -> Result<(), NoRoom> {
+        let cursor = self.make_room(stream, purse, header_pages, 1)?;
         let header_slots = header_pages * 8 / u32::from(grain);
         let fits = |chunk: &OpenChunk, pool: &Pool| {
             let found = pool.core.space.chunks.get(chunk.id);
@@ -195,7 +187,7 @@ impl Pool {
             if room == 0 {
                 self.seal(stream);
                 let header_pages = 1 + u32::try_from((count - done) * 4 / 3500).unwrap_or(0).min(2);
-                if self.open_batch(stream, BatchKind::Blocks, header_pages, grain).is_err() {
+                if self.open_batch(stream, Purse::Guest, BatchKind::Blocks, header_pages, grain).is_err() {
                     return done;
                 }
                 room = self.batch_room(stream, grain, packed);
@@ -329,11 +321,7 @@ impl Pool {
         if !fits {
             self.seal_all();
             let header_pages = u32::try_from((BATCH_FIXED + encoded.len()).div_ceil(HEADER_PAGE)).unwrap_or(u32::MAX);
-            // records and clears take from the reserve: they are how space comes back (I9)
-            self.urgent = true;
-            let opened = self.open_batch(LONG, BatchKind::Exclusive, header_pages, 8);
-            self.urgent = false;
-            opened?;
+            self.open_batch(LONG, Purse::Record, BatchKind::Exclusive, header_pages, 8)?;
         }
         if !matches!(item, Item::Record(Record::Walked { .. })) {
             // the only open batch will get the next number

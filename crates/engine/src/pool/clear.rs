@@ -70,7 +70,7 @@ impl Pool {
         if mapped {
             let item = Item::Clear { volume, block: BlockNo(next), count: stop - next };
             if !self.planted(Planted::LoseDiscardRecord) && self.append_item(id, &item).is_err() {
-                return self.space_waiters.push_back(id);
+                return self.record_waiters.push_back(id);
             }
             let cleared = self.core.clear(lineage, next, stop);
             assert!(cleared.is_ok(), "INV-MAP-6: the leaves of a planned clear are in memory");
@@ -81,8 +81,9 @@ impl Pool {
             }
             self.ready.push_back(id);
         } else {
-            // what is a hole already may be one by a record in flight: the answer may not come before that one is written (I2)
-            let after = self.last_record;
+            // what is a hole already may be one by a record in flight: the answer may not come before that one is written (I2), and
+            // one that promises durability covers what was acknowledged before it, as every other does
+            let after = self.last_record.max(self.log.completed);
             if let Some(op) = self.ops.get_mut(id) {
                 op.lsn = op.lsn.max(after);
             }

@@ -6,14 +6,14 @@ use millpond_format::{Item, LineageId, Record, SnapshotId, VolumeId, VolumeRecor
 use super::op::{ClearWork, Op, Owner, Work};
 use super::state::Pool;
 use crate::core::{cache_code, compression_code, sector_code};
+use crate::log::LONG;
+use crate::task::Purse;
 use crate::{Command, CommandError, PoolState, Reply};
 
 /// Largest volume in bytes: 2^54 blocks would be the format's bound; this is as far as it was tried.
 const MAX_VOLUME_BYTES: u64 = 1 << 56;
 /// Snapshots in one record, so that it fits a small header.
 const SNAPSHOTS_PER_RECORD: usize = 256;
-/// Pages that a command's records may take.
-const RECORD_PAGES: u32 = 4;
 /// Turns after which commands that wait for room are told that there is none.
 const STARVED_TURNS: u32 = 20_000;
 /// Volumes of one group snapshot.
@@ -49,7 +49,7 @@ impl Pool {
         if self.closing.is_some() {
             return self.replies.push_back((tag, Err(CommandError::Busy("the pool is being closed".into()))));
         }
-        if !self.record_room() && self.starved_commands < STARVED_TURNS {
+        if !self.record_room(pages_of(&command)) && self.starved_commands < STARVED_TURNS {
             return self.parked_commands.push((tag, command));
         }
         match command {
@@ -68,19 +68,32 @@ impl Pool {
         }
     }
 
-    /// Is there room for a record without taking what the next checkpoint needs?
-    fn record_room(&self) -> bool {
-        let left = self.log.streams[crate::log::LONG].cursor.map_or(0, |cursor| cursor.pages - cursor.page);
-        left > RECORD_PAGES || self.core.space.segments.free_count() > self.checkpoint_segments()
+    /// Is there room for records of so many pages without taking what the next checkpoint needs?
+    fn record_room(&self, pages: usize) -> bool {
+        let left = self.log.streams[LONG].cursor.map_or(0, |cursor| (cursor.pages - cursor.page) as usize);
+        let segments = pages / self.smallest_segment() as usize;
+        self.checkpoint_is_safe() && (left > pages || self.core.space.segments.free_count() > self.floor(Purse::Record) + segments)
     }
 
-    /// Tries the commands again that waited for room; when none comes for long, they are told.
+    /// What makes new versions is refused when the pool is full; what gives space back is not.
+    fn check_growth(&self) -> Result<(), CommandError> {
+        let space = &self.core.space;
+        if space.live_units() > space.usable_units() { Err(CommandError::NoSpace) } else { Ok(()) }
+    }
+
+    /// Tries the commands and clears again that waited for room; when none comes for long, they are told.
     pub(crate) fn retry_commands(&mut self) {
-        if self.parked_commands.is_empty() {
+        if self.parked_commands.is_empty() && self.record_waiters.is_empty() {
             self.starved_commands = 0;
             return;
         }
         self.starved_commands += 1;
+        let starved = self.starved_commands > STARVED_TURNS;
+        if self.record_room(1) || starved {
+            for id in std::mem::take(&mut self.record_waiters) {
+                if starved { self.fail_op(id, DiskError::NoSpace) } else { self.go_on(id) }
+            }
+        }
         for (tag, command) in std::mem::take(&mut self.parked_commands) {
             self.command(tag, command);
         }
@@ -121,7 +134,7 @@ impl Pool {
         if let Err(error) = self.check_size(size).and_then(|()| self.known_volume(volume)) {
             return self.replies.push_back((tag, Err(error)));
         }
-        if self.trimming.contains_key(&volume) {
+        if self.trimming.contains_key(&volume) || !self.record_room(1) {
             // what an earlier shrink cut off must not come back
             return self.resizes.push((tag, volume, size));
         }
@@ -173,6 +186,7 @@ impl Pool {
         match command {
             Command::CreateVolume { name, size, sector, cache, compression } => {
                 self.free_volume_name(&name)?;
+                self.check_growth()?;
                 self.check_size(size)?;
                 let id = VolumeId(catalog.next_volume);
                 let volume = VolumeRecord {
@@ -230,6 +244,7 @@ impl Pool {
                         return Err(CommandError::Invalid("a volume can be in a group snapshot only once".into()));
                     }
                 }
+                self.check_growth()?;
                 let ids: Vec<SnapshotId> = (catalog.next_snapshot..).take(targets.len()).map(SnapshotId).collect();
                 let targets = targets.into_iter().zip(&ids).map(|((volume, name), id)| (volume, *id, name)).collect();
                 let expires = expires.map(|t| t.0);
@@ -262,6 +277,7 @@ impl Pool {
             Command::Clone { snapshot, name } => {
                 self.known_snapshot(snapshot)?;
                 self.free_volume_name(&name)?;
+                self.check_growth()?;
                 let volume = VolumeId(catalog.next_volume);
                 one(Record::Clone { snapshot, volume, lineage, name, created }, Reply::Volume(volume))
             }
@@ -314,6 +330,16 @@ impl Pool {
             }
         }
     }
+}
+
+/// Pages that a command's records take at most, with the headers of their batches.
+fn pages_of(command: &Command) -> usize {
+    let bytes: usize = match command {
+        Command::DestroySnapshots { snapshots } => snapshots.len() * 16,
+        Command::Snapshot { targets, description, .. } => description.len() + targets.iter().map(|(_, name)| 32 + name.len()).sum::<usize>(),
+        _ => 1024,
+    };
+    2 + bytes / 2048
 }
 
 /// Leaves freed by one step of a walk.

@@ -82,7 +82,7 @@ impl Pool {
             self.closing.is_some(),
             self.cleaner.report(),
             self.core.space.freed_units,
-            self.kept_segments(0),
+            self.floor(crate::task::Purse::Guest),
             self.space_waiters.len(),
             self.starved_since,
             self.cleaner.idle(),

@@ -93,8 +93,10 @@ pub(crate) struct Pool {
     /// Operations to go on with in this turn.
     pub(crate) ready: VecDeque<u32>,
     pub(crate) node_waiters: FxHashMap<u64, Vec<u32>>,
-    /// Operations waiting for room in the log.
+    /// Writes waiting for room in the log.
     pub(crate) space_waiters: VecDeque<u32>,
+    /// Clears waiting for room in the log.
+    pub(crate) record_waiters: VecDeque<u32>,
     /// Blocks whose old content is being read, and who waits for them.
     pub(crate) locks: BTreeMap<(VolumeId, BlockNo), VecDeque<u32>>,
     /// Reads waiting for a batch to complete: needed batch, operation.
@@ -120,8 +122,6 @@ pub(crate) struct Pool {
     pub(crate) scratch: Vec<u8>,
     /// The last batch with a clear or a catalog record.
     pub(crate) last_record: Lsn,
-    /// The reserve may be used.
-    pub(crate) urgent: bool,
     /// Volumes whose end is being discarded after a shrink, and the operation that does it.
     pub(crate) trimming: BTreeMap<VolumeId, u32>,
     /// Commands that wait for room in the log, and since how many turns.
@@ -154,6 +154,7 @@ impl Pool {
             ready: VecDeque::new(),
             node_waiters: FxHashMap::default(),
             space_waiters: VecDeque::new(),
+            record_waiters: VecDeque::new(),
             locks: BTreeMap::new(),
             read_waiters: Vec::new(),
             flusher: Flusher::default(),
@@ -173,7 +174,6 @@ impl Pool {
             stalled_since: None,
             scratch: Vec::new(),
             last_record: Lsn(0),
-            urgent: false,
             trimming: BTreeMap::new(),
             parked_commands: Vec::new(),
             starved_commands: 0,
@@ -198,7 +198,7 @@ impl Pool {
                 held.extend(batch.waiters);
             }
         }
-        held.extend(self.space_waiters.drain(..));
+        held.extend(self.space_waiters.drain(..).chain(self.record_waiters.drain(..)));
         held.extend(self.locks.values_mut().flat_map(|waiting| waiting.drain(..)));
         for op in held {
             self.fail_op(op, DiskError::Io);

@@ -6,6 +6,7 @@ use millpond_device::IoDone;
 use super::op::{BarrierKind, Owner, ReadWork, Target, Work};
 use super::state::{Context, Pool};
 use crate::space::SegmentState;
+use crate::task::Purse;
 use crate::{PoolState, Reply, Time};
 
 /// Chunks whose dead slots are freed per turn.
@@ -103,7 +104,7 @@ impl Pool {
             }
         }
         if !matches!(self.state, PoolState::Faulted(_) | PoolState::Closed) {
-            if !self.core.catalog.frees.is_empty() {
+            if !self.core.catalog.frees.is_empty() && self.checkpoint_is_safe() {
                 busy |= self.core.free_some(FREES_PER_TURN);
             }
             if self.closing.is_none() && self.state == PoolState::Online {
@@ -112,7 +113,7 @@ impl Pool {
             }
             self.retry_resizes();
             self.retry_commands();
-            self.estimate_lists();
+            self.estimate_checkpoint();
             self.step_cleaner();
             self.wake_space_waiters();
             self.seal_all();
@@ -134,11 +135,11 @@ impl Pool {
         }
         self.step_diffs();
         self.core.nodes.evict();
-        busy | !self.ready.is_empty() | !self.running_diffs.is_empty() | !self.space_waiters.is_empty() | !self.parked_commands.is_empty()
+        busy | !self.ready.is_empty() | !self.running_diffs.is_empty() | self.waits_for_space()
     }
 
     /// Goes on with an operation that waited.
-    fn go_on(&mut self, id: u32) {
+    pub(crate) fn go_on(&mut self, id: u32) {
         let Some(op) = self.ops.get(id) else { return };
         match op.work {
             Work::Read(_) => self.try_read(id),
@@ -152,6 +153,11 @@ impl Pool {
         }
     }
 
+    /// Does anybody wait for room in the log?
+    pub(crate) fn waits_for_space(&self) -> bool {
+        !self.space_waiters.is_empty() || !self.record_waiters.is_empty() || !self.parked_commands.is_empty()
+    }
+
     /// Lets waiting writes try again when there is room, and tells them that there is none when nothing can make any: the cleaner finds
     /// no segment worth it, nothing waits to be freed, and checkpoints have let go what rested.
     fn wake_space_waiters(&mut self) {
@@ -159,7 +165,7 @@ impl Pool {
             self.starved_since = None;
             return;
         }
-        if self.core.space.segments.free_count() > self.kept_segments(0) {
+        if self.core.space.segments.free_count() > self.floor(Purse::Guest) {
             self.starved_since = None;
             self.metrics.throttled += self.space_waiters.len() as u64;
             for id in std::mem::take(&mut self.space_waiters) {

@@ -104,9 +104,9 @@ impl Chunk {
         slots * u32::from(self.grain)
     }
 
-    /// Units that live in it.
-    pub(crate) fn live_units(&self) -> u32 {
-        self.live_count * u32::from(self.grain)
+    /// Units that what lives in it takes wherever it is moved: whole pages.
+    pub(crate) fn footprint(&self) -> u32 {
+        (self.live_count * u32::from(self.grain)).next_multiple_of(8)
     }
 
     /// Slots that `addr` covers.
@@ -213,12 +213,6 @@ impl ChunkTable {
     /// The directory of stored pages.
     pub(crate) fn stored(&self) -> impl Iterator<Item = (u64, ObjectRef)> + '_ {
         self.stored.iter().filter_map(|(page, at)| at.map(|at| (*page, at)))
-    }
-
-    /// Marks the pages that are stored in `segment` as changed, so that the next checkpoint writes them elsewhere.
-    pub(crate) fn dirty_stored_in(&mut self, segment: SegmentId) {
-        let pages: Vec<u64> = self.stored().filter(|(_, at)| at.segment == segment).map(|(page, _)| page).collect();
-        self.dirty.extend(pages);
     }
 
     /// Pages that the next checkpoint writes.

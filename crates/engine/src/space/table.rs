@@ -20,7 +20,7 @@ pub(crate) struct Space {
     pub(crate) chunks: ChunkTable,
     /// Generation of the last checkpoint whose content is fixed: what dies from now on is needed by it.
     pub(crate) sealed_generation: u64,
-    /// Units of live slots and objects in the pool.
+    /// Units that everything live takes: the footprints of the chunks, and the objects.
     live_units: u64,
     usable_units: u64,
     /// Units ever freed.
@@ -65,8 +65,9 @@ impl Space {
             let fresh = chunk.live.insert(s);
             assert!(fresh, "INV-SPACE-2: slot {s} of chunk {id} used twice");
         }
+        let before = chunk.footprint();
         chunk.live_count += slots;
-        let units = slots * u32::from(chunk.grain);
+        let units = chunk.footprint() - before;
         let place = chunk.place;
         self.live_units += u64::from(units);
         if let Some(segment) = place.and_then(|p| self.segments.get_mut(p.segment)) {
@@ -84,12 +85,13 @@ impl Space {
     /// Frees slots of one chunk; those that are not live any more are passed over. Gives back how many were.
     pub(crate) fn free_slots(&mut self, id: ChunkId, slots: impl IntoIterator<Item = u32>) -> u32 {
         let Some(chunk) = self.chunks.get_mut(id) else { return 0 };
+        let before = chunk.footprint();
         let freed: u32 = slots.into_iter().map(|slot| u32::from(chunk.live.remove(slot))).sum();
         chunk.live_count -= freed;
-        let units = freed * u32::from(chunk.grain);
-        let (place, dead) = (chunk.place, chunk.live_count == 0 && !chunk.open);
+        let units = before - chunk.footprint();
+        let (place, grain, dead) = (chunk.place, chunk.grain, chunk.live_count == 0 && !chunk.open);
         self.live_units -= u64::from(units);
-        self.freed_units += u64::from(units);
+        self.freed_units += u64::from(freed * u32::from(grain));
         if let Some(segment) = place.and_then(|p| self.segments.get_mut(p.segment)) {
             segment.live -= units;
         }
@@ -135,13 +137,13 @@ impl Space {
     pub(crate) fn place_chunk(&mut self, id: ChunkId, place: Place, class: u8, identities: u32, present: Option<Slots>) {
         let Some(chunk) = self.chunks.get_mut(id) else { return };
         let old = chunk.place.replace(place);
-        let before = chunk.live_units();
+        let before = chunk.footprint();
         chunk.identities = identities;
         chunk.class = class;
         if let Some(present) = present {
             chunk.set_present(present);
         }
-        let (after, birth, dead) = (chunk.live_units(), chunk.birth, chunk.live_count == 0 && !chunk.open);
+        let (after, birth, dead) = (chunk.footprint(), chunk.birth, chunk.live_count == 0 && !chunk.open);
         self.live_units -= u64::from(before - after);
         if let Some(segment) = self.segments.get_mut(place.segment) {
             segment.live += after;
@@ -191,7 +193,7 @@ impl Space {
         self.live_units = 0;
         for id in self.chunks.ids() {
             let Some(chunk) = self.chunks.get(id) else { continue };
-            let (units, birth, class) = (chunk.live_units(), chunk.birth, chunk.class);
+            let (units, birth, class) = (chunk.footprint(), chunk.birth, chunk.class);
             self.live_units += u64::from(units);
             if let Some(place) = chunk.place
                 && let Some(segment) = self.segments.get_mut(place.segment)

@@ -5,7 +5,7 @@
 //! nodes and objects written -> all devices flushed -> roots written to the first areas -> flushed -> roots to the second areas. Only
 //! then may what died before it be reused (I1).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use millpond_block::{Piece, Tag};
@@ -16,19 +16,18 @@ use millpond_format::{
 use millpond_format::{Leg, NODE_UNITS, SegmentId, TreeRoot};
 
 use crate::core::{MetaFlush, cache_code, compression_code, sector_code};
-use crate::log::{Cursor, META_CLASS};
+use super::reserve::{Estimate, Purse};
+use crate::log::{Cursor, META_CLASS, OBJECT_CLASS};
 use crate::pool::{Context, Pool};
-use crate::space::{Place, SegmentState};
+use crate::space::{Place, SegmentState, Space};
 use crate::{PoolState, Reply};
 
 /// Nodes written per turn.
 const NODES_PER_TURN: usize = 256;
 /// Chunk ids handed out between checkpoints at most: recovery skips as many to be sure that none is used twice (I11).
 pub(crate) const CHUNKS_PER_CHECKPOINT: u64 = 1 << 20;
-/// Turns between looks at all deadlists.
-const TURNS_PER_ESTIMATE: u32 = 64;
-/// Resting segments of earlier checkpoints that are worth another checkpoint when space is short.
-const OWN_RESTING: usize = 4;
+/// Bytes of objects that go into one write.
+const WRITE_BYTES: usize = 256 << 10;
 /// An idle pool with resting segments writes a checkpoint after this long, in milliseconds, so that space returns.
 const IDLE_MILLIS: u64 = 3_000;
 
@@ -59,18 +58,16 @@ pub(crate) struct Checkpointer {
     root: Option<Root>,
     /// Objects of the checkpoint before that this one replaces.
     replaced: Vec<ObjectRef>,
-    /// Where nodes and objects go.
-    cursor: Option<Cursor>,
+    /// Where nodes go.
+    pub(crate) nodes_at: Option<Cursor>,
+    /// Where objects go.
+    pub(crate) objects_at: Option<Cursor>,
     /// Smallest unused chunk id when the last checkpoint was fixed.
     pub(crate) sealed_chunk: u64,
     /// Commands that asked for a checkpoint, and those that the running one answers.
     pub(crate) wanted: Vec<Tag>,
     answering: Vec<Tag>,
-    /// Bytes of changed deadlists, as estimated last, and turns until the next estimate.
-    list_bytes: usize,
-    estimate_in: u32,
-    /// The cleaner waits for objects to be written elsewhere.
-    pub(crate) rewrite_wanted: bool,
+    pub(crate) estimate: Estimate,
     /// Parts of objects that are in parts, by where their index is.
     pub(crate) parts: BTreeMap<(SegmentId, u32), Vec<ObjectRef>>,
     pub(crate) first_done: bool,
@@ -81,6 +78,16 @@ impl Checkpointer {
         self.stage != Stage::Idle
     }
 
+    /// Objects go on behind the last one of the checkpoint that an import found.
+    pub(crate) fn continue_objects(&mut self, last: ObjectRef, space: &mut Space) {
+        let end = u64::from(last.offset) * ObjectRef::STEP as u64 + u64::from(last.bytes());
+        let (page, pages) = (u32::try_from(end.div_ceil(4096)).unwrap_or(u32::MAX), space.rows.pages(last.segment));
+        if page < pages {
+            space.segments.set_state(last.segment, SegmentState::Open);
+            self.objects_at = Some(Cursor { segment: last.segment, page, pages });
+        }
+    }
+
     /// The commands that wait for a checkpoint, taken because none will come.
     pub(crate) fn take_commands(&mut self) -> Vec<Tag> {
         let mut all = std::mem::take(&mut self.wanted);
@@ -89,10 +96,12 @@ impl Checkpointer {
     }
 }
 
-/// Packs objects into the meta stream, several to a write.
+/// Packs objects, several to a write.
+#[derive(Default)]
 struct Packer {
     bytes: Vec<u8>,
-    at: Option<(SegmentId, u32)>,
+    /// Where they go: segment, page, and the bytes that have room there.
+    at: Option<(SegmentId, u32, usize)>,
 }
 
 impl Pool {
@@ -103,7 +112,7 @@ impl Pool {
         }
         match self.checkpointer.stage {
             Stage::Idle => {
-                if self.checkpoint_due() && self.checkpoint_fits() {
+                if self.checkpoint_due() && self.core.space.segments.free_count() >= self.checkpoint_segments() {
                     self.seal_checkpoint();
                 }
                 self.checkpointer.running()
@@ -119,51 +128,6 @@ impl Pool {
         }
     }
 
-    /// Segments that a checkpoint of what changed so far may need. Deadlists are looked through now and then only.
-    pub(crate) fn checkpoint_segments(&self) -> usize {
-        self.checkpoint_bytes() / usize::try_from(self.config.extent_bytes).unwrap_or(usize::MAX) + 2
-    }
-
-    /// Is there room for a checkpoint of what changed so far?
-    fn checkpoint_fits(&self) -> bool {
-        let left = self.checkpointer.cursor.map_or(0, |cursor| (cursor.pages - cursor.page) as usize * 4096);
-        let free = self.core.space.segments.free_count() * usize::try_from(self.config.extent_bytes).unwrap_or(usize::MAX);
-        left + free >= self.checkpoint_bytes()
-    }
-
-    /// Bytes that a checkpoint of what changed so far takes, about.
-    fn checkpoint_bytes(&self) -> usize {
-        let catalog = &self.core.catalog;
-        let nodes = (self.core.nodes.dirty() + 4) * NODE_BYTES;
-        let chunks = (self.core.space.chunks.dirty_pages() * 64).min(self.core.space.chunks.len());
-        let pages = chunks * (64 + 2 * self.bitmap_bytes());
-        let fixed = (catalog.snapshots.len() + catalog.volumes.len()) * 160 + self.core.space.chunks.len() / 64 * 24;
-        nodes + pages + self.checkpointer.list_bytes + fixed + self.part_bytes()
-    }
-
-    /// Bytes of a bitmap over the blocks of a full chunk.
-    fn bitmap_bytes(&self) -> usize {
-        self.core.chunk_units.div_ceil(512) as usize * 8
-    }
-
-    /// Estimates what the deadlists that changed will take.
-    pub(crate) fn estimate_lists(&mut self) {
-        if self.checkpointer.estimate_in > 0 {
-            self.checkpointer.estimate_in -= 1;
-            return;
-        }
-        let catalog = &self.core.catalog;
-        let lists = catalog
-            .lineages
-            .values()
-            .map(|line| &line.deadlist)
-            .chain(catalog.snapshots.values().map(|s| &s.deadlist))
-            .chain(catalog.frees.iter().map(|(_, list)| list));
-        let entry = 32 + self.bitmap_bytes();
-        self.checkpointer.list_bytes = lists.filter(|list| list.needs_write()).map(|list| list.list().chunks() * entry).sum();
-        self.checkpointer.estimate_in = TURNS_PER_ESTIMATE.max(catalog.snapshots.len() as u32 / 4);
-    }
-
     fn root_lsn(&self) -> Lsn {
         self.checkpointer.root.as_ref().map_or(Lsn(0), |root| root.lsn)
     }
@@ -175,7 +139,6 @@ impl Pool {
         }
         let fresh_log = self.log.since_checkpoint > 0 || self.core.nodes.dirty() > 0;
         let space = &self.core.space.segments;
-        let hungry = space.free_count() < self.wanted_free() && (self.checkpoint_helps() || self.checkpointer.rewrite_wanted);
         let idle = self.now.0.saturating_sub(self.last_activity.0) > IDLE_MILLIS
             && self.now.0.saturating_sub(self.last_checkpoint.0) > IDLE_MILLIS
             && space.resting_count() > 0;
@@ -183,7 +146,7 @@ impl Pool {
             self.closing.is_some() && self.quiet() && (fresh_log || !self.checkpointer.first_done || !self.core.retired.is_empty());
         !self.checkpointer.wanted.is_empty()
             || closing
-            || hungry
+            || self.checkpoint_brings_space()
             || idle
             || self.log.since_checkpoint >= self.tuning.checkpoint_log_bytes
             || self.core.nodes.dirty() >= self.core.nodes.limit() / 2
@@ -191,16 +154,10 @@ impl Pool {
             || self.legs.len() > 1
     }
 
-    /// Would a checkpoint let segments go? Every checkpoint leaves the segments of the one before it resting: those alone are no reason.
-    fn checkpoint_helps(&self) -> bool {
-        let space = &self.core.space.segments;
-        let own = space.resting().filter(|(id, _)| space.get(*id).is_some_and(|s| s.class == META_CLASS)).count();
-        space.resting_count() > own || own > OWN_RESTING
-    }
-
     /// Fixes the state at this point of the log.
     fn seal_checkpoint(&mut self) {
         self.seal_all();
+        self.dirty_sparse_objects();
         let mut flushes = self.core.take_unplaced();
         if !self.place_nodes(&mut flushes) {
             return self.fault("no segment is left for a checkpoint");
@@ -214,10 +171,9 @@ impl Pool {
         self.checkpointer.sealed_chunk = self.core.next_chunk;
         self.checkpointer.answering = std::mem::take(&mut self.checkpointer.wanted);
         self.checkpointer.flushes = flushes.into();
-        self.checkpointer.rewrite_wanted = false;
         self.checkpointer.stage = Stage::Writing;
         self.last_checkpoint = self.now;
-        let mut packer = Packer { bytes: Vec::new(), at: None };
+        let mut packer = Packer::default();
         let checkpoint = self.encode_state(&mut packer);
         let object = checkpoint.and_then(|checkpoint| self.put_object(&mut packer, &checkpoint.encode()));
         let Some(object) = object else { return self.fault("no segment is left for a checkpoint") };
@@ -241,7 +197,7 @@ impl Pool {
                 continue;
             }
             let pages = (flush.nodes.len() as u32 * NODE_UNITS).div_ceil(8);
-            let Some((segment, page)) = self.meta_space(pages) else { return false };
+            let Some((segment, page, _)) = self.meta_space(META_CLASS, pages) else { return false };
             let live = self.core.space.chunks.get(flush.chunk).map(|c| c.live.clone());
             let place = Place { segment, page };
             self.core.space.place_chunk(flush.chunk, place, META_CLASS, u32::MAX, live);
@@ -250,25 +206,67 @@ impl Pool {
         true
     }
 
-    /// Room for pages in the meta stream.
-    fn meta_space(&mut self, pages: u32) -> Option<(SegmentId, u32)> {
+    /// Room for pages among nodes or objects: segment, page, and the pages that are left there.
+    fn meta_space(&mut self, class: u8, pages: u32) -> Option<(SegmentId, u32, u32)> {
         let fits = |cursor: &Cursor| cursor.pages - cursor.page >= pages;
-        if !self.checkpointer.cursor.as_ref().is_some_and(fits) {
-            if let Some(old) = self.checkpointer.cursor.take() {
+        let mut cursor = if class == OBJECT_CLASS { self.checkpointer.objects_at } else { self.checkpointer.nodes_at };
+        if !cursor.as_ref().is_some_and(fits) {
+            if let Some(old) = cursor.take() {
                 self.core.space.segments.set_state(old.segment, SegmentState::Sealed);
                 self.core.space.settle(old.segment);
             }
             let segment = self.core.space.segments.reserve()?;
             self.core.space.segments.set_state(segment, SegmentState::Open);
             if let Some(s) = self.core.space.segments.get_mut(segment) {
-                s.class = META_CLASS;
+                s.class = class;
             }
-            self.checkpointer.cursor = Some(Cursor { segment, page: 0, pages: self.core.space.rows.pages(segment) });
+            cursor = Some(Cursor { segment, page: 0, pages: self.core.space.rows.pages(segment) });
         }
-        let cursor = self.checkpointer.cursor.as_mut().filter(|cursor| cursor.pages - cursor.page >= pages)?;
-        let at = cursor.page;
+        let (mut cursor, place) = (cursor?, if class == OBJECT_CLASS { &mut self.checkpointer.objects_at } else { &mut self.checkpointer.nodes_at });
+        let (at, left) = (cursor.page, cursor.pages - cursor.page);
         cursor.page += pages;
-        Some((cursor.segment, at))
+        *place = Some(cursor);
+        (left >= pages).then_some((cursor.segment, at, left))
+    }
+
+    /// Objects in segments that are less than half in use are written again, the sparsest first, as far as there is room: so the segments
+    /// of objects are at most about twice what lives in them. A segment gets there only when as much of it was replaced.
+    fn dirty_sparse_objects(&mut self) {
+        let space = &self.core.space;
+        let mut sparse: Vec<(u32, SegmentId)> = space
+            .segments
+            .ids()
+            .filter_map(|id| space.segments.get(id).map(|s| (id, s)))
+            .filter(|(id, s)| s.state == SegmentState::Sealed && s.objects > 0 && s.objects * 2 < space.rows.pages(*id) * 8)
+            .map(|(id, s)| (s.objects, id))
+            .collect();
+        sparse.sort_unstable();
+        let spare = space.segments.free_count().saturating_sub(self.floor(Purse::Record)) as u64;
+        let mut room = spare * u64::from(self.smallest_segment()) * 8;
+        let mut chosen = BTreeSet::new();
+        for (units, id) in sparse {
+            let Some(left) = room.checked_sub(u64::from(units) * 2) else { break };
+            room = left;
+            chosen.insert(id);
+        }
+        if chosen.is_empty() {
+            return;
+        }
+        let parts = &self.checkpointer.parts;
+        let here = |at: ObjectRef| {
+            let mut its = parts.get(&(at.segment, at.offset)).into_iter().flatten();
+            chosen.contains(&at.segment) || its.any(|part| chosen.contains(&part.segment))
+        };
+        let pages: Vec<u64> = self.core.space.chunks.stored().filter(|(_, at)| here(*at)).map(|(page, _)| page).collect();
+        pages.into_iter().for_each(|page| self.core.space.chunks.dirty_page(page));
+        let catalog = &mut self.core.catalog;
+        let lists = catalog
+            .lineages
+            .values_mut()
+            .map(|line| &mut line.deadlist)
+            .chain(catalog.snapshots.values_mut().map(|s| &mut s.deadlist))
+            .chain(catalog.frees.iter_mut().map(|(_, list)| list));
+        lists.filter(|list| list.stored().is_some_and(here)).for_each(|list| list.touch());
     }
 
     /// Computes the checksums of the nodes to be written, children first, and puts them into their parents.
@@ -357,14 +355,16 @@ impl Pool {
     }
 
     fn put_part(&mut self, packer: &mut Packer, bytes: &[u8], index: bool) -> Option<ObjectRef> {
-        let most = self.part_bytes();
-        if packer.bytes.len() + bytes.len().next_multiple_of(ObjectRef::STEP) > most {
+        let length = bytes.len().next_multiple_of(ObjectRef::STEP);
+        if packer.at.is_some_and(|(_, _, room)| packer.bytes.len() + length > room) {
             self.flush_packer(packer);
         }
         if packer.at.is_none() {
-            packer.at = Some(self.meta_space(u32::try_from(most / 4096).ok()?)?);
+            // the cursor moves when it is known how much came together
+            let (segment, page, left) = self.meta_space(OBJECT_CLASS, u32::try_from(length.div_ceil(4096)).ok()?)?;
+            packer.at = Some((segment, page, (left as usize * 4096).min(WRITE_BYTES.max(length))));
         }
-        let (segment, page) = packer.at?;
+        let (segment, page, _) = packer.at?;
         let offset = page as usize * 4096 + packer.bytes.len();
         let object = ObjectRef {
             segment,
@@ -383,9 +383,9 @@ impl Pool {
         u32::try_from(self.config.extent_bytes / 4096).unwrap_or(u32::MAX)
     }
 
-    /// Bytes of an object's part at most: it has to fit into any segment.
-    fn part_bytes(&self) -> usize {
-        usize::try_from(self.config.extent_bytes).unwrap_or(usize::MAX).min(256 << 10)
+    /// Bytes of an object's part at most: so little that the end of a segment that is too short for it is no great loss.
+    pub(crate) fn part_bytes(&self) -> usize {
+        (usize::try_from(self.config.extent_bytes).unwrap_or(usize::MAX) / 8).clamp(4096, 256 << 10)
     }
 
     /// Counts an object and its parts out.
@@ -397,11 +397,9 @@ impl Pool {
     }
 
     fn flush_packer(&mut self, packer: &mut Packer) {
-        let Some((segment, page)) = packer.at.take() else { return };
+        let Some((segment, page, _)) = packer.at.take() else { return };
         let bytes = packer.bytes.len().next_multiple_of(4096);
-        let reserved = (self.part_bytes() / 4096) as u32;
-        // nothing came after the reservation: what of it was not used goes back
-        if let Some(cursor) = self.checkpointer.cursor.as_mut().filter(|c| c.segment == segment && c.page == page + reserved) {
+        if let Some(cursor) = &mut self.checkpointer.objects_at {
             cursor.page = page + (bytes / 4096) as u32;
         }
         let mut buf = self.bufs.take(bytes);
@@ -590,9 +588,8 @@ impl Pool {
         self.checkpointer.stage = Stage::Idle;
         let Some(root) = self.checkpointer.root.take() else { return };
         self.generation = root.generation;
-        if root.checkpoint != self.checkpoint_at {
-            self.checkpoint_generation = root.generation;
-        }
+        // the root of an import names the checkpoint of the one before it
+        self.checkpoint_generation = if root.checkpoint == self.checkpoint_at { root.generation - 1 } else { root.generation };
         self.checkpoint_at = root.checkpoint;
         self.checkpoint_lsn = root.lsn;
         self.log.durable = self.log.durable.max(root.lsn);
@@ -606,11 +603,25 @@ impl Pool {
         self.metrics.checkpoints += 1;
         self.cleaner.unblock();
         if self.state == PoolState::Opening {
-            self.state = PoolState::Online;
+            self.opened();
         }
         for tag in std::mem::take(&mut self.checkpointer.answering) {
             self.replies.push_back((tag, Ok(Reply::Done)));
         }
+    }
+
+    /// The pool's first root of this import is durable: it goes into service, or goes on to get there.
+    fn opened(&mut self) {
+        if self.log.streams.iter().any(|stream| stream.next.is_none()) {
+            // what rested at the crash is free only now
+            let discard = std::mem::replace(&mut self.tuning.discard_freed, false);
+            self.release_rested(true);
+            self.tuning.discard_freed = discard;
+            return self.open_log();
+        }
+        self.state = PoolState::Online;
+        let volumes: Vec<_> = self.core.catalog.volumes.keys().copied().collect();
+        volumes.into_iter().for_each(|volume| self.trim_beyond(volume));
     }
 
     /// Lets segments go that rested long enough. With `hurry`, as soon as it is safe.

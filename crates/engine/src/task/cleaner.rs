@@ -8,11 +8,12 @@ use millpond_block::{Buf, Piece};
 use millpond_device::DeviceError;
 use millpond_format::{
     BATCH_FIXED, BLOCK_UNITS, BatchHeader, BlockIdentity, BlockNo, ChunkId, Coding, Encoder, HEADER_PAGE, Item, Lsn, MAX_HEADER_PAGES,
-    Move, NODE_BYTES, SegmentId, VolumeId, crc32c,
+    Move, NODE_BYTES, STREAMS, SegmentId, VolumeId, crc32c,
 };
 use std::rc::Rc;
 
 use crate::log::{BatchKind, CLEANED, META_CLASS, OpenBatch, SHORT};
+use super::reserve::Purse;
 use crate::pool::{Context, Pool};
 use crate::space::{NODE_GRAIN, Place, SegmentState, Slots};
 use crate::{Planted, PoolState};
@@ -29,9 +30,6 @@ const ROUND: u32 = 64;
 
 /// Milliseconds that a segment is left alone after a read of it failed.
 const READ_PAUSE: u64 = 1_000;
-/// Checkpoints between rounds of moving the objects of checkpoints.
-const META_REST: u64 = 8;
-
 /// A chunk that was read and waits to be written elsewhere.
 #[derive(Debug)]
 struct Gathered {
@@ -60,25 +58,21 @@ pub(crate) struct Cleaner {
     pub(crate) spent: u64,
     /// A round gained nothing: no more until this many units were freed over the pool's life.
     exhausted_until: u64,
-    /// Objects of checkpoints are not moved before this many checkpoints were written.
-    meta_rest: u64,
-    /// There was no room to move to: the next checkpoint may make some.
-    blocked: bool,
+    /// There was no room to move to with so many segments free: not again before a checkpoint made some, or there are more.
+    blocked_at: Option<usize>,
 }
 
 impl Cleaner {
     /// A checkpoint let segments go.
     pub(crate) fn unblock(&mut self) {
-        if std::mem::take(&mut self.blocked) {
-            self.exhausted_until = 0;
-        }
+        self.blocked_at = None;
     }
 
     /// One line for debugging.
     pub(crate) fn report(&self) -> String {
         format!(
-            "cleaner: victim {:?}, round {} emptied {} spent {}, exhausted until {}, blocked {}",
-            self.victim, self.round, self.emptied, self.spent, self.exhausted_until, self.blocked
+            "cleaner: victim {:?}, round {} emptied {} spent {}, exhausted until {}, blocked {:?}",
+            self.victim, self.round, self.emptied, self.spent, self.exhausted_until, self.blocked_at
         )
     }
 
@@ -88,19 +82,13 @@ impl Cleaner {
 }
 
 impl Pool {
-    /// Free segments that cleaner and checkpoints work for.
-    pub(crate) fn wanted_free(&self) -> usize {
-        let total = self.core.space.segments.ids().len();
-        (total / 25).max(12).max(self.kept_segments(0) + 4)
-    }
-
     /// Goes on with cleaning when space is needed.
     pub(crate) fn step_cleaner(&mut self) {
         if self.state != PoolState::Online && self.state != PoolState::Closing {
             return;
         }
         if self.cleaner.victim.is_none() {
-            let wanted = self.closing.is_none() || !self.space_waiters.is_empty() || !self.parked_commands.is_empty();
+            let wanted = self.closing.is_none() || self.waits_for_space();
             let victim = if wanted && self.cleaning_needed() { self.choose_victim() } else { None };
             match victim {
                 Some(victim) => self.begin_victim(victim),
@@ -128,31 +116,23 @@ impl Pool {
     /// The segment whose cleaning gains most: dead space times age over live space (cost-benefit); nothing when none gains anything.
     fn choose_victim(&self) -> Option<SegmentId> {
         let space = &self.core.space;
-        if space.freed_units < self.cleaner.exhausted_until {
+        if space.freed_units < self.cleaner.exhausted_until || self.cleaner.blocked_at.is_some_and(|free| space.segments.free_count() <= free) {
             return None;
         }
-        // segments of checkpoints empty themselves; only when they are many and sparse is it worth to help
-        let (mut meta, mut meta_used, mut meta_units) = (0u32, 0u64, 1u64);
-        for s in space.segments.ids().filter_map(|id| space.segments.get(id).filter(|s| s.class == META_CLASS).map(|s| (id, s))) {
-            if s.1.state == SegmentState::Sealed {
-                meta += 1;
-                meta_used += u64::from(s.1.live + s.1.objects);
-                meta_units = u64::from(space.rows.pages(s.0)) * 8;
-            }
-        }
-        let spare_meta = u64::from(meta) > 4 + 2 * meta_used.div_ceil(meta_units) && self.metrics.checkpoints >= self.cleaner.meta_rest;
         let checkpointing = self.checkpointer.running();
         let mut best: Option<(f64, SegmentId)> = None;
         for id in space.segments.ids() {
             let Some(s) = space.segments.get(id) else { continue };
             let units = space.rows.pages(id) * 8;
-            let used = s.live + s.objects;
+            let used = s.live;
+            // segments of objects are emptied by checkpoints, and nodes are not moved while one writes them
             if s.state != SegmentState::Sealed
+                || s.objects > 0
                 || s.left_until > self.now.0
                 || used + (units / 16).max(16) > units
                 || self.cleaner.gathered.iter().any(|g| g.from == id)
                 || self.log.is_in_flight(id)
-                || (s.class == META_CLASS && (checkpointing || !spare_meta))
+                || (s.class == META_CLASS && checkpointing)
             {
                 continue;
             }
@@ -173,7 +153,7 @@ impl Pool {
 
     fn begin_victim(&mut self, victim: SegmentId) {
         let Some(s) = self.core.space.segments.get(victim) else { return };
-        let (class, youngest, objects) = (s.class, s.youngest, s.objects);
+        let (class, youngest) = (s.class, s.youngest);
         let mut chunks = s.chunks.clone();
         chunks.sort_unstable();
         chunks.dedup();
@@ -187,57 +167,14 @@ impl Pool {
                 (self.cleaner.lives, self.cleaner.lives_count) = (0, 0);
             }
         }
-        if objects > 0 && self.metrics.checkpoints >= self.cleaner.meta_rest {
-            // one checkpoint takes the objects out of all sparse segments; then they are left alone for a while
-            for id in self.core.space.segments.ids() {
-                let sparse = |s: &crate::space::Segment| s.state == SegmentState::Sealed && s.objects > 0;
-                if self.core.space.segments.get(id).is_some_and(sparse) {
-                    self.rewrite_objects_in(id);
-                }
-            }
-            self.cleaner.meta_rest = self.metrics.checkpoints + META_REST;
-        }
         self.cleaner.victim = Some(victim);
         self.cleaner.todo = chunks;
-    }
-
-    /// What checkpoints keep in a segment is written elsewhere by the next one.
-    fn rewrite_objects_in(&mut self, victim: SegmentId) {
-        self.core.space.chunks.dirty_stored_in(victim);
-        let parts = &self.checkpointer.parts;
-        for page in self.core.space.chunks.stored().collect::<Vec<_>>() {
-            if parts.get(&(page.1.segment, page.1.offset)).is_some_and(|parts| parts.iter().any(|part| part.segment == victim)) {
-                self.core.space.chunks.dirty_page(page.0);
-            }
-        }
-        let here = |at: Option<millpond_format::ObjectRef>| {
-            at.is_some_and(|at| {
-                at.segment == victim
-                    || parts.get(&(at.segment, at.offset)).is_some_and(|parts| parts.iter().any(|part| part.segment == victim))
-            })
-        };
-        let catalog = &mut self.core.catalog;
-        let lists = catalog
-            .lineages
-            .values_mut()
-            .map(|line| &mut line.deadlist)
-            .chain(catalog.snapshots.values_mut().map(|s| &mut s.deadlist))
-            .chain(catalog.frees.iter_mut().map(|(_, list)| list));
-        for list in lists {
-            if here(list.stored()) {
-                list.touch();
-            }
-        }
-        self.checkpointer.rewrite_wanted = true;
     }
 
     fn end_victim(&mut self) {
         let Some(victim) = self.cleaner.victim.take() else { return };
         self.metrics.segments_cleaned += 1;
         self.core.space.settle(victim);
-        if self.core.space.segments.get(victim).is_some_and(|s| s.class == META_CLASS) {
-            return;
-        }
         self.cleaner.round += 1;
         self.cleaner.emptied += u64::from(self.core.space.rows.pages(victim));
         if self.cleaner.round == ROUND {
@@ -302,7 +239,7 @@ impl Pool {
         }
         self.cleaner.reading -= 1;
         let (Some(from), Some(chunk)) = (victim, self.core.space.chunks.get(id)) else { return self.bufs.give(buf) };
-        self.cleaner.gathered_bytes += u64::from(chunk.live_units()) * 512;
+        self.cleaner.gathered_bytes += u64::from(chunk.footprint()) * 512;
         self.cleaner.gathered.push(Gathered { chunk: id, from, identities, buf });
         if self.cleaner.gathered_bytes >= GATHER_BYTES.min(self.config.extent_bytes * 2) {
             self.write_gathered();
@@ -424,10 +361,9 @@ impl Pool {
 
     fn write_moves(&mut self, moves: MoveBatch) {
         let header_pages = u32::try_from((BATCH_FIXED + moves.items.len()).div_ceil(HEADER_PAGE)).unwrap_or(u32::MAX);
-        let Ok(cursor) = self.make_room(moves.stream, header_pages, moves.pages) else {
+        let Ok(cursor) = self.make_room(moves.stream, Purse::Cleaner, header_pages, moves.pages) else {
             // the chunks stay where they are
-            self.cleaner.blocked = true;
-            self.cleaner.exhausted_until = self.core.space.freed_units + u64::from(self.smallest_segment()) * 4;
+            self.cleaner.blocked_at = Some(self.core.space.segments.free_count());
             return;
         };
         let batch = OpenBatch::new(BatchKind::Exclusive, cursor.page, header_pages, 0, moves.items);
@@ -441,8 +377,12 @@ impl Pool {
         self.submit_batch(moves.stream, &header, batch, moves.pieces);
     }
 
-    /// The stream for a chunk of a class and age.
+    /// The stream for a chunk of a class and age; the one with most room left when space is short.
     fn class_for(&self, class: u8, birth: u64) -> usize {
+        if self.short_of_space() {
+            let left = |stream: &usize| self.log.streams[*stream].cursor.map_or(0, |cursor| cursor.pages - cursor.page);
+            return (CLEANED..STREAMS).max_by_key(left).unwrap_or(CLEANED);
+        }
         let age = self.core.clock.saturating_sub(birth);
         let life = self.cleaner.lifespan.max(1);
         match usize::from(class) {

@@ -1,0 +1,162 @@
+//! Who may take what is free: the floors that keep a full pool alive (I9).
+//!
+//! Free segments are needed by, from the most to the least important: the next checkpoint, without which nothing is ever freed; the
+//! cleaner, which makes space of sparse segments; records and clears, by which space comes back; guests. Each leaves alone what those
+//! before it need. What a checkpoint needs grows with what changes, so nothing is appended while it does not fit (`NoRoom`): a checkpoint comes
+//! first then.
+
+use millpond_format::NODE_BYTES;
+
+use crate::log::{Cursor, OBJECT_CLASS};
+use crate::pool::Pool;
+
+/// Segments that records and guests leave to the cleaner: it fills one with what is left in others, and has one to go on.
+const KEPT_FOR_CLEANER: usize = 2;
+/// Segments that guests leave to records.
+const KEPT_FOR_RECORDS: usize = 2;
+/// Turns between looks at all deadlists while there is space enough.
+const TURNS_PER_ESTIMATE: u32 = 64;
+
+/// Who takes a segment, the neediest last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purse {
+    /// Writes.
+    Guest,
+    /// Records and clears: segments of them alone soon rest.
+    Record,
+    /// Moves: they give back more than they take.
+    Cleaner,
+}
+
+/// What the next checkpoint takes besides nodes and chunk table pages, as looked up last.
+#[derive(Debug, Default)]
+pub(crate) struct Estimate {
+    /// Bytes of changed deadlists.
+    lists: usize,
+    /// Bytes of the catalog.
+    catalog: usize,
+    /// Turns until the next look.
+    again_in: u32,
+}
+
+/// Nodes and chunk table pages that a checkpoint of next to no changes writes.
+const LEAST_CHANGES: (usize, usize) = (8, 4);
+
+impl Pool {
+    /// Free segments that are left to others.
+    pub(crate) fn floor(&self, purse: Purse) -> usize {
+        // what one checkpoint replaces is free only when the next one holds
+        let checkpoints = self.checkpoint_segments() + self.least_segments();
+        match purse {
+            Purse::Cleaner => checkpoints,
+            Purse::Record => checkpoints + KEPT_FOR_CLEANER,
+            Purse::Guest => 2 * (checkpoints + KEPT_FOR_CLEANER) + KEPT_FOR_RECORDS,
+        }
+    }
+
+    /// Is there room for the next checkpoint and the one after it? If not, nothing may change before it.
+    pub(crate) fn checkpoint_is_safe(&self) -> bool {
+        self.core.space.segments.free_count() >= self.floor(Purse::Cleaner)
+    }
+
+    /// Is so little free that records wait?
+    pub(crate) fn short_of_space(&self) -> bool {
+        self.core.space.segments.free_count() <= self.floor(Purse::Record)
+    }
+
+    /// Free segments that cleaner and checkpoints work for.
+    pub(crate) fn wanted_free(&self) -> usize {
+        let total = self.core.space.segments.ids().len();
+        (total / 25).max(12).max(self.floor(Purse::Guest) + 4)
+    }
+
+    /// Segments that a checkpoint of what changed so far takes at most.
+    pub(crate) fn checkpoint_segments(&self) -> usize {
+        let at = &self.checkpointer;
+        let nodes = self.segments_for(self.node_pages(self.core.nodes.dirty() + 4), self.chunk_pages(), at.nodes_at);
+        let objects = self.object_bytes(self.core.space.chunks.dirty_pages()) + at.estimate.lists;
+        nodes + self.segments_for(objects.div_ceil(4096), self.part_bytes() / 4096, at.objects_at)
+    }
+
+    /// Segments that a checkpoint of next to no changes takes at most.
+    fn least_segments(&self) -> usize {
+        let nodes = self.segments_for(self.node_pages(LEAST_CHANGES.0), self.chunk_pages(), None);
+        nodes + self.segments_for(self.object_bytes(LEAST_CHANGES.1).div_ceil(4096), self.part_bytes() / 4096, None)
+    }
+
+    /// Segments for so many pages from `cursor` on; the last `waste` pages of each may be too few for what comes next.
+    fn segments_for(&self, pages: usize, waste: usize, cursor: Option<Cursor>) -> usize {
+        let left = cursor.map_or(0, |cursor| (cursor.pages - cursor.page) as usize);
+        let segment = self.smallest_segment() as usize;
+        pages.saturating_sub(left.saturating_sub(waste)).div_ceil(segment.saturating_sub(waste).max(1))
+    }
+
+    /// Pages of a chunk of nodes.
+    fn chunk_pages(&self) -> usize {
+        self.core.chunk_units.div_ceil(8) as usize
+    }
+
+    /// Pages that so many nodes take, in chunks of whole pages.
+    fn node_pages(&self, nodes: usize) -> usize {
+        let in_chunk = (self.core.chunk_units as usize * 512 / NODE_BYTES).max(1);
+        nodes.div_ceil(in_chunk) * (in_chunk * NODE_BYTES).div_ceil(4096)
+    }
+
+    /// Bytes that so many chunk table pages and the catalog take.
+    fn object_bytes(&self, pages: usize) -> usize {
+        let chunks = self.core.space.chunks.len();
+        let records = (pages * 64).min(chunks);
+        records * (64 + 2 * self.bitmap_bytes()) + (chunks / 64 + pages) * 24 + self.checkpointer.estimate.catalog + 4096
+    }
+
+    /// Bytes of a bitmap over the blocks of a full chunk.
+    fn bitmap_bytes(&self) -> usize {
+        self.core.chunk_units.div_ceil(512) as usize * 8
+    }
+
+    /// Looks up what deadlists and catalog will take: now and then, and always when space is short.
+    pub(crate) fn estimate_checkpoint(&mut self) {
+        let short = self.core.space.segments.free_count() <= self.wanted_free();
+        if self.checkpointer.estimate.again_in > 0 && !short {
+            self.checkpointer.estimate.again_in -= 1;
+            return;
+        }
+        let catalog = &self.core.catalog;
+        let lists = catalog
+            .lineages
+            .values()
+            .map(|line| &line.deadlist)
+            .chain(catalog.snapshots.values().map(|s| &s.deadlist))
+            .chain(catalog.frees.iter().map(|(_, list)| list));
+        let entry = 32 + self.bitmap_bytes();
+        let lists: usize = lists.filter(|list| list.needs_write()).map(|list| 16 + list.list().chunks() * entry).sum();
+        let snapshots = catalog.snapshots.values().map(|s| 160 + s.name.len() + s.description.len() + s.holds.len() * 9);
+        let volumes = catalog.volumes.values().map(|v| 96 + v.name.len());
+        let others = (catalog.lineages.len() + catalog.walks.len() + catalog.frees.len()) * 96;
+        let resting = self.core.space.segments.resting_count() * 16;
+        self.checkpointer.estimate.lists = lists;
+        self.checkpointer.estimate.catalog = snapshots.sum::<usize>() + volumes.sum::<usize>() + others + resting;
+        self.checkpointer.estimate.again_in = TURNS_PER_ESTIMATE.max(catalog.snapshots.len() as u32 / 4);
+    }
+
+    /// Is a checkpoint due because space is short and it would give some back?
+    pub(crate) fn checkpoint_brings_space(&self) -> bool {
+        let space = &self.core.space.segments;
+        let (free, wanted) = (space.free_count(), self.wanted_free());
+        if free >= wanted {
+            return false;
+        }
+        let (need, least) = (self.checkpoint_segments(), self.least_segments());
+        if self.short_of_space() {
+            return need > least || space.resting_count() > 0;
+        }
+        if free <= self.floor(Purse::Guest) && need > 2 * least + 2 {
+            return true;
+        }
+        // every checkpoint leaves what the one before it wrote to rest: that alone is no reason for another
+        let own = space.resting().filter(|(id, _)| space.get(*id).is_some_and(|s| s.class == OBJECT_CLASS)).count();
+        let gain = space.resting_count() - own + own.saturating_sub(least);
+        let enough = if free <= self.floor(Purse::Guest) + 1 { 1 } else { wanted / 2 };
+        gain >= enough
+    }
+}
