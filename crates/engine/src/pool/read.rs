@@ -240,23 +240,33 @@ impl Pool {
         }
         match self.core.space.locate(miss.addr) {
             Some((segment, unit)) => {
+                if let Some((piece, _)) = self.log.find_bytes(segment, unit, miss.addr.units()) {
+                    // moved, and not there yet
+                    let node = check_node(&miss, 0, piece.bytes());
+                    return self.node_found(miss, node);
+                }
                 let (page, pages) = pages_of(unit, miss.addr.units());
                 self.metrics.node_reads += 1;
-                self.read_segment(Context::Node(miss), segment, page, pages);
+                self.read_segment(Context::Node(miss, unit), segment, page, pages);
             }
             None => self.node_failed(miss),
         }
     }
 
     /// A node came in.
-    pub(crate) fn node_read(&mut self, miss: Miss, result: Result<(), DeviceError>, buf: Option<Buf>) {
+    pub(crate) fn node_read(&mut self, miss: Miss, unit: u32, result: Result<(), DeviceError>, buf: Option<Buf>) {
         let node = match (result, &buf) {
-            (Ok(()), Some(buf)) => self.core.space.locate(miss.addr).and_then(|(_, unit)| check_node(&miss, unit, buf.bytes())),
+            (Ok(()), Some(buf)) => check_node(&miss, unit, buf.bytes()),
             _ => None,
         };
         if let Some(buf) = buf {
             self.bufs.give(buf);
         }
+        self.node_found(miss, node);
+    }
+
+    /// A node is there, or cannot be had.
+    fn node_found(&mut self, miss: Miss, node: Option<Node>) {
         match node {
             Some(node) => {
                 if self.core.nodes.find(miss.addr).is_none() {

@@ -40,8 +40,8 @@ pub(crate) enum Context {
     Batch(Lsn),
     /// Part of a read: operation and part.
     Data { op: u32, part: u32 },
-    /// A map node.
-    Node(Miss),
+    /// A map node, and the unit of its segment that it was at: it may move meanwhile.
+    Node(Miss, u32),
     /// A flush for waiters: everything up to this batch will be durable.
     Flush(Lsn),
     /// A checkpoint's nodes: handles to mark as written.

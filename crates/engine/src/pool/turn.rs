@@ -74,7 +74,7 @@ impl Pool {
         match ended.context {
             Context::Batch(lsn) => self.batch_done(lsn, ended.result),
             Context::Data { op, part } => self.data_read(op, part, ended.result, ended.buf),
-            Context::Node(miss) => self.node_read(miss, ended.result, ended.buf),
+            Context::Node(miss, unit) => self.node_read(miss, unit, ended.result, ended.buf),
             Context::Flush(target) => self.flush_done(target, ended.result),
             Context::Nodes(nodes) => self.nodes_written(&nodes, ended.result),
             Context::Objects | Context::Checkpoint => self.checkpoint_io_done(ended.result),

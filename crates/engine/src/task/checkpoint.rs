@@ -16,7 +16,7 @@ use millpond_format::{
 use millpond_format::{Leg, NODE_UNITS, SegmentId, TreeRoot};
 
 use crate::core::{MetaFlush, cache_code, compression_code, sector_code};
-use super::reserve::{Estimate, Purse};
+use super::reserve::Estimate;
 use crate::log::{Cursor, META_CLASS, OBJECT_CLASS};
 use crate::pool::{Context, Pool};
 use crate::space::{Place, SegmentState, Space};
@@ -241,7 +241,7 @@ impl Pool {
             .map(|(id, s)| (s.objects, id))
             .collect();
         sparse.sort_unstable();
-        let spare = space.segments.free_count().saturating_sub(self.floor(Purse::Record)) as u64;
+        let spare = space.segments.free_count().saturating_sub(self.checkpoint_segments() + 1) as u64;
         let mut room = spare * u64::from(self.smallest_segment()) * 8;
         let mut chosen = BTreeSet::new();
         for (units, id) in sparse {
@@ -594,11 +594,14 @@ impl Pool {
         self.checkpoint_lsn = root.lsn;
         self.log.durable = self.log.durable.max(root.lsn);
         self.legs = root.legs;
+        // what it replaced is needed by the one before it at most, whatever was fixed since
+        let sealed = std::mem::replace(&mut self.core.space.sealed_generation, root.generation - 1);
         for old in std::mem::take(&mut self.checkpointer.replaced) {
             if old.length > 0 {
                 self.drop_object(old);
             }
         }
+        self.core.space.sealed_generation = sealed;
         self.checkpointer.first_done = true;
         self.metrics.checkpoints += 1;
         self.cleaner.unblock();

@@ -7,7 +7,7 @@
 
 use millpond_format::NODE_BYTES;
 
-use crate::log::{Cursor, OBJECT_CLASS};
+use crate::log::Cursor;
 use crate::pool::Pool;
 
 /// Segments that records and guests leave to the cleaner: it fills one with what is left in others, and has one to go on.
@@ -45,7 +45,6 @@ const LEAST_CHANGES: (usize, usize) = (8, 4);
 impl Pool {
     /// Free segments that are left to others.
     pub(crate) fn floor(&self, purse: Purse) -> usize {
-        // what one checkpoint replaces is free only when the next one holds
         let checkpoints = self.checkpoint_segments() + self.least_segments();
         match purse {
             Purse::Cleaner => checkpoints,
@@ -153,10 +152,7 @@ impl Pool {
         if free <= self.floor(Purse::Guest) && need > 2 * least + 2 {
             return true;
         }
-        // every checkpoint leaves what the one before it wrote to rest: that alone is no reason for another
-        let own = space.resting().filter(|(id, _)| space.get(*id).is_some_and(|s| s.class == OBJECT_CLASS)).count();
-        let gain = space.resting_count() - own + own.saturating_sub(least);
         let enough = if free <= self.floor(Purse::Guest) + 1 { 1 } else { wanted / 2 };
-        gain >= enough
+        space.resting_count() >= enough
     }
 }
