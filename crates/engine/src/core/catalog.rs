@@ -222,7 +222,9 @@ impl Catalog {
     /// Volumes of other names that start from a snapshot.
     pub(crate) fn clones_of(&self, id: SnapshotId) -> u32 {
         let Some(snapshot) = self.snapshots.get(&id) else { return 0 };
-        let others = snapshot.children.iter().filter(|child| self.lineages.get(child).is_some_and(|l| l.volume != snapshot.volume));
+        // the lineage of a destroyed volume stays until its space is reclaimed: it is nobody's clone any more
+        let clone = |l: &Lineage| l.volume != snapshot.volume && self.volumes.contains_key(&l.volume);
+        let others = snapshot.children.iter().filter(|child| self.lineages.get(child).is_some_and(clone));
         u32::try_from(others.count()).unwrap_or(u32::MAX)
     }
 }

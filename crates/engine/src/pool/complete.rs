@@ -119,16 +119,17 @@ impl Pool {
     }
 
     /// Starts the shared flush when someone waits for it and none is running (group commit: those who come while it runs share the next).
+    /// There is never more than one: of two at a time, one may fail and take with it what the other says is stable.
     pub(crate) fn start_flush(&mut self) {
-        if self.flusher.running || self.flusher.waiting.is_empty() {
+        if self.flusher.running.is_some() || (self.flusher.waiting.is_empty() && !self.flusher.barrier) {
             return;
         }
         let target = self.log.completed;
+        self.flusher.running = Some(std::mem::take(&mut self.flusher.barrier));
         if self.planted(Planted::SkipBarrier) {
             return self.flush_done(target, Ok(()));
         }
         if self.io.flush(Context::Flush(target)) {
-            self.flusher.running = true;
             self.metrics.flushes += 1;
         } else {
             // nothing was written since the last flush
@@ -138,7 +139,7 @@ impl Pool {
 
     /// The shared flush ended. A failed one says nothing about what is on the media: the pool stops.
     pub(crate) fn flush_done(&mut self, target: Lsn, result: Result<(), DeviceError>) {
-        self.flusher.running = false;
+        let barrier = self.flusher.running.take().unwrap_or(false);
         if let Err(error) = result {
             return self.fault(format!("a device flush failed ({error})"));
         }
@@ -147,5 +148,8 @@ impl Pool {
         let (over, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.flusher.waiting).into_iter().partition(|(_, lsn)| *lsn <= durable);
         self.flusher.waiting = waiting;
         over.into_iter().for_each(|(op, _)| self.finish(op));
+        if barrier {
+            self.checkpoint_io_done(Ok(()));
+        }
     }
 }

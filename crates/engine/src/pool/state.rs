@@ -63,7 +63,10 @@ pub(crate) enum Context {
 /// The pool's flush, shared by all who wait for one.
 #[derive(Debug, Default)]
 pub(crate) struct Flusher {
-    pub(crate) running: bool,
+    /// A flush is running; true: it is the barrier that the checkpoint waits for, too.
+    pub(crate) running: Option<bool>,
+    /// The checkpoint waits for the next one to begin.
+    pub(crate) barrier: bool,
     /// Operations and the batch that each needs durable.
     pub(crate) waiting: Vec<(u32, Lsn)>,
 }

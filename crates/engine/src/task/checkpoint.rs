@@ -528,9 +528,8 @@ impl Pool {
         match stage {
             Stage::Barrier | Stage::RootBarrier => {
                 self.checkpointer.pending = 1;
-                if !self.io.flush(Context::Checkpoint) {
-                    self.checkpoint_io_done(Ok(()));
-                }
+                self.flusher.barrier = true;
+                self.start_flush();
             }
             Stage::FirstRoots => self.write_roots(false),
             Stage::SecondRoots => self.write_roots(true),
