@@ -1,10 +1,10 @@
-//! Making a pool: labels, then a first checkpoint.
+//! Making a pool: labels and empty rings, then a first checkpoint.
 
 use std::rc::Rc;
 
 use millpond_block::{BufPool, Piece};
 use millpond_device::{DeviceGeometry, DeviceIndex};
-use millpond_format::{AREA_BYTES, Label, Layout, Lsn, MAX_DEVICES};
+use millpond_format::{AREA_BYTES, Label, Layout, Lsn, MAX_DEVICES, RING_OFFSET, RING_SLOTS, SECTOR_BYTES};
 
 use crate::core::Core;
 use crate::io::IoTable;
@@ -114,11 +114,14 @@ impl Pool {
                 chunk_units: self.config.chunk_units,
                 extents: self.config.extents.clone(),
             };
-            let mut buf = self.bufs.take(4096);
-            if let Some(to) = buf.bytes_mut().get_mut(..4096) {
-                to.copy_from_slice(&label.encode());
+            // with the label a ring of zeroes: what lay there before must not pass for a damaged root (INV-RING-2)
+            let bytes = (RING_OFFSET + RING_SLOTS * SECTOR_BYTES as u64) as usize;
+            let mut buf = self.bufs.take(bytes);
+            if let Some((head, rest)) = buf.bytes_mut().get_mut(..bytes).and_then(|all| all.split_at_mut_checked(SECTOR_BYTES)) {
+                head.copy_from_slice(&label.encode());
+                rest.fill(0);
             }
-            let piece = Piece::new(Rc::new(buf), 0..4096);
+            let piece = Piece::new(Rc::new(buf), 0..bytes);
             writes.push((DeviceIndex(member), 0, piece.clone()));
             writes.push((DeviceIndex(member), second_area(size), piece));
         }

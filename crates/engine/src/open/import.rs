@@ -1,8 +1,9 @@
 //! Import: labels -> roots -> checkpoint object -> the objects it names -> log -> replay -> a root of this import's own.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
-use millpond_block::{Buf, BufPool, ByteRange};
+use millpond_block::{Buf, BufPool, ByteRange, Piece};
 use millpond_device::{DeviceError, DeviceGeometry, DeviceIndex, Io, IoDone};
 use millpond_format::{
     AREA_BYTES, Checkpoint, Label, Leg, Lsn, MAX_LEGS, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, STREAMS, SegmentId,
@@ -10,6 +11,7 @@ use millpond_format::{
 
 use super::create::extent_space;
 use super::replay::Replay;
+use super::ring::Rings;
 use super::scan::{Extent, Found, StreamScan, extent};
 use crate::core::Core;
 use crate::io::IoTable;
@@ -28,14 +30,16 @@ const OBJECTS_AT_ONCE: usize = 64;
 pub(crate) enum Asked {
     /// Label of the device at this position, from its first or second area.
     Label(u16, bool),
-    /// A member's ring of roots.
-    Ring,
+    /// A member's ring of roots, in its first or second area.
+    Ring(u16, bool),
     /// An object.
     Object(ObjectRef),
     /// The next pages of a scan.
     Scan(usize),
     /// A map node that replay needs.
     Node(Miss),
+    /// A flush or a write that mends the newest root.
+    Mend,
 }
 
 /// Where an import is.
@@ -46,6 +50,17 @@ enum Stage {
     Objects,
     Scan,
     Replay,
+    Mend(Mending),
+}
+
+/// The newest root is written again where a crash or rot left no copy of it, in the order of a new one (INV-RING-1).
+#[derive(Clone, Copy)]
+enum Mending {
+    /// What was read may be in a cache only.
+    Flush,
+    First,
+    FirstFlush,
+    Second,
 }
 
 /// An import on its way.
@@ -61,9 +76,7 @@ pub(crate) struct Import {
     config: Option<Config>,
     positions: Vec<u16>,
     rows: Option<Rows>,
-    /// Valid roots by generation.
-    roots: BTreeMap<u64, Root>,
-    /// Ring slots that hold a damaged root, by slot, and how many copies.
+    rings: Option<Rings>,
     root: Option<Root>,
     wanted: Vec<ObjectRef>,
     objects: BTreeMap<(SegmentId, u32), Vec<u8>>,
@@ -93,7 +106,7 @@ impl Import {
             config: None,
             positions: Vec::new(),
             rows: None,
-            roots: BTreeMap::new(),
+            rings: None,
             root: None,
             wanted: Vec::new(),
             objects: BTreeMap::new(),
@@ -139,10 +152,13 @@ impl Import {
                 self.label_read(position, second, result, buf.as_ref());
                 Ok(())
             }
-            Asked::Ring => {
-                self.ring_read(result, buf.as_ref());
+            Asked::Ring(member, second) => {
+                if let (Ok(()), Some(buf), Some(rings)) = (result, &buf, &mut self.rings) {
+                    rings.take(usize::from(member), second, buf.bytes());
+                }
                 Ok(())
             }
+            Asked::Mend => result.map_err(|error| format!("the newest root cannot be written again ({error})")),
             Asked::Object(at) => self.object_read(at, result, buf.as_ref()),
             Asked::Scan(scan) => self.scan_read(scan, result, buf.as_ref()),
             Asked::Node(miss) => match (&mut self.replay, &mut self.core) {
@@ -170,6 +186,8 @@ impl Import {
             Stage::Root | Stage::Objects => self.read_objects(),
             Stage::Scan if !waits => self.scanned(),
             Stage::Replay => return self.replay_on(),
+            Stage::Mend(_) if self.io.is_stalled() => Err("the newest root cannot be written again (a device is full)".into()),
+            Stage::Mend(step) if !waits => return self.mend_on(step),
             _ => Ok(()),
         };
         if let Err(why) = step {
@@ -250,30 +268,20 @@ impl Import {
             sizes: sizes.clone(),
         });
         self.io = IoTable::new(self.positions.clone());
+        self.rings = Some(Rings::new(label.pool, sizes.len()));
         for (member, size) in (0u16..).zip(sizes) {
-            for area in [0, second_area(size)] {
+            for (second, area) in [(false, 0), (true, second_area(size))] {
                 let range = ByteRange { offset: area + RING_OFFSET, length: RING_SLOTS * SECTOR_BYTES as u64 };
-                self.io.read_raw(Asked::Ring, DeviceIndex(member), range, &mut self.bufs);
+                self.io.read_raw(Asked::Ring(member, second), DeviceIndex(member), range, &mut self.bufs);
             }
         }
         self.stage = Stage::Rings;
         Ok(())
     }
 
-    fn ring_read(&mut self, result: Result<(), DeviceError>, buf: Option<&Buf>) {
-        let (Ok(()), Some(buf), Some(config)) = (result, buf, &self.config) else { return };
-        for sector in buf.bytes().chunks_exact(SECTOR_BYTES).take(RING_SLOTS as usize) {
-            if let Ok(root) = Root::decode(sector)
-                && root.pool == config.id
-            {
-                self.roots.insert(root.generation, root);
-            }
-        }
-    }
-
     fn choose_root(&mut self) -> Result<(), String> {
-        let root = self.roots.pop_last().map(|(_, root)| root);
-        let root = root.ok_or("no root of the pool is readable: the devices were overwritten or never finished being made")?;
+        let rings = self.rings.as_ref().ok_or("no rings")?;
+        let root = rings.newest(|member| self.positions.get(member).copied().unwrap_or(u16::MAX))?.clone();
         self.wanted.push(root.checkpoint);
         self.root = Some(root);
         self.stage = Stage::Root;
@@ -427,7 +435,53 @@ impl Import {
             }
             Ok(false) => None,
             Ok(true) if self.io.in_flight() > 0 => None,
-            Ok(true) => self.take_pool(),
+            Ok(true) => self.mend(),
+        }
+    }
+
+    /// All is there: the pool is ready, once the newest root is whole.
+    fn mend(&mut self) -> Option<Pool> {
+        let (rings, root) = (self.rings.as_ref()?, self.root.as_ref()?);
+        if [false, true].iter().all(|second| rings.lacking(root.generation, *second).is_empty()) {
+            return self.take_pool();
+        }
+        self.stage = Stage::Mend(Mending::Flush);
+        self.io.flush(Asked::Mend);
+        None
+    }
+
+    /// The step before is done.
+    fn mend_on(&mut self, done: Mending) -> Option<Pool> {
+        let next = match done {
+            Mending::Flush => Mending::First,
+            Mending::First => Mending::FirstFlush,
+            Mending::FirstFlush => Mending::Second,
+            Mending::Second => return self.take_pool(),
+        };
+        self.stage = Stage::Mend(next);
+        match next {
+            Mending::First => self.mend_area(false),
+            Mending::Second => self.mend_area(true),
+            Mending::Flush | Mending::FirstFlush => drop(self.io.flush(Asked::Mend)),
+        }
+        None
+    }
+
+    fn mend_area(&mut self, second: bool) {
+        let (Some(rings), Some(root), Some(config)) = (&self.rings, &self.root, &self.config) else { return };
+        let mut buf = self.bufs.take(SECTOR_BYTES);
+        if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
+            to.copy_from_slice(&root.encode());
+        }
+        let piece = Piece::new(Rc::new(buf), 0..SECTOR_BYTES);
+        let place = |member: u16| {
+            let size = config.sizes.get(usize::from(member)).copied().unwrap_or(0);
+            let area = if second { second_area(size) } else { 0 };
+            (DeviceIndex(member), area + Root::slot_offset(root.generation), piece.clone())
+        };
+        let writes: Vec<_> = rings.lacking(root.generation, second).into_iter().map(place).collect();
+        if !writes.is_empty() {
+            self.io.write_raw(Asked::Mend, writes);
         }
     }
 

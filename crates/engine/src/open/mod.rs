@@ -4,6 +4,7 @@ mod create;
 mod import;
 mod load;
 mod replay;
+mod ring;
 mod scan;
 
 pub(crate) use create::create;

@@ -2,8 +2,8 @@
 //!
 //! A checkpoint is fixed in one turn (`seal`): checksums of changed nodes are computed bottom-up, nodes get their places, chunk table
 //! pages and the catalog are encoded. From then on nodes are copied before they change, so writing takes its time in slices. Order:
-//! nodes and objects written -> all devices flushed -> roots written to the first areas -> flushed -> roots to the second areas. Only
-//! then may what died before it be reused (I1).
+//! nodes and objects written -> all devices flushed -> roots written to the first areas -> flushed -> roots to the second areas ->
+//! flushed. Only then may what died before it be reused (I1), and the next root be written (INV-RING-1).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -46,6 +46,8 @@ enum Stage {
     RootBarrier,
     /// The roots at the end of the devices are being written.
     SecondRoots,
+    /// They are being made durable, so that a root that counts has two copies on every device.
+    LastBarrier,
 }
 
 /// The checkpoint task.
@@ -526,7 +528,7 @@ impl Pool {
     fn next_stage(&mut self, stage: Stage) {
         self.checkpointer.stage = stage;
         match stage {
-            Stage::Barrier | Stage::RootBarrier => {
+            Stage::Barrier | Stage::RootBarrier | Stage::LastBarrier => {
                 self.checkpointer.pending = 1;
                 self.flusher.barrier = true;
                 self.start_flush();
@@ -578,7 +580,8 @@ impl Pool {
             Stage::Barrier => self.next_stage(Stage::FirstRoots),
             Stage::FirstRoots => self.next_stage(Stage::RootBarrier),
             Stage::RootBarrier => self.next_stage(Stage::SecondRoots),
-            Stage::SecondRoots => self.commit_checkpoint(),
+            Stage::SecondRoots => self.next_stage(Stage::LastBarrier),
+            Stage::LastBarrier => self.commit_checkpoint(),
         }
     }
 

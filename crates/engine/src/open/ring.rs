@@ -1,0 +1,103 @@
+//! The rings of roots: which root holds, and whether falling back to it is legal.
+//!
+//! A root is written to the first area of every device, flushed, written to the second areas, flushed; only then does the next one begin
+//! (INV-RING-1: when the first write of root g starts, every copy of g - 1 is durable; an import mends what a crash left of the newest).
+//! A ring begins as zeroes. So of a root g under way a power cut leaves in slot g mod 128: the first copies as before, torn or new, and
+//! every second copy as before; or every first copy new, and the second ones as before, torn or new.
+//!
+//! INV-RING-2: with n the newest readable root, root n + 1 is provably not committed when a first copy of its slot is as before
+//! (some device never got it) or every second copy is (the second writes never began). Otherwise it was committed and is damaged.
+
+use std::collections::BTreeMap;
+
+use millpond_format::{FormatError, PoolId, RING_SLOTS, Root, SECTOR_BYTES};
+
+/// What a slot of a ring holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slot {
+    /// Zeroes: never written since the pool was made.
+    Blank,
+    /// The root of this generation, where it belongs.
+    Root(u64),
+    /// Anything else, or nothing that can be read.
+    Damaged,
+}
+
+/// The rings of all members.
+pub(crate) struct Rings {
+    pool: PoolId,
+    /// By member: the slots of the first and of the second area.
+    slots: Vec<[Vec<Slot>; 2]>,
+    roots: BTreeMap<u64, Root>,
+    /// A slot that a newer program wrote: member, slot, why it cannot be used.
+    newer: Option<(usize, usize, FormatError)>,
+}
+
+impl Rings {
+    /// Rings of which nothing was read yet.
+    pub(crate) fn new(pool: PoolId, members: usize) -> Rings {
+        let unread = || vec![Slot::Damaged; RING_SLOTS as usize];
+        Rings { pool, slots: (0..members).map(|_| [unread(), unread()]).collect(), roots: BTreeMap::new(), newer: None }
+    }
+
+    /// Takes a ring in that was read from an area of a member.
+    pub(crate) fn take(&mut self, member: usize, second: bool, ring: &[u8]) {
+        let Some(slots) = self.slots.get_mut(member).and_then(|areas| areas.get_mut(usize::from(second))) else { return };
+        for ((at, slot), sector) in slots.iter_mut().enumerate().zip(ring.chunks_exact(SECTOR_BYTES)) {
+            *slot = match Root::decode(sector) {
+                Ok(root) if root.pool == self.pool && root.generation % RING_SLOTS == at as u64 => {
+                    let generation = root.generation;
+                    self.roots.insert(generation, root);
+                    Slot::Root(generation)
+                }
+                Err(why @ FormatError::Version(_)) => {
+                    self.newer = Some((member, at, why));
+                    Slot::Damaged
+                }
+                _ if sector.iter().all(|byte| *byte == 0) => Slot::Blank,
+                _ => Slot::Damaged,
+            };
+        }
+    }
+
+    /// The newest root, when nothing newer was committed. `position`: how the user knows a member.
+    pub(crate) fn newest(&self, position: impl Fn(usize) -> u16) -> Result<&Root, String> {
+        if let Some((member, at, why)) = self.newer {
+            return Err(format!("device {}, slot {at} of its roots: {why}", position(member)));
+        }
+        let (generation, root) = self
+            .roots
+            .last_key_value()
+            .ok_or("no root of the pool is readable: the devices were overwritten or never finished being made")?;
+        let next = generation.saturating_add(1);
+        let as_before = |slot: Slot| match slot {
+            Slot::Blank => next <= RING_SLOTS,
+            Slot::Root(old) => old.checked_add(RING_SLOTS) == Some(next),
+            Slot::Damaged => false,
+        };
+        let mut copies = self.slots.iter().map(|[first, second]| (copy(first, next), copy(second, next)));
+        let begun = copies.clone().all(|(first, _)| !as_before(first));
+        if let Some(member) = copies.position(|(_, second)| !as_before(second)).filter(|_| begun) {
+            return Err(format!(
+                "root {next} was committed and is damaged in both copies (device {}, slot {}): an older root would lose what came after it",
+                position(member),
+                next % RING_SLOTS
+            ));
+        }
+        Ok(root)
+    }
+
+    /// Members whose copy of a root in the first or the second areas is not there.
+    pub(crate) fn lacking(&self, generation: u64, second: bool) -> Vec<u16> {
+        let areas = self.slots.iter().filter_map(|areas| areas.get(usize::from(second)));
+        (0u16..).zip(areas).filter(|(_, slots)| copy(slots, generation) != Slot::Root(generation)).map(|(member, _)| member).collect()
+    }
+}
+
+fn copy(slots: &[Slot], generation: u64) -> Slot {
+    let at = usize::try_from(generation % RING_SLOTS).ok().and_then(|at| slots.get(at));
+    at.copied().unwrap_or(Slot::Damaged)
+}
+
+#[cfg(test)]
+mod tests;
