@@ -27,6 +27,8 @@ pub struct Options {
     pub append_only: bool,
     /// Pools of four times the size, never filled up: worlds in which running out of space plays no part.
     pub roomy: bool,
+    /// A power-cut sweep goes over roots in a ring that is full, with what earlier crashes left in it.
+    pub laps: bool,
 }
 
 /// How an era ends.
@@ -112,6 +114,8 @@ pub struct Config {
     pub second_hand: bool,
     /// Nothing about reuse of space is asked.
     pub append_only: bool,
+    /// A power-cut sweep goes over roots in a ring that is full, with what earlier crashes left in it.
+    pub laps: bool,
 }
 
 const KIB: u64 = 1024;
@@ -168,6 +172,7 @@ impl Config {
             tight,
             second_hand: rng.percent(10),
             append_only: options.append_only,
+            laps: options.laps,
         }
     }
 

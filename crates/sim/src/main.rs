@@ -61,6 +61,9 @@ struct Args {
     /// Pools of four times the size that are never filled up
     #[arg(long)]
     roomy: bool,
+    /// Cut the power at every event of roots that are written over those of a lap ago
+    #[arg(long, requires = "power_cut")]
+    laps: bool,
     /// Length of worlds, per mille of the usual
     #[arg(long, value_name = "N", default_value_t = 1000)]
     scale: u64,
@@ -106,6 +109,7 @@ fn main() -> ExitCode {
         fault: args.fault,
         scale: args.scale,
         roomy: args.roomy,
+        laps: args.laps,
         ..Options::default()
     };
     if let Some(name) = &args.planted {
@@ -246,6 +250,9 @@ fn again(seed: u64, args: &Args) -> String {
     }
     if args.roomy {
         command += " --roomy";
+    }
+    if args.laps {
+        command += " --laps";
     }
     if args.no_faults {
         command += " --no-faults";

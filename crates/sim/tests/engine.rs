@@ -21,6 +21,12 @@ fn power_cuts_at_every_event() {
     clean(0..4, Mode::PowerCut, &Options { roomy: true, ..Options::default() });
 }
 
+/// What crashes leave in the rings of roots is never refused, lap after lap.
+#[test]
+fn power_cuts_in_a_full_ring() {
+    clean(0..2, Mode::PowerCut, &Options { roomy: true, laps: true, ..Options::default() });
+}
+
 #[test]
 fn every_kind_of_fault() {
     for kind in FaultKind::ALL {

@@ -2,9 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use millpond_engine::Command;
+use millpond_format::RING_SLOTS;
+
 use super::{Stats, World};
 use crate::disk::{Survival, WriteNo};
-use crate::oracle::Verdict;
+use crate::oracle::{Verdict, Violation};
 use crate::rng::Rng;
 use crate::system::System;
 
@@ -21,6 +24,27 @@ impl<S: System> World<S> {
     /// Requests of the first era.
     pub(crate) fn requests(&self) -> u64 {
         self.config.eras.first().map_or(0, |era| era.requests)
+    }
+
+    /// Does the sweep go around the rings of roots?
+    pub(crate) fn laps(&self) -> bool {
+        self.config.laps
+    }
+
+    /// Writes roots until the next one, which is begun, meets the slot of the root that was found at the import.
+    pub(crate) fn lap(&mut self) -> Verdict {
+        let roots = RING_SLOTS - 1 - self.rng.weighted(&[6, 1, 1]) as u64;
+        while self.system.as_ref().is_some_and(|system| system.metrics().checkpoints < roots) {
+            self.command_and_wait(Command::Checkpoint)?;
+        }
+        self.command(Command::Checkpoint, vec![], vec![]);
+        Ok(())
+    }
+
+    /// Goes on until a device operation has ended; false when none is under way.
+    pub(crate) fn busy_devices(&mut self) -> Result<bool, Violation> {
+        self.turn()?;
+        self.finish_one()
     }
 
     /// Device operations completed so far.
