@@ -17,6 +17,9 @@ use crate::DeviceGeometry;
 const GRAIN: u64 = PAGE as u64;
 /// `GRAIN` in the type of sector sizes.
 const GRAIN_32: u32 = PAGE as u32;
+/// What statfs(2) tells of filesystems in memory.
+const TMPFS_MAGIC: u32 = 0x0102_1994;
+const RAMFS_MAGIC: u32 = 0x8584_58f6;
 
 /// How to open a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,6 +50,7 @@ pub struct HostDevice {
     kind: HostDeviceKind,
     geometry: DeviceGeometry,
     direct: bool,
+    in_memory: bool,
     read_only: bool,
 }
 
@@ -162,7 +166,8 @@ impl HostDevice {
             errno => fail(OpenStep::Open)(errno),
         })?;
         let geometry = DeviceGeometry { size: 0, logical_sector: 512, physical_sector: GRAIN_32 };
-        let mut device = HostDevice { file, path: path.to_owned(), kind, geometry, direct, read_only: options.read_only };
+        let in_memory = kind == HostDeviceKind::File && is_in_memory(&file);
+        let mut device = HostDevice { file, path: path.to_owned(), kind, geometry, direct, in_memory, read_only: options.read_only };
         let settled = device.settle(options, create);
         if create && settled.as_ref().is_err_and(|error| !matches!(error, OpenError::InUse { .. })) {
             // The error that matters is the one being returned; the empty file is only litter. One that is in use is not ours any more.
@@ -294,6 +299,11 @@ impl HostDevice {
         self.direct
     }
 
+    /// True when it lies in a filesystem that keeps its content in memory: using it is a copy, not a wait.
+    pub fn in_memory(&self) -> bool {
+        self.in_memory
+    }
+
     /// True when opened without the right to write.
     pub fn read_only(&self) -> bool {
         self.read_only
@@ -339,6 +349,11 @@ fn direct_grain(file: &OwnedFd) -> Option<u32> {
     let stat: Statx = fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     let told = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
     (told && stat.stx_dio_offset_align != 0).then_some(stat.stx_dio_offset_align.max(512))
+}
+
+/// True for tmpfs and ramfs.
+fn is_in_memory(file: &OwnedFd) -> bool {
+    fs::fstatfs(file).is_ok_and(|stat| u32::try_from(stat.f_type).is_ok_and(|magic| matches!(magic, TMPFS_MAGIC | RAMFS_MAGIC)))
 }
 
 #[cfg(test)]

@@ -33,9 +33,11 @@ pub(super) struct Devices {
     spare: Vec<Vec<libc::iovec>>,
 }
 
-struct Device {
-    host: HostDevice,
+pub(super) struct Device {
+    pub(super) host: HostDevice,
     descriptor: Descriptor,
+    /// Operations are carried out at once, see [`super::instant`].
+    pub(super) instant: bool,
     /// Set when a flush has failed: what was written before may be lost, so nothing more may be acknowledged until re-import.
     poisoned: Option<DeviceError>,
     in_flight: usize,
@@ -77,7 +79,8 @@ impl Ring {
         let slot = u32::from(index);
         let fixed = self.devices.fixed && self.submitter().register_files_update(slot, &[raw]).is_ok_and(|done| done == 1);
         let descriptor = if fixed { Descriptor::Fixed(slot) } else { Descriptor::Plain(raw) };
-        self.devices.table.push(Some(Device { host, descriptor, poisoned: None, in_flight: 0 }));
+        let instant = host.in_memory();
+        self.devices.table.push(Some(Device { host, descriptor, instant, poisoned: None, in_flight: 0 }));
         Ok(DeviceIndex(index))
     }
 
@@ -106,7 +109,11 @@ impl Ring {
     /// was popped before it was submitted. After a failed flush the device answers every write and flush with that error.
     pub fn submit(&mut self, io: Io) {
         match self.devices.admit(io) {
-            Ok(op) => {
+            Ok(mut op) => {
+                if self.devices.is_instant(&op) {
+                    let result = self.devices.carry_out(&mut op);
+                    return self.io_done(op, result);
+                }
                 let index = self.slots.insert(Op::Io(op));
                 let Some(Op::Io(op)) = self.slots.get_mut(index) else { return };
                 match self.devices.entry(op) {
@@ -134,12 +141,20 @@ impl Devices {
         Devices { table: Vec::new(), fixed, spare: Vec::new() }
     }
 
-    fn get(&self, index: DeviceIndex) -> Option<&Device> {
+    pub(super) fn get(&self, index: DeviceIndex) -> Option<&Device> {
         self.table.get(usize::from(index.0))?.as_ref()
     }
 
     fn get_mut(&mut self, index: DeviceIndex) -> Option<&mut Device> {
         self.table.get_mut(usize::from(index.0))?.as_mut()
+    }
+
+    /// Whether operations are carried out at once, which depends on where the file lies.
+    #[cfg(test)]
+    pub fn set_instant(&mut self, index: DeviceIndex, instant: bool) {
+        if let Some(device) = self.get_mut(index) {
+            device.instant = instant;
+        }
     }
 
     /// As if a flush had failed.
@@ -207,21 +222,26 @@ impl Devices {
 
     /// Takes the result of a part. `Some` is the request for the next part (or another try), `None`: the operation has ended.
     pub fn go_on(&self, op: &mut IoOp, result: i32) -> Option<Entry> {
-        let device = self.get(op.device)?;
+        if self.advance(op, result) { self.entry(op) } else { None }
+    }
+
+    /// Takes the result of a part. True when there is another part, or another try, to be made.
+    pub(super) fn advance(&self, op: &mut IoOp, result: i32) -> bool {
+        let Some(device) = self.get(op.device) else { return false };
         let Ok(moved) = u64::try_from(result) else {
             let passing = matches!(Errno::from_raw_os_error(-result), Errno::INTR | Errno::AGAIN);
             op.stuck += 1;
-            return if passing && op.stuck < MAX_STUCK { self.entry(op) } else { None };
+            return passing && op.stuck < MAX_STUCK;
         };
         let length = match &op.kind {
             IoOpKind::Read { length, .. } => *length as u64,
             IoOpKind::Write { length, .. } => *length,
-            IoOpKind::Flush | IoOpKind::Discard { .. } => return None,
+            IoOpKind::Flush | IoOpKind::Discard { .. } => return false,
         };
         let reached = (op.done + moved).min(length);
         if reached == length {
             op.done = length;
-            return None;
+            return false;
         }
         if let IoOpKind::Read { offset, buf, .. } = &mut op.kind
             && device.host.readable_end().is_ok_and(|end| *offset + reached >= end)
@@ -231,13 +251,13 @@ impl Devices {
                 rest.fill(0);
             }
             op.done = length;
-            return None;
+            return false;
         }
         // Direct I/O goes on at a whole page only; doing a part of it twice does no harm.
         let resumed = if device.host.direct() { reached - reached % PAGE as u64 } else { reached };
         op.stuck = if resumed > op.done { 0 } else { op.stuck + 1 };
         op.done = resumed;
-        if op.stuck < MAX_STUCK { self.entry(op) } else { None }
+        op.stuck < MAX_STUCK
     }
 
     fn finish(&mut self, op: IoOp, result: i32) -> IoDone {

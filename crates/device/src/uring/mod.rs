@@ -8,10 +8,13 @@
 //! *Sockets.* Bytes are received and sent at once, by a system call into and out of borrowed memory, so that nothing of theirs is ever in
 //! flight; the ring tells when it is time to. One poll per connection serves its whole life.
 //!
+//! *Memory.* Operations on files in memory are carried out when they are submitted (`instant`); their ends are events as all others.
+//!
 //! *Needs* Linux 6.0 (multishot accept); `SINGLE_ISSUER`, `DEFER_TASKRUN` and `COOP_TASKRUN` are used where the kernel has them.
 
 mod device;
 mod event;
+mod instant;
 mod ring;
 mod slots;
 mod socket;

@@ -47,10 +47,11 @@ fn one(ring: &mut Ring, kind: IoKind) -> IoDone {
 }
 
 /// Random operations give the same bytes as on the medium in memory.
-fn twin(device: HostDevice) {
+fn twin(device: HostDevice, instant: bool) {
     let size = device.geometry().size;
     let mut ring = Ring::new().expect("ring");
     assert_eq!(ring.add_device(device).expect("room"), FIRST);
+    ring.devices.set_instant(FIRST, instant);
     let mut memory = MemoryDevice::new(size);
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut random = |below: u64| {
@@ -98,7 +99,8 @@ fn twin(device: HostDevice) {
 
 #[test]
 fn files_behave_like_memory() {
-    for (place, direct) in [("/dev/shm", false), ("/dev/shm", true), ("/tmp", false), ("/tmp", true)] {
+    let places = ["/dev/shm", "/tmp"].map(|place| [(false, false), (false, true), (true, false), (true, true)].map(|how| (place, how)));
+    for (place, (direct, instant)) in places.into_iter().flatten() {
         if !Path::new(place).is_dir() {
             eprintln!("SKIPPED: no {place}");
             continue;
@@ -109,7 +111,7 @@ fn files_behave_like_memory() {
             eprintln!("SKIPPED: no O_DIRECT in {place}");
             continue;
         }
-        twin(device);
+        twin(device, instant);
     }
 }
 
@@ -117,24 +119,25 @@ fn files_behave_like_memory() {
 fn block_devices_behave_like_memory() {
     for (sector, direct) in [(512, false), (512, true), (4096, false), (4096, true)] {
         let Some(disk) = crate::file::tests::Loop::new(4 << 20, sector) else { return };
-        twin(open(&disk.device, 4 << 20, direct));
+        twin(open(&disk.device, 4 << 20, direct), false);
     }
 }
 
 #[test]
 fn more_pieces_than_one_request_carries() {
-    for direct in [false, true] {
+    for (direct, instant, count) in [(false, false, 2500usize), (true, false, 2500), (false, true, 250), (true, true, 250)] {
         let dir = tempfile::tempdir().expect("directory");
         let mut ring = Ring::new().expect("ring");
         ring.add_device(open(&dir.path().join("d"), 16 << 20, direct)).expect("room");
-        let pieces: Vec<Piece> = (0..2500u32).map(|number| piece(number as u8, PAGE)).collect();
+        ring.devices.set_instant(FIRST, instant);
+        let pieces: Vec<Piece> = (0..count).map(|number| piece(number as u8, PAGE)).collect();
         assert_eq!(one(&mut ring, IoKind::Write { offset: 4096, pieces }).result, Ok(()));
-        let done = one(&mut ring, read(4096, 2501 * PAGE));
+        let done = one(&mut ring, read(4096, (count + 1) * PAGE));
         let buf = done.buf.expect("buffer");
-        for (number, page) in buf.bytes()[..2500 * PAGE].chunks(PAGE).enumerate() {
+        for (number, page) in buf.bytes()[..count * PAGE].chunks(PAGE).enumerate() {
             assert!(page.iter().all(|&byte| byte == number as u8), "page {number}");
         }
-        assert!(buf.bytes()[2500 * PAGE..2501 * PAGE].iter().all(|&byte| byte == 0));
+        assert!(buf.bytes()[count * PAGE..(count + 1) * PAGE].iter().all(|&byte| byte == 0));
     }
 }
 
@@ -190,19 +193,22 @@ fn host_errors_reach_the_caller_and_a_failed_flush_poisons() {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().join("d");
     drop(open(&path, 64 << 10, false));
-    let mut ring = Ring::new().expect("ring");
-    // Writing through a descriptor without the right to is EBADF from the kernel.
-    let read_only = OpenOptions { create_size: None, direct: false, read_only: true };
-    ring.add_device(HostDevice::open(&path, read_only).expect("open")).expect("room");
-    let done = one(&mut ring, IoKind::Write { offset: 0, pieces: vec![piece(1, 4096)] });
-    assert_eq!(done.result, Err(DeviceError::Failed(9)));
-    assert_eq!(one(&mut ring, read(0, 4096)).result, Ok(()));
+    for instant in [false, true] {
+        let mut ring = Ring::new().expect("ring");
+        // Writing through a descriptor without the right to is EBADF from the kernel.
+        let read_only = OpenOptions { create_size: None, direct: false, read_only: true };
+        ring.add_device(HostDevice::open(&path, read_only).expect("open")).expect("room");
+        ring.devices.set_instant(FIRST, instant);
+        let done = one(&mut ring, IoKind::Write { offset: 0, pieces: vec![piece(1, 4096)] });
+        assert_eq!(done.result, Err(DeviceError::Failed(9)));
+        assert_eq!(one(&mut ring, read(0, 4096)).result, Ok(()));
 
-    ring.devices.poison(FIRST, DeviceError::Failed(5));
-    assert_eq!(one(&mut ring, IoKind::Flush).result, Err(DeviceError::Failed(5)));
-    let done = one(&mut ring, IoKind::Write { offset: 0, pieces: vec![piece(1, 4096)] });
-    assert_eq!(done.result, Err(DeviceError::Failed(5)));
-    assert_eq!(one(&mut ring, read(0, 4096)).result, Ok(()), "reads go on");
+        ring.devices.poison(FIRST, DeviceError::Failed(5));
+        assert_eq!(one(&mut ring, IoKind::Flush).result, Err(DeviceError::Failed(5)));
+        let done = one(&mut ring, IoKind::Write { offset: 0, pieces: vec![piece(1, 4096)] });
+        assert_eq!(done.result, Err(DeviceError::Failed(5)));
+        assert_eq!(one(&mut ring, read(0, 4096)).result, Ok(()), "reads go on");
+    }
 }
 
 #[test]
@@ -215,9 +221,13 @@ fn a_full_host_is_told_apart() {
     }
     let mut ring = Ring::new().expect("ring");
     ring.add_device(open(&dir.path().join("d"), 4 << 20, false)).expect("room");
-    let done = one(&mut ring, IoKind::Write { offset: 0, pieces: vec![piece(1, 2 << 20)] });
+    for instant in [false, true] {
+        ring.devices.set_instant(FIRST, instant);
+        let fill = |offset| IoKind::Write { offset, pieces: vec![piece(1, 512 << 10), piece(2, 512 << 10)] };
+        let results: Vec<_> = [0, 1 << 20, 2 << 20].map(|offset| one(&mut ring, fill(offset)).result).into();
+        assert_eq!(results.last(), Some(&Err(DeviceError::Full)), "{results:?}");
+    }
     drop(ring);
-    assert_eq!(done.result, Err(DeviceError::Full));
     // A process that another test is just starting has the file open for a moment.
     let unmounted = (0..200).any(|_| {
         std::thread::sleep(Duration::from_millis(5));
@@ -232,6 +242,7 @@ fn more_operations_than_the_queue_holds_and_a_drop_in_their_midst() {
     let path = dir.path().join("d");
     let mut ring = Ring::new().expect("ring");
     ring.add_device(open(&path, 32 << 20, false)).expect("room");
+    ring.devices.set_instant(FIRST, false); // so that something is in flight, wherever the directory lies
     let writes = (0..3000u64).map(|number| IoKind::Write { offset: number * 4096, pieces: vec![piece(number as u8, PAGE)] });
     assert!(run(&mut ring, writes.collect()).iter().all(|done| done.result.is_ok()));
     let done = run(&mut ring, (0..3000u64).map(|number| read(number * 4096, PAGE)).collect());
