@@ -148,8 +148,8 @@ impl BufPool {
         }
     }
 
-    /// Takes the buffers of a read's data back, where nobody else holds them.
-    pub fn give_data(&mut self, data: Data) {
+    /// Takes the buffers of pieces back, where nobody else holds them.
+    pub fn give_data(&mut self, data: impl IntoIterator<Item = Piece>) {
         for piece in data {
             if let Some(buf) = piece.into_buf() {
                 self.give(buf);

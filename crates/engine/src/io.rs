@@ -280,6 +280,8 @@ impl<C> IoTable<C> {
             return None;
         }
         let mut g = self.groups.remove(group)?;
+        // those that the log or a read still holds come back from there
+        bufs.give_data(g.parts.iter_mut().flat_map(|part| part.pieces.drain(..)));
         let buf = if let [part] = g.parts.as_mut_slice() { part.buf.take() } else { join(g.parts, bufs) };
         Some(Ended { context: g.context, result: g.error.map_or(Ok(()), Err), buf, pin: g.pin })
     }

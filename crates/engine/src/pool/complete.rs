@@ -108,6 +108,7 @@ impl Pool {
                 }
                 self.release(waiter);
             }
+            self.bufs.give_data(batch.pieces);
         }
         if !self.read_waiters.is_empty() {
             let completed = self.log.completed;
