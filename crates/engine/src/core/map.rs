@@ -1,6 +1,7 @@
 //! Changing maps: path copying, releasing what was there.
 
-use millpond_format::{Addr, BlockNo, Epoch, FANOUT, LineageId, TreeRoot, VolumeId};
+use millpond_format::{Addr, BLOCK_UNITS, BlockNo, ChunkId, Coding, Epoch, FANOUT, LineageId, TreeRoot, VolumeId};
+use smallvec::SmallVec;
 
 use super::catalog::{Head, Lineage};
 use super::state::Core;
@@ -159,6 +160,50 @@ impl Core {
             self.release(lineage, old);
         } else if let Some(head) = &mut line.head {
             head.mapped += 1;
+        }
+    }
+
+    /// Maps blocks from `first` on to raw data in neighbouring slots from `slot` on of `chunk`, a checksum for each. Their leaves are in memory.
+    pub(crate) fn set_run(&mut self, lineage: LineageId, first: BlockNo, chunk: ChunkId, slot: u32, crcs: &[u32]) -> Result<(), Miss> {
+        let (mut block, mut slot, mut rest) = (first.0, slot, crcs);
+        while !rest.is_empty() {
+            let leaf = self.leaf_mut(lineage, block)?;
+            let from = slot_in(block, 0);
+            let (now, later) = rest.split_at(rest.len().min(FANOUT - from));
+            let node = &mut self.nodes.get_mut(leaf).node;
+            let mut old: SmallVec<[Addr; 32]> = SmallVec::with_capacity(now.len());
+            for (entry, at) in node.entries[from..from + now.len()].iter_mut().zip(slot..) {
+                old.push(std::mem::replace(entry, Addr::new(chunk, at, BLOCK_UNITS, Coding::Raw)));
+            }
+            node.crcs[from..from + now.len()].copy_from_slice(now);
+            let line = self.lineage_mut(lineage);
+            line.owned_units += now.len() as u64 * u64::from(BLOCK_UNITS);
+            if let Some(head) = &mut line.head {
+                head.mapped += old.iter().filter(|addr| addr.is_hole()).count() as u64;
+            }
+            self.release_all(lineage, &old);
+            block += now.len() as u64;
+            slot += now.len() as u32;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// These old addresses are not the head's any more; neighbours of one chunk are freed together.
+    fn release_all(&mut self, lineage: LineageId, old: &[Addr]) {
+        for group in old.chunk_by(|a, b| a.is_some() && b.is_some() && a.chunk() == b.chunk()) {
+            let Some(addr) = group.first().copied().filter(|addr| addr.is_some()) else { continue };
+            let Some((born, grain)) = self.space.chunks.get(addr.chunk()).map(|chunk| (chunk.epoch, u32::from(chunk.grain))) else {
+                continue;
+            };
+            let line = self.lineage_mut(lineage);
+            if born > line.last_snap {
+                let units: u64 = group.iter().map(|addr| u64::from(addr.units())).sum();
+                line.owned_units = line.owned_units.saturating_sub(units);
+                self.space.free_slots(addr.chunk(), group.iter().flat_map(|addr| addr.slot()..addr.slot() + addr.units() / grain));
+            } else {
+                group.iter().for_each(|addr| self.bury(lineage, born, *addr, true));
+            }
         }
     }
 

@@ -74,6 +74,16 @@ impl OpenBatch {
         }
     }
 
+    /// Copies whole blocks in, so that each lies in one piece.
+    pub(crate) fn copy(&mut self, mut bytes: &[u8], mut take: impl FnMut(usize) -> Buf) {
+        while !bytes.is_empty() {
+            let left = self.gather.as_ref().map_or(0, |(buf, used)| (buf.size() - used) / 4096 * 4096);
+            let (now, later) = bytes.split_at(bytes.len().min(if left == 0 { GATHER } else { left }));
+            self.room(now.len(), &mut take).copy_from_slice(now);
+            bytes = later;
+        }
+    }
+
     fn close_gather(&mut self) {
         if let Some((buf, used)) = self.gather.take()
             && used > 0

@@ -2,9 +2,10 @@
 
 use millpond_block::{Buf, Piece};
 use millpond_format::{
-    Addr, BATCH_FIXED, BatchHeader, BlockNo, ChunkId, Coding, Encoder, HEADER_PAGE, Item, LineageId, NO_SEGMENT, Record, SegmentId,
-    VolumeId, crc32c, encode_run, run_bytes,
+    Addr, BATCH_FIXED, BLOCK_UNITS, BatchHeader, BlockNo, ChunkId, Coding, Encoder, FANOUT, HEADER_PAGE, Item, LineageId, NO_SEGMENT,
+    Record, SegmentId, VolumeId, crc32c, encode_run, run_bytes,
 };
+use smallvec::SmallVec;
 
 use super::state::{Context, Pool};
 use crate::log::{BatchKind, CLEANED, Cursor, InFlight, LONG, OpenBatch, OpenChunk, PACKED, SHORT};
@@ -192,8 +193,12 @@ impl Pool {
                 }
                 room = self.batch_room(stream, grain, packed);
             }
-            let run = self.run_length(lineage, block, (count - done).min(room), stream, old);
-            self.append_run(op, stream, volume, lineage, BlockNo(block), done, run, source, compression);
+            let run = self.run_length(lineage, block, (count - done).min(room), stream);
+            if packed {
+                self.append_packed(op, volume, lineage, BlockNo(block), done, run, source, compression);
+            } else {
+                self.append_raw(op, stream, volume, lineage, BlockNo(block), done, run, source);
+            }
             done += run;
         }
         done
@@ -207,21 +212,27 @@ impl Pool {
     }
 
     /// How many of the next blocks may go into the same stream: those that no other open batch holds.
-    fn run_length(&mut self, lineage: LineageId, block: u64, most: usize, stream: usize, _first: Addr) -> usize {
+    fn run_length(&mut self, lineage: LineageId, block: u64, most: usize, stream: usize) -> usize {
         let others_open = (SHORT..=PACKED).any(|s| s != stream && self.log.streams[s].batch.is_some());
-        if !others_open {
-            return most;
+        let mut run = if others_open { 1 } else { most };
+        while run < most {
+            let at = block + run as u64;
+            let from = (at % FANOUT as u64) as usize;
+            let here = (FANOUT - from).min(most - run);
+            if let Ok(Some(leaf)) = self.core.head_leaf(lineage, at) {
+                let entries = &self.core.nodes.get(leaf).node.entries[from..from + here];
+                if let Some(ahead) = entries.iter().position(|old| self.open_batch_of(*old).is_some_and(|other| other != stream)) {
+                    return run + ahead;
+                }
+            }
+            run += here;
         }
-        (1..most)
-            .find(|ahead| {
-                let old = self.old_address(lineage, block + *ahead as u64);
-                self.open_batch_of(old).is_some_and(|other| other != stream)
-            })
-            .unwrap_or(most)
+        run
     }
 
+    /// Appends raw blocks to a stream's open batch, which has room for them, and maps them.
     #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename them")]
-    fn append_run(
+    fn append_raw(
         &mut self,
         op: u32,
         stream: usize,
@@ -231,32 +242,59 @@ impl Pool {
         offset: usize,
         count: usize,
         source: &Source<'_>,
+    ) {
+        let defer = self.planted(Planted::ApplyAtCompletion);
+        let (Some(chunk), Some(batch)) = (self.log.streams[stream].chunk, &mut self.log.streams[stream].batch) else { return };
+        let crcs: SmallVec<[u32; 32]> = (offset..offset + count).map(|at| crc32c(source.block(at))).collect();
+        let range = offset * 4096..(offset + count) * 4096;
+        match source {
+            Source::Copy(bytes) => batch.copy(bytes.get(range).unwrap_or_default(), |n| self.bufs.take(n)),
+            Source::Shared(piece) => batch.attach(piece.slice(range)),
+        }
+        encode_run(&mut batch.items, volume, first, count, false, crcs.iter().map(|crc| (*crc, BLOCK_UNITS as u8, Coding::Raw)));
+        let slots = count as u32; // a slot of these streams is a block
+        let slot = self.core.space.chunks.get_mut(chunk.id).map_or(0, |c| {
+            c.slots += slots;
+            c.slots - slots
+        });
+        self.core.space.make_live(chunk.id, slot, slots);
+        self.core.clock += count as u64;
+        self.metrics.user_bytes += count as u64 * 4096;
+        if defer {
+            let blocks = crcs.iter().zip(first.0..).zip(slot..);
+            batch.deferred.extend(
+                blocks.map(|((crc, block), slot)| (lineage, BlockNo(block), Addr::new(chunk.id, slot, BLOCK_UNITS, Coding::Raw), *crc)),
+            );
+        } else {
+            let mapped = self.core.set_run(lineage, first, chunk.id, slot, &crcs);
+            assert!(mapped.is_ok(), "INV-MAP-5: leaves are in memory before blocks are appended");
+        }
+        self.wait_for_batch(op, stream);
+    }
+
+    /// Appends blocks, compressed where that saves space, to the open batch of their stream, which has room for them, and maps them.
+    #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename them")]
+    fn append_packed(
+        &mut self,
+        op: u32,
+        volume: VolumeId,
+        lineage: LineageId,
+        first: BlockNo,
+        offset: usize,
+        count: usize,
+        source: &Source<'_>,
         compression: Compression,
     ) {
-        let Some(chunk) = self.log.streams[stream].chunk else { return };
-        let packed = stream == PACKED;
+        let Some(chunk) = self.log.streams[PACKED].chunk else { return };
         let mut stored: Vec<(u32, u8, Coding)> = Vec::with_capacity(count);
         let defer = self.planted(Planted::ApplyAtCompletion);
         for i in 0..count {
             let plain = source.block(offset + i);
-            let coding = if packed { self.compress(plain, compression) } else { Coding::Raw };
-            let Some(batch) = &mut self.log.streams[stream].batch else { return };
-            let bufs = &mut self.bufs;
-            let (crc, units) = match (coding, source) {
-                (Coding::Raw, Source::Shared(piece)) if !packed => {
-                    batch.attach(piece.slice((offset + i) * 4096..(offset + i + 1) * 4096));
-                    (crc32c(plain), 8)
-                }
-                (Coding::Raw, _) => {
-                    batch.room(4096, |n| bufs.take(n)).copy_from_slice(plain);
-                    (crc32c(plain), 8)
-                }
-                _ => {
-                    let bytes = self.scratch.len();
-                    batch.room(bytes, |n| bufs.take(n)).copy_from_slice(&self.scratch);
-                    (crc32c(&self.scratch), u32::try_from(bytes / 512).unwrap_or(8))
-                }
-            };
+            let coding = self.compress(plain, compression);
+            let Some(batch) = &mut self.log.streams[PACKED].batch else { return };
+            let bytes = if coding == Coding::Raw { plain } else { &self.scratch };
+            batch.room(bytes.len(), |n| self.bufs.take(n)).copy_from_slice(bytes);
+            let (crc, units) = (crc32c(bytes), u32::try_from(bytes.len() / 512).unwrap_or(BLOCK_UNITS));
             let slots = units / u32::from(chunk.grain);
             let slot = self.core.space.chunks.get_mut(chunk.id).map_or(0, |c| {
                 c.slots += slots;
@@ -268,18 +306,24 @@ impl Pool {
             self.core.clock += 1;
             self.metrics.user_bytes += u64::from(units) * 512;
             if defer {
-                if let Some(batch) = &mut self.log.streams[stream].batch {
-                    batch.deferred.push((lineage, block, addr, crc));
-                }
+                batch.deferred.push((lineage, block, addr, crc));
             } else {
                 let mapped = self.core.set_block(lineage, block, addr, crc);
                 assert!(mapped.is_ok(), "INV-MAP-5: leaves are in memory before blocks are appended");
             }
             stored.push((crc, units as u8, coding));
         }
-        let Some(batch) = &mut self.log.streams[stream].batch else { return };
-        encode_run(&mut batch.items, volume, first, count, packed, stored.into_iter());
-        if batch.waiters.last() != Some(&op) {
+        if let Some(batch) = &mut self.log.streams[PACKED].batch {
+            encode_run(&mut batch.items, volume, first, count, true, stored.into_iter());
+        }
+        self.wait_for_batch(op, PACKED);
+    }
+
+    /// An operation is told when a stream's open batch is complete.
+    fn wait_for_batch(&mut self, op: u32, stream: usize) {
+        if let Some(batch) = &mut self.log.streams[stream].batch
+            && batch.waiters.last() != Some(&op)
+        {
             batch.waiters.push(op);
             if let Some(op) = self.ops.get_mut(op) {
                 op.pending += 1;
@@ -329,13 +373,8 @@ impl Pool {
         }
         if let Some(batch) = &mut self.log.streams[LONG].batch {
             batch.items.raw(encoded.bytes());
-            if batch.waiters.last() != Some(&op) {
-                batch.waiters.push(op);
-                if let Some(op) = self.ops.get_mut(op) {
-                    op.pending += 1;
-                }
-            }
         }
+        self.wait_for_batch(op, LONG);
         Ok(())
     }
 

@@ -35,6 +35,26 @@ impl Slots {
         }
     }
 
+    /// Adds `count` slots from `first` on; gives back how many were not there.
+    pub(crate) fn insert_range(&mut self, first: u32, count: u32) -> u32 {
+        let (mut at, end) = (first, first + count);
+        let words = (end as usize).div_ceil(64);
+        if words > self.words.len() {
+            self.words.resize(words, 0);
+        }
+        let mut fresh = 0;
+        while at < end {
+            let stop = ((at | 63) + 1).min(end);
+            let mask = (u64::MAX >> (64 - (stop - at))) << (at & 63);
+            if let Some(word) = self.words.get_mut((at >> 6) as usize) {
+                fresh += (mask & !*word).count_ones();
+                *word |= mask;
+            }
+            at = stop;
+        }
+        fresh
+    }
+
     /// Takes `slot` out; false when it was not there.
     pub(crate) fn remove(&mut self, slot: u32) -> bool {
         let bit = 1u64 << (slot & 63);
@@ -75,5 +95,26 @@ impl Slots {
                 })
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Slots;
+
+    #[test]
+    fn a_range_is_its_slots_one_by_one() {
+        for first in [0u32, 1, 62, 63, 64, 130] {
+            for count in [0u32, 1, 2, 63, 64, 65, 200] {
+                let (mut one, mut all) = (Slots::default(), Slots::default());
+                for slot in [0, 63, 64, 131] {
+                    one.insert(slot);
+                    all.insert(slot);
+                }
+                let fresh: u32 = (first..first + count).map(|slot| u32::from(one.insert(slot))).sum();
+                assert_eq!(all.insert_range(first, count), fresh, "{count} from {first}");
+                assert!(one.iter().eq(all.iter()), "{count} from {first}");
+            }
+        }
     }
 }

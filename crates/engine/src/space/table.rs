@@ -61,10 +61,8 @@ impl Space {
     /// Makes `slots` slots from `slot` on live.
     pub(crate) fn make_live(&mut self, id: ChunkId, slot: u32, slots: u32) {
         let chunk = self.chunks.get_mut(id).expect("INV-SPACE-2: live slots belong to a chunk");
-        for s in slot..slot + slots {
-            let fresh = chunk.live.insert(s);
-            assert!(fresh, "INV-SPACE-2: slot {s} of chunk {id} used twice");
-        }
+        let fresh = chunk.live.insert_range(slot, slots);
+        assert_eq!(fresh, slots, "INV-SPACE-2: a slot of {slots} from {slot} of chunk {id} used twice");
         let before = chunk.footprint();
         chunk.live_count += slots;
         let units = chunk.footprint() - before;
