@@ -39,15 +39,23 @@ pub(crate) struct Segment {
     pub(crate) youngest: u64,
     /// Stream that filled it.
     pub(crate) class: u8,
+    /// The host has bytes for it: it was in use since it was given back.
+    pub(crate) backed: bool,
     /// The cleaner leaves it alone until this time (milliseconds): it could not be read.
     pub(crate) left_until: u64,
 }
+
+/// The host has no bytes for a segment.
+type Fresh = bool;
 
 /// All segments of a pool.
 #[derive(Debug)]
 pub(crate) struct SegmentTable {
     segments: Vec<Segment>,
-    free: BTreeSet<SegmentId>,
+    /// Free ones; in front those that the host has bytes for.
+    free: BTreeSet<(Fresh, SegmentId)>,
+    backed_free: usize,
+    discarding: usize,
     resting: BTreeSet<(u64, SegmentId)>,
 }
 
@@ -62,9 +70,16 @@ impl SegmentTable {
             pins: 0,
             youngest: 0,
             class: 0,
+            backed: false,
             left_until: 0,
         };
-        SegmentTable { segments: vec![fresh; count as usize], free: (0..count).map(SegmentId).collect(), resting: BTreeSet::new() }
+        SegmentTable {
+            segments: vec![fresh; count as usize],
+            free: (0..count).map(|id| (true, SegmentId(id))).collect(),
+            backed_free: 0,
+            discarding: 0,
+            resting: BTreeSet::new(),
+        }
     }
 
     pub(crate) fn get(&self, id: SegmentId) -> Option<&Segment> {
@@ -92,9 +107,24 @@ impl SegmentTable {
         self.resting.iter().map(|(generation, id)| (*id, *generation))
     }
 
-    /// Takes the lowest free segment.
+    /// Free segments that the host has bytes for.
+    pub(crate) fn backed_free(&self) -> usize {
+        self.backed_free
+    }
+
+    /// The first of them.
+    pub(crate) fn first_backed_free(&self) -> Option<SegmentId> {
+        self.free.first().filter(|(fresh, _)| !fresh).map(|(_, id)| *id)
+    }
+
+    /// Segments whose space is being given back.
+    pub(crate) fn discarding(&self) -> usize {
+        self.discarding
+    }
+
+    /// Takes a free segment: the lowest of those that the host has bytes for, else the lowest.
     pub(crate) fn reserve(&mut self) -> Option<SegmentId> {
-        let id = self.free.first().copied()?;
+        let (_, id) = self.free.first().copied()?;
         self.set_state(id, SegmentState::Reserved);
         Some(id)
     }
@@ -104,11 +134,13 @@ impl SegmentTable {
         let Some(segment) = self.segments.get_mut(id.0 as usize) else { return };
         match segment.state {
             SegmentState::Free => {
-                self.free.remove(&id);
+                self.free.remove(&(!segment.backed, id));
+                self.backed_free -= usize::from(segment.backed);
             }
             SegmentState::Resting(generation) => {
                 self.resting.remove(&(generation, id));
             }
+            SegmentState::Discarding => self.discarding -= 1,
             _ => {}
         }
         segment.state = state;
@@ -117,12 +149,18 @@ impl SegmentTable {
                 segment.chunks.clear();
                 segment.youngest = 0;
                 segment.left_until = 0;
-                self.free.insert(id);
+                self.free.insert((!segment.backed, id));
+                self.backed_free += usize::from(segment.backed);
             }
             SegmentState::Resting(generation) => {
+                segment.backed = true;
                 self.resting.insert((generation, id));
             }
-            _ => {}
+            SegmentState::Discarding => {
+                segment.backed = false;
+                self.discarding += 1;
+            }
+            SegmentState::Reserved | SegmentState::Open | SegmentState::Sealed => segment.backed = true,
         }
     }
 

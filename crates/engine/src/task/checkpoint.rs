@@ -619,28 +619,12 @@ impl Pool {
     fn opened(&mut self) {
         if self.log.streams.iter().any(|stream| stream.next.is_none()) {
             // what rested at the crash is free only now
-            let discard = std::mem::replace(&mut self.tuning.discard_freed, false);
             self.release_rested(true);
-            self.tuning.discard_freed = discard;
             return self.open_log();
         }
         self.state = PoolState::Online;
         let volumes: Vec<_> = self.core.catalog.volumes.keys().copied().collect();
         volumes.into_iter().for_each(|volume| self.trim_beyond(volume));
-    }
-
-    /// Lets segments go that rested long enough. With `hurry`, as soon as it is safe.
-    pub(crate) fn release_rested(&mut self, hurry: bool) {
-        let keep = if hurry { 0 } else { u64::from(self.tuning.rewind_checkpoints) };
-        while let Some(segment) = self.core.space.segments.rested(self.checkpoint_generation, keep) {
-            if self.tuning.discard_freed {
-                self.core.space.segments.set_state(segment, SegmentState::Discarding);
-                let extents: Vec<_> = self.core.space.rows.extents(segment).collect();
-                self.io.discard(Context::Discard(segment), extents.into_iter());
-            } else {
-                self.core.space.segments.set_state(segment, SegmentState::Free);
-            }
-        }
     }
 }
 

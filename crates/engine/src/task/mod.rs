@@ -1,7 +1,8 @@
-//! Background tasks: checkpoints and the cleaner.
+//! Background tasks: checkpoints, the cleaner, giving space back.
 
 mod checkpoint;
 mod cleaner;
+mod give_back;
 mod reserve;
 
 pub(crate) use checkpoint::{CHUNKS_PER_CHECKPOINT, Checkpointer, second_area};
