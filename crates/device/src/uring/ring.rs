@@ -15,6 +15,7 @@ use super::event::{Event, Wait};
 use super::slots::{Op, Slots};
 use super::socket::{Sockets, take_descriptor};
 use super::wake::Waker;
+use crate::IoDone;
 
 /// Entries of the submission queue: what one turn may start without a second system call. 64 connections' receives and sends and a few
 /// hundred device operations.
@@ -76,6 +77,18 @@ impl Ring {
     /// The next event, oldest first.
     pub fn pop(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+
+    /// The next event when it is the end of a device operation: since the last turn's events were popped, of one that was carried out at once.
+    pub fn pop_io(&mut self) -> Option<IoDone> {
+        match self.events.pop_front() {
+            Some(Event::Io(done)) => Some(done),
+            Some(other) => {
+                self.events.push_front(other);
+                None
+            }
+            None => None,
+        }
     }
 
     /// Starts what was asked for since the last turn and collects what has ended: at most one system call. Waits only when there is no

@@ -46,7 +46,7 @@ impl Pool {
         let (first, count) = blocks_of(request.range);
         let end = first + count as u64;
         // what a record in flight took away may be shown as gone only when the record cannot be lost any more (I10)
-        let mut plan = Plan { parts: Vec::new(), after: self.last_record };
+        let mut plan = Plan { parts: SmallVec::new(), after: self.last_record };
         let mut block = first;
         while block < end {
             let stop = ((block / FANOUT as u64 + 1) * FANOUT as u64).min(end);
@@ -316,7 +316,7 @@ pub(crate) fn check_node(miss: &Miss, unit: u32, bytes: &[u8]) -> Option<Node> {
 
 /// What a read will do, before it does anything.
 struct Plan {
-    parts: Vec<Planned>,
+    parts: SmallVec<[Planned; 1]>,
     after: millpond_format::Lsn,
 }
 

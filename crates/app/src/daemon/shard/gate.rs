@@ -1,8 +1,9 @@
 //! Between engine and ring: counts and times device operations, and holds back those of a device that is capped.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use millpond_device::{DeviceIndex, Io, IoDone, IoId, IoKind};
+use rustc_hash::FxHashMap;
 
 use super::handle::{DeviceLimit, DeviceLoad};
 
@@ -15,7 +16,7 @@ const BURST: u64 = 4_000_000;
 #[derive(Default)]
 pub(super) struct Gate {
     devices: BTreeMap<DeviceIndex, Device>,
-    under_way: HashMap<IoId, Started>,
+    under_way: FxHashMap<IoId, Started>,
 }
 
 #[derive(Default)]
