@@ -5,7 +5,7 @@
 
 use crate::codec::{Decoder, Encoder, FormatError};
 use crate::record::Record;
-use crate::{BlockNo, ChunkId, Coding, Epoch, Lsn, PoolId, SegmentId, VolumeId, crc32c};
+use crate::{BlockNo, ChunkId, Coding, Epoch, Lsn, MAX_DEVICES, MAX_SLOT_WORDS, PoolId, STREAMS, SegmentId, VolumeId, crc32c};
 
 /// Bytes of the fixed part of a header.
 pub const BATCH_FIXED: usize = 96;
@@ -13,6 +13,11 @@ pub const BATCH_FIXED: usize = 96;
 pub const HEADER_PAGE: usize = 4096;
 /// Longest header in pages: room for the identities of a full chunk or a snapshot of many volumes.
 pub const MAX_HEADER_PAGES: usize = 32;
+
+/// Pages of payload at most: a segment of the largest extents over the most devices.
+const MAX_PAYLOAD: u32 = (64 << 20) / 4096 * MAX_DEVICES as u32;
+/// Pages of a chunk at most, headers in line included: a slot number has 13 bits.
+const MAX_CHUNK_PAGES: u64 = 8192 / 8;
 
 const MAGIC: u32 = 0x4842_504d; // "MPBH"
 const VERSION: u16 = 1;
@@ -228,9 +233,12 @@ impl Item {
     fn decode(d: &mut Decoder<'_>) -> Result<Item, FormatError> {
         match d.u8()? {
             1 => {
-                let packed = d.u8()? != 0;
+                let packed = match d.u8()? {
+                    flag @ 0..=1 => flag == 1,
+                    _ => return Err(FormatError::Field("packed")),
+                };
                 let count = usize::from(d.u16()?);
-                let (volume, block) = (VolumeId(d.u32()?), BlockNo(d.u64()?));
+                let (volume, block) = (VolumeId(d.u32()?), BlockNo(d.counter("block")?));
                 if count * if packed { 5 } else { 4 } > d.remaining() {
                     return Err(FormatError::Truncated);
                 }
@@ -242,21 +250,21 @@ impl Item {
                 }
                 Ok(Item::Blocks { volume, block, stored })
             }
-            2 => Ok(Item::Clear { volume: VolumeId(d.u32()?), block: BlockNo(d.u64()?), count: d.u64()? }),
+            2 => Ok(Item::Clear { volume: VolumeId(d.u32()?), block: BlockNo(d.counter("block")?), count: d.counter("count")? }),
             3 => Record::decode(d).map(Item::Record),
             4 => {
                 let grain = d.u8()?;
-                let (chunk, epoch, birth, at) = (ChunkId(d.u64()?), Epoch(d.u64()?), d.u64()?, d.u32()?);
+                let (chunk, epoch, birth, at) = (d.chunk()?, Epoch(d.counter("epoch")?), d.counter("birth")?, d.u32()?);
                 let words = d.count(8)?;
                 let present = (0..words).map(|_| d.u64()).collect::<Result<Vec<_>, _>>()?;
                 let count = d.count(25)?;
                 let mut identities = Vec::with_capacity(count);
                 for _ in 0..count {
-                    let (volume, block, lsn, crc) = (VolumeId(d.u32()?), BlockNo(d.u64()?), Lsn(d.u64()?), d.u32()?);
+                    let (volume, block, lsn, crc) = (VolumeId(d.u32()?), BlockNo(d.counter("block")?), Lsn(d.counter("lsn")?), d.u32()?);
                     let (units, coding) = split_coding(d.u8()?)?;
                     identities.push(BlockIdentity { volume, block, lsn, crc, units, coding });
                 }
-                if grain == 0 || present.len() > 128 {
+                if !matches!(grain, 1 | 8 | 13) || present.len() > MAX_SLOT_WORDS || at >= MAX_PAYLOAD {
                     return Err(FormatError::Field("move"));
                 }
                 Ok(Item::Move(Move { chunk, epoch, birth, grain, at, present, identities }))
@@ -318,7 +326,8 @@ impl BatchHeader {
         let (stream, header_pages) = (d.u8()?, d.u8()?);
         let pool = PoolId(d.bytes()?);
         let (incarnation, next) = (d.u32()?, SegmentId(d.u32()?));
-        let (lsn, durable, epoch, chunk, birth) = (Lsn(d.u64()?), Lsn(d.u64()?), Epoch(d.u64()?), ChunkId(d.u64()?), d.u64()?);
+        let (lsn, durable, epoch) = (d.u64()?, d.u64()?, d.u64()?);
+        let (chunk, birth) = (d.u64()?, d.u64()?);
         let (segment, offset, base, payload) = (SegmentId(d.u32()?), d.u32()?, d.u32()?, d.u32()?);
         let packed = d.u32()?;
         let stored_crc = d.u32()?;
@@ -342,10 +351,10 @@ impl BatchHeader {
             pool,
             incarnation,
             next,
-            lsn,
-            durable,
-            epoch,
-            chunk,
+            lsn: Lsn(lsn),
+            durable: Lsn(durable),
+            epoch: Epoch(epoch),
+            chunk: ChunkId(chunk),
             birth,
             segment,
             offset,
@@ -353,7 +362,22 @@ impl BatchHeader {
             payload,
             grain,
         };
+        header.check()?;
         Ok((header, items))
+    }
+
+    /// Bounds: counters can be added to, the batch fits into a segment, its blocks into slots of its chunk.
+    fn check(&self) -> Result<(), FormatError> {
+        let counters = [self.lsn.0, self.durable.0, self.epoch.0, self.birth];
+        let end = u64::from(self.offset) + u64::from(self.pages) + u64::from(self.payload);
+        let in_chunk = self.offset >= self.base && end - u64::from(self.base) <= MAX_CHUNK_PAGES && matches!(self.grain, 1 | 8);
+        let sound = [
+            (usize::from(self.stream) < STREAMS, "stream"),
+            (counters.iter().all(|n| *n < 1 << 62), "counter"),
+            (self.chunk.0 < 1 << 40 && (self.chunk.0 == 0 || in_chunk), "chunk"),
+            (self.payload <= MAX_PAYLOAD && self.offset <= MAX_PAYLOAD, "payload"),
+        ];
+        sound.iter().find(|(ok, _)| !ok).map_or(Ok(()), |(_, field)| Err(FormatError::Field(field)))
     }
 }
 

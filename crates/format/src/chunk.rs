@@ -85,9 +85,9 @@ impl ChunkRecord {
         let mut page = Vec::new();
         while d.remaining() > 0 {
             let record = ChunkRecord {
-                chunk: ChunkId(d.u64()?),
-                epoch: Epoch(d.u64()?),
-                birth: d.u64()?,
+                chunk: d.chunk()?,
+                epoch: Epoch(d.counter("epoch")?),
+                birth: d.counter("birth")?,
                 segment: SegmentId(d.u32()?),
                 base: d.u32()?,
                 identities: d.u32()?,
@@ -97,7 +97,11 @@ impl ChunkRecord {
                 live: get_words(&mut d)?,
                 present: get_words(&mut d)?,
             };
-            if !matches!(record.grain, 1 | 8 | 13) || record.slots > 8192 {
+            let beyond = |words: &[u64]| {
+                let end = words.iter().rposition(|word| *word != 0).map_or(0, |at| at * 64 + 64 - words[at].leading_zeros() as usize);
+                end > record.slots as usize
+            };
+            if !matches!(record.grain, 1 | 8 | 13) || record.slots > 8192 || beyond(&record.live) || beyond(&record.present) {
                 return Err(FormatError::Field("chunk"));
             }
             page.push(record);
@@ -136,7 +140,7 @@ impl DeadRecord {
         let mut d = Decoder::new(bytes);
         let mut list = Vec::new();
         while d.remaining() > 0 {
-            list.push(DeadRecord { epoch: Epoch(d.u64()?), chunk: ChunkId(d.u64()?), units: d.u32()?, slots: get_words(&mut d)? });
+            list.push(DeadRecord { epoch: Epoch(d.counter("epoch")?), chunk: d.chunk()?, units: d.u32()?, slots: get_words(&mut d)? });
         }
         Ok(list)
     }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::ChunkId;
+
 /// Why bytes could not be understood. Display is one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FormatError {
@@ -180,6 +182,22 @@ impl<'a> Decoder<'a> {
             return Err(FormatError::Truncated);
         }
         Ok(n)
+    }
+
+    /// A number that only ever grows by one (generations, epochs, positions, clocks). None gets near 2^62 in the life of a medium;
+    /// below it, adding to it cannot overflow.
+    pub fn counter(&mut self, name: &'static str) -> Result<u64, FormatError> {
+        self.u64().and_then(|n| if n < 1 << 62 { Ok(n) } else { Err(FormatError::Field(name)) })
+    }
+
+    /// A chunk id: what does not fit into the 40 bits of an address would be another chunk there.
+    pub fn chunk(&mut self) -> Result<ChunkId, FormatError> {
+        self.u64().and_then(|n| if n < 1 << 40 { Ok(ChunkId(n)) } else { Err(FormatError::Field("chunk")) })
+    }
+
+    /// Everything was read: what follows a structure that ends here would be lost when it is written again.
+    pub fn end(&self) -> Result<(), FormatError> {
+        if self.rest.is_empty() { Ok(()) } else { Err(FormatError::Field("length")) }
     }
 
     /// Bytes not read yet.

@@ -3,6 +3,8 @@
 //! A device begins and ends with an area of [`AREA_BYTES`]: the label in its first 4 KiB, then, [`RING_OFFSET`] bytes in, a ring of
 //! [`RING_SLOTS`] roots of 4 KiB. Each lies in a physical sector of its own. Everything between the areas is extents.
 
+use std::collections::BTreeSet;
+
 use crate::codec::{Decoder, Encoder, FormatError};
 use crate::{Layout, Lsn, PoolId, SegmentId, crc32c};
 
@@ -35,7 +37,7 @@ const NAME_MAX: usize = 64;
 /// |---|---|---|
 /// | magic | 8 | `MILLPOND` |
 /// | version | 2 | 1 |
-/// | compat, ro_compat, incompat | 12 | feature flags; unknown `incompat` bits refuse the import |
+/// | compat, ro_compat, incompat | 12 | feature flags; unknown `incompat` bits refuse the import, unknown `ro_compat` bits one that may write: every import |
 /// | pool id | 16 | |
 /// | pool name | 2 + n | |
 /// | member | 2 | this device's place in the table |
@@ -123,10 +125,9 @@ impl Label {
     pub fn decode(sector: &[u8]) -> Result<Label, FormatError> {
         let mut d = open(sector, LABEL_MAGIC)?;
         d.u32()?;
-        d.u32()?;
-        let incompat = d.u32()?;
-        if incompat != 0 {
-            return Err(FormatError::Incompatible(incompat));
+        let needed = d.u32()? | d.u32()?;
+        if needed != 0 {
+            return Err(FormatError::Incompatible(needed));
         }
         let pool = PoolId(d.bytes()?);
         let name = d.string()?;
@@ -150,6 +151,7 @@ impl Label {
         let sound = [
             (self.name.len() <= NAME_MAX, "name"),
             ((1..=MAX_DEVICES).contains(&self.extents.len()), "devices"),
+            (self.extents.iter().all(|n| *n > 0), "extents"),
             (usize::from(self.member) < self.extents.len(), "member"),
             (self.extent_bytes.is_power_of_two() && (64 << 10..=64 << 20).contains(&self.extent_bytes), "extent bytes"),
             (self.chunk_units.is_multiple_of(8) && (16..=8192).contains(&self.chunk_units), "chunk units"),
@@ -217,6 +219,24 @@ impl ObjectRef {
     /// Reads it.
     pub fn decode(d: &mut Decoder<'_>) -> Result<ObjectRef, FormatError> {
         Ok(ObjectRef { segment: SegmentId(d.u32()?), offset: d.u32()?, length: d.u32()?, crc: d.u32()? })
+    }
+
+    /// Reads an index: references to parts until the end of `bytes`.
+    ///
+    /// # Errors
+    /// [`FormatError`] when it is cut off, holds an index itself, or names a part twice: joined, such parts would have no bound.
+    pub fn decode_index(bytes: &[u8]) -> Result<Vec<ObjectRef>, FormatError> {
+        let mut d = Decoder::new(bytes);
+        let mut parts = Vec::new();
+        let mut places = BTreeSet::new();
+        while d.remaining() > 0 {
+            let part = ObjectRef::decode(&mut d)?;
+            if part.is_index() || !places.insert((part.segment, part.offset)) {
+                return Err(FormatError::Field("part"));
+            }
+            parts.push(part);
+        }
+        Ok(parts)
     }
 }
 
@@ -310,9 +330,12 @@ impl Root {
     pub fn decode(sector: &[u8]) -> Result<Root, FormatError> {
         let mut d = open(sector, ROOT_MAGIC)?;
         let pool = PoolId(d.bytes()?);
-        let (generation, incarnation, time) = (d.u64()?, d.u32()?, d.u64()?);
+        let (generation, incarnation, time) = (d.counter("generation")?, d.u32()?, d.u64()?);
+        if incarnation == u32::MAX {
+            return Err(FormatError::Field("incarnation")); // the next import could not have a number of its own
+        }
         let checkpoint = ObjectRef::decode(&mut d)?;
-        let lsn = Lsn(d.u64()?);
+        let lsn = Lsn(d.counter("lsn")?);
         let count = usize::from(d.u8()?);
         if count > MAX_LEGS {
             return Err(FormatError::Field("legs"));

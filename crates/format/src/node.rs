@@ -13,6 +13,8 @@ pub const NODE_BYTES: usize = NODE_UNITS as usize * 512;
 const MAGIC: u32 = 0x444e_504d; // "MPND"
 const VERSION: u16 = 1;
 const HEAD: usize = 64;
+/// Six levels of 512 map 2^54 blocks: more than any volume has.
+const MAX_LEVEL: u8 = 5;
 
 /// A node of a volume's map. A leaf (level 0) maps 512 blocks; a node of level n maps 512 nodes of level n - 1. Its checksum is in its parent.
 ///
@@ -29,7 +31,7 @@ const HEAD: usize = 64;
 /// | 64 | 4096 | entries | [`Addr`] each |
 /// | 4160 | 2048 | checksums | CRC-32C of what each entry points to |
 /// | 6208 | 448 | reserve | 0 |
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Node {
     /// 0 = leaf.
     pub level: u8,
@@ -85,16 +87,23 @@ impl Node {
         if version != VERSION {
             return Err(FormatError::Version(version));
         }
-        let level = d.u8()?;
-        d.u8()?;
+        let (level, reserve) = (d.u8()?, d.u8()?);
+        if level > MAX_LEVEL {
+            return Err(FormatError::Field("level"));
+        }
         let (lineage, index, epoch) = (LineageId(d.u64()?), d.u64()?, Epoch(d.u64()?));
-        d.raw(HEAD - 32)?;
+        if reserve != 0 || d.raw(HEAD - 32)?.iter().any(|byte| *byte != 0) {
+            return Err(FormatError::Field("reserve"));
+        }
         let mut node = Node::empty(level, lineage, index, epoch);
         for entry in node.entries.iter_mut() {
             *entry = Addr::from_bits(d.u64()?)?;
         }
         for crc in node.crcs.iter_mut() {
             *crc = d.u32()?;
+        }
+        if d.raw(NODE_BYTES - HEAD - FANOUT * 12)?.iter().any(|byte| *byte != 0) {
+            return Err(FormatError::Field("reserve"));
         }
         Ok(node)
     }

@@ -307,7 +307,17 @@ impl Checkpoint {
         if version != 1 {
             return Err(FormatError::Version(version));
         }
-        Checkpoint::get(&mut d)
+        let checkpoint = Checkpoint::get(&mut d)?;
+        d.end()?;
+        checkpoint.check()?;
+        Ok(checkpoint)
+    }
+
+    /// Bounds: whatever is added to from here on can be added to.
+    fn check(&self) -> Result<(), FormatError> {
+        let counters = [self.lsn, self.epoch.0, self.clock, self.next_snapshot, self.next_lineage, self.next_walk];
+        let sound = counters.iter().all(|n| *n < 1 << 62) && self.next_chunk < 1 << 40 && self.next_volume < u32::MAX;
+        if sound { Ok(()) } else { Err(FormatError::Field("counter")) }
     }
 }
 

@@ -334,12 +334,7 @@ impl Import {
         }
         self.objects.insert((at.segment, at.offset), bytes.to_vec());
         if at.is_index() {
-            let mut d = millpond_format::Decoder::new(bytes);
-            let mut parts = Vec::new();
-            while d.remaining() > 0 {
-                let part = ObjectRef::decode(&mut d).map_err(|error| format!("a checkpoint object is damaged ({error})"))?;
-                parts.push(part);
-            }
+            let parts = ObjectRef::decode_index(bytes).map_err(|error| format!("a checkpoint object is damaged ({error})"))?;
             self.wanted.extend(&parts);
             self.parts.insert((at.segment, at.offset), parts);
         }
