@@ -11,6 +11,8 @@ mod id;
 mod label;
 mod node;
 mod record;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use batch::{BATCH_FIXED, BatchHeader, BlockIdentity, HEADER_PAGE, Item, MAX_HEADER_PAGES, Move, encode_run, run_bytes};
 pub use checksum::crc32c;

@@ -1,0 +1,101 @@
+//! What fuzzers run, as plain functions, so that their corpus is replayed by every test run.
+
+use super::sample::batch;
+use crate::{BatchHeader, Checkpoint, ChunkRecord, DeadRecord, Encoder, FormatError, Label, NODE_BYTES, Node, ObjectRef, Root, crc32c};
+
+/// A structure with a parser.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// [`Label`].
+    Label,
+    /// [`Root`].
+    Root,
+    /// [`BatchHeader`] with its items and their records.
+    Batch,
+    /// [`Node`].
+    Node,
+    /// [`Checkpoint`].
+    Checkpoint,
+    /// A page of [`ChunkRecord`]s.
+    ChunkPage,
+    /// [`DeadRecord`]s.
+    Deadlist,
+    /// References to an object's parts.
+    ObjectIndex,
+}
+
+impl Kind {
+    /// Every kind, in the order of a fuzz input's first byte.
+    pub const ALL: [Kind; 8] =
+        [Kind::Label, Kind::Root, Kind::Batch, Kind::Node, Kind::Checkpoint, Kind::ChunkPage, Kind::Deadlist, Kind::ObjectIndex];
+
+    /// True for those that hold their checksum; that of the others is with who refers to them.
+    pub fn holds_checksum(self) -> bool {
+        matches!(self, Kind::Label | Kind::Root | Kind::Batch)
+    }
+}
+
+/// Reads a structure. When it is one, writes it again and reads that.
+///
+/// # Errors
+/// As the parser says.
+///
+/// # Panics
+/// When what was read is not what is read from its own encoding, or takes more bytes than the input had.
+pub fn check(kind: Kind, bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
+    let again = encoded_again(kind, bytes)?;
+    assert!(again.len() <= bytes.len(), "{kind:?}: {} bytes hold more than fits into them", bytes.len());
+    assert_eq!(encoded_again(kind, &again).as_ref(), Ok(&again), "{kind:?} does not read what it writes");
+    Ok(again)
+}
+
+/// Encodings are unique: equal bytes are equal values.
+fn encoded_again(kind: Kind, bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
+    let mut e = Encoder::default();
+    match kind {
+        Kind::Label => return Label::decode(bytes).map(|label| label.encode().to_vec()),
+        Kind::Root => return Root::decode(bytes).map(|root| root.encode().to_vec()),
+        Kind::Batch => return BatchHeader::decode(bytes).map(|(header, items)| batch(&header, &items)),
+        Kind::Node => {
+            let mut out = vec![0; NODE_BYTES];
+            Node::decode(bytes)?.encode(&mut out);
+            return Ok(out);
+        }
+        Kind::Checkpoint => return Checkpoint::decode(bytes).map(|checkpoint| checkpoint.encode()),
+        Kind::ChunkPage => ChunkRecord::decode_page(bytes)?.iter().for_each(|chunk| chunk.encode(&mut e)),
+        Kind::Deadlist => DeadRecord::decode_list(bytes)?.iter().for_each(|record| record.encode(&mut e)),
+        Kind::ObjectIndex => ObjectRef::decode_index(bytes)?.iter().for_each(|part| part.encode(&mut e)),
+    }
+    Ok(e.into_bytes())
+}
+
+/// Makes the checksum in a structure match what it is now, where it has one.
+pub fn put_checksum_right(kind: Kind, bytes: &mut [u8]) {
+    let (covered, at) = match kind {
+        Kind::Label | Kind::Root => (4092, 4092),
+        Kind::Batch => (BatchHeader::peek_pages(bytes).unwrap_or(1) * 4096, 92),
+        _ => return,
+    };
+    let in_place = kind == Kind::Batch;
+    if let (true, Some(sum)) = (in_place, bytes.get_mut(at..at + 4)) {
+        sum.fill(0);
+    }
+    let Some(crc) = bytes.get(..covered).map(crc32c) else { return };
+    if let Some(sum) = bytes.get_mut(at..at + 4) {
+        sum.copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+/// A structure from hostile bytes. The first byte chooses: its low bits the kind, bit 7 puts the checksum right. The rest is the structure.
+pub fn fuzz_structure(data: &[u8]) {
+    let Some((choice, bytes)) = data.split_first() else { return };
+    let Some(kind) = Kind::ALL.get(usize::from(choice % 8)).copied() else { return };
+    let mut bytes = bytes.to_vec();
+    if choice & 0x80 != 0 {
+        put_checksum_right(kind, &mut bytes);
+    }
+    drop(check(kind, &bytes));
+}
+
+#[cfg(test)]
+mod tests;

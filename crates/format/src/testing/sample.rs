@@ -1,0 +1,259 @@
+//! One of every structure with something in every field.
+
+use super::Kind;
+use crate::{
+    Addr, BATCH_FIXED, BatchHeader, BlockIdentity, BlockNo, Checkpoint, ChunkId, ChunkRecord, Coding, DeadRecord, Encoder, Epoch,
+    HEADER_PAGE, Item, Label, Layout, Leg, LineageId, LineageRecord, Lsn, Move, NO_SEGMENT, NODE_BYTES, Node, ObjectRef, PoolId, Record,
+    Root, STREAMS, SegmentId, SnapshotId, SnapshotRecord, StreamStart, TreeRoot, VolumeId, VolumeRecord, WalkRecord,
+};
+
+const POOL: PoolId = PoolId(*b"sixteen bytes id");
+
+fn object(n: u32) -> ObjectRef {
+    ObjectRef { segment: SegmentId(n), offset: n * 3, length: n * 64 + 1, crc: n.wrapping_mul(0x9e37_79b9) }
+}
+
+fn tree(n: u64) -> TreeRoot {
+    TreeRoot { addr: Addr::new(ChunkId(n), 3, 13, Coding::Raw), crc: 0xc0ff_ee00 | n as u32, height: 2 }
+}
+
+fn volume(id: u32, name: &str) -> VolumeRecord {
+    VolumeRecord {
+        id: VolumeId(id),
+        name: name.into(),
+        size: 1 << 20,
+        sector: 1,
+        cache: 3,
+        compression: 2,
+        read_only: id == 2,
+        lineage: LineageId(u64::from(id)),
+        created: 1_700_000_000_000,
+    }
+}
+
+fn labels() -> [Label; 2] {
+    let linear = Label {
+        pool: POOL,
+        name: "pond".into(),
+        member: 0,
+        layout: Layout::Linear,
+        extent_bytes: 64 << 10,
+        chunk_units: 16,
+        extents: vec![80],
+    };
+    let stripe = Label {
+        member: 2,
+        layout: Layout::Stripe { width: 3, unit: 65536 },
+        extent_bytes: 4 << 20,
+        chunk_units: 1024,
+        extents: vec![70, 80, 90],
+        ..linear.clone()
+    };
+    [linear, stripe]
+}
+
+fn roots() -> [Root; 2] {
+    let leg = |incarnation: u32| Leg {
+        incarnation,
+        end: if incarnation == 3 { Lsn(u64::MAX) } else { Lsn(u64::from(incarnation) * 10) },
+        streams: std::array::from_fn(|at| {
+            let segment = if at == STREAMS - 1 { NO_SEGMENT } else { SegmentId(at as u32 + 7) };
+            StreamStart { segment, offset: at as u32 * 2, next: SegmentId(at as u32 + 20) }
+        }),
+    };
+    let few =
+        Root { pool: POOL, generation: 129, incarnation: 3, time: 1_700_000_000_000, checkpoint: object(5), lsn: Lsn(7), legs: vec![] };
+    [Root { legs: vec![leg(1), leg(2), leg(3)], ..few.clone() }, few]
+}
+
+fn records() -> Vec<Record> {
+    let (volume_id, snapshot, lineage) = (VolumeId(1), SnapshotId(4), LineageId(9));
+    vec![
+        Record::CreateVolume { volume: volume(1, "disk") },
+        Record::DestroyVolume { volume: volume_id },
+        Record::RenameVolume { volume: volume_id, name: "other".into() },
+        Record::Resize { volume: volume_id, size: 2 << 20 },
+        Record::Properties { volume: volume_id, cache: 1, compression: 0, read_only: true },
+        Record::Snapshot {
+            targets: vec![(volume_id, snapshot, "monday".into()), (VolumeId(2), SnapshotId(5), "monday".into())],
+            created: 17,
+            description: "before the change".into(),
+            expires: Some(99),
+        },
+        Record::DestroySnapshots { snapshots: vec![snapshot, SnapshotId(5)] },
+        Record::RenameSnapshot { snapshot, name: "tuesday".into() },
+        Record::Rollback { snapshot, keep: SnapshotId(6), name: "kept".into(), lineage, created: 18 },
+        Record::Clone { snapshot, volume: VolumeId(3), lineage, name: "clone".into(), created: 19 },
+        Record::Hold { snapshot, until: None },
+        Record::Release { snapshot },
+        Record::Walked { walk: 2, cursor: BlockNo(4096), done: false },
+    ]
+}
+
+fn batches() -> [Vec<u8>; 2] {
+    let header = BatchHeader {
+        stream: 0,
+        pages: 1,
+        pool: POOL,
+        incarnation: 3,
+        next: SegmentId(21),
+        lsn: Lsn(8),
+        durable: Lsn(6),
+        epoch: Epoch(2),
+        chunk: ChunkId(77),
+        birth: 500,
+        segment: SegmentId(7),
+        offset: 12,
+        base: 10,
+        payload: 3,
+        grain: 1,
+    };
+    let raw = (1..=2).map(|n| (n * 0x0101_0101, 8, Coding::Raw)).collect();
+    let packed = vec![(1, 3, Coding::Lz4), (2, 8, Coding::Raw), (3, 1, Coding::Zstd)];
+    let mut items = vec![
+        Item::Blocks { volume: VolumeId(1), block: BlockNo(100), stored: raw },
+        Item::Blocks { volume: VolumeId(2), block: BlockNo(5), stored: packed },
+        Item::Clear { volume: VolumeId(1), block: BlockNo(7), count: 512 },
+    ];
+    items.extend(records().into_iter().map(Item::Record));
+    let identity = |n: u64| BlockIdentity {
+        volume: VolumeId(1),
+        block: BlockNo(n),
+        lsn: Lsn(n + 1),
+        crc: 0xdead_0000 | n as u32,
+        units: 8,
+        coding: Coding::Raw,
+    };
+    let moved = Move {
+        chunk: ChunkId(70),
+        epoch: Epoch(1),
+        birth: 40,
+        grain: 8,
+        at: 0,
+        present: vec![0b1011],
+        identities: (0..3).map(identity).collect(),
+    };
+    let nodes = Move { chunk: ChunkId(71), grain: 13, at: 3, present: vec![1, 1 << 63], identities: vec![], ..moved.clone() };
+    let moves = BatchHeader { stream: 4, chunk: ChunkId(0), base: 12, payload: 5, grain: 8, ..header.clone() };
+    [batch(&header, &items), batch(&moves, &[Item::Move(moved), Item::Move(nodes)])]
+}
+
+/// The pages of a header with its items.
+pub(super) fn batch(header: &BatchHeader, items: &[Item]) -> Vec<u8> {
+    let mut e = Encoder::default();
+    items.iter().for_each(|item| item.encode(&mut e));
+    let pages = (BATCH_FIXED + e.len()).div_ceil(HEADER_PAGE).max(usize::from(header.pages));
+    let header = BatchHeader { pages: u8::try_from(pages).unwrap_or(u8::MAX), ..header.clone() };
+    let mut out = vec![0; pages * HEADER_PAGE];
+    header.encode(e.bytes(), &mut out);
+    out
+}
+
+fn node() -> Vec<u8> {
+    let mut node = Node::empty(1, LineageId(9), 3, Epoch(2));
+    for (at, (entry, crc)) in node.entries.iter_mut().zip(node.crcs.iter_mut()).enumerate().step_by(50) {
+        (*entry, *crc) = (Addr::new(ChunkId(at as u64), at as u32, 13, Coding::Raw), at as u32 * 7);
+    }
+    let mut out = vec![0; NODE_BYTES];
+    node.encode(&mut out);
+    out
+}
+
+fn checkpoint() -> Checkpoint {
+    let line = |id: u64, origin| LineageRecord {
+        id: LineageId(id),
+        volume: VolumeId(1),
+        origin,
+        origin_epoch: Epoch(id),
+        head: Some((tree(id), 12)),
+        deadlist: Some(object(2)),
+        owned_units: 96,
+    };
+    let snapshot = SnapshotRecord {
+        id: SnapshotId(4),
+        lineage: LineageId(1),
+        name: "monday".into(),
+        epoch: Epoch(1),
+        root: tree(3),
+        mapped: 12,
+        size: 1 << 20,
+        created: 17,
+        expires: Some(99),
+        description: "before the change".into(),
+        holds: vec![None, Some(5)],
+        hidden: true,
+        deadlist: None,
+    };
+    Checkpoint {
+        name: "pond".into(),
+        lsn: 7,
+        epoch: Epoch(3),
+        clock: 600,
+        next_chunk: 80,
+        next_volume: 4,
+        next_snapshot: 7,
+        next_lineage: 10,
+        next_walk: 3,
+        lifespan: 1000,
+        chunk_pages: vec![(0, object(8)), (1, object(9))],
+        volumes: vec![volume(1, "disk"), volume(2, "clone")],
+        lineages: vec![line(1, None), line(2, Some(SnapshotId(4)))],
+        snapshots: vec![snapshot],
+        walks: vec![WalkRecord { id: 2, lineage: LineageId(5), root: tree(4), bound: Epoch(1), cursor: BlockNo(512) }],
+        frees: vec![(LineageId(5), object(6))],
+        resting: vec![(12, 128)],
+    }
+}
+
+fn chunk_page() -> Vec<u8> {
+    let plain = ChunkRecord {
+        chunk: ChunkId(64),
+        epoch: Epoch(2),
+        birth: 500,
+        segment: SegmentId(7),
+        base: 10,
+        identities: u32::MAX,
+        grain: 8,
+        class: 0,
+        slots: 70,
+        live: vec![u64::MAX, 0b11_1111],
+        present: vec![],
+    };
+    let moved =
+        ChunkRecord { chunk: ChunkId(65), identities: 9, grain: 1, class: 4, live: vec![0b1000], present: vec![0b1001], ..plain.clone() };
+    let mut e = Encoder::default();
+    [plain, moved].iter().for_each(|chunk| chunk.encode(&mut e));
+    e.into_bytes()
+}
+
+fn deadlist() -> Vec<u8> {
+    let mut e = Encoder::default();
+    for n in 1..4 {
+        DeadRecord { epoch: Epoch(n), chunk: ChunkId(n * 10), units: 16, slots: vec![0b11 << n; n as usize] }.encode(&mut e);
+    }
+    e.into_bytes()
+}
+
+fn index() -> Vec<u8> {
+    let mut e = Encoder::default();
+    (1..4).for_each(|n| object(n).encode(&mut e));
+    e.into_bytes()
+}
+
+/// One or two of every structure: a name, what it is, its bytes.
+pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
+    let ([linear, stripe], [legs, bare], [blocks, moves]) = (labels(), roots(), batches());
+    vec![
+        ("label-linear", Kind::Label, linear.encode().to_vec()),
+        ("label-stripe", Kind::Label, stripe.encode().to_vec()),
+        ("root-legs", Kind::Root, legs.encode().to_vec()),
+        ("root-bare", Kind::Root, bare.encode().to_vec()),
+        ("batch-blocks-records", Kind::Batch, blocks),
+        ("batch-moves", Kind::Batch, moves),
+        ("node", Kind::Node, node()),
+        ("checkpoint", Kind::Checkpoint, checkpoint().encode()),
+        ("chunk-page", Kind::ChunkPage, chunk_page()),
+        ("deadlist", Kind::Deadlist, deadlist()),
+        ("object-index", Kind::ObjectIndex, index()),
+    ]
+}
