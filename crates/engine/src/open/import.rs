@@ -6,7 +6,8 @@ use std::rc::Rc;
 use millpond_block::{Buf, BufPool, ByteRange, Piece};
 use millpond_device::{DeviceError, DeviceGeometry, DeviceIndex, Io, IoDone};
 use millpond_format::{
-    AREA_BYTES, Checkpoint, Label, Leg, Lsn, MAX_LEGS, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, STREAMS, SegmentId,
+    AREA_BYTES, Checkpoint, FormatError, Label, Leg, Lsn, MAX_LEGS, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, STREAMS,
+    SegmentId,
 };
 
 use super::create::extent_space;
@@ -199,9 +200,14 @@ impl Import {
     fn label_read(&mut self, position: u16, second: bool, result: Result<(), DeviceError>, buf: Option<&Buf>) {
         let at = usize::from(position);
         let label = match (result, buf) {
-            (Ok(()), Some(buf)) => Label::decode(buf.bytes()).map_err(|error| error.to_string()),
-            (Err(error), _) => Err(error.to_string()),
-            (Ok(()), None) => Err("no data".into()),
+            (Ok(()), Some(buf)) => Label::decode(buf.bytes()).map_err(|error| match error {
+                FormatError::Version(_) | FormatError::Incompatible(_) => {
+                    format!("has a label for another program ({error}); use a newer one")
+                }
+                _ => format!("has no label of a pool ({error}); leave it out or name the right device"),
+            }),
+            (Err(error), _) => Err(format!("has a label that cannot be read ({error})")),
+            (Ok(()), None) => Err("has a label that cannot be read".into()),
         };
         match label {
             Ok(label) => {
@@ -228,7 +234,8 @@ impl Import {
             let at = usize::from(position);
             let Some(label) = label else {
                 let why = self.label_errors.get(at).map_or("", String::as_str);
-                return Err(format!("device {position} has no label of a pool ({why}); leave it out or name the right device"));
+                let why = if why.is_empty() { "is too small to hold a pool; leave it out or name the right device" } else { why };
+                return Err(format!("device {position} {why}"));
             };
             let reference = first.get_or_insert_with(|| label.clone());
             if reference.pool != label.pool {

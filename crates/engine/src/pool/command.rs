@@ -336,7 +336,9 @@ impl Pool {
 fn pages_of(command: &Command) -> usize {
     let bytes: usize = match command {
         Command::DestroySnapshots { snapshots } => snapshots.len() * 16,
-        Command::Snapshot { targets, description, .. } => description.len() + targets.iter().map(|(_, name)| 32 + name.len()).sum::<usize>(),
+        Command::Snapshot { targets, description, .. } => {
+            description.len() + targets.iter().map(|(_, name)| 32 + name.len()).sum::<usize>()
+        }
         _ => 1024,
     };
     2 + bytes / 2048

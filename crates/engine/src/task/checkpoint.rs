@@ -15,8 +15,8 @@ use millpond_format::{
 };
 use millpond_format::{Leg, NODE_UNITS, SegmentId, TreeRoot};
 
-use crate::core::{MetaFlush, cache_code, compression_code, sector_code};
 use super::reserve::Estimate;
+use crate::core::{MetaFlush, cache_code, compression_code, sector_code};
 use crate::log::{Cursor, META_CLASS, OBJECT_CLASS};
 use crate::pool::{Context, Pool};
 use crate::space::{Place, SegmentState, Space};
@@ -224,7 +224,8 @@ impl Pool {
             }
             cursor = Some(Cursor { segment, page: 0, pages: self.core.space.rows.pages(segment) });
         }
-        let (mut cursor, place) = (cursor?, if class == OBJECT_CLASS { &mut self.checkpointer.objects_at } else { &mut self.checkpointer.nodes_at });
+        let (mut cursor, place) =
+            (cursor?, if class == OBJECT_CLASS { &mut self.checkpointer.objects_at } else { &mut self.checkpointer.nodes_at });
         let (at, left) = (cursor.page, cursor.pages - cursor.page);
         cursor.page += pages;
         *place = Some(cursor);

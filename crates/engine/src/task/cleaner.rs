@@ -12,8 +12,8 @@ use millpond_format::{
 };
 use std::rc::Rc;
 
-use crate::log::{BatchKind, CLEANED, META_CLASS, OpenBatch, SHORT};
 use super::reserve::Purse;
+use crate::log::{BatchKind, CLEANED, META_CLASS, OpenBatch, SHORT};
 use crate::pool::{Context, Pool};
 use crate::space::{NODE_GRAIN, Place, SegmentState, Slots};
 use crate::{Planted, PoolState};
@@ -116,7 +116,9 @@ impl Pool {
     /// The segment whose cleaning gains most: dead space times age over live space (cost-benefit); nothing when none gains anything.
     fn choose_victim(&self) -> Option<SegmentId> {
         let space = &self.core.space;
-        if space.freed_units < self.cleaner.exhausted_until || self.cleaner.blocked_at.is_some_and(|free| space.segments.free_count() <= free) {
+        if space.freed_units < self.cleaner.exhausted_until
+            || self.cleaner.blocked_at.is_some_and(|free| space.segments.free_count() <= free)
+        {
             return None;
         }
         let checkpointing = self.checkpointer.running();

@@ -34,6 +34,22 @@ impl Rig {
         rig
     }
 
+    /// Imports what is on `media`.
+    ///
+    /// # Errors
+    /// The reason why it was refused.
+    pub fn import(media: Vec<Vec<u8>>) -> Result<Rig, String> {
+        let tuning = Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, ..Tuning::default() };
+        let engine = Engine::import(geometry(&media), tuning.clone(), Time(1));
+        let mut rig = Rig { engine, media, now: 1, tuning, next_tag: 1 };
+        rig.settle();
+        match rig.engine.state() {
+            PoolState::Online => Ok(rig),
+            PoolState::Faulted(why) => Err(why.clone()),
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// Turns until nothing is left to do.
     pub fn settle(&mut self) {
         for _ in 0..200_000 {

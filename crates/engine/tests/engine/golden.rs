@@ -1,0 +1,241 @@
+//! Golden pools: images of version 1 of the format that every later engine imports, and damaged twins that it refuses with these words.
+//!
+//! `MILLPOND_GOLDEN=write cargo test -p millpond-engine golden` makes the images anew.
+
+use std::path::PathBuf;
+
+use millpond_block::Op;
+use millpond_engine::{Command, Compression, Layout, PoolId, Target};
+use millpond_format::testing::{Kind, dump, put_checksum_right, undump};
+use millpond_format::{AREA_BYTES, Label, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
+
+use crate::rig::Rig;
+
+const SIZE_MIB: usize = 6;
+const VOLUME: u64 = 256 << 10;
+const BLOCK: u64 = 4096;
+
+/// Blocks that were written: first, how many, with what.
+type Content<'a> = &'a [(u64, u64, u8)];
+
+/// What a target has to read as, by name: `volume` or `volume@snapshot`.
+type Expected = &'static [(&'static str, Content<'static>)];
+
+const BEFORE: Content<'_> = &[(0, 8, 0x11), (20, 4, 0x22)];
+const AFTER: Content<'_> = &[(0, 2, 0x11), (2, 3, 0x33), (5, 3, 0x11), (21, 3, 0x22)];
+
+/// A golden pool: its name, what makes it, what it holds.
+type Pool = (&'static str, fn() -> Rig, Expected);
+
+const POOLS: [Pool; 3] = [
+    ("clean", clean, &[("disk", BEFORE), ("packed", BEFORE)]),
+    ("dirty-log", dirty, &[("disk", AFTER), ("packed", BEFORE), ("late", &[(7, 1, 0x44)])]),
+    ("snapshots", snapshots, &[("disk", BEFORE), ("disk@one", BEFORE), ("disk@two", AFTER), ("copy", AFTER), ("packed", BEFORE)]),
+];
+
+fn fill(rig: &mut Rig, volume: &str, content: Content<'_>) {
+    let target = target(rig, volume);
+    for (first, count, byte) in content {
+        rig.request(target, Op::Write, first * BLOCK, count * BLOCK, &vec![*byte; (count * BLOCK) as usize]).unwrap();
+    }
+}
+
+fn target(rig: &Rig, name: &str) -> Target {
+    let (volume, snapshot) = name.split_once('@').map_or((name, None), |(volume, snapshot)| (volume, Some(snapshot)));
+    let id = rig.engine.volumes().iter().find(|v| v.name == volume).unwrap_or_else(|| panic!("no volume {volume}")).id;
+    match snapshot {
+        None => Target::Head(id),
+        Some(name) => Target::Snapshot(rig.engine.snapshots().iter().find(|s| s.volume == id && s.name == name).unwrap().id),
+    }
+}
+
+fn base() -> Rig {
+    let mut rig = Rig::new(&[SIZE_MIB], Layout::Linear);
+    rig.volume("disk", VOLUME, Compression::Off);
+    rig.volume("packed", VOLUME, Compression::Lz4);
+    fill(&mut rig, "disk", BEFORE);
+    fill(&mut rig, "packed", BEFORE);
+    rig
+}
+
+fn change(rig: &mut Rig) {
+    fill(rig, "disk", &[(2, 3, 0x33)]);
+    let disk = target(rig, "disk");
+    rig.request(disk, Op::Discard, 20 * BLOCK, BLOCK, &[]).unwrap();
+}
+
+fn clean() -> Rig {
+    let mut rig = base();
+    rig.command(Command::Close).unwrap();
+    rig
+}
+
+fn dirty() -> Rig {
+    let mut rig = base();
+    rig.command(Command::Checkpoint).unwrap();
+    change(&mut rig);
+    rig.volume("late", VOLUME, Compression::Zstd);
+    fill(&mut rig, "late", &[(7, 1, 0x44)]);
+    rig
+}
+
+fn snapshots() -> Rig {
+    let mut rig = base();
+    let Target::Head(disk) = target(&rig, "disk") else { panic!("a volume") };
+    let one = rig.snapshot(disk, "one");
+    change(&mut rig);
+    let two = rig.snapshot(disk, "two");
+    rig.command(Command::Clone { snapshot: two, name: "copy".into() }).unwrap();
+    rig.command(Command::Checkpoint).unwrap();
+    fill(&mut rig, "disk", &[(0, 30, 0x55)]);
+    rig.command(Command::Rollback { snapshot: one, keep_as: "kept".into() }).unwrap();
+    rig.command(Command::Close).unwrap();
+    rig
+}
+
+fn verify(rig: &mut Rig, expected: Expected, name: &str) {
+    for (who, content) in expected {
+        let mut wanted = vec![0u8; VOLUME as usize];
+        for (first, count, byte) in *content {
+            wanted[(first * BLOCK) as usize..((first + count) * BLOCK) as usize].fill(*byte);
+        }
+        let target = target(rig, who);
+        assert!(rig.request(target, Op::Read, 0, VOLUME, &[]).unwrap() == wanted, "{name}: {who} reads as something else");
+    }
+    rig.audit();
+}
+
+fn file(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/{name}.txt"))
+}
+
+#[allow(clippy::disallowed_methods, reason = "reads the golden files")]
+fn golden(name: &str) -> Vec<u8> {
+    undump(&std::fs::read_to_string(file(name)).unwrap()).unwrap()
+}
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "writes the golden files when asked to")]
+fn golden_pools_are_imported() {
+    for (name, make, expected) in POOLS {
+        let made = make().media.remove(0);
+        assert!(made == make().media.remove(0), "{name}: the engine is not deterministic");
+        if std::env::var("MILLPOND_GOLDEN").is_ok_and(|word| word == "write") {
+            std::fs::write(file(name), dump(&made)).unwrap();
+        }
+        for image in [made, golden(name)] {
+            let mut rig = Rig::import(vec![image]).unwrap_or_else(|why| panic!("{name}: {why}"));
+            assert_eq!(rig.engine.metrics().replayed_batches > 0, name == "dirty-log", "{name}: replayed batches");
+            verify(&mut rig, expected, name);
+            rig.reopen();
+            verify(&mut rig, expected, name);
+        }
+    }
+}
+
+fn second_area(image: &[u8]) -> usize {
+    image.len() - AREA_BYTES as usize
+}
+
+/// Changes the label in both areas.
+fn relabel(image: &mut [u8], change: impl Fn(&mut [u8])) {
+    for at in [0, second_area(image)] {
+        change(&mut image[at..at + SECTOR_BYTES]);
+    }
+}
+
+/// Generation of the newest root in an image.
+fn newest(image: &[u8]) -> u64 {
+    let slots = (0..RING_SLOTS as usize).map(|slot| &image[RING_OFFSET as usize + slot * SECTOR_BYTES..][..SECTOR_BYTES]);
+    slots.filter_map(|sector| Root::decode(sector).ok()).map(|root| root.generation).max().unwrap()
+}
+
+fn refused(media: Vec<Vec<u8>>, why: &str) {
+    match Rig::import(media) {
+        Ok(_) => panic!("imported, but should say: {why}"),
+        Err(said) => assert_eq!(said, why),
+    }
+}
+
+#[test]
+fn golden_pools_with_damaged_labels_are_refused() {
+    let whole = golden("clean");
+    let twin = |change: &dyn Fn(&mut [u8])| {
+        let mut image = whole.clone();
+        relabel(&mut image, change);
+        vec![image]
+    };
+    let none = |why: &str| format!("device 0 has no label of a pool ({why}); leave it out or name the right device");
+    refused(vec![whole[..5 << 20].to_vec()], "member 0 of pool 'pond' is smaller than it was: it was cut off");
+    refused(vec![whole[..AREA_BYTES as usize].to_vec()], "no device is large enough to hold a pool");
+    refused(vec![vec![0; whole.len()]], &none("not a Millpond structure"));
+    refused(twin(&|label| label.fill(0xa5)), &none("not a Millpond structure"));
+    refused(twin(&|label| label[30] ^= 4), &none("checksum mismatch"));
+    let newer = twin(&|label| {
+        label[8] = 2;
+        put_checksum_right(Kind::Label, label);
+    });
+    refused(newer, "device 0 has a label for another program (format version 2 is newer than this program); use a newer one");
+    let features = twin(&|label| {
+        label[18] = 8;
+        put_checksum_right(Kind::Label, label);
+    });
+    refused(features, "device 0 has a label for another program (needs features 0x8 that this program does not have); use a newer one");
+    let other = |change: &dyn Fn(&mut Label)| {
+        twin(&|sector| {
+            let mut label = Label::decode(sector).unwrap();
+            change(&mut label);
+            sector.copy_from_slice(&label.encode());
+        })
+        .remove(0)
+    };
+    let foreign = other(&|label| (label.pool, label.name) = (PoolId([9; 16]), "lake".into()));
+    let (own, not_own) = ("07".repeat(16), "09".repeat(16));
+    refused(vec![whole.clone(), foreign], &format!("device 1 belongs to pool 'lake' ({not_own}), not to 'pond' ({own})"));
+    refused(vec![whole.clone(), whole.clone()], "device 1 is given twice, or is a copy of another");
+    let two = other(&|label| label.extents.push(64));
+    refused(vec![two], "member 1 of the 2 devices of pool 'pond' is missing; name it too");
+    let mut one_copy = whole.clone();
+    one_copy[..SECTOR_BYTES].fill(0xa5);
+    assert!(Rig::import(vec![one_copy]).is_ok(), "the second label is enough");
+}
+
+#[test]
+fn golden_pools_with_damaged_roots_are_refused() {
+    for (name, _, expected) in POOLS {
+        let whole = golden(name);
+        let (generation, second) = (newest(&whole), second_area(&whole));
+        let slot = Root::slot_offset(generation) as usize;
+        for at in [slot, second + slot] {
+            let mut image = whole.clone();
+            image[at + 40] ^= 1;
+            let mut rig = Rig::import(vec![image]).unwrap_or_else(|why| panic!("{name}: {why}"));
+            verify(&mut rig, expected, name);
+        }
+        let mut image = whole.clone();
+        (image[slot + 40], image[second + slot + 3000]) = (0xff, 0xff);
+        let lost = "was committed and is damaged in both copies (device 0, slot";
+        refused(vec![image], &format!("root {generation} {lost} {generation}): an older root would lose what came after it"));
+        let mut image = whole.clone();
+        for at in [slot, second + slot] {
+            image[at + 8] = 2;
+            put_checksum_right(Kind::Root, &mut image[at..at + SECTOR_BYTES]);
+        }
+        refused(vec![image], &format!("device 0, slot {generation} of its roots: format version 2 is newer than this program"));
+        let mut image = whole.clone();
+        for area in [0, second] {
+            image[area + RING_OFFSET as usize..area + slot + SECTOR_BYTES].fill(0);
+        }
+        refused(vec![image], "no root of the pool is readable: the devices were overwritten or never finished being made");
+        let root = Root::decode(&whole[slot..slot + SECTOR_BYTES]).unwrap();
+        let mut image = whole.clone();
+        let object = AREA_BYTES as usize + root.checkpoint.segment.0 as usize * (64 << 10) + root.checkpoint.offset as usize * 64;
+        image[object + 9] ^= 0x10;
+        refused(vec![image], "a checkpoint object does not match its checksum: the checkpoint is damaged");
+        // a power cut in the first write of the next root: as before in the second area
+        let mut image = whole.clone();
+        image[slot + SECTOR_BYTES..slot + SECTOR_BYTES + 512].fill(0x77);
+        let mut rig = Rig::import(vec![image]).unwrap_or_else(|why| panic!("{name}: {why}"));
+        verify(&mut rig, expected, name);
+    }
+}
