@@ -13,12 +13,12 @@ fn clean(seeds: std::ops::Range<u64>, mode: Mode, options: &Options) {
 
 #[test]
 fn worlds() {
-    clean(13..60, Mode::World, &Options { roomy: true, ..Options::default() });
+    clean(0..60, Mode::World, &Options::default());
 }
 
 #[test]
 fn power_cuts_at_every_event() {
-    clean(0..4, Mode::PowerCut, &Options { roomy: true, ..Options::default() });
+    clean(0..4, Mode::PowerCut, &Options::default());
 }
 
 /// What crashes leave in the rings of roots is never refused, lap after lap.
@@ -30,7 +30,7 @@ fn power_cuts_in_a_full_ring() {
 #[test]
 fn every_kind_of_fault() {
     for kind in FaultKind::ALL {
-        clean(1000..1003, Mode::World, &Options { fault: Some(kind), roomy: true, ..Options::default() });
+        clean(1000..1003, Mode::World, &Options { fault: Some(kind), ..Options::default() });
     }
 }
 
