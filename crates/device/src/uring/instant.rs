@@ -2,7 +2,7 @@
 //!
 //! The kernel cannot tell io_uring that a file of tmpfs never waits, so it hands every operation to a worker thread: two changes of context
 //! around a copy of 4 KiB. Called directly the copy is all there is. What may take long stays with the ring: giving back the pages of
-//! a segment, and transfers that are worth a second core.
+//! a segment, and very long transfers.
 
 use std::io::IoSlice;
 
@@ -11,8 +11,8 @@ use rustix::io::Errno;
 use super::device::Devices;
 use super::slots::{IoOp, IoOpKind};
 
-/// Bytes of one transfer that the thread does itself at most.
-const MAX_TRANSFER: u64 = 1 << 20;
+/// Bytes of one transfer that the thread does itself at most: the longest batch of the log and its header.
+const MAX_TRANSFER: u64 = 2 << 20;
 /// Pieces of a write per call; they are listed on the stack.
 const VECTORS: usize = 64;
 
