@@ -49,7 +49,7 @@ pub struct ChunkRecord {
 
 fn put_words(e: &mut Encoder, words: &[u64]) {
     e.count(words.len());
-    words.iter().for_each(|word| e.u64(*word));
+    e.u64s(words.iter().copied());
 }
 
 fn get_words(d: &mut Decoder<'_>) -> Result<Vec<u64>, FormatError> {

@@ -68,6 +68,20 @@ impl Encoder {
         self.bytes.extend_from_slice(&v.to_le_bytes());
     }
 
+    /// Four bytes each, without a count.
+    pub fn u32s(&mut self, values: impl ExactSizeIterator<Item = u32>) {
+        let from = self.bytes.len();
+        self.bytes.resize(from + 4 * values.len(), 0);
+        self.bytes[from..].chunks_exact_mut(4).zip(values).for_each(|(to, v)| to.copy_from_slice(&v.to_le_bytes()));
+    }
+
+    /// Eight bytes each, without a count.
+    pub fn u64s(&mut self, values: impl ExactSizeIterator<Item = u64>) {
+        let from = self.bytes.len();
+        self.bytes.resize(from + 8 * values.len(), 0);
+        self.bytes[from..].chunks_exact_mut(8).zip(values).for_each(|(to, v)| to.copy_from_slice(&v.to_le_bytes()));
+    }
+
     /// Raw bytes.
     pub fn raw(&mut self, v: &[u8]) {
         self.bytes.extend_from_slice(v);

@@ -68,8 +68,8 @@ impl Node {
         e.u64(self.index);
         e.u64(self.epoch.0);
         e.raw(&[0; 32]);
-        self.entries.iter().for_each(|addr| e.u64(addr.settled().to_bits()));
-        self.crcs.iter().for_each(|crc| e.u32(*crc));
+        e.u64s(self.entries.iter().map(|addr| addr.settled().to_bits()));
+        e.u32s(self.crcs.iter().copied());
         out[..e.len()].copy_from_slice(e.bytes());
         out[e.len()..].fill(0);
     }
