@@ -70,6 +70,8 @@ pub(crate) struct Chunk {
     present: Option<Present>,
     /// Still being appended to: not dropped when nothing lives in it.
     pub(crate) open: bool,
+    /// Its page is among the dirty ones already.
+    listed: bool,
 }
 
 impl Chunk {
@@ -86,6 +88,7 @@ impl Chunk {
             live_count: 0,
             present: None,
             open: true,
+            listed: false,
         }
     }
 
@@ -147,7 +150,10 @@ impl ChunkTable {
     /// A chunk to change: its page goes into the next checkpoint.
     pub(crate) fn get_mut(&mut self, id: ChunkId) -> Option<&mut Chunk> {
         let chunk = self.chunks.get_mut(&id)?;
-        self.dirty.insert(page_of(id));
+        if !chunk.listed {
+            chunk.listed = true;
+            self.dirty.insert(page_of(id));
+        }
         Some(chunk)
     }
 
@@ -179,10 +185,11 @@ impl ChunkTable {
         dirty.into_iter().map(|page| (page, self.encode_page(page))).collect()
     }
 
-    fn encode_page(&self, page: u64) -> Vec<u8> {
-        let mut e = Encoder::default();
+    fn encode_page(&mut self, page: u64) -> Vec<u8> {
+        let mut e = Encoder::with_capacity(CHUNKS_PER_PAGE as usize * 64);
         for id in (page * CHUNKS_PER_PAGE..(page + 1) * CHUNKS_PER_PAGE).map(ChunkId) {
-            let Some(chunk) = self.chunks.get(&id) else { continue };
+            let Some(chunk) = self.chunks.get_mut(&id) else { continue };
+            chunk.listed = false;
             let Some(place) = chunk.place else { continue };
             ChunkRecord {
                 chunk: id,
