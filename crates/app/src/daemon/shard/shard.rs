@@ -152,13 +152,15 @@ impl<P: Pool> Shard<P> {
             self.serve(index);
         }
         let mut again = self.pool.turn(self.wall);
-        self.pump();
-        let mut rounds = 0;
-        while rounds < ENDED_ROUNDS && self.take_ended() {
+        let mut ended = self.pump();
+        for _ in 0..ENDED_ROUNDS {
+            if !ended {
+                break;
+            }
             again = self.pool.turn(self.wall);
-            self.pump();
-            rounds += 1;
+            ended = self.pump();
         }
+        again |= ended;
         // Answers made room for requests that had to wait; those must not wait for the next event.
         let late = self.flush_clients();
         self.stage.set_busy(again || late);
@@ -242,24 +244,36 @@ impl<P: Pool> Shard<P> {
         self.enqueue(index);
     }
 
-    /// Hands the pool's operations to the ring and its answers to who asked.
-    fn pump(&mut self) {
+    /// Hands the pool's operations to the ring and its answers to who asked. True when the pool was told of ends meanwhile.
+    fn pump(&mut self) -> bool {
+        let mut ended = false;
         while let Some(io) = self.pool.pop_io() {
             if let Some(io) = self.gate.admit(io, self.now) {
                 self.ring.submit(io);
+            }
+            // What was carried out at once is checked and sent while it lies in the processor's cache.
+            if self.take_ended() {
+                ended = true;
+                self.deliver();
             }
         }
         while let Some(io) = self.gate.release(self.now) {
             self.ring.submit(io);
         }
-        while let Some(completion) = self.pool.pop_completion() {
-            self.completed(completion);
-        }
+        ended |= self.take_ended();
+        self.deliver();
         while let Some((tag, result)) = self.pool.pop_reply() {
             self.replied(tag, result);
         }
         while let Some((tag, result)) = self.pool.pop_diff() {
             self.compared(tag, result);
+        }
+        ended
+    }
+
+    fn deliver(&mut self) {
+        while let Some(completion) = self.pool.pop_completion() {
+            self.completed(completion);
         }
     }
 
