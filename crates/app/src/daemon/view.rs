@@ -88,6 +88,7 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
             reclaim_backlog: metrics.reclaim_backlog,
             throttled: metrics.throttled,
             replayed_batches: metrics.replayed_batches,
+            turns: status.turns.0,
         },
         clients: status.clients,
     }

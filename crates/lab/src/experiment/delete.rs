@@ -31,7 +31,7 @@ pub fn run_delete(setup: &Setup, results: &mut Results) -> Result<()> {
         let endpoint = open.millpond.endpoint()?;
         let spec = LoadSpec { secs: setup.secs.max(3.0), seed: setup.seed_of(rep), ..LoadSpec::random(Mix::Both(50), 4096, 8) };
         let idle = run(&endpoint, &spec)?;
-        let held = open.millpond.counters()?.allocated;
+        let before = open.millpond.counters()?;
         let stop = AtomicBool::new(false);
         let endless = LoadSpec { secs: PATIENCE.as_secs_f64() * 2.0, ..spec.clone() };
         let (returned, reclaimed, busy) = thread::scope(|scope| {
@@ -55,11 +55,15 @@ pub fn run_delete(setup: &Setup, results: &mut Results) -> Result<()> {
             let (returned, reclaimed) = times?;
             Ok::<_, anyhow::Error>((returned, reclaimed, busy))
         })?;
-        let freed = held - open.millpond.counters()?.allocated;
+        let after = open.millpond.counters()?;
+        let freed = before.allocated - after.allocated;
+        let (longest, long) = after.turns_since(&before);
         let p99 = |r: &crate::load::LoadResult| r.read.p99_us.max(r.write.p99_us);
         results.add(rep, "millpond", CASE, "return_ms", returned.as_secs_f64() * 1e3);
         results.add(rep, "millpond", CASE, "reclaim_ms", reclaimed.as_secs_f64() * 1e3);
         results.add(rep, "millpond", CASE, "freed_mib", freed / f64::from(1 << 20));
+        results.add(rep, "millpond", CASE, "longest_turn_us", longest);
+        results.add(rep, "millpond", CASE, "turns_of_1_ms", long);
         results.add(rep, "millpond", CASE, "p99_idle_us", p99(&idle));
         results.add(rep, "millpond", CASE, "p99_during_us", p99(&busy));
         results.add(rep, "millpond", CASE, "p99_during_to_idle", p99(&busy) / p99(&idle));

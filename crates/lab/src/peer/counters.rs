@@ -36,6 +36,8 @@ pub struct Counters {
     pub allocated: f64,
     /// Bytes that guests can fill.
     pub size: f64,
+    /// Turns of the pool's thread by length: the n-th of less than 2^n microseconds.
+    pub turns: [u64; 20],
 }
 
 impl Counters {
@@ -67,6 +69,18 @@ impl Counters {
             reclaim_backlog: number("/io/reclaim_backlog")?,
             allocated: number("/allocated")?,
             size: number("/size")?,
+            turns: pool
+                .pointer("/io/turns")
+                .and_then(Value::as_array)
+                .and_then(|classes| classes.iter().filter_map(Value::as_u64).collect::<Vec<u64>>().try_into().ok())
+                .context("the pool does not tell /io/turns")?,
         })
+    }
+
+    /// The longest turn since `before` in microseconds, rounded up to a power of two, and how many took a millisecond or longer.
+    pub fn turns_since(&self, before: &Counters) -> (f64, f64) {
+        let since: Vec<u64> = self.turns.iter().zip(before.turns).map(|(now, then)| now - then).collect();
+        let longest = since.iter().rposition(|count| *count > 0).map_or(0.0, |class| (class as f64).exp2());
+        (longest, since.iter().skip(11).sum::<u64>() as f64)
     }
 }

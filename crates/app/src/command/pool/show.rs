@@ -117,14 +117,19 @@ impl Status {
     }
 }
 
+/// The class of [`turns`](crate::api::PoolIo::turns) that begins at a millisecond.
+const LONG_TURNS: usize = 11;
+
 fn counters(pool: &Pool) -> String {
     let io = &pool.io;
     let written = io.user_bytes + io.header_bytes + io.metadata_bytes + io.cleaner_bytes;
     let amplification = if io.user_bytes == 0 { "-".to_owned() } else { format!("{:.2}", written as f64 / io.user_bytes as f64) };
+    let longest = io.turns.iter().rposition(|count| *count > 0).map_or(0, |class| 1u64 << class);
     format!(
         "\nsince import\n  guests: {} reads ({}), {} writes ({}), {} flushes, {} errors\n  \
          written: {} data, {} headers, {} metadata, {} moved by the cleaner; write amplification {amplification}\n  \
-         {} segments cleaned, {} checkpoints, {} of log since the last, {} writes throttled, {} batches replayed\n",
+         {} segments cleaned, {} checkpoints, {} of log since the last, {} writes throttled, {} batches replayed\n  \
+         {} turns of a millisecond or longer, the longest below {} ms\n",
         io.guests.reads,
         Size(io.guests.read_bytes),
         io.guests.writes,
@@ -139,7 +144,9 @@ fn counters(pool: &Pool) -> String {
         io.checkpoints,
         Size(io.log_bytes),
         io.throttled,
-        io.replayed_batches
+        io.replayed_batches,
+        io.turns.iter().skip(LONG_TURNS).sum::<u64>(),
+        longest.div_ceil(1000)
     )
 }
 

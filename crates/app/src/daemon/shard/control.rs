@@ -219,7 +219,7 @@ impl<P: Pool> Shard<P> {
         let mut guests: IoCounters = self.past;
         self.exports.values().for_each(|export| guests.add(&export.past));
         self.clients.iter().for_each(|client| guests.add(&client.counters()));
-        Ok(ShardStatus { pool, metrics: self.pool.metrics(), devices, guests, clients: self.clients.len() as u64 })
+        Ok(ShardStatus { pool, metrics: self.pool.metrics(), devices, guests, clients: self.clients.len() as u64, turns: self.turns })
     }
 
     /// Begins the end: every export goes, then the pool is closed.

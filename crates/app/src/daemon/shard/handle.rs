@@ -14,6 +14,8 @@ use millpond_device::{DeviceGeometry, DeviceIndex, Waker};
 use millpond_engine::{Command, CommandError, DiffExtent, Metrics, PoolInfo, PoolState, Reply, SnapshotInfo, Target, Time, VolumeInfo};
 use tokio::sync::{oneshot, watch};
 
+use super::turns::Turns;
+
 /// Names an export over the whole daemon and across restarts; chosen by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ExportId(pub u64);
@@ -166,6 +168,8 @@ pub struct ShardStatus {
     pub guests: IoCounters,
     /// Clients connected now.
     pub clients: u64,
+    /// How long its turns were.
+    pub turns: Turns,
 }
 
 /// Why a shard did not do what was asked. Display is one line: what, why, what to do.

@@ -14,6 +14,7 @@ mod serve;
 mod shard;
 mod start;
 mod table;
+mod turns;
 
 pub use handle::{ClientInfo, ExportId, ExportInfo, IoCounters, NbdExport, ShardError, ShardHandle, ShardStatus};
 #[allow(unused_imports, reason = "parts of what the calls take and give, for callers that name them")]

@@ -21,6 +21,7 @@ use super::gate::Gate;
 use super::handle::{IoCounters, Message};
 use super::pool::Pool;
 use super::table::{Clients, ExportTable};
+use super::turns::Turns;
 
 /// The loop wakes at least this often, so that the pool sees time pass and overdue clients are noticed.
 const TICK: Duration = Duration::from_millis(500);
@@ -66,6 +67,7 @@ pub(super) struct Shard<P: Pool> {
     /// Of clients of exports that are gone.
     pub(super) past: IoCounters,
     pub(super) stage: Stage,
+    pub(super) turns: Turns,
 }
 
 impl<P: Pool> Shard<P> {
@@ -90,6 +92,7 @@ impl<P: Pool> Shard<P> {
             last_client: 0,
             past: IoCounters::default(),
             stage: Stage::default(),
+            turns: Turns::default(),
         }
     }
 
@@ -119,7 +122,9 @@ impl<P: Pool> Shard<P> {
         if !(idle && self.soon && self.ring.spin(SPIN)?) {
             self.ring.turn(wait)?;
         }
-        self.now = self.clock.nanos();
+        let begun = std::mem::replace(&mut self.now, self.clock.nanos());
+        // until the loop waited; without waiting, until this turn begins
+        self.turns.count(if idle { since } else { self.now }.saturating_sub(begun));
         if idle {
             self.soon = self.now - since <= SOON_NANOS;
         }

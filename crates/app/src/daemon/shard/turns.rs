@@ -1,0 +1,34 @@
+//! How long the loop's turns are: the longest is what guests see as their worst latency.
+
+/// Classes of length; the last is open to the top: from a quarter of a second.
+pub const TURN_CLASSES: usize = 20;
+
+/// Turns counted by length: class n holds those of less than 2^n microseconds and not less than half of that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turns(pub [u64; TURN_CLASSES]);
+
+impl Turns {
+    /// Counts a turn of so many nanoseconds.
+    pub(super) fn count(&mut self, nanos: u64) {
+        let class = (u64::BITS - (nanos / 1000).leading_zeros()) as usize;
+        if let Some(count) = self.0.get_mut(class.min(TURN_CLASSES - 1)) {
+            *count += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{TURN_CLASSES, Turns};
+
+    #[test]
+    fn turns_fall_into_the_class_below_the_next_power_of_two() {
+        let mut turns = Turns::default();
+        for nanos in [0, 999, 1_000, 1_999, 2_000, 1_023_999, 1_024_000, u64::MAX] {
+            turns.count(nanos);
+        }
+        let mut expected = [0; TURN_CLASSES];
+        (expected[0], expected[1], expected[2], expected[10], expected[11], expected[19]) = (2, 2, 1, 1, 1, 1);
+        assert_eq!(turns.0, expected);
+    }
+}
