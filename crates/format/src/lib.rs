@@ -25,4 +25,4 @@ pub use label::{
     AREA_BYTES, Label, Leg, MAX_DEVICES, MAX_LEGS, NO_SEGMENT, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, STREAMS, StreamStart,
 };
 pub use node::{FANOUT, NODE_BYTES, NODE_UNITS, Node};
-pub use record::{Checkpoint, LineageRecord, Record, SnapshotRecord, TreeRoot, VolumeRecord, WalkRecord};
+pub use record::{Checkpoint, LineageRecord, Record, SNAPSHOTS_PER_PAGE, SnapshotRecord, TreeRoot, VolumeRecord, WalkRecord};

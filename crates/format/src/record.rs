@@ -244,6 +244,11 @@ fields!(
     }
 );
 
+/// Snapshot ids of one page of their table.
+pub const SNAPSHOTS_PER_PAGE: u64 = 64;
+/// Version of checkpoint objects; 2 moved the snapshots into pages of their own.
+const VERSION: u16 = 2;
+
 fields!(
     /// What a checkpoint object holds.
     Checkpoint {
@@ -273,8 +278,8 @@ fields!(
         volumes: Vec<VolumeRecord>,
         /// Lineages.
         lineages: Vec<LineageRecord>,
-        /// Snapshots.
-        snapshots: Vec<SnapshotRecord>,
+        /// Pages of snapshots, [`SNAPSHOTS_PER_PAGE`] ids each: page number and place.
+        snapshot_pages: Vec<(u64, ObjectRef)>,
         /// Ends of lineages being freed.
         walks: Vec<WalkRecord>,
         /// Dead blocks waiting to be freed: lineage and list.
@@ -284,12 +289,34 @@ fields!(
     }
 );
 
+impl SnapshotRecord {
+    /// A page of the table of snapshots: its records one after the other.
+    pub fn encode_page<'a>(records: impl Iterator<Item = &'a SnapshotRecord>) -> Vec<u8> {
+        let mut e = Encoder::default();
+        records.for_each(|record| record.put(&mut e));
+        e.into_bytes()
+    }
+
+    /// Reads a page: records until the end of `bytes`.
+    ///
+    /// # Errors
+    /// [`FormatError`] when it is cut off or a field makes no sense.
+    pub fn decode_page(bytes: &[u8]) -> Result<Vec<SnapshotRecord>, FormatError> {
+        let mut d = Decoder::new(bytes);
+        let mut page = Vec::new();
+        while d.remaining() > 0 {
+            page.push(SnapshotRecord::get(&mut d)?);
+        }
+        Ok(page)
+    }
+}
+
 impl Checkpoint {
     /// The object's bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut e = Encoder::default();
         e.u32(0x5043_504d); // "MPCP"
-        e.u16(1);
+        e.u16(VERSION);
         self.put(&mut e);
         e.into_bytes()
     }
@@ -304,7 +331,7 @@ impl Checkpoint {
             return Err(FormatError::Magic);
         }
         let version = d.u16()?;
-        if version != 1 {
+        if version != VERSION {
             return Err(FormatError::Version(version));
         }
         let checkpoint = Checkpoint::get(&mut d)?;

@@ -1,10 +1,13 @@
 //! The catalog: volumes, lineages of versions, snapshots.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 
 use millpond_block::{CacheMode, SectorProfile};
-use millpond_format::{BlockNo, Epoch, LineageId, ObjectRef, SnapshotId, TreeRoot, VolumeId};
+use millpond_format::{BlockNo, Epoch, LineageId, ObjectRef, SnapshotId, SnapshotRecord, TreeRoot, VolumeId};
 
+use super::snapshots::SnapshotTable;
 use crate::Compression;
 use crate::space::Deadlist;
 
@@ -29,26 +32,30 @@ pub(crate) struct Head {
     pub(crate) mapped: u64,
 }
 
+/// Where the last checkpoint put an object. Shared, because the running checkpoint may put it after its owner is gone.
+pub(crate) type Stored = Rc<Cell<Option<ObjectRef>>>;
+
 /// A deadlist and where the last checkpoint put it.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct StoredDeadlist {
-    list: Deadlist,
-    stored: Option<ObjectRef>,
+    /// Shared with the running checkpoint until that has encoded it.
+    list: Rc<Deadlist>,
+    stored: Stored,
     changed: bool,
 }
 
 impl StoredDeadlist {
     /// A list that no checkpoint has yet.
-    pub(crate) fn new(list: Deadlist) -> StoredDeadlist {
-        StoredDeadlist { list, stored: None, changed: true }
+    pub(crate) fn new(list: Rc<Deadlist>) -> StoredDeadlist {
+        StoredDeadlist { list, stored: Stored::default(), changed: true }
     }
 
     pub(crate) fn loaded(list: Deadlist, stored: Option<ObjectRef>) -> StoredDeadlist {
-        StoredDeadlist { list, stored, changed: false }
+        StoredDeadlist { list: Rc::new(list), stored: Rc::new(Cell::new(stored)), changed: false }
     }
 
     /// Takes the content out; where it was stored stays known.
-    pub(crate) fn take(&mut self) -> Deadlist {
+    pub(crate) fn take(&mut self) -> Rc<Deadlist> {
         self.changed = true;
         std::mem::take(&mut self.list)
     }
@@ -57,9 +64,10 @@ impl StoredDeadlist {
         &self.list
     }
 
+    /// To change it. What the running checkpoint has not encoded yet is copied first.
     pub(crate) fn list_mut(&mut self) -> &mut Deadlist {
         self.changed = true;
-        &mut self.list
+        Rc::make_mut(&mut self.list)
     }
 
     /// True when the next checkpoint has to write it.
@@ -67,14 +75,23 @@ impl StoredDeadlist {
         self.changed
     }
 
-    pub(crate) fn stored(&self) -> Option<ObjectRef> {
-        self.stored
+    /// True while the running checkpoint has not encoded it: a change would copy it.
+    pub(crate) fn is_shared(&self) -> bool {
+        Rc::strong_count(&self.list) > 1
     }
 
-    /// The checkpoint puts it at `at` (nothing for an empty list).
-    pub(crate) fn set_stored(&mut self, at: Option<ObjectRef>) -> Option<ObjectRef> {
-        self.changed = false;
-        std::mem::replace(&mut self.stored, at)
+    pub(crate) fn stored(&self) -> Option<ObjectRef> {
+        self.stored.get()
+    }
+
+    /// Where the next checkpoint will find out where it is.
+    pub(crate) fn place(&self) -> Stored {
+        Rc::clone(&self.stored)
+    }
+
+    /// The content for a checkpoint to write, when it changed since the one before.
+    pub(crate) fn seal(&mut self) -> Option<(Rc<Deadlist>, Stored)> {
+        std::mem::take(&mut self.changed).then(|| (Rc::clone(&self.list), self.place()))
     }
 
     /// Where it is stored is to be given up: write it again.
@@ -84,7 +101,7 @@ impl StoredDeadlist {
 }
 
 /// A line of versions: snapshots in order, then perhaps a head. What dies in one version and lived in the one before is in its deadlist.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Lineage {
     pub(crate) volume: VolumeId,
     pub(crate) origin: Option<SnapshotId>,
@@ -101,7 +118,7 @@ pub(crate) struct Lineage {
 }
 
 /// A snapshot.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) lineage: LineageId,
     pub(crate) volume: VolumeId,
@@ -122,6 +139,27 @@ pub(crate) struct Snapshot {
     pub(crate) children: Vec<LineageId>,
 }
 
+impl Snapshot {
+    /// What a checkpoint stores of it; its deadlist's place is filled in later.
+    pub(crate) fn record(&self, id: SnapshotId) -> SnapshotRecord {
+        SnapshotRecord {
+            id,
+            lineage: self.lineage,
+            name: self.name.clone(),
+            epoch: self.epoch,
+            root: self.root,
+            mapped: self.mapped,
+            size: self.size,
+            created: self.created,
+            expires: self.expires,
+            description: self.description.clone(),
+            holds: self.holds.clone(),
+            hidden: self.hidden,
+            deadlist: None,
+        }
+    }
+}
+
 /// The end of a lineage that is being freed, block by block.
 #[derive(Clone, Debug)]
 pub(crate) struct Walk {
@@ -136,7 +174,7 @@ pub(crate) struct Walk {
 pub(crate) struct Catalog {
     pub(crate) volumes: BTreeMap<VolumeId, Volume>,
     pub(crate) lineages: BTreeMap<LineageId, Lineage>,
-    pub(crate) snapshots: BTreeMap<SnapshotId, Snapshot>,
+    pub(crate) snapshots: SnapshotTable,
     volume_names: BTreeMap<String, VolumeId>,
     snapshot_names: BTreeMap<(VolumeId, String), SnapshotId>,
     pub(crate) walks: BTreeMap<u64, Walk>,
@@ -177,10 +215,20 @@ impl Catalog {
     }
 
     pub(crate) fn add_snapshot(&mut self, id: SnapshotId, snapshot: Snapshot) {
+        self.name_snapshot(id, &snapshot);
+        self.snapshots.insert(id, snapshot);
+    }
+
+    /// Takes a snapshot over from a checkpoint.
+    pub(crate) fn load_snapshot(&mut self, id: SnapshotId, snapshot: Snapshot) {
+        self.name_snapshot(id, &snapshot);
+        self.snapshots.load(id, snapshot);
+    }
+
+    fn name_snapshot(&mut self, id: SnapshotId, snapshot: &Snapshot) {
         if !snapshot.hidden {
             self.snapshot_names.insert((snapshot.volume, snapshot.name.clone()), id);
         }
-        self.snapshots.insert(id, snapshot);
     }
 
     pub(crate) fn rename_snapshot(&mut self, id: SnapshotId, name: String) {

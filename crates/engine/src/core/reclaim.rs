@@ -11,6 +11,10 @@ impl Core {
     pub(crate) fn free_some(&mut self, chunks: usize) -> bool {
         for _ in 0..chunks {
             let Some((lineage, list)) = self.catalog.frees.front_mut() else { return false };
+            if list.is_shared() {
+                // the running checkpoint encodes it soon
+                return true;
+            }
             let lineage = *lineage;
             match list.list_mut().pop() {
                 Some((chunk, dead)) => {
@@ -26,10 +30,8 @@ impl Core {
                     }
                 }
                 None => {
-                    if let Some((_, list)) = self.catalog.frees.pop_front()
-                        && let Some(at) = list.stored()
-                    {
-                        self.retired.push(at);
+                    if let Some((_, list)) = self.catalog.frees.pop_front() {
+                        self.retired.push(list.place());
                     }
                 }
             }

@@ -1,5 +1,7 @@
 //! Catalog records: what each does to the state. Validation comes before a record is logged (`command`); here it just happens.
 
+use std::rc::Rc;
+
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_format::{BlockNo, Epoch, LineageId, Record, SnapshotId, TreeRoot, VolumeId};
 
@@ -241,9 +243,7 @@ impl Core {
 
     /// A list that is not needed any more: its stored object goes at the next checkpoint.
     fn retire(&mut self, list: StoredDeadlist) {
-        if let Some(at) = list.stored() {
-            self.retired.push(at);
-        }
+        self.retired.push(list.place());
     }
 
     fn drop_if_empty(&mut self, id: LineageId) {
@@ -350,9 +350,9 @@ impl Core {
         match target {
             Some(deadlist) => {
                 let only_here = deadlist.list_mut().split_after(before);
-                deadlist.list_mut().merge(mine);
+                deadlist.list_mut().merge(Rc::unwrap_or_clone(mine));
                 if !only_here.is_empty() {
-                    self.catalog.frees.push_back((lineage, StoredDeadlist::new(only_here)));
+                    self.catalog.frees.push_back((lineage, StoredDeadlist::new(Rc::new(only_here))));
                 }
             }
             None => self.start_walk(lineage, snapshot.root, before),

@@ -1,17 +1,19 @@
 //! [`Core`]: the state as a whole, and the addresses of map nodes.
 
-use millpond_format::{Addr, ChunkId, Coding, Epoch, LineageId, NODE_UNITS, Node, ObjectRef};
+use millpond_format::{Addr, ChunkId, Coding, Epoch, LineageId, NODE_UNITS, Node};
 
-use super::catalog::Catalog;
+use super::catalog::{Catalog, Stored};
 use crate::Planted;
-use crate::space::{Chunk, NODE_GRAIN, Place, Space};
+use crate::space::{Chunk, NODE_GRAIN, Place, Slots, Space};
 use crate::tree::NodeCache;
 
 /// Nodes of one chunk that the running checkpoint writes.
 #[derive(Debug)]
 pub(crate) struct MetaFlush {
     pub(crate) chunk: ChunkId,
-    /// Handles in slot order.
+    /// Slots of the nodes that lived in it when the checkpoint was fixed.
+    pub(crate) live: Slots,
+    /// Their handles in slot order, once they were looked up.
     pub(crate) nodes: Vec<u32>,
     /// Where they go.
     pub(crate) place: Option<Place>,
@@ -39,7 +41,9 @@ pub(crate) struct Core {
     pub(crate) planted: Option<Planted>,
     pub(super) deaths: u64,
     /// Stored objects that the next checkpoint does not need any more.
-    pub(crate) retired: Vec<ObjectRef>,
+    pub(crate) retired: Vec<Stored>,
+    /// Inner nodes made while checksums of the running checkpoint are computed: they may point to nodes whose checksum is not known yet.
+    pub(crate) unsettled: Option<Vec<Addr>>,
 }
 
 impl Core {
@@ -59,6 +63,7 @@ impl Core {
             planted,
             deaths: 0,
             retired: Vec::new(),
+            unsettled: None,
         }
     }
 
@@ -92,7 +97,11 @@ impl Core {
             chunk.slots - 1
         });
         self.space.make_live(id, slot, 1);
-        Addr::new(id, slot, NODE_UNITS, Coding::Raw)
+        let addr = Addr::new(id, slot, NODE_UNITS, Coding::Raw);
+        if let Some(unsettled) = self.unsettled.as_mut().filter(|_| level > 0) {
+            unsettled.push(addr);
+        }
+        addr
     }
 
     /// A new, empty, dirty node.
@@ -117,15 +126,7 @@ impl Core {
         let mut flushes = Vec::new();
         for chunk in std::mem::take(&mut self.meta_unplaced) {
             let Some(found) = self.space.chunks.get(chunk) else { continue };
-            let live: Vec<u32> = found.live.iter().collect();
-            let nodes = live
-                .iter()
-                .map(|slot| {
-                    let addr = Addr::new(chunk, *slot, NODE_UNITS, Coding::Raw);
-                    self.nodes.find(addr).expect("INV-MAP-3: a node that was never written is in memory")
-                })
-                .collect();
-            flushes.push(MetaFlush { chunk, nodes, place: None });
+            flushes.push(MetaFlush { chunk, live: found.live.clone(), nodes: Vec::new(), place: None });
         }
         flushes
     }

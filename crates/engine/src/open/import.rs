@@ -11,6 +11,7 @@ use millpond_format::{
 };
 
 use super::create::extent_space;
+use super::load::snapshot_page;
 use super::replay::Replay;
 use super::ring::Rings;
 use super::scan::{Extent, Found, StreamScan, extent};
@@ -49,6 +50,8 @@ enum Stage {
     Rings,
     Root,
     Objects,
+    /// The deadlists of snapshots, which their pages name.
+    Lists,
     Scan,
     Replay,
     Mend(Mending),
@@ -184,7 +187,7 @@ impl Import {
         let step = match self.stage {
             Stage::Labels if !waits => self.choose_pool(),
             Stage::Rings if !waits => self.choose_root(),
-            Stage::Root | Stage::Objects => self.read_objects(),
+            Stage::Root | Stage::Objects | Stage::Lists => self.read_objects(),
             Stage::Scan if !waits => self.scanned(),
             Stage::Replay => return self.replay_on(),
             Stage::Mend(_) if self.io.is_stalled() => Err("the newest root cannot be written again (a device is full)".into()),
@@ -319,10 +322,17 @@ impl Import {
                 let checkpoint = Checkpoint::decode(&bytes).map_err(|error| format!("the checkpoint is damaged ({error})"))?;
                 self.wanted.extend(checkpoint.chunk_pages.iter().map(|(_, at)| *at));
                 self.wanted.extend(checkpoint.lineages.iter().filter_map(|line| line.deadlist));
-                self.wanted.extend(checkpoint.snapshots.iter().filter_map(|s| s.deadlist));
+                self.wanted.extend(checkpoint.snapshot_pages.iter().map(|(_, at)| *at));
                 self.wanted.extend(checkpoint.frees.iter().map(|(_, at)| *at));
                 self.checkpoint = Some(checkpoint);
                 self.stage = Stage::Objects;
+                self.read_objects()
+            }
+            Stage::Objects => {
+                let pages = self.checkpoint.iter().flat_map(|checkpoint| &checkpoint.snapshot_pages);
+                let pages = pages.map(|(_, at)| self.object(*at).and_then(|bytes| snapshot_page(&bytes))).collect::<Result<Vec<_>, _>>()?;
+                self.wanted.extend(pages.iter().flatten().filter_map(|s| s.deadlist));
+                self.stage = Stage::Lists;
                 self.read_objects()
             }
             _ => self.load(),

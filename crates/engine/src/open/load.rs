@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use millpond_format::{Checkpoint, ChunkRecord, ObjectRef, Root, SegmentId, SnapshotId};
+use millpond_format::{Checkpoint, ChunkRecord, ObjectRef, Root, SegmentId, SnapshotRecord};
 
 use crate::core::{Core, Head, Lineage, Snapshot, StoredDeadlist, Volume, Walk, cache_of, compression_of, sector_of};
 use crate::log::OBJECT_CLASS;
@@ -74,6 +74,7 @@ fn load_catalog(core: &mut Core, checkpoint: &Checkpoint, object: Objects<'_>, u
         Ok(StoredDeadlist::loaded(list, Some(at)))
     };
     let catalog = &mut core.catalog;
+    let mut paged = Vec::new();
     (catalog.next_volume, catalog.next_snapshot) = (checkpoint.next_volume, checkpoint.next_snapshot);
     (catalog.next_lineage, catalog.next_walk) = (checkpoint.next_lineage, checkpoint.next_walk);
     for line in &checkpoint.lineages {
@@ -91,7 +92,12 @@ fn load_catalog(core: &mut Core, checkpoint: &Checkpoint, object: Objects<'_>, u
             },
         );
     }
-    let mut snapshots: Vec<_> = checkpoint.snapshots.iter().collect();
+    let mut snapshots = Vec::new();
+    for (page, at) in &checkpoint.snapshot_pages {
+        snapshots.extend(snapshot_page(&object(*at)?)?);
+        catalog.snapshots.set_stored(*page, Some(*at));
+        paged.push(*at);
+    }
     snapshots.sort_by_key(|s| s.epoch);
     for s in snapshots {
         let line = catalog.lineages.get_mut(&s.lineage).ok_or("a snapshot has no lineage: the catalog is damaged")?;
@@ -101,25 +107,24 @@ fn load_catalog(core: &mut Core, checkpoint: &Checkpoint, object: Objects<'_>, u
         let snapshot = Snapshot {
             lineage: s.lineage,
             volume,
-            name: s.name.clone(),
+            name: s.name,
             epoch: s.epoch,
             root: s.root,
             mapped: s.mapped,
             size: s.size,
             created: s.created,
             expires: s.expires,
-            description: s.description.clone(),
-            holds: s.holds.clone(),
+            description: s.description,
+            holds: s.holds,
             hidden: s.hidden,
             deadlist: deadlist(s.deadlist)?,
             children: Vec::new(),
         };
-        catalog.add_snapshot(s.id, snapshot);
+        catalog.load_snapshot(s.id, snapshot);
     }
     let origins: Vec<_> = catalog.lineages.iter().filter_map(|(id, line)| line.origin.map(|o| (*id, o))).collect();
     for (child, origin) in origins {
-        let snapshot: Option<&mut Snapshot> = catalog.snapshots.get_mut(&SnapshotId(origin.0));
-        snapshot.ok_or("a clone's origin is missing: the catalog is damaged")?.children.push(child);
+        catalog.snapshots.loaded_mut(origin).ok_or("a clone's origin is missing: the catalog is damaged")?.children.push(child);
     }
     for v in &checkpoint.volumes {
         let volume = Volume {
@@ -144,5 +149,11 @@ fn load_catalog(core: &mut Core, checkpoint: &Checkpoint, object: Objects<'_>, u
         let list = deadlist(Some(*at))?;
         catalog.frees.push_back((*lineage, list));
     }
+    used.extend(paged);
     Ok(())
+}
+
+/// The snapshots of a page.
+pub(crate) fn snapshot_page(bytes: &[u8]) -> Result<Vec<SnapshotRecord>, String> {
+    SnapshotRecord::decode_page(bytes).map_err(|error| format!("a page of snapshots is damaged ({error})"))
 }

@@ -1,6 +1,6 @@
 //! The chunk table: where each chunk is, and which of its slots are live.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_format::{Addr, CHUNKS_PER_PAGE, ChunkId, ChunkRecord, Encoder, Epoch, NODE_UNITS, ObjectRef, SegmentId};
 use rustc_hash::FxHashMap;
@@ -71,7 +71,7 @@ pub(crate) struct Chunk {
     /// Still being appended to: not dropped when nothing lives in it.
     pub(crate) open: bool,
     /// Its page is among the dirty ones already.
-    listed: bool,
+    listed: u64,
 }
 
 impl Chunk {
@@ -88,7 +88,7 @@ impl Chunk {
             live_count: 0,
             present: None,
             open: true,
-            listed: false,
+            listed: u64::MAX,
         }
     }
 
@@ -135,7 +135,13 @@ pub(crate) struct ChunkTable {
     chunks: FxHashMap<ChunkId, Chunk>,
     /// Where the last checkpoint put each page; nothing for pages that never were in one.
     stored: BTreeMap<u64, Option<ObjectRef>>,
-    dirty: std::collections::BTreeSet<u64>,
+    dirty: BTreeSet<u64>,
+    /// Checkpoints fixed so far.
+    seals: u64,
+    /// Pages that the running checkpoint has not encoded yet: done before they change.
+    sealing: BTreeSet<u64>,
+    /// Pages that changed after the running checkpoint was fixed, encoded as they were then.
+    encoded: Vec<(u64, Vec<u8>)>,
 }
 
 fn page_of(id: ChunkId) -> u64 {
@@ -149,22 +155,31 @@ impl ChunkTable {
 
     /// A chunk to change: its page goes into the next checkpoint.
     pub(crate) fn get_mut(&mut self, id: ChunkId) -> Option<&mut Chunk> {
-        let chunk = self.chunks.get_mut(&id)?;
-        if !chunk.listed {
-            chunk.listed = true;
-            self.dirty.insert(page_of(id));
+        let chunk = self.chunks.get(&id)?;
+        if chunk.listed != self.seals {
+            self.mark(page_of(id));
         }
+        let chunk = self.chunks.get_mut(&id)?;
+        chunk.listed = self.seals;
         Some(chunk)
     }
 
+    /// A page is about to change.
+    fn mark(&mut self, page: u64) {
+        if self.sealing.remove(&page) {
+            self.encoded.push((page, self.encode_page(page)));
+        }
+        self.dirty.insert(page);
+    }
+
     pub(crate) fn insert(&mut self, id: ChunkId, chunk: Chunk) {
-        self.dirty.insert(page_of(id));
+        self.mark(page_of(id));
         let old = self.chunks.insert(id, chunk);
         assert!(old.is_none(), "I11: chunk {id} used twice");
     }
 
     pub(crate) fn remove(&mut self, id: ChunkId) -> Option<Chunk> {
-        self.dirty.insert(page_of(id));
+        self.mark(page_of(id));
         self.chunks.remove(&id)
     }
 
@@ -179,17 +194,23 @@ impl ChunkTable {
         ids
     }
 
-    /// Pages that changed since the last call, encoded: number, bytes (empty: no chunk of the page exists any more).
-    pub(crate) fn take_dirty(&mut self) -> Vec<(u64, Vec<u8>)> {
-        let dirty = std::mem::take(&mut self.dirty);
-        dirty.into_iter().map(|page| (page, self.encode_page(page))).collect()
+    /// Fixes the pages that changed since the last call, for a checkpoint to fetch one by one with [`next_sealed`](Self::next_sealed).
+    pub(crate) fn seal(&mut self) {
+        assert!(self.sealing.is_empty() && self.encoded.is_empty(), "INV-CKPT-1: one checkpoint at a time");
+        self.sealing = std::mem::take(&mut self.dirty);
+        self.seals += 1;
     }
 
-    fn encode_page(&mut self, page: u64) -> Vec<u8> {
+    /// The next fixed page, encoded as it was then: number, bytes (empty: no chunk of the page exists any more).
+    pub(crate) fn next_sealed(&mut self) -> Option<(u64, Vec<u8>)> {
+        let early = self.encoded.pop();
+        early.or_else(|| self.sealing.pop_first().map(|page| (page, self.encode_page(page))))
+    }
+
+    fn encode_page(&self, page: u64) -> Vec<u8> {
         let mut e = Encoder::with_capacity(CHUNKS_PER_PAGE as usize * 64);
         for id in (page * CHUNKS_PER_PAGE..(page + 1) * CHUNKS_PER_PAGE).map(ChunkId) {
-            let Some(chunk) = self.chunks.get_mut(&id) else { continue };
-            chunk.listed = false;
+            let Some(chunk) = self.chunks.get(&id) else { continue };
             let Some(place) = chunk.place else { continue };
             ChunkRecord {
                 chunk: id,

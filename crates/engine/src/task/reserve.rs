@@ -69,12 +69,14 @@ impl Pool {
         (total / 25).max(12).max(self.floor(Purse::Guest) + 4)
     }
 
-    /// Segments that a checkpoint of what changed so far takes at most.
+    /// Segments that the next checkpoint takes at most for what changed so far. The running one has its own set aside.
     pub(crate) fn checkpoint_segments(&self) -> usize {
         let at = &self.checkpointer;
-        let nodes = self.segments_for(self.node_pages(self.core.nodes.dirty() + 4), self.chunk_pages(), at.nodes_at);
+        let changed = self.core.nodes.dirty() - at.unwritten;
+        let objects_at = at.objects_at.filter(|_| !at.running());
+        let nodes = self.segments_for(self.node_pages(changed + 4), self.chunk_pages(), at.nodes_at);
         let objects = self.object_bytes(self.core.space.chunks.dirty_pages()) + at.estimate.lists;
-        nodes + self.segments_for(objects.div_ceil(4096), self.part_bytes() / 4096, at.objects_at)
+        nodes + self.segments_for(objects.div_ceil(4096), self.part_bytes() / 4096, objects_at)
     }
 
     /// Segments that a checkpoint of next to no changes takes at most.
@@ -125,17 +127,18 @@ impl Pool {
             .lineages
             .values()
             .map(|line| &line.deadlist)
-            .chain(catalog.snapshots.values().map(|s| &s.deadlist))
+            .chain(catalog.snapshots.changed().map(|s| &s.deadlist))
             .chain(catalog.frees.iter().map(|(_, list)| list));
         let entry = 32 + self.bitmap_bytes();
         let lists: usize = lists.filter(|list| list.needs_write()).map(|list| 16 + list.list().chunks() * entry).sum();
-        let snapshots = catalog.snapshots.values().map(|s| 160 + s.name.len() + s.description.len() + s.holds.len() * 9);
+        let snapshots = catalog.snapshots.changed().map(|s| 160 + s.name.len() + s.description.len() + s.holds.len() * 9);
         let volumes = catalog.volumes.values().map(|v| 96 + v.name.len());
-        let others = (catalog.lineages.len() + catalog.walks.len() + catalog.frees.len()) * 96;
+        let others = (catalog.lineages.len() + catalog.walks.len() + catalog.frees.len()) * 96 + catalog.snapshots.pages() * 24;
         let resting = self.core.space.segments.resting_count() * 16;
         self.checkpointer.estimate.lists = lists;
         self.checkpointer.estimate.catalog = snapshots.sum::<usize>() + volumes.sum::<usize>() + others + resting;
-        self.checkpointer.estimate.again_in = TURNS_PER_ESTIMATE.max(catalog.snapshots.len() as u32 / 4);
+        self.checkpointer.estimate.again_in =
+            TURNS_PER_ESTIMATE.max((catalog.snapshots.dirty_pages() * 16 + catalog.frees.len() / 4) as u32);
     }
 
     /// Is a checkpoint due because space is short and it would give some back?

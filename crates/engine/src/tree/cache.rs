@@ -33,6 +33,8 @@ pub(crate) struct Cached {
     pub(crate) addr: Addr,
     /// 0: the medium has it. Otherwise the dirty generation it was changed in.
     pub(crate) dirty: u64,
+    /// Checksum of what the running checkpoint writes, once it is computed.
+    pub(crate) crc: Option<u32>,
     used_lately: bool,
     /// Dead already; goes as soon as the running checkpoint has written it.
     doomed: bool,
@@ -79,7 +81,7 @@ impl NodeCache {
 
     /// Adds a node; `dirty` as in [`Cached::dirty`].
     pub(crate) fn insert(&mut self, addr: Addr, node: Node, dirty: u64) -> u32 {
-        let cached = Cached { node, addr: addr.settled(), dirty, used_lately: true, doomed: false };
+        let cached = Cached { node, addr: addr.settled(), dirty, crc: None, used_lately: true, doomed: false };
         let at = match self.vacant.pop() {
             Some(at) => {
                 if let Some(place) = self.slab.get_mut(at as usize) {
@@ -104,6 +106,7 @@ impl NodeCache {
         let old = cached.addr;
         cached.addr = addr.settled();
         cached.dirty = dirty;
+        cached.crc = None;
         self.dirty_count += 1;
         self.by_addr.remove(&old.identity());
         let clash = self.by_addr.insert(addr.identity(), at);

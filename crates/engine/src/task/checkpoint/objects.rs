@@ -1,0 +1,178 @@
+//! The objects of a checkpoint: packed into segments of their own, several to a write.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use millpond_block::Piece;
+use millpond_format::{Encoder, ObjectRef, SegmentId, crc32c};
+
+use crate::log::{Cursor, OBJECT_CLASS};
+use crate::pool::{Context, Pool};
+use crate::space::SegmentState;
+
+/// Bytes of objects that go into one write.
+const WRITE_BYTES: usize = 256 << 10;
+
+/// Packs objects, several to a write.
+#[derive(Debug, Default)]
+pub(super) struct Packer {
+    bytes: Vec<u8>,
+    /// Where they go: segment, page, and the bytes that have room there.
+    at: Option<(SegmentId, u32, usize)>,
+}
+
+impl Pool {
+    /// Sets aside the segments that the checkpoint may need: guests go on writing while it is encoded.
+    pub(super) fn reserve_for_checkpoint(&mut self) {
+        let count = self.checkpoint_segments();
+        self.checkpointer.reserved = (0..count).map_while(|_| self.core.space.segments.reserve()).collect();
+        // taken from the end
+        self.checkpointer.reserved.reverse();
+    }
+
+    /// Gives back what of that was not needed.
+    pub(super) fn release_reserved(&mut self) {
+        for segment in std::mem::take(&mut self.checkpointer.reserved) {
+            self.core.space.segments.set_state(segment, SegmentState::Free);
+        }
+    }
+
+    /// Room for pages among nodes or objects: segment, page, and the pages that are left there.
+    pub(super) fn meta_space(&mut self, class: u8, pages: u32) -> Option<(SegmentId, u32, u32)> {
+        let fits = |cursor: &Cursor| cursor.pages - cursor.page >= pages;
+        let mut cursor = if class == OBJECT_CLASS { self.checkpointer.objects_at } else { self.checkpointer.nodes_at };
+        if !cursor.as_ref().is_some_and(fits) {
+            if let Some(old) = cursor.take() {
+                self.core.space.segments.set_state(old.segment, SegmentState::Sealed);
+                self.core.space.settle(old.segment);
+            }
+            let segment = self.checkpointer.reserved.pop().or_else(|| self.core.space.segments.reserve())?;
+            self.core.space.segments.set_state(segment, SegmentState::Open);
+            if let Some(s) = self.core.space.segments.get_mut(segment) {
+                s.class = class;
+            }
+            cursor = Some(Cursor { segment, page: 0, pages: self.core.space.rows.pages(segment) });
+        }
+        let (mut cursor, place) =
+            (cursor?, if class == OBJECT_CLASS { &mut self.checkpointer.objects_at } else { &mut self.checkpointer.nodes_at });
+        let (at, left) = (cursor.page, cursor.pages - cursor.page);
+        cursor.page += pages;
+        *place = Some(cursor);
+        (left >= pages).then_some((cursor.segment, at, left))
+    }
+
+    /// Objects in segments that are less than half in use are written again, the sparsest first, as far as there is room: so the segments
+    /// of objects are at most about twice what lives in them. A segment gets there only when as much of it was replaced.
+    pub(super) fn dirty_sparse_objects(&mut self) {
+        let space = &self.core.space;
+        let mut sparse: Vec<(u32, SegmentId)> = space
+            .segments
+            .ids()
+            .filter_map(|id| space.segments.get(id).map(|s| (id, s)))
+            .filter(|(id, s)| s.state == SegmentState::Sealed && s.objects > 0 && s.objects * 2 < space.rows.pages(*id) * 8)
+            .map(|(id, s)| (s.objects, id))
+            .collect();
+        sparse.sort_unstable();
+        let spare = space.segments.free_count().saturating_sub(self.checkpoint_segments() + 1) as u64;
+        let mut room = spare * u64::from(self.smallest_segment()) * 8;
+        let mut chosen = BTreeSet::new();
+        for (units, id) in sparse {
+            let Some(left) = room.checked_sub(u64::from(units) * 2) else { break };
+            room = left;
+            chosen.insert(id);
+        }
+        if chosen.is_empty() {
+            return;
+        }
+        let parts = &self.checkpointer.parts;
+        let here = |at: ObjectRef| {
+            let mut its = parts.get(&(at.segment, at.offset)).into_iter().flatten();
+            chosen.contains(&at.segment) || its.any(|part| chosen.contains(&part.segment))
+        };
+        let pages: Vec<u64> = self.core.space.chunks.stored().filter(|(_, at)| here(*at)).map(|(page, _)| page).collect();
+        pages.into_iter().for_each(|page| self.core.space.chunks.dirty_page(page));
+        let catalog = &mut self.core.catalog;
+        let lists = catalog.lineages.values_mut().map(|line| &mut line.deadlist).chain(catalog.frees.iter_mut().map(|(_, list)| list));
+        lists.filter(|list| list.stored().is_some_and(here)).for_each(|list| list.touch());
+        catalog.snapshots.rewrite(here);
+    }
+
+    /// Adds an object to the running checkpoint: whole, or in parts behind an index when it is longer than a part may be.
+    pub(super) fn put_object(&mut self, packer: &mut Packer, bytes: &[u8]) -> Option<ObjectRef> {
+        let most = self.part_bytes();
+        if bytes.len() <= most {
+            return self.put_part(packer, bytes, false);
+        }
+        let mut index = Encoder::default();
+        let mut parts = Vec::new();
+        for part in bytes.chunks(most) {
+            let at = self.put_part(packer, part, false)?;
+            at.encode(&mut index);
+            parts.push(at);
+        }
+        let at = self.put_part(packer, index.bytes(), true)?;
+        self.checkpointer.parts.insert((at.segment, at.offset), parts);
+        Some(at)
+    }
+
+    fn put_part(&mut self, packer: &mut Packer, bytes: &[u8], index: bool) -> Option<ObjectRef> {
+        let length = bytes.len().next_multiple_of(ObjectRef::STEP);
+        if packer.at.is_some_and(|(_, _, room)| packer.bytes.len() + length > room) {
+            self.flush_packer(packer);
+        }
+        if packer.at.is_none() {
+            // the cursor moves when it is known how much came together
+            let (segment, page, left) = self.meta_space(OBJECT_CLASS, u32::try_from(length.div_ceil(4096)).ok()?)?;
+            packer.at = Some((segment, page, (left as usize * 4096).min(WRITE_BYTES.max(length))));
+        }
+        let (segment, page, _) = packer.at?;
+        let offset = page as usize * 4096 + packer.bytes.len();
+        let object = ObjectRef {
+            segment,
+            offset: u32::try_from(offset / ObjectRef::STEP).ok()?,
+            length: u32::try_from(bytes.len()).ok()? | if index { ObjectRef::INDEX } else { 0 },
+            crc: crc32c(bytes),
+        };
+        packer.bytes.extend_from_slice(bytes);
+        packer.bytes.resize(packer.bytes.len().next_multiple_of(ObjectRef::STEP), 0);
+        self.core.space.add_object(segment, object.bytes());
+        Some(object)
+    }
+
+    /// Pages of the narrowest segment.
+    pub(crate) fn smallest_segment(&self) -> u32 {
+        u32::try_from(self.config.extent_bytes / 4096).unwrap_or(u32::MAX)
+    }
+
+    /// Bytes of an object's part at most: so little that the end of a segment that is too short for it is no great loss.
+    pub(crate) fn part_bytes(&self) -> usize {
+        (usize::try_from(self.config.extent_bytes).unwrap_or(usize::MAX) / 8).clamp(4096, 256 << 10)
+    }
+
+    /// Counts an object and its parts out.
+    pub(super) fn drop_object(&mut self, object: ObjectRef) {
+        let parts = self.checkpointer.parts.remove(&(object.segment, object.offset)).unwrap_or_default();
+        for at in parts.into_iter().chain([object]) {
+            self.core.space.drop_object(at.segment, at.bytes());
+        }
+    }
+
+    pub(super) fn flush_packer(&mut self, packer: &mut Packer) {
+        let Some((segment, page, _)) = packer.at.take() else { return };
+        let bytes = packer.bytes.len().next_multiple_of(4096);
+        if let Some(cursor) = &mut self.checkpointer.objects_at {
+            cursor.page = page + (bytes / 4096) as u32;
+        }
+        let mut buf = self.bufs.take(bytes);
+        if let Some(to) = buf.bytes_mut().get_mut(..bytes) {
+            let (content, rest) = to.split_at_mut(packer.bytes.len());
+            content.copy_from_slice(&packer.bytes);
+            rest.fill(0);
+        }
+        packer.bytes.clear();
+        self.metrics.metadata_bytes += bytes as u64;
+        self.checkpointer.pending += 1;
+        let piece = Piece::new(Rc::new(buf), 0..bytes);
+        self.io.write(Context::Objects, &self.core.space.rows, segment, page, vec![piece]);
+    }
+}

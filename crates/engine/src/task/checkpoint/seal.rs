@@ -1,0 +1,217 @@
+//! Fixing the state of a checkpoint: what takes time is only set aside in this turn, and encoded in the turns after it.
+//!
+//! INV-CKPT-2: everything that a checkpoint writes is as it was when it was sealed. Nodes are not changed any more (they carry an older
+//! generation), pages of the chunk table are encoded before they change, deadlists are copied before they change, records of the catalog
+//! are copied at once. What is filled in later are checksums of nodes and places of objects.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use millpond_format::{
+    Checkpoint, Leg, LineageId, LineageRecord, Lsn, NODE_UNITS, ObjectRef, Root, SnapshotRecord, TreeRoot, VolumeRecord, WalkRecord,
+};
+
+use super::Stage;
+use super::objects::Packer;
+use super::settle::Settling;
+use crate::core::{Catalog, MetaFlush, SealedPage, Stored, cache_code, compression_code, sector_code};
+use crate::log::META_CLASS;
+use crate::pool::Pool;
+use crate::space::{Deadlist, Place};
+
+/// What a checkpoint has fixed and not written yet.
+#[derive(Debug)]
+pub(super) struct Sealed {
+    pub(super) settling: Settling,
+    /// Nodes go out in this order, [`NODES_PER_WRITE`](super::NODES_PER_WRITE) at a time; the first was begun.
+    pub(super) flushes: VecDeque<MetaFlush>,
+    pub(super) packer: Packer,
+    /// Deadlists that changed.
+    lists: VecDeque<(Rc<Deadlist>, Stored)>,
+    snapshots: VecDeque<SealedPage>,
+    lineages: Vec<(LineageRecord, Stored)>,
+    frees: Vec<(LineageId, Stored)>,
+    /// The rest of the catalog; nothing once it is written.
+    checkpoint: Option<Checkpoint>,
+}
+
+impl Sealed {
+    /// Everything but nodes is on its way.
+    pub(super) fn is_encoded(&self) -> bool {
+        self.checkpoint.is_none()
+    }
+}
+
+impl Pool {
+    /// Fixes the state at this point of the log.
+    pub(super) fn seal_checkpoint(&mut self) {
+        self.seal_all();
+        self.dirty_sparse_objects();
+        self.reserve_for_checkpoint();
+        self.checkpointer.unwritten = self.core.nodes.dirty();
+        let mut flushes = self.core.take_unplaced();
+        if !self.place_nodes(&mut flushes) {
+            return self.fault("no segment is left for a checkpoint");
+        }
+        self.core.generation += 1;
+        self.core.unsettled = Some(Vec::new());
+        self.core.space.sealed_generation = self.generation + 1;
+        self.core.space.chunks.seal();
+        self.checkpointer.replaced = std::mem::take(&mut self.core.retired).into_iter().filter_map(|stored| stored.get()).collect();
+        self.checkpointer.replaced.push(self.checkpoint_at);
+        self.log.since_checkpoint = 0;
+        self.checkpointer.sealed_chunk = self.core.next_chunk;
+        self.checkpointer.answering = std::mem::take(&mut self.checkpointer.wanted);
+        self.checkpointer.stage = Stage::Writing;
+        self.last_checkpoint = self.now;
+        let mut catalog = std::mem::take(&mut self.core.catalog);
+        self.checkpointer.sealed = Some(Box::new(self.seal_catalog(&mut catalog, flushes.into())));
+        self.core.catalog = catalog;
+        let streams = std::array::from_fn(|i| self.log.streams[i].start());
+        self.checkpointer.root = Some(Root {
+            pool: self.config.id,
+            generation: self.generation + 1,
+            incarnation: self.incarnation,
+            time: self.now.0,
+            checkpoint: ObjectRef::default(),
+            lsn: Lsn(self.log.next.0 - 1),
+            legs: vec![Leg { incarnation: self.incarnation, end: Lsn(u64::MAX), streams }],
+        });
+    }
+
+    /// Gives every chunk of unwritten nodes a place in the meta stream.
+    fn place_nodes(&mut self, flushes: &mut [MetaFlush]) -> bool {
+        for flush in flushes {
+            let nodes = flush.live.count();
+            if nodes == 0 {
+                continue;
+            }
+            let Some((segment, page, _)) = self.meta_space(META_CLASS, (nodes * NODE_UNITS).div_ceil(8)) else { return false };
+            let place = Place { segment, page };
+            self.core.space.place_chunk(flush.chunk, place, META_CLASS, u32::MAX, Some(flush.live.clone()));
+            flush.place = Some(place);
+        }
+        true
+    }
+
+    fn seal_catalog(&mut self, catalog: &mut Catalog, flushes: VecDeque<MetaFlush>) -> Sealed {
+        let volumes = catalog.volumes.iter().map(|(id, v)| VolumeRecord {
+            id: *id,
+            name: v.name.clone(),
+            size: v.size,
+            sector: sector_code(v.sector),
+            cache: cache_code(v.cache),
+            compression: compression_code(v.compression),
+            read_only: v.read_only,
+            lineage: v.lineage,
+            created: v.created,
+        });
+        let volumes = volumes.collect();
+        // what changes all the time comes first: it is copied when it changes before it is encoded
+        let mut lists: VecDeque<(Rc<Deadlist>, Stored)> = VecDeque::new();
+        let mut lineages = Vec::with_capacity(catalog.lineages.len());
+        for (id, line) in &mut catalog.lineages {
+            lists.extend(line.deadlist.seal());
+            let record = LineageRecord {
+                id: *id,
+                volume: line.volume,
+                origin: line.origin,
+                origin_epoch: line.origin_epoch,
+                head: line.head.map(|head| (head.root, head.mapped)),
+                deadlist: None,
+                owned_units: line.owned_units,
+            };
+            lineages.push((record, line.deadlist.place()));
+        }
+        let mut frees = Vec::with_capacity(catalog.frees.len());
+        for (lineage, list) in &mut catalog.frees {
+            lists.extend(list.seal());
+            frees.push((*lineage, list.place()));
+        }
+        let snapshots = catalog.snapshots.seal(&mut lists).into();
+        let walks = catalog.walks.iter().map(|(id, walk)| WalkRecord {
+            id: *id,
+            lineage: walk.lineage,
+            root: walk.root,
+            bound: walk.bound,
+            cursor: walk.cursor,
+        });
+        let checkpoint = Checkpoint {
+            name: self.config.name.clone(),
+            lsn: self.log.next.0 - 1,
+            epoch: self.core.epoch,
+            clock: self.core.clock,
+            next_chunk: self.core.next_chunk,
+            next_volume: catalog.next_volume,
+            next_snapshot: catalog.next_snapshot,
+            next_lineage: catalog.next_lineage,
+            next_walk: catalog.next_walk,
+            lifespan: self.cleaner.lifespan,
+            chunk_pages: Vec::new(),
+            volumes,
+            lineages: Vec::new(),
+            snapshot_pages: Vec::new(),
+            walks: walks.collect(),
+            frees: Vec::new(),
+            resting: self.core.space.segments.resting().map(|(id, generation)| (id.0, generation)).collect(),
+        };
+        let settling = Settling::default();
+        Sealed { settling, flushes, packer: Packer::default(), lists, snapshots, lineages, frees, checkpoint: Some(checkpoint) }
+    }
+
+    /// Checksums are known: puts them into the roots of the records.
+    pub(super) fn settle_records(&self, sealed: &mut Sealed) {
+        let heads = sealed.lineages.iter_mut().filter_map(|(record, _)| record.head.as_mut().map(|(root, _)| root));
+        let snapshots = sealed.snapshots.iter_mut().flat_map(|page| page.records.iter_mut().map(|(record, _)| &mut record.root));
+        for root in heads.chain(snapshots).filter(|root| root.addr.is_pending()) {
+            let sum = self.core.sealed_sum(root.addr);
+            *root = TreeRoot {
+                addr: root.addr.settled(),
+                crc: sum.expect("INV-MAP-7: a pending root is written by the same checkpoint"),
+                ..*root
+            };
+        }
+        for walk in sealed.checkpoint.iter_mut().flat_map(|checkpoint| &mut checkpoint.walks) {
+            // a walk at its end has freed its top node
+            walk.root.crc = self.core.sealed_sum(walk.root.addr).unwrap_or(walk.root.crc);
+        }
+    }
+
+    /// Encodes one deadlist or page. Gives back how many bytes, and 0 when all are done; nothing when no segment is left.
+    pub(super) fn encode_early(&mut self, sealed: &mut Sealed) -> Option<usize> {
+        if let Some((list, stored)) = sealed.lists.pop_front() {
+            let bytes = list.encode();
+            let at = if bytes.is_empty() { None } else { Some(self.put_object(&mut sealed.packer, &bytes)?) };
+            self.checkpointer.replaced.extend(stored.replace(at));
+            return Some(bytes.len().max(1));
+        }
+        let Some((page, bytes)) = self.core.space.chunks.next_sealed() else { return Some(0) };
+        let at = if bytes.is_empty() { None } else { Some(self.put_object(&mut sealed.packer, &bytes)?) };
+        self.checkpointer.replaced.extend(self.core.space.chunks.set_stored(page, at));
+        Some(bytes.len().max(1))
+    }
+
+    /// Encodes a page of snapshots, or at last the object that names all others. Needs checksums and places.
+    pub(super) fn encode_late(&mut self, sealed: &mut Sealed) -> Option<usize> {
+        if let Some(mut sealed_page) = sealed.snapshots.pop_front() {
+            sealed_page.records.iter_mut().for_each(|(record, stored)| record.deadlist = stored.get());
+            let bytes = SnapshotRecord::encode_page(sealed_page.records.iter().map(|(record, _)| record));
+            let at = if bytes.is_empty() { None } else { Some(self.put_object(&mut sealed.packer, &bytes)?) };
+            self.checkpointer.replaced.extend(self.core.catalog.snapshots.set_stored(sealed_page.page, at));
+            return Some(bytes.len().max(1));
+        }
+        let Some(mut checkpoint) = sealed.checkpoint.take() else { return Some(0) };
+        checkpoint.chunk_pages = self.core.space.chunks.stored().collect();
+        checkpoint.snapshot_pages = self.core.catalog.snapshots.stored().collect();
+        let lineages = std::mem::take(&mut sealed.lineages).into_iter();
+        checkpoint.lineages = lineages.map(|(record, stored)| LineageRecord { deadlist: stored.get(), ..record }).collect();
+        checkpoint.frees = sealed.frees.iter().filter_map(|(lineage, stored)| Some((*lineage, stored.get()?))).collect();
+        let bytes = checkpoint.encode();
+        let object = self.put_object(&mut sealed.packer, &bytes)?;
+        self.flush_packer(&mut sealed.packer);
+        if let Some(root) = &mut self.checkpointer.root {
+            root.checkpoint = object;
+        }
+        Some(bytes.len())
+    }
+}

@@ -1,0 +1,121 @@
+//! Checksums of the nodes that a checkpoint writes: computed children first, and put into their parents.
+//!
+//! INV-CKPT-3: no node is written before all checksums are known and in every parent in memory, those made meanwhile included; so a node
+//! that leaves memory can be read again from wherever it is pointed to.
+
+use millpond_format::{Addr, Coding, NODE_BYTES, NODE_UNITS, TreeRoot, crc32c};
+
+use super::seal::Sealed;
+use crate::core::Core;
+use crate::pool::Pool;
+
+/// How far the checksums of a checkpoint are.
+#[derive(Debug, Default)]
+pub(super) struct Settling {
+    /// Chunks of nodes looked through.
+    chunks: usize,
+    /// Leaves found and not done.
+    leaves: Vec<u32>,
+    /// Inner nodes found and not done, by level, from 1.
+    inner: Vec<Vec<u32>>,
+    pub(super) done: bool,
+}
+
+impl Pool {
+    /// Computes some checksums, about `budget` nodes' worth.
+    pub(super) fn settle_some(&mut self, sealed: &mut Sealed, mut budget: usize) {
+        let mut buf = self.bufs.take(NODE_BYTES);
+        while budget > 0 && !sealed.settling.done {
+            budget -= 1;
+            let settling = &mut sealed.settling;
+            if let Some(leaf) = settling.leaves.pop() {
+                self.core.sum_node(leaf, buf.bytes_mut());
+            } else if let Some(flush) = sealed.flushes.get_mut(settling.chunks) {
+                settling.chunks += 1;
+                for slot in flush.live.iter() {
+                    let addr = Addr::new(flush.chunk, slot, NODE_UNITS, Coding::Raw);
+                    let at = self.core.nodes.find(addr).expect("INV-MAP-3: a node that was never written is in memory");
+                    flush.nodes.push(at);
+                    match usize::from(self.core.nodes.get(at).node.level) {
+                        0 => settling.leaves.push(at),
+                        level => {
+                            settling.inner.resize_with(settling.inner.len().max(level), Vec::new);
+                            settling.inner[level - 1].push(at);
+                        }
+                    }
+                }
+                budget = budget.saturating_sub(flush.nodes.len() / 16);
+            } else if let Some(node) = settling.inner.iter_mut().find_map(Vec::pop) {
+                self.core.sum_node(node, buf.bytes_mut());
+            } else {
+                settling.done = true;
+                self.core.settle_pointers();
+                self.settle_records(sealed);
+            }
+        }
+        self.bufs.give(buf);
+    }
+}
+
+impl Core {
+    /// The checksum of a node that the running checkpoint writes.
+    pub(super) fn sealed_sum(&self, addr: Addr) -> Option<u32> {
+        let cached = self.nodes.get(self.nodes.find(addr)?);
+        cached.crc.filter(|_| cached.dirty != 0 && cached.dirty < self.generation)
+    }
+
+    /// Puts the checksums that are known into a node's pending entries.
+    fn settle_entries(&mut self, at: u32) {
+        let pending: Vec<usize> =
+            self.nodes.get(at).node.entries.iter().enumerate().filter(|(_, e)| e.is_pending()).map(|(i, _)| i).collect();
+        for slot in pending {
+            let entry = self.nodes.get(at).node.entries[slot];
+            if let Some(sum) = self.sealed_sum(entry) {
+                let node = &mut self.nodes.get_mut(at).node;
+                node.crcs[slot] = sum;
+                node.entries[slot] = entry.settled();
+            }
+        }
+    }
+
+    /// The checksum of one node; those below it are known. A child that was freed before the checkpoint was sealed has none: nobody will
+    /// follow its parent there any more.
+    fn sum_node(&mut self, at: u32, buf: &mut [u8]) {
+        if self.nodes.get(at).node.level > 0 {
+            self.settle_entries(at);
+        }
+        let Some(out) = buf.get_mut(..NODE_BYTES) else { return };
+        let cached = self.nodes.get_mut(at);
+        cached.node.encode(out);
+        cached.crc = Some(crc32c(out));
+    }
+
+    /// All checksums are known: puts them where nodes of the checkpoint are pointed to from outside it.
+    fn settle_pointers(&mut self) {
+        for addr in self.unsettled.take().unwrap_or_default() {
+            if let Some(at) = self.nodes.find(addr) {
+                self.settle_entries(at);
+            }
+        }
+        let mut catalog = std::mem::take(&mut self.catalog);
+        let settle = |root: &mut TreeRoot| {
+            if root.addr.is_pending()
+                && let Some(crc) = self.sealed_sum(root.addr)
+            {
+                *root = TreeRoot { addr: root.addr.settled(), crc, ..*root };
+            }
+            !root.addr.is_pending()
+        };
+        catalog.lineages.values_mut().filter_map(|line| line.head.as_mut()).for_each(|head| {
+            settle(&mut head.root);
+        });
+        catalog.snapshots.settle(|snapshot| settle(&mut snapshot.root));
+        for walk in catalog.walks.values_mut() {
+            settle(&mut walk.root);
+            if self.nodes.find(walk.root.addr).is_none() {
+                walk.root.addr = walk.root.addr.settled();
+            }
+        }
+        self.catalog = catalog;
+    }
+}
