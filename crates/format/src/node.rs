@@ -59,7 +59,10 @@ impl Node {
     /// When `out` has another length: a broken caller.
     pub fn encode(&self, out: &mut [u8]) {
         assert_eq!(out.len(), NODE_BYTES, "node buffer");
-        let mut e = Encoder::with_capacity(NODE_BYTES);
+        let (head, rest) = out.split_at_mut(HEAD);
+        let (entries, rest) = rest.split_at_mut(FANOUT * 8);
+        let (crcs, reserve) = rest.split_at_mut(FANOUT * 4);
+        let mut e = Encoder::with_capacity(HEAD);
         e.u32(MAGIC);
         e.u16(VERSION);
         e.u8(self.level);
@@ -68,10 +71,14 @@ impl Node {
         e.u64(self.index);
         e.u64(self.epoch.0);
         e.raw(&[0; 32]);
-        e.u64s(self.entries.iter().map(|addr| addr.settled().to_bits()));
-        e.u32s(self.crcs.iter().copied());
-        out[..e.len()].copy_from_slice(e.bytes());
-        out[e.len()..].fill(0);
+        head.copy_from_slice(e.bytes());
+        for (to, addr) in entries.chunks_exact_mut(8).zip(self.entries.iter()) {
+            to.copy_from_slice(&addr.settled().to_bits().to_le_bytes());
+        }
+        for (to, crc) in crcs.chunks_exact_mut(4).zip(self.crcs.iter()) {
+            to.copy_from_slice(&crc.to_le_bytes());
+        }
+        reserve.fill(0);
     }
 
     /// Reads it.

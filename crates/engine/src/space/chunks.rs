@@ -70,7 +70,7 @@ pub(crate) struct Chunk {
     present: Option<Present>,
     /// Still being appended to: not dropped when nothing lives in it.
     pub(crate) open: bool,
-    /// Its page is among the dirty ones already.
+    /// Its page was marked as changed since this many checkpoints were fixed.
     listed: u64,
 }
 
