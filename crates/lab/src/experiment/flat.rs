@@ -11,7 +11,7 @@ use serde_json::json;
 
 const SIZE: u64 = 256 << 20;
 const LEVELS: [u64; 3] = [0, 1000, 10_000];
-const BLOCKS_PER_ROUND: u64 = 64; // 256 KiB: 10,000 rounds rewrite the usual volume ten times
+const REWRITES: u64 = 10; // of the whole volume, over all rounds
 const COUNTED: u64 = 20_000;
 
 /// See the module.
@@ -30,14 +30,20 @@ fn snapshot_by(control: &mut Control, n: u64) -> Result<()> {
 fn by_count(setup: &Setup, results: &mut Results) -> Result<()> {
     let size = setup.size_or(SIZE);
     let rounds = setup.scaled(10_000, 100);
+    let blocks = (REWRITES * size / 4096).div_ceil(rounds);
+    results.note(&format!(
+        "the volume of {} MiB is rewritten at random {REWRITES} times in all before it is measured, {blocks} blocks of 4 KiB in each of \
+         {rounds} rounds: with as many snapshots, that much lies between two of them",
+        size >> 20
+    ));
     let mut states = Vec::new();
     for level in LEVELS {
         let snapshots = setup.scaled(level, 0).min(rounds);
         results.say(&format!("ageing a volume with {snapshots} snapshots"));
-        let room = 3 * size + rounds * BLOCKS_PER_ROUND * 4096 * 3 / 2 + (4 << 30);
+        let room = 3 * size + rounds * blocks * 4096 * 3 / 2 + (4 << 30);
         let mut open = setup.open_millpond(size, room, &[])?;
         let mut control = open.millpond.control()?;
-        let aging = Aging { rounds, blocks: BLOCKS_PER_ROUND, snapshots, seed: setup.seed };
+        let aging = Aging { rounds, blocks, snapshots, seed: setup.seed };
         aging.apply(&mut open.millpond, |_, n| snapshot_by(&mut control, n))?;
         run(&open.millpond.endpoint()?, &LoadSpec::scramble(setup.seed + 1))?; // heads are alike, each leaf its own
         states.push((format!("{snapshots} snapshots"), open));
