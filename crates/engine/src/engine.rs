@@ -2,6 +2,7 @@
 
 use millpond_block::{BufPool, Completion, DiskError, Features, Geometry, Payload, Request, Tag};
 use millpond_device::{DeviceGeometry, Io, IoDone};
+use millpond_format::{SnapshotId, VolumeId};
 
 use crate::open::{Import, create};
 use crate::pool::{Pool, Target};
@@ -147,6 +148,21 @@ impl Engine {
     /// Its snapshots, by volume and age.
     pub fn snapshots(&self) -> Vec<SnapshotInfo> {
         self.open().map(Pool::snapshots).unwrap_or_default()
+    }
+
+    /// Up to `most` snapshots of ids above `after`, by id: for a list of many, piece by piece.
+    pub fn snapshots_after(&self, after: Option<SnapshotId>, most: usize) -> Vec<SnapshotInfo> {
+        self.open().map(|pool| pool.snapshots_after(after, most)).unwrap_or_default()
+    }
+
+    /// The volume of this name.
+    pub fn find_volume(&self, name: &str) -> Option<VolumeInfo> {
+        self.open()?.find_volume(name)
+    }
+
+    /// The snapshot of this name.
+    pub fn find_snapshot(&self, volume: VolumeId, name: &str) -> Option<SnapshotInfo> {
+        self.open()?.find_snapshot(volume, name)
     }
 
     /// Counters since import.

@@ -164,7 +164,7 @@ impl Daemon {
     /// A volume by name.
     pub(super) async fn find_volume(&self, name: &VolumeName) -> Result<(ShardHandle, VolumeInfo), ApiError> {
         let shard = self.shard(&name.pool)?;
-        let found = shard.volumes().await?.into_iter().find(|volume| volume.name == name.volume);
+        let found = shard.find_volume(&name.volume).await?;
         let volume = found.ok_or_else(|| ApiError::not_found(format!("no volume '{name}'; see 'millpond list {}'", name.pool)))?;
         Ok((shard, volume))
     }
@@ -172,8 +172,7 @@ impl Daemon {
     /// A snapshot by name.
     pub(super) async fn find_snapshot(&self, name: &SnapshotName) -> Result<(ShardHandle, VolumeInfo, SnapshotInfo), ApiError> {
         let (shard, volume) = self.find_volume(&name.of).await?;
-        let mut snapshots = shard.snapshots().await?.into_iter();
-        let found = snapshots.find(|snapshot| snapshot.volume == volume.id && snapshot.name == name.snapshot);
+        let found = shard.find_snapshot(volume.id, &name.snapshot).await?;
         let snapshot =
             found.ok_or_else(|| ApiError::not_found(format!("no snapshot '{name}'; see 'millpond list -t snapshot {}'", name.of)))?;
         Ok((shard, volume, snapshot))

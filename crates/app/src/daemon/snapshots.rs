@@ -101,11 +101,14 @@ impl Daemon {
     /// When the engine refuses.
     pub async fn rollback(&self, name: &SnapshotName, request: &Rollback) -> Result<RolledBack, ApiError> {
         let (shard, _, snapshot) = self.find_snapshot(name).await?;
-        let all = shard.snapshots().await?;
-        let taken = |word: &str| all.iter().any(|other| other.volume == snapshot.volume && other.name == word);
         let stamp = instant::now().strftime("pre-rollback-%Y%m%dT%H%M%SZ").to_string();
-        let numbered = (2u32..).map(|n| format!("{stamp}-{n}"));
-        let keep_as = std::iter::once(stamp.clone()).chain(numbered).find(|word| !taken(word)).unwrap_or(stamp);
+        let mut keep_as = stamp.clone();
+        for n in 2u32.. {
+            if shard.find_snapshot(snapshot.volume, &keep_as).await?.is_none() {
+                break;
+            }
+            keep_as = format!("{stamp}-{n}");
+        }
         let kept_as = format!("{}@{keep_as}", name.of);
         if !request.dry_run {
             let command = Command::Rollback { snapshot: snapshot.id, keep_as };

@@ -1,7 +1,8 @@
 //! The catalog: volumes, lineages of versions, snapshots.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 use std::rc::Rc;
 
 use millpond_block::{CacheMode, SectorProfile};
@@ -106,8 +107,8 @@ pub(crate) struct Lineage {
     pub(crate) volume: VolumeId,
     pub(crate) origin: Option<SnapshotId>,
     pub(crate) origin_epoch: Epoch,
-    /// In order of epoch.
-    pub(crate) snapshots: Vec<SnapshotId>,
+    /// In order of epoch, which is the order of their ids.
+    pub(crate) snapshots: BTreeSet<SnapshotId>,
     pub(crate) head: Option<Head>,
     /// The head's.
     pub(crate) deadlist: StoredDeadlist,
@@ -177,6 +178,10 @@ pub(crate) struct Catalog {
     pub(crate) snapshots: SnapshotTable,
     volume_names: BTreeMap<String, VolumeId>,
     snapshot_names: BTreeMap<(VolumeId, String), SnapshotId>,
+    /// How many listed snapshots each volume has.
+    snapshot_counts: BTreeMap<VolumeId, u64>,
+    /// Units that wait in `frees`.
+    pub(crate) backlog: u64,
     pub(crate) walks: BTreeMap<u64, Walk>,
     /// Dead blocks waiting for their turn, oldest first.
     pub(crate) frees: VecDeque<(LineageId, StoredDeadlist)>,
@@ -203,6 +208,7 @@ impl Catalog {
     pub(crate) fn remove_volume(&mut self, id: VolumeId) -> Option<Volume> {
         let volume = self.volumes.remove(&id)?;
         self.volume_names.remove(&volume.name);
+        self.snapshot_counts.retain(|volume, count| *volume != id || *count > 0);
         Some(volume)
     }
 
@@ -228,6 +234,7 @@ impl Catalog {
     fn name_snapshot(&mut self, id: SnapshotId, snapshot: &Snapshot) {
         if !snapshot.hidden {
             self.snapshot_names.insert((snapshot.volume, snapshot.name.clone()), id);
+            *self.snapshot_counts.entry(snapshot.volume).or_default() += 1;
         }
     }
 
@@ -241,14 +248,25 @@ impl Catalog {
     /// Takes a snapshot's name away: it is not listed any more.
     pub(crate) fn hide_snapshot(&mut self, id: SnapshotId) {
         if let Some(snapshot) = self.snapshots.get_mut(&id) {
-            snapshot.hidden = true;
+            if std::mem::replace(&mut snapshot.hidden, true) {
+                return;
+            }
             self.snapshot_names.remove(&(snapshot.volume, snapshot.name.clone()));
+            if let Some(count) = self.snapshot_counts.get_mut(&snapshot.volume) {
+                *count -= 1;
+            }
         }
     }
 
-    /// The listed snapshots of a volume, by name.
-    pub(crate) fn snapshots_of(&self, volume: VolumeId) -> impl Iterator<Item = SnapshotId> + '_ {
-        self.snapshot_names.range((volume, String::new())..).take_while(move |((v, _), _)| *v == volume).map(|(_, id)| *id)
+    /// How many listed snapshots a volume has.
+    pub(crate) fn snapshot_count(&self, volume: VolumeId) -> u64 {
+        self.snapshot_counts.get(&volume).copied().unwrap_or(0)
+    }
+
+    /// Dead blocks of a lineage that are to be freed.
+    pub(crate) fn add_free(&mut self, lineage: LineageId, list: StoredDeadlist) {
+        self.backlog += list.list().units();
+        self.frees.push_back((lineage, list));
     }
 
     pub(crate) fn head(&self, volume: VolumeId) -> Option<(&Volume, &Lineage)> {
@@ -256,15 +274,20 @@ impl Catalog {
         Some((volume, self.lineages.get(&volume.lineage)?))
     }
 
-    /// Epoch of the version before the one at `position` of a lineage.
-    pub(crate) fn epoch_before(&self, lineage: &Lineage, position: usize) -> Epoch {
-        let before = position.checked_sub(1).and_then(|p| lineage.snapshots.get(p)).and_then(|id| self.snapshots.get(id));
-        before.map_or(lineage.origin_epoch, |snapshot| snapshot.epoch)
+    /// The version before a snapshot in its lineage.
+    pub(crate) fn before(lineage: &Lineage, id: SnapshotId) -> Option<SnapshotId> {
+        lineage.snapshots.range(..id).next_back().copied()
     }
 
-    /// Where a snapshot stands in its lineage.
-    pub(crate) fn position(&self, lineage: &Lineage, id: SnapshotId) -> Option<usize> {
-        lineage.snapshots.iter().position(|s| *s == id)
+    /// The snapshot after one in its lineage.
+    pub(crate) fn after(lineage: &Lineage, id: SnapshotId) -> Option<SnapshotId> {
+        lineage.snapshots.range((Bound::Excluded(id), Bound::Unbounded)).next().copied()
+    }
+
+    /// Epoch of the version before a snapshot in its lineage.
+    pub(crate) fn epoch_before(&self, lineage: &Lineage, id: SnapshotId) -> Epoch {
+        let before = Catalog::before(lineage, id).and_then(|id| self.snapshots.get(&id));
+        before.map_or(lineage.origin_epoch, |snapshot| snapshot.epoch)
     }
 
     /// Volumes of other names that start from a snapshot.

@@ -18,6 +18,7 @@ impl Core {
             let lineage = *lineage;
             match list.list_mut().pop() {
                 Some((chunk, dead)) => {
+                    self.catalog.backlog -= u64::from(dead.units);
                     if self.space.chunks.get(chunk).is_some_and(|c| c.grain == NODE_GRAIN) {
                         let generation = self.generation;
                         for slot in dead.slots.iter() {
@@ -37,11 +38,6 @@ impl Core {
             }
         }
         !self.catalog.frees.is_empty()
-    }
-
-    /// Units that wait in dead lists.
-    pub(crate) fn backlog_units(&self) -> u64 {
-        self.catalog.frees.iter().map(|(_, list)| list.list().units_after(Epoch(0))).sum()
     }
 
     /// Was this born after `bound`?

@@ -1,11 +1,12 @@
 //! Catalog records: what each does to the state. Validation comes before a record is logged (`command`); here it just happens.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_format::{BlockNo, Epoch, LineageId, Record, SnapshotId, TreeRoot, VolumeId};
 
-use super::catalog::{Head, Lineage, Snapshot, StoredDeadlist, Volume, Walk};
+use super::catalog::{Catalog, Head, Lineage, Snapshot, StoredDeadlist, Volume, Walk};
 use super::state::Core;
 use crate::Compression;
 
@@ -148,7 +149,7 @@ impl Core {
             volume,
             origin,
             origin_epoch,
-            snapshots: Vec::new(),
+            snapshots: BTreeSet::new(),
             head: Some(head),
             deadlist: StoredDeadlist::default(),
             last_snap: origin_epoch,
@@ -164,7 +165,7 @@ impl Core {
         let Some(line) = self.catalog.lineages.get_mut(&lineage) else { return };
         let Some(head) = line.head else { return };
         let deadlist = StoredDeadlist::new(line.deadlist.take());
-        line.snapshots.push(id);
+        line.snapshots.insert(id);
         line.last_snap = self.epoch;
         let snapshot = Snapshot {
             lineage,
@@ -330,12 +331,11 @@ impl Core {
         let Some(mut snapshot) = self.catalog.snapshots.remove(&id) else { return };
         let lineage = snapshot.lineage;
         let Some(line) = self.catalog.lineages.get(&lineage) else { return };
-        let Some(position) = self.catalog.position(line, id) else { return };
-        let before = self.catalog.epoch_before(line, position);
-        let next = line.snapshots.get(position + 1).copied();
+        let before = self.catalog.epoch_before(line, id);
+        let next = Catalog::after(line, id);
         let has_head = line.head.is_some();
         if let Some(line) = self.catalog.lineages.get_mut(&lineage) {
-            line.snapshots.remove(position);
+            line.snapshots.remove(&id);
             if next.is_none() {
                 line.last_snap = before;
             }
@@ -352,7 +352,7 @@ impl Core {
                 let only_here = deadlist.list_mut().split_after(before);
                 deadlist.list_mut().merge(Rc::unwrap_or_clone(mine));
                 if !only_here.is_empty() {
-                    self.catalog.frees.push_back((lineage, StoredDeadlist::new(Rc::new(only_here))));
+                    self.catalog.add_free(lineage, StoredDeadlist::new(Rc::new(only_here)));
                 }
             }
             None => self.start_walk(lineage, snapshot.root, before),

@@ -67,12 +67,12 @@ impl SnapshotTable {
         self.snapshots.iter()
     }
 
-    pub(crate) fn values(&self) -> impl Iterator<Item = &Snapshot> {
-        self.snapshots.values()
+    pub(crate) fn ids_from(&self, first: SnapshotId) -> impl Iterator<Item = SnapshotId> {
+        self.snapshots.range(first..).map(|(id, _)| *id)
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.snapshots.len()
+    pub(crate) fn values(&self) -> impl Iterator<Item = &Snapshot> {
+        self.snapshots.values()
     }
 
     fn of_page(&self, page: u64) -> impl Iterator<Item = (&SnapshotId, &Snapshot)> {

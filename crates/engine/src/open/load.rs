@@ -1,6 +1,6 @@
 //! From checkpoint objects to the state in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_format::{Checkpoint, ChunkRecord, ObjectRef, Root, SegmentId, SnapshotRecord};
 
@@ -84,7 +84,7 @@ fn load_catalog(core: &mut Core, checkpoint: &Checkpoint, object: Objects<'_>, u
                 volume: line.volume,
                 origin: line.origin,
                 origin_epoch: line.origin_epoch,
-                snapshots: Vec::new(),
+                snapshots: BTreeSet::new(),
                 head: line.head.map(|(root, mapped)| Head { root, mapped }),
                 deadlist: deadlist(line.deadlist)?,
                 last_snap: line.origin_epoch,
@@ -101,7 +101,7 @@ fn load_catalog(core: &mut Core, checkpoint: &Checkpoint, object: Objects<'_>, u
     snapshots.sort_by_key(|s| s.epoch);
     for s in snapshots {
         let line = catalog.lineages.get_mut(&s.lineage).ok_or("a snapshot has no lineage: the catalog is damaged")?;
-        line.snapshots.push(s.id);
+        line.snapshots.insert(s.id);
         line.last_snap = s.epoch;
         let volume = line.volume;
         let snapshot = Snapshot {
@@ -147,7 +147,7 @@ fn load_catalog(core: &mut Core, checkpoint: &Checkpoint, object: Objects<'_>, u
     }
     for (lineage, at) in &checkpoint.frees {
         let list = deadlist(Some(*at))?;
-        catalog.frees.push_back((*lineage, list));
+        catalog.add_free(*lineage, list);
     }
     used.extend(paged);
     Ok(())

@@ -12,8 +12,6 @@ use crate::{Command, CommandError, PoolState, Reply};
 
 /// Largest volume in bytes: 2^54 blocks would be the format's bound; this is as far as it was tried.
 const MAX_VOLUME_BYTES: u64 = 1 << 56;
-/// Snapshots in one record, so that it fits a small header.
-const SNAPSHOTS_PER_RECORD: usize = 256;
 /// Turns after which commands that wait for room are told that there is none.
 const STARVED_TURNS: u32 = 20_000;
 /// Volumes of one group snapshot.
@@ -59,6 +57,7 @@ impl Pool {
             }
             Command::Checkpoint => self.checkpointer.wanted.push(tag),
             Command::ResizeVolume { volume, size } => self.resize(tag, volume, size),
+            Command::DestroySnapshots { snapshots } => self.start_destroy(tag, snapshots),
             other => match self.records(other) {
                 Ok((records, reply)) => {
                     self.log_records(tag, records, reply);
@@ -156,7 +155,7 @@ impl Pool {
         self.core.catalog.volumes.get(&volume).map(|_| ()).ok_or_else(|| CommandError::NotFound("the volume".into()))
     }
 
-    fn known_snapshot(&self, snapshot: SnapshotId) -> Result<&crate::core::Snapshot, CommandError> {
+    pub(crate) fn known_snapshot(&self, snapshot: SnapshotId) -> Result<&crate::core::Snapshot, CommandError> {
         let found = self.core.catalog.snapshots.get(&snapshot).filter(|s| !s.hidden);
         found.ok_or_else(|| CommandError::NotFound("the snapshot".into()))
     }
@@ -250,19 +249,6 @@ impl Pool {
                 let expires = expires.map(|t| t.0);
                 one(Record::Snapshot { targets, created, description, expires }, Reply::Snapshots(ids))
             }
-            Command::DestroySnapshots { snapshots } => {
-                for id in &snapshots {
-                    let snapshot = self.known_snapshot(*id)?;
-                    if catalog.clones_of(*id) > 0 {
-                        return Err(CommandError::Busy(format!("snapshot '{}' has clones; destroy them first", snapshot.name)));
-                    }
-                    if self.is_held(snapshot) {
-                        return Err(CommandError::Busy(format!("snapshot '{}' is held; release it first", snapshot.name)));
-                    }
-                }
-                let records = snapshots.chunks(SNAPSHOTS_PER_RECORD);
-                Ok((records.map(|ids| Record::DestroySnapshots { snapshots: ids.to_vec() }).collect(), Reply::Done))
-            }
             Command::RenameSnapshot { snapshot, name } => {
                 let volume = self.known_snapshot(snapshot)?.volume;
                 self.free_snapshot_name(volume, &name)?;
@@ -291,7 +277,7 @@ impl Pool {
                 }
                 one(Record::Release { snapshot }, Reply::Done)
             }
-            Command::ResizeVolume { .. } | Command::Close | Command::Checkpoint => {
+            Command::ResizeVolume { .. } | Command::DestroySnapshots { .. } | Command::Close | Command::Checkpoint => {
                 Err(CommandError::Invalid("not a catalog change".into()))
             }
         }

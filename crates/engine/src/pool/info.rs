@@ -3,8 +3,11 @@
 use millpond_block::{Features, Geometry};
 use millpond_format::{SnapshotId, VolumeId};
 
+use rustc_hash::FxHashMap;
+
 use super::op::Target;
 use super::state::Pool;
+use crate::core::Catalog;
 use crate::space::SegmentState;
 use crate::{DeviceInfo, Metrics, PoolInfo, SnapshotInfo, Time, VolumeInfo};
 
@@ -95,10 +98,25 @@ impl Pool {
 
     pub(crate) fn volumes(&self) -> Vec<VolumeInfo> {
         let catalog = &self.core.catalog;
-        catalog.volumes.keys().map(|id| self.volume_info(*id)).collect::<Option<Vec<_>>>().unwrap_or_default()
+        let mut owned: FxHashMap<VolumeId, u64> = FxHashMap::default();
+        catalog.lineages.values().for_each(|line| *owned.entry(line.volume).or_default() += line.owned_units);
+        let info = |id: &VolumeId| self.volume_info(*id, owned.get(id).copied().unwrap_or(0));
+        catalog.volumes.keys().filter_map(info).collect()
     }
 
-    fn volume_info(&self, id: VolumeId) -> Option<VolumeInfo> {
+    /// The volume of this name.
+    pub(crate) fn find_volume(&self, name: &str) -> Option<VolumeInfo> {
+        let catalog = &self.core.catalog;
+        let id = catalog.volume_named(name)?;
+        self.volume_info(id, catalog.lineages.values().filter(|l| l.volume == id).map(|l| l.owned_units).sum())
+    }
+
+    /// The snapshot of this name.
+    pub(crate) fn find_snapshot(&self, volume: VolumeId, name: &str) -> Option<SnapshotInfo> {
+        self.snapshot_info(self.core.catalog.snapshot_named(volume, name)?)
+    }
+
+    fn volume_info(&self, id: VolumeId, owned_units: u64) -> Option<VolumeInfo> {
         let catalog = &self.core.catalog;
         let (v, line) = catalog.head(id)?;
         // rollbacks start lineages from the volume's own snapshots: the clone's origin is behind them
@@ -110,7 +128,6 @@ impl Pool {
             let name = catalog.volumes.get(&s.volume).map_or("?", |v| v.name.as_str());
             format!("{name}@{}", s.name)
         });
-        let unique: u64 = catalog.lineages.values().filter(|l| l.volume == id).map(|l| l.owned_units * 512).sum();
         Some(VolumeInfo {
             id,
             name: v.name.clone(),
@@ -120,37 +137,39 @@ impl Pool {
             compression: v.compression,
             read_only: v.read_only,
             referenced_bytes: line.head.map_or(0, |h| h.mapped * 4096),
-            unique_bytes: unique,
-            snapshots: catalog.snapshots_of(id).count() as u64,
+            unique_bytes: owned_units * 512,
+            snapshots: catalog.snapshot_count(id),
             origin,
             created: Time(v.created),
         })
     }
 
     pub(crate) fn snapshots(&self) -> Vec<SnapshotInfo> {
-        let mut all = Vec::with_capacity(self.core.catalog.snapshots.len());
-        for line in self.core.catalog.lineages.values() {
-            for (position, id) in line.snapshots.iter().enumerate() {
-                all.extend(self.snapshot_info(*id, line, position));
-            }
-        }
+        let mut all = self.snapshots_after(None, usize::MAX);
         all.sort_by_key(|s| (s.volume, s.epoch, s.id));
         all
     }
 
-    fn snapshot_info(&self, id: SnapshotId, line: &crate::core::Lineage, position: usize) -> Option<SnapshotInfo> {
+    /// Up to `most` snapshots of ids above `after`, by id.
+    pub(crate) fn snapshots_after(&self, after: Option<SnapshotId>, most: usize) -> Vec<SnapshotInfo> {
+        let ids = self.core.catalog.snapshots.ids_from(SnapshotId(after.map_or(0, |id| id.0 + 1)));
+        ids.filter_map(|id| self.snapshot_info(id)).take(most).collect()
+    }
+
+    fn snapshot_info(&self, id: SnapshotId) -> Option<SnapshotInfo> {
         let catalog = &self.core.catalog;
         let s = catalog.snapshots.get(&id).filter(|s| !s.hidden)?;
-        let before = catalog.epoch_before(line, position);
-        let next = line.snapshots.get(position + 1).and_then(|n| catalog.snapshots.get(n)).map(|n| n.deadlist.list());
+        let line = catalog.lineages.get(&s.lineage)?;
+        let before = catalog.epoch_before(line, id);
+        let next = Catalog::after(line, id).and_then(|n| catalog.snapshots.get(&n)).map(|n| n.deadlist.list());
         let units = match next.or(line.head.is_some().then(|| line.deadlist.list())) {
             // what died by the next version and was born after the one before
             Some(deadlist) => deadlist.units_after(before),
             // the end of a line without a head: all that was born after the version before
             None => {
-                let earlier = position.checked_sub(1).and_then(|p| line.snapshots.get(p)).or(line.origin.as_ref());
-                let kept = earlier.and_then(|e| catalog.snapshots.get(e)).map_or(0, |e| e.mapped * 8);
-                let died = s.deadlist.list().units_after(millpond_format::Epoch(0));
+                let earlier = Catalog::before(line, id).or(line.origin);
+                let kept = earlier.and_then(|e| catalog.snapshots.get(&e)).map_or(0, |e| e.mapped * 8);
+                let died = s.deadlist.list().units();
                 (s.mapped * 8 + died).saturating_sub(kept)
             }
         };
@@ -176,7 +195,7 @@ impl Pool {
         metrics.nodes_touched = self.core.nodes_touched;
         metrics.nodes_resident = self.core.nodes.len() as u64;
         metrics.log_bytes = self.log.since_checkpoint;
-        metrics.reclaim_backlog = self.core.backlog_units() * 512;
+        metrics.reclaim_backlog = self.core.catalog.backlog * 512;
         metrics
     }
 }

@@ -4,6 +4,7 @@ mod append;
 mod clear;
 mod command;
 mod complete;
+mod destroy;
 mod diff;
 mod info;
 mod op;

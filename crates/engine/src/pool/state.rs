@@ -130,6 +130,8 @@ pub(crate) struct Pool {
     /// Commands that wait for room in the log, and since how many turns.
     pub(crate) parked_commands: Vec<(Tag, crate::Command)>,
     pub(crate) starved_commands: u32,
+    /// Commands that destroy snapshots, the first one on its way.
+    pub(crate) destroying: VecDeque<super::destroy::Destroying>,
     /// Resizes that wait for that.
     pub(crate) resizes: Vec<(Tag, VolumeId, u64)>,
 }
@@ -180,6 +182,7 @@ impl Pool {
             trimming: BTreeMap::new(),
             parked_commands: Vec::new(),
             starved_commands: 0,
+            destroying: VecDeque::new(),
             resizes: Vec::new(),
         }
     }
@@ -210,6 +213,7 @@ impl Pool {
             PoolState::Faulted(why) => why.clone(),
             _ => String::new(),
         };
+        self.abandon_destroys();
         for tag in self.checkpointer.take_commands().into_iter().chain(self.closing.take()) {
             self.replies.push_back((tag, Err(CommandError::Faulted(why.clone()))));
         }

@@ -19,6 +19,8 @@ pub(crate) struct Dead {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Deadlist {
     entries: BTreeMap<(Epoch, ChunkId), Dead>,
+    /// Units of data blocks in all of it.
+    units: u64,
 }
 
 impl Deadlist {
@@ -31,12 +33,16 @@ impl Deadlist {
         }
         if data {
             dead.units += addr.units();
+            self.units += u64::from(addr.units());
         }
     }
 
     /// Takes out everything born after `epoch`.
     pub(crate) fn split_after(&mut self, epoch: Epoch) -> Deadlist {
-        Deadlist { entries: self.entries.split_off(&(Epoch(epoch.0 + 1), ChunkId(0))) }
+        let entries = self.entries.split_off(&(Epoch(epoch.0 + 1), ChunkId(0)));
+        let units = entries.values().map(|dead| u64::from(dead.units)).sum();
+        self.units -= units;
+        Deadlist { entries, units }
     }
 
     /// Adds all of `other`, moving the smaller into the larger.
@@ -44,6 +50,7 @@ impl Deadlist {
         if other.entries.len() > self.entries.len() {
             std::mem::swap(&mut self.entries, &mut other.entries);
         }
+        self.units += other.units;
         for (key, dead) in other.entries {
             let mine = self.entries.entry(key).or_default();
             mine.slots.union(&dead.slots);
@@ -53,7 +60,9 @@ impl Deadlist {
 
     /// Takes the first chunk's part out.
     pub(crate) fn pop(&mut self) -> Option<(ChunkId, Dead)> {
-        self.entries.pop_first().map(|((_, chunk), dead)| (chunk, dead))
+        let ((_, chunk), dead) = self.entries.pop_first()?;
+        self.units -= u64::from(dead.units);
+        Some((chunk, dead))
     }
 
     /// Number of chunks in it.
@@ -67,6 +76,11 @@ impl Deadlist {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Epoch, ChunkId, &Dead)> {
         self.entries.iter().map(|((epoch, chunk), dead)| (*epoch, *chunk, dead))
+    }
+
+    /// Units of guest data in it.
+    pub(crate) fn units(&self) -> u64 {
+        self.units
     }
 
     /// Units of guest data born after `epoch`.
@@ -87,6 +101,8 @@ impl Deadlist {
         let records = DeadRecord::decode_list(bytes)?;
         let entries =
             records.into_iter().map(|r| ((r.epoch, r.chunk), Dead { slots: Slots::from_words(r.slots), units: r.units })).collect();
-        Ok(Deadlist { entries })
+        let mut list = Deadlist { entries, units: 0 };
+        list.units = list.entries.values().map(|dead| u64::from(dead.units)).sum();
+        Ok(list)
     }
 }

@@ -12,6 +12,9 @@ use super::handle::{Answer, HostDeviceInfo, IoCounters, Message, ShardError, Sha
 use super::pool::Pool;
 use super::shard::Shard;
 
+/// Snapshots listed at a time: some 100 microseconds.
+const SNAPSHOTS_PER_PIECE: usize = 128;
+
 /// Who waits for an answer of the pool.
 pub(super) enum Pending {
     Command(Answer<Reply>),
@@ -97,7 +100,9 @@ impl<P: Pool> Shard<P> {
             Message::Unexport(id, answer) => self.unexport(id, Some(answer)),
             Message::Status(answer) => drop(answer.send(self.status())),
             Message::Volumes(answer) => drop(answer.send(Ok(self.pool.volumes()))),
-            Message::Snapshots(answer) => drop(answer.send(Ok(self.pool.snapshots()))),
+            Message::FindVolume(name, answer) => drop(answer.send(Ok(self.pool.find_volume(&name)))),
+            Message::Snapshots(after, answer) => drop(answer.send(Ok(self.pool.snapshots_after(after, SNAPSHOTS_PER_PIECE)))),
+            Message::FindSnapshot(volume, name, answer) => drop(answer.send(Ok(self.pool.find_snapshot(volume, &name)))),
             Message::Exports(answer) => {
                 let exports = self.exports.values().map(|export| export.info(&self.clients)).collect();
                 let _ = answer.send(Ok(exports));

@@ -11,7 +11,9 @@ use std::sync::mpsc;
 
 use millpond_block::{ByteRange, DiskError};
 use millpond_device::{DeviceGeometry, DeviceIndex, Waker};
-use millpond_engine::{Command, CommandError, DiffExtent, Metrics, PoolInfo, PoolState, Reply, SnapshotInfo, Target, Time, VolumeInfo};
+use millpond_engine::{
+    Command, CommandError, DiffExtent, Metrics, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo, Target, Time, VolumeId, VolumeInfo,
+};
 use tokio::sync::{oneshot, watch};
 
 use super::turns::Turns;
@@ -249,7 +251,9 @@ pub(super) enum Message {
     Unexport(ExportId, Answer<()>),
     Status(Answer<ShardStatus>),
     Volumes(Answer<Vec<VolumeInfo>>),
-    Snapshots(Answer<Vec<SnapshotInfo>>),
+    FindVolume(String, Answer<Option<VolumeInfo>>),
+    Snapshots(Option<SnapshotId>, Answer<Vec<SnapshotInfo>>),
+    FindSnapshot(VolumeId, String, Answer<Option<SnapshotInfo>>),
     Exports(Answer<Vec<ExportInfo>>),
     Diff(Option<Target>, Target, Answer<Vec<DiffExtent>>),
     Limit(DeviceIndex, DeviceLimit, Answer<()>),
@@ -326,12 +330,37 @@ impl ShardHandle {
         self.ask(Message::Volumes).await
     }
 
-    /// The snapshots of all volumes.
+    /// The volume of this name.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn find_volume(&self, name: &str) -> Result<Option<VolumeInfo>, ShardError> {
+        self.ask(|answer| Message::FindVolume(name.to_owned(), answer)).await
+    }
+
+    /// The snapshots of all volumes, by id. Fetched piece by piece, so that clients are served in between: one that is made or goes
+    /// meanwhile may be in the list or not.
     ///
     /// # Errors
     /// [`ShardError::Gone`].
     pub async fn snapshots(&self) -> Result<Vec<SnapshotInfo>, ShardError> {
-        self.ask(Message::Snapshots).await
+        let mut all: Vec<SnapshotInfo> = Vec::new();
+        loop {
+            let after = all.last().map(|snapshot| snapshot.id);
+            let piece = self.ask(|answer| Message::Snapshots(after, answer)).await?;
+            if piece.is_empty() {
+                return Ok(all);
+            }
+            all.extend(piece);
+        }
+    }
+
+    /// The snapshot of this name.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn find_snapshot(&self, volume: VolumeId, name: &str) -> Result<Option<SnapshotInfo>, ShardError> {
+        self.ask(|answer| Message::FindSnapshot(volume, name.to_owned(), answer)).await
     }
 
     /// The exports with their clients and counters, by id.

@@ -3,7 +3,8 @@
 use millpond_block::{BufPool, Completion, Features, Geometry, Payload, Request, Tag};
 use millpond_device::{Io, IoDone};
 use millpond_engine::{
-    Command, CommandError, DiffExtent, Engine, Metrics, PoolInfo, PoolState, Reply, SnapshotInfo, Target, Time, VolumeInfo,
+    Command, CommandError, DiffExtent, Engine, Metrics, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo, Target, Time, VolumeId,
+    VolumeInfo,
 };
 
 /// A pool as a state machine: requests, commands, ended device operations and time go in; device operations, completions and replies
@@ -29,8 +30,12 @@ pub trait Pool: 'static {
     fn pool(&self) -> Option<PoolInfo>;
     /// Its volumes.
     fn volumes(&self) -> Vec<VolumeInfo>;
-    /// Their snapshots.
-    fn snapshots(&self) -> Vec<SnapshotInfo>;
+    /// The volume of this name.
+    fn find_volume(&self, name: &str) -> Option<VolumeInfo>;
+    /// Up to `most` snapshots of ids above `after`, by id.
+    fn snapshots_after(&self, after: Option<SnapshotId>, most: usize) -> Vec<SnapshotInfo>;
+    /// The snapshot of this name.
+    fn find_snapshot(&self, volume: VolumeId, name: &str) -> Option<SnapshotInfo>;
     /// Counters since import.
     fn metrics(&self) -> Metrics;
     /// What a target offers; `None` when there is no such target.
@@ -84,8 +89,16 @@ impl Pool for Engine {
         Engine::volumes(self)
     }
 
-    fn snapshots(&self) -> Vec<SnapshotInfo> {
-        Engine::snapshots(self)
+    fn find_volume(&self, name: &str) -> Option<VolumeInfo> {
+        Engine::find_volume(self, name)
+    }
+
+    fn snapshots_after(&self, after: Option<SnapshotId>, most: usize) -> Vec<SnapshotInfo> {
+        Engine::snapshots_after(self, after, most)
+    }
+
+    fn find_snapshot(&self, volume: VolumeId, name: &str) -> Option<SnapshotInfo> {
+        Engine::find_snapshot(self, volume, name)
     }
 
     fn metrics(&self) -> Metrics {

@@ -194,8 +194,16 @@ impl Pool for Double {
         }]
     }
 
-    fn snapshots(&self) -> Vec<SnapshotInfo> {
+    fn find_volume(&self, name: &str) -> Option<VolumeInfo> {
+        self.volumes().into_iter().find(|volume| volume.name == name)
+    }
+
+    fn snapshots_after(&self, _: Option<SnapshotId>, _: usize) -> Vec<SnapshotInfo> {
         Vec::new()
+    }
+
+    fn find_snapshot(&self, _: VolumeId, _: &str) -> Option<SnapshotInfo> {
+        None
     }
 
     fn metrics(&self) -> Metrics {

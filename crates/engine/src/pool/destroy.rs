@@ -1,0 +1,92 @@
+//! Destroying snapshots: any number at once, so many per turn.
+
+use millpond_block::DiskError;
+use millpond_format::{Item, Record, SnapshotId};
+
+use super::op::{Owner, Work};
+use super::state::Pool;
+use crate::{CommandError, Reply};
+
+/// Snapshots looked at per turn before any is destroyed.
+const CHECKS_PER_TURN: usize = 1024;
+/// Snapshots destroyed per turn, in one record: some 100 microseconds.
+const DESTROYS_PER_TURN: usize = 64;
+
+/// A command that destroys snapshots. When one of them cannot go, none does, unless that comes about while others go already.
+#[derive(Debug)]
+pub(crate) struct Destroying {
+    op: u32,
+    snapshots: Vec<SnapshotId>,
+    checked: usize,
+    done: usize,
+}
+
+impl Pool {
+    /// Starts to destroy snapshots; a few go at once.
+    pub(crate) fn start_destroy(&mut self, tag: millpond_block::Tag, snapshots: Vec<SnapshotId>) {
+        let op = self.new_op(Owner::Command(tag), Work::Command(Ok(Reply::Done)), true);
+        self.destroying.push_back(Destroying { op, snapshots, checked: 0, done: 0 });
+        self.step_destroys();
+    }
+
+    /// Goes on with destroying snapshots. True when there is more to do.
+    pub(crate) fn step_destroys(&mut self) -> bool {
+        let Some(mut work) = self.destroying.pop_front() else { return false };
+        let to_check = work.snapshots.iter().skip(work.checked).take(CHECKS_PER_TURN);
+        if let Err(error) = to_check.clone().try_for_each(|id| self.check_destroyable(*id)) {
+            self.refuse(work.op, error);
+            return !self.destroying.is_empty();
+        }
+        work.checked += to_check.len();
+        if work.checked == work.snapshots.len() {
+            let slice = work.snapshots.iter().skip(work.done).take(DESTROYS_PER_TURN).copied();
+            // what was named twice, or went meanwhile, is gone as wanted
+            let known: Vec<SnapshotId> = slice.filter(|id| self.known_snapshot(*id).is_ok()).collect();
+            if let Err(error) = known.iter().try_for_each(|id| self.check_destroyable(*id)) {
+                self.refuse(work.op, error);
+                return !self.destroying.is_empty();
+            }
+            work.done = (work.done + DESTROYS_PER_TURN).min(work.snapshots.len());
+            if !known.is_empty() {
+                let record = Record::DestroySnapshots { snapshots: known };
+                if self.append_item(work.op, &Item::Record(record.clone())).is_err() {
+                    self.fail_op(work.op, DiskError::NoSpace);
+                    return !self.destroying.is_empty();
+                }
+                self.core.apply_record(&record);
+                self.seal_all();
+            }
+        }
+        if work.done < work.snapshots.len() {
+            self.destroying.push_front(work);
+        } else {
+            self.release(work.op);
+        }
+        !self.destroying.is_empty()
+    }
+
+    fn check_destroyable(&self, id: SnapshotId) -> Result<(), CommandError> {
+        let snapshot = self.known_snapshot(id)?;
+        if self.core.catalog.clones_of(id) > 0 {
+            return Err(CommandError::Busy(format!("snapshot '{}' has clones; destroy them first", snapshot.name)));
+        }
+        if self.is_held(snapshot) {
+            return Err(CommandError::Busy(format!("snapshot '{}' is held; release it first", snapshot.name)));
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, op: u32, error: CommandError) {
+        if let Some(found) = self.ops.get_mut(op) {
+            found.work = Work::Command(Err(error));
+        }
+        self.release(op);
+    }
+
+    /// The pool stops: who waits is told.
+    pub(crate) fn abandon_destroys(&mut self) {
+        for work in std::mem::take(&mut self.destroying) {
+            self.fail_op(work.op, DiskError::Io);
+        }
+    }
+}
