@@ -212,13 +212,17 @@ impl Daemon {
             let pools: Vec<String> = self.registry().pools.iter().filter(|(_, entry)| due(entry)).map(|(name, _)| name.clone()).collect();
             for pool in pools {
                 let Ok(shard) = self.shard(&pool) else { continue };
-                match self.expire_in(&pool, &shard, now).await {
-                    Ok(next) => self.registry().pools.entry(pool).and_modify(|entry| entry.due = next),
-                    Err(error) => {
-                        tracing::warn!(pool, %error, "expired snapshots stay");
-                        continue;
-                    }
-                };
+                // what is taken while the list is looked through says itself when it is due
+                if let Some(entry) = self.registry().pools.get_mut(&pool) {
+                    entry.due = None;
+                }
+                let next = self.expire_in(&pool, &shard, now).await.unwrap_or_else(|error| {
+                    tracing::warn!(pool, %error, "expired snapshots stay");
+                    Some(now)
+                });
+                if let Some(next) = next {
+                    self.expires(&pool, next);
+                }
             }
         }
     }

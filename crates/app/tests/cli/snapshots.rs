@@ -197,9 +197,14 @@ fn clones_and_holds_go_with_capital_r() {
 fn snapshots_expire_by_themselves() {
     let daemon = Daemon::with_pool();
     daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    daemon.run(&["snapshot", "tank/v@held", "--expire", "1s"]).ok();
+    daemon.run(&["hold", "tank/v@held"]).ok();
     daemon.run(&["snapshot", "tank/v@soon", "--expire", "1s"]).ok();
     daemon.run(&["snapshot", "tank/v@later", "--expire", "24h"]).ok();
     daemon.run(&["snapshot", "tank/v@never"]).ok();
-    eventually("the snapshot expires", || each(&daemon.json(&["list", "-t", "snapshot"]), "name") == ["tank/v@later", "tank/v@never"]);
+    let left = || each(&daemon.json(&["list", "-t", "snapshot"]), "name").into_iter().map(str::to_owned).collect::<Vec<_>>();
+    eventually("the snapshot expires", || left() == ["tank/v@held", "tank/v@later", "tank/v@never"]);
+    daemon.run(&["release", "tank/v@held"]).ok();
+    eventually("what was held expires", || left() == ["tank/v@later", "tank/v@never"]);
     daemon.run(&["snapshot", "tank/v@x", "--expire", "soon"]).refused(2, "not a time span");
 }
