@@ -1,7 +1,10 @@
 //! What fuzzers run, as plain functions, so that their corpus is replayed by every test run.
 
 use super::sample::batch;
-use crate::{BatchHeader, Checkpoint, ChunkRecord, DeadRecord, Encoder, FormatError, Label, NODE_BYTES, Node, ObjectRef, Root, crc32c};
+use crate::{
+    BatchHeader, Checkpoint, ChunkRecord, DeadRecord, Encoder, FormatError, Label, NODE_BYTES, Node, ObjectRef, Root, SnapshotRecord,
+    crc32c,
+};
 
 /// A structure with a parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,12 +25,23 @@ pub enum Kind {
     Deadlist,
     /// References to an object's parts.
     ObjectIndex,
+    /// Snapshots of the catalog.
+    SnapshotPage,
 }
 
 impl Kind {
     /// Every kind, in the order of a fuzz input's first byte.
-    pub const ALL: [Kind; 8] =
-        [Kind::Label, Kind::Root, Kind::Batch, Kind::Node, Kind::Checkpoint, Kind::ChunkPage, Kind::Deadlist, Kind::ObjectIndex];
+    pub const ALL: [Kind; 9] = [
+        Kind::Label,
+        Kind::Root,
+        Kind::Batch,
+        Kind::Node,
+        Kind::Checkpoint,
+        Kind::ChunkPage,
+        Kind::Deadlist,
+        Kind::ObjectIndex,
+        Kind::SnapshotPage,
+    ];
 
     /// True for those that hold their checksum; that of the others is with who refers to them.
     pub fn holds_checksum(self) -> bool {
@@ -64,6 +78,7 @@ fn encoded_again(kind: Kind, bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
         Kind::Checkpoint => return Checkpoint::decode(bytes).map(|checkpoint| checkpoint.encode()),
         Kind::ChunkPage => ChunkRecord::decode_page(bytes)?.iter().for_each(|chunk| chunk.encode(&mut e)),
         Kind::Deadlist => DeadRecord::decode_list(bytes)?.iter().for_each(|record| record.encode(&mut e)),
+        Kind::SnapshotPage => return SnapshotRecord::decode_page(bytes).map(|page| SnapshotRecord::encode_page(page.iter())),
         Kind::ObjectIndex => ObjectRef::decode_index(bytes)?.iter().for_each(|part| part.encode(&mut e)),
     }
     Ok(e.into_bytes())
@@ -89,7 +104,7 @@ pub fn put_checksum_right(kind: Kind, bytes: &mut [u8]) {
 /// A structure from hostile bytes. The first byte chooses: its low bits the kind, bit 7 puts the checksum right. The rest is the structure.
 pub fn fuzz_structure(data: &[u8]) {
     let Some((choice, bytes)) = data.split_first() else { return };
-    let Some(kind) = Kind::ALL.get(usize::from(choice % 8)).copied() else { return };
+    let Some(kind) = Kind::ALL.get(usize::from((choice & 0x7f) % 9)).copied() else { return };
     let mut bytes = bytes.to_vec();
     if choice & 0x80 != 0 {
         put_checksum_right(kind, &mut bytes);

@@ -169,6 +169,28 @@ fn checkpoint() -> Checkpoint {
         deadlist: Some(object(2)),
         owned_units: 96,
     };
+    Checkpoint {
+        name: "pond".into(),
+        lsn: 7,
+        epoch: Epoch(3),
+        clock: 600,
+        next_chunk: 80,
+        next_volume: 4,
+        next_snapshot: 7,
+        next_lineage: 10,
+        next_walk: 3,
+        lifespan: 1000,
+        chunk_pages: vec![(0, object(8)), (1, object(9))],
+        volumes: vec![volume(1, "disk"), volume(2, "clone")],
+        lineages: vec![line(1, None), line(2, Some(SnapshotId(4)))],
+        snapshot_pages: vec![(0, object(10))],
+        walks: vec![WalkRecord { id: 2, lineage: LineageId(5), root: tree(4), bound: Epoch(1), cursor: BlockNo(512) }],
+        frees: vec![(LineageId(5), object(6))],
+        resting: vec![(12, 128)],
+    }
+}
+
+fn snapshot_page() -> Vec<u8> {
     let snapshot = SnapshotRecord {
         id: SnapshotId(4),
         lineage: LineageId(1),
@@ -184,25 +206,8 @@ fn checkpoint() -> Checkpoint {
         hidden: true,
         deadlist: None,
     };
-    Checkpoint {
-        name: "pond".into(),
-        lsn: 7,
-        epoch: Epoch(3),
-        clock: 600,
-        next_chunk: 80,
-        next_volume: 4,
-        next_snapshot: 7,
-        next_lineage: 10,
-        next_walk: 3,
-        lifespan: 1000,
-        chunk_pages: vec![(0, object(8)), (1, object(9))],
-        volumes: vec![volume(1, "disk"), volume(2, "clone")],
-        lineages: vec![line(1, None), line(2, Some(SnapshotId(4)))],
-        snapshots: vec![snapshot],
-        walks: vec![WalkRecord { id: 2, lineage: LineageId(5), root: tree(4), bound: Epoch(1), cursor: BlockNo(512) }],
-        frees: vec![(LineageId(5), object(6))],
-        resting: vec![(12, 128)],
-    }
+    let next = SnapshotRecord { id: SnapshotId(5), holds: Vec::new(), hidden: false, deadlist: Some(object(7)), ..snapshot.clone() };
+    SnapshotRecord::encode_page([snapshot, next].iter())
 }
 
 fn chunk_page() -> Vec<u8> {
@@ -255,5 +260,6 @@ pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
         ("chunk-page", Kind::ChunkPage, chunk_page()),
         ("deadlist", Kind::Deadlist, deadlist()),
         ("object-index", Kind::ObjectIndex, index()),
+        ("snapshot-page", Kind::SnapshotPage, snapshot_page()),
     ]
 }

@@ -50,7 +50,7 @@ fn every_structure_survives_its_encoding() {
 fn damaged_structures_are_refused_or_equal() {
     let samples = samples();
     let mut chance = Chance(1);
-    let (mut refused, mut read) = ([0; 8], [0; 8]);
+    let (mut refused, mut read) = ([0; Kind::ALL.len()], [0; Kind::ALL.len()]);
     for round in 0..4000 {
         for (name, kind, whole) in &samples {
             let mut bytes = whole.clone();
@@ -77,7 +77,10 @@ fn every_length_is_refused_or_whole() {
     for (name, kind, whole) in samples() {
         for length in 0..whole.len() {
             if let Ok(again) = check(kind, &whole[..length]) {
-                assert!(matches!(kind, Kind::ChunkPage | Kind::Deadlist | Kind::ObjectIndex), "{name} cut to {length}");
+                assert!(
+                    matches!(kind, Kind::ChunkPage | Kind::Deadlist | Kind::ObjectIndex | Kind::SnapshotPage),
+                    "{name} cut to {length}"
+                );
                 assert_eq!(again, whole[..length], "{name} cut to {length}");
             }
         }
