@@ -25,7 +25,7 @@ impl Core {
                             self.nodes.forget(Addr::new(chunk, slot, NODE_UNITS, Coding::Raw), generation);
                         }
                     }
-                    self.space.free_slots(chunk, dead.slots.iter());
+                    self.space.free_unlogged(chunk, dead.slots.iter());
                     if let Some(line) = self.catalog.lineages.get_mut(&lineage) {
                         line.owned_units = line.owned_units.saturating_sub(u64::from(dead.units));
                     }

@@ -154,6 +154,9 @@ impl Replay {
 
     /// The chunk that a batch belongs to: made when this is its first batch.
     fn enter(&mut self, core: &mut Core, header: &millpond_format::BatchHeader) -> Result<(), String> {
+        if let Some(segment) = core.space.segments.get_mut(header.segment) {
+            segment.last = header.lsn;
+        }
         if header.chunk.0 == 0 {
             return Ok(());
         }

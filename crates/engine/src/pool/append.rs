@@ -446,6 +446,9 @@ impl Pool {
         all.push(Piece::new(std::rc::Rc::new(page), 0..header_bytes));
         all.extend(pieces.iter().cloned());
         let lsn = header.lsn;
+        if let Some(segment) = self.core.space.segments.get_mut(header.segment) {
+            segment.last = lsn;
+        }
         self.log.push(InFlight {
             lsn,
             segment: header.segment,

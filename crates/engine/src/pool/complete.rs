@@ -122,7 +122,7 @@ impl Pool {
     /// Starts the shared flush when someone waits for it and none is running (group commit: those who come while it runs share the next).
     /// There is never more than one: of two at a time, one may fail and take with it what the other says is stable.
     pub(crate) fn start_flush(&mut self) {
-        if self.flusher.running.is_some() || (self.flusher.waiting.is_empty() && !self.flusher.barrier) {
+        if self.flusher.running.is_some() || (self.flusher.waiting.is_empty() && !self.flusher.barrier && !self.flusher.space) {
             return;
         }
         let target = self.log.completed;

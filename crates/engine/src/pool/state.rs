@@ -67,6 +67,8 @@ pub(crate) struct Flusher {
     pub(crate) running: Option<bool>,
     /// The checkpoint waits for the next one to begin.
     pub(crate) barrier: bool,
+    /// Segments wait for the log to be durable.
+    pub(crate) space: bool,
     /// Operations and the batch that each needs durable.
     pub(crate) waiting: Vec<(u32, Lsn)>,
 }
@@ -105,6 +107,8 @@ pub(crate) struct Pool {
     /// Reads waiting for a batch to complete: needed batch, operation.
     pub(crate) read_waiters: Vec<(Lsn, u32)>,
     pub(crate) flusher: Flusher,
+    /// Segments that are free when the log is durable.
+    pub(crate) waiting_for_flush: usize,
     pub(crate) checkpointer: Checkpointer,
     pub(crate) cleaner: Cleaner,
     pub(crate) completions: VecDeque<Completion>,
@@ -163,6 +167,7 @@ impl Pool {
             locks: BTreeMap::new(),
             read_waiters: Vec::new(),
             flusher: Flusher::default(),
+            waiting_for_flush: 0,
             checkpointer: Checkpointer::default(),
             cleaner: Cleaner::default(),
             completions: VecDeque::new(),

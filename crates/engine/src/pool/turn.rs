@@ -2,6 +2,7 @@
 
 use millpond_block::{Completion, Data, DiskError, Op as RequestOp, Payload, Request, Tag};
 use millpond_device::IoDone;
+use millpond_format::Lsn;
 
 use super::op::{BarrierKind, Owner, ReadWork, Target, Work};
 use super::state::{Context, Pool};
@@ -35,7 +36,7 @@ impl Pool {
         let durable = mode.every_write_durable() || (request.fua && mode.honours_flush());
         match (request.op, volume) {
             (RequestOp::Read, _) if request.range.length > 0 => {
-                let work = ReadWork { target, request, parts: smallvec::SmallVec::new(), after: millpond_format::Lsn(0) };
+                let work = ReadWork { target, request, parts: smallvec::SmallVec::new(), after: Lsn(0) };
                 let id = self.new_op(owner, Work::Read(work), false);
                 self.try_read(id);
             }
@@ -123,7 +124,11 @@ impl Pool {
             self.seal_all();
             busy |= self.step_checkpoint();
             let hungry = self.core.space.segments.free_count() < self.wanted_free();
+            self.core.space.segments.stamp_emptied(Lsn(self.log.next.0 - 1));
             self.release_rested(hungry);
+            if hungry && self.state == PoolState::Online {
+                self.release_logged();
+            }
             self.start_flush();
             if self.io.is_stalled() && self.now.0 >= self.last_retry.0 + FULL_RETRY_MILLIS {
                 self.last_retry = self.now;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use millpond_format::{ChunkId, SegmentId};
+use millpond_format::{ChunkId, Lsn, SegmentId};
 
 /// What a segment is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +39,14 @@ pub(crate) struct Segment {
     pub(crate) youngest: u64,
     /// Stream that filled it.
     pub(crate) class: u8,
+    /// The last batch in it.
+    pub(crate) last: Lsn,
+    /// It held nodes or objects, which replay reads where the last checkpoint put them.
+    pub(crate) metadata: bool,
+    /// The last checkpoint that was fixed when slots here were freed without a record in the log; 0: never.
+    pub(crate) unlogged: u64,
+    /// When it rests: everything that emptied it is in the log up to here.
+    pub(crate) emptied: Lsn,
     /// The host has bytes for it: it was in use since it was given back.
     pub(crate) backed: bool,
     /// The cleaner leaves it alone until this time (milliseconds): it could not be read.
@@ -57,6 +65,8 @@ pub(crate) struct SegmentTable {
     backed_free: usize,
     discarding: usize,
     resting: BTreeSet<(u64, SegmentId)>,
+    /// Segments that began to rest in this turn.
+    emptied: Vec<SegmentId>,
 }
 
 impl SegmentTable {
@@ -70,6 +80,10 @@ impl SegmentTable {
             pins: 0,
             youngest: 0,
             class: 0,
+            last: Lsn(0),
+            metadata: false,
+            unlogged: 0,
+            emptied: Lsn(u64::MAX),
             backed: false,
             left_until: 0,
         };
@@ -79,6 +93,7 @@ impl SegmentTable {
             backed_free: 0,
             discarding: 0,
             resting: BTreeSet::new(),
+            emptied: Vec::new(),
         }
     }
 
@@ -149,18 +164,30 @@ impl SegmentTable {
                 segment.chunks.clear();
                 segment.youngest = 0;
                 segment.left_until = 0;
+                (segment.last, segment.metadata, segment.unlogged) = (Lsn(0), false, 0);
                 self.free.insert((!segment.backed, id));
                 self.backed_free += usize::from(segment.backed);
             }
             SegmentState::Resting(generation) => {
                 segment.backed = true;
+                segment.emptied = Lsn(u64::MAX);
                 self.resting.insert((generation, id));
+                self.emptied.push(id);
             }
             SegmentState::Discarding => {
                 segment.backed = false;
                 self.discarding += 1;
             }
             SegmentState::Reserved | SegmentState::Open | SegmentState::Sealed => segment.backed = true,
+        }
+    }
+
+    /// What emptied the segments that began to rest since the last call is in the log up to `lsn`.
+    pub(crate) fn stamp_emptied(&mut self, lsn: Lsn) {
+        for id in std::mem::take(&mut self.emptied) {
+            if let Some(segment) = self.get_mut(id) {
+                segment.emptied = lsn;
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use millpond_format::{Addr, ChunkId, SegmentId};
 
-use super::chunks::{Chunk, ChunkTable, Place};
+use super::chunks::{Chunk, ChunkTable, NODE_GRAIN, Place};
 use super::rows::Rows;
 use super::segments::{SegmentState, SegmentTable};
 use super::slots::Slots;
@@ -80,6 +80,16 @@ impl Space {
         self.free_slots(addr.chunk(), addr.slot()..addr.slot() + slots);
     }
 
+    /// Frees slots of one chunk as [`free_slots`](Self::free_slots) does, without a record in the log that says so: after a crash they
+    /// are freed again, so the next checkpoint has to know before their segment is used for something else.
+    pub(crate) fn free_unlogged(&mut self, id: ChunkId, slots: impl IntoIterator<Item = u32>) {
+        let place = self.chunks.get(id).and_then(|chunk| chunk.place);
+        if let Some(segment) = place.and_then(|place| self.segments.get_mut(place.segment)) {
+            segment.unlogged = self.sealed_generation;
+        }
+        self.free_slots(id, slots);
+    }
+
     /// Frees slots of one chunk; those that are not live any more are passed over. Gives back how many were.
     pub(crate) fn free_slots(&mut self, id: ChunkId, slots: impl IntoIterator<Item = u32>) -> u32 {
         let Some(chunk) = self.chunks.get_mut(id) else { return 0 };
@@ -143,7 +153,9 @@ impl Space {
         }
         let (after, birth, dead) = (chunk.footprint(), chunk.birth, chunk.live_count == 0 && !chunk.open);
         self.live_units -= u64::from(before - after);
+        let metadata = self.chunks.get(id).is_some_and(|chunk| chunk.grain == NODE_GRAIN);
         if let Some(segment) = self.segments.get_mut(place.segment) {
+            segment.metadata |= metadata;
             segment.live += after;
             segment.placed += 1;
             segment.chunks.push(id);
@@ -166,6 +178,7 @@ impl Space {
         self.live_units += u64::from(units);
         if let Some(s) = self.segments.get_mut(segment) {
             s.objects += units;
+            s.metadata = true;
         }
     }
 
@@ -191,7 +204,7 @@ impl Space {
         self.live_units = 0;
         for id in self.chunks.ids() {
             let Some(chunk) = self.chunks.get(id) else { continue };
-            let (units, birth, class) = (chunk.footprint(), chunk.birth, chunk.class);
+            let (units, birth, class, metadata) = (chunk.footprint(), chunk.birth, chunk.class, chunk.grain == NODE_GRAIN);
             self.live_units += u64::from(units);
             if let Some(place) = chunk.place
                 && let Some(segment) = self.segments.get_mut(place.segment)
@@ -201,6 +214,7 @@ impl Space {
                 segment.chunks.push(id);
                 segment.youngest = segment.youngest.max(birth);
                 segment.class = class;
+                segment.metadata |= metadata;
             }
         }
     }

@@ -332,6 +332,8 @@ impl Pool {
         if self.log.streams.iter().any(|stream| stream.next.is_none()) {
             // what rested at the crash is free only now
             self.release_rested(true);
+            self.core.space.segments.stamp_emptied(Lsn(self.log.next.0 - 1));
+            self.release_logged();
             return self.open_log();
         }
         self.state = PoolState::Online;

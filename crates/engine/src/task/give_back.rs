@@ -1,10 +1,15 @@
 //! Giving space back: segments that nothing needs become free, and free ones return their bytes to the host.
 //!
+//! A segment whose blocks were overwritten or moved is free when the log that says so is durable: after a crash, replay frees them again
+//! before it comes to what was written there since (INV-SPACE-3). That is not so when replay reads the segment: nodes and objects of the
+//! last checkpoint, batches after it, and where its streams began; or when what emptied it is not in the log. Such a segment waits for the
+//! next checkpoint.
+//!
 //! A segment that is written again soon is better left as it is: the host would take its pages away only to find new ones. So a busy
 //! pool keeps free segments that the host has bytes for, up to what it writes between checkpoints, and uses those first; an idle one
 //! gives all of them back, a few at a time.
 
-use millpond_format::SegmentId;
+use millpond_format::{Leg, SegmentId};
 
 use crate::PoolState;
 use crate::pool::{Context, Pool};
@@ -12,6 +17,8 @@ use crate::space::SegmentState;
 
 /// A pool without requests for so many milliseconds is idle.
 const IDLE_MILLIS: u64 = 1_000;
+/// Segments that wait for the log to be durable that are worth a flush.
+const FLUSH_FOR: usize = 8;
 /// Segments that an idle pool gives back at a time.
 const AT_A_TIME: usize = 4;
 
@@ -35,6 +42,30 @@ impl Pool {
                 self.discard(segment);
             }
         }
+    }
+
+    /// Lets segments go that were emptied by what is in the log and durable; when space is short, asks for a flush that makes it so.
+    pub(crate) fn release_logged(&mut self) {
+        let mut waiting = 0;
+        let resting: Vec<SegmentId> = self.core.space.segments.resting().map(|(id, _)| id).collect();
+        for id in resting {
+            let Some(segment) = self.core.space.segments.get(id).filter(|_| self.is_logged(id)) else { continue };
+            if segment.emptied > self.log.durable {
+                waiting += 1;
+            } else if segment.pins == 0 {
+                self.core.space.segments.set_state(id, SegmentState::Free);
+            }
+        }
+        self.flusher.space = waiting >= FLUSH_FOR || (waiting > 0 && (self.waits_for_space() || self.short_of_space()));
+        self.waiting_for_flush = waiting;
+    }
+
+    /// Is all that emptied a resting segment in the log, and does replay not read it?
+    fn is_logged(&self, id: SegmentId) -> bool {
+        let begins = |leg: &Leg| leg.streams.iter().any(|start| start.segment == id || start.next == id);
+        self.core.space.segments.get(id).is_some_and(|s| {
+            !s.metadata && s.last <= self.checkpoint_lsn && (s.unlogged == 0 || s.unlogged < self.checkpoint_generation)
+        }) && !self.legs.iter().any(begins)
     }
 
     /// Free segments with bytes on the host that a busy pool keeps: for the log between two checkpoints, and for the one before.

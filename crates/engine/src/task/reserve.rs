@@ -66,7 +66,7 @@ impl Pool {
     /// Free segments that cleaner and checkpoints work for.
     pub(crate) fn wanted_free(&self) -> usize {
         let total = self.core.space.segments.ids().len();
-        (total / 25).max(12).max(self.floor(Purse::Guest) + 4)
+        (total / 64).max(12).max(self.floor(Purse::Guest) + 4)
     }
 
     /// Segments that the next checkpoint takes at most for what changed so far. The running one has its own set aside.
@@ -150,12 +150,12 @@ impl Pool {
         }
         let (need, least) = (self.checkpoint_segments(), self.least_segments());
         if self.short_of_space() {
-            return need > least || space.resting_count() > 0;
+            return need > least || space.resting_count() > self.waiting_for_flush;
         }
         if free <= self.floor(Purse::Guest) && need > 2 * least + 2 {
             return true;
         }
         let enough = if free <= self.floor(Purse::Guest) + 1 { 1 } else { wanted / 2 };
-        space.resting_count() >= enough
+        space.resting_count().saturating_sub(self.waiting_for_flush) >= enough
     }
 }
