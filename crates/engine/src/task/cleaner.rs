@@ -104,9 +104,11 @@ impl Pool {
         }
     }
 
-    /// Segments that are free or will be without more cleaning.
+    /// Segments that are free or will be soon without more cleaning.
     fn coming_free(&self) -> usize {
-        self.core.space.segments.free_count() + self.core.space.segments.resting_count()
+        let space = &self.core.space.segments;
+        let resting = if self.checkpointer.running() { space.resting_count() } else { self.waiting_for_flush };
+        space.free_count() + resting
     }
 
     fn cleaning_needed(&self) -> bool {
@@ -127,14 +129,14 @@ impl Pool {
             let Some(s) = space.segments.get(id) else { continue };
             let units = space.rows.pages(id) * 8;
             let used = s.live;
-            // segments of objects are emptied by checkpoints, and nodes are not moved while one writes them
+            // segments of objects are emptied by checkpoints, most of those of nodes too; nodes are not moved while one writes them
             if s.state != SegmentState::Sealed
                 || s.objects > 0
                 || s.left_until > self.now.0
                 || used + (units / 16).max(16) > units
                 || self.cleaner.gathered.iter().any(|g| g.from == id)
                 || self.log.is_in_flight(id)
-                || (s.class == META_CLASS && checkpointing)
+                || (s.class == META_CLASS && (checkpointing || used * 4 > units))
             {
                 continue;
             }

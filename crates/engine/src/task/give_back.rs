@@ -14,11 +14,12 @@ use millpond_format::{Leg, SegmentId};
 use crate::PoolState;
 use crate::pool::{Context, Pool};
 use crate::space::SegmentState;
+use crate::task::Purse;
 
 /// A pool without requests for so many milliseconds is idle.
 const IDLE_MILLIS: u64 = 1_000;
 /// Segments that wait for the log to be durable that are worth a flush.
-const FLUSH_FOR: usize = 8;
+const FLUSH_FOR: usize = 4;
 /// Segments that an idle pool gives back at a time.
 const AT_A_TIME: usize = 4;
 
@@ -56,7 +57,8 @@ impl Pool {
                 self.core.space.segments.set_state(id, SegmentState::Free);
             }
         }
-        self.flusher.space = waiting >= FLUSH_FOR || (waiting > 0 && (self.waits_for_space() || self.short_of_space()));
+        let needed = self.core.space.segments.free_count() <= self.floor(Purse::Guest) + 1;
+        self.flusher.space = waiting >= FLUSH_FOR || (waiting > 0 && needed);
         self.waiting_for_flush = waiting;
     }
 

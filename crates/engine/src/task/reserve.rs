@@ -14,6 +14,8 @@ use crate::pool::Pool;
 const KEPT_FOR_CLEANER: usize = 2;
 /// Segments that guests leave to records.
 const KEPT_FOR_RECORDS: usize = 2;
+/// Segments that a checkpoint gives back, for each that it takes, to be worth it while the cleaner still makes others free.
+const WORTH: usize = 4;
 /// Turns between looks at all deadlists while there is space enough.
 const TURNS_PER_ESTIMATE: u32 = 64;
 
@@ -144,7 +146,7 @@ impl Pool {
     /// Is a checkpoint due because space is short and it would give some back?
     pub(crate) fn checkpoint_brings_space(&self) -> bool {
         let space = &self.core.space.segments;
-        let (free, wanted) = (space.free_count(), self.wanted_free());
+        let (free, wanted, total) = (space.free_count(), self.wanted_free(), space.ids().len());
         if free >= wanted {
             return false;
         }
@@ -152,10 +154,11 @@ impl Pool {
         if self.short_of_space() {
             return need > least || space.resting_count() > self.waiting_for_flush;
         }
-        if free <= self.floor(Purse::Guest) && need > 2 * least + 2 {
-            return true;
+        let gain = space.resting_count().saturating_sub(self.waiting_for_flush);
+        if free <= self.floor(Purse::Guest) && self.cleaner.idle() && self.waiting_for_flush == 0 {
+            return gain > 0 || need > 2 * least + 2;
         }
-        let enough = if free <= self.floor(Purse::Guest) + 1 { 1 } else { wanted / 2 };
-        space.resting_count().saturating_sub(self.waiting_for_flush) >= enough
+        // it takes segments itself: worth it when it gives back several times as many
+        gain >= (WORTH * need).min(total / 32).max(wanted / 2)
     }
 }

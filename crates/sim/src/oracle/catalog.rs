@@ -154,7 +154,12 @@ impl Oracle {
             Command::CreateVolume { name, .. } | Command::Clone { name, .. } => listing.named(name).is_some(),
             Command::DestroyVolume { volume } => listing.volume(*volume).is_none(),
             Command::RenameVolume { volume, name } => listing.volume(*volume).is_some_and(|v| v.name == *name),
-            Command::ResizeVolume { volume, size } => listing.volume(*volume).is_some_and(|v| v.size == *size),
+            Command::ResizeVolume { volume, size } => {
+                // to the size that it has: nobody can tell, and nothing follows from it
+                let sectors = (size / BLOCK * BLOCK_SECTORS) as usize;
+                let new = self.volumes.get(volume).is_some_and(|v| v.cells.len() != sectors);
+                new && listing.volume(*volume).is_some_and(|v| v.size == *size)
+            }
             Command::SetProperties { volume, cache, compression, read_only } => listing.volume(*volume).is_some_and(|v| {
                 cache.is_none_or(|c| c == v.cache)
                     && compression.is_none_or(|c| c == v.compression)
