@@ -25,6 +25,10 @@ const READS: usize = 4;
 /// Live bytes gathered before they are written, at most: one header then serves many chunks.
 const GATHER_BYTES: u64 = 1 << 20;
 
+/// Victims chosen at one look at all segments.
+const CANDIDATES: usize = 8;
+/// Turns between looks that find none.
+const LOOK_PAUSE: u32 = 8;
 /// Segments after which the cleaner looks whether it gained anything.
 const ROUND: u32 = 64;
 
@@ -48,6 +52,9 @@ pub(crate) struct Cleaner {
     reading: usize,
     gathered: Vec<Gathered>,
     gathered_bytes: u64,
+    /// Segments to be emptied next, the best one last, and turns until the next look for some after one that found none.
+    candidates: Vec<SegmentId>,
+    look_again_in: u32,
     /// Average life of class-1 segments in blocks written.
     pub(crate) lifespan: u64,
     lives: u64,
@@ -115,44 +122,62 @@ impl Pool {
         self.coming_free() < self.wanted_free()
     }
 
-    /// The segment whose cleaning gains most: dead space times age over live space (cost-benefit); nothing when none gains anything.
-    fn choose_victim(&self) -> Option<SegmentId> {
+    /// The segment whose cleaning gains most: dead space times age over live space (cost-benefit); nothing when none gains anything. The best
+    /// of one look at all segments last for several victims.
+    fn choose_victim(&mut self) -> Option<SegmentId> {
+        if self.cleaning_is_vain() {
+            return None;
+        }
+        while let Some(id) = self.cleaner.candidates.pop() {
+            if self.victim_score(id).is_some() {
+                return Some(id);
+            }
+        }
+        if self.cleaner.look_again_in > 0 {
+            self.cleaner.look_again_in -= 1;
+            return None;
+        }
+        let segments = self.core.space.segments.ids();
+        let mut scored: Vec<(f64, SegmentId)> = segments.filter_map(|id| self.victim_score(id).map(|score| (score, id))).collect();
+        scored.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+        self.cleaner.candidates.extend(scored.iter().take(CANDIDATES).rev().map(|(_, id)| *id));
+        let best = self.cleaner.candidates.pop();
+        if best.is_none() {
+            self.cleaner.look_again_in = LOOK_PAUSE;
+        }
+        best
+    }
+
+    /// Did cleaning gain nothing lately, or find no room?
+    fn cleaning_is_vain(&self) -> bool {
         let space = &self.core.space;
-        if space.freed_units < self.cleaner.exhausted_until
-            || self.cleaner.blocked_at.is_some_and(|free| space.segments.free_count() <= free)
+        space.freed_units < self.cleaner.exhausted_until || self.cleaner.blocked_at.is_some_and(|free| space.segments.free_count() <= free)
+    }
+
+    /// What cleaning a segment gains, the more the better; nothing when it cannot be cleaned or gains nothing.
+    fn victim_score(&self, id: SegmentId) -> Option<f64> {
+        let space = &self.core.space;
+        let s = space.segments.get(id)?;
+        let (units, used) = (space.rows.pages(id) * 8, s.live);
+        // segments of objects are emptied by checkpoints, most of those of nodes too; nodes are not moved while one writes them
+        if s.state != SegmentState::Sealed
+            || s.objects > 0
+            || s.left_until > self.now.0
+            || used + (units / 16).max(16) > units
+            || (s.class == META_CLASS && (self.checkpointer.running() || used * 4 > units))
+            || self.cleaner.gathered.iter().any(|g| g.from == id)
+            || self.log.is_in_flight(id)
         {
             return None;
         }
-        let checkpointing = self.checkpointer.running();
-        let mut best: Option<(f64, SegmentId)> = None;
-        for id in space.segments.ids() {
-            let Some(s) = space.segments.get(id) else { continue };
-            let units = space.rows.pages(id) * 8;
-            let used = s.live;
-            // segments of objects are emptied by checkpoints, most of those of nodes too; nodes are not moved while one writes them
-            if s.state != SegmentState::Sealed
-                || s.objects > 0
-                || s.left_until > self.now.0
-                || used + (units / 16).max(16) > units
-                || self.cleaner.gathered.iter().any(|g| g.from == id)
-                || self.log.is_in_flight(id)
-                || (s.class == META_CLASS && (checkpointing || used * 4 > units))
-            {
-                continue;
-            }
-            let live = f64::from(used) / f64::from(units);
-            let age = self.core.clock.saturating_sub(s.youngest) as f64 + 1.0;
-            let score = (1.0 - live) * age.sqrt() / (live + 0.001);
-            if best.is_none_or(|(b, _)| score > b) {
-                best = Some((score, id));
-            }
-        }
-        best.map(|(_, id)| id)
+        let live = f64::from(used) / f64::from(units);
+        let age = self.core.clock.saturating_sub(s.youngest) as f64 + 1.0;
+        Some((1.0 - live) * age.sqrt() / (live + 0.001))
     }
 
     /// Is there a segment whose cleaning would make room?
     pub(crate) fn victim_left(&self) -> bool {
-        self.choose_victim().is_some()
+        !self.cleaning_is_vain() && self.core.space.segments.ids().any(|id| self.victim_score(id).is_some())
     }
 
     fn begin_victim(&mut self, victim: SegmentId) {

@@ -65,9 +65,12 @@ impl Pool {
     /// Is all that emptied a resting segment in the log, and does replay not read it?
     fn is_logged(&self, id: SegmentId) -> bool {
         let begins = |leg: &Leg| leg.streams.iter().any(|start| start.segment == id || start.next == id);
-        self.core.space.segments.get(id).is_some_and(|s| {
-            !s.metadata && s.last <= self.checkpoint_lsn && (s.unlogged == 0 || s.unlogged < self.checkpoint_generation)
-        }) && !self.legs.iter().any(begins)
+        self.core
+            .space
+            .segments
+            .get(id)
+            .is_some_and(|s| !s.metadata && s.last <= self.checkpoint_lsn && (s.unlogged == 0 || s.unlogged < self.checkpoint_generation))
+            && !self.legs.iter().any(begins)
     }
 
     /// Free segments with bytes on the host that a busy pool keeps: for the log between two checkpoints, and for the one before.

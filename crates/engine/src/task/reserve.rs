@@ -51,7 +51,7 @@ impl Pool {
         match purse {
             Purse::Cleaner => checkpoints,
             Purse::Record => checkpoints + KEPT_FOR_CLEANER,
-            Purse::Guest => 2 * (checkpoints + KEPT_FOR_CLEANER) + KEPT_FOR_RECORDS,
+            Purse::Guest => checkpoints + 2 * (KEPT_FOR_CLEANER + KEPT_FOR_RECORDS),
         }
     }
 
@@ -68,7 +68,7 @@ impl Pool {
     /// Free segments that cleaner and checkpoints work for.
     pub(crate) fn wanted_free(&self) -> usize {
         let total = self.core.space.segments.ids().len();
-        (total / 64).max(12).max(self.floor(Purse::Guest) + 4)
+        (total / 96).max(12).max(self.floor(Purse::Guest) + 4)
     }
 
     /// Segments that the next checkpoint takes at most for what changed so far. The running one has its own set aside.
