@@ -55,6 +55,8 @@ pub enum Planted {
     LoseDiscardRecord,
     /// Give blocks that the cleaner moves a new sequence number.
     CleanerNewSequence,
+    /// Segments that the log emptied are used again before the log is durable.
+    ReuseBeforeFlush,
 }
 
 /// How a pool is made.

@@ -69,13 +69,14 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 6] = [
+const PLANTED: [(&str, Planted); 7] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
     ("forget-deadlist-entry", Planted::ForgetDeadlistEntry),
     ("lose-discard-record", Planted::LoseDiscardRecord),
     ("cleaner-new-sequence", Planted::CleanerNewSequence),
+    ("reuse-before-flush", Planted::ReuseBeforeFlush),
 ];
 
 fn range(text: &str) -> Result<Range<u64>, String> {

@@ -54,6 +54,7 @@ fn planted_bugs_are_found() {
         Planted::ForgetDeadlistEntry,
         Planted::LoseDiscardRecord,
         Planted::CleanerNewSequence,
+        Planted::ReuseBeforeFlush,
     ];
     for bug in planted {
         let options = Options { planted: Some(bug), ..Options::default() };

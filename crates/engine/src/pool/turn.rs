@@ -126,6 +126,7 @@ impl Pool {
             let hungry = self.core.space.segments.free_count() < self.wanted_free();
             self.core.space.segments.stamp_emptied(Lsn(self.log.next.0 - 1));
             self.release_rested(hungry);
+            (self.flusher.space, self.waiting_for_flush) = (false, 0);
             if hungry && self.state == PoolState::Online {
                 self.release_logged();
             }

@@ -11,7 +11,7 @@
 
 use millpond_format::{Leg, SegmentId};
 
-use crate::PoolState;
+use crate::{Planted, PoolState};
 use crate::pool::{Context, Pool};
 use crate::space::SegmentState;
 use crate::task::Purse;
@@ -51,7 +51,7 @@ impl Pool {
         let resting: Vec<SegmentId> = self.core.space.segments.resting().map(|(id, _)| id).collect();
         for id in resting {
             let Some(segment) = self.core.space.segments.get(id).filter(|_| self.is_logged(id)) else { continue };
-            if segment.emptied > self.log.durable {
+            if segment.emptied > self.log.durable && !self.planted(Planted::ReuseBeforeFlush) {
                 waiting += 1;
             } else if segment.pins == 0 {
                 self.core.space.segments.set_state(id, SegmentState::Free);
