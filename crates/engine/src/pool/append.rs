@@ -77,7 +77,7 @@ impl Pool {
 
     /// Makes sure that a batch with a header of `header_pages` and at least `pages` of payload can begin in a stream.
     pub(crate) fn make_room(&mut self, stream: usize, purse: Purse, header_pages: u32, pages: u32) -> Result<Cursor, NoRoom> {
-        if !self.checkpoint_is_safe() {
+        if !self.may_change(purse) {
             return Err(NoRoom);
         }
         loop {

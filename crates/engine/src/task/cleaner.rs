@@ -171,6 +171,9 @@ impl Pool {
             return None;
         }
         let live = f64::from(used) / f64::from(units);
+        if self.short_of_space() {
+            return Some(1.0 - live);
+        }
         let age = self.core.clock.saturating_sub(s.youngest) as f64 + 1.0;
         Some((1.0 - live) * age.sqrt() / (live + 0.001))
     }

@@ -11,10 +11,10 @@
 
 use millpond_format::{Leg, SegmentId};
 
-use crate::{Planted, PoolState};
 use crate::pool::{Context, Pool};
 use crate::space::SegmentState;
 use crate::task::Purse;
+use crate::{Planted, PoolState};
 
 /// A pool without requests for so many milliseconds is idle.
 const IDLE_MILLIS: u64 = 1_000;

@@ -49,15 +49,23 @@ impl Pool {
     pub(crate) fn floor(&self, purse: Purse) -> usize {
         let checkpoints = self.checkpoint_segments() + self.least_segments();
         match purse {
-            Purse::Cleaner => checkpoints,
+            Purse::Cleaner => self.checkpoint_segments() + 1,
             Purse::Record => checkpoints + KEPT_FOR_CLEANER,
             Purse::Guest => checkpoints + 2 * (KEPT_FOR_CLEANER + KEPT_FOR_RECORDS),
         }
     }
 
-    /// Is there room for the next checkpoint and the one after it? If not, nothing may change before it.
+    /// Is there room for the next checkpoint and the one after it? If not, nothing may change before it, but for what the cleaner moves.
     pub(crate) fn checkpoint_is_safe(&self) -> bool {
-        self.core.space.segments.free_count() >= self.floor(Purse::Cleaner)
+        self.core.space.segments.free_count() >= self.checkpoint_segments() + self.least_segments()
+    }
+
+    /// May a batch begin?
+    pub(crate) fn may_change(&self, purse: Purse) -> bool {
+        match purse {
+            Purse::Cleaner => self.core.space.segments.free_count() >= self.floor(purse),
+            Purse::Guest | Purse::Record => self.checkpoint_is_safe(),
+        }
     }
 
     /// Is so little free that records wait?
