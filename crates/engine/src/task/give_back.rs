@@ -20,28 +20,26 @@ use crate::{Planted, PoolState};
 const IDLE_MILLIS: u64 = 1_000;
 /// Segments that wait for the log to be durable that are worth a flush.
 const FLUSH_FOR: usize = 4;
-/// Segments that an idle pool gives back at a time.
-const AT_A_TIME: usize = 4;
+/// Segments given back at a time, so that guests do not wait for it.
+const AT_A_TIME: usize = 2;
 
 impl Pool {
     /// Lets segments go that rested long enough. With `hurry`, as soon as it is safe.
     pub(crate) fn release_rested(&mut self, hurry: bool) {
         let keep = if hurry { 0 } else { u64::from(self.tuning.rewind_checkpoints) };
-        let kept = self.kept_backed();
         while let Some(segment) = self.core.space.segments.rested(self.checkpoint_generation, keep) {
             self.core.space.segments.set_state(segment, SegmentState::Free);
-            // an import waits for the first ones
-            let spare = self.state == PoolState::Online && self.core.space.segments.backed_free() > kept;
-            if self.tuning.discard_freed && spare {
-                self.discard(segment);
-            }
         }
-        if self.tuning.discard_freed && self.now.0 > self.last_activity.0 + IDLE_MILLIS {
-            while self.core.space.segments.discarding() < AT_A_TIME
-                && let Some(segment) = self.core.space.segments.first_backed_free()
-            {
-                self.discard(segment);
-            }
+        if !self.tuning.discard_freed || self.state == PoolState::Opening {
+            return;
+        }
+        let idle = self.now.0 > self.last_activity.0 + IDLE_MILLIS;
+        let kept = if idle { 0 } else { self.kept_backed() };
+        while self.core.space.segments.backed_free() > kept
+            && self.core.space.segments.discarding() < AT_A_TIME
+            && let Some(segment) = self.core.space.segments.first_backed_free()
+        {
+            self.discard(segment);
         }
     }
 
