@@ -16,6 +16,14 @@ fn worlds() {
     clean(0..60, Mode::World, &Options::default());
 }
 
+/// Seeds that found something once.
+#[test]
+fn worlds_that_found_bugs() {
+    for seed in [588, 605, 1076, 1189, 1458, 10_071] {
+        clean(seed..seed + 1, Mode::World, &Options::default());
+    }
+}
+
 #[test]
 fn power_cuts_at_every_event() {
     clean(0..4, Mode::PowerCut, &Options::default());

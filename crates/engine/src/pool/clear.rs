@@ -52,8 +52,12 @@ impl Pool {
 
     /// Goes on with a clear: one step, then the next turn.
     pub(crate) fn try_clear(&mut self, id: u32) {
-        let Some(Op { work: Work::Clear(work), .. }) = self.ops.get(id) else { return };
-        let (volume, next, end) = (work.volume, work.next, work.end);
+        let Some(Op { work: Work::Clear(work), owner, .. }) = self.ops.get(id) else { return };
+        let (volume, mut next, end) = (work.volume, work.next, work.end);
+        if matches!(owner, Owner::Nobody) {
+            // a rollback may have brought a larger size back while the end that a shrink cut off was being discarded
+            next = next.max(self.core.catalog.volumes.get(&volume).map_or(0, |v| v.size / 4096));
+        }
         let Some(lineage) = self.core.lineage_of(volume) else { return self.fail_op(id, DiskError::Io) };
         if !self.locks.is_empty() {
             let busy = self.locks.range_mut((volume, BlockNo(next))..(volume, BlockNo(end))).next();
