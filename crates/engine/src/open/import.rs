@@ -518,7 +518,7 @@ impl Import {
         pool.checkpointer.continue_objects(root.checkpoint, &mut pool.core.space);
         if pool.core.space.segments.free_count() < STREAMS {
             // what rests at a crash is free when it is certain that this root's checkpoint holds: its log goes on after that
-            let (generation, legs) = (root.generation + 1, root.legs.clone());
+            let (generation, legs) = (root.generation + 1, pool.legs.clone());
             pool.publish(Root { generation, time: self.now.0, legs, ..root });
         } else {
             pool.open_log();

@@ -178,7 +178,8 @@ impl SegmentTable {
                 segment.backed = false;
                 self.discarding += 1;
             }
-            SegmentState::Reserved | SegmentState::Open | SegmentState::Sealed => segment.backed = true,
+            SegmentState::Reserved => {}
+            SegmentState::Open | SegmentState::Sealed => segment.backed = true,
         }
     }
 

@@ -316,12 +316,12 @@ impl Pool {
         }
         self.core.space.sealed_generation = sealed;
         self.release_reserved();
-        self.checkpointer.first_done = true;
         self.metrics.checkpoints += 1;
         self.cleaner.unblock();
         if self.state == PoolState::Opening {
             self.opened();
         }
+        self.checkpointer.first_done = self.state != PoolState::Opening;
         for tag in std::mem::take(&mut self.checkpointer.answering) {
             self.replies.push_back((tag, Ok(Reply::Done)));
         }
