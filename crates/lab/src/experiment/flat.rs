@@ -9,7 +9,7 @@ use crate::report::{Goal, Results};
 use anyhow::{Context, Result};
 use serde_json::json;
 
-const SIZE: u64 = 256 << 20;
+const SIZE: u64 = 128 << 20;
 const LEVELS: [u64; 3] = [0, 1000, 10_000];
 const REWRITES: u64 = 10; // of the whole volume, over all rounds
 const COUNTED: u64 = 20_000;
@@ -40,8 +40,8 @@ fn by_count(setup: &Setup, results: &mut Results) -> Result<()> {
     for level in LEVELS {
         let snapshots = setup.scaled(level, 0).min(rounds);
         results.say(&format!("ageing a volume with {snapshots} snapshots"));
-        let room = 3 * size + rounds * blocks * 4096 * 3 / 2 + (4 << 30);
-        let mut open = setup.open_millpond(size, room, &[])?;
+        let room = 3 * size + rounds * blocks * 4096 * 9 / 4 + (1 << 30);
+        let mut open = setup.open_millpond_allocated(size, room)?;
         let mut control = open.millpond.control()?;
         let aging = Aging { rounds, blocks, snapshots, seed: setup.seed };
         aging.apply(&mut open.millpond, |_, n| snapshot_by(&mut control, n))?;
@@ -92,7 +92,7 @@ fn work_per_request(millpond: &Millpond, seed: u64, rep: usize, label: &str, res
 /// Data written before 100 snapshots and read through them, against a qcow2 chain.
 fn old_data(setup: &Setup, results: &mut Results) -> Result<()> {
     let names = setup.contenders(&["millpond", "qsd-chain"], results);
-    let size = setup.size_or(2 * SIZE);
+    let size = setup.size_or(4 * SIZE);
     let rounds = setup.scaled(100, 4);
     let mut states = Vec::new();
     for name in &names {

@@ -78,13 +78,24 @@ impl Setup {
         Ok(Open { contender, _workspace: workspace })
     }
 
-    /// Starts Millpond with a pool of this many bytes.
+    /// Starts Millpond with a pool of this many bytes, sparse.
     ///
     /// # Errors
     /// It did not start.
     pub fn open_millpond(&self, size: u64, pool_bytes: u64, serve_args: &[&str]) -> Result<OpenMillpond> {
+        self.begin_millpond(Millpond::new(millpond_binary()?).with_pool_bytes(pool_bytes).with_serve_args(serve_args), size)
+    }
+
+    /// As [`Setup::open_millpond`], with all of the pool's file there ([`Millpond::allocated`]).
+    ///
+    /// # Errors
+    /// It did not start, or there is not so much room.
+    pub fn open_millpond_allocated(&self, size: u64, pool_bytes: u64) -> Result<OpenMillpond> {
+        self.begin_millpond(Millpond::new(millpond_binary()?).with_pool_bytes(pool_bytes).allocated(), size)
+    }
+
+    fn begin_millpond(&self, mut millpond: Millpond, size: u64) -> Result<OpenMillpond> {
         let workspace = Workspace::new(&self.dir, "millpond")?;
-        let mut millpond = Millpond::new(millpond_binary()?).with_pool_bytes(pool_bytes).with_serve_args(serve_args);
         millpond.start(workspace.path(), size).context("starting millpond")?;
         Ok(OpenMillpond { millpond, _workspace: workspace })
     }

@@ -55,7 +55,7 @@ pub fn make(name: &str) -> Result<Box<dyn Contender>> {
         }
     };
     Ok(match name {
-        "millpond" => Box::new(Millpond::new(millpond_binary()?)),
+        "millpond" => Box::new(Millpond::new(millpond_binary()?).allocated()),
         "ceiling" => Box::new(Ceiling::default()),
         "qsd-raw" | "qsd-qcow2" | "qsd-qcow2-128k" | "qsd-chain" => {
             needs(&["qemu-storage-daemon", "qemu-img"])?;
