@@ -22,7 +22,7 @@ pub fn run_under_load(setup: &Setup, results: &mut Results) -> Result<()> {
     if !setup.contenders(&["millpond"], results).is_empty() {
         for rep in 0..setup.reps {
             results.say(&format!("repetition {} of {}", rep + 1, setup.reps));
-            let open = setup.open_millpond_allocated(setup.size_or(SIZE), 8 << 30)?;
+            let open = setup.open_millpond_allocated(setup.size_or(SIZE), 13 << 30)?;
             let millpond = &open.millpond;
             run(&millpond.endpoint()?, &LoadSpec::fill())?;
             let mut control = millpond.control()?;
