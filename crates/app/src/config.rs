@@ -24,6 +24,9 @@ pub struct ConfigFile {
     pub state: Option<PathBuf>,
     /// Upper bound in bytes for map nodes in memory, for each pool; takes sizes such as `512M`.
     pub map_memory: Option<String>,
+    /// Gives free segments back to what holds the pool, as holes of a file and discards of a disk; true when not said. A pool without it
+    /// keeps what it once took.
+    pub discard_freed: Option<bool>,
 }
 
 impl ConfigFile {
@@ -35,7 +38,7 @@ impl ConfigFile {
         let text = fs::read_to_string(path).map_err(|e| Failure::failed(format!("cannot read {}: {e}", path.display())))?;
         toml::from_str(&text).map_err(|e| {
             let message = e.message().to_owned();
-            Failure::failed(format!("{}: {message}; known keys are socket, state, map_memory", path.display()))
+            Failure::failed(format!("{}: {message}; known keys are socket, state, map_memory, discard_freed", path.display()))
         })
     }
 }

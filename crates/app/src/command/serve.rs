@@ -25,7 +25,7 @@ pub struct Serve {
     /// Directory in which pools and exports are remembered
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// TOML file with socket, state, map_memory; options win over it
+    /// TOML file with socket, state, map_memory, discard_freed; options win over it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -40,6 +40,7 @@ impl Serve {
             let Size(bytes) = size.parse()?;
             tuning.map_memory = bytes;
         }
+        tuning.discard_freed = config.discard_freed.unwrap_or(tuning.discard_freed);
         let socket = socket_path(socket.or(config.socket.as_deref()));
         let dir = StateDir::open(&state_dir(self.state.as_deref().or(config.state.as_deref()))?)?;
         let control = Control::bind(&socket)?;

@@ -66,7 +66,7 @@ impl Millpond {
 
     /// With the pool's file written full of zeros first, if it lies in memory: as a disk has all its sectors, and as a raw image has them
     /// that was filled once. The first touch of a page costs a virtual machine up to 10 us, fifteen times the write of one that is there,
-    /// and a pool that grows would be measured by that.
+    /// and a pool that grows would be measured by that. So it does not give its pages back when it is idle, either.
     pub fn allocated(mut self) -> Millpond {
         self.allocated = true;
         self
@@ -199,10 +199,16 @@ impl Contender for Millpond {
 
     fn start(&mut self, dir: &Path, size: u64) -> Result<()> {
         self.size = size;
+        let allocated = self.allocated && statfs(dir)?.f_type == TMPFS_MAGIC;
+        if allocated {
+            let config = dir.join("config.toml");
+            std::fs::write(&config, "discard_freed = false\n").context("writing the daemon's configuration")?;
+            self.serve_args.extend(["--config".to_owned(), config.display().to_string()]);
+        }
         self.start_empty(dir)?;
         let bytes = self.pool_bytes.unwrap_or(4 * size + (256 << 20));
         let mut device = self.device().display().to_string();
-        if self.allocated && statfs(dir)?.f_type == TMPFS_MAGIC {
+        if allocated {
             let mut file = File::create_new(self.device()).context("making the pool's file")?;
             std::io::copy(&mut std::io::repeat(0).take(bytes), &mut file).context("filling the pool's file with zeros")?;
         } else {
