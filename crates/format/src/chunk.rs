@@ -1,5 +1,7 @@
 //! Chunk table pages and deadlists: the objects that a checkpoint refers to.
 
+use std::borrow::Cow;
+
 use crate::codec::{Decoder, Encoder, FormatError};
 use crate::{ChunkId, Epoch, SegmentId};
 
@@ -112,7 +114,7 @@ impl ChunkRecord {
 
 /// One chunk's part of a deadlist: epoch (8), chunk (8), units of data in it (4), bitmap of slots (4 + 8 n).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeadRecord {
+pub struct DeadRecord<'a> {
     /// When the chunk was begun.
     pub epoch: Epoch,
     /// Which.
@@ -120,10 +122,10 @@ pub struct DeadRecord {
     /// Units of data blocks among them (nodes do not count).
     pub units: u32,
     /// Which slots.
-    pub slots: Vec<u64>,
+    pub slots: Cow<'a, [u64]>,
 }
 
-impl DeadRecord {
+impl DeadRecord<'_> {
     /// Appends it.
     pub fn encode(&self, e: &mut Encoder) {
         e.u64(self.epoch.0);
@@ -136,11 +138,16 @@ impl DeadRecord {
     ///
     /// # Errors
     /// [`FormatError`] when it is cut off or a bitmap is too long.
-    pub fn decode_list(bytes: &[u8]) -> Result<Vec<DeadRecord>, FormatError> {
+    pub fn decode_list(bytes: &[u8]) -> Result<Vec<DeadRecord<'static>>, FormatError> {
         let mut d = Decoder::new(bytes);
         let mut list = Vec::new();
         while d.remaining() > 0 {
-            list.push(DeadRecord { epoch: Epoch(d.counter("epoch")?), chunk: d.chunk()?, units: d.u32()?, slots: get_words(&mut d)? });
+            list.push(DeadRecord {
+                epoch: Epoch(d.counter("epoch")?),
+                chunk: d.chunk()?,
+                units: d.u32()?,
+                slots: get_words(&mut d)?.into(),
+            });
         }
         Ok(list)
     }

@@ -10,10 +10,14 @@ use crate::space::SegmentState;
 use crate::task::Purse;
 use crate::{PoolState, Reply, Time};
 
-/// Chunks whose dead slots are freed per turn while requests are on their way: some 10 microseconds.
-const FREES_PER_TURN: usize = 24;
-/// Chunks whose dead slots are freed per turn otherwise.
-const FREES_PER_IDLE_TURN: usize = 256;
+/// Chunks whose dead slots are freed in a slice.
+const FREES_PER_SLICE: usize = 12;
+/// Milliseconds without a request after which nobody minds a longer turn.
+const QUIET_MILLIS: u64 = 20;
+/// Slices per turn then.
+const QUIET_SLICES: usize = 16;
+/// Slices per turn when memory, log or space run short.
+const PRESSED_SLICES: usize = 4;
 /// Checkpoints that do not help after which waiting writes are told that the pool is full.
 const STARVED_CHECKPOINTS: u64 = 6;
 /// Milliseconds between tries of writes whose device was full.
@@ -97,6 +101,17 @@ impl Pool {
         self.ops.len() == 0 && self.cleaner.idle() && self.log.in_flight_batches() == 0 && !self.log.has_open_batch()
     }
 
+    /// Slices of some 20 microseconds that background work may take in a turn: requests wait for it.
+    pub(crate) fn slices(&self) -> usize {
+        let nodes = &self.core.nodes;
+        let behind = nodes.dirty() >= nodes.limit() / 2 || self.log.since_checkpoint >= self.tuning.checkpoint_log_bytes / 2;
+        match () {
+            () if self.now.0 > self.last_activity.0 + QUIET_MILLIS => QUIET_SLICES,
+            () if behind || self.short_of_space() => PRESSED_SLICES,
+            () => 1,
+        }
+    }
+
     /// One turn. True when it wants another soon even without events.
     pub(crate) fn turn(&mut self, now: Time) -> bool {
         self.now = now.max(self.now);
@@ -108,8 +123,7 @@ impl Pool {
         }
         if !matches!(self.state, PoolState::Faulted(_) | PoolState::Closed) {
             if !self.core.catalog.frees.is_empty() && self.checkpoint_is_safe() {
-                let waiting = self.ops.len() > 0;
-                busy |= self.core.free_some(if waiting { FREES_PER_TURN } else { FREES_PER_IDLE_TURN });
+                busy |= self.core.free_some(FREES_PER_SLICE * self.slices());
             }
             if self.closing.is_none() && self.state == PoolState::Online {
                 self.start_walk_step();

@@ -24,6 +24,8 @@ struct Group {
     units: u64,
 }
 
+/// Bytes of the record of a chunk of which little died.
+const RECORD_BYTES: usize = 40;
 /// Chunk ids of one group: so many are copied when a list that a checkpoint still has to write changes.
 const GROUP: u64 = 64;
 
@@ -140,9 +142,9 @@ impl Deadlist {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut e = Encoder::default();
+        let mut e = Encoder::with_capacity(self.chunks * RECORD_BYTES);
         for (epoch, chunk, dead) in self.iter() {
-            DeadRecord { epoch, chunk, units: dead.units, slots: dead.slots.words().to_vec() }.encode(&mut e);
+            DeadRecord { epoch, chunk, units: dead.units, slots: dead.slots.words().into() }.encode(&mut e);
         }
         e.into_bytes()
     }
@@ -152,7 +154,7 @@ impl Deadlist {
         for r in DeadRecord::decode_list(bytes)? {
             let group = list.group(r.epoch, r.chunk);
             group.units += u64::from(r.units);
-            group.chunks.insert(r.chunk, Dead { slots: Slots::from_words(r.slots), units: r.units });
+            group.chunks.insert(r.chunk, Dead { slots: Slots::from_words(r.slots.into_owned()), units: r.units });
         }
         Ok(Deadlist::of(list.groups))
     }

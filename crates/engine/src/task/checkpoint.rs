@@ -2,7 +2,7 @@
 //!
 //! A checkpoint is fixed in one turn (`seal`): nodes get their places, and what has changed since the last one is set aside. From then on
 //! nodes, deadlists and pages of the chunk table are copied or encoded before they change, so the rest takes its time in slices: objects are
-//! encoded, checksums computed bottom-up (`settle`), nodes written. A slice is small while guests wait. Order:
+//! encoded, checksums computed bottom-up (`settle`), nodes written. A turn does few slices while guests are active. Order:
 //! nodes and objects written -> all devices flushed -> roots written to the first areas -> flushed -> roots to the second areas ->
 //! flushed. Only then may what died before it be reused (I1), and the next root be written (INV-RING-1).
 
@@ -24,14 +24,12 @@ use crate::pool::{Context, Pool};
 use crate::space::{Place, SegmentState, Space};
 use crate::{PoolState, Reply};
 
-/// Nodes whose checksums are computed per turn: some 2 microseconds each.
-const SUMS_PER_TURN: usize = 48;
-/// Bytes of objects encoded per turn.
-const BYTES_PER_TURN: usize = 128 << 10;
-/// Nodes of one write: a multiple of 8 ends at a page.
-const NODES_PER_WRITE: usize = 32;
-/// A pool that no guest uses does so many times as much per turn.
-const IDLE_FACTOR: usize = 8;
+/// Nodes whose checksums are computed in a slice: some 2 microseconds each.
+const SUMS_PER_SLICE: usize = 12;
+/// Bytes of objects encoded in a slice.
+const BYTES_PER_SLICE: usize = 16 << 10;
+/// Nodes of one write, one of which goes out in a slice: a multiple of 8 ends at a page.
+const NODES_PER_WRITE: usize = 8;
 /// Writes of nodes on their way at most: a slow device is not flooded, nor is memory.
 const WRITES_IN_FLIGHT: u32 = 16;
 /// Chunk ids handed out between checkpoints at most: recovery skips as many to be sure that none is used twice (I11).
@@ -157,9 +155,9 @@ impl Pool {
 
     /// Encodes and writes a slice. True when there is more to do at once.
     fn write_on(&mut self) -> bool {
-        let factor = if self.ops.len() == 0 { IDLE_FACTOR } else { 1 };
+        let slices = self.slices();
         if let Some(mut sealed) = self.checkpointer.sealed.take() {
-            if !self.encode_some(&mut sealed, factor) {
+            if !self.encode_some(&mut sealed, slices) {
                 self.fault("no segment is left for a checkpoint");
                 return false;
             }
@@ -177,18 +175,18 @@ impl Pool {
 
     /// A slice of the work: deadlists and pages of the chunk table, then checksums, then what contains them, then nodes. False when no
     /// segment is left.
-    fn encode_some(&mut self, sealed: &mut Sealed, factor: usize) -> bool {
-        let mut room = BYTES_PER_TURN * factor;
+    fn encode_some(&mut self, sealed: &mut Sealed, slices: usize) -> bool {
+        let mut room = BYTES_PER_SLICE * slices;
         while room > 0 && self.checkpointer.pending < WRITES_IN_FLIGHT {
             let late = sealed.settling.done;
             let Some(bytes) = (if late { self.encode_late(sealed) } else { self.encode_early(sealed) }) else { return false };
             match bytes {
                 0 if late => {
-                    self.write_nodes(sealed, factor);
+                    self.write_nodes(sealed, slices);
                     return true;
                 }
                 0 => {
-                    self.settle_some(sealed, SUMS_PER_TURN * factor);
+                    self.settle_some(sealed, SUMS_PER_SLICE * slices);
                     return true;
                 }
                 bytes => room = room.saturating_sub(bytes),
@@ -198,8 +196,8 @@ impl Pool {
     }
 
     /// Writes some of the nodes.
-    fn write_nodes(&mut self, sealed: &mut Sealed, factor: usize) {
-        let mut writes = factor;
+    fn write_nodes(&mut self, sealed: &mut Sealed, slices: usize) {
+        let mut writes = slices;
         while writes > 0 && self.checkpointer.pending < WRITES_IN_FLIGHT {
             let Some(flush) = sealed.flushes.front_mut() else { return };
             let (Some(place), false) = (flush.place, flush.nodes.is_empty()) else {
