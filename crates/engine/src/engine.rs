@@ -71,6 +71,14 @@ impl Engine {
         }
     }
 
+    /// Goes on with requests alone: what waits for ended device operations, and what came since. A caller whose devices answer at once
+    /// calls it as often as that helps before the next turn, so that requests do not wait for background work.
+    pub fn answer(&mut self) {
+        if let Phase::Open(pool) = &mut self.phase {
+            pool.answer();
+        }
+    }
+
     /// One turn: seals the batch, starts device writes, goes on with background work. `now` must not go back.
     /// True when it wants to be called again soon even without events.
     pub fn turn(&mut self, now: Time) -> bool {

@@ -82,6 +82,7 @@ impl System for Engine {
         Engine::command(self, tag, command);
     }
     fn turn(&mut self, now: Time) -> bool {
+        Engine::answer(self);
         Engine::turn(self, now)
     }
     fn io_done(&mut self, done: IoDone) {

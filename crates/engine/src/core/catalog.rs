@@ -90,6 +90,11 @@ impl StoredDeadlist {
         Rc::clone(&self.stored)
     }
 
+    /// Where the last checkpoint put it, unless a running one may still say where.
+    pub(crate) fn settled(&self) -> Option<Option<ObjectRef>> {
+        (Rc::strong_count(&self.stored) == 1).then(|| self.stored.get())
+    }
+
     /// The content for a checkpoint to write, when it changed since the one before.
     pub(crate) fn seal(&mut self) -> Option<(Rc<Deadlist>, Stored)> {
         std::mem::take(&mut self.changed).then(|| (Rc::clone(&self.list), self.place()))

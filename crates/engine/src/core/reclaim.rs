@@ -32,7 +32,7 @@ impl Core {
                 }
                 None => {
                     if let Some((_, list)) = self.catalog.frees.pop_front() {
-                        self.retired.push(list.place());
+                        self.retire(&list);
                     }
                 }
             }

@@ -228,7 +228,7 @@ impl Core {
         let bound = line.last_snap;
         // what is in the head's deadlist is still in the last snapshot, or in the origin
         let stale = std::mem::take(&mut line.deadlist);
-        self.retire(stale);
+        self.retire(&stale);
         self.start_walk(id, head.root, bound);
         self.drop_if_empty(id);
     }
@@ -242,11 +242,6 @@ impl Core {
         self.catalog.walks.insert(id, Walk { lineage, root, bound, cursor: BlockNo(0) });
     }
 
-    /// A list that is not needed any more: its stored object goes at the next checkpoint.
-    fn retire(&mut self, list: StoredDeadlist) {
-        self.retired.push(list.place());
-    }
-
     fn drop_if_empty(&mut self, id: LineageId) {
         let Some(line) = self.catalog.lineages.get(&id) else { return };
         if line.head.is_some() || !line.snapshots.is_empty() {
@@ -254,7 +249,7 @@ impl Core {
         }
         let origin = line.origin;
         if let Some(line) = self.catalog.lineages.remove(&id) {
-            self.retire(line.deadlist);
+            self.retire(&line.deadlist);
         }
         if let Some(origin) = origin {
             if let Some(s) = self.catalog.snapshots.get_mut(&origin) {
@@ -320,7 +315,7 @@ impl Core {
             line.last_snap = young.last_snap;
             line.owned_units += young.owned_units;
         }
-        stale.into_iter().for_each(|list| self.retire(list));
+        stale.into_iter().for_each(|list| self.retire(&list));
         true
     }
 
@@ -341,7 +336,7 @@ impl Core {
             }
         }
         let mine = snapshot.deadlist.take();
-        self.retire(snapshot.deadlist);
+        self.retire(&snapshot.deadlist);
         let target = match next {
             Some(next) => self.catalog.snapshots.get_mut(&next).map(|s| &mut s.deadlist),
             None if has_head => self.catalog.lineages.get_mut(&lineage).map(|l| &mut l.deadlist),

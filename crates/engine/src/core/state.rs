@@ -1,8 +1,8 @@
 //! [`Core`]: the state as a whole, and the addresses of map nodes.
 
-use millpond_format::{Addr, ChunkId, Coding, Epoch, LineageId, NODE_UNITS, Node};
+use millpond_format::{Addr, ChunkId, Coding, Epoch, LineageId, NODE_UNITS, Node, ObjectRef};
 
-use super::catalog::{Catalog, Stored};
+use super::catalog::{Catalog, Stored, StoredDeadlist};
 use crate::Planted;
 use crate::space::{Chunk, NODE_GRAIN, Place, Slots, Space};
 use crate::tree::NodeCache;
@@ -41,7 +41,9 @@ pub(crate) struct Core {
     pub(crate) planted: Option<Planted>,
     pub(super) deaths: u64,
     /// Stored objects that the next checkpoint does not need any more.
-    pub(crate) retired: Vec<Stored>,
+    retired: Vec<ObjectRef>,
+    /// The same, of which the running checkpoint may say where they are.
+    retired_meanwhile: Vec<Stored>,
     /// Inner nodes made while checksums of the running checkpoint are computed: they may point to nodes whose checksum is not known yet.
     pub(crate) unsettled: Option<Vec<Addr>>,
 }
@@ -63,6 +65,7 @@ impl Core {
             planted,
             deaths: 0,
             retired: Vec::new(),
+            retired_meanwhile: Vec::new(),
             unsettled: None,
         }
     }
@@ -116,6 +119,25 @@ impl Core {
     pub(crate) fn free_node(&mut self, addr: Addr) {
         self.space.free(addr);
         self.nodes.forget(addr, self.generation);
+    }
+
+    /// A list that is not needed any more: its stored object goes at the next checkpoint.
+    pub(super) fn retire(&mut self, list: &StoredDeadlist) {
+        match list.settled() {
+            Some(stored) => self.retired.extend(stored),
+            None => self.retired_meanwhile.push(list.place()),
+        }
+    }
+
+    pub(crate) fn has_retired(&self) -> bool {
+        !self.retired.is_empty() || !self.retired_meanwhile.is_empty()
+    }
+
+    /// The stored objects that the checkpoint now fixed does without.
+    pub(crate) fn take_retired(&mut self) -> Vec<ObjectRef> {
+        let mut all = std::mem::take(&mut self.retired);
+        all.extend(std::mem::take(&mut self.retired_meanwhile).into_iter().filter_map(|stored| stored.get()));
+        all
     }
 
     /// The chunks of nodes that a checkpoint has to write now, with the nodes that live in them; from here on nodes get other addresses.

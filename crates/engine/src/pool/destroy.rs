@@ -9,8 +9,8 @@ use crate::{CommandError, Reply};
 
 /// Snapshots looked at per turn before any is destroyed.
 const CHECKS_PER_TURN: usize = 1024;
-/// Snapshots destroyed per turn, in one record: some 100 microseconds.
-const DESTROYS_PER_TURN: usize = 64;
+/// Snapshots destroyed in a slice, all of a turn's in one record.
+const DESTROYS_PER_SLICE: usize = 4;
 
 /// A command that destroys snapshots. When one of them cannot go, none does, unless that comes about while others go already.
 #[derive(Debug)]
@@ -39,14 +39,15 @@ impl Pool {
         }
         work.checked += to_check.len();
         if work.checked == work.snapshots.len() {
-            let slice = work.snapshots.iter().skip(work.done).take(DESTROYS_PER_TURN).copied();
+            let count = DESTROYS_PER_SLICE * self.slices();
+            let next = work.snapshots.iter().skip(work.done).take(count).copied();
             // what was named twice, or went meanwhile, is gone as wanted
-            let known: Vec<SnapshotId> = slice.filter(|id| self.known_snapshot(*id).is_ok()).collect();
+            let known: Vec<SnapshotId> = next.filter(|id| self.known_snapshot(*id).is_ok()).collect();
             if let Err(error) = known.iter().try_for_each(|id| self.check_destroyable(*id)) {
                 self.refuse(work.op, error);
                 return !self.destroying.is_empty();
             }
-            work.done = (work.done + DESTROYS_PER_TURN).min(work.snapshots.len());
+            work.done = (work.done + count).min(work.snapshots.len());
             if !known.is_empty() {
                 let record = Record::DestroySnapshots { snapshots: known };
                 if self.append_item(work.op, &Item::Record(record.clone())).is_err() {

@@ -112,15 +112,28 @@ impl Pool {
         }
     }
 
-    /// One turn. True when it wants another soon even without events.
-    pub(crate) fn turn(&mut self, now: Time) -> bool {
-        self.now = now.max(self.now);
-        let mut busy = false;
+    /// Goes on with requests alone.
+    pub(crate) fn answer(&mut self) {
+        self.go_on_with_ready();
+        if !matches!(self.state, PoolState::Faulted(_) | PoolState::Closed) {
+            self.seal_all();
+            self.start_flush();
+        }
+    }
+
+    fn go_on_with_ready(&mut self) {
         for _ in 0..self.ready.len() {
             if let Some(id) = self.ready.pop_front() {
                 self.go_on(id);
             }
         }
+    }
+
+    /// One turn. True when it wants another soon even without events.
+    pub(crate) fn turn(&mut self, now: Time) -> bool {
+        self.now = now.max(self.now);
+        let mut busy = false;
+        self.go_on_with_ready();
         if !matches!(self.state, PoolState::Faulted(_) | PoolState::Closed) {
             if !self.core.catalog.frees.is_empty() && self.checkpoint_is_safe() {
                 busy |= self.core.free_some(FREES_PER_SLICE * self.slices());

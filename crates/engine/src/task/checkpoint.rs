@@ -141,8 +141,7 @@ impl Pool {
         let idle = self.now.0.saturating_sub(self.last_activity.0) > IDLE_MILLIS
             && self.now.0.saturating_sub(self.last_checkpoint.0) > IDLE_MILLIS
             && space.resting_count() > 0;
-        let closing =
-            self.closing.is_some() && self.quiet() && (fresh_log || !self.checkpointer.first_done || !self.core.retired.is_empty());
+        let closing = self.closing.is_some() && self.quiet() && (fresh_log || !self.checkpointer.first_done || self.core.has_retired());
         !self.checkpointer.wanted.is_empty()
             || closing
             || self.checkpoint_brings_space()

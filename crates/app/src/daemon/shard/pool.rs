@@ -16,6 +16,8 @@ pub trait Pool: 'static {
     fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>);
     /// Takes a command.
     fn command(&mut self, tag: Tag, command: Command);
+    /// Goes on with requests alone.
+    fn answer(&mut self);
     /// Works on what was taken; true when it wants to be called again soon.
     fn turn(&mut self, now: Time) -> bool;
     /// Takes the end of a device operation.
@@ -59,6 +61,10 @@ impl Pool for Engine {
 
     fn command(&mut self, tag: Tag, command: Command) {
         Engine::command(self, tag, command);
+    }
+
+    fn answer(&mut self) {
+        Engine::answer(self);
     }
 
     fn turn(&mut self, now: Time) -> bool {

@@ -38,7 +38,7 @@ const EAGER_BYTES: usize = 64 << 10;
 /// Bytes received from one client per turn before others have their turn, and before what they ask for is done: the client works on the
 /// replies to one part while the next is received.
 const FAIR_BYTES: usize = 256 << 10;
-/// Devices in memory end their operations when they start. The pool sees that in the same turn, so often: a request may need two map nodes
+/// Devices in memory end their operations when they start. The pool sees that before it does anything else, so often: a request may need two map nodes
 /// and then its data.
 const ENDED_ROUNDS: u32 = 4;
 
@@ -156,19 +156,21 @@ impl<P: Pool> Shard<P> {
             }
             self.serve(index);
         }
-        let mut again = self.pool.turn(self.wall);
+        self.pool.answer();
         let mut ended = self.pump();
         for _ in 0..ENDED_ROUNDS {
             if !ended {
                 break;
             }
-            again = self.pool.turn(self.wall);
+            self.pool.answer();
             ended = self.pump();
         }
-        again |= ended;
         // Answers made room for requests that had to wait; those must not wait for the next event.
         let late = self.flush_clients();
-        self.stage.set_busy(again || late);
+        // Guests have their answers: now what else there is to do.
+        let again = self.pool.turn(self.wall);
+        let ended = self.pump();
+        self.stage.set_busy(again || late || ended);
         if self.now >= self.next_check {
             self.next_check = self.now + TICK.as_nanos() as u64;
             self.check_deadlines();

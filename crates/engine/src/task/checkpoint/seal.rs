@@ -57,7 +57,7 @@ impl Pool {
         self.core.unsettled = Some(Vec::new());
         self.core.space.sealed_generation = self.generation + 1;
         self.core.space.chunks.seal();
-        self.checkpointer.replaced = std::mem::take(&mut self.core.retired).into_iter().filter_map(|stored| stored.get()).collect();
+        self.checkpointer.replaced = self.core.take_retired();
         self.checkpointer.replaced.push(self.checkpoint_at);
         self.log.since_checkpoint = 0;
         self.checkpointer.sealed_chunk = self.core.next_chunk;
