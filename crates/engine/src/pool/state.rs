@@ -119,6 +119,8 @@ pub(crate) struct Pool {
     pub(crate) closing: Option<Tag>,
     /// Walks that an operation is working on.
     pub(crate) walking: bool,
+    /// Reclaiming had the background's part of this turn; the running checkpoint has that of the next.
+    pub(crate) reclaimed: bool,
     pub(crate) last_checkpoint: Time,
     pub(crate) last_activity: Time,
     /// Number of checkpoints when writes began to wait for room.
@@ -177,6 +179,7 @@ impl Pool {
             metrics: Metrics::default(),
             closing: None,
             walking: false,
+            reclaimed: false,
             last_checkpoint: now,
             last_activity: now,
             starved_since: None,

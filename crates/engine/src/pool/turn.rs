@@ -135,21 +135,14 @@ impl Pool {
         let mut busy = false;
         self.go_on_with_ready();
         if !matches!(self.state, PoolState::Faulted(_) | PoolState::Closed) {
-            if !self.core.catalog.frees.is_empty() && self.checkpoint_is_safe() {
-                busy |= self.core.free_some(FREES_PER_SLICE * self.slices());
-            }
-            if self.closing.is_none() && self.state == PoolState::Online {
-                self.start_walk_step();
-                busy |= !self.core.catalog.walks.is_empty();
-            }
-            busy |= self.step_destroys();
+            busy |= self.reclaim();
             self.retry_resizes();
             self.retry_commands();
             self.estimate_checkpoint();
             self.step_cleaner();
             self.wake_space_waiters();
             self.seal_all();
-            busy |= self.step_checkpoint();
+            busy |= self.step_checkpoint(!self.reclaimed);
             let hungry = self.core.space.segments.free_count() < self.wanted_free();
             self.core.space.segments.stamp_emptied(Lsn(self.log.next.0 - 1));
             self.release_rested(hungry);
@@ -188,6 +181,24 @@ impl Pool {
             Work::Walk { .. } => self.try_walk(id),
             Work::Barrier(_) | Work::Command(_) => self.release(id),
         }
+    }
+
+    /// Goes on with giving back what destroyed snapshots and volumes held. True when there is more to do.
+    fn reclaim(&mut self) -> bool {
+        let catalog = &self.core.catalog;
+        let more = !catalog.frees.is_empty() || !catalog.walks.is_empty() || !self.destroying.is_empty();
+        self.reclaimed = more && !(self.reclaimed && self.checkpointer.is_writing());
+        if !self.reclaimed {
+            return more;
+        }
+        if !self.destroying.is_empty() {
+            self.step_destroys();
+        } else if !self.core.catalog.frees.is_empty() && self.checkpoint_is_safe() {
+            self.core.free_some(FREES_PER_SLICE * self.slices());
+        } else if self.closing.is_none() && self.state == PoolState::Online {
+            self.start_walk_step();
+        }
+        true
     }
 
     /// Does anybody wait for room in the log?

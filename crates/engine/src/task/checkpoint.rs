@@ -91,6 +91,11 @@ impl Checkpointer {
         self.stage != Stage::Idle
     }
 
+    /// Something of it is still to be encoded or written.
+    pub(crate) fn is_writing(&self) -> bool {
+        self.sealed.is_some()
+    }
+
     /// Objects go on behind the last one of the checkpoint that an import found.
     pub(crate) fn continue_objects(&mut self, last: ObjectRef, space: &mut Space) {
         let end = u64::from(last.offset) * ObjectRef::STEP as u64 + u64::from(last.bytes());
@@ -110,8 +115,9 @@ impl Checkpointer {
 }
 
 impl Pool {
-    /// Starts a checkpoint when one is due, and goes on with the one that runs. True when it wants another turn soon.
-    pub(crate) fn step_checkpoint(&mut self) -> bool {
+    /// Starts a checkpoint when one is due, and goes on with the one that runs, with what takes time only if it has its `turn`. True when it
+    /// wants another turn of the pool soon.
+    pub(crate) fn step_checkpoint(&mut self, turn: bool) -> bool {
         if matches!(self.state, PoolState::Faulted(_)) {
             return false;
         }
@@ -122,7 +128,7 @@ impl Pool {
                 }
                 self.checkpointer.running()
             }
-            Stage::Writing => self.write_on(),
+            Stage::Writing => !turn || self.write_on(),
             _ => false,
         }
     }
