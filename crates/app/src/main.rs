@@ -21,6 +21,10 @@ use clap::Parser;
 use crate::command::Cli;
 use crate::failure::Failure;
 
+/// A pool's map is millions of small pieces that come and go; the C library's allocator gets slow among them.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -13,6 +13,9 @@ use clap::Parser;
 use millpond_engine::{Engine, Planted};
 use millpond_sim::{FaultKind, Mode, Options, Outcome, Stats, quiet_panics, run};
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Runs the storage engine over simulated devices, with faults and crashes, and judges every answer.
 ///
 /// Exit status: 0 when nothing was found (with --planted: when the bug was found), 1 otherwise.

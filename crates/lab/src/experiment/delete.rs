@@ -45,7 +45,7 @@ pub fn run_delete(setup: &Setup, results: &mut Results) -> Result<()> {
                     if begin.elapsed() > PATIENCE {
                         bail!("the space is not back within {PATIENCE:?}");
                     }
-                    thread::sleep(Duration::from_millis(20));
+                    thread::sleep(Duration::from_millis(250)); // asking takes processor time from the guest
                 }
                 Ok((returned, begin.elapsed()))
             };
