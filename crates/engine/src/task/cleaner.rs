@@ -8,7 +8,7 @@ use millpond_block::{Buf, Piece};
 use millpond_device::DeviceError;
 use millpond_format::{
     BATCH_FIXED, BLOCK_UNITS, BatchHeader, BlockIdentity, BlockNo, ChunkId, Coding, Encoder, HEADER_PAGE, Item, Lsn, MAX_HEADER_PAGES,
-    Move, NODE_BYTES, STREAMS, SegmentId, VolumeId, crc32c,
+    Move, NODE_BYTES, STREAMS, SegmentId, UNIT, VolumeId, crc32c,
 };
 use std::rc::Rc;
 
@@ -312,7 +312,13 @@ impl Pool {
         let live = chunk.live.clone();
         let unit_bytes = usize::from(chunk.grain) * 512;
         let pages = (live.count() as usize * unit_bytes).div_ceil(4096) as u32;
-        let identities = self.kept_identities(g, &live);
+        let Some(identities) = self.kept_identities(g, &live) else {
+            // as with what cannot be read: it stays where it is
+            if let Some(s) = self.core.space.segments.get_mut(g.from) {
+                s.left_until = self.now.0 + READ_PAUSE;
+            }
+            return;
+        };
         let Some(chunk) = self.core.space.chunks.get(g.chunk) else { return };
         let moved = Move {
             chunk: g.chunk,
@@ -366,9 +372,10 @@ impl Pool {
         self.metrics.cleaner_bytes += to as u64;
     }
 
-    /// What the live slots of a chunk hold. Nodes have nothing but their checksums.
-    fn kept_identities(&self, g: &Gathered, live: &Slots) -> Vec<BlockIdentity> {
-        let Some(chunk) = self.core.space.chunks.get(g.chunk) else { return Vec::new() };
+    /// What the live slots of a chunk hold. Nodes have nothing but their checksums. Nothing when a block does not match its own: a batch
+    /// with such a block looks like one that was torn, and replay would end the log before it and lose what came after.
+    fn kept_identities(&self, g: &Gathered, live: &Slots) -> Option<Vec<BlockIdentity>> {
+        let chunk = self.core.space.chunks.get(g.chunk)?;
         if chunk.grain == NODE_GRAIN {
             let nodes = live.iter().filter_map(|slot| chunk.unit_of(slot)).map(|unit| {
                 let from = unit as usize * 512;
@@ -376,19 +383,26 @@ impl Pool {
                 let (volume, block) = (VolumeId(0), BlockNo(0));
                 BlockIdentity { volume, block, lsn: Lsn(0), crc, units: NODE_GRAIN, coding: Coding::Raw }
             });
-            return nodes.collect();
+            return Some(nodes.collect());
         }
         let all = if g.identities.is_empty() && chunk.has_all() {
             original_identities(g.buf.bytes(), self.config.id, g.chunk)
         } else {
             g.identities.clone()
         };
-        let mut kept: Vec<BlockIdentity> = all.into_iter().filter(|(slot, _)| live.get(*slot)).map(|(_, identity)| identity).collect();
+        let mut kept = Vec::with_capacity(all.len());
+        for (slot, identity) in all.into_iter().filter(|(slot, _)| live.get(*slot)) {
+            let from = chunk.unit_of(slot)? as usize * UNIT;
+            if crc32c(g.buf.bytes().get(from..from + usize::from(identity.units) * UNIT)?) != identity.crc {
+                return None;
+            }
+            kept.push(identity);
+        }
         if self.planted(Planted::CleanerNewSequence) {
             let now = self.log.next;
             kept.iter_mut().for_each(|identity| identity.lsn = now);
         }
-        kept
+        Some(kept)
     }
 
     fn write_moves(&mut self, moves: MoveBatch) {
