@@ -352,6 +352,11 @@ impl Core {
             }
             None => self.start_walk(lineage, snapshot.root, before),
         }
+        let last = self.catalog.lineages.get(&lineage).and_then(|line| line.snapshots.last().copied());
         self.drop_if_empty(lineage);
+        if let Some(last) = last {
+            // a hidden version may be the end of its line now, or the only one before the lineage that starts from it
+            self.settle_hidden(last);
+        }
     }
 }
