@@ -60,7 +60,17 @@ impl Pool {
             Command::DestroySnapshots { snapshots } => self.start_destroy(tag, snapshots),
             other => match self.records(other) {
                 Ok((records, reply)) => {
-                    self.log_records(tag, records, reply);
+                    let begun = records.iter().find_map(|record| match record {
+                        Record::Rollback { snapshot, .. } => self.core.catalog.snapshots.get(snapshot).map(|s| s.volume),
+                        Record::Clone { volume, .. } => Some(*volume),
+                        _ => None,
+                    });
+                    if self.log_records(tag, records, reply)
+                        && let Some(volume) = begun
+                    {
+                        // the snapshot may be of the time when a shrink's discard was on its way
+                        self.trim_beyond(volume);
+                    }
                 }
                 Err(error) => self.replies.push_back((tag, Err(error))),
             },
@@ -112,7 +122,8 @@ impl Pool {
         true
     }
 
-    /// Discards what is mapped beyond a volume's end: after a shrink, and after an import that found a shrink's discard unfinished.
+    /// Discards what is mapped beyond a volume's end: after a shrink, and where a head begins that may be of the time of one: after an
+    /// import, a rollback, a clone.
     pub(crate) fn trim_beyond(&mut self, volume: VolumeId) {
         let Some(size) = self.core.catalog.volumes.get(&volume).map(|v| v.size) else { return };
         let work = Work::Clear(ClearWork { volume, next: size / 4096, end: MAX_VOLUME_BYTES / 4096 });
