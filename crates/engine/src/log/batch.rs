@@ -57,6 +57,11 @@ impl OpenBatch {
         }
     }
 
+    /// Pages that it takes so far.
+    pub(crate) fn pages(&self) -> u32 {
+        self.header_pages + u32::try_from(self.payload.div_ceil(4096)).unwrap_or(u32::MAX)
+    }
+
     /// Room for `bytes` more bytes to be copied into, at most [`GATHER`].
     pub(crate) fn room(&mut self, bytes: usize, take: impl FnOnce(usize) -> Buf) -> &mut [u8] {
         if self.gather.as_ref().is_none_or(|(buf, used)| buf.size() - used < bytes) {

@@ -46,6 +46,12 @@ impl Stream {
             None => StreamStart { segment: NO_SEGMENT, offset: 0, next },
         }
     }
+
+    /// Pages of the segment behind what is written and what the open batch takes so far.
+    pub(crate) fn left(&self) -> u32 {
+        let open = self.batch.as_ref().map_or(0, OpenBatch::pages);
+        self.cursor.map_or(0, |cursor| (cursor.pages - cursor.page).saturating_sub(open))
+    }
 }
 
 /// The log's volatile state.

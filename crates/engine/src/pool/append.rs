@@ -123,7 +123,7 @@ impl Pool {
     /// Blocks of `bytes` of items and `payload` bytes that still fit into a stream's open batch.
     fn batch_room(&self, stream: usize, grain: u8, packed: bool) -> usize {
         let s = &self.log.streams[stream];
-        let (Some(batch), Some(chunk), Some(cursor)) = (&s.batch, &s.chunk, &s.cursor) else { return 0 };
+        let (Some(batch), Some(chunk)) = (&s.batch, &s.chunk) else { return 0 };
         if chunk.grain != grain {
             return 0;
         }
@@ -131,11 +131,9 @@ impl Pool {
             / if packed { 5 } else { 4 };
         let used = self.core.space.chunks.get(chunk.id).map_or(u32::MAX, |c| c.slots * u32::from(grain));
         let chunk_blocks = self.core.chunk_units.saturating_sub(used) / 8;
-        let pages_used = batch.header_pages as usize + batch.payload.div_ceil(4096);
-        let segment_blocks = (cursor.pages - cursor.page) as usize - pages_used.min((cursor.pages - cursor.page) as usize);
         let cap = if packed { PACKED_PAYLOAD } else { BATCH_PAYLOAD };
         let payload_blocks = cap.saturating_sub(batch.payload) / 4096;
-        items.min(chunk_blocks as usize).min(segment_blocks).min(payload_blocks)
+        items.min(chunk_blocks as usize).min(s.left() as usize).min(payload_blocks)
     }
 
     /// The stream that blocks replacing `old` go to: short-lived ones with the short-lived.

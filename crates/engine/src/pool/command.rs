@@ -79,7 +79,7 @@ impl Pool {
 
     /// Is there room for records of so many pages without taking what the next checkpoint needs?
     fn record_room(&self, pages: usize) -> bool {
-        let left = self.log.streams[LONG].cursor.map_or(0, |cursor| (cursor.pages - cursor.page) as usize);
+        let left = self.log.streams[LONG].left() as usize;
         let segments = pages / self.smallest_segment() as usize;
         self.checkpoint_is_safe() && (left > pages || self.core.space.segments.free_count() > self.floor(Purse::Record) + segments)
     }

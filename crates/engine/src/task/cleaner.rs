@@ -355,7 +355,7 @@ impl Pool {
             rest.fill(0);
         }
         let identified = chunk.grain != NODE_GRAIN;
-        let left = self.log.streams[stream].cursor.map_or(0, |cursor| cursor.pages - cursor.page);
+        let left = self.log.streams[stream].left();
         let room = if left >= first_header + pages { left } else { self.smallest_segment() };
         let b = batch.get_or_insert_with(|| MoveBatch {
             stream,
@@ -426,7 +426,7 @@ impl Pool {
     /// The stream for a chunk of a class and age; the one with most room left when space is short.
     fn class_for(&self, class: u8, birth: u64) -> usize {
         if self.short_of_space() {
-            let left = |stream: &usize| self.log.streams[*stream].cursor.map_or(0, |cursor| cursor.pages - cursor.page);
+            let left = |stream: &usize| self.log.streams[*stream].left();
             return (CLEANED..STREAMS).max_by_key(left).unwrap_or(CLEANED);
         }
         let age = self.core.clock.saturating_sub(birth);
