@@ -62,8 +62,10 @@ pub(crate) struct IoTable<C> {
     /// Writes completed on each member, and how many of them a completed flush covers.
     written: Vec<u64>,
     flushed: Vec<u64>,
-    /// Writes that found their device full: tried again when the caller says so.
-    stalled: Vec<(u32, u16)>,
+    /// Writes that found their device full, the oldest first.
+    stalled: VecDeque<(u32, u16)>,
+    /// One of them that is being tried again: the others follow when it gets through.
+    probe: Option<(u32, u16)>,
 }
 
 impl<C> IoTable<C> {
@@ -79,7 +81,8 @@ impl<C> IoTable<C> {
             // what an earlier run wrote counts as not flushed
             written: vec![1; n],
             flushed: vec![0; n],
-            stalled: Vec::new(),
+            stalled: VecDeque::new(),
+            probe: None,
         }
     }
 
@@ -221,16 +224,17 @@ impl<C> IoTable<C> {
         }
     }
 
-    /// Starts the writes again that found their device full.
+    /// Starts the oldest write again that found its device full.
     pub(crate) fn retry_stalled(&mut self) {
-        for (group, part) in std::mem::take(&mut self.stalled) {
-            self.resubmit(group, part);
+        if self.probe.is_none() {
+            self.probe = self.stalled.pop_front();
+            self.probe.into_iter().for_each(|(group, part)| self.resubmit(group, part));
         }
     }
 
     /// True when writes wait for room on a device.
     pub(crate) fn is_stalled(&self) -> bool {
-        !self.stalled.is_empty()
+        self.probe.is_some() || !self.stalled.is_empty()
     }
 
     fn resubmit(&mut self, group: u32, part: u16) {
@@ -246,13 +250,15 @@ impl<C> IoTable<C> {
         let g = self.groups.get_mut(group)?;
         let p = g.parts.get_mut(usize::from(part))?;
         let member = usize::from(p.device.0);
+        let probe = self.probe.take_if(|at| *at == (group, part)).is_some();
         if let Err(error) = done.result {
             if let Some(errors) = self.errors.get_mut(member) {
                 *errors += 1;
             }
             if g.kind == Kind::Write {
                 if error == DeviceError::Full {
-                    self.stalled.push((group, part));
+                    let at = if probe { 0 } else { self.stalled.len() };
+                    self.stalled.insert(at, (group, part));
                     return None;
                 }
                 p.tries += 1;
@@ -270,6 +276,9 @@ impl<C> IoTable<C> {
             && let Some(flushed) = self.flushed.get_mut(member)
         {
             *flushed = (*flushed).max(p.range.offset);
+        }
+        if probe {
+            std::mem::take(&mut self.stalled).into_iter().for_each(|(group, part)| self.resubmit(group, part));
         }
         let g = self.groups.get_mut(group)?;
         if let Some(p) = g.parts.get_mut(usize::from(part)) {

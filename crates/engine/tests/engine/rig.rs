@@ -1,7 +1,7 @@
 //! An engine with memory devices; every device operation completes at once, in order.
 
 use millpond_block::{ByteRange, CacheMode, DiskError, Op, Payload, Request, SectorProfile, Tag};
-use millpond_device::{DeviceGeometry, Io, IoDone, IoKind};
+use millpond_device::{DeviceError, DeviceGeometry, Io, IoDone, IoKind};
 use millpond_engine::{
     Command, CommandError, Compression, Engine, Layout, PoolId, PoolSpec, PoolState, Reply, SnapshotId, Target, Time, Tuning, VolumeId,
 };
@@ -97,6 +97,18 @@ impl Rig {
             IoKind::Discard { offset, length } => media[offset as usize..(offset + length) as usize].fill(0xdd),
         }
         self.engine.io_done(IoDone { id: io.id, result: Ok(()), buf: back });
+    }
+
+    /// Tells the engine that there is no room for a device operation.
+    pub fn refuse(&mut self, io: Io) {
+        self.engine.io_done(IoDone { id: io.id, result: Err(DeviceError::Full), buf: None });
+    }
+
+    /// Hands a write to the engine.
+    pub fn write(&mut self, target: Target, offset: u64, bytes: &[u8]) {
+        let tag = self.tag();
+        let range = ByteRange { offset, length: bytes.len() as u64 };
+        self.engine.submit(target, tag, Request { op: Op::Write, range, fua: false }, Payload::Copy(bytes));
     }
 
     /// Hands a request without payload to the engine.
