@@ -47,7 +47,7 @@ impl Pool {
         if self.closing.is_some() {
             return self.replies.push_back((tag, Err(CommandError::Busy("the pool is being closed".into()))));
         }
-        if !self.record_room(pages_of(&command)) && self.starved_commands < STARVED_TURNS {
+        if !self.record_room(pages_of(&command)) && !self.records_starve() {
             return self.parked_commands.push((tag, command));
         }
         match command {
@@ -78,7 +78,7 @@ impl Pool {
     }
 
     /// Is there room for records of so many pages without taking what the next checkpoint needs?
-    fn record_room(&self, pages: usize) -> bool {
+    pub(crate) fn record_room(&self, pages: usize) -> bool {
         let left = self.log.streams[LONG].left() as usize;
         let segments = pages / self.smallest_segment() as usize;
         self.checkpoint_is_safe() && (left > pages || self.core.space.segments.free_count() > self.floor(Purse::Record) + segments)
@@ -90,17 +90,21 @@ impl Pool {
         if space.live_units() > space.usable_units() { Err(CommandError::NoSpace) } else { Ok(()) }
     }
 
+    /// Did those who have records to log wait for room so long that none will come?
+    pub(crate) fn records_starve(&self) -> bool {
+        self.starved_commands >= STARVED_TURNS
+    }
+
     /// Tries the commands and clears again that waited for room; when none comes for long, they are told.
     pub(crate) fn retry_commands(&mut self) {
-        if self.parked_commands.is_empty() && self.record_waiters.is_empty() {
+        if !self.records_wait() {
             self.starved_commands = 0;
             return;
         }
         self.starved_commands += 1;
-        let starved = self.starved_commands > STARVED_TURNS;
-        if self.record_room(1) || starved {
+        if self.record_room(1) || self.records_starve() {
             for id in std::mem::take(&mut self.record_waiters) {
-                if starved { self.fail_op(id, DiskError::NoSpace) } else { self.go_on(id) }
+                if self.records_starve() { self.fail_op(id, DiskError::NoSpace) } else { self.go_on(id) }
             }
         }
         for (tag, command) in std::mem::take(&mut self.parked_commands) {
@@ -329,10 +333,9 @@ impl Pool {
     }
 }
 
-/// Pages that a command's records take at most, with the headers of their batches.
+/// Pages that a command's records take at most, with the headers of their batches; the first record of those that come in several.
 fn pages_of(command: &Command) -> usize {
     let bytes: usize = match command {
-        Command::DestroySnapshots { snapshots } => snapshots.len() * 16,
         Command::Snapshot { targets, description, .. } => {
             description.len() + targets.iter().map(|(_, name)| 32 + name.len()).sum::<usize>()
         }

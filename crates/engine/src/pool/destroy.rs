@@ -29,13 +29,16 @@ impl Pool {
         self.step_destroys();
     }
 
-    /// Goes on with destroying snapshots. True when there is more to do.
+    /// Goes on with destroying snapshots. False when none are, or there is no room for the record of it.
     pub(crate) fn step_destroys(&mut self) -> bool {
+        if !self.record_room(2) && !self.records_starve() {
+            return false;
+        }
         let Some(mut work) = self.destroying.pop_front() else { return false };
         let to_check = work.snapshots.iter().skip(work.checked).take(CHECKS_PER_TURN);
         if let Err(error) = to_check.clone().try_for_each(|id| self.check_destroyable(*id)) {
             self.refuse(work.op, error);
-            return !self.destroying.is_empty();
+            return true;
         }
         work.checked += to_check.len();
         if work.checked == work.snapshots.len() {
@@ -45,16 +48,17 @@ impl Pool {
             let known: Vec<SnapshotId> = next.filter(|id| self.known_snapshot(*id).is_ok()).collect();
             if let Err(error) = known.iter().try_for_each(|id| self.check_destroyable(*id)) {
                 self.refuse(work.op, error);
-                return !self.destroying.is_empty();
+                return true;
             }
             work.done = (work.done + count).min(work.snapshots.len());
             if !known.is_empty() {
                 let record = Record::DestroySnapshots { snapshots: known };
                 if self.append_item(work.op, &Item::Record(record.clone())).is_err() {
                     self.fail_op(work.op, DiskError::NoSpace);
-                    return !self.destroying.is_empty();
+                    return true;
                 }
                 self.core.apply_record(&record);
+                self.starved_commands = 0;
                 self.seal_all();
             }
         }
@@ -63,7 +67,7 @@ impl Pool {
         } else {
             self.release(work.op);
         }
-        !self.destroying.is_empty()
+        true
     }
 
     fn check_destroyable(&self, id: SnapshotId) -> Result<(), CommandError> {

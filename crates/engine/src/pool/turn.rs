@@ -191,9 +191,11 @@ impl Pool {
         if !self.reclaimed {
             return more;
         }
-        if !self.destroying.is_empty() {
-            self.step_destroys();
-        } else if !self.core.catalog.frees.is_empty() && self.checkpoint_is_safe() {
+        // a destroy that waits for room waits for what those before it give back
+        if self.step_destroys() {
+            return true;
+        }
+        if !self.core.catalog.frees.is_empty() && self.checkpoint_is_safe() {
             self.core.free_some(FREES_PER_SLICE * self.slices());
         } else if self.closing.is_none() && self.state == PoolState::Online {
             self.start_walk_step();
@@ -203,7 +205,12 @@ impl Pool {
 
     /// Does anybody wait for room in the log?
     pub(crate) fn waits_for_space(&self) -> bool {
-        !self.space_waiters.is_empty() || !self.record_waiters.is_empty() || !self.parked_commands.is_empty()
+        !self.space_waiters.is_empty() || self.records_wait()
+    }
+
+    /// Does anybody have a record to log as soon as there is room?
+    pub(crate) fn records_wait(&self) -> bool {
+        !self.record_waiters.is_empty() || !self.parked_commands.is_empty() || !self.destroying.is_empty()
     }
 
     /// Lets waiting writes try again when there is room, and tells them that there is none when nothing can make any: the cleaner finds

@@ -141,6 +141,12 @@ impl Rig {
         done.result.map(|data| data.iter().flat_map(|p| p.bytes().to_vec()).collect())
     }
 
+    /// Gives a command; its reply comes in time.
+    pub fn start(&mut self, command: Command) {
+        let tag = self.tag();
+        self.engine.command(tag, command);
+    }
+
     pub fn command(&mut self, command: Command) -> Result<Reply, CommandError> {
         let tag = self.tag();
         self.engine.command(tag, command);

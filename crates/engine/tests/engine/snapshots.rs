@@ -121,3 +121,41 @@ fn space_comes_back_when_what_was_rolled_back_to_goes_first() {
         assert_eq!(rig.request(head, Op::Read, 0, 4096, &[]).unwrap(), [3; 4096]);
     }
 }
+
+/// Many snapshots go at one word in a full pool while guests write on: the records of it wait for room and are not refused (I9).
+#[test]
+fn many_snapshots_of_a_full_pool_go_at_once() {
+    // the records come at one place of a segment or another
+    for later in 0..4 {
+        let mut rig = Rig::new(&[12], Layout::Linear);
+        let volume = rig.volume("disk0", 32 << 20, Compression::Off);
+        let head = Target::Head(volume);
+        let mut snapshots = Vec::new();
+        for block in 0..260u64 {
+            rig.request(head, Op::Write, block * 4096, 4096, &[1; 4096]).unwrap();
+            snapshots.push(rig.snapshot(volume, &format!("s{block}")));
+        }
+        let full = (260..8192u64).find(|block| rig.request(head, Op::Write, block * 4096, 4096, &[2; 4096]).is_err());
+        let full = full.expect("the pool fills up");
+        rig.request(head, Op::Discard, (full - 40) * 4096, 40 * 4096, &[]).unwrap();
+        let mut reply = None;
+        for turn in 0..10_000u64 {
+            (0..16).for_each(|i| rig.write(head, (260 + (turn * 16 + i) * 7919 % (full - 300)) * 4096, &[3; 4096]));
+            if turn == 110 + later {
+                rig.start(Command::DestroySnapshots { snapshots: snapshots.clone() });
+            }
+            rig.turn();
+            let ios: Vec<_> = std::iter::from_fn(|| rig.engine.pop_io()).collect();
+            ios.into_iter().for_each(|io| rig.perform(io));
+            reply = rig.engine.pop_reply();
+            if reply.is_some() {
+                break;
+            }
+        }
+        let (_, reply) = reply.unwrap_or_else(|| panic!("the command is not answered: {}", rig.engine.space_report()));
+        reply.unwrap_or_else(|error| panic!("{error}: {}", rig.engine.space_report()));
+        rig.settle();
+        assert!(rig.engine.snapshots().is_empty());
+        rig.audit();
+    }
+}
