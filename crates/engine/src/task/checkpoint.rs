@@ -128,7 +128,7 @@ impl Pool {
                 }
                 self.checkpointer.running()
             }
-            Stage::Writing => !turn || self.write_on(),
+            Stage::Writing => (!turn && self.checkpointer.is_writing()) || self.write_on(),
             _ => false,
         }
     }
