@@ -65,7 +65,7 @@ fn take_and_delete(
     control: &mut Control,
     results: &mut Results,
 ) -> Result<()> {
-    let secs = (20.0 * setup.scale).max(4.0);
+    let secs = (12.0 * setup.scale).max(4.0);
     let pace = Duration::from_secs_f64(secs / 2.0 / SNAPSHOTS as f64 * 0.9);
     let spec = LoadSpec { secs, jobs: 2, series_ms: 1000, seed: setup.seed_of(rep), ..LoadSpec::random(Mix::Both(50), 8192, 16) };
     let never = AtomicBool::new(false);
