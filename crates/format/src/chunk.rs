@@ -112,7 +112,8 @@ impl ChunkRecord {
     }
 }
 
-/// One chunk's part of a deadlist: epoch (8), chunk (8), units of data in it (4), bitmap of slots (4 + 8 n).
+/// One chunk's part of a deadlist: epoch (8), chunk (8), units of data in it (4), first word of the bitmap (2), its words (2 + 8 n). Records
+/// are in order of chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadRecord<'a> {
     /// When the chunk was begun.
@@ -121,33 +122,41 @@ pub struct DeadRecord<'a> {
     pub chunk: ChunkId,
     /// Units of data blocks among them (nodes do not count).
     pub units: u32,
-    /// Which slots.
+    /// Words of the bitmap that are left out at its start.
+    pub first: u16,
+    /// Which slots, from there on.
     pub slots: Cow<'a, [u64]>,
 }
 
 impl DeadRecord<'_> {
+    /// Bytes of a record without its words.
+    pub const FIXED: usize = 24;
+
     /// Appends it.
     pub fn encode(&self, e: &mut Encoder) {
         e.u64(self.epoch.0);
         e.u64(self.chunk.0);
         e.u32(self.units);
-        put_words(e, &self.slots);
+        e.u16(self.first);
+        e.u16(u16::try_from(self.slots.len()).unwrap_or(u16::MAX));
+        e.u64s(self.slots.iter().copied());
     }
 
     /// Reads a deadlist: records until the end of `bytes`.
     ///
     /// # Errors
-    /// [`FormatError`] when it is cut off or a bitmap is too long.
+    /// [`FormatError`] when it is cut off, a bitmap is too long, or records are out of order.
     pub fn decode_list(bytes: &[u8]) -> Result<Vec<DeadRecord<'static>>, FormatError> {
         let mut d = Decoder::new(bytes);
-        let mut list = Vec::new();
+        let mut list: Vec<DeadRecord<'static>> = Vec::new();
         while d.remaining() > 0 {
-            list.push(DeadRecord {
-                epoch: Epoch(d.counter("epoch")?),
-                chunk: d.chunk()?,
-                units: d.u32()?,
-                slots: get_words(&mut d)?.into(),
-            });
+            let (epoch, chunk, units) = (Epoch(d.counter("epoch")?), d.chunk()?, d.u32()?);
+            let (first, count) = (d.u16()?, usize::from(d.u16()?));
+            if usize::from(first) + count > MAX_SLOT_WORDS || list.last().is_some_and(|last| last.chunk >= chunk) {
+                return Err(FormatError::Field("deadlist"));
+            }
+            let slots = (0..count).map(|_| d.u64()).collect::<Result<Vec<_>, _>>()?.into();
+            list.push(DeadRecord { epoch, chunk, units, first, slots });
         }
         Ok(list)
     }

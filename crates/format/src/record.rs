@@ -246,8 +246,8 @@ fields!(
 
 /// Snapshot ids of one page of their table.
 pub const SNAPSHOTS_PER_PAGE: u64 = 64;
-/// Version of checkpoint objects; 2 moved the snapshots into pages of their own.
-const VERSION: u16 = 2;
+/// Version of checkpoint objects; 2 moved the snapshots into pages of their own, 3 made deadlists shorter.
+const VERSION: u16 = 3;
 
 fields!(
     /// What a checkpoint object holds.

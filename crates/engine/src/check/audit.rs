@@ -182,7 +182,7 @@ impl Auditor<'_, '_> {
     }
 
     fn bury(&mut self, list: &crate::space::Deadlist) {
-        for (_, chunk, dead) in list.iter() {
+        for (chunk, dead) in list.iter() {
             let reached = self.reached.entry(chunk).or_default();
             reached.extend(dead.slots.iter());
         }

@@ -19,22 +19,6 @@ impl Slots {
         self.words.get((slot >> 6) as usize).is_some_and(|word| word >> (slot & 63) & 1 == 1)
     }
 
-    /// Adds `slot`; false when it was there.
-    pub(crate) fn insert(&mut self, slot: u32) -> bool {
-        let (word, bit) = ((slot >> 6) as usize, 1u64 << (slot & 63));
-        if word >= self.words.len() {
-            self.words.resize(word + 1, 0);
-        }
-        match self.words.get_mut(word) {
-            Some(w) => {
-                let fresh = *w & bit == 0;
-                *w |= bit;
-                fresh
-            }
-            None => false,
-        }
-    }
-
     /// Adds `count` slots from `first` on; gives back how many were not there.
     pub(crate) fn insert_range(&mut self, first: u32, count: u32) -> u32 {
         let (mut at, end) = (first, first + count);
@@ -71,13 +55,6 @@ impl Slots {
         self.words.iter().map(|w| w.count_ones()).sum()
     }
 
-    pub(crate) fn union(&mut self, other: &Slots) {
-        if other.words.len() > self.words.len() {
-            self.words.resize(other.words.len(), 0);
-        }
-        self.words.iter_mut().zip(&other.words).for_each(|(a, b)| *a |= b);
-    }
-
     /// Keeps what `other` holds too.
     pub(crate) fn intersect(&mut self, other: &Slots) {
         self.words.truncate(other.words.len());
@@ -108,10 +85,10 @@ mod tests {
             for count in [0u32, 1, 2, 63, 64, 65, 200] {
                 let (mut one, mut all) = (Slots::default(), Slots::default());
                 for slot in [0, 63, 64, 131] {
-                    one.insert(slot);
-                    all.insert(slot);
+                    one.insert_range(slot, 1);
+                    all.insert_range(slot, 1);
                 }
-                let fresh: u32 = (first..first + count).map(|slot| u32::from(one.insert(slot))).sum();
+                let fresh: u32 = (first..first + count).map(|slot| one.insert_range(slot, 1)).sum();
                 assert_eq!(all.insert_range(first, count), fresh, "{count} from {first}");
                 assert!(one.iter().eq(all.iter()), "{count} from {first}");
             }

@@ -139,8 +139,7 @@ impl Pool {
             .map(|line| &line.deadlist)
             .chain(catalog.snapshots.changed().map(|s| &s.deadlist))
             .chain(catalog.frees.iter().map(|(_, list)| list));
-        let entry = 32 + self.bitmap_bytes();
-        let lists: usize = lists.filter(|list| list.needs_write()).map(|list| 16 + list.list().chunks() * entry).sum();
+        let lists: usize = lists.filter(|list| list.needs_write()).map(|list| 16 + list.list().encoded_bytes()).sum();
         let snapshots = catalog.snapshots.changed().map(|s| 160 + s.name.len() + s.description.len() + s.holds.len() * 9);
         let volumes = catalog.volumes.values().map(|v| 96 + v.name.len());
         let others = (catalog.lineages.len() + catalog.walks.len() + catalog.frees.len()) * 96 + catalog.snapshots.pages() * 24;

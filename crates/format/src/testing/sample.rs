@@ -234,7 +234,8 @@ fn chunk_page() -> Vec<u8> {
 fn deadlist() -> Vec<u8> {
     let mut e = Encoder::default();
     for n in 1..4 {
-        DeadRecord { epoch: Epoch(n), chunk: ChunkId(n * 10), units: 16, slots: vec![0b11 << n; n as usize].into() }.encode(&mut e);
+        let (epoch, chunk, first) = (Epoch(n), ChunkId(n * 10), n as u16 - 1);
+        DeadRecord { epoch, chunk, units: 16, first, slots: vec![0b11 << n; n as usize].into() }.encode(&mut e);
     }
     e.into_bytes()
 }
