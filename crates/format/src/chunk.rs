@@ -24,7 +24,7 @@ pub const MAX_SLOT_WORDS: usize = 128;
 /// | live | 4 + 8 n | bitmap |
 /// | present | 4 + 8 n | bitmap of the slots that the last move took along; n = 0: all |
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChunkRecord {
+pub struct ChunkRecord<'a> {
     /// Which.
     pub chunk: ChunkId,
     /// When it was begun.
@@ -44,9 +44,9 @@ pub struct ChunkRecord {
     /// Slots handed out.
     pub slots: u32,
     /// Live slots.
-    pub live: Vec<u64>,
+    pub live: Cow<'a, [u64]>,
     /// Slots that are there, empty for all.
-    pub present: Vec<u64>,
+    pub present: Cow<'a, [u64]>,
 }
 
 fn put_words(e: &mut Encoder, words: &[u64]) {
@@ -62,7 +62,7 @@ fn get_words(d: &mut Decoder<'_>) -> Result<Vec<u64>, FormatError> {
     (0..n).map(|_| d.u64()).collect()
 }
 
-impl ChunkRecord {
+impl ChunkRecord<'_> {
     /// Appends it.
     pub fn encode(&self, e: &mut Encoder) {
         e.u64(self.chunk.0);
@@ -82,7 +82,7 @@ impl ChunkRecord {
     ///
     /// # Errors
     /// [`FormatError`] when a field is out of range.
-    pub fn decode_page(bytes: &[u8]) -> Result<Vec<ChunkRecord>, FormatError> {
+    pub fn decode_page(bytes: &[u8]) -> Result<Vec<ChunkRecord<'static>>, FormatError> {
         let mut d = Decoder::new(bytes);
         let mut page = Vec::new();
         while d.remaining() > 0 {
@@ -96,8 +96,8 @@ impl ChunkRecord {
                 grain: d.u8()?,
                 class: d.u8()?,
                 slots: d.u32()?,
-                live: get_words(&mut d)?,
-                present: get_words(&mut d)?,
+                live: get_words(&mut d)?.into(),
+                present: get_words(&mut d)?.into(),
             };
             let beyond = |words: &[u64]| {
                 let end = words.iter().rposition(|word| *word != 0).map_or(0, |at| at * 64 + 64 - words[at].leading_zeros() as usize);

@@ -58,7 +58,7 @@ pub(crate) fn load(
 }
 
 /// Places outside the pool would make reads go astray.
-fn check_places(core: &Core, records: &[ChunkRecord]) -> Result<(), String> {
+fn check_places(core: &Core, records: &[ChunkRecord<'_>]) -> Result<(), String> {
     let outside = records.iter().find(|r| {
         let pages = u64::from(core.space.rows.pages(r.segment));
         u64::from(r.base) > pages

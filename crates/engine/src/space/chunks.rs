@@ -208,7 +208,7 @@ impl ChunkTable {
     }
 
     fn encode_page(&self, page: u64) -> Vec<u8> {
-        let mut e = Encoder::with_capacity(CHUNKS_PER_PAGE as usize * 64);
+        let mut e = Encoder::with_capacity(CHUNKS_PER_PAGE as usize * 192);
         for id in (page * CHUNKS_PER_PAGE..(page + 1) * CHUNKS_PER_PAGE).map(ChunkId) {
             let Some(chunk) = self.chunks.get(&id) else { continue };
             let Some(place) = chunk.place else { continue };
@@ -222,8 +222,8 @@ impl ChunkTable {
                 grain: chunk.grain,
                 class: chunk.class,
                 slots: chunk.slots,
-                live: chunk.live.words().to_vec(),
-                present: chunk.present.as_ref().map_or(Vec::new(), |p| p.slots.words().to_vec()),
+                live: chunk.live.words().into(),
+                present: chunk.present.as_ref().map_or(&[][..], |p| p.slots.words()).into(),
             }
             .encode(&mut e);
         }
@@ -254,10 +254,10 @@ impl ChunkTable {
     }
 
     /// Takes a page over from a checkpoint.
-    pub(crate) fn load(&mut self, page: u64, at: ObjectRef, records: Vec<ChunkRecord>) {
+    pub(crate) fn load(&mut self, page: u64, at: ObjectRef, records: Vec<ChunkRecord<'_>>) {
         self.stored.insert(page, Some(at));
         for r in records {
-            let live = Slots::from_words(r.live);
+            let live = Slots::from_words(r.live.into_owned());
             let mut chunk = Chunk::new(r.epoch, r.birth, r.class, r.grain);
             chunk.place = Some(Place { segment: r.segment, page: r.base });
             chunk.identities = r.identities;
@@ -266,7 +266,7 @@ impl ChunkTable {
             chunk.live_count = live.count();
             chunk.live = live;
             if !r.present.is_empty() {
-                chunk.present = Some(Present::new(Slots::from_words(r.present)));
+                chunk.present = Some(Present::new(Slots::from_words(r.present.into_owned())));
             }
             self.chunks.insert(r.chunk, chunk);
         }

@@ -221,11 +221,18 @@ fn chunk_page() -> Vec<u8> {
         grain: 8,
         class: 0,
         slots: 70,
-        live: vec![u64::MAX, 0b11_1111],
-        present: vec![],
+        live: vec![u64::MAX, 0b11_1111].into(),
+        present: vec![].into(),
     };
-    let moved =
-        ChunkRecord { chunk: ChunkId(65), identities: 9, grain: 1, class: 4, live: vec![0b1000], present: vec![0b1001], ..plain.clone() };
+    let moved = ChunkRecord {
+        chunk: ChunkId(65),
+        identities: 9,
+        grain: 1,
+        class: 4,
+        live: vec![0b1000].into(),
+        present: vec![0b1001].into(),
+        ..plain.clone()
+    };
     let mut e = Encoder::default();
     [plain, moved].iter().for_each(|chunk| chunk.encode(&mut e));
     e.into_bytes()

@@ -11,16 +11,20 @@ const SIZE: u64 = 512 << 20;
 
 fn cases() -> Vec<(&'static str, LoadSpec)> {
     let random = LoadSpec::random;
+    // the smaller come after the larger, then some once more on what the smallest left
     vec![
-        ("4k randread q1", random(Mix::Read, 4096, 1)),
-        ("4k randwrite q1", random(Mix::Write, 4096, 1)),
-        ("4k randread q32", random(Mix::Read, 4096, 32)),
-        ("4k randwrite q32", random(Mix::Write, 4096, 32)),
-        ("8k 50/50 2x16", LoadSpec { jobs: 2, ..random(Mix::Both(50), 8192, 16) }),
-        ("64k randread q8", random(Mix::Read, 64 << 10, 8)),
-        ("64k randwrite q8", random(Mix::Write, 64 << 10, 8)),
         ("1m randread q4", random(Mix::Read, 1 << 20, 4)),
         ("1m randwrite q4", random(Mix::Write, 1 << 20, 4)),
+        ("64k randread q8", random(Mix::Read, 64 << 10, 8)),
+        ("64k randwrite q8", random(Mix::Write, 64 << 10, 8)),
+        ("8k 50/50 2x16", LoadSpec { jobs: 2, ..random(Mix::Both(50), 8192, 16) }),
+        ("4k randread q32", random(Mix::Read, 4096, 32)),
+        ("4k randwrite q32", random(Mix::Write, 4096, 32)),
+        ("4k randread q1", random(Mix::Read, 4096, 1)),
+        ("4k randwrite q1", random(Mix::Write, 4096, 1)),
+        ("8k 50/50 2x16, after 4k", LoadSpec { jobs: 2, ..random(Mix::Both(50), 8192, 16) }),
+        ("64k randread q8, after 4k", random(Mix::Read, 64 << 10, 8)),
+        ("64k randwrite q8, after 4k", random(Mix::Write, 64 << 10, 8)),
     ]
 }
 
