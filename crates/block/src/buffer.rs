@@ -61,16 +61,30 @@ pub struct Piece {
     buf: Rc<Buf>,
     start: usize,
     len: usize,
+    zeroes: bool,
 }
 
 impl Piece {
+    /// The part `range` of `buf`, known to be all zeroes: who sends it on may send its length alone.
+    ///
+    /// # Panics
+    /// As [`Piece::new`].
+    pub fn zeroes(buf: Rc<Buf>, range: Range<usize>) -> Piece {
+        Piece { zeroes: true, ..Piece::new(buf, range) }
+    }
+
     /// The part `range` of `buf`.
     ///
     /// # Panics
     /// When the range is outside the buffer: a broken caller.
     pub fn new(buf: Rc<Buf>, range: Range<usize>) -> Piece {
         assert!(range.start <= range.end && range.end <= buf.size(), "piece outside its buffer");
-        Piece { buf, start: range.start, len: range.end - range.start }
+        Piece { buf, start: range.start, len: range.end - range.start, zeroes: false }
+    }
+
+    /// True for what was made by [`Piece::zeroes`], and parts of it; others may hold zeroes, too.
+    pub fn is_zeroes(&self) -> bool {
+        self.zeroes
     }
 
     /// The bytes.
@@ -91,7 +105,7 @@ impl Piece {
     /// A part of this piece.
     pub fn slice(&self, range: Range<usize>) -> Piece {
         assert!(range.end <= self.len, "slice outside its piece");
-        Piece::new(Rc::clone(&self.buf), self.start + range.start..self.start + range.end)
+        Piece { zeroes: self.zeroes, ..Piece::new(Rc::clone(&self.buf), self.start + range.start..self.start + range.end) }
     }
 
     /// Gives the buffer back when this was the last reference to it.

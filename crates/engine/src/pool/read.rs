@@ -219,7 +219,7 @@ impl Pool {
                 Part::Zero(mut bytes) => {
                     while bytes > 0 {
                         let step = bytes.min(ZEROES);
-                        push(Piece::new(Rc::clone(&self.zeroes), 0..step));
+                        push(Piece::zeroes(Rc::clone(&self.zeroes), 0..step));
                         bytes -= step;
                     }
                 }

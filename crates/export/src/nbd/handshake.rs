@@ -7,7 +7,7 @@ use crate::{ExportId, ExportInfo, Exports};
 use super::input::Input;
 use super::output::Output;
 use super::session::CloseReason;
-use super::wire::{self, MAX_STRING, OPTION_HEADER, info, option, reply};
+use super::wire::{self, MAX_STRING, OPTION_HEADER, Style, info, option, reply};
 
 /// Longest option data that is parsed, in bytes: a name, its length, and more information requests than there are kinds.
 const MAX_OPTION_DATA: u32 = (MAX_STRING + PAGE) as u32;
@@ -27,7 +27,7 @@ pub(super) enum Step {
     /// The session is over.
     Close(CloseReason),
     /// The client chose; requests follow.
-    Bound(ExportId),
+    Bound(ExportId, Style),
 }
 
 /// State of the handshake.
@@ -35,6 +35,7 @@ pub(super) enum Step {
 pub(super) struct Handshake {
     /// The client's flags, once they came.
     client: Option<ClientFlags>,
+    style: Style,
     options: u32,
     drain: Option<Drain>,
 }
@@ -122,7 +123,8 @@ impl Handshake {
         if number == option::EXPORT_NAME && length as usize > MAX_STRING {
             return Some(Step::Close(CloseReason::UnknownExport));
         }
-        let known = matches!(number, option::EXPORT_NAME | option::ABORT | option::LIST | option::INFO | option::GO);
+        let known =
+            matches!(number, option::EXPORT_NAME | option::ABORT | option::LIST | option::INFO | option::GO | option::STRUCTURED_REPLY);
         let refusal = match known {
             _ if shutting_down && number != option::ABORT && number != option::EXPORT_NAME => Some(reply::ERR_SHUTDOWN),
             false => Some(reply::ERR_UNSUP),
@@ -147,7 +149,7 @@ impl Handshake {
         }
         let step = match number {
             option::EXPORT_NAME if shutting_down => Some(Step::Close(CloseReason::Shutdown)),
-            option::EXPORT_NAME => Some(export_name(client, data, output, exports)),
+            option::EXPORT_NAME => Some(export_name(client, self.style, data, output, exports)),
             option::ABORT => {
                 if client.fixed {
                     answer(output, number, reply::ACK, &[]);
@@ -158,7 +160,19 @@ impl Handshake {
                 list(data, output, exports);
                 None
             }
-            _ => info_or_go(number, data, output, exports).filter(|_| number == option::GO).map(Step::Bound),
+            option::STRUCTURED_REPLY => {
+                if data.is_empty() {
+                    self.style = Style::Structured;
+                    answer(output, number, reply::ACK, &[]);
+                } else {
+                    answer(output, number, reply::ERR_INVALID, &[b"STRUCTURED_REPLY takes no data"]);
+                }
+                None
+            }
+            _ => {
+                let found = info_or_go(number, self.style, data, output, exports);
+                found.filter(|_| number == option::GO).map(|export| Step::Bound(export, self.style))
+            }
         };
         input.consume(OPTION_HEADER + length as usize);
         step
@@ -176,16 +190,16 @@ fn read_client_flags(input: &mut Input) -> Result<Option<ClientFlags>, CloseReas
 }
 
 /// EXPORT_NAME is answered without a header, and not at all when there is no such export.
-fn export_name(client: ClientFlags, name: &[u8], output: &mut Output, exports: &dyn Exports) -> Step {
+fn export_name(client: ClientFlags, style: Style, name: &[u8], output: &mut Output, exports: &dyn Exports) -> Step {
     let Some(export) = std::str::from_utf8(name).ok().and_then(|name| exports.find(name)) else {
         return Step::Close(CloseReason::UnknownExport);
     };
     output.push(&export.geometry.size.to_be_bytes());
-    output.push(&wire::transmission_flags(&export).to_be_bytes());
+    output.push(&wire::transmission_flags(&export, style).to_be_bytes());
     if !client.no_zeroes {
         output.push(&ZEROES);
     }
-    Step::Bound(export.id)
+    Step::Bound(export.id, style)
 }
 
 fn list(data: &[u8], output: &mut Output, exports: &dyn Exports) {
@@ -201,7 +215,7 @@ fn list(data: &[u8], output: &mut Output, exports: &dyn Exports) {
 }
 
 /// Answers INFO and GO; returns the export when it was found.
-fn info_or_go(number: u32, data: &[u8], output: &mut Output, exports: &dyn Exports) -> Option<ExportId> {
+fn info_or_go(number: u32, style: Style, data: &[u8], output: &mut Output, exports: &dyn Exports) -> Option<ExportId> {
     let (name, wanted) = match parse_info(data) {
         Ok(parsed) => parsed,
         Err((error, why)) => {
@@ -213,16 +227,16 @@ fn info_or_go(number: u32, data: &[u8], output: &mut Output, exports: &dyn Expor
         answer(output, number, reply::ERR_UNKNOWN, &[b"no export of that name"]);
         return None;
     };
-    answer_infos(number, &export, &wanted, output);
+    answer_infos(number, style, &export, &wanted, output);
     answer(output, number, reply::ACK, &[]);
     Some(export.id)
 }
 
-fn answer_infos(number: u32, export: &ExportInfo, wanted: &Wanted, output: &mut Output) {
+fn answer_infos(number: u32, style: Style, export: &ExportInfo, wanted: &Wanted, output: &mut Output) {
     let mut tell = |kind: u16, parts: [&[u8]; 3]| {
         answer(output, number, reply::INFO, &[&kind.to_be_bytes(), parts[0], parts[1], parts[2]]);
     };
-    let (size, flags) = (export.geometry.size.to_be_bytes(), wire::transmission_flags(export).to_be_bytes());
+    let (size, flags) = (export.geometry.size.to_be_bytes(), wire::transmission_flags(export, style).to_be_bytes());
     tell(info::EXPORT, [&size, &flags, &[]]);
     if wanted.name {
         tell(info::NAME, [export.name.as_bytes(), &[], &[]]);

@@ -2,13 +2,17 @@
 
 use millpond_block::{Op, Tag};
 
+use super::reply::Asked;
+
 /// What a reply needs to know of its request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
-    pub(super) cookie: u64,
+    pub(super) asked: Asked,
     pub(super) op: Op,
     /// Bytes of data the request moves, in either direction; 0 for those that move none.
     pub(super) bytes: u32,
+    /// A read that wants one chunk.
+    pub(super) whole: bool,
 }
 
 struct Slot {

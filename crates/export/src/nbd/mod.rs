@@ -1,4 +1,4 @@
-//! The NBD server protocol (fixed newstyle handshake, simple replies) as a state machine without I/O.
+//! The NBD server protocol (fixed newstyle handshake, simple and structured replies) as a state machine without I/O.
 //!
 //! One [`Session`] per connection. The loop that owns the socket does, after every event of a connection:
 //!
@@ -26,6 +26,7 @@ mod handshake;
 mod inflight;
 mod input;
 mod output;
+mod reply;
 mod session;
 mod transmission;
 pub mod wire;

@@ -290,10 +290,10 @@ impl Session {
             Step::More => self.unparsed = false,
             Step::Stalled => self.unparsed = true,
             Step::Close(reason) => self.close(reason),
-            Step::Bound(export) => {
+            Step::Bound(export, style) => {
                 self.unparsed = true;
                 self.bound = Some(export);
-                self.state = State::Transmission(Box::new(Transmission::new(self.id, self.limits)));
+                self.state = State::Transmission(Box::new(Transmission::new(self.id, self.limits, style)));
                 return Some(export);
             }
         }

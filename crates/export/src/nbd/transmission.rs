@@ -1,12 +1,13 @@
 //! Requests in, replies out.
 
-use millpond_block::{Buf, BufPool, ByteRange, Completion, Data, Disk, Features, Geometry, Op, Payload, Piece, Request, Tag};
+use millpond_block::{Buf, BufPool, ByteRange, Completion, Data, Disk, DiskError, Features, Geometry, Op, Payload, Piece, Request, Tag};
 
 use super::inflight::{InFlight, Pending};
 use super::input::{Input, RecvBuf};
 use super::output::Output;
+use super::reply::Asked;
 use super::session::{CloseReason, Counters, Limits};
-use super::wire::{self, Errno, REQUEST_HEADER, RequestHeader, command, command_flag};
+use super::wire::{self, ANNOUNCED_MAX_PAYLOAD, Errno, REQUEST_HEADER, RequestHeader, Style, command, command_flag};
 
 /// Writes of at least this many bytes whose payload is not here yet are received straight into a page-aligned buffer that the disk
 /// then owns; a smaller payload is collected in the input buffer and copied by the disk, once. Below this a second receive costs more
@@ -33,8 +34,8 @@ enum Partial {
     /// A refused write: `left` bytes of payload to throw away, then the error.
     Drain {
         left: u64,
-        cookie: u64,
-        error: Errno,
+        asked: Asked,
+        refusal: Refusal,
     },
     Large(LargeWrite),
 }
@@ -48,18 +49,22 @@ struct LargeWrite {
     buf: Option<Buf>,
 }
 
+/// An error, and why in words.
+type Refusal = (Errno, &'static str);
+
 /// What to do with a request, before any of its payload is looked at.
 enum Verdict {
     Submit(Request),
     /// Nothing to do: a legal request of length 0.
     Done,
-    Refuse(Errno),
+    Refuse(Refusal),
     Disconnect,
 }
 
 /// State of the transmission phase.
 pub(super) struct Transmission {
     limits: Limits,
+    style: Style,
     in_flight: InFlight,
     /// Bytes that requests in flight move.
     bytes: u64,
@@ -69,9 +74,10 @@ pub(super) struct Transmission {
 }
 
 impl Transmission {
-    pub(super) fn new(session: u32, limits: Limits) -> Transmission {
+    pub(super) fn new(session: u32, limits: Limits, style: Style) -> Transmission {
         Transmission {
             limits,
+            style,
             in_flight: InFlight::new(session, limits.requests),
             bytes: 0,
             partial: Partial::None,
@@ -150,7 +156,8 @@ impl Transmission {
             if header.magic != wire::REQUEST_MAGIC {
                 return Run::Close(CloseReason::RequestMagic(header.magic));
             }
-            match judge(&header, &geometry, &features, shutting_down) {
+            let asked = Asked { cookie: header.cookie, offset: header.offset };
+            match judge(&header, &geometry, &features, self.style, shutting_down) {
                 Verdict::Submit(request) => match self.admit(&header, request, input, disk) {
                     Admission::Taken => {}
                     Admission::NoRoom => return Run::Stalled,
@@ -158,12 +165,15 @@ impl Transmission {
                 },
                 Verdict::Done => {
                     input.consume(REQUEST_HEADER);
-                    output.push(&wire::simple_reply(None, header.cookie));
+                    match header.command {
+                        command::READ => self.style.data(output, asked, Data::new(), false),
+                        _ => self.style.success(output, asked),
+                    }
                 }
-                Verdict::Refuse(error) => {
+                Verdict::Refuse(refusal) => {
                     input.consume(REQUEST_HEADER);
                     let left = if header.command == command::WRITE { u64::from(header.length) } else { 0 };
-                    self.partial = Partial::Drain { left, cookie: header.cookie, error };
+                    self.partial = Partial::Drain { left, asked, refusal };
                 }
                 Verdict::Disconnect => return Run::Close(CloseReason::Disconnect),
             }
@@ -174,13 +184,13 @@ impl Transmission {
     fn finish_partial(&mut self, input: &mut Input, output: &mut Output, disk: &mut dyn Disk) -> bool {
         match &mut self.partial {
             Partial::None => {}
-            Partial::Drain { left, cookie, error } => {
+            Partial::Drain { left, asked, refusal: (error, why) } => {
                 *left -= input.skip(*left);
                 if *left > 0 {
                     return false;
                 }
                 self.counters.errors += 1;
-                output.push(&wire::simple_reply(Some(*error), *cookie));
+                self.style.error(output, *asked, *error, why);
                 self.partial = Partial::None;
             }
             Partial::Large(write) => {
@@ -204,7 +214,8 @@ impl Transmission {
         if self.in_flight.is_full() || (!alone && self.bytes + u64::from(bytes) > self.limits.bytes) {
             return Admission::NoRoom;
         }
-        let pending = Pending { cookie: header.cookie, op: request.op, bytes };
+        let asked = Asked { cookie: header.cookie, offset: header.offset };
+        let pending = Pending { asked, op: request.op, bytes, whole: header.flags & command_flag::DF != 0 };
         if request.op != Op::Write {
             input.consume(REQUEST_HEADER);
             let tag = self.enter(pending);
@@ -258,23 +269,22 @@ impl Transmission {
         if nobody_listens {
             return true;
         }
-        let outcome = match completion.result {
-            Ok(_) if pending.op != Op::Read => Ok(Data::new()),
+        let (style, asked) = (self.style, pending.asked);
+        let error = match completion.result {
+            Ok(_) if pending.op != Op::Read => {
+                style.success(output, asked);
+                return true;
+            }
+            Ok(data) if data.iter().map(Piece::len).sum::<usize>() == pending.bytes as usize => {
+                style.data(output, asked, data, pending.whole);
+                return true;
+            }
             // A disk that returns another length than was asked for cannot be told to the client in any other way.
-            Ok(data) if data.iter().map(Piece::len).sum::<usize>() != pending.bytes as usize => Err(Errno::Io),
-            Ok(data) => Ok(data),
-            Err(error) => Err(Errno::of(error, pending.op)),
+            Ok(_) => DiskError::Io,
+            Err(error) => error,
         };
-        match outcome {
-            Ok(data) => {
-                output.push(&wire::simple_reply(None, pending.cookie));
-                output.push_data(data);
-            }
-            Err(error) => {
-                self.counters.errors += 1;
-                output.push(&wire::simple_reply(Some(error), pending.cookie));
-            }
-        }
+        self.counters.errors += 1;
+        style.error(output, asked, Errno::of(error, pending.op), wire::words(error));
         true
     }
 }
@@ -287,7 +297,7 @@ enum Admission {
 }
 
 /// Decides about a request by its header alone.
-fn judge(header: &RequestHeader, geometry: &Geometry, features: &Features, shutting_down: bool) -> Verdict {
+fn judge(header: &RequestHeader, geometry: &Geometry, features: &Features, style: Style, shutting_down: bool) -> Verdict {
     let op = match header.command {
         command::READ => Op::Read,
         command::WRITE => Op::Write,
@@ -296,24 +306,29 @@ fn judge(header: &RequestHeader, geometry: &Geometry, features: &Features, shutt
         command::TRIM => Op::Discard,
         command::CACHE => Op::Cache,
         command::WRITE_ZEROES => Op::WriteZeroes { may_unmap: header.flags & command_flag::NO_HOLE == 0 },
-        _ => return Verdict::Refuse(Errno::Inval),
+        _ => return Verdict::Refuse((Errno::Inval, "no such command")),
     };
     if shutting_down {
-        return Verdict::Refuse(Errno::Shutdown);
+        return Verdict::Refuse((Errno::Shutdown, "the server is shutting down"));
     }
     let legal = match op {
         Op::WriteZeroes { .. } => command_flag::FUA | command_flag::NO_HOLE,
+        Op::Read if style != Style::Simple => command_flag::FUA | command_flag::DF,
         _ => command_flag::FUA,
     };
-    let reserved = op == Op::Flush && (header.offset != 0 || header.length != 0);
-    if header.flags & !legal != 0 || reserved {
-        return Verdict::Refuse(Errno::Inval);
+    if header.flags & !legal != 0 {
+        return Verdict::Refuse((Errno::Inval, "a flag that the command does not have"));
+    }
+    if op == Op::Flush && (header.offset != 0 || header.length != 0) {
+        return Verdict::Refuse((Errno::Inval, "a flush has neither offset nor length"));
     }
     let range = ByteRange { offset: header.offset, length: u64::from(header.length) };
     let request = Request { op, range, fua: header.flags & command_flag::FUA != 0 && op.modifies() };
-    match request.validate(geometry, features) {
-        Err(error) => Verdict::Refuse(Errno::of(error, op)),
-        Ok(()) if header.length == 0 && op != Op::Flush => Verdict::Done,
-        Ok(()) => Verdict::Submit(request),
+    if let Err(error) = request.validate(geometry, features) {
+        return Verdict::Refuse((Errno::of(error, op), wire::words(error)));
     }
+    if header.flags & command_flag::DF != 0 && header.length > ANNOUNCED_MAX_PAYLOAD {
+        return Verdict::Refuse((Errno::Overflow, "too long for one chunk"));
+    }
+    if header.length == 0 && op != Op::Flush { Verdict::Done } else { Verdict::Submit(request) }
 }

@@ -14,6 +14,8 @@ pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
 /// Start of every simple reply.
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
+/// Start of every chunk of a structured reply.
+pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
 /// Bytes of an option before its data.
 pub const OPTION_HEADER: usize = 16;
@@ -21,6 +23,8 @@ pub const OPTION_HEADER: usize = 16;
 pub const REQUEST_HEADER: usize = 28;
 /// Bytes of a simple reply before its data.
 pub const SIMPLE_REPLY: usize = 16;
+/// Bytes of a chunk of a structured reply before its payload.
+pub const STRUCTURED_REPLY: usize = 20;
 /// Longest string in bytes.
 pub const MAX_STRING: usize = 4096;
 
@@ -104,6 +108,8 @@ pub mod transmission_flag {
     pub const SEND_TRIM: u16 = 1 << 5;
     /// WRITE_ZEROES is served.
     pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
+    /// DF is honoured.
+    pub const SEND_DF: u16 = 1 << 7;
     /// Several connections see one coherent disk.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
     /// CACHE is served.
@@ -134,7 +140,24 @@ pub mod command_flag {
     pub const FUA: u16 = 1 << 0;
     /// WRITE_ZEROES must not give the space back.
     pub const NO_HOLE: u16 = 1 << 1;
+    /// READ is answered with one chunk of content.
+    pub const DF: u16 = 1 << 2;
 }
+
+/// Types of chunks of structured replies.
+pub mod chunk {
+    /// Nothing more to say.
+    pub const NONE: u16 = 0;
+    /// Bytes at an offset.
+    pub const OFFSET_DATA: u16 = 1;
+    /// Zeroes at an offset.
+    pub const OFFSET_HOLE: u16 = 2;
+    /// The request failed.
+    pub const ERROR: u16 = 1 << 15 | 1;
+}
+
+/// Flag of a chunk: the last one of its reply.
+pub const CHUNK_DONE: u16 = 1 << 0;
 
 /// Error values of replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,6 +171,8 @@ pub enum Errno {
     Inval = 22,
     /// No room, or a write beyond the end.
     Nospc = 28,
+    /// DF with more bytes than one chunk may have.
+    Overflow = 75,
     /// Not served.
     Notsup = 95,
     /// The server is going away.
@@ -170,6 +195,29 @@ impl Errno {
             DiskError::Shutdown => Errno::Shutdown,
         }
     }
+}
+
+/// What a client's user is told of a disk's refusal.
+pub fn words(error: DiskError) -> &'static str {
+    match error {
+        DiskError::Io => "the data cannot be had",
+        DiskError::NoSpace => "no space left in the pool",
+        DiskError::Invalid => "not aligned to the sector, or too long",
+        DiskError::OutOfBounds => "beyond the end of the disk",
+        DiskError::ReadOnly => "the disk is read-only",
+        DiskError::NotSupported => "not supported",
+        DiskError::Shutdown => "the server is shutting down",
+    }
+}
+
+/// How replies are framed, as negotiated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Style {
+    /// One header, then the data of a read.
+    #[default]
+    Simple,
+    /// Chunks: data, holes, an error with words. What carries nothing is answered with a simple reply all the same, as is allowed.
+    Structured,
 }
 
 /// A request without its payload.
@@ -237,11 +285,24 @@ pub fn simple_reply(error: Option<Errno>, cookie: u64) -> [u8; SIMPLE_REPLY] {
     word.to_be_bytes()
 }
 
+/// The header of a chunk of a structured reply.
+pub fn structured_reply(flags: u16, kind: u16, cookie: u64, length: u32) -> [u8; STRUCTURED_REPLY] {
+    let mut bytes = [0; STRUCTURED_REPLY];
+    let word = u128::from(STRUCTURED_REPLY_MAGIC) << 96 | u128::from(flags) << 80 | u128::from(kind) << 64 | u128::from(cookie);
+    let (head, tail) = bytes.split_at_mut(16);
+    head.copy_from_slice(&word.to_be_bytes());
+    tail.copy_from_slice(&length.to_be_bytes());
+    bytes
+}
+
 /// The transmission flags of an export. FLUSH and FUA are announced even where every write is durable when acknowledged: they cost
 /// nothing there, and clients that flush need not know.
-pub fn transmission_flags(info: &ExportInfo) -> u16 {
+pub fn transmission_flags(info: &ExportInfo, style: Style) -> u16 {
     use transmission_flag as flag;
     let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_CACHE;
+    if style != Style::Simple {
+        flags |= flag::SEND_DF;
+    }
     flags |= if info.features.read_only { flag::READ_ONLY } else { flag::SEND_TRIM | flag::SEND_WRITE_ZEROES };
     if info.multi_conn {
         flags |= flag::CAN_MULTI_CONN;

@@ -21,7 +21,7 @@ pub struct MemoryDisk {
     geometry: Geometry,
     features: Features,
     order: Order,
-    /// Every read's data is cut into pieces of at most this many bytes.
+    /// Every read's data is cut into pieces of at most this many bytes; those that are all zeroes say so.
     piece: usize,
     /// Answer to the next requests, instead of serving them.
     failing: Option<DiskError>,
@@ -107,7 +107,8 @@ fn pieces(bytes: &[u8], most: usize) -> Data {
         .map(|chunk| {
             let mut buf = Buf::zeroed(chunk.len());
             buf.bytes_mut()[..chunk.len()].copy_from_slice(chunk);
-            Piece::new(Rc::new(buf), 0..chunk.len())
+            let make = if chunk.iter().all(|byte| *byte == 0) { Piece::zeroes } else { Piece::new };
+            make(Rc::new(buf), 0..chunk.len())
         })
         .collect()
 }

@@ -1,12 +1,10 @@
 //! What fuzzers run, as plain functions, so that their corpus is replayed by every test run.
 
-use std::collections::HashMap;
-
 use millpond_block::SectorProfile;
 
-use super::{Loopback, MemoryDisk, Order, Reply, hello_and_go, parse_replies};
+use super::{Loopback, MemoryDisk, Order, Reads, Reply, hello_and_go, hello_structured_and_go, parse_replies};
 use crate::ExportId;
-use crate::nbd::wire::{REQUEST_HEADER, REQUEST_MAGIC, RequestHeader, command};
+use crate::nbd::wire::{REQUEST_HEADER, REQUEST_MAGIC, RequestHeader, Style, command};
 use crate::nbd::{Limits, Phase};
 
 const DISK: usize = 256 << 10;
@@ -15,7 +13,8 @@ const LIMITS: Limits = Limits { requests: 8, bytes: 64 << 10, unsent: 16 << 10 }
 const UNSENT_SLACK: usize = 8 * DISK + (64 << 10);
 
 /// A whole connection from hostile bytes. The first byte chooses: bit 0 read-only, bit 1 4 KiB sectors, bit 2 the handshake is
-/// skipped, bit 3 every request's magic number is put right, bits 4-5 the order of answers. The rest is what the client sends.
+/// skipped, bit 3 every request's magic number is put right, bits 4-5 the order of answers, bit 6 structured replies where the handshake
+/// is skipped. The rest is what the client sends.
 ///
 /// # Panics
 /// When the session misbehaves: replies that cannot be parsed, more unsent than allowed, a connection that does not end, or other
@@ -33,9 +32,9 @@ pub fn fuzz_session(data: &[u8]) {
     assert_eq!(whole.reason, single.reason, "the end depends on how the stream was cut");
     if in_transmission {
         // With one cookie used twice, a client could not take the replies apart either.
-        if let Some(reads) = read_lengths(&bytes) {
+        if let Some(reads) = reads(&bytes) {
             let replies = |run: &Run| -> Vec<Reply> {
-                let mut replies = parse_replies(&run.output, &reads).expect("replies that a client understands");
+                let mut replies = parse_replies(&run.output, &reads, style_of(choice)).expect("replies that a client understands");
                 replies.sort();
                 replies
             };
@@ -44,6 +43,10 @@ pub fn fuzz_session(data: &[u8]) {
     } else if whole.bound.is_none() {
         assert_eq!(whole.output, single.output, "the handshake depends on how the stream was cut");
     }
+}
+
+fn style_of(choice: u8) -> Style {
+    if choice & 64 != 0 { Style::Structured } else { Style::Simple }
 }
 
 struct Run {
@@ -63,7 +66,11 @@ fn run(choice: u8, in_transmission: bool, bytes: &[u8], chunk: usize, send_chunk
     let disk = MemoryDisk::new(DISK, sector).with_order(order).with_pieces(4096).with_read_only(choice & 1 != 0);
     let mut loopback = Loopback::with_limits(disk, LIMITS);
     if in_transmission {
-        loopback.feed(&hello_and_go());
+        let greeting = match style_of(choice) {
+            Style::Simple => hello_and_go(),
+            Style::Structured => hello_structured_and_go(),
+        };
+        loopback.feed(&greeting);
         loopback.take_output();
     }
     loopback.chunk = chunk;
@@ -101,16 +108,18 @@ fn message_length(header: &RequestHeader) -> usize {
     REQUEST_HEADER + if header.command == command::WRITE { header.length as usize } else { 0 }
 }
 
-/// Length of each read (0 for the rest) by cookie; `None` when a cookie is used twice.
-fn read_lengths(bytes: &[u8]) -> Option<HashMap<u64, u32>> {
-    let mut lengths = HashMap::new();
+/// The reads by cookie; `None` when a cookie is used twice.
+fn reads(bytes: &[u8]) -> Option<Reads> {
+    let (mut reads, mut cookies) = (Reads::new(), std::collections::HashSet::new());
     for header in headers(bytes) {
-        let length = if header.command == command::READ { header.length } else { 0 };
-        if lengths.insert(header.cookie, length).is_some() {
+        if header.command == command::READ {
+            reads.insert(header.cookie, header.offset..header.offset.saturating_add(u64::from(header.length)));
+        }
+        if !cookies.insert(header.cookie) {
             return None;
         }
     }
-    Some(lengths)
+    Some(reads)
 }
 
 fn put_magic_right(bytes: &mut [u8]) {

@@ -6,8 +6,10 @@ mod client;
 mod disk;
 mod fuzz;
 mod loopback;
+mod replies;
 
-pub use client::{Reply, go, hello, hello_and_go, name_option, option, parse_replies, request, write};
+pub use client::{go, hello, hello_and_go, hello_structured_and_go, name_option, option, request, write};
 pub use disk::{MemoryDisk, Order};
 pub use fuzz::fuzz_session;
 pub use loopback::Loopback;
+pub use replies::{Reads, Reply, parse_replies};

@@ -105,7 +105,7 @@ fn nbdinfo_tells_what_is_served() {
         "\"can_cache\": true",
         "\"can_trim\": false",
         "\"can_multi_conn\": true",
-        "\"can_df\": false",
+        "\"can_df\": true",
         "\"block_size_minimum\": 4096",
         "\"block_size_preferred\": 4096",
         "\"block_size_maximum\": 33554432",

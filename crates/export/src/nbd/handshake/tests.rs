@@ -145,19 +145,21 @@ fn list_names_every_export() {
 }
 
 #[test]
+fn structured_replies_are_agreed_on_and_allow_for_single_chunks() {
+    let mut loopback = greeted();
+    assert_eq!(ask(&mut loopback, &message(option::STRUCTURED_REPLY, b"?"))[0].1, reply::ERR_INVALID);
+    assert_eq!(ask(&mut loopback, &name_option(option::INFO, b"disk", &[]))[0], (6, 3, info_export()));
+    assert_eq!(ask(&mut loopback, &message(option::STRUCTURED_REPLY, &[])), [(8, 1, vec![])]);
+    assert_eq!(ask(&mut loopback, &message(option::STRUCTURED_REPLY, &[])), [(8, 1, vec![])]);
+    let mut told = info_export();
+    told[11] |= 1 << 7;
+    assert_eq!(ask(&mut loopback, &go("disk"))[0], (7, 3, told));
+}
+
+#[test]
 fn what_is_not_served_is_drained_and_refused() {
     let mut loopback = greeted();
-    let unserved = [
-        option::STARTTLS,
-        option::STRUCTURED_REPLY,
-        option::LIST_META_CONTEXT,
-        option::SET_META_CONTEXT,
-        option::EXTENDED_HEADERS,
-        4,
-        0,
-        12,
-        u32::MAX,
-    ];
+    let unserved = [option::STARTTLS, option::LIST_META_CONTEXT, option::SET_META_CONTEXT, option::EXTENDED_HEADERS, 4, 0, 12, u32::MAX];
     for number in unserved {
         for length in [0, 1, 5000, 300_000] {
             let told = ask(&mut loopback, &message(number, &vec![0x49; length]));

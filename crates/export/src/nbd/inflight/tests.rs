@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::*;
 
 fn pending(cookie: u64) -> Pending {
-    Pending { cookie, op: Op::Read, bytes: 512 }
+    Pending { asked: Asked { cookie, offset: 0 }, op: Op::Read, bytes: 512, whole: false }
 }
 
 #[test]
@@ -16,7 +16,7 @@ fn tags_are_distinct_and_find_their_request() {
     assert_eq!(tags.iter().collect::<HashSet<_>>().len(), 100);
     for (cookie, tag) in tags.iter().enumerate().rev() {
         assert_eq!(tag.0 >> 32, 0xdead_beef);
-        assert_eq!(slab.remove(*tag).map(|p| p.cookie), Some(cookie as u64));
+        assert_eq!(slab.remove(*tag).map(|p| p.asked.cookie), Some(cookie as u64));
     }
     assert_eq!(slab.len(), 0);
 }
@@ -30,7 +30,7 @@ fn a_tag_is_good_once() {
     let second = slab.insert(pending(2));
     assert_ne!(first, second, "the slot is used again, the tag is not");
     assert!(slab.remove(first).is_none());
-    assert_eq!(slab.remove(second).map(|p| p.cookie), Some(2));
+    assert_eq!(slab.remove(second).map(|p| p.asked.cookie), Some(2));
 }
 
 #[test]

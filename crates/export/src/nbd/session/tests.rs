@@ -3,14 +3,12 @@
 mod flow;
 mod twin;
 
-use std::collections::HashMap;
-
 use millpond_block::{DiskError, Op, SectorProfile};
 
 use super::*;
 use crate::nbd::LARGE_WRITE;
-use crate::nbd::wire::{self, command, command_flag};
-use crate::testing::{Loopback, MemoryDisk, Order, Reply, parse_replies, request, write};
+use crate::nbd::wire::{self, Style, command, command_flag};
+use crate::testing::{Loopback, MemoryDisk, Order, Reads, Reply, parse_replies, request, write};
 
 const SIZE: usize = 1 << 20;
 const END: u64 = SIZE as u64;
@@ -34,12 +32,20 @@ fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8).wrapping_add(seed)).collect()
 }
 
+/// The simple replies so far; `reads` has the length of each read by cookie.
+fn simple(loopback: &mut Loopback, reads: &[(u64, u64)]) -> Result<Vec<Reply>, String> {
+    let reads: Reads = reads.iter().map(|(cookie, length)| (*cookie, 0..*length)).collect();
+    parse_replies(&loopback.take_output(), &reads, Style::Simple)
+}
+
 /// Feeds one message and returns the reply to it.
 fn ask(loopback: &mut Loopback, message: &[u8]) -> Reply {
     assert_eq!(loopback.feed(message), message.len());
     let header = wire::RequestHeader::decode(message.first_chunk().expect("a header"));
-    let length = if header.command == command::READ { header.length } else { 0 };
-    let mut replies = parse_replies(&loopback.take_output(), &HashMap::from([(header.cookie, length)])).expect("replies");
+    let read =
+        (header.command == command::READ).then(|| (header.cookie, header.offset..header.offset.saturating_add(header.length.into())));
+    let reads: Reads = read.into_iter().collect();
+    let mut replies = parse_replies(&loopback.take_output(), &reads, Style::Simple).expect("replies");
     assert_eq!(replies.len(), 1, "{replies:?}");
     replies.pop().expect("one")
 }
@@ -236,7 +242,7 @@ fn a_read_of_the_wrong_length_becomes_an_error() {
     assert!(loopback.session.complete(Completion { tag: completion.tag, result: Ok(short) }));
     assert!(!loopback.session.complete(Completion { tag: completion.tag, result: Err(DiskError::Io) }), "once");
     loopback.feed(&[]);
-    let replies = parse_replies(&loopback.take_output(), &HashMap::new()).expect("replies");
+    let replies = simple(&mut loopback, &[]).expect("replies");
     assert_eq!(replies, [Reply { cookie: 1, error: EIO, data: vec![] }]);
 }
 
@@ -286,7 +292,7 @@ fn one_cookie_may_be_used_again_and_even_twice_at_a_time() {
     loopback.feed(&message.repeat(5));
     assert_eq!(loopback.session.in_flight(), 5);
     loopback.release();
-    let replies = parse_replies(&loopback.take_output(), &HashMap::from([(42, 512)])).expect("replies");
+    let replies = simple(&mut loopback, &[(42, 512)]).expect("replies");
     assert_eq!(replies, vec![Reply { cookie: 42, error: 0, data: vec![0; 512] }; 5]);
 }
 
@@ -298,7 +304,7 @@ fn replies_come_as_the_disk_answers() {
     loopback.feed(&stream);
     assert!(loopback.take_output().is_empty());
     loopback.release();
-    let cookies: Vec<u64> = parse_replies(&loopback.take_output(), &HashMap::new()).expect("replies").iter().map(|r| r.cookie).collect();
+    let cookies: Vec<u64> = simple(&mut loopback, &[]).expect("replies").iter().map(|r| r.cookie).collect();
     assert_eq!(cookies, [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]);
 }
 
@@ -314,4 +320,38 @@ fn tags_lead_back_to_the_session() {
     assert_eq!(loopback.session.in_flight(), 1);
     assert!(loopback.session.complete(completion));
     assert_eq!(loopback.session.in_flight(), 0);
+}
+
+#[test]
+fn structured_reads_leave_zeroes_out() {
+    let mut loopback = Loopback::new(disk().with_pieces(4096));
+    loopback.feed(&crate::testing::hello_structured_and_go());
+    loopback.take_output();
+    loopback.feed(&write(0, 1, 8192, &[7; 4096]));
+    assert_eq!(loopback.take_output(), wire::simple_reply(None, 1), "nothing to tell but success");
+    loopback.feed(&request(command::READ, 0, 2, 0, 64 << 10));
+    let output = loopback.take_output();
+    assert_eq!(output.len(), 2 * (20 + 12) + 20 + 8 + 4096);
+    let expected = [&[0; 8192][..], &[7; 4096], &[0; 53_248]].concat();
+    let reads = Reads::from([(2, 0..64 << 10), (3, 0..4096), (4, END..END + 512)]);
+    let told = parse_replies(&output, &reads, Style::Structured).expect("replies");
+    assert_eq!(told, [Reply { cookie: 2, error: 0, data: expected }]);
+    loopback.feed(&request(command::READ, command_flag::DF, 3, 8192 - 512, 4096));
+    assert_eq!(loopback.take_output().len(), 20 + 8 + 4096);
+    loopback.feed(&request(command::READ, 0, 4, END, 512));
+    let told = parse_replies(&loopback.take_output(), &reads, Style::Structured).expect("replies");
+    assert_eq!(told, [Reply { cookie: 4, error: EINVAL, data: vec![] }]);
+}
+
+#[test]
+fn more_than_one_chunk_can_hold_is_refused_to_who_wants_one() {
+    let most = wire::ANNOUNCED_MAX_PAYLOAD;
+    let mut loopback = Loopback::new(MemoryDisk::new(most as usize + 4096, SectorProfile::S512e));
+    loopback.feed(&crate::testing::hello_structured_and_go());
+    loopback.take_output();
+    for (length, error) in [(most, 0), (most + 512, 75)] {
+        loopback.feed(&request(command::READ, command_flag::DF, 1, 0, length));
+        let told = parse_replies(&loopback.take_output(), &Reads::from([(1, 0..length.into())]), Style::Structured).expect("replies");
+        assert_eq!(told[0].error, error);
+    }
 }

@@ -28,6 +28,12 @@ fn replies() {
 }
 
 #[test]
+fn chunk_headers() {
+    let bytes = [0x66, 0x8e, 0x33, 0xef, 0, 1, 0x80, 1, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0x10, 8];
+    assert_eq!(structured_reply(CHUNK_DONE, chunk::ERROR, 0x0102_0304_0506_0708, 4104), bytes);
+}
+
+#[test]
 fn magic_words_spell() {
     assert_eq!(&GREETING_MAGIC.to_be_bytes(), b"NBDMAGIC");
     assert_eq!(&OPTION_MAGIC.to_be_bytes(), b"IHAVEOPT");
@@ -44,11 +50,12 @@ fn flags_of_exports() {
         multi_conn: false,
         default: false,
     };
-    assert_eq!(transmission_flags(&info), 0b100_0110_1101);
+    assert_eq!(transmission_flags(&info, Style::Simple), 0b100_0110_1101);
+    assert_eq!(transmission_flags(&info, Style::Structured), 0b100_1110_1101);
     info.features.read_only = true;
-    assert_eq!(transmission_flags(&info), 0b100_0000_1111);
+    assert_eq!(transmission_flags(&info, Style::Simple), 0b100_0000_1111);
     info.multi_conn = true;
-    assert_eq!(transmission_flags(&info), 0b101_0000_1111);
+    assert_eq!(transmission_flags(&info, Style::Simple), 0b101_0000_1111);
 }
 
 #[test]

@@ -22,14 +22,14 @@ fn a_stream_cut_anywhere_gets_the_same_replies() {
         request(command::READ, 0, 9, 512, 512),
     ]
     .concat();
-    let reads = HashMap::from([(2, 1024), (5, 70_144), (9, 512)]);
+    let reads = [(2, 1024), (5, 70_144), (9, 512)];
     let run = |chunk: usize, first: usize| {
         let mut loopback = connected();
         loopback.chunk = chunk;
         let (head, tail) = stream.split_at(first);
         assert_eq!(loopback.feed(head), head.len());
         assert_eq!(loopback.feed(tail), tail.len());
-        let mut replies = parse_replies(&loopback.take_output(), &reads).expect("replies");
+        let mut replies = simple(&mut loopback, &reads).expect("replies");
         replies.sort();
         (replies, loopback.disk.bytes().to_vec())
     };
@@ -58,7 +58,7 @@ fn an_oversized_write_is_drained_without_memory_for_it() {
         assert_eq!(loopback.feed(junk.get(..n).expect("within")), n);
         left -= n as u64;
     }
-    let replies = parse_replies(&loopback.take_output(), &HashMap::new()).expect("replies");
+    let replies = simple(&mut loopback, &[]).expect("replies");
     assert_eq!(replies, [Reply { cookie: 1, error: ENOSPC, data: vec![] }]);
     assert!(in_step(&mut loopback));
 }
@@ -83,7 +83,7 @@ fn garbage_ends_the_session_with_a_reason() {
     assert_eq!(loopback.session.close_reason(), Some(CloseReason::RequestMagic(u32::from_be_bytes(*b"garb"))));
     assert_eq!(loopback.session.phase(), Phase::Closed);
     assert!(loopback.session.recv(&mut loopback.pool).is_none());
-    assert_eq!(parse_replies(&loopback.take_output(), &HashMap::new()).map(|r| r.len()), Ok(1));
+    assert_eq!(simple(&mut loopback, &[]).map(|r| r.len()), Ok(1));
     let text = CloseReason::RequestMagic(0x1234).to_string();
     assert!(text.contains("0x00001234"), "{text}");
 }
@@ -103,7 +103,7 @@ fn goodbye_waits_for_what_is_in_flight() {
     loopback.deaf = false;
     loopback.feed(&[]);
     assert_eq!(loopback.session.phase(), Phase::Closed);
-    let replies = parse_replies(&loopback.take_output(), &HashMap::from([(1, 512)])).expect("replies");
+    let replies = simple(&mut loopback, &[(1, 512)]).expect("replies");
     assert_eq!(replies.iter().map(|r| r.cookie).collect::<Vec<_>>(), [1]);
 }
 
@@ -135,7 +135,7 @@ fn a_client_that_closes_its_side_gets_its_replies() {
     loopback.hold = true;
     loopback.feed(&request(command::READ, 0, 1, 0, 512));
     loopback.end();
-    let replies = parse_replies(&loopback.take_output(), &HashMap::from([(1, 512)])).expect("replies");
+    let replies = simple(&mut loopback, &[(1, 512)]).expect("replies");
     assert_eq!(replies, [Reply { cookie: 1, error: 0, data: vec![0; 512] }]);
 }
 
@@ -159,8 +159,8 @@ fn requests_in_flight_are_bounded() {
     assert_eq!(loopback.session.in_flight(), 4, "room is used at once");
     loopback.hold = false;
     loopback.feed(&[]);
-    let reads = (0..100).map(|cookie| (cookie, 512)).collect();
-    assert_eq!(parse_replies(&loopback.take_output(), &reads).map(|r| r.len()), Ok(100));
+    let reads: Vec<(u64, u64)> = (0..100).map(|cookie| (cookie, 512)).collect();
+    assert_eq!(simple(&mut loopback, &reads).map(|r| r.len()), Ok(100));
     assert!(loopback.session.recv(&mut loopback.pool).is_some());
 }
 
@@ -221,7 +221,7 @@ fn a_server_going_down_finishes_what_it_has() {
     assert!(!loopback.session.is_idle());
     loopback.feed(&[write(0, 2, 0, &[1; 512]), request(command::FLUSH, 0, 3, 0, 0)].concat());
     loopback.release();
-    let mut replies = parse_replies(&loopback.take_output(), &HashMap::from([(1, 512)])).expect("replies");
+    let mut replies = simple(&mut loopback, &[(1, 512)]).expect("replies");
     replies.sort();
     assert_eq!(replies.iter().map(|r| r.error).collect::<Vec<_>>(), [0, ESHUTDOWN, ESHUTDOWN]);
     assert!(loopback.session.is_idle());

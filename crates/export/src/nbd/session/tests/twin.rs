@@ -16,6 +16,12 @@ struct Step {
     fill: u8,
 }
 
+impl Step {
+    fn range(&self) -> std::ops::Range<u64> {
+        self.offset..self.offset.saturating_add(self.length.into())
+    }
+}
+
 fn lengths() -> impl Strategy<Value = u32> {
     prop_oneof![
         4 => (0u32..20).prop_map(|n| n * 512),
@@ -28,7 +34,7 @@ fn lengths() -> impl Strategy<Value = u32> {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let command = prop_oneof![8 => 0u16..2, 4 => 3u16..7, 1 => 7u16..12];
-    let flags = prop_oneof![8 => Just(0u16), 2 => Just(1u16), 1 => Just(2u16), 1 => any::<u16>()];
+    let flags = prop_oneof![8 => Just(0u16), 2 => Just(1u16), 1 => Just(2u16), 1 => Just(4u16), 1 => any::<u16>()];
     let offset = prop_oneof![8 => (0u64..520).prop_map(|n| n * 512), 1 => 0u64..300_000, 1 => any::<u64>()];
     let step = (command, flags, offset, lengths(), any::<u8>()).prop_map(|(command, flags, offset, length, fill)| Step {
         command,
@@ -45,6 +51,7 @@ struct Model {
     bytes: Vec<u8>,
     sector: u64,
     read_only: bool,
+    style: Style,
 }
 
 impl Model {
@@ -52,7 +59,11 @@ impl Model {
     fn answer(&mut self, step: &Step) -> (u32, Vec<u8>) {
         let (offset, length) = (u128::from(step.offset), u128::from(step.length));
         let writes = matches!(step.command, 1 | 4 | 6);
-        let allowed = if step.command == 6 { 3 } else { 1 };
+        let allowed = match step.command {
+            0 if self.style != Style::Simple => 5,
+            6 => 3,
+            _ => 1,
+        };
         if step.command > 6 || step.flags & !allowed != 0 {
             return (EINVAL, vec![]);
         }
@@ -103,18 +114,23 @@ proptest! {
         requests in 1u16..20,
         bytes in 1u64..200_000,
         unsent in 0usize..200_000,
+        structured in any::<bool>(),
     ) {
+        let (style, greeting) = match structured {
+            true => (Style::Structured, crate::testing::hello_structured_and_go()),
+            false => (Style::Simple, crate::testing::hello_and_go()),
+        };
         let sector = if four_k { SectorProfile::S4kn } else { SectorProfile::S512e };
         let disk = MemoryDisk::new(SMALL, sector).with_order(order).with_pieces(5000).with_read_only(read_only);
         let mut loopback = Loopback::with_limits(disk, Limits { requests, bytes, unsent });
-        loopback.feed(&crate::testing::hello_and_go());
+        loopback.feed(&greeting);
         loopback.take_output();
         (loopback.chunk, loopback.send_chunk, loopback.hold) = (chunk, send_chunk, hold);
 
         let stream: Vec<u8> = steps.iter().zip(0..).flat_map(|(step, cookie)| message(cookie, step)).collect();
         prop_assert_eq!(loopback.feed(&stream), stream.len());
         loopback.release();
-        let mut model = Model { bytes: vec![0; SMALL], sector: sector.logical().into(), read_only };
+        let mut model = Model { bytes: vec![0; SMALL], sector: sector.logical().into(), read_only, style };
         let expected: Vec<Reply> = steps
             .iter()
             .zip(0..)
@@ -124,8 +140,8 @@ proptest! {
             })
             .collect();
         let reads =
-            steps.iter().zip(0..).filter(|(step, _)| step.command == 0).map(|(step, c)| (c, step.length)).collect();
-        let mut replies = parse_replies(&loopback.take_output(), &reads).map_err(TestCaseError::fail)?;
+            steps.iter().zip(0..).filter(|(step, _)| step.command == 0).map(|(step, c)| (c, step.range())).collect();
+        let mut replies = parse_replies(&loopback.take_output(), &reads, style).map_err(TestCaseError::fail)?;
         replies.sort();
         prop_assert!(replies == expected, "replies differ from the model's");
         prop_assert!(loopback.disk.bytes() == model.bytes, "the disk differs from the model's");

@@ -1,0 +1,108 @@
+//! Replies in the words of the negotiated style.
+
+use millpond_block::{Data, Piece};
+
+use super::output::Output;
+use super::wire::{self, ANNOUNCED_MAX_PAYLOAD, CHUNK_DONE, Errno, Style, chunk};
+
+/// Most data bytes in one chunk: what the announced maximum payload allows.
+const MAX_CHUNK: usize = ANNOUNCED_MAX_PAYLOAD as usize;
+
+/// What every reply repeats of its request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) cookie: u64,
+    pub(super) offset: u64,
+}
+
+impl Style {
+    /// The request succeeded and there is nothing to tell.
+    pub(super) fn success(self, output: &mut Output, asked: Asked) {
+        match self {
+            Style::Simple | Style::Structured => output.push(&wire::simple_reply(None, asked.cookie)),
+        }
+    }
+
+    /// The request failed; `why` is for people.
+    pub(super) fn error(self, output: &mut Output, asked: Asked, error: Errno, why: &str) {
+        if self == Style::Simple {
+            return output.push(&wire::simple_reply(Some(error), asked.cookie));
+        }
+        self.chunk(output, asked, true, chunk::ERROR, 6 + why.len());
+        output.push(&(error as u32).to_be_bytes());
+        output.push(&(why.len() as u16).to_be_bytes());
+        output.push(why.as_bytes());
+    }
+
+    /// The bytes of a read. Neighbouring pieces share a chunk; those that are zeroes become holes, unless `whole` asks for one chunk.
+    pub(super) fn data(self, output: &mut Output, asked: Asked, data: Data, whole: bool) {
+        if self == Style::Simple {
+            output.push(&wire::simple_reply(None, asked.cookie));
+            return output.push_data(data);
+        }
+        if let [only] = data.as_slice()
+            && !only.is_zeroes()
+            && (1..=MAX_CHUNK).contains(&only.len())
+        {
+            self.content(output, asked, true, asked.offset, only.len());
+            return output.push_data(data);
+        }
+        self.chunks(output, asked, data, whole);
+    }
+
+    fn chunks(self, output: &mut Output, asked: Asked, data: Data, whole: bool) {
+        let mut left: usize = data.iter().map(Piece::len).sum();
+        if left == 0 {
+            return self.chunk(output, asked, true, chunk::NONE, 0);
+        }
+        let one = whole && data.iter().any(|piece| !piece.is_zeroes());
+        let mut at = asked.offset;
+        let mut pieces = data.into_iter().filter(|piece| !piece.is_empty());
+        let mut next = pieces.next();
+        while let Some(first) = next.take() {
+            let hole = first.is_zeroes() && !one;
+            let (mut length, mut run) = (0, Data::new());
+            let mut piece = Some(first);
+            while let Some(found) = piece.take() {
+                let room = MAX_CHUNK - length;
+                if (found.is_zeroes() && !one) != hole || room == 0 {
+                    next = Some(found);
+                    break;
+                }
+                let taken = found.len().min(room);
+                length += taken;
+                if taken < found.len() {
+                    next = Some(found.slice(taken..found.len()));
+                    run.push(found.slice(0..taken));
+                    break;
+                }
+                run.push(found);
+                piece = pieces.next();
+            }
+            left -= length;
+            if hole {
+                self.chunk(output, asked, left == 0, chunk::OFFSET_HOLE, 12);
+                output.push(&at.to_be_bytes());
+                output.push(&(length as u32).to_be_bytes());
+            } else {
+                self.content(output, asked, left == 0, at, length);
+                output.push_data(run);
+            }
+            at += length as u64;
+        }
+    }
+
+    fn content(self, output: &mut Output, asked: Asked, done: bool, at: u64, length: usize) {
+        self.chunk(output, asked, done, chunk::OFFSET_DATA, 8 + length);
+        output.push(&at.to_be_bytes());
+    }
+
+    /// A chunk's header. Payloads have at most [`MAX_CHUNK`] bytes and a few.
+    fn chunk(self, output: &mut Output, asked: Asked, done: bool, kind: u16, length: usize) {
+        let flags = if done { CHUNK_DONE } else { 0 };
+        output.push(&wire::structured_reply(flags, kind, asked.cookie, length as u32));
+    }
+}
+
+#[cfg(test)]
+mod tests;
