@@ -8,6 +8,7 @@ mod cache_mode;
 mod disk;
 mod error;
 mod geometry;
+mod query;
 mod request;
 
 pub use buffer::{Buf, BufPool, Data, PAGE, Piece};
@@ -15,4 +16,5 @@ pub use cache_mode::{CacheMode, UnknownCacheMode};
 pub use disk::{Completion, Disk, Payload, Tag};
 pub use error::DiskError;
 pub use geometry::{Features, Geometry, SectorProfile, UnknownSectorProfile};
+pub use query::{Answer, Query, Run, Since};
 pub use request::{ByteRange, MAX_REQUEST_BYTES, Op, Request};

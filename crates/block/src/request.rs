@@ -19,6 +19,19 @@ impl ByteRange {
     pub fn end(self) -> Option<u64> {
         self.offset.checked_add(self.length)
     }
+
+    /// Checks bounds and sector alignment.
+    ///
+    /// # Errors
+    /// [`DiskError::OutOfBounds`], [`DiskError::Invalid`].
+    pub fn validate(&self, geometry: &Geometry) -> Result<(), DiskError> {
+        if self.end().is_none_or(|end| end > geometry.size) {
+            return Err(DiskError::OutOfBounds);
+        }
+        let sector = u64::from(geometry.sector.logical());
+        let aligned = self.offset.is_multiple_of(sector) && self.length.is_multiple_of(sector);
+        if aligned { Ok(()) } else { Err(DiskError::Invalid) }
+    }
 }
 
 /// What a guest asks for.
@@ -71,14 +84,7 @@ impl Request {
         if self.op.modifies() && features.read_only {
             return Err(DiskError::ReadOnly);
         }
-        let end = self.range.end().ok_or(DiskError::OutOfBounds)?;
-        if end > geometry.size {
-            return Err(DiskError::OutOfBounds);
-        }
-        let sector = u64::from(geometry.sector.logical());
-        if !self.range.offset.is_multiple_of(sector) || !self.range.length.is_multiple_of(sector) {
-            return Err(DiskError::Invalid);
-        }
+        self.range.validate(geometry)?;
         if matches!(self.op, Op::Read | Op::Write) && self.range.length > MAX_REQUEST_BYTES {
             return Err(DiskError::Invalid);
         }

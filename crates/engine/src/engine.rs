@@ -1,6 +1,6 @@
 //! [`Engine`]: the facade. See the crate's documentation for the contract.
 
-use millpond_block::{BufPool, Completion, DiskError, Features, Geometry, Payload, Request, Tag};
+use millpond_block::{Answer, BufPool, Completion, DiskError, Features, Geometry, Payload, Query, Request, Tag};
 use millpond_device::{DeviceGeometry, Io, IoDone};
 use millpond_format::{SnapshotId, VolumeId};
 
@@ -25,6 +25,7 @@ pub struct Engine {
     phase: Phase,
     opening: PoolState,
     refused: Vec<Completion>,
+    unanswered: Vec<Answer>,
     bufs: BufPool,
 }
 
@@ -45,7 +46,7 @@ impl Engine {
     }
 
     fn with(phase: Phase) -> Engine {
-        Engine { phase, opening: PoolState::Opening, refused: Vec::new(), bufs: BufPool::default() }
+        Engine { phase, opening: PoolState::Opening, refused: Vec::new(), unanswered: Vec::new(), bufs: BufPool::default() }
     }
 
     /// Condition of the pool.
@@ -62,6 +63,20 @@ impl Engine {
             Phase::Importing(_) => self.refused.push(Completion { tag, result: Err(DiskError::Shutdown) }),
             Phase::Open(pool) => pool.submit(target, tag, request, payload),
         }
+    }
+
+    /// Starts to find out what a target's map says, some steps per turn; exactly one answer comes. [`millpond_block::Since`] is the id of a snapshot.
+    /// What is said of a block takes account of every write and discard answered before; [`DiskError::Invalid`] when that snapshot is gone.
+    pub fn query(&mut self, target: Target, tag: Tag, query: Query) {
+        match &mut self.phase {
+            Phase::Importing(_) => self.unanswered.push(Answer { tag, result: Err(DiskError::Shutdown) }),
+            Phase::Open(pool) => pool.start_query(target, tag, query),
+        }
+    }
+
+    /// The next answer to a query.
+    pub fn pop_answer(&mut self) -> Option<Answer> {
+        self.unanswered.pop().or_else(|| self.open_mut()?.answers.pop_front())
     }
 
     /// Starts a command; exactly one reply comes, when its effect is durable.
@@ -171,6 +186,16 @@ impl Engine {
     /// The snapshot of this name.
     pub fn find_snapshot(&self, volume: VolumeId, name: &str) -> Option<SnapshotInfo> {
         self.open()?.find_snapshot(volume, name)
+    }
+
+    /// Up to `most` snapshots that a target can be compared with by [`query`](Engine::query): those of its volume, by name.
+    pub fn older_states(&self, target: Target, most: usize) -> Vec<(String, SnapshotId)> {
+        self.open().map(|pool| pool.older_states(target, most)).unwrap_or_default()
+    }
+
+    /// The one of this name.
+    pub fn older_state(&self, target: Target, name: &str) -> Option<SnapshotId> {
+        self.open()?.older_state(target, name)
     }
 
     /// Counters since import.

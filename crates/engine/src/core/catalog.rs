@@ -205,6 +205,12 @@ impl Catalog {
         self.snapshot_names.get(&(volume, name.to_owned())).copied()
     }
 
+    /// The snapshots of a volume, by name.
+    pub(crate) fn snapshot_names_of(&self, volume: VolumeId) -> impl Iterator<Item = (&str, SnapshotId)> {
+        let names = self.snapshot_names.range((volume, String::new())..);
+        names.take_while(move |((of, _), _)| *of == volume).map(|((_, name), id)| (name.as_str(), *id))
+    }
+
     pub(crate) fn add_volume(&mut self, id: VolumeId, volume: Volume) {
         self.volume_names.insert(volume.name.clone(), id);
         self.volumes.insert(id, volume);

@@ -49,6 +49,10 @@ impl Pool {
             return self.deliver_read(op);
         }
         let Op { owner, work, error, lsn, .. } = op;
+        let work = match work {
+            Work::Compare(work) => return self.deliver_comparison(owner, *work, error),
+            other => other,
+        };
         let result = error.map_or(Ok(Data::new()), Err);
         match (owner, work) {
             (Owner::Guest(tag), work) => {

@@ -1,29 +1,48 @@
 //! Differences between two states: both trees side by side, equal addresses passed over (never by birth alone: holes have none).
+//!
+//! What a disk holds is its difference from nothing. A comparison is an operation that goes on turn by turn and looks its roots up anew
+//! each time: a head may be written meanwhile, and what is said of a block is what was true when it was looked at.
 
-use millpond_block::Tag;
-use millpond_format::{Addr, TreeRoot};
+use millpond_block::{Answer, ByteRange, DiskError, Query, Run, Since, Tag};
+use millpond_format::{Addr, SnapshotId, TreeRoot};
 
-use super::op::{BarrierKind, Owner, Target, Work};
+use super::op::{Op, Owner, Target, Work};
 use super::state::Pool;
 use crate::tree::{Miss, capacity, node_index, slot_in};
-use crate::{CommandError, DiffExtent};
+use crate::{CommandError, DiffExtent, PoolState};
 
-/// Subtrees compared per turn.
-const STEPS: usize = 256;
-/// How often a node may have to be read for one step before it counts as unreadable.
-const TRIES: u32 = 4;
+/// Subtrees compared per turn, by all comparisons together: some 50 microseconds.
+pub(crate) const STEPS_PER_TURN: usize = 32;
+/// Subtrees compared for one query, 8 GiB of leaves: the answer says how far it came.
+const STEPS_PER_QUERY: usize = 4096;
 
 /// A comparison on its way.
-pub(crate) struct Diff {
-    tag: Tag,
-    older: TreeRoot,
-    newer: TreeRoot,
+#[derive(Debug)]
+pub(crate) struct Comparison {
+    /// `None` is the empty disk.
+    older: Option<Target>,
+    newer: Target,
+    /// Blocks to be looked at.
     next: u64,
     end: u64,
-    found: Vec<DiffExtent>,
-    /// Operation that waits for a node, and how often in a row one was missing.
-    waiting: Option<u32>,
-    tries: u32,
+    /// Steps after which what was found will do.
+    steps: usize,
+    found: Found,
+}
+
+/// What was found so far, in the asker's form.
+#[derive(Debug)]
+enum Found {
+    Extents(Vec<DiffExtent>),
+    Runs { range: ByteRange, runs: Vec<Run>, most: usize },
+}
+
+/// How blocks compare.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Same,
+    Data,
+    Gone,
 }
 
 /// One side of a comparison on its way down.
@@ -37,69 +56,127 @@ struct Side {
 impl Pool {
     /// Starts to compare; the answer comes by `pop_diff`.
     pub(crate) fn start_diff(&mut self, tag: Tag, older: Option<Target>, newer: Target) {
-        let older = older.map_or(Some(TreeRoot::default()), |target| self.root_of(target));
         let size = self.geometry(newer).map(|(geometry, _)| geometry.size);
-        let (Some(older), Some(newer), Some(size)) = (older, self.root_of(newer), size) else {
+        let known = older.is_none_or(|target| self.geometry(target).is_some());
+        let Some(size) = size.filter(|_| known) else {
             return self.diffs.push_back((tag, Err(CommandError::NotFound("one of the two".into()))));
         };
-        let diff = Diff { tag, older, newer, next: 0, end: size / 4096, found: Vec::new(), waiting: None, tries: 0 };
-        self.running_diffs.push(diff);
+        let found = Found::Extents(Vec::new());
+        let work = Comparison { older, newer, next: 0, end: size / 4096, steps: usize::MAX, found };
+        self.start_comparison(Owner::Command(tag), work);
     }
 
-    /// Goes on with the comparisons. A head that is written meanwhile is compared as far as it was when it was looked at.
-    pub(crate) fn step_diffs(&mut self) {
-        for mut diff in std::mem::take(&mut self.running_diffs) {
-            if diff.waiting.is_some_and(|op| self.ops.get(op).is_some()) {
-                self.running_diffs.push(diff);
-                continue;
-            }
-            diff.waiting = None;
-            let before = diff.next;
-            match self.step_diff(&mut diff) {
-                Ok(true) => self.diffs.push_back((diff.tag, Ok(diff.found))),
-                Ok(false) => {
-                    diff.tries = 0;
-                    self.running_diffs.push(diff);
-                }
-                Err(_) if diff.tries >= TRIES && diff.next == before => {
-                    let error = CommandError::Faulted("a map node cannot be read".into());
-                    self.diffs.push_back((diff.tag, Err(error)));
-                }
-                Err(miss) => {
-                    diff.tries = if diff.next == before { diff.tries + 1 } else { 0 };
-                    let op = self.new_op(Owner::Nobody, Work::Barrier(BarrierKind::Clear), false);
-                    diff.waiting = Some(op);
-                    self.load_node(miss, Some(op));
-                    self.running_diffs.push(diff);
-                }
-            }
+    /// Starts to answer a guest's query; the answer comes by `pop_answer`.
+    pub(crate) fn start_query(&mut self, target: Target, tag: Tag, query: Query) {
+        self.last_activity = self.now;
+        if let Err(error) = self.admit_query(target, &query) {
+            return self.answers.push_back(Answer { tag, result: Err(error) });
+        }
+        let range = query.range;
+        let work = Comparison {
+            older: query.since.map(state_of),
+            newer: target,
+            next: range.offset / 4096,
+            end: (range.offset + range.length).div_ceil(4096),
+            steps: STEPS_PER_QUERY,
+            found: Found::Runs { range, runs: Vec::new(), most: query.most.max(1) },
+        };
+        self.start_comparison(Owner::Guest(tag), work);
+    }
+
+    fn admit_query(&self, target: Target, query: &Query) -> Result<(), DiskError> {
+        let (geometry, _) = self.geometry(target).ok_or(DiskError::Shutdown)?;
+        query.validate(&geometry)?;
+        if query.since.is_some_and(|since| self.geometry(state_of(since)).is_none()) {
+            return Err(DiskError::Invalid);
+        }
+        match self.state {
+            PoolState::Online | PoolState::Faulted(_) => Ok(()),
+            PoolState::Opening | PoolState::Closing | PoolState::Closed => Err(DiskError::Shutdown),
         }
     }
 
-    fn step_diff(&mut self, diff: &mut Diff) -> Result<bool, Miss> {
-        for _ in 0..STEPS {
-            if diff.next >= diff.end {
-                return Ok(true);
+    fn start_comparison(&mut self, owner: Owner, work: Comparison) {
+        let id = self.new_op(owner, Work::Compare(Box::new(work)), false);
+        self.ready.push_back(id);
+    }
+
+    /// Goes on with a comparison, within what is left of this turn's steps.
+    pub(crate) fn try_compare(&mut self, id: u32) {
+        let Some(Op { work: Work::Compare(work), .. }) = self.ops.get(id) else { return };
+        let root = |target: Target| self.geometry(target).and_then(|_| self.root_of(target));
+        let roots = (work.older.map_or(Some(TreeRoot::default()), root), root(work.newer));
+        let (Some(older), Some(newer)) = roots else { return self.fail_op(id, DiskError::Invalid) };
+        while self.comparisons > 0 {
+            self.comparisons -= 1;
+            let Some(Op { work: Work::Compare(work), .. }) = self.ops.get_mut(id) else { return };
+            if work.is_done() {
+                return self.end_comparison(id);
             }
-            diff.next = self.compare(diff.older, diff.newer, diff.next, diff.end, &mut diff.found)?;
+            let (block, end) = (work.next, work.end);
+            // out of the operation while the trees are looked at
+            let mut found = std::mem::replace(&mut work.found, Found::Extents(Vec::new()));
+            let stop = self.compare(older, newer, block, end, &mut found);
+            let Some(Op { work: Work::Compare(work), .. }) = self.ops.get_mut(id) else { return };
+            work.found = found;
+            match stop {
+                Ok(stop) => {
+                    work.next = stop;
+                    work.steps = work.steps.saturating_sub(1);
+                }
+                Err(miss) => return self.load_node(miss, Some(id)),
+            }
         }
-        Ok(false)
+        self.ready.push_back(id);
+    }
+
+    /// What a record in flight took away may be called gone only when the record cannot be lost any more (I10).
+    fn end_comparison(&mut self, id: u32) {
+        let after = self.last_record;
+        if let Some(op) = self.ops.get_mut(id) {
+            op.lsn = after;
+        }
+        self.release(id);
+    }
+
+    /// Tells who asked.
+    pub(crate) fn deliver_comparison(&mut self, owner: Owner, work: Comparison, error: Option<DiskError>) {
+        match (owner, work.found) {
+            (Owner::Guest(tag), Found::Runs { mut runs, most, .. }) => {
+                runs.truncate(most);
+                self.answers.push_back(Answer { tag, result: error.map_or(Ok(runs), Err) });
+            }
+            (Owner::Command(tag), Found::Extents(extents)) => {
+                let result = match error {
+                    None => Ok(extents),
+                    Some(DiskError::Invalid) => Err(CommandError::NotFound("one of the two".into())),
+                    Some(_) => Err(CommandError::Faulted("a map node cannot be read".into())),
+                };
+                self.diffs.push_back((tag, result));
+            }
+            _ => {}
+        }
     }
 
     /// Compares the largest aligned subtree at `block` that is the same, or the leaves there. Gives back where to go on.
-    fn compare(&mut self, older: TreeRoot, newer: TreeRoot, block: u64, end: u64, found: &mut Vec<DiffExtent>) -> Result<u64, Miss> {
+    fn compare(&mut self, older: TreeRoot, newer: TreeRoot, block: u64, end: u64, found: &mut Found) -> Result<u64, Miss> {
         // a lower tree waits until the other one came down to its level; beyond its end there is nothing
         let side = |root: TreeRoot| match block < capacity(root.height) {
             true => Side { addr: root.addr, crc: root.crc, height: root.height },
             false => Side { addr: Addr::HOLE, crc: 0, height: 0 },
         };
         let mut sides = [side(older), side(newer)];
-        for level in (0..older.height.max(newer.height).max(1)).rev() {
+        if sides.iter().all(|side| side.addr.is_hole()) {
+            found.add(block, end, Change::Same);
+            return Ok(end);
+        }
+        for level in (0..older.height.max(newer.height)).rev() {
             let span = capacity(level + 1);
             let stop = ((block / span + 1) * span).min(end);
             let [old, new] = sides;
             let same_level = old.height == new.height || old.addr.is_hole() || new.addr.is_hole();
             if same_level && old.addr.identity() == new.addr.identity() {
+                found.add(block, stop, Change::Same);
                 return Ok(stop);
             }
             let mut leaves = [None, None];
@@ -119,20 +196,57 @@ impl Pool {
                 for at in block..stop {
                     let entry = |leaf: Option<u32>| leaf.map_or(Addr::HOLE, |leaf| self.core.nodes.get(leaf).node.entries[slot_in(at, 0)]);
                     let [was, is] = leaves.map(entry);
-                    if was.identity() != is.identity() {
-                        push(found, at, is.is_some());
-                    }
+                    let change = match was.identity() != is.identity() {
+                        false => Change::Same,
+                        true if is.is_some() => Change::Data,
+                        true => Change::Gone,
+                    };
+                    found.add(at, at + 1, change);
                 }
                 return Ok(stop);
             }
         }
+        found.add(block, end, Change::Same);
         Ok(end)
     }
 }
 
-fn push(found: &mut Vec<DiffExtent>, block: u64, data: bool) {
-    match found.last_mut() {
-        Some(last) if last.data == data && last.offset + last.length == block * 4096 => last.length += 4096,
-        _ => found.push(DiffExtent { offset: block * 4096, length: 4096, data }),
+fn state_of(since: Since) -> Target {
+    Target::Snapshot(SnapshotId(since.0))
+}
+
+impl Comparison {
+    fn is_done(&self) -> bool {
+        let enough = match &self.found {
+            Found::Extents(_) => false,
+            // one more begins where the last of those wanted ends
+            Found::Runs { runs, most, .. } => runs.len() > *most || (self.steps == 0 && !runs.is_empty()),
+        };
+        enough || self.next >= self.end
+    }
+}
+
+impl Found {
+    /// Adds blocks behind those that are there.
+    fn add(&mut self, block: u64, end: u64, change: Change) {
+        let (start, stop) = (block * 4096, end * 4096);
+        match self {
+            Found::Extents(_) if change == Change::Same => {}
+            Found::Extents(extents) => {
+                let data = change == Change::Data;
+                match extents.last_mut() {
+                    Some(last) if last.data == data && last.offset + last.length == start => last.length += stop - start,
+                    _ => extents.push(DiffExtent { offset: start, length: stop - start, data }),
+                }
+            }
+            Found::Runs { range, runs, .. } => {
+                let length = stop.min(range.offset + range.length) - start.max(range.offset);
+                let set = change != Change::Same;
+                match runs.last_mut() {
+                    Some(last) if last.set == set => last.length += length,
+                    _ => runs.push(Run { length, set }),
+                }
+            }
+        }
     }
 }

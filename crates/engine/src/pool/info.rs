@@ -112,6 +112,25 @@ impl Pool {
     }
 
     /// The snapshot of this name.
+    /// Up to `most` snapshots of a target's volume, by name, without the target.
+    pub(crate) fn older_states(&self, target: Target, most: usize) -> Vec<(String, SnapshotId)> {
+        let Some(volume) = self.volume_of(target) else { return Vec::new() };
+        let names = self.core.catalog.snapshot_names_of(volume);
+        names.filter(|(_, id)| Target::Snapshot(*id) != target).take(most).map(|(name, id)| (name.to_owned(), id)).collect()
+    }
+
+    /// The snapshot of this name of a target's volume.
+    pub(crate) fn older_state(&self, target: Target, name: &str) -> Option<SnapshotId> {
+        self.core.catalog.snapshot_named(self.volume_of(target)?, name)
+    }
+
+    fn volume_of(&self, target: Target) -> Option<VolumeId> {
+        match target {
+            Target::Head(volume) => Some(volume),
+            Target::Snapshot(id) => self.core.catalog.snapshots.get(&id).map(|snapshot| snapshot.volume),
+        }
+    }
+
     pub(crate) fn find_snapshot(&self, volume: VolumeId, name: &str) -> Option<SnapshotInfo> {
         self.snapshot_info(self.core.catalog.snapshot_named(volume, name)?)
     }

@@ -4,6 +4,7 @@ use millpond_block::{Buf, Data, DiskError, Piece, Request, Tag};
 use millpond_format::{BlockNo, Coding, LineageId, Lsn, SnapshotId, VolumeId};
 use smallvec::SmallVec;
 
+use super::diff::Comparison;
 use crate::{CommandError, Reply};
 
 /// What a request addresses.
@@ -49,6 +50,8 @@ pub(crate) enum Work {
     /// A flush, or a wait for children.
     Barrier(BarrierKind),
     Command(Result<Reply, CommandError>),
+    /// A comparison of two states.
+    Compare(Box<Comparison>),
     /// A walk that reclaims a destroyed version.
     Walk {
         id: u64,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use millpond_block::{Buf, BufPool, Completion, DiskError, Tag};
+use millpond_block::{Answer, Buf, BufPool, Completion, DiskError, Tag};
 use millpond_format::{BlockIdentity, BlockNo, ChunkId, Layout, Leg, Lsn, ObjectRef, PoolId, SegmentId, VolumeId};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
@@ -114,7 +114,10 @@ pub(crate) struct Pool {
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) replies: VecDeque<(Tag, Result<Reply, CommandError>)>,
     pub(crate) diffs: VecDeque<(Tag, Result<Vec<DiffExtent>, CommandError>)>,
-    pub(crate) running_diffs: Vec<super::diff::Diff>,
+    /// Answers to queries.
+    pub(crate) answers: VecDeque<Answer>,
+    /// Steps of comparisons left in this turn.
+    pub(crate) comparisons: usize,
     pub(crate) metrics: Metrics,
     pub(crate) closing: Option<Tag>,
     /// Walks that an operation is working on.
@@ -175,7 +178,8 @@ impl Pool {
             completions: VecDeque::new(),
             replies: VecDeque::new(),
             diffs: VecDeque::new(),
-            running_diffs: Vec::new(),
+            answers: VecDeque::new(),
+            comparisons: 0,
             metrics: Metrics::default(),
             closing: None,
             walking: false,

@@ -4,6 +4,7 @@ use millpond_block::{Completion, Data, DiskError, Op as RequestOp, Payload, Requ
 use millpond_device::IoDone;
 use millpond_format::Lsn;
 
+use super::diff::STEPS_PER_TURN;
 use super::op::{BarrierKind, Owner, ReadWork, Target, Work};
 use super::state::{Context, Pool};
 use crate::space::SegmentState;
@@ -133,6 +134,7 @@ impl Pool {
     pub(crate) fn turn(&mut self, now: Time) -> bool {
         self.now = now.max(self.now);
         let mut busy = false;
+        self.comparisons = STEPS_PER_TURN;
         self.go_on_with_ready();
         if !matches!(self.state, PoolState::Faulted(_) | PoolState::Closed) {
             busy |= self.reclaim();
@@ -163,9 +165,8 @@ impl Pool {
             }
             self.close_when_quiet();
         }
-        self.step_diffs();
         self.core.nodes.evict();
-        busy | !self.ready.is_empty() | !self.running_diffs.is_empty() | self.waits_for_space()
+        busy | !self.ready.is_empty() | self.waits_for_space()
     }
 
     /// Goes on with an operation that waited.
@@ -179,6 +180,7 @@ impl Pool {
             Work::Clear(_) => self.try_clear(id),
             Work::Walk { .. } if matches!(self.state, PoolState::Faulted(_)) => self.release(id),
             Work::Walk { .. } => self.try_walk(id),
+            Work::Compare(_) => self.try_compare(id),
             Work::Barrier(_) | Work::Command(_) => self.release(id),
         }
     }

@@ -4,6 +4,7 @@
 mod cleaner;
 mod golden;
 mod model;
+mod queries;
 mod rig;
 mod snapshots;
 mod writes;

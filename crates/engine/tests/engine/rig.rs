@@ -1,6 +1,6 @@
 //! An engine with memory devices; every device operation completes at once, in order.
 
-use millpond_block::{ByteRange, CacheMode, DiskError, Op, Payload, Request, SectorProfile, Tag};
+use millpond_block::{ByteRange, CacheMode, DiskError, Op, Payload, Query, Request, SectorProfile, Since, Tag};
 use millpond_device::{DeviceError, DeviceGeometry, Io, IoDone, IoKind};
 use millpond_engine::{
     Command, CommandError, Compression, Engine, Layout, PoolId, PoolSpec, PoolState, Reply, SnapshotId, Target, Time, Tuning, VolumeId,
@@ -145,6 +145,26 @@ impl Rig {
     pub fn start(&mut self, command: Command) {
         let tag = self.tag();
         self.engine.command(tag, command);
+    }
+
+    /// Asks what the map says.
+    ///
+    /// # Errors
+    /// The engine's refusal.
+    pub fn query(
+        &mut self,
+        target: Target,
+        since: Option<SnapshotId>,
+        range: ByteRange,
+        most: usize,
+    ) -> Result<Vec<(u64, bool)>, DiskError> {
+        let tag = self.tag();
+        self.engine.query(target, tag, Query { range, since: since.map(|id| Since(id.0)), most });
+        self.settle();
+        let answer = self.engine.pop_answer().expect("an answer");
+        assert_eq!(answer.tag, tag);
+        assert!(self.engine.pop_answer().is_none());
+        answer.result.map(|runs| runs.iter().map(|run| (run.length, run.set)).collect())
     }
 
     pub fn command(&mut self, command: Command) -> Result<Reply, CommandError> {
