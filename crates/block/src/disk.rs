@@ -1,6 +1,6 @@
 //! The contract between an export and what it serves.
 
-use crate::{Buf, Data, DiskError, Features, Geometry, Request};
+use crate::{Buf, Data, DiskError, Features, Geometry, Query, Request};
 
 /// Chosen by the submitter to recognise the completion; the disk does not look into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,4 +36,7 @@ pub trait Disk {
     fn features(&self) -> Features;
     /// Starts a request.
     fn submit(&mut self, tag: Tag, request: Request, payload: Payload<'_>);
+    /// Starts to find out what the map says. Exactly one [`Answer`](crate::Answer) is delivered for it; it takes account of every write
+    /// and discard whose completion was delivered before.
+    fn query(&mut self, tag: Tag, query: Query);
 }

@@ -1,6 +1,6 @@
 //! What is served under which name, as a protocol server asks for it.
 
-use millpond_block::{Features, Geometry};
+use millpond_block::{Features, Geometry, Since};
 
 /// Names an export towards the loop that serves it; a session hands it back unread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,6 +49,15 @@ pub trait Exports {
             only = None;
         }
         exact.or(default).or(only)
+    }
+
+    /// Calls `visit` for each older state that changes of `export` can be asked for since. Where there are very many, some may be left
+    /// out: they are found by name all the same.
+    fn for_each_state(&self, _export: ExportId, _visit: &mut dyn FnMut(&str, Since)) {}
+
+    /// The older state of this name.
+    fn find_state(&self, _export: ExportId, _name: &str) -> Option<Since> {
+        None
     }
 }
 

@@ -4,6 +4,7 @@ use millpond_block::PAGE;
 
 use crate::{ExportId, ExportInfo, Exports};
 
+use super::context::{self, Context, MAX_CONTEXTS};
 use super::input::Input;
 use super::output::Output;
 use super::session::CloseReason;
@@ -27,7 +28,15 @@ pub(super) enum Step {
     /// The session is over.
     Close(CloseReason),
     /// The client chose; requests follow.
-    Bound(ExportId, Style),
+    Bound(ExportId, Terms),
+}
+
+/// What was agreed on beside the export.
+#[derive(Default)]
+pub(super) struct Terms {
+    pub(super) style: Style,
+    /// What block status tells.
+    pub(super) contexts: Vec<Context>,
 }
 
 /// State of the handshake.
@@ -36,6 +45,8 @@ pub(super) struct Handshake {
     /// The client's flags, once they came.
     client: Option<ClientFlags>,
     style: Style,
+    /// Contexts selected, and for which export.
+    selected: Option<(ExportId, Vec<Context>)>,
     options: u32,
     drain: Option<Drain>,
 }
@@ -123,8 +134,7 @@ impl Handshake {
         if number == option::EXPORT_NAME && length as usize > MAX_STRING {
             return Some(Step::Close(CloseReason::UnknownExport));
         }
-        let known =
-            matches!(number, option::EXPORT_NAME | option::ABORT | option::LIST | option::INFO | option::GO | option::STRUCTURED_REPLY);
+        let known = matches!(number, option::EXPORT_NAME..=option::LIST | option::INFO..=option::SET_META_CONTEXT);
         let refusal = match known {
             _ if shutting_down && number != option::ABORT && number != option::EXPORT_NAME => Some(reply::ERR_SHUTDOWN),
             false => Some(reply::ERR_UNSUP),
@@ -149,7 +159,7 @@ impl Handshake {
         }
         let step = match number {
             option::EXPORT_NAME if shutting_down => Some(Step::Close(CloseReason::Shutdown)),
-            option::EXPORT_NAME => Some(export_name(client, self.style, data, output, exports)),
+            option::EXPORT_NAME => Some(self.export_name(client, data, output, exports)),
             option::ABORT => {
                 if client.fixed {
                     answer(output, number, reply::ACK, &[]);
@@ -169,13 +179,74 @@ impl Handshake {
                 }
                 None
             }
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
+                self.meta_context(number, data, output, exports);
+                None
+            }
             _ => {
                 let found = info_or_go(number, self.style, data, output, exports);
-                found.filter(|_| number == option::GO).map(|export| Step::Bound(export, self.style))
+                found.filter(|_| number == option::GO).map(|export| Step::Bound(export, self.terms(export)))
             }
         };
         input.consume(OPTION_HEADER + length as usize);
         step
+    }
+
+    /// What the client gets with this export: contexts that were selected for another are void.
+    fn terms(&mut self, export: ExportId) -> Terms {
+        let contexts = self.selected.take().filter(|(of, _)| *of == export).map(|(_, contexts)| contexts);
+        Terms { style: self.style, contexts: contexts.unwrap_or_default() }
+    }
+
+    /// EXPORT_NAME is answered without a header, and not at all when there is no such export.
+    fn export_name(&mut self, client: ClientFlags, name: &[u8], output: &mut Output, exports: &dyn Exports) -> Step {
+        let Some(export) = std::str::from_utf8(name).ok().and_then(|name| exports.find(name)) else {
+            return Step::Close(CloseReason::UnknownExport);
+        };
+        output.push(&export.geometry.size.to_be_bytes());
+        output.push(&wire::transmission_flags(&export, self.style).to_be_bytes());
+        if !client.no_zeroes {
+            output.push(&ZEROES);
+        }
+        Step::Bound(export.id, self.terms(export.id))
+    }
+
+    /// Answers LIST_META_CONTEXT and SET_META_CONTEXT. Queries that nothing answers to are passed over.
+    fn meta_context(&mut self, number: u32, data: &[u8], output: &mut Output, exports: &dyn Exports) {
+        let setting = number == option::SET_META_CONTEXT;
+        if setting {
+            self.selected = None;
+        }
+        if self.style == Style::Simple {
+            return answer(output, number, reply::ERR_INVALID, &[b"structured replies must be agreed on first"]);
+        }
+        let (name, queries) = match parse_queries(data) {
+            Ok(parsed) => parsed,
+            Err((error, why)) => return answer(output, number, error, &[why]),
+        };
+        let Some(export) = exports.find(name).map(|export| export.id) else {
+            return answer(output, number, reply::ERR_UNKNOWN, &[b"no export of that name"]);
+        };
+        let mut tell = |id: u32, name: &str| answer(output, number, reply::META_CONTEXT, &[&id.to_be_bytes(), name.as_bytes()]);
+        if !setting {
+            context::list(&queries, export, exports, &mut |name| tell(0, name));
+            return answer(output, number, reply::ACK, &[]);
+        }
+        let mut chosen: Vec<Context> = Vec::new();
+        for query in queries {
+            let Some(since) = context::select(query, export, exports) else { continue };
+            if chosen.iter().any(|known| known.since == since) {
+                continue;
+            }
+            if chosen.len() == MAX_CONTEXTS {
+                return answer(output, number, reply::ERR_TOO_BIG, &[b"at most 16 metadata contexts"]);
+            }
+            let id = chosen.len() as u32 + 1;
+            chosen.push(Context { id, since });
+            tell(id, query);
+        }
+        self.selected = Some((export, chosen));
+        answer(output, number, reply::ACK, &[]);
     }
 }
 
@@ -187,19 +258,6 @@ fn read_client_flags(input: &mut Input) -> Result<Option<ClientFlags>, CloseReas
     }
     input.consume(4);
     Ok(Some(ClientFlags { fixed: flags & fixed != 0, no_zeroes: flags & no_zeroes != 0 }))
-}
-
-/// EXPORT_NAME is answered without a header, and not at all when there is no such export.
-fn export_name(client: ClientFlags, style: Style, name: &[u8], output: &mut Output, exports: &dyn Exports) -> Step {
-    let Some(export) = std::str::from_utf8(name).ok().and_then(|name| exports.find(name)) else {
-        return Step::Close(CloseReason::UnknownExport);
-    };
-    output.push(&export.geometry.size.to_be_bytes());
-    output.push(&wire::transmission_flags(&export, style).to_be_bytes());
-    if !client.no_zeroes {
-        output.push(&ZEROES);
-    }
-    Step::Bound(export.id, style)
 }
 
 fn list(data: &[u8], output: &mut Output, exports: &dyn Exports) {
@@ -250,6 +308,33 @@ fn answer_infos(number: u32, style: Style, export: &ExportInfo, wanted: &Wanted,
         info::BLOCK_SIZE,
         [&minimum.to_be_bytes(), &wire::ANNOUNCED_PREFERRED_BLOCK.max(minimum).to_be_bytes(), &wire::ANNOUNCED_MAX_PAYLOAD.to_be_bytes()],
     );
+}
+
+/// Layout: name length (4), name, number of queries (4), for each its length (4) and its text, which has a namespace and a colon.
+fn parse_queries(data: &[u8]) -> Result<(&str, Vec<&str>), (u32, &'static [u8])> {
+    const MALFORMED: (u32, &[u8]) = (reply::ERR_INVALID, b"lengths in the option do not add up");
+    const NOT_UTF8: (u32, &[u8]) = (reply::ERR_INVALID, b"a name is not UTF-8");
+    let mut reader = Reader(data);
+    let length = reader.u32().ok_or(MALFORMED)?;
+    let name = reader.take(length).ok_or(MALFORMED)?;
+    let count = reader.u32().ok_or(MALFORMED)?;
+    // A query has at least its length.
+    if count as usize > reader.0.len() / 4 {
+        return Err(MALFORMED);
+    }
+    let mut queries = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        let length = reader.u32().ok_or(MALFORMED)?;
+        let query = std::str::from_utf8(reader.take(length).ok_or(MALFORMED)?).map_err(|_| NOT_UTF8)?;
+        if !query.contains(':') {
+            return Err((reply::ERR_INVALID, b"a query has a namespace and a colon"));
+        }
+        queries.push(query);
+    }
+    if !reader.0.is_empty() {
+        return Err(MALFORMED);
+    }
+    Ok((std::str::from_utf8(name).map_err(|_| NOT_UTF8)?, queries))
 }
 
 /// Information requests that are not answered unasked.

@@ -2,17 +2,28 @@
 
 use millpond_block::{Op, Tag};
 
+use super::context::Context;
 use super::reply::Asked;
 
 /// What a reply needs to know of its request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     pub(super) asked: Asked,
-    pub(super) op: Op,
     /// Bytes of data the request moves, in either direction; 0 for those that move none.
     pub(super) bytes: u32,
-    /// A read that wants one chunk.
-    pub(super) whole: bool,
+    pub(super) kind: Kind,
+}
+
+/// What the disk was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    Op {
+        op: Op,
+        /// A read that wants one chunk.
+        whole: bool,
+    },
+    /// One context of a block status request.
+    Status { group: usize, context: Context },
 }
 
 struct Slot {
@@ -38,14 +49,17 @@ impl InFlight {
         self.slots.len() - self.free.len()
     }
 
-    pub(super) fn is_full(&self) -> bool {
-        self.len() >= usize::from(self.most)
+    /// True when `count` more may be [inserted](Self::insert). One request that needs several is let in alone when they are more than allowed.
+    pub(super) fn has_room(&self, count: usize) -> bool {
+        self.len() == 0 || self.len() + count <= usize::from(self.most)
     }
 
+    /// The caller asks for room first.
+    ///
     /// # Panics
-    /// When [full](Self::is_full): the caller asks first.
+    /// When there are as many as tags can tell apart: that many are never let in.
     pub(super) fn insert(&mut self, pending: Pending) -> Tag {
-        assert!(!self.is_full(), "more requests in flight than allowed");
+        assert!(self.len() < usize::from(u16::MAX), "more requests in flight than tags");
         let (index, generation) = match self.free.pop() {
             Some(index) => match self.slots.get_mut(usize::from(index)) {
                 Some(slot) => {
@@ -56,7 +70,7 @@ impl InFlight {
                 None => unreachable!("free slot {index} does not exist"),
             },
             None => {
-                // Below `most`, hence below 65,535.
+                // Below 65,535.
                 let index = self.slots.len() as u16;
                 self.slots.push(Slot { generation: 0, pending: Some(pending) });
                 (index, 0)

@@ -6,6 +6,7 @@
 //! event: bytes came        session.received(recv_buf, n)         n = 0: the peer closed its side
 //!        bytes went out    session.sent(batch, n, pool)
 //!        disk answered     session.complete(completion)          which session: Session::id_of(tag)
+//!                          session.answer(answer)                the same, for queries
 //! then:  Phase::Handshake     if let Some(id) = session.handshake(&exports) { remember the disk of export id }
 //!        Phase::Transmission  session.requests(&mut disk)
 //!        if let Some(batch) = session.send()     start one send of batch.slices()
@@ -22,6 +23,7 @@
 //!
 //! Source: the NBD protocol document of the NetworkBlockDevice project, `doc/proto.md`.
 
+mod context;
 mod handshake;
 mod inflight;
 mod input;

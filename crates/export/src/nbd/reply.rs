@@ -1,7 +1,8 @@
 //! Replies in the words of the negotiated style.
 
-use millpond_block::{Data, Piece};
+use millpond_block::{Data, Piece, Run};
 
+use super::context::Context;
 use super::output::Output;
 use super::wire::{self, ANNOUNCED_MAX_PAYLOAD, CHUNK_DONE, Errno, Style, chunk};
 
@@ -89,6 +90,17 @@ impl Style {
                 output.push_data(run);
             }
             at += length as u64;
+        }
+    }
+
+    /// What one context says of the range from the request's offset on.
+    pub(super) fn status(self, output: &mut Output, asked: Asked, done: bool, context: Context, runs: &[Run]) {
+        self.chunk(output, asked, done, chunk::BLOCK_STATUS, 4 + 8 * runs.len());
+        output.push(&context.id.to_be_bytes());
+        for run in runs {
+            // No longer than the range asked for, which has 32 bits.
+            output.push(&(run.length as u32).to_be_bytes());
+            output.push(&context.flags(run.set).to_be_bytes());
         }
     }
 

@@ -10,7 +10,7 @@
 
 use std::fmt;
 
-use millpond_block::{BufPool, Completion, Disk, Tag};
+use millpond_block::{Answer, BufPool, Completion, Disk, Tag};
 
 use crate::{ExportId, Exports};
 
@@ -290,10 +290,10 @@ impl Session {
             Step::More => self.unparsed = false,
             Step::Stalled => self.unparsed = true,
             Step::Close(reason) => self.close(reason),
-            Step::Bound(export, style) => {
+            Step::Bound(export, terms) => {
                 self.unparsed = true;
                 self.bound = Some(export);
-                self.state = State::Transmission(Box::new(Transmission::new(self.id, self.limits, style)));
+                self.state = State::Transmission(Box::new(Transmission::new(self.id, self.limits, terms)));
                 return Some(export);
             }
         }
@@ -319,6 +319,12 @@ impl Session {
     pub fn complete(&mut self, completion: Completion) -> bool {
         let State::Transmission(transmission) = &mut self.state else { return false };
         transmission.complete(completion, &mut self.output, self.aborted)
+    }
+
+    /// Takes the disk's answer to a query, as [`Session::complete`] does.
+    pub fn answer(&mut self, answer: Answer) -> bool {
+        let State::Transmission(transmission) = &mut self.state else { return false };
+        transmission.answer(answer, &mut self.output, self.aborted)
     }
 
     /// Everything that is ready to be sent, as one batch; start one send of [`SendBatch::slices`] (or as many of them as one system

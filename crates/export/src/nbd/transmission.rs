@@ -1,8 +1,12 @@
 //! Requests in, replies out.
 
-use millpond_block::{Buf, BufPool, ByteRange, Completion, Data, Disk, DiskError, Features, Geometry, Op, Payload, Piece, Request, Tag};
+use millpond_block::{
+    Answer, Buf, BufPool, ByteRange, Completion, Data, Disk, DiskError, Features, Geometry, Op, Payload, Piece, Query, Request, Tag,
+};
 
-use super::inflight::{InFlight, Pending};
+use super::context::Context;
+use super::handshake::Terms;
+use super::inflight::{InFlight, Kind, Pending};
 use super::input::{Input, RecvBuf};
 use super::output::Output;
 use super::reply::Asked;
@@ -17,6 +21,9 @@ pub const LARGE_WRITE: u32 = 32 << 10;
 /// How much is asked for after a large write: its successor is probably large as well, and whatever of its payload lands in the
 /// input buffer must be copied.
 const WINDOW_AFTER_LARGE: usize = 4096;
+
+/// Most extents told of one context at a time: 64 KiB of them.
+const MAX_EXTENTS: usize = 8192;
 
 /// Why [`Transmission::run`] stopped.
 pub(super) enum Run {
@@ -55,16 +62,29 @@ type Refusal = (Errno, &'static str);
 /// What to do with a request, before any of its payload is looked at.
 enum Verdict {
     Submit(Request),
+    /// Ask for the block status of a range; true for one extent.
+    Status(ByteRange, bool),
     /// Nothing to do: a legal request of length 0.
     Done,
     Refuse(Refusal),
     Disconnect,
 }
 
+/// A block status request.
+#[derive(Clone, Copy, Default)]
+struct Group {
+    /// Contexts that are not answered.
+    left: usize,
+    error: Option<DiskError>,
+}
+
 /// State of the transmission phase.
 pub(super) struct Transmission {
     limits: Limits,
     style: Style,
+    contexts: Vec<Context>,
+    /// Block status requests that wait for contexts, in places that are used again.
+    groups: Vec<Group>,
     in_flight: InFlight,
     /// Bytes that requests in flight move.
     bytes: u64,
@@ -74,10 +94,12 @@ pub(super) struct Transmission {
 }
 
 impl Transmission {
-    pub(super) fn new(session: u32, limits: Limits, style: Style) -> Transmission {
+    pub(super) fn new(session: u32, limits: Limits, terms: Terms) -> Transmission {
         Transmission {
             limits,
-            style,
+            style: terms.style,
+            contexts: terms.contexts,
+            groups: Vec::new(),
             in_flight: InFlight::new(session, limits.requests),
             bytes: 0,
             partial: Partial::None,
@@ -158,6 +180,17 @@ impl Transmission {
             }
             let asked = Asked { cookie: header.cookie, offset: header.offset };
             match judge(&header, &geometry, &features, self.style, shutting_down) {
+                Verdict::Status(..) if self.contexts.is_empty() => {
+                    input.consume(REQUEST_HEADER);
+                    self.partial = Partial::Drain { left: 0, asked, refusal: (Errno::Inval, "no metadata context was selected") };
+                }
+                Verdict::Status(range, one) => {
+                    if !self.in_flight.has_room(self.contexts.len()) {
+                        return Run::Stalled;
+                    }
+                    input.consume(REQUEST_HEADER);
+                    self.ask(asked, range, if one { 1 } else { MAX_EXTENTS }, disk);
+                }
                 Verdict::Submit(request) => match self.admit(&header, request, input, disk) {
                     Admission::Taken => {}
                     Admission::NoRoom => return Run::Stalled,
@@ -211,11 +244,11 @@ impl Transmission {
     fn admit(&mut self, header: &RequestHeader, request: Request, input: &mut Input, disk: &mut dyn Disk) -> Admission {
         let bytes = if matches!(request.op, Op::Read | Op::Write) { header.length } else { 0 };
         let alone = self.in_flight.len() == 0;
-        if self.in_flight.is_full() || (!alone && self.bytes + u64::from(bytes) > self.limits.bytes) {
+        if !self.in_flight.has_room(1) || (!alone && self.bytes + u64::from(bytes) > self.limits.bytes) {
             return Admission::NoRoom;
         }
         let asked = Asked { cookie: header.cookie, offset: header.offset };
-        let pending = Pending { asked, op: request.op, bytes, whole: header.flags & command_flag::DF != 0 };
+        let pending = Pending { asked, bytes, kind: Kind::Op { op: request.op, whole: header.flags & command_flag::DF != 0 } };
         if request.op != Op::Write {
             input.consume(REQUEST_HEADER);
             let tag = self.enter(pending);
@@ -238,6 +271,22 @@ impl Transmission {
         }
         self.after_large = bytes >= LARGE_WRITE;
         Admission::Taken
+    }
+
+    /// Asks the disk about each context.
+    fn ask(&mut self, asked: Asked, range: ByteRange, most: usize, disk: &mut dyn Disk) {
+        let group = self.groups.iter().position(|group| group.left == 0).unwrap_or_else(|| {
+            self.groups.push(Group::default());
+            self.groups.len() - 1
+        });
+        if let Some(place) = self.groups.get_mut(group) {
+            *place = Group { left: self.contexts.len(), error: None };
+        }
+        for at in 0..self.contexts.len() {
+            let Some(&context) = self.contexts.get(at) else { return };
+            let tag = self.enter(Pending { asked, bytes: 0, kind: Kind::Status { group, context } });
+            disk.query(tag, Query { range, since: context.since, most });
+        }
     }
 
     fn enter(&mut self, pending: Pending) -> Tag {
@@ -270,13 +319,14 @@ impl Transmission {
             return true;
         }
         let (style, asked) = (self.style, pending.asked);
+        let Kind::Op { op, whole } = pending.kind else { return false };
         let error = match completion.result {
-            Ok(_) if pending.op != Op::Read => {
+            Ok(_) if op != Op::Read => {
                 style.success(output, asked);
                 return true;
             }
             Ok(data) if data.iter().map(Piece::len).sum::<usize>() == pending.bytes as usize => {
-                style.data(output, asked, data, pending.whole);
+                style.data(output, asked, data, whole);
                 return true;
             }
             // A disk that returns another length than was asked for cannot be told to the client in any other way.
@@ -284,7 +334,32 @@ impl Transmission {
             Err(error) => error,
         };
         self.counters.errors += 1;
-        style.error(output, asked, Errno::of(error, pending.op), wire::words(error));
+        style.error(output, asked, Errno::of(error, op), wire::words(error));
+        true
+    }
+
+    /// Turns what the disk says of one context into a chunk, the last one of its reply when no other context is waited for. Errors come
+    /// last: no chunk is sent after one.
+    pub(super) fn answer(&mut self, answer: Answer, output: &mut Output, nobody_listens: bool) -> bool {
+        let Some(Pending { asked, kind: Kind::Status { group, context }, .. }) = self.forget(answer.tag) else { return false };
+        let Some(group) = self.groups.get_mut(group) else { return false };
+        group.left -= 1;
+        // A disk that says nothing of a range has failed.
+        let result = answer.result.and_then(|runs| if runs.is_empty() { Err(DiskError::Io) } else { Ok(runs) });
+        group.error = group.error.or(result.as_ref().err().copied());
+        let (done, failed) = (group.left == 0, group.error);
+        if nobody_listens {
+            return true;
+        }
+        if let Ok(runs) = result {
+            self.style.status(output, asked, done && failed.is_none(), context, &runs);
+        }
+        if let Some(error) = failed.filter(|_| done) {
+            self.counters.errors += 1;
+            // The range was checked before the disk was asked.
+            let why = if error == DiskError::Invalid { "the state to compare with is gone" } else { wire::words(error) };
+            self.style.error(output, asked, Errno::of(error, Op::Cache), why);
+        }
         true
     }
 }
@@ -298,6 +373,9 @@ enum Admission {
 
 /// Decides about a request by its header alone.
 fn judge(header: &RequestHeader, geometry: &Geometry, features: &Features, style: Style, shutting_down: bool) -> Verdict {
+    if header.command == command::BLOCK_STATUS {
+        return judge_status(header, geometry, style, shutting_down);
+    }
     let op = match header.command {
         command::READ => Op::Read,
         command::WRITE => Op::Write,
@@ -331,4 +409,21 @@ fn judge(header: &RequestHeader, geometry: &Geometry, features: &Features, style
         return Verdict::Refuse((Errno::Overflow, "too long for one chunk"));
     }
     if header.length == 0 && op != Op::Flush { Verdict::Done } else { Verdict::Submit(request) }
+}
+
+fn judge_status(header: &RequestHeader, geometry: &Geometry, style: Style, shutting_down: bool) -> Verdict {
+    if style == Style::Simple {
+        return Verdict::Refuse((Errno::Inval, "no such command"));
+    }
+    if shutting_down {
+        return Verdict::Refuse((Errno::Shutdown, "the server is shutting down"));
+    }
+    if header.flags & !(command_flag::FUA | command_flag::REQ_ONE) != 0 {
+        return Verdict::Refuse((Errno::Inval, "a flag that the command does not have"));
+    }
+    let range = ByteRange { offset: header.offset, length: u64::from(header.length) };
+    match (Query { range, since: None, most: 1 }).validate(geometry) {
+        Ok(()) => Verdict::Status(range, header.flags & command_flag::REQ_ONE != 0),
+        Err(error) => Verdict::Refuse((Errno::of(error, Op::Cache), wire::words(error))),
+    }
 }

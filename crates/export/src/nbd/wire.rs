@@ -70,6 +70,8 @@ pub mod reply {
     pub const SERVER: u32 = 2;
     /// One item about an export.
     pub const INFO: u32 = 3;
+    /// One metadata context: its number, its name.
+    pub const META_CONTEXT: u32 = 4;
     /// The option is not supported.
     pub const ERR_UNSUP: u32 = 0x8000_0001;
     /// The option's data is malformed.
@@ -132,6 +134,8 @@ pub mod command {
     pub const CACHE: u16 = 5;
     /// Zero.
     pub const WRITE_ZEROES: u16 = 6;
+    /// Tell what the selected metadata contexts say of a range.
+    pub const BLOCK_STATUS: u16 = 7;
 }
 
 /// Flags of requests.
@@ -142,6 +146,8 @@ pub mod command_flag {
     pub const NO_HOLE: u16 = 1 << 1;
     /// READ is answered with one chunk of content.
     pub const DF: u16 = 1 << 2;
+    /// BLOCK_STATUS tells one extent of each context.
+    pub const REQ_ONE: u16 = 1 << 3;
 }
 
 /// Types of chunks of structured replies.
@@ -152,8 +158,20 @@ pub mod chunk {
     pub const OFFSET_DATA: u16 = 1;
     /// Zeroes at an offset.
     pub const OFFSET_HOLE: u16 = 2;
+    /// What a metadata context says: its number, then length and flags of each extent.
+    pub const BLOCK_STATUS: u16 = 5;
     /// The request failed.
     pub const ERROR: u16 = 1 << 15 | 1;
+}
+
+/// Flags that metadata contexts give to extents.
+pub mod extent_flag {
+    /// `base:allocation`: takes no space.
+    pub const HOLE: u32 = 1 << 0;
+    /// `base:allocation`: reads as zeroes.
+    pub const ZERO: u32 = 1 << 1;
+    /// `qemu:dirty-bitmap`: may have changed.
+    pub const DIRTY: u32 = 1 << 0;
 }
 
 /// Flag of a chunk: the last one of its reply.

@@ -25,6 +25,15 @@ pub fn name_option(number: u32, name: &[u8], infos: &[u16]) -> Vec<u8> {
     option(number, &data)
 }
 
+/// LIST_META_CONTEXT or SET_META_CONTEXT.
+pub fn meta_context(number: u32, name: &str, queries: &[&str]) -> Vec<u8> {
+    let text = |text: &str| [&(text.len() as u32).to_be_bytes(), text.as_bytes()].concat();
+    let mut data = text(name);
+    data.extend((queries.len() as u32).to_be_bytes());
+    data.extend(queries.iter().flat_map(|query| text(query)));
+    option(number, &data)
+}
+
 /// GO without information requests.
 pub fn go(name: &str) -> Vec<u8> {
     name_option(option::GO, name.as_bytes(), &[])

@@ -2,7 +2,9 @@
 
 use std::rc::Rc;
 
-use millpond_block::{Buf, Completion, Data, Disk, DiskError, Features, Geometry, Op, Payload, Piece, Request, SectorProfile, Tag};
+use millpond_block::{
+    Answer, Buf, Completion, Data, Disk, DiskError, Features, Geometry, Op, Payload, Piece, Query, Request, Run, SectorProfile, Since, Tag,
+};
 
 /// In which order requests are answered. They take effect in the order of submission all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +17,25 @@ pub enum Order {
     Shuffled(u64),
 }
 
+impl Order {
+    fn choose(&mut self, count: usize) -> Option<usize> {
+        let last = count.checked_sub(1)?;
+        Some(match self {
+            Order::InOrder => 0,
+            Order::Reversed => last,
+            Order::Shuffled(state) => {
+                *state ^= *state << 13;
+                *state ^= *state >> 7;
+                *state ^= *state << 17;
+                (*state % count as u64) as usize
+            }
+        })
+    }
+}
+
+/// Grain of what the map says.
+const BLOCK: usize = 4096;
+
 /// A disk in memory.
 pub struct MemoryDisk {
     bytes: Vec<u8>,
@@ -26,6 +47,8 @@ pub struct MemoryDisk {
     /// Answer to the next requests, instead of serving them.
     failing: Option<DiskError>,
     done: Vec<Completion>,
+    answers: Vec<Answer>,
+    saved: Vec<Vec<u8>>,
     /// Every request that was submitted, with true where the payload was handed over as a buffer.
     pub log: Vec<(Request, bool)>,
 }
@@ -41,6 +64,8 @@ impl MemoryDisk {
             piece: usize::MAX,
             failing: None,
             done: Vec::new(),
+            answers: Vec::new(),
+            saved: Vec::new(),
             log: Vec::new(),
         }
     }
@@ -68,6 +93,12 @@ impl MemoryDisk {
         self.failing = error;
     }
 
+    /// Keeps what is on the disk now, to be compared with.
+    pub fn save(&mut self) -> Since {
+        self.saved.push(self.bytes.clone());
+        Since(self.saved.len() as u64 - 1)
+    }
+
     /// The content.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
@@ -75,18 +106,36 @@ impl MemoryDisk {
 
     /// The next answer.
     pub fn pop_completion(&mut self) -> Option<Completion> {
-        let last = self.done.len().checked_sub(1)?;
-        let at = match &mut self.order {
-            Order::InOrder => 0,
-            Order::Reversed => last,
-            Order::Shuffled(state) => {
-                *state ^= *state << 13;
-                *state ^= *state >> 7;
-                *state ^= *state << 17;
-                (*state % (last as u64 + 1)) as usize
-            }
-        };
+        let at = self.order.choose(self.done.len())?;
         Some(self.done.remove(at))
+    }
+
+    /// The next answer to a query.
+    pub fn pop_answer(&mut self) -> Option<Answer> {
+        let at = self.order.choose(self.answers.len())?;
+        Some(self.answers.remove(at))
+    }
+
+    /// Runs of blocks that are not zeroes, or differ.
+    fn runs(&self, query: &Query) -> Vec<Run> {
+        let nothing = vec![0; self.bytes.len()];
+        let old = query.since.map_or(&nothing, |since| self.saved.get(since.0 as usize).expect("a state that was saved"));
+        let mut runs: Vec<Run> = Vec::new();
+        let mut at = query.range.offset as usize;
+        let end = at + query.range.length as usize;
+        while at < end {
+            let block = at / BLOCK * BLOCK..(at / BLOCK + 1) * BLOCK;
+            let (stop, set) = (block.end.min(end), self.bytes[block.clone()] != old[block]);
+            let length = (stop - at) as u64;
+            let full = runs.len() == query.most;
+            match runs.last_mut() {
+                Some(last) if last.set == set => last.length += length,
+                _ if full => break,
+                _ => runs.push(Run { length, set }),
+            }
+            at = stop;
+        }
+        runs
     }
 
     fn serve(&mut self, request: Request, payload: &[u8]) -> Result<Data, DiskError> {
@@ -138,5 +187,11 @@ impl Disk for MemoryDisk {
             (None, Payload::Owned(buf)) => self.serve(request, &buf.bytes()[..length]),
         };
         self.done.push(Completion { tag, result });
+    }
+
+    fn query(&mut self, tag: Tag, query: Query) {
+        assert_eq!(query.validate(&self.geometry), Ok(()), "{query:?} was let through");
+        let result = self.failing.map_or_else(|| Ok(self.runs(&query)), Err);
+        self.answers.push(Answer { tag, result });
     }
 }

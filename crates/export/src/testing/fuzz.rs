@@ -2,7 +2,7 @@
 
 use millpond_block::SectorProfile;
 
-use super::{Loopback, MemoryDisk, Order, Reads, Reply, hello_and_go, hello_structured_and_go, parse_replies};
+use super::{Loopback, MemoryDisk, Order, Reads, Reply, hello_and_go, parse_replies};
 use crate::ExportId;
 use crate::nbd::wire::{REQUEST_HEADER, REQUEST_MAGIC, RequestHeader, Style, command};
 use crate::nbd::{Limits, Phase};
@@ -13,8 +13,8 @@ const LIMITS: Limits = Limits { requests: 8, bytes: 64 << 10, unsent: 16 << 10 }
 const UNSENT_SLACK: usize = 8 * DISK + (64 << 10);
 
 /// A whole connection from hostile bytes. The first byte chooses: bit 0 read-only, bit 1 4 KiB sectors, bit 2 the handshake is
-/// skipped, bit 3 every request's magic number is put right, bits 4-5 the order of answers, bit 6 structured replies where the handshake
-/// is skipped. The rest is what the client sends.
+/// skipped, bit 3 every request's magic number is put right, bits 4-5 the order of answers, bit 6 structured replies and two metadata
+/// contexts where the handshake is skipped. The rest is what the client sends.
 ///
 /// # Panics
 /// When the session misbehaves: replies that cannot be parsed, more unsent than allowed, a connection that does not end, or other
@@ -64,13 +64,12 @@ fn run(choice: u8, in_transmission: bool, bytes: &[u8], chunk: usize, send_chunk
         _ => Order::Shuffled(0x9e37_79b9_7f4a_7c15),
     };
     let disk = MemoryDisk::new(DISK, sector).with_order(order).with_pieces(4096).with_read_only(choice & 1 != 0);
-    let mut loopback = Loopback::with_limits(disk, LIMITS);
-    if in_transmission {
-        let greeting = match style_of(choice) {
-            Style::Simple => hello_and_go(),
-            Style::Structured => hello_structured_and_go(),
-        };
-        loopback.feed(&greeting);
+    let mut loopback = match (in_transmission, style_of(choice)) {
+        (true, Style::Structured) => Loopback::with_contexts(disk, LIMITS),
+        _ => Loopback::with_limits(disk, LIMITS),
+    };
+    if in_transmission && style_of(choice) == Style::Simple {
+        loopback.feed(&hello_and_go());
         loopback.take_output();
     }
     loopback.chunk = chunk;

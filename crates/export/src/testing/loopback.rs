@@ -1,10 +1,11 @@
 //! Drives a session without sockets: bytes in, bytes out, with receives and sends as small as a test wants them.
 
-use millpond_block::{BufPool, Disk};
+use millpond_block::{BufPool, Disk, Since};
 
 use super::MemoryDisk;
+use crate::nbd::wire::option;
 use crate::nbd::{Limits, Phase, SendBatch, Session};
-use crate::{ExportId, ExportInfo};
+use crate::{ExportId, ExportInfo, Exports};
 
 /// A session, its disk and what it said so far.
 pub struct Loopback {
@@ -14,6 +15,8 @@ pub struct Loopback {
     pub disk: MemoryDisk,
     /// What it can be asked for.
     pub exports: Vec<ExportInfo>,
+    /// Older states of export 1.
+    pub states: Vec<(String, Since)>,
     /// Everything sent so far that the test has not taken.
     pub output: Vec<u8>,
     /// Most bytes per receive.
@@ -26,6 +29,25 @@ pub struct Loopback {
     pub deaf: bool,
     /// Buffers.
     pub pool: BufPool,
+}
+
+struct Offers<'a> {
+    exports: &'a [ExportInfo],
+    states: &'a [(String, Since)],
+}
+
+impl Exports for Offers<'_> {
+    fn for_each(&self, visit: &mut dyn FnMut(&ExportInfo)) {
+        self.exports.iter().for_each(visit);
+    }
+
+    fn for_each_state(&self, export: ExportId, visit: &mut dyn FnMut(&str, Since)) {
+        self.states.iter().filter(|_| export == ExportId(1)).for_each(|(name, since)| visit(name, *since));
+    }
+
+    fn find_state(&self, export: ExportId, name: &str) -> Option<Since> {
+        self.states.iter().find(|(known, _)| known == name && export == ExportId(1)).map(|(_, since)| *since)
+    }
 }
 
 impl Loopback {
@@ -49,6 +71,7 @@ impl Loopback {
             session: Session::new(9, limits),
             disk,
             exports: vec![export],
+            states: Vec::new(),
             output: Vec::new(),
             chunk: usize::MAX,
             send_chunk: usize::MAX,
@@ -62,6 +85,19 @@ impl Loopback {
     pub fn connected(disk: MemoryDisk) -> Loopback {
         let mut loopback = Loopback::new(disk);
         loopback.feed(&super::hello_and_go());
+        assert_eq!(loopback.session.phase(), Phase::Transmission);
+        loopback.output.clear();
+        loopback
+    }
+
+    /// A session in its transmission phase with structured replies, and changes since now as a second metadata context: 1 and 2.
+    pub fn with_contexts(mut disk: MemoryDisk, limits: Limits) -> Loopback {
+        let since = disk.save();
+        let mut loopback = Loopback::with_limits(disk, limits);
+        loopback.states.push(("then".to_owned(), since));
+        let contexts = super::meta_context(option::SET_META_CONTEXT, "", &["base:allocation", "qemu:dirty-bitmap:then"]);
+        let greeting = [super::hello(), super::option(option::STRUCTURED_REPLY, &[]), contexts, super::go("")].concat();
+        loopback.feed(&greeting);
         assert_eq!(loopback.session.phase(), Phase::Transmission);
         loopback.output.clear();
         loopback
@@ -121,6 +157,10 @@ impl Loopback {
     }
 
     fn deliver_one(&mut self) -> bool {
+        if let Some(answer) = self.disk.pop_answer() {
+            assert!(self.session.answer(answer), "an answer nobody waits for");
+            return true;
+        }
         let Some(completion) = self.disk.pop_completion() else { return false };
         assert!(self.session.complete(completion), "a completion nobody waits for");
         true
@@ -129,7 +169,7 @@ impl Loopback {
     /// Runs until neither the disk nor the peer makes a difference.
     fn settle(&mut self) {
         loop {
-            self.session.handshake(&self.exports);
+            self.session.handshake(&Offers { exports: &self.exports, states: &self.states });
             self.session.requests(&mut self.disk);
             let mut progress = !self.hold && self.deliver_one();
             if !self.deaf

@@ -8,8 +8,8 @@ mod fuzz;
 mod loopback;
 mod replies;
 
-pub use client::{go, hello, hello_and_go, hello_structured_and_go, name_option, option, request, write};
+pub use client::{go, hello, hello_and_go, hello_structured_and_go, meta_context, name_option, option, request, write};
 pub use disk::{MemoryDisk, Order};
 pub use fuzz::fuzz_session;
 pub use loopback::Loopback;
-pub use replies::{Reads, Reply, parse_replies};
+pub use replies::{Extents, Reads, Reply, parse_replies};

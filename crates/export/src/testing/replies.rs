@@ -14,7 +14,12 @@ pub struct Reply {
     pub error: u32,
     /// What was read.
     pub data: Vec<u8>,
+    /// What metadata contexts said, by number.
+    pub status: Vec<(u32, Extents)>,
 }
+
+/// Length and flags of each extent.
+pub type Extents = Vec<(u64, u64)>;
 
 /// What a client remembers of its reads: the range by cookie.
 pub type Reads = HashMap<u64, Range<u64>>;
@@ -41,6 +46,7 @@ struct Open {
     error: u32,
     data: Vec<u8>,
     covered: Vec<Range<u64>>,
+    status: Vec<(u32, Extents)>,
 }
 
 struct Parser<'a> {
@@ -79,7 +85,7 @@ impl<'a> Parser<'a> {
         }
         let length = read.filter(|_| error == 0).map_or(0, |range| range.end - range.start);
         let data = self.take(length as usize)?.to_vec();
-        self.done.push(Reply { cookie, error, data });
+        self.done.push(Reply { cookie, error, data, status: Vec::new() });
         Ok(())
     }
 
@@ -103,6 +109,18 @@ impl<'a> Parser<'a> {
                 }
                 self.content(&mut open, cookie, at, &vec![0; length as usize])?;
             }
+            chunk::BLOCK_STATUS if payload.len() > 4 && payload.len() % 8 == 4 => {
+                let extents: Extents = payload[4..].chunks(8).map(|extent| (number(extent, 0..4), number(extent, 4..8))).collect();
+                let same = extents.windows(2).any(|pair| pair[0].1 == pair[1].1);
+                if same || extents.iter().any(|(length, _)| *length == 0) {
+                    return Err(format!("extents that are empty or not joined: {extents:?}"));
+                }
+                let context = number(payload, 0..4) as u32;
+                if open.status.iter().any(|(known, _)| *known == context) {
+                    return Err(format!("context {context} twice"));
+                }
+                open.status.push((context, extents));
+            }
             chunk::ERROR if payload.len() >= 6 => {
                 open.error = number(payload, 0..4) as u32;
                 let words = payload.get(6..).unwrap_or_default();
@@ -120,8 +138,10 @@ impl<'a> Parser<'a> {
         if open.covered.iter().map(|range| range.end - range.start).sum::<u64>() != read {
             return Err(format!("the reply to {cookie} has holes"));
         }
-        let data = if open.error == 0 { open.data } else { Vec::new() };
-        self.done.push(Reply { cookie, error: open.error, data });
+        let error = open.error;
+        let (data, mut status) = if error == 0 { (open.data, open.status) } else { Default::default() };
+        status.sort();
+        self.done.push(Reply { cookie, error, data, status });
         Ok(())
     }
 

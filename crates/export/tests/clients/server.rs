@@ -128,6 +128,11 @@ impl Loop {
                 connection.session.handshake(&self.exports);
                 connection.session.requests(&mut self.disk);
             }
+            while let Some(answer) = self.disk.pop_answer() {
+                if let Some(connection) = self.connections.get_mut(Session::id_of(answer.tag) as usize) {
+                    assert!(connection.session.answer(answer), "an answer nobody waits for");
+                }
+            }
             while let Some(completion) = self.disk.pop_completion() {
                 let id = Session::id_of(completion.tag);
                 if let Some(connection) = self.connections.get_mut(id as usize) {

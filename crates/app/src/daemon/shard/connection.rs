@@ -1,6 +1,6 @@
 //! One client: its session, the disk it talks to, and what it did.
 
-use millpond_block::{Disk, Features, Geometry, Op, Payload, Request, SectorProfile, Tag};
+use millpond_block::{Disk, Features, Geometry, Op, Payload, Query, Request, SectorProfile, Tag};
 use millpond_device::ConnectionId;
 use millpond_engine::{Target, Time};
 use millpond_export::nbd::Session;
@@ -138,6 +138,10 @@ impl<P: Pool> Disk for ConnectionDisk<'_, P> {
     fn submit(&mut self, tag: Tag, request: Request, payload: Payload<'_>) {
         self.meter.start(tag, &request, self.now);
         self.pool.submit(self.target, tag, request, payload);
+    }
+
+    fn query(&mut self, tag: Tag, query: Query) {
+        self.pool.query(self.target, tag, query);
     }
 }
 

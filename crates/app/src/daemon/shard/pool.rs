@@ -1,6 +1,6 @@
 //! What a shard drives: the engine's facade as a trait, so that the loop can be tested and measured on a medium in memory.
 
-use millpond_block::{BufPool, Completion, Features, Geometry, Payload, Request, Tag};
+use millpond_block::{Answer, BufPool, Completion, Features, Geometry, Payload, Query, Request, Tag};
 use millpond_device::{Io, IoDone};
 use millpond_engine::{
     Command, CommandError, DiffExtent, Engine, Metrics, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo, Target, Time, VolumeId,
@@ -14,6 +14,8 @@ pub trait Pool: 'static {
     fn state(&self) -> &PoolState;
     /// Takes a guest request; never blocks.
     fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>);
+    /// Takes a query; never blocks.
+    fn query(&mut self, target: Target, tag: Tag, query: Query);
     /// Takes a command.
     fn command(&mut self, tag: Tag, command: Command);
     /// Goes on with requests alone.
@@ -26,6 +28,8 @@ pub trait Pool: 'static {
     fn pop_io(&mut self) -> Option<Io>;
     /// The next answer to a guest request.
     fn pop_completion(&mut self) -> Option<Completion>;
+    /// The next answer to a query.
+    fn pop_answer(&mut self) -> Option<Answer>;
     /// The next answer to a command.
     fn pop_reply(&mut self) -> Option<(Tag, Result<Reply, CommandError>)>;
     /// The pool, as listed; `None` until it is known, and then neither commands nor comparisons are answered.
@@ -38,6 +42,10 @@ pub trait Pool: 'static {
     fn snapshots_after(&self, after: Option<SnapshotId>, most: usize) -> Vec<SnapshotInfo>;
     /// The snapshot of this name.
     fn find_snapshot(&self, volume: VolumeId, name: &str) -> Option<SnapshotInfo>;
+    /// Up to `most` snapshots that a target can be compared with.
+    fn older_states(&self, target: Target, most: usize) -> Vec<(String, SnapshotId)>;
+    /// The one of this name.
+    fn older_state(&self, target: Target, name: &str) -> Option<SnapshotId>;
     /// Counters since import.
     fn metrics(&self) -> Metrics;
     /// What a target offers; `None` when there is no such target.
@@ -57,6 +65,10 @@ impl Pool for Engine {
 
     fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>) {
         Engine::submit(self, target, tag, request, payload);
+    }
+
+    fn query(&mut self, target: Target, tag: Tag, query: Query) {
+        Engine::query(self, target, tag, query);
     }
 
     fn command(&mut self, tag: Tag, command: Command) {
@@ -83,6 +95,10 @@ impl Pool for Engine {
         Engine::pop_completion(self)
     }
 
+    fn pop_answer(&mut self) -> Option<Answer> {
+        Engine::pop_answer(self)
+    }
+
     fn pop_reply(&mut self) -> Option<(Tag, Result<Reply, CommandError>)> {
         Engine::pop_reply(self)
     }
@@ -105,6 +121,14 @@ impl Pool for Engine {
 
     fn find_snapshot(&self, volume: VolumeId, name: &str) -> Option<SnapshotInfo> {
         Engine::find_snapshot(self, volume, name)
+    }
+
+    fn older_states(&self, target: Target, most: usize) -> Vec<(String, SnapshotId)> {
+        Engine::older_states(self, target, most)
+    }
+
+    fn older_state(&self, target: Target, name: &str) -> Option<SnapshotId> {
+        Engine::older_state(self, target, name)
     }
 
     fn metrics(&self) -> Metrics {

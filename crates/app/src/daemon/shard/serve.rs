@@ -1,8 +1,10 @@
 //! Exports and their clients: listening, accepting, negotiating, letting go.
 
+use millpond_block::Since;
 use millpond_device::ListenerId;
-use millpond_export::ExportInfo as Offer;
+use millpond_engine::Target;
 use millpond_export::nbd::{Limits, Phase, Session};
+use millpond_export::{ExportInfo as Offer, Exports};
 use std::os::fd::OwnedFd;
 
 use super::connection::{self, Connection, Meter};
@@ -14,10 +16,33 @@ use super::table::{Export, Listener};
 
 /// Clients of a shard at a time. Each may hold its socket buffers, an input buffer of 256 KiB and what its requests in flight move.
 const MAX_CLIENTS: usize = 512;
+/// Snapshots listed as metadata contexts, so that a client cannot hold the others up by asking for tens of thousands: some 100 microseconds.
+const MAX_LISTED: usize = 1000;
 /// How long a client may negotiate, in nanoseconds.
 const HANDSHAKE_NANOS: u64 = 10_000_000_000;
 /// How long a client that ends may take to read its last replies, in nanoseconds.
 const LINGER_NANOS: u64 = 10_000_000_000;
+
+/// What the clients of a listener can choose from: one target, and what it can be compared with.
+struct OneOffer<'a, P> {
+    offer: Offer,
+    target: Target,
+    pool: &'a P,
+}
+
+impl<P: Pool> Exports for OneOffer<'_, P> {
+    fn for_each(&self, visit: &mut dyn FnMut(&Offer)) {
+        visit(&self.offer);
+    }
+
+    fn for_each_state(&self, _: millpond_export::ExportId, visit: &mut dyn FnMut(&str, Since)) {
+        self.pool.older_states(self.target, MAX_LISTED).iter().for_each(|(name, id)| visit(name, Since(id.0)));
+    }
+
+    fn find_state(&self, _: millpond_export::ExportId, name: &str) -> Option<Since> {
+        self.pool.older_state(self.target, name).map(|id| Since(id.0))
+    }
+}
 
 impl<P: Pool> Shard<P> {
     /// Starts to serve.
@@ -152,7 +177,8 @@ impl<P: Pool> Shard<P> {
             multi_conn: true,
             default: true,
         };
-        if client.session.handshake(&vec![offer]).is_some() {
+        let (target, pool) = (client.target, &self.pool);
+        if client.session.handshake(&OneOffer { offer, target, pool }).is_some() {
             client.deadline = None;
         }
     }

@@ -282,6 +282,12 @@ impl<P: Pool> Shard<P> {
         while let Some(completion) = self.pool.pop_completion() {
             self.completed(completion);
         }
+        while let Some(answer) = self.pool.pop_answer() {
+            if let Some((index, client)) = self.clients.by_session(Session::id_of(answer.tag)) {
+                client.session.answer(answer);
+                self.enqueue(index);
+            }
+        }
     }
 
     fn completed(&mut self, completion: Completion) {

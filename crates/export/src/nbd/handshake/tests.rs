@@ -4,7 +4,7 @@ use millpond_block::SectorProfile;
 
 use super::*;
 use crate::nbd::{Limits, Phase, Session};
-use crate::testing::{Loopback, MemoryDisk, go, hello, name_option, option as message};
+use crate::testing::{Loopback, MemoryDisk, go, hello, meta_context, name_option, option as message};
 
 const SIZE: u64 = 1 << 20;
 const FLAGS: u16 = 0b100_0110_1101;
@@ -156,10 +156,93 @@ fn structured_replies_are_agreed_on_and_allow_for_single_chunks() {
     assert_eq!(ask(&mut loopback, &go("disk"))[0], (7, 3, told));
 }
 
+/// Number and name of each context that was told, and the last answer's kind.
+fn contexts(told: &[Answer]) -> (Vec<(u32, String)>, u32) {
+    let (last, rest) = told.split_last().expect("an answer");
+    let context = |(_, kind, data): &Answer| {
+        assert_eq!(*kind, reply::META_CONTEXT);
+        let (id, name) = data.split_first_chunk().expect("a number");
+        (u32::from_be_bytes(*id), String::from_utf8(name.to_vec()).expect("a name"))
+    };
+    (rest.iter().map(context).collect(), last.1)
+}
+
+/// With structured replies and two older states.
+fn with_states() -> Loopback {
+    let mut loopback = greeted();
+    for name in ["mon", "tue"] {
+        let since = loopback.disk.save();
+        loopback.states.push((name.to_owned(), since));
+    }
+    ask(&mut loopback, &message(option::STRUCTURED_REPLY, &[]));
+    loopback
+}
+
+#[test]
+fn contexts_are_listed() {
+    let mut loopback = with_states();
+    let all = ["base:allocation", "qemu:dirty-bitmap:mon", "qemu:dirty-bitmap:tue"];
+    let cases: [(&[&str], &[&str]); 8] = [
+        (&[], &all),
+        (&["base:"], &all[..1]),
+        (&["base:allocation", "base:"], &all[..1]),
+        (&["qemu:"], &all[1..]),
+        (&["qemu:dirty-bitmap:", "qemu:dirty-bitmap:mon"], &all[1..]),
+        (&["qemu:dirty-bitmap:tue"], &all[2..]),
+        (&["qemu:dirty-bitmap:sun", "x-other:", "base:nothing"], &[]),
+        (&["qemu:", "base:"], &all),
+    ];
+    for (queries, expected) in cases {
+        let (told, kind) = contexts(&ask(&mut loopback, &meta_context(option::LIST_META_CONTEXT, "disk", queries)));
+        let expected: Vec<(u32, String)> = expected.iter().map(|name| (0, (*name).to_owned())).collect();
+        assert_eq!((told, kind), (expected, reply::ACK), "{queries:?}");
+    }
+}
+
+#[test]
+fn contexts_are_selected_for_one_export() {
+    let mut loopback = with_states();
+    let select = |loopback: &mut Loopback, name: &str, queries: &[&str]| {
+        contexts(&ask(loopback, &meta_context(option::SET_META_CONTEXT, name, queries)))
+    };
+    let queries = ["base:", "qemu:", "qemu:dirty-bitmap:tue", "base:allocation", "qemu:dirty-bitmap:tue", "qemu:dirty-bitmap:sun"];
+    let expected = vec![(1, "qemu:dirty-bitmap:tue".to_owned()), (2, "base:allocation".to_owned())];
+    assert_eq!(select(&mut loopback, "", &queries), (expected, reply::ACK), "wildcards and what is unknown select nothing");
+    assert_eq!(select(&mut loopback, "nobody", &["base:allocation"]), (vec![], reply::ERR_UNKNOWN));
+    assert_eq!(select(&mut loopback, "disk", &["no colon"]), (vec![], reply::ERR_INVALID));
+    let many: Vec<String> = (0..17).map(|n| format!("s{n}")).collect();
+    for name in &many {
+        let since = loopback.disk.save();
+        loopback.states.push((name.clone(), since));
+    }
+    let queries: Vec<String> = many.iter().map(|name| format!("qemu:dirty-bitmap:{name}")).collect();
+    let queries: Vec<&str> = queries.iter().map(String::as_str).collect();
+    assert_eq!(select(&mut loopback, "disk", &queries).1, reply::ERR_TOO_BIG);
+    assert_eq!(select(&mut loopback, "disk", &queries[..16]).1, reply::ACK);
+}
+
+#[test]
+fn contexts_need_structured_replies_and_lengths_that_add_up() {
+    let mut loopback = greeted();
+    let good = meta_context(option::SET_META_CONTEXT, "disk", &["base:allocation"]);
+    assert_eq!(ask(&mut loopback, &good)[0].1, reply::ERR_INVALID);
+    ask(&mut loopback, &message(option::STRUCTURED_REPLY, &[]));
+    assert_eq!(ask(&mut loopback, &good).len(), 2);
+    let data = &good[OPTION_HEADER..];
+    for length in 0..data.len() {
+        assert_eq!(ask(&mut loopback, &message(option::SET_META_CONTEXT, &data[..length]))[0].1, reply::ERR_INVALID, "{length}");
+    }
+    let longer = [data, &[0]].concat();
+    assert_eq!(ask(&mut loopback, &message(option::LIST_META_CONTEXT, &longer))[0].1, reply::ERR_INVALID);
+    let mut many = data.to_vec();
+    many[8..12].fill(0xff);
+    assert_eq!(ask(&mut loopback, &message(option::LIST_META_CONTEXT, &many))[0].1, reply::ERR_INVALID);
+}
+
 #[test]
 fn what_is_not_served_is_drained_and_refused() {
     let mut loopback = greeted();
-    let unserved = [option::STARTTLS, option::LIST_META_CONTEXT, option::SET_META_CONTEXT, option::EXTENDED_HEADERS, 4, 0, 12, u32::MAX];
+    let unserved = [option::STARTTLS, option::EXTENDED_HEADERS, 4, 0, 12, u32::MAX];
     for number in unserved {
         for length in [0, 1, 5000, 300_000] {
             let told = ask(&mut loopback, &message(number, &vec![0x49; length]));

@@ -68,8 +68,8 @@ fn submitted(loopback: &Loopback) -> Vec<(Op, u64, u64, bool)> {
 fn what_was_written_is_read() {
     let mut loopback = connected();
     let data = pattern(4096, 1);
-    assert_eq!(ask(&mut loopback, &write(0, 1, 8192, &data)), Reply { cookie: 1, error: 0, data: vec![] });
-    assert_eq!(ask(&mut loopback, &request(command::READ, 0, 2, 8192, 4096)), Reply { cookie: 2, error: 0, data });
+    assert_eq!(ask(&mut loopback, &write(0, 1, 8192, &data)), Reply { cookie: 1, error: 0, data: vec![], status: vec![] });
+    assert_eq!(ask(&mut loopback, &request(command::READ, 0, 2, 8192, 4096)), Reply { cookie: 2, error: 0, data, status: vec![] });
     assert_eq!(ask(&mut loopback, &request(command::READ, 0, 3, 0, 512)).data, [0; 512]);
 }
 
@@ -186,7 +186,7 @@ fn less_than_the_minimum_block_is_invalid() {
 fn a_length_of_nothing_succeeds_and_does_nothing() {
     let mut loopback = connected();
     for command in [command::READ, command::WRITE, command::TRIM, command::CACHE, command::WRITE_ZEROES] {
-        assert_eq!(ask(&mut loopback, &request(command, 0, 5, 512, 0)), Reply { cookie: 5, error: 0, data: vec![] });
+        assert_eq!(ask(&mut loopback, &request(command, 0, 5, 512, 0)), Reply { cookie: 5, error: 0, data: vec![], status: vec![] });
         assert_eq!(error_of(&mut loopback, &request(command, 0, 5, END, 0)), 0);
         assert_ne!(error_of(&mut loopback, &request(command, 0, 5, END + 512, 0)), 0);
         assert_eq!(error_of(&mut loopback, &request(command, 0, 5, 1, 0)), EINVAL);
@@ -222,7 +222,7 @@ fn errors_of_the_disk_are_told() {
     ] {
         loopback.disk.fail(Some(error));
         let reply = ask(&mut loopback, &request(command::READ, 0, 1, 0, 512));
-        assert_eq!(reply, Reply { cookie: 1, error: number, data: vec![] }, "an error comes without data");
+        assert_eq!(reply, Reply { cookie: 1, error: number, data: vec![], status: vec![] }, "an error comes without data");
         let number = if error == DiskError::OutOfBounds { ENOSPC } else { number };
         assert_eq!(error_of(&mut loopback, &write(0, 1, 0, &[1; 512])), number);
         assert_eq!(error_of(&mut loopback, &write(0, 1, 0, &[1; 65536])), number);
@@ -243,7 +243,7 @@ fn a_read_of_the_wrong_length_becomes_an_error() {
     assert!(!loopback.session.complete(Completion { tag: completion.tag, result: Err(DiskError::Io) }), "once");
     loopback.feed(&[]);
     let replies = simple(&mut loopback, &[]).expect("replies");
-    assert_eq!(replies, [Reply { cookie: 1, error: EIO, data: vec![] }]);
+    assert_eq!(replies, [Reply { cookie: 1, error: EIO, data: vec![], status: vec![] }]);
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn one_cookie_may_be_used_again_and_even_twice_at_a_time() {
     assert_eq!(loopback.session.in_flight(), 5);
     loopback.release();
     let replies = simple(&mut loopback, &[(42, 512)]).expect("replies");
-    assert_eq!(replies, vec![Reply { cookie: 42, error: 0, data: vec![0; 512] }; 5]);
+    assert_eq!(replies, vec![Reply { cookie: 42, error: 0, data: vec![0; 512], status: vec![] }; 5]);
 }
 
 #[test]
@@ -335,12 +335,12 @@ fn structured_reads_leave_zeroes_out() {
     let expected = [&[0; 8192][..], &[7; 4096], &[0; 53_248]].concat();
     let reads = Reads::from([(2, 0..64 << 10), (3, 0..4096), (4, END..END + 512)]);
     let told = parse_replies(&output, &reads, Style::Structured).expect("replies");
-    assert_eq!(told, [Reply { cookie: 2, error: 0, data: expected }]);
+    assert_eq!(told, [Reply { cookie: 2, error: 0, data: expected, status: vec![] }]);
     loopback.feed(&request(command::READ, command_flag::DF, 3, 8192 - 512, 4096));
     assert_eq!(loopback.take_output().len(), 20 + 8 + 4096);
     loopback.feed(&request(command::READ, 0, 4, END, 512));
     let told = parse_replies(&loopback.take_output(), &reads, Style::Structured).expect("replies");
-    assert_eq!(told, [Reply { cookie: 4, error: EINVAL, data: vec![] }]);
+    assert_eq!(told, [Reply { cookie: 4, error: EINVAL, data: vec![], status: vec![] }]);
 }
 
 #[test]
@@ -354,4 +354,52 @@ fn more_than_one_chunk_can_hold_is_refused_to_who_wants_one() {
         let told = parse_replies(&loopback.take_output(), &Reads::from([(1, 0..length.into())]), Style::Structured).expect("replies");
         assert_eq!(told[0].error, error);
     }
+}
+
+#[test]
+fn block_status_tells_each_context_and_what_went_wrong() {
+    let mut loopback = Loopback::with_contexts(disk(), Limits { requests: 1, ..Limits::default() });
+    loopback.feed(&write(0, 1, 4096, &[7; 512]));
+    loopback.take_output();
+    let status = |loopback: &mut Loopback, flags, offset, length| {
+        loopback.feed(&request(command::BLOCK_STATUS, flags, 2, offset, length));
+        let mut told = parse_replies(&loopback.take_output(), &Reads::new(), Style::Structured).expect("replies");
+        assert_eq!(told.len(), 1);
+        told.pop().map(|reply| (reply.error, reply.status)).expect("one")
+    };
+    let rest = END - 8192;
+    let whole = vec![(1, vec![(4096, 3), (4096, 0), (rest, 3)]), (2, vec![(4096, 0), (4096, 1), (rest, 0)])];
+    assert_eq!(status(&mut loopback, 0, 0, SIZE as u32), (0, whole));
+    let one = vec![(1, vec![(3584, 0)]), (2, vec![(3584, 1)])];
+    assert_eq!(status(&mut loopback, command_flag::REQ_ONE, 4608, 8192), (0, one));
+    for (flags, offset, length) in [(0, END, 512), (0, 0, 0), (0, 1, 512), (command_flag::DF, 0, 512)] {
+        assert_eq!(status(&mut loopback, flags, offset, length), (EINVAL, vec![]), "{offset} {length}");
+    }
+    loopback.disk.fail(Some(DiskError::Invalid));
+    assert_eq!(status(&mut loopback, 0, 0, 4096), (EINVAL, vec![]), "the state is gone");
+    loopback.disk.fail(Some(DiskError::Io));
+    assert_eq!(status(&mut loopback, 0, 0, 4096), (EIO, vec![]));
+    assert!(loopback.session.is_idle());
+}
+
+#[test]
+fn block_status_needs_a_context_that_was_selected_for_this_export() {
+    let structured = crate::testing::option(wire::option::STRUCTURED_REPLY, &[]);
+    let select = |name| crate::testing::meta_context(wire::option::SET_META_CONTEXT, name, &["base:allocation"]);
+    for (selected, error) in
+        [(select("disk"), 0), (vec![], EINVAL), (select("other"), EINVAL), ([select("disk"), select("?")].concat(), EINVAL)]
+    {
+        let mut loopback = Loopback::new(disk());
+        let other = crate::ExportInfo { id: ExportId(2), name: "other".to_owned(), ..loopback.exports[0].clone() };
+        loopback.exports[0].default = true;
+        loopback.exports.push(other);
+        loopback.feed(&[crate::testing::hello(), structured.clone(), selected, crate::testing::go("")].concat());
+        loopback.take_output();
+        loopback.feed(&request(command::BLOCK_STATUS, 0, 2, 0, 4096));
+        let told = parse_replies(&loopback.take_output(), &Reads::new(), Style::Structured).expect("replies");
+        assert_eq!(told[0].error, error);
+    }
+    let mut loopback = connected();
+    assert_eq!(error_of(&mut loopback, &request(command::BLOCK_STATUS, 0, 1, 0, 4096)), EINVAL);
+    assert!(in_step(&mut loopback));
 }

@@ -4,7 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
 use millpond_block::{
-    BufPool, CacheMode, Completion, Data, DiskError, Features, Geometry, Op, Payload, Piece, Request, SectorProfile, Tag,
+    Answer, BufPool, CacheMode, Completion, Data, DiskError, Features, Geometry, Op, Payload, Piece, Query, Request, Run, SectorProfile,
+    Tag,
 };
 use millpond_device::{DeviceIndex, Io, IoDone, IoId, IoKind};
 use millpond_engine::{
@@ -31,6 +32,7 @@ pub struct Double {
     under_way: HashMap<IoId, (Tag, usize)>,
     last_io: u64,
     completions: VecDeque<Completion>,
+    answers: VecDeque<Answer>,
     replies: VecDeque<(Tag, Result<Reply, CommandError>)>,
     diffs: VecDeque<(Tag, Result<Vec<DiffExtent>, CommandError>)>,
     buffers: BufPool,
@@ -46,6 +48,7 @@ impl Double {
             under_way: HashMap::new(),
             last_io: 0,
             completions: VecDeque::new(),
+            answers: VecDeque::new(),
             replies: VecDeque::new(),
             diffs: VecDeque::new(),
             buffers: BufPool::default(),
@@ -120,6 +123,22 @@ impl Pool for Double {
             }
             Medium::Device => self.on_device(tag, request, payload),
         }
+    }
+
+    fn query(&mut self, _target: Target, tag: Tag, query: Query) {
+        self.answers.push_back(Answer { tag, result: Ok(vec![Run { length: query.range.length, set: query.since.is_none() }]) });
+    }
+
+    fn pop_answer(&mut self) -> Option<Answer> {
+        self.answers.pop_front()
+    }
+
+    fn older_states(&self, _: Target, _: usize) -> Vec<(String, SnapshotId)> {
+        vec![("now".to_owned(), SnapshotId(1))]
+    }
+
+    fn older_state(&self, target: Target, name: &str) -> Option<SnapshotId> {
+        self.older_states(target, 1).into_iter().find(|(known, _)| known == name).map(|(_, id)| id)
     }
 
     fn command(&mut self, tag: Tag, command: Command) {

@@ -59,7 +59,7 @@ fn an_oversized_write_is_drained_without_memory_for_it() {
         left -= n as u64;
     }
     let replies = simple(&mut loopback, &[]).expect("replies");
-    assert_eq!(replies, [Reply { cookie: 1, error: ENOSPC, data: vec![] }]);
+    assert_eq!(replies, [Reply { cookie: 1, error: ENOSPC, data: vec![], status: vec![] }]);
     assert!(in_step(&mut loopback));
 }
 
@@ -136,7 +136,7 @@ fn a_client_that_closes_its_side_gets_its_replies() {
     loopback.feed(&request(command::READ, 0, 1, 0, 512));
     loopback.end();
     let replies = simple(&mut loopback, &[(1, 512)]).expect("replies");
-    assert_eq!(replies, [Reply { cookie: 1, error: 0, data: vec![0; 512] }]);
+    assert_eq!(replies, [Reply { cookie: 1, error: 0, data: vec![0; 512], status: vec![] }]);
 }
 
 #[test]

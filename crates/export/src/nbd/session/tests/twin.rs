@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::testing::Extents;
 
 const SMALL: usize = 256 << 10;
 
@@ -33,8 +34,8 @@ fn lengths() -> impl Strategy<Value = u32> {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let command = prop_oneof![8 => 0u16..2, 4 => 3u16..7, 1 => 7u16..12];
-    let flags = prop_oneof![8 => Just(0u16), 2 => Just(1u16), 1 => Just(2u16), 1 => Just(4u16), 1 => any::<u16>()];
+    let command = prop_oneof![8 => 0u16..2, 5 => 3u16..8, 1 => 8u16..12];
+    let flags = prop_oneof![8 => Just(0u16), 2 => Just(1u16), 1 => Just(2u16), 1 => Just(4u16), 1 => Just(8u16), 1 => any::<u16>()];
     let offset = prop_oneof![8 => (0u64..520).prop_map(|n| n * 512), 1 => 0u64..300_000, 1 => any::<u64>()];
     let step = (command, flags, offset, lengths(), any::<u8>()).prop_map(|(command, flags, offset, length, fill)| Step {
         command,
@@ -59,6 +60,12 @@ impl Model {
     fn answer(&mut self, step: &Step) -> (u32, Vec<u8>) {
         let (offset, length) = (u128::from(step.offset), u128::from(step.length));
         let writes = matches!(step.command, 1 | 4 | 6);
+        if step.command == 7 && self.style != Style::Simple {
+            let sector = u128::from(self.sector);
+            let aligned = offset.is_multiple_of(sector) && length.is_multiple_of(sector) && length > 0;
+            let good = step.flags & !9 == 0 && offset + length <= self.bytes.len() as u128 && aligned;
+            return (if good { 0 } else { EINVAL }, vec![]);
+        }
         let allowed = match step.command {
             0 if self.style != Style::Simple => 5,
             6 => 3,
@@ -91,6 +98,26 @@ impl Model {
     }
 }
 
+impl Model {
+    /// What both contexts say, sector by sector: the older state is all zeroes, so that what holds data has changed.
+    fn status(&self, step: &Step) -> Vec<(u32, Extents)> {
+        let tell = |kinds: [u64; 2]| {
+            let mut extents = Extents::new();
+            for sector in step.offset / 512..step.range().end / 512 {
+                let block = sector as usize / 8 * 4096;
+                let kind = kinds[usize::from(self.bytes[block..block + 4096].iter().any(|byte| *byte != 0))];
+                match extents.last_mut() {
+                    Some(last) if last.1 == kind => last.0 += 512,
+                    _ => extents.push((512, kind)),
+                }
+            }
+            extents.truncate(if step.flags & command_flag::REQ_ONE != 0 { 1 } else { usize::MAX });
+            extents
+        };
+        vec![(1, tell([3, 0])), (2, tell([0, 1]))]
+    }
+}
+
 fn message(cookie: u64, step: &Step) -> Vec<u8> {
     let mut bytes = request(step.command, step.flags, cookie, step.offset, step.length);
     if step.command == command::WRITE {
@@ -116,15 +143,15 @@ proptest! {
         unsent in 0usize..200_000,
         structured in any::<bool>(),
     ) {
-        let (style, greeting) = match structured {
-            true => (Style::Structured, crate::testing::hello_structured_and_go()),
-            false => (Style::Simple, crate::testing::hello_and_go()),
-        };
+        let style = if structured { Style::Structured } else { Style::Simple };
         let sector = if four_k { SectorProfile::S4kn } else { SectorProfile::S512e };
         let disk = MemoryDisk::new(SMALL, sector).with_order(order).with_pieces(5000).with_read_only(read_only);
-        let mut loopback = Loopback::with_limits(disk, Limits { requests, bytes, unsent });
-        loopback.feed(&greeting);
-        loopback.take_output();
+        let limits = Limits { requests, bytes, unsent };
+        let mut loopback = if structured { Loopback::with_contexts(disk, limits) } else { Loopback::with_limits(disk, limits) };
+        if !structured {
+            loopback.feed(&crate::testing::hello_and_go());
+            loopback.take_output();
+        }
         (loopback.chunk, loopback.send_chunk, loopback.hold) = (chunk, send_chunk, hold);
 
         let stream: Vec<u8> = steps.iter().zip(0..).flat_map(|(step, cookie)| message(cookie, step)).collect();
@@ -136,7 +163,8 @@ proptest! {
             .zip(0..)
             .map(|(step, cookie)| {
                 let (error, data) = model.answer(step);
-                Reply { cookie, error, data }
+                let status = if step.command == command::BLOCK_STATUS && error == 0 { model.status(step) } else { vec![] };
+                Reply { cookie, error, data, status }
             })
             .collect();
         let reads =
