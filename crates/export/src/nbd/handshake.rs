@@ -134,7 +134,7 @@ impl Handshake {
         if number == option::EXPORT_NAME && length as usize > MAX_STRING {
             return Some(Step::Close(CloseReason::UnknownExport));
         }
-        let known = matches!(number, option::EXPORT_NAME..=option::LIST | option::INFO..=option::SET_META_CONTEXT);
+        let known = matches!(number, option::EXPORT_NAME..=option::LIST | option::INFO..=option::EXTENDED_HEADERS);
         let refusal = match known {
             _ if shutting_down && number != option::ABORT && number != option::EXPORT_NAME => Some(reply::ERR_SHUTDOWN),
             false => Some(reply::ERR_UNSUP),
@@ -159,6 +159,7 @@ impl Handshake {
         }
         let step = match number {
             option::EXPORT_NAME if shutting_down => Some(Step::Close(CloseReason::Shutdown)),
+            option::EXPORT_NAME if self.style == Style::Extended => Some(Step::Close(CloseReason::ExportNameExtended)),
             option::EXPORT_NAME => Some(self.export_name(client, data, output, exports)),
             option::ABORT => {
                 if client.fixed {
@@ -170,13 +171,8 @@ impl Handshake {
                 list(data, output, exports);
                 None
             }
-            option::STRUCTURED_REPLY => {
-                if data.is_empty() {
-                    self.style = Style::Structured;
-                    answer(output, number, reply::ACK, &[]);
-                } else {
-                    answer(output, number, reply::ERR_INVALID, &[b"STRUCTURED_REPLY takes no data"]);
-                }
+            option::STRUCTURED_REPLY | option::EXTENDED_HEADERS => {
+                self.agree(number, data, output);
                 None
             }
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
@@ -184,12 +180,30 @@ impl Handshake {
                 None
             }
             _ => {
-                let found = info_or_go(number, self.style, data, output, exports);
+                let found = self.info_or_go(number, data, output, exports);
                 found.filter(|_| number == option::GO).map(|export| Step::Bound(export, self.terms(export)))
             }
         };
         input.consume(OPTION_HEADER + length as usize);
         step
+    }
+
+    /// Changes the style of replies.
+    fn agree(&mut self, number: u32, data: &[u8], output: &mut Output) {
+        if !data.is_empty() {
+            return answer(output, number, reply::ERR_INVALID, &[b"the option takes no data"]);
+        }
+        match (number, self.style) {
+            (option::EXTENDED_HEADERS, _) => self.style = Style::Extended,
+            (_, Style::Extended) => return answer(output, number, reply::ERR_EXT_HEADER_REQD, &[b"extended headers are in use"]),
+            _ => self.style = Style::Structured,
+        }
+        answer(output, number, reply::ACK, &[]);
+    }
+
+    /// True when contexts were selected for this export.
+    fn has_contexts(&self, export: ExportId) -> bool {
+        self.selected.as_ref().is_some_and(|(of, contexts)| *of == export && !contexts.is_empty())
     }
 
     /// What the client gets with this export: contexts that were selected for another are void.
@@ -204,11 +218,30 @@ impl Handshake {
             return Step::Close(CloseReason::UnknownExport);
         };
         output.push(&export.geometry.size.to_be_bytes());
-        output.push(&wire::transmission_flags(&export, self.style).to_be_bytes());
+        output.push(&wire::transmission_flags(&export, self.style, self.has_contexts(export.id)).to_be_bytes());
         if !client.no_zeroes {
             output.push(&ZEROES);
         }
         Step::Bound(export.id, self.terms(export.id))
+    }
+
+    /// Answers INFO and GO; returns the export when it was found.
+    fn info_or_go(&self, number: u32, data: &[u8], output: &mut Output, exports: &dyn Exports) -> Option<ExportId> {
+        let (name, wanted) = match parse_info(data) {
+            Ok(parsed) => parsed,
+            Err((error, why)) => {
+                answer(output, number, error, &[why]);
+                return None;
+            }
+        };
+        let Some(export) = exports.find(name) else {
+            answer(output, number, reply::ERR_UNKNOWN, &[b"no export of that name"]);
+            return None;
+        };
+        let flags = wire::transmission_flags(&export, self.style, self.has_contexts(export.id));
+        answer_infos(number, flags, &export, &wanted, output);
+        answer(output, number, reply::ACK, &[]);
+        Some(export.id)
     }
 
     /// Answers LIST_META_CONTEXT and SET_META_CONTEXT. Queries that nothing answers to are passed over.
@@ -272,29 +305,11 @@ fn list(data: &[u8], output: &mut Output, exports: &dyn Exports) {
     answer(output, option::LIST, reply::ACK, &[]);
 }
 
-/// Answers INFO and GO; returns the export when it was found.
-fn info_or_go(number: u32, style: Style, data: &[u8], output: &mut Output, exports: &dyn Exports) -> Option<ExportId> {
-    let (name, wanted) = match parse_info(data) {
-        Ok(parsed) => parsed,
-        Err((error, why)) => {
-            answer(output, number, error, &[why]);
-            return None;
-        }
-    };
-    let Some(export) = exports.find(name) else {
-        answer(output, number, reply::ERR_UNKNOWN, &[b"no export of that name"]);
-        return None;
-    };
-    answer_infos(number, style, &export, &wanted, output);
-    answer(output, number, reply::ACK, &[]);
-    Some(export.id)
-}
-
-fn answer_infos(number: u32, style: Style, export: &ExportInfo, wanted: &Wanted, output: &mut Output) {
+fn answer_infos(number: u32, flags: u16, export: &ExportInfo, wanted: &Wanted, output: &mut Output) {
     let mut tell = |kind: u16, parts: [&[u8]; 3]| {
         answer(output, number, reply::INFO, &[&kind.to_be_bytes(), parts[0], parts[1], parts[2]]);
     };
-    let (size, flags) = (export.geometry.size.to_be_bytes(), wire::transmission_flags(export, style).to_be_bytes());
+    let (size, flags) = (export.geometry.size.to_be_bytes(), flags.to_be_bytes());
     tell(info::EXPORT, [&size, &flags, &[]]);
     if wanted.name {
         tell(info::NAME, [export.name.as_bytes(), &[], &[]]);
@@ -311,7 +326,7 @@ fn answer_infos(number: u32, style: Style, export: &ExportInfo, wanted: &Wanted,
 }
 
 /// Layout: name length (4), name, number of queries (4), for each its length (4) and its text, which has a namespace and a colon.
-fn parse_queries(data: &[u8]) -> Result<(&str, Vec<&str>), (u32, &'static [u8])> {
+fn parse_queries(data: &[u8]) -> Parsed<'_, Vec<&str>> {
     const MALFORMED: (u32, &[u8]) = (reply::ERR_INVALID, b"lengths in the option do not add up");
     const NOT_UTF8: (u32, &[u8]) = (reply::ERR_INVALID, b"a name is not UTF-8");
     let mut reader = Reader(data);
@@ -343,8 +358,11 @@ struct Wanted {
     description: bool,
 }
 
+/// An export's name and what is asked about it; or an answer's kind and words.
+type Parsed<'a, T> = Result<(&'a str, T), (u32, &'static [u8])>;
+
 /// Layout: name length (4), name, number of information requests (2), the requests (2 each).
-fn parse_info(data: &[u8]) -> Result<(&str, Wanted), (u32, &'static [u8])> {
+fn parse_info(data: &[u8]) -> Parsed<'_, Wanted> {
     const MALFORMED: (u32, &[u8]) = (reply::ERR_INVALID, b"lengths in the option do not add up");
     let mut reader = Reader(data);
     let length = reader.u32().ok_or(MALFORMED)?;

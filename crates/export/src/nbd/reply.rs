@@ -21,6 +21,7 @@ impl Style {
     pub(super) fn success(self, output: &mut Output, asked: Asked) {
         match self {
             Style::Simple | Style::Structured => output.push(&wire::simple_reply(None, asked.cookie)),
+            Style::Extended => self.chunk(output, asked, true, chunk::NONE, 0),
         }
     }
 
@@ -95,6 +96,16 @@ impl Style {
 
     /// What one context says of the range from the request's offset on.
     pub(super) fn status(self, output: &mut Output, asked: Asked, done: bool, context: Context, runs: &[Run]) {
+        if self == Style::Extended {
+            self.chunk(output, asked, done, chunk::BLOCK_STATUS_EXT, 8 + 16 * runs.len());
+            output.push(&context.id.to_be_bytes());
+            output.push(&(runs.len() as u32).to_be_bytes());
+            for run in runs {
+                output.push(&run.length.to_be_bytes());
+                output.push(&u64::from(context.flags(run.set)).to_be_bytes());
+            }
+            return;
+        }
         self.chunk(output, asked, done, chunk::BLOCK_STATUS, 4 + 8 * runs.len());
         output.push(&context.id.to_be_bytes());
         for run in runs {
@@ -112,7 +123,10 @@ impl Style {
     /// A chunk's header. Payloads have at most [`MAX_CHUNK`] bytes and a few.
     fn chunk(self, output: &mut Output, asked: Asked, done: bool, kind: u16, length: usize) {
         let flags = if done { CHUNK_DONE } else { 0 };
-        output.push(&wire::structured_reply(flags, kind, asked.cookie, length as u32));
+        match self {
+            Style::Extended => output.push(&wire::extended_reply(flags, kind, asked.cookie, asked.offset, length as u64)),
+            Style::Simple | Style::Structured => output.push(&wire::structured_reply(flags, kind, asked.cookie, length as u32)),
+        }
     }
 }
 

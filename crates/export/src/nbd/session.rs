@@ -85,12 +85,18 @@ pub enum CloseReason {
     /// EXPORT_NAME (which has no error reply) named no export of this server, or was malformed.
     #[error("unknown export asked for with EXPORT_NAME")]
     UnknownExport,
+    /// EXPORT_NAME cannot follow the agreement on extended headers.
+    #[error("EXPORT_NAME from a client with extended headers")]
+    ExportNameExtended,
     /// The server is shutting down and the option has no error reply.
     #[error("server is shutting down")]
     Shutdown,
     /// A request did not start with its magic number.
     #[error("request with magic {0:#010x}: the stream is out of step")]
     RequestMagic(u32),
+    /// An extended request claims more payload than is worth draining, in bytes.
+    #[error("request with a payload of {0} bytes")]
+    PayloadTooLong(u64),
 }
 
 /// What a session has served so far. Refused requests count as errors alone.

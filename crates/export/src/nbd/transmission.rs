@@ -1,7 +1,8 @@
 //! Requests in, replies out.
 
 use millpond_block::{
-    Answer, Buf, BufPool, ByteRange, Completion, Data, Disk, DiskError, Features, Geometry, Op, Payload, Piece, Query, Request, Tag,
+    Answer, Buf, BufPool, ByteRange, Completion, Data, Disk, DiskError, Features, Geometry, MAX_REQUEST_BYTES, Op, Payload, Piece, Query,
+    Request, Tag,
 };
 
 use super::context::Context;
@@ -11,7 +12,7 @@ use super::input::{Input, RecvBuf};
 use super::output::Output;
 use super::reply::Asked;
 use super::session::{CloseReason, Counters, Limits};
-use super::wire::{self, ANNOUNCED_MAX_PAYLOAD, Errno, REQUEST_HEADER, RequestHeader, Style, command, command_flag};
+use super::wire::{self, ANNOUNCED_MAX_PAYLOAD, ANNOUNCED_PREFERRED_BLOCK, Errno, RequestHeader, Style, command, command_flag};
 
 /// Writes of at least this many bytes whose payload is not here yet are received straight into a page-aligned buffer that the disk
 /// then owns; a smaller payload is collected in the input buffer and copied by the disk, once. Below this a second receive costs more
@@ -62,12 +63,21 @@ type Refusal = (Errno, &'static str);
 /// What to do with a request, before any of its payload is looked at.
 enum Verdict {
     Submit(Request),
-    /// Ask for the block status of a range; true for one extent.
-    Status(ByteRange, bool),
+    /// Ask for block status.
+    Status {
+        /// One extent of each context.
+        one: bool,
+    },
     /// Nothing to do: a legal request of length 0.
     Done,
     Refuse(Refusal),
     Disconnect,
+}
+
+/// What a block status request is about: contexts by their place in the list, one bit each.
+struct Question {
+    chosen: u32,
+    range: ByteRange,
 }
 
 /// A block status request.
@@ -168,28 +178,46 @@ impl Transmission {
             if output.unsent() > self.limits.unsent {
                 return Run::Stalled;
             }
-            let Some(header) = input.bytes().first_chunk::<REQUEST_HEADER>() else {
+            let Some(header) = RequestHeader::read(input.bytes(), self.style) else {
                 return match input.bytes().first_chunk::<4>().map(|magic| u32::from_be_bytes(*magic)) {
-                    Some(magic) if magic != wire::REQUEST_MAGIC => Run::Close(CloseReason::RequestMagic(magic)),
+                    Some(magic) if magic != self.style.request_magic() => Run::Close(CloseReason::RequestMagic(magic)),
                     _ => Run::More,
                 };
             };
-            let header = RequestHeader::decode(header);
-            if header.magic != wire::REQUEST_MAGIC {
+            if header.magic != self.style.request_magic() {
                 return Run::Close(CloseReason::RequestMagic(header.magic));
             }
+            let payload = header.payload(self.style);
+            if self.style == Style::Extended && payload > MAX_REQUEST_BYTES {
+                return Run::Close(CloseReason::PayloadTooLong(payload));
+            }
+            let size = self.style.request_header();
             let asked = Asked { cookie: header.cookie, offset: header.offset };
             match judge(&header, &geometry, &features, self.style, shutting_down) {
-                Verdict::Status(..) if self.contexts.is_empty() => {
-                    input.consume(REQUEST_HEADER);
-                    self.partial = Partial::Drain { left: 0, asked, refusal: (Errno::Inval, "no metadata context was selected") };
-                }
-                Verdict::Status(range, one) => {
-                    if !self.in_flight.has_room(self.contexts.len()) {
-                        return Run::Stalled;
+                Verdict::Status { one } => {
+                    let most = if one { 1 } else { MAX_EXTENTS };
+                    match self.which(&header, input.bytes().get(size..).unwrap_or_default()) {
+                        Ok(None) => return Run::More,
+                        Ok(Some(question)) => {
+                            let query = Query { range: question.range, since: None, most };
+                            if let Err(error) = query.validate(&geometry) {
+                                input.consume(size);
+                                let refusal = (Errno::of(error, Op::Cache), wire::words(error));
+                                self.partial = Partial::Drain { left: payload, asked, refusal };
+                                continue;
+                            }
+                            if !self.in_flight.has_room(question.chosen.count_ones() as usize) {
+                                return Run::Stalled;
+                            }
+                            // Its payload is all here.
+                            input.consume(size + payload as usize);
+                            self.ask(asked, question.chosen, query, disk);
+                        }
+                        Err(refusal) => {
+                            input.consume(size);
+                            self.partial = Partial::Drain { left: payload, asked, refusal };
+                        }
                     }
-                    input.consume(REQUEST_HEADER);
-                    self.ask(asked, range, if one { 1 } else { MAX_EXTENTS }, disk);
                 }
                 Verdict::Submit(request) => match self.admit(&header, request, input, disk) {
                     Admission::Taken => {}
@@ -197,16 +225,15 @@ impl Transmission {
                     Admission::NeedsPayload => return Run::More,
                 },
                 Verdict::Done => {
-                    input.consume(REQUEST_HEADER);
+                    input.consume(size);
                     match header.command {
                         command::READ => self.style.data(output, asked, Data::new(), false),
                         _ => self.style.success(output, asked),
                     }
                 }
                 Verdict::Refuse(refusal) => {
-                    input.consume(REQUEST_HEADER);
-                    let left = if header.command == command::WRITE { u64::from(header.length) } else { 0 };
-                    self.partial = Partial::Drain { left, asked, refusal };
+                    input.consume(size);
+                    self.partial = Partial::Drain { left: payload, asked, refusal };
                 }
                 Verdict::Disconnect => return Run::Close(CloseReason::Disconnect),
             }
@@ -242,7 +269,9 @@ impl Transmission {
 
     /// Lets a legal request in, when there is room for it and enough of it is here.
     fn admit(&mut self, header: &RequestHeader, request: Request, input: &mut Input, disk: &mut dyn Disk) -> Admission {
-        let bytes = if matches!(request.op, Op::Read | Op::Write) { header.length } else { 0 };
+        let size = self.style.request_header();
+        // Reads and writes have at most MAX_REQUEST_BYTES.
+        let bytes = if matches!(request.op, Op::Read | Op::Write) { header.length as u32 } else { 0 };
         let alone = self.in_flight.len() == 0;
         if !self.in_flight.has_room(1) || (!alone && self.bytes + u64::from(bytes) > self.limits.bytes) {
             return Admission::NoRoom;
@@ -250,20 +279,20 @@ impl Transmission {
         let asked = Asked { cookie: header.cookie, offset: header.offset };
         let pending = Pending { asked, bytes, kind: Kind::Op { op: request.op, whole: header.flags & command_flag::DF != 0 } };
         if request.op != Op::Write {
-            input.consume(REQUEST_HEADER);
+            input.consume(size);
             let tag = self.enter(pending);
             self.count(&request);
             disk.submit(tag, request, Payload::None);
             return Admission::Taken;
         }
         let length = bytes as usize;
-        if let Some(payload) = input.bytes().get(REQUEST_HEADER..REQUEST_HEADER + length) {
+        if let Some(payload) = input.bytes().get(size..size + length) {
             let tag = self.enter(pending);
             self.count(&request);
             disk.submit(tag, request, Payload::Copy(payload));
-            input.consume(REQUEST_HEADER + length);
+            input.consume(size + length);
         } else if bytes >= LARGE_WRITE {
-            input.consume(REQUEST_HEADER);
+            input.consume(size);
             let tag = self.enter(pending);
             self.partial = Partial::Large(LargeWrite { tag, request, length, filled: 0, buf: None });
         } else {
@@ -273,19 +302,49 @@ impl Transmission {
         Admission::Taken
     }
 
-    /// Asks the disk about each context.
-    fn ask(&mut self, asked: Asked, range: ByteRange, most: usize, disk: &mut dyn Disk) {
+    /// Which contexts are asked about which range: all, or those that the payload names. `None` when that is not all here.
+    fn which(&self, header: &RequestHeader, rest: &[u8]) -> Result<Option<Question>, Refusal> {
+        let all = (1u32 << self.contexts.len()) - 1;
+        let range = |length| ByteRange { offset: header.offset, length };
+        if all == 0 {
+            return Err((Errno::Inval, "no metadata context was selected"));
+        }
+        if header.flags & command_flag::PAYLOAD_LEN == 0 {
+            return Ok(Some(Question { chosen: all, range: range(header.length) }));
+        }
+        const WRONG: Refusal = (Errno::Inval, "the payload names contexts that were not selected, or one twice, or none");
+        if header.length > 8 + 4 * self.contexts.len() as u64 || !header.length.is_multiple_of(4) {
+            return Err(WRONG);
+        }
+        let Some(payload) = rest.get(..header.length as usize) else { return Ok(None) };
+        let (length, ids) = payload.split_first_chunk::<8>().ok_or(WRONG)?;
+        let mut chosen = 0;
+        for id in ids.chunks_exact(4) {
+            let at = self.contexts.iter().position(|context| context.id.to_be_bytes() == *id).ok_or(WRONG)?;
+            if chosen & 1 << at != 0 {
+                return Err(WRONG);
+            }
+            chosen |= 1 << at;
+        }
+        if chosen == 0 {
+            return Err(WRONG);
+        }
+        Ok(Some(Question { chosen, range: range(u64::from_be_bytes(*length)) }))
+    }
+
+    /// Asks the disk about each context chosen.
+    fn ask(&mut self, asked: Asked, chosen: u32, query: Query, disk: &mut dyn Disk) {
         let group = self.groups.iter().position(|group| group.left == 0).unwrap_or_else(|| {
             self.groups.push(Group::default());
             self.groups.len() - 1
         });
         if let Some(place) = self.groups.get_mut(group) {
-            *place = Group { left: self.contexts.len(), error: None };
+            *place = Group { left: chosen.count_ones() as usize, error: None };
         }
-        for at in 0..self.contexts.len() {
+        for at in (0..self.contexts.len()).filter(|at| chosen & 1 << at != 0) {
             let Some(&context) = self.contexts.get(at) else { return };
             let tag = self.enter(Pending { asked, bytes: 0, kind: Kind::Status { group, context } });
-            disk.query(tag, Query { range, since: context.since, most });
+            disk.query(tag, Query { since: context.since, ..query });
         }
     }
 
@@ -374,7 +433,7 @@ enum Admission {
 /// Decides about a request by its header alone.
 fn judge(header: &RequestHeader, geometry: &Geometry, features: &Features, style: Style, shutting_down: bool) -> Verdict {
     if header.command == command::BLOCK_STATUS {
-        return judge_status(header, geometry, style, shutting_down);
+        return judge_status(header, style, shutting_down);
     }
     let op = match header.command {
         command::READ => Op::Read,
@@ -390,40 +449,53 @@ fn judge(header: &RequestHeader, geometry: &Geometry, features: &Features, style
         return Verdict::Refuse((Errno::Shutdown, "the server is shutting down"));
     }
     let legal = match op {
-        Op::WriteZeroes { .. } => command_flag::FUA | command_flag::NO_HOLE,
+        Op::WriteZeroes { .. } => command_flag::FUA | command_flag::NO_HOLE | command_flag::FAST_ZERO,
+        Op::Write if style == Style::Extended => command_flag::FUA | command_flag::PAYLOAD_LEN,
         Op::Read if style != Style::Simple => command_flag::FUA | command_flag::DF,
         _ => command_flag::FUA,
     };
     if header.flags & !legal != 0 {
         return Verdict::Refuse((Errno::Inval, "a flag that the command does not have"));
     }
+    if op == Op::Write && style == Style::Extended && header.flags & command_flag::PAYLOAD_LEN == 0 {
+        return Verdict::Refuse((Errno::Inval, "a write has a payload"));
+    }
     if op == Op::Flush && (header.offset != 0 || header.length != 0) {
         return Verdict::Refuse((Errno::Inval, "a flush has neither offset nor length"));
     }
-    let range = ByteRange { offset: header.offset, length: u64::from(header.length) };
+    let range = ByteRange { offset: header.offset, length: header.length };
     let request = Request { op, range, fua: header.flags & command_flag::FUA != 0 && op.modifies() };
     if let Err(error) = request.validate(geometry, features) {
         return Verdict::Refuse((Errno::of(error, op), wire::words(error)));
     }
-    if header.flags & command_flag::DF != 0 && header.length > ANNOUNCED_MAX_PAYLOAD {
+    if header.length == 0 && op != Op::Flush {
+        return Verdict::Done;
+    }
+    if header.flags & command_flag::DF != 0 && header.length > u64::from(ANNOUNCED_MAX_PAYLOAD) {
         return Verdict::Refuse((Errno::Overflow, "too long for one chunk"));
     }
-    if header.length == 0 && op != Op::Flush { Verdict::Done } else { Verdict::Submit(request) }
+    if header.flags & command_flag::FAST_ZERO != 0 && !has_whole_block(range) {
+        return Verdict::Refuse((Errno::Notsup, "zeroing a part of a block is as slow as writing it"));
+    }
+    Verdict::Submit(request)
 }
 
-fn judge_status(header: &RequestHeader, geometry: &Geometry, style: Style, shutting_down: bool) -> Verdict {
+fn judge_status(header: &RequestHeader, style: Style, shutting_down: bool) -> Verdict {
     if style == Style::Simple {
         return Verdict::Refuse((Errno::Inval, "no such command"));
     }
     if shutting_down {
         return Verdict::Refuse((Errno::Shutdown, "the server is shutting down"));
     }
-    if header.flags & !(command_flag::FUA | command_flag::REQ_ONE) != 0 {
+    let payload = if style == Style::Extended { command_flag::PAYLOAD_LEN } else { 0 };
+    if header.flags & !(command_flag::FUA | command_flag::REQ_ONE | payload) != 0 {
         return Verdict::Refuse((Errno::Inval, "a flag that the command does not have"));
     }
-    let range = ByteRange { offset: header.offset, length: u64::from(header.length) };
-    match (Query { range, since: None, most: 1 }).validate(geometry) {
-        Ok(()) => Verdict::Status(range, header.flags & command_flag::REQ_ONE != 0),
-        Err(error) => Verdict::Refuse((Errno::of(error, Op::Cache), wire::words(error))),
-    }
+    Verdict::Status { one: header.flags & command_flag::REQ_ONE != 0 }
+}
+
+/// Whole blocks are zeroed by the map, whatever their number; what is left of a range at its ends is written.
+fn has_whole_block(range: ByteRange) -> bool {
+    let block = u64::from(ANNOUNCED_PREFERRED_BLOCK);
+    range.offset.checked_next_multiple_of(block).zip(range.end()).is_some_and(|(first, end)| first + block <= end)
 }

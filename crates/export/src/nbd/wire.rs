@@ -14,6 +14,10 @@ pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
 /// Start of every simple reply.
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
+/// Start of every request with 64-bit lengths.
+pub const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
+/// Start of every chunk of a reply to one.
+pub const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 /// Start of every chunk of a structured reply.
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
@@ -25,6 +29,8 @@ pub const REQUEST_HEADER: usize = 28;
 pub const SIMPLE_REPLY: usize = 16;
 /// Bytes of a chunk of a structured reply before its payload.
 pub const STRUCTURED_REPLY: usize = 20;
+/// Bytes of an extended request, and of a chunk of an extended reply, before the payload.
+pub const EXTENDED_HEADER: usize = 32;
 /// Longest string in bytes.
 pub const MAX_STRING: usize = 4096;
 
@@ -82,6 +88,8 @@ pub mod reply {
     pub const ERR_SHUTDOWN: u32 = 0x8000_0007;
     /// The option's data is too long.
     pub const ERR_TOO_BIG: u32 = 0x8000_0009;
+    /// Extended headers were agreed on and cannot be gone back on.
+    pub const ERR_EXT_HEADER_REQD: u32 = 0x8000_000a;
 }
 
 /// Items of information about an export.
@@ -116,6 +124,10 @@ pub mod transmission_flag {
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
     /// CACHE is served.
     pub const SEND_CACHE: u16 = 1 << 10;
+    /// FAST_ZERO is honoured.
+    pub const SEND_FAST_ZERO: u16 = 1 << 11;
+    /// BLOCK_STATUS may name the contexts it asks for.
+    pub const BLOCK_STATUS_PAYLOAD: u16 = 1 << 12;
 }
 
 /// Request types.
@@ -148,6 +160,10 @@ pub mod command_flag {
     pub const DF: u16 = 1 << 2;
     /// BLOCK_STATUS tells one extent of each context.
     pub const REQ_ONE: u16 = 1 << 3;
+    /// WRITE_ZEROES fails with ENOTSUP unless it is faster than a write.
+    pub const FAST_ZERO: u16 = 1 << 4;
+    /// The length is that of a payload that follows the header.
+    pub const PAYLOAD_LEN: u16 = 1 << 5;
 }
 
 /// Types of chunks of structured replies.
@@ -160,6 +176,8 @@ pub mod chunk {
     pub const OFFSET_HOLE: u16 = 2;
     /// What a metadata context says: its number, then length and flags of each extent.
     pub const BLOCK_STATUS: u16 = 5;
+    /// The same with 64 bits each, and with the number of extents.
+    pub const BLOCK_STATUS_EXT: u16 = 6;
     /// The request failed.
     pub const ERROR: u16 = 1 << 15 | 1;
 }
@@ -236,6 +254,20 @@ pub enum Style {
     Simple,
     /// Chunks: data, holes, an error with words. What carries nothing is answered with a simple reply all the same, as is allowed.
     Structured,
+    /// Chunks with larger headers that repeat the request's offset; requests have lengths of 64 bits.
+    Extended,
+}
+
+impl Style {
+    /// Bytes of a request before its payload.
+    pub fn request_header(self) -> usize {
+        if self == Style::Extended { EXTENDED_HEADER } else { REQUEST_HEADER }
+    }
+
+    /// Start of every request.
+    pub fn request_magic(self) -> u32 {
+        if self == Style::Extended { EXTENDED_REQUEST_MAGIC } else { REQUEST_MAGIC }
+    }
 }
 
 /// A request without its payload.
@@ -247,10 +279,10 @@ pub enum Style {
 /// | 6 | 2 | command |
 /// | 8 | 8 | cookie |
 /// | 16 | 8 | offset |
-/// | 24 | 4 | length |
+/// | 24 | 4, extended 8 | length |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestHeader {
-    /// [`REQUEST_MAGIC`], or the stream is out of step.
+    /// [`Style::request_magic`], or the stream is out of step.
     pub magic: u32,
     /// See [`command_flag`].
     pub flags: u16,
@@ -261,39 +293,61 @@ pub struct RequestHeader {
     /// First byte.
     pub offset: u64,
     /// Bytes.
-    pub length: u32,
+    pub length: u64,
 }
 
 impl RequestHeader {
-    /// Reads a header.
-    pub fn decode(bytes: &[u8; REQUEST_HEADER]) -> RequestHeader {
-        let [a, b, c, d, e, f, g, h, rest @ ..] = bytes;
-        let (cookie, rest) = rest.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
-        let (offset, rest) = rest.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
-        let length = rest.first_chunk::<4>().unwrap_or(&[0; 4]);
+    /// Reads a header off the front; `None` when it is not all here.
+    pub fn read(bytes: &[u8], style: Style) -> Option<RequestHeader> {
+        if style == Style::Extended {
+            return Some(RequestHeader::decode_extended(bytes.first_chunk()?));
+        }
+        Some(RequestHeader::decode(bytes.first_chunk()?))
+    }
+
+    fn decode(bytes: &[u8; REQUEST_HEADER]) -> RequestHeader {
+        let (head, length) = bytes.split_last_chunk::<4>().unwrap_or((&[], &[0; 4]));
+        RequestHeader::of(head, u64::from(u32::from_be_bytes(*length)))
+    }
+
+    fn decode_extended(bytes: &[u8; EXTENDED_HEADER]) -> RequestHeader {
+        let (head, length) = bytes.split_last_chunk::<8>().unwrap_or((&[], &[0; 8]));
+        RequestHeader::of(head, u64::from_be_bytes(*length))
+    }
+
+    /// From the 24 bytes that both kinds have in common.
+    fn of(head: &[u8], length: u64) -> RequestHeader {
+        let (first, offset) = head.split_last_chunk::<8>().unwrap_or((&[], &[0; 8]));
+        let word = first.first_chunk::<16>().map_or(0, |first| u128::from_be_bytes(*first));
         RequestHeader {
-            magic: u32::from_be_bytes([*a, *b, *c, *d]),
-            flags: u16::from_be_bytes([*e, *f]),
-            command: u16::from_be_bytes([*g, *h]),
-            cookie: u64::from_be_bytes(*cookie),
+            magic: (word >> 96) as u32,
+            flags: (word >> 80) as u16,
+            command: (word >> 64) as u16,
+            cookie: word as u64,
             offset: u64::from_be_bytes(*offset),
-            length: u32::from_be_bytes(*length),
+            length,
         }
     }
 
-    /// Writes a header, for clients.
-    pub fn encode(&self) -> [u8; REQUEST_HEADER] {
-        let mut bytes = [0; REQUEST_HEADER];
-        let fields: [&[u8]; 6] = [
-            &self.magic.to_be_bytes(),
-            &self.flags.to_be_bytes(),
-            &self.command.to_be_bytes(),
-            &self.cookie.to_be_bytes(),
-            &self.offset.to_be_bytes(),
-            &self.length.to_be_bytes(),
-        ];
-        bytes.iter_mut().zip(fields.into_iter().flatten()).for_each(|(to, from)| *to = *from);
+    /// Writes a header, for clients; without extended headers, the length's lower half.
+    pub fn encode(&self, style: Style) -> Vec<u8> {
+        let word = u128::from(self.magic) << 96 | u128::from(self.flags) << 80 | u128::from(self.command) << 64 | u128::from(self.cookie);
+        let mut bytes = word.to_be_bytes().to_vec();
+        bytes.extend(self.offset.to_be_bytes());
+        match style {
+            Style::Extended => bytes.extend(self.length.to_be_bytes()),
+            Style::Simple | Style::Structured => bytes.extend((self.length as u32).to_be_bytes()),
+        }
         bytes
+    }
+
+    /// Bytes that follow the header.
+    pub fn payload(&self, style: Style) -> u64 {
+        let follows = match style {
+            Style::Extended => self.flags & command_flag::PAYLOAD_LEN != 0,
+            Style::Simple | Style::Structured => self.command == command::WRITE,
+        };
+        if follows { self.length } else { 0 }
     }
 }
 
@@ -313,15 +367,29 @@ pub fn structured_reply(flags: u16, kind: u16, cookie: u64, length: u32) -> [u8;
     bytes
 }
 
-/// The transmission flags of an export. FLUSH and FUA are announced even where every write is durable when acknowledged: they cost
-/// nothing there, and clients that flush need not know.
-pub fn transmission_flags(info: &ExportInfo, style: Style) -> u16 {
+/// The header of a chunk of an extended reply.
+pub fn extended_reply(flags: u16, kind: u16, cookie: u64, offset: u64, length: u64) -> [u8; EXTENDED_HEADER] {
+    let mut bytes = [0; EXTENDED_HEADER];
+    let word = u128::from(EXTENDED_REPLY_MAGIC) << 96 | u128::from(flags) << 80 | u128::from(kind) << 64 | u128::from(cookie);
+    let (head, tail) = bytes.split_at_mut(16);
+    head.copy_from_slice(&word.to_be_bytes());
+    tail.copy_from_slice(&(u128::from(offset) << 64 | u128::from(length)).to_be_bytes());
+    bytes
+}
+
+/// The transmission flags of an export, for a client with these replies that selected metadata contexts or not. FLUSH and FUA are announced
+/// even where every write is durable when acknowledged: they cost nothing there, and clients that make sure of what they wrote (nbdcopy with
+/// --flush, fio) fail without. Nothing rotates.
+pub fn transmission_flags(info: &ExportInfo, style: Style, contexts: bool) -> u16 {
     use transmission_flag as flag;
     let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_CACHE;
+    flags |= if info.features.read_only { flag::READ_ONLY } else { flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO };
     if style != Style::Simple {
         flags |= flag::SEND_DF;
     }
-    flags |= if info.features.read_only { flag::READ_ONLY } else { flag::SEND_TRIM | flag::SEND_WRITE_ZEROES };
+    if style == Style::Extended && contexts {
+        flags |= flag::BLOCK_STATUS_PAYLOAD;
+    }
     if info.multi_conn {
         flags |= flag::CAN_MULTI_CONN;
     }

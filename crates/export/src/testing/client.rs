@@ -1,6 +1,6 @@
 //! The client's side of the wire, for tests: builds messages, takes replies apart.
 
-use crate::nbd::wire::{self, RequestHeader, command, option};
+use crate::nbd::wire::{self, RequestHeader, Style, command, option};
 
 /// The client's flags: fixed newstyle, no zeroes.
 pub fn hello() -> Vec<u8> {
@@ -51,7 +51,13 @@ pub fn hello_structured_and_go() -> Vec<u8> {
 
 /// A request without payload.
 pub fn request(command: u16, flags: u16, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
-    RequestHeader { magic: wire::REQUEST_MAGIC, flags, command, cookie, offset, length }.encode().to_vec()
+    let length = u64::from(length);
+    RequestHeader { magic: wire::REQUEST_MAGIC, flags, command, cookie, offset, length }.encode(Style::Simple)
+}
+
+/// A request without payload from a client with extended headers.
+pub fn extended_request(command: u16, flags: u16, cookie: u64, offset: u64, length: u64) -> Vec<u8> {
+    RequestHeader { magic: wire::EXTENDED_REQUEST_MAGIC, flags, command, cookie, offset, length }.encode(Style::Extended)
 }
 
 /// A write with its payload.

@@ -2,9 +2,9 @@
 
 use millpond_block::SectorProfile;
 
-use super::{Loopback, MemoryDisk, Order, Reads, Reply, hello_and_go, parse_replies};
+use super::{Loopback, MemoryDisk, Order, Reads, Reply, parse_replies};
 use crate::ExportId;
-use crate::nbd::wire::{REQUEST_HEADER, REQUEST_MAGIC, RequestHeader, Style, command};
+use crate::nbd::wire::{RequestHeader, Style, command};
 use crate::nbd::{Limits, Phase};
 
 const DISK: usize = 256 << 10;
@@ -13,8 +13,8 @@ const LIMITS: Limits = Limits { requests: 8, bytes: 64 << 10, unsent: 16 << 10 }
 const UNSENT_SLACK: usize = 8 * DISK + (64 << 10);
 
 /// A whole connection from hostile bytes. The first byte chooses: bit 0 read-only, bit 1 4 KiB sectors, bit 2 the handshake is
-/// skipped, bit 3 every request's magic number is put right, bits 4-5 the order of answers, bit 6 structured replies and two metadata
-/// contexts where the handshake is skipped. The rest is what the client sends.
+/// skipped, bit 3 every request's magic number is put right, bits 4-5 the order of answers, bits 6-7 the style of replies, with two metadata
+/// contexts unless it is the simple one, where the handshake is skipped. The rest is what the client sends.
 ///
 /// # Panics
 /// When the session misbehaves: replies that cannot be parsed, more unsent than allowed, a connection that does not end, or other
@@ -24,7 +24,7 @@ pub fn fuzz_session(data: &[u8]) {
     let in_transmission = choice & 4 != 0;
     let mut bytes = bytes.to_vec();
     if in_transmission && choice & 8 != 0 {
-        put_magic_right(&mut bytes);
+        put_magic_right(&mut bytes, style_of(choice));
     }
     let whole = run(choice, in_transmission, &bytes, usize::MAX, usize::MAX);
     let single = run(choice, in_transmission, &bytes, 1, 7);
@@ -32,7 +32,7 @@ pub fn fuzz_session(data: &[u8]) {
     assert_eq!(whole.reason, single.reason, "the end depends on how the stream was cut");
     if in_transmission {
         // With one cookie used twice, a client could not take the replies apart either.
-        if let Some(reads) = reads(&bytes) {
+        if let Some(reads) = reads(&bytes, style_of(choice)) {
             let replies = |run: &Run| -> Vec<Reply> {
                 let mut replies = parse_replies(&run.output, &reads, style_of(choice)).expect("replies that a client understands");
                 replies.sort();
@@ -46,7 +46,11 @@ pub fn fuzz_session(data: &[u8]) {
 }
 
 fn style_of(choice: u8) -> Style {
-    if choice & 64 != 0 { Style::Structured } else { Style::Simple }
+    match choice >> 6 {
+        0 => Style::Simple,
+        1 => Style::Structured,
+        _ => Style::Extended,
+    }
 }
 
 struct Run {
@@ -64,14 +68,10 @@ fn run(choice: u8, in_transmission: bool, bytes: &[u8], chunk: usize, send_chunk
         _ => Order::Shuffled(0x9e37_79b9_7f4a_7c15),
     };
     let disk = MemoryDisk::new(DISK, sector).with_order(order).with_pieces(4096).with_read_only(choice & 1 != 0);
-    let mut loopback = match (in_transmission, style_of(choice)) {
-        (true, Style::Structured) => Loopback::with_contexts(disk, LIMITS),
-        _ => Loopback::with_limits(disk, LIMITS),
+    let mut loopback = match in_transmission {
+        true => Loopback::with_style(disk, LIMITS, style_of(choice)),
+        false => Loopback::with_limits(disk, LIMITS),
     };
-    if in_transmission && style_of(choice) == Style::Simple {
-        loopback.feed(&hello_and_go());
-        loopback.take_output();
-    }
     loopback.chunk = chunk;
     loopback.send_chunk = send_chunk;
     loopback.hold = choice & 32 != 0;
@@ -92,27 +92,27 @@ fn run(choice: u8, in_transmission: bool, bytes: &[u8], chunk: usize, send_chunk
 }
 
 /// The requests that a server in step with the stream sees.
-fn headers(mut bytes: &[u8]) -> impl Iterator<Item = RequestHeader> {
+fn headers(mut bytes: &[u8], style: Style) -> impl Iterator<Item = RequestHeader> {
     std::iter::from_fn(move || {
-        let header = RequestHeader::decode(bytes.first_chunk::<REQUEST_HEADER>()?);
-        if header.magic != REQUEST_MAGIC || header.command == command::DISC {
+        let header = RequestHeader::read(bytes, style)?;
+        if header.magic != style.request_magic() || header.command == command::DISC {
             return None;
         }
-        bytes = bytes.get(message_length(&header)..).unwrap_or_default();
+        bytes = bytes.get(message_length(&header, style)..).unwrap_or_default();
         Some(header)
     })
 }
 
-fn message_length(header: &RequestHeader) -> usize {
-    REQUEST_HEADER + if header.command == command::WRITE { header.length as usize } else { 0 }
+fn message_length(header: &RequestHeader, style: Style) -> usize {
+    usize::try_from(header.payload(style)).unwrap_or(usize::MAX).saturating_add(style.request_header())
 }
 
 /// The reads by cookie; `None` when a cookie is used twice.
-fn reads(bytes: &[u8]) -> Option<Reads> {
+fn reads(bytes: &[u8], style: Style) -> Option<Reads> {
     let (mut reads, mut cookies) = (Reads::new(), std::collections::HashSet::new());
-    for header in headers(bytes) {
+    for header in headers(bytes, style) {
         if header.command == command::READ {
-            reads.insert(header.cookie, header.offset..header.offset.saturating_add(u64::from(header.length)));
+            reads.insert(header.cookie, header.offset..header.offset.saturating_add(header.length));
         }
         if !cookies.insert(header.cookie) {
             return None;
@@ -121,13 +121,13 @@ fn reads(bytes: &[u8]) -> Option<Reads> {
     Some(reads)
 }
 
-fn put_magic_right(bytes: &mut [u8]) {
-    let mut at = 0;
-    while let Some(head) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<REQUEST_HEADER>()) {
-        if let Some(magic) = head.first_chunk_mut::<4>() {
-            *magic = REQUEST_MAGIC.to_be_bytes();
+fn put_magic_right(bytes: &mut [u8], style: Style) {
+    let mut at = 0usize;
+    while let Some(header) = bytes.get(at..).and_then(|rest| RequestHeader::read(rest, style)) {
+        if let Some(magic) = bytes.get_mut(at..at + 4) {
+            magic.copy_from_slice(&style.request_magic().to_be_bytes());
         }
-        at += message_length(&RequestHeader::decode(head));
+        at = at.saturating_add(message_length(&header, style));
     }
 }
 

@@ -3,7 +3,7 @@
 use millpond_block::{BufPool, Disk, Since};
 
 use super::MemoryDisk;
-use crate::nbd::wire::option;
+use crate::nbd::wire::{Style, option};
 use crate::nbd::{Limits, Phase, SendBatch, Session};
 use crate::{ExportId, ExportInfo, Exports};
 
@@ -90,14 +90,20 @@ impl Loopback {
         loopback
     }
 
-    /// A session in its transmission phase with structured replies, and changes since now as a second metadata context: 1 and 2.
-    pub fn with_contexts(mut disk: MemoryDisk, limits: Limits) -> Loopback {
+    /// A session in its transmission phase with replies of a style; but for the simple one with two metadata contexts: 1 is
+    /// base:allocation, 2 is changes since now.
+    pub fn with_style(mut disk: MemoryDisk, limits: Limits, style: Style) -> Loopback {
         let since = disk.save();
         let mut loopback = Loopback::with_limits(disk, limits);
         loopback.states.push(("then".to_owned(), since));
         let contexts = super::meta_context(option::SET_META_CONTEXT, "", &["base:allocation", "qemu:dirty-bitmap:then"]);
-        let greeting = [super::hello(), super::option(option::STRUCTURED_REPLY, &[]), contexts, super::go("")].concat();
-        loopback.feed(&greeting);
+        loopback.feed(&super::hello());
+        loopback.feed(&match style {
+            Style::Simple => Vec::new(),
+            Style::Structured => [super::option(option::STRUCTURED_REPLY, &[]), contexts].concat(),
+            Style::Extended => [super::option(option::EXTENDED_HEADERS, &[]), contexts].concat(),
+        });
+        loopback.feed(&super::go(""));
         assert_eq!(loopback.session.phase(), Phase::Transmission);
         loopback.output.clear();
         loopback

@@ -8,7 +8,7 @@ mod fuzz;
 mod loopback;
 mod replies;
 
-pub use client::{go, hello, hello_and_go, hello_structured_and_go, meta_context, name_option, option, request, write};
+pub use client::{extended_request, go, hello, hello_and_go, hello_structured_and_go, meta_context, name_option, option, request, write};
 pub use disk::{MemoryDisk, Order};
 pub use fuzz::fuzz_session;
 pub use loopback::Loopback;

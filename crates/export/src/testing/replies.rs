@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use crate::nbd::wire::{self, CHUNK_DONE, SIMPLE_REPLY, STRUCTURED_REPLY, Style, chunk};
+use crate::nbd::wire::{self, CHUNK_DONE, EXTENDED_HEADER, SIMPLE_REPLY, STRUCTURED_REPLY, Style, chunk};
 
 /// One reply of the transmission phase, put together from its chunks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,6 +49,20 @@ struct Open {
     status: Vec<(u32, Extents)>,
 }
 
+impl Open {
+    fn add_status(&mut self, context: u32, extents: Extents) -> Result<(), String> {
+        let same = extents.windows(2).any(|pair| pair[0].1 == pair[1].1);
+        if same || extents.iter().any(|(length, _)| *length == 0) {
+            return Err(format!("extents that are empty or not joined: {extents:?}"));
+        }
+        if self.status.iter().any(|(known, _)| *known == context) {
+            return Err(format!("context {context} twice"));
+        }
+        self.status.push((context, extents));
+        Ok(())
+    }
+}
+
 struct Parser<'a> {
     rest: &'a [u8],
     reads: &'a Reads,
@@ -71,6 +85,14 @@ impl<'a> Parser<'a> {
             (Style::Structured, wire::STRUCTURED_REPLY_MAGIC) => {
                 let head = self.take(STRUCTURED_REPLY)?;
                 self.chunk(number(head, 4..6), number(head, 6..8), number(head, 8..16), number(head, 16..20))
+            }
+            (Style::Extended, wire::EXTENDED_REPLY_MAGIC) => {
+                let head = self.take(EXTENDED_HEADER)?;
+                let (cookie, offset) = (number(head, 8..16), number(head, 16..24));
+                if self.reads.get(&cookie).is_some_and(|read| read.start != offset) {
+                    return Err(format!("{offset} is not the offset of the read {cookie}"));
+                }
+                self.chunk(number(head, 4..6), number(head, 6..8), cookie, number(head, 24..32))
             }
             _ => Err(format!("magic {magic:#x}")),
         }
@@ -109,17 +131,16 @@ impl<'a> Parser<'a> {
                 }
                 self.content(&mut open, cookie, at, &vec![0; length as usize])?;
             }
-            chunk::BLOCK_STATUS if payload.len() > 4 && payload.len() % 8 == 4 => {
-                let extents: Extents = payload[4..].chunks(8).map(|extent| (number(extent, 0..4), number(extent, 4..8))).collect();
-                let same = extents.windows(2).any(|pair| pair[0].1 == pair[1].1);
-                if same || extents.iter().any(|(length, _)| *length == 0) {
-                    return Err(format!("extents that are empty or not joined: {extents:?}"));
+            chunk::BLOCK_STATUS if payload.len() > 4 && payload.len() % 8 == 4 && self.style == Style::Structured => {
+                let extents = payload[4..].chunks(8).map(|extent| (number(extent, 0..4), number(extent, 4..8))).collect();
+                open.add_status(number(payload, 0..4) as u32, extents)?;
+            }
+            chunk::BLOCK_STATUS_EXT if payload.len() > 8 && payload.len() % 16 == 8 && self.style == Style::Extended => {
+                let extents: Extents = payload[8..].chunks(16).map(|extent| (number(extent, 0..8), number(extent, 8..16))).collect();
+                if number(payload, 4..8) != extents.len() as u64 {
+                    return Err("the number of extents is wrong".to_owned());
                 }
-                let context = number(payload, 0..4) as u32;
-                if open.status.iter().any(|(known, _)| *known == context) {
-                    return Err(format!("context {context} twice"));
-                }
-                open.status.push((context, extents));
+                open.add_status(number(payload, 0..4) as u32, extents)?;
             }
             chunk::ERROR if payload.len() >= 6 => {
                 open.error = number(payload, 0..4) as u32;

@@ -7,7 +7,7 @@ use crate::nbd::{Limits, Phase, Session};
 use crate::testing::{Loopback, MemoryDisk, go, hello, meta_context, name_option, option as message};
 
 const SIZE: u64 = 1 << 20;
-const FLAGS: u16 = 0b100_0110_1101;
+const FLAGS: u16 = 0b1100_0110_1101;
 
 /// One answer to an option.
 type Answer = (u32, u32, Vec<u8>);
@@ -240,9 +240,23 @@ fn contexts_need_structured_replies_and_lengths_that_add_up() {
 }
 
 #[test]
+fn extended_headers_are_agreed_on_for_good() {
+    let mut loopback = with_states();
+    let flags = |told: &[Answer]| told.first().and_then(|(_, _, data)| data.last_chunk()).map(|flags| u16::from_be_bytes(*flags));
+    assert_eq!(ask(&mut loopback, &message(option::EXTENDED_HEADERS, b"?"))[0].1, reply::ERR_INVALID);
+    assert_eq!(ask(&mut loopback, &message(option::EXTENDED_HEADERS, &[])), [(11, 1, vec![])]);
+    assert_eq!(ask(&mut loopback, &message(option::STRUCTURED_REPLY, &[]))[0].1, reply::ERR_EXT_HEADER_REQD);
+    assert_eq!(flags(&ask(&mut loopback, &name_option(option::INFO, b"disk", &[]))), Some(FLAGS | 1 << 7));
+    ask(&mut loopback, &meta_context(option::SET_META_CONTEXT, "disk", &["base:allocation"]));
+    assert_eq!(flags(&ask(&mut loopback, &name_option(option::INFO, b"disk", &[]))), Some(FLAGS | 1 << 7 | 1 << 12));
+    loopback.feed(&message(option::EXPORT_NAME, b"disk"));
+    assert_eq!(reason(&loopback), Some(CloseReason::ExportNameExtended));
+}
+
+#[test]
 fn what_is_not_served_is_drained_and_refused() {
     let mut loopback = greeted();
-    let unserved = [option::STARTTLS, option::EXTENDED_HEADERS, 4, 0, 12, u32::MAX];
+    let unserved = [option::STARTTLS, 4, 0, 12, u32::MAX];
     for number in unserved {
         for length in [0, 1, 5000, 300_000] {
             let told = ask(&mut loopback, &message(number, &vec![0x49; length]));

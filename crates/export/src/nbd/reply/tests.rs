@@ -92,4 +92,6 @@ fn errors_carry_words_where_they_can() {
     assert_eq!(said(Style::Simple), wire::simple_reply(Some(Errno::Inval), 7));
     let header = wire::structured_reply(CHUNK_DONE, chunk::ERROR, 7, 9);
     assert_eq!(said(Style::Structured), [&header[..], &[0, 0, 0, 22, 0, 3], b"why"].concat());
+    let header = wire::extended_reply(CHUNK_DONE, chunk::ERROR, 7, 0x1000, 9);
+    assert_eq!(said(Style::Extended), [&header[..], &[0, 0, 0, 22, 0, 3], b"why"].concat());
 }

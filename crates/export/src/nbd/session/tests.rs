@@ -8,7 +8,7 @@ use millpond_block::{DiskError, Op, SectorProfile};
 use super::*;
 use crate::nbd::LARGE_WRITE;
 use crate::nbd::wire::{self, Style, command, command_flag};
-use crate::testing::{Loopback, MemoryDisk, Order, Reads, Reply, parse_replies, request, write};
+use crate::testing::{Loopback, MemoryDisk, Order, Reads, Reply, extended_request, parse_replies, request, write};
 
 const SIZE: usize = 1 << 20;
 const END: u64 = SIZE as u64;
@@ -41,9 +41,8 @@ fn simple(loopback: &mut Loopback, reads: &[(u64, u64)]) -> Result<Vec<Reply>, S
 /// Feeds one message and returns the reply to it.
 fn ask(loopback: &mut Loopback, message: &[u8]) -> Reply {
     assert_eq!(loopback.feed(message), message.len());
-    let header = wire::RequestHeader::decode(message.first_chunk().expect("a header"));
-    let read =
-        (header.command == command::READ).then(|| (header.cookie, header.offset..header.offset.saturating_add(header.length.into())));
+    let header = wire::RequestHeader::read(message, Style::Simple).expect("a header");
+    let read = (header.command == command::READ).then(|| (header.cookie, header.offset..header.offset.saturating_add(header.length)));
     let reads: Reads = read.into_iter().collect();
     let mut replies = parse_replies(&loopback.take_output(), &reads, Style::Simple).expect("replies");
     assert_eq!(replies.len(), 1, "{replies:?}");
@@ -128,7 +127,7 @@ fn unknown_flags_and_commands_are_invalid() {
     let commands = [command::READ, command::FLUSH, command::TRIM, command::CACHE, command::WRITE_ZEROES];
     for command in commands {
         for bit in 1..16 {
-            if command == command::WRITE_ZEROES && bit == 1 {
+            if command == command::WRITE_ZEROES && [1, 4].contains(&bit) {
                 continue;
             }
             let length = if command == command::FLUSH { 0 } else { 512 };
@@ -358,7 +357,7 @@ fn more_than_one_chunk_can_hold_is_refused_to_who_wants_one() {
 
 #[test]
 fn block_status_tells_each_context_and_what_went_wrong() {
-    let mut loopback = Loopback::with_contexts(disk(), Limits { requests: 1, ..Limits::default() });
+    let mut loopback = Loopback::with_style(disk(), Limits { requests: 1, ..Limits::default() }, Style::Structured);
     loopback.feed(&write(0, 1, 4096, &[7; 512]));
     loopback.take_output();
     let status = |loopback: &mut Loopback, flags, offset, length| {
@@ -401,5 +400,59 @@ fn block_status_needs_a_context_that_was_selected_for_this_export() {
     }
     let mut loopback = connected();
     assert_eq!(error_of(&mut loopback, &request(command::BLOCK_STATUS, 0, 1, 0, 4096)), EINVAL);
+    assert!(in_step(&mut loopback));
+}
+
+#[test]
+fn extended_headers_carry_64_bit_lengths_and_name_contexts() {
+    const LARGE: u64 = 6 << 30;
+    let ask = |loopback: &mut Loopback, message: &[u8], reads: &Reads| {
+        assert_eq!(loopback.feed(message), message.len());
+        let mut told = parse_replies(&loopback.take_output(), reads, Style::Extended).expect("replies");
+        assert_eq!(told.len(), 1);
+        told.pop().expect("one")
+    };
+    let none = Reads::new();
+    let mut loopback = Loopback::with_style(disk(), Limits::default(), Style::Extended);
+    let write = |flags| [extended_request(command::WRITE, flags, 1, 4096, 4096), pattern(4096, 3)].concat();
+    assert_eq!(ask(&mut loopback, &write(command_flag::PAYLOAD_LEN), &none).error, 0);
+    assert_eq!(ask(&mut loopback, &extended_request(command::WRITE, 0, 1, 0, 4096), &none).error, EINVAL, "no payload, none drained");
+    let read = ask(&mut loopback, &extended_request(command::READ, 0, 2, 0, 12288), &Reads::from([(2, 0..12288)]));
+    assert!(read.data == [vec![0; 4096], pattern(4096, 3), vec![0; 4096]].concat());
+    let drained = [extended_request(command::TRIM, command_flag::PAYLOAD_LEN, 3, 0, 5), vec![9; 5]].concat();
+    assert_eq!(ask(&mut loopback, &drained, &none).error, EINVAL);
+    for (command, error) in
+        [(command::TRIM, EINVAL), (command::WRITE_ZEROES, ENOSPC), (command::CACHE, EINVAL), (command::BLOCK_STATUS, EINVAL)]
+    {
+        assert_eq!(ask(&mut loopback, &extended_request(command, 0, 4, 0, LARGE), &none).error, error, "not cut to 32 bits");
+    }
+    let named = |length: u64, ids: &[u32]| {
+        let payload = [&length.to_be_bytes()[..], &ids.iter().flat_map(|id| id.to_be_bytes()).collect::<Vec<u8>>()].concat();
+        [extended_request(command::BLOCK_STATUS, command_flag::PAYLOAD_LEN, 5, 4096, payload.len() as u64), payload].concat()
+    };
+    let dirty = (2, vec![(4096, 1), (4096, 0)]);
+    assert_eq!(ask(&mut loopback, &named(8192, &[2]), &none).status, std::slice::from_ref(&dirty));
+    assert_eq!(ask(&mut loopback, &named(8192, &[2, 1]), &none).status, [(1, vec![(4096, 0), (4096, 3)]), dirty]);
+    for ids in [&[][..], &[3], &[1, 1], &[1, 2, 1], &[1; 50]] {
+        assert_eq!(ask(&mut loopback, &named(8192, ids), &none).error, EINVAL, "{ids:?}");
+    }
+    assert_eq!(ask(&mut loopback, &named(END, &[1]), &none).error, EINVAL, "beyond the end");
+    loopback.feed(&extended_request(command::WRITE, command_flag::PAYLOAD_LEN, 6, 0, (64 << 20) + 1));
+    assert_eq!(loopback.session.close_reason(), Some(CloseReason::PayloadTooLong((64 << 20) + 1)));
+    let mut loopback = Loopback::with_style(disk(), Limits::default(), Style::Extended);
+    loopback.feed(&request(command::READ, 0, 1, 0, 512));
+    assert_eq!(loopback.session.close_reason(), Some(CloseReason::RequestMagic(wire::REQUEST_MAGIC)), "no way back");
+}
+
+#[test]
+fn fast_zeroes_are_those_that_the_map_makes() {
+    let mut loopback = connected();
+    let cases = [(0, 4096, 0), (512, 8192, 0), (4096, 1 << 19, 0), (512, 512, ENOTSUP), (4096, 3584, ENOTSUP), (2048, 4096, ENOTSUP)];
+    for (offset, length, error) in cases {
+        let message = request(command::WRITE_ZEROES, command_flag::FAST_ZERO, 1, offset, length);
+        assert_eq!(error_of(&mut loopback, &message), error, "{offset} {length}");
+        assert_eq!(error_of(&mut loopback, &request(command::WRITE_ZEROES, 0, 1, offset, length)), 0);
+    }
+    assert_eq!(error_of(&mut loopback, &request(command::WRITE_ZEROES, command_flag::FAST_ZERO, 1, END, 4096)), ENOSPC);
     assert!(in_step(&mut loopback));
 }

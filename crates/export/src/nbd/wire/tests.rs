@@ -17,8 +17,31 @@ fn request_header() {
         offset: 4096,
         length: 512,
     };
-    assert_eq!(RequestHeader::decode(&bytes), header);
-    assert_eq!(header.encode(), bytes);
+    assert_eq!(RequestHeader::read(&bytes, Style::Simple), Some(header));
+    assert_eq!(RequestHeader::read(&bytes[..27], Style::Simple), None);
+    assert_eq!(header.encode(Style::Structured), bytes);
+    assert_eq!((header.payload(Style::Simple), header.payload(Style::Extended)), (0, 0));
+    let header = RequestHeader { command: command::WRITE, ..header };
+    assert_eq!((header.payload(Style::Simple), header.payload(Style::Extended)), (512, 0));
+}
+
+#[test]
+fn extended_headers() {
+    let request = [0x21, 0xe4, 0x1c, 0x71, 0, 0x20, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 2, 0, 0, 0, 0];
+    let header = RequestHeader {
+        magic: EXTENDED_REQUEST_MAGIC,
+        flags: command_flag::PAYLOAD_LEN,
+        command: command::WRITE,
+        cookie: 0x0102_0304_0506_0708,
+        offset: 4096,
+        length: 2 << 32,
+    };
+    assert_eq!(RequestHeader::read(&request, Style::Extended), Some(header));
+    assert_eq!(RequestHeader::read(&request[..31], Style::Extended), None);
+    assert_eq!(header.encode(Style::Extended), request);
+    assert_eq!(header.payload(Style::Extended), 2 << 32);
+    let reply = [0x6e, 0x8a, 0x27, 0x8c, 0, 1, 0, 6, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 24];
+    assert_eq!(extended_reply(CHUNK_DONE, chunk::BLOCK_STATUS_EXT, 0x0102_0304_0506_0708, 4096, 24), reply);
 }
 
 #[test]
@@ -46,16 +69,20 @@ fn flags_of_exports() {
         name: String::new(),
         description: String::new(),
         geometry: Geometry { size: 0, sector: SectorProfile::S512e },
-        features: Features { read_only: false, write_cache: false },
+        features: Features { read_only: false, write_cache: true },
         multi_conn: false,
         default: false,
     };
-    assert_eq!(transmission_flags(&info, Style::Simple), 0b100_0110_1101);
-    assert_eq!(transmission_flags(&info, Style::Structured), 0b100_1110_1101);
+    assert_eq!(transmission_flags(&info, Style::Simple, false), 0b1100_0110_1101);
+    assert_eq!(transmission_flags(&info, Style::Structured, true), 0b1100_1110_1101);
+    assert_eq!(transmission_flags(&info, Style::Extended, false), 0b1100_1110_1101);
+    assert_eq!(transmission_flags(&info, Style::Extended, true), 0b1_1100_1110_1101);
+    info.features.write_cache = false;
+    assert_eq!(transmission_flags(&info, Style::Simple, false), 0b1100_0110_1101, "a flush that does nothing is accepted");
     info.features.read_only = true;
-    assert_eq!(transmission_flags(&info, Style::Simple), 0b100_0000_1111);
+    assert_eq!(transmission_flags(&info, Style::Simple, false), 0b100_0000_1111);
     info.multi_conn = true;
-    assert_eq!(transmission_flags(&info, Style::Simple), 0b101_0000_1111);
+    assert_eq!(transmission_flags(&info, Style::Simple, false), 0b101_0000_1111);
 }
 
 #[test]
