@@ -51,7 +51,7 @@ pub struct Nbd {
     #[arg(long)]
     readonly: bool,
     /// Agree to an address that other machines reach: NBD neither authenticates nor encrypts
-    #[arg(long)]
+    #[arg(long, visible_alias = "insecure")]
     insecure_listen: bool,
     #[command(flatten)]
     how: Listing,

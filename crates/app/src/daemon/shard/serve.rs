@@ -14,6 +14,8 @@ use super::pool::Pool;
 use super::shard::Shard;
 use super::table::{Export, Listener};
 
+/// Clients of one export at a time, so that those of one cannot keep those of another out.
+const MAX_CLIENTS_OF_EXPORT: usize = 128;
 /// Clients of a shard at a time. Each may hold its socket buffers, an input buffer of 256 KiB and what its requests in flight move.
 const MAX_CLIENTS: usize = 512;
 /// Snapshots listed as metadata contexts, so that a client cannot hold the others up by asking for tens of thousands: some 100 microseconds.
@@ -130,8 +132,9 @@ impl<P: Pool> Shard<P> {
         if export.closing.is_some() {
             return;
         }
-        if self.clients.len() >= MAX_CLIENTS {
-            tracing::warn!(export = %export.spec.id, MAX_CLIENTS, "a client was turned away: too many are connected");
+        let of_export = self.clients.iter().filter(|client| client.export == export.spec.id).count();
+        if self.clients.len() >= MAX_CLIENTS || of_export >= MAX_CLIENTS_OF_EXPORT {
+            tracing::warn!(export = %export.spec.id, of_export, "a client was turned away: too many are connected");
             return;
         }
         let peer = listen::prepare(&socket, is_tcp);
