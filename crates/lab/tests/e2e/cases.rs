@@ -1,7 +1,7 @@
 //! The list of tests.
 
 use super::subject::Subject;
-use super::{fio, full, guest_disk, hostile, images, model};
+use super::{fio, full, guest_disk, hostile, images, model, status};
 use anyhow::Result;
 
 /// What a test asks of a server beyond reading and writing; servers without it are not given the test.
@@ -66,6 +66,22 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Nothing,
         run: images::qemu_io,
+    },
+    Case {
+        name: "holes",
+        about: "block status agrees with what was written; copies keep holes",
+        needs: &["nbdinfo", "nbdcopy", "qemu-img", "qemu-io"],
+        guest: false,
+        asks: Asks::Everything,
+        run: status::holes,
+    },
+    Case {
+        name: "changes",
+        about: "dirty bitmaps since a snapshot, also after kill -9; an incremental backup",
+        needs: &["nbdinfo", "nbdcopy", "qemu-img", "qemu-io"],
+        guest: false,
+        asks: Asks::Everything,
+        run: status::changes,
     },
     Case {
         name: "model",

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 const SIZE: u64 = 64 << 20;
 const BLOCK: usize = 4096;
+const HANDSHAKES: u64 = 10_000;
 
 /// See the module.
 pub fn run(subject: &mut Subject) -> Result<()> {
@@ -68,6 +69,7 @@ fn garbage(endpoint: &Endpoint, witness: &mut Witness) -> Result<()> {
         let _ = stream.read(&mut [0; 4096]);
         witness.works(what)?;
     }
+    malformed_handshakes(socket, witness)?;
     for seed in 0..20 {
         let mut stream = UnixStream::connect(socket)?;
         stream.set_write_timeout(Some(Duration::from_secs(2)))?;
@@ -81,6 +83,38 @@ fn garbage(endpoint: &Endpoint, witness: &mut Witness) -> Result<()> {
         witness.works("noise instead of requests")?;
     }
     Ok(())
+}
+
+/// Thousands of options with lengths, names and queries that lie, from seeds; one connection each.
+fn malformed_handshakes(socket: &Path, witness: &mut Witness) -> Result<()> {
+    let mut rng = Rng::new(0x4e42);
+    for round in 0..HANDSHAKES {
+        let mut bytes = 3u32.to_be_bytes().to_vec();
+        for _ in 0..1 + rng.below(4) {
+            let mut data = vec![0; rng.below(64) as usize];
+            rng.fill(&mut data);
+            // Often a small number where a length is due, and now and then the export's name.
+            for length in data.chunks_exact_mut(4) {
+                if rng.below(2) == 0 {
+                    length.copy_from_slice(&[0, 0, 0, rng.below(12) as u8]);
+                }
+            }
+            if rng.below(3) == 0 {
+                let name = [&(DISK.len() as u32).to_be_bytes(), DISK.as_bytes()].concat();
+                data.splice(..0, name);
+            }
+            let claimed = if rng.below(8) == 0 { rng.below(1 << 33) as u32 } else { data.len() as u32 };
+            bytes.extend([b"IHAVEOPT".as_slice(), &(rng.below(13) as u32).to_be_bytes(), &claimed.to_be_bytes()].concat());
+            bytes.extend(data);
+        }
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_write_timeout(Some(Duration::from_secs(2)))?;
+        let _ = stream.write_all(&bytes); // the server may hang up in the middle
+        if round % 500 == 0 {
+            witness.works("malformed handshakes")?;
+        }
+    }
+    witness.works("all malformed handshakes")
 }
 
 fn out_of_range(endpoint: &Endpoint, witness: &mut Witness) -> Result<()> {

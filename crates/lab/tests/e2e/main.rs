@@ -14,6 +14,7 @@ mod hostile;
 mod images;
 mod kernel;
 mod model;
+mod status;
 mod subject;
 
 use anyhow::Context;
