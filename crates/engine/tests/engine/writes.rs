@@ -1,4 +1,5 @@
 use millpond_block::{DiskError, Op};
+use millpond_device::IoKind;
 use millpond_engine::{Command, Compression, Layout, PoolState, Target};
 
 use crate::rig::Rig;
@@ -141,4 +142,25 @@ fn a_full_device_is_tried_with_one_write_and_stops_the_pool_at_last() {
     }
     assert!(matches!(rig.engine.state(), PoolState::Faulted(why) if why.contains("full")), "{:?}", rig.engine.state());
     assert_eq!(rig.engine.pop_completion().map(|done| done.result.is_err()), Some(true));
+}
+
+/// What NBD's CAN_MULTI_CONN promises: the engine does not know who asked, and a flush waits for the devices whichever write was before it.
+#[test]
+fn a_flush_covers_what_was_answered_before_whoever_asked() {
+    let mut rig = Rig::new(&[32, 32], Layout::Linear);
+    let volume = rig.volume("disk0", 4 << 20, Compression::Off);
+    let head = Target::Head(volume);
+    rig.request(head, Op::Flush, 0, 0, &[]).unwrap();
+    rig.request(head, Op::Write, 0, 4096, &[1; 4096]).unwrap();
+    rig.submit(head, Op::Flush, 0, 0);
+    let mut held = Vec::new();
+    for _ in 0..20 {
+        rig.turn();
+        held.extend(std::iter::from_fn(|| rig.engine.pop_io()));
+        assert!(rig.engine.pop_completion().is_none(), "answered before the device has flushed");
+    }
+    assert!(held.iter().any(|io| matches!(io.kind, IoKind::Flush)), "{held:?}");
+    held.into_iter().for_each(|io| rig.perform(io));
+    rig.settle();
+    assert!(rig.engine.pop_completion().is_some_and(|done| done.result.is_ok()));
 }
