@@ -20,7 +20,7 @@ pub fn run(root: &Path, install: bool, quick: bool) -> Result<bool> {
     let mut parts = Parts::default();
     system_packages(&mut parts, install);
     parts.command("format", 2, &mut cargo(root, &["fmt", "--all", "--check"]));
-    parts.command("lints of what is shipped", 8, &mut cargo(root, &["clippy", "--workspace", "--lib", "--bins", "--", "-D", "warnings"]));
+    parts.command("lints", 8, &mut cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]));
     parts.check("tidy", || {
         let findings = tidy::check(root)?;
         findings.iter().for_each(|finding| println!("{finding}"));

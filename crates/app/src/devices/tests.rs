@@ -48,5 +48,5 @@ fn an_existing_path_with_a_colon_is_a_path() {
     let path = dir.path().join("disk:1G");
     std::fs::write(&path, b"").expect("write");
     let word = path.to_string_lossy().into_owned();
-    assert_eq!(parse(&[word.clone()], None, None).expect("spec").1, [DeviceSpec { path: word, create: None }]);
+    assert_eq!(parse(std::slice::from_ref(&word), None, None).expect("spec").1, [DeviceSpec { path: word, create: None }]);
 }

@@ -111,7 +111,6 @@ impl Pool {
         self.volume_info(id, catalog.lineages.values().filter(|l| l.volume == id).map(|l| l.owned_units).sum())
     }
 
-    /// The snapshot of this name.
     /// Up to `most` snapshots of a target's volume, by name, without the target.
     pub(crate) fn older_states(&self, target: Target, most: usize) -> Vec<(String, SnapshotId)> {
         let Some(volume) = self.volume_of(target) else { return Vec::new() };
@@ -131,6 +130,7 @@ impl Pool {
         }
     }
 
+    /// The snapshot of this name.
     pub(crate) fn find_snapshot(&self, volume: VolumeId, name: &str) -> Option<SnapshotInfo> {
         self.snapshot_info(self.core.catalog.snapshot_named(volume, name)?)
     }

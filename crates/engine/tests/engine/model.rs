@@ -138,7 +138,7 @@ impl Model {
 fn run(seed: u64, steps: usize) {
     let mut rig = Rig::new(&[40], Layout::Linear);
     rig.tuning.map_memory = 1 << 20;
-    let compression = if seed % 3 == 0 { Compression::Lz4 } else { Compression::Off };
+    let compression = if seed.is_multiple_of(3) { Compression::Lz4 } else { Compression::Off };
     let first = rig.volume("disk0", BLOCKS * 4096, compression);
     let volumes = BTreeMap::from([(first, Content::new())]);
     let mut model = Model { rig, seed: seed.wrapping_mul(0x9e37_79b9) | 1, volumes, snapshots: BTreeMap::new(), names: 0, stamp: 0 };

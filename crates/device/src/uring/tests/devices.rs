@@ -278,9 +278,3 @@ fn devices_come_and_go() {
     let again = open(&dir.path().join("a"), 64 << 10, false);
     assert_eq!(ring.add_device(again).expect("room"), DeviceIndex(2));
 }
-
-/// CPU time of this thread.
-fn cpu_micros() -> u64 {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("schedstat");
-    text.split(' ').next().and_then(|nanos| nanos.parse::<u64>().ok()).expect("a number") / 1000
-}

@@ -1,7 +1,6 @@
 //! The loop with the real engine under it.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
 use millpond_block::{ByteRange, CacheMode, SectorProfile};
 use millpond_device::{HostDevice, OpenOptions};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use millpond_device::{DeviceIndex, HostDevice, OpenOptions};
 
 use super::client::{Client, DISCONNECT, FLUSH, READ, WRITE, in_memory, on_unix, wait};
-use super::double::{Double, HEAD, Medium, SNAPSHOT};
+use super::double::{Double, Medium, SNAPSHOT};
 use crate::daemon::shard::start::spawn;
 use crate::daemon::shard::{DeviceLimit, ExportId, NbdExport, ShardError, ShardHandle};
 
