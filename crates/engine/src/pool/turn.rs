@@ -104,13 +104,13 @@ impl Pool {
 
     /// Slices of some 20 microseconds that background work may take in a turn: requests wait for it.
     pub(crate) fn slices(&self) -> usize {
-        let nodes = &self.core.nodes;
-        let behind = nodes.dirty() >= nodes.limit() / 2 || self.log.since_checkpoint >= self.tuning.checkpoint_log_bytes / 2;
-        match () {
-            () if self.now.0 > self.last_activity.0 + QUIET_MILLIS => QUIET_SLICES,
-            () if behind || self.short_of_space() => PRESSED_SLICES,
-            () => 1,
-        }
+        // guests dirty nodes while a checkpoint writes them: it has to win, the more so the nearer the bound of memory is
+        let half = self.core.nodes.limit() / 2;
+        let memory = (self.core.nodes.dirty() + half / 4) * PRESSED_SLICES / half.max(1);
+        let behind = self.log.since_checkpoint >= self.tuning.checkpoint_log_bytes / 2 || self.short_of_space();
+        let quiet = self.now.0 > self.last_activity.0 + QUIET_MILLIS;
+        let least = if behind { PRESSED_SLICES } else { 1 };
+        memory.pow(2).max(least).max(if quiet { QUIET_SLICES } else { 1 })
     }
 
     /// Goes on with requests alone.
