@@ -116,9 +116,35 @@ impl Pool {
     /// Goes on with requests alone.
     pub(crate) fn answer(&mut self) {
         self.go_on_with_ready();
-        if !matches!(self.state, PoolState::Faulted(_) | PoolState::Closed) {
-            self.seal_all();
-            self.start_flush();
+        if matches!(self.state, PoolState::Faulted(_) | PoolState::Closed) {
+            return;
+        }
+        // who waits for room waits for the cleaner, and that for its reads
+        let hungry = self.is_hungry();
+        if hungry {
+            self.step_cleaner();
+            self.wake_space_waiters();
+        }
+        self.seal_all();
+        if hungry {
+            self.release_space();
+        }
+        self.start_flush();
+    }
+
+    /// Is less free than cleaner and checkpoints work for?
+    fn is_hungry(&self) -> bool {
+        self.core.space.segments.free_count() < self.wanted_free()
+    }
+
+    /// Lets segments go that nothing needs any more.
+    fn release_space(&mut self) {
+        let hungry = self.is_hungry();
+        self.core.space.segments.stamp_emptied(Lsn(self.log.next.0 - 1));
+        self.release_rested(hungry);
+        (self.flusher.space, self.waiting_for_flush) = (false, 0);
+        if hungry && self.state == PoolState::Online {
+            self.release_logged();
         }
     }
 
@@ -145,13 +171,7 @@ impl Pool {
             self.wake_space_waiters();
             self.seal_all();
             busy |= self.step_checkpoint(!self.reclaimed);
-            let hungry = self.core.space.segments.free_count() < self.wanted_free();
-            self.core.space.segments.stamp_emptied(Lsn(self.log.next.0 - 1));
-            self.release_rested(hungry);
-            (self.flusher.space, self.waiting_for_flush) = (false, 0);
-            if hungry && self.state == PoolState::Online {
-                self.release_logged();
-            }
+            self.release_space();
             self.start_flush();
             if self.io.is_stalled() && self.now.0 >= self.last_retry.0 + FULL_RETRY_MILLIS {
                 self.last_retry = self.now;
