@@ -86,8 +86,8 @@ impl Engine {
         }
     }
 
-    /// Goes on with requests alone: what waits for ended device operations, and what came since. A caller whose devices answer at once
-    /// calls it as often as that helps before the next turn, so that requests do not wait for background work.
+    /// Goes on with requests, and with making the room that they wait for: what waits for ended device operations, and what came since. A
+    /// caller whose devices answer at once calls it as often as that helps before the next turn, so that requests do not wait for background work.
     pub fn answer(&mut self) {
         if let Phase::Open(pool) = &mut self.phase {
             pool.answer();

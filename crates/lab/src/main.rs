@@ -182,6 +182,7 @@ fn run(args: &RunArgs) -> Result<ExitCode> {
     let mut missed = false;
     for experiment in chosen {
         let mut results = Results::new(experiment.name, scene::look(command.clone(), &setup.dir));
+        results.note(&scene::pauses());
         let outcome = experiment.run(&setup, &mut results);
         if let Err(error) = &outcome {
             results.note(&format!("ended early: {error:#}"));

@@ -17,8 +17,10 @@ const FREES_PER_SLICE: usize = 12;
 const QUIET_MILLIS: u64 = 20;
 /// Slices per turn then.
 const QUIET_SLICES: usize = 16;
-/// Slices per turn when memory, log or space run short.
+/// Slices per turn when log or space run short.
 const PRESSED_SLICES: usize = 4;
+/// Slices per turn at most: as much as a record of snapshots destroyed in one turn has room for.
+const MOST_SLICES: usize = 64;
 /// Checkpoints that do not help after which waiting writes are told that the pool is full.
 const STARVED_CHECKPOINTS: u64 = 6;
 /// Milliseconds between tries of writes whose device was full.
@@ -105,15 +107,19 @@ impl Pool {
     /// Slices of some 20 microseconds that background work may take in a turn: requests wait for it.
     pub(crate) fn slices(&self) -> usize {
         // guests dirty nodes while a checkpoint writes them: it has to win, the more so the nearer the bound of memory is
-        let half = self.core.nodes.limit() / 2;
-        let memory = (self.core.nodes.dirty() + half / 4) * PRESSED_SLICES / half.max(1);
+        let nodes = &self.core.nodes;
+        let memory = (1 + 8 * nodes.dirty() / nodes.limit().max(1)).pow(2);
         let behind = self.log.since_checkpoint >= self.tuning.checkpoint_log_bytes / 2 || self.short_of_space();
         let quiet = self.now.0 > self.last_activity.0 + QUIET_MILLIS;
-        let least = if behind { PRESSED_SLICES } else { 1 };
-        memory.pow(2).max(least).max(if quiet { QUIET_SLICES } else { 1 })
+        let least = match (quiet, behind) {
+            (true, _) => QUIET_SLICES,
+            (false, true) => PRESSED_SLICES,
+            (false, false) => 1,
+        };
+        memory.clamp(least, MOST_SLICES)
     }
 
-    /// Goes on with requests alone.
+    /// Goes on with requests, and with making the room that they wait for.
     pub(crate) fn answer(&mut self) {
         self.go_on_with_ready();
         if matches!(self.state, PoolState::Faulted(_) | PoolState::Closed) {

@@ -11,6 +11,8 @@ use std::rc::Rc;
 use millpond_format::{Addr, ChunkId, DeadRecord, Encoder, Epoch, FormatError};
 use smallvec::SmallVec;
 
+use super::slots::slots_in;
+
 /// Slots in a window of words that grows at both ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeadSlots {
@@ -56,16 +58,7 @@ impl DeadSlots {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        self.words.iter().zip(self.first..).flat_map(|(word, at)| {
-            let mut rest = *word;
-            std::iter::from_fn(move || {
-                (rest != 0).then(|| {
-                    let bit = rest.trailing_zeros();
-                    rest &= rest - 1;
-                    at * 64 + bit
-                })
-            })
-        })
+        slots_in(&self.words, self.first)
     }
 }
 

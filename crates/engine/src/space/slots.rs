@@ -62,17 +62,22 @@ impl Slots {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        self.words.iter().zip(0u32..).flat_map(|(word, i)| {
-            let mut rest = *word;
-            std::iter::from_fn(move || {
-                (rest != 0).then(|| {
-                    let bit = rest.trailing_zeros();
-                    rest &= rest - 1;
-                    i * 64 + bit
-                })
+        slots_in(&self.words, 0)
+    }
+}
+
+/// The slots of a bitmap whose first word is the `first` of all.
+pub(super) fn slots_in(words: &[u64], first: u32) -> impl Iterator<Item = u32> {
+    words.iter().zip(first..).flat_map(|(word, at)| {
+        let mut rest = *word;
+        std::iter::from_fn(move || {
+            (rest != 0).then(|| {
+                let bit = rest.trailing_zeros();
+                rest &= rest - 1;
+                at * 64 + bit
             })
         })
-    }
+    })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! before it need. What a checkpoint needs grows with what changes, so nothing is appended while it does not fit (`NoRoom`): a checkpoint comes
 //! first then.
 
-use millpond_format::NODE_BYTES;
+use millpond_format::{NODE_BYTES, ObjectRef};
 
 use crate::log::Cursor;
 use crate::pool::Pool;
@@ -139,7 +139,9 @@ impl Pool {
             .map(|line| &line.deadlist)
             .chain(catalog.snapshots.changed().map(|s| &s.deadlist))
             .chain(catalog.frees.iter().map(|(_, list)| list));
-        let lists: usize = lists.filter(|list| list.needs_write()).map(|list| 16 + list.list().encoded_bytes()).sum();
+        // each begins at a step, and a long one has an index of its parts
+        let stored = |bytes: usize| bytes.next_multiple_of(ObjectRef::STEP) + (bytes / self.part_bytes() + 1) * ObjectRef::STEP;
+        let lists: usize = lists.filter(|list| list.needs_write()).map(|list| stored(list.list().encoded_bytes())).sum();
         let snapshots = catalog.snapshots.changed().map(|s| 160 + s.name.len() + s.description.len() + s.holds.len() * 9);
         let volumes = catalog.volumes.values().map(|v| 96 + v.name.len());
         let others = (catalog.lineages.len() + catalog.walks.len() + catalog.frees.len()) * 96 + catalog.snapshots.pages() * 24;

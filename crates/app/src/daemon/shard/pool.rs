@@ -18,7 +18,7 @@ pub trait Pool: 'static {
     fn query(&mut self, target: Target, tag: Tag, query: Query);
     /// Takes a command.
     fn command(&mut self, tag: Tag, command: Command);
-    /// Goes on with requests alone.
+    /// Goes on with requests, without background work.
     fn answer(&mut self);
     /// Works on what was taken; true when it wants to be called again soon.
     fn turn(&mut self, now: Time) -> bool;

@@ -38,8 +38,8 @@ const EAGER_BYTES: usize = 64 << 10;
 /// Bytes received from one client per turn before others have their turn, and before what they ask for is done: the client works on the
 /// replies to one part while the next is received.
 const FAIR_BYTES: usize = 256 << 10;
-/// Devices in memory end their operations when they start. The pool sees that before it does anything else, so often: a request may need two map nodes
-/// and then its data.
+/// Devices in memory end their operations when they start. The pool sees that before it does anything else, so often: a request may need
+/// two map nodes and then its data.
 const ENDED_ROUNDS: u32 = 4;
 
 /// The thread's state. See [`super::ShardHandle`] for what can be asked of it.
