@@ -6,9 +6,17 @@ use utoipa::ToSchema;
 
 use super::GuestIo;
 
+/// Asks for an export.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum CreateExport {
+    /// Over NBD.
+    Nbd(CreateNbd),
+}
+
 /// Asks for an NBD export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct CreateExport {
+pub struct CreateNbd {
     /// `pool/volume`, or `pool/volume@snapshot` (read-only).
     pub name: String,
     /// Absolute path of a unix socket to make; with neither this nor `tcp`, one beside the control socket.

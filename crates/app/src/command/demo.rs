@@ -12,7 +12,7 @@ use millpond_engine::Tuning;
 
 use self::load::{BLOCK, Load, Measured, between};
 use self::nbd::Nbd;
-use crate::api::{ApiError, CreateExport, CreateSnapshots, Destroy, ImportPool, Rollback};
+use crate::api::{ApiError, CreateExport, CreateNbd, CreateSnapshots, Destroy, ImportPool, Rollback};
 use crate::config::absolute;
 use crate::daemon::{Daemon, Options, Signals, StateDir, format_file};
 use crate::failure::{Failure, Outcome};
@@ -91,7 +91,7 @@ async fn start(dir: &Path) -> Outcome<(Daemon, PathBuf)> {
     daemon.import_pool(request).await.map_err(failed)?;
     let socket = dir.join("disk.sock");
     let unix = Some(socket.display().to_string());
-    let request = CreateExport { name: DISK.to_owned(), unix, tcp: None, readonly: false, insecure: false };
+    let request = CreateExport::Nbd(CreateNbd { name: DISK.to_owned(), unix, tcp: None, readonly: false, insecure: false });
     daemon.create_export(&request, false).await.map_err(failed)?;
     Ok((daemon, socket))
 }

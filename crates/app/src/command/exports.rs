@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 
 use super::columns::EXPORT;
-use crate::api::{CreateExport, Export};
+use crate::api::{CreateExport, CreateNbd, Export};
 use crate::client::Client;
 use crate::config::absolute;
 use crate::failure::{Failure, Outcome};
@@ -77,13 +77,13 @@ impl ExportKind {
 impl Nbd {
     async fn run(self, client: &Client) -> Outcome {
         let name: Name = self.name.parse()?;
-        let request = CreateExport {
+        let request = CreateExport::Nbd(CreateNbd {
             name: name.to_string(),
             unix: self.unix.as_deref().map(path_text).transpose()?,
             tcp: self.tcp,
             readonly: self.readonly,
             insecure: self.insecure_listen,
-        };
+        });
         let export: Export = client.post("/v1/exports", &request).await?;
         if self.how.format == Format::Json || !self.how.columns.is_empty() {
             return print_pairs(&export, EXPORT, &self.how);

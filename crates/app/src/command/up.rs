@@ -9,7 +9,7 @@ use millpond_engine::Tuning;
 use super::connect;
 use super::exports::path_text;
 use super::serve::log_to_stderr;
-use crate::api::{CreateExport, CreateVolume, Export, ImportPool, SetProperties, Volume};
+use crate::api::{CreateExport, CreateNbd, CreateVolume, Export, ImportPool, SetProperties, Volume};
 use crate::config::absolute;
 use crate::daemon::{Control, Daemon, Options, Signals, StateDir, format_file, serve_until};
 use crate::failure::{Failure, Outcome};
@@ -86,18 +86,17 @@ impl Up {
                 daemon.create_volume(request).await.map_err(failed)?
             }
         };
-        let mut request = CreateExport {
+        let unix = CreateNbd {
             name,
             unix: Some(path_text(&dir.join(format!("{DISK}.sock")))?),
             tcp: None,
             readonly: false,
             insecure: self.insecure_listen,
         };
-        let mut exports = vec![daemon.create_export(&request, false).await.map_err(failed)?];
-        if let Some(address) = &self.nbd {
-            request.unix = None;
-            request.tcp = Some(address.clone());
-            exports.push(daemon.create_export(&request, false).await.map_err(failed)?);
+        let tcp = self.nbd.as_ref().map(|address| CreateNbd { unix: None, tcp: Some(address.clone()), ..unix.clone() });
+        let mut exports = Vec::new();
+        for request in [Some(unix), tcp].into_iter().flatten() {
+            exports.push(daemon.create_export(&CreateExport::Nbd(request), false).await.map_err(failed)?);
         }
         Ok((volume, exports))
     }

@@ -8,9 +8,9 @@ use millpond_engine::{SnapshotId, Target, VolumeId};
 
 use super::service::{Daemon, ExportEntry};
 use super::shard::{ExportId, ExportInfo, NbdExport, ShardHandle};
-use super::state::{ExportRecord, Served};
+use super::state::{Door, ExportRecord, Served};
 use super::view::guest_io;
-use crate::api::{ApiError, CreateExport, ErrorKind, Export, ExportClient, GuestIo};
+use crate::api::{ApiError, CreateExport, CreateNbd, ErrorKind, Export, ExportClient, GuestIo};
 use crate::instant;
 use crate::names::Name;
 
@@ -62,31 +62,16 @@ impl Daemon {
     /// When an address cannot be used, or would be open to other machines without consent.
     pub async fn create_export(&self, request: &CreateExport, kept: bool) -> Result<Export, ApiError> {
         let _changing = self.changing.lock().await;
-        let name: Name = request.name.parse()?;
-        let during = format!("cannot export '{name}'");
-        let (shard, target) = self.find_target(&name).await?;
-        let tcp = request.tcp.as_deref().map(|text| tcp_address(text, request.insecure)).transpose().map_err(|e| e.during(&during))?;
         let id = self.registry().next_export;
-        let unix = match (&request.unix, tcp) {
-            (Some(path), _) => Some(PathBuf::from(path)),
-            (None, Some(_)) => None,
-            (None, None) => Some(self.default_socket(&name, id)),
+        let (shard, mut record) = match request {
+            CreateExport::Nbd(request) => {
+                let during = format!("cannot export '{}'", request.name);
+                self.nbd_record(id, request).await.map_err(|e| e.during(&during))?
+            }
         };
-        if let Some(path) = &unix {
-            check_socket(path).map_err(|e| e.during(&during))?;
-        }
-        self.refuse_taken(unix.as_deref(), tcp).map_err(|e| e.during(&during))?;
-        let record = ExportRecord {
-            id,
-            pool: name.pool().to_owned(),
-            served: target.into(),
-            name: name.to_string(),
-            unix,
-            tcp: tcp.map(|address| address.to_string()),
-            readonly: request.readonly || matches!(target, Target::Snapshot(_)),
-        };
-        let info = start(&shard, &record).await.map_err(|e| e.during(&during))?;
-        let record = ExportRecord { tcp: info.tcp.map(|address| address.to_string()), ..record };
+        let info = start(&shard, &record).await.map_err(|e| e.during(format!("cannot export '{}'", record.name)))?;
+        let Door::Nbd { tcp, .. } = &mut record.door;
+        *tcp = info.tcp.map(|address| address.to_string());
         {
             let mut registry = self.registry();
             registry.next_export = id + 1;
@@ -98,8 +83,32 @@ impl Daemon {
             let _ = shard.unexport(ExportId(id)).await;
             return Err(error);
         }
-        self.tell("export.created", format!("{id} {name}"));
+        self.tell("export.created", format!("{id} {}", record.name));
         Ok(view(&ExportEntry { record, kept, trouble: None }, Some(&info)))
+    }
+
+    /// What to remember of an NBD export, once it is known to be possible.
+    async fn nbd_record(&self, id: u64, request: &CreateNbd) -> Result<(ShardHandle, ExportRecord), ApiError> {
+        let name: Name = request.name.parse()?;
+        let (shard, target) = self.find_target(&name).await?;
+        let tcp = request.tcp.as_deref().map(|text| tcp_address(text, request.insecure)).transpose()?;
+        let unix = match (&request.unix, tcp) {
+            (Some(path), _) => Some(PathBuf::from(path)),
+            (None, Some(_)) => None,
+            (None, None) => Some(self.default_socket(&name, id)),
+        };
+        if let Some(path) = &unix {
+            check_socket(path)?;
+        }
+        self.refuse_taken(unix.as_deref(), tcp)?;
+        let record = ExportRecord {
+            id,
+            pool: name.pool().to_owned(),
+            name: name.to_string(),
+            readonly: request.readonly || matches!(target, Target::Snapshot(_)),
+            door: Door::Nbd { served: target.into(), unix, tcp: tcp.map(|address| address.to_string()) },
+        };
+        Ok((shard, record))
     }
 
     /// Stops serving; requests received are answered before the connections close.
@@ -142,7 +151,7 @@ impl Daemon {
     pub(super) fn serves(&self, pool: &str, target: Target) -> Option<u64> {
         let served = Served::from(target);
         let registry = self.registry();
-        let found = registry.exports.values().find(|entry| entry.record.pool == pool && entry.record.served == served);
+        let found = registry.exports.values().find(|entry| entry.record.pool == pool && entry.record.door.served() == Some(served));
         found.map(|entry| entry.record.id)
     }
 
@@ -167,7 +176,7 @@ impl Daemon {
     fn default_socket(&self, name: &Name, id: u64) -> PathBuf {
         let dir = self.options.socket.parent().unwrap_or(Path::new("/"));
         let plain = dir.join(format!("{}.sock", name.to_string().replace('/', ".")));
-        let taken = self.registry().exports.values().any(|entry| entry.record.unix.as_ref() == Some(&plain));
+        let taken = self.registry().exports.values().any(|entry| entry.record.door.path() == Some(&plain));
         if taken || plain == self.options.socket { dir.join(format!("export-{id}.sock")) } else { plain }
     }
 
@@ -179,7 +188,8 @@ impl Daemon {
         let tcp = tcp.filter(|address| address.port() != 0).map(|address| address.to_string());
         for entry in self.registry().exports.values() {
             let record = &entry.record;
-            if (unix.is_some() && record.unix.as_deref() == unix) || (tcp.is_some() && record.tcp == tcp) {
+            let same_path = unix.is_some() && record.door.path().map(PathBuf::as_path) == unix;
+            if same_path || (tcp.is_some() && record.door.tcp() == tcp.as_ref()) {
                 let message = format!("export {} has that address; give another one or run 'millpond unexport {}'", record.id, record.id);
                 return Err(ApiError::new(ErrorKind::Exists, message));
             }
@@ -189,17 +199,21 @@ impl Daemon {
 }
 
 async fn start(shard: &ShardHandle, record: &ExportRecord) -> Result<ExportInfo, ApiError> {
-    let tcp = record.tcp.as_deref().map(str::parse).transpose();
-    let export = NbdExport {
-        id: ExportId(record.id),
-        name: record.name.clone(),
-        description: format!("millpond {}", record.name),
-        target: record.served.into(),
-        unix: record.unix.clone(),
-        tcp: tcp.map_err(|_| ApiError::invalid(format!("'{}' is not an address", record.tcp.as_deref().unwrap_or_default())))?,
-        read_only: record.readonly,
-    };
-    Ok(shard.export_nbd(export).await?)
+    match &record.door {
+        Door::Nbd { served, unix, tcp } => {
+            let parse = |text: &String| text.parse().map_err(|_| ApiError::invalid(format!("'{text}' is not an address")));
+            let export = NbdExport {
+                id: ExportId(record.id),
+                name: record.name.clone(),
+                description: format!("millpond {}", record.name),
+                target: (*served).into(),
+                unix: unix.clone(),
+                tcp: tcp.as_ref().map(parse).transpose()?,
+                read_only: record.readonly,
+            };
+            Ok(shard.export_nbd(export).await?)
+        }
+    }
 }
 
 /// Reads `HOST:PORT`, `HOST`, `:PORT` or `PORT`; the host is 127.0.0.1 and the port 10809 where missing.
@@ -252,10 +266,10 @@ fn encoded(path: &str) -> String {
 
 fn view(entry: &ExportEntry, live: Option<&ExportInfo>) -> Export {
     let record = &entry.record;
-    let unix = record.unix.as_ref().map(|path| path.display().to_string());
-    let addresses: Vec<&str> = unix.iter().chain(&record.tcp).map(String::as_str).collect();
-    let uris =
-        unix.iter().map(|path| format!("nbd+unix:///?socket={}", encoded(path))).chain(record.tcp.iter().map(|tcp| format!("nbd://{tcp}")));
+    let unix = record.door.path().map(|path| path.display().to_string());
+    let tcp = record.door.tcp();
+    let addresses: Vec<&str> = unix.iter().chain(tcp).map(String::as_str).collect();
+    let uris = unix.iter().map(|path| format!("nbd+unix:///?socket={}", encoded(path))).chain(tcp.map(|tcp| format!("nbd://{tcp}")));
     let client = |client: &super::shard::ClientInfo| ExportClient {
         peer: client.peer.clone(),
         since: instant::from_millis(client.since.0),
@@ -264,11 +278,11 @@ fn view(entry: &ExportEntry, live: Option<&ExportInfo>) -> Export {
     let connections: Vec<ExportClient> = live.iter().flat_map(|info| &info.clients).map(client).collect();
     Export {
         id: record.id,
-        kind: "nbd".to_owned(),
+        kind: record.door.kind().to_owned(),
         name: record.name.clone(),
         address: addresses.join(","),
         uris: uris.collect(),
-        tcp: record.tcp.clone(),
+        tcp: tcp.cloned(),
         readonly: record.readonly,
         state: if live.is_some() { "online" } else { "unavailable" }.to_owned(),
         reason: if live.is_some() { None } else { entry.trouble.clone() },

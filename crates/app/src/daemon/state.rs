@@ -19,7 +19,7 @@ mod tests;
 const FILE: &str = "state.json";
 const LOCK: &str = "lock";
 /// Version of the file; a later one is refused rather than misread.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// A pool to import at start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,16 +52,64 @@ pub struct ExportRecord {
     pub id: u64,
     /// The pool's name.
     pub pool: String,
-    /// What is served.
-    pub served: Served,
-    /// Its full name when last seen.
+    /// Full name of what is served when last seen.
     pub name: String,
-    /// Unix socket.
-    pub unix: Option<PathBuf>,
-    /// TCP address, with the port that was bound.
-    pub tcp: Option<String>,
     /// Writes are refused.
     pub readonly: bool,
+    /// How it is served.
+    #[serde(flatten)]
+    pub door: Door,
+}
+
+/// A protocol, with what is particular to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Door {
+    /// NBD.
+    Nbd {
+        /// What is served.
+        served: Served,
+        /// Unix socket.
+        unix: Option<PathBuf>,
+        /// TCP address, with the port that was bound.
+        tcp: Option<String>,
+    },
+}
+
+impl Door {
+    /// The protocol's name, as in `export NAME`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Door::Nbd { .. } => "nbd",
+        }
+    }
+
+    /// The volume or snapshot behind it, when it is one.
+    pub fn served(&self) -> Option<Served> {
+        match self {
+            Door::Nbd { served, .. } => Some(*served),
+        }
+    }
+
+    /// The path that it takes in the file system.
+    pub fn path(&self) -> Option<&PathBuf> {
+        match self {
+            Door::Nbd { unix, .. } => unix.as_ref(),
+        }
+    }
+
+    fn path_mut(&mut self) -> Option<&mut PathBuf> {
+        match self {
+            Door::Nbd { unix, .. } => unix.as_mut(),
+        }
+    }
+
+    /// The TCP address.
+    pub fn tcp(&self) -> Option<&String> {
+        match self {
+            Door::Nbd { tcp, .. } => tcp.as_ref(),
+        }
+    }
 }
 
 /// The content of the file.
@@ -163,6 +211,6 @@ impl State {
 
     fn each_path(&mut self, mut change: impl FnMut(&mut PathBuf)) {
         self.pools.iter_mut().chain(&mut self.known).flat_map(|pool| &mut pool.devices).for_each(&mut change);
-        self.exports.iter_mut().filter_map(|export| export.unix.as_mut()).for_each(&mut change);
+        self.exports.iter_mut().filter_map(|export| export.door.path_mut()).for_each(&mut change);
     }
 }

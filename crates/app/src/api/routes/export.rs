@@ -22,7 +22,7 @@ async fn list(State(daemon): State<Arc<Daemon>>) -> Result<Json<Vec<Export>>, Ap
     daemon.exports().await.map(Json)
 }
 
-/// Serves a volume or snapshot over NBD; clients can connect when this is answered.
+/// Serves a volume or snapshot; clients can connect when this is answered.
 #[utoipa::path(post, path = "/v1/exports", request_body = CreateExport,
     responses((status = 200, body = Export), (status = "default", body = ErrorBody)))]
 async fn create(State(daemon): State<Arc<Daemon>>, Body(request): Body<CreateExport>) -> Result<Json<Export>, ApiError> {

@@ -14,11 +14,9 @@ fn sample(dir: &Path) -> State {
         exports: vec![ExportRecord {
             id: 6,
             pool: "p".to_owned(),
-            served: Served::Snapshot(9),
             name: "p/v@s".to_owned(),
-            unix: Some(dir.join("v.sock")),
-            tcp: Some("127.0.0.1:1".to_owned()),
             readonly: true,
+            door: Door::Nbd { served: Served::Snapshot(9), unix: Some(dir.join("v.sock")), tcp: Some("127.0.0.1:1".to_owned()) },
         }],
         ..State::default()
     }
@@ -48,7 +46,7 @@ fn a_second_daemon_is_refused() {
 fn a_damaged_or_newer_file_is_refused_not_forgotten() {
     let dir = tempfile::tempdir().expect("tempdir");
     let state = StateDir::open(dir.path()).expect("open");
-    for text in ["", "{}", "{\"version\":2,\"next_export\":1,\"pools\":[],\"exports\":[]}"] {
+    for text in ["", "{}", "{\"version\":3,\"next_export\":1,\"pools\":[],\"exports\":[]}"] {
         fs::write(dir.path().join(FILE), text).expect("write");
         assert!(state.load().is_err(), "{text}");
     }
