@@ -127,7 +127,8 @@ pub enum Command {
         /// When it may be removed by itself.
         expires: Option<Time>,
     },
-    /// Remove snapshots at once; their space returns in the background. Those with clones or holds are refused.
+    /// Remove snapshots; their space returns in the background. Those with clones or holds are refused. Up to 32 go at one instant; more go in
+    /// pieces in the order given, so that a crash before the answer may leave the later ones.
     DestroySnapshots {
         /// Which.
         snapshots: Vec<SnapshotId>,
