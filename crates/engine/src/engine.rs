@@ -8,6 +8,9 @@ use crate::open::{Import, create};
 use crate::pool::{Pool, Target};
 use crate::{Command, CommandError, DiffExtent, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Time, Tuning, VolumeInfo};
 
+/// What commands are told during an import.
+const NOT_YET: &str = "the pool is still being opened; try again when it is online";
+
 enum Phase {
     Importing(Box<Import>),
     Open(Box<Pool>),
@@ -26,6 +29,8 @@ pub struct Engine {
     opening: PoolState,
     refused: Vec<Completion>,
     unanswered: Vec<Answer>,
+    early: Vec<(Tag, Result<Reply, CommandError>)>,
+    early_diffs: Vec<(Tag, Result<Vec<DiffExtent>, CommandError>)>,
     bufs: BufPool,
 }
 
@@ -46,7 +51,15 @@ impl Engine {
     }
 
     fn with(phase: Phase) -> Engine {
-        Engine { phase, opening: PoolState::Opening, refused: Vec::new(), unanswered: Vec::new(), bufs: BufPool::default() }
+        Engine {
+            phase,
+            opening: PoolState::Opening,
+            refused: Vec::new(),
+            unanswered: Vec::new(),
+            early: Vec::new(),
+            early_diffs: Vec::new(),
+            bufs: BufPool::default(),
+        }
     }
 
     /// Condition of the pool.
@@ -81,8 +94,9 @@ impl Engine {
 
     /// Starts a command; exactly one reply comes, when its effect is durable.
     pub fn command(&mut self, tag: Tag, command: Command) {
-        if let Phase::Open(pool) = &mut self.phase {
-            pool.command(tag, command);
+        match &mut self.phase {
+            Phase::Importing(_) => self.early.push((tag, Err(CommandError::Busy(NOT_YET.to_owned())))),
+            Phase::Open(pool) => pool.command(tag, command),
         }
     }
 
@@ -138,19 +152,20 @@ impl Engine {
 
     /// The next answer to a command.
     pub fn pop_reply(&mut self) -> Option<(Tag, Result<Reply, CommandError>)> {
-        self.open_mut().and_then(|pool| pool.replies.pop_front())
+        self.early.pop().or_else(|| self.open_mut()?.replies.pop_front())
     }
 
     /// Starts to compare two states; `older` `None` is the empty disk.
     pub fn start_diff(&mut self, tag: Tag, older: Option<Target>, newer: Target) {
-        if let Some(pool) = self.open_mut() {
-            pool.start_diff(tag, older, newer);
+        match &mut self.phase {
+            Phase::Importing(_) => self.early_diffs.push((tag, Err(CommandError::Busy(NOT_YET.to_owned())))),
+            Phase::Open(pool) => pool.start_diff(tag, older, newer),
         }
     }
 
     /// The next finished comparison: extents in order, neighbours joined.
     pub fn pop_diff(&mut self) -> Option<(Tag, Result<Vec<DiffExtent>, CommandError>)> {
-        self.open_mut().and_then(|pool| pool.diffs.pop_front())
+        self.early_diffs.pop().or_else(|| self.open_mut()?.diffs.pop_front())
     }
 
     /// Size, sectors and features of a target, while it exists.

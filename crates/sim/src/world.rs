@@ -75,6 +75,8 @@ impl Stats {
 
 /// Simulated time after which an unanswered request is a finding, in milliseconds: nothing is slower than fifty times ten times two.
 const PATIENCE: u64 = 120_000;
+/// Turns, of one event each, after which an engine without guests has come to rest: a full pool on striped devices cleans for long.
+const SETTLING: u32 = 100_000;
 /// Turns after which it is one.
 const PATIENCE_TURNS: u64 = 50_000;
 /// Steps in which nothing is asked or answered, after which the world waits for all answers.
@@ -476,7 +478,7 @@ impl<S: System> World<S> {
     pub(crate) fn settle_down(&mut self) -> Verdict {
         self.drain()?;
         let mut still = 0;
-        for _ in 0..20_000 {
+        for _ in 0..SETTLING {
             let again = self.turn()?;
             let ended = self.finish_one()?;
             still = if again || ended || !self.machine.idle() { 0 } else { still + 1 };
@@ -486,7 +488,7 @@ impl<S: System> World<S> {
             self.machine.pass(if still > 0 { IDLE_STEP } else { BUSY_STEP });
         }
         let space = self.system.as_ref().map(System::space_report).unwrap_or_default();
-        broken(format!("the engine does not come to rest in 20,000 turns without guests; {space}"))
+        broken(format!("the engine does not come to rest in {SETTLING} turns without guests; {space}"))
     }
 
     /// Gives a command and waits for its answer; true when it succeeded.

@@ -46,6 +46,9 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
         Layout::Stripe { width, .. } => u64::from(width).clamp(1, devices.len() as u64),
     };
     let fitting = (total / WANTED_SEGMENTS / width).max(1);
+    if let Some(bytes) = spec.extent_bytes.filter(|bytes| !bytes.is_power_of_two() || !(EXTENTS.0..=EXTENTS.1).contains(bytes)) {
+        return invalid(format!("extents of {bytes} bytes are not possible; use a power of two from 64k to 64M"));
+    }
     let extent_bytes = spec.extent_bytes.unwrap_or(1 << fitting.ilog2()).clamp(EXTENTS.0, EXTENTS.1);
     let layout = match spec.layout {
         Layout::Linear => Layout::Linear,

@@ -247,7 +247,8 @@ impl Import {
                     label.name, label.pool, reference.name, reference.pool
                 ));
             }
-            if reference.extents != label.extents || reference.layout != label.layout || reference.extent_bytes != label.extent_bytes {
+            let shape = |of: &Label| (of.extents.clone(), of.layout, of.extent_bytes, of.chunk_units);
+            if shape(reference) != shape(label) {
                 return Err(format!("the label of device {position} contradicts the others"));
             }
             if positions.insert(label.member, position).is_some() {

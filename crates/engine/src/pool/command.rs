@@ -47,7 +47,12 @@ impl Pool {
         if self.closing.is_some() {
             return self.replies.push_back((tag, Err(CommandError::Busy("the pool is being closed".into()))));
         }
-        if !self.record_room(pages_of(&command)) && !self.records_starve() {
+        let pages = pages_of(&command);
+        if pages >= self.smallest_segment() as usize {
+            let error = CommandError::Invalid("that many names do not fit into a segment of this pool; take fewer at a time".into());
+            return self.replies.push_back((tag, Err(error)));
+        }
+        if self.state == PoolState::Opening || (!self.record_room(pages) && !self.records_starve()) {
             return self.parked_commands.push((tag, command));
         }
         match command {
@@ -97,7 +102,7 @@ impl Pool {
 
     /// Tries the commands and clears again that waited for room; when none comes for long, they are told.
     pub(crate) fn retry_commands(&mut self) {
-        if !self.records_wait() {
+        if !self.records_wait() || self.state == PoolState::Opening {
             self.starved_commands = 0;
             return;
         }
@@ -133,6 +138,7 @@ impl Pool {
         let work = Work::Clear(ClearWork { volume, next: size / 4096, end: MAX_VOLUME_BYTES / 4096 });
         let id = self.new_op(Owner::Nobody, work, false);
         self.trimming.insert(volume, id);
+        self.untrimmed.remove(&volume);
         self.ready.push_back(id);
     }
 
@@ -140,7 +146,12 @@ impl Pool {
     pub(crate) fn retry_resizes(&mut self) {
         self.trimming.retain(|_, op| self.ops.get(*op).is_some_and(|op| matches!(op.work, Work::Clear(_))));
         for (tag, volume, size) in std::mem::take(&mut self.resizes) {
-            self.resize(tag, volume, size);
+            if self.untrimmed.contains(&volume) {
+                let why = "what lies beyond the volume's end cannot be discarded (a device gave an error), so it cannot grow; see 'pool status -v'";
+                self.replies.push_back((tag, Err(CommandError::Busy(why.into()))));
+            } else {
+                self.resize(tag, volume, size);
+            }
         }
     }
 
@@ -148,9 +159,16 @@ impl Pool {
         if let Err(error) = self.check_size(size).and_then(|()| self.known_volume(volume)) {
             return self.replies.push_back((tag, Err(error)));
         }
-        if self.trimming.contains_key(&volume) || !self.record_room(1) {
+        if self.untrimmed.contains(&volume) && !self.trimming.contains_key(&volume) {
+            // once more
+            self.trim_beyond(volume);
+        }
+        if self.trimming.contains_key(&volume) {
             // what an earlier shrink cut off must not come back
             return self.resizes.push((tag, volume, size));
+        }
+        if !self.record_room(1) && !self.records_starve() {
+            return self.parked_commands.push((tag, Command::ResizeVolume { volume, size }));
         }
         let old = self.core.catalog.volumes.get(&volume).map_or(0, |v| v.size);
         if self.log_records(tag, vec![Record::Resize { volume, size }], Reply::Done) && size < old {
@@ -308,7 +326,7 @@ impl Pool {
         if self.walking {
             return;
         }
-        let Some(id) = self.core.catalog.walks.keys().next().copied() else { return };
+        let Some(id) = self.core.catalog.walks.keys().find(|id| !self.stuck_walks.contains(id)).copied() else { return };
         self.walking = true;
         let op = self.new_op(Owner::Nobody, Work::Walk { id }, false);
         self.try_walk(op);

@@ -79,7 +79,15 @@ impl Pool {
                 }
                 self.release(parent);
             }
-            (Owner::Nobody, Work::Walk { .. }) => self.walking = false,
+            (Owner::Nobody, Work::Walk { id }) => {
+                self.walking = false;
+                if error.is_some() {
+                    self.stuck_walks.insert(id);
+                }
+            }
+            (Owner::Nobody, Work::Clear(work)) if error.is_some() => {
+                self.untrimmed.insert(work.volume);
+            }
             (Owner::Command(_) | Owner::Nobody, _) => {}
         }
     }

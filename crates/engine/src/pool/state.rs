@@ -1,6 +1,6 @@
 //! [`Pool`]: everything that a pool in service keeps in memory.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use millpond_block::{Answer, Buf, BufPool, Completion, DiskError, Tag};
 use millpond_format::{BlockIdentity, BlockNo, ChunkId, Layout, Leg, Lsn, ObjectRef, PoolId, SegmentId, VolumeId};
@@ -54,10 +54,10 @@ pub(crate) enum Context {
     Labels,
     /// A free segment's space was given back.
     Discard(SegmentId),
-    /// The cleaner reads a chunk, or the header of a moved one at this page first.
-    Clean(ChunkId, Option<u32>),
-    /// The cleaner reads a moved chunk whose header it has read: what its slots hold.
-    CleanBody(ChunkId, Vec<(u32, BlockIdentity)>),
+    /// The cleaner reads the header at this page of its victim: what chunks hold that were moved there.
+    CleanHeader(u32),
+    /// The cleaner reads a chunk. Of a moved one: what its slots hold.
+    Clean(ChunkId, Vec<(u32, BlockIdentity)>),
 }
 
 /// The pool's flush, shared by all who wait for one.
@@ -120,8 +120,10 @@ pub(crate) struct Pool {
     pub(crate) comparisons: usize,
     pub(crate) metrics: Metrics,
     pub(crate) closing: Option<Tag>,
-    /// Walks that an operation is working on.
+    /// An operation is working on a walk.
     pub(crate) walking: bool,
+    /// Walks that wait for the next import, because a node of theirs cannot be read.
+    pub(crate) stuck_walks: BTreeSet<u64>,
     /// Reclaiming had the background's part of this turn; the running checkpoint has that of the next.
     pub(crate) reclaimed: bool,
     pub(crate) last_checkpoint: Time,
@@ -136,6 +138,8 @@ pub(crate) struct Pool {
     pub(crate) last_record: Lsn,
     /// Volumes whose end is being discarded after a shrink, and the operation that does it.
     pub(crate) trimming: BTreeMap<VolumeId, u32>,
+    /// Volumes for which that failed: they may not grow, or what was cut off would be seen again.
+    pub(crate) untrimmed: BTreeSet<VolumeId>,
     /// Commands that wait for room in the log, and since how many turns.
     pub(crate) parked_commands: Vec<(Tag, crate::Command)>,
     pub(crate) starved_commands: u32,
@@ -183,6 +187,7 @@ impl Pool {
             metrics: Metrics::default(),
             closing: None,
             walking: false,
+            stuck_walks: BTreeSet::new(),
             reclaimed: false,
             last_checkpoint: now,
             last_activity: now,
@@ -192,6 +197,7 @@ impl Pool {
             scratch: Vec::new(),
             last_record: Lsn(0),
             trimming: BTreeMap::new(),
+            untrimmed: BTreeSet::new(),
             parked_commands: Vec::new(),
             starved_commands: 0,
             destroying: VecDeque::new(),

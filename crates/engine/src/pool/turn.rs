@@ -94,8 +94,8 @@ impl Pool {
             },
             // a refused discard frees no space on the host, but the segment is as free as before
             Context::Discard(segment) => self.core.space.segments.set_state(segment, SegmentState::Free),
-            Context::Clean(chunk, header) => self.chunk_read(chunk, header, Vec::new(), ended.result, ended.buf),
-            Context::CleanBody(chunk, identities) => self.chunk_read(chunk, None, identities, ended.result, ended.buf),
+            Context::CleanHeader(page) => self.move_header_read(page, ended.result, ended.buf),
+            Context::Clean(chunk, identities) => self.chunk_read(chunk, identities, ended.result, ended.buf),
         }
     }
 
@@ -211,10 +211,15 @@ impl Pool {
         }
     }
 
+    /// Is there anything left to give back of what was destroyed?
+    fn is_freeing(&self) -> bool {
+        let catalog = &self.core.catalog;
+        !catalog.frees.is_empty() || catalog.walks.len() > self.stuck_walks.len()
+    }
+
     /// Goes on with giving back what destroyed snapshots and volumes held. True when there is more to do.
     fn reclaim(&mut self) -> bool {
-        let catalog = &self.core.catalog;
-        let more = !catalog.frees.is_empty() || !catalog.walks.is_empty() || !self.destroying.is_empty();
+        let more = self.is_freeing() || !self.destroying.is_empty();
         self.reclaimed = more && !(self.reclaimed && self.checkpointer.is_writing());
         if !self.reclaimed {
             return more;
@@ -257,11 +262,9 @@ impl Pool {
             return;
         }
         let since = *self.starved_since.get_or_insert(self.metrics.checkpoints);
-        let catalog = &self.core.catalog;
-        let freeing = !catalog.frees.is_empty() || !catalog.walks.is_empty();
         let resting = self.core.space.segments.resting_count() > 0 || self.checkpointer.running();
         let checkpoints = self.metrics.checkpoints - since;
-        if freeing || !self.cleaner.idle() || self.io.is_stalled() || (resting && checkpoints < STARVED_CHECKPOINTS) {
+        if self.is_freeing() || !self.cleaner.idle() || self.io.is_stalled() || (resting && checkpoints < STARVED_CHECKPOINTS) {
             return;
         }
         if !self.victim_left() {

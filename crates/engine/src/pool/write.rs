@@ -55,6 +55,10 @@ impl Pool {
         let Some(lineage) = self.core.lineage_of(volume) else { return self.fail_op(id, DiskError::Io) };
         let (first, count) = blocks_of(request.range);
         let last = first + count as u64 - 1;
+        if self.core.catalog.volumes.get(&volume).is_none_or(|v| last >= v.size / 4096) {
+            // the volume shrank while this waited
+            return self.fail_op(id, DiskError::OutOfBounds);
+        }
         if !self.locks.is_empty() {
             let busy =
                 self.locks.range_mut((volume, BlockNo(first))..=(volume, BlockNo(last))).find(|((_, block), _)| !held.contains(block));
@@ -89,15 +93,19 @@ impl Pool {
             // what went in stays in; the rest waits for room, as a write of its own range
             drop(source);
             let rest = self.rest_of(given, owned, done, count);
+            let next = first + done as u64;
+            self.unlock_before(id, BlockNo(next));
             if let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) {
-                let start = (first + done as u64) * 4096;
-                work.request.range = ByteRange { offset: start, length: (last + 1) * 4096 - start };
+                if done > 0 {
+                    let end = request.range.offset + request.range.length;
+                    work.request.range = ByteRange { offset: next * 4096, length: end - next * 4096 };
+                }
                 work.payload = Some(rest);
             }
             self.space_waiters.push_back(id);
             return;
         }
-        self.unlock(id);
+        self.unlock_before(id, BlockNo(last + 1));
         self.release(id);
     }
 
@@ -218,9 +226,18 @@ impl Pool {
 
     /// Lets go of a write's locked blocks and wakes who waits for them.
     pub(crate) fn unlock(&mut self, id: u32) {
+        self.unlock_before(id, BlockNo(u64::MAX));
+    }
+
+    /// The same for those before `end`.
+    fn unlock_before(&mut self, id: u32, end: BlockNo) {
         let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) else { return };
-        let volume = work.volume;
-        for block in std::mem::take(&mut work.edges.locked) {
+        let (volume, edges) = (work.volume, &mut work.edges);
+        while edges.locked.first().is_some_and(|block| *block < end) {
+            let block = edges.locked.remove(0);
+            if !edges.old.is_empty() {
+                edges.old.remove(0);
+            }
             if let Some(waiting) = self.locks.remove(&(volume, block)) {
                 self.ready.extend(waiting);
             }

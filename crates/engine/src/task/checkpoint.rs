@@ -273,8 +273,8 @@ impl Pool {
 
     /// Nodes of the running checkpoint are written.
     pub(crate) fn nodes_written(&mut self, nodes: &[u32], result: Result<(), DeviceError>) {
-        for at in nodes {
-            self.core.nodes.written(*at);
+        if result.is_ok() {
+            nodes.iter().for_each(|at| self.core.nodes.written(*at));
         }
         self.checkpointer.unwritten -= nodes.len();
         self.checkpoint_io_done(result);

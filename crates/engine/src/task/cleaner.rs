@@ -10,6 +10,7 @@ use millpond_format::{
     BATCH_FIXED, BLOCK_UNITS, BatchHeader, BlockIdentity, BlockNo, ChunkId, Coding, Encoder, HEADER_PAGE, Item, Lsn, MAX_HEADER_PAGES,
     Move, NODE_BYTES, STREAMS, SegmentId, UNIT, VolumeId, crc32c,
 };
+use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
 use super::reserve::Purse;
@@ -43,12 +44,23 @@ struct Gathered {
     buf: Buf,
 }
 
+/// A header that says what the blocks of moved chunks are.
+#[derive(Debug)]
+enum MoveHeader {
+    /// On its way; who waits for it.
+    Reading(Vec<ChunkId>),
+    /// What was in the chunks when they were moved, by slot.
+    Read(FxHashMap<ChunkId, Vec<(u32, BlockIdentity)>>),
+}
+
 /// The cleaner.
 #[derive(Debug, Default)]
 pub(crate) struct Cleaner {
     /// The segment being emptied and the chunks in it that are still to be moved.
     victim: Option<SegmentId>,
     todo: Vec<ChunkId>,
+    /// Headers of moves in it, by their page.
+    headers: FxHashMap<u32, MoveHeader>,
     reading: usize,
     gathered: Vec<Gathered>,
     gathered_bytes: u64,
@@ -205,6 +217,7 @@ impl Pool {
 
     fn end_victim(&mut self) {
         let Some(victim) = self.cleaner.victim.take() else { return };
+        self.cleaner.headers.clear();
         self.metrics.segments_cleaned += 1;
         self.core.space.settle(victim);
         self.cleaner.round += 1;
@@ -226,49 +239,66 @@ impl Pool {
         if chunk.live_count == 0 {
             return;
         }
-        let pages = chunk.extent_units().div_ceil(8);
         self.cleaner.reading += 1;
         if chunk.grain == NODE_GRAIN || chunk.identities == u32::MAX {
-            self.read_segment(Context::Clean(id, None), place.segment, place.page, pages);
-        } else {
-            // a moved chunk: its header is elsewhere in the same segment
-            let at = chunk.identities;
-            let room = self.core.space.rows.pages(place.segment) - at;
-            self.read_segment(Context::Clean(id, Some(at)), place.segment, at, room.min(MAX_HEADER_PAGES as u32));
+            return self.read_body(id, Vec::new());
+        }
+        // a moved chunk: its header is elsewhere in the same segment, with those of others
+        let at = chunk.identities;
+        match self.cleaner.headers.get_mut(&at) {
+            None => {
+                self.cleaner.headers.insert(at, MoveHeader::Reading(vec![id]));
+                let room = self.core.space.rows.pages(place.segment) - at;
+                self.read_segment(Context::CleanHeader(at), place.segment, at, room.min(MAX_HEADER_PAGES as u32));
+            }
+            Some(MoveHeader::Reading(waiting)) => waiting.push(id),
+            Some(MoveHeader::Read(known)) => {
+                let identities = known.remove(&id).unwrap_or_default();
+                self.read_body(id, identities);
+            }
         }
     }
 
-    /// A chunk, or the header of a moved one, was read.
+    /// Starts reading the blocks of a chunk, when it is where it was.
+    fn read_body(&mut self, id: ChunkId, identities: Vec<(u32, BlockIdentity)>) {
+        match self.core.space.chunks.get(id).and_then(|chunk| Some((chunk.place?, chunk.extent_units().div_ceil(8)))) {
+            Some((place, pages)) => self.read_segment(Context::Clean(id, identities), place.segment, place.page, pages),
+            None => self.cleaner.reading -= 1,
+        }
+    }
+
+    /// A header of moved chunks was read.
+    pub(crate) fn move_header_read(&mut self, at: u32, result: Result<(), DeviceError>, buf: Option<Buf>) {
+        let Some(MoveHeader::Reading(waiting)) = self.cleaner.headers.remove(&at) else { return };
+        let (Ok(()), Some(buf)) = (result, buf) else {
+            return waiting.iter().for_each(|_| self.clean_read_failed());
+        };
+        let mut known = moved_identities(buf.bytes());
+        self.bufs.give(buf);
+        for id in waiting {
+            let identities = known.remove(&id).unwrap_or_default();
+            self.read_body(id, identities);
+        }
+        self.cleaner.headers.insert(at, MoveHeader::Read(known));
+    }
+
+    fn clean_read_failed(&mut self) {
+        self.cleaner.reading -= 1;
+        if let Some(s) = self.cleaner.victim.and_then(|v| self.core.space.segments.get_mut(v)) {
+            s.left_until = self.now.0 + READ_PAUSE;
+        }
+    }
+
+    /// A chunk was read.
     pub(crate) fn chunk_read(
         &mut self,
         id: ChunkId,
-        header_at: Option<u32>,
         identities: Vec<(u32, BlockIdentity)>,
         result: Result<(), DeviceError>,
         buf: Option<Buf>,
     ) {
         let victim = self.cleaner.victim;
-        let (Ok(()), Some(buf)) = (result, buf) else {
-            self.cleaner.reading -= 1;
-            if let Some(s) = victim.and_then(|v| self.core.space.segments.get_mut(v)) {
-                s.left_until = self.now.0 + READ_PAUSE;
-            }
-            return;
-        };
-        if header_at.is_some() {
-            let identities = moved_identities(id, buf.bytes());
-            self.bufs.give(buf);
-            let Some(chunk) = self.core.space.chunks.get(id) else {
-                self.cleaner.reading -= 1;
-                return;
-            };
-            let Some(place) = chunk.place else {
-                self.cleaner.reading -= 1;
-                return;
-            };
-            let pages = chunk.extent_units().div_ceil(8);
-            return self.read_segment(Context::CleanBody(id, identities), place.segment, place.page, pages);
-        }
+        let (Ok(()), Some(buf)) = (result, buf) else { return self.clean_read_failed() };
         self.cleaner.reading -= 1;
         let (Some(from), Some(chunk)) = (victim, self.core.space.chunks.get(id)) else { return self.bufs.give(buf) };
         self.cleaner.gathered_bytes += u64::from(chunk.footprint()) * 512;
@@ -477,15 +507,17 @@ fn original_identities(bytes: &[u8], pool: millpond_format::PoolId, chunk: Chunk
     found
 }
 
-/// What the blocks of a moved chunk are, by slot: from the header of the move.
-fn moved_identities(chunk: ChunkId, bytes: &[u8]) -> Vec<(u32, BlockIdentity)> {
-    let Ok((_, items)) = BatchHeader::decode(bytes) else { return Vec::new() };
-    let Some(moved) = items.into_iter().find_map(|item| match item {
-        Item::Move(moved) if moved.chunk == chunk => Some(moved),
+/// What the blocks of moved chunks are, by slot: from the header of the move.
+fn moved_identities(bytes: &[u8]) -> FxHashMap<ChunkId, Vec<(u32, BlockIdentity)>> {
+    let Ok((_, items)) = BatchHeader::decode(bytes) else { return FxHashMap::default() };
+    let moves = items.into_iter().filter_map(|item| match item {
+        Item::Move(moved) => Some((moved.chunk, identities_of(moved))),
         _ => None,
-    }) else {
-        return Vec::new();
-    };
+    });
+    moves.collect()
+}
+
+fn identities_of(moved: Move) -> Vec<(u32, BlockIdentity)> {
     let present = Slots::from_words(moved.present);
     let mut slots = present.iter();
     let mut found = Vec::with_capacity(moved.identities.len());

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod cleaner;
+mod faults;
 mod golden;
 mod model;
 mod queries;

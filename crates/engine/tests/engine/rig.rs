@@ -11,6 +11,8 @@ pub struct Rig {
     pub media: Vec<Vec<u8>>,
     pub now: u64,
     pub tuning: Tuning,
+    /// Devices cannot be read.
+    pub unreadable: bool,
     next_tag: u64,
 }
 
@@ -28,7 +30,7 @@ impl Rig {
         let media: Vec<Vec<u8>> = sizes_mib.iter().map(|mib| vec![0; mib << 20]).collect();
         let spec = PoolSpec { name: "pond".into(), id: PoolId([7; 16]), layout, extent_bytes: None };
         let engine = Engine::create(spec, geometry(&media), tuning.clone(), Time(1)).unwrap();
-        let mut rig = Rig { engine, media, now: 1, tuning, next_tag: 1 };
+        let mut rig = Rig { engine, media, now: 1, tuning, unreadable: false, next_tag: 1 };
         rig.settle();
         assert_eq!(*rig.engine.state(), PoolState::Online);
         rig
@@ -41,7 +43,7 @@ impl Rig {
     pub fn import(media: Vec<Vec<u8>>) -> Result<Rig, String> {
         let tuning = Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, ..Tuning::default() };
         let engine = Engine::import(geometry(&media), tuning.clone(), Time(1));
-        let mut rig = Rig { engine, media, now: 1, tuning, next_tag: 1 };
+        let mut rig = Rig { engine, media, now: 1, tuning, unreadable: false, next_tag: 1 };
         rig.settle();
         match rig.engine.state() {
             PoolState::Online => Ok(rig),
@@ -80,7 +82,12 @@ impl Rig {
     pub fn perform(&mut self, io: Io) {
         let media = &mut self.media[io.device.0 as usize];
         let mut back = None;
+        let mut result = Ok(());
         match io.kind {
+            IoKind::Read { buf, .. } if self.unreadable => {
+                result = Err(DeviceError::Failed(5));
+                back = Some(buf);
+            }
             IoKind::Read { offset, length, mut buf } => {
                 buf.bytes_mut()[..length].copy_from_slice(&media[offset as usize..offset as usize + length]);
                 back = Some(buf);
@@ -96,7 +103,7 @@ impl Rig {
             IoKind::Flush => {}
             IoKind::Discard { offset, length } => media[offset as usize..(offset + length) as usize].fill(0xdd),
         }
-        self.engine.io_done(IoDone { id: io.id, result: Ok(()), buf: back });
+        self.engine.io_done(IoDone { id: io.id, result, buf: back });
     }
 
     /// Tells the engine that there is no room for a device operation.
