@@ -229,8 +229,8 @@ impl Batch {
         let findings = self.findings.load(Ordering::Relaxed);
         println!("{seeds} seeds, {findings} findings, {seconds:.1} s ({:.1} ms a seed)", seconds * 1000.0 / (*seeds).max(1) as f64);
         println!(
-            "  {} requests ({} ENOSPC, {} failed), {} commands, {} comparisons, {} device operations",
-            stats.requests, stats.no_space, stats.failed, stats.commands, stats.diffs, stats.operations
+            "  {} requests ({} ENOSPC, {} failed), {} commands, {} comparisons, {} questions, {} device operations",
+            stats.requests, stats.no_space, stats.failed, stats.commands, stats.diffs, stats.queries, stats.operations
         );
         println!(
             "  {} kills, {} power cuts, {} clean shutdowns, {} interrupted recoveries, {} faults struck, {} detected damages",

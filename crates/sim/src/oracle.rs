@@ -2,7 +2,8 @@
 //!
 //! It is told of every request, command, answer and crash, with the moment of each, and keeps for every sector its possible values (see `history`).
 //! What it holds the system to:
-//! - a read returns, block by block, a state of the volume at an instant between its submission and its answer;
+//! - a read returns, block by block, a state of the volume at an instant between its submission and its answer; what an answer about the map calls a
+//!   hole, or unchanged since a snapshot, is judged as a read of that;
 //! - a snapshot is the state of all its volumes at *one* instant between the command's submission and its answer, the same for ever;
 //! - the death of the daemon loses nothing acknowledged, and nothing a read has shown, in any cache mode;
 //! - a power cut leaves each volume at an instant not before its last honoured flush, FUA or durable command; durable writes are in it;
@@ -14,6 +15,7 @@ mod crash;
 mod diff;
 mod guest;
 mod history;
+mod query;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -27,6 +29,7 @@ use crate::trace::Moment;
 pub use catalog::{Issued, Listing};
 pub use guest::Flight;
 use history::{Cell, Cut, Pieces, Value};
+use query::Questions;
 
 /// Bytes of the map's unit: requests are atomic within it.
 pub const BLOCK: u64 = 4096;
@@ -137,6 +140,7 @@ pub struct Oracle {
     volumes: BTreeMap<VolumeId, Volume>,
     snapshots: BTreeMap<SnapshotId, Snapshot>,
     flights: BTreeMap<u64, Flight>,
+    questions: Questions,
     commands: BTreeMap<u64, Issued>,
     /// Commands that a crash left unanswered.
     unanswered: Vec<Issued>,
@@ -183,14 +187,14 @@ impl Oracle {
         heads.chain(self.snapshots.keys().map(|id| Target::Snapshot(*id))).collect()
     }
 
-    /// Requests without an answer.
+    /// Requests and questions without an answer.
     pub fn flights(&self) -> usize {
-        self.flights.len()
+        self.flights.len() + self.questions.len()
     }
 
     /// True when a request for the target is without an answer.
     pub fn flies(&self, target: Target) -> bool {
-        self.flights.values().any(|f| f.target == target)
+        self.flights.values().any(|f| f.target == target) || self.questions.values().any(|q| q.is_about(target))
     }
 
     /// Clones of a snapshot.
@@ -202,6 +206,7 @@ impl Oracle {
     fn horizon(&self, now: Moment) -> Moment {
         let flights = self.flights.values().map(|f| f.at);
         let commands = self.commands.values().map(|c| c.at);
-        flights.chain(commands).min().unwrap_or(now)
+        let questions = self.questions.values().map(|q| q.at);
+        flights.chain(commands).chain(questions).min().unwrap_or(now)
     }
 }

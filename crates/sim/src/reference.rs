@@ -10,7 +10,7 @@ mod memory;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use millpond_block::{Buf, ByteRange, Completion, Data, DiskError, Op, Payload, Piece, Request, Tag};
+use millpond_block::{Buf, ByteRange, Completion, Data, DiskError, Op, Payload, Piece, Query, Request, Run, Tag};
 use millpond_device::{DeviceGeometry, DeviceIndex, Io, IoDone, IoId, IoKind};
 use millpond_engine::{
     Command, CommandError, DiffExtent, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Time, Tuning, VolumeInfo,
@@ -48,6 +48,7 @@ pub enum Bug {
     ReadErrorIsEnd,
     EarlyRead,
     DiffMissesHoles,
+    HoleTooMany,
 }
 
 thread_local! {
@@ -104,6 +105,7 @@ pub struct Reference {
     completions: VecDeque<Completion>,
     replies: VecDeque<(Tag, Result<Reply, CommandError>)>,
     diffs: VecDeque<(Tag, Result<Vec<DiffExtent>, CommandError>)>,
+    told: VecDeque<millpond_block::Answer>,
     answers: u64,
 }
 
@@ -133,6 +135,7 @@ impl Reference {
             completions: VecDeque::new(),
             replies: VecDeque::new(),
             diffs: VecDeque::new(),
+            told: VecDeque::new(),
             answers: 0,
         }
     }
@@ -396,6 +399,20 @@ impl System for Reference {
                 }
             }
         }
+    }
+
+    /// All may hold data and may have changed: never wrong.
+    fn query(&mut self, _: Target, tag: Tag, query: Query) {
+        let set = self.bug != Bug::HoleTooMany;
+        let result = match self.state {
+            PoolState::Online => Ok(vec![Run { length: query.range.length, set }]),
+            _ => Err(DiskError::Shutdown),
+        };
+        self.told.push_back(millpond_block::Answer { tag, result });
+    }
+
+    fn pop_answer(&mut self) -> Option<millpond_block::Answer> {
+        self.told.pop_front()
     }
 
     fn command(&mut self, tag: Tag, command: Command) {

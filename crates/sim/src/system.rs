@@ -1,6 +1,6 @@
 //! What the simulator drives: the engine's facade as a trait, so that the judge can be tried on a reference system with known bugs.
 
-use millpond_block::{Completion, Data, Payload, Request, Tag};
+use millpond_block::{Answer, Completion, Data, Payload, Query, Request, Tag};
 use millpond_device::{DeviceGeometry, Io, IoDone};
 pub use millpond_engine::Target;
 use millpond_engine::{
@@ -31,6 +31,10 @@ pub trait System: Sized {
     fn state(&self) -> PoolState;
     /// Starts a guest request.
     fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>);
+    /// Starts to find out what the map says.
+    fn query(&mut self, target: Target, tag: Tag, query: Query);
+    /// The next answer to a query.
+    fn pop_answer(&mut self) -> Option<Answer>;
     /// Starts a command.
     fn command(&mut self, tag: Tag, command: Command);
     /// Lets the system work; true when it wants to be called again soon.
@@ -77,6 +81,12 @@ impl System for Engine {
     }
     fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>) {
         Engine::submit(self, target, tag, request, payload);
+    }
+    fn query(&mut self, target: Target, tag: Tag, query: Query) {
+        Engine::query(self, target, tag, query);
+    }
+    fn pop_answer(&mut self) -> Option<Answer> {
+        Engine::pop_answer(self)
     }
     fn command(&mut self, tag: Tag, command: Command) {
         Engine::command(self, tag, command);

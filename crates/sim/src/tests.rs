@@ -80,4 +80,5 @@ caught! {
     a_read_error_taken_for_the_end_of_the_log_is_caught: ReadErrorIsEnd,
     a_read_of_what_a_kill_may_lose_is_caught: EarlyRead,
     a_difference_without_holes_is_caught: DiffMissesHoles,
+    a_hole_where_data_is_is_caught: HoleTooMany,
 }

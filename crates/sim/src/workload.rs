@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millpond_block::{ByteRange, CacheMode, Op, Request, SectorProfile};
+use millpond_block::{ByteRange, CacheMode, Op, Query, Request, SectorProfile, Since};
 use millpond_engine::{Command, Compression, SnapshotId, VolumeId};
 
 use crate::config::Mix;
@@ -311,6 +311,29 @@ impl Workload {
         let quiet = snapshots.iter().map(|id| Target::Snapshot(*id)).collect();
         Plan { command: Some(Command::DestroySnapshots { snapshots }), diff: None, volumes: volumes.into_iter().collect(), quiet }
     }
+}
+
+/// A question about the map of a head or snapshot that is not taken.
+pub fn query(rng: &mut Rng, oracle: &Oracle, taken: &BTreeSet<Target>) -> Option<(Target, Query)> {
+    let free = |snapshot: &&Snapshot| !taken.contains(&Target::Snapshot(snapshot.id)) && snapshot.undecided().is_empty();
+    let snapshots: Vec<&Snapshot> = oracle.snapshots().filter(free).collect();
+    let (target, volume) = if !snapshots.is_empty() && rng.percent(20) {
+        let snapshot = *rng.pick(&snapshots);
+        (Target::Snapshot(snapshot.id), snapshot.volume)
+    } else {
+        let heads: Vec<&Volume> = oracle.volumes().filter(|v| !taken.contains(&Target::Head(v.id))).collect();
+        let id = (!heads.is_empty()).then(|| rng.pick(&heads).id)?;
+        (Target::Head(id), id)
+    };
+    let older: Vec<&Snapshot> = snapshots.into_iter().filter(|s| s.volume == volume).collect();
+    let since = (!older.is_empty() && rng.percent(50)).then(|| Since(rng.pick(&older).id.0));
+    let (size, sector) = oracle.geometry(target)?;
+    let unit = if rng.percent(30) { u64::from(sector.logical()) } else { BLOCK };
+    let units = size / unit;
+    let first = rng.below(units);
+    let longest = if rng.percent(30) { units - first } else { 64.min(units - first) };
+    let range = ByteRange { offset: first * unit, length: rng.between(1, longest) * unit };
+    Some((target, Query { range, since, most: rng.between(1, 12) as usize }))
 }
 
 fn writable(oracle: &Oracle, volume: VolumeId) -> bool {

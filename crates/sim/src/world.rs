@@ -18,7 +18,7 @@ use crate::oracle::{Listing, Oracle, Verdict, Violation, broken};
 use crate::rng::Rng;
 use crate::system::{System, Target, target_name};
 use crate::trace::{Event, Trace};
-use crate::workload::{Ask, Plan, Workload};
+use crate::workload::{Ask, Plan, Workload, query};
 
 /// What happened in a world, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +51,8 @@ pub struct Stats {
     pub cleaned: u64,
     /// Comparisons judged.
     pub diffs: u64,
+    /// Answers about maps judged.
+    pub queries: u64,
 }
 
 impl Stats {
@@ -70,6 +72,7 @@ impl Stats {
         self.checkpoints += other.checkpoints;
         self.cleaned += other.cleaned;
         self.diffs += other.diffs;
+        self.queries += other.queries;
     }
 }
 
@@ -94,6 +97,8 @@ pub struct World<S: System> {
     system: Option<S>,
     oracle: Oracle,
     workload: Workload,
+    /// Chance of its own for questions about maps, in a quarter of the worlds: the others are as they were when they found bugs.
+    curious: Option<Rng>,
     /// The trace.
     pub trace: Trace,
     /// The numbers.
@@ -114,7 +119,8 @@ impl<S: System> World<S> {
     pub fn new(seed: u64, options: &Options) -> World<S> {
         let mut rng = Rng::new(seed);
         let config = Config::new(&mut rng, options);
-        World::with_config(config, rng, options)
+        let curious = (seed % 8 < 2).then(|| Rng::new(!seed));
+        World { curious, ..World::with_config(config, rng, options) }
     }
 
     /// A world of this configuration.
@@ -132,6 +138,7 @@ impl<S: System> World<S> {
             system: None,
             oracle: Oracle::default(),
             workload,
+            curious: None,
             trace,
             stats: Stats::default(),
             tags: 0,
@@ -256,6 +263,7 @@ impl<S: System> World<S> {
                 made += u64::from(self.ask());
             }
         }
+        made += u64::from(self.question());
         if let Some(plan) = self.workload.plan(&self.oracle, &self.busy())
             && self.waiting.len() + self.running.len() < 4
         {
@@ -294,6 +302,23 @@ impl<S: System> World<S> {
         let taken = self.quiet();
         let Some(ask) = self.workload.ask(&self.oracle, &taken) else { return false };
         self.submit(ask);
+        true
+    }
+
+    /// Asks what the map of some volume says, now and then.
+    fn question(&mut self) -> bool {
+        let Some(mut rng) = self.curious.take() else { return false };
+        let due = rng.percent(30) && self.oracle.flights() < self.config.depth + 3;
+        let asked = if due { query(&mut rng, &self.oracle, &self.quiet()) } else { None };
+        self.curious = Some(rng);
+        let Some((target, query)) = asked else { return false };
+        let tag = self.tag();
+        let name = if query.since.is_some() { "changes" } else { "holes" };
+        let at = self.trace.add(Event::Submit(tag, target_name(target), name, query.range.offset, query.range.length, 0));
+        self.oracle.ask(tag, target, query, at);
+        if let Some(system) = &mut self.system {
+            system.query(target, Tag(tag), query);
+        }
         true
     }
 
@@ -417,6 +442,12 @@ impl<S: System> World<S> {
                 }
                 Err(_) => self.stats.failed += 1,
             }
+        }
+        while let Some(answer) = system.pop_answer() {
+            let at = self.trace.add(Event::Complete(answer.tag.0, if answer.result.is_ok() { "answered" } else { "not answered" }));
+            self.oracle.answered(&answer, at)?;
+            self.stats.queries += 1;
+            self.answers += 1;
         }
         while let Some((tag, result)) = system.pop_reply() {
             let at = self.trace.add(Event::Reply(tag.0, format!("{result:?}")));

@@ -16,6 +16,7 @@ impl Oracle {
                 piece.end = piece.end.min(now);
             }
         }
+        self.questions.clear();
         for mut issued in std::mem::take(&mut self.commands).into_values() {
             issued.until = now;
             self.unanswered.push(issued);

@@ -199,7 +199,7 @@ impl Oracle {
         Ok(())
     }
 
-    fn judge_head(&mut self, id: millpond_engine::VolumeId, sector: usize, value: Value, cut: &mut Cut) -> Verdict {
+    pub(super) fn judge_head(&mut self, id: millpond_engine::VolumeId, sector: usize, value: Value, cut: &mut Cut) -> Verdict {
         let Some(volume) = self.volumes.get_mut(&id) else { return Ok(()) };
         let Some(cell) = volume.cells.get_mut(sector) else { return Ok(()) };
         let fine = match &mut volume.crash {
@@ -226,7 +226,7 @@ impl Oracle {
         broken(format!("sector {sector}{when} holds {}; legal: {}", show(value), legal(cell, crash.unwrap_or(cut), &self.pieces)))
     }
 
-    fn judge_snapshot(&mut self, id: millpond_engine::SnapshotId, sector: usize, value: Value) -> Verdict {
+    pub(super) fn judge_snapshot(&mut self, id: millpond_engine::SnapshotId, sector: usize, value: Value) -> Verdict {
         let Some(snapshot) = self.snapshots.get_mut(&id) else { return Ok(()) };
         let Some(frozen) = snapshot.cells.get_mut(sector) else { return Ok(()) };
         match frozen {

@@ -82,6 +82,7 @@ impl<S: System> World<S> {
             system: None,
             oracle: self.oracle.clone(),
             workload: self.workload.clone(),
+            curious: None,
             trace: self.trace.fork(60),
             stats: Stats::default(),
             tags: self.tags,

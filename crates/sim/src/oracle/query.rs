@@ -1,0 +1,101 @@
+//! Questions about the map: what is said to be a hole reads as zeroes, what is said to be unchanged holds what the older state holds.
+
+use std::collections::BTreeMap;
+
+use millpond_block::{Answer, DiskError, Query};
+use millpond_engine::SnapshotId;
+
+use super::history::{Cut, Value, ZERO, sharpen};
+use super::{BLOCK_SECTORS, Oracle, Verdict, Violation, broken};
+use crate::content::SECTOR;
+use crate::system::{Target, target_name};
+use crate::trace::Moment;
+
+/// A question without an answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Question {
+    pub(super) target: Target,
+    pub(super) query: Query,
+    pub(super) at: Moment,
+}
+
+impl Question {
+    pub(super) fn since(&self) -> Option<SnapshotId> {
+        self.query.since.map(|since| SnapshotId(since.0))
+    }
+
+    /// Is it about this target, or does it compare with it?
+    pub(super) fn is_about(&self, target: Target) -> bool {
+        self.target == target || self.since().map(Target::Snapshot) == Some(target)
+    }
+}
+
+/// Questions by tag.
+pub(super) type Questions = BTreeMap<u64, Question>;
+
+impl Oracle {
+    /// A question goes in; it is well formed.
+    pub fn ask(&mut self, tag: u64, target: Target, query: Query, at: Moment) {
+        self.questions.insert(tag, Question { target, query, at });
+    }
+
+    /// A question is answered.
+    ///
+    /// # Errors
+    /// When the answer is not legal.
+    pub fn answered(&mut self, answer: &Answer, now: Moment) -> Verdict {
+        let tag = answer.tag.0;
+        let Some(question) = self.questions.remove(&tag) else {
+            return broken(format!("an answer to question #{tag}, which has none to get"));
+        };
+        let Question { target, query, .. } = question;
+        let judged = match &answer.result {
+            Ok(runs) => self.judge_runs(&question, runs, now),
+            Err(DiskError::Io | DiskError::Shutdown) if self.errors_allowed => Ok(()),
+            Err(error) => broken(format!("it fails: {error}")),
+        };
+        judged.map_err(|v| Violation(format!("question #{tag} about {} ({query:?}): {v}", target_name(target))))
+    }
+
+    fn judge_runs(&mut self, question: &Question, runs: &[millpond_block::Run], now: Moment) -> Verdict {
+        let Query { range, most, .. } = question.query;
+        let told: u64 = runs.iter().map(|run| run.length).sum();
+        let repeats = runs.windows(2).any(|pair| matches!(pair, [a, b] if a.set == b.set));
+        if runs.is_empty() || runs.len() > most || told > range.length || repeats || runs.iter().any(|run| run.length == 0) {
+            return broken(format!("the answer is no answer: {runs:?}"));
+        }
+        let mut offset = range.offset;
+        for run in runs {
+            if !run.set {
+                self.judge_clear(question, offset, run.length, now)?;
+            }
+            offset += run.length;
+        }
+        Ok(())
+    }
+
+    /// As if the range had been read and held what the answer implies, block by block.
+    fn judge_clear(&mut self, question: &Question, offset: u64, length: u64, now: Moment) -> Verdict {
+        let (mut sector, end) = (offset / SECTOR as u64, (offset + length) / SECTOR as u64);
+        while sector < end {
+            let stop = ((sector / BLOCK_SECTORS + 1) * BLOCK_SECTORS).min(end);
+            let mut cut = Cut::between(question.at, now);
+            for sector in sector..stop {
+                let Some(value) = self.implied(question.since(), sector as usize) else { continue };
+                match question.target {
+                    Target::Head(id) => self.judge_head(id, sector as usize, value, &mut cut)?,
+                    Target::Snapshot(id) => self.judge_snapshot(id, sector as usize, value)?,
+                }
+            }
+            sharpen(&cut, &mut self.pieces);
+            sector = stop;
+        }
+        Ok(())
+    }
+
+    /// What a sector holds that has not changed since the older state; nothing when that is not certain.
+    fn implied(&self, since: Option<SnapshotId>, sector: usize) -> Option<Value> {
+        let Some(older) = since.and_then(|id| self.snapshots.get(&id)) else { return Some(ZERO) };
+        if sector < older.cells.len() { older.value(sector) } else { Some(ZERO) }
+    }
+}
