@@ -57,7 +57,16 @@ fn timed(control: &mut Control, path: &str, body: &Value) -> Result<f64> {
     Ok(begin.elapsed().as_secs_f64() * 1e6)
 }
 
-/// A steady load for some seconds; in the first half 100 snapshots come, in the second they go.
+/// Operations of the worst second to those of the mean one.
+fn worst_to_mean(load: &LoadResult) -> Result<f64> {
+    let seconds: Vec<f64> = load.series.iter().map(|p| p.ops as f64).collect();
+    let mean = seconds.iter().sum::<f64>() / seconds.len().max(1) as f64;
+    let worst = seconds.iter().copied().reduce(f64::min).context("the load was shorter than a second")?;
+    Ok(worst / mean)
+}
+
+/// A steady load for some seconds; in the first half 100 snapshots come, in the second they go. Before it the same load with none, and with
+/// as many requests to the daemon that change nothing: what the machine itself does to the figures.
 fn take_and_delete(
     setup: &Setup,
     rep: usize,
@@ -69,6 +78,18 @@ fn take_and_delete(
     let pace = Duration::from_secs_f64(secs / 2.0 / SNAPSHOTS as f64 * 0.9);
     let spec = LoadSpec { secs, jobs: 2, series_ms: 1000, seed: setup.seed_of(rep), ..LoadSpec::random(Mix::Both(50), 8192, 16) };
     let never = AtomicBool::new(false);
+    let mut idle = Vec::new();
+    let alone: LoadResult = thread::scope(|scope| {
+        let load = scope.spawn(|| run_until(endpoint, &spec, &never));
+        thread::sleep(Duration::from_secs_f64(spec.ramp));
+        for _ in 0..2 * SNAPSHOTS {
+            let begin = Instant::now();
+            control.get("/v1/exports")?;
+            idle.push(begin.elapsed().as_secs_f64() * 1e6);
+            thread::sleep(pace);
+        }
+        load.join().unwrap_or_else(|_| Err(anyhow!("the load panicked")))
+    })?;
     let (mut create, mut delete) = (Vec::new(), Vec::new());
     let load: LoadResult = thread::scope(|scope| {
         let load = scope.spawn(|| run_until(endpoint, &spec, &never));
@@ -85,11 +106,12 @@ fn take_and_delete(
     })?;
     let case = UNDER_LOAD;
     let (create, delete) = (Latency::of_samples(&create), Latency::of_samples(&delete));
-    let seconds: Vec<f64> = load.series.iter().map(|p| p.ops as f64).collect();
-    let mean = seconds.iter().sum::<f64>() / seconds.len().max(1) as f64;
-    let worst = seconds.iter().copied().reduce(f64::min).context("the load was shorter than a second")?;
-    results.add(rep, "millpond", case, "worst_second_to_mean", worst / mean);
+    let idle = Latency::of_samples(&idle);
+    results.add(rep, "millpond", case, "worst_second_to_mean", worst_to_mean(&load)?);
+    results.add(rep, "millpond", case, "worst_second_without", worst_to_mean(&alone)?);
     results.add(rep, "millpond", case, "iops", load.iops);
+    results.add(rep, "millpond", case, "iops_without", alone.iops);
+    results.add(rep, "millpond", case, "list_p99_us", idle.p99_us);
     results.add(rep, "millpond", case, "create_p50_us", create.p50_us);
     results.add(rep, "millpond", case, "create_p99_us", create.p99_us);
     results.add(rep, "millpond", case, "delete_p99_us", delete.p99_us);
