@@ -146,12 +146,19 @@ impl Pool {
     pub(crate) fn retry_resizes(&mut self) {
         self.trimming.retain(|_, op| self.ops.get(*op).is_some_and(|op| matches!(op.work, Work::Clear(_))));
         for (tag, volume, size) in std::mem::take(&mut self.resizes) {
-            if self.untrimmed.contains(&volume) {
-                let why = "what lies beyond the volume's end cannot be discarded (a device gave an error), so it cannot grow; see 'pool status -v'";
-                self.replies.push_back((tag, Err(CommandError::Busy(why.into()))));
-            } else {
-                self.resize(tag, volume, size);
-            }
+            let error = match self.untrimmed.get(&volume) {
+                None => {
+                    self.resize(tag, volume, size);
+                    continue;
+                }
+                Some(DiskError::NoSpace) => CommandError::NoSpace,
+                Some(error) => {
+                    let why =
+                        format!("what lies beyond the volume's end cannot be discarded ({error}), so it cannot grow; see 'pool status -v'");
+                    CommandError::Busy(why)
+                }
+            };
+            self.replies.push_back((tag, Err(error)));
         }
     }
 
@@ -159,7 +166,7 @@ impl Pool {
         if let Err(error) = self.check_size(size).and_then(|()| self.known_volume(volume)) {
             return self.replies.push_back((tag, Err(error)));
         }
-        if self.untrimmed.contains(&volume) && !self.trimming.contains_key(&volume) {
+        if self.untrimmed.contains_key(&volume) && !self.trimming.contains_key(&volume) {
             // once more
             self.trim_beyond(volume);
         }

@@ -85,8 +85,10 @@ impl Pool {
                     self.stuck_walks.insert(id);
                 }
             }
-            (Owner::Nobody, Work::Clear(work)) if error.is_some() => {
-                self.untrimmed.insert(work.volume);
+            (Owner::Nobody, Work::Clear(work)) => {
+                if let Some(error) = error {
+                    self.untrimmed.insert(work.volume, error);
+                }
             }
             (Owner::Command(_) | Owner::Nobody, _) => {}
         }

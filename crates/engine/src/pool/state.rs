@@ -138,8 +138,8 @@ pub(crate) struct Pool {
     pub(crate) last_record: Lsn,
     /// Volumes whose end is being discarded after a shrink, and the operation that does it.
     pub(crate) trimming: BTreeMap<VolumeId, u32>,
-    /// Volumes for which that failed: they may not grow, or what was cut off would be seen again.
-    pub(crate) untrimmed: BTreeSet<VolumeId>,
+    /// Volumes for which that failed, and why: they may not grow, or what was cut off would be seen again.
+    pub(crate) untrimmed: BTreeMap<VolumeId, DiskError>,
     /// Commands that wait for room in the log, and since how many turns.
     pub(crate) parked_commands: Vec<(Tag, crate::Command)>,
     pub(crate) starved_commands: u32,
@@ -197,7 +197,7 @@ impl Pool {
             scratch: Vec::new(),
             last_record: Lsn(0),
             trimming: BTreeMap::new(),
-            untrimmed: BTreeSet::new(),
+            untrimmed: BTreeMap::new(),
             parked_commands: Vec::new(),
             starved_commands: 0,
             destroying: VecDeque::new(),
