@@ -5,6 +5,7 @@ use millpond_block::PAGE;
 use crate::{ExportId, ExportInfo, Exports};
 
 use super::context::{self, Context, MAX_CONTEXTS};
+use super::encryption::Secrecy;
 use super::input::Input;
 use super::output::Output;
 use super::session::CloseReason;
@@ -27,6 +28,8 @@ pub(super) enum Step {
     Stalled,
     /// The session is over.
     Close(CloseReason),
+    /// STARTTLS was accepted; nothing more is in the clear but this answer.
+    StartTls,
     /// The client chose; requests follow.
     Bound(ExportId, Terms),
 }
@@ -49,6 +52,9 @@ pub(super) struct Handshake {
     selected: Option<(ExportId, Vec<Context>)>,
     options: u32,
     drain: Option<Drain>,
+    pub(super) secrecy: Secrecy,
+    /// Something was refused because STARTTLS had not come first.
+    pub(super) refused_in_clear: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -134,9 +140,15 @@ impl Handshake {
         if number == option::EXPORT_NAME && length as usize > MAX_STRING {
             return Some(Step::Close(CloseReason::UnknownExport));
         }
-        let known = matches!(number, option::EXPORT_NAME..=option::LIST | option::INFO..=option::EXTENDED_HEADERS);
+        let known = match number {
+            option::STARTTLS => self.secrecy != Secrecy::default(),
+            _ => matches!(number, option::EXPORT_NAME..=option::LIST | option::INFO..=option::EXTENDED_HEADERS),
+        };
+        let before_tls = self.secrecy.is_due() && !matches!(number, option::STARTTLS | option::ABORT);
+        self.refused_in_clear |= before_tls;
         let refusal = match known {
             _ if shutting_down && number != option::ABORT && number != option::EXPORT_NAME => Some(reply::ERR_SHUTDOWN),
+            _ if before_tls && number != option::EXPORT_NAME => Some(reply::ERR_TLS_REQD),
             false => Some(reply::ERR_UNSUP),
             true if length > MAX_OPTION_DATA => Some(reply::ERR_TOO_BIG),
             true => None,
@@ -159,6 +171,7 @@ impl Handshake {
         }
         let step = match number {
             option::EXPORT_NAME if shutting_down => Some(Step::Close(CloseReason::Shutdown)),
+            option::EXPORT_NAME if before_tls => Some(Step::Close(CloseReason::TlsRequired)),
             option::EXPORT_NAME if self.style == Style::Extended => Some(Step::Close(CloseReason::ExportNameExtended)),
             option::EXPORT_NAME => Some(self.export_name(client, data, output, exports)),
             option::ABORT => {
@@ -167,6 +180,7 @@ impl Handshake {
                 }
                 Some(Step::Close(CloseReason::Abort))
             }
+            option::STARTTLS => self.start_tls(data, output),
             option::LIST => {
                 list(data, output, exports);
                 None
@@ -186,6 +200,19 @@ impl Handshake {
         };
         input.consume(OPTION_HEADER + length as usize);
         step
+    }
+
+    /// Agrees on encryption; what was negotiated so far is void (INV-NBD-5). `None` when it is refused.
+    fn start_tls(&mut self, data: &[u8], output: &mut Output) -> Option<Step> {
+        if !data.is_empty() || !self.secrecy.is_offered() {
+            let why: &[u8] = if data.is_empty() { b"encryption is in use already" } else { b"the option takes no data" };
+            answer(output, option::STARTTLS, reply::ERR_INVALID, &[why]);
+            return None;
+        }
+        answer(output, option::STARTTLS, reply::ACK, &[]);
+        let Handshake { client, options, refused_in_clear, .. } = *self;
+        *self = Handshake { client, options, refused_in_clear, secrecy: Secrecy::Starting, ..Handshake::default() };
+        Some(Step::StartTls)
     }
 
     /// Changes the style of replies.

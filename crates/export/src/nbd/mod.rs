@@ -12,6 +12,7 @@
 //!        if let Some(batch) = session.send()     start one send of batch.slices()
 //!        if let Some(recv) = session.recv(pool)  start one receive into recv.space()
 //!        Phase::Closed        close the socket, session.recycle(pool)
+//!        session.is_starting_tls()               what comes and goes is encrypted from here on; session.secured()
 //! ```
 //!
 //! **Buffers stay put.** What a receive writes to ([`RecvBuf`]) and what a send reads from ([`SendBatch`]) are owned values that leave
@@ -24,6 +25,7 @@
 //! Source: the NBD protocol document of the NetworkBlockDevice project, `doc/proto.md`.
 
 mod context;
+mod encryption;
 mod handshake;
 mod inflight;
 mod input;
@@ -33,6 +35,7 @@ mod session;
 mod transmission;
 pub mod wire;
 
+pub use encryption::Encryption;
 pub use input::{INPUT_BYTES, RecvBuf};
 pub use output::SendBatch;
 pub use session::{CloseReason, Counters, Limits, Phase, Session};

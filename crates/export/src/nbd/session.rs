@@ -14,6 +14,7 @@ use millpond_block::{Answer, BufPool, Completion, Disk, Tag};
 
 use crate::{ExportId, Exports};
 
+use super::encryption::{Encryption, Secrecy};
 use super::handshake::{Handshake, Step};
 use super::input::{Input, RecvBuf};
 use super::output::{Output, SendBatch};
@@ -91,6 +92,15 @@ pub enum CloseReason {
     /// The server is shutting down and the option has no error reply.
     #[error("server is shutting down")]
     Shutdown,
+    /// EXPORT_NAME (which has no error reply) without STARTTLS before it, where that is required.
+    #[error("client did not ask for TLS, which is required")]
+    TlsRequired,
+    /// Something came in the clear behind STARTTLS.
+    #[error("bytes in the clear after STARTTLS")]
+    ClearAfterStartTls,
+    /// The server goes; another may take over.
+    #[error("server hung up to restart")]
+    HungUp,
     /// A request did not start with its magic number.
     #[error("request with magic {0:#010x}: the stream is out of step")]
     RequestMagic(u32),
@@ -154,6 +164,7 @@ pub struct Session {
     lent: bool,
     aborted: bool,
     shutting_down: bool,
+    refused_in_clear: bool,
 }
 
 impl Session {
@@ -174,7 +185,39 @@ impl Session {
             lent: false,
             aborted: false,
             shutting_down: false,
+            refused_in_clear: false,
         }
+    }
+
+    /// With encryption offered or required. For a new session alone.
+    pub fn with_encryption(mut self, encryption: Encryption) -> Session {
+        if let State::Handshake(handshake) = &mut self.state {
+            handshake.secrecy = Secrecy::Clear(encryption);
+        }
+        self
+    }
+
+    /// STARTTLS was accepted and its answer is sent: from here on the loop encrypts what goes and decrypts what comes. It says so with
+    /// [`Session::secured`]; until then the session asks for no input.
+    pub fn is_starting_tls(&self) -> bool {
+        self.is_between() && self.output.unsent() == 0
+    }
+
+    /// Goes on with the handshake, on encrypted ground.
+    pub fn secured(&mut self) {
+        if let State::Handshake(handshake) = &mut self.state {
+            handshake.secrecy = Secrecy::Secured;
+        }
+    }
+
+    /// Something that the client asked for in the clear was refused, for encryption is required.
+    pub fn was_refused_in_clear(&self) -> bool {
+        self.refused_in_clear
+    }
+
+    /// STARTTLS was accepted, and the loop does not encrypt yet.
+    fn is_between(&self) -> bool {
+        matches!(&self.state, State::Handshake(handshake) if handshake.secrecy == Secrecy::Starting) && self.reason.is_none()
     }
 
     /// The id of the session that submitted the request with this tag.
@@ -235,7 +278,7 @@ impl Session {
     /// [`Session::received`]. `None` while one is out, while the limits are exhausted, while `handshake` or `requests` has not looked
     /// at the last bytes, and when nothing more is wanted.
     pub fn recv(&mut self, pool: &mut BufPool) -> Option<RecvBuf> {
-        if self.lent || self.unparsed || self.reason.is_some() {
+        if self.lent || self.unparsed || self.reason.is_some() || self.is_between() {
             return None;
         }
         let recv = match &mut self.state {
@@ -292,10 +335,17 @@ impl Session {
             return None;
         }
         let State::Handshake(handshake) = &mut self.state else { return None };
-        match handshake.run(&mut self.input, &mut self.output, exports, self.limits.unsent, self.shutting_down) {
+        if handshake.secrecy == Secrecy::Starting {
+            return None;
+        }
+        let step = handshake.run(&mut self.input, &mut self.output, exports, self.limits.unsent, self.shutting_down);
+        self.refused_in_clear |= handshake.refused_in_clear;
+        match step {
             Step::More => self.unparsed = false,
             Step::Stalled => self.unparsed = true,
             Step::Close(reason) => self.close(reason),
+            Step::StartTls if self.input.is_empty() => self.unparsed = false,
+            Step::StartTls => self.close(CloseReason::ClearAfterStartTls),
             Step::Bound(export, terms) => {
                 self.unparsed = true;
                 self.bound = Some(export);
@@ -365,6 +415,15 @@ impl Session {
     /// closes the connection when it [is idle](Session::is_idle), or lets the client say goodbye for a while.
     pub fn shutdown(&mut self) {
         self.shutting_down = true;
+    }
+
+    /// The server goes, but what it serves does not: requests that the disk has are finished and answered, no other is read or refused,
+    /// and the session is over. To a client that reconnects this is a lost connection: what was not answered it sends again to the next
+    /// server, where an error would have gone to its guest.
+    pub fn hang_up(&mut self) {
+        if self.reason.is_none() {
+            self.close(CloseReason::HungUp);
+        }
     }
 
     /// Ends the session and gives its buffers to `pool`. A [`RecvBuf`] or [`SendBatch`] that is out is recycled by itself.

@@ -82,6 +82,8 @@ pub mod reply {
     pub const ERR_UNSUP: u32 = 0x8000_0001;
     /// The option's data is malformed.
     pub const ERR_INVALID: u32 = 0x8000_0003;
+    /// STARTTLS has to come first.
+    pub const ERR_TLS_REQD: u32 = 0x8000_0005;
     /// No such export.
     pub const ERR_UNKNOWN: u32 = 0x8000_0006;
     /// The server is going away.

@@ -5,7 +5,7 @@ use millpond_block::SectorProfile;
 use super::{Loopback, MemoryDisk, Order, Reads, Reply, parse_replies};
 use crate::ExportId;
 use crate::nbd::wire::{RequestHeader, Style, command};
-use crate::nbd::{Limits, Phase};
+use crate::nbd::{CloseReason, Encryption, Limits, Phase};
 
 const DISK: usize = 256 << 10;
 const LIMITS: Limits = Limits { requests: 8, bytes: 64 << 10, unsent: 16 << 10 };
@@ -14,7 +14,8 @@ const UNSENT_SLACK: usize = 8 * DISK + (64 << 10);
 
 /// A whole connection from hostile bytes. The first byte chooses: bit 0 read-only, bit 1 4 KiB sectors, bit 2 the handshake is
 /// skipped, bit 3 every request's magic number is put right, bits 4-5 the order of answers, bits 6-7 the style of replies, with two metadata
-/// contexts unless it is the simple one, where the handshake is skipped. The rest is what the client sends.
+/// contexts unless it is the simple one, where the handshake is skipped; elsewhere bit 6 offers encryption and bit 7 requires it. The rest is
+/// what the client sends.
 ///
 /// # Panics
 /// When the session misbehaves: replies that cannot be parsed, more unsent than allowed, a connection that does not end, or other
@@ -28,6 +29,10 @@ pub fn fuzz_session(data: &[u8]) {
     }
     let whole = run(choice, in_transmission, &bytes, usize::MAX, usize::MAX);
     let single = run(choice, in_transmission, &bytes, 1, 7);
+    if whole.was_cut_off {
+        // What comes together with STARTTLS came in the clear; one byte at a time, it comes encrypted.
+        return;
+    }
     assert_eq!(whole.bytes, single.bytes, "the disk depends on how the stream was cut");
     assert_eq!(whole.reason, single.reason, "the end depends on how the stream was cut");
     if in_transmission {
@@ -58,6 +63,15 @@ struct Run {
     output: Vec<u8>,
     reason: Option<String>,
     bound: Option<ExportId>,
+    was_cut_off: bool,
+}
+
+fn encryption_of(choice: u8) -> Encryption {
+    match choice >> 6 {
+        0 => Encryption::Off,
+        1 => Encryption::Allowed,
+        _ => Encryption::Required,
+    }
 }
 
 fn run(choice: u8, in_transmission: bool, bytes: &[u8], chunk: usize, send_chunk: usize) -> Run {
@@ -70,7 +84,7 @@ fn run(choice: u8, in_transmission: bool, bytes: &[u8], chunk: usize, send_chunk
     let disk = MemoryDisk::new(DISK, sector).with_order(order).with_pieces(4096).with_read_only(choice & 1 != 0);
     let mut loopback = match in_transmission {
         true => Loopback::with_style(disk, LIMITS, style_of(choice)),
-        false => Loopback::with_limits(disk, LIMITS),
+        false => Loopback::with_encryption(disk, LIMITS, encryption_of(choice)),
     };
     loopback.chunk = chunk;
     loopback.send_chunk = send_chunk;
@@ -87,6 +101,7 @@ fn run(choice: u8, in_transmission: bool, bytes: &[u8], chunk: usize, send_chunk
         bytes: loopback.disk.bytes().to_vec(),
         reason: loopback.session.close_reason().map(|reason| reason.to_string()),
         bound: loopback.session.bound(),
+        was_cut_off: loopback.session.close_reason() == Some(CloseReason::ClearAfterStartTls),
         output: loopback.output,
     }
 }

@@ -4,7 +4,7 @@ use millpond_block::{BufPool, Disk, Since};
 
 use super::MemoryDisk;
 use crate::nbd::wire::{Style, option};
-use crate::nbd::{Limits, Phase, SendBatch, Session};
+use crate::nbd::{Encryption, Limits, Phase, SendBatch, Session};
 use crate::{ExportId, ExportInfo, Exports};
 
 /// A session, its disk and what it said so far.
@@ -79,6 +79,13 @@ impl Loopback {
             deaf: false,
             pool: BufPool::default(),
         }
+    }
+
+    /// A session that offers or requires encryption. There is no cipher: once it is agreed on, the bytes fed are taken for decrypted ones.
+    pub fn with_encryption(disk: MemoryDisk, limits: Limits, encryption: Encryption) -> Loopback {
+        let mut loopback = Loopback::with_limits(disk, limits);
+        loopback.session = Session::new(9, limits).with_encryption(encryption);
+        loopback
     }
 
     /// A session in its transmission phase; what the handshake said is thrown away.
@@ -177,6 +184,10 @@ impl Loopback {
         loop {
             self.session.handshake(&Offers { exports: &self.exports, states: &self.states });
             self.session.requests(&mut self.disk);
+            if self.session.is_starting_tls() {
+                // Whatever the cipher, the session sees what is decrypted.
+                self.session.secured();
+            }
             let mut progress = !self.hold && self.deliver_one();
             if !self.deaf
                 && let Some(batch) = self.session.send()

@@ -6,6 +6,8 @@ use super::*;
 use crate::nbd::{Limits, Phase, Session};
 use crate::testing::{Loopback, MemoryDisk, go, hello, meta_context, name_option, option as message};
 
+mod tls;
+
 const SIZE: u64 = 1 << 20;
 const FLAGS: u16 = 0b1100_0110_1101;
 

@@ -1,6 +1,7 @@
 //! Cut streams, limits, ends and shutdown.
 
 use super::*;
+use crate::testing::hello;
 
 /// Claims `length` bytes of payload at `offset`, and sends as many as the test feeds afterwards.
 fn claim(cookie: u64, offset: u64, length: u32) -> Vec<u8> {
@@ -227,6 +228,30 @@ fn a_server_going_down_finishes_what_it_has() {
     assert!(loopback.session.is_idle());
     assert_eq!(loopback.session.phase(), Phase::Transmission, "the loop decides when to close");
     loopback.feed(&request(command::DISC, 0, 4, 0, 0));
+    assert_eq!(loopback.session.phase(), Phase::Closed);
+}
+
+#[test]
+fn a_server_that_restarts_answers_what_it_has_and_refuses_nothing() {
+    let mut loopback = connected();
+    loopback.hold = true;
+    let half_a_write = &write(0, 4, 0, &vec![2; 256 << 10])[..100_000];
+    loopback.feed(&[&request(command::READ, 0, 1, 0, 512), &write(0, 2, 4096, &[1; 512]), half_a_write].concat());
+    loopback.session.hang_up();
+    assert_eq!(loopback.session.close_reason(), Some(CloseReason::HungUp));
+    assert_eq!(loopback.session.phase(), Phase::Closing);
+    assert_eq!(loopback.feed(&request(command::FLUSH, 0, 3, 0, 0)), 0, "nothing more is read");
+    loopback.release();
+    let mut replies = simple(&mut loopback, &[(1, 512)]).expect("replies");
+    replies.sort();
+    assert_eq!(replies.iter().map(|r| (r.cookie, r.error)).collect::<Vec<_>>(), [(1, 0), (2, 0)]);
+    assert_eq!(loopback.session.phase(), Phase::Closed);
+    assert_eq!(loopback.disk.bytes()[0], 0, "half a write is no write");
+    // In the handshake there is nothing to finish.
+    let mut loopback = Loopback::new(MemoryDisk::new(4096, SectorProfile::S512e));
+    loopback.feed(&hello());
+    loopback.session.hang_up();
+    loopback.release();
     assert_eq!(loopback.session.phase(), Phase::Closed);
 }
 
