@@ -46,16 +46,28 @@ struct Listener {
     /// The accept under way.
     accept: Option<u32>,
     closing: bool,
+    /// Somebody else listens on it, too.
+    shared: bool,
 }
 
 impl Ring {
     /// Accepts connections on a listening socket until [`Ring::close_listener`]. Each is an [`Event::Accepted`].
     pub fn listen(&mut self, socket: OwnedFd) -> ListenerId {
+        self.listen_on(socket, false)
+    }
+
+    /// As [`Ring::listen`], on a socket that others hold as well and that goes on listening when this one ends: connections wait in it for
+    /// whoever accepts next.
+    pub fn listen_shared(&mut self, socket: OwnedFd) -> ListenerId {
+        self.listen_on(socket, true)
+    }
+
+    fn listen_on(&mut self, socket: OwnedFd, shared: bool) -> ListenerId {
         let index = place(&mut self.sockets.listeners, &mut self.sockets.free_listeners);
         let mut generation = 0;
         if let Some(listener) = self.sockets.listeners.get_mut(index as usize) {
             generation = listener.generation;
-            *listener = Listener { socket: Some(socket), generation, accept: None, closing: false };
+            *listener = Listener { socket: Some(socket), generation, accept: None, closing: false, shared };
         }
         self.arm_accept(index);
         ListenerId { index, generation }
@@ -257,7 +269,7 @@ impl Ring {
     fn end_listener(&mut self, index: u32) {
         let Some(listener) = self.sockets.listeners.get_mut(index as usize) else { return };
         let id = ListenerId { index, generation: listener.generation };
-        if let Some(socket) = &listener.socket {
+        if let Some(socket) = listener.socket.as_ref().filter(|_| !listener.shared) {
             // The kernel may hold the socket for a moment longer than its accept; from here on it listens no more all the same.
             let _ = rustix::net::shutdown(socket, Shutdown::Both);
         }
@@ -285,7 +297,7 @@ impl Sockets {
     /// Breaks every connection off and stops every listener.
     pub fn shut_all(&self) {
         let connections = self.connections.iter().filter_map(|connection| connection.socket.as_ref());
-        let listeners = self.listeners.iter().filter_map(|listener| listener.socket.as_ref());
+        let listeners = self.listeners.iter().filter(|listener| !listener.shared).filter_map(|listener| listener.socket.as_ref());
         for socket in connections.chain(listeners) {
             let _ = rustix::net::shutdown(socket, Shutdown::Both);
         }
