@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::api::NbdLimits;
 use crate::failure::{Failure, Outcome};
 
 /// The directory of the control socket when nothing else is said and the system one can be used.
@@ -27,6 +28,23 @@ pub struct ConfigFile {
     /// Gives free segments back to what holds the pool, as holes of a file and discards of a disk; true when not said. A pool without it
     /// keeps what it once took.
     pub discard_freed: Option<bool>,
+    /// What clients of NBD exports may take, where an export says nothing: `max_clients`, `max_requests`, `handshake_seconds`.
+    pub nbd: NbdSection,
+}
+
+/// The limits of [`NbdLimits`], as a section of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NbdSection {
+    max_clients: Option<u32>,
+    max_requests: Option<u16>,
+    handshake_seconds: Option<u32>,
+}
+
+impl From<NbdSection> for NbdLimits {
+    fn from(NbdSection { max_clients, max_requests, handshake_seconds }: NbdSection) -> NbdLimits {
+        NbdLimits { max_clients, max_requests, handshake_seconds }
+    }
 }
 
 impl ConfigFile {
@@ -38,7 +56,7 @@ impl ConfigFile {
         let text = fs::read_to_string(path).map_err(|e| Failure::failed(format!("cannot read {}: {e}", path.display())))?;
         toml::from_str(&text).map_err(|e| {
             let message = e.message().to_owned();
-            Failure::failed(format!("{}: {message}; known keys are socket, state, map_memory, discard_freed", path.display()))
+            Failure::failed(format!("{}: {message}; known keys are socket, state, map_memory, discard_freed, nbd", path.display()))
         })
     }
 }
@@ -101,6 +119,11 @@ mod tests {
         fs::write(&path, "state = \"/s\"\nmap_memory = \"64M\"\n").expect("write");
         let config = ConfigFile::read(&path).expect("valid");
         assert_eq!((config.state, config.map_memory), (Some(PathBuf::from("/s")), Some("64M".to_owned())));
+        fs::write(&path, "[nbd]\nmax_clients = 3\nhandshake_seconds = 4\n").expect("write");
+        let limits: NbdLimits = ConfigFile::read(&path).expect("valid").nbd.into();
+        assert_eq!(limits, NbdLimits { max_clients: Some(3), max_requests: None, handshake_seconds: Some(4) });
+        fs::write(&path, "[nbd]\nclients = 3\n").expect("write");
+        assert!(ConfigFile::read(&path).expect_err("unknown key").to_string().contains("clients"));
         fs::write(&path, "stat = \"/s\"\n").expect("write");
         let told = ConfigFile::read(&path).expect_err("unknown key").to_string();
         assert!(told.contains("stat") && !told.contains('\n'), "{told}");

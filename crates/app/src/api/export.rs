@@ -15,7 +15,7 @@ pub enum CreateExport {
 }
 
 /// Asks for an NBD export.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreateNbd {
     /// `pool/volume`, or `pool/volume@snapshot` (read-only).
     pub name: String,
@@ -29,6 +29,72 @@ pub struct CreateNbd {
     /// Agree to serve other machines although nothing authenticates or encrypts them.
     #[serde(default)]
     pub insecure: bool,
+    /// Encryption; without it, STARTTLS is refused.
+    #[serde(default)]
+    pub tls: Option<CreateTls>,
+    /// What clients may take.
+    #[serde(flatten, default)]
+    pub limits: NbdLimits,
+}
+
+/// Whether clients have to encrypt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum TlsMode {
+    /// Those who ask for it are served with TLS, the others without.
+    Allow,
+    /// Clients without TLS are turned away.
+    Require,
+}
+
+/// Asks for TLS: with a directory, or a certificate and its key, or a file of keys. Paths are absolute, of the daemon's machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CreateTls {
+    /// Whether clients have to.
+    pub mode: TlsMode,
+    /// Directory with `server-cert.pem` and `server-key.pem` (and `ca-cert.pem`), or with `keys.psk`.
+    pub dir: Option<String>,
+    /// PEM file of the server's certificate.
+    pub cert: Option<String>,
+    /// PEM file of its key.
+    pub key: Option<String>,
+    /// PEM file of the authority that signs clients' certificates.
+    pub ca: Option<String>,
+    /// Turn away clients without a certificate signed by that authority.
+    #[serde(default)]
+    pub verify_peer: bool,
+    /// File of pre-shared keys, a line `identity:hexkey` for each.
+    pub psk: Option<String>,
+}
+
+/// What the clients of an NBD export may take; where nothing is said, the daemon's configuration counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct NbdLimits {
+    /// Clients at a time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_clients: Option<u32>,
+    /// Requests in flight of each client.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_requests: Option<u16>,
+    /// Seconds that a client may negotiate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handshake_seconds: Option<u32>,
+}
+
+/// How an export is encrypted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExportTls {
+    /// Whether clients have to.
+    pub mode: TlsMode,
+    /// `certificate` or `psk`.
+    pub credentials: String,
+    /// Clients need a certificate.
+    pub verify_peer: bool,
+    /// The files.
+    pub files: Vec<String>,
+    /// With `psk`: the first identity of the file.
+    pub identity: Option<String>,
 }
 
 /// A client of an export.
@@ -39,6 +105,8 @@ pub struct ExportClient {
     /// When it connected.
     #[schema(value_type = String, format = DateTime)]
     pub since: Timestamp,
+    /// Protocol and cipher when its connection is encrypted.
+    pub tls: Option<String>,
     /// What it did.
     pub io: GuestIo,
 }
@@ -62,6 +130,11 @@ pub struct Export {
     pub tcp: Option<String>,
     /// Writes are refused.
     pub readonly: bool,
+    /// Encryption, where it is offered.
+    pub tls: Option<ExportTls>,
+    /// What clients may take, where that was said for this export.
+    #[serde(flatten)]
+    pub limits: NbdLimits,
     /// `online`, or `unavailable`.
     pub state: String,
     /// Why it is not online.

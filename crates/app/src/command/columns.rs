@@ -1,6 +1,6 @@
 //! What the lists show of each kind of thing.
 
-use crate::api::{Checkpoint, Device, Export, Found, Job, LayoutSpec, Pool, Snapshot, Volume};
+use crate::api::{Checkpoint, Device, Export, Found, Job, LayoutSpec, Pool, Snapshot, TlsMode, Volume};
 use crate::output::{Cell, Column, Shown};
 
 fn text(text: &str) -> Cell {
@@ -104,6 +104,10 @@ pub const EXPORT: &[Column<Export>] = &[
     Column { name: "uris", cell: |e| text(&e.uris.join(",")), shown: Shown::Json },
     Column { name: "unix", cell: |e| Cell::text_or_none(e.unix.as_deref()), shown: Shown::Json },
     Column { name: "tcp", cell: |e| Cell::text_or_none(e.tcp.as_deref()), shown: Shown::Json },
+    Column { name: "tls", cell: |e| text(tls(e)), shown: Shown::Json },
+    Column { name: "max_clients", cell: |e| limit(e.limits.max_clients), shown: Shown::Json },
+    Column { name: "max_requests", cell: |e| limit(e.limits.max_requests.map(u32::from)), shown: Shown::Json },
+    Column { name: "handshake_seconds", cell: |e| limit(e.limits.handshake_seconds), shown: Shown::Json },
     Column { name: "reason", cell: |e| Cell::text_or_none(e.reason.as_deref()), shown: Shown::Json },
     Column { name: "connections", cell: |e| text(&peers(e)), shown: Shown::Json },
     Column { name: "io", cell: |e| Cell::Count(e.io.reads + e.io.writes), shown: Shown::Json },
@@ -147,6 +151,20 @@ pub fn layout(layout: LayoutSpec) -> String {
 fn paths(devices: &[Device]) -> String {
     let paths: Vec<&str> = devices.iter().map(|device| device.path.as_str()).collect();
     paths.join(",")
+}
+
+/// Whether clients encrypt.
+fn tls(export: &Export) -> &'static str {
+    match export.tls.as_ref().map(|tls| tls.mode) {
+        None => "off",
+        Some(TlsMode::Allow) => "allow",
+        Some(TlsMode::Require) => "require",
+    }
+}
+
+/// A limit of this export's own.
+fn limit(limit: Option<u32>) -> Cell {
+    limit.map_or_else(|| text("default"), |limit| Cell::Count(limit.into()))
 }
 
 fn peers(export: &Export) -> String {

@@ -1,21 +1,52 @@
 //! Ready-made lines to use an export.
 
+use std::fmt::Write as _;
+use std::path::Path;
+
 use serde::Serialize;
 
-use crate::api::Export;
+use crate::api::{Export, ExportTls};
 
-/// How other programs are told about an export.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg(test)]
+mod tests;
+
+/// How other programs are told about an export; `None` where a program cannot do what the export asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Lines {
     /// Options of `qemu-system-*`.
-    pub qemu: String,
+    pub qemu: Option<String>,
     /// An element of a libvirt domain.
-    pub libvirt: String,
+    pub libvirt: Option<String>,
     /// A command for a Proxmox VE host.
-    pub proxmox: String,
+    pub proxmox: Option<String>,
+    /// A command that makes a block device of it, with the kernel's client.
+    pub nbd_client: Option<String>,
+    /// A command that mounts the file system on that device.
+    pub mount: Option<String>,
 }
 
-/// The address parts that QEMU and libvirt want.
+impl Lines {
+    /// Each with the program's name.
+    pub fn text(&self) -> String {
+        let named = [
+            ("QEMU", &self.qemu),
+            ("libvirt", &self.libvirt),
+            ("Proxmox VE", &self.proxmox),
+            ("nbd-client", &self.nbd_client),
+            ("mount", &self.mount),
+        ];
+        let mut text = String::new();
+        for (name, line) in named {
+            if let Some(line) = line {
+                // Writing to a string does not fail.
+                let _ = writeln!(text, "{name}\n  {line}");
+            }
+        }
+        text
+    }
+}
+
+/// The address parts that clients want.
 enum Server<'a> {
     Unix(&'a str),
     Tcp(&'a str, &'a str),
@@ -38,72 +69,104 @@ fn sectors(profile: &str) -> (u32, u32) {
     }
 }
 
-/// The lines for an export of a volume with a sector profile; `None` when the export has no address.
+/// The lines for an export of a volume with a sector profile; `None` when it is of another kind or has no address.
 pub fn lines(export: &Export, profile: &str) -> Option<Lines> {
+    if export.kind != "nbd" {
+        return None;
+    }
     let server = server(export)?;
-    let (logical, physical) = sectors(profile);
+    let sectors = sectors(profile);
+    let qemu = qemu(export, &server, sectors);
+    let nbd_client = nbd_client(export, &server, sectors.0);
+    let read_only = if export.readonly { " -o ro" } else { "" };
+    Some(Lines {
+        libvirt: libvirt(export, &server, sectors),
+        proxmox: Some(format!("qm set VMID --args '{qemu}'")),
+        qemu: Some(qemu),
+        mount: nbd_client.as_ref().map(|_| format!("mount{read_only} /dev/nbd0 /mnt")),
+        nbd_client,
+    })
+}
+
+fn has_keys(tls: &ExportTls) -> bool {
+    tls.credentials == "psk"
+}
+
+/// The directory of client credentials: for keys the file's own, where it has the name that QEMU looks for.
+fn credentials_dir(tls: &ExportTls) -> String {
+    let keys = tls.files.first().map(Path::new).filter(|path| has_keys(tls) && path.file_name() == Some("keys.psk".as_ref()));
+    let dir = keys.and_then(Path::parent).map(|dir| dir.display().to_string());
+    dir.unwrap_or_else(|| if has_keys(tls) { "DIR_WITH_keys.psk".to_owned() } else { "/etc/pki/qemu".to_owned() })
+}
+
+fn qemu(export: &Export, server: &Server<'_>, (logical, physical): (u32, u32)) -> String {
     let node = "millpond0";
-    let at = match &server {
+    let at = match server {
         Server::Unix(path) => format!("server.type=unix,server.path={}", path.replace(',', ",,")),
         Server::Tcp(host, port) => format!("server.type=inet,server.host={host},server.port={port}"),
     };
     let read_only = if export.readonly { ",read-only=on" } else { "" };
+    let (mut object, mut creds) = (String::new(), String::new());
+    if let Some(tls) = &export.tls {
+        let dir = credentials_dir(tls).replace(',', ",,");
+        "tls-creds=millpond0-tls".clone_into(&mut creds);
+        if has_keys(tls) {
+            let user = tls.identity.as_deref().unwrap_or("IDENTITY").replace(',', ",,");
+            object = format!("-object tls-creds-psk,id=millpond0-tls,endpoint=client,dir={dir},username={user} ");
+        } else {
+            object = format!("-object tls-creds-x509,id=millpond0-tls,endpoint=client,dir={dir} ");
+            // Over a unix socket there is no host name to find in the certificate.
+            if matches!(server, Server::Unix(_)) {
+                creds += ",tls-hostname=NAME_IN_CERTIFICATE";
+            }
+        }
+        creds.insert(0, ',');
+    }
     // The server tells the guest's flushes and discards apart; a daemon that restarts is waited for.
-    let qemu = format!(
-        "-blockdev driver=nbd,node-name={node},{at},discard=unmap,reconnect-delay=30{read_only} \
+    format!(
+        "{object}-blockdev driver=nbd,node-name={node},{at}{creds},discard=unmap,reconnect-delay=30{read_only} \
          -device virtio-blk-pci,drive={node},logical_block_size={logical},physical_block_size={physical}"
-    );
-    let host = match &server {
+    )
+}
+
+/// libvirt knows TLS with certificates alone.
+fn libvirt(export: &Export, server: &Server<'_>, (logical, physical): (u32, u32)) -> Option<String> {
+    if export.tls.as_ref().is_some_and(has_keys) {
+        return None;
+    }
+    let tls = match (&export.tls, server) {
+        (None, _) => "",
+        (Some(_), Server::Tcp(..)) => " tls='yes'",
+        (Some(_), Server::Unix(_)) => " tls='yes' tlsHostname='NAME_IN_CERTIFICATE'",
+    };
+    let host = match server {
         Server::Unix(path) => format!("<host transport='unix' socket='{path}'/>"),
         Server::Tcp(host, port) => format!("<host name='{host}' port='{port}'/>"),
     };
     let read_only = if export.readonly { "<readonly/>" } else { "" };
-    let libvirt = format!(
+    Some(format!(
         "<disk type='network' device='disk'><driver name='qemu' type='raw' cache='none' discard='unmap'/>\
-         <source protocol='nbd'>{host}<reconnect delay='30'/></source><target dev='vda' bus='virtio'/>\
+         <source protocol='nbd'{tls}>{host}<reconnect delay='30'/></source><target dev='vda' bus='virtio'/>\
          <blockio logical_block_size='{logical}' physical_block_size='{physical}'/>{read_only}</disk>"
-    );
-    let proxmox = format!("qm set VMID --args '{qemu}'");
-    Some(Lines { qemu, libvirt, proxmox })
+    ))
 }
 
-#[cfg(test)]
-mod tests {
-    //! The lines carry address, sectors and the right to write.
-    use super::*;
-    use crate::api::GuestIo;
-
-    fn export(unix: Option<&str>, tcp: Option<&str>, readonly: bool) -> Export {
-        Export {
-            id: 1,
-            kind: "nbd".to_owned(),
-            name: "p/v".to_owned(),
-            address: String::new(),
-            uris: Vec::new(),
-            unix: unix.map(str::to_owned),
-            tcp: tcp.map(str::to_owned),
-            readonly,
-            state: "online".to_owned(),
-            reason: None,
-            clients: 0,
-            connections: Vec::new(),
-            io: GuestIo::default(),
+/// nbd-client knows TLS with certificates alone, and needs their files.
+fn nbd_client(export: &Export, server: &Server<'_>, block: u32) -> Option<String> {
+    let tls = match &export.tls {
+        None => String::new(),
+        Some(tls) if has_keys(tls) => return None,
+        Some(_) => {
+            let dir = "/etc/pki/nbd";
+            format!(
+                " -enable-tls -cacertfile {dir}/ca-cert.pem -certfile {dir}/client-cert.pem -keyfile {dir}/client-key.pem -tlshostname NAME_IN_CERTIFICATE"
+            )
         }
-    }
-
-    #[test]
-    fn unix_is_preferred_and_commas_are_doubled() {
-        let lines = lines(&export(Some("/a,b.sock"), Some("127.0.0.1:1"), false), "4kn").expect("lines");
-        assert!(lines.qemu.contains("server.path=/a,,b.sock") && lines.qemu.contains("logical_block_size=4096"));
-        assert!(lines.libvirt.contains("socket='/a,b.sock'") && !lines.libvirt.contains("<readonly/>"));
-        assert!(lines.proxmox.contains(&lines.qemu));
-    }
-
-    #[test]
-    fn tcp_loses_its_brackets_and_snapshots_are_read_only() {
-        let lines = lines(&export(None, Some("[::1]:10809"), true), "512e").expect("lines");
-        assert!(lines.qemu.contains("server.host=::1,server.port=10809") && lines.qemu.contains("read-only=on"));
-        assert!(lines.libvirt.contains("<readonly/>") && lines.libvirt.contains("physical_block_size='4096'"));
-        assert_eq!(super::lines(&export(None, None, false), "512e"), None);
-    }
+    };
+    let at = match server {
+        Server::Unix(path) => format!("-unix '{path}'"),
+        Server::Tcp(host, port) => format!("{host} {port}"),
+    };
+    let read_only = if export.readonly { " -readonly" } else { "" };
+    Some(format!("nbd-client -N '{}' {at} /dev/nbd0 -b {block} -persist -timeout 60{read_only}{tls}", export.name))
 }

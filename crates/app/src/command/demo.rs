@@ -85,13 +85,13 @@ async fn start(dir: &Path) -> Outcome<(Daemon, PathBuf)> {
     say(&format!("A pool of {} in {} with a volume of {}, served over NBD.\n", Size(POOL_BYTES), file.display(), Size(DISK_BYTES)))?;
     let (pool, disk) = DISK.split_once('/').unwrap_or((POOL, DISK));
     format_file(&file, pool, POOL_BYTES, disk, DISK_BYTES, Tuning::default()).await?;
-    let options = Options { socket: dir.join("control.sock"), tuning: Tuning::default() };
+    let options = Options { socket: dir.join("control.sock"), ..Options::default() };
     let daemon = Daemon::new(options, StateDir::open(dir)?)?;
     let request = ImportPool { name: Some(POOL.to_owned()), search: vec![file.display().to_string()], dry_run: false };
     daemon.import_pool(request).await.map_err(failed)?;
     let socket = dir.join("disk.sock");
     let unix = Some(socket.display().to_string());
-    let request = CreateExport::Nbd(CreateNbd { name: DISK.to_owned(), unix, tcp: None, readonly: false, insecure: false });
+    let request = CreateExport::Nbd(CreateNbd { name: DISK.to_owned(), unix, ..CreateNbd::default() });
     daemon.create_export(&request, false).await.map_err(failed)?;
     Ok((daemon, socket))
 }

@@ -4,9 +4,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
 
 use super::columns::EXPORT;
-use crate::api::{CreateExport, CreateNbd, Export};
+use super::connect::{self, Lines};
+use super::tls::TlsWords;
+use crate::api::{CreateExport, CreateNbd, Export, NbdLimits, Volume};
 use crate::client::Client;
 use crate::config::absolute;
 use crate::failure::{Failure, Outcome};
@@ -17,7 +20,7 @@ use crate::output::{Format, Listing, print, print_pairs, write_out};
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Example:\n  millpond export nbd tank/vm1 --unix /run/vm1.sock")]
 pub enum ExportKind {
-    Nbd(Nbd),
+    Nbd(Box<Nbd>),
     #[command(hide = true)]
     VhostUser(Later),
     #[command(hide = true)]
@@ -37,7 +40,9 @@ pub struct Later {
 #[command(after_help = "\
 Example:
   millpond export nbd tank/vm1 --unix /run/vm1.sock
-  millpond export nbd tank/vm1@monday --tcp 127.0.0.1:10810")]
+  millpond export nbd tank/vm1@monday --tcp 127.0.0.1:10810
+  millpond export nbd tank/vm1 --tcp 0.0.0.0 --tls require --tls-dir /etc/pki/millpond --tls-verify-peer
+  millpond export nbd tank/vm1 --unix /run/vm1.sock --tls require --tls-psk /etc/millpond/keys.psk")]
 pub struct Nbd {
     /// POOL/VOL, or POOL/VOL@SNAP (read-only)
     name: String,
@@ -50,9 +55,20 @@ pub struct Nbd {
     /// Refuse writes
     #[arg(long)]
     readonly: bool,
-    /// Agree to an address that other machines reach: NBD neither authenticates nor encrypts
+    /// Agree to an address that other machines reach although TLS is not required
     #[arg(long, visible_alias = "insecure")]
     insecure_listen: bool,
+    #[command(flatten)]
+    tls: TlsWords,
+    /// Clients at a time [default: 128]
+    #[arg(long, value_name = "N")]
+    max_clients: Option<u32>,
+    /// Requests in flight of each client [default: 256]
+    #[arg(long, value_name = "N")]
+    max_requests: Option<u16>,
+    /// Seconds that a client may negotiate [default: 10]
+    #[arg(long, value_name = "SECONDS")]
+    handshake_seconds: Option<u32>,
     #[command(flatten)]
     how: Listing,
 }
@@ -83,6 +99,8 @@ impl Nbd {
             tcp: self.tcp,
             readonly: self.readonly,
             insecure: self.insecure_listen,
+            tls: self.tls.request()?,
+            limits: NbdLimits { max_clients: self.max_clients, max_requests: self.max_requests, handshake_seconds: self.handshake_seconds },
         });
         let export: Export = client.post("/v1/exports", &request).await?;
         if self.how.format == Format::Json || !self.how.columns.is_empty() {
@@ -92,10 +110,12 @@ impl Nbd {
     }
 }
 
-/// List exports with their clients and counters
+/// List exports with their clients and counters, or show one with the lines to use it
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  millpond exports --format json")]
+#[command(after_help = "Example:\n  millpond exports --format json\n  millpond exports 3")]
 pub struct Exports {
+    /// Number of one export
+    id: Option<u64>,
     #[command(flatten)]
     how: Listing,
 }
@@ -103,9 +123,44 @@ pub struct Exports {
 impl Exports {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
-        let exports: Vec<Export> = client.get("/v1/exports").await?;
-        print(&exports, EXPORT, &self.how)
+        let mut exports: Vec<Export> = client.get("/v1/exports").await?;
+        let Some(id) = self.id else { return print(&exports, EXPORT, &self.how) };
+        exports.retain(|export| export.id == id);
+        let Some(export) = exports.pop() else {
+            return Err(Failure::failed(format!("no export {id}; see 'millpond exports'")));
+        };
+        let lines = lines(client, &export).await?;
+        if self.how.format == Format::Json && self.how.columns.is_empty() {
+            let text = serde_json::to_string_pretty(&WithLines { export, lines })
+                .map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
+            return write_out(&(text + "\n"));
+        }
+        print_pairs(&export, EXPORT, &self.how)?;
+        match lines {
+            Some(lines) if self.how.columns.is_empty() && !self.how.no_header => {
+                write_out(&format!("{}\n\n{}", export.uris.join(" "), lines.text()))
+            }
+            _ => Ok(()),
+        }
     }
+}
+
+/// An export, and how to use it.
+#[derive(Serialize)]
+struct WithLines {
+    #[serde(flatten)]
+    export: Export,
+    lines: Option<Lines>,
+}
+
+/// The lines of an export; its volume knows the sectors.
+async fn lines(client: &Client, export: &Export) -> Outcome<Option<Lines>> {
+    if export.kind != "nbd" {
+        return Ok(None);
+    }
+    let name = export.name.split('@').next().unwrap_or_default();
+    let volume: Volume = client.get(&format!("/v1/volumes/{name}")).await?;
+    Ok(connect::lines(export, &volume.sector))
 }
 
 /// Stop serving; clients are disconnected after their requests are answered

@@ -66,7 +66,8 @@ impl Show {
             text += &format!("export {}  {}\n", export.id, export.uris.join(" "));
         }
         match lines {
-            Some(lines) => text += &format!("\nQEMU\n  {}\nlibvirt\n  {}\nProxmox VE\n  {}\n", lines.qemu, lines.libvirt, lines.proxmox),
+            Some(lines) => text += &format!("\n{}", lines.text()),
+            None if !exports.is_empty() => {}
             None => text += &format!("\nnot exported; to use it: millpond export nbd {name}\n"),
         }
         write_out(&text)

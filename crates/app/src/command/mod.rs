@@ -18,6 +18,7 @@ mod resize;
 mod serve;
 mod snapshot;
 mod status;
+mod tls;
 mod up;
 
 pub use cli::Cli;

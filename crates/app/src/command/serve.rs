@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use clap::Args;
 use millpond_engine::Tuning;
+use sd_notify::NotifyState;
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{ConfigFile, socket_path, state_dir};
-use crate::daemon::{Control, Daemon, Options, Signals, StateDir, serve_until};
-use crate::failure::Outcome;
+use crate::daemon::{Control, Daemon, Inherited, Options, Signals, StateDir, check_nbd_limits, serve_until};
+use crate::failure::{Failure, Outcome};
 use crate::size::Size;
 
 /// Run the daemon in the foreground
@@ -19,13 +20,14 @@ use crate::size::Size;
 Example:
   millpond serve --state /var/lib/millpond --socket /run/millpond/control.sock
 
+Sockets of systemd (LISTEN_FDS) are used where an export or the control socket has their address.
 It is ready when the socket answers ('millpond status --wait 10'). SIGTERM or Ctrl-C stops it cleanly.
 MILLPOND_LOG=debug says more on standard error.")]
 pub struct Serve {
     /// Directory in which pools and exports are remembered
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// TOML file with socket, state, map_memory, discard_freed; options win over it
+    /// TOML file with socket, state, map_memory, discard_freed, [nbd]; options win over it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -41,16 +43,33 @@ impl Serve {
             tuning.map_memory = bytes;
         }
         tuning.discard_freed = config.discard_freed.unwrap_or(tuning.discard_freed);
+        let limits = config.nbd.into();
+        check_nbd_limits(&limits).map_err(|e| Failure::failed(e.message))?;
+        let inherited = Arc::new(Inherited::from_env());
         let socket = socket_path(socket.or(config.socket.as_deref()));
         let dir = StateDir::open(&state_dir(self.state.as_deref().or(config.state.as_deref()))?)?;
-        let control = Control::bind(&socket)?;
+        let control = Control::bind(&socket, &inherited)?;
         let mut signals = Signals::catch()?;
-        let daemon = Arc::new(Daemon::new(Options { socket, tuning }, dir)?);
+        let options = Options { socket, tuning, nbd: limits, inherited: Arc::clone(&inherited) };
+        let daemon = Arc::new(Daemon::new(options, dir)?);
         let ready = async |_: &Daemon| {
+            inherited.report_unused();
             tracing::info!("ready");
+            tell_manager(NotifyState::Ready);
             Ok(())
         };
-        serve_until(daemon, control, ready, signals.next()).await
+        let stop = async {
+            signals.next().await;
+            tell_manager(NotifyState::Stopping);
+        };
+        serve_until(daemon, control, ready, stop).await
+    }
+}
+
+/// Tells who started the daemon how far it is, where that was asked for (`NOTIFY_SOCKET`, systemd's `Type=notify`).
+fn tell_manager(state: NotifyState) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::warn!(%error, "the service manager could not be told");
     }
 }
 

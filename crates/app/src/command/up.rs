@@ -11,7 +11,7 @@ use super::exports::path_text;
 use super::serve::log_to_stderr;
 use crate::api::{CreateExport, CreateNbd, CreateVolume, Export, ImportPool, SetProperties, Volume};
 use crate::config::absolute;
-use crate::daemon::{Control, Daemon, Options, Signals, StateDir, format_file, serve_until};
+use crate::daemon::{Control, Daemon, Inherited, Options, Signals, StateDir, format_file, serve_until};
 use crate::failure::{Failure, Outcome};
 use crate::output::write_out;
 use crate::size::Size;
@@ -55,13 +55,13 @@ impl Up {
         let dir = absolute(&self.dir);
         let state = StateDir::open(&dir)?;
         let socket = socket.map_or_else(|| dir.join("control.sock"), absolute);
-        let control = Control::bind(&socket)?;
+        let control = Control::bind(&socket, &Inherited::default())?;
         let mut signals = Signals::catch()?;
         let file = dir.join("pond.millpond");
         if !file.exists() {
             format_file(&file, POOL, pool_bytes(disk_bytes), DISK, disk_bytes, Tuning::default()).await?;
         }
-        let daemon = Arc::new(Daemon::new(Options { socket: socket.clone(), tuning: Tuning::default() }, state)?);
+        let daemon = Arc::new(Daemon::new(Options { socket: socket.clone(), ..Options::default() }, state)?);
         let ready = async |daemon: &Daemon| {
             let (volume, exports) = self.put_into_service(daemon, &dir, &file, disk_bytes).await?;
             write_out(&told(&volume, &exports, &socket))
@@ -89,9 +89,8 @@ impl Up {
         let unix = CreateNbd {
             name,
             unix: Some(path_text(&dir.join(format!("{DISK}.sock")))?),
-            tcp: None,
-            readonly: false,
             insecure: self.insecure_listen,
+            ..CreateNbd::default()
         };
         let tcp = self.nbd.as_ref().map(|address| CreateNbd { unix: None, tcp: Some(address.clone()), ..unix.clone() });
         let mut exports = Vec::new();
@@ -108,8 +107,8 @@ fn told(volume: &Volume, exports: &[Export], socket: &Path) -> String {
     let uris: Vec<&str> = exports.iter().flat_map(|export| &export.uris).map(String::as_str).collect();
     uris.iter().for_each(|uri| text += &format!("  {uri}\n"));
     let uri = uris.first().copied().unwrap_or_default();
-    if let Some(lines) = exports.first().and_then(|export| connect::lines(export, &volume.sector)) {
-        text += &format!("\nQEMU:\n  qemu-system-x86_64 -m 1G {}\n", lines.qemu);
+    if let Some(qemu) = exports.first().and_then(|export| connect::lines(export, &volume.sector)?.qemu) {
+        text += &format!("\nQEMU:\n  qemu-system-x86_64 -m 1G {qemu}\n");
     }
     let control = format!("millpond --socket {}", socket.display());
     text += &format!(

@@ -1,7 +1,7 @@
 //! Exports: making, listing, restoring and ending them.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use millpond_engine::{SnapshotId, Target, VolumeId};
@@ -10,15 +10,17 @@ use super::service::{Daemon, ExportEntry};
 use super::shard::{ExportId, ExportInfo, NbdExport, ShardHandle};
 use super::state::{Door, ExportRecord, Served};
 use super::view::guest_io;
-use crate::api::{ApiError, CreateExport, CreateNbd, ErrorKind, Export, ExportClient, GuestIo};
+use crate::api::{ApiError, CreateExport, CreateNbd, ErrorKind, Export, ExportClient, GuestIo, TlsMode};
 use crate::instant;
 use crate::names::Name;
+
+mod nbd;
+
+pub use nbd::check_limits as check_nbd_limits;
 
 #[cfg(test)]
 mod tests;
 
-/// The port that IANA gave NBD.
-const NBD_PORT: u16 = 10809;
 /// Longest path of a unix socket in bytes: `sun_path` without its NUL.
 const MAX_SOCKET_PATH: usize = 107;
 
@@ -69,7 +71,7 @@ impl Daemon {
                 self.nbd_record(id, request).await.map_err(|e| e.during(&during))?
             }
         };
-        let info = start(&shard, &record).await.map_err(|e| e.during(format!("cannot export '{}'", record.name)))?;
+        let info = self.start(&shard, &record).await.map_err(|e| e.during(format!("cannot export '{}'", record.name)))?;
         let Door::Nbd { tcp, .. } = &mut record.door;
         *tcp = info.tcp.map(|address| address.to_string());
         {
@@ -91,7 +93,10 @@ impl Daemon {
     async fn nbd_record(&self, id: u64, request: &CreateNbd) -> Result<(ShardHandle, ExportRecord), ApiError> {
         let name: Name = request.name.parse()?;
         let (shard, target) = self.find_target(&name).await?;
-        let tcp = request.tcp.as_deref().map(|text| tcp_address(text, request.insecure)).transpose()?;
+        nbd::check_limits(&request.limits)?;
+        let tls = request.tls.as_ref().map(nbd::tls_record).transpose()?;
+        let open = request.insecure || tls.as_ref().is_some_and(|tls| tls.mode == TlsMode::Require);
+        let tcp = request.tcp.as_deref().map(|text| nbd::tcp_address(text, open)).transpose()?;
         let unix = match (&request.unix, tcp) {
             (Some(path), _) => Some(PathBuf::from(path)),
             (None, Some(_)) => None,
@@ -106,7 +111,7 @@ impl Daemon {
             pool: name.pool().to_owned(),
             name: name.to_string(),
             readonly: request.readonly || matches!(target, Target::Snapshot(_)),
-            door: Door::Nbd { served: target.into(), unix, tcp: tcp.map(|address| address.to_string()) },
+            door: Door::Nbd { served: target.into(), unix, tcp: tcp.map(|address| address.to_string()), tls, limits: request.limits },
         };
         Ok((shard, record))
     }
@@ -137,7 +142,7 @@ impl Daemon {
         let of_pool = |entry: &&ExportEntry| entry.record.pool == pool;
         let records: Vec<ExportRecord> = self.registry().exports.values().filter(of_pool).map(|entry| entry.record.clone()).collect();
         for record in records {
-            let started = start(&shard, &record).await;
+            let started = self.start(&shard, &record).await;
             if let Err(error) = &started {
                 tracing::error!(export = record.id, name = record.name, %error, "not served");
             }
@@ -172,6 +177,29 @@ impl Daemon {
         if changed { self.save() } else { Ok(()) }
     }
 
+    /// Has a shard serve what is remembered.
+    async fn start(&self, shard: &ShardHandle, record: &ExportRecord) -> Result<ExportInfo, ApiError> {
+        match &record.door {
+            Door::Nbd { served, unix, tcp, tls, limits } => {
+                let parse = |text: &String| text.parse().map_err(|_| ApiError::invalid(format!("'{text}' is not an address")));
+                let tcp = tcp.as_ref().map(parse).transpose()?;
+                let export = NbdExport {
+                    id: ExportId(record.id),
+                    name: record.name.clone(),
+                    description: format!("millpond {}", record.name),
+                    target: (*served).into(),
+                    unix: unix.clone(),
+                    tcp,
+                    read_only: record.readonly,
+                    tls: tls.as_ref().map(nbd::tls_offer).transpose()?,
+                    limits: nbd::limits_in_force(limits, &self.options.nbd),
+                    inherited: self.options.inherited.sockets(unix.as_deref(), tcp),
+                };
+                Ok(shard.export_nbd(export).await?)
+            }
+        }
+    }
+
     /// Where an export goes when no address is given: beside the control socket, named after what it serves.
     fn default_socket(&self, name: &Name, id: u64) -> PathBuf {
         let dir = self.options.socket.parent().unwrap_or(Path::new("/"));
@@ -198,49 +226,6 @@ impl Daemon {
     }
 }
 
-async fn start(shard: &ShardHandle, record: &ExportRecord) -> Result<ExportInfo, ApiError> {
-    match &record.door {
-        Door::Nbd { served, unix, tcp } => {
-            let parse = |text: &String| text.parse().map_err(|_| ApiError::invalid(format!("'{text}' is not an address")));
-            let export = NbdExport {
-                id: ExportId(record.id),
-                name: record.name.clone(),
-                description: format!("millpond {}", record.name),
-                target: (*served).into(),
-                unix: unix.clone(),
-                tcp: tcp.as_ref().map(parse).transpose()?,
-                read_only: record.readonly,
-            };
-            Ok(shard.export_nbd(export).await?)
-        }
-    }
-}
-
-/// Reads `HOST:PORT`, `HOST`, `:PORT` or `PORT`; the host is 127.0.0.1 and the port 10809 where missing.
-fn tcp_address(text: &str, insecure: bool) -> Result<SocketAddr, ApiError> {
-    let wrong = || ApiError::invalid(format!("'{text}' is not a TCP address; give for example 127.0.0.1:{NBD_PORT} or [::1]:{NBD_PORT}"));
-    let address = if let Ok(address) = text.parse::<SocketAddr>() {
-        address
-    } else if let Ok(host) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
-        SocketAddr::new(host, NBD_PORT)
-    } else if let Ok(port) = text.strip_prefix(':').unwrap_or(text).parse::<u16>() {
-        SocketAddr::from(([127, 0, 0, 1], port))
-    } else {
-        let (host, port) = match text.rsplit_once(':') {
-            Some((host, port)) => (host, port.parse::<u16>().map_err(|_| wrong())?),
-            None => (text, NBD_PORT),
-        };
-        (host, port).to_socket_addrs().ok().and_then(|mut found| found.next()).ok_or_else(wrong)?
-    };
-    if !address.ip().is_loopback() && !insecure {
-        let message = format!(
-            "{address} is open to other machines and NBD neither authenticates nor encrypts; use 127.0.0.1, or --insecure-listen to accept that"
-        );
-        return Err(ApiError::invalid(message));
-    }
-    Ok(address)
-}
-
 fn check_socket(path: &Path) -> Result<(), ApiError> {
     let told = path.display();
     if !path.is_absolute() {
@@ -258,21 +243,16 @@ fn check_socket(path: &Path) -> Result<(), ApiError> {
     }
 }
 
-/// A path as it stands in the query of a URI.
-fn encoded(path: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-~:@,+=".contains(&byte);
-    path.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
-}
-
 fn view(entry: &ExportEntry, live: Option<&ExportInfo>) -> Export {
     let record = &entry.record;
     let unix = record.door.path().map(|path| path.display().to_string());
     let tcp = record.door.tcp();
     let addresses: Vec<&str> = unix.iter().chain(tcp).map(String::as_str).collect();
-    let uris = unix.iter().map(|path| format!("nbd+unix:///?socket={}", encoded(path))).chain(tcp.map(|tcp| format!("nbd://{tcp}")));
+    let Door::Nbd { tls, limits, .. } = &record.door;
     let client = |client: &super::shard::ClientInfo| ExportClient {
         peer: client.peer.clone(),
         since: instant::from_millis(client.since.0),
+        tls: client.tls.clone(),
         io: guest_io(&client.counters),
     };
     let connections: Vec<ExportClient> = live.iter().flat_map(|info| &info.clients).map(client).collect();
@@ -281,9 +261,11 @@ fn view(entry: &ExportEntry, live: Option<&ExportInfo>) -> Export {
         kind: record.door.kind().to_owned(),
         name: record.name.clone(),
         address: addresses.join(","),
-        uris: uris.collect(),
+        uris: nbd::uris(unix.as_deref(), tcp.map(String::as_str), tls.as_ref()),
         tcp: tcp.cloned(),
         readonly: record.readonly,
+        tls: tls.as_ref().map(nbd::tls_view),
+        limits: *limits,
         state: if live.is_some() { "online" } else { "unavailable" }.to_owned(),
         reason: if live.is_some() { None } else { entry.trouble.clone() },
         clients: connections.len() as u64,

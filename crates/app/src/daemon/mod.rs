@@ -6,6 +6,7 @@
 mod destroy;
 mod exports;
 mod import;
+mod inherited;
 mod labels;
 mod pools;
 mod probe;
@@ -14,9 +15,12 @@ mod service;
 pub mod shard;
 mod snapshots;
 mod state;
+pub mod tls;
 mod view;
 mod volumes;
 
+pub use exports::check_nbd_limits;
+pub use inherited::Inherited;
 pub use pools::format_file;
 pub use run::{Control, Signals, serve_until};
 pub use service::{Daemon, Options};

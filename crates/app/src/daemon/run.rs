@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use rustix::process::umask;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
+use super::inherited::Inherited;
 use super::service::Daemon;
 use crate::api::routes;
 use crate::failure::{Failure, Outcome};
@@ -20,21 +22,29 @@ use crate::failure::{Failure, Outcome};
 /// How long requests under way may take once the daemon stops.
 const LAST_REQUESTS: Duration = Duration::from_secs(10);
 
-/// The control socket, removed again when dropped.
+/// The control socket, removed again when dropped, unless somebody else has made it.
 #[derive(Debug)]
 pub struct Control {
     listener: UnixListener,
     path: PathBuf,
+    /// It stays where it is.
+    inherited: Option<Arc<OwnedFd>>,
 }
 
 impl Control {
-    /// Makes the socket with mode 0600, and its directory with mode 0700 where missing. A socket on which nobody answers is replaced.
+    /// Makes the socket with mode 0600, and its directory with mode 0700 where missing. A socket on which nobody answers is replaced; one that
+    /// was passed on is used as it is.
     ///
     /// # Errors
     /// One line, when a daemon answers there or the path cannot be used.
-    pub fn bind(path: &Path) -> Outcome<Control> {
+    pub fn bind(path: &Path, inherited: &Inherited) -> Outcome<Control> {
         let fail =
             |e: io::Error| Failure::failed(format!("cannot make the control socket {}: {e}; give another --socket PATH", path.display()));
+        if let Some(socket) = inherited.sockets(Some(path), None).unix {
+            let listener = UnixListener::from(socket.try_clone().map_err(fail)?);
+            listener.set_nonblocking(true).map_err(fail)?;
+            return Ok(Control { listener, path: path.to_owned(), inherited: Some(socket) });
+        }
         if let Some(dir) = path.parent() {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(fail)?;
         }
@@ -56,7 +66,7 @@ impl Control {
         umask(before);
         let listener = listener.map_err(fail)?;
         listener.set_nonblocking(true).map_err(fail)?;
-        Ok(Control { listener, path: path.to_owned() })
+        Ok(Control { listener, path: path.to_owned(), inherited: None })
     }
 
     /// Its path.
@@ -67,8 +77,10 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // Gone already is as good.
-        let _ = fs::remove_file(&self.path);
+        if self.inherited.is_none() {
+            // Gone already is as good.
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use millpond_engine::{SnapshotInfo, Tuning, VolumeInfo};
 use tokio::sync::{broadcast, watch};
 
+use super::inherited::Inherited;
 use super::shard::ShardHandle;
 use super::state::{ExportRecord, PoolRecord, State, StateDir};
-use crate::api::{ApiError, ErrorKind, Event, Status};
+use crate::api::{ApiError, ErrorKind, Event, NbdLimits, Status};
 use crate::failure::Outcome;
 use crate::instant;
 use crate::names::{SnapshotName, VolumeName};
@@ -19,12 +20,16 @@ use crate::names::{SnapshotName, VolumeName};
 const EVENT_BACKLOG: usize = 256;
 
 /// How a daemon runs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Its control socket, for messages and for where exports go by default.
     pub socket: PathBuf,
     /// Knobs of every pool's engine.
     pub tuning: Tuning,
+    /// What clients of an NBD export may take where the export says nothing.
+    pub nbd: NbdLimits,
+    /// Sockets that listen already.
+    pub inherited: Arc<Inherited>,
 }
 
 /// A pool that the daemon answers for.

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::IoMode;
+use super::tls::TlsFiles;
+use crate::api::{IoMode, NbdLimits, TlsMode};
 use crate::failure::{Failure, Outcome};
 
 #[cfg(test)]
@@ -73,7 +74,25 @@ pub enum Door {
         unix: Option<PathBuf>,
         /// TCP address, with the port that was bound.
         tcp: Option<String>,
+        /// Encryption.
+        #[serde(default)]
+        tls: Option<TlsRecord>,
+        /// What clients may take.
+        #[serde(default)]
+        limits: NbdLimits,
     },
+}
+
+/// Encryption of an NBD export.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TlsRecord {
+    /// Whether clients have to.
+    pub mode: TlsMode,
+    /// Where the credentials are; they are read whenever the export starts.
+    pub files: TlsFiles,
+    /// The first identity of a file of keys.
+    #[serde(default)]
+    pub identity: Option<String>,
 }
 
 impl Door {

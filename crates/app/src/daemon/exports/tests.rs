@@ -12,18 +12,18 @@ fn addresses_have_defaults_and_stay_local() {
         (":7", "127.0.0.1:7"),
         ("7", "127.0.0.1:7"),
     ] {
-        assert_eq!(tcp_address(text, false).map(|a| a.to_string()), Ok(address.to_owned()), "{text}");
+        assert_eq!(nbd::tcp_address(text, false).map(|a| a.to_string()), Ok(address.to_owned()), "{text}");
     }
     for text in ["", "a:b", "127.0.0.1:99999", "1.2.3.4.5:1"] {
-        assert!(tcp_address(text, true).is_err(), "{text}");
+        assert!(nbd::tcp_address(text, true).is_err(), "{text}");
     }
 }
 
 #[test]
 fn other_machines_need_consent() {
     for text in ["0.0.0.0:1", "[::]:1", "192.0.2.1:10809"] {
-        assert!(tcp_address(text, false).expect_err(text).message.contains("--insecure-listen"));
-        assert!(tcp_address(text, true).is_ok());
+        assert!(nbd::tcp_address(text, false).expect_err(text).message.contains("--insecure-listen"));
+        assert!(nbd::tcp_address(text, true).is_ok());
     }
 }
 
@@ -38,6 +38,6 @@ fn socket_paths_are_checked_before_the_kernel_is_asked() {
 
 #[test]
 fn paths_are_encoded_for_uris() {
-    assert_eq!(encoded("/run/a-b_c.sock"), "/run/a-b_c.sock");
-    assert_eq!(encoded("/a b&c%#?"), "/a%20b%26c%25%23%3F");
+    assert_eq!(nbd::encoded_path("/run/a-b_c.sock"), "/run/a-b_c.sock");
+    assert_eq!(nbd::encoded_path("/a b&c%#?"), "/a%20b%26c%25%23%3F");
 }

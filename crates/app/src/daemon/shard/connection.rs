@@ -1,12 +1,13 @@
 //! One client: its session, the disk it talks to, and what it did.
 
 use millpond_block::{Disk, Features, Geometry, Op, Payload, Query, Request, SectorProfile, Tag};
-use millpond_device::ConnectionId;
+use millpond_device::{ConnectionId, Ring};
 use millpond_engine::{Target, Time};
 use millpond_export::nbd::Session;
 
 use super::handle::{ClientInfo, ExportId, IoCounters};
 use super::pool::Pool;
+use super::wire::Wire;
 
 /// A connected client.
 pub(super) struct Connection {
@@ -14,6 +15,7 @@ pub(super) struct Connection {
     /// Number shown to people.
     pub number: u64,
     pub session: Session,
+    pub wire: Wire,
     pub export: ExportId,
     pub target: Target,
     pub read_only: bool,
@@ -39,12 +41,19 @@ impl Connection {
         (session, ConnectionDisk { pool, meter, target: *target, read_only: *read_only, now })
     }
 
+    /// The socket has no room: sends nothing before it has.
+    pub fn block(&mut self, ring: &mut Ring) {
+        self.blocked = true;
+        ring.watch_writable(self.id);
+    }
+
     pub fn counters(&self) -> IoCounters {
         IoCounters { errors: self.session.counters().errors, ..self.meter.counters }
     }
 
     pub fn info(&self) -> ClientInfo {
-        ClientInfo { id: self.number, peer: self.peer.clone(), since: self.since, counters: self.counters() }
+        let (peer, tls) = (self.peer.clone(), self.wire.agreed());
+        ClientInfo { id: self.number, peer, since: self.since, tls, counters: self.counters() }
     }
 }
 

@@ -10,6 +10,7 @@ use millpond_engine::{Command, CommandError, DiffExtent, PoolState, Reply, Targe
 
 use super::handle::{Answer, HostDeviceInfo, IoCounters, Message, ShardError, ShardStatus};
 use super::pool::Pool;
+use super::serve::Farewell;
 use super::shard::Shard;
 
 /// Snapshots listed at a time: some 100 microseconds.
@@ -97,7 +98,7 @@ impl<P: Pool> Shard<P> {
                 self.pool.command(tag, command);
             }
             Message::Export(spec, answer) => drop(answer.send(self.export(spec))),
-            Message::Unexport(id, answer) => self.unexport(id, Some(answer)),
+            Message::Unexport(id, answer) => self.unexport(id, Farewell::ForGood, Some(answer)),
             Message::Status(answer) => drop(answer.send(self.status())),
             Message::Volumes(answer) => drop(answer.send(Ok(self.pool.volumes()))),
             Message::FindVolume(name, answer) => drop(answer.send(Ok(self.pool.find_volume(&name)))),
@@ -232,7 +233,7 @@ impl<P: Pool> Shard<P> {
         if self.stage.is_serving() {
             self.stage.phase = StagePhase::Draining;
             let ids: Vec<_> = self.exports.keys().copied().collect();
-            ids.into_iter().for_each(|id| self.unexport(id, None));
+            ids.into_iter().for_each(|id| self.unexport(id, Farewell::Restart, None));
         }
     }
 

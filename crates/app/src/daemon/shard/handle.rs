@@ -6,8 +6,10 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use millpond_block::{ByteRange, DiskError};
 use millpond_device::{DeviceGeometry, DeviceIndex, Waker};
@@ -17,6 +19,7 @@ use millpond_engine::{
 use tokio::sync::{oneshot, watch};
 
 use super::turns::Turns;
+use crate::daemon::tls::Credentials;
 
 /// Names an export over the whole daemon and across restarts; chosen by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -45,6 +48,48 @@ pub struct NbdExport {
     pub tcp: Option<SocketAddr>,
     /// Refuse writes. Snapshots are read-only anyway.
     pub read_only: bool,
+    /// How connections are encrypted; `None`: not at all.
+    pub tls: Option<TlsOffer>,
+    /// What clients may take.
+    pub limits: ClientLimits,
+    /// Sockets that listen at these addresses already.
+    pub inherited: InheritedSockets,
+}
+
+/// Listening sockets that outlive the export, and the daemon: whoever made them holds them as well. They are used where they are given,
+/// instead of binding, and are neither shut down nor removed at the end.
+#[derive(Clone, Debug, Default)]
+pub struct InheritedSockets {
+    /// For the unix path.
+    pub unix: Option<Arc<OwnedFd>>,
+    /// For the TCP address.
+    pub tcp: Option<Arc<OwnedFd>>,
+}
+
+/// Encryption of an export.
+#[derive(Clone, Debug)]
+pub struct TlsOffer {
+    /// Clients without it are turned away.
+    pub required: bool,
+    /// What the server proves itself with, and knows its clients by.
+    pub credentials: Credentials,
+}
+
+/// What the clients of an export may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientLimits {
+    /// Clients at a time, so that those of one export cannot keep those of another out.
+    pub clients: u32,
+    /// Requests in flight of each.
+    pub requests: u16,
+    /// How long a client may negotiate, TLS included.
+    pub handshake: Duration,
+}
+
+impl Default for ClientLimits {
+    fn default() -> Self {
+        ClientLimits { clients: 128, requests: 256, handshake: Duration::from_secs(10) }
+    }
 }
 
 /// Requests answered, and bytes of them; errors are counted apart and in nothing else.
@@ -81,6 +126,8 @@ pub struct ClientInfo {
     pub peer: String,
     /// When it connected.
     pub since: Time,
+    /// Protocol and cipher when its connection is encrypted.
+    pub tls: Option<String>,
     /// What it did.
     pub counters: IoCounters,
 }
@@ -411,7 +458,7 @@ impl ShardHandle {
         self.ask(|answer| Message::Flush(target, answer)).await
     }
 
-    /// Ends the shard: finishes what clients have sent, closes exports, writes the last checkpoint, lets the devices go. Answers when
+    /// Ends the shard: finishes and answers the requests that are in flight, closes the exports without refusing any other, writes the last checkpoint, lets the devices go. Answers when
     /// the devices may be opened by somebody else; their locks are released then.
     ///
     /// # Errors

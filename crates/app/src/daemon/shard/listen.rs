@@ -23,12 +23,6 @@ pub(super) struct SocketFile {
     inode: u64,
 }
 
-impl SocketFile {
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
 impl Drop for SocketFile {
     fn drop(&mut self) {
         // Somebody may have put another file there meanwhile: that one is not ours to remove.

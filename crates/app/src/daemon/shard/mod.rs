@@ -15,8 +15,11 @@ mod shard;
 mod start;
 mod table;
 mod turns;
+mod wire;
 
-pub use handle::{ClientInfo, ExportId, ExportInfo, IoCounters, NbdExport, ShardError, ShardHandle, ShardStatus};
+pub use handle::{
+    ClientInfo, ClientLimits, ExportId, ExportInfo, InheritedSockets, IoCounters, NbdExport, ShardError, ShardHandle, ShardStatus, TlsOffer,
+};
 #[allow(unused_imports, reason = "parts of what the calls take and give, for callers that name them")]
 pub use handle::{DeviceLimit, DeviceLoad, HostDeviceInfo};
 pub use start::{create, import};

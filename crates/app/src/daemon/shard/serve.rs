@@ -3,25 +3,22 @@
 use millpond_block::Since;
 use millpond_device::ListenerId;
 use millpond_engine::Target;
-use millpond_export::nbd::{Limits, Phase, Session};
+use millpond_export::nbd::{Encryption, Limits, Phase, Session};
 use millpond_export::{ExportInfo as Offer, Exports};
 use std::os::fd::OwnedFd;
 
 use super::connection::{self, Connection, Meter};
-use super::handle::{Answer, ExportId, ExportInfo, IoCounters, NbdExport, ShardError};
+use super::handle::{Answer, ExportId, ExportInfo, IoCounters, NbdExport, ShardError, TlsOffer};
 use super::listen;
 use super::pool::Pool;
 use super::shard::Shard;
 use super::table::{Export, Listener};
+use super::wire::{Lost, Wire};
 
-/// Clients of one export at a time, so that those of one cannot keep those of another out.
-const MAX_CLIENTS_OF_EXPORT: usize = 128;
 /// Clients of a shard at a time. Each may hold its socket buffers, an input buffer of 256 KiB and what its requests in flight move.
 const MAX_CLIENTS: usize = 512;
 /// Snapshots listed as metadata contexts, so that a client cannot hold the others up by asking for tens of thousands: some 100 microseconds.
 const MAX_LISTED: usize = 1000;
-/// How long a client may negotiate, in nanoseconds.
-const HANDSHAKE_NANOS: u64 = 10_000_000_000;
 /// How long a client that ends may take to read its last replies, in nanoseconds.
 const LINGER_NANOS: u64 = 10_000_000_000;
 
@@ -46,6 +43,15 @@ impl<P: Pool> Exports for OneOffer<'_, P> {
     }
 }
 
+/// What the clients of an export that goes are told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Farewell {
+    /// It will not come back: later requests are refused.
+    ForGood,
+    /// The daemon goes and the next one serves the same: no request is refused, so that those who reconnect see a pause.
+    Restart,
+}
+
 impl<P: Pool> Shard<P> {
     /// Starts to serve.
     pub(super) fn export(&mut self, spec: NbdExport) -> Result<ExportInfo, ShardError> {
@@ -61,15 +67,29 @@ impl<P: Pool> Shard<P> {
         let mut sockets = Vec::new();
         let mut file = None;
         if let Some(path) = &spec.unix {
-            let (socket, made) = listen::unix(path).map_err(|source| ShardError::Listen { address: path.display().to_string(), source })?;
-            sockets.push((socket, None));
-            file = Some(made);
+            let fail = |source| ShardError::Listen { address: path.display().to_string(), source };
+            if let Some(inherited) = &spec.inherited.unix {
+                sockets.push((inherited.try_clone().map_err(fail)?, None, true));
+            } else {
+                let (socket, made) = listen::unix(path).map_err(fail)?;
+                sockets.push((socket, None, false));
+                file = Some(made);
+            }
         }
         if let Some(address) = spec.tcp {
-            let (socket, bound) = listen::tcp(address).map_err(|source| ShardError::Listen { address: address.to_string(), source })?;
-            sockets.push((socket, Some(bound)));
+            let fail = |source| ShardError::Listen { address: address.to_string(), source };
+            if let Some(inherited) = &spec.inherited.tcp {
+                sockets.push((inherited.try_clone().map_err(fail)?, Some(address), true));
+            } else {
+                let (socket, bound) = listen::tcp(address).map_err(fail)?;
+                sockets.push((socket, Some(bound), false));
+            }
         }
-        let listeners = sockets.into_iter().map(|(socket, tcp)| Listener { id: self.ring.listen(socket), tcp }).collect();
+        let mut listener = |(socket, tcp, shared)| {
+            let id = if shared { self.ring.listen_shared(socket) } else { self.ring.listen(socket) };
+            Listener { id, tcp }
+        };
+        let listeners = sockets.into_iter().map(&mut listener).collect();
         let export = Export { file, listeners, past: IoCounters::default(), closing: None, spec };
         let info = export.info(&self.clients);
         self.exports.insert(export.spec.id, export);
@@ -77,7 +97,7 @@ impl<P: Pool> Shard<P> {
     }
 
     /// Stops serving, in good order; `answer` is told when that is done.
-    pub(super) fn unexport(&mut self, id: ExportId, answer: Option<Answer<()>>) {
+    pub(super) fn unexport(&mut self, id: ExportId, farewell: Farewell, answer: Option<Answer<()>>) {
         let Some(export) = self.exports.get_mut(&id) else {
             if let Some(answer) = answer {
                 let _ = answer.send(Err(ShardError::NoExport(id)));
@@ -95,7 +115,10 @@ impl<P: Pool> Shard<P> {
             if let Some(client) = self.clients.get_mut(index)
                 && client.export == id
             {
-                client.session.shutdown();
+                match farewell {
+                    Farewell::ForGood => client.session.shutdown(),
+                    Farewell::Restart => client.session.hang_up(),
+                }
                 client.deadline = Some(self.now + LINGER_NANOS);
                 self.enqueue(index);
             }
@@ -133,20 +156,29 @@ impl<P: Pool> Shard<P> {
             return;
         }
         let of_export = self.clients.iter().filter(|client| client.export == export.spec.id).count();
-        if self.clients.len() >= MAX_CLIENTS || of_export >= MAX_CLIENTS_OF_EXPORT {
-            tracing::warn!(export = %export.spec.id, of_export, "a client was turned away: too many are connected");
+        let most = export.spec.limits;
+        if self.clients.len() >= MAX_CLIENTS || of_export >= most.clients as usize {
+            tracing::warn!(export = %export.spec.id, of_export, limit = most.clients, "a client was turned away: too many are connected");
             return;
         }
+        let encryption = match &export.spec.tls {
+            None => Encryption::Off,
+            Some(TlsOffer { required: false, .. }) => Encryption::Allowed,
+            Some(TlsOffer { required: true, .. }) => Encryption::Required,
+        };
         let peer = listen::prepare(&socket, is_tcp);
         let (id, target, read_only) = (export.spec.id, export.spec.target, export.spec.read_only);
         tracing::debug!(export = %id, peer, "client connected");
         let connection = self.ring.connect(socket);
         self.last_client += 1;
-        let (number, since, deadline) = (self.last_client, self.wall, self.now + HANDSHAKE_NANOS);
+        let deadline = self.now.saturating_add(u64::try_from(most.handshake.as_nanos()).unwrap_or(u64::MAX));
+        let (number, since) = (self.last_client, self.wall);
+        let limits = Limits { requests: most.requests, ..Limits::default() };
         let index = self.clients.add(connection, |session| Connection {
             id: connection,
             number,
-            session: Session::new(session, Limits::default()),
+            session: Session::new(session, limits).with_encryption(encryption),
+            wire: Wire::Plain,
             export: id,
             target,
             read_only,
@@ -186,9 +218,36 @@ impl<P: Pool> Shard<P> {
         }
     }
 
+    /// Encrypts a connection from here on: the client was told that it may.
+    pub(super) fn start_tls(&mut self, index: u32) {
+        let Some(client) = self.clients.get_mut(index) else { return };
+        let Some(TlsOffer { credentials, .. }) = self.exports.get(&client.export).and_then(|export| export.spec.tls.as_ref()) else {
+            return;
+        };
+        client.wire.start_tls(credentials);
+        client.session.secured();
+        // The client's first words may be here already.
+        client.readable = true;
+        self.enqueue(index);
+    }
+
+    /// A connection broke: nothing more is read or sent.
+    pub(super) fn lose(&mut self, index: u32, lost: &Lost) {
+        let Some(client) = self.clients.get_mut(index) else { return };
+        if let Lost::Tls(error) = lost {
+            tracing::warn!(export = %client.export, peer = client.peer, "a client was turned away: {error}");
+            // The client may learn why, when it listens.
+            let _ = client.wire.flush(&mut self.ring, client.id);
+        }
+        client.wire = Wire::Plain;
+        client.session.abort(self.pool.buffers());
+        self.enqueue(index);
+    }
+
     /// Lets a client go whose session has nothing in flight.
     pub(super) fn end_client(&mut self, index: u32) {
-        let Some(client) = self.clients.remove(index) else { return };
+        let Some(mut client) = self.clients.remove(index) else { return };
+        client.wire.close(&mut self.ring, client.id);
         self.ring.close(client.id);
         let counters = client.counters();
         match self.exports.get_mut(&client.export) {
@@ -196,6 +255,9 @@ impl<P: Pool> Shard<P> {
             None => self.past.add(&counters),
         }
         let reason = client.session.close_reason().map_or_else(|| "the export goes".to_owned(), |reason| reason.to_string());
+        if client.session.was_refused_in_clear() && client.session.bound().is_none() {
+            tracing::warn!(export = %client.export, peer = client.peer, "a client was turned away: it did not ask for TLS, which is required");
+        }
         tracing::debug!(export = %client.export, peer = client.peer, reason, "client gone");
         client.session.recycle(self.pool.buffers());
     }
@@ -216,6 +278,7 @@ impl<P: Pool> Shard<P> {
             {
                 client.deadline = None;
                 client.session.abort(self.pool.buffers());
+                client.wire = Wire::Plain;
                 self.enqueue(index);
             }
         }

@@ -22,6 +22,7 @@ use super::handle::{IoCounters, Message};
 use super::pool::Pool;
 use super::table::{Clients, ExportTable};
 use super::turns::Turns;
+use super::wire::{Lost, Received, Sent};
 
 /// The loop wakes at least this often, so that the pool sees time pass and overdue clients are noticed.
 const TICK: Duration = Duration::from_millis(500);
@@ -227,19 +228,18 @@ impl<P: Pool> Shard<P> {
             }
             let Some(mut recv) = client.session.recv(self.pool.buffers()) else { break };
             let space = recv.space();
-            let room = space.len();
-            match self.ring.receive(client.id, space) {
-                Ok(count) => {
-                    // Fewer bytes than there was room for: nothing is left, and the ring tells when more has come.
-                    client.readable = count == room || client.ended;
+            match client.wire.receive(&mut self.ring, client.id, space) {
+                Ok(Received { count, more }) => {
+                    // When nothing is left, the ring tells when more has come.
+                    client.readable = more || client.ended;
                     client.session.received(recv, count);
                     budget = budget.saturating_sub(count);
                 }
-                Err(error) => {
+                Err(lost) => {
                     client.readable = false;
                     client.session.recv_cancelled(recv);
-                    if error != rustix::io::Errno::WOULDBLOCK {
-                        client.session.abort(self.pool.buffers());
+                    if !matches!(lost, Lost::Nothing) {
+                        self.lose(index, &lost);
                         break;
                     }
                 }
@@ -308,23 +308,31 @@ impl<P: Pool> Shard<P> {
     /// Sends what is ready, as far as there is room.
     fn send(&mut self, index: u32) {
         let Some(client) = self.clients.get_mut(index) else { return };
+        if !client.blocked && client.wire.unsent() > 0 {
+            match client.wire.flush(&mut self.ring, client.id) {
+                Ok(true) => {}
+                Ok(false) => client.block(&mut self.ring),
+                Err(lost) => return self.lose(index, &lost),
+            }
+        }
         while !client.blocked
             && let Some(batch) = client.session.send()
         {
-            let length = batch.len();
-            match self.ring.send(client.id, batch.slices()) {
-                Ok(count) => {
+            match client.wire.send(&mut self.ring, client.id, batch.slices()) {
+                Ok(Sent { count, full }) => {
                     client.session.sent(batch, count, self.pool.buffers());
-                    if count < length {
-                        client.blocked = true;
-                        self.ring.watch_writable(client.id);
+                    if full {
+                        client.block(&mut self.ring);
                     }
                 }
-                Err(_) => {
+                Err(lost) => {
                     client.session.sent(batch, 0, self.pool.buffers());
-                    client.session.abort(self.pool.buffers());
+                    return self.lose(index, &lost);
                 }
             }
+        }
+        if client.session.is_starting_tls() {
+            self.start_tls(index);
         }
     }
 
@@ -349,11 +357,11 @@ impl<P: Pool> Shard<P> {
     fn settle(&mut self, index: u32) {
         let Some(client) = self.clients.get_mut(index) else { return };
         match client.session.phase() {
-            Phase::Closed => self.end_client(index),
-            Phase::Closing => self.bound_closing(index),
+            Phase::Closed if client.wire.unsent() == 0 => self.end_client(index),
+            Phase::Closed | Phase::Closing => self.bound_closing(index),
             Phase::Handshake | Phase::Transmission => {
                 if self.exports.get(&client.export).is_none_or(|export| export.closing.is_some()) {
-                    if client.session.is_idle() {
+                    if client.session.is_idle() && client.wire.unsent() == 0 {
                         self.end_client(index);
                     }
                     return;

@@ -94,7 +94,7 @@ impl Export {
             id: self.spec.id,
             name: self.spec.name.clone(),
             target: self.spec.target,
-            unix: self.file.as_ref().map(|file| file.path().to_owned()),
+            unix: self.spec.unix.clone(),
             tcp: self.listeners.iter().find_map(|listener| listener.tcp),
             read_only: self.spec.read_only,
             clients: here,

@@ -1,5 +1,6 @@
 mod client;
 mod control;
 mod double;
+mod endings;
 mod engine;
 mod serving;

@@ -16,7 +16,17 @@ fn sample(dir: &Path) -> State {
             pool: "p".to_owned(),
             name: "p/v@s".to_owned(),
             readonly: true,
-            door: Door::Nbd { served: Served::Snapshot(9), unix: Some(dir.join("v.sock")), tcp: Some("127.0.0.1:1".to_owned()) },
+            door: Door::Nbd {
+                served: Served::Snapshot(9),
+                unix: Some(dir.join("v.sock")),
+                tcp: Some("127.0.0.1:1".to_owned()),
+                tls: Some(TlsRecord {
+                    mode: TlsMode::Require,
+                    files: TlsFiles::Psk { keys: "/etc/keys.psk".into() },
+                    identity: Some("alice".to_owned()),
+                }),
+                limits: NbdLimits { max_clients: Some(3), ..NbdLimits::default() },
+            },
         }],
         ..State::default()
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::daemon::shard::start::spawn;
-use crate::daemon::shard::{ExportId, NbdExport, ShardHandle};
+use crate::daemon::shard::{ClientLimits, ExportId, InheritedSockets, NbdExport, ShardHandle};
 
 use super::double::{Double, HEAD};
 
@@ -128,5 +128,8 @@ pub fn on_unix(id: u64, path: &Path) -> NbdExport {
         unix: Some(path.to_owned()),
         tcp: None,
         read_only: false,
+        tls: None,
+        limits: ClientLimits::default(),
+        inherited: InheritedSockets::default(),
     }
 }

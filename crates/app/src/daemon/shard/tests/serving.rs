@@ -95,7 +95,7 @@ fn many_clients_at_once_more_requests_than_the_limits_let_in() {
     }
 }
 
-fn on_file(path: &Path, size: u64) -> ShardHandle {
+pub fn on_file(path: &Path, size: u64) -> ShardHandle {
     let options = OpenOptions { create_size: Some(size), direct: false, read_only: false };
     let device = HostDevice::open(path, options).expect("open");
     spawn(vec![device], move |devices, _| Ok(Double::new(Medium::Device, devices[0].size))).expect("shard")

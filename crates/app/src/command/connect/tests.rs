@@ -1,0 +1,81 @@
+//! The lines carry address, sectors, encryption and the right to write.
+
+use super::*;
+use crate::api::{GuestIo, NbdLimits, TlsMode};
+
+fn export(unix: Option<&str>, tcp: Option<&str>, readonly: bool) -> Export {
+    Export {
+        id: 1,
+        kind: "nbd".to_owned(),
+        name: "p/v".to_owned(),
+        address: String::new(),
+        uris: Vec::new(),
+        unix: unix.map(str::to_owned),
+        tcp: tcp.map(str::to_owned),
+        readonly,
+        tls: None,
+        limits: NbdLimits::default(),
+        state: "online".to_owned(),
+        reason: None,
+        clients: 0,
+        connections: Vec::new(),
+        io: GuestIo::default(),
+    }
+}
+
+fn with_tls(export: Export, credentials: &str, file: &str) -> Export {
+    let tls = ExportTls {
+        mode: TlsMode::Require,
+        credentials: credentials.to_owned(),
+        verify_peer: false,
+        files: vec![file.to_owned()],
+        identity: (credentials == "psk").then(|| "alice".to_owned()),
+    };
+    Export { tls: Some(tls), ..export }
+}
+
+#[test]
+fn unix_is_preferred_and_commas_are_doubled() {
+    let lines = lines(&export(Some("/a,b.sock"), Some("127.0.0.1:1"), false), "4kn").expect("lines");
+    let [qemu, libvirt, proxmox, client] = [lines.qemu, lines.libvirt, lines.proxmox, lines.nbd_client].map(|line| line.expect("a line"));
+    assert!(qemu.contains("server.path=/a,,b.sock") && qemu.contains("logical_block_size=4096") && !qemu.contains("tls"));
+    assert!(libvirt.contains("socket='/a,b.sock'") && !libvirt.contains("<readonly/>"));
+    assert!(proxmox.contains(&qemu));
+    assert!(client.starts_with("nbd-client -N 'p/v' -unix '/a,b.sock' /dev/nbd0 -b 4096 "), "{client}");
+    assert_eq!(lines.mount.as_deref(), Some("mount /dev/nbd0 /mnt"));
+}
+
+#[test]
+fn tcp_loses_its_brackets_and_snapshots_are_read_only() {
+    let lines = lines(&export(None, Some("[::1]:10809"), true), "512e").expect("lines");
+    let (qemu, libvirt) = (lines.qemu.expect("a line"), lines.libvirt.expect("a line"));
+    assert!(qemu.contains("server.host=::1,server.port=10809") && qemu.contains("read-only=on"));
+    assert!(libvirt.contains("<readonly/>") && libvirt.contains("physical_block_size='4096'"));
+    assert!(lines.nbd_client.expect("a line").contains(" -readonly"));
+    assert_eq!(lines.mount.as_deref(), Some("mount -o ro /dev/nbd0 /mnt"));
+    assert_eq!(super::lines(&export(None, None, false), "512e"), None);
+    assert_eq!(super::lines(&Export { kind: "fuse".to_owned(), ..export(Some("/a"), None, false) }, "512e"), None);
+}
+
+#[test]
+fn encryption_is_told_to_those_who_can() {
+    let keys = with_tls(export(Some("/s"), None, false), "psk", "/etc/m/keys.psk");
+    let lines = super::lines(&keys, "512e").expect("lines");
+    let qemu = lines.qemu.as_ref().expect("a line");
+    assert!(
+        qemu.contains("tls-creds-psk,id=millpond0-tls,endpoint=client,dir=/etc/m,username=alice -blockdev") && qemu.contains(",tls-creds=")
+    );
+    assert_eq!((&lines.libvirt, &lines.nbd_client, &lines.mount), (&None, &None, &None));
+    assert!(!lines.text().contains("libvirt"));
+    let other = with_tls(export(Some("/s"), None, false), "psk", "/etc/m/other");
+    assert!(super::lines(&other, "512e").expect("lines").qemu.expect("a line").contains("dir=DIR_WITH_keys.psk"));
+
+    let certificate = with_tls(export(None, Some("10.0.0.1:10809"), false), "certificate", "/etc/m/server-cert.pem");
+    let lines = super::lines(&certificate, "512e").expect("lines");
+    let qemu = lines.qemu.expect("a line");
+    assert!(qemu.contains("tls-creds-x509") && !qemu.contains("tls-hostname"));
+    assert!(lines.libvirt.expect("a line").contains("tls='yes'>"));
+    assert!(lines.nbd_client.expect("a line").contains("-tlshostname"));
+    let unix = with_tls(export(Some("/s"), None, false), "certificate", "/etc/m/server-cert.pem");
+    assert!(super::lines(&unix, "512e").expect("lines").qemu.expect("a line").contains(",tls-hostname="));
+}

@@ -1,0 +1,81 @@
+//! The options of `export nbd` that are about encryption.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+
+use super::exports::path_text;
+use crate::api::{CreateTls, TlsMode};
+use crate::failure::{Failure, Outcome};
+
+/// Whether clients have to encrypt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    /// STARTTLS is refused
+    Off,
+    /// Clients choose
+    Allow,
+    /// Clients without TLS are turned away
+    Require,
+}
+
+/// TLS
+#[derive(Debug, Args)]
+#[command(next_help_heading = "TLS")]
+pub struct TlsWords {
+    /// Whether clients encrypt; require when credentials are given, else off
+    #[arg(long, value_enum, value_name = "WHEN")]
+    tls: Option<Mode>,
+    /// Directory with server-cert.pem, server-key.pem and ca-cert.pem, or with keys.psk, as for QEMU and libnbd
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["tls_cert", "tls_key", "tls_ca", "tls_psk"])]
+    tls_dir: Option<PathBuf>,
+    /// PEM file of the server's certificate
+    #[arg(long, value_name = "FILE", requires = "tls_key", conflicts_with = "tls_psk")]
+    tls_cert: Option<PathBuf>,
+    /// PEM file of its key
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// PEM file of the authority of clients' certificates
+    #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_verify_peer"])]
+    tls_ca: Option<PathBuf>,
+    /// Turn away clients without a certificate of that authority
+    #[arg(long)]
+    tls_verify_peer: bool,
+    /// File of pre-shared keys, a line IDENTITY:HEXKEY for each (psktool makes it); TLS 1.3
+    #[arg(long, value_name = "FILE")]
+    tls_psk: Option<PathBuf>,
+}
+
+impl TlsWords {
+    /// What the API is asked for.
+    ///
+    /// # Errors
+    /// Words that contradict each other.
+    pub fn request(&self) -> Outcome<Option<CreateTls>> {
+        let credentials = self.tls_dir.is_some() || self.tls_cert.is_some() || self.tls_psk.is_some();
+        let mode = match (self.tls, credentials) {
+            (None | Some(Mode::Off), false) if self.tls_verify_peer => {
+                return Err(Failure::usage(
+                    "--tls-verify-peer needs credentials; give --tls-dir, or --tls-cert with --tls-key and --tls-ca",
+                ));
+            }
+            (None | Some(Mode::Off), false) => return Ok(None),
+            (Some(Mode::Off), true) => return Err(Failure::usage("--tls off contradicts the credentials given; leave one of them out")),
+            (Some(Mode::Allow | Mode::Require), false) => {
+                return Err(Failure::usage("TLS needs credentials; give --tls-dir, or --tls-cert with --tls-key, or --tls-psk"));
+            }
+            (Some(Mode::Allow), true) => TlsMode::Allow,
+            (None | Some(Mode::Require), true) => TlsMode::Require,
+        };
+        let text = |path: &Option<PathBuf>| path.as_deref().map(|path: &Path| path_text(path)).transpose();
+        Ok(Some(CreateTls {
+            mode,
+            dir: text(&self.tls_dir)?,
+            cert: text(&self.tls_cert)?,
+            key: text(&self.tls_key)?,
+            ca: text(&self.tls_ca)?,
+            verify_peer: self.tls_verify_peer,
+            psk: text(&self.tls_psk)?,
+        }))
+    }
+}

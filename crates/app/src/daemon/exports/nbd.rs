@@ -1,0 +1,155 @@
+//! What is particular to NBD exports: addresses, encryption, limits.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::api::{ApiError, CreateTls, ExportTls, NbdLimits, TlsMode};
+use crate::daemon::shard::{ClientLimits, TlsOffer};
+use crate::daemon::state::TlsRecord;
+use crate::daemon::tls::TlsFiles;
+
+/// The port that IANA gave NBD.
+const NBD_PORT: u16 = 10809;
+/// Most clients that an export may let in: what a pool does.
+const MAX_CLIENTS: u32 = 512;
+/// Most requests in flight: the queues of several large guests' devices.
+const MAX_REQUESTS: u16 = 4096;
+/// Longest handshake in seconds.
+const MAX_HANDSHAKE: u32 = 600;
+
+/// Reads `HOST:PORT`, `HOST`, `:PORT` or `PORT`; the host is 127.0.0.1 and the port 10809 where missing. With `open`, other machines may
+/// reach it.
+pub(super) fn tcp_address(text: &str, open: bool) -> Result<SocketAddr, ApiError> {
+    let wrong = || ApiError::invalid(format!("'{text}' is not a TCP address; give for example 127.0.0.1:{NBD_PORT} or [::1]:{NBD_PORT}"));
+    let address = if let Ok(address) = text.parse::<SocketAddr>() {
+        address
+    } else if let Ok(host) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
+        SocketAddr::new(host, NBD_PORT)
+    } else if let Ok(port) = text.strip_prefix(':').unwrap_or(text).parse::<u16>() {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    } else {
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) => (host, port.parse::<u16>().map_err(|_| wrong())?),
+            None => (text, NBD_PORT),
+        };
+        (host, port).to_socket_addrs().ok().and_then(|mut found| found.next()).ok_or_else(wrong)?
+    };
+    if !address.ip().is_loopback() && !open {
+        let message = format!(
+            "{address} is open to other machines, and without TLS nothing authenticates or encrypts them; use 127.0.0.1, --tls require, or --insecure-listen to accept that"
+        );
+        return Err(ApiError::invalid(message));
+    }
+    Ok(address)
+}
+
+/// What to remember of the encryption asked for. The files are read once, so that what is wrong with them is told now.
+pub(super) fn tls_record(request: &CreateTls) -> Result<TlsRecord, ApiError> {
+    let CreateTls { mode, dir, cert, key, ca, verify_peer, psk } = request;
+    let unclear = || {
+        ApiError::invalid(
+            "TLS needs one of: a directory (--tls-dir), a certificate with its key (--tls-cert, --tls-key), a file of keys (--tls-psk)",
+        )
+    };
+    for path in [dir, cert, key, ca, psk].into_iter().flatten() {
+        if !path.starts_with('/') {
+            return Err(ApiError::invalid(format!("'{path}' is not an absolute path; give one")));
+        }
+    }
+    if (cert.is_some() && ca.is_some() != *verify_peer) || (cert.is_none() && ca.is_some()) || (psk.is_some() && *verify_peer) {
+        return Err(ApiError::invalid(
+            "clients are verified with both: the authority of their certificates (--tls-ca) and --tls-verify-peer",
+        ));
+    }
+    let files = match (dir, cert, key, psk) {
+        (Some(dir), None, None, None) => {
+            TlsFiles::of_directory(dir.as_ref(), *verify_peer).map_err(|e| ApiError::invalid(e.to_string()))?
+        }
+        (None, Some(cert), Some(key), None) => {
+            TlsFiles::Certificate { cert: cert.into(), key: key.into(), client_ca: ca.as_ref().map(PathBuf::from) }
+        }
+        (None, None, None, Some(keys)) => TlsFiles::Psk { keys: keys.into() },
+        _ => return Err(unclear()),
+    };
+    let credentials = files.load().map_err(|e| ApiError::invalid(e.to_string()))?;
+    let identity = credentials.identity().map(str::to_owned);
+    Ok(TlsRecord { mode: *mode, files, identity })
+}
+
+/// What a shard needs to encrypt: the files are read anew.
+pub(super) fn tls_offer(record: &TlsRecord) -> Result<TlsOffer, ApiError> {
+    let credentials = record.files.load().map_err(|e| ApiError::invalid(format!("TLS: {e}")))?;
+    Ok(TlsOffer { required: record.mode == TlsMode::Require, credentials })
+}
+
+/// What is told of the encryption of an export.
+pub(super) fn tls_view(record: &TlsRecord) -> ExportTls {
+    let (credentials, files, verify_peer) = match &record.files {
+        TlsFiles::Certificate { cert, key, client_ca } => {
+            ("certificate", [Some(cert), Some(key), client_ca.as_ref()].into_iter().flatten().collect(), client_ca.is_some())
+        }
+        TlsFiles::Psk { keys } => ("psk", vec![keys], false),
+    };
+    ExportTls {
+        mode: record.mode,
+        credentials: credentials.to_owned(),
+        verify_peer,
+        files: files.into_iter().map(|path| path.display().to_string()).collect(),
+        identity: record.identity.clone(),
+    }
+}
+
+/// Refuses limits that serve nobody or cannot be kept.
+pub fn check_limits(limits: &NbdLimits) -> Result<(), ApiError> {
+    let check = |what: &str, value: Option<u32>, most: u32| match value {
+        Some(value) if !(1..=most).contains(&value) => Err(ApiError::invalid(format!("{what} is 1 to {most}, not {value}"))),
+        _ => Ok(()),
+    };
+    check("the number of clients", limits.max_clients, MAX_CLIENTS)?;
+    check("the number of requests in flight", limits.max_requests.map(u32::from), u32::from(MAX_REQUESTS))?;
+    check("the time of a handshake in seconds", limits.handshake_seconds, MAX_HANDSHAKE)
+}
+
+/// The limits in force: what was said of this export, else what the configuration says.
+pub(super) fn limits_in_force(own: &NbdLimits, general: &NbdLimits) -> ClientLimits {
+    let default = ClientLimits::default();
+    let handshake = own.handshake_seconds.or(general.handshake_seconds);
+    ClientLimits {
+        clients: own.max_clients.or(general.max_clients).unwrap_or(default.clients),
+        requests: own.max_requests.or(general.max_requests).unwrap_or(default.requests),
+        handshake: handshake.map_or(default.handshake, |seconds| Duration::from_secs(seconds.into())),
+    }
+}
+
+/// URIs as libnbd's tools take them; `nbds` where clients have to encrypt.
+pub(super) fn uris(unix: Option<&str>, tcp: Option<&str>, tls: Option<&TlsRecord>) -> Vec<String> {
+    let tls = tls.filter(|tls| tls.mode == TlsMode::Require);
+    let scheme = if tls.is_some() { "nbds" } else { "nbd" };
+    let mut user = String::new();
+    let mut parameter = String::new();
+    if let Some(TlsRecord { files: TlsFiles::Psk { keys }, identity, .. }) = tls {
+        user = identity.as_ref().map(|identity| format!("{}@", encoded(identity, b"._-~"))).unwrap_or_default();
+        parameter = format!("tls-psk-file={}", encoded_path(&keys.display().to_string()));
+    }
+    let of_unix = unix.map(|path| {
+        let parameter = if parameter.is_empty() { String::new() } else { format!("&{parameter}") };
+        format!("{scheme}+unix://{user}/?socket={}{parameter}", encoded_path(path))
+    });
+    let of_tcp = tcp.map(|tcp| {
+        let parameter = if parameter.is_empty() { String::new() } else { format!("/?{parameter}") };
+        format!("{scheme}://{user}{tcp}{parameter}")
+    });
+    of_unix.into_iter().chain(of_tcp).collect()
+}
+
+/// A path as it stands in the query of a URI.
+pub(super) fn encoded_path(path: &str) -> String {
+    encoded(path, b"/._-~:@,+=")
+}
+
+/// Letters, digits and what is `plain` as they are, the rest as %XX.
+fn encoded(text: &str, plain: &[u8]) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || plain.contains(&byte);
+    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}

@@ -1,0 +1,10 @@
+//! TLS for exports: credentials out of files, and the server's side of a connection as a state machine without I/O.
+//!
+//! The library is s2n-tls; why stands in `docs/decisions/0006-tls.md`.
+
+mod credentials;
+mod keys;
+mod server;
+
+pub use credentials::{Credentials, TlsFiles};
+pub use server::{Decrypted, TlsError, TlsServer};

@@ -1,0 +1,233 @@
+//! The server's side of one TLS connection: encrypted bytes in, decrypted ones out, and the other way round.
+//!
+//! The library speaks to its transport through `AsyncRead` and `AsyncWrite`. Here the transport is a pair of buffers, and nothing ever
+//! waits: what would is polled again when more has come.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use s2n_tls::connection::Connection;
+use s2n_tls::error::Error;
+use s2n_tls_tokio::{TlsAcceptor, TlsStream};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::credentials::Credentials;
+
+/// Why a connection cannot go on. Display is one line.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// The handshake failed.
+    #[error("TLS handshake failed: {0}")]
+    Handshake(String),
+    /// What came cannot be decrypted, or the library failed otherwise.
+    #[error("TLS failed: {0}")]
+    Broken(String),
+}
+
+/// What [`TlsServer::read`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decrypted {
+    /// So many bytes, at least 1.
+    Bytes(usize),
+    /// Nothing before more has come from the peer.
+    Nothing,
+    /// The peer sends no more.
+    End,
+}
+
+type Stream = TlsStream<Pipe, Connection>;
+type Accepting = Pin<Box<dyn Future<Output = Result<Stream, Error>>>>;
+
+enum Stage {
+    Handshake(Accepting),
+    Open(Box<Stream>),
+    Over,
+}
+
+/// The connection. Feed it what came from the peer, read what that meant; write, and send what is [outgoing](TlsServer::outgoing).
+pub struct TlsServer {
+    stage: Stage,
+    pipe: Pipe,
+    by_key: bool,
+}
+
+impl TlsServer {
+    /// A connection before its handshake.
+    pub fn new(credentials: &Credentials) -> TlsServer {
+        let pipe = Pipe::default();
+        let (acceptor, transport) = (TlsAcceptor::new(credentials.clone()), pipe.clone());
+        let accepting = Box::pin(async move { acceptor.accept(transport).await });
+        TlsServer { stage: Stage::Handshake(accepting), pipe, by_key: credentials.is_psk() }
+    }
+
+    /// Takes bytes that came from the peer; none means that it will send no more.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        let mut buffers = self.pipe.0.borrow_mut();
+        buffers.incoming.extend(bytes);
+        buffers.ended |= bytes.is_empty();
+    }
+
+    /// Goes on with the handshake, then decrypts into `target` as much as there is. What there is to be sent meanwhile becomes outgoing.
+    ///
+    /// # Errors
+    /// The connection is over; an alert may be outgoing.
+    pub fn read(&mut self, target: &mut [u8]) -> Result<Decrypted, TlsError> {
+        let mut context = Context::from_waker(Waker::noop());
+        if let Stage::Handshake(accepting) = &mut self.stage {
+            match accepting.as_mut().poll(&mut context) {
+                Poll::Pending => return Ok(Decrypted::Nothing),
+                Poll::Ready(Ok(stream)) => self.stage = Stage::Open(Box::new(stream)),
+                Poll::Ready(Err(error)) => {
+                    self.stage = Stage::Over;
+                    return Err(TlsError::Handshake(self.words(&error)));
+                }
+            }
+        }
+        let Stage::Open(stream) = &mut self.stage else { return Ok(Decrypted::End) };
+        let mut space = ReadBuf::new(target);
+        while space.remaining() > 0 {
+            let before = space.filled().len();
+            match Pin::new(&mut **stream).poll_read(&mut context, &mut space) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(())) if space.filled().len() == before => {
+                    return Ok(if before == 0 { Decrypted::End } else { Decrypted::Bytes(before) });
+                }
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(_)) if before > 0 => return Ok(Decrypted::Bytes(before)),
+                // Many clients leave without TLS' goodbye. NBD has one of its own, and every message says how long it is.
+                Poll::Ready(Err(_)) if self.pipe.0.borrow().ended => return Ok(Decrypted::End),
+                Poll::Ready(Err(error)) => {
+                    self.stage = Stage::Over;
+                    return Err(TlsError::Broken(error.to_string()));
+                }
+            }
+        }
+        match space.filled().len() {
+            0 => Ok(Decrypted::Nothing),
+            count => Ok(Decrypted::Bytes(count)),
+        }
+    }
+
+    /// Encrypts bytes; they become outgoing. Before the handshake is over there is nothing to write.
+    ///
+    /// # Errors
+    /// The connection is over.
+    pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), TlsError> {
+        let broken = |why: String| Err(TlsError::Broken(why));
+        let Stage::Open(stream) = &mut self.stage else { return broken("written to before the handshake".to_owned()) };
+        let mut context = Context::from_waker(Waker::noop());
+        while !bytes.is_empty() {
+            match Pin::new(&mut **stream).poll_write(&mut context, bytes) {
+                Poll::Ready(Ok(count)) if count > 0 => bytes = bytes.get(count..).unwrap_or_default(),
+                Poll::Ready(Ok(_)) | Poll::Pending => return broken("nothing can be written".to_owned()),
+                Poll::Ready(Err(error)) => return broken(error.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Says goodbye to the peer: an end that nobody on the way can feign.
+    pub fn close(&mut self) {
+        if let Stage::Open(mut stream) = std::mem::replace(&mut self.stage, Stage::Over) {
+            // Who is gone already misses nothing.
+            let _ = Pin::new(&mut *stream).poll_shutdown(&mut Context::from_waker(Waker::noop()));
+        }
+    }
+
+    /// Bytes that are to be sent.
+    pub fn outgoing(&self) -> usize {
+        let buffers = self.pipe.0.borrow();
+        buffers.outgoing.len() - buffers.sent
+    }
+
+    /// Has `send` send what is outgoing; it says how many bytes it took.
+    ///
+    /// # Errors
+    /// What `send` says.
+    pub fn send_with<E>(&mut self, send: impl FnOnce(&[u8]) -> Result<usize, E>) -> Result<(), E> {
+        let mut buffers = self.pipe.0.borrow_mut();
+        let count = send(buffers.outgoing.get(buffers.sent..).unwrap_or_default())?;
+        buffers.sent += count;
+        if buffers.sent >= buffers.outgoing.len() {
+            buffers.outgoing.clear();
+            buffers.sent = 0;
+        }
+        Ok(())
+    }
+
+    /// Protocol and cipher, for people; `None` before the handshake is over.
+    pub fn agreed(&self) -> Option<String> {
+        let Stage::Open(stream) = &self.stage else { return None };
+        let connection: &Connection = stream.as_ref().as_ref();
+        let version = connection.actual_protocol_version().ok()?;
+        Some(format!("{version:?} {}", connection.cipher_suite().ok()?))
+    }
+
+    /// The library's words; where it means a missing key, that is said.
+    fn words(&self, error: &Error) -> String {
+        match error.name() {
+            // Without a key in common it tries to go on with certificates.
+            "S2N_ERR_NO_VALID_SIGNATURE_SCHEME" if self.by_key => "the client has none of the keys (identities) of this export".to_owned(),
+            "S2N_ERR_CIPHER_NOT_SUPPORTED" if self.by_key => "the client offers no key with TLS 1.3".to_owned(),
+            "S2N_ERR_BAD_PSK_BINDER" => "the client's key is another one than that of this identity here".to_owned(),
+            _ => error.message().to_owned(),
+        }
+    }
+}
+
+/// The transport that the library sees.
+#[derive(Clone, Default)]
+struct Pipe(Rc<RefCell<Buffers>>);
+
+#[derive(Default)]
+struct Buffers {
+    incoming: std::collections::VecDeque<u8>,
+    /// The peer sends no more.
+    ended: bool,
+    outgoing: Vec<u8>,
+    /// Bytes at the front of `outgoing` that are sent.
+    sent: usize,
+    /// Whom to wake when more has come: nobody, for the loop polls then anyway. Kept because whoever says "pending" has to.
+    waker: Option<Waker>,
+}
+
+impl AsyncRead for Pipe {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, target: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let mut buffers = self.0.borrow_mut();
+        if buffers.incoming.is_empty() {
+            if buffers.ended {
+                return Poll::Ready(Ok(()));
+            }
+            buffers.waker = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        let (front, back) = buffers.incoming.as_slices();
+        let from_front = front.len().min(target.remaining());
+        target.put_slice(front.get(..from_front).unwrap_or_default());
+        let from_back = back.len().min(target.remaining());
+        target.put_slice(back.get(..from_back).unwrap_or_default());
+        buffers.incoming.drain(..from_front + from_back);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Pipe {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.0.borrow_mut().outgoing.extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests;
