@@ -14,6 +14,9 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("nbdkit", "nbdkit"),
     ("nbdinfo", "libnbd-bin"),
     ("nbdcopy", "libnbd-bin"),
+    ("nbdsh", "python3-libnbd"),
+    ("certtool", "gnutls-bin"),
+    ("psktool", "gnutls-bin"),
     ("mke2fs", "e2fsprogs"),
     ("busybox", "busybox-static"),
 ];

@@ -74,14 +74,18 @@ impl Daemon {
     /// # Errors
     /// It cannot be started.
     pub fn spawn(command: &mut Command, log: &Path) -> Result<Daemon> {
-        let name = command.get_program().to_string_lossy().into_owned();
         let out = File::options().create(true).append(true).open(log).with_context(|| format!("opening {}", log.display()))?;
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(out.try_clone().context("duplicating the log")?)
-            .stderr(out)
-            .spawn()
-            .with_context(|| format!("starting {name}"))?;
+        Daemon::spawn_with(command, Stdio::null(), out.into(), log)
+    }
+
+    /// The same with descriptors for standard input and output; what it says on standard error goes to the end of `log`.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn spawn_with(command: &mut Command, input: Stdio, output: Stdio, log: &Path) -> Result<Daemon> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let errors = File::options().create(true).append(true).open(log).with_context(|| format!("opening {}", log.display()))?;
+        let child = command.stdin(input).stdout(output).stderr(errors).spawn().with_context(|| format!("starting {name}"))?;
         Ok(Daemon { name, child, log: log.to_owned() })
     }
 

@@ -1,7 +1,7 @@
 //! The list of tests.
 
 use super::subject::Subject;
-use super::{fio, full, guest_disk, hostile, images, model, status};
+use super::{activation, fio, full, guest_disk, hostile, images, libnbd, model, restart, status, tls};
 use anyhow::Result;
 
 /// What a test asks of a server beyond reading and writing; servers without it are not given the test.
@@ -66,6 +66,46 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Nothing,
         run: images::qemu_io,
+    },
+    Case {
+        name: "libnbd",
+        about: "libnbd's calls one by one: flags, FUA, zeroes, block status, 32 MiB, connections that share, refusals",
+        needs: &["nbdsh"],
+        guest: false,
+        asks: Asks::Everything,
+        run: libnbd::run,
+    },
+    Case {
+        name: "tls-psk",
+        about: "pre-shared keys with libnbd's and QEMU's clients; wrong keys and none are refused",
+        needs: &["psktool", "nbdinfo", "nbdcopy", "qemu-img"],
+        guest: false,
+        asks: Asks::Everything,
+        run: tls::keys,
+    },
+    Case {
+        name: "tls-certificate",
+        about: "certificates on both sides with libnbd's and QEMU's clients, over TCP, after a restart",
+        needs: &["certtool", "nbdinfo", "nbdcopy", "qemu-img"],
+        guest: false,
+        asks: Asks::Everything,
+        run: tls::certificates,
+    },
+    Case {
+        name: "restart",
+        about: "stopped and killed under QEMU's client with 64 requests in flight: no error, no write lost",
+        needs: &["qemu-img"],
+        guest: false,
+        asks: Asks::Nothing,
+        run: restart::run,
+    },
+    Case {
+        name: "activation",
+        about: "sockets of a service manager outlive the daemon, and clients wait in them",
+        needs: &["sh"],
+        guest: false,
+        asks: Asks::Everything,
+        run: activation::run,
     },
     Case {
         name: "holes",
@@ -138,5 +178,13 @@ pub const CASES: &[Case] = &[
         guest: true,
         asks: Asks::Nothing,
         run: guest_disk::kill,
+    },
+    Case {
+        name: "guest-stopped",
+        about: "the server is stopped and started again under a writing guest, cleanly and by its death",
+        needs: GUEST,
+        guest: true,
+        asks: Asks::Everything,
+        run: guest_disk::restart,
     },
 ];

@@ -127,3 +127,28 @@ pub fn kill(subject: &mut Subject) -> Result<()> {
     let endpoint = subject.server().endpoint()?;
     Guest::boot(&room(subject, "second")?, &endpoint, FIND_ALL)?.finish()
 }
+
+/// The server is stopped in good order and started again, twice at once and once after a while in which there is no socket; then it dies,
+/// and for a while nobody listens. The guest sees pauses, no error, and loses nothing.
+pub fn restart(subject: &mut Subject) -> Result<()> {
+    let endpoint = subject.start(SIZE)?;
+    let mut guest = Guest::boot(&room(subject, "first")?, &endpoint, WRITE_THROUGH_DEATH)?;
+    guest.expect("READY")?;
+    for (clean, before, gone) in [(true, 100, 0), (true, 300, 0), (true, 200, 1200), (false, 300, 1200)] {
+        thread::sleep(Duration::from_millis(before));
+        if clean {
+            subject.server().stop()?;
+        } else {
+            subject.server().kill9()?;
+        }
+        let there = endpoint.socket().is_some_and(std::path::Path::exists);
+        ensure!(there != clean, "the socket is {} after the server's end", if there { "there" } else { "gone" });
+        thread::sleep(Duration::from_millis(gone));
+        subject.server().restart()?;
+    }
+    guest.finish()?;
+    subject.server().stop()?;
+    subject.server().restart()?;
+    let endpoint = subject.server().endpoint()?;
+    Guest::boot(&room(subject, "second")?, &endpoint, FIND_ALL)?.finish()
+}

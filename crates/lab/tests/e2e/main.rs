@@ -4,6 +4,7 @@
 //! another contender of the lab is named: the same tests against today's servers show that the tests themselves are sound.
 //! A test whose programs are missing is skipped with a visible line.
 
+mod activation;
 mod cases;
 mod cpio;
 mod fio;
@@ -13,9 +14,12 @@ mod guest_disk;
 mod hostile;
 mod images;
 mod kernel;
+mod libnbd;
 mod model;
+mod restart;
 mod status;
 mod subject;
+mod tls;
 
 use anyhow::Context;
 use cases::{Asks, CASES, Case};
