@@ -15,4 +15,4 @@ pub use env::{Monotonic, entropy, wall_millis};
 pub use file::{HostDevice, HostDeviceKind, OpenError, OpenOptions, OpenStep};
 pub use io::{DeviceError, DeviceGeometry, DeviceIndex, Io, IoDone, IoId, IoKind};
 pub use memory::MemoryDevice;
-pub use uring::{ConnectionId, Event, ListenerId, Ring, Wait, Waker};
+pub use uring::{ConnectionId, Event, ListenerId, Ring, Wait, Waker, WatchId};

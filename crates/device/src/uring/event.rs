@@ -19,6 +19,13 @@ pub struct ListenerId {
     pub(super) generation: u32,
 }
 
+/// Names a descriptor that is watched; see [`ConnectionId`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WatchId {
+    pub(super) index: u32,
+    pub(super) generation: u32,
+}
+
 /// Something that happened.
 #[derive(Debug)]
 pub enum Event {
@@ -45,6 +52,8 @@ pub enum Event {
     Closed(ConnectionId),
     /// A listener that was closed accepts nothing any more; its address is free.
     Unlistened(ListenerId),
+    /// A descriptor that is watched was written to, once or more often.
+    Signalled(WatchId),
     /// Some [`super::Waker`] was used, once or more often.
     Woken,
 }

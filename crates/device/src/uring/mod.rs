@@ -8,6 +8,8 @@
 //! *Sockets.* Bytes are received and sent at once, by a system call into and out of borrowed memory, so that nothing of theirs is ever in
 //! flight; the ring tells when it is time to. One poll per connection serves its whole life.
 //!
+//! *Signals.* Eventfds of others are watched by one multishot poll each and never read.
+//!
 //! *Memory.* Operations on files in memory are carried out when they are submitted (`instant`); their ends are events as all others.
 //!
 //! *Needs* Linux 6.0 (multishot accept); `SINGLE_ISSUER`, `DEFER_TASKRUN` and `COOP_TASKRUN` are used where the kernel has them.
@@ -19,8 +21,9 @@ mod ring;
 mod slots;
 mod socket;
 mod wake;
+mod watch;
 
-pub use event::{ConnectionId, Event, ListenerId, Wait};
+pub use event::{ConnectionId, Event, ListenerId, Wait, WatchId};
 pub use ring::Ring;
 pub use wake::Waker;
 

@@ -15,6 +15,7 @@ use super::event::{Event, Wait};
 use super::slots::{Op, Slots};
 use super::socket::{Sockets, take_descriptor};
 use super::wake::Waker;
+use super::watch::Watches;
 use crate::IoDone;
 
 /// Entries of the submission queue: what one turn may start without a second system call. 64 connections' receives and sends and a few
@@ -44,6 +45,7 @@ pub struct Ring {
     pub(super) events: VecDeque<Event>,
     pub(super) devices: Devices,
     pub(super) sockets: Sockets,
+    pub(super) watches: Watches,
     waker: Waker,
 }
 
@@ -63,6 +65,7 @@ impl Ring {
             events: VecDeque::new(),
             devices,
             sockets: Sockets::default(),
+            watches: Watches::default(),
             waker,
         };
         ring.arm_waker();
@@ -107,19 +110,25 @@ impl Ring {
     }
 
     /// Looks for events for up to `time` without sleeping: cheaper for both sides than a sleep and a wake-up when the next event is
-    /// microseconds away. Returns true when there is one.
+    /// microseconds away. Returns true when there is one, or when `look` has found something to do elsewhere; that one is asked every
+    /// hundred nanoseconds or so, and the kernel's queue less often.
     ///
     /// # Errors
     /// As [`Ring::turn`].
-    pub fn spin(&mut self, time: Duration) -> io::Result<bool> {
+    pub fn spin(&mut self, time: Duration, mut look: impl FnMut() -> bool) -> io::Result<bool> {
         self.turn(Wait::No)?;
         let start = Instant::now();
         while self.events.is_empty() {
             if start.elapsed() >= time {
                 return Ok(false);
             }
-            for _ in 0..32 {
-                std::hint::spin_loop();
+            for _ in 0..8 {
+                if look() {
+                    return Ok(true);
+                }
+                for _ in 0..4 {
+                    std::hint::spin_loop();
+                }
             }
             let pending = self.uring.submission().taskrun() || !self.uring.completion().is_empty();
             if pending {
@@ -209,6 +218,7 @@ impl Ring {
             match self.slots.get_mut(index) {
                 Some(&mut Op::Accept { listener }) => self.accepted(listener, result, true),
                 Some(&mut Op::PollIn { connection }) => self.readable(connection, result, true),
+                Some(&mut Op::Watch { watch }) => self.signalled(watch, result, true),
                 _ => {}
             }
             return;
@@ -224,6 +234,7 @@ impl Ring {
             Some(Op::Accept { listener }) => self.accepted(listener, result, false),
             Some(Op::PollIn { connection }) => self.readable(connection, result, false),
             Some(Op::PollOut { connection }) => self.writable(connection),
+            Some(Op::Watch { watch }) => self.signalled(watch, result, false),
             Some(Op::Wake { .. }) => {
                 self.events.push_back(Event::Woken);
                 self.arm_waker();

@@ -19,6 +19,8 @@ pub(super) enum Op {
     PollOut { connection: u32 },
     /// A read of the waker's eventfd.
     Wake { counter: Box<[u8; 8]> },
+    /// A multishot poll of a descriptor that is watched.
+    Watch { watch: u32 },
     /// A cancellation.
     Cancel,
 }

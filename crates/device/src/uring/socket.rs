@@ -279,7 +279,7 @@ impl Ring {
         self.events.push_back(Event::Unlistened(id));
     }
 
-    fn cancel(&mut self, target: u32) {
+    pub(super) fn cancel(&mut self, target: u32) {
         let index = self.slots.insert(Op::Cancel);
         let entry = opcode::AsyncCancel2::new(CancelBuilder::user_data(u64::from(target))).build();
         self.push(index, entry);

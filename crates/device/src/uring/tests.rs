@@ -1,2 +1,3 @@
 mod devices;
 mod sockets;
+mod watches;

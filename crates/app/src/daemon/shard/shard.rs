@@ -120,7 +120,7 @@ impl<P: Pool> Shard<P> {
     fn turn(&mut self, wait: Wait) -> std::io::Result<()> {
         let idle = wait != Wait::No;
         let since = if idle { self.clock.nanos() } else { 0 };
-        if !(idle && self.soon && self.ring.spin(SPIN)?) {
+        if !(idle && self.soon && self.ring.spin(SPIN, || false)?) {
             self.ring.turn(wait)?;
         }
         let begun = std::mem::replace(&mut self.now, self.clock.nanos());
@@ -144,7 +144,7 @@ impl<P: Pool> Shard<P> {
                 Event::Writable(id) => self.wake_client(id, |client| client.blocked = false),
                 Event::Accepted { listener, socket } => self.accept(listener, socket),
                 Event::Unlistened(listener) => self.unlistened(listener),
-                Event::Closed(_) => {}
+                Event::Closed(_) | Event::Signalled(_) => {}
                 Event::Woken => woken = true,
             }
         }

@@ -51,9 +51,9 @@ fn waker_ends_a_wait_from_another_thread() {
     ring.turn(Wait::AtMost(Duration::from_millis(30))).expect("turn");
     assert!(ring.pop().is_none() && start.elapsed() >= Duration::from_millis(29));
     waker.wake();
-    assert!(ring.spin(Duration::from_secs(5)).expect("spin"));
+    assert!(ring.spin(Duration::from_secs(5), || false).expect("spin"));
     assert!(matches!(ring.pop(), Some(Event::Woken)));
-    assert!(!ring.spin(Duration::from_millis(5)).expect("spin"));
+    assert!(!ring.spin(Duration::from_millis(5), || false).expect("spin"));
 }
 
 #[test]
