@@ -39,4 +39,8 @@ pub trait Disk {
     /// Starts to find out what the map says. Exactly one [`Answer`](crate::Answer) is delivered for it; it takes account of every write
     /// and discard whose completion was delivered before.
     fn query(&mut self, tag: Tag, query: Query);
+    /// A buffer of at least `bytes` bytes with arbitrary content, to be handed over with a write. Who recycles buffers has a better way.
+    fn buffer(&mut self, bytes: usize) -> Buf {
+        Buf::zeroed(bytes)
+    }
 }

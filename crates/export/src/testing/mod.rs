@@ -4,12 +4,15 @@
 
 mod client;
 mod disk;
+pub mod driver;
 mod fuzz;
+mod fuzz_queue;
 mod loopback;
 mod replies;
 
 pub use client::{extended_request, go, hello, hello_and_go, hello_structured_and_go, meta_context, name_option, option, request, write};
 pub use disk::{MemoryDisk, Order};
 pub use fuzz::fuzz_session;
+pub use fuzz_queue::fuzz_queue;
 pub use loopback::Loopback;
 pub use replies::{Extents, Reads, Reply, parse_replies};

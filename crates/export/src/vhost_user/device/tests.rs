@@ -1,0 +1,310 @@
+use std::sync::Arc;
+
+use millpond_block::{DiskError, Op, SectorProfile};
+use vm_memory::MmapRegion;
+
+use super::{Limits, SERIAL};
+use crate::testing::driver::{DATA, Driver, HIGH, LOW, memory};
+use crate::testing::{MemoryDisk, Order};
+use crate::vhost_user::QueueError;
+
+const DISK: usize = 1 << 20;
+const EVENT_IDX: u64 = 1 << 29;
+const FLUSH: u64 = 1 << 9;
+/// Kinds of requests, and of statuses.
+const IN: u32 = 0;
+const OUT: u32 = 1;
+const FLUSHING: u32 = 4;
+const GET_ID: u32 = 8;
+const DISCARD: u32 = 11;
+const WRITE_ZEROES: u32 = 13;
+const OK: u8 = 0;
+const IO_ERROR: u8 = 1;
+const UNSUPPORTED: u8 = 2;
+
+fn driver(features: u64) -> Driver {
+    let disk = MemoryDisk::new(DISK, SectorProfile::S512e).with_pieces(4096);
+    Driver::new(disk, 64, features, Limits::default())
+}
+
+/// What is impossible, and how it is done.
+type Impossible = (&'static str, fn(&mut Driver));
+
+/// Bytes that differ from place to place.
+fn pattern(length: usize, seed: u8) -> Vec<u8> {
+    (0..length).map(|at| (at / 7) as u8 ^ (at / 251) as u8 ^ seed).collect()
+}
+
+#[test]
+fn what_is_written_is_read_directly_and_by_tables() {
+    for indirect in [false, true] {
+        let mut driver = driver(FLUSH);
+        driver.indirect = indirect;
+        // Small and large, in one segment and many, across nothing and in both regions.
+        let cases: [&[(u64, u32)]; 4] = [
+            &[(DATA, 512)],
+            &[(DATA, 4096)],
+            &[(DATA + 1, 511), (HIGH, 3000), (DATA + 0x1000, 585)],
+            &[(DATA, 20_000), (HIGH + 77, 40_000), (DATA + 0x1_0000, 5536)],
+        ];
+        for (index, segments) in cases.iter().enumerate() {
+            let length: u32 = segments.iter().map(|(_, length)| length).sum();
+            let bytes = pattern(length as usize, index as u8);
+            let mut rest = bytes.as_slice();
+            for (at, length) in *segments {
+                let (part, after) = rest.split_at(*length as usize);
+                driver.poke(*at, part);
+                rest = after;
+            }
+            driver.request(0, OUT, 16, segments, false);
+            assert_eq!((driver.run(), driver.status(0)), (vec![(0, 1)], OK), "{segments:?}");
+            for (at, length) in *segments {
+                driver.poke(*at, &vec![0xee; *length as usize]);
+            }
+            driver.request(0, IN, 16, segments, true);
+            assert_eq!((driver.run(), driver.status(0)), (vec![(0, length + 1)], OK), "{segments:?}");
+            let found: Vec<u8> = segments.iter().flat_map(|(at, length)| driver.peek(*at, *length as usize)).collect();
+            assert!(found == bytes, "{segments:?}");
+        }
+        let owned: Vec<bool> = driver.disk.log.iter().filter(|(request, _)| request.op == Op::Write).map(|(_, owned)| *owned).collect();
+        assert_eq!(owned, [false, false, false, true], "large writes are handed over");
+    }
+}
+
+#[test]
+fn zeroing_discarding_flushing_and_the_serial_number() {
+    let mut driver = driver(FLUSH);
+    driver.poke(DATA, &pattern(16384, 1));
+    driver.request(0, OUT, 0, &[(DATA, 16384)], false);
+    driver.run();
+    let range =
+        |sector: u64, sectors: u32, flags: u32| [sector.to_le_bytes().as_slice(), &sectors.to_le_bytes(), &flags.to_le_bytes()].concat();
+    driver.poke(HIGH, &[range(0, 8, 0), range(16, 8, 1)].concat());
+    driver.request(0, WRITE_ZEROES, 0, &[(HIGH, 32)], false);
+    driver.request(8, DISCARD, 0, &[(HIGH + 16, 16)], false);
+    driver.poke(HIGH + 100, &range(24, 8, 0));
+    driver.request(16, DISCARD, 0, &[(HIGH + 100, 16)], false);
+    driver.request(24, FLUSHING, 0, &[], false);
+    driver.request(32, GET_ID, 0, &[(DATA, 20)], true);
+    assert_eq!(driver.run().len(), 5);
+    assert_eq!([0, 8, 16, 24, 32].map(|head| driver.status(head)), [OK, UNSUPPORTED, OK, OK, OK], "a discard has no flags");
+    let zero: Vec<bool> = driver.disk.bytes()[..16384].chunks(4096).map(|block| block.iter().all(|byte| *byte == 0)).collect();
+    assert_eq!(zero, [true, false, true, true]);
+    let mut serial = [0; SERIAL];
+    serial[..6].copy_from_slice(b"serial");
+    assert_eq!(driver.peek(DATA, SERIAL), serial);
+}
+
+#[test]
+fn refusals_reach_the_guest_and_touch_nothing() {
+    let mut driver = driver(FLUSH);
+    driver.request(0, IN, DISK as u64 / 512, &[(DATA, 512)], true);
+    driver.request(8, IN, 0, &[(DATA, 100)], true);
+    driver.request(16, 77, 0, &[(DATA, 512)], false);
+    // One of two ranges is beyond the end: neither is done.
+    let range = |sector: u64| [sector.to_le_bytes().as_slice(), &8u32.to_le_bytes(), &[0; 4]].concat();
+    driver.poke(DATA, &[range(0), range(DISK as u64 / 512)].concat());
+    driver.request(24, DISCARD, 0, &[(DATA, 32)], false);
+    driver.run();
+    assert_eq!([0, 8, 16, 24].map(|head| driver.status(head)), [IO_ERROR, IO_ERROR, UNSUPPORTED, IO_ERROR]);
+    assert!(driver.disk.log.is_empty());
+    // Answered by the disk.
+    driver.disk.fail(Some(DiskError::NoSpace));
+    driver.request(0, OUT, 0, &[(DATA, 512)], false);
+    assert_eq!(driver.run(), [(0, 1)]);
+    assert_eq!((driver.status(0), driver.device.counters().errors), (IO_ERROR, 5));
+    // No place for a status: the chain goes back with nothing in it.
+    driver.descriptor(0, LOW, 16, 0, 0);
+    driver.offer(0);
+    assert_eq!((driver.run(), driver.device.counters().malformed), (vec![(0, 0)], 1));
+}
+
+#[test]
+fn a_read_only_disk_takes_nothing() {
+    let disk = MemoryDisk::new(DISK, SectorProfile::S4kn).with_read_only(true);
+    let mut driver = Driver::new(disk, 64, FLUSH, Limits::default());
+    driver.request(0, OUT, 0, &[(DATA, 4096)], false);
+    driver.request(8, IN, 0, &[(DATA, 4096)], true);
+    driver.request(16, IN, 1, &[(DATA, 4096)], true);
+    driver.run();
+    assert_eq!([0, 8, 16].map(|head| driver.status(head)), [IO_ERROR, OK, IO_ERROR], "half a sector of 4 KiB is none");
+}
+
+/// Without a way to flush, or with the cache switched off, a write is durable before it is answered.
+#[test]
+fn who_cannot_flush_need_not() {
+    for (features, cache, durable) in [(FLUSH, true, false), (FLUSH, false, true), (0, true, true)] {
+        let mut driver = driver(features);
+        driver.device.set_write_cache(cache);
+        driver.request(0, OUT, 0, &[(DATA, 512)], false);
+        driver.request(8, IN, 0, &[(DATA, 512)], true);
+        driver.run();
+        let fua: Vec<bool> = driver.disk.log.iter().map(|(request, _)| request.fua).collect();
+        assert_eq!(fua, [durable, false], "{features:#x} {cache}");
+    }
+}
+
+#[test]
+fn limits_hold_and_everything_is_answered_all_the_same() {
+    let limits = Limits { requests: 4, bytes: 8192, turn_requests: 3, turn_bytes: 1 << 20 };
+    let disk = MemoryDisk::new(DISK, SectorProfile::S512e).with_order(Order::Reversed);
+    let mut driver = Driver::new(disk, 64, FLUSH, limits);
+    (0..16).for_each(|index| driver.request(index * 3, IN, 0, &[(DATA, 512)], true));
+    assert_eq!((driver.take(), driver.device.in_flight()), (3, 3), "a turn's");
+    assert_eq!((driver.take(), driver.device.in_flight()), (1, 4), "what may be in flight");
+    assert!(!driver.device.has_more() && !driver.device.has_room(), "until there is room nothing is to be had");
+    assert!(driver.complete_one() && driver.device.has_more());
+    let mut heads: Vec<u32> = driver.run().into_iter().map(|(head, _)| head).collect();
+    heads.sort_unstable();
+    assert_eq!(heads, (0..16).map(|index| index * 3).collect::<Vec<_>>());
+    // By bytes: a request that is larger than the limit goes alone.
+    driver.request(0, IN, 0, &[(DATA, 65536)], true);
+    driver.request(8, IN, 0, &[(DATA, 512)], true);
+    assert_eq!((driver.take(), driver.device.in_flight()), (1, 1));
+    assert_eq!(driver.run().len(), 2);
+}
+
+#[test]
+fn the_guest_is_told_once_and_only_when_it_wants() {
+    let mut plain = driver(0);
+    (0..4).for_each(|index| plain.request(index * 3, IN, 0, &[(DATA, 512)], true));
+    plain.run();
+    assert_eq!(plain.told, 1, "once for all");
+    plain.set_suppression(1, 0);
+    plain.request(0, IN, 0, &[(DATA, 512)], true);
+    plain.run();
+    assert_eq!(plain.told, 1, "it does not want to know");
+    plain.device.hush();
+    assert_eq!(plain.kick_wanted().0, 1);
+    assert!(!plain.device.listen());
+    assert_eq!(plain.kick_wanted().0, 0);
+
+    let mut indexed = driver(EVENT_IDX);
+    indexed.set_suppression(0, 5);
+    for round in 0..8 {
+        indexed.request(0, IN, 0, &[(DATA, 512)], true);
+        indexed.run();
+        assert_eq!(indexed.told, usize::from(round >= 5), "answer {round}");
+    }
+    assert!(!indexed.device.listen());
+    assert_eq!(indexed.kick_wanted().1, 8, "the next one");
+    indexed.request(0, IN, 0, &[(DATA, 512)], true);
+    assert!(indexed.device.listen(), "it came before the guest was asked to kick");
+}
+
+#[test]
+fn impossible_indexes_break_the_queue_alone() {
+    let twice = |driver: &mut Driver| {
+        driver.request(0, IN, 0, &[(DATA, 512)], true);
+        driver.offer(0);
+    };
+    let cases: [Impossible; 3] = [
+        ("more than the queue holds", |driver| driver.set_available(65)),
+        ("a head that is none", |driver| driver.offer(64)),
+        ("twice the same", twice),
+    ];
+    for (what, make) in cases {
+        let mut driver = driver(FLUSH);
+        make(&mut driver);
+        driver.run();
+        assert_eq!(driver.broken, Some(QueueError::Index), "{what}");
+        driver.set_available(1);
+        assert_eq!((driver.take(), driver.device.has_more()), (0, false), "{what}: it stands still");
+        driver.device.stop(0);
+        assert!(matches!(driver.device.stopped(0), Ok(Some(_))), "{what}");
+        let used = driver.used();
+        driver.seen = used;
+        driver.set_available(used);
+        driver.start(used, None).expect("it can be started again");
+        driver.request(0, IN, 0, &[(DATA, 512)], true);
+        assert_eq!((driver.run().len(), driver.status(0)), (1, OK), "{what}");
+    }
+}
+
+#[test]
+fn a_queue_that_is_stopped_answers_what_it_has_taken() {
+    let mut driver = driver(FLUSH);
+    driver.request(0, IN, 0, &[(DATA, 512)], true);
+    driver.take();
+    driver.request(8, IN, 0, &[(DATA, 512)], true);
+    driver.device.stop(0);
+    assert_eq!(driver.device.stopped(0), Ok(None));
+    let (error, _) = driver.device.set_memory(memory()).expect_err("the queue needs the memory");
+    assert_eq!(error, QueueError::Running);
+    assert!(driver.complete_one());
+    assert_eq!(driver.take(), 0, "it takes no more");
+    assert_eq!(driver.device.stopped(0), Ok(Some(1)));
+    assert_eq!(driver.device.stopped(0), Err(QueueError::Number), "it is gone");
+    driver.start(1, None).expect("where it was");
+    assert_eq!(driver.run(), [(0, 513), (8, 513)]);
+}
+
+#[test]
+fn queues_that_cannot_be_are_refused() {
+    let disk = || MemoryDisk::new(DISK, SectorProfile::S512e);
+    for size in [0, 3, 48] {
+        let mut driver = Driver::stopped(memory(), disk(), size, 0, Limits::default());
+        assert_eq!(driver.start(0, None), Err(QueueError::Place), "{size}");
+    }
+    // 32,768 descriptors are longer than the room that there is for them.
+    let mut driver = Driver::stopped(memory(), disk(), 32768, 0, Limits::default());
+    assert_eq!(driver.start(0, Some(Arc::new(MmapRegion::new(4096).expect("a page")))), Err(QueueError::Record));
+    let mut driver = Driver::stopped(super::Memory::new(), disk(), 64, 0, Limits::default());
+    assert_eq!(driver.start(0, None), Err(QueueError::Place), "no memory");
+}
+
+/// The daemon dies with requests in flight, some done by the disk, some answered; its successor does what was not answered again, in
+/// order, and nothing else.
+#[test]
+fn a_successor_goes_on_where_the_daemon_died() {
+    let area = Arc::new(MmapRegion::new(1 << 16).expect("memory"));
+    let disk = MemoryDisk::new(DISK, SectorProfile::S512e).with_order(Order::Reversed);
+    let mut first = Driver::stopped(memory(), disk, 64, FLUSH, Limits::default());
+    first.start(0, Some(area.clone())).expect("start");
+    for index in 0..6u16 {
+        first.poke(DATA + 512 * u64::from(index), &[index as u8 + 1; 512]);
+        first.request(index * 3, OUT, u64::from(index), &[(DATA + 512 * u64::from(index), 512)], false);
+    }
+    first.take();
+    assert!(first.complete_one() && first.complete_one());
+    assert_eq!(first.answers(), [(15, 1), (12, 1)]);
+    // Offered, not taken.
+    first.request(18, OUT, 6, &[(DATA, 512)], false);
+    let (memory, available, seen) = (first.memory.clone(), first.available, first.seen);
+    drop(first);
+    let disk = MemoryDisk::new(DISK, SectorProfile::S512e);
+    let mut second = Driver::stopped(memory, disk, 64, FLUSH, Limits::default());
+    (second.available, second.seen) = (available, seen);
+    // The front end does not know how far the queue is: it says what was answered.
+    second.start(2, Some(area.clone())).expect("start");
+    assert!(second.device.has_more(), "without a kick");
+    assert_eq!(second.run(), [(0, 1), (3, 1), (6, 1), (9, 1), (18, 1)]);
+    let sectors: Vec<u64> = second.disk.log.iter().map(|(request, _)| request.range.offset / 512).collect();
+    assert_eq!(sectors, [0, 1, 2, 3, 6]);
+    // A third finds nothing to do.
+    let (memory, available) = (second.memory.clone(), second.available);
+    let disk = MemoryDisk::new(DISK, SectorProfile::S512e);
+    let mut third = Driver::stopped(memory, disk, 64, FLUSH, Limits::default());
+    (third.available, third.seen) = (available, 7);
+    third.start(0, Some(area)).expect("start");
+    assert_eq!((third.device.has_more(), third.run()), (false, vec![]));
+}
+
+/// A front end that asks where a queue is just after the daemon came back must not be told an entry that was not answered.
+#[test]
+fn what_was_left_is_done_before_a_queue_comes_to_rest() {
+    let area = Arc::new(MmapRegion::new(1 << 16).expect("memory"));
+    let disk = || MemoryDisk::new(DISK, SectorProfile::S512e);
+    let mut first = Driver::stopped(memory(), disk(), 64, FLUSH, Limits::default());
+    first.start(0, Some(area.clone())).expect("start");
+    first.request(0, IN, 0, &[(DATA, 512)], true);
+    first.request(3, IN, 0, &[(DATA, 512)], true);
+    first.take();
+    let mut second = Driver::stopped(first.memory.clone(), disk(), 64, FLUSH, Limits::default());
+    second.available = first.available;
+    second.start(0, Some(area)).expect("start");
+    second.device.stop(0);
+    assert_eq!(second.device.stopped(0), Ok(None));
+    assert_eq!(second.run().len(), 2);
+    assert_eq!(second.device.stopped(0), Ok(Some(2)));
+}

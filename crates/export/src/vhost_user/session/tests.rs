@@ -1,0 +1,295 @@
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use millpond_block::{Features, Geometry, SectorProfile};
+use vm_memory::MmapRegion;
+
+use super::{Backend, Reply, Session, SessionError, Signal};
+use crate::vhost_user::wire::{HEADER, Header, Region, code, request};
+use crate::vhost_user::{InflightMemory, Offer, QueueSetup};
+
+const GUEST: u64 = 1 << 32;
+const USER: u64 = 0x7f00_0000_0000;
+const MEMORY: u64 = 1 << 20;
+const PROTOCOL: u64 = 1 << 30;
+
+/// Notes what is asked of it.
+#[derive(Default)]
+struct Notes {
+    log: Vec<String>,
+    running: BTreeMap<usize, QueueSetup>,
+    refuse: bool,
+}
+
+impl Notes {
+    fn note(&mut self, what: String) -> Result<(), String> {
+        self.log.push(what);
+        if self.refuse { Err("refused".to_owned()) } else { Ok(()) }
+    }
+}
+
+impl Backend for Notes {
+    type Region = Region;
+
+    fn offer(&mut self) -> Result<Offer, String> {
+        let geometry = Geometry { size: 1 << 30, sector: SectorProfile::S512e };
+        Ok(Offer { geometry, features: Features { read_only: false, write_cache: true }, queues: 4 })
+    }
+    fn map(&mut self, region: &Region, _: OwnedFd) -> Result<Region, String> {
+        self.note(format!("map {:x}", region.guest)).map(|()| *region)
+    }
+    fn set_memory(&mut self, regions: Vec<Region>) -> Result<(), String> {
+        assert!(self.running.is_empty(), "the memory changes while a queue runs");
+        self.note(format!("memory {:x?}", regions.iter().map(|region| region.guest).collect::<Vec<_>>()))
+    }
+    fn make_inflight(&mut self, size: u64) -> Result<OwnedFd, String> {
+        self.note(format!("record {size}")).map(|()| fd())
+    }
+    fn map_inflight(&mut self, _: OwnedFd, offset: u64, size: u64) -> Result<InflightMemory, String> {
+        self.note(format!("map record {offset} {size}"))?;
+        Ok(Arc::new(MmapRegion::new(size as usize).expect("memory")))
+    }
+    fn set_features(&mut self, features: u64) -> Result<(), String> {
+        self.note(format!("features {features:x}"))
+    }
+    fn set_write_cache(&mut self, on: bool) -> Result<(), String> {
+        self.note(format!("cache {on}"))
+    }
+    fn start(&mut self, index: usize, setup: QueueSetup, _: Arc<OwnedFd>) -> Result<(), String> {
+        assert!(self.running.insert(index, setup.clone()).is_none(), "it runs already");
+        self.note(format!("start {index} at {} of {}", setup.base, setup.size))
+    }
+    fn stop(&mut self, index: usize) -> Result<u16, String> {
+        let setup = self.running.remove(&index).expect("it runs");
+        self.note(format!("stop {index}")).map(|()| setup.base + 10)
+    }
+    fn set_signal(&mut self, index: usize, signal: Signal, fd: Option<OwnedFd>) -> Result<(), String> {
+        self.note(format!("{signal:?} {index} {}", fd.is_some()))
+    }
+    fn check_kick(&mut self, _: &OwnedFd) -> Result<(), String> {
+        Ok(())
+    }
+    fn set_channel(&mut self, _: OwnedFd) -> Result<(), String> {
+        self.note("channel".to_owned())
+    }
+}
+
+/// Any descriptor.
+fn fd() -> OwnedFd {
+    rustix::pipe::pipe().expect("a pipe").0
+}
+
+struct Talk {
+    session: Session<Notes>,
+    notes: Notes,
+}
+
+fn words(values: &[u32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_ne_bytes()).collect()
+}
+
+fn longs(values: &[u64]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_ne_bytes()).collect()
+}
+
+impl Talk {
+    fn new() -> Talk {
+        Talk { session: Session::new(4), notes: Notes::default() }
+    }
+
+    fn send(&mut self, code: u32, need_reply: bool, payload: &[u8], fds: Vec<OwnedFd>) -> Result<Reply, SessionError> {
+        let bytes = request(code, need_reply, payload);
+        let (head, payload) = bytes.split_first_chunk::<HEADER>().expect("a header");
+        self.session.handle(&mut self.notes, &Header::read(head)?, payload, fds)
+    }
+
+    /// What is not answered.
+    fn tell(&mut self, code: u32, payload: &[u8], fds: Vec<OwnedFd>) {
+        let reply = self.send(code, false, payload, fds).expect("taken");
+        assert!(reply.bytes.is_empty() && reply.fd.is_none(), "message {code} is not answered");
+    }
+
+    /// What is.
+    fn ask(&mut self, code: u32, payload: &[u8]) -> Vec<u8> {
+        let reply = self.send(code, false, payload, Vec::new()).expect("taken");
+        assert_eq!(reply.bytes.get(..8), Some(words(&[code, 5]).as_slice()), "a reply of version 1");
+        reply.bytes[HEADER..].to_vec()
+    }
+
+    fn agree(&mut self) {
+        self.tell(code::SET_OWNER, &[], vec![]);
+        let features = u64::from_ne_bytes(self.ask(code::GET_FEATURES, &[]).try_into().expect("a number"));
+        self.tell(code::SET_FEATURES, &features.to_ne_bytes(), vec![]);
+        let protocol = self.ask(code::GET_PROTOCOL_FEATURES, &[]);
+        self.tell(code::SET_PROTOCOL_FEATURES, &protocol, vec![]);
+        let table = [words(&[1, 0]), longs(&[GUEST, MEMORY, USER, 0])].concat();
+        self.tell(code::SET_MEM_TABLE, &table, vec![fd()]);
+    }
+
+    fn describe(&mut self, index: u32) {
+        self.tell(code::SET_VRING_NUM, &words(&[index, 128]), vec![]);
+        self.tell(code::SET_VRING_BASE, &words(&[index, 3]), vec![]);
+        let address = [words(&[index, 0]), longs(&[USER + 0x1000, USER + 0x3000, USER + 0x2000, 0])].concat();
+        self.tell(code::SET_VRING_ADDR, &address, vec![]);
+        self.tell(code::SET_VRING_CALL, &u64::from(index).to_ne_bytes(), vec![fd()]);
+        self.tell(code::SET_VRING_KICK, &u64::from(index).to_ne_bytes(), vec![fd()]);
+    }
+
+    fn log(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes.log)
+    }
+}
+
+/// What QEMU says when a guest's driver starts and stops.
+#[test]
+fn queues_run_from_enabled_to_asked_where_they_are() {
+    let mut talk = Talk::new();
+    talk.agree();
+    assert_eq!(talk.ask(code::GET_QUEUE_NUM, &[]), longs(&[4]));
+    talk.log();
+    talk.describe(1);
+    assert_eq!(talk.log(), ["Call 1 true"], "it is not enabled");
+    talk.tell(code::SET_VRING_ENABLE, &words(&[1, 1]), vec![]);
+    assert_eq!(talk.log(), ["start 1 at 3 of 128"]);
+    let setup = talk.notes.running.get(&1).expect("it runs");
+    assert_eq!((setup.descriptors, setup.available, setup.used), (GUEST + 0x1000, GUEST + 0x2000, GUEST + 0x3000));
+    // Interrupts that are masked and unmasked are no reason to stop.
+    talk.tell(code::SET_VRING_CALL, &(1u64 | 256).to_ne_bytes(), vec![]);
+    assert_eq!(talk.log(), ["Call 1 false"]);
+    talk.tell(code::SET_VRING_ENABLE, &words(&[1, 0]), vec![]);
+    talk.tell(code::SET_VRING_ENABLE, &words(&[1, 1]), vec![]);
+    assert_eq!(talk.log(), ["stop 1", "start 1 at 13 of 128"]);
+    assert_eq!(talk.ask(code::GET_VRING_BASE, &words(&[1, 0])), words(&[1, 23]));
+    assert_eq!(talk.ask(code::GET_VRING_BASE, &words(&[1, 0])), words(&[1, 23]), "asked again");
+    talk.tell(code::SET_VRING_ENABLE, &words(&[1, 1]), vec![]);
+    assert_eq!(talk.log(), ["stop 1"], "until it gets something to be kicked by");
+    talk.tell(code::SET_VRING_KICK, &1u64.to_ne_bytes(), vec![fd()]);
+    assert_eq!(talk.log(), ["start 1 at 23 of 128"]);
+    talk.tell(code::RESET_OWNER, &[], vec![]);
+    assert_eq!(talk.log(), ["stop 1"]);
+}
+
+#[test]
+fn without_protocol_features_queues_need_not_be_enabled() {
+    let mut talk = Talk::new();
+    talk.agree();
+    let features = u64::from_ne_bytes(talk.ask(code::GET_FEATURES, &[]).try_into().expect("a number"));
+    talk.tell(code::SET_FEATURES, &(features & !PROTOCOL).to_ne_bytes(), vec![]);
+    talk.log();
+    talk.describe(0);
+    assert_eq!(talk.log(), ["Call 0 true", "start 0 at 3 of 128"]);
+}
+
+#[test]
+fn memory_comes_and_goes_while_queues_stand_still() {
+    let mut talk = Talk::new();
+    talk.agree();
+    talk.describe(0);
+    talk.tell(code::SET_VRING_ENABLE, &words(&[0, 1]), vec![]);
+    talk.log();
+    assert_eq!(talk.ask(code::GET_MAX_MEM_SLOTS, &[]), longs(&[509]));
+    let more = longs(&[0, 0, MEMORY, USER + (1 << 32), 0]);
+    talk.tell(code::ADD_MEM_REG, &more, vec![fd()]);
+    assert_eq!(talk.log(), ["map 0", "stop 0", "memory [0, 100000000]", "start 0 at 13 of 128"]);
+    talk.tell(code::REM_MEM_REG, &more, vec![fd()]);
+    assert_eq!(talk.log(), ["stop 0", "memory [100000000]", "start 0 at 23 of 128"]);
+    let none = talk.send(code::REM_MEM_REG, false, &more, vec![]);
+    assert!(matches!(none, Err(SessionError::Refused { .. })), "{none:?}");
+    // Gone is the memory in which the queue lies: it cannot go on.
+    let gone = talk.send(code::REM_MEM_REG, true, &longs(&[0, GUEST, MEMORY, USER, 0]), vec![]).expect("answered");
+    assert_eq!(gone.bytes[HEADER..], longs(&[0]));
+    assert_eq!(talk.log(), ["stop 0", "memory []"]);
+}
+
+#[test]
+fn requests_in_flight_are_recorded_by_queue() {
+    let mut talk = Talk::new();
+    talk.agree();
+    talk.log();
+    let asked = [longs(&[0, 0]), vec![2, 0, 128, 0], vec![0; 4]].concat(); // with padding at its end, as QEMU sends it
+    let reply = talk.send(code::GET_INFLIGHT_FD, false, &asked, vec![]).expect("answered");
+    let size = 2 * 2112;
+    assert_eq!(reply.bytes[HEADER..], [longs(&[size, 0]), vec![2, 0, 128, 0], vec![0; 4]].concat());
+    assert!(reply.fd.is_some());
+    let area = [longs(&[size, 0]), vec![2, 0, 128, 0]].concat();
+    talk.tell(code::SET_INFLIGHT_FD, &area, vec![fd()]);
+    assert_eq!(talk.log(), [format!("record {size}"), format!("map record 0 {size}")]);
+    talk.describe(1);
+    talk.tell(code::SET_VRING_ENABLE, &words(&[1, 1]), vec![]);
+    let setup = talk.notes.running.get(&1).expect("it runs");
+    assert_eq!(setup.inflight.as_ref().map(|(_, at)| *at), Some(2112));
+    // Three queues of one that holds two.
+    talk.describe(3);
+    talk.tell(code::SET_VRING_ENABLE, &words(&[3, 1]), vec![]);
+    assert!(talk.notes.running.get(&3).is_some_and(|setup| setup.inflight.is_none()));
+    let short = [longs(&[size - 1, 0]), vec![2, 0, 128, 0]].concat();
+    assert!(talk.send(code::SET_INFLIGHT_FD, false, &short, vec![fd()]).is_err());
+    for impossible in [[0u16, 128], [5, 128], [4, 65535], [0, 0]] {
+        let asked = [longs(&[0, 0]), impossible.iter().flat_map(|value| value.to_ne_bytes()).collect()].concat();
+        let answer = talk.send(code::GET_INFLIGHT_FD, false, &asked, vec![]);
+        assert_eq!(answer.is_ok(), impossible == [4, 65535], "{impossible:?}");
+    }
+}
+
+#[test]
+fn the_configuration_is_read_and_the_cache_switched() {
+    let mut talk = Talk::new();
+    talk.agree();
+    talk.log();
+    let read = |talk: &mut Talk, at: u32, size: u32| talk.ask(code::GET_CONFIG, &[words(&[at, size, 0]), vec![0; size as usize]].concat());
+    assert_eq!(read(&mut talk, 0, 8), [words(&[0, 8, 0]), longs(&[1 << 21])].concat());
+    assert_eq!(read(&mut talk, 32, 1)[12..], [1]);
+    talk.tell(code::SET_CONFIG, &[words(&[32, 1, 0]), vec![0]].concat(), vec![]);
+    assert_eq!((talk.log(), &read(&mut talk, 32, 1)[12..]), (vec!["cache false".to_owned()], &[0][..]));
+    assert_eq!(read(&mut talk, 200, 57).len(), 12, "beyond the end there is nothing");
+    for (at, bytes) in [(0u32, vec![1u8; 8]), (32, vec![2]), (33, vec![1])] {
+        let payload = [words(&[at, bytes.len() as u32, 0]), bytes].concat();
+        assert!(talk.send(code::SET_CONFIG, false, &payload, vec![]).is_err());
+    }
+}
+
+#[test]
+fn refusals_are_told_when_the_front_end_waits_for_them() {
+    let mut talk = Talk::new();
+    let done = |reply: Result<Reply, SessionError>| reply.map(|reply| reply.bytes.get(HEADER..).map(<[u8]>::to_vec));
+    // Not agreed on yet: no answer, so the connection ends.
+    assert!(talk.send(code::SET_VRING_NUM, true, &words(&[0, 3]), vec![]).is_err());
+    talk.agree();
+    assert_eq!(done(talk.send(code::SET_VRING_NUM, true, &words(&[0, 4]), vec![])), Ok(Some(longs(&[0]))));
+    for (code, payload) in [
+        (code::SET_VRING_NUM, words(&[0, 3])),
+        (code::SET_VRING_NUM, words(&[4, 4])),
+        (code::SET_FEATURES, longs(&[1 << 63])),
+        (code::SET_PROTOCOL_FEATURES, longs(&[1 << 40])),
+        (code::SET_VRING_KICK, longs(&[256])),
+    ] {
+        assert_eq!(done(talk.send(code, true, &payload, vec![])), Ok(Some(longs(&[1]))), "message {code}");
+    }
+    talk.notes.refuse = true;
+    assert_eq!(done(talk.send(code::ADD_MEM_REG, true, &longs(&[0, 0, 4096, 0, 0]), vec![fd()])), Ok(Some(longs(&[1]))));
+}
+
+#[test]
+fn what_is_no_message_ends_the_connection() {
+    for (what, code, payload, fds) in [
+        ("unknown", 99, vec![], 0),
+        ("a header's end", code::SET_VRING_NUM, vec![0; 7], 0),
+        ("a table without descriptors", code::SET_MEM_TABLE, [words(&[1, 0]), longs(&[0; 4])].concat(), 0),
+        ("a table of nothing", code::SET_MEM_TABLE, words(&[0, 0]), 0),
+        ("a table that is cut short", code::SET_MEM_TABLE, words(&[1, 0]), 1),
+        ("two descriptors", code::SET_VRING_KICK, longs(&[0]), 2),
+        ("a descriptor that is missing", code::SET_VRING_CALL, longs(&[0]), 0),
+        ("a configuration of another length", code::GET_CONFIG, words(&[0, 8, 0]), 0),
+    ] {
+        let mut talk = Talk::new();
+        let fds: Vec<OwnedFd> = (0..fds).map(|_| fd()).collect();
+        let raw: Vec<i32> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        let answer = talk.send(code, true, &payload, fds);
+        assert!(matches!(answer, Err(SessionError::Malformed(_))), "{what}: {answer:?} {raw:?}");
+    }
+    for (code, flags, length) in [(1u32, 0u32, 0u32), (1, 2, 0), (1, 5, 0), (1, 1, 4097), (1, 1, u32::MAX)] {
+        let bytes: [u8; HEADER] = words(&[code, flags, length]).try_into().expect("a header");
+        assert!(Header::read(&bytes).is_err(), "{flags:x} {length}");
+    }
+}
