@@ -12,6 +12,8 @@ use super::GuestIo;
 pub enum CreateExport {
     /// Over NBD.
     Nbd(CreateNbd),
+    /// Over vhost-user, to hypervisors on this machine.
+    VhostUser(CreateVhostUser),
 }
 
 /// Asks for an NBD export.
@@ -97,6 +99,20 @@ pub struct ExportTls {
     pub identity: Option<String>,
 }
 
+/// Asks for an export as a vhost-user-blk device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CreateVhostUser {
+    /// `pool/volume`, or `pool/volume@snapshot` (read-only).
+    pub name: String,
+    /// Absolute path of a unix socket to make.
+    pub unix: String,
+    /// Queues that a guest may have; 64 when missing.
+    pub queues: Option<u16>,
+    /// Refuse writes.
+    #[serde(default)]
+    pub readonly: bool,
+}
+
 /// A client of an export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExportClient {
@@ -116,13 +132,13 @@ pub struct ExportClient {
 pub struct Export {
     /// Identity; kept across restarts.
     pub id: u64,
-    /// `nbd`.
+    /// `nbd` or `vhost-user`.
     pub kind: String,
     /// `pool/volume` or `pool/volume@snapshot`.
     pub name: String,
     /// Where clients connect: the socket's path, `host:port`, or both with a comma.
     pub address: String,
-    /// NBD URIs of it.
+    /// NBD URIs of it, when it is one.
     pub uris: Vec<String>,
     /// Path of the unix socket.
     pub unix: Option<String>,

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::columns::EXPORT;
 use super::connect::{self, Lines};
 use super::tls::TlsWords;
-use crate::api::{CreateExport, CreateNbd, Export, NbdLimits, Volume};
+use crate::api::{CreateExport, CreateNbd, CreateVhostUser, Export, NbdLimits, Volume};
 use crate::client::Client;
 use crate::config::absolute;
 use crate::failure::{Failure, Outcome};
@@ -21,8 +21,7 @@ use crate::output::{Format, Listing, print, print_pairs, write_out};
 #[command(after_help = "Example:\n  millpond export nbd tank/vm1 --unix /run/vm1.sock")]
 pub enum ExportKind {
     Nbd(Box<Nbd>),
-    #[command(hide = true)]
-    VhostUser(Later),
+    VhostUser(VhostUser),
     #[command(hide = true)]
     Fuse(Later),
 }
@@ -73,6 +72,31 @@ pub struct Nbd {
     how: Listing,
 }
 
+/// Serve a volume or snapshot as a vhost-user-blk device to a guest on this machine; kept across restarts
+///
+/// The guest's memory must be shared: a memfd, or a file of tmpfs or hugetlbfs.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  millpond export vhost-user tank/vm1 --unix /run/vm1.sock
+  qemu-system-x86_64 -m 4G -object memory-backend-memfd,id=m,size=4G,share=on -machine memory-backend=m \\
+    -chardev socket,id=c,path=/run/vm1.sock,reconnect=1 -device vhost-user-blk-pci,chardev=c,num-queues=4")]
+pub struct VhostUser {
+    /// POOL/VOL, or POOL/VOL@SNAP (read-only)
+    name: String,
+    /// Unix socket to make
+    #[arg(long, value_name = "PATH")]
+    unix: PathBuf,
+    /// Queues that the guest may have, 1 to 256
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=256))]
+    queues: u16,
+    /// Refuse writes
+    #[arg(long)]
+    readonly: bool,
+    #[command(flatten)]
+    how: Listing,
+}
+
 /// A path as the API carries it.
 pub fn path_text(path: &Path) -> Outcome<String> {
     let path = absolute(path);
@@ -84,7 +108,7 @@ impl ExportKind {
     pub async fn run(self, client: &Client) -> Outcome {
         match self {
             ExportKind::Nbd(nbd) => nbd.run(client).await,
-            ExportKind::VhostUser(_) => Err(Failure::later("export vhost-user")),
+            ExportKind::VhostUser(vhost_user) => vhost_user.run(client).await,
             ExportKind::Fuse(_) => Err(Failure::later("export fuse")),
         }
     }
@@ -107,6 +131,23 @@ impl Nbd {
             return print_pairs(&export, EXPORT, &self.how);
         }
         write_out(&format!("export {}  {}\n", export.id, export.uris.join(" ")))
+    }
+}
+
+impl VhostUser {
+    async fn run(self, client: &Client) -> Outcome {
+        let name: Name = self.name.parse()?;
+        let request = CreateExport::VhostUser(CreateVhostUser {
+            name: name.to_string(),
+            unix: path_text(&self.unix)?,
+            queues: Some(self.queues),
+            readonly: self.readonly,
+        });
+        let export: Export = client.post("/v1/exports", &request).await?;
+        if self.how.format == Format::Json || !self.how.columns.is_empty() {
+            return print_pairs(&export, EXPORT, &self.how);
+        }
+        write_out(&format!("export {}  {}\n", export.id, export.address))
     }
 }
 

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use millpond_engine::{SnapshotId, Target, VolumeId};
 
 use super::service::{Daemon, ExportEntry};
-use super::shard::{ExportId, ExportInfo, NbdExport, ShardHandle};
+use super::shard::{ExportId, ExportInfo, NbdExport, ShardHandle, VhostUserExport};
 use super::state::{Door, ExportRecord, Served};
 use super::view::guest_io;
-use crate::api::{ApiError, CreateExport, CreateNbd, ErrorKind, Export, ExportClient, GuestIo, TlsMode};
+use crate::api::{ApiError, CreateExport, CreateNbd, CreateVhostUser, ErrorKind, Export, ExportClient, GuestIo, NbdLimits, TlsMode};
 use crate::instant;
 use crate::names::Name;
 
@@ -23,6 +23,11 @@ mod tests;
 
 /// Longest path of a unix socket in bytes: `sun_path` without its NUL.
 const MAX_SOCKET_PATH: usize = 107;
+/// Queues of a guest over vhost-user unless told otherwise. QEMU makes one for each virtual processor and fails when it may not; one that is
+/// not used costs nothing.
+const QUEUES: u16 = 64;
+/// Queues at most: the protocol names them by a byte.
+const MAX_QUEUES: u16 = 256;
 
 impl From<Served> for Target {
     fn from(served: Served) -> Target {
@@ -70,10 +75,15 @@ impl Daemon {
                 let during = format!("cannot export '{}'", request.name);
                 self.nbd_record(id, request).await.map_err(|e| e.during(&during))?
             }
+            CreateExport::VhostUser(request) => {
+                let during = format!("cannot export '{}'", request.name);
+                self.vhost_user_record(id, request).await.map_err(|e| e.during(&during))?
+            }
         };
         let info = self.start(&shard, &record).await.map_err(|e| e.during(format!("cannot export '{}'", record.name)))?;
-        let Door::Nbd { tcp, .. } = &mut record.door;
-        *tcp = info.tcp.map(|address| address.to_string());
+        if let Door::Nbd { tcp, .. } = &mut record.door {
+            *tcp = info.tcp.map(|address| address.to_string());
+        }
         {
             let mut registry = self.registry();
             registry.next_export = id + 1;
@@ -112,6 +122,27 @@ impl Daemon {
             name: name.to_string(),
             readonly: request.readonly || matches!(target, Target::Snapshot(_)),
             door: Door::Nbd { served: target.into(), unix, tcp: tcp.map(|address| address.to_string()), tls, limits: request.limits },
+        };
+        Ok((shard, record))
+    }
+
+    /// The same of an export over vhost-user.
+    async fn vhost_user_record(&self, id: u64, request: &CreateVhostUser) -> Result<(ShardHandle, ExportRecord), ApiError> {
+        let name: Name = request.name.parse()?;
+        let (shard, target) = self.find_target(&name).await?;
+        let unix = PathBuf::from(&request.unix);
+        check_socket(&unix)?;
+        self.refuse_taken(Some(&unix), None)?;
+        let queues = request.queues.unwrap_or(QUEUES);
+        if queues == 0 || queues > MAX_QUEUES {
+            return Err(ApiError::invalid(format!("a guest cannot have {queues} queues; give 1 to {MAX_QUEUES}")));
+        }
+        let record = ExportRecord {
+            id,
+            pool: name.pool().to_owned(),
+            name: name.to_string(),
+            readonly: request.readonly || matches!(target, Target::Snapshot(_)),
+            door: Door::VhostUser { served: target.into(), unix, queues },
         };
         Ok((shard, record))
     }
@@ -197,6 +228,17 @@ impl Daemon {
                 };
                 Ok(shard.export_nbd(export).await?)
             }
+            Door::VhostUser { served, unix, queues } => {
+                let export = VhostUserExport {
+                    id: ExportId(record.id),
+                    name: record.name.clone(),
+                    target: (*served).into(),
+                    unix: unix.clone(),
+                    queues: *queues,
+                    read_only: record.readonly,
+                };
+                Ok(shard.export_vhost_user(export).await?)
+            }
         }
     }
 
@@ -248,7 +290,10 @@ fn view(entry: &ExportEntry, live: Option<&ExportInfo>) -> Export {
     let unix = record.door.path().map(|path| path.display().to_string());
     let tcp = record.door.tcp();
     let addresses: Vec<&str> = unix.iter().chain(tcp).map(String::as_str).collect();
-    let Door::Nbd { tls, limits, .. } = &record.door;
+    let (uris, tls, limits) = match &record.door {
+        Door::Nbd { tls, limits, .. } => (nbd::uris(unix.as_deref(), tcp.map(String::as_str), tls.as_ref()), tls.as_ref(), *limits),
+        Door::VhostUser { .. } => (Vec::new(), None, NbdLimits::default()),
+    };
     let client = |client: &super::shard::ClientInfo| ExportClient {
         peer: client.peer.clone(),
         since: instant::from_millis(client.since.0),
@@ -261,11 +306,11 @@ fn view(entry: &ExportEntry, live: Option<&ExportInfo>) -> Export {
         kind: record.door.kind().to_owned(),
         name: record.name.clone(),
         address: addresses.join(","),
-        uris: nbd::uris(unix.as_deref(), tcp.map(String::as_str), tls.as_ref()),
+        uris,
         tcp: tcp.cloned(),
         readonly: record.readonly,
-        tls: tls.as_ref().map(nbd::tls_view),
-        limits: *limits,
+        tls: tls.map(nbd::tls_view),
+        limits,
         state: if live.is_some() { "online" } else { "unavailable" }.to_owned(),
         reason: if live.is_some() { None } else { entry.trouble.clone() },
         clients: connections.len() as u64,

@@ -81,6 +81,15 @@ pub enum Door {
         #[serde(default)]
         limits: NbdLimits,
     },
+    /// vhost-user.
+    VhostUser {
+        /// What is served.
+        served: Served,
+        /// Unix socket.
+        unix: PathBuf,
+        /// Queues that a guest may have.
+        queues: u16,
+    },
 }
 
 /// Encryption of an NBD export.
@@ -100,13 +109,14 @@ impl Door {
     pub fn kind(&self) -> &'static str {
         match self {
             Door::Nbd { .. } => "nbd",
+            Door::VhostUser { .. } => "vhost-user",
         }
     }
 
     /// The volume or snapshot behind it, when it is one.
     pub fn served(&self) -> Option<Served> {
         match self {
-            Door::Nbd { served, .. } => Some(*served),
+            Door::Nbd { served, .. } | Door::VhostUser { served, .. } => Some(*served),
         }
     }
 
@@ -114,12 +124,14 @@ impl Door {
     pub fn path(&self) -> Option<&PathBuf> {
         match self {
             Door::Nbd { unix, .. } => unix.as_ref(),
+            Door::VhostUser { unix, .. } => Some(unix),
         }
     }
 
     fn path_mut(&mut self) -> Option<&mut PathBuf> {
         match self {
             Door::Nbd { unix, .. } => unix.as_mut(),
+            Door::VhostUser { unix, .. } => Some(unix),
         }
     }
 
@@ -127,6 +139,7 @@ impl Door {
     pub fn tcp(&self) -> Option<&String> {
         match self {
             Door::Nbd { tcp, .. } => tcp.as_ref(),
+            Door::VhostUser { .. } => None,
         }
     }
 }

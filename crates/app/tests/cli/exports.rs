@@ -1,4 +1,4 @@
-//! `export nbd`, `exports`, `unexport`.
+//! `export nbd`, `export vhost-user`, `exports`, `unexport`.
 
 use std::net::TcpStream;
 use std::os::unix::fs::FileTypeExt;
@@ -73,4 +73,27 @@ fn a_renamed_volume_stays_exported_under_its_new_name() {
     daemon.restart();
     assert_eq!(daemon.json(&["exports"])[0]["name"], "tank/w");
     assert!(Nbd::connect(&socket).is_ok());
+}
+
+#[test]
+fn a_vhost_user_export_is_listed_and_comes_back_after_a_restart() {
+    let mut daemon = Daemon::with_pool();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    let (socket, text) = (daemon.path("guest.sock"), daemon.text("guest.sock"));
+    daemon.run(&["export", "vhost-user", "tank/v"]).refused(2, "--unix");
+    daemon.run(&["export", "vhost-user", "tank/v", "--unix", &text, "--queues", "0"]).refused(2, "1..=256");
+    daemon.run(&["export", "vhost-user", "tank/none", "--unix", &text]).refused(1, "no volume");
+    assert_eq!(daemon.run(&["export", "vhost-user", "tank/v", "--unix", &text, "--queues", "2"]).ok().out, format!("export 1  {text}\n"));
+    daemon.run(&["export", "nbd", "tank/v", "--unix", &text]).refused(1, "unexport 1");
+    for _ in 0..2 {
+        let exports = daemon.json(&["exports"]);
+        assert_eq!((exports[0]["kind"].as_str(), exports[0]["unix"].as_str()), (Some("vhost-user"), Some(text.as_str())));
+        assert_eq!((exports[0]["uris"].as_array().map(Vec::len), exports[0]["state"].as_str()), (Some(0), Some("online")));
+        assert!(std::os::unix::net::UnixStream::connect(&socket).is_ok());
+        assert_eq!(daemon.stop("TERM"), 0);
+        daemon.restart();
+    }
+    daemon.run(&["destroy", "-y", "tank/v"]).refused(1, "unexport 1");
+    daemon.run(&["unexport", "1"]).ok();
+    assert!(!exists(&socket));
 }

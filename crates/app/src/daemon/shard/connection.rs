@@ -1,6 +1,6 @@
 //! One client: its session, the disk it talks to, and what it did.
 
-use millpond_block::{Disk, Features, Geometry, Op, Payload, Query, Request, SectorProfile, Tag};
+use millpond_block::{Buf, Disk, Features, Geometry, Op, Payload, Query, Request, SectorProfile, Tag};
 use millpond_device::{ConnectionId, Ring};
 use millpond_engine::{Target, Time};
 use millpond_export::nbd::Session;
@@ -85,6 +85,10 @@ impl Meter {
         }
     }
 
+    pub fn counters(&self) -> IoCounters {
+        self.counters
+    }
+
     /// Counts the answer to a request.
     pub fn end(&mut self, tag: Tag, success: bool, now: u64) {
         let Some(&Started { at, bytes, op }) = self.started.get((tag.0 & 0xffff) as usize) else { return };
@@ -122,7 +126,11 @@ pub(super) struct ConnectionDisk<'a, P> {
     now: u64,
 }
 
-impl<P: Pool> ConnectionDisk<'_, P> {
+impl<'a, P: Pool> ConnectionDisk<'a, P> {
+    pub fn new(pool: &'a mut P, meter: &'a mut Meter, target: Target, read_only: bool, now: u64) -> ConnectionDisk<'a, P> {
+        ConnectionDisk { pool, meter, target, read_only, now }
+    }
+
     fn offer(&self) -> (Geometry, Features) {
         offer(self.pool, self.target, self.read_only)
     }
@@ -151,6 +159,10 @@ impl<P: Pool> Disk for ConnectionDisk<'_, P> {
 
     fn query(&mut self, tag: Tag, query: Query) {
         self.pool.query(self.target, tag, query);
+    }
+
+    fn buffer(&mut self, bytes: usize) -> Buf {
+        self.pool.buffers().take(bytes)
     }
 }
 

@@ -90,6 +90,8 @@ impl<P: Pool> Shard<P> {
         match message {
             Message::Command(_, answer) if !self.stage.is_serving() => drop(answer.send(Err(ShardError::Gone))),
             Message::Export(_, answer) if !self.stage.is_serving() => drop(answer.send(Err(ShardError::Gone))),
+            Message::ExportVhostUser(_, answer) if !self.stage.is_serving() => drop(answer.send(Err(ShardError::Gone))),
+            Message::ExportVhostUser(spec, answer) => drop(answer.send(self.export_vhost(spec))),
             Message::Command(command, answer) => {
                 if let Some(refusal) = self.refusal() {
                     return drop(answer.send(Err(refusal)));
@@ -105,7 +107,7 @@ impl<P: Pool> Shard<P> {
             Message::Snapshots(after, answer) => drop(answer.send(Ok(self.pool.snapshots_after(after, SNAPSHOTS_PER_PIECE)))),
             Message::FindSnapshot(volume, name, answer) => drop(answer.send(Ok(self.pool.find_snapshot(volume, &name)))),
             Message::Exports(answer) => {
-                let exports = self.exports.values().map(|export| export.info(&self.clients)).collect();
+                let exports = self.exports.values().map(|export| export.info(&self.clients)).chain(self.vhost.infos()).collect();
                 let _ = answer.send(Ok(exports));
             }
             Message::Diff(older, newer, answer) => {
@@ -184,7 +186,11 @@ impl<P: Pool> Shard<P> {
     /// The pool has answered a command.
     pub(super) fn replied(&mut self, tag: Tag, result: Result<Reply, CommandError>) {
         match self.pending.remove(&tag) {
-            Some(Pending::Command(answer)) => drop(answer.send(result.map_err(ShardError::Command))),
+            Some(Pending::Command(answer)) => {
+                // It may have been one that changes a size.
+                self.tell_sizes();
+                let _ = answer.send(result.map_err(ShardError::Command));
+            }
             Some(Pending::Close) => {
                 self.stage.outcome = result.err();
                 self.stage.phase = StagePhase::Over;
@@ -225,14 +231,22 @@ impl<P: Pool> Shard<P> {
         let mut guests: IoCounters = self.past;
         self.exports.values().for_each(|export| guests.add(&export.past));
         self.clients.iter().for_each(|client| guests.add(&client.counters()));
-        Ok(ShardStatus { pool, metrics: self.pool.metrics(), devices, guests, clients: self.clients.len() as u64, turns: self.turns })
+        self.vhost.count(&mut guests);
+        Ok(ShardStatus {
+            pool,
+            metrics: self.pool.metrics(),
+            devices,
+            guests,
+            clients: (self.clients.len() + self.vhost.len()) as u64,
+            turns: self.turns,
+        })
     }
 
     /// Begins the end: every export goes, then the pool is closed.
     fn drain(&mut self) {
         if self.stage.is_serving() {
             self.stage.phase = StagePhase::Draining;
-            let ids: Vec<_> = self.exports.keys().copied().collect();
+            let ids: Vec<_> = self.exports.keys().copied().chain(self.vhost.ids()).collect();
             ids.into_iter().for_each(|id| self.unexport(id, Farewell::Restart, None));
         }
     }
@@ -240,7 +254,7 @@ impl<P: Pool> Shard<P> {
     /// Goes on with what ends: exports without listeners and clients, then the pool.
     pub(super) fn advance_ends(&mut self) {
         self.remove_ended_exports();
-        let quiet = self.exports.is_empty() && self.pending.is_empty();
+        let quiet = self.exports.is_empty() && self.vhost.is_empty() && self.pending.is_empty();
         if self.stage.phase == StagePhase::Draining && quiet {
             if self.refusal().is_some() {
                 // Nothing was opened, so there is nothing to close.

@@ -19,6 +19,7 @@ use millpond_engine::{
 use tokio::sync::{oneshot, watch};
 
 use super::turns::Turns;
+use super::vhost::VhostUserExport;
 use crate::daemon::tls::Credentials;
 
 /// Names an export over the whole daemon and across restarts; chosen by the caller.
@@ -295,6 +296,7 @@ pub(super) type Answer<T> = oneshot::Sender<Result<T, ShardError>>;
 pub(super) enum Message {
     Command(Command, Answer<Reply>),
     Export(NbdExport, Answer<ExportInfo>),
+    ExportVhostUser(VhostUserExport, Answer<ExportInfo>),
     Unexport(ExportId, Answer<()>),
     Status(Answer<ShardStatus>),
     Volumes(Answer<Vec<VolumeInfo>>),
@@ -350,6 +352,14 @@ impl ShardHandle {
     /// [`ShardError::ExportExists`], [`ShardError::NoAddress`], [`ShardError::NoTarget`], [`ShardError::Listen`], [`ShardError::Gone`].
     pub async fn export_nbd(&self, export: NbdExport) -> Result<ExportInfo, ShardError> {
         self.ask(|answer| Message::Export(export, answer)).await
+    }
+
+    /// Starts serving over vhost-user; answers when a front end can connect.
+    ///
+    /// # Errors
+    /// As [`ShardHandle::export_nbd`], and [`ShardError::Start`].
+    pub async fn export_vhost_user(&self, export: VhostUserExport) -> Result<ExportInfo, ShardError> {
+        self.ask(|answer| Message::ExportVhostUser(export, answer)).await
     }
 
     /// Stops serving: the listeners close at once, requests received are finished and answered, then the connections close and the

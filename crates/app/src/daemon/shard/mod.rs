@@ -15,6 +15,7 @@ mod shard;
 mod start;
 mod table;
 mod turns;
+mod vhost;
 mod wire;
 
 pub use handle::{
@@ -23,6 +24,7 @@ pub use handle::{
 #[allow(unused_imports, reason = "parts of what the calls take and give, for callers that name them")]
 pub use handle::{DeviceLimit, DeviceLoad, HostDeviceInfo};
 pub use start::{create, import};
+pub use vhost::VhostUserExport;
 
 #[cfg(test)]
 mod tests;

@@ -55,7 +55,7 @@ pub(super) enum Farewell {
 impl<P: Pool> Shard<P> {
     /// Starts to serve.
     pub(super) fn export(&mut self, spec: NbdExport) -> Result<ExportInfo, ShardError> {
-        if self.exports.contains_key(&spec.id) {
+        if self.exports.contains_key(&spec.id) || self.vhost.contains(spec.id) {
             return Err(ShardError::ExportExists(spec.id));
         }
         if spec.unix.is_none() && spec.tcp.is_none() {
@@ -98,6 +98,9 @@ impl<P: Pool> Shard<P> {
 
     /// Stops serving, in good order; `answer` is told when that is done.
     pub(super) fn unexport(&mut self, id: ExportId, farewell: Farewell, answer: Option<Answer<()>>) {
+        if self.vhost.contains(id) {
+            return self.unexport_vhost(id, answer);
+        }
         let Some(export) = self.exports.get_mut(&id) else {
             if let Some(answer) = answer {
                 let _ = answer.send(Err(ShardError::NoExport(id)));

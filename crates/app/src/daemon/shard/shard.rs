@@ -22,6 +22,7 @@ use super::handle::{IoCounters, Message};
 use super::pool::Pool;
 use super::table::{Clients, ExportTable};
 use super::turns::Turns;
+use super::vhost::VhostUsers;
 use super::wire::{Lost, Received, Sent};
 
 /// The loop wakes at least this often, so that the pool sees time pass and overdue clients are noticed.
@@ -52,6 +53,7 @@ pub(super) struct Shard<P: Pool> {
     pub(super) gate: Gate,
     pub(super) clients: Clients,
     pub(super) exports: ExportTable,
+    pub(super) vhost: VhostUsers,
     /// Clients to look at in this turn.
     pub(super) active: Vec<u32>,
     clock: Monotonic,
@@ -82,6 +84,7 @@ impl<P: Pool> Shard<P> {
             gate: Gate::default(),
             clients: Clients::default(),
             exports: ExportTable::default(),
+            vhost: VhostUsers::default(),
             active: Vec::new(),
             now: clock.nanos(),
             clock,
@@ -120,8 +123,10 @@ impl<P: Pool> Shard<P> {
     fn turn(&mut self, wait: Wait) -> std::io::Result<()> {
         let idle = wait != Wait::No;
         let since = if idle { self.clock.nanos() } else { 0 };
-        if !(idle && self.soon && self.ring.spin(SPIN, || false)?) {
-            self.ring.turn(wait)?;
+        let vhost = &mut self.vhost;
+        if !(idle && self.soon && self.ring.spin(SPIN, || vhost.has_more())?) {
+            let offered = idle && vhost.listen();
+            self.ring.turn(if offered { Wait::No } else { wait })?;
         }
         let begun = std::mem::replace(&mut self.now, self.clock.nanos());
         // until the loop waited; without waiting, until this turn begins
@@ -144,12 +149,14 @@ impl<P: Pool> Shard<P> {
                 Event::Writable(id) => self.wake_client(id, |client| client.blocked = false),
                 Event::Accepted { listener, socket } => self.accept(listener, socket),
                 Event::Unlistened(listener) => self.unlistened(listener),
-                Event::Closed(_) | Event::Signalled(_) => {}
+                Event::Signalled(watch) => self.kicked(watch),
+                Event::Closed(_) => {}
                 Event::Woken => woken = true,
             }
         }
         if woken {
             self.take_messages();
+            self.take_orders();
         }
         for index in std::mem::take(&mut self.active) {
             if let Some(client) = self.clients.get_mut(index) {
@@ -157,6 +164,7 @@ impl<P: Pool> Shard<P> {
             }
             self.serve(index);
         }
+        self.take_from_guests();
         self.pool.answer();
         let mut ended = self.pump();
         for _ in 0..ENDED_ROUNDS {
@@ -167,7 +175,7 @@ impl<P: Pool> Shard<P> {
             ended = self.pump();
         }
         // Answers made room for requests that had to wait; those must not wait for the next event.
-        let late = self.flush_clients();
+        let late = self.flush_clients() | self.publish_to_guests();
         // Guests have their answers: now what else there is to do.
         let again = self.pool.turn(self.wall);
         let ended = self.pump();
@@ -292,6 +300,9 @@ impl<P: Pool> Shard<P> {
 
     fn completed(&mut self, completion: Completion) {
         let tag = completion.tag;
+        if VhostUsers::owns(tag) {
+            return self.completed_for_guest(completion);
+        }
         let Some((index, client)) = self.clients.by_session(Session::id_of(tag)) else {
             return self.answered(completion);
         };

@@ -4,3 +4,4 @@ mod double;
 mod endings;
 mod engine;
 mod serving;
+mod vhost;

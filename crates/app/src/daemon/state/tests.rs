@@ -11,23 +11,32 @@ fn sample(dir: &Path) -> State {
             devices: vec![dir.join("a"), PathBuf::from("/dev/x")],
             io: IoMode::Buffered,
         }],
-        exports: vec![ExportRecord {
-            id: 6,
-            pool: "p".to_owned(),
-            name: "p/v@s".to_owned(),
-            readonly: true,
-            door: Door::Nbd {
-                served: Served::Snapshot(9),
-                unix: Some(dir.join("v.sock")),
-                tcp: Some("127.0.0.1:1".to_owned()),
-                tls: Some(TlsRecord {
-                    mode: TlsMode::Require,
-                    files: TlsFiles::Psk { keys: "/etc/keys.psk".into() },
-                    identity: Some("alice".to_owned()),
-                }),
-                limits: NbdLimits { max_clients: Some(3), ..NbdLimits::default() },
+        exports: vec![
+            ExportRecord {
+                id: 6,
+                pool: "p".to_owned(),
+                name: "p/v@s".to_owned(),
+                readonly: true,
+                door: Door::Nbd {
+                    served: Served::Snapshot(9),
+                    unix: Some(dir.join("v.sock")),
+                    tcp: Some("127.0.0.1:1".to_owned()),
+                    tls: Some(TlsRecord {
+                        mode: TlsMode::Require,
+                        files: TlsFiles::Psk { keys: "/etc/keys.psk".into() },
+                        identity: Some("alice".to_owned()),
+                    }),
+                    limits: NbdLimits { max_clients: Some(3), ..NbdLimits::default() },
+                },
             },
-        }],
+            ExportRecord {
+                id: 7,
+                pool: "p".to_owned(),
+                name: "p/v".to_owned(),
+                readonly: false,
+                door: Door::VhostUser { served: Served::Volume(3), unix: dir.join("guest.sock"), queues: 4 },
+            },
+        ],
         ..State::default()
     }
 }

@@ -1,0 +1,99 @@
+//! A guest whose queues the shard runs.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+
+use millpond_device::WatchId;
+use millpond_engine::{Target, Time};
+use millpond_export::vhost_user::{Device, Memory, wire};
+use rustix::net::SendFlags;
+
+use super::order::Answer;
+use crate::daemon::shard::connection::{ConnectionDisk, Meter};
+use crate::daemon::shard::handle::{ClientInfo, ExportId, IoCounters};
+use crate::daemon::shard::pool::Pool;
+
+/// Wakes who waits on an eventfd.
+const ONE: [u8; 8] = 1u64.to_ne_bytes();
+
+/// A guest and what belongs to it.
+pub(super) struct Guest {
+    pub export: ExportId,
+    pub target: Target,
+    pub read_only: bool,
+    /// Number shown to people.
+    pub number: u64,
+    pub peer: String,
+    pub since: Time,
+    pub device: Device,
+    pub meter: Meter,
+    /// What kicks a queue.
+    pub kicks: HashMap<usize, WatchId>,
+    /// How it is told of answers, by queue.
+    pub calls: HashMap<usize, OwnedFd>,
+    /// How it is told that a queue broke.
+    pub alarms: HashMap<usize, OwnedFd>,
+    /// How the front end is told of a change of size.
+    pub channel: Option<OwnedFd>,
+    /// The size that it knows.
+    pub told_size: u64,
+    /// Who waits for a queue to come to rest.
+    pub stops: Vec<(usize, Answer<u16>)>,
+    /// Set when the front end is gone; told when nothing is in flight.
+    pub leaving: Option<Answer<Memory>>,
+    /// It is looked at in every turn, and need not kick.
+    pub hot: bool,
+}
+
+impl Guest {
+    /// Hands what it offers to the pool; true when there was something.
+    pub fn take<P: Pool>(&mut self, pool: &mut P, now: u64) -> bool {
+        let mut disk = ConnectionDisk::new(pool, &mut self.meter, self.target, self.read_only, now);
+        let taken = self.device.take(&mut disk);
+        if let Some((index, error)) = taken.broken {
+            tracing::warn!(export = %self.export, peer = self.peer, queue = index, %error, "a queue stands still");
+            if let Some(alarm) = self.alarms.get(&index) {
+                wake(alarm);
+            }
+        }
+        taken.requests > 0
+    }
+
+    /// Tells it of what was answered.
+    pub fn publish(&mut self) {
+        let calls = &self.calls;
+        self.device.publish(|index| {
+            if let Some(call) = calls.get(&index) {
+                wake(call);
+            }
+        });
+    }
+
+    /// Tells the front end of a new size. It reads it when it gets to it.
+    pub fn tell_size(&mut self, size: u64) {
+        if size == self.told_size {
+            return;
+        }
+        self.told_size = size;
+        if let Some(channel) = &self.channel {
+            // A front end that reads nothing there is not told twice; it sees the size when it reads the configuration anyway.
+            let sent = rustix::net::send(channel, &wire::config_change(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            if let Err(error) = sent {
+                tracing::warn!(export = %self.export, peer = self.peer, %error, "the front end was not told of the new size");
+            }
+        }
+    }
+
+    pub fn counters(&self) -> IoCounters {
+        IoCounters { errors: self.device.counters().errors, ..self.meter.counters() }
+    }
+
+    pub fn info(&self) -> ClientInfo {
+        ClientInfo { id: self.number, peer: self.peer.clone(), since: self.since, counters: self.counters() }
+    }
+}
+
+/// The descriptor does not block. A failure means that its counter is full, so who waits is awake already.
+pub(super) fn wake(eventfd: &OwnedFd) {
+    let _ = rustix::io::write(eventfd, &ONE);
+}

@@ -1,0 +1,287 @@
+//! The shard's part: exports over vhost-user come and go, orders are carried out, queues are run.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use millpond_block::{Completion, Tag};
+use millpond_device::WatchId;
+use millpond_export::vhost_user::{Device, Limits, Memory, Signal};
+
+use super::guest::{Guest, wake};
+use super::order::{Answer as Told, Order, Orders, What};
+use super::spec::VhostUserExport;
+use super::stop::Stop;
+use super::table::{GUEST, VhostExport};
+use super::talk::Talk;
+use crate::daemon::shard::connection::{Meter, offer};
+use crate::daemon::shard::handle::{Answer, ExportId, ExportInfo, IoCounters, ShardError};
+use crate::daemon::shard::listen;
+use crate::daemon::shard::pool::Pool;
+use crate::daemon::shard::shard::Shard;
+
+/// Hex digits of the pool's identity in a serial number, which has room for 20 characters.
+const POOL_DIGITS: usize = 8;
+
+impl<P: Pool> Shard<P> {
+    /// Starts to serve over vhost-user.
+    pub(in crate::daemon::shard) fn export_vhost(&mut self, spec: VhostUserExport) -> Result<ExportInfo, ShardError> {
+        if self.exports.contains_key(&spec.id) || self.vhost.contains(spec.id) {
+            return Err(ShardError::ExportExists(spec.id));
+        }
+        if self.pool.geometry(spec.target).is_none() {
+            return Err(ShardError::NoTarget(spec.target));
+        }
+        let failed = |source| ShardError::Listen { address: spec.unix.display().to_string(), source };
+        let (socket, file) = listen::unix(&spec.unix).map_err(failed)?;
+        let stop = Arc::new(Stop::new(socket));
+        let orders = Orders { export: spec.id, sender: self.vhost.sender.clone(), waker: self.ring.waker() };
+        Talk::spawn(orders, Arc::clone(&stop), spec.queues).map_err(ShardError::Start)?;
+        let id = spec.id;
+        let export = VhostExport { spec, file: Some(file), stop, guest: None, past: IoCounters::default(), closing: None };
+        let info = export.info(&self.vhost.guests);
+        self.vhost.exports.insert(id, export);
+        Ok(info)
+    }
+
+    /// Stops serving: requests in flight are answered, then the front end is let go.
+    pub(in crate::daemon::shard) fn unexport_vhost(&mut self, id: ExportId, answer: Option<Answer<()>>) {
+        let Some(export) = self.vhost.exports.get_mut(&id) else { return };
+        if let Some(waiting) = &mut export.closing {
+            return waiting.extend(answer);
+        }
+        export.closing = Some(answer.into_iter().collect());
+        export.file = None;
+        // The thread sees the end of its sockets, has the guest detached, and says that it has ended.
+        export.stop.end();
+    }
+
+    /// Carries out what the threads ask for.
+    pub(in crate::daemon::shard) fn take_orders(&mut self) {
+        // The sender kept here keeps the channel open.
+        while let Ok(Order { export, what }) = self.vhost.orders.try_recv() {
+            self.carry_out(export, what);
+        }
+    }
+
+    fn carry_out(&mut self, id: ExportId, what: What) {
+        // Whether anybody still waits for an answer makes no difference to what was asked.
+        match what {
+            What::Attach { peer, answer } => drop(answer.send(self.attach(id, peer))),
+            What::Offer(answer) => {
+                let offered = self.vhost.exports.get(&id).map(|export| offer(&self.pool, export.spec.target, export.spec.read_only));
+                if let (Some((geometry, _)), Some((_, guest))) = (offered, self.vhost.guest_of(id)) {
+                    guest.told_size = geometry.size;
+                }
+                let _ = answer.send(offered.ok_or_else(no_guest));
+            }
+            What::Ended => self.ended(id),
+            What::Detach(answer) => self.detach(id, answer),
+            What::Start { index, setup, kick, answer } => {
+                let Some((place, guest)) = self.vhost.guest_of(id) else { return drop(answer.send(Err(no_guest()))) };
+                let started = guest.device.start(index, &setup).map_err(|error| error.to_string());
+                if let Ok(left) = started {
+                    if left > 0 {
+                        tracing::info!(export = %id, queue = index, requests = left, "what was in flight is done again");
+                    }
+                    let watch = self.ring.watch(kick);
+                    guest.kicks.insert(index, watch);
+                    self.vhost.kicks.insert(watch, place);
+                    // What was offered before anybody listened, or left by a predecessor, is looked for.
+                    self.vhost.heat(place);
+                }
+                let _ = answer.send(started.map(drop));
+            }
+            What::Stop { index, answer } => {
+                let Some((place, guest)) = self.vhost.guest_of(id) else { return drop(answer.send(Err(no_guest()))) };
+                let kick = guest.kicks.remove(&index);
+                guest.device.stop(index);
+                guest.stops.push((index, answer));
+                // What a predecessor left is done before a queue comes to rest.
+                self.vhost.heat(place);
+                self.unwatch(kick);
+                self.settle_guest(place);
+            }
+            what => {
+                let Some((_, guest)) = self.vhost.guest_of(id) else { return };
+                match what {
+                    What::Memory(memory, answer) => {
+                        let exchanged = guest.device.set_memory(memory).map_err(|(error, _)| error.to_string());
+                        let _ = answer.send(exchanged);
+                    }
+                    What::Features(features) => guest.device.set_features(features),
+                    What::WriteCache(on) => guest.device.set_write_cache(on),
+                    What::Signal { index, signal, fd } => {
+                        // Answers may have been given before there was a way to tell of them. A guest that is told of nothing looks, no more.
+                        if let (Signal::Call, Some(call)) = (signal, &fd) {
+                            wake(call);
+                        }
+                        let table = if signal == Signal::Call { &mut guest.calls } else { &mut guest.alarms };
+                        match fd {
+                            Some(fd) => table.insert(index, fd),
+                            None => table.remove(&index),
+                        };
+                    }
+                    What::Channel(fd) => guest.channel = Some(fd),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn attach(&mut self, id: ExportId, peer: String) -> Result<(), String> {
+        let Some(export) = self.vhost.exports.get(&id).filter(|export| export.closing.is_none()) else { return Err(no_guest()) };
+        if export.guest.is_some() {
+            return Err("the last front end is not gone yet".to_owned());
+        }
+        let (target, read_only) = (export.spec.target, export.spec.read_only);
+        let (geometry, _) = offer(&self.pool, target, read_only);
+        let pool = self.pool.pool().map(|pool| pool.id.to_string()).unwrap_or_default();
+        let serial = format!("{}-{}", pool.get(..POOL_DIGITS).unwrap_or(&pool), number_of(target));
+        tracing::debug!(export = %id, peer, serial, "front end connected");
+        self.last_client += 1;
+        let index = self.vhost.place();
+        let guest = Guest {
+            export: id,
+            target,
+            read_only,
+            number: self.last_client,
+            peer,
+            since: self.wall,
+            device: Device::new(GUEST | index, &serial, Limits::default()),
+            meter: Meter::default(),
+            kicks: HashMap::new(),
+            calls: HashMap::new(),
+            alarms: HashMap::new(),
+            channel: None,
+            told_size: geometry.size,
+            stops: Vec::new(),
+            leaving: None,
+            hot: false,
+        };
+        if let Some(place) = self.vhost.guests.get_mut(index as usize) {
+            *place = Some(guest);
+        }
+        if let Some(export) = self.vhost.exports.get_mut(&id) {
+            export.guest = Some(index);
+        }
+        Ok(())
+    }
+
+    fn detach(&mut self, id: ExportId, answer: Told<Memory>) {
+        let Some((index, guest)) = self.vhost.guest_of(id) else { return drop(answer.send(Err(no_guest()))) };
+        guest.leaving = Some(answer);
+        let kicks: Vec<(usize, WatchId)> = guest.kicks.drain().collect();
+        for (queue, kick) in kicks {
+            if let Some(guest) = self.vhost.guest_mut(index) {
+                guest.device.stop(queue);
+            }
+            self.unwatch(Some(kick));
+        }
+        self.vhost.heat(index);
+        self.settle_guest(index);
+    }
+
+    fn unwatch(&mut self, kick: Option<WatchId>) {
+        if let Some(kick) = kick {
+            self.vhost.kicks.remove(&kick);
+            self.ring.unwatch(kick);
+        }
+    }
+
+    /// An export's thread has ended.
+    fn ended(&mut self, id: ExportId) {
+        let Some(mut export) = self.vhost.exports.remove(&id) else { return };
+        self.past.add(&export.past);
+        match export.closing.take() {
+            Some(waiting) => waiting.into_iter().for_each(|answer| drop(answer.send(Ok(())))),
+            None => tracing::error!(export = %id, "nobody listens any more; unexport it and export it again"),
+        }
+    }
+
+    /// Answers those who wait for a queue to come to rest, and lets a guest go of which nothing is in flight.
+    fn settle_guest(&mut self, index: u32) {
+        let Some(guest) = self.vhost.guest_mut(index) else { return };
+        for (queue, answer) in std::mem::take(&mut guest.stops) {
+            match guest.device.stopped(queue) {
+                Ok(None) => guest.stops.push((queue, answer)),
+                Ok(Some(base)) => drop(answer.send(Ok(base))),
+                Err(error) => drop(answer.send(Err(error.to_string()))),
+            }
+        }
+        if guest.leaving.is_none() || !guest.device.collect() {
+            return;
+        }
+        let Some(mut guest) = self.vhost.guests.get_mut(index as usize).and_then(Option::take) else { return };
+        self.vhost.hot.retain(|hot| *hot != index);
+        tracing::debug!(export = %guest.export, peer = guest.peer, "front end gone");
+        if let Some(export) = self.vhost.exports.get_mut(&guest.export) {
+            export.guest = None;
+            export.past.add(&guest.counters());
+        }
+        if let (Some(answer), Ok(memory)) = (guest.leaving.take(), guest.device.set_memory(Memory::new())) {
+            let _ = answer.send(Ok(memory));
+        }
+    }
+
+    /// A guest has kicked.
+    pub(in crate::daemon::shard) fn kicked(&mut self, watch: WatchId) {
+        if let Some(index) = self.vhost.kicks.get(&watch).copied() {
+            self.vhost.heat(index);
+        }
+    }
+
+    /// Hands what guests offer to the pool.
+    pub(in crate::daemon::shard) fn take_from_guests(&mut self) {
+        for index in &self.vhost.hot {
+            if let Some(Some(guest)) = self.vhost.guests.get_mut(*index as usize) {
+                guest.take(&mut self.pool, self.now);
+            }
+        }
+    }
+
+    /// The pool has answered a guest's request.
+    pub(in crate::daemon::shard) fn completed_for_guest(&mut self, completion: Completion) {
+        let Completion { tag: Tag(tag), .. } = completion;
+        let index = (tag >> 32) as u32 & !GUEST;
+        let Some(Some(guest)) = self.vhost.guests.get_mut(index as usize) else { return };
+        let success = completion.result.is_ok();
+        if guest.device.complete(completion, self.pool.buffers()) {
+            guest.meter.end(Tag(tag), success, self.now);
+        }
+    }
+
+    /// Tells guests of their answers. True when one is to be looked at again at once.
+    pub(in crate::daemon::shard) fn publish_to_guests(&mut self) -> bool {
+        let mut settled = Vec::new();
+        for (index, guest) in (0u32..).zip(&mut self.vhost.guests) {
+            let Some(guest) = guest else { continue };
+            guest.publish();
+            if !guest.stops.is_empty() || guest.leaving.is_some() {
+                settled.push(index);
+            }
+        }
+        settled.into_iter().for_each(|index| self.settle_guest(index));
+        self.vhost.has_more()
+    }
+
+    /// Tells front ends whose volume has another size.
+    pub(in crate::daemon::shard) fn tell_sizes(&mut self) {
+        for guest in self.vhost.guests.iter_mut().flatten() {
+            if let Some((geometry, _)) = self.pool.geometry(guest.target) {
+                guest.tell_size(geometry.size);
+            }
+        }
+    }
+}
+
+fn no_guest() -> String {
+    "the export is going away".to_owned()
+}
+
+/// What tells targets of a pool apart in a serial number.
+fn number_of(target: millpond_engine::Target) -> String {
+    match target {
+        millpond_engine::Target::Head(volume) => format!("v{}", volume.0),
+        millpond_engine::Target::Snapshot(snapshot) => format!("s{}", snapshot.0),
+    }
+}

@@ -1,0 +1,24 @@
+//! What is asked for by an export over vhost-user.
+
+use std::path::PathBuf;
+
+use millpond_engine::Target;
+
+use crate::daemon::shard::handle::ExportId;
+
+/// What to serve over vhost-user, and where.
+#[derive(Clone, Debug)]
+pub struct VhostUserExport {
+    /// Identity; refused when in use in this shard.
+    pub id: ExportId,
+    /// Its name, for people.
+    pub name: String,
+    /// What is served.
+    pub target: Target,
+    /// Path of the unix socket to make (mode 0600). A stale socket file is replaced; one that somebody listens on is refused.
+    pub unix: PathBuf,
+    /// Queues that a front end may have.
+    pub queues: u16,
+    /// Refuse writes. Snapshots are read-only anyway.
+    pub read_only: bool,
+}

@@ -1,0 +1,159 @@
+//! The exports over vhost-user of a shard, and their guests.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use millpond_device::WatchId;
+
+use super::guest::Guest;
+use super::order::Order;
+use super::spec::VhostUserExport;
+use super::stop::Stop;
+use crate::daemon::shard::handle::{Answer, ExportId, ExportInfo, IoCounters};
+use crate::daemon::shard::listen::SocketFile;
+
+/// Set in the upper half of the tags of guests, beside the place in the table; other askers have lower numbers.
+pub(super) const GUEST: u32 = 0x4000_0000;
+
+/// What is served, and to whom.
+pub(super) struct VhostExport {
+    pub spec: VhostUserExport,
+    pub file: Option<SocketFile>,
+    pub stop: Arc<Stop>,
+    pub guest: Option<u32>,
+    /// Of guests that are gone.
+    pub past: IoCounters,
+    /// Set while it goes; told when its thread has ended.
+    pub closing: Option<Vec<Answer<()>>>,
+}
+
+impl Drop for VhostExport {
+    fn drop(&mut self) {
+        self.stop.end();
+    }
+}
+
+/// All of them. INV-VHOST-3: a guest whose queues run is either hot, looked at in each turn, or has been asked to kick and was looked at
+/// after that.
+pub(in crate::daemon::shard) struct VhostUsers {
+    pub(super) exports: BTreeMap<ExportId, VhostExport>,
+    pub(super) guests: Vec<Option<Guest>>,
+    pub(super) hot: Vec<u32>,
+    pub(super) kicks: HashMap<WatchId, u32>,
+    pub(super) orders: mpsc::Receiver<Order>,
+    pub(super) sender: mpsc::Sender<Order>,
+}
+
+impl Default for VhostUsers {
+    fn default() -> Self {
+        let (sender, orders) = mpsc::channel();
+        VhostUsers { exports: BTreeMap::new(), guests: Vec::new(), hot: Vec::new(), kicks: HashMap::new(), orders, sender }
+    }
+}
+
+impl VhostUsers {
+    /// True for the tags of guests.
+    pub fn owns(tag: millpond_block::Tag) -> bool {
+        (tag.0 >> 32) as u32 & GUEST != 0 && tag.0 >> 63 == 0
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.exports.is_empty()
+    }
+
+    pub fn ids(&self) -> Vec<ExportId> {
+        self.exports.keys().copied().collect()
+    }
+
+    pub fn contains(&self, id: ExportId) -> bool {
+        self.exports.contains_key(&id)
+    }
+
+    pub(super) fn guest_mut(&mut self, index: u32) -> Option<&mut Guest> {
+        self.guests.get_mut(index as usize)?.as_mut()
+    }
+
+    /// The guest of an export.
+    pub(super) fn guest_of(&mut self, id: ExportId) -> Option<(u32, &mut Guest)> {
+        let index = self.exports.get(&id)?.guest?;
+        Some((index, self.guest_mut(index)?))
+    }
+
+    /// A place for a guest.
+    pub(super) fn place(&mut self) -> u32 {
+        let free = self.guests.iter().position(Option::is_none);
+        let index = free.unwrap_or_else(|| {
+            self.guests.push(None);
+            self.guests.len() - 1
+        });
+        index as u32 // exports are far fewer
+    }
+
+    /// Has a guest looked at in every turn until it is idle.
+    pub(super) fn heat(&mut self, index: u32) {
+        if let Some(Some(guest)) = self.guests.get_mut(index as usize)
+            && !guest.hot
+        {
+            guest.hot = true;
+            guest.device.hush();
+            self.hot.push(index);
+        }
+    }
+
+    /// True when a guest that need not kick has offered something.
+    pub fn has_more(&self) -> bool {
+        self.hot.iter().any(|index| matches!(self.guests.get(*index as usize), Some(Some(guest)) if guest.device.has_more()))
+    }
+
+    /// Before the loop sleeps: asks guests to kick. True when one has offered something meanwhile, so that the loop must not sleep.
+    pub fn listen(&mut self) -> bool {
+        let VhostUsers { hot, guests, .. } = self;
+        let mut more = false;
+        hot.retain(|index| {
+            let Some(Some(guest)) = guests.get_mut(*index as usize) else { return false };
+            // At its limits: the next answer makes room, and it is looked at then.
+            let full = !guest.device.has_room();
+            let offered = !full && guest.device.listen();
+            more |= offered;
+            guest.hot = full || offered;
+            guest.hot
+        });
+        more
+    }
+
+    pub fn infos(&self) -> impl Iterator<Item = ExportInfo> {
+        self.exports.values().map(|export| export.info(&self.guests))
+    }
+
+    /// Adds what all guests did, present and gone.
+    pub fn count(&self, total: &mut IoCounters) {
+        self.exports.values().for_each(|export| total.add(&export.past));
+        self.guests.iter().flatten().for_each(|guest| total.add(&guest.counters()));
+    }
+
+    /// Guests connected now.
+    pub fn len(&self) -> usize {
+        self.guests.iter().flatten().count()
+    }
+}
+
+impl VhostExport {
+    pub fn info(&self, guests: &[Option<Guest>]) -> ExportInfo {
+        let guest = self.guest.and_then(|index| guests.get(index as usize)?.as_ref());
+        let mut counters = self.past;
+        if let Some(guest) = guest {
+            counters.add(&guest.counters());
+        }
+        ExportInfo {
+            id: self.spec.id,
+            name: self.spec.name.clone(),
+            target: self.spec.target,
+            unix: self.file.as_ref().map(|file| file.path().to_owned()),
+            tcp: None,
+            read_only: self.spec.read_only,
+            clients: guest.map(Guest::info).into_iter().collect(),
+            counters,
+        }
+    }
+}

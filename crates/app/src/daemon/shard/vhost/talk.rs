@@ -1,0 +1,280 @@
+//! The thread that talks to front ends, one at a time, and maps their memory.
+//!
+//! What a front end hands over is looked at before it is used: memory must be of tmpfs or hugetlbfs (memfd is), so that touching it never waits
+//! for a file system of the front end's choice; what kicks and is called must be an eventfd, which is set not to block.
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+
+use millpond_export::vhost_user::wire::{HEADER, Header, MAX_DESCRIPTORS, Region};
+use millpond_export::vhost_user::{Backend, InflightMemory, Memory, MemoryRegion, Offer, QueueSetup, Reply, Session, SessionError, Signal};
+use rustix::fs::{MemfdFlags, OFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use vm_memory::{FileOffset, GuestAddress, GuestRegionMmap, MmapRegion};
+
+use super::order::{Orders, What};
+use super::stop::Stop;
+use crate::daemon::shard::listen;
+
+/// Types of file systems whose pages are in memory.
+const TMPFS: i64 = 0x0102_1994;
+const HUGETLBFS: i64 = 0x9584_58f6;
+/// How an eventfd looks.
+const EVENTFD: &str = "anon_inode:[eventfd]";
+
+/// Why a connection has ended.
+#[derive(Debug, thiserror::Error)]
+enum TalkError {
+    #[error("it closed the connection")]
+    Closed,
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Session(#[from] SessionError),
+}
+
+impl From<Errno> for TalkError {
+    fn from(errno: Errno) -> TalkError {
+        TalkError::Io(errno.into())
+    }
+}
+
+/// The way to the shard.
+pub(super) struct Talk {
+    orders: Orders,
+    queues: u16,
+}
+
+/// Says that the thread has ended, however it does.
+struct Ending(Orders);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.tell(What::Ended);
+    }
+}
+
+impl Talk {
+    /// Serves front ends on a thread of its own until it is stopped.
+    pub fn spawn(orders: Orders, stop: Arc<Stop>, queues: u16) -> io::Result<()> {
+        let name = format!("vhost-user-{}", orders.export);
+        let body = move || {
+            let _ending = Ending(orders.clone());
+            let mut talk = Talk { orders, queues };
+            while !stop.is_ended() {
+                match accept(&stop) {
+                    Ok(socket) => talk.serve(&socket, &stop),
+                    Err(_) if stop.is_ended() => {}
+                    Err(Errno::INTR | Errno::CONNABORTED) => {}
+                    Err(errno) => {
+                        // Out of descriptors or memory: that passes.
+                        tracing::warn!(export = %talk.orders.export, %errno, "no front end can be accepted now");
+                        thread::sleep(std::time::Duration::from_millis(200));
+                    }
+                }
+            }
+        };
+        thread::Builder::new().name(name).spawn(body).map(drop)
+    }
+
+    fn serve(&mut self, socket: &OwnedFd, stop: &Stop) {
+        let Ok(copy) = socket.try_clone() else { return };
+        if !stop.serving(Some(copy)) {
+            return;
+        }
+        let peer = listen::prepare(socket, false);
+        match self.orders.ask(|answer| What::Attach { peer: peer.clone(), answer }) {
+            Ok(()) => {
+                let mut session = Session::new(self.queues);
+                let Err(reason) = self.talk(&mut session, socket);
+                match reason {
+                    TalkError::Closed => tracing::debug!(export = %self.orders.export, peer, "the front end has closed the connection"),
+                    reason => tracing::warn!(export = %self.orders.export, peer, %reason, "the connection to the front end ends"),
+                }
+                // The memory is unmapped here, where it holds nobody up.
+                drop(self.orders.ask(What::Detach));
+            }
+            Err(reason) => tracing::warn!(export = %self.orders.export, peer, reason, "a front end was turned away"),
+        }
+        stop.serving(None);
+    }
+
+    fn talk(&mut self, session: &mut Session<Talk>, socket: &OwnedFd) -> Result<std::convert::Infallible, TalkError> {
+        loop {
+            let mut fds = Vec::new();
+            let mut head = [0; HEADER];
+            receive(socket, &mut head, &mut fds)?;
+            let header = Header::read(&head)?;
+            let mut payload = vec![0; header.length];
+            receive(socket, &mut payload, &mut fds)?;
+            let reply = session.handle(self, &header, &payload, fds)?;
+            send(socket, reply)?;
+        }
+    }
+}
+
+fn accept(stop: &Stop) -> Result<OwnedFd, Errno> {
+    rustix::net::accept_with(stop.listener(), SocketFlags::CLOEXEC)
+}
+
+/// Fills `target`; descriptors that come along are added to `fds`.
+fn receive(socket: &OwnedFd, target: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<(), TalkError> {
+    let mut rest = target;
+    while !rest.is_empty() {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let received = match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(rest)], &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+            Ok(received) => received,
+            Err(Errno::INTR) => continue,
+            Err(Errno::CONNRESET) => return Err(TalkError::Closed),
+            Err(errno) => return Err(errno.into()),
+        };
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(files) = message {
+                fds.extend(files);
+            }
+        }
+        if received.bytes == 0 {
+            return Err(TalkError::Closed);
+        }
+        if fds.len() > MAX_DESCRIPTORS {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "too many descriptors with one message").into());
+        }
+        rest = rest.get_mut(received.bytes..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+fn send(socket: &OwnedFd, reply: Reply) -> Result<(), TalkError> {
+    let fds: Vec<_> = reply.fd.iter().map(AsFd::as_fd).collect();
+    let mut rest = reply.bytes.as_slice();
+    let mut first = true;
+    while !rest.is_empty() {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if first && !fds.is_empty() {
+            ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+        }
+        match rustix::net::sendmsg(socket, &[IoSlice::new(rest)], &mut ancillary, SendFlags::NOSIGNAL) {
+            Ok(count) => {
+                first = false;
+                rest = rest.get(count..).unwrap_or_default();
+            }
+            Err(Errno::INTR) => {}
+            Err(Errno::PIPE | Errno::CONNRESET) => return Err(TalkError::Closed),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+impl Backend for Talk {
+    type Region = MemoryRegion;
+
+    fn offer(&mut self) -> Result<Offer, String> {
+        let (geometry, features) = self.orders.ask(What::Offer)?;
+        Ok(Offer { geometry, features, queues: self.queues })
+    }
+
+    fn map(&mut self, region: &Region, file: OwnedFd) -> Result<MemoryRegion, String> {
+        in_memory(&file)?;
+        // A file that became shorter would end this process when it is touched. Where the file takes no seals, the front end is trusted.
+        let _ = rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK);
+        let size = usize::try_from(region.size).map_err(|_| "a region of memory is too large".to_owned())?;
+        let mapped = MmapRegion::from_file(FileOffset::new(File::from(file), region.offset), size).map_err(|error| error.to_string())?;
+        let region = GuestRegionMmap::new(mapped, GuestAddress(region.guest)).ok_or("a region of memory ends beyond all addresses")?;
+        Ok(Arc::new(region))
+    }
+
+    fn set_memory(&mut self, regions: Vec<MemoryRegion>) -> Result<(), String> {
+        let memory = match regions.is_empty() {
+            true => Memory::new(),
+            false => Memory::from_arc_regions(regions).map_err(|error| error.to_string())?,
+        };
+        self.orders.ask(|answer| What::Memory(memory, answer)).map(drop)
+    }
+
+    fn make_inflight(&mut self, size: u64) -> Result<OwnedFd, String> {
+        let make = || -> Result<OwnedFd, Errno> {
+            let fd = rustix::fs::memfd_create("vhost-user-inflight", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+            rustix::fs::ftruncate(&fd, size)?;
+            rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
+            Ok(fd)
+        };
+        make().map_err(|errno| format!("no memory for a record of requests in flight: {errno}"))
+    }
+
+    fn map_inflight(&mut self, file: OwnedFd, offset: u64, size: u64) -> Result<InflightMemory, String> {
+        in_memory(&file)?;
+        let _ = rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK);
+        let size = usize::try_from(size).map_err(|_| "the record of requests in flight is too large".to_owned())?;
+        let mapped = MmapRegion::from_file(FileOffset::new(File::from(file), offset), size);
+        mapped.map(Arc::new).map_err(|error| error.to_string())
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<(), String> {
+        self.orders.tell(What::Features(features));
+        Ok(())
+    }
+
+    fn set_write_cache(&mut self, on: bool) -> Result<(), String> {
+        self.orders.tell(What::WriteCache(on));
+        Ok(())
+    }
+
+    fn start(&mut self, index: usize, setup: QueueSetup, kick: Arc<OwnedFd>) -> Result<(), String> {
+        self.orders.ask(|answer| What::Start { index, setup, kick, answer })
+    }
+
+    fn stop(&mut self, index: usize) -> Result<u16, String> {
+        self.orders.ask(|answer| What::Stop { index, answer })
+    }
+
+    fn set_signal(&mut self, index: usize, signal: Signal, fd: Option<OwnedFd>) -> Result<(), String> {
+        if let Some(fd) = &fd {
+            eventfd(fd)?;
+        }
+        self.orders.tell(What::Signal { index, signal, fd });
+        Ok(())
+    }
+
+    fn check_kick(&mut self, fd: &OwnedFd) -> Result<(), String> {
+        eventfd(fd)
+    }
+
+    fn set_channel(&mut self, fd: OwnedFd) -> Result<(), String> {
+        match rustix::net::sockopt::socket_type(&fd) {
+            Ok(SocketType::STREAM) => {
+                self.orders.tell(What::Channel(fd));
+                Ok(())
+            }
+            _ => Err("the channel for changes is no stream socket".to_owned()),
+        }
+    }
+}
+
+/// Refuses files that are not in memory.
+fn in_memory(file: &OwnedFd) -> Result<(), String> {
+    let stat = rustix::fs::fstatfs(file).map_err(|errno| errno.to_string())?;
+    match stat.f_type {
+        TMPFS | HUGETLBFS => Ok(()),
+        _ => Err("the guest's memory must be a memfd, or a file of tmpfs or hugetlbfs (QEMU: memory-backend-memfd, share=on)".to_owned()),
+    }
+}
+
+/// Refuses what is no eventfd, and has it never block.
+fn eventfd(fd: &OwnedFd) -> Result<(), String> {
+    let name = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(|error| error.to_string())?;
+    if name.as_os_str() != EVENTFD {
+        return Err("queues are kicked and called by eventfds".to_owned());
+    }
+    let set = rustix::fs::fcntl_getfl(fd).and_then(|flags| rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK));
+    set.map_err(|errno| errno.to_string())
+}
