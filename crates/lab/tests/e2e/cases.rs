@@ -1,7 +1,9 @@
 //! The list of tests.
 
 use super::subject::Subject;
-use super::{activation, fio, full, guest_disk, hostile, images, libnbd, model, restart, status, tls};
+use super::{
+    activation, fio, full, guest_disk, hostile, images, libnbd, model, restart, status, tls, vhost_hostile, vhost_recover, vhost_user,
+};
 use anyhow::Result;
 
 /// What a test asks of a server beyond reading and writing; servers without it are not given the test.
@@ -148,6 +150,22 @@ pub const CASES: &[Case] = &[
         run: hostile::run,
     },
     Case {
+        name: "vhost-user-hostile",
+        about: "a million hostile requests on a queue, and nonsense on its socket",
+        needs: &[],
+        guest: false,
+        asks: Asks::Everything,
+        run: vhost_hostile::run,
+    },
+    Case {
+        name: "vhost-user-recover",
+        about: "a full queue in flight whenever the daemon dies",
+        needs: &[],
+        guest: false,
+        asks: Asks::Everything,
+        run: vhost_recover::run,
+    },
+    Case {
         name: "fio-verify",
         about: "crc32c over overwrites, discards and snapshots; rollback",
         needs: &["fio"],
@@ -186,5 +204,21 @@ pub const CASES: &[Case] = &[
         guest: true,
         asks: Asks::Everything,
         run: guest_disk::restart,
+    },
+    Case {
+        name: "vhost-user-disk",
+        about: "a guest over vhost-user: sectors, filesystem, discards, growth",
+        needs: GUEST,
+        guest: true,
+        asks: Asks::Everything,
+        run: vhost_user::disk,
+    },
+    Case {
+        name: "vhost-user-kill9",
+        about: "a guest over vhost-user that writes while the daemon dies",
+        needs: GUEST,
+        guest: true,
+        asks: Asks::Everything,
+        run: vhost_user::kill,
     },
 ];

@@ -7,7 +7,7 @@ use millpond_lab::load::Endpoint;
 use millpond_lab::process::{find_tool, run_tool, tail};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
@@ -28,6 +28,17 @@ poweroff -f
 "#;
 const PATIENCE: Duration = Duration::from_secs(180); // emulated, on a busy machine
 
+/// Memory of the guest in MiB.
+const MEMORY: u32 = 384;
+
+/// How the guest gets to its disks.
+pub enum Door<'a> {
+    /// One over NBD.
+    Nbd(&'a Endpoint),
+    /// One for each socket, over vhost-user.
+    VhostUser(&'a [PathBuf]),
+}
+
 /// A running guest.
 pub struct Guest {
     child: Child,
@@ -39,32 +50,20 @@ pub struct Guest {
 impl Guest {
     /// Boots it with the export as /dev/vda; `script` runs under `sh -ex`: what failed is in the transcript.
     pub fn boot(dir: &Path, endpoint: &Endpoint, script: &str) -> Result<Guest> {
+        Guest::boot_with(dir, Door::Nbd(endpoint), script)
+    }
+
+    /// Boots it with disks /dev/vda, /dev/vdb and so on.
+    pub fn boot_with(dir: &Path, door: Door<'_>, script: &str) -> Result<Guest> {
         let kernel = Kernel::find()?;
         let initramfs = dir.join("initramfs");
         fs::write(&initramfs, archive(&kernel, script)?).context("writing the initramfs")?;
-        let socket = endpoint.socket().context("the guest needs a unix socket")?;
-        let disk = format!(
-            "driver=nbd,node-name=disk,server.type=unix,server.path={},export={},reconnect-delay=120,discard=unmap",
-            socket.display(),
-            endpoint.export()
-        );
         let mut command = Command::new(find_tool("qemu-system-x86_64").context("qemu-system-x86_64 is not installed")?);
-        command.args([
-            "-machine",
-            "pc,accel=tcg",
-            "-cpu",
-            "max",
-            "-m",
-            "384",
-            "-nodefaults",
-            "-no-user-config",
-            "-no-reboot",
-            "-display",
-            "none",
-        ]);
+        command.args(["-cpu", "max", "-m", &MEMORY.to_string()]);
+        command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
         command.args(["-serial", "stdio", "-append", "console=ttyS0 quiet panic=-1"]);
         command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(&initramfs);
-        command.args(["-blockdev", &disk, "-device", "virtio-blk-pci,drive=disk"]);
+        command.args(door.options()?);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().context("starting QEMU")?;
         let console = child.stdin.take().context("no console")?;
         let output = child.stdout.take().context("no console")?;
@@ -112,6 +111,34 @@ impl Guest {
         let status = self.child.wait().context("waiting for QEMU")?;
         ensure!(status.success(), "QEMU: {status}");
         Ok(())
+    }
+}
+
+impl Door<'_> {
+    /// QEMU's.
+    fn options(&self) -> Result<Vec<String>> {
+        let mut options: Vec<String> = Vec::new();
+        match self {
+            Door::Nbd(endpoint) => {
+                let socket = endpoint.socket().context("the guest needs a unix socket")?;
+                let disk = format!(
+                    "driver=nbd,node-name=disk,server.type=unix,server.path={},export={},reconnect-delay=120,discard=unmap",
+                    socket.display(),
+                    endpoint.export()
+                );
+                options.extend(["-machine", "pc,accel=tcg", "-blockdev", &disk, "-device", "virtio-blk-pci,drive=disk"].map(str::to_owned));
+            }
+            Door::VhostUser(sockets) => {
+                let memory = format!("memory-backend-memfd,id=memory,size={MEMORY}M,share=on");
+                options.extend(["-machine", "pc,accel=tcg,memory-backend=memory", "-object", &memory].map(str::to_owned));
+                for (index, socket) in sockets.iter().enumerate() {
+                    let socket = format!("socket,id=c{index},path={},reconnect=1", socket.display());
+                    let device = format!("vhost-user-blk-pci,chardev=c{index},num-queues=2");
+                    options.extend(["-chardev", &socket, "-device", &device].map(str::to_owned));
+                }
+            }
+        }
+        Ok(options)
     }
 }
 

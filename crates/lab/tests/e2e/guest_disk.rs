@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-const SIZE: u64 = 256 << 20;
+pub const SIZE: u64 = 256 << 20;
 
 /// Makes a filesystem and files, waits for the snapshot, then changes, removes and adds files.
 const WRITE: &str = r#"
@@ -44,7 +44,7 @@ if dmesg | grep -i "I/O error"; then exit 9; fi
 "#;
 
 /// Writes synced files, then goes on writing while the server is killed; everything must be there, cache dropped, without an error.
-const WRITE_THROUGH_DEATH: &str = r#"
+pub const WRITE_THROUGH_DEATH: &str = r#"
 /sbin/mke2fs -q -t ext4 -F /dev/vda
 mount -t ext4 /dev/vda /mnt
 mkdir /mnt/before /mnt/during
@@ -68,13 +68,13 @@ umount /mnt
 if dmesg | grep -i "I/O error"; then exit 9; fi
 "#;
 
-const FIND_ALL: &str = r#"
+pub const FIND_ALL: &str = r#"
 mount -t ext4 /dev/vda /mnt
 (cd /mnt && md5sum -c sums > /dev/null && [ "$(wc -l < sums)" = 80 ])
 umount /mnt
 "#;
 
-fn room(subject: &Subject, name: &str) -> Result<PathBuf> {
+pub fn room(subject: &Subject, name: &str) -> Result<PathBuf> {
     let dir = subject.file(name);
     std::fs::create_dir_all(&dir)?;
     Ok(dir)

@@ -20,6 +20,10 @@ mod restart;
 mod status;
 mod subject;
 mod tls;
+mod vhost_front;
+mod vhost_hostile;
+mod vhost_recover;
+mod vhost_user;
 
 use anyhow::Context;
 use cases::{Asks, CASES, Case};
