@@ -20,14 +20,20 @@ impl ByteRange {
         self.offset.checked_add(self.length)
     }
 
+    /// Checks bounds alone: for files, which have no sectors.
+    ///
+    /// # Errors
+    /// [`DiskError::OutOfBounds`].
+    pub fn validate_bounds(&self, geometry: &Geometry) -> Result<(), DiskError> {
+        if self.end().is_none_or(|end| end > geometry.size) { Err(DiskError::OutOfBounds) } else { Ok(()) }
+    }
+
     /// Checks bounds and sector alignment.
     ///
     /// # Errors
     /// [`DiskError::OutOfBounds`], [`DiskError::Invalid`].
     pub fn validate(&self, geometry: &Geometry) -> Result<(), DiskError> {
-        if self.end().is_none_or(|end| end > geometry.size) {
-            return Err(DiskError::OutOfBounds);
-        }
+        self.validate_bounds(geometry)?;
         let sector = u64::from(geometry.sector.logical());
         let aligned = self.offset.is_multiple_of(sector) && self.length.is_multiple_of(sector);
         if aligned { Ok(()) } else { Err(DiskError::Invalid) }
@@ -78,13 +84,22 @@ impl Request {
     /// # Errors
     /// [`DiskError::ReadOnly`], [`DiskError::OutOfBounds`], [`DiskError::Invalid`].
     pub fn validate(&self, geometry: &Geometry, features: &Features) -> Result<(), DiskError> {
+        self.validate_bytes(geometry, features)?;
+        if self.op == Op::Flush { Ok(()) } else { self.range.validate(geometry) }
+    }
+
+    /// The same without sectors: for what is served as a file, where every byte can be written by itself.
+    ///
+    /// # Errors
+    /// [`DiskError::ReadOnly`], [`DiskError::OutOfBounds`], [`DiskError::Invalid`].
+    pub fn validate_bytes(&self, geometry: &Geometry, features: &Features) -> Result<(), DiskError> {
         if self.op == Op::Flush {
             return Ok(());
         }
         if self.op.modifies() && features.read_only {
             return Err(DiskError::ReadOnly);
         }
-        self.range.validate(geometry)?;
+        self.range.validate_bounds(geometry)?;
         if matches!(self.op, Op::Read | Op::Write) && self.range.length > MAX_REQUEST_BYTES {
             return Err(DiskError::Invalid);
         }

@@ -264,6 +264,21 @@ pub struct SnapshotInfo {
     pub size: u64,
 }
 
+/// A volume or snapshot, as a directory shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageInfo {
+    /// Name of the volume, or the part of a snapshot's name after `@`.
+    pub name: String,
+    /// Bytes.
+    pub size: u64,
+    /// Bytes reachable from it.
+    pub referenced_bytes: u64,
+    /// When it was made.
+    pub created: Time,
+    /// Writes are refused.
+    pub read_only: bool,
+}
+
 /// Condition of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PoolState {

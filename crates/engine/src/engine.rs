@@ -5,8 +5,10 @@ use millpond_device::{DeviceGeometry, Io, IoDone};
 use millpond_format::{SnapshotId, VolumeId};
 
 use crate::open::{Import, create};
-use crate::pool::{Pool, Target};
-use crate::{Command, CommandError, DiffExtent, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Time, Tuning, VolumeInfo};
+use crate::pool::{Grain, Pool, Target};
+use crate::{
+    Command, CommandError, DiffExtent, ImageInfo, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Time, Tuning, VolumeInfo,
+};
 
 /// What commands are told during an import.
 const NOT_YET: &str = "the pool is still being opened; try again when it is online";
@@ -74,7 +76,16 @@ impl Engine {
     pub fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>) {
         match &mut self.phase {
             Phase::Importing(_) => self.refused.push(Completion { tag, result: Err(DiskError::Shutdown) }),
-            Phase::Open(pool) => pool.submit(target, tag, request, payload),
+            Phase::Open(pool) => pool.submit(target, tag, request, payload, Grain::Sector),
+        }
+    }
+
+    /// The same for a guest that sees a file: any range of bytes. Blocks that a write covers in part are read, filled in and written under a
+    /// lock of theirs, so that neighbours who write at the same time, through whichever export, lose nothing.
+    pub fn submit_bytes(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>) {
+        match &mut self.phase {
+            Phase::Importing(_) => self.refused.push(Completion { tag, result: Err(DiskError::Shutdown) }),
+            Phase::Open(pool) => pool.submit(target, tag, request, payload, Grain::Byte),
         }
     }
 
@@ -201,6 +212,21 @@ impl Engine {
     /// The snapshot of this name.
     pub fn find_snapshot(&self, volume: VolumeId, name: &str) -> Option<SnapshotInfo> {
         self.open()?.find_snapshot(volume, name)
+    }
+
+    /// What is served as a file: cheap to tell, unlike all that a listing says. `None` when it is gone.
+    pub fn image(&self, target: Target) -> Option<ImageInfo> {
+        self.open()?.image(target)
+    }
+
+    /// Up to `most` volumes of ids above `after`, by id.
+    pub fn volume_images(&self, after: Option<VolumeId>, most: usize) -> Vec<(VolumeId, ImageInfo)> {
+        self.open().map(|pool| pool.volume_images(after, most)).unwrap_or_default()
+    }
+
+    /// Up to `most` snapshots of a volume of ids above `after`, by id.
+    pub fn snapshot_images(&self, volume: VolumeId, after: Option<SnapshotId>, most: usize) -> Vec<(SnapshotId, ImageInfo)> {
+        self.open().map(|pool| pool.snapshot_images(volume, after, most)).unwrap_or_default()
     }
 
     /// Up to `most` snapshots that a target can be compared with by [`query`](Engine::query): those of its volume, by name.

@@ -9,7 +9,7 @@ use super::op::Target;
 use super::state::Pool;
 use crate::core::Catalog;
 use crate::space::SegmentState;
-use crate::{DeviceInfo, Metrics, PoolInfo, SnapshotInfo, Time, VolumeInfo};
+use crate::{DeviceInfo, ImageInfo, Metrics, PoolInfo, SnapshotInfo, Time, VolumeInfo};
 
 impl Pool {
     pub(crate) fn geometry(&self, target: Target) -> Option<(Geometry, Features)> {
@@ -161,6 +161,43 @@ impl Pool {
             origin,
             created: Time(v.created),
         })
+    }
+
+    /// What a directory shows of a volume or snapshot.
+    pub(crate) fn image(&self, target: Target) -> Option<ImageInfo> {
+        match target {
+            Target::Head(id) => {
+                let (v, line) = self.core.catalog.head(id)?;
+                let referenced_bytes = line.head.map_or(0, |h| h.mapped * 4096);
+                let (name, created) = (v.name.clone(), Time(v.created));
+                Some(ImageInfo { name, size: v.size, referenced_bytes, created, read_only: v.read_only })
+            }
+            Target::Snapshot(id) => {
+                let s = self.core.catalog.snapshots.get(&id).filter(|s| !s.hidden)?;
+                let (name, created) = (s.name.clone(), Time(s.created));
+                Some(ImageInfo { name, size: s.size, referenced_bytes: s.mapped * 4096, created, read_only: true })
+            }
+        }
+    }
+
+    /// Up to `most` volumes of ids above `after`, by id.
+    pub(crate) fn volume_images(&self, after: Option<VolumeId>, most: usize) -> Vec<(VolumeId, ImageInfo)> {
+        let first = VolumeId(after.map_or(0, |id| id.0.saturating_add(1)));
+        let ids = self.core.catalog.volumes.range(first..).map(|(id, _)| *id);
+        ids.filter_map(|id| Some((id, self.image(Target::Head(id))?))).take(most).collect()
+    }
+
+    /// Up to `most` snapshots of a volume of ids above `after`, by id.
+    pub(crate) fn snapshot_images(&self, volume: VolumeId, after: Option<SnapshotId>, most: usize) -> Vec<(SnapshotId, ImageInfo)> {
+        let first = SnapshotId(after.map_or(0, |id| id.0.saturating_add(1)));
+        let mut ids: Vec<SnapshotId> = Vec::new();
+        for line in self.core.catalog.lineages.values().filter(|line| line.volume == volume) {
+            // hidden ones are not counted, so each line may give up to `most`
+            let listed = line.snapshots.range(first..).copied();
+            ids.extend(listed.filter(|id| self.core.catalog.snapshots.get(id).is_some_and(|s| !s.hidden)).take(most));
+        }
+        ids.sort_unstable();
+        ids.into_iter().filter_map(|id| Some((id, self.image(Target::Snapshot(id))?))).take(most).collect()
     }
 
     pub(crate) fn snapshots(&self) -> Vec<SnapshotInfo> {

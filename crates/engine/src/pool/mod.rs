@@ -17,3 +17,4 @@ pub use command::check_name;
 pub use op::Target;
 pub(crate) use read::check_node;
 pub(crate) use state::{Config, Context, Pool};
+pub(crate) use turn::Grain;

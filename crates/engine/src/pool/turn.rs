@@ -28,11 +28,20 @@ const FULL_RETRY_MILLIS: u64 = 200;
 /// Milliseconds after which a pool whose device stays full stops, so that guests learn of it.
 const FULL_PATIENCE_MILLIS: u64 = 30_000;
 
+/// What a guest's requests are multiples of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grain {
+    /// The logical sector that it was told of.
+    Sector,
+    /// Nothing: it sees a file.
+    Byte,
+}
+
 impl Pool {
-    /// Starts a guest request.
-    pub(crate) fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>) {
+    /// Starts a guest request, in sectors or in bytes.
+    pub(crate) fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>, grain: Grain) {
         self.last_activity = self.now;
-        if let Err(error) = self.admit(target, &request) {
+        if let Err(error) = self.admit(target, &request, grain) {
             return self.completions.push_back(Completion { tag, result: Err(error) });
         }
         let owner = Owner::Guest(tag);
@@ -63,9 +72,12 @@ impl Pool {
         }
     }
 
-    fn admit(&self, target: Target, request: &Request) -> Result<(), DiskError> {
+    fn admit(&self, target: Target, request: &Request, grain: Grain) -> Result<(), DiskError> {
         let (geometry, features) = self.geometry(target).ok_or(DiskError::Shutdown)?;
-        request.validate(&geometry, &features)?;
+        match grain {
+            Grain::Sector => request.validate(&geometry, &features)?,
+            Grain::Byte => request.validate_bytes(&geometry, &features)?,
+        }
         match &self.state {
             PoolState::Faulted(_) if request.op != RequestOp::Read => Err(DiskError::Io),
             PoolState::Online | PoolState::Faulted(_) => Ok(()),

@@ -1,6 +1,7 @@
 //! The engine over memory devices that complete at once: what it stores, snapshots, frees and recovers, against a plain model.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod bytes;
 mod cleaner;
 mod faults;
 mod golden;

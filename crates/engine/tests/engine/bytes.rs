@@ -1,0 +1,126 @@
+//! Requests of any bytes, as files get them: neighbours in one block, at the same time, against bytes in memory.
+
+use millpond_block::{ByteRange, CacheMode, DiskError, Op, Payload, Request, SectorProfile, Tag};
+use millpond_engine::{Command, Compression, Layout, Reply, Target, VolumeId};
+
+use crate::rig::Rig;
+
+const SIZE: u64 = 256 << 10;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n.max(1)
+    }
+}
+
+fn submit(rig: &mut Rig, target: Target, tag: u64, op: Op, range: ByteRange, payload: Payload<'_>) {
+    rig.engine.submit_bytes(target, Tag(tag), Request { op, range, fua: false }, payload);
+}
+
+fn read(rig: &mut Rig, target: Target, range: ByteRange) -> Result<Vec<u8>, DiskError> {
+    submit(rig, target, 1, Op::Read, range, Payload::None);
+    rig.settle();
+    let done = rig.engine.pop_completion().expect("an answer");
+    done.result.map(|data| data.iter().flat_map(|piece| piece.bytes().to_vec()).collect())
+}
+
+fn volume(rig: &mut Rig, sector: SectorProfile, compression: Compression) -> VolumeId {
+    let cache = CacheMode::Writeback;
+    match rig.command(Command::CreateVolume { name: "v".into(), size: SIZE, sector, cache, compression }).unwrap() {
+        Reply::Volume(id) => id,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Several writes and zeroings that touch each other without overlapping, all under way at once, then reads anywhere.
+fn neighbours(seed: u64, sector: SectorProfile, compression: Compression) {
+    let mut rig = Rig::new(&[64], Layout::Linear);
+    let target = Target::Head(volume(&mut rig, sector, compression));
+    let mut twin = vec![0u8; SIZE as usize];
+    let mut random = Random(seed);
+    for round in 0..120 {
+        let mut at = random.below(SIZE - 40_000);
+        let count = 1 + random.below(8);
+        for tag in 0..count {
+            let length = 1 + if random.below(4) == 0 { random.below(9000) } else { random.below(700) };
+            let range = ByteRange { offset: at, length: length.min(SIZE - at) };
+            let place = at as usize..(at + range.length) as usize;
+            if random.below(4) == 0 {
+                submit(&mut rig, target, tag, Op::WriteZeroes { may_unmap: true }, range, Payload::None);
+                twin[place].fill(0);
+            } else {
+                let byte = 1 + (random.below(255)) as u8;
+                twin[place.clone()].fill(byte);
+                submit(&mut rig, target, tag, Op::Write, range, Payload::Copy(&twin[place]));
+            }
+            at += range.length;
+        }
+        rig.settle();
+        for _ in 0..count {
+            rig.engine.pop_completion().expect("an answer").result.unwrap();
+        }
+        let offset = random.below(SIZE - 1);
+        let range = ByteRange { offset, length: 1 + random.below(SIZE - offset).min(30_000) };
+        let range = ByteRange { length: range.length.min(SIZE - offset), ..range };
+        let expected = &twin[offset as usize..(offset + range.length) as usize];
+        assert_eq!(read(&mut rig, target, range).unwrap(), expected, "seed {seed}, round {round}, {range:?}");
+        if round == 60 {
+            rig.reopen();
+        }
+    }
+    assert_eq!(read(&mut rig, target, ByteRange { offset: 0, length: SIZE }).unwrap(), twin);
+    rig.audit();
+}
+
+#[test]
+fn bytes_beside_each_other_are_kept() {
+    neighbours(0x1234_5671, SectorProfile::S512e, Compression::Off);
+    neighbours(0x1234_5672, SectorProfile::S4kn, Compression::Off);
+    neighbours(0x1234_5673, SectorProfile::S512e, Compression::Lz4);
+}
+
+#[test]
+fn sectors_still_ask_for_sectors_and_bytes_for_bounds() {
+    let mut rig = Rig::new(&[64], Layout::Linear);
+    let target = Target::Head(volume(&mut rig, SectorProfile::S4kn, Compression::Off));
+    assert_eq!(rig.request(target, Op::Write, 512, 512, &[1; 512]), Err(DiskError::Invalid));
+    assert_eq!(read(&mut rig, target, ByteRange { offset: SIZE - 1, length: 2 }), Err(DiskError::OutOfBounds));
+    assert_eq!(read(&mut rig, target, ByteRange { offset: u64::MAX, length: 2 }), Err(DiskError::OutOfBounds));
+    assert_eq!(read(&mut rig, target, ByteRange { offset: SIZE - 1, length: 1 }), Ok(vec![0]));
+}
+
+#[test]
+fn a_directory_is_told_in_pieces_by_id() {
+    let mut rig = Rig::new(&[64], Layout::Linear);
+    let first = volume(&mut rig, SectorProfile::S512e, Compression::Off);
+    let other = rig.volume("w", SIZE, Compression::Off);
+    let all: Vec<_> = (0..5).map(|n| rig.snapshot(first, &format!("s{n}"))).collect();
+    let foreign = rig.snapshot(other, "s1");
+    let gone = rig.command(Command::DestroySnapshots { snapshots: vec![all[3]] });
+    assert_eq!(gone, Ok(Reply::Done));
+    // the old head becomes a snapshot of another line of the same volume
+    rig.command(Command::Rollback { snapshot: all[1], keep_as: "kept".into() }).unwrap();
+    let late = rig.snapshot(first, "late");
+    let mut names = Vec::new();
+    let mut after = None;
+    loop {
+        let piece = rig.engine.snapshot_images(first, after, 2);
+        assert!(piece.len() <= 2);
+        let Some((id, _)) = piece.last() else { break };
+        assert!(after < Some(*id));
+        after = Some(*id);
+        names.extend(piece.into_iter().map(|(_, image)| image.name));
+    }
+    assert_eq!(names, ["s0", "s1", "s2", "s4", "kept", "late"]);
+    assert!(rig.engine.image(Target::Snapshot(all[3])).is_none());
+    assert!(rig.engine.image(Target::Snapshot(late)).is_some_and(|image| image.read_only && image.size == SIZE));
+    assert_eq!(rig.engine.snapshot_images(other, None, 9).iter().map(|(id, _)| *id).collect::<Vec<_>>(), [foreign]);
+    let volumes: Vec<_> = rig.engine.volume_images(None, 9).into_iter().map(|(id, image)| (id, image.name)).collect();
+    assert_eq!(volumes, [(first, "v".to_owned()), (other, "w".to_owned())]);
+    assert_eq!(rig.engine.volume_images(Some(first), 9).len(), 1);
+}
