@@ -6,7 +6,8 @@
 //! cannot get its operations back when dropped leaks their memory rather than free it.
 //!
 //! *Sockets.* Bytes are received and sent at once, by a system call into and out of borrowed memory, so that nothing of theirs is ever in
-//! flight; the ring tells when it is time to. One poll per connection serves its whole life.
+//! flight; the ring tells when it is time to. One poll per connection serves its whole life. The same goes for `/dev/fuse`, which hands out
+//! one message per read and takes one per write.
 //!
 //! *Signals.* Eventfds of others are watched by one multishot poll each and never read.
 //!
@@ -17,6 +18,7 @@
 mod device;
 mod event;
 mod instant;
+mod message;
 mod ring;
 mod slots;
 mod socket;

@@ -163,7 +163,7 @@ impl Ring {
     /// Closes a connection: the peer sees its end at once, no event comes for it but [`Event::Closed`].
     pub fn close(&mut self, id: ConnectionId) {
         let Some(socket) = self.sockets.socket(id) else { return };
-        // It fails when the peer is gone already, which does the same.
+        // It fails when the peer is gone already, which does the same; and for a device, which sees no difference.
         let _ = rustix::net::shutdown(socket, Shutdown::Both);
         let Some(connection) = self.sockets.connections.get_mut(id.index as usize) else { return };
         connection.closing = true;
@@ -288,7 +288,7 @@ impl Ring {
 
 impl Sockets {
     /// The socket of a connection that is open.
-    fn socket(&self, id: ConnectionId) -> Option<&OwnedFd> {
+    pub(super) fn socket(&self, id: ConnectionId) -> Option<&OwnedFd> {
         let connection = self.connections.get(id.index as usize)?;
         let open = connection.generation == id.generation && !connection.closing;
         connection.socket.as_ref().filter(|_| open)
