@@ -44,6 +44,8 @@ pub struct MemoryDisk {
     order: Order,
     /// Every read's data is cut into pieces of at most this many bytes; those that are all zeroes say so.
     piece: usize,
+    /// Any bytes may be asked for, not just sectors.
+    by_bytes: bool,
     /// Answer to the next requests, instead of serving them.
     failing: Option<DiskError>,
     done: Vec<Completion>,
@@ -62,6 +64,7 @@ impl MemoryDisk {
             features: Features { read_only: false, write_cache: true },
             order: Order::InOrder,
             piece: usize::MAX,
+            by_bytes: false,
             failing: None,
             done: Vec::new(),
             answers: Vec::new(),
@@ -79,6 +82,19 @@ impl MemoryDisk {
     /// The same, with read data in pieces of `piece` bytes.
     pub fn with_pieces(mut self, piece: usize) -> MemoryDisk {
         self.piece = piece;
+        self
+    }
+
+    /// The same, taking any bytes, as a file does.
+    pub fn with_bytes(mut self) -> MemoryDisk {
+        self.by_bytes = true;
+        self
+    }
+
+    /// The same, holding `bytes`, as many as it is long.
+    pub fn with_content(mut self, bytes: Vec<u8>) -> MemoryDisk {
+        assert_eq!(bytes.len() as u64, self.geometry.size);
+        self.bytes = bytes;
         self
     }
 
@@ -174,7 +190,11 @@ impl Disk for MemoryDisk {
     /// # Panics
     /// When the request should not have come this far, or its payload has the wrong length.
     fn submit(&mut self, tag: Tag, request: Request, payload: Payload<'_>) {
-        assert_eq!(request.validate(&self.geometry, &self.features), Ok(()), "{request:?} was let through");
+        let checked = match self.by_bytes {
+            true => request.validate_bytes(&self.geometry, &self.features),
+            false => request.validate(&self.geometry, &self.features),
+        };
+        assert_eq!(checked, Ok(()), "{request:?} was let through");
         let length = request.range.length as usize;
         self.log.push((request, matches!(payload, Payload::Owned(_))));
         let result = match (self.failing, payload) {

@@ -5,6 +5,9 @@
 mod client;
 mod disk;
 pub mod driver;
+mod fuse_fuzz;
+mod fuse_mount;
+mod fuse_tree;
 mod fuzz;
 mod fuzz_queue;
 mod loopback;
@@ -12,6 +15,9 @@ mod replies;
 
 pub use client::{extended_request, go, hello, hello_and_go, hello_structured_and_go, meta_context, name_option, option, request, write};
 pub use disk::{MemoryDisk, Order};
+pub use fuse_fuzz::{HostileRequests, fuzz_mount, fuzz_random_mount};
+pub use fuse_mount::MemoryMount;
+pub use fuse_tree::MemoryTree;
 pub use fuzz::fuzz_session;
 pub use fuzz_queue::fuzz_queue;
 pub use loopback::Loopback;

@@ -1,0 +1,204 @@
+//! Open files: reading, writing, clearing, seeking.
+
+use millpond_block::{Buf, ByteRange, DiskError, Op, Payload, Query, Request, Run};
+
+use super::handles::Handle;
+use super::inflight::{Kind, Pending};
+use super::message::{MAX_TRANSFER, Message};
+use super::node::Node;
+use super::reply::Reply;
+use super::session::{MAX_HANDLES, Outcome, Session, errno_of, node, take};
+use super::tree::{Image, Tree};
+use super::wire::{
+    FallocateIn, InHeader, LseekIn, LseekOut, O_ACCMODE, O_RDONLY, OpenIn, OpenOut, ReadIn, WriteIn, errno, fallocate_mode, open_flag,
+    whence,
+};
+use zerocopy::FromBytes;
+
+/// Writes of at least this many bytes are handed on in the buffer that they were read into; smaller ones are copied, so that the buffer, which is
+/// as large as the largest write, can be used for the next.
+const LARGE_WRITE: u64 = 32 << 10;
+/// Grain of what the map says, in bytes.
+const GRAIN: u64 = 4096;
+
+/// A request's open file must be of the node that the request names: the kernel sees to it, and so do we.
+fn image_of(header: &InHeader) -> Result<Image, i32> {
+    match node(header)? {
+        Node::Image(image) => Ok(image),
+        _ => Err(errno::EISDIR),
+    }
+}
+
+impl Session {
+    pub(super) fn open<T: Tree>(&mut self, header: &InHeader, arguments: &[u8], tree: &T) -> Outcome {
+        let wanted = take::<OpenIn>(arguments)?;
+        let image = image_of(header)?;
+        let (_, read_only) = tree.extent(image).ok_or(errno::ESTALE)?;
+        let writes = wanted.flags & O_ACCMODE != O_RDONLY;
+        if writes && read_only {
+            return Err(errno::EROFS);
+        }
+        let handle = Handle { image, pid: header.pid, since: tree.now(), writes, counters: Default::default() };
+        let fh = self.handles.open(handle, MAX_HANDLES).ok_or(errno::ENFILE)?;
+        let open_flags = open_flag::DIRECT_IO | open_flag::PARALLEL_DIRECT_WRITES | open_flag::NOFLUSH;
+        Ok(Some(Reply::body(header.unique, &OpenOut { fh, open_flags, backing_id: 0 })))
+    }
+
+    pub(super) fn read<T: Tree>(&mut self, header: &InHeader, arguments: &[u8], tree: &mut T) -> Outcome {
+        let wanted = take::<ReadIn>(arguments)?;
+        let image = image_of(header)?;
+        let (size, _) = tree.extent(image).ok_or(errno::ESTALE)?;
+        let length = u64::from(wanted.size.min(MAX_TRANSFER)).min(size.saturating_sub(wanted.offset));
+        if length == 0 {
+            return Ok(Some(Reply::done(header.unique)));
+        }
+        let range = ByteRange { offset: wanted.offset, length };
+        self.submit(header, image, wanted.fh, Kind::Read, Op::Read, range, Payload::None, tree);
+        Ok(None)
+    }
+
+    pub(super) fn write<T: Tree>(
+        &mut self,
+        header: &InHeader,
+        message: &mut Message,
+        length: usize,
+        tree: &mut T,
+        spare: impl FnOnce(&mut T) -> Buf,
+    ) -> Outcome {
+        let image = image_of(header)?;
+        let wanted = WriteIn::read_from_bytes(&message.arguments(length.min(super::wire::WRITE_HEAD))).map_err(|_| errno::EINVAL)?;
+        if message.payload(length).len() != wanted.size as usize {
+            return Err(errno::EINVAL);
+        }
+        let (size, read_only) = tree.extent(image).ok_or(errno::ESTALE)?;
+        if read_only {
+            return Err(errno::EROFS);
+        }
+        if wanted.size == 0 {
+            return Ok(Some(Reply::body(header.unique, &super::wire::WriteOut::default())));
+        }
+        // like a disk: what has no room is not written, and only a write that begins beyond the end fails
+        let room = size.saturating_sub(wanted.offset);
+        if room == 0 {
+            return Err(errno::ENOSPC);
+        }
+        let bytes = u64::from(wanted.size).min(room);
+        let range = ByteRange { offset: wanted.offset, length: bytes };
+        if bytes >= LARGE_WRITE {
+            let spare = spare(tree);
+            let body = message.exchange(spare);
+            self.submit(header, image, wanted.fh, Kind::Write, Op::Write, range, Payload::Owned(body), tree);
+        } else {
+            let payload = message.payload(super::wire::WRITE_HEAD + bytes as usize);
+            self.submit(header, image, wanted.fh, Kind::Write, Op::Write, range, Payload::Copy(payload), tree);
+        }
+        Ok(None)
+    }
+
+    pub(super) fn fsync<T: Tree>(&mut self, header: &InHeader, arguments: &[u8], tree: &mut T) -> Outcome {
+        // the structure begins with the file's number, as the others do
+        let fh = take::<u64>(arguments)?;
+        let image = match node(header)? {
+            Node::Image(image) => image,
+            _ => return Ok(Some(Reply::done(header.unique))),
+        };
+        tree.extent(image).ok_or(errno::ESTALE)?;
+        let range = ByteRange { offset: 0, length: 0 };
+        self.submit(header, image, fh, Kind::Flush, Op::Flush, range, Payload::None, tree);
+        Ok(None)
+    }
+
+    /// Holes and zeroes are the same thing here: the range reads as zeroes and takes no space, but for the ragged ends of blocks.
+    pub(super) fn fallocate<T: Tree>(&mut self, header: &InHeader, arguments: &[u8], tree: &mut T) -> Outcome {
+        const PUNCH: u32 = fallocate_mode::PUNCH_HOLE | fallocate_mode::KEEP_SIZE;
+        const ZERO_KEEPING: u32 = fallocate_mode::ZERO_RANGE | fallocate_mode::KEEP_SIZE;
+        let wanted = take::<FallocateIn>(arguments)?;
+        let image = image_of(header)?;
+        let (size, read_only) = tree.extent(image).ok_or(errno::ESTALE)?;
+        if read_only {
+            return Err(errno::EROFS);
+        }
+        let end = wanted.offset.checked_add(wanted.length).ok_or(errno::EINVAL)?;
+        if wanted.length == 0 {
+            return Err(errno::EINVAL);
+        }
+        match wanted.mode {
+            PUNCH | ZERO_KEEPING => {}
+            fallocate_mode::ZERO_RANGE if end <= size => {}
+            // room is only taken when it is written; what is beyond the end comes with a resize alone
+            0 | fallocate_mode::KEEP_SIZE if end <= size => return Ok(Some(Reply::done(header.unique))),
+            0 | fallocate_mode::KEEP_SIZE | fallocate_mode::ZERO_RANGE => return Err(errno::ENOSPC),
+            _ => return Err(errno::EOPNOTSUPP),
+        }
+        let length = end.min(size).saturating_sub(wanted.offset);
+        if length == 0 {
+            return Ok(Some(Reply::done(header.unique)));
+        }
+        let range = ByteRange { offset: wanted.offset, length };
+        self.submit(header, image, wanted.fh, Kind::Clear, Op::WriteZeroes { may_unmap: true }, range, Payload::None, tree);
+        Ok(None)
+    }
+
+    pub(super) fn lseek<T: Tree>(&mut self, header: &InHeader, arguments: &[u8], tree: &mut T) -> Outcome {
+        let wanted = take::<LseekIn>(arguments)?;
+        let image = image_of(header)?;
+        let data = match wanted.whence {
+            whence::DATA => true,
+            whence::HOLE => false,
+            _ => return Err(errno::EINVAL),
+        };
+        let (size, _) = tree.extent(image).ok_or(errno::ESTALE)?;
+        if wanted.offset >= size {
+            return Err(errno::ENXIO);
+        }
+        let at = wanted.offset / GRAIN * GRAIN;
+        let kind = Kind::Seek { wanted: data, from: wanted.offset, at };
+        let pending = Pending { unique: header.unique, kind, bytes: 0, handle: wanted.fh, image, since: tree.nanos() };
+        self.search(pending, at, size, tree);
+        Ok(None)
+    }
+
+    fn search<T: Tree>(&mut self, pending: Pending, at: u64, size: u64, tree: &mut T) {
+        let tag = self.in_flight.insert(pending);
+        // the first run is what is looked for, or the second is
+        tree.query(pending.image, tag, Query { range: ByteRange { offset: at, length: size - at }, since: None, most: 2 });
+    }
+
+    /// Goes on with a search: runs from where the query began.
+    pub(super) fn found<T: Tree>(&mut self, pending: &Pending, runs: Result<Vec<Run>, DiskError>, tree: &mut T) -> Outcome {
+        let Kind::Seek { wanted, from, mut at } = pending.kind else { return Err(errno::EIO) };
+        let (size, _) = tree.extent(pending.image).ok_or(errno::ESTALE)?;
+        let mut offset = None;
+        for run in runs.map_err(|error| errno_of(error, pending.kind))? {
+            if run.set == wanted {
+                offset = Some(at);
+                break;
+            }
+            at = at.saturating_add(run.length);
+        }
+        if offset.is_none() && at < size {
+            let kind = Kind::Seek { wanted, from, at };
+            self.search(Pending { kind, ..*pending }, at, size, tree);
+            return Ok(None);
+        }
+        // every file ends with a hole, and there is no data beyond
+        let offset = if wanted { offset.ok_or(errno::ENXIO)? } else { offset.unwrap_or(size) };
+        Ok(Some(Reply::body(pending.unique, &LseekOut { offset: offset.max(from) })))
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "what a request is made of")]
+    fn submit<T: Tree>(
+        &mut self,
+        header: &InHeader,
+        image: Image,
+        handle: u64,
+        kind: Kind,
+        op: Op,
+        range: ByteRange,
+        payload: Payload<'_>,
+        tree: &mut T,
+    ) {
+        let tag = self.in_flight.insert(Pending { unique: header.unique, kind, bytes: range.length, handle, image, since: tree.nanos() });
+        tree.submit(image, tag, Request { op, range, fua: false }, payload);
+    }
+}

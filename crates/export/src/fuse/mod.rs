@@ -1,0 +1,35 @@
+//! The server side of the kernel's FUSE protocol as a state machine without I/O: a pool as a directory of images.
+//!
+//! One [`Session`] per mount. The loop that owns the device does, after every event:
+//!
+//! ```text
+//! event: requests came     while session.has_room(): read one into message.space()
+//!                              session.request(&mut message, length, &mut tree, spare)
+//!        disk answered     session.complete(completion)       which session: Session::id_of(tag)
+//!                          session.answer(answer, &mut tree)  the same, for queries
+//! then:  while let Some(reply) = session.pop_reply()   write reply.slices() with one call
+//! ```
+//!
+//! The tree is [`Tree`]: files named after volumes, and `.snapshots/VOL/SNAP`. It is told anew each time it is asked for; there is no cache to
+//! be invalidated when volumes and snapshots come, go, change their names or sizes.
+//!
+//! Source: Linux, `include/uapi/linux/fuse.h`; `docs/decisions/0006-fuse-in-the-shard.md`.
+
+mod attr;
+mod directory;
+mod files;
+mod handles;
+mod inflight;
+mod message;
+mod node;
+mod reply;
+mod session;
+mod tree;
+pub(crate) mod wire;
+
+pub use attr::Owner;
+pub use handles::{Counters, Handle};
+pub use message::{MAX_TRANSFER, Message};
+pub use reply::Reply;
+pub use session::{MAX_BYTES, MAX_REQUESTS, Session};
+pub use tree::{Image, ImageInfo, Space, Tree};

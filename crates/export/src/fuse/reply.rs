@@ -1,0 +1,59 @@
+//! A reply to the kernel: a header, and a small body or what was read.
+
+use millpond_block::Data;
+use smallvec::SmallVec;
+use zerocopy::{Immutable, IntoBytes};
+
+use super::wire::{OpenOut, OutHeader};
+
+/// Bytes of a reply that need no memory of their own: the header and what answers a read, write, seek or open.
+const INLINE: usize = 32;
+const _: () = assert!(size_of::<OutHeader>() + size_of::<OpenOut>() <= INLINE);
+
+/// What is to be written to the device, with one call.
+pub struct Reply {
+    head: SmallVec<[u8; INLINE]>,
+    data: Data,
+}
+
+impl Reply {
+    /// An error.
+    pub(super) fn error(unique: u64, errno: i32) -> Reply {
+        Reply::bytes(unique, -errno, &[])
+    }
+
+    /// A structure.
+    pub(super) fn body<T: IntoBytes + Immutable>(unique: u64, body: &T) -> Reply {
+        Reply::bytes(unique, 0, body.as_bytes())
+    }
+
+    /// Success, and nothing to say.
+    pub(super) fn done(unique: u64) -> Reply {
+        Reply::bytes(unique, 0, &[])
+    }
+
+    /// Bytes.
+    pub(super) fn bytes(unique: u64, error: i32, body: &[u8]) -> Reply {
+        let len = (size_of::<OutHeader>() + body.len()) as u32;
+        let mut head = SmallVec::from_slice(OutHeader { len, error, unique }.as_bytes());
+        head.extend_from_slice(body);
+        Reply { head, data: Data::new() }
+    }
+
+    /// What was read.
+    pub(super) fn data(unique: u64, data: Data) -> Reply {
+        let length: usize = data.iter().map(|piece| piece.len()).sum();
+        let len = (size_of::<OutHeader>() + length) as u32;
+        Reply { head: SmallVec::from_slice(OutHeader { len, error: 0, unique }.as_bytes()), data }
+    }
+
+    /// The bytes, in order.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        std::iter::once(self.head.as_slice()).chain(self.data.iter().map(|piece| piece.bytes()))
+    }
+
+    /// Gives back what was read, for its buffers to be used again.
+    pub fn into_data(self) -> Data {
+        self.data
+    }
+}

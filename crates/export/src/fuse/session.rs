@@ -1,0 +1,345 @@
+//! One mount: what the kernel asks, and what it is told.
+//!
+//! Invariants:
+//! - `INV-FUSE-1` Every request that wants an answer gets exactly one, with its number, whatever it holds.
+//! - `INV-FUSE-2` Memory is bounded: [`Session::has_room`] is false at [`MAX_REQUESTS`] requests or [`MAX_BYTES`] in flight, and then the loop
+//!   leaves the rest with the kernel.
+//! - `INV-FUSE-3` The kernel keeps nothing of the tree or of the content: each name, size and byte is what the pool says at that moment.
+
+use std::collections::VecDeque;
+
+use millpond_block::{Answer, Buf, Completion, DiskError, Tag};
+use zerocopy::FromBytes;
+
+use super::attr::{Owner, attributes};
+use super::directory;
+use super::handles::{Counters, Handle, Handles};
+use super::inflight::{InFlight, Kind, Pending};
+use super::message::{MAX_TRANSFER, Message};
+use super::node::Node;
+use super::reply::Reply;
+use super::tree::Tree;
+use super::wire::{
+    AttrOut, EntryOut, InHeader, InitIn, InitOut, MAJOR, MINOR, NAME_MAX, OLDEST_MINOR, ReadIn, ReleaseIn, SetattrIn, StatfsOut, WriteOut,
+    errno, init_flag, opcode, setattr_flag,
+};
+
+/// Requests in flight: those of some hundred threads, or a few deep queues.
+pub const MAX_REQUESTS: usize = 512;
+/// Bytes of reads and writes in flight; one request more may be let in.
+pub const MAX_BYTES: u64 = 64 << 20;
+/// Open files at a time.
+pub(super) const MAX_HANDLES: usize = 65_536;
+/// What is offered, where the kernel has it.
+const FLAGS: u32 = init_flag::ASYNC_READ
+    | init_flag::BIG_WRITES
+    | init_flag::ASYNC_DIO
+    | init_flag::PARALLEL_DIROPS
+    | init_flag::MAX_PAGES
+    | init_flag::NO_OPENDIR_SUPPORT;
+/// Grain of room, in bytes; loop devices take it as the grain of discards.
+const BLOCK: u32 = 4096;
+
+/// The server side of one mount. See the [module](super) for how a loop drives it.
+pub struct Session {
+    owner: Owner,
+    /// The kernel and we agree on how to speak.
+    ready: bool,
+    pub(super) in_flight: InFlight,
+    pub(super) handles: Handles,
+    pub(super) replies: VecDeque<Reply>,
+    /// Of files that are closed, and of requests without one.
+    past: Counters,
+}
+
+/// How a request was dealt with at once: with a reply, or with an error. `None`: the answer comes later, or none is wanted.
+pub(super) type Outcome = Result<Option<Reply>, i32>;
+
+impl Session {
+    /// A new mount whose files belong to `owner`. `id` goes into the upper half of every tag; it must not be given to another session while
+    /// completions of this one are outstanding.
+    pub fn new(id: u32, owner: Owner) -> Session {
+        Session {
+            owner,
+            ready: false,
+            in_flight: InFlight::new(id),
+            handles: Handles::default(),
+            replies: VecDeque::new(),
+            past: Counters::default(),
+        }
+    }
+
+    /// False while the next request has to wait for answers.
+    pub fn has_room(&self) -> bool {
+        self.in_flight.len() < MAX_REQUESTS && self.in_flight.bytes < MAX_BYTES
+    }
+
+    /// Requests that the disk has not answered.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Replies that wait to be written.
+    pub fn replies(&self) -> usize {
+        self.replies.len()
+    }
+
+    /// The next reply to be written to the device.
+    pub fn pop_reply(&mut self) -> Option<Reply> {
+        self.replies.pop_front()
+    }
+
+    /// Open files by number.
+    pub fn handles(&self) -> impl Iterator<Item = (u64, &Handle)> {
+        self.handles.iter()
+    }
+
+    /// Everything since the mount was made.
+    pub fn counters(&self) -> Counters {
+        self.handles.iter().fold(self.past, |sum, (_, handle)| sum.plus(&handle.counters))
+    }
+
+    /// Takes a request of `length` bytes that was read into `message`. `spare` gives a buffer of the size of the message's own, for when
+    /// that one is handed on.
+    pub fn request<T: Tree>(&mut self, message: &mut Message, length: usize, tree: &mut T, spare: impl FnOnce(&mut T) -> Buf) {
+        // Without a header there is no number to answer to; the kernel sends no such thing.
+        let Some(header) = message.header(length) else { return };
+        let outcome = if header.len as usize != length { Err(errno::EINVAL) } else { self.dispatch(&header, message, length, tree, spare) };
+        match outcome {
+            Ok(None) => {}
+            Ok(Some(reply)) => self.replies.push_back(reply),
+            Err(error) => {
+                // asking for what we do not have is no failure
+                self.past.errors += u64::from(error != errno::ENOSYS && error != errno::ENOENT);
+                self.replies.push_back(Reply::error(header.unique, error));
+            }
+        }
+    }
+
+    fn dispatch<T: Tree>(
+        &mut self,
+        header: &InHeader,
+        message: &mut Message,
+        length: usize,
+        tree: &mut T,
+        spare: impl FnOnce(&mut T) -> Buf,
+    ) -> Outcome {
+        match header.opcode {
+            // nothing is remembered of nodes, and no answer is wanted
+            opcode::FORGET | opcode::BATCH_FORGET => return Ok(None),
+            opcode::INIT => return self.init(header, &message.arguments(length)),
+            _ if !self.ready => return Err(errno::EIO),
+            opcode::WRITE => return self.write(header, message, length, tree, spare),
+            _ => {}
+        }
+        let arguments = message.arguments(length);
+        match header.opcode {
+            opcode::READ => self.read(header, &arguments, tree),
+            opcode::LOOKUP => self.lookup(header, &arguments, tree),
+            opcode::GETATTR => self.getattr(header, tree),
+            opcode::SETATTR => self.setattr(header, &arguments, tree),
+            opcode::OPEN => self.open(header, &arguments, tree),
+            opcode::RELEASE => self.release(header, &arguments),
+            opcode::FSYNC => self.fsync(header, &arguments, tree),
+            opcode::FALLOCATE => self.fallocate(header, &arguments, tree),
+            opcode::LSEEK => self.lseek(header, &arguments, tree),
+            opcode::READDIR => self.readdir(header, &arguments, tree),
+            opcode::STATFS => Ok(Some(statfs(header, tree))),
+            opcode::RELEASEDIR | opcode::FSYNCDIR | opcode::DESTROY => Ok(Some(Reply::done(header.unique))),
+            opcode::SYMLINK
+            | opcode::MKNOD
+            | opcode::MKDIR
+            | opcode::UNLINK
+            | opcode::RMDIR
+            | opcode::RENAME
+            | opcode::RENAME2
+            | opcode::LINK
+            | opcode::CREATE
+            | opcode::TMPFILE => Err(errno::EPERM),
+            // also INTERRUPT: every request is answered soon, and the kernel stops asking
+            _ => Err(errno::ENOSYS),
+        }
+    }
+
+    fn init(&mut self, header: &InHeader, arguments: &[u8]) -> Outcome {
+        let mut padded = [0; size_of::<InitIn>()];
+        for (to, from) in padded.iter_mut().zip(arguments) {
+            *to = *from;
+        }
+        let init = InitIn::read_from_bytes(&padded).map_err(|_| errno::EINVAL)?;
+        if self.ready || arguments.len() < 16 || init.major < MAJOR || (init.major == MAJOR && init.minor < OLDEST_MINOR) {
+            return Err(errno::EPROTO);
+        }
+        let flags = init.flags & FLAGS;
+        // A kernel of a later major version asks again with ours.
+        self.ready = init.major == MAJOR;
+        let requests = MAX_REQUESTS as u16;
+        Ok(Some(Reply::body(
+            header.unique,
+            &InitOut {
+                major: MAJOR,
+                minor: MINOR.min(init.minor),
+                max_readahead: init.max_readahead,
+                flags,
+                max_background: requests,
+                congestion_threshold: requests,
+                max_write: MAX_TRANSFER,
+                time_gran: 1_000_000,
+                max_pages: (MAX_TRANSFER / BLOCK) as u16,
+                ..InitOut::default()
+            },
+        )))
+    }
+
+    fn lookup<T: Tree>(&mut self, header: &InHeader, arguments: &[u8], tree: &T) -> Outcome {
+        let parent = node(header)?;
+        let name = arguments.split(|byte| *byte == 0).next().unwrap_or_default();
+        if name.len() > NAME_MAX {
+            return Err(errno::ENAMETOOLONG);
+        }
+        let name = str::from_utf8(name).map_err(|_| errno::ENOENT)?;
+        let found = directory::lookup(tree, parent, name).ok_or(errno::ENOENT)?;
+        let attr = attributes(tree, found, self.owner).ok_or(errno::ENOENT)?;
+        Ok(Some(Reply::body(header.unique, &EntryOut { nodeid: found.number(), attr, ..EntryOut::default() })))
+    }
+
+    fn getattr<T: Tree>(&mut self, header: &InHeader, tree: &T) -> Outcome {
+        let attr = attributes(tree, node(header)?, self.owner).ok_or(errno::ESTALE)?;
+        Ok(Some(Reply::body(header.unique, &AttrOut { attr, ..AttrOut::default() })))
+    }
+
+    /// Times are those of the pool and cannot be set; owner, mode and size stay as they are.
+    fn setattr<T: Tree>(&mut self, header: &InHeader, arguments: &[u8], tree: &T) -> Outcome {
+        let wanted = take::<SetattrIn>(arguments)?;
+        let attr = attributes(tree, node(header)?, self.owner).ok_or(errno::ESTALE)?;
+        let changes = [
+            (setattr_flag::SIZE, wanted.size != attr.size),
+            (setattr_flag::MODE, wanted.mode & 0o7777 != attr.mode & 0o7777),
+            (setattr_flag::UID, wanted.uid != attr.uid),
+            (setattr_flag::GID, wanted.gid != attr.gid),
+        ];
+        if changes.into_iter().any(|(flag, differs)| wanted.valid & flag != 0 && differs) {
+            return Err(errno::EPERM);
+        }
+        Ok(Some(Reply::body(header.unique, &AttrOut { attr, ..AttrOut::default() })))
+    }
+
+    fn readdir<T: Tree>(&mut self, header: &InHeader, arguments: &[u8], tree: &T) -> Outcome {
+        let wanted = take::<ReadIn>(arguments)?;
+        let directory = node(header)?;
+        if !directory.is_directory() {
+            return Err(errno::ENOTDIR);
+        }
+        let listing = directory::list(tree, directory, wanted.offset, wanted.size as usize);
+        Ok(Some(Reply::bytes(header.unique, 0, &listing)))
+    }
+
+    fn release(&mut self, header: &InHeader, arguments: &[u8]) -> Outcome {
+        let wanted = take::<ReleaseIn>(arguments)?;
+        let handle = self.handles.close(wanted.fh).ok_or(errno::EBADF)?;
+        self.past = self.past.plus(&handle.counters);
+        Ok(Some(Reply::done(header.unique)))
+    }
+
+    /// Takes the answer to a request, at a time of [`Tree::nanos`]. False when it is none of this session's.
+    pub fn complete(&mut self, completion: Completion, nanos: u64) -> bool {
+        let Some(pending) = self.in_flight.remove(completion.tag) else { return false };
+        let took = nanos.saturating_sub(pending.since);
+        let counters = self.counters_of(&pending);
+        let reply = match completion.result {
+            Err(error) => {
+                counters.errors += 1;
+                Reply::error(pending.unique, errno_of(error, pending.kind))
+            }
+            Ok(data) => match pending.kind {
+                Kind::Read => {
+                    counters.reads += 1;
+                    counters.read_bytes += pending.bytes;
+                    counters.read_nanos += took;
+                    Reply::data(pending.unique, data)
+                }
+                Kind::Write => {
+                    counters.writes += 1;
+                    counters.write_bytes += pending.bytes;
+                    counters.write_nanos += took;
+                    // at most MAX_TRANSFER
+                    Reply::body(pending.unique, &WriteOut { size: pending.bytes as u32, padding: 0 })
+                }
+                Kind::Clear => {
+                    counters.discards += 1;
+                    counters.discard_bytes += pending.bytes;
+                    Reply::done(pending.unique)
+                }
+                Kind::Flush | Kind::Seek { .. } => {
+                    counters.flushes += 1;
+                    Reply::done(pending.unique)
+                }
+            },
+        };
+        self.replies.push_back(reply);
+        true
+    }
+
+    /// Takes the answer to a query; the next part of a search may be asked for. False when it is none of this session's.
+    pub fn answer<T: Tree>(&mut self, answer: Answer, tree: &mut T) -> bool {
+        let Some(pending) = self.in_flight.remove(answer.tag) else { return false };
+        match self.found(&pending, answer.result, tree) {
+            Ok(None) => {}
+            Ok(Some(reply)) => self.replies.push_back(reply),
+            Err(error) => {
+                // that there is no more data is an answer, too
+                self.past.errors += u64::from(error != errno::ENXIO);
+                self.replies.push_back(Reply::error(pending.unique, error));
+            }
+        }
+        true
+    }
+
+    /// The id of the session that submitted the request with this tag.
+    pub fn id_of(tag: Tag) -> u32 {
+        (tag.0 >> 32) as u32
+    }
+
+    fn counters_of(&mut self, pending: &Pending) -> &mut Counters {
+        match self.handles.get_mut(pending.handle) {
+            Some(handle) => &mut handle.counters,
+            // closed meanwhile
+            None => &mut self.past,
+        }
+    }
+}
+
+fn statfs<T: Tree>(header: &InHeader, tree: &T) -> Reply {
+    let (space, block) = (tree.space(), u64::from(BLOCK));
+    let (blocks, free) = (space.size / block, space.free / block);
+    let body =
+        StatfsOut { blocks, bfree: free, bavail: free, bsize: BLOCK, frsize: BLOCK, namelen: NAME_MAX as u32, ..StatfsOut::default() };
+    Reply::body(header.unique, &body)
+}
+
+/// The node that a request is about.
+pub(super) fn node(header: &InHeader) -> Result<Node, i32> {
+    Node::of(header.nodeid).ok_or(errno::ESTALE)
+}
+
+/// The structure at the start of a request's arguments.
+pub(super) fn take<S: FromBytes>(arguments: &[u8]) -> Result<S, i32> {
+    S::read_from_prefix(arguments).map(|(structure, _)| structure).map_err(|_| errno::EINVAL)
+}
+
+pub(super) fn errno_of(error: DiskError, kind: Kind) -> i32 {
+    match error {
+        DiskError::Io => errno::EIO,
+        DiskError::NoSpace => errno::ENOSPC,
+        DiskError::Invalid => errno::EINVAL,
+        // it shrank meanwhile
+        DiskError::OutOfBounds if matches!(kind, Kind::Read | Kind::Seek { .. }) => errno::EINVAL,
+        DiskError::OutOfBounds => errno::ENOSPC,
+        DiskError::ReadOnly => errno::EROFS,
+        DiskError::NotSupported => errno::EOPNOTSUPP,
+        DiskError::Shutdown => errno::ESHUTDOWN,
+    }
+}
+
+#[cfg(test)]
+mod tests;
