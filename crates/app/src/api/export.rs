@@ -14,6 +14,17 @@ pub enum CreateExport {
     Nbd(CreateNbd),
     /// Over vhost-user, to hypervisors on this machine.
     VhostUser(CreateVhostUser),
+    /// As a mounted directory.
+    Fuse(CreateFuse),
+}
+
+/// Asks for a pool to be mounted: one image file per volume, `.snapshots/VOL/SNAP` read-only.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CreateFuse {
+    /// The pool.
+    pub pool: String,
+    /// Absolute path of an empty directory; made where missing.
+    pub dir: String,
 }
 
 /// Asks for an NBD export.
@@ -132,11 +143,11 @@ pub struct ExportClient {
 pub struct Export {
     /// Identity; kept across restarts.
     pub id: u64,
-    /// `nbd` or `vhost-user`.
+    /// `nbd`, `vhost-user` or `fuse`.
     pub kind: String,
-    /// `pool/volume` or `pool/volume@snapshot`.
+    /// `pool/volume` or `pool/volume@snapshot`; of a mount, the pool.
     pub name: String,
-    /// Where clients connect: the socket's path, `host:port`, or both with a comma.
+    /// Where clients connect: the socket's path, `host:port`, or both with a comma; of a mount, the directory.
     pub address: String,
     /// NBD URIs of it, when it is one.
     pub uris: Vec<String>,
@@ -155,7 +166,7 @@ pub struct Export {
     pub state: String,
     /// Why it is not online.
     pub reason: Option<String>,
-    /// Number of clients connected now.
+    /// Number of clients connected now; of a mount, of open files.
     pub clients: u64,
     /// The clients.
     pub connections: Vec<ExportClient>,

@@ -12,7 +12,7 @@ mod volume;
 
 pub use error::{ApiError, ErrorBody, ErrorKind};
 pub use event::Event;
-pub use export::{CreateExport, CreateNbd, CreateTls, CreateVhostUser, Export, ExportClient, ExportTls, NbdLimits, TlsMode};
+pub use export::{CreateExport, CreateFuse, CreateNbd, CreateTls, CreateVhostUser, Export, ExportClient, ExportTls, NbdLimits, TlsMode};
 pub use pool::{
     Checkpoint, CreatePool, Device, DeviceIo, DeviceSpec, Found, GuestIo, ImportPool, IoMode, Job, LayoutSpec, Pool, PoolIo, PoolRemoval,
 };

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::{create, demo, destroy, diff, exports, get, hold, list, pool, rename, resize, serve, snapshot, status, up};
+use super::{create, demo, destroy, diff, exports, fuse_guard, get, hold, list, pool, rename, resize, serve, snapshot, status, up};
 use crate::client::Client;
 use crate::config::socket_path;
 use crate::failure::{Failure, Outcome};
@@ -74,6 +74,8 @@ enum Verb {
     Exports(exports::Exports),
     Unexport(exports::Unexport),
     #[command(hide = true)]
+    FuseGuard(fuse_guard::FuseGuard),
+    #[command(hide = true)]
     ImportImage(Later),
     #[command(hide = true)]
     ExportImage(Later),
@@ -115,6 +117,7 @@ impl Cli {
             Verb::Export(export) => export.run(&client).await,
             Verb::Exports(exports) => exports.run(&client).await,
             Verb::Unexport(unexport) => unexport.run(&client).await,
+            Verb::FuseGuard(guard) => guard.run().await,
             Verb::ImportImage(_) => Err(Failure::later("import-image")),
             Verb::ExportImage(_) => Err(Failure::later("export-image")),
             Verb::ConvertSectors(_) => Err(Failure::later("convert-sectors")),

@@ -9,21 +9,20 @@ use serde::Serialize;
 use super::columns::EXPORT;
 use super::connect::{self, Lines};
 use super::tls::TlsWords;
-use crate::api::{CreateExport, CreateNbd, CreateVhostUser, Export, NbdLimits, Volume};
+use crate::api::{CreateExport, CreateFuse, CreateNbd, CreateVhostUser, Export, NbdLimits, Volume};
 use crate::client::Client;
 use crate::config::absolute;
 use crate::failure::{Failure, Outcome};
-use crate::names::Name;
+use crate::names::{self, Kind, Name};
 use crate::output::{Format, Listing, print, print_pairs, write_out};
 
 /// Protocols.
 #[derive(Debug, Subcommand)]
-#[command(after_help = "Example:\n  millpond export nbd tank/vm1 --unix /run/vm1.sock")]
+#[command(after_help = "Example:\n  millpond export nbd tank/vm1 --unix /run/vm1.sock\n  millpond export fuse tank /mnt/tank")]
 pub enum ExportKind {
     Nbd(Box<Nbd>),
     VhostUser(VhostUser),
-    #[command(hide = true)]
-    Fuse(Later),
+    Fuse(Fuse),
 }
 
 /// Words of a protocol that this version does not have.
@@ -109,7 +108,7 @@ impl ExportKind {
         match self {
             ExportKind::Nbd(nbd) => nbd.run(client).await,
             ExportKind::VhostUser(vhost_user) => vhost_user.run(client).await,
-            ExportKind::Fuse(_) => Err(Failure::later("export fuse")),
+            ExportKind::Fuse(fuse) => fuse.run(client).await,
         }
     }
 }
@@ -143,6 +142,33 @@ impl VhostUser {
             queues: Some(self.queues),
             readonly: self.readonly,
         });
+        let export: Export = client.post("/v1/exports", &request).await?;
+        if self.how.format == Format::Json || !self.how.columns.is_empty() {
+            return print_pairs(&export, EXPORT, &self.how);
+        }
+        write_out(&format!("export {}  {}\n", export.id, export.address))
+    }
+}
+
+/// Mount a pool: a file per volume, .snapshots/VOL/SNAP read-only; kept across restarts
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  millpond export fuse tank /mnt/tank
+  losetup --find --show --direct-io=on --sector-size 4096 /mnt/tank/vm1")]
+pub struct Fuse {
+    /// The pool
+    pool: String,
+    /// An empty directory, made where missing
+    dir: PathBuf,
+    #[command(flatten)]
+    how: Listing,
+}
+
+impl Fuse {
+    async fn run(self, client: &Client) -> Outcome {
+        names::check(Kind::Pool, &self.pool)?;
+        let request = CreateExport::Fuse(CreateFuse { pool: self.pool, dir: path_text(&self.dir)? });
         let export: Export = client.post("/v1/exports", &request).await?;
         if self.how.format == Format::Json || !self.how.columns.is_empty() {
             return print_pairs(&export, EXPORT, &self.how);
@@ -210,6 +236,9 @@ async fn lines(client: &Client, export: &Export) -> Outcome<Option<Lines>> {
 pub struct Unexport {
     /// Number of the export, see 'millpond exports'
     id: String,
+    /// Of a mount: go on serving files that are open until they are closed
+    #[arg(long)]
+    lazy: bool,
 }
 
 impl Unexport {
@@ -217,6 +246,6 @@ impl Unexport {
     pub async fn run(self, client: &Client) -> Outcome {
         let id: u64 =
             self.id.parse().map_err(|_| Failure::usage(format!("'{}' is not the number of an export; see 'millpond exports'", self.id)))?;
-        client.delete(&format!("/v1/exports/{id}")).await
+        client.delete(&format!("/v1/exports/{id}?lazy={}", self.lazy)).await
     }
 }

@@ -9,6 +9,7 @@ mod demo;
 mod destroy;
 mod diff;
 mod exports;
+mod fuse_guard;
 mod get;
 mod hold;
 mod list;

@@ -28,7 +28,13 @@ impl Daemon {
         let catalog = Catalog::new(shard.volumes().await?, shard.snapshots().await?);
         let during = format!("cannot destroy '{}'", request.name);
         let plan = catalog.plan(&doomed, request.recursive || request.clones, request.clones).map_err(|e| e.during(&during))?;
+        let open = shard.open_files().await?;
         for target in plan.targets(&catalog) {
+            if let Some(file) = open.iter().find(|file| file.target == target) {
+                let (what, id, pid) = (catalog.told(&of.pool, target), file.export, file.pid);
+                let message = format!("'{what}' is open in the mount of export {id}, process {pid} opened it; end that first");
+                return Err(ApiError::busy(message).during(during));
+            }
             if let Some(id) = self.serves(&of.pool, target) {
                 let what = catalog.told(&of.pool, target);
                 return Err(ApiError::busy(format!("'{what}' is exported; run 'millpond unexport {id}' first")).during(during));

@@ -60,7 +60,13 @@ impl Daemon {
             live.extend(exports.into_iter().map(|info| (info.id.0, info)));
         }
         let registry = self.registry();
-        Ok(registry.exports.values().map(|entry| view(entry, live.get(&entry.record.id))).collect())
+        let mut all: Vec<Export> = registry.exports.values().map(|entry| view(entry, live.get(&entry.record.id))).collect();
+        drop(registry);
+        for export in all.iter_mut().filter(|export| export.kind == "fuse" && export.reason.is_none() && !self.is_mounted(export.id)) {
+            export.state = "unavailable".to_owned();
+            export.reason = Some(format!("somebody unmounted it; run 'millpond unexport {}' and export it again", export.id));
+        }
+        Ok(all)
     }
 
     /// Starts serving a volume or snapshot; clients can connect on return. With `kept`, it comes back after a restart.
@@ -79,6 +85,10 @@ impl Daemon {
                 let during = format!("cannot export '{}'", request.name);
                 self.vhost_user_record(id, request).await.map_err(|e| e.during(&during))?
             }
+            CreateExport::Fuse(request) => {
+                let during = format!("cannot export '{}'", request.pool);
+                self.fuse_record(id, request).map_err(|e| e.during(&during))?
+            }
         };
         let info = self.start(&shard, &record).await.map_err(|e| e.during(format!("cannot export '{}'", record.name)))?;
         if let Door::Nbd { tcp, .. } = &mut record.door {
@@ -92,6 +102,7 @@ impl Daemon {
         if let Err(error) = self.save() {
             self.registry().exports.remove(&id);
             // Not remembered, so not served: the client was told that it failed.
+            let _ = self.end_fuse(id, true).await;
             let _ = shard.unexport(ExportId(id)).await;
             return Err(error);
         }
@@ -147,18 +158,23 @@ impl Daemon {
         Ok((shard, record))
     }
 
-    /// Stops serving; requests received are answered before the connections close.
+    /// Stops serving; requests received are answered before the connections close. With `lazy`, files of a mount that are open are served until
+    /// they are closed.
     ///
     /// # Errors
-    /// When there is no such export.
-    pub async fn unexport(&self, id: u64) -> Result<(), ApiError> {
+    /// When there is no such export, or files of a mount are open.
+    pub async fn unexport(&self, id: u64, lazy: bool) -> Result<(), ApiError> {
         let _changing = self.changing.lock().await;
         let record = self.registry().exports.get(&id).map(|entry| entry.record.clone());
         let record = record.ok_or_else(|| ApiError::not_found(format!("no export {id}; see 'millpond exports'")))?;
-        if let Ok(shard) = self.shard(&record.pool) {
+        let during = format!("cannot end export {id}");
+        self.end_fuse(id, lazy).await.map_err(|e| e.during(&during))?;
+        // What is detached lazily is served until the kernel says that nobody uses it any more.
+        let left = lazy && matches!(record.door, Door::Fuse { .. });
+        if !left && let Ok(shard) = self.shard(&record.pool) {
             match shard.unexport(ExportId(id)).await {
                 Ok(()) | Err(super::shard::ShardError::NoExport(_)) => {}
-                Err(error) => return Err(ApiError::from(error).during(format!("cannot end export {id}"))),
+                Err(error) => return Err(ApiError::from(error).during(during)),
             }
         }
         self.registry().exports.remove(&id);
@@ -239,6 +255,7 @@ impl Daemon {
                 };
                 Ok(shard.export_vhost_user(export).await?)
             }
+            Door::Fuse { dir } => self.start_fuse(shard, record, dir).await,
         }
     }
 
@@ -251,7 +268,7 @@ impl Daemon {
     }
 
     /// Refuses an address that another export has, in service or not.
-    fn refuse_taken(&self, unix: Option<&Path>, tcp: Option<SocketAddr>) -> Result<(), ApiError> {
+    pub(super) fn refuse_taken(&self, unix: Option<&Path>, tcp: Option<SocketAddr>) -> Result<(), ApiError> {
         if unix == Some(self.options.socket.as_path()) {
             return Err(ApiError::invalid("that is the control socket; give another path"));
         }
@@ -287,12 +304,13 @@ fn check_socket(path: &Path) -> Result<(), ApiError> {
 
 fn view(entry: &ExportEntry, live: Option<&ExportInfo>) -> Export {
     let record = &entry.record;
-    let unix = record.door.path().map(|path| path.display().to_string());
+    let path = record.door.path().map(|path| path.display().to_string());
     let tcp = record.door.tcp();
-    let addresses: Vec<&str> = unix.iter().chain(tcp).map(String::as_str).collect();
+    let addresses: Vec<&str> = path.iter().chain(tcp).map(String::as_str).collect();
+    let unix = path.clone().filter(|_| !matches!(record.door, Door::Fuse { .. }));
     let (uris, tls, limits) = match &record.door {
-        Door::Nbd { tls, limits, .. } => (nbd::uris(unix.as_deref(), tcp.map(String::as_str), tls.as_ref()), tls.as_ref(), *limits),
-        Door::VhostUser { .. } => (Vec::new(), None, NbdLimits::default()),
+        Door::Nbd { tls, limits, .. } => (nbd::uris(unix.as_deref(), record.door.tcp().map(String::as_str), tls.as_ref()), tls.as_ref(), *limits),
+        Door::VhostUser { .. } | Door::Fuse { .. } => (Vec::new(), None, NbdLimits::default()),
     };
     let client = |client: &super::shard::ClientInfo| ExportClient {
         peer: client.peer.clone(),

@@ -5,9 +5,12 @@
 
 mod destroy;
 mod exports;
+mod fuse;
 mod import;
 mod inherited;
 mod labels;
+mod mount;
+mod mount_table;
 mod pools;
 mod probe;
 mod run;
@@ -16,11 +19,13 @@ pub mod shard;
 mod snapshots;
 mod state;
 pub mod tls;
+mod users;
 mod view;
 mod volumes;
 
 pub use exports::check_nbd_limits;
 pub use inherited::Inherited;
+pub use mount::clear as clear_mount;
 pub use pools::format_file;
 pub use run::{Control, Signals, serve_until};
 pub use service::{Daemon, Options};

@@ -118,6 +118,7 @@ impl Daemon {
 
     /// Ends the shard of a pool, if it has one.
     async fn close_pool(&self, name: &str) -> Result<(), ApiError> {
+        self.end_fuses(Some(name)).await;
         let shard = self.registry().pools.get(name).and_then(|entry| entry.shard.clone().ok());
         match shard {
             Some(shard) => shard.shutdown().await.map_err(|e| ApiError::from(e).during(format!("pool '{name}' was not closed cleanly"))),

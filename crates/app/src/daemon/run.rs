@@ -176,6 +176,7 @@ impl Daemon {
     /// # Errors
     /// One line naming the pools that could not be closed cleanly; they have ended all the same.
     pub async fn close(&self) -> Outcome {
+        self.end_fuses(None).await;
         let mut closing = JoinSet::new();
         for (name, shard) in self.shards() {
             closing.spawn(async move { shard.shutdown().await.map_err(|e| format!("pool '{name}': {e}")) });

@@ -9,6 +9,7 @@ use millpond_engine::{SnapshotInfo, Tuning, VolumeInfo};
 use tokio::sync::{broadcast, watch};
 
 use super::inherited::Inherited;
+use super::mount::Mounted;
 use super::shard::ShardHandle;
 use super::state::{ExportRecord, PoolRecord, State, StateDir};
 use crate::api::{ApiError, ErrorKind, Event, NbdLimits, Status};
@@ -78,6 +79,8 @@ pub struct Daemon {
     /// Held over changes to the set of pools and exports, so that two of them never mix.
     pub(super) changing: tokio::sync::Mutex<()>,
     registry: Mutex<Registry>,
+    /// Directories where pools are mounted, by export.
+    mounts: Mutex<BTreeMap<u64, Mounted>>,
     events: broadcast::Sender<Event>,
     stopping: watch::Sender<bool>,
     started: Timestamp,
@@ -99,6 +102,7 @@ impl Daemon {
             dir,
             changing: tokio::sync::Mutex::new(()),
             registry: Mutex::new(registry),
+            mounts: Mutex::default(),
             events: broadcast::channel(EVENT_BACKLOG).0,
             stopping: watch::channel(false).0,
             started: instant::now(),
@@ -108,6 +112,11 @@ impl Daemon {
     /// The registry. Never held across an await.
     pub(super) fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The mounts. Never held across an await.
+    pub(super) fn mounts(&self) -> MutexGuard<'_, BTreeMap<u64, Mounted>> {
+        self.mounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes the state file; durable on return.

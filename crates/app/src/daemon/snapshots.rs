@@ -231,9 +231,11 @@ impl Daemon {
     async fn expire_in(&self, pool: &str, shard: &ShardHandle, now: Timestamp) -> Result<Option<Timestamp>, ApiError> {
         let time_of = |snapshot: &SnapshotInfo| snapshot.expires.map(|time| instant::from_millis(time.0));
         let all = shard.snapshots().await?;
+        let open = shard.open_files().await?;
         let (expired, waiting): (Vec<&SnapshotInfo>, Vec<&SnapshotInfo>) =
             all.iter().filter(|snapshot| snapshot.expires.is_some()).partition(|snapshot| {
-                let served = self.serves(pool, Target::Snapshot(snapshot.id)).is_some();
+                let target = Target::Snapshot(snapshot.id);
+                let served = self.serves(pool, target).is_some() || open.iter().any(|file| file.target == target);
                 time_of(snapshot).is_some_and(|time| time <= now) && snapshot.holds == 0 && snapshot.clones == 0 && !served
             });
         if !expired.is_empty() {

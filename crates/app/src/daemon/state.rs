@@ -90,6 +90,11 @@ pub enum Door {
         /// Queues that a guest may have.
         queues: u16,
     },
+    /// FUSE: the whole pool.
+    Fuse {
+        /// Where it is mounted.
+        dir: PathBuf,
+    },
 }
 
 /// Encryption of an NBD export.
@@ -110,6 +115,7 @@ impl Door {
         match self {
             Door::Nbd { .. } => "nbd",
             Door::VhostUser { .. } => "vhost-user",
+            Door::Fuse { .. } => "fuse",
         }
     }
 
@@ -117,6 +123,7 @@ impl Door {
     pub fn served(&self) -> Option<Served> {
         match self {
             Door::Nbd { served, .. } | Door::VhostUser { served, .. } => Some(*served),
+            Door::Fuse { .. } => None,
         }
     }
 
@@ -125,6 +132,7 @@ impl Door {
         match self {
             Door::Nbd { unix, .. } => unix.as_ref(),
             Door::VhostUser { unix, .. } => Some(unix),
+            Door::Fuse { dir } => Some(dir),
         }
     }
 
@@ -132,6 +140,7 @@ impl Door {
         match self {
             Door::Nbd { unix, .. } => unix.as_mut(),
             Door::VhostUser { unix, .. } => Some(unix),
+            Door::Fuse { dir } => Some(dir),
         }
     }
 
@@ -139,7 +148,7 @@ impl Door {
     pub fn tcp(&self) -> Option<&String> {
         match self {
             Door::Nbd { tcp, .. } => tcp.as_ref(),
-            Door::VhostUser { .. } => None,
+            Door::VhostUser { .. } | Door::Fuse { .. } => None,
         }
     }
 }

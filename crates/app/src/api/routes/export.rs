@@ -5,10 +5,12 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use serde::Deserialize;
+use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::input::Body;
+use super::input::{Asked, Body};
 use crate::api::{ApiError, CreateExport, ErrorBody, Export};
 use crate::daemon::Daemon;
 
@@ -29,9 +31,17 @@ async fn create(State(daemon): State<Arc<Daemon>>, Body(request): Body<CreateExp
     daemon.create_export(&request, true).await.map(Json)
 }
 
+/// How an export ends.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+struct Ending {
+    /// Of a mount: files that are open are served until they are closed.
+    #[serde(default)]
+    lazy: bool,
+}
+
 /// Ends an export.
-#[utoipa::path(delete, path = "/v1/exports/{id}", params(("id" = u64, Path)),
+#[utoipa::path(delete, path = "/v1/exports/{id}", params(("id" = u64, Path), Ending),
     responses((status = 204), (status = "default", body = ErrorBody)))]
-async fn remove(State(daemon): State<Arc<Daemon>>, Path(id): Path<u64>) -> Result<StatusCode, ApiError> {
-    daemon.unexport(id).await.map(|()| StatusCode::NO_CONTENT)
+async fn remove(State(daemon): State<Arc<Daemon>>, Path(id): Path<u64>, Asked(ending): Asked<Ending>) -> Result<StatusCode, ApiError> {
+    daemon.unexport(id, ending.lazy).await.map(|()| StatusCode::NO_CONTENT)
 }

@@ -100,6 +100,13 @@ impl<P: Pool> Shard<P> {
                 self.pool.command(tag, command);
             }
             Message::Export(spec, answer) => drop(answer.send(self.export(spec))),
+            Message::ExportFuse(_, answer) if !self.stage.is_serving() => drop(answer.send(Err(ShardError::Gone))),
+            Message::ExportFuse(spec, answer) => drop(answer.send(self.export_fuse(spec))),
+            Message::OpenFiles(answer) => {
+                // who has closed a file does not expect it to be open any more, whether we have looked or not
+                self.look_at_mounts();
+                let _ = answer.send(Ok(self.mounts.open_files()));
+            }
             Message::Unexport(id, answer) => self.unexport(id, Farewell::ForGood, Some(answer)),
             Message::Status(answer) => drop(answer.send(self.status())),
             Message::Volumes(answer) => drop(answer.send(Ok(self.pool.volumes()))),
@@ -107,7 +114,8 @@ impl<P: Pool> Shard<P> {
             Message::Snapshots(after, answer) => drop(answer.send(Ok(self.pool.snapshots_after(after, SNAPSHOTS_PER_PIECE)))),
             Message::FindSnapshot(volume, name, answer) => drop(answer.send(Ok(self.pool.find_snapshot(volume, &name)))),
             Message::Exports(answer) => {
-                let exports = self.exports.values().map(|export| export.info(&self.clients)).chain(self.vhost.infos()).collect();
+                let sockets = self.exports.values().map(|export| export.info(&self.clients));
+                let exports = sockets.chain(self.vhost.infos()).chain(self.mounts.infos()).collect();
                 let _ = answer.send(Ok(exports));
             }
             Message::Diff(older, newer, answer) => {
@@ -232,21 +240,16 @@ impl<P: Pool> Shard<P> {
         self.exports.values().for_each(|export| guests.add(&export.past));
         self.clients.iter().for_each(|client| guests.add(&client.counters()));
         self.vhost.count(&mut guests);
-        Ok(ShardStatus {
-            pool,
-            metrics: self.pool.metrics(),
-            devices,
-            guests,
-            clients: (self.clients.len() + self.vhost.len()) as u64,
-            turns: self.turns,
-        })
+        guests.add(&self.mounts.counters());
+        let clients = (self.clients.len() + self.vhost.len()) as u64 + self.mounts.clients();
+        Ok(ShardStatus { pool, metrics: self.pool.metrics(), devices, guests, clients, turns: self.turns })
     }
 
     /// Begins the end: every export goes, then the pool is closed.
     fn drain(&mut self) {
         if self.stage.is_serving() {
             self.stage.phase = StagePhase::Draining;
-            let ids: Vec<_> = self.exports.keys().copied().chain(self.vhost.ids()).collect();
+            let ids: Vec<_> = self.exports.keys().copied().chain(self.vhost.ids()).chain(self.mounts.ids()).collect();
             ids.into_iter().for_each(|id| self.unexport(id, Farewell::Restart, None));
         }
     }
@@ -254,7 +257,8 @@ impl<P: Pool> Shard<P> {
     /// Goes on with what ends: exports without listeners and clients, then the pool.
     pub(super) fn advance_ends(&mut self) {
         self.remove_ended_exports();
-        let quiet = self.exports.is_empty() && self.vhost.is_empty() && self.pending.is_empty();
+        let unserved = self.exports.is_empty() && self.vhost.is_empty() && self.mounts.is_empty();
+        let quiet = unserved && self.pending.is_empty();
         if self.stage.phase == StagePhase::Draining && quiet {
             if self.refusal().is_some() {
                 // Nothing was opened, so there is nothing to close.

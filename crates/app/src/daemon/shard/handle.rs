@@ -93,6 +93,32 @@ impl Default for ClientLimits {
     }
 }
 
+/// A mounted directory to serve the pool's images in.
+#[derive(Debug)]
+pub struct FuseExport {
+    /// Identity; refused when in use in this shard.
+    pub id: ExportId,
+    /// The pool's name, as listed.
+    pub name: String,
+    /// The FUSE device of the mount; reading it does not wait.
+    pub device: OwnedFd,
+    /// To which user everything belongs.
+    pub uid: u32,
+    /// And to which group.
+    pub gid: u32,
+}
+
+/// A file of a mount that somebody has open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenFile {
+    /// The mount.
+    pub export: ExportId,
+    /// What is open.
+    pub target: Target,
+    /// The process that opened it.
+    pub pid: u32,
+}
+
 /// Requests answered, and bytes of them; errors are counted apart and in nothing else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoCounters {
@@ -140,8 +166,8 @@ pub struct ExportInfo {
     pub id: ExportId,
     /// NBD export name.
     pub name: String,
-    /// What is served.
-    pub target: Target,
+    /// What is served; `None` for the whole pool.
+    pub target: Option<Target>,
     /// Path of the unix socket.
     pub unix: Option<PathBuf>,
     /// TCP address bound (the real port where 0 was asked for).
@@ -297,6 +323,8 @@ pub(super) enum Message {
     Command(Command, Answer<Reply>),
     Export(NbdExport, Answer<ExportInfo>),
     ExportVhostUser(VhostUserExport, Answer<ExportInfo>),
+    ExportFuse(FuseExport, Answer<ExportInfo>),
+    OpenFiles(Answer<Vec<OpenFile>>),
     Unexport(ExportId, Answer<()>),
     Status(Answer<ShardStatus>),
     Volumes(Answer<Vec<VolumeInfo>>),
@@ -360,6 +388,22 @@ impl ShardHandle {
     /// As [`ShardHandle::export_nbd`], and [`ShardError::Start`].
     pub async fn export_vhost_user(&self, export: VhostUserExport) -> Result<ExportInfo, ShardError> {
         self.ask(|answer| Message::ExportVhostUser(export, answer)).await
+    }
+
+    /// Starts serving a mount.
+    ///
+    /// # Errors
+    /// [`ShardError::ExportExists`], [`ShardError::Gone`].
+    pub async fn export_fuse(&self, export: FuseExport) -> Result<ExportInfo, ShardError> {
+        self.ask(|answer| Message::ExportFuse(export, answer)).await
+    }
+
+    /// The files of mounts that are open.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn open_files(&self) -> Result<Vec<OpenFile>, ShardError> {
+        self.ask(Message::OpenFiles).await
     }
 
     /// Stops serving: the listeners close at once, requests received are finished and answered, then the connections close and the

@@ -8,21 +8,24 @@ mod control;
 mod gate;
 mod handle;
 mod listen;
+mod mount;
 mod pool;
 mod serve;
 #[expect(clippy::module_inception, reason = "the file is named after its main type")]
 mod shard;
 mod start;
 mod table;
+mod tree;
 mod turns;
 mod vhost;
 mod wire;
 
 pub use handle::{
-    ClientInfo, ClientLimits, ExportId, ExportInfo, InheritedSockets, IoCounters, NbdExport, ShardError, ShardHandle, ShardStatus, TlsOffer,
+    ClientInfo, ClientLimits, ExportId, ExportInfo, FuseExport, InheritedSockets, IoCounters, NbdExport, ShardError, ShardHandle, ShardStatus,
+    TlsOffer,
 };
 #[allow(unused_imports, reason = "parts of what the calls take and give, for callers that name them")]
-pub use handle::{DeviceLimit, DeviceLoad, HostDeviceInfo};
+pub use handle::{DeviceLimit, DeviceLoad, HostDeviceInfo, OpenFile};
 pub use start::{create, import};
 pub use vhost::VhostUserExport;
 

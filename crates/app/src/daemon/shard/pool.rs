@@ -3,8 +3,8 @@
 use millpond_block::{Answer, BufPool, Completion, Features, Geometry, Payload, Query, Request, Tag};
 use millpond_device::{Io, IoDone};
 use millpond_engine::{
-    Command, CommandError, DiffExtent, Engine, Metrics, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo, Target, Time, VolumeId,
-    VolumeInfo,
+    Command, CommandError, DiffExtent, Engine, ImageInfo, Metrics, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo, Target, Time,
+    VolumeId, VolumeInfo,
 };
 
 /// A pool as a state machine: requests, commands, ended device operations and time go in; device operations, completions and replies
@@ -14,6 +14,8 @@ pub trait Pool: 'static {
     fn state(&self) -> &PoolState;
     /// Takes a guest request; never blocks.
     fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>);
+    /// The same for a guest that sees a file.
+    fn submit_bytes(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>);
     /// Takes a query; never blocks.
     fn query(&mut self, target: Target, tag: Tag, query: Query);
     /// Takes a command.
@@ -42,6 +44,12 @@ pub trait Pool: 'static {
     fn snapshots_after(&self, after: Option<SnapshotId>, most: usize) -> Vec<SnapshotInfo>;
     /// The snapshot of this name.
     fn find_snapshot(&self, volume: VolumeId, name: &str) -> Option<SnapshotInfo>;
+    /// What is served as a file.
+    fn image(&self, target: Target) -> Option<ImageInfo>;
+    /// Up to `most` volumes of ids above `after`, by id.
+    fn volume_images(&self, after: Option<VolumeId>, most: usize) -> Vec<(VolumeId, ImageInfo)>;
+    /// Up to `most` snapshots of a volume of ids above `after`, by id.
+    fn snapshot_images(&self, volume: VolumeId, after: Option<SnapshotId>, most: usize) -> Vec<(SnapshotId, ImageInfo)>;
     /// Up to `most` snapshots that a target can be compared with.
     fn older_states(&self, target: Target, most: usize) -> Vec<(String, SnapshotId)>;
     /// The one of this name.
@@ -65,6 +73,10 @@ impl Pool for Engine {
 
     fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>) {
         Engine::submit(self, target, tag, request, payload);
+    }
+
+    fn submit_bytes(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>) {
+        Engine::submit_bytes(self, target, tag, request, payload);
     }
 
     fn query(&mut self, target: Target, tag: Tag, query: Query) {
@@ -121,6 +133,18 @@ impl Pool for Engine {
 
     fn find_snapshot(&self, volume: VolumeId, name: &str) -> Option<SnapshotInfo> {
         Engine::find_snapshot(self, volume, name)
+    }
+
+    fn image(&self, target: Target) -> Option<ImageInfo> {
+        Engine::image(self, target)
+    }
+
+    fn volume_images(&self, after: Option<VolumeId>, most: usize) -> Vec<(VolumeId, ImageInfo)> {
+        Engine::volume_images(self, after, most)
+    }
+
+    fn snapshot_images(&self, volume: VolumeId, after: Option<SnapshotId>, most: usize) -> Vec<(SnapshotId, ImageInfo)> {
+        Engine::snapshot_images(self, volume, after, most)
     }
 
     fn older_states(&self, target: Target, most: usize) -> Vec<(String, SnapshotId)> {

@@ -55,7 +55,7 @@ pub(super) enum Farewell {
 impl<P: Pool> Shard<P> {
     /// Starts to serve.
     pub(super) fn export(&mut self, spec: NbdExport) -> Result<ExportInfo, ShardError> {
-        if self.exports.contains_key(&spec.id) || self.vhost.contains(spec.id) {
+        if self.exports.contains_key(&spec.id) || self.vhost.contains(spec.id) || self.mounts.ids().contains(&spec.id) {
             return Err(ShardError::ExportExists(spec.id));
         }
         if spec.unix.is_none() && spec.tcp.is_none() {
@@ -101,6 +101,7 @@ impl<P: Pool> Shard<P> {
         if self.vhost.contains(id) {
             return self.unexport_vhost(id, answer);
         }
+        let Err(answer) = self.unmount(id, answer) else { return };
         let Some(export) = self.exports.get_mut(&id) else {
             if let Some(answer) = answer {
                 let _ = answer.send(Err(ShardError::NoExport(id)));

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use super::control::{Pending, Stage};
 use super::gate::Gate;
 use super::handle::{IoCounters, Message};
+use super::mount::Mounts;
 use super::pool::Pool;
 use super::table::{Clients, ExportTable};
 use super::turns::Turns;
@@ -54,6 +55,7 @@ pub(super) struct Shard<P: Pool> {
     pub(super) clients: Clients,
     pub(super) exports: ExportTable,
     pub(super) vhost: VhostUsers,
+    pub(super) mounts: Mounts,
     /// Clients to look at in this turn.
     pub(super) active: Vec<u32>,
     clock: Monotonic,
@@ -85,6 +87,7 @@ impl<P: Pool> Shard<P> {
             clients: Clients::default(),
             exports: ExportTable::default(),
             vhost: VhostUsers::default(),
+            mounts: Mounts::default(),
             active: Vec::new(),
             now: clock.nanos(),
             clock,
@@ -165,6 +168,7 @@ impl<P: Pool> Shard<P> {
             self.serve(index);
         }
         self.take_from_guests();
+        self.serve_mounts();
         self.pool.answer();
         let mut ended = self.pump();
         for _ in 0..ENDED_ROUNDS {
@@ -176,6 +180,7 @@ impl<P: Pool> Shard<P> {
         }
         // Answers made room for requests that had to wait; those must not wait for the next event.
         let late = self.flush_clients() | self.publish_to_guests();
+        self.flush_mounts();
         // Guests have their answers: now what else there is to do.
         let again = self.pool.turn(self.wall);
         let ended = self.pump();
@@ -208,7 +213,7 @@ impl<P: Pool> Shard<P> {
     }
 
     fn wake_client(&mut self, id: ConnectionId, change: impl FnOnce(&mut super::connection::Connection)) {
-        let Some((index, client)) = self.clients.by_connection(id) else { return };
+        let Some((index, client)) = self.clients.by_connection(id) else { return self.wake_mount(id) };
         change(client);
         self.enqueue(index);
     }
@@ -291,7 +296,9 @@ impl<P: Pool> Shard<P> {
             self.completed(completion);
         }
         while let Some(answer) = self.pool.pop_answer() {
-            if let Some((index, client)) = self.clients.by_session(Session::id_of(answer.tag)) {
+            if Self::is_mounts(answer.tag) {
+                self.mount_answered(answer);
+            } else if let Some((index, client)) = self.clients.by_session(Session::id_of(answer.tag)) {
                 client.session.answer(answer);
                 self.enqueue(index);
             }
@@ -302,6 +309,9 @@ impl<P: Pool> Shard<P> {
         let tag = completion.tag;
         if VhostUsers::owns(tag) {
             return self.completed_for_guest(completion);
+        }
+        if Self::is_mounts(tag) {
+            return self.mount_completed(completion);
         }
         let Some((index, client)) = self.clients.by_session(Session::id_of(tag)) else {
             return self.answered(completion);
@@ -389,7 +399,7 @@ impl<P: Pool> Shard<P> {
     }
 
     fn next_wait(&self) -> Wait {
-        if !self.active.is_empty() || self.stage.is_busy() {
+        if !self.active.is_empty() || !self.mounts.is_idle() || self.stage.is_busy() {
             return Wait::No;
         }
         match self.gate.next_release() {

@@ -93,7 +93,7 @@ impl Export {
         ExportInfo {
             id: self.spec.id,
             name: self.spec.name.clone(),
-            target: self.spec.target,
+            target: Some(self.spec.target),
             unix: self.spec.unix.clone(),
             tcp: self.listeners.iter().find_map(|listener| listener.tcp),
             read_only: self.spec.read_only,

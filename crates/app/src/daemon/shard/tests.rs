@@ -3,5 +3,6 @@ mod control;
 mod double;
 mod endings;
 mod engine;
+mod mount;
 mod serving;
 mod vhost;

@@ -9,8 +9,8 @@ use millpond_block::{
 };
 use millpond_device::{DeviceIndex, Io, IoDone, IoId, IoKind};
 use millpond_engine::{
-    Command, CommandError, Compression, DiffExtent, Layout, Metrics, PoolId, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo, Target,
-    Time, VolumeId, VolumeInfo,
+    Command, CommandError, Compression, DiffExtent, ImageInfo, Layout, Metrics, PoolId, PoolInfo, PoolState, Reply, SnapshotId,
+    SnapshotInfo, Target, Time, VolumeId, VolumeInfo,
 };
 
 use crate::daemon::shard::pool::Pool;
@@ -125,12 +125,28 @@ impl Pool for Double {
         }
     }
 
+    fn submit_bytes(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>) {
+        self.submit(target, tag, request, payload);
+    }
+
     fn query(&mut self, _target: Target, tag: Tag, query: Query) {
         self.answers.push_back(Answer { tag, result: Ok(vec![Run { length: query.range.length, set: query.since.is_none() }]) });
     }
 
     fn pop_answer(&mut self) -> Option<Answer> {
         self.answers.pop_front()
+    }
+
+    fn image(&self, _: Target) -> Option<ImageInfo> {
+        None
+    }
+
+    fn volume_images(&self, _: Option<VolumeId>, _: usize) -> Vec<(VolumeId, ImageInfo)> {
+        Vec::new()
+    }
+
+    fn snapshot_images(&self, _: VolumeId, _: Option<SnapshotId>, _: usize) -> Vec<(SnapshotId, ImageInfo)> {
+        Vec::new()
     }
 
     fn older_states(&self, _: Target, _: usize) -> Vec<(String, SnapshotId)> {

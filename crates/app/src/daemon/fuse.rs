@@ -1,0 +1,103 @@
+//! Exports over FUSE: a pool as a mounted directory.
+
+use std::path::{Path, PathBuf};
+
+use super::mount::{Mounted, mount};
+use super::service::Daemon;
+use super::shard::{ExportId, ExportInfo, FuseExport, ShardHandle};
+use super::state::{Door, ExportRecord};
+use crate::api::{ApiError, CreateFuse};
+
+impl Daemon {
+    /// What to remember of a FUSE export, once it is known to be possible.
+    pub(super) fn fuse_record(&self, id: u64, request: &CreateFuse) -> Result<(ShardHandle, ExportRecord), ApiError> {
+        let shard = self.shard(&request.pool)?;
+        let dir = real_path(Path::new(&request.dir))?;
+        let inside = |path: &Path| path.starts_with(&dir);
+        if inside(self.dir.path()) || inside(&self.options.socket) {
+            return Err(ApiError::invalid(format!("{} holds what the daemon itself needs; give another directory", dir.display())));
+        }
+        self.refuse_taken(Some(&dir), None)?;
+        let (pool, name) = (request.pool.clone(), request.pool.clone());
+        Ok((shard, ExportRecord { id, pool, name, readonly: false, door: Door::Fuse { dir } }))
+    }
+
+    /// Mounts, and serves the mount.
+    pub(super) async fn start_fuse(&self, shard: &ShardHandle, record: &ExportRecord, dir: &Path) -> Result<ExportInfo, ApiError> {
+        let (dir, pool) = (dir.to_owned(), record.pool.clone());
+        // Not on this thread: looking at `dir` may take as long as its file system likes.
+        let (mut mounted, device) = blocking(move || mount(&dir, &pool)).await?;
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let export = FuseExport { id: ExportId(record.id), name: record.name.clone(), device, uid, gid };
+        match shard.export_fuse(export).await {
+            Ok(info) => {
+                self.mounts().insert(record.id, mounted);
+                Ok(info)
+            }
+            Err(error) => {
+                // Nobody serves it, so nobody uses it.
+                let _ = blocking(move || mounted.unmount(true)).await;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Unmounts an export. With `lazy`, files that are open are served until they are closed.
+    ///
+    /// # Errors
+    /// When files are open and it is not `lazy`.
+    pub(super) async fn end_fuse(&self, id: u64, lazy: bool) -> Result<(), ApiError> {
+        let taken = self.mounts().remove(&id);
+        let Some(mut mounted) = taken else { return Ok(()) };
+        let (mounted, ended) = blocking(move || {
+            let ended = mounted.unmount(lazy);
+            Ok((mounted, ended))
+        })
+        .await?;
+        if ended.is_err() {
+            self.mounts().insert(id, mounted);
+        }
+        ended
+    }
+
+    /// Unmounts the exports of a pool, or of all: politely, and where files are open all the same. What was acknowledged is not lost by that; who
+    /// has a file open sees ENOTCONN when the pool is closed.
+    pub(super) async fn end_fuses(&self, pool: Option<&str>) {
+        let chosen = |name: &str| pool.is_none_or(|pool| pool == name);
+        let ids: Vec<u64> = {
+            let registry = self.registry();
+            registry.exports.values().filter(|entry| chosen(&entry.record.pool)).map(|entry| entry.record.id).collect()
+        };
+        for id in ids {
+            if let Err(error) = self.end_fuse(id, false).await {
+                tracing::warn!(export = id, %error, "unmounted all the same");
+                if let Err(error) = self.end_fuse(id, true).await {
+                    tracing::error!(export = id, %error, "left to its guard");
+                }
+            }
+        }
+    }
+
+    /// Why a FUSE export that is remembered is not served, when nothing went wrong.
+    pub(super) fn is_mounted(&self, id: u64) -> bool {
+        self.mounts().get(&id).is_some_and(Mounted::is_there)
+    }
+}
+
+/// The path as the table of mounts names it. Its last part need not be there yet, and may be a mount that is dead.
+fn real_path(dir: &Path) -> Result<PathBuf, ApiError> {
+    let told = dir.display();
+    let (Some(parent), Some(name), true) = (dir.parent(), dir.file_name(), dir.is_absolute()) else {
+        return Err(ApiError::invalid(format!("'{told}' is not an absolute path of a directory; give one")));
+    };
+    let parent = parent.canonicalize().map_err(|e| ApiError::not_found(format!("the directory of {told}: {e}; make it first")))?;
+    let path = parent.join(name);
+    match path.read_link() {
+        Ok(_) => path.canonicalize().map_err(|e| ApiError::not_found(format!("{told} leads nowhere: {e}; give a directory"))),
+        Err(_) => Ok(path),
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, ApiError> + Send + 'static) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(work).await.map_err(|e| ApiError::internal(e.to_string()))?
+}

@@ -1,0 +1,327 @@
+//! Mounts: FUSE devices of the shard, and their sessions.
+
+use millpond_block::{Answer as MapAnswer, Completion, Tag};
+use millpond_device::ConnectionId;
+use millpond_engine::Time;
+use millpond_export::fuse::{Counters, Handle, MAX_TRANSFER, Message, Owner, Session};
+use rustix::io::Errno;
+
+use super::handle::{Answer, ClientInfo, ExportId, ExportInfo, FuseExport, IoCounters, OpenFile, ShardError};
+use super::pool::Pool;
+use super::shard::Shard;
+use super::tree::{PoolTree, target_of};
+
+/// Set in the ids of sessions of mounts: the upper half of their tags.
+const MOUNT: u32 = 0x8000_0000;
+/// Requests taken from one mount before what they ask for is done: the client works on the replies to these while the next are read.
+const FAIR_REQUESTS: usize = 32;
+/// Bytes of them after which it is enough.
+const FAIR_BYTES: usize = 256 << 10;
+
+/// Replies that are written together, at most: the first wakes the client, and those that follow at once find it awake. With one at a time it sleeps
+/// again after each, and is woken for each.
+const TOGETHER: usize = 16;
+
+/// A mounted directory.
+pub(super) struct Mount {
+    export: ExportId,
+    name: String,
+    device: ConnectionId,
+    session: Session,
+    /// Where the next request is read to.
+    message: Message,
+    /// There may be something to read.
+    readable: bool,
+    /// Nothing is mounted any more.
+    ended: bool,
+    queued: bool,
+    /// Set while it goes; told when it is gone.
+    closing: Option<Vec<Answer<()>>>,
+}
+
+/// Mounts in a table whose index is in the id of their session.
+#[derive(Default)]
+pub(super) struct Mounts {
+    table: Vec<Option<Mount>>,
+    /// Mounts to look at in this turn.
+    active: Vec<u32>,
+    /// Of mounts that are gone.
+    past: IoCounters,
+}
+
+impl Mounts {
+    fn get_mut(&mut self, index: u32) -> Option<&mut Mount> {
+        self.table.get_mut(index as usize)?.as_mut()
+    }
+
+    fn by_tag(&mut self, tag: Tag) -> Option<(u32, &mut Mount)> {
+        let index = Session::id_of(tag) & !MOUNT;
+        Some((index, self.get_mut(index)?))
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Mount> {
+        self.table.iter().flatten()
+    }
+
+    fn find(&self, matches: impl Fn(&Mount) -> bool) -> Option<u32> {
+        let place = self.table.iter().position(|mount| mount.as_ref().is_some_and(&matches))?;
+        u32::try_from(place).ok()
+    }
+
+    /// True when none is left.
+    pub fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+
+    /// True when none wants to be looked at.
+    pub fn is_idle(&self) -> bool {
+        self.active.is_empty()
+    }
+
+    /// The mounts, as listed.
+    pub fn infos(&self) -> impl Iterator<Item = ExportInfo> {
+        self.iter().map(Mount::info)
+    }
+
+    /// The exports that they are.
+    pub fn ids(&self) -> Vec<ExportId> {
+        self.iter().map(|mount| mount.export).collect()
+    }
+
+    /// Everything that went through them, those gone included.
+    pub fn counters(&self) -> IoCounters {
+        let mut sum = self.past;
+        self.iter().for_each(|mount| sum.add(&mount.session.counters().into()));
+        sum
+    }
+
+    /// The files that are open.
+    pub fn open_files(&self) -> Vec<OpenFile> {
+        let of_mount = |mount: &Mount| {
+            let export = mount.export;
+            let file = |(_, handle): (u64, &Handle)| OpenFile { export, target: target_of(handle.image), pid: handle.pid };
+            mount.session.handles().map(file).collect::<Vec<_>>()
+        };
+        self.iter().flat_map(of_mount).collect()
+    }
+
+    /// Files open now.
+    pub fn clients(&self) -> u64 {
+        self.iter().map(|mount| mount.session.handles().count() as u64).sum()
+    }
+
+    fn enqueue(&mut self, index: u32) {
+        if let Some(mount) = self.get_mut(index)
+            && !mount.queued
+        {
+            mount.queued = true;
+            self.active.push(index);
+        }
+    }
+}
+
+impl Mount {
+    fn info(&self) -> ExportInfo {
+        let client = |(number, handle): (u64, &Handle)| ClientInfo {
+            id: number,
+            peer: format!("pid={}", handle.pid),
+            since: Time(handle.since),
+            counters: handle.counters.into(),
+        };
+        ExportInfo {
+            id: self.export,
+            name: self.name.clone(),
+            target: None,
+            unix: None,
+            tcp: None,
+            read_only: false,
+            clients: self.session.handles().map(client).collect(),
+            counters: self.session.counters().into(),
+        }
+    }
+}
+
+impl<P: Pool> Shard<P> {
+    /// True for requests of mounts.
+    pub(super) fn is_mounts(tag: Tag) -> bool {
+        Session::id_of(tag) & MOUNT != 0
+    }
+
+    /// Starts to serve a mount.
+    pub(super) fn export_fuse(&mut self, spec: FuseExport) -> Result<ExportInfo, ShardError> {
+        if self.exports.contains_key(&spec.id) || self.mounts.ids().contains(&spec.id) {
+            return Err(ShardError::ExportExists(spec.id));
+        }
+        let index = self.mounts.table.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.mounts.table.push(None);
+            self.mounts.table.len() - 1
+        });
+        let mount = Mount {
+            export: spec.id,
+            name: spec.name,
+            device: self.ring.attach(spec.device),
+            session: Session::new(MOUNT | index as u32, Owner { uid: spec.uid, gid: spec.gid }),
+            message: Message::new(self.pool.buffers().take(MAX_TRANSFER as usize)),
+            readable: true,
+            ended: false,
+            queued: false,
+            closing: None,
+        };
+        let info = mount.info();
+        if let Some(place) = self.mounts.table.get_mut(index) {
+            *place = Some(mount);
+        }
+        self.mounts.enqueue(index as u32);
+        Ok(info)
+    }
+
+    /// Stops to serve a mount when the requests that were read are answered; who uses it then sees that nobody answers (ENOTCONN). Gives the
+    /// answer back when no mount has this id.
+    pub(super) fn unmount(&mut self, id: ExportId, answer: Option<Answer<()>>) -> Result<(), Option<Answer<()>>> {
+        let Some(index) = self.mounts.find(|mount| mount.export == id) else { return Err(answer) };
+        if let Some(mount) = self.mounts.get_mut(index) {
+            mount.closing.get_or_insert_default().extend(answer);
+        }
+        self.mounts.enqueue(index);
+        Ok(())
+    }
+
+    /// Something can be read from a device.
+    pub(super) fn wake_mount(&mut self, id: ConnectionId) {
+        let Some(index) = self.mounts.find(|mount| mount.device == id) else { return };
+        if let Some(mount) = self.mounts.get_mut(index) {
+            mount.readable = true;
+        }
+        self.mounts.enqueue(index);
+    }
+
+    /// Reads requests without having been told that there are any.
+    pub(super) fn look_at_mounts(&mut self) {
+        for index in 0..self.mounts.table.len() as u32 {
+            if let Some(mount) = self.mounts.get_mut(index) {
+                mount.readable = true;
+                self.mounts.enqueue(index);
+            }
+        }
+        self.serve_mounts();
+    }
+
+    /// Reads requests and hands them to the pool.
+    pub(super) fn serve_mounts(&mut self) {
+        for index in std::mem::take(&mut self.mounts.active) {
+            if let Some(mount) = self.mounts.get_mut(index) {
+                mount.queued = false;
+            }
+            self.serve_mount(index);
+            self.settle_mount(index);
+        }
+    }
+
+    fn serve_mount(&mut self, index: u32) {
+        let mut budget = FAIR_BYTES;
+        for _ in 0..FAIR_REQUESTS {
+            let Some(mount) = self.mounts.get_mut(index) else { return };
+            if !mount.readable || mount.ended || mount.closing.is_some() || !mount.session.has_room() || budget == 0 {
+                break;
+            }
+            let (first, second) = mount.message.space();
+            match self.ring.read_message(mount.device, first, second) {
+                // not /dev/fuse, and its other end is closed
+                Ok(0) => mount.ended = true,
+                Ok(length) => {
+                    budget = budget.saturating_sub(length);
+                    let mut tree = PoolTree { pool: &mut self.pool, wall: self.wall, nanos: self.now };
+                    let spare = |tree: &mut PoolTree<'_, P>| tree.pool.buffers().take(MAX_TRANSFER as usize);
+                    mount.session.request(&mut mount.message, length, &mut tree, spare);
+                }
+                Err(Errno::WOULDBLOCK) => mount.readable = false,
+                Err(error) => {
+                    mount.ended = true;
+                    // NODEV is the ordinary end
+                    if error != Errno::NODEV {
+                        tracing::warn!(export = %mount.export, %error, "a mount broke");
+                    }
+                }
+            }
+        }
+        self.reply(index);
+    }
+
+    /// Writes the replies that are ready.
+    fn reply(&mut self, index: u32) {
+        let Some(mount) = self.mounts.get_mut(index) else { return };
+        while let Some(reply) = mount.session.pop_reply() {
+            match self.ring.write_message(mount.device, reply.slices()) {
+                // whoever asked was killed, or the mount is gone: reading will tell
+                Ok(()) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => {}
+                Err(error) => tracing::warn!(export = %mount.export, %error, "the kernel refused a reply"),
+            }
+            self.pool.buffers().give_data(reply.into_data());
+        }
+    }
+
+    /// The pool has answered a request of a mount.
+    pub(super) fn mount_completed(&mut self, completion: Completion) {
+        let now = self.now;
+        let Some((index, mount)) = self.mounts.by_tag(completion.tag) else { return };
+        mount.session.complete(completion, now);
+        if mount.session.replies() >= TOGETHER {
+            self.reply(index);
+        }
+        self.go_on(index);
+    }
+
+    /// The pool has answered a query of a mount.
+    pub(super) fn mount_answered(&mut self, answer: MapAnswer) {
+        let Some((index, mount)) = self.mounts.by_tag(answer.tag) else { return };
+        let mut tree = PoolTree { pool: &mut self.pool, wall: self.wall, nanos: self.now };
+        mount.session.answer(answer, &mut tree);
+        self.go_on(index);
+    }
+
+    /// After an answer there is something to write, and there may be room for what had to wait, or nothing left to wait for.
+    fn go_on(&mut self, index: u32) {
+        self.mounts.enqueue(index);
+    }
+
+    /// Writes replies that are left at the end of a turn.
+    pub(super) fn flush_mounts(&mut self) {
+        for index in std::mem::take(&mut self.mounts.active) {
+            if let Some(mount) = self.mounts.get_mut(index) {
+                mount.queued = false;
+            }
+            self.reply(index);
+            self.settle_mount(index);
+        }
+    }
+
+    /// Has a mount looked at again when there is more to read now, and lets one go that has ended (INV-SHARD-1).
+    fn settle_mount(&mut self, index: u32) {
+        let Some(mount) = self.mounts.get_mut(index) else { return };
+        if !mount.ended && mount.closing.is_none() {
+            if mount.readable && mount.session.has_room() {
+                self.mounts.enqueue(index);
+            }
+            return;
+        }
+        if mount.session.in_flight() > 0 {
+            return;
+        }
+        let Some(mount) = self.mounts.table.get_mut(index as usize).and_then(Option::take) else { return };
+        tracing::debug!(export = %mount.export, "mount gone");
+        self.ring.close(mount.device);
+        self.mounts.past.add(&mount.session.counters().into());
+        self.pool.buffers().give(mount.message.into_buf());
+        for answer in mount.closing.into_iter().flatten() {
+            let _ = answer.send(Ok(()));
+        }
+    }
+}
+
+impl From<Counters> for IoCounters {
+    fn from(counters: Counters) -> IoCounters {
+        let Counters { reads, read_bytes, read_nanos, writes, write_bytes, write_nanos, flushes, discards, discard_bytes, errors } =
+            counters;
+        IoCounters { reads, read_bytes, read_nanos, writes, write_bytes, write_nanos, flushes, discards, discard_bytes, errors }
+    }
+}
