@@ -18,6 +18,11 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("certtool", "gnutls-bin"),
     ("psktool", "gnutls-bin"),
     ("mke2fs", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("fusermount3", "fuse3"),
+    ("losetup", "mount"),
+    ("stress-ng", "stress-ng"),
+    ("pgrep", "procps"),
     ("busybox", "busybox-static"),
 ];
 /// Has no program: the guest's kernel.

@@ -4,6 +4,7 @@ mod aging;
 mod cleaner;
 mod delete;
 mod flat;
+mod fuse_speed;
 mod kill9;
 mod list;
 mod nbd_speed;

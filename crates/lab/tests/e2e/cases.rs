@@ -2,7 +2,8 @@
 
 use super::subject::Subject;
 use super::{
-    activation, fio, full, guest_disk, hostile, images, libnbd, model, restart, status, tls, vhost_hostile, vhost_recover, vhost_user,
+    activation, fio, full, fuse, fuse_loop, guest_disk, hostile, images, libnbd, model, restart, status, tls, vhost_hostile, vhost_recover,
+    vhost_user,
 };
 use anyhow::Result;
 
@@ -23,7 +24,7 @@ pub struct Case {
     pub name: &'static str,
     /// What it shows.
     pub about: &'static str,
-    /// Programs without which it is skipped.
+    /// Programs without which it is skipped; with a slash, files of the system; `root`, to be that.
     pub needs: &'static [&'static str],
     /// It boots a guest.
     pub guest: bool,
@@ -172,6 +173,62 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Nothing,
         run: fio::verify,
+    },
+    Case {
+        name: "fuse-files",
+        about: "a mounted pool: live directory, sparse copies, holes, read-only snapshots",
+        needs: &["/dev/fuse", "cp"],
+        guest: false,
+        asks: Asks::Everything,
+        run: fuse::files,
+    },
+    Case {
+        name: "fuse-end",
+        about: "a mount is named busy, goes with unexport, SIGTERM and kill -9, comes back, is replaced when dead",
+        needs: &["/dev/fuse", "pgrep", "kill"],
+        guest: false,
+        asks: Asks::Everything,
+        run: fuse::comes_and_goes,
+    },
+    Case {
+        name: "fuse-model",
+        about: "random bytes, holes and kills through files of a mount against bytes in memory",
+        needs: &["/dev/fuse"],
+        guest: false,
+        asks: Asks::Everything,
+        run: fuse::model,
+    },
+    Case {
+        name: "fuse-fio",
+        about: "fio's crc32c over asynchronous direct I/O to a file of a mount",
+        needs: &["/dev/fuse", "fio"],
+        guest: false,
+        asks: Asks::Everything,
+        run: fuse::fio,
+    },
+    Case {
+        name: "fuse-user",
+        about: "who is not root mounts by fusermount3",
+        needs: &["/dev/fuse", "root", "fusermount3", "setpriv"],
+        guest: false,
+        asks: Asks::Everything,
+        run: fuse::as_user,
+    },
+    Case {
+        name: "fuse-ext4",
+        about: "ext4 on a loop device on a mount's file: load, fstrim, fsck, restart, snapshot",
+        needs: &["/dev/fuse", "/dev/loop-control", "root", "losetup", "mkfs.ext4", "e2fsck", "fstrim", "fsfreeze"],
+        guest: false,
+        asks: Asks::Everything,
+        run: fuse_loop::ext4,
+    },
+    Case {
+        name: "fuse-xfs",
+        about: "the same with XFS",
+        needs: &["/dev/fuse", "/dev/loop-control", "root", "losetup", "mkfs.xfs", "xfs_repair", "fstrim", "fsfreeze"],
+        guest: false,
+        asks: Asks::Everything,
+        run: fuse_loop::xfs,
     },
     Case {
         name: "guest-rollback",

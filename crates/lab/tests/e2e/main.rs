@@ -9,6 +9,8 @@ mod cases;
 mod cpio;
 mod fio;
 mod full;
+mod fuse;
+mod fuse_loop;
 mod guest;
 mod guest_disk;
 mod hostile;
@@ -129,6 +131,14 @@ fn one(name: &str, subject: &str, dir: &Path) -> ExitCode {
     }
 }
 
+fn lacks(need: &str) -> Option<String> {
+    match need {
+        "root" => (!rustix::process::geteuid().is_root()).then(|| "it needs root".to_owned()),
+        path if path.starts_with('/') => (!Path::new(path).exists()).then(|| format!("there is no {path}")),
+        tool => find_tool(tool).is_none().then(|| format!("{tool} is not installed")),
+    }
+}
+
 fn missing(case: &Case, subject: &str) -> Option<String> {
     let able = match case.asks {
         Asks::Nothing => true,
@@ -141,8 +151,8 @@ fn missing(case: &Case, subject: &str) -> Option<String> {
     if let Err(reason) = millpond_lab::peer::make(subject) {
         return Some(format!("{reason:#}"));
     }
-    if let Some(tool) = case.needs.iter().find(|tool| find_tool(tool).is_none()) {
-        return Some(format!("{tool} is not installed"));
+    if let Some(reason) = case.needs.iter().find_map(|need| lacks(need)) {
+        return Some(reason);
     }
     if case.guest { kernel::Kernel::find().err().map(|reason| format!("{reason:#}")) } else { None }
 }

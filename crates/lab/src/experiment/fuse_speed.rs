@@ -1,0 +1,116 @@
+//! `fuse-speed`: how fast a volume is as a file of a mount, against a raw image that qemu-storage-daemon exports over FUSE. The load is fio, whose
+//! direct I/O is asynchronous, as a loop device's and QEMU's are.
+
+use super::{Media, Setup};
+use crate::peer::{Contender, POOL, millpond_binary};
+use crate::process::{Daemon, Workspace, cpu_time, find_tool, run_tool};
+use crate::report::{Goal, Results};
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::fs::File;
+use std::io::{Read, copy, repeat};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const OURS: &str = "millpond";
+const THEIRS: &str = "qsd-raw";
+const SIZE: u64 = 512 << 20;
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Name, fio's words, and how many are in flight. The smaller come after the larger, as in `nbd-speed`.
+const CASES: &[(&str, &str, &str, &str)] = &[
+    ("1m randread q4", "randread", "1m", "4"),
+    ("1m randwrite q4", "randwrite", "1m", "4"),
+    ("64k randread q8", "randread", "64k", "8"),
+    ("64k randwrite q8", "randwrite", "64k", "8"),
+    ("4k randread q32", "randread", "4k", "32"),
+    ("4k randwrite q32", "randwrite", "4k", "32"),
+    ("4k randread q1", "randread", "4k", "1"),
+    ("4k randwrite q1", "randwrite", "4k", "1"),
+];
+
+fn fio(file: &Path, rw: &str, bs: &str, depth: &str, more: &[String]) -> Result<Value> {
+    let mut args: Vec<String> =
+        ["--name=x", "--ioengine=libaio", "--direct=1", "--allow_file_create=0", "--output-format=json"].map(str::to_owned).into();
+    args.extend([format!("--filename={}", file.display()), format!("--rw={rw}"), format!("--bs={bs}"), format!("--iodepth={depth}")]);
+    args.extend_from_slice(more);
+    let text = run_tool("fio", &args)?;
+    let report: Value = serde_json::from_str(&text).context("fio printed no JSON")?;
+    report.pointer("/jobs/0").cloned().context("fio reports no job")
+}
+
+/// Figures of all cases on one file.
+fn measure(setup: &Setup, results: &mut Results, rep: usize, name: &str, file: &Path, pid: u32) -> Result<()> {
+    let size = format!("--size={}", setup.size_or(SIZE));
+    fio(file, "write", "1m", "4", std::slice::from_ref(&size)).with_context(|| format!("filling {name}"))?;
+    for (case, rw, bs, depth) in CASES {
+        let seed = format!("--randseed={}", setup.seed_of(rep));
+        let time = format!("--runtime={}", setup.secs.max(1.0).ceil());
+        let more = [size.clone(), seed, time, "--time_based".to_owned(), "--norandommap".to_owned()];
+        let before = cpu_time(pid)?;
+        let job = fio(file, rw, bs, depth, &more).with_context(|| format!("{case} on {name}"))?;
+        let used = cpu_time(pid)?.saturating_sub(before);
+        let side = if *rw == "randread" { "read" } else { "write" };
+        let figure =
+            |key: &str| job.pointer(&format!("/{side}/{key}")).and_then(Value::as_f64).with_context(|| format!("fio says no {key}"));
+        results.add(rep, name, case, "iops", figure("iops")?);
+        results.add(rep, name, case, "p50_us", figure("clat_ns/percentile/50.000000")? / 1000.0);
+        results.add(rep, name, case, "p99_us", figure("clat_ns/percentile/99.000000")? / 1000.0);
+        results.add(rep, name, case, "server_cpu_us", used.as_secs_f64() * 1e6 / figure("total_ios")?.max(1.0));
+    }
+    Ok(())
+}
+
+fn ours(setup: &Setup, results: &mut Results, rep: usize) -> Result<()> {
+    let size = setup.size_or(SIZE);
+    let mut open = setup.open_millpond_allocated(size, 4 * size + (256 << 20))?;
+    let dir = open.millpond.device().with_file_name("mnt");
+    open.millpond.cli(&["export", "fuse", POOL, &dir.display().to_string()])?;
+    let measured = measure(setup, results, rep, OURS, &dir.join("disk"), open.millpond.pid()?);
+    open.millpond.stop()?;
+    measured
+}
+
+fn theirs(setup: &Setup, results: &mut Results, rep: usize) -> Result<()> {
+    let workspace = Workspace::new(&setup.dir, THEIRS)?;
+    let place = |name: &str| -> PathBuf { workspace.path().join(name) };
+    let (image, export) = (place("raw.img"), place("export.img"));
+    copy(&mut repeat(0).take(setup.size_or(SIZE)), &mut File::create_new(&image)?).context("filling the image")?;
+    File::create_new(&export)?;
+    let mut command = Command::new(find_tool("qemu-storage-daemon").context("qemu-storage-daemon is not installed")?);
+    command.arg("--blockdev").arg(format!("driver=file,node-name=file,filename={},cache.direct=on,aio=io_uring", image.display()));
+    command.args(["--blockdev", "driver=raw,node-name=raw,file=file", "--export"]);
+    command.arg(format!("type=fuse,id=export,node-name=raw,mountpoint={},writable=on", export.display()));
+    let mut daemon = Daemon::spawn(&mut command, &place("qsd.log"))?;
+    let ready = || std::fs::metadata(&export).is_ok_and(|meta| meta.len() > 0);
+    daemon.wait_ready(PATIENCE, ready)?;
+    let measured = measure(setup, results, rep, THEIRS, &export, daemon.pid());
+    daemon.terminate(PATIENCE)?;
+    measured
+}
+
+/// See the module.
+pub fn run(setup: &Setup, results: &mut Results) -> Result<()> {
+    let programs = millpond_binary().and_then(|_| find_tool("qemu-storage-daemon").context("qemu-storage-daemon is not installed"));
+    if let Err(reason) = programs.and_then(|_| find_tool("fio").context("fio is not installed")) {
+        results.skip(OURS, &format!("{reason:#}"));
+        return Ok(());
+    }
+    for rep in 0..setup.reps {
+        results.say(&format!("repetition {} of {}", rep + 1, setup.reps));
+        // nobody is always first
+        if rep % 2 == 0 {
+            ours(setup, results, rep)?;
+            theirs(setup, results, rep)?;
+        } else {
+            theirs(setup, results, rep)?;
+            ours(setup, results, rep)?;
+        }
+    }
+    if setup.media == Media::Shm {
+        for case in ["4k randread q32", "4k randwrite q32"] {
+            results.goal(case, "iops", OURS, Goal::times_of(THEIRS, 2.5));
+        }
+    }
+    Ok(())
+}
