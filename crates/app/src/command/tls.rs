@@ -79,3 +79,43 @@ impl TlsWords {
         }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! Which words go together.
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Words {
+        #[command(flatten)]
+        tls: TlsWords,
+    }
+
+    fn request(words: &str) -> Option<Result<Option<CreateTls>, Failure>> {
+        let words = Words::try_parse_from(std::iter::once("x").chain(words.split_whitespace())).ok()?;
+        Some(words.tls.request())
+    }
+
+    #[test]
+    fn credentials_mean_require_and_off_means_off() {
+        assert_eq!(request(""), Some(Ok(None)));
+        assert_eq!(request("--tls off"), Some(Ok(None)));
+        let mode = |words: &str| request(words).and_then(Result::ok).flatten().map(|tls| tls.mode);
+        assert_eq!(mode("--tls-psk /k"), Some(TlsMode::Require));
+        assert_eq!(mode("--tls allow --tls-dir /d --tls-verify-peer"), Some(TlsMode::Allow));
+        assert_eq!(mode("--tls require --tls-cert /c --tls-key /k --tls-ca /a --tls-verify-peer"), Some(TlsMode::Require));
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        for words in ["--tls require", "--tls allow", "--tls off --tls-psk /k", "--tls-verify-peer"] {
+            assert!(matches!(request(words), Some(Err(_))), "{words}");
+        }
+        for words in ["--tls-cert /c", "--tls-key /k", "--tls-dir /d --tls-psk /k", "--tls-cert /c --tls-key /k --tls-ca /a", "--tls maybe"]
+        {
+            assert_eq!(request(words), None, "{words}");
+        }
+    }
+}

@@ -309,7 +309,9 @@ fn view(entry: &ExportEntry, live: Option<&ExportInfo>) -> Export {
     let addresses: Vec<&str> = path.iter().chain(tcp).map(String::as_str).collect();
     let unix = path.clone().filter(|_| !matches!(record.door, Door::Fuse { .. }));
     let (uris, tls, limits) = match &record.door {
-        Door::Nbd { tls, limits, .. } => (nbd::uris(unix.as_deref(), record.door.tcp().map(String::as_str), tls.as_ref()), tls.as_ref(), *limits),
+        Door::Nbd { tls, limits, .. } => {
+            (nbd::uris(unix.as_deref(), record.door.tcp().map(String::as_str), tls.as_ref()), tls.as_ref(), *limits)
+        }
         Door::VhostUser { .. } | Door::Fuse { .. } => (Vec::new(), None, NbdLimits::default()),
     };
     let client = |client: &super::shard::ClientInfo| ExportClient {

@@ -13,7 +13,7 @@
 //! The tree is [`Tree`]: files named after volumes, and `.snapshots/VOL/SNAP`. It is told anew each time it is asked for; there is no cache to
 //! be invalidated when volumes and snapshots come, go, change their names or sizes.
 //!
-//! Source: Linux, `include/uapi/linux/fuse.h`; `docs/decisions/0006-fuse-in-the-shard.md`.
+//! Source: Linux, `include/uapi/linux/fuse.h`; `docs/decisions/0008-fuse-in-the-shard.md`.
 
 mod attr;
 mod directory;

@@ -24,7 +24,7 @@ pub struct Case {
     pub name: &'static str,
     /// What it shows.
     pub about: &'static str,
-    /// Programs without which it is skipped; with a slash, files of the system; `root`, to be that.
+    /// Programs without which it is skipped; with a slash, files of the system; `root` and `fuse`: to be allowed to mount.
     pub needs: &'static [&'static str],
     /// It boots a guest.
     pub guest: bool,
@@ -81,7 +81,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "tls-psk",
         about: "pre-shared keys with libnbd's and QEMU's clients; wrong keys and none are refused",
-        needs: &["psktool", "nbdinfo", "nbdcopy", "qemu-img"],
+        needs: &["psktool", "nbdinfo", "nbdcopy", "qemu-img", "qemu-io"],
         guest: false,
         asks: Asks::Everything,
         run: tls::keys,
@@ -96,7 +96,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "restart",
-        about: "stopped and killed under QEMU's client with 64 requests in flight: no error, no write lost",
+        about: "stopped and killed under QEMU's client with 32 requests in flight: no error, no write lost",
         needs: &["qemu-img"],
         guest: false,
         asks: Asks::Nothing,
@@ -177,7 +177,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "fuse-files",
         about: "a mounted pool: live directory, sparse copies, holes, read-only snapshots",
-        needs: &["/dev/fuse", "cp"],
+        needs: &["fuse", "cp"],
         guest: false,
         asks: Asks::Everything,
         run: fuse::files,
@@ -185,7 +185,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "fuse-end",
         about: "a mount is named busy, goes with unexport, SIGTERM and kill -9, comes back, is replaced when dead",
-        needs: &["/dev/fuse", "pgrep", "kill"],
+        needs: &["fuse", "pgrep", "kill"],
         guest: false,
         asks: Asks::Everything,
         run: fuse::comes_and_goes,
@@ -193,7 +193,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "fuse-model",
         about: "random bytes, holes and kills through files of a mount against bytes in memory",
-        needs: &["/dev/fuse"],
+        needs: &["fuse"],
         guest: false,
         asks: Asks::Everything,
         run: fuse::model,
@@ -201,7 +201,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "fuse-fio",
         about: "fio's crc32c over asynchronous direct I/O to a file of a mount",
-        needs: &["/dev/fuse", "fio"],
+        needs: &["fuse", "fio"],
         guest: false,
         asks: Asks::Everything,
         run: fuse::fio,
@@ -209,7 +209,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "fuse-user",
         about: "who is not root mounts by fusermount3",
-        needs: &["/dev/fuse", "root", "fusermount3", "setpriv"],
+        needs: &["fuse", "root", "fusermount3", "setpriv"],
         guest: false,
         asks: Asks::Everything,
         run: fuse::as_user,
@@ -217,7 +217,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "fuse-ext4",
         about: "ext4 on a loop device on a mount's file: load, fstrim, fsck, restart, snapshot",
-        needs: &["/dev/fuse", "/dev/loop-control", "root", "losetup", "mkfs.ext4", "e2fsck", "fstrim", "fsfreeze"],
+        needs: &["fuse", "/dev/loop-control", "root", "losetup", "mkfs.ext4", "e2fsck", "fstrim", "fsfreeze"],
         guest: false,
         asks: Asks::Everything,
         run: fuse_loop::ext4,
@@ -225,7 +225,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "fuse-xfs",
         about: "the same with XFS",
-        needs: &["/dev/fuse", "/dev/loop-control", "root", "losetup", "mkfs.xfs", "xfs_repair", "fstrim", "fsfreeze"],
+        needs: &["fuse", "/dev/loop-control", "root", "losetup", "mkfs.xfs", "xfs_repair", "fstrim", "fsfreeze"],
         guest: false,
         asks: Asks::Everything,
         run: fuse_loop::xfs,

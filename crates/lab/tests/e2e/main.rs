@@ -131,9 +131,22 @@ fn one(name: &str, subject: &str, dir: &Path) -> ExitCode {
     }
 }
 
+/// Whether this process has CAP_SYS_ADMIN, which root in a container often lacks.
+fn may_mount() -> bool {
+    const SYS_ADMIN: u64 = 1 << 21;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).is_some_and(|bits| bits & SYS_ADMIN != 0)
+}
+
 fn lacks(need: &str) -> Option<String> {
     match need {
-        "root" => (!rustix::process::geteuid().is_root()).then(|| "it needs root".to_owned()),
+        "root" => (!may_mount()).then(|| "it needs root, and leave to mount".to_owned()),
+        "fuse" if !Path::new("/dev/fuse").exists() => Some("there is no /dev/fuse".to_owned()),
+        "fuse" if !may_mount() && find_tool("fusermount3").is_none() => {
+            Some("neither root may mount here nor is fusermount3 installed".to_owned())
+        }
+        "fuse" => None,
         path if path.starts_with('/') => (!Path::new(path).exists()).then(|| format!("there is no {path}")),
         tool => find_tool(tool).is_none().then(|| format!("{tool} is not installed")),
     }

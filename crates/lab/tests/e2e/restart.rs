@@ -8,23 +8,23 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-const SIZE: u64 = 256 << 20;
+const SIZE: u64 = 128 << 20;
 const BLOCK: usize = 1 << 20;
 const PATTERN: u8 = 0xa7;
 
-/// Every block of the disk is written once, with a flush now and then, while the server is stopped three times and killed twice. Where a
+/// Every block of the disk is written once, with a flush now and then, while the server is stopped three times and killed once. Where a
 /// server refuses what comes while it stops, QEMU hands that to its guest, and `qemu-img bench` fails.
 pub fn run(subject: &mut Subject) -> Result<()> {
     let endpoint = subject.start(SIZE)?;
     let socket = endpoint.socket().context("a unix socket")?.display().to_string();
     let image = format!("driver=nbd,server.type=unix,server.path={socket},export={},reconnect-delay=60", endpoint.export());
     let mut bench = Command::new(find_tool("qemu-img").context("qemu-img is not installed")?);
-    bench.args(["bench", "-w", "-d", "64", "-s", "4096", "-S", "4096", "--flush-interval=64", "--no-drain", "--pattern=167"]);
+    bench.args(["bench", "-w", "-d", "32", "-s", "4096", "-S", "4096", "--flush-interval=32", "--no-drain", "--pattern=167"]);
     bench.args(["-c", &(SIZE / 4096).to_string(), "--image-opts", &image]);
     let mut bench = bench.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().context("starting qemu-img")?;
     let mut under_load = 0;
-    for clean in [true, false, true, false, true] {
-        thread::sleep(Duration::from_millis(400));
+    for clean in [true, true, false, true] {
+        thread::sleep(Duration::from_millis(250));
         under_load += u32::from(bench.try_wait()?.is_none());
         if clean {
             subject.server().stop()?;

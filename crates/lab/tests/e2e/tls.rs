@@ -7,7 +7,8 @@ use millpond_lab::peer::Millpond;
 use millpond_lab::process::{find_tool, run_tool, wait_until};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 const SIZE: u64 = 64 << 20;
@@ -114,12 +115,31 @@ pub fn keys(subject: &mut Subject) -> Result<()> {
     refused("nbdinfo", &[&format!("nbd+unix:///?socket={socket}")])?;
     logged(subject, "it did not ask for TLS, which is required")?;
     other.call(Op::Read, 0, BLOCK).context("another client")?;
+    drop(other);
+    reconnects(subject, &object(&bench.dir, "alice"), &options)?;
     // Where it is allowed, both are served.
     let millpond = subject.millpond()?;
     millpond.cli(&["unexport", &id.to_string()])?;
     millpond.cli(&["export", "nbd", "lab/secret", "--unix", &socket, "--tls", "allow", "--tls-psk", &keys])?;
     run_tool("nbdinfo", &[&over_unix])?;
     run_tool("nbdinfo", &[&format!("nbd+unix:///?socket={socket}")])?;
+    Ok(())
+}
+
+/// QEMU's client agrees on encryption again with a daemon that came back, and goes on.
+fn reconnects(subject: &mut Subject, object: &str, options: &str) -> Result<()> {
+    let image = format!("driver=nbd,tls-creds=creds,reconnect-delay=60,{options}");
+    let mut client = Command::new(find_tool("qemu-io").context("qemu-io is not installed")?);
+    client.args(["--object", object, "--image-opts", &image, "-c", "write -P 7 0 1M", "-c", "sleep 1500", "-c", "write -P 8 1M 1M"]);
+    client.args(["-c", "read -P 7 0 1M", "-c", "read -P 8 1M 1M", "-c", "flush"]);
+    let mut client = client.stdout(Stdio::piped()).spawn().context("starting qemu-io")?;
+    thread::sleep(Duration::from_millis(700));
+    ensure!(client.try_wait()?.is_none(), "qemu-io ended before the server did");
+    subject.server().stop()?;
+    subject.server().restart()?;
+    let output = client.wait_with_output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success() && !said.contains("failed"), "qemu-io: {}: {said}", output.status);
     Ok(())
 }
 

@@ -1,6 +1,9 @@
 //! Addresses of exports.
 
 use super::*;
+use crate::api::{CreateTls, NbdLimits};
+use crate::daemon::state::TlsRecord;
+use crate::daemon::tls::TlsFiles;
 
 #[test]
 fn addresses_have_defaults_and_stay_local() {
@@ -40,4 +43,84 @@ fn socket_paths_are_checked_before_the_kernel_is_asked() {
 fn paths_are_encoded_for_uris() {
     assert_eq!(nbd::encoded_path("/run/a-b_c.sock"), "/run/a-b_c.sock");
     assert_eq!(nbd::encoded_path("/a b&c%#?"), "/a%20b%26c%25%23%3F");
+}
+
+#[test]
+fn encrypted_exports_have_uris_that_libnbd_takes() {
+    let psk = TlsRecord {
+        mode: TlsMode::Require,
+        files: TlsFiles::Psk { keys: "/etc/my keys.psk".into() },
+        identity: Some("al:ce@x".to_owned()),
+    };
+    let uris = nbd::uris(Some("/s"), Some("127.0.0.1:1"), Some(&psk));
+    assert_eq!(
+        uris,
+        [
+            "nbds+unix://al%3Ace%40x@/?socket=/s&tls-psk-file=/etc/my%20keys.psk",
+            "nbds://al%3Ace%40x@127.0.0.1:1/?tls-psk-file=/etc/my%20keys.psk"
+        ]
+    );
+    let files = TlsFiles::Certificate { cert: "/c".into(), key: "/k".into(), client_ca: None };
+    let certificate = TlsRecord { mode: TlsMode::Require, files, identity: None };
+    assert_eq!(nbd::uris(Some("/s"), Some("[::1]:1"), Some(&certificate)), ["nbds+unix:///?socket=/s", "nbds://[::1]:1"]);
+    // Where it is not required, the plain one works for everybody.
+    let allowed = TlsRecord { mode: TlsMode::Allow, ..psk };
+    assert_eq!(nbd::uris(Some("/s"), None, Some(&allowed)), nbd::uris(Some("/s"), None, None));
+}
+
+#[test]
+fn credentials_that_contradict_or_are_not_there_are_refused() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).expect("write");
+        Some(path.display().to_string())
+    };
+    let nothing = CreateTls { mode: TlsMode::Require, dir: None, cert: None, key: None, ca: None, verify_peer: false, psk: None };
+    let keys = file("keys.psk", &format!("alice:{}\n", "5a".repeat(16)));
+    let here = Some(dir.path().display().to_string());
+    let record = nbd::tls_record(&CreateTls { psk: keys.clone(), ..nothing.clone() }).expect("keys");
+    assert_eq!(record.identity.as_deref(), Some("alice"));
+    assert!(nbd::tls_offer(&record).expect("offer").required);
+    assert_eq!(nbd::tls_record(&CreateTls { dir: here.clone(), ..nothing.clone() }), Ok(record));
+    let junk = file("junk.pem", "no certificate");
+    for (wrong, words) in [
+        (nothing.clone(), "TLS needs one of"),
+        (CreateTls { cert: junk.clone(), ..nothing.clone() }, "TLS needs one of"),
+        (CreateTls { cert: junk.clone(), key: junk.clone(), ..nothing.clone() }, "junk.pem"),
+        (CreateTls { cert: junk.clone(), key: junk.clone(), ca: junk.clone(), ..nothing.clone() }, "--tls-verify-peer"),
+        (CreateTls { cert: junk.clone(), key: junk.clone(), verify_peer: true, ..nothing.clone() }, "--tls-verify-peer"),
+        (CreateTls { psk: keys.clone(), verify_peer: true, ..nothing.clone() }, "--tls-verify-peer"),
+        (CreateTls { psk: keys.clone(), dir: here.clone(), ..nothing.clone() }, "TLS needs one of"),
+        (CreateTls { psk: Some("keys.psk".to_owned()), ..nothing.clone() }, "absolute"),
+        (CreateTls { psk: Some("/none/keys.psk".to_owned()), ..nothing.clone() }, "cannot read"),
+        (CreateTls { psk: junk, ..nothing.clone() }, "line 1"),
+    ] {
+        let told = nbd::tls_record(&wrong).expect_err(words).message;
+        assert!(told.contains(words) && !told.contains('\n'), "{told}");
+    }
+    // Both kinds in one directory: which is meant?
+    file("server-cert.pem", "");
+    assert!(nbd::tls_record(&CreateTls { dir: here, ..nothing }).expect_err("both").message.contains("name the files"));
+}
+
+#[test]
+fn limits_of_an_export_win_over_those_of_the_daemon() {
+    let general = NbdLimits { max_clients: Some(5), max_requests: None, handshake_seconds: Some(3) };
+    let own = NbdLimits { max_clients: Some(2), ..NbdLimits::default() };
+    let force = nbd::limits_in_force(&own, &general);
+    assert_eq!((force.clients, force.requests, force.handshake.as_secs()), (2, 256, 3));
+    let force = nbd::limits_in_force(&NbdLimits::default(), &NbdLimits::default());
+    assert_eq!((force.clients, force.requests, force.handshake.as_secs()), (128, 256, 10));
+    assert!(nbd::check_limits(&general).is_ok());
+    for wrong in [
+        NbdLimits { max_clients: Some(0), ..general },
+        NbdLimits { max_clients: Some(513), ..general },
+        NbdLimits { max_requests: Some(0), ..general },
+        NbdLimits { max_requests: Some(5000), ..general },
+        NbdLimits { handshake_seconds: Some(0), ..general },
+        NbdLimits { handshake_seconds: Some(601), ..general },
+    ] {
+        assert!(nbd::check_limits(&wrong).is_err(), "{wrong:?}");
+    }
 }

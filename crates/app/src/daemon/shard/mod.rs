@@ -21,8 +21,8 @@ mod vhost;
 mod wire;
 
 pub use handle::{
-    ClientInfo, ClientLimits, ExportId, ExportInfo, FuseExport, InheritedSockets, IoCounters, NbdExport, ShardError, ShardHandle, ShardStatus,
-    TlsOffer,
+    ClientInfo, ClientLimits, ExportId, ExportInfo, FuseExport, InheritedSockets, IoCounters, NbdExport, ShardError, ShardHandle,
+    ShardStatus, TlsOffer,
 };
 #[allow(unused_imports, reason = "parts of what the calls take and give, for callers that name them")]
 pub use handle::{DeviceLimit, DeviceLoad, HostDeviceInfo, OpenFile};

@@ -126,6 +126,7 @@ impl Mount {
             id: number,
             peer: format!("pid={}", handle.pid),
             since: Time(handle.since),
+            tls: None,
             counters: handle.counters.into(),
         };
         ExportInfo {

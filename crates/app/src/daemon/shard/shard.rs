@@ -184,6 +184,8 @@ impl<P: Pool> Shard<P> {
         // Guests have their answers: now what else there is to do.
         let again = self.pool.turn(self.wall);
         let ended = self.pump();
+        // What that has answered is told before the loop may sleep. (Clients are on the list of those to be looked at then.)
+        let late = late | (self.vhost.has_answers() && self.publish_to_guests());
         self.stage.set_busy(again || late || ended);
         if self.now >= self.next_check {
             self.next_check = self.now + TICK.as_nanos() as u64;

@@ -89,7 +89,7 @@ impl Guest {
     }
 
     pub fn info(&self) -> ClientInfo {
-        ClientInfo { id: self.number, peer: self.peer.clone(), since: self.since, counters: self.counters() }
+        ClientInfo { id: self.number, peer: self.peer.clone(), since: self.since, tls: None, counters: self.counters() }
     }
 }
 

@@ -245,6 +245,7 @@ impl<P: Pool> Shard<P> {
         let index = (tag >> 32) as u32 & !GUEST;
         let Some(Some(guest)) = self.vhost.guests.get_mut(index as usize) else { return };
         let success = completion.result.is_ok();
+        self.vhost.untold = true;
         if guest.device.complete(completion, self.pool.buffers()) {
             guest.meter.end(Tag(tag), success, self.now);
         }
@@ -252,6 +253,7 @@ impl<P: Pool> Shard<P> {
 
     /// Tells guests of their answers. True when one is to be looked at again at once.
     pub(in crate::daemon::shard) fn publish_to_guests(&mut self) -> bool {
+        self.vhost.untold = false;
         let mut settled = Vec::new();
         for (index, guest) in (0u32..).zip(&mut self.vhost.guests) {
             let Some(guest) = guest else { continue };

@@ -40,6 +40,8 @@ pub(in crate::daemon::shard) struct VhostUsers {
     pub(super) exports: BTreeMap<ExportId, VhostExport>,
     pub(super) guests: Vec<Option<Guest>>,
     pub(super) hot: Vec<u32>,
+    /// A guest was answered and has not been told.
+    pub(super) untold: bool,
     pub(super) kicks: HashMap<WatchId, u32>,
     pub(super) orders: mpsc::Receiver<Order>,
     pub(super) sender: mpsc::Sender<Order>,
@@ -48,7 +50,7 @@ pub(in crate::daemon::shard) struct VhostUsers {
 impl Default for VhostUsers {
     fn default() -> Self {
         let (sender, orders) = mpsc::channel();
-        VhostUsers { exports: BTreeMap::new(), guests: Vec::new(), hot: Vec::new(), kicks: HashMap::new(), orders, sender }
+        VhostUsers { exports: BTreeMap::new(), guests: Vec::new(), hot: Vec::new(), untold: false, kicks: HashMap::new(), orders, sender }
     }
 }
 
@@ -132,6 +134,11 @@ impl VhostUsers {
         self.guests.iter().flatten().for_each(|guest| total.add(&guest.counters()));
     }
 
+    /// True when guests were answered since they were last told.
+    pub fn has_answers(&self) -> bool {
+        self.untold
+    }
+
     /// Guests connected now.
     pub fn len(&self) -> usize {
         self.guests.iter().flatten().count()
@@ -148,8 +155,8 @@ impl VhostExport {
         ExportInfo {
             id: self.spec.id,
             name: self.spec.name.clone(),
-            target: self.spec.target,
-            unix: self.file.as_ref().map(|file| file.path().to_owned()),
+            target: Some(self.spec.target),
+            unix: Some(self.spec.unix.clone()),
             tcp: None,
             read_only: self.spec.read_only,
             clients: guest.map(Guest::info).into_iter().collect(),
