@@ -1,6 +1,5 @@
 //! `export`, `exports`, `unexport`.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -23,14 +22,6 @@ pub enum ExportKind {
     Nbd(Box<Nbd>),
     VhostUser(VhostUser),
     Fuse(Fuse),
-}
-
-/// Words of a protocol that this version does not have.
-#[derive(Debug, Args)]
-#[command(disable_help_flag = true)]
-pub struct Later {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    _words: Vec<OsString>,
 }
 
 /// Serve a volume or snapshot over NBD; kept across restarts
