@@ -1,4 +1,4 @@
-//! `export nbd`, `export vhost-user`, `exports`, `unexport`.
+//! `export nbd`, `export vhost-user`, `exports`, `unexport`; of `export fuse`, what is refused before anything is mounted.
 
 use std::net::TcpStream;
 use std::os::unix::fs::FileTypeExt;
@@ -98,4 +98,19 @@ fn a_vhost_user_export_is_listed_and_comes_back_after_a_restart() {
     daemon.run(&["destroy", "-y", "tank/v"]).refused(1, "unexport 1");
     daemon.run(&["unexport", "1"]).ok();
     assert!(!exists(&socket));
+}
+
+#[test]
+fn directories_to_mount_on_are_checked() {
+    let daemon = Daemon::with_pool();
+    let full = daemon.text("full");
+    std::fs::create_dir(&full).and_then(|()| std::fs::write(format!("{full}/file"), b"precious")).expect("a directory");
+    daemon.run(&["export", "fuse", "none", &daemon.text("mnt")]).refused(1, "no pool");
+    daemon.run(&["export", "fuse", "tank", &full]).refused(1, "not empty");
+    daemon.run(&["export", "fuse", "tank", &format!("{full}/file")]).refused(1, "not a directory");
+    daemon.run(&["export", "fuse", "tank", &daemon.text("none/mnt")]).refused(1, "make it first");
+    daemon.run(&["export", "fuse", "tank", &daemon.text("state")]).refused(1, "daemon itself");
+    daemon.run(&["export", "fuse", "tank", "/proc"]).refused(1, "mount point");
+    daemon.run(&["export", "fuse", "tank/v", &daemon.text("mnt")]).refused(2, "pool");
+    assert_eq!(daemon.json(&["exports"]).as_array().map(Vec::len), Some(0));
 }
