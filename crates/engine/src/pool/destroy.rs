@@ -11,7 +11,7 @@ use crate::{CommandError, Reply};
 const CHECKS_PER_TURN: usize = 1024;
 /// Snapshots destroyed in a slice, all of a turn's in one record.
 const DESTROYS_PER_SLICE: usize = 4;
-/// Snapshots that go in one record whatever else is to be done: some 150 microseconds.
+/// Commands of so many snapshots at most are one record: some 150 microseconds, once. Of longer ones guests would feel each record.
 const DESTROYS_TOGETHER: usize = 32;
 
 /// A command that destroys snapshots. When one of them cannot go, none does, unless that comes about while others go already.
@@ -44,7 +44,10 @@ impl Pool {
         }
         work.checked += to_check.len();
         if work.checked == work.snapshots.len() {
-            let count = (DESTROYS_PER_SLICE * self.slices()).max(DESTROYS_TOGETHER);
+            let count = match work.snapshots.len() {
+                few @ ..=DESTROYS_TOGETHER => few,
+                _ => DESTROYS_PER_SLICE * self.slices(),
+            };
             let next = work.snapshots.iter().skip(work.done).take(count).copied();
             // what was named twice, or went meanwhile, is gone as wanted
             let known: Vec<SnapshotId> = next.filter(|id| self.known_snapshot(*id).is_ok()).collect();
