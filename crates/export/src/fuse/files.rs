@@ -10,8 +10,8 @@ use super::reply::Reply;
 use super::session::{MAX_HANDLES, Outcome, Session, errno_of, node, take};
 use super::tree::{Image, Tree};
 use super::wire::{
-    FallocateIn, InHeader, LseekIn, LseekOut, O_ACCMODE, O_RDONLY, OpenIn, OpenOut, ReadIn, WriteIn, errno, fallocate_mode, open_flag,
-    whence,
+    FallocateIn, InHeader, LseekIn, LseekOut, O_ACCMODE, O_DSYNC, O_RDONLY, OpenIn, OpenOut, ReadIn, WriteIn, errno, fallocate_mode,
+    open_flag, whence,
 };
 use zerocopy::FromBytes;
 
@@ -53,7 +53,7 @@ impl Session {
             return Ok(Some(Reply::done(header.unique)));
         }
         let range = ByteRange { offset: wanted.offset, length };
-        self.submit(header, image, wanted.fh, Kind::Read, Op::Read, range, Payload::None, tree);
+        self.submit(header, image, wanted.fh, Kind::Read, Request { op: Op::Read, range, fua: false }, Payload::None, tree);
         Ok(None)
     }
 
@@ -84,13 +84,15 @@ impl Session {
         }
         let bytes = u64::from(wanted.size).min(room);
         let range = ByteRange { offset: wanted.offset, length: bytes };
+        // the kernel sends no FSYNC after a write past its cache: the flags are all that says so
+        let request = Request { op: Op::Write, range, fua: wanted.flags & O_DSYNC != 0 };
         if bytes >= LARGE_WRITE {
             let spare = spare(tree);
             let body = message.exchange(spare);
-            self.submit(header, image, wanted.fh, Kind::Write, Op::Write, range, Payload::Owned(body), tree);
+            self.submit(header, image, wanted.fh, Kind::Write, request, Payload::Owned(body), tree);
         } else {
             let payload = message.payload(super::wire::WRITE_HEAD + bytes as usize);
-            self.submit(header, image, wanted.fh, Kind::Write, Op::Write, range, Payload::Copy(payload), tree);
+            self.submit(header, image, wanted.fh, Kind::Write, request, Payload::Copy(payload), tree);
         }
         Ok(None)
     }
@@ -104,7 +106,7 @@ impl Session {
         };
         tree.extent(image).ok_or(errno::ESTALE)?;
         let range = ByteRange { offset: 0, length: 0 };
-        self.submit(header, image, fh, Kind::Flush, Op::Flush, range, Payload::None, tree);
+        self.submit(header, image, fh, Kind::Flush, Request { op: Op::Flush, range, fua: false }, Payload::None, tree);
         Ok(None)
     }
 
@@ -135,7 +137,8 @@ impl Session {
             return Ok(Some(Reply::done(header.unique)));
         }
         let range = ByteRange { offset: wanted.offset, length };
-        self.submit(header, image, wanted.fh, Kind::Clear, Op::WriteZeroes { may_unmap: true }, range, Payload::None, tree);
+        let request = Request { op: Op::WriteZeroes { may_unmap: true }, range, fua: false };
+        self.submit(header, image, wanted.fh, Kind::Clear, request, Payload::None, tree);
         Ok(None)
     }
 
@@ -193,12 +196,12 @@ impl Session {
         image: Image,
         handle: u64,
         kind: Kind,
-        op: Op,
-        range: ByteRange,
+        request: Request,
         payload: Payload<'_>,
         tree: &mut T,
     ) {
-        let tag = self.in_flight.insert(Pending { unique: header.unique, kind, bytes: range.length, handle, image, since: tree.nanos() });
-        tree.submit(image, tag, Request { op, range, fua: false }, payload);
+        let bytes = request.range.length;
+        let tag = self.in_flight.insert(Pending { unique: header.unique, kind, bytes, handle, image, since: tree.nanos() });
+        tree.submit(image, tag, request, payload);
     }
 }

@@ -122,6 +122,8 @@ pub mod whence {
 pub const O_ACCMODE: u32 = 3;
 /// See [`O_ACCMODE`].
 pub const O_RDONLY: u32 = 0;
+/// Flag of OPEN and WRITE: each write is durable when answered. `O_SYNC` holds it, too.
+pub const O_DSYNC: u32 = 0o10000;
 
 /// Types of files, as in `st_mode`; shifted down by 12, as in directory entries.
 pub const S_IFDIR: u32 = 0o040_000;

@@ -217,6 +217,20 @@ fn snapshots_cannot_be_written() {
     assert_eq!(mount.ask(opcode::RELEASE, node, &ReleaseIn { fh: 9, ..ReleaseIn::default() }, &[]).0, errno::EBADF);
 }
 
+/// The kernel sends no FSYNC for files opened with `O_SYNC` or `O_DSYNC` past the page cache.
+#[test]
+fn synchronous_writes_are_durable() {
+    let mut mount = pond();
+    let image = Image::Volume(1);
+    for (flags, durable) in [(1, false), (1 | 0o10000, true), (2 | 0o4010000, true)] {
+        let wanted = WriteIn { offset: 0, size: 3, flags, ..WriteIn::default() };
+        let out: WriteOut = mount.get(opcode::WRITE, super::Node::Image(image).number(), &wanted, b"abc").expect("a write");
+        assert_eq!(out.size, 3);
+        let (request, _) = mount.tree.disk(image).and_then(|disk| disk.log.last()).expect("a request");
+        assert_eq!(request.fua, durable, "{flags:o}");
+    }
+}
+
 #[test]
 fn bytes_go_where_they_belong() {
     let mut mount = pond();
