@@ -1,7 +1,8 @@
 //! The engine's facade types: what a caller says and what it is told. No logic.
 
 use millpond_block::{CacheMode, SectorProfile};
-pub use millpond_format::{Layout, Lsn, PoolId, SnapshotId, VolumeId};
+use millpond_device::DeviceGeometry;
+pub use millpond_format::{Class, DeviceId, Layout, Lsn, MemberState, PoolId, SnapshotId, VolumeId};
 
 /// Milliseconds since the Unix epoch, handed in by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -30,13 +31,22 @@ pub struct Tuning {
     pub rewind_checkpoints: u32,
     /// Give freed segments back to the host (hole punch, TRIM) before they are reused.
     pub discard_freed: bool,
+    /// Import a pool although devices are missing that it can do without. They are out of date from then on.
+    pub degraded: bool,
     /// Faults planted on purpose, for tests of the tests; `None` always in production.
     pub planted: Option<Planted>,
 }
 
 impl Default for Tuning {
     fn default() -> Self {
-        Tuning { map_memory: 1 << 30, checkpoint_log_bytes: 1 << 30, rewind_checkpoints: 2, discard_freed: true, planted: None }
+        Tuning {
+            map_memory: 1 << 30,
+            checkpoint_log_bytes: 1 << 30,
+            rewind_checkpoints: 2,
+            discard_freed: true,
+            degraded: false,
+            planted: None,
+        }
     }
 }
 
@@ -66,10 +76,37 @@ pub struct PoolSpec {
     pub name: String,
     /// Identity; from the caller's entropy.
     pub id: PoolId,
-    /// How segments spread over the devices.
-    pub layout: Layout,
+    /// What its devices are used for, in their order; the first is of the data class.
+    pub groups: Vec<GroupSpec>,
     /// Bytes of a segment on one device (power of two, 64 KiB to 64 MiB); `None` chooses by size of the pool.
     pub extent_bytes: Option<u64>,
+}
+
+/// Devices that make up segments in one way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupSpec {
+    /// What for.
+    pub class: Class,
+    /// How.
+    pub layout: Layout,
+    /// How many of the devices that the groups before it left; `None`: all.
+    pub devices: Option<usize>,
+}
+
+impl GroupSpec {
+    /// Data on all devices that are left.
+    pub fn data(layout: Layout) -> GroupSpec {
+        GroupSpec { class: Class::Data, layout, devices: None }
+    }
+}
+
+/// A device that is no part of the pool yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewDevice {
+    /// Its position in the caller's vector.
+    pub position: usize,
+    /// Its size and sectors.
+    pub geometry: DeviceGeometry,
 }
 
 /// A change to the catalog, or a job. Every one is durable when it is answered.
@@ -92,6 +129,20 @@ pub enum Command {
     DestroyVolume {
         /// Which.
         volume: VolumeId,
+    },
+    /// Add devices. Their space can be used when it is answered.
+    AddDevices {
+        /// What they are for.
+        groups: Vec<GroupSpec>,
+        /// The devices, in the order of the groups.
+        devices: Vec<NewDevice>,
+    },
+    /// Put a device in the place of a member. Answered when the copying has begun; see [`PoolInfo::jobs`].
+    Replace {
+        /// Whose place.
+        member: u16,
+        /// The new device.
+        device: NewDevice,
     },
     /// Give a volume another name.
     RenameVolume {
@@ -297,14 +348,28 @@ pub enum PoolState {
 /// A device of a pool, as listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
+    /// Its place in the table of members.
+    pub member: u16,
+    /// Position in the caller's vector; `None` when it is missing.
+    pub position: Option<usize>,
+    /// What it is to the pool.
+    pub state: MemberState,
+    /// Position of the device that is taking its place.
+    pub successor: Option<usize>,
+    /// What it is used for, in the first of the groups that it belongs to.
+    pub class: Class,
+    /// How.
+    pub layout: Layout,
     /// Usable bytes for segments.
     pub size: u64,
     /// Bytes of segments in use.
     pub allocated: u64,
     /// Bytes of free segments.
     pub free: u64,
-    /// Errors seen since import.
+    /// Errors seen since import: operations that failed, and what did not match its checksum.
     pub errors: u64,
+    /// Blocks and nodes that were written to it again from elsewhere.
+    pub repaired: u64,
     /// Counters since import.
     pub counters: DeviceCounters,
 }
@@ -341,8 +406,10 @@ pub struct PoolInfo {
     pub allocated: u64,
     /// Bytes still to be had: size - allocated.
     pub free: u64,
-    /// Devices in member order.
+    /// Devices in member order, without those that were removed.
     pub devices: Vec<DeviceInfo>,
+    /// Work on them.
+    pub jobs: Vec<JobInfo>,
 }
 
 /// Counters since import, for `iostat`, the lab and cost tests.
@@ -392,6 +459,30 @@ pub struct Metrics {
     pub replayed_batches: u64,
     /// Guest writes that waited for the cleaner.
     pub throttled: u64,
+}
+
+/// What a job does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobKind {
+    /// Fills a member with what it should hold.
+    Resilver,
+    /// Fills a device that takes a member's place.
+    Replace,
+}
+
+/// Work in the background on a pool's devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobInfo {
+    /// What it does.
+    pub kind: JobKind,
+    /// With which member.
+    pub member: Option<u16>,
+    /// Bytes done.
+    pub done: u64,
+    /// Bytes to do, the done ones included; 0 while it waits for others.
+    pub total: u64,
+    /// Pieces that cannot be read anywhere.
+    pub errors: u64,
 }
 
 /// A difference between two states of a volume.

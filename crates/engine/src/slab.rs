@@ -39,6 +39,10 @@ impl<T> Slab<T> {
         Some(value)
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.items.iter().flatten()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.items.len() - self.vacant.len()
     }

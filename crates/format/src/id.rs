@@ -66,7 +66,24 @@ impl fmt::Debug for PoolId {
     }
 }
 
-/// How segments spread over the devices of the data class.
+/// Names a device; unique within its pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceId(pub u64);
+
+/// What segments are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Class {
+    /// Everything that has no class of its own.
+    Data,
+    /// Map nodes and small blocks.
+    Special,
+    /// Writes that are not where they stay yet.
+    Log,
+    /// Copies of what is read.
+    Cache,
+}
+
+/// How the segments of a group spread over its devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// Device after device.
@@ -77,6 +94,11 @@ pub enum Layout {
         width: u16,
         /// Bytes on one device before the next takes over.
         unit: u32,
+    },
+    /// Each segment whole on so many devices.
+    Mirror {
+        /// How many, from 2 on.
+        copies: u16,
     },
 }
 

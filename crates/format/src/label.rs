@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use crate::codec::{Decoder, Encoder, FormatError};
-use crate::{Layout, Lsn, PoolId, SegmentId, crc32c};
+use crate::{DeviceId, Lsn, PoolId, SegmentId, Shape, crc32c};
 
 /// Bytes of the area at each end of a device.
 pub const AREA_BYTES: u64 = 1 << 20;
@@ -16,10 +16,10 @@ pub const RING_OFFSET: u64 = 64 << 10;
 pub const RING_SLOTS: u64 = 128;
 /// Bytes of a label and of a root.
 pub const SECTOR_BYTES: usize = 4096;
-/// Version of every structure of the format.
-pub const VERSION: u16 = 1;
-/// Devices of a pool at most: their table fits into the label.
-pub const MAX_DEVICES: usize = 64;
+/// Version of a root.
+const ROOT_VERSION: u16 = 1;
+/// Version of a label: 2 since a pool's shape can change.
+const LABEL_VERSION: u16 = 2;
 /// Streams of the log: three for guests, four for the cleaner.
 pub const STREAMS: usize = 7;
 /// Legs of a root at most; with more, recovery writes a checkpoint first.
@@ -36,15 +36,13 @@ const NAME_MAX: usize = 64;
 /// | field | bytes | meaning |
 /// |---|---|---|
 /// | magic | 8 | `MILLPOND` |
-/// | version | 2 | 1 |
+/// | version | 2 | 2 |
 /// | compat, ro_compat, incompat | 12 | feature flags; unknown `incompat` bits refuse the import, unknown `ro_compat` bits one that may write: every import |
 /// | pool id | 16 | |
 /// | pool name | 2 + n | |
+/// | device id | 8 | which device this is |
 /// | member | 2 | this device's place in the table |
-/// | layout | 1 + 2 + 4 | 0 linear, 1 stripe; width; unit |
-/// | extent bytes | 8 | bytes of a segment on one device |
-/// | chunk units | 4 | longest chunk in 512-byte units |
-/// | devices | 4 + 4 n | extents of each member |
+/// | shape | n | [`Shape`] |
 /// | checksum | 4 | CRC-32C of the sector before it; the last 4 bytes of the 4096 |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
@@ -52,16 +50,12 @@ pub struct Label {
     pub pool: PoolId,
     /// Its name when it was labelled.
     pub name: String,
+    /// Which device this is: the member's, or the one that is taking its place.
+    pub device: DeviceId,
     /// Which member this device is.
     pub member: u16,
-    /// How segments spread.
-    pub layout: Layout,
-    /// Bytes of a segment on one device.
-    pub extent_bytes: u64,
-    /// Longest chunk in units.
-    pub chunk_units: u32,
-    /// Extents of each member.
-    pub extents: Vec<u32>,
+    /// Members and segments, as this device last knew them.
+    pub shape: Shape,
 }
 
 fn seal(encoder: Encoder) -> [u8; SECTOR_BYTES] {
@@ -72,7 +66,7 @@ fn seal(encoder: Encoder) -> [u8; SECTOR_BYTES] {
     sector
 }
 
-fn open<'a>(sector: &'a [u8], magic: &[u8; 8]) -> Result<Decoder<'a>, FormatError> {
+fn open<'a>(sector: &'a [u8], magic: &[u8; 8], known: u16) -> Result<Decoder<'a>, FormatError> {
     let (body, sum) = sector.split_at_checked(SECTOR_BYTES - 4).ok_or(FormatError::Truncated)?;
     if !body.starts_with(magic) {
         return Err(FormatError::Magic);
@@ -83,7 +77,7 @@ fn open<'a>(sector: &'a [u8], magic: &[u8; 8]) -> Result<Decoder<'a>, FormatErro
     let mut decoder = Decoder::new(body);
     decoder.raw(8)?;
     let version = decoder.u16()?;
-    if version != VERSION {
+    if version != known {
         return Err(FormatError::Version(version));
     }
     Ok(decoder)
@@ -91,30 +85,19 @@ fn open<'a>(sector: &'a [u8], magic: &[u8; 8]) -> Result<Decoder<'a>, FormatErro
 
 impl Label {
     /// The sector to write.
+    ///
+    /// # Panics
+    /// With a shape that does not fit ([`MAX_SHAPE_BYTES`](crate::MAX_SHAPE_BYTES)): a broken caller.
     pub fn encode(&self) -> [u8; SECTOR_BYTES] {
         let mut e = Encoder::with_capacity(SECTOR_BYTES);
         e.raw(LABEL_MAGIC);
-        e.u16(VERSION);
+        e.u16(LABEL_VERSION);
         (0..3).for_each(|_| e.u32(0));
         e.raw(&self.pool.0);
         e.string(&self.name);
+        e.u64(self.device.0);
         e.u16(self.member);
-        match self.layout {
-            Layout::Linear => {
-                e.u8(0);
-                e.u16(1);
-                e.u32(0);
-            }
-            Layout::Stripe { width, unit } => {
-                e.u8(1);
-                e.u16(width);
-                e.u32(unit);
-            }
-        }
-        e.u64(self.extent_bytes);
-        e.u32(self.chunk_units);
-        e.count(self.extents.len());
-        self.extents.iter().for_each(|n| e.u32(*n));
+        self.shape.encode(&mut e);
         seal(e)
     }
 
@@ -123,7 +106,7 @@ impl Label {
     /// # Errors
     /// [`FormatError`] when it is not a label, damaged, newer, or its numbers are out of range.
     pub fn decode(sector: &[u8]) -> Result<Label, FormatError> {
-        let mut d = open(sector, LABEL_MAGIC)?;
+        let mut d = open(sector, LABEL_MAGIC, LABEL_VERSION)?;
         d.u32()?;
         let needed = d.u32()? | d.u32()?;
         if needed != 0 {
@@ -131,42 +114,15 @@ impl Label {
         }
         let pool = PoolId(d.bytes()?);
         let name = d.string()?;
-        let member = d.u16()?;
-        let (kind, width, unit) = (d.u8()?, d.u16()?, d.u32()?);
-        let layout = match kind {
-            0 => Layout::Linear,
-            1 => Layout::Stripe { width, unit },
-            _ => return Err(FormatError::Field("layout")),
-        };
-        let extent_bytes = d.u64()?;
-        let chunk_units = d.u32()?;
-        let extents = (0..d.count(4)?).map(|_| d.u32()).collect::<Result<Vec<_>, _>>()?;
-        let label = Label { pool, name, member, layout, extent_bytes, chunk_units, extents };
-        label.check()?;
-        Ok(label)
-    }
-
-    /// Bounds: extents are powers of two so that offsets are shifts; chunks fit into a slot number and into an extent.
-    fn check(&self) -> Result<(), FormatError> {
-        let sound = [
-            (self.name.len() <= NAME_MAX, "name"),
-            ((1..=MAX_DEVICES).contains(&self.extents.len()), "devices"),
-            (self.extents.iter().all(|n| *n > 0), "extents"),
-            (usize::from(self.member) < self.extents.len(), "member"),
-            (self.extent_bytes.is_power_of_two() && (64 << 10..=64 << 20).contains(&self.extent_bytes), "extent bytes"),
-            (self.chunk_units.is_multiple_of(8) && (16..=8192).contains(&self.chunk_units), "chunk units"),
-            (u64::from(self.chunk_units) * 512 <= self.extent_bytes, "chunk units"),
-            (
-                match self.layout {
-                    Layout::Linear => true,
-                    Layout::Stripe { width, unit } => {
-                        width > 0 && unit > 0 && u64::from(unit) % 4096 == 0 && self.extent_bytes.is_multiple_of(u64::from(unit))
-                    }
-                },
-                "stripe",
-            ),
-        ];
-        sound.iter().find(|(ok, _)| !ok).map_or(Ok(()), |(_, field)| Err(FormatError::Field(field)))
+        if name.len() > NAME_MAX {
+            return Err(FormatError::Field("name"));
+        }
+        let (device, member) = (DeviceId(d.u64()?), d.u16()?);
+        let shape = Shape::decode(&mut d)?;
+        if usize::from(member) >= shape.members.len() {
+            return Err(FormatError::Field("member"));
+        }
+        Ok(Label { pool, name, device, member, shape })
     }
 }
 
@@ -303,7 +259,7 @@ impl Root {
         assert!(self.legs.len() <= MAX_LEGS, "too many legs");
         let mut e = Encoder::with_capacity(SECTOR_BYTES);
         e.raw(ROOT_MAGIC);
-        e.u16(VERSION);
+        e.u16(ROOT_VERSION);
         e.raw(&self.pool.0);
         e.u64(self.generation);
         e.u32(self.incarnation);
@@ -328,7 +284,7 @@ impl Root {
     /// # Errors
     /// [`FormatError`] when it is not a root, damaged or newer.
     pub fn decode(sector: &[u8]) -> Result<Root, FormatError> {
-        let mut d = open(sector, ROOT_MAGIC)?;
+        let mut d = open(sector, ROOT_MAGIC, ROOT_VERSION)?;
         let pool = PoolId(d.bytes()?);
         let (generation, incarnation, time) = (d.counter("generation")?, d.u32()?, d.u64()?);
         if incarnation == u32::MAX {

@@ -11,6 +11,7 @@ mod id;
 mod label;
 mod node;
 mod record;
+mod shape;
 #[cfg(feature = "testing")]
 pub mod testing;
 
@@ -19,10 +20,12 @@ pub use checksum::crc32c;
 pub use chunk::{CHUNKS_PER_PAGE, ChunkRecord, DeadRecord, MAX_SLOT_WORDS};
 pub use codec::{Decoder, Encoder, FormatError};
 pub use id::{
-    Addr, BLOCK, BLOCK_UNITS, BlockNo, ChunkId, Coding, Epoch, Layout, LineageId, Lsn, PoolId, SegmentId, SnapshotId, UNIT, VolumeId,
+    Addr, BLOCK, BLOCK_UNITS, BlockNo, ChunkId, Class, Coding, DeviceId, Epoch, Layout, LineageId, Lsn, PoolId, SegmentId, SnapshotId,
+    UNIT, VolumeId,
 };
 pub use label::{
-    AREA_BYTES, Label, Leg, MAX_DEVICES, MAX_LEGS, NO_SEGMENT, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, STREAMS, StreamStart,
+    AREA_BYTES, Label, Leg, MAX_LEGS, NO_SEGMENT, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, STREAMS, StreamStart,
 };
 pub use node::{FANOUT, NODE_BYTES, NODE_UNITS, Node};
 pub use record::{Checkpoint, LineageRecord, Record, SNAPSHOTS_PER_PAGE, SnapshotRecord, TreeRoot, VolumeRecord, WalkRecord};
+pub use shape::{Column, Group, MAX_COPIES, MAX_DEVICES, MAX_GROUPS, MAX_SHAPE_BYTES, Member, MemberState, Shape};

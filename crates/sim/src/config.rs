@@ -237,6 +237,7 @@ fn tuning(options: &Options, rng: &mut Rng) -> Tuning {
         checkpoint_log_bytes: (64 * KIB) << rng.below(7),
         rewind_checkpoints: rng.below(4) as u32,
         discard_freed: rng.percent(70),
+        degraded: false,
         planted: options.planted,
     }
 }

@@ -255,7 +255,7 @@ async fn format_devices(
         LayoutSpec::Linear => Layout::Linear,
         LayoutSpec::Stripe { width, unit } => Layout::Stripe { width, unit },
     };
-    let spec = PoolSpec { name: name.to_owned(), id, layout, extent_bytes: None };
+    let spec = PoolSpec { name: name.to_owned(), id, groups: vec![GroupSpec::data(layout)], extent_bytes: None };
     let shard = shard::create(spec, devices, tuning)?;
     wait_online(&shard).await?;
     Ok((shard, id))

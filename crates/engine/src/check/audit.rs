@@ -77,7 +77,7 @@ impl Auditor<'_, '_> {
     fn read(&mut self, segment: SegmentId, unit: u32, units: u32) -> Vec<u8> {
         let (page, pages) = (unit / 8, (unit + units).div_ceil(8) - unit / 8);
         let mut bytes = Vec::with_capacity(pages as usize * PAGE as usize);
-        for (device, range) in self.core.space.rows.map(segment, page, pages) {
+        for (device, range) in self.core.space.rows.map(segment, page, pages, 0) {
             let from = bytes.len();
             bytes.resize(from + range.length as usize, 0);
             let position = self.positions[usize::from(device.0)];

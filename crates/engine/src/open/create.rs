@@ -1,19 +1,24 @@
 //! Making a pool: labels and empty rings, then a first checkpoint.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use millpond_block::{BufPool, Piece};
 use millpond_device::{DeviceGeometry, DeviceIndex};
-use millpond_format::{AREA_BYTES, Label, Layout, Lsn, MAX_DEVICES, RING_OFFSET, RING_SLOTS, SECTOR_BYTES};
+use millpond_format::{
+    AREA_BYTES, Class, Column, DeviceId, Group, Label, Layout, Lsn, MAX_COPIES, MAX_DEVICES, Member, MemberState, RING_OFFSET, RING_SLOTS,
+    SECTOR_BYTES, Shape,
+};
 
 use crate::core::Core;
-use crate::io::IoTable;
+use crate::io::{Health, IoTable};
 use crate::log::Log;
 use crate::pool::{Config, Context, Pool};
 use crate::space::{Rows, Space};
 use crate::task::second_area;
 use crate::tree::NodeCache;
-use crate::{CommandError, Planted, PoolSpec, Time, Tuning};
+use crate::{CommandError, GroupSpec, Planted, PoolSpec, Time, Tuning};
 
 /// Segments that a pool should have at least, so that the cleaner has a choice.
 const WANTED_SEGMENTS: u64 = 1024;
@@ -40,41 +45,30 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     if devices.is_empty() || devices.len() > MAX_DEVICES {
         return invalid(format!("a pool has 1 to {MAX_DEVICES} devices, not {}", devices.len()));
     }
-    let total: u64 = devices.iter().map(|d| extent_space(d.size)).sum();
-    let width = match spec.layout {
+    let members = devices.len();
+    let groups = take_groups(&spec.groups, members)?;
+    let segment_parts = groups.iter().filter(|(group, _)| group.class == Class::Data).map(|(group, range)| match group.layout {
         Layout::Linear => 1,
-        Layout::Stripe { width, .. } => u64::from(width).clamp(1, devices.len() as u64),
-    };
-    let fitting = (total / WANTED_SEGMENTS / width).max(1);
+        Layout::Stripe { width, .. } => u64::from(width).clamp(1, range.len() as u64),
+        Layout::Mirror { copies } => u64::from(copies),
+    });
+    let total: u64 = devices.iter().map(|d| extent_space(d.size)).sum();
+    let fitting = (total / WANTED_SEGMENTS / segment_parts.max().unwrap_or(1)).max(1);
     if let Some(bytes) = spec.extent_bytes.filter(|bytes| !bytes.is_power_of_two() || !(EXTENTS.0..=EXTENTS.1).contains(bytes)) {
         return invalid(format!("extents of {bytes} bytes are not possible; use a power of two from 64k to 64M"));
     }
     let extent_bytes = spec.extent_bytes.unwrap_or(1 << fitting.ilog2()).clamp(EXTENTS.0, EXTENTS.1);
-    let layout = match spec.layout {
-        Layout::Linear => Layout::Linear,
-        Layout::Stripe { width, unit } => {
-            if unit == 0 || u64::from(unit) % 4096 != 0 || !u64::from(unit).is_power_of_two() {
-                return invalid(format!("a stripe unit of {unit} bytes is not possible; use a power of two from 4k"));
-            }
-            let unit = u32::try_from(u64::from(unit).min(extent_bytes)).unwrap_or(unit);
-            Layout::Stripe { width: width.clamp(1, devices.len() as u16), unit }
-        }
-    };
-    let extents: Vec<u32> = devices.iter().map(|d| u32::try_from(extent_space(d.size) / extent_bytes).unwrap_or(u32::MAX)).collect();
-    if let Some(at) = extents.iter().position(|n| *n == 0) {
-        return invalid(format!("device {at} is too small; it needs {} KiB at least", (2 * AREA_BYTES + extent_bytes) >> 10));
-    }
     let chunk_units = u32::try_from((extent_bytes / 512 / 8).clamp(16, 8192)).unwrap_or(8192);
-    let config = Config {
-        id: spec.id,
-        name: spec.name,
-        layout,
-        extent_bytes,
-        chunk_units,
-        extents,
-        sizes: devices.iter().map(|d| d.size).collect(),
-    };
-    let rows = Rows::new(config.layout, config.extent_bytes, &config.extents);
+    let mut shape = Shape { generation: 1, extent_bytes, chunk_units, members: Vec::new(), groups: Vec::new() };
+    shape.members = new_members(&shape, devices)?;
+    for (group, range) in groups {
+        add_group(&mut shape, &group, range)?;
+    }
+    if !shape.fits() {
+        return invalid("so many devices and groups do not fit into a label; use fewer".to_owned());
+    }
+    let config = Config { id: spec.id, name: spec.name, shape, sizes: devices.iter().map(|d| d.size).collect(), twins: BTreeMap::new() };
+    let rows = Rows::new(&config.shape);
     if rows.count() < LEAST_SEGMENTS {
         return invalid(format!(
             "the devices hold {} segments of {} KiB; {LEAST_SEGMENTS} are needed: use larger devices",
@@ -84,15 +78,94 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     }
     let mut space = Space::new(rows);
     space.reuse_at_once = cfg!(feature = "planted") && tuning.planted == Some(Planted::FreeTooEarly);
-    let core = Core::new(space, NodeCache::new(tuning.map_memory), config.chunk_units, tuning.planted);
-    let positions = (0..u16::try_from(devices.len()).unwrap_or(u16::MAX)).collect();
-    let mut pool = Pool::new(config, core, Log::new(Lsn(0)), IoTable::new(positions), BufPool::default(), tuning, now);
+    let core = Core::new(space, NodeCache::new(tuning.map_memory), chunk_units, tuning.planted);
+    let positions = (0..u16::try_from(members).unwrap_or(u16::MAX)).collect();
+    let io = IoTable::new(positions, Health::of(&config.shape));
+    let mut pool = Pool::new(config, core, Log::new(Lsn(0)), io, BufPool::default(), tuning, now);
     pool.incarnation = 1;
     if !pool.reserve_streams() {
         return invalid("the devices are too small".into());
     }
     pool.write_labels();
     Ok(pool)
+}
+
+/// Which devices each group takes.
+pub(crate) fn take_groups(specs: &[GroupSpec], devices: usize) -> Result<Vec<(GroupSpec, Range<usize>)>, CommandError> {
+    if !specs.first().is_some_and(|group| group.class == Class::Data) {
+        return invalid("a pool begins with devices for data; name them first".to_owned());
+    }
+    take_more(specs, devices)
+}
+
+/// The same for groups that a pool gets later.
+pub(crate) fn take_more(specs: &[GroupSpec], devices: usize) -> Result<Vec<(GroupSpec, Range<usize>)>, CommandError> {
+    let mut next = 0;
+    let mut groups = Vec::new();
+    for spec in specs {
+        let count = spec.devices.unwrap_or(devices.saturating_sub(next));
+        if count == 0 || next + count > devices {
+            return invalid("a group has no device; name one at least for each".to_owned());
+        }
+        groups.push((*spec, next..next + count));
+        next += count;
+    }
+    if next < devices {
+        return invalid("there are more devices than the groups take".to_owned());
+    }
+    Ok(groups)
+}
+
+/// The next members of a pool.
+pub(crate) fn new_members(shape: &Shape, devices: &[DeviceGeometry]) -> Result<Vec<Member>, CommandError> {
+    let first = shape.members.len();
+    let member = |(at, device): (usize, &DeviceGeometry)| {
+        let extents = u32::try_from(extent_space(device.size) / shape.extent_bytes).unwrap_or(u32::MAX);
+        if extents == 0 {
+            let least = (2 * AREA_BYTES + shape.extent_bytes) >> 10;
+            return invalid(format!("device {at} is too small; it needs {least} KiB at least"));
+        }
+        Ok(Member { device: device_id(shape.generation, first + at), extents, state: MemberState::Present, successor: None })
+    };
+    devices.iter().enumerate().map(member).collect()
+}
+
+/// A device's name: no two devices of a pool get the same, for no shape has the generation of another.
+pub(crate) fn device_id(generation: u64, member: usize) -> DeviceId {
+    DeviceId(generation << 16 | member as u64)
+}
+
+/// Adds a group over whole members.
+pub(crate) fn add_group(shape: &mut Shape, spec: &GroupSpec, members: Range<usize>) -> Result<(), CommandError> {
+    if spec.class != Class::Data {
+        return invalid("only devices for data are possible so far".to_owned());
+    }
+    let count = u16::try_from(members.len()).unwrap_or(u16::MAX);
+    let layout = match spec.layout {
+        Layout::Linear => Layout::Linear,
+        Layout::Stripe { width, unit } => {
+            if unit == 0 || u64::from(unit) % 4096 != 0 || !u64::from(unit).is_power_of_two() {
+                return invalid(format!("a stripe unit of {unit} bytes is not possible; use a power of two from 4k"));
+            }
+            let unit = u32::try_from(u64::from(unit).min(shape.extent_bytes)).unwrap_or(unit);
+            Layout::Stripe { width: width.clamp(1, count), unit }
+        }
+        Layout::Mirror { copies } if copies > count => {
+            return invalid(format!("{copies} copies need {copies} devices, not {count}; name more"));
+        }
+        Layout::Mirror { copies } if !(2..=MAX_COPIES).contains(&copies) => {
+            return invalid(format!("a mirror of {copies} copies is not possible; use 2 to {MAX_COPIES}"));
+        }
+        mirror @ Layout::Mirror { .. } => mirror,
+    };
+    let column = |member: usize| Column {
+        member: u16::try_from(member).unwrap_or(u16::MAX),
+        first: 0,
+        extents: shape.members.get(member).map_or(0, |m| m.extents),
+    };
+    let group = Group { class: spec.class, layout, first: shape.next_segment(), columns: members.map(column).collect() };
+    shape.groups.push(group);
+    Ok(())
 }
 
 impl Pool {
@@ -105,29 +178,34 @@ impl Pool {
         })
     }
 
+    /// A new pool's labels.
     fn write_labels(&mut self) {
         let mut writes = Vec::new();
         for (member, size) in (0u16..).zip(self.config.sizes.clone()) {
-            let label = Label {
-                pool: self.config.id,
-                name: self.config.name.clone(),
-                member,
-                layout: self.config.layout,
-                extent_bytes: self.config.extent_bytes,
-                chunk_units: self.config.chunk_units,
-                extents: self.config.extents.clone(),
-            };
-            // with the label a ring of zeroes: what lay there before must not pass for a damaged root (INV-RING-2)
-            let bytes = (RING_OFFSET + RING_SLOTS * SECTOR_BYTES as u64) as usize;
-            let mut buf = self.bufs.take(bytes);
-            if let Some((head, rest)) = buf.bytes_mut().get_mut(..bytes).and_then(|all| all.split_at_mut_checked(SECTOR_BYTES)) {
-                head.copy_from_slice(&label.encode());
-                rest.fill(0);
-            }
-            let piece = Piece::new(Rc::new(buf), 0..bytes);
+            let piece = self.fresh_area(member);
             writes.push((DeviceIndex(member), 0, piece.clone()));
             writes.push((DeviceIndex(member), second_area(size), piece));
         }
         self.io.write_raw(Context::Labels, writes);
+    }
+
+    /// The label of a member, or of the device that takes its place.
+    pub(crate) fn label(&self, member: u16, successor: Option<DeviceId>) -> Label {
+        let shape = &self.config.shape;
+        let own = shape.members.get(usize::from(member)).map_or(DeviceId(0), |m| m.device);
+        Label { pool: self.config.id, name: self.config.name.clone(), device: successor.unwrap_or(own), member, shape: shape.clone() }
+    }
+
+    /// What an area of a device begins with that was not part of the pool: with the label a ring of zeroes, for what lay there before must not
+    /// pass for a damaged root (INV-RING-2).
+    pub(crate) fn fresh_area(&mut self, member: u16) -> Piece {
+        let bytes = (RING_OFFSET + RING_SLOTS * SECTOR_BYTES as u64) as usize;
+        let label = self.label(member, None).encode();
+        let mut buf = self.bufs.take(bytes);
+        if let Some((head, rest)) = buf.bytes_mut().get_mut(..bytes).and_then(|all| all.split_at_mut_checked(SECTOR_BYTES)) {
+            head.copy_from_slice(&label);
+            rest.fill(0);
+        }
+        Piece::new(Rc::new(buf), 0..bytes)
     }
 }

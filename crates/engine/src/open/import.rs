@@ -6,17 +6,18 @@ use std::rc::Rc;
 use millpond_block::{Buf, BufPool, ByteRange, Piece};
 use millpond_device::{DeviceError, DeviceGeometry, DeviceIndex, Io, IoDone};
 use millpond_format::{
-    AREA_BYTES, Checkpoint, FormatError, Label, Leg, Lsn, MAX_LEGS, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, STREAMS,
-    SegmentId,
+    AREA_BYTES, Checkpoint, FormatError, Label, Leg, Lsn, MAX_LEGS, MemberState, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES,
+    STREAMS, SegmentId,
 };
 
 use super::create::extent_space;
 use super::load::snapshot_page;
+use super::members::Members;
 use super::replay::Replay;
 use super::ring::Rings;
 use super::scan::{Extent, Found, StreamScan, extent};
 use crate::core::Core;
-use crate::io::IoTable;
+use crate::io::{Ended, Health, IoTable};
 use crate::log::Log;
 use crate::pool::{Config, Pool};
 use crate::space::{PAGE, Rows, Space};
@@ -34,12 +35,12 @@ pub(crate) enum Asked {
     Label(u16, bool),
     /// A member's ring of roots, in its first or second area.
     Ring(u16, bool),
-    /// An object.
-    Object(ObjectRef),
+    /// An object, and which try it is.
+    Object(ObjectRef, u8),
     /// The next pages of a scan.
     Scan(usize),
-    /// A map node that replay needs.
-    Node(Miss),
+    /// A map node that replay needs, and which try it is.
+    Node(Miss, u8),
     /// A flush or a write that mends the newest root.
     Mend,
 }
@@ -79,6 +80,11 @@ pub(crate) struct Import {
     label_errors: Vec<String>,
     config: Option<Config>,
     positions: Vec<u16>,
+    twins: Vec<(u16, u16)>,
+    /// Members that are to be filled.
+    dirty: Vec<u16>,
+    /// The labels do not say what the shape is now.
+    relabel: bool,
     rows: Option<Rows>,
     rings: Option<Rings>,
     root: Option<Root>,
@@ -100,7 +106,7 @@ impl Import {
         let count = u16::try_from(devices.len()).unwrap_or(u16::MAX);
         let mut import = Import {
             stage: Stage::Labels,
-            io: IoTable::new((0..count).collect()),
+            io: IoTable::new((0..count).collect(), Health::all(devices.len())),
             labels: vec![None; devices.len()],
             label_errors: vec![String::new(); devices.len()],
             devices,
@@ -109,6 +115,9 @@ impl Import {
             bufs: BufPool::default(),
             config: None,
             positions: Vec::new(),
+            twins: Vec::new(),
+            dirty: Vec::new(),
+            relabel: false,
             rows: None,
             rings: None,
             root: None,
@@ -149,7 +158,19 @@ impl Import {
 
     /// Takes a device completion in.
     pub(crate) fn io_done(&mut self, done: IoDone) {
-        let Some(ended) = self.io.done(done, &mut self.bufs) else { return };
+        let ended = self.io.done(done, &mut self.bufs);
+        while let Some(failing) = self.io.pop_failing() {
+            if let Some(member) = self.config.as_mut().and_then(|c| c.shape.members.get_mut(usize::from(failing.member))) {
+                member.state = MemberState::Down;
+                self.relabel = true;
+            }
+        }
+        if let Some(ended) = ended {
+            self.ended(ended);
+        }
+    }
+
+    fn ended(&mut self, ended: Ended<Asked>) {
         let (result, buf) = (ended.result, ended.buf);
         let outcome = match ended.context {
             Asked::Label(position, second) => {
@@ -163,10 +184,10 @@ impl Import {
                 Ok(())
             }
             Asked::Mend => result.map_err(|error| format!("the newest root cannot be written again ({error})")),
-            Asked::Object(at) => self.object_read(at, result, buf.as_ref()),
+            Asked::Object(at, attempt) => self.object_read(at, attempt, result, buf.as_ref()),
             Asked::Scan(scan) => self.scan_read(scan, result, buf.as_ref()),
-            Asked::Node(miss) => match (&mut self.replay, &mut self.core) {
-                (Some(replay), Some(core)) => replay.node_read(core, miss, result, buf.as_ref()),
+            Asked::Node(miss, attempt) => match (&mut self.replay, &mut self.core) {
+                (Some(replay), Some(core)) => replay.node_read(core, miss, attempt, result, buf.as_ref(), &mut self.io, &mut self.bufs),
                 _ => Ok(()),
             },
         };
@@ -182,6 +203,9 @@ impl Import {
     pub(crate) fn turn(&mut self) -> Option<Pool> {
         if self.failed.is_some() {
             return None;
+        }
+        while let Some(ended) = self.io.pop_idle() {
+            self.ended(ended);
         }
         let waits = self.io.in_flight() > 0;
         let step = match self.stage {
@@ -230,62 +254,45 @@ impl Import {
         }
     }
 
+    /// Finds out which device is which member, and whether all that is needed is there.
     fn choose_pool(&mut self) -> Result<(), String> {
-        let mut first: Option<Label> = None;
-        let mut positions: BTreeMap<u16, u16> = BTreeMap::new();
-        for (position, label) in (0u16..).zip(&self.labels) {
-            let at = usize::from(position);
-            let Some(label) = label else {
-                let why = self.label_errors.get(at).map_or("", String::as_str);
-                let why = if why.is_empty() { "is too small to hold a pool; leave it out or name the right device" } else { why };
-                return Err(format!("device {position} {why}"));
-            };
-            let reference = first.get_or_insert_with(|| label.clone());
-            if reference.pool != label.pool {
-                return Err(format!(
-                    "device {position} belongs to pool '{}' ({}), not to '{}' ({})",
-                    label.name, label.pool, reference.name, reference.pool
-                ));
-            }
-            let shape = |of: &Label| (of.extents.clone(), of.layout, of.extent_bytes, of.chunk_units);
-            if shape(reference) != shape(label) {
-                return Err(format!("the label of device {position} contradicts the others"));
-            }
-            if positions.insert(label.member, position).is_some() {
-                return Err(format!("device {position} is given twice, or is a copy of another"));
-            }
-        }
-        let label = first.ok_or("no device was given")?;
-        let missing: Vec<String> = (0..label.extents.len() as u16).filter(|m| !positions.contains_key(m)).map(|m| m.to_string()).collect();
-        if !missing.is_empty() {
-            let of = label.extents.len();
-            return Err(format!("member {} of the {of} devices of pool '{}' is missing; name it too", missing.join(", "), label.name));
-        }
-        self.positions = positions.values().copied().collect();
-        let sizes: Vec<u64> = self.positions.iter().map(|p| self.devices.get(usize::from(*p)).map_or(0, |d| d.size)).collect();
-        for (member, (size, extents)) in sizes.iter().zip(&label.extents).enumerate() {
-            if extent_space(*size) / label.extent_bytes < u64::from(*extents) {
+        let found = Members::choose(&self.labels, &self.label_errors, self.tuning.degraded)?;
+        let Members { newest: label, positions, stale, .. } = &found;
+        self.positions.clone_from(positions);
+        self.twins.clone_from(&found.twins);
+        self.dirty.clone_from(stale);
+        let mut shape = label.shape.clone();
+        let size_at = |position: u16| self.devices.get(usize::from(position)).map_or(0, |d| d.size);
+        let sizes: Vec<u64> = positions.iter().map(|p| size_at(*p)).collect();
+        for (member, (size, known)) in sizes.iter().zip(&mut shape.members).enumerate() {
+            if found.is_missing(member) {
+                known.state = if known.state == MemberState::Gone { MemberState::Gone } else { MemberState::Down };
+            } else if extent_space(*size) / shape.extent_bytes < u64::from(known.extents) {
                 return Err(format!("member {member} of pool '{}' is smaller than it was: it was cut off", label.name));
             }
+            if stale.contains(&(member as u16)) {
+                known.state = MemberState::Filling;
+            }
         }
-        self.rows = Some(Rows::new(label.layout, label.extent_bytes, &label.extents));
-        self.config = Some(Config {
-            id: label.pool,
-            name: label.name,
-            layout: label.layout,
-            extent_bytes: label.extent_bytes,
-            chunk_units: label.chunk_units,
-            extents: label.extents,
-            sizes: sizes.clone(),
-        });
-        self.io = IoTable::new(self.positions.clone());
+        self.relabel = shape != label.shape;
+        self.rows = Some(Rows::new(&shape));
+        self.io = IoTable::new(self.positions.clone(), Health::of(&shape));
         self.rings = Some(Rings::new(label.pool, sizes.len()));
-        for (member, size) in (0u16..).zip(sizes) {
+        for (member, size) in (0u16..).zip(sizes.clone()) {
+            // what is out of date says nothing about the newest root
+            if shape.members.get(usize::from(member)).is_none_or(|m| m.state != MemberState::Present) {
+                if let Some(rings) = &mut self.rings {
+                    rings.leave_out(usize::from(member));
+                }
+                continue;
+            }
             for (second, area) in [(false, 0), (true, second_area(size))] {
                 let range = ByteRange { offset: area + RING_OFFSET, length: RING_SLOTS * SECTOR_BYTES as u64 };
                 self.io.read_raw(Asked::Ring(member, second), DeviceIndex(member), range, &mut self.bufs);
             }
         }
+        let twins = found.twins.iter().map(|(member, position)| (*member, size_at(*position))).collect();
+        self.config = Some(Config { id: label.pool, name: label.name.clone(), shape, sizes, twins });
         self.stage = Stage::Rings;
         Ok(())
     }
@@ -303,6 +310,16 @@ impl Import {
     fn read_objects(&mut self) -> Result<(), String> {
         while self.io.in_flight() < OBJECTS_AT_ONCE {
             let Some(at) = self.wanted.pop() else { break };
+            self.read_object(at, 0)?;
+        }
+        if self.io.in_flight() > 0 || !self.wanted.is_empty() {
+            return Ok(());
+        }
+        self.objects_read()
+    }
+
+    fn read_object(&mut self, at: ObjectRef, attempt: u8) -> Result<(), String> {
+        {
             let rows = self.rows.as_ref().ok_or("no layout")?;
             let start = u64::from(at.offset) * ObjectRef::STEP as u64;
             let page = start / PAGE;
@@ -311,11 +328,13 @@ impl Import {
             if page + pages > limit {
                 return Err("a checkpoint object lies outside the pool: the checkpoint is damaged".into());
             }
-            self.io.read(Asked::Object(at), rows, at.segment, page as u32, pages as u32, &mut self.bufs);
+            self.io.read(Asked::Object(at, attempt), rows, at.segment, page as u32, pages as u32, attempt, &mut self.bufs);
         }
-        if self.io.in_flight() > 0 || !self.wanted.is_empty() {
-            return Ok(());
-        }
+        Ok(())
+    }
+
+    /// All that was asked for is there.
+    fn objects_read(&mut self) -> Result<(), String> {
         match self.stage {
             Stage::Root => {
                 let at = self.root.as_ref().map(|root| root.checkpoint).ok_or("no root")?;
@@ -340,7 +359,13 @@ impl Import {
         }
     }
 
-    fn object_read(&mut self, at: ObjectRef, result: Result<(), DeviceError>, buf: Option<&Buf>) -> Result<(), String> {
+    fn object_read(&mut self, at: ObjectRef, attempt: u8, result: Result<(), DeviceError>, buf: Option<&Buf>) -> Result<(), String> {
+        let outcome = self.take_object(at, result, buf);
+        let more = self.rows.as_ref().is_some_and(|rows| attempt + 1 < self.io.attempts(rows, at.segment));
+        if outcome.is_err() && more { self.read_object(at, attempt + 1) } else { outcome }
+    }
+
+    fn take_object(&mut self, at: ObjectRef, result: Result<(), DeviceError>, buf: Option<&Buf>) -> Result<(), String> {
         let skip = usize::try_from(u64::from(at.offset) * ObjectRef::STEP as u64 % PAGE).unwrap_or(0);
         let bytes = match (result, buf) {
             (Ok(()), Some(buf)) => buf.bytes().get(skip..skip + at.bytes() as usize).unwrap_or_default(),
@@ -380,7 +405,7 @@ impl Import {
         let mut space = Space::new(rows);
         space.reuse_at_once = cfg!(feature = "planted") && self.tuning.planted == Some(Planted::FreeTooEarly);
         let nodes = NodeCache::new(self.tuning.map_memory);
-        let mut core = Core::new(space, nodes, config.chunk_units, self.tuning.planted);
+        let mut core = Core::new(space, nodes, config.shape.chunk_units, self.tuning.planted);
         super::load::load(&mut core, &checkpoint, &root, &|at| self.object(at), &self.parts)?;
         self.checkpoint = Some(checkpoint);
         for leg in &root.legs {
@@ -407,7 +432,7 @@ impl Import {
             return self.scan_next(at);
         }
         let want = scan.want.min(pages - scan.page);
-        self.io.read(Asked::Scan(at), &core.space.rows, scan.segment, scan.page, want, &mut self.bufs);
+        self.io.read(Asked::Scan(at), &core.space.rows, scan.segment, scan.page, want, scan.copy, &mut self.bufs);
         Ok(())
     }
 
@@ -415,8 +440,10 @@ impl Import {
         let (Some(scan), Some(core)) = (self.scans.get_mut(at), &self.core) else { return Ok(()) };
         let pages = core.space.rows.pages(scan.segment);
         let want = scan.want.min(pages - scan.page) as usize;
+        let copies = self.io.copies(&core.space.rows, scan.segment);
         match (result, buf) {
-            (Ok(()), Some(buf)) => scan.take(buf.bytes().get(..want * 4096).unwrap_or_default(), pages, &mut self.found),
+            (Ok(()), Some(buf)) => scan.take(buf.bytes().get(..want * 4096).unwrap_or_default(), pages, copies, &mut self.found),
+            (Err(_), _) if scan.next_copy(copies) => {}
             (Err(error), _) => return Err(format!("the log cannot be read ({error})")),
             (Ok(()), None) => scan.done = true,
         }
@@ -501,7 +528,8 @@ impl Import {
     fn take_pool(&mut self) -> Option<Pool> {
         let (core, replay) = (self.core.take()?, self.replay.take()?);
         let (config, root, checkpoint) = (self.config.take()?, self.root.take()?, self.checkpoint.take()?);
-        let io = IoTable::new(self.positions.clone());
+        let mut io = IoTable::new(self.positions.clone(), Health::of(&config.shape));
+        self.twins.iter().for_each(|(member, position)| io.set_twin(*member, Some(*position)));
         let mut pool = Pool::new(config, core, Log::new(replay.end), io, BufPool::default(), self.tuning.clone(), self.now);
         pool.metrics.replayed_batches = replay.batches;
         pool.log.since_checkpoint = replay.bytes;
@@ -517,6 +545,9 @@ impl Import {
             last.end = replay.end;
         }
         pool.checkpointer.continue_objects(root.checkpoint, &mut pool.core.space);
+        if self.relabel {
+            pool.relabel(None);
+        }
         if pool.core.space.segments.free_count() < STREAMS {
             // what rests at a crash is free when it is certain that this root's checkpoint holds: its log goes on after that
             let (generation, legs) = (root.generation + 1, pool.legs.clone());

@@ -3,9 +3,10 @@
 mod create;
 mod import;
 mod load;
+mod members;
 mod replay;
 mod ring;
 mod scan;
 
-pub(crate) use create::create;
+pub(crate) use create::{add_group, create, device_id, extent_space, new_members, take_more};
 pub(crate) use import::Import;

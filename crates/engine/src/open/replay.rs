@@ -202,31 +202,31 @@ impl Replay {
                 misses.push(miss);
             }
         }
-        for miss in misses {
-            let (segment, unit) = core.space.locate(miss.addr).ok_or("a map node is nowhere: the chunk table is damaged")?;
-            let pages = (unit + miss.addr.units()).div_ceil(8) - unit / 8;
-            if unit / 8 + pages > core.space.rows.pages(segment) {
-                return Err("a map node lies outside the pool: the chunk table is damaged".into());
-            }
-            self.loading += 1;
-            io.read(Asked::Node(miss), &core.space.rows, segment, unit / 8, pages, bufs);
-        }
-        Ok(())
+        self.loading += misses.len();
+        misses.into_iter().try_for_each(|miss| read_node(core, miss, 0, io, bufs))
     }
 
-    /// A node came in.
+    /// A node came in. When it is not the one, the next copy is tried.
+    #[expect(clippy::too_many_arguments, reason = "a completion, and what it needs to go on")]
     pub(crate) fn node_read(
         &mut self,
         core: &mut Core,
         miss: Miss,
+        attempt: u8,
         result: Result<(), DeviceError>,
         buf: Option<&Buf>,
+        io: &mut IoTable<Asked>,
+        bufs: &mut BufPool,
     ) -> Result<(), String> {
-        self.loading -= 1;
         let node = match (result, buf) {
             (Ok(()), Some(buf)) => core.space.locate(miss.addr).and_then(|(_, unit)| crate::pool::check_node(&miss, unit, buf.bytes())),
             _ => None,
         };
+        let copies = core.space.locate(miss.addr).map_or(0, |(segment, _)| io.attempts(&core.space.rows, segment));
+        if node.is_none() && attempt + 1 < copies {
+            return read_node(core, miss, attempt + 1, io, bufs);
+        }
+        self.loading -= 1;
         let node = node.ok_or_else(|| format!("the map node at {:?} cannot be read or does not match its checksum", miss.addr))?;
         if core.nodes.find(miss.addr).is_none() {
             core.nodes.insert(miss.addr, node, 0);
@@ -253,4 +253,15 @@ impl Replay {
         }
         core.nodes_touched = 0;
     }
+}
+
+/// Starts to read a node.
+fn read_node(core: &Core, miss: Miss, attempt: u8, io: &mut IoTable<Asked>, bufs: &mut BufPool) -> Result<(), String> {
+    let (segment, unit) = core.space.locate(miss.addr).ok_or("a map node is nowhere: the chunk table is damaged")?;
+    let pages = (unit + miss.addr.units()).div_ceil(8) - unit / 8;
+    if unit / 8 + pages > core.space.rows.pages(segment) {
+        return Err("a map node lies outside the pool: the chunk table is damaged".into());
+    }
+    io.read(Asked::Node(miss, attempt), &core.space.rows, segment, unit / 8, pages, attempt, bufs);
+    Ok(())
 }

@@ -29,6 +29,8 @@ pub(crate) struct Rings {
     /// By member: the slots of the first and of the second area.
     slots: Vec<[Vec<Slot>; 2]>,
     roots: BTreeMap<u64, Root>,
+    /// Members whose rings say nothing: missing ones, and those that are out of date.
+    left_out: Vec<bool>,
     /// A slot that a newer program wrote: member, slot, why it cannot be used.
     newer: Option<(usize, usize, FormatError)>,
 }
@@ -37,7 +39,20 @@ impl Rings {
     /// Rings of which nothing was read yet.
     pub(crate) fn new(pool: PoolId, members: usize) -> Rings {
         let unread = || vec![Slot::Damaged; RING_SLOTS as usize];
-        Rings { pool, slots: (0..members).map(|_| [unread(), unread()]).collect(), roots: BTreeMap::new(), newer: None }
+        let slots = (0..members).map(|_| [unread(), unread()]).collect();
+        Rings { pool, slots, roots: BTreeMap::new(), left_out: vec![false; members], newer: None }
+    }
+
+    /// This member's ring says nothing.
+    pub(crate) fn leave_out(&mut self, member: usize) {
+        if let Some(place) = self.left_out.get_mut(member) {
+            *place = true;
+        }
+    }
+
+    /// The rings that count, by member.
+    fn counting(&self) -> impl Iterator<Item = (u16, &[Vec<Slot>; 2])> + Clone {
+        (0u16..).zip(&self.slots).zip(&self.left_out).filter(|(_, out)| !**out).map(|(ring, _)| ring)
     }
 
     /// Takes a ring in that was read from an area of a member.
@@ -75,12 +90,12 @@ impl Rings {
             Slot::Root(old) => old.checked_add(RING_SLOTS) == Some(next),
             Slot::Damaged => false,
         };
-        let mut copies = self.slots.iter().map(|[first, second]| (copy(first, next), copy(second, next)));
-        let begun = copies.clone().all(|(first, _)| !as_before(first));
-        if let Some(member) = copies.position(|(_, second)| !as_before(second)).filter(|_| begun) {
+        let mut copies = self.counting().map(|(member, [first, second])| (member, copy(first, next), copy(second, next)));
+        let begun = copies.clone().all(|(_, first, _)| !as_before(first));
+        if let Some((member, ..)) = copies.find(|(_, _, second)| !as_before(*second)).filter(|_| begun) {
             return Err(format!(
                 "root {next} was committed and is damaged in both copies (device {}, slot {}): an older root would lose what came after it",
-                position(member),
+                position(usize::from(member)),
                 next % RING_SLOTS
             ));
         }
@@ -89,8 +104,8 @@ impl Rings {
 
     /// Members whose copy of a root in the first or the second areas is not there.
     pub(crate) fn lacking(&self, generation: u64, second: bool) -> Vec<u16> {
-        let areas = self.slots.iter().filter_map(|areas| areas.get(usize::from(second)));
-        (0u16..).zip(areas).filter(|(_, slots)| copy(slots, generation) != Slot::Root(generation)).map(|(member, _)| member).collect()
+        let areas = self.counting().filter_map(|(member, areas)| Some((member, areas.get(usize::from(second))?)));
+        areas.filter(|(_, slots)| copy(slots, generation) != Slot::Root(generation)).map(|(member, _)| member).collect()
     }
 }
 

@@ -25,6 +25,9 @@ pub(crate) struct StreamScan {
     pub(crate) page: u32,
     next: SegmentId,
     last: Lsn,
+    /// Which copy of the segment is read, and how many said nothing more since the last batch.
+    pub(crate) copy: u8,
+    tried: u8,
     /// Pages to read: more than [`WINDOW`] when a batch is longer.
     pub(crate) want: u32,
     /// Segments that hold batches of this stream.
@@ -43,6 +46,8 @@ impl StreamScan {
             page: start.offset,
             next: start.next,
             last: after,
+            copy: 0,
+            tried: 0,
             want: WINDOW,
             visited: Vec::new(),
             done: false,
@@ -57,34 +62,47 @@ impl StreamScan {
 
     /// Goes on in the segment that follows.
     pub(crate) fn follow(&mut self) {
+        (self.copy, self.tried) = (0, 0);
         self.segment = std::mem::replace(&mut self.next, NO_SEGMENT);
         self.page = 0;
         self.want = WINDOW;
         self.done = self.segment == NO_SEGMENT;
     }
 
-    /// Takes pages in that were read at the scan's place. Afterwards the place has moved on, or the scan is done.
-    pub(crate) fn take(&mut self, bytes: &[u8], segment_pages: u32, found: &mut Vec<Found>) {
+    /// Another of so many copies is to be read at the same place; false when all were. After a crash each may have what others lack.
+    pub(crate) fn next_copy(&mut self, copies: u8) -> bool {
+        self.tried += 1;
+        self.copy = (self.copy + 1) % copies.max(1);
+        self.tried < copies
+    }
+
+    /// Takes pages in that were read at the scan's place from one of so many copies. Afterwards the place has moved on, or another copy is to
+    /// be read there, or the scan is done.
+    pub(crate) fn take(&mut self, bytes: &[u8], segment_pages: u32, copies: u8, found: &mut Vec<Found>) {
         let mut at = 0usize;
         loop {
             let rest = bytes.get(at * 4096..).unwrap_or_default();
             if rest.is_empty() {
                 return self.end_of_window(segment_pages);
             }
-            let Some(pages) = BatchHeader::peek_pages(rest) else { return self.broken() };
+            let Some(pages) = BatchHeader::peek_pages(rest) else { return self.broken(copies) };
             if rest.len() < pages * 4096 {
-                return self.more(at, pages as u32, segment_pages);
+                return self.more(at, pages as u32, segment_pages, copies);
             }
-            let Ok((header, items)) = BatchHeader::decode(rest) else { return self.broken() };
+            let Ok((header, items)) = BatchHeader::decode(rest) else { return self.broken(copies) };
             if !self.belongs(&header) {
-                return self.broken();
+                return self.broken(copies);
             }
             let whole = pages + header.payload as usize;
             if rest.len() < whole * 4096 {
-                return self.more(at, whole as u32, segment_pages);
+                return self.more(at, whole as u32, segment_pages, copies);
             }
             let payload = rest.get(pages * 4096..whole * 4096).unwrap_or_default();
             let sound = payload_sound(&header, &items, payload);
+            if !sound && self.next_copy(copies) {
+                return;
+            }
+            self.tried = 0;
             if self.visited.last() != Some(&self.segment) {
                 self.visited.push(self.segment);
             }
@@ -108,7 +126,10 @@ impl StreamScan {
     }
 
     /// No batch of this stream here: it goes on in the next segment or not at all.
-    fn broken(&mut self) {
+    fn broken(&mut self, copies: u8) {
+        if self.next_copy(copies) {
+            return;
+        }
         if self.page == 0 && !self.visited.contains(&self.segment) {
             self.done = true;
         } else {
@@ -123,13 +144,13 @@ impl StreamScan {
     }
 
     /// A batch goes beyond what was read.
-    fn more(&mut self, at: usize, whole: u32, segment_pages: u32) {
+    fn more(&mut self, at: usize, whole: u32, segment_pages: u32, copies: u8) {
         if self.page + whole > segment_pages {
-            return self.broken();
+            return self.broken(copies);
         }
         if at == 0 {
             if whole <= self.want {
-                return self.broken();
+                return self.broken(copies);
             }
             self.want = whole;
         }

@@ -62,6 +62,8 @@ impl Pool {
             }
             Command::Checkpoint => self.checkpointer.wanted.push(tag),
             Command::ResizeVolume { volume, size } => self.resize(tag, volume, size),
+            Command::AddDevices { groups, devices } => self.change_devices(tag, |pool| pool.add_groups(&groups, &devices)),
+            Command::Replace { member, device } => self.change_devices(tag, |pool| pool.replace(member, device)),
             Command::DestroySnapshots { snapshots } => self.start_destroy(tag, snapshots),
             other => match self.records(other) {
                 Ok((records, reply)) => {
@@ -317,9 +319,12 @@ impl Pool {
                 }
                 one(Record::Release { snapshot }, Reply::Done)
             }
-            Command::ResizeVolume { .. } | Command::DestroySnapshots { .. } | Command::Close | Command::Checkpoint => {
-                Err(CommandError::Invalid("not a catalog change".into()))
-            }
+            Command::ResizeVolume { .. }
+            | Command::DestroySnapshots { .. }
+            | Command::AddDevices { .. }
+            | Command::Replace { .. }
+            | Command::Close
+            | Command::Checkpoint => Err(CommandError::Invalid("not a catalog change".into())),
         }
     }
 

@@ -136,11 +136,11 @@ impl Pool {
     /// Starts the shared flush when someone waits for it and none is running (group commit: those who come while it runs share the next).
     /// There is never more than one: of two at a time, one may fail and take with it what the other says is stable.
     pub(crate) fn start_flush(&mut self) {
-        if self.flusher.running.is_some() || (self.flusher.waiting.is_empty() && !self.flusher.barrier && !self.flusher.space) {
+        if self.flusher.running.is_some() || !self.flusher.wanted() {
             return;
         }
         let target = self.log.completed;
-        self.flusher.running = Some(std::mem::take(&mut self.flusher.barrier));
+        self.flusher.running = Some(std::mem::take(&mut self.flusher.wants));
         if self.planted(Planted::SkipBarrier) {
             return self.flush_done(target, Ok(()));
         }
@@ -154,7 +154,7 @@ impl Pool {
 
     /// The shared flush ended. A failed one says nothing about what is on the media: the pool stops.
     pub(crate) fn flush_done(&mut self, target: Lsn, result: Result<(), DeviceError>) {
-        let barrier = self.flusher.running.take().unwrap_or(false);
+        let wants = self.flusher.running.take().unwrap_or_default();
         if let Err(error) = result {
             return self.fault(format!("a device flush failed ({error})"));
         }
@@ -163,8 +163,14 @@ impl Pool {
         let (over, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.flusher.waiting).into_iter().partition(|(_, lsn)| *lsn <= durable);
         self.flusher.waiting = waiting;
         over.into_iter().for_each(|(op, _)| self.finish(op));
-        if barrier {
+        if wants.checkpoint {
             self.checkpoint_io_done(Ok(()));
+        }
+        if wants.labels {
+            self.relabel_done(Ok(()));
+        }
+        if wants.fill {
+            self.fill_flushed();
         }
     }
 }

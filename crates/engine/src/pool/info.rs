@@ -1,7 +1,7 @@
 //! What the pool tells about itself.
 
 use millpond_block::{Features, Geometry};
-use millpond_format::{SnapshotId, VolumeId};
+use millpond_format::{Class, Layout, MemberState, SnapshotId, VolumeId};
 
 use rustc_hash::FxHashMap;
 
@@ -30,20 +30,31 @@ impl Pool {
     pub(crate) fn info(&self) -> PoolInfo {
         let space = &self.core.space;
         let state = |id| space.segments.get(id).map(|s| s.state);
-        let devices = self.config.extents.len();
-        let free = space.rows.count_extents(devices, |id| {
+        let shape = &self.config.shape;
+        let members = shape.members.len();
+        let free = space.rows.count_extents(members, |id| {
             matches!(state(id), Some(SegmentState::Free | SegmentState::Resting(_) | SegmentState::Discarding))
         });
         let bytes = space.rows.extent_bytes();
-        let devices = (0..devices).map(|i| {
-            let at = |list: &[u64]| list.get(i).copied().unwrap_or(0);
-            let size = u64::from(self.config.extents.get(i).copied().unwrap_or(0)) * bytes;
-            let free = at(&free) * bytes;
+        let positions = self.io.positions();
+        let there = |position: usize| Some(position).filter(|at| *at != usize::from(u16::MAX));
+        let devices = (0u16..).zip(&shape.members).filter(|(_, m)| m.state != MemberState::Gone).map(|(member, m)| {
+            let i = usize::from(member);
+            let size = u64::from(m.extents) * bytes;
+            let free = free.get(i).copied().unwrap_or(0) * bytes;
+            let group = shape.groups.iter().find(|group| group.columns.iter().any(|column| column.member == member));
             DeviceInfo {
+                member,
+                position: positions.get(i).copied().and_then(there),
+                state: m.state,
+                successor: self.io.twin(member).map(usize::from),
+                class: group.map_or(Class::Data, |group| group.class),
+                layout: group.map_or(Layout::Linear, |group| group.layout),
                 size,
                 allocated: size - free.min(size),
                 free,
-                errors: at(&self.io.errors),
+                errors: self.io.errors.get(i).copied().unwrap_or(0),
+                repaired: self.io.repaired.get(i).copied().unwrap_or(0),
                 counters: self.io.counters.get(i).copied().unwrap_or_default(),
             }
         });
@@ -52,11 +63,12 @@ impl Pool {
             name: self.config.name.clone(),
             id: self.config.id,
             state: self.state.clone(),
-            layout: self.config.layout,
+            layout: shape.groups.first().map_or(Layout::Linear, |group| group.layout),
             size,
             allocated: allocated.min(size),
             free: size.saturating_sub(allocated),
             devices: devices.collect(),
+            jobs: self.filler.jobs().collect(),
         }
     }
 

@@ -5,6 +5,7 @@ mod clear;
 mod command;
 mod complete;
 mod destroy;
+mod devices;
 mod diff;
 mod info;
 mod op;

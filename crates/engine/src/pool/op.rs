@@ -1,7 +1,8 @@
 //! Operations: guest requests and commands on their way.
 
 use millpond_block::{Buf, Data, DiskError, Piece, Request, Tag};
-use millpond_format::{BlockNo, Coding, LineageId, Lsn, SnapshotId, VolumeId};
+use millpond_device::DeviceIndex;
+use millpond_format::{BlockNo, Coding, LineageId, Lsn, SegmentId, SnapshotId, VolumeId};
 use smallvec::SmallVec;
 
 use super::diff::Comparison;
@@ -73,6 +74,15 @@ pub(crate) struct ReadWork {
     pub(crate) parts: SmallVec<[Part; 1]>,
     /// Data that is in flight itself may be shown only when it cannot be lost by the daemon's death (I10).
     pub(crate) after: Lsn,
+    /// Copies that were not what they should be.
+    pub(crate) bad: Vec<Bad>,
+}
+
+/// A copy of a part of a read that was not what it should be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bad {
+    pub(crate) part: u32,
+    pub(crate) member: DeviceIndex,
 }
 
 /// A part of a read, in order.
@@ -83,9 +93,9 @@ pub(crate) enum Part {
     /// Bytes that are here.
     Ready(Piece),
     /// Plain blocks on their way from a device, with their checksums.
-    Blocks { crcs: SmallVec<[u32; 1]>, place: (millpond_format::SegmentId, u32), retried: bool },
+    Blocks { crcs: SmallVec<[u32; 1]>, place: (SegmentId, u32), attempt: u8 },
     /// A packed block on its way.
-    Packed { crc: u32, coding: Coding, skip: usize, units: u32, place: (millpond_format::SegmentId, u32), pages: u32, retried: bool },
+    Packed { crc: u32, coding: Coding, skip: usize, units: u32, place: (SegmentId, u32), pages: u32, attempt: u8 },
 }
 
 /// A write.

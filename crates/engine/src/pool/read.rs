@@ -3,13 +3,15 @@
 use std::rc::Rc;
 
 use millpond_block::{Buf, Data, DiskError, Piece};
-use millpond_device::DeviceError;
+use millpond_device::{DeviceError, DeviceIndex};
 use millpond_format::{Coding, FANOUT, Node, SegmentId, TreeRoot, crc32c};
 use smallvec::SmallVec;
 
-use super::op::{Op, Owner, Part, Target, Work};
-use super::state::{Context, Pool, ZEROES};
+use super::op::{Bad, Op, Owner, Part, Target, Work};
+use super::state::{Context, NodeRead, Pool, ZEROES};
 use super::write::blocks_of;
+use crate::PoolState;
+use crate::space::PAGE;
 use crate::tree::Miss;
 
 /// Pages that hold `units` units from `unit` on: first and number.
@@ -100,10 +102,10 @@ impl Pool {
                 Planned::Ready(piece) => parts.push(Part::Ready(piece)),
                 Planned::Blocks { segment, page, crcs } => {
                     let (mut from, mut at) = (0usize, page);
-                    for (_, range) in self.core.space.rows.map(segment, page, crcs.len() as u32) {
+                    for (_, range) in self.core.space.rows.map(segment, page, crcs.len() as u32, 0) {
                         let pages = (range.length / 4096) as u32;
                         let mine = crcs.get(from..from + pages as usize).unwrap_or_default();
-                        parts.push(Part::Blocks { crcs: SmallVec::from_slice(mine), place: (segment, at), retried: false });
+                        parts.push(Part::Blocks { crcs: SmallVec::from_slice(mine), place: (segment, at), attempt: 0 });
                         from += pages as usize;
                         at += pages;
                     }
@@ -111,7 +113,7 @@ impl Pool {
                 Planned::Packed { segment, unit, units, crc, coding } => {
                     let (page, pages) = pages_of(unit, units);
                     let skip = (unit % 8) as usize * 512;
-                    parts.push(Part::Packed { crc, coding, skip, units, place: (segment, page), pages, retried: false });
+                    parts.push(Part::Packed { crc, coding, skip, units, place: (segment, page), pages, attempt: 0 });
                 }
             }
         }
@@ -132,17 +134,17 @@ impl Pool {
         }
         for (part, segment, page, pages) in wanted {
             self.metrics.data_reads += 1;
-            self.read_segment(Context::Data { op: id, part }, segment, page, pages);
+            self.read_segment(Context::Data { op: id, part }, segment, page, pages, 0);
         }
         self.release(id);
     }
 
-    /// Reads pages of a segment that may not be reused before the read is done.
-    pub(crate) fn read_segment(&mut self, context: Context, segment: SegmentId, page: u32, pages: u32) {
+    /// Reads pages of a segment that may not be reused before the read is done: with each `attempt` from another copy, where there are several.
+    pub(crate) fn read_segment(&mut self, context: Context, segment: SegmentId, page: u32, pages: u32, attempt: u8) {
         if let Some(found) = self.core.space.segments.get_mut(segment) {
             found.pins += 1;
         }
-        self.io.read(context, &self.core.space.rows, segment, page, pages, &mut self.bufs);
+        self.io.read(context, &self.core.space.rows, segment, page, pages, attempt, &mut self.bufs);
     }
 
     fn unpack(&mut self, stored: &[u8], coding: Coding) -> Option<Piece> {
@@ -151,8 +153,9 @@ impl Pool {
         Some(Piece::new(Rc::new(buf), 0..4096))
     }
 
-    /// A device read of a part came back. A first failure is tried once more; then the read fails.
-    pub(crate) fn data_read(&mut self, id: u32, part: u32, result: Result<(), DeviceError>, buf: Option<Buf>) {
+    /// A device read of a part came back. When it is not what was written there, the next copy is tried, or the same once more; a copy that was
+    /// wrong is written again. When none is good the read fails.
+    pub(crate) fn data_read(&mut self, id: u32, part: u32, result: Result<(), DeviceError>, buf: Option<Buf>, member: Option<DeviceIndex>) {
         let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
         let Some(place) = work.parts.get_mut(part as usize) else { return };
         let good = match (&*place, result, buf) {
@@ -179,18 +182,35 @@ impl Pool {
         };
         let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
         let Some(place) = work.parts.get_mut(part as usize) else { return };
+        let (at, attempt) = match place {
+            Part::Blocks { place, crcs, attempt } => ((place.0, place.1, crcs.len() as u32), attempt),
+            Part::Packed { place, pages, attempt, .. } => ((place.0, place.1, *pages), attempt),
+            Part::Zero(_) | Part::Ready(_) => return,
+        };
+        let (segment, page, pages) = at;
         match good {
-            Some(piece) => *place = Part::Ready(piece),
+            Some(piece) => {
+                // what shares pages with others is left to scrub: here nobody knows whether those are sound
+                let whole = matches!(place, Part::Blocks { .. });
+                *place = Part::Ready(piece.clone());
+                if whole && !work.bad.is_empty() {
+                    let (mine, others) = std::mem::take(&mut work.bad).into_iter().partition(|bad: &Bad| bad.part == part);
+                    work.bad = others;
+                    let mine: Vec<Bad> = mine;
+                    mine.into_iter().for_each(|bad| self.repair(bad.member, segment, page, piece.clone()));
+                }
+            }
             None => {
-                let again = match place {
-                    Part::Blocks { retried, place, crcs } => {
-                        (!std::mem::replace(retried, true)).then(|| (place.0, place.1, crcs.len() as u32))
+                *attempt += 1;
+                let next = *attempt;
+                if let Some(member) = member {
+                    work.bad.push(Bad { part, member });
+                    if let (Ok(()), Some(errors)) = (result, self.io.errors.get_mut(usize::from(member.0))) {
+                        *errors += 1;
                     }
-                    Part::Packed { retried, place, pages, .. } => (!std::mem::replace(retried, true)).then_some((place.0, place.1, *pages)),
-                    _ => None,
-                };
-                if let Some((segment, page, pages)) = again {
-                    return self.read_segment(Context::Data { op: id, part }, segment, page, pages);
+                }
+                if next < self.io.attempts(&self.core.space.rows, segment) {
+                    return self.read_segment(Context::Data { op: id, part }, segment, page, pages, next);
                 }
                 if let Some(op) = self.ops.get_mut(id) {
                     op.error = Some(DiskError::Io);
@@ -198,6 +218,29 @@ impl Pool {
             }
         }
         self.release(id);
+    }
+
+    /// Writes what a copy should hold, unless it is the only one.
+    pub(crate) fn repair(&mut self, member: DeviceIndex, segment: SegmentId, page: u32, piece: Piece) {
+        if !self.writes_allowed() {
+            return;
+        }
+        let copy = self.core.space.rows.copies(segment).position(|copy| copy == member);
+        let Some(copy) = copy.filter(|_| self.io.health.is_up(member)) else { return };
+        if let Some(found) = self.core.space.segments.get_mut(segment) {
+            found.pins += 1;
+        }
+        if let Some(repaired) = self.io.repaired.get_mut(usize::from(member.0)) {
+            *repaired += 1;
+        }
+        let pages = u32::try_from(piece.len() as u64 / PAGE).unwrap_or(0);
+        for (device, range) in self.core.space.rows.map(segment, page, pages, copy) {
+            self.io.write_to(Context::Repair, Some(segment), device.0, false, range.offset, piece.clone());
+        }
+    }
+
+    fn writes_allowed(&self) -> bool {
+        matches!(self.state, PoolState::Online | PoolState::Closing)
     }
 
     /// The bytes of a finished read: the parts without what the request did not ask for.
@@ -247,20 +290,32 @@ impl Pool {
                 }
                 let (page, pages) = pages_of(unit, miss.addr.units());
                 self.metrics.node_reads += 1;
-                self.read_segment(Context::Node(miss, unit), segment, page, pages);
+                self.read_segment(Context::Node(NodeRead { miss, segment, unit, attempt: 0 }), segment, page, pages, 0);
             }
             None => self.node_failed(miss),
         }
     }
 
-    /// A node came in.
-    pub(crate) fn node_read(&mut self, miss: Miss, unit: u32, result: Result<(), DeviceError>, buf: Option<Buf>) {
+    /// A node came in. When it is not the one, the next copy is tried.
+    pub(crate) fn node_read(&mut self, read: NodeRead, result: Result<(), DeviceError>, buf: Option<Buf>, member: Option<DeviceIndex>) {
+        let NodeRead { miss, segment, unit, attempt } = read;
         let node = match (result, &buf) {
             (Ok(()), Some(buf)) => check_node(&miss, unit, buf.bytes()),
             _ => None,
         };
         if let Some(buf) = buf {
             self.bufs.give(buf);
+        }
+        let next = attempt + 1;
+        if node.is_none() {
+            if let (Ok(()), Some(errors)) = (result, member.and_then(|m| self.io.errors.get_mut(usize::from(m.0)))) {
+                *errors += 1;
+            }
+            if next < self.io.attempts(&self.core.space.rows, segment) {
+                let (page, pages) = pages_of(unit, miss.addr.units());
+                let read = NodeRead { attempt: next, ..read };
+                return self.read_segment(Context::Node(read), segment, page, pages, next);
+            }
         }
         self.node_found(miss, node);
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use millpond_block::{Answer, Buf, BufPool, Completion, DiskError, Tag};
-use millpond_format::{BlockIdentity, BlockNo, ChunkId, Layout, Leg, Lsn, ObjectRef, PoolId, SegmentId, VolumeId};
+use millpond_format::{BlockIdentity, BlockNo, ChunkId, Leg, Lsn, ObjectRef, PoolId, SegmentId, Shape, VolumeId};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
@@ -12,25 +12,23 @@ use crate::core::Core;
 use crate::io::IoTable;
 use crate::log::Log;
 use crate::slab::Slab;
-use crate::task::{Checkpointer, Cleaner};
+use crate::task::{Checkpointer, Cleaner, FillPiece, Filler, Relabeler};
 use crate::tree::Miss;
 use crate::{CommandError, DiffExtent, Metrics, PoolState, Reply, Time, Tuning};
 
 /// Bytes of the shared buffer of zeroes that reads of holes are answered from.
 pub(crate) const ZEROES: usize = 64 << 10;
 
-/// What the label says and never changes while the pool is open.
+/// What the label says.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) id: PoolId,
     pub(crate) name: String,
-    pub(crate) layout: Layout,
-    pub(crate) extent_bytes: u64,
-    pub(crate) chunk_units: u32,
-    /// Extents of each member.
-    pub(crate) extents: Vec<u32>,
-    /// Size of each member's device in bytes.
+    pub(crate) shape: Shape,
+    /// Size of each member's device in bytes; 0 when it is not there.
     pub(crate) sizes: Vec<u64>,
+    /// The same of devices that are taking members' places.
+    pub(crate) twins: BTreeMap<u16, u64>,
 }
 
 /// Who asked for device operations.
@@ -39,9 +37,14 @@ pub(crate) enum Context {
     /// A batch of the log.
     Batch(Lsn),
     /// Part of a read: operation and part.
-    Data { op: u32, part: u32 },
-    /// A map node, and the unit of its segment that it was at: it may move meanwhile.
-    Node(Miss, u32),
+    Data {
+        op: u32,
+        part: u32,
+    },
+    /// A map node.
+    Node(NodeRead),
+    /// What a copy should hold, written there again.
+    Repair,
     /// A flush for waiters: everything up to this batch will be durable.
     Flush(Lsn),
     /// A checkpoint's nodes: handles to mark as written.
@@ -52,25 +55,59 @@ pub(crate) enum Context {
     Checkpoint,
     /// A new pool's labels.
     Labels,
+    /// Labels of a shape that changed.
+    Relabel,
+    /// A piece for a device that is being filled is read; written.
+    FillRead(FillPiece),
+    FillWrite(FillPiece),
+    /// The ring of roots for it is read, or written.
+    FillRing(u64),
     /// A free segment's space was given back.
     Discard(SegmentId),
-    /// The cleaner reads the header at this page of its victim: what chunks hold that were moved there.
-    CleanHeader(u32),
-    /// The cleaner reads a chunk. Of a moved one: what its slots hold.
-    Clean(ChunkId, Vec<(u32, BlockIdentity)>),
+    /// The cleaner reads the header at this page of its victim: what chunks hold that were moved there. Which try it is.
+    CleanHeader(u32, u8),
+    /// The cleaner reads a chunk. Of a moved one: what its slots hold. Which try it is.
+    Clean(ChunkId, Vec<(u32, BlockIdentity)>, u8),
+}
+
+/// A map node on its way, and the place that it was at: it may move meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodeRead {
+    pub(crate) miss: Miss,
+    pub(crate) segment: SegmentId,
+    pub(crate) unit: u32,
+    pub(crate) attempt: u8,
+}
+
+/// Who of the pool's own waits for a flush.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wants {
+    /// The checkpoint.
+    pub(crate) checkpoint: bool,
+    /// New labels.
+    pub(crate) labels: bool,
+    /// A device that was filled.
+    pub(crate) fill: bool,
 }
 
 /// The pool's flush, shared by all who wait for one.
 #[derive(Debug, Default)]
 pub(crate) struct Flusher {
-    /// A flush is running; true: it is the barrier that the checkpoint waits for, too.
-    pub(crate) running: Option<bool>,
-    /// The checkpoint waits for the next one to begin.
-    pub(crate) barrier: bool,
+    /// A flush is running, for these of the pool's own.
+    pub(crate) running: Option<Wants>,
+    /// Who of the pool's own waits for the next one to begin.
+    pub(crate) wants: Wants,
     /// Segments wait for the log to be durable.
     pub(crate) space: bool,
     /// Operations and the batch that each needs durable.
     pub(crate) waiting: Vec<(u32, Lsn)>,
+}
+
+impl Flusher {
+    /// Does anybody wait for the next flush?
+    pub(crate) fn wanted(&self) -> bool {
+        !self.waiting.is_empty() || self.space || self.wants != Wants::default()
+    }
 }
 
 /// A pool in service.
@@ -110,6 +147,8 @@ pub(crate) struct Pool {
     /// Segments that are free when the log is durable.
     pub(crate) waiting_for_flush: usize,
     pub(crate) checkpointer: Checkpointer,
+    pub(crate) relabeler: Relabeler,
+    pub(crate) filler: Filler,
     pub(crate) cleaner: Cleaner,
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) replies: VecDeque<(Tag, Result<Reply, CommandError>)>,
@@ -178,6 +217,8 @@ impl Pool {
             flusher: Flusher::default(),
             waiting_for_flush: 0,
             checkpointer: Checkpointer::default(),
+            relabeler: Relabeler::default(),
+            filler: Filler::default(),
             cleaner: Cleaner::default(),
             completions: VecDeque::new(),
             replies: VecDeque::new(),
@@ -232,7 +273,8 @@ impl Pool {
             _ => String::new(),
         };
         self.abandon_destroys();
-        for tag in self.checkpointer.take_commands().into_iter().chain(self.closing.take()) {
+        let tags = self.checkpointer.take_commands().into_iter().chain(self.relabeler.take_commands()).chain(self.closing.take());
+        for tag in tags.collect::<Vec<_>>() {
             self.replies.push_back((tag, Err(CommandError::Faulted(why.clone()))));
         }
         for (tag, _) in std::mem::take(&mut self.parked_commands) {

@@ -7,6 +7,7 @@ use millpond_format::Lsn;
 use super::diff::STEPS_PER_TURN;
 use super::op::{BarrierKind, Owner, ReadWork, Target, Work};
 use super::state::{Context, Pool};
+use crate::io::Ended;
 use crate::space::SegmentState;
 use crate::task::Purse;
 use crate::{PoolState, Reply, Time};
@@ -52,7 +53,7 @@ impl Pool {
         let durable = mode.every_write_durable() || (request.fua && mode.honours_flush());
         match (request.op, volume) {
             (RequestOp::Read, _) if request.range.length > 0 => {
-                let work = ReadWork { target, request, parts: smallvec::SmallVec::new(), after: Lsn(0) };
+                let work = ReadWork { target, request, parts: smallvec::SmallVec::new(), after: Lsn(0), bad: Vec::new() };
                 let id = self.new_op(owner, Work::Read(work), false);
                 self.try_read(id);
             }
@@ -87,7 +88,16 @@ impl Pool {
 
     /// Takes a device completion in.
     pub(crate) fn io_done(&mut self, done: IoDone) {
-        let Some(ended) = self.io.done(done, &mut self.bufs) else { return };
+        let ended = self.io.done(done, &mut self.bufs);
+        while let Some(failing) = self.io.pop_failing() {
+            self.device_failed(failing);
+        }
+        if let Some(ended) = ended {
+            self.ended(ended);
+        }
+    }
+
+    fn ended(&mut self, ended: Ended<Context>) {
         if let Some(pin) = ended.pin
             && let Some(segment) = self.core.space.segments.get_mut(pin)
         {
@@ -95,8 +105,13 @@ impl Pool {
         }
         match ended.context {
             Context::Batch(lsn) => self.batch_done(lsn, ended.result),
-            Context::Data { op, part } => self.data_read(op, part, ended.result, ended.buf),
-            Context::Node(miss, unit) => self.node_read(miss, unit, ended.result, ended.buf),
+            Context::Data { op, part } => self.data_read(op, part, ended.result, ended.buf, ended.member),
+            Context::Node(read) => self.node_read(read, ended.result, ended.buf, ended.member),
+            // a copy that cannot be mended is found again by the next read, or its device is given up
+            Context::Repair => {}
+            Context::FillRead(piece) => self.fill_read(piece, ended.result, ended.buf),
+            Context::FillWrite(piece) => self.fill_written(piece),
+            Context::FillRing(run) => self.fill_ring_done(run, ended.result, ended.buf),
             Context::Flush(target) => self.flush_done(target, ended.result),
             Context::Nodes(nodes) => self.nodes_written(&nodes, ended.result),
             Context::Objects | Context::Checkpoint => self.checkpoint_io_done(ended.result),
@@ -106,8 +121,9 @@ impl Pool {
             },
             // a refused discard frees no space on the host, but the segment is as free as before
             Context::Discard(segment) => self.core.space.segments.set_state(segment, SegmentState::Free),
-            Context::CleanHeader(page) => self.move_header_read(page, ended.result, ended.buf),
-            Context::Clean(chunk, identities) => self.chunk_read(chunk, identities, ended.result, ended.buf),
+            Context::Relabel => self.relabel_done(ended.result),
+            Context::CleanHeader(page, attempt) => self.move_header_read(page, attempt, ended.result, ended.buf),
+            Context::Clean(chunk, identities, attempt) => self.chunk_read(chunk, identities, attempt, ended.result, ended.buf),
         }
     }
 
@@ -178,6 +194,9 @@ impl Pool {
     pub(crate) fn turn(&mut self, now: Time) -> bool {
         self.now = now.max(self.now);
         let mut busy = false;
+        while let Some(ended) = self.io.pop_idle() {
+            self.ended(ended);
+        }
         self.comparisons = STEPS_PER_TURN;
         self.go_on_with_ready();
         if !matches!(self.state, PoolState::Faulted(_) | PoolState::Closed) {
@@ -190,6 +209,8 @@ impl Pool {
             self.seal_all();
             busy |= self.step_checkpoint(!self.reclaimed);
             self.release_space();
+            self.step_relabel();
+            busy |= self.step_fill();
             self.start_flush();
             if self.io.is_stalled() && self.now.0 >= self.last_retry.0 + FULL_RETRY_MILLIS {
                 self.last_retry = self.now;
@@ -204,7 +225,7 @@ impl Pool {
             self.close_when_quiet();
         }
         self.core.nodes.evict();
-        busy | !self.ready.is_empty() | self.waits_for_space()
+        busy | !self.ready.is_empty() | self.waits_for_space() | self.io.has_idle()
     }
 
     /// Goes on with an operation that waited.

@@ -1,94 +1,132 @@
-//! The layout: which extents of which devices make up each segment.
+//! Which extents of which devices make up each segment.
 //!
-//! Rows follow from the label alone, so that a segment id means the same extents before anything else was read. `linear`: device after
-//! device, one extent a row. `stripe`: every row takes its extents from the devices with the most left, so that devices of different
-//! size are used up together; rows get narrower when devices run out.
+//! Rows follow from the shape in the label alone, so that a segment id means the same extents before anything else was read.
 
 use millpond_block::ByteRange;
 use millpond_device::DeviceIndex;
-use millpond_format::{AREA_BYTES, Layout, SegmentId};
+use millpond_format::{AREA_BYTES, Class, Layout, SegmentId, Shape};
 use smallvec::SmallVec;
 
 /// Bytes of a page: the grain of offsets in segments.
 pub(crate) const PAGE: u64 = 4096;
 
-type Row = SmallVec<[(DeviceIndex, u32); 1]>;
+/// Ranges of devices.
+pub(crate) type Places = SmallVec<[(DeviceIndex, ByteRange); 2]>;
+
+/// How the parts of a row make up its segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// One after another, in turns of so many bytes.
+    Spread(u64),
+    /// Each is all of it.
+    Mirror,
+}
+
+#[derive(Clone, Debug)]
+struct Row {
+    kind: Kind,
+    class: Class,
+    parts: SmallVec<[(DeviceIndex, u32); 1]>,
+}
 
 /// Extents of every segment.
 #[derive(Debug)]
 pub(crate) struct Rows {
     extent_bytes: u64,
-    unit: u64,
+    /// By segment; without parts where the shape has a gap.
     rows: Vec<Row>,
 }
 
 impl Rows {
-    /// Rows over devices with `extents` extents each, in member order.
-    pub(crate) fn new(layout: Layout, extent_bytes: u64, extents: &[u32]) -> Rows {
-        let (width, unit) = match layout {
-            Layout::Linear => (1, extent_bytes),
-            Layout::Stripe { width, unit } => (usize::from(width), u64::from(unit)),
-        };
-        let members = || extents.iter().zip(0u16..);
-        let mut rows = Vec::new();
-        if width == 1 && layout == Layout::Linear {
-            members().for_each(|(n, member)| rows.extend((0..*n).map(|at| Row::from_slice(&[(DeviceIndex(member), at)]))));
-        } else {
-            let mut used: Vec<u32> = vec![0; extents.len()];
-            loop {
-                let mut left: Vec<(u32, u16)> =
-                    members().zip(&used).map(|((n, member), u)| (n - u, member)).filter(|(left, _)| *left > 0).collect();
-                if left.is_empty() {
-                    break;
-                }
-                left.sort_by_key(|(left, member)| (u32::MAX - left, *member));
-                left.truncate(width);
-                left.sort_by_key(|(_, member)| *member);
-                let mut row = Row::new();
-                for (_, member) in left {
-                    if let Some(u) = used.get_mut(usize::from(member)) {
-                        row.push((DeviceIndex(member), *u));
-                        *u += 1;
-                    }
-                }
-                rows.push(row);
-            }
-        }
-        Rows { extent_bytes, unit, rows }
+    /// The rows of a shape.
+    pub(crate) fn new(shape: &Shape) -> Rows {
+        let mut rows = Rows { extent_bytes: shape.extent_bytes, rows: Vec::new() };
+        rows.extend(shape);
+        rows
     }
 
-    /// Number of segments.
+    /// Takes in what a shape has grown by.
+    pub(crate) fn extend(&mut self, shape: &Shape) {
+        for group in &shape.groups {
+            if (group.first.0 as usize) < self.rows.len() {
+                continue;
+            }
+            let kind = match group.layout {
+                Layout::Linear => Kind::Spread(self.extent_bytes),
+                Layout::Stripe { unit, .. } => Kind::Spread(u64::from(unit)),
+                Layout::Mirror { .. } => Kind::Mirror,
+            };
+            self.rows.resize(group.first.0 as usize, Row { kind, class: group.class, parts: SmallVec::new() });
+            let rows = &mut self.rows;
+            group.for_each_row(|parts| {
+                let parts = parts.iter().map(|(member, at)| (DeviceIndex(*member), *at)).collect();
+                rows.push(Row { kind, class: group.class, parts });
+            });
+        }
+    }
+
+    /// Segment ids from 0 up to this one are in use, but for gaps.
     pub(crate) fn count(&self) -> u32 {
         u32::try_from(self.rows.len()).unwrap_or(u32::MAX - 1)
     }
 
+    fn row(&self, segment: SegmentId) -> Option<&Row> {
+        self.rows.get(segment.0 as usize).filter(|row| !row.parts.is_empty())
+    }
+
     /// Pages of a segment; 0 when there is no such segment.
     pub(crate) fn pages(&self, segment: SegmentId) -> u32 {
-        let bytes = self.rows.get(segment.0 as usize).map_or(0, |row| row.len() as u64 * self.extent_bytes);
+        let bytes = self.row(segment).map_or(0, |row| match row.kind {
+            Kind::Spread(_) => row.parts.len() as u64 * self.extent_bytes,
+            Kind::Mirror => self.extent_bytes,
+        });
         u32::try_from(bytes / PAGE).unwrap_or(u32::MAX)
+    }
+
+    /// What a segment is for.
+    pub(crate) fn class(&self, segment: SegmentId) -> Class {
+        self.row(segment).map_or(Class::Data, |row| row.class)
+    }
+
+    /// The members that each have all of a segment; none when it is spread over several.
+    pub(crate) fn copies(&self, segment: SegmentId) -> impl ExactSizeIterator<Item = DeviceIndex> + '_ {
+        let parts = self.row(segment).filter(|row| row.kind == Kind::Mirror).map_or(&[][..], |row| row.parts.as_slice());
+        parts.iter().map(|(device, _)| *device)
+    }
+
+    /// True when a part of a segment is on a member.
+    pub(crate) fn has(&self, segment: SegmentId, member: DeviceIndex) -> bool {
+        self.row(segment).is_some_and(|row| row.parts.iter().any(|(device, _)| *device == member))
+    }
+
+    fn start(&self, extent: u32) -> u64 {
+        AREA_BYTES + u64::from(extent) * self.extent_bytes
     }
 
     /// The extents of a segment: device and byte range.
     pub(crate) fn extents(&self, segment: SegmentId) -> impl Iterator<Item = (DeviceIndex, ByteRange)> + '_ {
-        let row = self.rows.get(segment.0 as usize).map_or(&[][..], |row| row.as_slice());
-        row.iter()
-            .map(|(device, at)| (*device, ByteRange { offset: AREA_BYTES + u64::from(*at) * self.extent_bytes, length: self.extent_bytes }))
+        let row = self.row(segment).map_or(&[][..], |row| row.parts.as_slice());
+        row.iter().map(|(device, at)| (*device, ByteRange { offset: self.start(*at), length: self.extent_bytes }))
     }
 
-    /// Where `pages` pages from `page` on lie: device and byte range of each piece, in order.
-    pub(crate) fn map(&self, segment: SegmentId, page: u32, pages: u32) -> SmallVec<[(DeviceIndex, ByteRange); 2]> {
+    /// Where `pages` pages from `page` on lie: device and byte range of each piece, in order. Of a mirrored segment: its `copy`-th copy.
+    pub(crate) fn map(&self, segment: SegmentId, page: u32, pages: u32, copy: usize) -> Places {
         let mut out = SmallVec::new();
-        let Some(row) = self.rows.get(segment.0 as usize) else { return out };
-        let width = row.len() as u64;
+        let Some(row) = self.row(segment) else { return out };
         let mut at = u64::from(page) * PAGE;
         let end = at + u64::from(pages) * PAGE;
-        assert!(end <= width * self.extent_bytes, "access beyond a segment");
-        while at < end {
-            let (turn, within) = (at / self.unit, at % self.unit);
-            let Some((device, extent)) = row.get((turn % width) as usize) else { return out };
-            let length = if width == 1 { end - at } else { (self.unit - within).min(end - at) };
-            let local = if width == 1 { at } else { turn / width * self.unit + within };
-            out.push((*device, ByteRange { offset: AREA_BYTES + u64::from(*extent) * self.extent_bytes + local, length }));
+        assert!(end <= u64::from(self.pages(segment)) * PAGE, "access beyond a segment");
+        let (unit, parts) = match row.kind {
+            Kind::Spread(unit) => (unit, row.parts.as_slice()),
+            Kind::Mirror => (self.extent_bytes, row.parts.get(copy..=copy).unwrap_or_default()),
+        };
+        let width = parts.len() as u64;
+        while at < end && width > 0 {
+            let (turn, within) = (at / unit, at % unit);
+            let Some((device, extent)) = parts.get((turn % width) as usize) else { return out };
+            let length = if width == 1 { end - at } else { (unit - within).min(end - at) };
+            let local = if width == 1 { at } else { turn / width * unit + within };
+            out.push((*device, ByteRange { offset: self.start(*extent) + local, length }));
             at += length;
         }
         out
@@ -99,7 +137,7 @@ impl Rows {
         let mut counts = vec![0; devices];
         for (row, id) in self.rows.iter().zip(0u32..) {
             if pick(SegmentId(id)) {
-                row.iter().for_each(|(device, _)| {
+                row.parts.iter().for_each(|(device, _)| {
                     if let Some(n) = counts.get_mut(usize::from(device.0)) {
                         *n += 1;
                     }

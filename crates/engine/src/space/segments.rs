@@ -19,6 +19,8 @@ pub(crate) enum SegmentState {
     Resting(u64),
     /// Empty; its space is being given back to the device.
     Discarding,
+    /// Not to be had: a gap in the shape.
+    Absent,
 }
 
 /// One segment.
@@ -70,7 +72,19 @@ pub(crate) struct SegmentTable {
 }
 
 impl SegmentTable {
-    pub(crate) fn new(count: u32) -> SegmentTable {
+    pub(crate) fn new() -> SegmentTable {
+        SegmentTable {
+            segments: Vec::new(),
+            free: BTreeSet::new(),
+            backed_free: 0,
+            discarding: 0,
+            resting: BTreeSet::new(),
+            emptied: Vec::new(),
+        }
+    }
+
+    /// Adds segments up to `count`: free ones, but for those that are not `there`.
+    pub(crate) fn extend(&mut self, count: u32, there: impl Fn(SegmentId) -> bool) {
         let fresh = Segment {
             state: SegmentState::Free,
             live: 0,
@@ -87,13 +101,13 @@ impl SegmentTable {
             backed: false,
             left_until: 0,
         };
-        SegmentTable {
-            segments: vec![fresh; count as usize],
-            free: (0..count).map(|id| (true, SegmentId(id))).collect(),
-            backed_free: 0,
-            discarding: 0,
-            resting: BTreeSet::new(),
-            emptied: Vec::new(),
+        let first = self.ids().len() as u32;
+        for id in (first..count).map(SegmentId) {
+            let state = if there(id) { SegmentState::Free } else { SegmentState::Absent };
+            self.segments.push(Segment { state, ..fresh.clone() });
+            if state == SegmentState::Free {
+                self.free.insert((true, id));
+            }
         }
     }
 
@@ -178,7 +192,7 @@ impl SegmentTable {
                 segment.backed = false;
                 self.discarding += 1;
             }
-            SegmentState::Reserved => {}
+            SegmentState::Reserved | SegmentState::Absent => {}
             SegmentState::Open | SegmentState::Sealed => segment.backed = true,
         }
     }

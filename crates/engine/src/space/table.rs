@@ -31,21 +31,28 @@ pub(crate) struct Space {
 
 impl Space {
     pub(crate) fn new(rows: Rows) -> Space {
-        let segments = SegmentTable::new(rows.count());
-        let total_pages: u64 = segments.ids().map(|id| u64::from(rows.pages(id))).sum();
-        let per_segment = total_pages / u64::from(rows.count().max(1));
-        let reserve = (total_pages * RESERVE_PERCENT / 100).max(per_segment * RESERVE_SEGMENTS);
-        let usable_units = total_pages.saturating_sub(reserve) * 8;
-        Space {
+        let mut space = Space {
             rows,
-            segments,
+            segments: SegmentTable::new(),
             chunks: ChunkTable::default(),
             sealed_generation: 0,
             live_units: 0,
-            usable_units,
+            usable_units: 0,
             freed_units: 0,
             reuse_at_once: false,
-        }
+        };
+        space.take_rows();
+        space
+    }
+
+    /// Takes in segments that the rows have more.
+    pub(crate) fn take_rows(&mut self) {
+        let Space { rows, segments, .. } = self;
+        segments.extend(rows.count(), |id| rows.pages(id) > 0);
+        let total_pages: u64 = segments.ids().map(|id| u64::from(rows.pages(id))).sum();
+        let per_segment = total_pages / u64::from(rows.count().max(1));
+        let reserve = (total_pages * RESERVE_PERCENT / 100).max(per_segment * RESERVE_SEGMENTS);
+        self.usable_units = total_pages.saturating_sub(reserve) * 8;
     }
 
     /// Units that guests can fill.

@@ -123,7 +123,10 @@ impl Pool {
         }
         match self.checkpointer.stage {
             Stage::Idle => {
-                if self.checkpoint_due() && self.core.space.segments.free_count() >= self.checkpoint_segments() {
+                if !self.filler.holds_roots()
+                    && self.checkpoint_due()
+                    && self.core.space.segments.free_count() >= self.checkpoint_segments()
+                {
                     self.seal_checkpoint();
                 }
                 self.checkpointer.running()
@@ -243,7 +246,7 @@ impl Pool {
         match stage {
             Stage::Barrier | Stage::RootBarrier | Stage::LastBarrier => {
                 self.checkpointer.pending = 1;
-                self.flusher.barrier = true;
+                self.flusher.wants.checkpoint = true;
                 self.start_flush();
             }
             Stage::FirstRoots => self.write_roots(false),
@@ -342,6 +345,7 @@ impl Pool {
         self.state = PoolState::Online;
         let volumes: Vec<_> = self.core.catalog.volumes.keys().copied().collect();
         volumes.into_iter().for_each(|volume| self.trim_beyond(volume));
+        self.fill_what_lacks();
     }
 }
 

@@ -42,6 +42,8 @@ struct Gathered {
     from: SegmentId,
     identities: Vec<(u32, BlockIdentity)>,
     buf: Buf,
+    /// Which try to read it this is.
+    attempt: u8,
 }
 
 /// A header that says what the blocks of moved chunks are.
@@ -241,43 +243,52 @@ impl Pool {
         }
         self.cleaner.reading += 1;
         if chunk.grain == NODE_GRAIN || chunk.identities == u32::MAX {
-            return self.read_body(id, Vec::new());
+            return self.read_body(id, Vec::new(), 0);
         }
         // a moved chunk: its header is elsewhere in the same segment, with those of others
         let at = chunk.identities;
         match self.cleaner.headers.get_mut(&at) {
             None => {
                 self.cleaner.headers.insert(at, MoveHeader::Reading(vec![id]));
-                let room = self.core.space.rows.pages(place.segment) - at;
-                self.read_segment(Context::CleanHeader(at), place.segment, at, room.min(MAX_HEADER_PAGES as u32));
+                self.read_move_header(place.segment, at, 0);
             }
             Some(MoveHeader::Reading(waiting)) => waiting.push(id),
             Some(MoveHeader::Read(known)) => {
                 let identities = known.remove(&id).unwrap_or_default();
-                self.read_body(id, identities);
+                self.read_body(id, identities, 0);
             }
         }
     }
 
+    fn read_move_header(&mut self, segment: SegmentId, at: u32, attempt: u8) {
+        let room = self.core.space.rows.pages(segment) - at;
+        self.read_segment(Context::CleanHeader(at, attempt), segment, at, room.min(MAX_HEADER_PAGES as u32), attempt);
+    }
+
     /// Starts reading the blocks of a chunk, when it is where it was.
-    fn read_body(&mut self, id: ChunkId, identities: Vec<(u32, BlockIdentity)>) {
+    fn read_body(&mut self, id: ChunkId, identities: Vec<(u32, BlockIdentity)>, attempt: u8) {
         match self.core.space.chunks.get(id).and_then(|chunk| Some((chunk.place?, chunk.extent_units().div_ceil(8)))) {
-            Some((place, pages)) => self.read_segment(Context::Clean(id, identities), place.segment, place.page, pages),
+            Some((place, pages)) => self.read_segment(Context::Clean(id, identities, attempt), place.segment, place.page, pages, attempt),
             None => self.cleaner.reading -= 1,
         }
     }
 
     /// A header of moved chunks was read.
-    pub(crate) fn move_header_read(&mut self, at: u32, result: Result<(), DeviceError>, buf: Option<Buf>) {
+    pub(crate) fn move_header_read(&mut self, at: u32, attempt: u8, result: Result<(), DeviceError>, buf: Option<Buf>) {
         let Some(MoveHeader::Reading(waiting)) = self.cleaner.headers.remove(&at) else { return };
-        let (Ok(()), Some(buf)) = (result, buf) else {
-            return waiting.iter().for_each(|_| self.clean_read_failed());
+        let known = buf.as_ref().filter(|_| result.is_ok()).and_then(|buf| moved_identities(buf.bytes()));
+        if let Some(buf) = buf {
+            self.bufs.give(buf);
+        }
+        let Some(mut known) = known else {
+            let segment = self.cleaner.victim.filter(|victim| attempt + 1 < self.io.attempts(&self.core.space.rows, *victim));
+            let Some(segment) = segment else { return waiting.iter().for_each(|_| self.clean_read_failed()) };
+            self.cleaner.headers.insert(at, MoveHeader::Reading(waiting));
+            return self.read_move_header(segment, at, attempt + 1);
         };
-        let mut known = moved_identities(buf.bytes());
-        self.bufs.give(buf);
         for id in waiting {
             let identities = known.remove(&id).unwrap_or_default();
-            self.read_body(id, identities);
+            self.read_body(id, identities, 0);
         }
         self.cleaner.headers.insert(at, MoveHeader::Read(known));
     }
@@ -294,16 +305,20 @@ impl Pool {
         &mut self,
         id: ChunkId,
         identities: Vec<(u32, BlockIdentity)>,
+        attempt: u8,
         result: Result<(), DeviceError>,
         buf: Option<Buf>,
     ) {
         let victim = self.cleaner.victim;
-        let (Ok(()), Some(buf)) = (result, buf) else { return self.clean_read_failed() };
+        let (Ok(()), Some(buf)) = (result, buf) else {
+            let again = victim.is_some_and(|victim| attempt + 1 < self.io.attempts(&self.core.space.rows, victim));
+            return if again { self.read_body(id, identities, attempt + 1) } else { self.clean_read_failed() };
+        };
         self.cleaner.reading -= 1;
         let (Some(from), Some(chunk)) = (victim, self.core.space.chunks.get(id)) else { return self.bufs.give(buf) };
         self.cleaner.gathered_bytes += u64::from(chunk.footprint()) * 512;
-        self.cleaner.gathered.push(Gathered { chunk: id, from, identities, buf });
-        if self.cleaner.gathered_bytes >= GATHER_BYTES.min(self.config.extent_bytes * 2) {
+        self.cleaner.gathered.push(Gathered { chunk: id, from, identities, buf, attempt });
+        if self.cleaner.gathered_bytes >= GATHER_BYTES.min(self.config.shape.extent_bytes * 2) {
             self.write_gathered();
         }
     }
@@ -343,7 +358,11 @@ impl Pool {
         let unit_bytes = usize::from(chunk.grain) * 512;
         let pages = (live.count() as usize * unit_bytes).div_ceil(4096) as u32;
         let Some(identities) = self.kept_identities(g, &live) else {
-            // as with what cannot be read: it stays where it is
+            // another copy may be sound; else, as with what cannot be read, it stays where it is
+            if g.attempt + 1 < self.io.attempts(&self.core.space.rows, g.from) && self.cleaner.victim == Some(g.from) {
+                self.cleaner.reading += 1;
+                return self.read_body(g.chunk, g.identities.clone(), g.attempt + 1);
+            }
             if let Some(s) = self.core.space.segments.get_mut(g.from) {
                 s.left_until = self.now.0 + READ_PAUSE;
             }
@@ -402,8 +421,9 @@ impl Pool {
         self.metrics.cleaner_bytes += to as u64;
     }
 
-    /// What the live slots of a chunk hold. Nodes have nothing but their checksums. Nothing when a block does not match its own: a batch
-    /// with such a block looks like one that was torn, and replay would end the log before it and lose what came after.
+    /// What the live slots of a chunk hold. Nodes have nothing but their checksums. Nothing when a block does not match its own, or a header
+    /// that says what blocks are is damaged: a batch with such a block looks like one that was torn, and replay would end the log before it
+    /// and lose what came after.
     fn kept_identities(&self, g: &Gathered, live: &Slots) -> Option<Vec<BlockIdentity>> {
         let chunk = self.core.space.chunks.get(g.chunk)?;
         if chunk.grain == NODE_GRAIN {
@@ -427,6 +447,10 @@ impl Pool {
                 return None;
             }
             kept.push(identity);
+        }
+        let slots: u32 = kept.iter().map(|identity| u32::from(identity.units) / u32::from(chunk.grain)).sum();
+        if slots != live.count() {
+            return None;
         }
         if self.planted(Planted::CleanerNewSequence) {
             let now = self.log.next;
@@ -507,14 +531,14 @@ fn original_identities(bytes: &[u8], pool: millpond_format::PoolId, chunk: Chunk
     found
 }
 
-/// What the blocks of moved chunks are, by slot: from the header of the move.
-fn moved_identities(bytes: &[u8]) -> FxHashMap<ChunkId, Vec<(u32, BlockIdentity)>> {
-    let Ok((_, items)) = BatchHeader::decode(bytes) else { return FxHashMap::default() };
+/// What the blocks of moved chunks are, by slot: from the header of the move. Nothing when it is damaged.
+fn moved_identities(bytes: &[u8]) -> Option<FxHashMap<ChunkId, Vec<(u32, BlockIdentity)>>> {
+    let (_, items) = BatchHeader::decode(bytes).ok()?;
     let moves = items.into_iter().filter_map(|item| match item {
         Item::Move(moved) => Some((moved.chunk, identities_of(moved))),
         _ => None,
     });
-    moves.collect()
+    Some(moves.collect())
 }
 
 fn identities_of(moved: Move) -> Vec<(u32, BlockIdentity)> {

@@ -74,7 +74,7 @@ impl Pool {
     /// Free segments with bytes on the host that a busy pool keeps: for the log between two checkpoints, and for the one before.
     fn kept_backed(&self) -> usize {
         let segments = &self.core.space.segments;
-        let log = 2 * self.tuning.checkpoint_log_bytes / self.config.extent_bytes.max(1);
+        let log = 2 * self.tuning.checkpoint_log_bytes / self.config.shape.extent_bytes.max(1);
         usize::try_from(log).unwrap_or(usize::MAX).min(segments.ids().len() / 2)
     }
 

@@ -1,10 +1,14 @@
-//! Background tasks: checkpoints, the cleaner, giving space back.
+//! Background tasks: checkpoints, the cleaner, giving space back, labels.
 
 mod checkpoint;
 mod cleaner;
+mod fill;
 mod give_back;
+mod relabel;
 mod reserve;
 
 pub(crate) use checkpoint::{CHUNKS_PER_CHECKPOINT, Checkpointer, second_area};
 pub(crate) use cleaner::Cleaner;
+pub(crate) use fill::{FillPiece, Filler};
+pub(crate) use relabel::Relabeler;
 pub(crate) use reserve::Purse;

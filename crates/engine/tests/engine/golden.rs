@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use millpond_block::Op;
 use millpond_engine::{Command, Compression, Layout, PoolId, Target};
 use millpond_format::testing::{Kind, dump, put_checksum_right, undump};
-use millpond_format::{AREA_BYTES, Label, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
+use millpond_format::{AREA_BYTES, DeviceId, Label, Member, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
 
 use crate::rig::Rig;
 
@@ -193,7 +193,10 @@ fn golden_pools_with_damaged_labels_are_refused() {
     let (own, not_own) = ("07".repeat(16), "09".repeat(16));
     refused(vec![whole.clone(), foreign], &format!("device 1 belongs to pool 'lake' ({not_own}), not to 'pond' ({own})"));
     refused(vec![whole.clone(), whole.clone()], "device 1 is given twice, or is a copy of another");
-    let two = other(&|label| label.extents.push(64));
+    let two = other(&|label| {
+        let more = Member { device: DeviceId(77), ..label.shape.members[0] };
+        label.shape.members.push(more);
+    });
     refused(vec![two], "member 1 of the 2 devices of pool 'pond' is missing; name it too");
     let mut one_copy = whole.clone();
     one_copy[..SECTOR_BYTES].fill(0xa5);

@@ -5,6 +5,7 @@ mod bytes;
 mod cleaner;
 mod faults;
 mod golden;
+mod mirror;
 mod model;
 mod queries;
 mod rig;

@@ -3,7 +3,8 @@
 use millpond_block::{ByteRange, CacheMode, DiskError, Op, Payload, Query, Request, SectorProfile, Since, Tag};
 use millpond_device::{DeviceError, DeviceGeometry, Io, IoDone, IoKind};
 use millpond_engine::{
-    Command, CommandError, Compression, Engine, Layout, PoolId, PoolSpec, PoolState, Reply, SnapshotId, Target, Time, Tuning, VolumeId,
+    Command, CommandError, Compression, Engine, GroupSpec, Layout, NewDevice, PoolId, PoolSpec, PoolState, Reply, SnapshotId, Target, Time,
+    Tuning, VolumeId,
 };
 
 pub struct Rig {
@@ -13,6 +14,10 @@ pub struct Rig {
     pub tuning: Tuning,
     /// Devices cannot be read.
     pub unreadable: bool,
+    /// These refuse everything.
+    pub dead: Vec<u16>,
+    /// They are counted, by device.
+    pub reads: Vec<u64>,
     next_tag: u64,
 }
 
@@ -28,9 +33,9 @@ impl Rig {
 
     pub fn with(sizes_mib: &[usize], layout: Layout, tuning: Tuning) -> Rig {
         let media: Vec<Vec<u8>> = sizes_mib.iter().map(|mib| vec![0; mib << 20]).collect();
-        let spec = PoolSpec { name: "pond".into(), id: PoolId([7; 16]), layout, extent_bytes: None };
+        let spec = PoolSpec { name: "pond".into(), id: PoolId([7; 16]), groups: vec![GroupSpec::data(layout)], extent_bytes: None };
         let engine = Engine::create(spec, geometry(&media), tuning.clone(), Time(1)).unwrap();
-        let mut rig = Rig { engine, media, now: 1, tuning, unreadable: false, next_tag: 1 };
+        let mut rig = Rig { engine, media, now: 1, tuning, unreadable: false, dead: Vec::new(), reads: vec![0; 64], next_tag: 1 };
         rig.settle();
         assert_eq!(*rig.engine.state(), PoolState::Online);
         rig
@@ -41,15 +46,42 @@ impl Rig {
     /// # Errors
     /// The reason why it was refused.
     pub fn import(media: Vec<Vec<u8>>) -> Result<Rig, String> {
-        let tuning = Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, ..Tuning::default() };
+        Rig::import_degraded(media, false)
+    }
+
+    /// The same, without devices that can be spared.
+    ///
+    /// # Errors
+    /// The reason why it was refused.
+    pub fn import_degraded(media: Vec<Vec<u8>>, degraded: bool) -> Result<Rig, String> {
+        let tuning = Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, degraded, ..Tuning::default() };
         let engine = Engine::import(geometry(&media), tuning.clone(), Time(1));
-        let mut rig = Rig { engine, media, now: 1, tuning, unreadable: false, next_tag: 1 };
+        let mut rig = Rig { engine, media, now: 1, tuning, unreadable: false, dead: Vec::new(), reads: vec![0; 64], next_tag: 1 };
         rig.settle();
         match rig.engine.state() {
             PoolState::Online => Ok(rig),
             PoolState::Faulted(why) => Err(why.clone()),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// One more device, with nothing on it.
+    pub fn new_device(&mut self, mib: usize) -> NewDevice {
+        self.media.push(vec![0x5a; mib << 20]);
+        let geometry = geometry(&self.media).pop().unwrap();
+        NewDevice { position: self.media.len() - 1, geometry }
+    }
+
+    /// Turns until no job is left, too.
+    pub fn finish_jobs(&mut self) {
+        for _ in 0..10_000 {
+            self.settle();
+            self.now += 100;
+            if self.engine.pool().unwrap().jobs.is_empty() {
+                return self.settle();
+            }
+        }
+        panic!("jobs do not end: {:?}", self.engine.pool());
     }
 
     /// Turns until nothing is left to do.
@@ -84,11 +116,13 @@ impl Rig {
         let mut back = None;
         let mut result = Ok(());
         match io.kind {
-            IoKind::Read { buf, .. } if self.unreadable => {
+            IoKind::Read { buf, .. } if self.unreadable || self.dead.contains(&io.device.0) => {
                 result = Err(DeviceError::Failed(5));
                 back = Some(buf);
             }
+            _ if self.dead.contains(&io.device.0) => result = Err(DeviceError::Failed(5)),
             IoKind::Read { offset, length, mut buf } => {
+                self.reads[io.device.0 as usize] += 1;
                 buf.bytes_mut()[..length].copy_from_slice(&media[offset as usize..offset as usize + length]);
                 back = Some(buf);
             }

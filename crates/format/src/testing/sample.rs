@@ -2,9 +2,10 @@
 
 use super::Kind;
 use crate::{
-    Addr, BATCH_FIXED, BatchHeader, BlockIdentity, BlockNo, Checkpoint, ChunkId, ChunkRecord, Coding, DeadRecord, Encoder, Epoch,
-    HEADER_PAGE, Item, Label, Layout, Leg, LineageId, LineageRecord, Lsn, Move, NO_SEGMENT, NODE_BYTES, Node, ObjectRef, PoolId, Record,
-    Root, STREAMS, SegmentId, SnapshotId, SnapshotRecord, StreamStart, TreeRoot, VolumeId, VolumeRecord, WalkRecord,
+    Addr, BATCH_FIXED, BatchHeader, BlockIdentity, BlockNo, Checkpoint, ChunkId, ChunkRecord, Class, Coding, Column, DeadRecord, DeviceId,
+    Encoder, Epoch, Group, HEADER_PAGE, Item, Label, Layout, Leg, LineageId, LineageRecord, Lsn, Member, MemberState, Move, NO_SEGMENT,
+    NODE_BYTES, Node, ObjectRef, PoolId, Record, Root, STREAMS, SegmentId, Shape, SnapshotId, SnapshotRecord, StreamStart, TreeRoot,
+    VolumeId, VolumeRecord, WalkRecord,
 };
 
 const POOL: PoolId = PoolId(*b"sixteen bytes id");
@@ -32,24 +33,41 @@ fn volume(id: u32, name: &str) -> VolumeRecord {
 }
 
 fn labels() -> [Label; 2] {
+    let member = |at: u64, extents: u32, state| Member { device: DeviceId(1 << 16 | at), extents, state, successor: None };
+    let group = |class, layout, first: u32, columns: &[(u16, u32, u32)]| Group {
+        class,
+        layout,
+        first: SegmentId(first),
+        columns: columns.iter().map(|(member, first, extents)| Column { member: *member, first: *first, extents: *extents }).collect(),
+    };
     let linear = Label {
         pool: POOL,
         name: "pond".into(),
+        device: DeviceId(1 << 16),
         member: 0,
-        layout: Layout::Linear,
-        extent_bytes: 64 << 10,
-        chunk_units: 16,
-        extents: vec![80],
+        shape: Shape {
+            generation: 1,
+            extent_bytes: 64 << 10,
+            chunk_units: 16,
+            members: vec![member(0, 80, MemberState::Present)],
+            groups: vec![group(Class::Data, Layout::Linear, 0, &[(0, 0, 80)])],
+        },
     };
-    let stripe = Label {
-        member: 2,
-        layout: Layout::Stripe { width: 3, unit: 65536 },
-        extent_bytes: 4 << 20,
-        chunk_units: 1024,
-        extents: vec![70, 80, 90],
-        ..linear.clone()
-    };
-    [linear, stripe]
+    let stripe = Layout::Stripe { width: 3, unit: 65536 };
+    let mut members: Vec<Member> =
+        [(0, 70), (1, 80), (2, 90), (3, 40), (4, 40)].map(|(at, n)| member(at, n, MemberState::Present)).to_vec();
+    members[1].successor = Some(DeviceId(9 << 16 | 1));
+    members[3].state = MemberState::Filling;
+    members[4].state = MemberState::Down;
+    members.push(member(5, 10, MemberState::Gone));
+    let groups = vec![
+        group(Class::Data, stripe, 0, &[(0, 0, 70), (1, 0, 80), (2, 10, 80)]),
+        group(Class::Special, Layout::Mirror { copies: 2 }, 200, &[(3, 0, 40), (4, 0, 40)]),
+        group(Class::Log, Layout::Linear, 300, &[(2, 0, 10)]),
+    ];
+    let shape = Shape { generation: 9, extent_bytes: 4 << 20, chunk_units: 1024, members, groups };
+    let many = Label { device: DeviceId(1 << 16 | 2), member: 2, shape, ..linear.clone() };
+    [linear, many]
 }
 
 fn roots() -> [Root; 2] {
@@ -258,7 +276,7 @@ pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
     let ([linear, stripe], [legs, bare], [blocks, moves]) = (labels(), roots(), batches());
     vec![
         ("label-linear", Kind::Label, linear.encode().to_vec()),
-        ("label-stripe", Kind::Label, stripe.encode().to_vec()),
+        ("label-groups", Kind::Label, stripe.encode().to_vec()),
         ("root-legs", Kind::Root, legs.encode().to_vec()),
         ("root-bare", Kind::Root, bare.encode().to_vec()),
         ("batch-blocks-records", Kind::Batch, blocks),

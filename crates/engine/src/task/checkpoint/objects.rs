@@ -141,12 +141,12 @@ impl Pool {
 
     /// Pages of the narrowest segment.
     pub(crate) fn smallest_segment(&self) -> u32 {
-        u32::try_from(self.config.extent_bytes / 4096).unwrap_or(u32::MAX)
+        u32::try_from(self.config.shape.extent_bytes / 4096).unwrap_or(u32::MAX)
     }
 
     /// Bytes of an object's part at most: so little that the end of a segment that is too short for it is no great loss.
     pub(crate) fn part_bytes(&self) -> usize {
-        (usize::try_from(self.config.extent_bytes).unwrap_or(usize::MAX) / 8).clamp(4096, 256 << 10)
+        (usize::try_from(self.config.shape.extent_bytes).unwrap_or(usize::MAX) / 8).clamp(4096, 256 << 10)
     }
 
     /// Counts an object and its parts out.

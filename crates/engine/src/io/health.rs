@@ -1,0 +1,85 @@
+//! Which members of a pool can be read and written, and which it can do without.
+
+use millpond_device::DeviceIndex;
+use millpond_format::{Layout, MemberState, SegmentId, Shape};
+use smallvec::SmallVec;
+
+use crate::space::Rows;
+
+/// Members that hold the same: a pool can do without so many of them.
+#[derive(Debug)]
+struct Set {
+    members: Vec<u16>,
+    spare: usize,
+}
+
+/// The condition of a pool's members.
+#[derive(Debug, Default)]
+pub(crate) struct Health {
+    states: Vec<MemberState>,
+    sets: Vec<Set>,
+}
+
+impl Health {
+    /// As the shape says.
+    pub(crate) fn of(shape: &Shape) -> Health {
+        let set = |group: &millpond_format::Group| {
+            let mut members: Vec<u16> = group.columns.iter().map(|column| column.member).collect();
+            members.sort_unstable();
+            members.dedup();
+            let spare = match group.layout {
+                Layout::Linear | Layout::Stripe { .. } => 0,
+                Layout::Mirror { copies } => usize::from(copies) - 1,
+            };
+            Set { members, spare }
+        };
+        Health { states: shape.members.iter().map(|m| m.state).collect(), sets: shape.groups.iter().map(set).collect() }
+    }
+
+    /// Everything can be used: for devices of which nothing is known yet.
+    pub(crate) fn all(members: usize) -> Health {
+        Health { states: vec![MemberState::Present; members], sets: Vec::new() }
+    }
+
+    fn state(&self, member: u16) -> MemberState {
+        self.states.get(usize::from(member)).copied().unwrap_or(MemberState::Gone)
+    }
+
+    /// Can a member be used at all?
+    pub(crate) fn is_up(&self, member: DeviceIndex) -> bool {
+        matches!(self.state(member.0), MemberState::Present | MemberState::Filling)
+    }
+
+    /// Its state is another now.
+    pub(crate) fn set(&mut self, member: u16, state: MemberState) {
+        if let Some(place) = self.states.get_mut(usize::from(member)) {
+            *place = state;
+        }
+    }
+
+    /// Would everything still be there without a member? Always so of one that is not complete.
+    pub(crate) fn can_spare(&self, member: u16) -> bool {
+        let whole = |m: &&u16| **m == member || self.state(**m) == MemberState::Present;
+        self.sets.iter().filter(|set| set.members.contains(&member)).all(|set| {
+            let unusable = set.members.len() - set.members.iter().filter(whole).count();
+            unusable < set.spare
+        })
+    }
+
+    /// The copies of a segment in the order in which they are tried, so that the whole ones share the reads; nothing when it has one place.
+    pub(crate) fn order(&self, rows: &Rows, segment: SegmentId, page: u32) -> SmallVec<[usize; 4]> {
+        let copies = rows.copies(segment);
+        let count = copies.len();
+        let mut order = SmallVec::new();
+        if count == 0 {
+            return order;
+        }
+        let states: SmallVec<[MemberState; 4]> = copies.map(|member| self.state(member.0)).collect();
+        // neighbours are read from one device, regions from different ones
+        let start = (page >> 8) as usize + segment.0 as usize;
+        for wanted in [MemberState::Present, MemberState::Filling] {
+            order.extend((0..count).map(|at| (start + at) % count).filter(|at| states.get(*at) == Some(&wanted)));
+        }
+        order
+    }
+}

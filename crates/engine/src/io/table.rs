@@ -1,0 +1,509 @@
+//! Device operations in flight: groups of them that complete together, each with the context that asked.
+
+use std::collections::VecDeque;
+
+use millpond_block::{Buf, BufPool, ByteRange, Piece};
+use millpond_device::{DeviceError, DeviceIndex, Io, IoDone, IoId, IoKind};
+use millpond_format::{MemberState, SegmentId};
+use smallvec::SmallVec;
+
+use super::health::Health;
+use crate::DeviceCounters;
+use crate::slab::Slab;
+use crate::space::{PAGE, Rows};
+
+/// Tries of a failing write before it counts as failed.
+const WRITE_TRIES: u8 = 3;
+
+/// What a group is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Write,
+    Flush,
+    Discard,
+}
+
+struct Group<C> {
+    context: C,
+    kind: Kind,
+    left: u16,
+    error: Option<DeviceError>,
+    parts: SmallVec<[Part; 1]>,
+    pin: Option<SegmentId>,
+    /// How many had begun before it.
+    nth: u64,
+}
+
+struct Part {
+    device: DeviceIndex,
+    /// It goes to the device that is taking the member's place.
+    twin: bool,
+    range: ByteRange,
+    buf: Option<Buf>,
+    /// What a write writes, kept to try again.
+    pieces: Vec<Piece>,
+    tries: u8,
+}
+
+/// A group that ended.
+pub(crate) struct Ended<C> {
+    pub(crate) context: C,
+    pub(crate) result: Result<(), DeviceError>,
+    /// What was read, joined.
+    pub(crate) buf: Option<Buf>,
+    /// The segment that was pinned for it.
+    pub(crate) pin: Option<SegmentId>,
+    /// The member of its first part.
+    pub(crate) member: Option<DeviceIndex>,
+}
+
+/// A device that fails its writes, and that the pool can do without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failing {
+    /// The member.
+    pub(crate) member: u16,
+    /// It is the device that is taking the member's place.
+    pub(crate) twin: bool,
+    /// Why.
+    pub(crate) error: DeviceError,
+}
+
+/// Operations in flight and operations to start.
+pub(crate) struct IoTable<C> {
+    groups: Slab<Group<C>>,
+    /// Groups ever begun.
+    begun: u64,
+    outbox: VecDeque<Io>,
+    /// Position in the caller's vector of each member, and of the device that is taking its place.
+    positions: Vec<u16>,
+    twins: Vec<Option<u16>>,
+    pub(crate) health: Health,
+    /// Groups that have nothing to do, or nobody who could do it.
+    idle: VecDeque<u32>,
+    failing: Vec<Failing>,
+    pub(crate) counters: Vec<DeviceCounters>,
+    pub(crate) errors: Vec<u64>,
+    pub(crate) repaired: Vec<u64>,
+    /// Writes completed on each member, and how many of them a completed flush covers.
+    written: Vec<u64>,
+    flushed: Vec<u64>,
+    /// Writes that found their device full, the oldest first.
+    stalled: VecDeque<(u32, u16)>,
+    /// One of them that is being tried again: the others follow when it gets through.
+    probe: Option<(u32, u16)>,
+}
+
+impl<C> IoTable<C> {
+    /// A table for members at `positions` of the caller's devices.
+    pub(crate) fn new(positions: Vec<u16>, health: Health) -> IoTable<C> {
+        let n = positions.len();
+        IoTable {
+            groups: Slab::default(),
+            begun: 0,
+            outbox: VecDeque::new(),
+            positions,
+            twins: vec![None; n],
+            health,
+            idle: VecDeque::new(),
+            failing: Vec::new(),
+            counters: vec![DeviceCounters::default(); n],
+            errors: vec![0; n],
+            repaired: vec![0; n],
+            // what an earlier run wrote counts as not flushed
+            written: vec![1; n],
+            flushed: vec![0; n],
+            stalled: VecDeque::new(),
+            probe: None,
+        }
+    }
+
+    /// Position of each member in the caller's vector.
+    pub(crate) fn positions(&self) -> Vec<usize> {
+        self.positions.iter().map(|p| usize::from(*p)).collect()
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.groups.len()
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Io> {
+        self.outbox.pop_front()
+    }
+
+    fn position(&self, part: &Part) -> DeviceIndex {
+        let at = usize::from(part.device.0);
+        let position = if part.twin { self.twins.get(at).copied().flatten() } else { self.positions.get(at).copied() };
+        DeviceIndex(position.unwrap_or(u16::MAX))
+    }
+
+    /// Takes in more members.
+    pub(crate) fn add_members(&mut self, positions: &[u16], health: Health) {
+        self.positions.extend(positions);
+        let n = self.positions.len();
+        self.twins.resize(n, None);
+        self.counters.resize(n, DeviceCounters::default());
+        self.errors.resize(n, 0);
+        self.repaired.resize(n, 0);
+        self.written.resize(n, 1);
+        self.flushed.resize(n, 0);
+        self.health = health;
+    }
+
+    /// From now on everything that is written to segments on a member goes to the device at `position`, too; nothing: no more.
+    pub(crate) fn set_twin(&mut self, member: u16, position: Option<u16>) {
+        if let Some(twin) = self.twins.get_mut(usize::from(member)) {
+            *twin = position;
+        }
+    }
+
+    /// The device at another position is the member now.
+    pub(crate) fn set_position(&mut self, member: u16, position: u16) {
+        if let Some(place) = self.positions.get_mut(usize::from(member)) {
+            *place = position;
+        }
+    }
+
+    /// The position of the device that is taking a member's place.
+    pub(crate) fn twin(&self, member: u16) -> Option<u16> {
+        self.twins.get(usize::from(member)).copied().flatten()
+    }
+
+    /// The next device that fails and can be spared: it is not used any more.
+    pub(crate) fn pop_failing(&mut self) -> Option<Failing> {
+        self.failing.pop()
+    }
+
+    /// The next group that ended without any device.
+    pub(crate) fn pop_idle(&mut self) -> Option<Ended<C>> {
+        let g = self.groups.remove(self.idle.pop_front()?)?;
+        let missing = g.kind == Kind::Read || g.error.is_some();
+        let result = if missing { Err(g.error.unwrap_or(DeviceError::Gone)) } else { Ok(()) };
+        Some(Ended { context: g.context, result, buf: None, pin: g.pin, member: None })
+    }
+
+    /// True when [`pop_idle`](Self::pop_idle) has something.
+    pub(crate) fn has_idle(&self) -> bool {
+        !self.idle.is_empty()
+    }
+
+    /// A point in time, between what began before and what comes later.
+    pub(crate) fn mark(&self) -> u64 {
+        self.begun
+    }
+
+    /// Has all ended that began before a mark?
+    pub(crate) fn has_ended(&self, mark: u64) -> bool {
+        self.groups.iter().all(|group| group.nth >= mark)
+    }
+
+    /// A group without a part never gets an answer from a device.
+    fn begin(&mut self, group: u32) {
+        if self.groups.get(group).is_some_and(|g| g.left == 0) {
+            self.idle.push_back(group);
+        }
+    }
+
+    fn add(&mut self, context: C, kind: Kind, pin: Option<SegmentId>) -> u32 {
+        self.begun += 1;
+        self.groups.insert(Group { context, kind, left: 0, error: None, parts: SmallVec::new(), pin, nth: self.begun - 1 })
+    }
+
+    fn push(&mut self, group: u32, part: Part, io: IoKind) {
+        let device = self.position(&part);
+        if let Some(counters) = self.counters.get_mut(usize::from(part.device.0)) {
+            match &io {
+                IoKind::Read { .. } => {
+                    counters.reads += 1;
+                    counters.read_bytes += part.range.length;
+                }
+                IoKind::Write { .. } => {
+                    counters.writes += 1;
+                    counters.write_bytes += part.range.length;
+                }
+                IoKind::Flush => counters.flushes += 1,
+                IoKind::Discard { .. } => {}
+            }
+        }
+        if let Some(g) = self.groups.get_mut(group) {
+            let id = IoId(u64::from(group) | (g.parts.len() as u64) << 32);
+            g.parts.push(part);
+            g.left += 1;
+            self.outbox.push_back(Io { id, device, kind: io });
+        }
+    }
+
+    /// Reads a range of one member.
+    pub(crate) fn read_raw(&mut self, context: C, member: DeviceIndex, range: ByteRange, bufs: &mut BufPool) {
+        let group = self.add(context, Kind::Read, None);
+        self.push_read(group, member, range, bufs);
+        self.begin(group);
+    }
+
+    /// Reads a range of one member that belongs to a segment.
+    pub(crate) fn read_pinned(&mut self, context: C, pin: SegmentId, member: DeviceIndex, range: ByteRange, bufs: &mut BufPool) {
+        let group = self.add(context, Kind::Read, Some(pin));
+        self.push_read(group, member, range, bufs);
+        self.begin(group);
+    }
+
+    fn push_read(&mut self, group: u32, device: DeviceIndex, range: ByteRange, bufs: &mut BufPool) {
+        let length = usize::try_from(range.length).unwrap_or(usize::MAX);
+        if !self.health.is_up(device) {
+            return;
+        }
+        let io = IoKind::Read { offset: range.offset, length, buf: bufs.take(length) };
+        self.push(group, Part { device, twin: false, range, buf: None, pieces: Vec::new(), tries: 0 }, io);
+    }
+
+    /// Reads pages of a segment. Of one with several copies: from another copy at each `attempt`.
+    #[expect(clippy::too_many_arguments, reason = "a place, and who asks")]
+    pub(crate) fn read(&mut self, context: C, rows: &Rows, segment: SegmentId, page: u32, pages: u32, attempt: u8, bufs: &mut BufPool) {
+        let group = self.add(context, Kind::Read, Some(segment));
+        let order = self.health.order(rows, segment, page);
+        let copy = order.get(usize::from(attempt) % order.len().max(1)).copied().unwrap_or(0);
+        for (device, range) in rows.map(segment, page, pages, copy) {
+            self.push_read(group, device, range, bufs);
+        }
+        self.begin(group);
+    }
+
+    /// Copies of a segment that can be read.
+    pub(crate) fn copies(&self, rows: &Rows, segment: SegmentId) -> u8 {
+        u8::try_from(self.health.order(rows, segment, 0).len()).unwrap_or(u8::MAX).max(1)
+    }
+
+    /// How often it makes sense to read pages of a segment: once from each copy, and twice where there is one.
+    pub(crate) fn attempts(&self, rows: &Rows, segment: SegmentId) -> u8 {
+        self.copies(rows, segment).max(2)
+    }
+
+    fn push_write(&mut self, group: u32, device: DeviceIndex, range: ByteRange, pieces: Vec<Piece>, twin: bool) {
+        let usable = if twin { self.twin(device.0).is_some() } else { self.health.is_up(device) };
+        if !usable {
+            return;
+        }
+        let io = IoKind::Write { offset: range.offset, pieces: pieces.clone() };
+        self.push(group, Part { device, twin, range, buf: None, pieces, tries: 0 }, io);
+    }
+
+    /// Writes to a member, and to the device that is taking its place.
+    fn push_both(&mut self, group: u32, device: DeviceIndex, range: ByteRange, pieces: Vec<Piece>) {
+        if self.twin(device.0).is_some() {
+            self.push_write(group, device, range, pieces.clone(), true);
+        }
+        self.push_write(group, device, range, pieces, false);
+    }
+
+    /// Writes to one or more members, each its own bytes.
+    pub(crate) fn write_raw(&mut self, context: C, writes: Vec<(DeviceIndex, u64, Piece)>) {
+        let group = self.add(context, Kind::Write, None);
+        for (device, offset, piece) in writes {
+            let range = ByteRange { offset, length: piece.len() as u64 };
+            self.push_write(group, device, range, vec![piece], false);
+        }
+        self.begin(group);
+    }
+
+    /// Writes to one device: a member, or the one that is taking its place.
+    pub(crate) fn write_to(&mut self, context: C, pin: Option<SegmentId>, member: u16, twin: bool, offset: u64, piece: Piece) {
+        let group = self.add(context, Kind::Write, pin);
+        let range = ByteRange { offset, length: piece.len() as u64 };
+        self.push_write(group, DeviceIndex(member), range, vec![piece], twin);
+        self.begin(group);
+    }
+
+    /// Writes pieces to a segment from a page on, to every copy of it.
+    pub(crate) fn write(&mut self, context: C, rows: &Rows, segment: SegmentId, page: u32, pieces: Vec<Piece>) {
+        let group = self.add(context, Kind::Write, None);
+        let bytes: usize = pieces.iter().map(Piece::len).sum();
+        let pages = u32::try_from(bytes as u64 / PAGE).unwrap_or(u32::MAX);
+        for copy in 1..rows.copies(segment).len() {
+            for (device, range) in rows.map(segment, page, pages, copy) {
+                self.push_both(group, device, range, pieces.clone());
+            }
+        }
+        let places = rows.map(segment, page, pages, 0);
+        if let [(device, range)] = places.as_slice() {
+            self.push_both(group, *device, *range, pieces);
+            return self.begin_write(group);
+        }
+        let mut rest = pieces.into_iter();
+        let mut open: Option<Piece> = rest.next();
+        for (device, range) in places {
+            let mut need = usize::try_from(range.length).unwrap_or(usize::MAX);
+            let mut mine = Vec::new();
+            while need > 0 {
+                let Some(piece) = open.take() else { break };
+                if piece.len() > need {
+                    mine.push(piece.slice(0..need));
+                    open = Some(piece.slice(need..piece.len()));
+                    need = 0;
+                } else {
+                    need -= piece.len();
+                    mine.push(piece);
+                    open = rest.next();
+                }
+            }
+            self.push_both(group, device, range, mine);
+        }
+        self.begin_write(group);
+    }
+
+    /// What nobody can write is lost.
+    fn begin_write(&mut self, group: u32) {
+        if let Some(g) = self.groups.get_mut(group).filter(|g| g.left == 0) {
+            g.error = Some(DeviceError::Gone);
+            self.idle.push_back(group);
+        }
+    }
+
+    /// Flushes every member written since its last flush. False, and no group, when there is none.
+    pub(crate) fn flush(&mut self, context: C) -> bool {
+        let written: Vec<(u16, u64)> = (0u16..)
+            .zip(self.written.iter().zip(&self.flushed))
+            .filter(|(member, (written, flushed))| written > flushed && self.health.is_up(DeviceIndex(*member)))
+            .map(|(member, (written, _))| (member, *written))
+            .collect();
+        if written.is_empty() {
+            return false;
+        }
+        let group = self.add(context, Kind::Flush, None);
+        for (member, written) in written {
+            // a flush has no range: the offset remembers how many writes it covers
+            let range = ByteRange { offset: written, length: 0 };
+            for twin in [false, true] {
+                if !twin || self.twin(member).is_some() {
+                    let part = Part { device: DeviceIndex(member), twin, range, buf: None, pieces: Vec::new(), tries: 0 };
+                    self.push(group, part, IoKind::Flush);
+                }
+            }
+        }
+        true
+    }
+
+    /// Gives the space of ranges back.
+    pub(crate) fn discard(&mut self, context: C, ranges: impl Iterator<Item = (DeviceIndex, ByteRange)>) {
+        let group = self.add(context, Kind::Discard, None);
+        for (device, range) in ranges {
+            if self.health.is_up(device) {
+                let io = IoKind::Discard { offset: range.offset, length: range.length };
+                self.push(group, Part { device, twin: false, range, buf: None, pieces: Vec::new(), tries: 0 }, io);
+            }
+        }
+        self.begin(group);
+    }
+
+    /// Starts the oldest write again that found its device full.
+    pub(crate) fn retry_stalled(&mut self) {
+        if self.probe.is_none() {
+            self.probe = self.stalled.pop_front();
+            self.probe.into_iter().for_each(|(group, part)| self.resubmit(group, part));
+        }
+    }
+
+    /// True when writes wait for room on a device.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.probe.is_some() || !self.stalled.is_empty()
+    }
+
+    fn resubmit(&mut self, group: u32, part: u16) {
+        let Some(p) = self.groups.get(group).and_then(|g| g.parts.get(usize::from(part))) else { return };
+        let io = IoKind::Write { offset: p.range.offset, pieces: p.pieces.clone() };
+        let device = self.position(p);
+        self.outbox.push_back(Io { id: IoId(u64::from(group) | u64::from(part) << 32), device, kind: io });
+    }
+
+    /// Takes a completion in. Gives the group back when it was its last.
+    pub(crate) fn done(&mut self, done: IoDone, bufs: &mut BufPool) -> Option<Ended<C>> {
+        let (group, part) = ((done.id.0 & 0xffff_ffff) as u32, (done.id.0 >> 32) as u16);
+        let g = self.groups.get_mut(group)?;
+        let p = g.parts.get_mut(usize::from(part))?;
+        let member = usize::from(p.device.0);
+        let probe = self.probe.take_if(|at| *at == (group, part)).is_some();
+        if let Err(error) = done.result {
+            if let Some(errors) = self.errors.get_mut(member) {
+                *errors += 1;
+            }
+            if g.kind == Kind::Write {
+                let gone = p.twin && self.twins.get(member).copied().flatten().is_none();
+                if error == DeviceError::Full && !p.twin {
+                    let at = if probe { 0 } else { self.stalled.len() };
+                    self.stalled.insert(at, (group, part));
+                    return None;
+                }
+                p.tries += 1;
+                if error != DeviceError::Gone && p.tries < WRITE_TRIES && !gone {
+                    self.resubmit(group, part);
+                    return None;
+                }
+            }
+            let (kind, twin) = (g.kind, p.twin);
+            let spared = matches!(kind, Kind::Write | Kind::Flush)
+                && (twin || !self.health.is_up(DeviceIndex(member as u16)) || self.health.can_spare(member as u16));
+            if spared {
+                self.spare(Failing { member: member as u16, twin, error });
+            } else {
+                self.groups.get_mut(group)?.error.get_or_insert(error);
+            }
+        } else if g.kind == Kind::Write
+            && let Some(written) = self.written.get_mut(member)
+        {
+            *written += 1;
+        } else if g.kind == Kind::Flush
+            && let Some(flushed) = self.flushed.get_mut(member)
+        {
+            *flushed = (*flushed).max(p.range.offset);
+        }
+        if probe {
+            std::mem::take(&mut self.stalled).into_iter().for_each(|(group, part)| self.resubmit(group, part));
+        }
+        let g = self.groups.get_mut(group)?;
+        if let Some(p) = g.parts.get_mut(usize::from(part)) {
+            p.buf = done.buf;
+        }
+        g.left -= 1;
+        if g.left > 0 {
+            return None;
+        }
+        let mut g = self.groups.remove(group)?;
+        let member = g.parts.first().map(|part| part.device);
+        // those that the log or a read still holds come back from there
+        bufs.give_data(g.parts.iter_mut().flat_map(|part| part.pieces.drain(..)));
+        let buf = if let [part] = g.parts.as_mut_slice() { part.buf.take() } else { join(g.parts, bufs) };
+        Some(Ended { context: g.context, result: g.error.map_or(Ok(()), Err), buf, pin: g.pin, member })
+    }
+
+    /// A device that can be spared failed: it gets nothing more.
+    fn spare(&mut self, failing: Failing) {
+        let known = if failing.twin {
+            self.twins.get_mut(usize::from(failing.member)).and_then(Option::take).is_none()
+        } else {
+            let known = !self.health.is_up(DeviceIndex(failing.member));
+            self.health.set(failing.member, MemberState::Down);
+            known
+        };
+        if !known {
+            self.failing.push(failing);
+        }
+    }
+}
+
+/// The parts of a read as one buffer.
+fn join(parts: SmallVec<[Part; 1]>, bufs: &mut BufPool) -> Option<Buf> {
+    let total: u64 = parts.iter().filter(|p| p.buf.is_some()).map(|p| p.range.length).sum();
+    if total == 0 {
+        return None;
+    }
+    let mut joined = bufs.take(usize::try_from(total).ok()?);
+    let mut at = 0;
+    for part in parts {
+        let length = usize::try_from(part.range.length).ok()?;
+        if let Some(buf) = part.buf {
+            joined.bytes_mut().get_mut(at..at + length)?.copy_from_slice(buf.bytes().get(..length)?);
+            at += length;
+            bufs.give(buf);
+        }
+    }
+    Some(joined)
+}

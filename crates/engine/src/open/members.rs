@@ -1,0 +1,119 @@
+//! Which device is which member of the pool, by their labels, and whether the pool can do without those that are missing.
+
+use millpond_format::{Label, MemberState};
+
+use crate::io::Health;
+
+/// "No device" in a table of positions.
+pub(crate) const NOWHERE: u16 = u16::MAX;
+
+/// The members of a pool that were found.
+#[derive(Debug)]
+pub(crate) struct Members {
+    /// The label that holds.
+    pub(crate) newest: Label,
+    /// Position of each member in the caller's vector; [`NOWHERE`] when it is missing.
+    pub(crate) positions: Vec<u16>,
+    /// Members and the positions of devices that are taking their places.
+    pub(crate) twins: Vec<(u16, u16)>,
+    /// Members that are there again after the pool did without them.
+    pub(crate) stale: Vec<u16>,
+}
+
+impl Members {
+    /// Puts devices in their places. `errors`: why a device has no label, by position.
+    ///
+    /// # Errors
+    /// One line: a device without a label or of another pool, given twice, or removed; a member that is missing and needed, or that
+    /// is missing and was not before, unless `degraded`.
+    pub(crate) fn choose(labels: &[Option<Label>], errors: &[String], degraded: bool) -> Result<Members, String> {
+        let mut newest: Option<&Label> = None;
+        for (position, label) in labels.iter().enumerate() {
+            let Some(label) = label else {
+                let why = errors.get(position).map_or("", String::as_str);
+                let why = if why.is_empty() { "is too small to hold a pool; leave it out or name the right device" } else { why };
+                return Err(format!("device {position} {why}"));
+            };
+            let reference = newest.get_or_insert(label);
+            if reference.pool != label.pool {
+                return Err(format!(
+                    "device {position} belongs to pool '{}' ({}), not to '{}' ({})",
+                    label.name, label.pool, reference.name, reference.pool
+                ));
+            }
+            if reference.shape.generation < label.shape.generation {
+                newest = Some(label);
+            }
+        }
+        let newest = newest.ok_or("no device was given")?.clone();
+        let mut found = Members { positions: vec![NOWHERE; newest.shape.members.len()], twins: Vec::new(), stale: Vec::new(), newest };
+        for (position, label) in (0u16..).zip(labels.iter().flatten()) {
+            found.place(position, label)?;
+        }
+        found.check_missing(degraded)?;
+        Ok(found)
+    }
+
+    fn place(&mut self, position: u16, label: &Label) -> Result<(), String> {
+        let (shape, member) = (&self.newest.shape, usize::from(label.member));
+        if label.shape.generation == shape.generation && label.shape != *shape {
+            return Err(format!(
+                "the label of device {position} contradicts the others: it was written to without them; leave it out or leave them out"
+            ));
+        }
+        let known = shape.members.get(member).filter(|m| m.state != MemberState::Gone);
+        let removed = || format!("device {position} was removed from pool '{}'; leave it out", self.newest.name);
+        let known = known.ok_or_else(removed)?;
+        if known.successor == Some(label.device) {
+            self.twins.push((label.member, position));
+            return Ok(());
+        }
+        if known.device != label.device {
+            return Err(removed());
+        }
+        let without_us = label.shape.members.iter().zip(&shape.members).any(|(theirs, ours)| {
+            theirs.state == MemberState::Down && ours.state != MemberState::Down && label.shape.generation < shape.generation
+        });
+        if known.state == MemberState::Down && without_us {
+            return Err(format!(
+                "device {position} was written to without the others, and they without it; leave it out, or leave them out"
+            ));
+        }
+        match self.positions.get_mut(member) {
+            Some(place) if *place == NOWHERE => *place = position,
+            _ => return Err(format!("device {position} is given twice, or is a copy of another")),
+        }
+        if known.state != MemberState::Present {
+            self.stale.push(label.member);
+        }
+        Ok(())
+    }
+
+    /// True when no device is this member.
+    pub(crate) fn is_missing(&self, member: usize) -> bool {
+        self.positions.get(member).is_none_or(|position| *position == NOWHERE)
+    }
+
+    fn check_missing(&self, degraded: bool) -> Result<(), String> {
+        let shape = &self.newest.shape;
+        let needed = shape.members.iter().enumerate().filter(|(member, m)| self.is_missing(*member) && m.state != MemberState::Gone);
+        let missing: Vec<(u16, bool)> = needed.map(|(member, m)| (member as u16, m.state == MemberState::Down)).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let told = missing.iter().map(|(member, _)| member.to_string()).collect::<Vec<_>>().join(", ");
+        let (of, name) = (shape.members.len(), &self.newest.name);
+        let mut health = Health::of(shape);
+        self.stale.iter().for_each(|member| health.set(*member, MemberState::Filling));
+        missing.iter().for_each(|(member, _)| health.set(*member, MemberState::Down));
+        if !missing.iter().all(|(member, _)| health.can_spare(*member)) {
+            return Err(format!("member {told} of the {of} devices of pool '{name}' is missing; name it too"));
+        }
+        if !degraded && missing.iter().any(|(_, known)| !known) {
+            return Err(format!(
+                "member {told} of the {of} devices of pool '{name}' is missing; name it too, or import without it with --degraded"
+            ));
+        }
+        Ok(())
+    }
+}

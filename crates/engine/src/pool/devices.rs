@@ -1,0 +1,83 @@
+//! Commands about devices: more of them, and others in their place.
+
+use millpond_block::Tag;
+use millpond_format::{DeviceId, MemberState};
+
+use super::state::Pool;
+use crate::io::Health;
+use crate::open::{add_group, device_id, extent_space, new_members, take_more};
+use crate::{CommandError, GroupSpec, NewDevice};
+
+fn refuse<T>(why: String) -> Result<T, CommandError> {
+    Err(CommandError::Invalid(why))
+}
+
+impl Pool {
+    /// Carries a command about devices out; its reply comes when the labels say so.
+    pub(crate) fn change_devices(&mut self, tag: Tag, change: impl FnOnce(&mut Pool) -> Result<(), CommandError>) {
+        match change(self) {
+            Ok(()) => self.relabel(Some(tag)),
+            Err(error) => self.replies.push_back((tag, Err(error))),
+        }
+    }
+
+    /// Adds groups of new devices. Their space is used when every label says that they are there.
+    pub(crate) fn add_groups(&mut self, specs: &[GroupSpec], devices: &[NewDevice]) -> Result<(), CommandError> {
+        if self.relabeler.busy() {
+            return Err(CommandError::Busy("devices are just being changed; try again".into()));
+        }
+        let geometries: Vec<_> = devices.iter().map(|d| d.geometry).collect();
+        let mut shape = self.config.shape.clone();
+        shape.generation += 1;
+        let first = shape.members.len();
+        let members = new_members(&shape, &geometries)?;
+        shape.members.extend(members);
+        for (spec, range) in take_more(specs, devices.len())? {
+            add_group(&mut shape, &spec, range.start + first..range.end + first)?;
+        }
+        if !shape.fits() {
+            return refuse("so many devices and groups do not fit into a label; replace devices by larger ones instead".into());
+        }
+        shape.generation -= 1;
+        self.config.sizes.extend(geometries.iter().map(|g| g.size));
+        let positions: Vec<u16> = devices.iter().map(|d| u16::try_from(d.position).unwrap_or(u16::MAX)).collect();
+        self.io.add_members(&positions, Health::of(&shape));
+        self.relabeler.fresh.extend((first..shape.members.len()).filter_map(|at| u16::try_from(at).ok()));
+        self.config.shape = shape;
+        Ok(())
+    }
+
+    /// Puts a device in the place of a member: what the member holds, or should hold, is copied to it.
+    pub(crate) fn replace(&mut self, member: u16, device: NewDevice) -> Result<(), CommandError> {
+        let at = usize::from(member);
+        let extent_bytes = self.config.shape.extent_bytes;
+        let id: DeviceId = device_id(self.config.shape.generation + 1, at);
+        let known = self.config.shape.members.get_mut(at).filter(|m| m.state != MemberState::Gone);
+        let Some(known) = known else { return Err(CommandError::NotFound(format!("member {member}"))) };
+        if known.successor.is_some() {
+            return Err(CommandError::Busy("this device is being replaced already".into()));
+        }
+        if extent_space(device.geometry.size) / extent_bytes < u64::from(known.extents) {
+            let least = (u64::from(known.extents) * extent_bytes + 2 * millpond_format::AREA_BYTES) >> 20;
+            return refuse(format!("the new device is too small; it needs {least} MiB"));
+        }
+        let position = u16::try_from(device.position).unwrap_or(u16::MAX);
+        if known.state == MemberState::Present {
+            known.successor = Some(id);
+            self.config.twins.insert(member, device.geometry.size);
+            self.io.set_twin(member, Some(position));
+            self.fill(member, true);
+        } else {
+            self.stop_filling(member, false);
+            let Some(known) = self.config.shape.members.get_mut(at) else { return Ok(()) };
+            (known.device, known.state) = (id, MemberState::Filling);
+            if let Some(size) = self.config.sizes.get_mut(at) {
+                *size = device.geometry.size;
+            }
+            self.io.set_position(member, position);
+            self.io.health.set(member, MemberState::Filling);
+            self.fill(member, false);
+        }
+        Ok(())
+    }
+}

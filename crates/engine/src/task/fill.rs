@@ -1,0 +1,359 @@
+//! Filling a device: with what a member should hold that was away, or that is new, or with what the member has whose place it takes.
+//!
+//! From the moment that a device is to be filled everything new is written to it too. What was there before is copied segment by segment.
+//! INV-FILL-1: no write to a segment being copied is under way that the device does not get, and none comes: streams and checkpoints leave
+//! the segments that they were filling, and copying begins when everything that had begun before has ended.
+//!
+//! At the end the device gets the ring of roots, everything on it is made durable, and the labels say that it is whole.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use millpond_block::{Buf, ByteRange, Piece};
+use millpond_device::{DeviceError, DeviceIndex};
+use millpond_format::{DeviceId, MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, SegmentId};
+
+use super::checkpoint::second_area;
+use crate::pool::{Context, Pool};
+use crate::space::{PAGE, SegmentState};
+use crate::{JobInfo, JobKind, PoolState};
+
+/// Pages copied at a time.
+const PAGES: u32 = 64;
+/// Copies under way at a time while guests are active, and while not.
+const AT_A_TIME: (usize, usize) = (1, 8);
+/// Milliseconds without a request after which guests count as not active.
+const QUIET_MILLIS: u64 = 50;
+
+/// A piece of a segment on its way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FillPiece {
+    /// Which run of filling it belongs to.
+    run: u64,
+    segment: SegmentId,
+    /// Offset on the member.
+    offset: u64,
+    /// Page of the segment, where each copy has all of it.
+    page: u32,
+    pages: u32,
+    attempt: u8,
+}
+
+/// How far a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Waits for what began before.
+    Settling,
+    Copying,
+    /// The ring is read, or written.
+    Ring,
+    Flush,
+}
+
+/// A device being filled.
+#[derive(Debug)]
+struct Fill {
+    run: u64,
+    member: u16,
+    twin: bool,
+    step: Step,
+    mark: u64,
+    segments: VecDeque<SegmentId>,
+    /// Where the next piece of the first segment begins, in pages of the member's extent.
+    page: u32,
+    in_flight: usize,
+    done: u64,
+    total: u64,
+    unreadable: u64,
+}
+
+/// The task that fills devices, one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Filler {
+    waiting: VecDeque<(u16, bool)>,
+    running: Option<Fill>,
+    runs: u64,
+}
+
+impl Filler {
+    /// No checkpoint may begin now: the ring of roots is being copied.
+    pub(crate) fn holds_roots(&self) -> bool {
+        self.running.as_ref().is_some_and(|fill| matches!(fill.step, Step::Ring | Step::Flush))
+    }
+
+    /// What is done and to be done.
+    pub(crate) fn jobs(&self) -> impl Iterator<Item = JobInfo> + '_ {
+        let kind = |twin| if twin { JobKind::Replace } else { JobKind::Resilver };
+        let running = self.running.iter().map(move |fill| JobInfo {
+            kind: kind(fill.twin),
+            member: Some(fill.member),
+            done: fill.done,
+            total: fill.total,
+            errors: fill.unreadable,
+        });
+        let waiting = self.waiting.iter().map(move |(member, twin)| JobInfo {
+            kind: kind(*twin),
+            member: Some(*member),
+            done: 0,
+            total: 0,
+            errors: 0,
+        });
+        running.chain(waiting)
+    }
+
+    fn of(&mut self, run: u64) -> Option<&mut Fill> {
+        self.running.as_mut().filter(|fill| fill.run == run)
+    }
+}
+
+impl Pool {
+    /// A member is to be filled, or the device that takes its place.
+    pub(crate) fn fill(&mut self, member: u16, twin: bool) {
+        self.filler.waiting.push_back((member, twin));
+    }
+
+    /// A device is not to be filled any more.
+    pub(crate) fn stop_filling(&mut self, member: u16, twin: bool) {
+        self.filler.waiting.retain(|waiting| *waiting != (member, twin));
+        if self.filler.running.as_ref().is_some_and(|fill| (fill.member, fill.twin) == (member, twin)) {
+            self.filler.running = None;
+        }
+    }
+
+    /// Goes on with filling. True when it wants another turn soon.
+    pub(crate) fn step_fill(&mut self) -> bool {
+        if self.state != PoolState::Online {
+            return false;
+        }
+        let Some(fill) = &self.filler.running else {
+            if self.filler.waiting.is_empty() {
+                return false;
+            }
+            self.begin_fill();
+            return true;
+        };
+        match fill.step {
+            Step::Settling => {
+                if self.io.has_ended(fill.mark)
+                    && let Some(fill) = &mut self.filler.running
+                {
+                    fill.step = Step::Copying;
+                }
+                true
+            }
+            Step::Copying => self.copy_on(),
+            Step::Ring | Step::Flush => false,
+        }
+    }
+
+    /// Leaves the segments that are being filled, and lists those that have something to copy.
+    fn begin_fill(&mut self) {
+        // nodes of a running checkpoint have places that are not written yet
+        if self.checkpointer.running() {
+            return;
+        }
+        let Some((member, twin)) = self.filler.waiting.pop_front() else { return };
+        self.leave_open_segments();
+        let at = DeviceIndex(member);
+        let space = &self.core.space;
+        let holds = |id: &SegmentId| {
+            space.rows.has(*id, at) && space.segments.get(*id).is_some_and(|s| matches!(s.state, SegmentState::Sealed | SegmentState::Open))
+        };
+        let segments: VecDeque<SegmentId> = space.segments.ids().filter(holds).collect();
+        let total = segments.len() as u64 * space.rows.extent_bytes();
+        self.filler.runs += 1;
+        let (run, mark) = (self.filler.runs, self.io.mark());
+        let fill = Fill { run, member, twin, step: Step::Settling, mark, segments, page: 0, in_flight: 0, done: 0, total, unreadable: 0 };
+        self.filler.running = Some(fill);
+    }
+
+    /// Streams and checkpoints go on in other segments.
+    pub(crate) fn leave_open_segments(&mut self) {
+        self.seal_all();
+        for stream in 0..self.log.streams.len() {
+            self.close_stream_chunk(stream);
+            if let Some(cursor) = self.log.streams.get_mut(stream).and_then(|s| s.cursor.take()) {
+                self.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
+                self.core.space.settle(cursor.segment);
+            }
+        }
+        for cursor in [self.checkpointer.nodes_at.take(), self.checkpointer.objects_at.take()].into_iter().flatten() {
+            self.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
+            self.core.space.settle(cursor.segment);
+        }
+    }
+
+    /// Starts copies, as many as guests leave room for.
+    fn copy_on(&mut self) -> bool {
+        let quiet = self.now.0 > self.last_activity.0 + QUIET_MILLIS;
+        let most = if quiet { AT_A_TIME.1 } else { AT_A_TIME.0 };
+        while let Some(piece) = self.next_piece(most) {
+            self.read_piece(piece);
+        }
+        let Some(fill) = &self.filler.running else { return false };
+        if fill.segments.is_empty() && fill.in_flight == 0 {
+            if self.checkpointer.running() {
+                return false;
+            }
+            self.read_ring();
+        }
+        false
+    }
+
+    /// The next piece to copy, when there is one and not too many are under way.
+    fn next_piece(&mut self, most: usize) -> Option<FillPiece> {
+        let extent_pages = u32::try_from(self.config.shape.extent_bytes / PAGE).unwrap_or(u32::MAX);
+        let fill = self.filler.running.as_mut()?;
+        loop {
+            let segment = *fill.segments.front()?;
+            if fill.in_flight >= most {
+                return None;
+            }
+            let held = self.core.space.segments.get(segment).is_some_and(|s| s.state == SegmentState::Sealed);
+            if !held || fill.page >= extent_pages {
+                fill.done += u64::from(extent_pages - fill.page.min(extent_pages)) * PAGE;
+                fill.segments.pop_front();
+                fill.page = 0;
+                continue;
+            }
+            let start = self.core.space.rows.extents(segment).find(|(device, _)| device.0 == fill.member)?.1.offset;
+            let (page, pages) = (fill.page, PAGES.min(extent_pages - fill.page));
+            fill.page += pages;
+            fill.in_flight += 1;
+            return Some(FillPiece { run: fill.run, segment, offset: start + u64::from(page) * PAGE, page, pages, attempt: 0 });
+        }
+    }
+
+    fn read_piece(&mut self, piece: FillPiece) {
+        let FillPiece { segment, page, pages, attempt, .. } = piece;
+        if self.core.space.rows.copies(segment).len() > 0 {
+            return self.read_segment(Context::FillRead(piece), segment, page, pages, attempt);
+        }
+        let member = self.filler.running.as_ref().map_or(0, |fill| fill.member);
+        let range = ByteRange { offset: piece.offset, length: u64::from(pages) * PAGE };
+        self.pin(segment);
+        self.io.read_pinned(Context::FillRead(piece), segment, DeviceIndex(member), range, &mut self.bufs);
+    }
+
+    /// A segment may not be reused until an operation on it has ended.
+    pub(crate) fn pin(&mut self, segment: SegmentId) {
+        if let Some(found) = self.core.space.segments.get_mut(segment) {
+            found.pins += 1;
+        }
+    }
+
+    /// A piece was read: it goes to the device.
+    pub(crate) fn fill_read(&mut self, piece: FillPiece, result: Result<(), DeviceError>, buf: Option<Buf>) {
+        let attempts = self.io.attempts(&self.core.space.rows, piece.segment);
+        let Some(fill) = self.filler.of(piece.run) else { return buf.into_iter().for_each(|buf| self.bufs.give(buf)) };
+        let (member, twin) = (fill.member, fill.twin);
+        match (result, buf) {
+            (Ok(()), Some(buf)) => {
+                self.pin(piece.segment);
+                let bytes = piece.pages as usize * PAGE as usize;
+                let data = Piece::new(Rc::new(buf), 0..bytes);
+                self.io.write_to(Context::FillWrite(piece), Some(piece.segment), member, twin, piece.offset, data);
+            }
+            _ if piece.attempt + 1 < attempts => self.read_piece(FillPiece { attempt: piece.attempt + 1, ..piece }),
+            _ => {
+                // nobody has it: what needs it gets an error, as before
+                fill.unreadable += 1;
+                fill.in_flight -= 1;
+            }
+        }
+    }
+
+    /// A piece was written.
+    pub(crate) fn fill_written(&mut self, piece: FillPiece) {
+        if let Some(fill) = self.filler.of(piece.run) {
+            fill.in_flight -= 1;
+            fill.done += u64::from(piece.pages) * PAGE;
+        }
+    }
+
+    /// Everything is copied: the roots follow.
+    fn read_ring(&mut self) {
+        let Some(fill) = &mut self.filler.running else { return };
+        fill.step = Step::Ring;
+        let (run, member, twin) = (fill.run, fill.member, fill.twin);
+        let whole = |(at, m): &(u16, &millpond_format::Member)| m.state == MemberState::Present && (twin || *at != member);
+        let source = (0u16..).zip(&self.config.shape.members).find(whole).map(|(at, _)| at);
+        let range = ByteRange { offset: RING_OFFSET, length: RING_SLOTS * SECTOR_BYTES as u64 };
+        self.io.read_raw(Context::FillRing(run), DeviceIndex(source.unwrap_or(member)), range, &mut self.bufs);
+    }
+
+    /// The ring was read or, both areas of it, written.
+    pub(crate) fn fill_ring_done(&mut self, run: u64, result: Result<(), DeviceError>, buf: Option<Buf>) {
+        let Some(fill) = self.filler.of(run) else { return };
+        let (member, twin) = (fill.member, fill.twin);
+        match (result, buf) {
+            (Ok(()), Some(buf)) => {
+                let size = if twin { self.config.twins.get(&member) } else { self.config.sizes.get(usize::from(member)) };
+                let second = second_area(size.copied().unwrap_or(0));
+                let piece = Piece::new(Rc::new(buf), 0..(RING_SLOTS as usize * SECTOR_BYTES));
+                fill.in_flight = 2;
+                for area in [0, second] {
+                    self.io.write_to(Context::FillRing(run), None, member, twin, area + RING_OFFSET, piece.clone());
+                }
+            }
+            (Ok(()), None) => {
+                fill.in_flight -= 1;
+                if fill.in_flight == 0 {
+                    fill.step = Step::Flush;
+                    self.flusher.wants.fill = true;
+                }
+            }
+            (Err(_), _) => {
+                // there is no whole ring to copy, or the device fails: tried again from the start
+                self.stop_filling(member, twin);
+                self.fill(member, twin);
+            }
+        }
+    }
+
+    /// Everything on the device is durable: it is whole.
+    pub(crate) fn fill_flushed(&mut self) {
+        let Some(fill) = self.filler.running.take_if(|fill| fill.step == Step::Flush) else { return };
+        let at = usize::from(fill.member);
+        let Some(member) = self.config.shape.members.get_mut(at) else { return };
+        if fill.twin {
+            let (Some(position), Some(device), Some(size)) =
+                (self.io.twin(fill.member), member.successor.take(), self.config.twins.remove(&fill.member))
+            else {
+                return;
+            };
+            member.device = device;
+            if let Some(place) = self.config.sizes.get_mut(at) {
+                *place = size;
+            }
+            self.io.set_position(fill.member, position);
+            self.io.set_twin(fill.member, None);
+        }
+        member.state = MemberState::Present;
+        self.io.health.set(fill.member, MemberState::Present);
+        self.relabel(None);
+    }
+
+    /// The device that was to take a member's place failed: the member stays.
+    pub(crate) fn successor_failed(&mut self, member: u16) {
+        self.stop_filling(member, true);
+        self.config.twins.remove(&member);
+        if let Some(m) = self.config.shape.members.get_mut(usize::from(member)) {
+            m.successor = None;
+        }
+        self.relabel(None);
+    }
+
+    /// What an import found to be filled.
+    pub(crate) fn fill_what_lacks(&mut self) {
+        let members: Vec<(u16, MemberState, Option<DeviceId>)> =
+            (0u16..).zip(&self.config.shape.members).map(|(at, m)| (at, m.state, m.successor)).collect();
+        for (at, state, successor) in members {
+            if state == MemberState::Filling {
+                self.fill(at, false);
+            } else if successor.is_some() && self.io.twin(at).is_some() {
+                self.fill(at, true);
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! New labels when the shape of the pool changes, and devices that fail.
+//!
+//! Labels are written like roots: to the first areas, flushed, to the second ones, flushed. So a crash leaves on every device one that can
+//! be read, and of several shapes the newest holds; a change is such that the pool is whole with the old one too until all are written.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use millpond_block::{Piece, Tag};
+use millpond_device::{DeviceError, DeviceIndex};
+use millpond_format::{DeviceId, MemberState, SECTOR_BYTES};
+
+use super::checkpoint::second_area;
+use crate::io::Failing;
+use crate::pool::{Context, Pool};
+use crate::{PoolState, Reply};
+
+/// How far new labels are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Step {
+    #[default]
+    Idle,
+    First,
+    FirstFlush,
+    Second,
+    SecondFlush,
+}
+
+/// The task that writes labels.
+#[derive(Debug, Default)]
+pub(crate) struct Relabeler {
+    step: Step,
+    /// The shape changed since the last labels began.
+    wanted: bool,
+    /// Commands to answer when the next labels are durable, and when the running ones are.
+    waiting: Vec<Tag>,
+    answering: Vec<Tag>,
+    /// Members that were no part of the pool before: they get an empty ring, too.
+    pub(crate) fresh: BTreeSet<u16>,
+}
+
+impl Relabeler {
+    /// Labels are being written, or will be.
+    pub(crate) fn busy(&self) -> bool {
+        self.wanted || self.step != Step::Idle
+    }
+
+    /// The commands that wait, taken because the pool stopped.
+    pub(crate) fn take_commands(&mut self) -> Vec<Tag> {
+        let mut all = std::mem::take(&mut self.waiting);
+        all.append(&mut self.answering);
+        all
+    }
+}
+
+impl Pool {
+    /// The shape is another now: writes labels that say so, and answers `tag` when they are durable.
+    pub(crate) fn relabel(&mut self, tag: Option<Tag>) {
+        self.config.shape.generation += 1;
+        self.relabeler.wanted = true;
+        self.relabeler.waiting.extend(tag);
+    }
+
+    /// A device that the pool can do without failed: it is out of date from now on. Reads never take what it holds for more than a hint, for
+    /// they check everything; so nothing has to wait for the labels that say so.
+    pub(crate) fn device_failed(&mut self, failing: Failing) {
+        if failing.twin {
+            return self.successor_failed(failing.member);
+        }
+        self.stop_filling(failing.member, false);
+        if let Some(member) = self.config.shape.members.get_mut(usize::from(failing.member)) {
+            member.state = MemberState::Down;
+            self.relabel(None);
+        }
+    }
+
+    /// Goes on with labels that are to be written.
+    pub(crate) fn step_relabel(&mut self) {
+        // an import publishes its root first; labels of a new pool are under way
+        if self.relabeler.wanted && self.relabeler.step == Step::Idle && self.state != PoolState::Opening {
+            self.relabeler.wanted = false;
+            self.relabeler.answering = std::mem::take(&mut self.relabeler.waiting);
+            self.relabeler.step = Step::First;
+            self.write_labels_again(false);
+        }
+    }
+
+    fn write_labels_again(&mut self, at_end: bool) {
+        let mut writes = Vec::new();
+        for (member, size) in (0u16..).zip(self.config.sizes.clone()) {
+            let state = self.config.shape.members.get(usize::from(member)).map(|m| m.state);
+            if !matches!(state, Some(MemberState::Present | MemberState::Filling)) {
+                continue;
+            }
+            let piece = if self.relabeler.fresh.contains(&member) { self.fresh_area(member) } else { self.label_sector(member, None) };
+            writes.push((DeviceIndex(member), if at_end { second_area(size) } else { 0 }, piece));
+        }
+        for (member, size) in self.config.twins.clone() {
+            // what becomes of it is seen by who fills it
+            let successor = self.config.shape.members.get(usize::from(member)).and_then(|m| m.successor);
+            let piece = self.label_sector(member, successor);
+            self.io.write_to(Context::Repair, None, member, true, if at_end { second_area(size) } else { 0 }, piece);
+        }
+        self.io.write_raw(Context::Relabel, writes);
+    }
+
+    fn label_sector(&mut self, member: u16, successor: Option<DeviceId>) -> Piece {
+        let label = self.label(member, successor).encode();
+        let mut buf = self.bufs.take(SECTOR_BYTES);
+        if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
+            to.copy_from_slice(&label);
+        }
+        Piece::new(Rc::new(buf), 0..SECTOR_BYTES)
+    }
+
+    /// Every label says what the shape is: segments of new devices can be used.
+    fn take_new_rows(&mut self) {
+        if self.relabeler.wanted {
+            return;
+        }
+        self.core.space.rows.extend(&self.config.shape);
+        self.core.space.take_rows();
+    }
+
+    /// A step of writing labels is done.
+    pub(crate) fn relabel_done(&mut self, result: Result<(), DeviceError>) {
+        if let Err(error) = result {
+            return self.fault(format!("writing the labels failed ({error})"));
+        }
+        let step = match self.relabeler.step {
+            Step::Idle => return,
+            Step::First => Step::FirstFlush,
+            Step::FirstFlush => Step::Second,
+            Step::Second => Step::SecondFlush,
+            Step::SecondFlush => Step::Idle,
+        };
+        self.relabeler.step = step;
+        match step {
+            Step::FirstFlush | Step::SecondFlush => self.flusher.wants.labels = true,
+            Step::Second => self.write_labels_again(true),
+            Step::First => {}
+            Step::Idle => {
+                self.relabeler.fresh.clear();
+                self.take_new_rows();
+                let tags = std::mem::take(&mut self.relabeler.answering);
+                self.replies.extend(tags.into_iter().map(|tag| (tag, Ok(Reply::Done))));
+            }
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Mirrors: what one device loses or spoils comes from another, and devices come, go and are replaced.
+
+use millpond_block::Op;
+use millpond_engine::{Class, Command, Compression, GroupSpec, Layout, MemberState, PoolState, Target, VolumeId};
+
+use crate::rig::Rig;
+
+const SIZE: u64 = 8 << 20;
+const MIRROR: Layout = Layout::Mirror { copies: 2 };
+
+fn pattern(at: u64, round: u8) -> Vec<u8> {
+    (0..64 << 10).map(|i: u64| (i >> 9) as u8 ^ (at >> 16) as u8 ^ round).collect()
+}
+
+fn write_all(rig: &mut Rig, volume: VolumeId, round: u8) {
+    for at in (0..SIZE).step_by(64 << 10) {
+        rig.request(Target::Head(volume), Op::Write, at, 64 << 10, &pattern(at, round)).unwrap();
+    }
+}
+
+fn check_all(rig: &mut Rig, volume: VolumeId, round: u8) {
+    for at in (0..SIZE).step_by(64 << 10) {
+        let read = rig.request(Target::Head(volume), Op::Read, at, 64 << 10, &[]).unwrap();
+        assert!(read == pattern(at, round), "at {at}");
+    }
+}
+
+fn mirrored(sizes: &[usize], copies: u16) -> (Rig, VolumeId) {
+    let mut rig = Rig::new(sizes, Layout::Mirror { copies });
+    let volume = rig.volume("disk0", SIZE, Compression::Off);
+    write_all(&mut rig, volume, 1);
+    (rig, volume)
+}
+
+fn states(rig: &Rig) -> Vec<MemberState> {
+    rig.engine.pool().unwrap().devices.iter().map(|d| d.state).collect()
+}
+
+#[test]
+fn both_copies_serve_and_either_is_enough() {
+    let (mut rig, volume) = mirrored(&[64, 64], 2);
+    rig.command(Command::Checkpoint).unwrap();
+    rig.reopen();
+    check_all(&mut rig, volume, 1);
+    assert!(rig.reads[0] > 20 && rig.reads[1] > 20, "{:?}", &rig.reads[..2]);
+    for lost in [0, 1] {
+        let mut media = rig.media.clone();
+        media.remove(lost);
+        let refused = Rig::import(media.clone()).err().unwrap();
+        assert_eq!(
+            refused,
+            format!("member {lost} of the 2 devices of pool 'pond' is missing; name it too, or import without it with --degraded")
+        );
+        let mut rig = Rig::import_degraded(media, true).unwrap();
+        check_all(&mut rig, volume, 1);
+        write_all(&mut rig, volume, 2);
+        // what is known to be missing needs no word any more
+        let mut rig = Rig::import(rig.media).unwrap();
+        check_all(&mut rig, volume, 2);
+        assert_eq!(states(&rig)[lost], MemberState::Down);
+    }
+}
+
+#[test]
+fn what_one_copy_spoils_is_mended_from_the_other() {
+    for spoilt in [0, 1] {
+        let (mut rig, volume) = mirrored(&[64, 64], 2);
+        rig.command(Command::Checkpoint).unwrap();
+        let clean = rig.media[spoilt].clone();
+        // everything between the areas rots: data, nodes, objects, headers
+        let end = rig.media[spoilt].len() - (1 << 20);
+        rig.media[spoilt][1 << 20..end].iter_mut().for_each(|byte| *byte ^= 0x21);
+        rig.reopen();
+        check_all(&mut rig, volume, 1);
+        let info = rig.engine.pool().unwrap();
+        assert!(info.devices[spoilt].errors > 0 && info.devices[spoilt].repaired > 0, "{info:?}");
+        assert_eq!(info.devices[1 - spoilt].errors, 0);
+        let same = |media: &[u8]| media.chunks(4096).zip(clean.chunks(4096)).filter(|(a, b)| a == b).count();
+        assert!(same(&rig.media[spoilt]) > 512, "{} {:?}", same(&rig.media[spoilt]), rig.engine.pool());
+    }
+}
+
+#[test]
+fn a_log_that_each_copy_has_in_part_is_read_whole() {
+    let (rig, volume) = mirrored(&[64, 64], 2);
+    // no checkpoint: the log alone has the data; every second page of one copy and the others of the other are gone
+    let mut media = rig.media.clone();
+    let end = media[0].len() - (1 << 20);
+    for (at, device) in (1 << 20..end).step_by(64 << 10).zip([0, 1].into_iter().cycle()) {
+        media[device][at..at + (64 << 10)].fill(0);
+    }
+    let mut rig = Rig::import(media).unwrap();
+    check_all(&mut rig, volume, 1);
+}
+
+#[test]
+fn a_device_that_fails_is_given_up_and_filled_when_it_is_back() {
+    let (mut rig, volume) = mirrored(&[64, 64, 64], 2);
+    rig.dead = vec![1];
+    write_all(&mut rig, volume, 2);
+    assert_eq!(*rig.engine.state(), PoolState::Online);
+    assert_eq!(states(&rig), [MemberState::Present, MemberState::Down, MemberState::Present]);
+    check_all(&mut rig, volume, 2);
+    rig.dead.clear();
+    rig.reopen();
+    rig.finish_jobs();
+    assert_eq!(states(&rig), [MemberState::Present; 3]);
+    // now another one may go
+    for lost in 0..3 {
+        let mut media = rig.media.clone();
+        media.remove(lost);
+        let mut rig = Rig::import_degraded(media, true).unwrap();
+        check_all(&mut rig, volume, 2);
+    }
+}
+
+#[test]
+fn the_last_copy_is_not_given_up() {
+    let (mut rig, volume) = mirrored(&[64, 64], 2);
+    rig.dead = vec![1];
+    write_all(&mut rig, volume, 2);
+    rig.dead = vec![0, 1];
+    assert!(rig.request(Target::Head(volume), Op::Write, 0, 4096, &[9; 4096]).is_err());
+    assert!(matches!(rig.engine.state(), PoolState::Faulted(_)));
+}
+
+#[test]
+fn a_missing_device_is_replaced_by_a_new_one() {
+    let (rig, volume) = mirrored(&[64, 64], 2);
+    let mut media = rig.media;
+    media.remove(0);
+    let mut rig = Rig::import_degraded(media, true).unwrap();
+    let small = rig.new_device(16);
+    assert!(rig.command(Command::Replace { member: 0, device: small }).is_err());
+    rig.media.pop();
+    let device = rig.new_device(72);
+    rig.command(Command::Replace { member: 0, device }).unwrap();
+    write_all(&mut rig, volume, 2);
+    rig.finish_jobs();
+    assert_eq!(states(&rig), [MemberState::Present; 2]);
+    rig.reopen();
+    check_all(&mut rig, volume, 2);
+    // the new one alone has everything
+    let mut alone = Rig::import_degraded(vec![rig.media[1].clone()], true).unwrap();
+    check_all(&mut alone, volume, 2);
+    alone.audit();
+}
+
+#[test]
+fn a_device_of_any_layout_is_replaced_while_it_is_written() {
+    for layout in [Layout::Linear, Layout::Stripe { width: 2, unit: 16384 }, MIRROR] {
+        let mut rig = Rig::new(&[64, 64], layout);
+        let volume = rig.volume("disk0", SIZE, Compression::Off);
+        write_all(&mut rig, volume, 1);
+        let device = rig.new_device(64);
+        rig.command(Command::Replace { member: 1, device }).unwrap();
+        write_all(&mut rig, volume, 2);
+        rig.finish_jobs();
+        let devices = rig.engine.pool().unwrap().devices;
+        assert_eq!((devices[1].position, devices[1].successor), (Some(2), None));
+        write_all(&mut rig, volume, 3);
+        // the old one is no part of the pool any more
+        let old = rig.media.remove(1);
+        let mut rig = Rig::import(rig.media).unwrap();
+        check_all(&mut rig, volume, 3);
+        rig.audit();
+        let mut with_old = rig.media.clone();
+        with_old.push(old);
+        let refused = Rig::import(with_old).err().unwrap();
+        assert_eq!(refused, "device 2 was removed from pool 'pond'; leave it out");
+    }
+}
+
+#[test]
+fn a_replacement_that_was_cut_off_begins_again() {
+    let (mut rig, volume) = {
+        let mut rig = Rig::new(&[64, 64], Layout::Linear);
+        let volume = rig.volume("disk0", SIZE, Compression::Off);
+        write_all(&mut rig, volume, 1);
+        (rig, volume)
+    };
+    let device = rig.new_device(64);
+    rig.start(Command::Replace { member: 0, device });
+    for _ in 0..40 {
+        rig.turn();
+        while let Some(io) = rig.engine.pop_io() {
+            rig.perform(io);
+        }
+    }
+    assert!(!rig.engine.pool().unwrap().jobs.is_empty());
+    rig.reopen();
+    rig.finish_jobs();
+    rig.media.remove(0);
+    let mut rig = Rig::import(rig.media).unwrap();
+    check_all(&mut rig, volume, 1);
+    rig.audit();
+}
+
+#[test]
+fn a_pool_grows_by_devices() {
+    let mut rig = Rig::new(&[16], Layout::Linear);
+    let volume = rig.volume("disk0", 64 << 20, Compression::Off);
+    let mut full = None;
+    for at in (0..64 << 20).step_by(64 << 10) {
+        if rig.request(Target::Head(volume), Op::Write, at, 64 << 10, &pattern(at, 1)).is_err() {
+            full = Some(at);
+            break;
+        }
+    }
+    let full = full.expect("16 MiB are full");
+    let (one, two) = (rig.new_device(64), rig.new_device(64));
+    let before = rig.engine.pool().unwrap().size;
+    rig.command(Command::AddDevices {
+        groups: vec![GroupSpec { class: Class::Data, layout: MIRROR, devices: None }],
+        devices: vec![one, two],
+    })
+    .unwrap();
+    let after = rig.engine.pool().unwrap().size;
+    assert!(after > before + (50 << 20) && after < before + (64 << 20), "{before} {after}");
+    for at in (full..64 << 20).step_by(64 << 10) {
+        rig.request(Target::Head(volume), Op::Write, at, 64 << 10, &pattern(at, 1)).unwrap();
+    }
+    rig.reopen();
+    for at in (0..64 << 20).step_by(64 << 10) {
+        assert!(rig.request(Target::Head(volume), Op::Read, at, 64 << 10, &[]).unwrap() == pattern(at, 1));
+    }
+    rig.audit();
+}
+
+#[test]
+fn two_halves_that_went_different_ways_are_not_joined() {
+    let (rig, volume) = mirrored(&[64, 64], 2);
+    let mut halves = Vec::new();
+    for device in [0, 1] {
+        let mut rig = Rig::import_degraded(vec![rig.media[device].clone()], true).unwrap();
+        write_all(&mut rig, volume, 2 + device as u8);
+        halves.push(rig.media.remove(0));
+    }
+    let refused = Rig::import(halves).err().unwrap();
+    assert!(refused.contains("leave it out"), "{refused}");
+}

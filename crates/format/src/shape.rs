@@ -1,0 +1,307 @@
+//! The shape of a pool: its members and how their extents make up segments.
+//!
+//! Everything else follows from it: a segment id means the same extents before anything but a label was read. Segment ids are never used
+//! for other extents, so what is taken out of a pool leaves a gap.
+
+use crate::codec::{Decoder, Encoder, FormatError};
+use crate::{Class, DeviceId, Layout, SegmentId};
+
+/// Members of a pool at most, those that were removed included.
+pub const MAX_DEVICES: usize = 64;
+/// Groups at most.
+pub const MAX_GROUPS: usize = 32;
+/// Bytes of an encoded shape at most: with a name it fits into the sector of a label.
+pub const MAX_SHAPE_BYTES: usize = 3900;
+/// Extents of a group at most: a petabyte of the longest ones.
+const MAX_EXTENTS: u64 = 1 << 24;
+/// Copies of a mirror at most.
+pub const MAX_COPIES: u16 = 8;
+
+/// What a member is to its pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberState {
+    /// In service.
+    Present,
+    /// Missing or failed: what is on it is out of date.
+    Down,
+    /// In service, but not everything that it should hold is on it yet.
+    Filling,
+    /// Removed for good.
+    Gone,
+}
+
+/// A device of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Which device it is.
+    pub device: DeviceId,
+    /// Extents on it.
+    pub extents: u32,
+    /// What it is to the pool.
+    pub state: MemberState,
+    /// The device that is taking its place.
+    pub successor: Option<DeviceId>,
+}
+
+/// Some extents of one member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// The member.
+    pub member: u16,
+    /// Its first extent.
+    pub first: u32,
+    /// How many.
+    pub extents: u32,
+}
+
+/// Extents that make up segments in one way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// What its segments are for.
+    pub class: Class,
+    /// How they spread.
+    pub layout: Layout,
+    /// Its first segment; the others follow.
+    pub first: SegmentId,
+    /// What it is made of.
+    pub columns: Vec<Column>,
+}
+
+/// The shape of a pool.
+///
+/// | field | bytes | meaning |
+/// |---|---|---|
+/// | generation | 8 | one more for every change; of several labels the newest holds |
+/// | extent bytes | 8 | bytes of a segment on one device |
+/// | chunk units | 4 | longest chunk in 512-byte units |
+/// | members | 4 + n (8 + 4 + 1 + 8) | device id, extents, state, successor or 0 |
+/// | groups | 4 + n (1 + 1 + 2 + 4 + 4) | class, layout (0 linear, 1 stripe, 2 mirror), width or copies, unit, first segment |
+/// | columns of each | 4 + n (2 + 4 + 4) | member, first extent, extents |
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// One more for every change.
+    pub generation: u64,
+    /// Bytes of a segment on one device.
+    pub extent_bytes: u64,
+    /// Longest chunk in units.
+    pub chunk_units: u32,
+    /// Devices; a place in this table belongs to one for as long as the pool has it.
+    pub members: Vec<Member>,
+    /// Groups in the order of their segments.
+    pub groups: Vec<Group>,
+}
+
+impl Shape {
+    /// Appends it.
+    pub fn encode(&self, e: &mut Encoder) {
+        e.u64(self.generation);
+        e.u64(self.extent_bytes);
+        e.u32(self.chunk_units);
+        e.count(self.members.len());
+        for member in &self.members {
+            e.u64(member.device.0);
+            e.u32(member.extents);
+            e.u8(match member.state {
+                MemberState::Present => 0,
+                MemberState::Down => 1,
+                MemberState::Filling => 2,
+                MemberState::Gone => 3,
+            });
+            e.u64(member.successor.map_or(0, |id| id.0));
+        }
+        e.count(self.groups.len());
+        for group in &self.groups {
+            e.u8(match group.class {
+                Class::Data => 0,
+                Class::Special => 1,
+                Class::Log => 2,
+                Class::Cache => 3,
+            });
+            let (kind, width, unit) = match group.layout {
+                Layout::Linear => (0, 1, 0),
+                Layout::Stripe { width, unit } => (1, width, unit),
+                Layout::Mirror { copies } => (2, copies, 0),
+            };
+            e.u8(kind);
+            e.u16(width);
+            e.u32(unit);
+            e.u32(group.first.0);
+            e.count(group.columns.len());
+            for column in &group.columns {
+                e.u16(column.member);
+                e.u32(column.first);
+                e.u32(column.extents);
+            }
+        }
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// [`FormatError`] when it is cut off or its numbers are out of range.
+    pub fn decode(d: &mut Decoder<'_>) -> Result<Shape, FormatError> {
+        let (generation, extent_bytes, chunk_units) = (d.counter("generation")?, d.u64()?, d.u32()?);
+        let members = (0..d.count(21)?).map(|_| member(d)).collect::<Result<Vec<_>, _>>()?;
+        let groups = (0..d.count(16)?).map(|_| group(d)).collect::<Result<Vec<_>, _>>()?;
+        let shape = Shape { generation, extent_bytes, chunk_units, members, groups };
+        shape.check()?;
+        Ok(shape)
+    }
+
+    /// Bounds: extents are powers of two so that offsets are shifts; chunks fit into a slot number and into an extent; no extent is in two
+    /// segments, nor on a device that has not got it.
+    ///
+    /// # Errors
+    /// The field that is out of range.
+    pub fn check(&self) -> Result<(), FormatError> {
+        // rows are looked at only when the layouts make sense
+        let sound: [(&dyn Fn() -> bool, &str); 9] = [
+            (&|| (1..=MAX_DEVICES).contains(&self.members.len()), "devices"),
+            (&|| (1..=MAX_GROUPS).contains(&self.groups.len()), "groups"),
+            (&|| self.members.iter().all(|m| m.extents > 0), "extents"),
+            (&|| self.extent_bytes.is_power_of_two() && (64 << 10..=64 << 20).contains(&self.extent_bytes), "extent bytes"),
+            (&|| self.chunk_units.is_multiple_of(8) && (16..=8192).contains(&self.chunk_units), "chunk units"),
+            (&|| u64::from(self.chunk_units) * 512 <= self.extent_bytes, "chunk units"),
+            (&|| self.groups.iter().all(|group| self.layout_fits(group)), "layout"),
+            (&|| self.columns_are_apart(), "columns"),
+            (&|| self.segments_are_apart(), "segments"),
+        ];
+        sound.iter().find(|(ok, _)| !ok()).map_or(Ok(()), |(_, field)| Err(FormatError::Field(field)))
+    }
+
+    fn layout_fits(&self, group: &Group) -> bool {
+        match group.layout {
+            Layout::Linear => true,
+            Layout::Stripe { width, unit } => {
+                width > 0 && unit > 0 && u64::from(unit) % 4096 == 0 && self.extent_bytes.is_multiple_of(u64::from(unit))
+            }
+            Layout::Mirror { copies } => (2..=MAX_COPIES).contains(&copies),
+        }
+    }
+
+    fn columns_are_apart(&self) -> bool {
+        let mut all: Vec<(u16, u64, u64)> = self
+            .groups
+            .iter()
+            .flat_map(|group| &group.columns)
+            .map(|c| (c.member, u64::from(c.first), u64::from(c.first) + u64::from(c.extents)))
+            .collect();
+        all.sort_unstable();
+        let inside = |(member, _, end): &(u16, u64, u64)| {
+            self.members.get(usize::from(*member)).is_some_and(|m| *end <= u64::from(m.extents) && m.state != MemberState::Gone)
+        };
+        all.iter().all(inside) && all.iter().zip(all.iter().skip(1)).all(|(a, b)| a.0 != b.0 || a.2 <= b.1)
+    }
+
+    /// No group can have more segments than extents.
+    fn segments_are_apart(&self) -> bool {
+        let mut next = 0;
+        self.groups.iter().all(|group| {
+            let extents: u64 = group.columns.iter().map(|c| u64::from(c.extents)).sum();
+            let first = u64::from(group.first.0);
+            let apart = (1..=MAX_EXTENTS).contains(&extents) && first >= next && first + extents < u64::from(u32::MAX);
+            next = first + if apart { group.rows() } else { 0 };
+            apart
+        })
+    }
+
+    /// True when it fits into a label, and everything else is in range.
+    pub fn fits(&self) -> bool {
+        let mut e = Encoder::with_capacity(MAX_SHAPE_BYTES);
+        let counts = self.members.len() <= MAX_DEVICES && self.groups.len() <= MAX_GROUPS;
+        counts && self.check().is_ok() && {
+            self.encode(&mut e);
+            e.len() <= MAX_SHAPE_BYTES
+        }
+    }
+
+    /// The first segment id that was never used.
+    pub fn next_segment(&self) -> SegmentId {
+        let last = self.groups.iter().map(|group| u64::from(group.first.0) + group.rows()).max().unwrap_or(0);
+        SegmentId(u32::try_from(last).unwrap_or(u32::MAX - 1))
+    }
+}
+
+impl Group {
+    /// Its segments: each made of the extents of one column or of several, as [`for_each_row`](Group::for_each_row) gives them.
+    pub fn rows(&self) -> u64 {
+        let mut rows = 0;
+        self.for_each_row(|_| rows += 1);
+        rows
+    }
+
+    /// Calls `row` for each segment in order, with the member and extent of every part. `linear`: column after column, one extent a row.
+    /// `stripe` and `mirror`: every row takes its extents from the columns with the most left, so that devices of different size are used
+    /// up together; a stripe gets narrower when devices run out, a mirror ends.
+    pub fn for_each_row(&self, mut row: impl FnMut(&[(u16, u32)])) {
+        let (width, least) = match self.layout {
+            Layout::Linear => {
+                for column in &self.columns {
+                    (column.first..column.first + column.extents).for_each(|at| row(&[(column.member, at)]));
+                }
+                return;
+            }
+            Layout::Stripe { width, .. } => (usize::from(width), 1),
+            Layout::Mirror { copies } => (usize::from(copies), usize::from(copies)),
+        };
+        let mut used: Vec<u32> = vec![0; self.columns.len()];
+        let mut order: Vec<usize> = Vec::with_capacity(self.columns.len());
+        let mut parts = Vec::with_capacity(width);
+        loop {
+            let left = |at: usize| {
+                let column = self.columns.get(at)?;
+                Some((column, column.extents - used.get(at)?)).filter(|(_, left)| *left > 0)
+            };
+            order.clear();
+            order.extend((0..self.columns.len()).filter(|at| left(*at).is_some()));
+            if width == 0 || order.len() < least.max(1) {
+                return;
+            }
+            order.sort_by_key(|at| (std::cmp::Reverse(left(*at).map_or(0, |(_, left)| left)), *at));
+            order.truncate(width);
+            order.sort_unstable();
+            parts.clear();
+            for at in &order {
+                if let (Some(column), Some(used)) = (self.columns.get(*at), used.get_mut(*at)) {
+                    parts.push((column.member, column.first + *used));
+                    *used += 1;
+                }
+            }
+            row(&parts);
+        }
+    }
+}
+
+fn member(d: &mut Decoder<'_>) -> Result<Member, FormatError> {
+    let (device, extents) = (DeviceId(d.u64()?), d.u32()?);
+    let state = match d.u8()? {
+        0 => MemberState::Present,
+        1 => MemberState::Down,
+        2 => MemberState::Filling,
+        3 => MemberState::Gone,
+        _ => return Err(FormatError::Field("member")),
+    };
+    let successor = Some(d.u64()?).filter(|id| *id != 0).map(DeviceId);
+    Ok(Member { device, extents, state, successor })
+}
+
+fn group(d: &mut Decoder<'_>) -> Result<Group, FormatError> {
+    let class = match d.u8()? {
+        0 => Class::Data,
+        1 => Class::Special,
+        2 => Class::Log,
+        3 => Class::Cache,
+        _ => return Err(FormatError::Field("class")),
+    };
+    let (kind, width, unit) = (d.u8()?, d.u16()?, d.u32()?);
+    let layout = match kind {
+        0 => Layout::Linear,
+        1 => Layout::Stripe { width, unit },
+        2 => Layout::Mirror { copies: width },
+        _ => return Err(FormatError::Field("layout")),
+    };
+    let first = SegmentId(d.u32()?);
+    let column = |d: &mut Decoder<'_>| Ok(Column { member: d.u16()?, first: d.u32()?, extents: d.u32()? });
+    let columns = (0..d.count(10)?).map(|_| column(d)).collect::<Result<Vec<_>, FormatError>>()?;
+    Ok(Group { class, layout, first, columns })
+}
