@@ -1,8 +1,10 @@
-//! The device SPEC of `pool create`: `[LAYOUT] DEVICE...`, class by class.
+//! The device SPEC of `pool create` and `pool add`: `[LAYOUT] DEVICE...`, group by group.
 
 use std::path::{Path, PathBuf};
 
-use crate::api::{DeviceSpec, LayoutSpec};
+use millpond_format::MAX_COPIES;
+
+use crate::api::{DeviceGroup, DeviceSpec, LayoutSpec};
 use crate::config::absolute;
 use crate::failure::{Failure, Outcome};
 use crate::size::Size;
@@ -15,50 +17,74 @@ const STRIPE_UNIT: u32 = 64 << 10;
 /// Largest stripe unit, in bytes: the largest extent of a segment on one device.
 const MAX_STRIPE_UNIT: u64 = 64 << 20;
 
-/// Reads the words after the pool's name. `stripes` and `unit` are `-i` and `-I`.
+/// Reads the words after the pool's name. `stripes` and `unit` are `-i` and `-I`, for every stripe among them.
 ///
 /// # Errors
 /// Wrong usage; or one line "comes later" for layouts and classes that this version does not have.
-pub fn parse(words: &[String], stripes: Option<u16>, unit: Option<Size>) -> Outcome<(LayoutSpec, Vec<DeviceSpec>)> {
-    let mut linear = None;
-    let mut devices = Vec::new();
+pub fn parse(words: &[String], stripes: Option<u16>, unit: Option<Size>) -> Outcome<Vec<DeviceGroup>> {
+    let mut begun: Vec<(Word, Vec<DeviceSpec>)> = Vec::new();
     for word in words {
-        match word.as_str() {
-            "mirror" | "parity1" | "parity2" => {
-                return Err(Failure::failed(format!("the layout '{word}' comes later; use linear or stripe")));
+        let layout = match word.as_str() {
+            "parity1" | "parity2" => {
+                return Err(Failure::failed(format!("the layout '{word}' comes later; use linear, stripe or mirror")));
             }
             "special" | "log" | "cache" => {
                 return Err(Failure::failed(format!("the device class '{word}' comes later; give data devices alone")));
             }
-            "linear" | "stripe" if !devices.is_empty() || linear.is_some() => {
-                return Err(Failure::usage(format!(
-                    "'{word}' comes after the devices or a layout; the data class has one layout, named first"
-                )));
+            "linear" => Word::Linear,
+            "stripe" => Word::Stripe,
+            "mirror" => Word::Mirror,
+            _ => {
+                if begun.is_empty() {
+                    begun.push((Word::Stripe, Vec::new()));
+                }
+                let device = device(word)?;
+                if begun.iter().flat_map(|(_, devices)| devices).any(|other| other.path == device.path) {
+                    return Err(Failure::usage(format!("{} is given twice; name each device once", device.path)));
+                }
+                begun.last_mut().into_iter().for_each(|(_, devices)| devices.push(device.clone()));
+                continue;
             }
-            "linear" => linear = Some(true),
-            "stripe" => linear = Some(false),
-            _ => devices.push(device(word)?),
-        }
+        };
+        begun.push((layout, Vec::new()));
     }
-    if devices.is_empty() {
+    if begun.iter().all(|(_, devices)| devices.is_empty()) {
         return Err(Failure::usage("no device is given; name block devices, files, or FILE:SIZE"));
     }
-    for (at, device) in devices.iter().enumerate() {
-        if devices.iter().take(at).any(|other| other.path == device.path) {
-            return Err(Failure::usage(format!("{} is given twice; name each device once", device.path)));
-        }
+    if begun.iter().all(|(word, _)| *word != Word::Stripe) && (stripes.is_some() || unit.is_some()) {
+        return Err(Failure::usage("-i and -I belong to 'stripe'; leave them out"));
     }
-    let layout = layout(linear == Some(true), devices.len(), stripes, unit)?;
-    Ok((layout, devices))
+    let group = |(word, devices): (Word, Vec<DeviceSpec>)| {
+        if devices.is_empty() {
+            return Err(Failure::usage("a layout comes without devices; name its devices after it"));
+        }
+        let layout = match word {
+            Word::Linear => LayoutSpec::Linear,
+            Word::Stripe => stripe(devices.len(), stripes, unit)?,
+            Word::Mirror => mirror(devices.len())?,
+        };
+        Ok(DeviceGroup { layout, devices })
+    };
+    begun.into_iter().map(group).collect()
 }
 
-fn layout(linear: bool, devices: usize, stripes: Option<u16>, unit: Option<Size>) -> Outcome<LayoutSpec> {
-    if linear {
-        if stripes.is_some() || unit.is_some() {
-            return Err(Failure::usage("-i and -I belong to 'stripe'; leave them out for 'linear'"));
-        }
-        return Ok(LayoutSpec::Linear);
+/// A layout by its name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Word {
+    Linear,
+    Stripe,
+    Mirror,
+}
+
+/// Copies on all devices named.
+fn mirror(devices: usize) -> Outcome<LayoutSpec> {
+    match u16::try_from(devices) {
+        Ok(copies) if (2..=MAX_COPIES).contains(&copies) => Ok(LayoutSpec::Mirror { copies }),
+        _ => Err(Failure::usage(format!("a mirror has 2 to {MAX_COPIES} devices, {devices} given; name 'mirror' again for more of them"))),
     }
+}
+
+fn stripe(devices: usize, stripes: Option<u16>, unit: Option<Size>) -> Outcome<LayoutSpec> {
     let width = match stripes {
         None => u16::try_from(devices).map_err(|_| Failure::usage(format!("{devices} devices are too many; give at most {}", u16::MAX)))?,
         Some(0) => return Err(Failure::usage("-i 0 makes no stripe; give the number of devices per stripe")),

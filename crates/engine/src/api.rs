@@ -144,6 +144,16 @@ pub enum Command {
         /// The new device.
         device: NewDevice,
     },
+    /// Take a device out of the pool, with those that are of no use without it. Answered when it has begun; see [`PoolInfo::jobs`]. It
+    /// goes on after an import.
+    Remove {
+        /// The device.
+        member: u16,
+        /// Only say whether it can be.
+        dry_run: bool,
+    },
+    /// Keep the device that is being taken out.
+    StopRemoving,
     /// Give a volume another name.
     RenameVolume {
         /// Which.
@@ -468,6 +478,8 @@ pub enum JobKind {
     Resilver,
     /// Fills a device that takes a member's place.
     Replace,
+    /// Moves what is on a member elsewhere.
+    Remove,
 }
 
 /// Work in the background on a pool's devices.

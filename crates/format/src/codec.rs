@@ -11,7 +11,7 @@ pub enum FormatError {
     Truncated,
     /// Not this structure at all.
     Magic,
-    /// Written by a newer version.
+    /// Written by another version.
     Version(u16),
     /// Features of a newer version that must be understood.
     Incompatible(u32),
@@ -26,7 +26,7 @@ impl fmt::Display for FormatError {
         match self {
             FormatError::Truncated => f.write_str("truncated"),
             FormatError::Magic => f.write_str("not a Millpond structure"),
-            FormatError::Version(v) => write!(f, "format version {v} is newer than this program"),
+            FormatError::Version(v) => write!(f, "format version {v} is not this program's"),
             FormatError::Incompatible(bits) => write!(f, "needs features {bits:#x} that this program does not have"),
             FormatError::Checksum => f.write_str("checksum mismatch"),
             FormatError::Field(name) => write!(f, "field '{name}' is out of range"),

@@ -41,7 +41,12 @@ pub struct Member {
     pub state: MemberState,
     /// The device that is taking its place.
     pub successor: Option<DeviceId>,
+    /// It is being taken out of the pool.
+    pub leaving: bool,
 }
+
+/// Mark in a member's state: it is leaving.
+const LEAVING: u8 = 1 << 7;
 
 /// Some extents of one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +79,8 @@ pub struct Group {
 /// | generation | 8 | one more for every change; of several labels the newest holds |
 /// | extent bytes | 8 | bytes of a segment on one device |
 /// | chunk units | 4 | longest chunk in 512-byte units |
-/// | members | 4 + n (8 + 4 + 1 + 8) | device id, extents, state, successor or 0 |
+/// | next segment | 4 | the first that was never used |
+/// | members | 4 + n (8 + 4 + 1 + 8) | device id, extents, state and in bit 7 whether it leaves, successor or 0 |
 /// | groups | 4 + n (1 + 1 + 2 + 4 + 4) | class, layout (0 linear, 1 stripe, 2 mirror), width or copies, unit, first segment |
 /// | columns of each | 4 + n (2 + 4 + 4) | member, first extent, extents |
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,6 +91,8 @@ pub struct Shape {
     pub extent_bytes: u64,
     /// Longest chunk in units.
     pub chunk_units: u32,
+    /// The first segment that was never used.
+    pub next: SegmentId,
     /// Devices; a place in this table belongs to one for as long as the pool has it.
     pub members: Vec<Member>,
     /// Groups in the order of their segments.
@@ -97,16 +105,18 @@ impl Shape {
         e.u64(self.generation);
         e.u64(self.extent_bytes);
         e.u32(self.chunk_units);
+        e.u32(self.next.0);
         e.count(self.members.len());
         for member in &self.members {
             e.u64(member.device.0);
             e.u32(member.extents);
-            e.u8(match member.state {
+            let state = match member.state {
                 MemberState::Present => 0,
                 MemberState::Down => 1,
                 MemberState::Filling => 2,
                 MemberState::Gone => 3,
-            });
+            };
+            e.u8(state | if member.leaving { LEAVING } else { 0 });
             e.u64(member.successor.map_or(0, |id| id.0));
         }
         e.count(self.groups.len());
@@ -141,9 +151,10 @@ impl Shape {
     /// [`FormatError`] when it is cut off or its numbers are out of range.
     pub fn decode(d: &mut Decoder<'_>) -> Result<Shape, FormatError> {
         let (generation, extent_bytes, chunk_units) = (d.counter("generation")?, d.u64()?, d.u32()?);
+        let next = SegmentId(d.u32()?);
         let members = (0..d.count(21)?).map(|_| member(d)).collect::<Result<Vec<_>, _>>()?;
         let groups = (0..d.count(16)?).map(|_| group(d)).collect::<Result<Vec<_>, _>>()?;
-        let shape = Shape { generation, extent_bytes, chunk_units, members, groups };
+        let shape = Shape { generation, extent_bytes, chunk_units, next, members, groups };
         shape.check()?;
         Ok(shape)
     }
@@ -196,13 +207,14 @@ impl Shape {
     /// No group can have more segments than extents.
     fn segments_are_apart(&self) -> bool {
         let mut next = 0;
-        self.groups.iter().all(|group| {
+        let apart = self.groups.iter().all(|group| {
             let extents: u64 = group.columns.iter().map(|c| u64::from(c.extents)).sum();
             let first = u64::from(group.first.0);
             let apart = (1..=MAX_EXTENTS).contains(&extents) && first >= next && first + extents < u64::from(u32::MAX);
             next = first + if apart { group.rows() } else { 0 };
             apart
-        })
+        });
+        apart && next <= u64::from(self.next.0)
     }
 
     /// True when it fits into a label, and everything else is in range.
@@ -215,10 +227,11 @@ impl Shape {
         }
     }
 
-    /// The first segment id that was never used.
-    pub fn next_segment(&self) -> SegmentId {
-        let last = self.groups.iter().map(|group| u64::from(group.first.0) + group.rows()).max().unwrap_or(0);
-        SegmentId(u32::try_from(last).unwrap_or(u32::MAX - 1))
+    /// Adds a group, with the next segments.
+    pub fn add(&mut self, class: Class, layout: Layout, columns: Vec<Column>) {
+        let group = Group { class, layout, first: self.next, columns };
+        self.next = SegmentId(u32::try_from(u64::from(self.next.0) + group.rows()).unwrap_or(u32::MAX));
+        self.groups.push(group);
     }
 }
 
@@ -274,7 +287,8 @@ impl Group {
 
 fn member(d: &mut Decoder<'_>) -> Result<Member, FormatError> {
     let (device, extents) = (DeviceId(d.u64()?), d.u32()?);
-    let state = match d.u8()? {
+    let code = d.u8()?;
+    let state = match code & !LEAVING {
         0 => MemberState::Present,
         1 => MemberState::Down,
         2 => MemberState::Filling,
@@ -282,7 +296,7 @@ fn member(d: &mut Decoder<'_>) -> Result<Member, FormatError> {
         _ => return Err(FormatError::Field("member")),
     };
     let successor = Some(d.u64()?).filter(|id| *id != 0).map(DeviceId);
-    Ok(Member { device, extents, state, successor })
+    Ok(Member { device, extents, state, successor, leaving: code & LEAVING != 0 })
 }
 
 fn group(d: &mut Decoder<'_>) -> Result<Group, FormatError> {

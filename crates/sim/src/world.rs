@@ -190,7 +190,12 @@ impl<S: System> World<S> {
     fn format(&mut self) -> Verdict {
         let mut id = [0u8; 16];
         id.iter_mut().for_each(|byte| *byte = self.rng.next() as u8);
-        let spec = PoolSpec { name: "pond".to_owned(), id: PoolId(id), groups: vec![GroupSpec::data(self.config.layout)], extent_bytes: Some(self.config.extent) };
+        let spec = PoolSpec {
+            name: "pond".to_owned(),
+            id: PoolId(id),
+            groups: vec![GroupSpec::data(self.config.layout)],
+            extent_bytes: Some(self.config.extent),
+        };
         let devices = self.machine.plug(true);
         self.trace.note("format");
         match S::create(spec, devices, self.config.tuning.clone(), self.machine.now()) {

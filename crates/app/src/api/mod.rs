@@ -14,7 +14,8 @@ pub use error::{ApiError, ErrorBody, ErrorKind};
 pub use event::Event;
 pub use export::{CreateExport, CreateFuse, CreateNbd, CreateTls, CreateVhostUser, Export, ExportClient, ExportTls, NbdLimits, TlsMode};
 pub use pool::{
-    Checkpoint, CreatePool, Device, DeviceIo, DeviceSpec, Found, GuestIo, ImportPool, IoMode, Job, LayoutSpec, Pool, PoolIo, PoolRemoval,
+    AddDevices, Checkpoint, CreatePool, Device, DeviceGroup, DeviceIo, DeviceSpec, Found, GuestIo, ImportPool, IoMode, Job, LayoutSpec,
+    Pool, PoolIo, PoolRemoval, RemoveDevice, ReplaceDevice,
 };
 pub use snapshot::{CloneSnapshot, CreateSnapshots, Created, DiffExtent, Hold, Rollback, RolledBack, Snapshot};
 pub use status::Status;

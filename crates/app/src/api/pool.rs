@@ -17,6 +17,61 @@ pub enum LayoutSpec {
         /// Bytes on one device before the next takes over.
         unit: u32,
     },
+    /// Each segment whole on so many devices.
+    Mirror {
+        /// How many.
+        copies: u16,
+    },
+}
+
+/// Devices that are used in one way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DeviceGroup {
+    /// How segments spread over them.
+    pub layout: LayoutSpec,
+    /// The devices.
+    pub devices: Vec<DeviceSpec>,
+}
+
+/// Asks for more devices in a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AddDevices {
+    /// What is added.
+    pub groups: Vec<DeviceGroup>,
+    /// Use devices that hold something.
+    #[serde(default)]
+    pub force: bool,
+    /// Check everything, change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// Asks for a device to be taken out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RemoveDevice {
+    /// Its path, as listed, or its number.
+    pub device: String,
+    /// Keep the device that is being taken out.
+    #[serde(default)]
+    pub stop: bool,
+    /// Check everything, change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// Asks for a device in the place of another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReplaceDevice {
+    /// Path of the old one, as listed, or its number when it is missing.
+    pub old: String,
+    /// The new one.
+    pub new: DeviceSpec,
+    /// Use a device that holds something.
+    #[serde(default)]
+    pub force: bool,
+    /// Check everything, change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
 }
 
 /// A device to make a pool on.
@@ -44,10 +99,8 @@ pub enum IoMode {
 pub struct CreatePool {
     /// Name.
     pub name: String,
-    /// How segments spread.
-    pub layout: LayoutSpec,
     /// On what.
-    pub devices: Vec<DeviceSpec>,
+    pub groups: Vec<DeviceGroup>,
     /// How they are opened, now and at every import by this daemon.
     #[serde(default)]
     pub io: IoMode,
@@ -67,6 +120,9 @@ pub struct ImportPool {
     /// Directories and devices to search; empty: where pools were before, and the block devices of the host.
     #[serde(default)]
     pub search: Vec<String>,
+    /// Import it although devices are missing that it can do without.
+    #[serde(default)]
+    pub degraded: bool,
     /// Only say what would be imported.
     #[serde(default)]
     pub dry_run: bool,
@@ -79,9 +135,9 @@ pub struct Found {
     pub name: String,
     /// Identity.
     pub id: String,
-    /// `importable`, `incomplete` (devices are missing), `imported`, or `in-use` by another program.
+    /// `importable`, `degraded` (devices are missing, and the pool did without them), `incomplete` (others are missing), `imported`, or `in-use` by another program.
     pub state: String,
-    /// Paths found, in member order.
+    /// Paths found.
     pub devices: Vec<String>,
     /// Members that were not found, by number.
     pub missing: Vec<u16>,
@@ -170,9 +226,10 @@ pub struct Device {
     pub path: String,
     /// Class: `data`.
     pub class: String,
-    /// `linear` or `stripe`.
+    /// `linear`, `stripe` or `mirror`.
     pub layout: String,
-    /// `online`, or `unavailable` when its pool is not in service.
+    /// `online`; `missing`, `failed` or `resilvering`; `replacing`, and the device that takes its place is another one in the list;
+    /// `unavailable` when its pool is not in service.
     pub state: String,
     /// Usable bytes.
     pub size: u64,
@@ -180,8 +237,11 @@ pub struct Device {
     pub allocated: u64,
     /// Bytes of free segments.
     pub free: u64,
-    /// Errors since import.
+    /// Errors since import: operations that failed, and what did not match its checksum.
     pub errors: u64,
+    /// Of these, written again from another device.
+    #[serde(default)]
+    pub repaired: u64,
     /// Logical sector in bytes; 0 when not open.
     pub sector: u32,
     /// The kernel's page cache is bypassed.
@@ -197,7 +257,7 @@ pub struct Pool {
     pub name: String,
     /// Identity.
     pub id: String,
-    /// `opening`, `online`, `closing`, `faulted`, or `unavailable` when it could not be imported.
+    /// `opening`, `online`, `degraded` (a device is missing or not whole), `closing`, `faulted`, or `unavailable` when it could not be imported.
     pub health: String,
     /// Why it is not online.
     pub reason: Option<String>,
@@ -238,7 +298,7 @@ pub struct PoolRemoval {
 /// Background work of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Job {
-    /// `reclaim:POOL`.
+    /// `reclaim:POOL`, `resilver:POOL:DEVICE`, `replace:POOL:DEVICE`, `remove:POOL:DEVICE`.
     pub id: String,
     /// The pool.
     pub pool: String,
@@ -248,6 +308,12 @@ pub struct Job {
     pub state: String,
     /// Bytes still to do.
     pub remaining_bytes: u64,
+    /// Bytes done, where it is known how many there are.
+    #[serde(default)]
+    pub done_bytes: u64,
+    /// What could not be read anywhere.
+    #[serde(default)]
+    pub errors: u64,
 }
 
 /// A restore point of a pool: a checkpoint that its devices still hold.

@@ -144,6 +144,7 @@ pub const CHECKPOINT: &[Column<Checkpoint>] = &[
 pub fn layout(layout: LayoutSpec) -> String {
     match layout {
         LayoutSpec::Linear => "linear".to_owned(),
+        LayoutSpec::Mirror { copies } => format!("mirror of {copies}"),
         LayoutSpec::Stripe { width, unit } => format!("stripe -i {width} -I {}", crate::size::Size(u64::from(unit))),
     }
 }

@@ -87,7 +87,7 @@ async fn start(dir: &Path) -> Outcome<(Daemon, PathBuf)> {
     format_file(&file, pool, POOL_BYTES, disk, DISK_BYTES, Tuning::default()).await?;
     let options = Options { socket: dir.join("control.sock"), ..Options::default() };
     let daemon = Daemon::new(options, StateDir::open(dir)?)?;
-    let request = ImportPool { name: Some(POOL.to_owned()), search: vec![file.display().to_string()], dry_run: false };
+    let request = ImportPool { name: Some(POOL.to_owned()), search: vec![file.display().to_string()], ..ImportPool::default() };
     daemon.import_pool(request).await.map_err(failed)?;
     let socket = dir.join("disk.sock");
     let unix = Some(socket.display().to_string());

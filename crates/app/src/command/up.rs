@@ -74,7 +74,7 @@ impl Up {
         let failed = |e: crate::api::ApiError| Failure::failed(e.message);
         let here = daemon.pools().await.into_iter().any(|pool| pool.name == POOL && pool.health == "online");
         if !here {
-            let request = ImportPool { name: Some(POOL.to_owned()), search: vec![path_text(file)?], dry_run: false };
+            let request = ImportPool { name: Some(POOL.to_owned()), search: vec![path_text(file)?], ..ImportPool::default() };
             daemon.import_pool(request).await.map_err(failed)?;
         }
         let name = format!("{POOL}/{DISK}");

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use millpond_device::{HostDevice, OpenError, OpenOptions};
+use millpond_engine::Tuning;
 use tokio::time::{Instant, sleep};
 
 use super::labels::{self, Labelled};
@@ -25,8 +26,9 @@ impl Daemon {
         let _changing = self.changing.lock().await;
         let records: Vec<PoolRecord> = self.registry().pools.values().map(|entry| entry.record.clone()).collect();
         let import = async |record: PoolRecord| {
+            // a host comes up with what it has: what can be spared is no reason to keep every guest waiting
             let imported = match locate(&record).await {
-                Ok(devices) => self.open(&devices, record.io).await.map(|shard| (shard, devices)).map_err(|e| e.to_string()),
+                Ok(found) => self.open(&found.devices(), record.io, true).await.map(|shard| (shard, found)).map_err(|e| e.to_string()),
                 Err(reason) => Err(reason),
             };
             (record, imported)
@@ -34,8 +36,8 @@ impl Daemon {
         // All at once: each replays its log on a thread of its own.
         for (record, imported) in join_all(records.into_iter().map(import)).await {
             match imported {
-                Ok((shard, devices)) => {
-                    let record = PoolRecord { devices, ..record };
+                Ok((shard, found)) => {
+                    let record = record.with(&found);
                     let name = record.name.clone();
                     self.registry().pools.insert(name.clone(), PoolEntry::new(record, Ok(shard)));
                     self.restore_exports(&name).await;
@@ -62,7 +64,7 @@ impl Daemon {
         let search: Vec<PathBuf> = if request.search.is_empty() {
             let registry = self.registry();
             let unavailable = registry.pools.values().filter(|entry| entry.shard.is_err()).map(|entry| &entry.record);
-            let remembered = registry.known.iter().chain(unavailable).flat_map(|record| record.devices.clone());
+            let remembered = registry.known.iter().chain(unavailable).flat_map(|record| record.paths().cloned().collect::<Vec<_>>());
             remembered.chain(labels::host_devices()).collect()
         } else {
             request.search.iter().map(PathBuf::from).collect()
@@ -74,16 +76,23 @@ impl Daemon {
         };
         let during = format!("cannot import '{wanted}'");
         let pool = self.choose(&wanted, labelled)?;
-        let Some(devices) = pool.complete() else {
-            return Err(ApiError::new(ErrorKind::Unavailable, missing(&pool, self.remembered(&pool).as_ref())).during(during));
-        };
+        if !pool.missing.is_empty() && !request.degraded {
+            let why = missing(&pool, self.remembered(&pool).as_ref());
+            return Err(ApiError::new(ErrorKind::Unavailable, why).during(during));
+        }
         let found = self.found(&pool);
         if request.dry_run {
             return Ok(vec![found]);
         }
-        let io = self.remembered(&pool).map(|record| record.io).unwrap_or_default();
-        let shard = self.open(&devices, io).await.map_err(|e| e.during(&during))?;
-        let record = PoolRecord { name: pool.name.clone(), id: pool.id.to_string(), devices, io };
+        let fresh = || PoolRecord {
+            name: pool.name.clone(),
+            id: pool.id.to_string(),
+            devices: Vec::new(),
+            successors: Vec::new(),
+            io: IoMode::default(),
+        };
+        let record = self.remembered(&pool).unwrap_or_else(fresh).with(&pool);
+        let shard = self.open(&pool.devices(), record.io, request.degraded).await.map_err(|e| e.during(&during))?;
         {
             let mut registry = self.registry();
             registry.known.retain(|known| known.id != record.id);
@@ -117,17 +126,18 @@ impl Daemon {
     fn found(&self, pool: &Labelled) -> Found {
         let id = pool.id.to_string();
         let here = self.registry().pools.values().any(|entry| entry.record.id == id && entry.shard.is_ok());
-        let state = match pool.complete() {
+        let state = match (pool.missing.is_empty(), pool.down.is_empty()) {
             _ if here => "imported",
-            None => "incomplete",
-            Some(_) => "importable",
+            (false, _) => "incomplete",
+            (true, false) => "degraded",
+            (true, true) => "importable",
         };
         Found {
             name: pool.name.clone(),
             id,
             state: state.to_owned(),
-            devices: pool.members.iter().flatten().map(|path| path.display().to_string()).collect(),
-            missing: pool.missing(),
+            devices: pool.devices().iter().map(|path| path.display().to_string()).collect(),
+            missing: pool.missing.iter().chain(&pool.down).copied().collect(),
         }
     }
 
@@ -139,13 +149,13 @@ impl Daemon {
         records.find(|record| record.id == id).cloned()
     }
 
-    /// Opens devices, in member order, and imports the pool on them.
-    async fn open(&self, paths: &[PathBuf], io: IoMode) -> Result<ShardHandle, ApiError> {
+    /// Opens devices and imports the pool on them.
+    async fn open(&self, paths: &[PathBuf], io: IoMode, degraded: bool) -> Result<ShardHandle, ApiError> {
         let mut devices = Vec::with_capacity(paths.len());
         for path in paths {
             devices.push(open_patiently(path, io).await?);
         }
-        let shard = shard::import(devices, self.options.tuning.clone())?;
+        let shard = shard::import(devices, Tuning { degraded, ..self.options.tuning.clone() })?;
         wait_online(&shard).await?;
         Ok(shard)
     }
@@ -170,28 +180,29 @@ fn missing(pool: &Labelled, record: Option<&PoolRecord>) -> String {
         Some(path) => format!("device {member} ({})", path.display()),
         None => format!("device {member}"),
     };
-    let names: Vec<String> = pool.missing().into_iter().map(name).collect();
-    format!("{} of {} not found; bring it back, or give its directory with -d", names.join(", "), pool.members.len())
+    let names: Vec<String> = pool.missing.iter().copied().map(name).collect();
+    format!(
+        "{} of {} not found; bring it back, give its directory with -d, or import without it with --degraded",
+        names.join(", "),
+        pool.members.len()
+    )
 }
 
 /// Where the devices of a remembered pool are now: where they were, or wherever their labels are found on this host.
-async fn locate(record: &PoolRecord) -> Result<Vec<PathBuf>, String> {
+async fn locate(record: &PoolRecord) -> Result<Labelled, String> {
     let id = parse_id(&record.id).ok_or("its remembered id is not valid")?;
-    let search = record.devices.clone();
+    let search: Vec<PathBuf> = record.paths().cloned().collect();
     let scan = move || {
         let mine = |found: Vec<Labelled>| found.into_iter().find(|pool| pool.id == id);
         let here = mine(labels::scan(&search));
-        if here.as_ref().is_some_and(|pool| pool.complete().is_some()) {
+        if here.as_ref().is_some_and(|pool| pool.missing.is_empty() && pool.down.is_empty()) {
             return here;
         }
         let wider: Vec<PathBuf> = search.into_iter().chain(labels::host_devices()).collect();
         mine(labels::scan(&wider)).or(here)
     };
     let found = tokio::task::spawn_blocking(scan).await.map_err(|e| e.to_string())?;
-    let Some(pool) = found else {
-        return Err(gone(record));
-    };
-    pool.complete().ok_or_else(|| missing(&pool, Some(record)))
+    found.ok_or_else(|| gone(record))
 }
 
 /// Why none of a pool's devices can be found.
@@ -200,6 +211,6 @@ fn gone(record: &PoolRecord) -> String {
         true => format!("{} holds no label of it", path.display()),
         false => format!("{} does not exist", path.display()),
     };
-    let told: Vec<String> = record.devices.iter().map(|path| describe(path)).collect();
+    let told: Vec<String> = record.paths().map(|path| describe(path)).collect();
     told.join(", ")
 }

@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use millpond_device::{HostDevice, OpenOptions};
-use millpond_format::{AREA_BYTES, Label, PoolId, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
+use millpond_format::{AREA_BYTES, Label, MemberState, PoolId, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
 
 #[cfg(test)]
 mod tests;
@@ -17,27 +17,61 @@ mod tests;
 /// Sizes of devices are rounded down to this.
 const GRAIN: u64 = 4096;
 
-/// A pool as its labels tell it.
+/// A pool as its labels tell it: the newest of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Labelled {
     /// Identity.
     pub id: PoolId,
     /// Name.
     pub name: String,
-    /// Where each member was found, in member order.
+    /// Where each member was found, by its place in the table; `None` when it is missing or was removed.
     pub members: Vec<Option<PathBuf>>,
+    /// Where devices were found that are taking members' places.
+    pub successors: Vec<PathBuf>,
+    /// Members that were not found, and were there when the newest label was written.
+    pub missing: Vec<u16>,
+    /// Members that were not found, and were not there either.
+    pub down: Vec<u16>,
 }
 
 impl Labelled {
-    /// Paths in member order; `None` when one is missing.
-    pub fn complete(&self) -> Option<Vec<PathBuf>> {
-        self.members.iter().cloned().collect()
+    /// All paths found.
+    pub fn devices(&self) -> Vec<PathBuf> {
+        self.members.iter().flatten().chain(&self.successors).cloned().collect()
     }
 
-    /// Numbers of the members that were not found.
-    pub fn missing(&self) -> Vec<u16> {
-        let numbered = self.members.iter().zip(0u16..);
-        numbered.filter(|(path, _)| path.is_none()).map(|(_, member)| member).collect()
+    fn of(labels: &[(PathBuf, Label)]) -> Option<Labelled> {
+        let newest = labels.iter().map(|(_, label)| label).max_by_key(|label| label.shape.generation)?;
+        let table = &newest.shape.members;
+        let mut found = Labelled {
+            id: newest.pool,
+            name: newest.name.clone(),
+            members: vec![None; table.len()],
+            successors: Vec::new(),
+            missing: Vec::new(),
+            down: Vec::new(),
+        };
+        for (path, label) in labels {
+            let at = usize::from(label.member);
+            let Some(known) = table.get(at).filter(|known| known.state != MemberState::Gone) else { continue };
+            if known.successor == Some(label.device) {
+                found.successors.push(path.clone());
+            } else if known.device == label.device
+                && let Some(place) = found.members.get_mut(at)
+                && place.is_none()
+            {
+                *place = Some(path.clone());
+            }
+        }
+        for ((at, known), place) in (0u16..).zip(table).zip(&found.members) {
+            match known.state {
+                _ if place.is_some() => {}
+                MemberState::Gone => {}
+                MemberState::Down => found.down.push(at),
+                MemberState::Present | MemberState::Filling => found.missing.push(at),
+            }
+        }
+        Some(found)
     }
 }
 
@@ -74,21 +108,15 @@ pub fn read(path: &Path) -> io::Result<Option<Label>> {
 
 /// Every pool found on the files and block devices named, or lying directly in the directories named. What cannot be read is passed over.
 pub fn scan(search: &[PathBuf]) -> Vec<Labelled> {
-    let mut found: BTreeMap<PoolId, Labelled> = BTreeMap::new();
+    let mut found: BTreeMap<PoolId, Vec<(PathBuf, Label)>> = BTreeMap::new();
     for path in search.iter().flat_map(|path| candidates(path)) {
         let Ok(Some(label)) = read(&path) else { continue };
-        let entry = found.entry(label.pool).or_insert_with(|| Labelled {
-            id: label.pool,
-            name: label.name.clone(),
-            members: vec![None; label.extents.len()],
-        });
-        if let Some(place) = entry.members.get_mut(usize::from(label.member))
-            && place.is_none()
-        {
-            *place = Some(path);
+        let known = found.entry(label.pool).or_default();
+        if known.iter().all(|(other, _)| *other != path) {
+            known.push((path, label));
         }
     }
-    found.into_values().collect()
+    found.values().filter_map(|labels| Labelled::of(labels)).collect()
 }
 
 /// The files and block devices that a path stands for.
@@ -142,11 +170,15 @@ pub fn ring(devices: &[PathBuf], pool: PoolId) -> io::Result<Vec<RingEntry>> {
     Ok(roots.into_values().rev().collect())
 }
 
-/// Overwrites both areas of a device with zeroes, so that no import finds a pool on it. Durable on return.
+/// Overwrites both areas of a device of `pool` with zeroes, so that no import finds the pool on it; one that belongs to another by now is left
+/// alone. Durable on return.
 ///
 /// # Errors
 /// When another program holds the device, or it cannot be written.
-pub fn wipe(path: &Path) -> io::Result<()> {
+pub fn wipe(path: &Path, pool: PoolId) -> io::Result<()> {
+    if read(path)?.is_some_and(|label| label.pool != pool) {
+        return Ok(());
+    }
     let device = HostDevice::open(path, OpenOptions::default()).map_err(io::Error::other)?;
     let zeroes = vec![0; usize::try_from(AREA_BYTES).unwrap_or(usize::MAX)];
     for area in areas(device.geometry().size) {

@@ -4,6 +4,7 @@
 //! on one current-thread runtime that serves the control socket.
 
 mod destroy;
+mod devices;
 mod exports;
 mod fuse;
 mod import;

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_device::{HostDevice, OpenOptions, entropy};
-use millpond_engine::{Command, Compression, Layout, PoolId, PoolSpec, PoolState, Tuning};
+use millpond_engine::{Command, Compression, GroupSpec, JobKind, Layout, PoolId, PoolSpec, PoolState, Tuning};
 
 use super::service::{Daemon, PoolEntry};
 use super::shard::{self, ShardHandle};
 use super::state::PoolRecord;
 use super::view::{unavailable, view};
 use super::{labels, probe};
-use crate::api::{ApiError, Checkpoint, CreatePool, DeviceSpec, ErrorKind, IoMode, Job, LayoutSpec, Pool, PoolRemoval};
+use crate::api::{ApiError, Checkpoint, CreatePool, DeviceGroup, DeviceSpec, ErrorKind, IoMode, Job, LayoutSpec, Pool, PoolRemoval};
 use crate::failure::{Failure, Outcome};
 use crate::instant;
 use crate::names::{self, Kind};
@@ -58,23 +58,25 @@ impl Daemon {
             return Err(ApiError::new(ErrorKind::Exists, format!("pool '{}' exists already; choose another name", request.name)));
         }
         let during = format!("cannot create pool '{}'", request.name);
-        for device in &request.devices {
+        let devices: Vec<DeviceSpec> = request.groups.iter().flat_map(|group| group.devices.clone()).collect();
+        for device in &devices {
             vacant(device, request.force).map_err(|e| e.during(&during))?;
         }
         let record = PoolRecord {
             name: request.name.clone(),
             id: String::new(),
-            devices: request.devices.iter().map(|device| PathBuf::from(&device.path)).collect(),
+            devices: devices.iter().map(|device| PathBuf::from(&device.path)).collect(),
+            successors: Vec::new(),
             io: request.io,
         };
         if request.dry_run {
             let mut planned = unavailable(&record, "only asked for".to_owned());
             planned.health = "planned".to_owned();
-            planned.layout = request.layout;
+            planned.layout = request.groups.first().map_or(LayoutSpec::Linear, |group| group.layout);
             return Ok(planned);
         }
         let fresh: Vec<PathBuf> = record.devices.iter().filter(|path| !path.exists()).cloned().collect();
-        let made = format_devices(&request.name, request.layout, &request.devices, request.io, self.options.tuning.clone()).await;
+        let made = format_devices(&request.name, &request.groups, request.io, self.options.tuning.clone()).await;
         let (shard, id) = match made {
             Ok(made) => made,
             Err(error) => {
@@ -169,10 +171,14 @@ impl Daemon {
         };
         // Forgotten first: a crash from here on leaves a pool that somebody could import, never a daemon that expects one.
         self.save()?;
-        let devices = record.map(|record| record.devices).unwrap_or_default();
+        let id = record
+            .as_ref()
+            .and_then(|record| parse_id(&record.id))
+            .ok_or_else(|| ApiError::internal(format!("pool '{name}' has no valid id")))?;
+        let devices: Vec<PathBuf> = record.iter().flat_map(|record| record.paths().cloned().collect::<Vec<_>>()).collect();
         for path in devices.into_iter().filter(|path| path.exists()) {
             let told = path.display().to_string();
-            let wiped = tokio::task::spawn_blocking(move || labels::wipe(&path)).await;
+            let wiped = tokio::task::spawn_blocking(move || labels::wipe(&path, id)).await;
             wiped
                 .map_err(|e| ApiError::internal(e.to_string()))
                 .and_then(|wiped| wiped.map_err(|e| ApiError::internal(e.to_string())))
@@ -185,15 +191,25 @@ impl Daemon {
     /// What runs in the background, in every pool or one.
     pub async fn jobs(&self) -> Vec<Job> {
         let reclaiming = |pool: &Pool| pool.io.reclaim_backlog > 0;
-        let pools = self.pools().await;
-        let jobs = pools.iter().filter(|pool| reclaiming(pool)).map(|pool| Job {
-            id: format!("reclaim:{}", pool.name),
-            pool: pool.name.clone(),
-            kind: "reclaim".to_owned(),
-            state: "running".to_owned(),
-            remaining_bytes: pool.io.reclaim_backlog,
-        });
-        jobs.collect()
+        let mut jobs = Vec::new();
+        for pool in self.pools().await.iter().filter(|pool| reclaiming(pool)) {
+            jobs.push(job(&pool.name, "reclaim", None, pool.io.reclaim_backlog));
+        }
+        let shards: Vec<(String, ShardHandle)> =
+            self.registry().pools.iter().filter_map(|(name, entry)| Some((name.clone(), entry.shard.clone().ok()?))).collect();
+        for (name, shard) in shards {
+            let Ok(status) = shard.status().await else { continue };
+            for info in &status.pool.jobs {
+                let kind = match info.kind {
+                    JobKind::Resilver => "resilver",
+                    JobKind::Replace => "replace",
+                    JobKind::Remove => "remove",
+                };
+                let (remaining, done) = (info.total.saturating_sub(info.done), info.done);
+                jobs.push(Job { done_bytes: done, errors: info.errors, ..job(&name, kind, info.member, remaining) });
+            }
+        }
+        jobs
     }
 
     /// Restore points of a pool, newest first.
@@ -204,7 +220,8 @@ impl Daemon {
         let record = self.registry().pools.get(name).map(|entry| entry.record.clone());
         let record = record.ok_or_else(|| ApiError::not_found(format!("no pool '{name}'; see 'millpond pool list'")))?;
         let id = parse_id(&record.id).ok_or_else(|| ApiError::internal(format!("pool '{name}' has no valid id")))?;
-        let ring = tokio::task::spawn_blocking(move || labels::ring(&record.devices, id)).await;
+        let devices: Vec<PathBuf> = record.paths().filter(|path| path.exists()).cloned().collect();
+        let ring = tokio::task::spawn_blocking(move || labels::ring(&devices, id)).await;
         let ring = ring.map_err(|e| ApiError::internal(e.to_string()))?.map_err(|e| ApiError::internal(e.to_string()))?;
         let newest = ring.first().map_or(0, |entry| entry.root.time);
         let point = |entry: labels::RingEntry| Checkpoint {
@@ -218,8 +235,14 @@ impl Daemon {
     }
 }
 
+/// A job of a pool, and of one of its devices.
+fn job(pool: &str, kind: &str, device: Option<u16>, remaining_bytes: u64) -> Job {
+    let id = device.map_or_else(|| format!("{kind}:{pool}"), |device| format!("{kind}:{pool}:{device}"));
+    Job { id, pool: pool.to_owned(), kind: kind.to_owned(), state: "running".to_owned(), remaining_bytes, done_bytes: 0, errors: 0 }
+}
+
 /// Refuses a device that holds something, unless forced.
-fn vacant(device: &DeviceSpec, force: bool) -> Result<(), ApiError> {
+pub(super) fn vacant(device: &DeviceSpec, force: bool) -> Result<(), ApiError> {
     let path = Path::new(&device.path);
     if !path.is_absolute() {
         return Err(ApiError::invalid(format!("'{}' is not an absolute path; give one", device.path)));
@@ -237,25 +260,28 @@ fn vacant(device: &DeviceSpec, force: bool) -> Result<(), ApiError> {
     }
 }
 
-/// Formats devices and waits until the pool is in service.
-async fn format_devices(
-    name: &str,
-    layout: LayoutSpec,
-    devices: &[DeviceSpec],
-    io: IoMode,
-    tuning: Tuning,
-) -> Result<(ShardHandle, PoolId), ApiError> {
-    let open = |device: &DeviceSpec| {
-        let options = OpenOptions { create_size: device.create, direct: io == IoMode::Direct, read_only: false };
-        HostDevice::open(Path::new(&device.path), options).map_err(|e| ApiError::busy(e.to_string()))
-    };
-    let devices = devices.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-    let id = PoolId(entropy().map_err(|e| ApiError::internal(format!("no entropy: {e}")))?);
-    let layout = match layout {
+/// Opens a device that is no part of a pool yet.
+pub(super) fn open_new(device: &DeviceSpec, io: IoMode) -> Result<HostDevice, ApiError> {
+    let options = OpenOptions { create_size: device.create, direct: io == IoMode::Direct, read_only: false };
+    HostDevice::open(Path::new(&device.path), options).map_err(|e| ApiError::busy(e.to_string()))
+}
+
+/// A group as the engine is told.
+pub(super) fn group_spec(group: &DeviceGroup) -> GroupSpec {
+    let layout = match group.layout {
         LayoutSpec::Linear => Layout::Linear,
         LayoutSpec::Stripe { width, unit } => Layout::Stripe { width, unit },
+        LayoutSpec::Mirror { copies } => Layout::Mirror { copies },
     };
-    let spec = PoolSpec { name: name.to_owned(), id, groups: vec![GroupSpec::data(layout)], extent_bytes: None };
+    GroupSpec { devices: Some(group.devices.len()), ..GroupSpec::data(layout) }
+}
+
+/// Formats devices and waits until the pool is in service.
+async fn format_devices(name: &str, groups: &[DeviceGroup], io: IoMode, tuning: Tuning) -> Result<(ShardHandle, PoolId), ApiError> {
+    let devices = groups.iter().flat_map(|group| &group.devices).map(|device| open_new(device, io)).collect::<Result<Vec<_>, _>>()?;
+    let id = PoolId(entropy().map_err(|e| ApiError::internal(format!("no entropy: {e}")))?);
+    let groups = groups.iter().map(group_spec).collect();
+    let spec = PoolSpec { name: name.to_owned(), id, groups, extent_bytes: None };
     let shard = shard::create(spec, devices, tuning)?;
     wait_online(&shard).await?;
     Ok((shard, id))
@@ -285,7 +311,8 @@ pub async fn format_file(path: &Path, pool: &str, pool_bytes: u64, volume: &str,
     }
     let device = DeviceSpec { path: part.display().to_string(), create: Some(pool_bytes) };
     let make = async {
-        let (shard, _) = format_devices(pool, LayoutSpec::Linear, &[device], IoMode::default(), tuning).await?;
+        let group = DeviceGroup { layout: LayoutSpec::Linear, devices: vec![device] };
+        let (shard, _) = format_devices(pool, &[group], IoMode::default(), tuning).await?;
         let create = Command::CreateVolume {
             name: volume.to_owned(),
             size: volume_bytes,

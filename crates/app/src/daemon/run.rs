@@ -123,6 +123,7 @@ pub async fn serve_until(
     tokio::pin!(stop);
     let start = async {
         daemon.restore().await;
+        daemon.watch_all_devices();
         ready(&daemon).await
     };
     let started = tokio::select! {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::labels::Labelled;
 use super::tls::TlsFiles;
 use crate::api::{IoMode, NbdLimits, TlsMode};
 use crate::failure::{Failure, Outcome};
@@ -29,11 +30,28 @@ pub struct PoolRecord {
     pub name: String,
     /// Identity, as hex.
     pub id: String,
-    /// Devices in member order.
+    /// Devices by their place in the pool's table; of a missing one, where it was; empty for one that was removed.
     pub devices: Vec<PathBuf>,
+    /// Devices that are taking the places of others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub successors: Vec<PathBuf>,
     /// How they are opened.
     #[serde(default)]
     pub io: IoMode,
+}
+
+impl PoolRecord {
+    /// Where its devices are, or were.
+    pub fn paths(&self) -> impl Iterator<Item = &PathBuf> {
+        self.devices.iter().chain(&self.successors).filter(|path| !path.as_os_str().is_empty())
+    }
+
+    /// With the paths that its devices were found at.
+    pub fn with(self, found: &Labelled) -> PoolRecord {
+        let place = |(at, path): (usize, &Option<PathBuf>)| path.clone().or_else(|| self.devices.get(at).cloned()).unwrap_or_default();
+        let devices = found.members.iter().enumerate().map(place).collect();
+        PoolRecord { devices, successors: found.successors.clone(), ..self }
+    }
 }
 
 /// What an export serves, by identities that are never reused, so that a rename does not break it.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use jiff::Timestamp;
-use millpond_engine::{Layout, PoolState};
+use millpond_engine::{DeviceInfo, Layout, MemberState, PoolState};
 
 use super::shard::{IoCounters, ShardStatus};
 use super::state::PoolRecord;
@@ -28,6 +28,7 @@ fn layout_words(layout: Layout) -> (LayoutSpec, &'static str) {
     match layout {
         Layout::Linear => (LayoutSpec::Linear, "linear"),
         Layout::Stripe { width, unit } => (LayoutSpec::Stripe { width, unit }, "stripe"),
+        Layout::Mirror { copies } => (LayoutSpec::Mirror { copies }, "mirror"),
     }
 }
 
@@ -39,36 +40,30 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
         PoolState::Closing | PoolState::Closed => ("closing", None),
         PoolState::Faulted(reason) => ("faulted", Some(reason.clone())),
     };
-    let (layout, layout_word) = layout_words(status.pool.layout);
-    // Devices are handed to the shard in member order, so both lists run in step.
-    let devices = status.pool.devices.iter().zip(&status.devices).map(|(member, host)| Device {
-        path: host.path.display().to_string(),
-        class: "data".to_owned(),
-        layout: layout_word.to_owned(),
-        state: if reason.is_some() { "faulted" } else { "online" }.to_owned(),
-        size: member.size,
-        allocated: member.allocated,
-        free: member.free,
-        errors: member.errors.max(host.load.errors),
-        sector: host.geometry.logical_sector,
-        direct: host.direct,
-        io: DeviceIo {
-            reads: host.load.reads,
-            read_bytes: host.load.read_bytes,
-            read_nanos: host.load.read_nanos,
-            writes: host.load.writes,
-            write_bytes: host.load.write_bytes,
-            write_nanos: host.load.write_nanos,
-            flushes: host.load.flushes,
-            in_flight: host.load.in_flight,
-        },
-    });
+    let whole = status.pool.devices.iter().all(|device| device.state == MemberState::Present);
+    let health = if health == "online" && !whole { "degraded" } else { health };
+    let (layout, _) = layout_words(status.pool.layout);
+    let mut devices = Vec::new();
+    for member in &status.pool.devices {
+        let state = match (member.state, member.position, member.successor) {
+            _ if reason.is_some() => "faulted",
+            (MemberState::Present, _, Some(_)) => "replacing",
+            (MemberState::Present, _, None) => "online",
+            (MemberState::Filling, ..) => "resilvering",
+            (_, None, _) => "missing",
+            (_, Some(_), _) => "failed",
+        };
+        devices.push(device_view(record, member, state, member.position, &status));
+        if let Some(position) = member.successor {
+            devices.push(device_view(record, member, "resilvering", Some(position), &status));
+        }
+    }
     let metrics = &status.metrics;
     Pool {
         name: record.name.clone(),
         id: record.id.clone(),
         health: health.to_owned(),
-        devices: devices.collect(),
+        devices,
         reason,
         layout,
         size: status.pool.size,
@@ -94,6 +89,37 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
     }
 }
 
+/// A member, or the device that takes its place.
+fn device_view(record: &PoolRecord, member: &DeviceInfo, state: &str, position: Option<usize>, status: &ShardStatus) -> Device {
+    let host = position.and_then(|at| status.devices.get(at)).and_then(Option::as_ref);
+    let remembered =
+        || record.devices.get(usize::from(member.member)).map_or_else(|| member.member.to_string(), |p| p.display().to_string());
+    let load = host.map(|host| host.load).unwrap_or_default();
+    Device {
+        path: host.map_or_else(remembered, |host| host.path.display().to_string()),
+        class: "data".to_owned(),
+        layout: layout_words(member.layout).1.to_owned(),
+        state: state.to_owned(),
+        size: member.size,
+        allocated: member.allocated,
+        free: member.free,
+        errors: member.errors.max(load.errors),
+        repaired: member.repaired,
+        sector: host.map_or(0, |host| host.geometry.logical_sector),
+        direct: host.is_some_and(|host| host.direct),
+        io: DeviceIo {
+            reads: load.reads,
+            read_bytes: load.read_bytes,
+            read_nanos: load.read_nanos,
+            writes: load.writes,
+            write_bytes: load.write_bytes,
+            write_nanos: load.write_nanos,
+            flushes: load.flushes,
+            in_flight: load.in_flight,
+        },
+    }
+}
+
 /// A pool that is not in service.
 pub(super) fn unavailable(record: &PoolRecord, reason: String) -> Pool {
     let device = |path: &PathBuf| Device {
@@ -105,6 +131,7 @@ pub(super) fn unavailable(record: &PoolRecord, reason: String) -> Pool {
         allocated: 0,
         free: 0,
         errors: 0,
+        repaired: 0,
         sector: 0,
         direct: false,
         io: DeviceIo::default(),
@@ -118,7 +145,7 @@ pub(super) fn unavailable(record: &PoolRecord, reason: String) -> Pool {
         size: 0,
         allocated: 0,
         free: 0,
-        devices: record.devices.iter().map(device).collect(),
+        devices: record.paths().map(device).collect(),
         imported: None,
         io: PoolIo::default(),
         clients: 0,

@@ -84,6 +84,11 @@ impl Ring {
         Ok(DeviceIndex(index))
     }
 
+    /// Positions handed out so far.
+    pub fn devices(&self) -> u16 {
+        u16::try_from(self.devices.table.len()).unwrap_or(u16::MAX)
+    }
+
     /// The device at a position.
     pub fn device(&self, index: DeviceIndex) -> Option<&HostDevice> {
         Some(&self.devices.get(index)?.host)

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use millpond_block::{BufPool, Piece};
 use millpond_device::{DeviceGeometry, DeviceIndex};
 use millpond_format::{
-    AREA_BYTES, Class, Column, DeviceId, Group, Label, Layout, Lsn, MAX_COPIES, MAX_DEVICES, Member, MemberState, RING_OFFSET, RING_SLOTS,
-    SECTOR_BYTES, Shape,
+    AREA_BYTES, Class, Column, DeviceId, Label, Layout, Lsn, MAX_COPIES, MAX_DEVICES, Member, MemberState, RING_OFFSET, RING_SLOTS,
+    SECTOR_BYTES, SegmentId, Shape,
 };
 
 use crate::core::Core;
@@ -59,7 +59,7 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     }
     let extent_bytes = spec.extent_bytes.unwrap_or(1 << fitting.ilog2()).clamp(EXTENTS.0, EXTENTS.1);
     let chunk_units = u32::try_from((extent_bytes / 512 / 8).clamp(16, 8192)).unwrap_or(8192);
-    let mut shape = Shape { generation: 1, extent_bytes, chunk_units, members: Vec::new(), groups: Vec::new() };
+    let mut shape = Shape { generation: 1, extent_bytes, chunk_units, next: SegmentId(0), members: Vec::new(), groups: Vec::new() };
     shape.members = new_members(&shape, devices)?;
     for (group, range) in groups {
         add_group(&mut shape, &group, range)?;
@@ -125,7 +125,13 @@ pub(crate) fn new_members(shape: &Shape, devices: &[DeviceGeometry]) -> Result<V
             let least = (2 * AREA_BYTES + shape.extent_bytes) >> 10;
             return invalid(format!("device {at} is too small; it needs {least} KiB at least"));
         }
-        Ok(Member { device: device_id(shape.generation, first + at), extents, state: MemberState::Present, successor: None })
+        Ok(Member {
+            device: device_id(shape.generation, first + at),
+            extents,
+            state: MemberState::Present,
+            successor: None,
+            leaving: false,
+        })
     };
     devices.iter().enumerate().map(member).collect()
 }
@@ -163,8 +169,8 @@ pub(crate) fn add_group(shape: &mut Shape, spec: &GroupSpec, members: Range<usiz
         first: 0,
         extents: shape.members.get(member).map_or(0, |m| m.extents),
     };
-    let group = Group { class: spec.class, layout, first: shape.next_segment(), columns: members.map(column).collect() };
-    shape.groups.push(group);
+    let columns = members.map(column).collect();
+    shape.add(spec.class, layout, columns);
     Ok(())
 }
 

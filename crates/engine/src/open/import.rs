@@ -229,7 +229,7 @@ impl Import {
         let label = match (result, buf) {
             (Ok(()), Some(buf)) => Label::decode(buf.bytes()).map_err(|error| match error {
                 FormatError::Version(_) | FormatError::Incompatible(_) => {
-                    format!("has a label for another program ({error}); use a newer one")
+                    format!("has a label for another program ({error}); use the one that it was made with, or a newer one")
                 }
                 _ => format!("has no label of a pool ({error}); leave it out or name the right device"),
             }),

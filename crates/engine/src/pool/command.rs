@@ -64,6 +64,14 @@ impl Pool {
             Command::ResizeVolume { volume, size } => self.resize(tag, volume, size),
             Command::AddDevices { groups, devices } => self.change_devices(tag, |pool| pool.add_groups(&groups, &devices)),
             Command::Replace { member, device } => self.change_devices(tag, |pool| pool.replace(member, device)),
+            Command::Remove { member, dry_run } => {
+                let outcome = self.remove_member(member, dry_run);
+                self.answer_removal(tag, outcome);
+            }
+            Command::StopRemoving => {
+                let outcome = self.stop_removing();
+                self.answer_removal(tag, outcome);
+            }
             Command::DestroySnapshots { snapshots } => self.start_destroy(tag, snapshots),
             other => match self.records(other) {
                 Ok((records, reply)) => {
@@ -323,6 +331,8 @@ impl Pool {
             | Command::DestroySnapshots { .. }
             | Command::AddDevices { .. }
             | Command::Replace { .. }
+            | Command::Remove { .. }
+            | Command::StopRemoving
             | Command::Close
             | Command::Checkpoint => Err(CommandError::Invalid("not a catalog change".into())),
         }

@@ -68,7 +68,7 @@ impl Pool {
             allocated: allocated.min(size),
             free: size.saturating_sub(allocated),
             devices: devices.collect(),
-            jobs: self.filler.jobs().collect(),
+            jobs: self.filler.jobs().chain(self.evacuation_job()).collect(),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::core::Core;
 use crate::io::IoTable;
 use crate::log::Log;
 use crate::slab::Slab;
-use crate::task::{Checkpointer, Cleaner, FillPiece, Filler, Relabeler};
+use crate::task::{Checkpointer, Cleaner, Evacuation, FillPiece, Filler, Relabeler};
 use crate::tree::Miss;
 use crate::{CommandError, DiffExtent, Metrics, PoolState, Reply, Time, Tuning};
 
@@ -149,6 +149,7 @@ pub(crate) struct Pool {
     pub(crate) checkpointer: Checkpointer,
     pub(crate) relabeler: Relabeler,
     pub(crate) filler: Filler,
+    pub(crate) evacuation: Option<Evacuation>,
     pub(crate) cleaner: Cleaner,
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) replies: VecDeque<(Tag, Result<Reply, CommandError>)>,
@@ -219,6 +220,7 @@ impl Pool {
             checkpointer: Checkpointer::default(),
             relabeler: Relabeler::default(),
             filler: Filler::default(),
+            evacuation: None,
             cleaner: Cleaner::default(),
             completions: VecDeque::new(),
             replies: VecDeque::new(),

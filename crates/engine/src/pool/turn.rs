@@ -211,6 +211,7 @@ impl Pool {
             self.release_space();
             self.step_relabel();
             busy |= self.step_fill();
+            busy |= self.step_evacuation();
             self.start_flush();
             if self.io.is_stalled() && self.now.0 >= self.last_retry.0 + FULL_RETRY_MILLIS {
                 self.last_retry = self.now;

@@ -4,7 +4,7 @@
 
 use millpond_block::ByteRange;
 use millpond_device::DeviceIndex;
-use millpond_format::{AREA_BYTES, Class, Layout, SegmentId, Shape};
+use millpond_format::{AREA_BYTES, Layout, SegmentId, Shape};
 use smallvec::SmallVec;
 
 /// Bytes of a page: the grain of offsets in segments.
@@ -25,7 +25,6 @@ enum Kind {
 #[derive(Clone, Debug)]
 struct Row {
     kind: Kind,
-    class: Class,
     parts: SmallVec<[(DeviceIndex, u32); 1]>,
 }
 
@@ -56,11 +55,11 @@ impl Rows {
                 Layout::Stripe { unit, .. } => Kind::Spread(u64::from(unit)),
                 Layout::Mirror { .. } => Kind::Mirror,
             };
-            self.rows.resize(group.first.0 as usize, Row { kind, class: group.class, parts: SmallVec::new() });
+            self.rows.resize(group.first.0 as usize, Row { kind, parts: SmallVec::new() });
             let rows = &mut self.rows;
             group.for_each_row(|parts| {
                 let parts = parts.iter().map(|(member, at)| (DeviceIndex(*member), *at)).collect();
-                rows.push(Row { kind, class: group.class, parts });
+                rows.push(Row { kind, parts });
             });
         }
     }
@@ -81,11 +80,6 @@ impl Rows {
             Kind::Mirror => self.extent_bytes,
         });
         u32::try_from(bytes / PAGE).unwrap_or(u32::MAX)
-    }
-
-    /// What a segment is for.
-    pub(crate) fn class(&self, segment: SegmentId) -> Class {
-        self.row(segment).map_or(Class::Data, |row| row.class)
     }
 
     /// The members that each have all of a segment; none when it is spread over several.

@@ -51,6 +51,8 @@ pub(crate) struct Segment {
     pub(crate) emptied: Lsn,
     /// The host has bytes for it: it was in use since it was given back.
     pub(crate) backed: bool,
+    /// A device of its is leaving the pool: once it is free it is not to be had.
+    pub(crate) leaving: bool,
     /// The cleaner leaves it alone until this time (milliseconds): it could not be read.
     pub(crate) left_until: u64,
 }
@@ -100,6 +102,7 @@ impl SegmentTable {
             emptied: Lsn(u64::MAX),
             backed: false,
             left_until: 0,
+            leaving: false,
         };
         let first = self.ids().len() as u32;
         for id in (first..count).map(SegmentId) {
@@ -172,6 +175,7 @@ impl SegmentTable {
             SegmentState::Discarding => self.discarding -= 1,
             _ => {}
         }
+        let state = if state == SegmentState::Free && segment.leaving { SegmentState::Absent } else { state };
         segment.state = state;
         match state {
             SegmentState::Free => {
@@ -192,7 +196,8 @@ impl SegmentTable {
                 segment.backed = false;
                 self.discarding += 1;
             }
-            SegmentState::Reserved | SegmentState::Absent => {}
+            SegmentState::Reserved => {}
+            SegmentState::Absent => segment.chunks.clear(),
             SegmentState::Open | SegmentState::Sealed => segment.backed = true,
         }
     }

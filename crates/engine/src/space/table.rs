@@ -1,5 +1,7 @@
 //! [`Space`]: chunks and segments together, so that their counts never part.
 
+use std::collections::BTreeSet;
+
 use millpond_format::{Addr, ChunkId, SegmentId};
 
 use super::chunks::{Chunk, ChunkTable, NODE_GRAIN, Place};
@@ -49,10 +51,45 @@ impl Space {
     pub(crate) fn take_rows(&mut self) {
         let Space { rows, segments, .. } = self;
         segments.extend(rows.count(), |id| rows.pages(id) > 0);
-        let total_pages: u64 = segments.ids().map(|id| u64::from(rows.pages(id))).sum();
-        let per_segment = total_pages / u64::from(rows.count().max(1));
-        let reserve = (total_pages * RESERVE_PERCENT / 100).max(per_segment * RESERVE_SEGMENTS);
-        self.usable_units = total_pages.saturating_sub(reserve) * 8;
+        for id in segments.ids() {
+            if rows.pages(id) > 0 && segments.get(id).is_some_and(|s| s.state == SegmentState::Absent && !s.leaving) {
+                segments.set_state(id, SegmentState::Free);
+            }
+        }
+        self.usable_units = self.usable_without(&BTreeSet::new());
+    }
+
+    /// Units that guests could fill without some segments.
+    pub(crate) fn usable_without(&self, gone: &BTreeSet<SegmentId>) -> u64 {
+        let there = self.segments.ids().filter(|id| !gone.contains(id) && self.segments.get(*id).is_some_and(|s| !s.leaving));
+        let (count, pages) =
+            there.map(|id| u64::from(self.rows.pages(id))).filter(|n| *n > 0).fold((0, 0), |(n, sum), pages| (n + 1, sum + pages));
+        let reserve = (pages * RESERVE_PERCENT / 100).max(pages / u64::max(count, 1) * RESERVE_SEGMENTS);
+        pages.saturating_sub(reserve) * 8
+    }
+
+    /// Segments are not to be had any more, once they are free.
+    pub(crate) fn leave_segments(&mut self, leaving: &BTreeSet<SegmentId>) {
+        for id in leaving {
+            let Some(segment) = self.segments.get_mut(*id) else { continue };
+            segment.leaving = true;
+            if segment.state == SegmentState::Free {
+                self.segments.set_state(*id, SegmentState::Absent);
+            }
+        }
+        self.usable_units = self.usable_without(leaving);
+    }
+
+    /// They stay after all.
+    pub(crate) fn stay(&mut self, leaving: &BTreeSet<SegmentId>) {
+        for id in leaving {
+            let Some(segment) = self.segments.get_mut(*id) else { continue };
+            segment.leaving = false;
+            if segment.state == SegmentState::Absent {
+                self.segments.set_state(*id, SegmentState::Free);
+            }
+        }
+        self.usable_units = self.usable_without(&BTreeSet::new());
     }
 
     /// Units that guests can fill.

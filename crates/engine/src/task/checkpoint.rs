@@ -79,6 +79,8 @@ pub(crate) struct Checkpointer {
     pub(crate) sealed_chunk: u64,
     /// Commands that asked for a checkpoint, and those that the running one answers.
     pub(crate) wanted: Vec<Tag>,
+    /// The pool itself wants one.
+    pub(crate) forced: bool,
     answering: Vec<Tag>,
     pub(crate) estimate: Estimate,
     /// Parts of objects that are in parts, by where their index is.
@@ -152,6 +154,7 @@ impl Pool {
             && space.resting_count() > 0;
         let closing = self.closing.is_some() && self.quiet() && (fresh_log || !self.checkpointer.first_done || self.core.has_retired());
         !self.checkpointer.wanted.is_empty()
+            || self.checkpointer.forced
             || closing
             || self.checkpoint_brings_space()
             || idle

@@ -133,12 +133,21 @@ impl Pool {
     }
 
     fn cleaning_needed(&self) -> bool {
-        self.coming_free() < self.wanted_free()
+        self.coming_free() < self.wanted_free() || self.next_leaving().is_some()
     }
 
     /// The segment whose cleaning gains most: dead space times age over live space (cost-benefit); nothing when none gains anything. The best
     /// of one look at all segments last for several victims.
     fn choose_victim(&mut self) -> Option<SegmentId> {
+        // nodes are not moved while a checkpoint writes them
+        let leaving = self.next_leaving().filter(|id| {
+            let nodes = self.core.space.segments.get(*id).is_some_and(|s| s.class == META_CLASS);
+            let room = self.cleaner.blocked_at.is_none_or(|free| self.core.space.segments.free_count() > free);
+            room && !(nodes && self.checkpointer.running()) && !self.cleaner.gathered.iter().any(|g| g.from == *id)
+        });
+        if leaving.is_some() {
+            return leaving;
+        }
         if self.cleaning_is_vain() {
             return None;
         }

@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod cleaner;
+mod evacuate;
 mod fill;
 mod give_back;
 mod relabel;
@@ -9,6 +10,7 @@ mod reserve;
 
 pub(crate) use checkpoint::{CHUNKS_PER_CHECKPOINT, Checkpointer, second_area};
 pub(crate) use cleaner::Cleaner;
+pub(crate) use evacuate::Evacuation;
 pub(crate) use fill::{FillPiece, Filler};
 pub(crate) use relabel::Relabeler;
 pub(crate) use reserve::Purse;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use millpond_block::Op;
 use millpond_engine::{Command, Compression, Layout, PoolId, Target};
 use millpond_format::testing::{Kind, dump, put_checksum_right, undump};
-use millpond_format::{AREA_BYTES, DeviceId, Label, Member, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
+use millpond_format::{AREA_BYTES, Column, DeviceId, Label, Member, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
 
 use crate::rig::Rig;
 
@@ -172,15 +172,21 @@ fn golden_pools_with_damaged_labels_are_refused() {
     refused(twin(&|label| label.fill(0xa5)), &none("not a Millpond structure"));
     refused(twin(&|label| label[30] ^= 4), &none("checksum mismatch"));
     let newer = twin(&|label| {
-        label[8] = 2;
+        label[8] = 3;
         put_checksum_right(Kind::Label, label);
     });
-    refused(newer, "device 0 has a label for another program (format version 2 is newer than this program); use a newer one");
+    refused(
+        newer,
+        "device 0 has a label for another program (format version 3 is not this program's); use the one that it was made with, or a newer one",
+    );
     let features = twin(&|label| {
         label[18] = 8;
         put_checksum_right(Kind::Label, label);
     });
-    refused(features, "device 0 has a label for another program (needs features 0x8 that this program does not have); use a newer one");
+    refused(
+        features,
+        "device 0 has a label for another program (needs features 0x8 that this program does not have); use the one that it was made with, or a newer one",
+    );
     let other = |change: &dyn Fn(&mut Label)| {
         twin(&|sector| {
             let mut label = Label::decode(sector).unwrap();
@@ -196,6 +202,8 @@ fn golden_pools_with_damaged_labels_are_refused() {
     let two = other(&|label| {
         let more = Member { device: DeviceId(77), ..label.shape.members[0] };
         label.shape.members.push(more);
+        label.shape.groups[0].columns.push(Column { member: 1, first: 0, extents: 1 });
+        label.shape.next.0 += 1;
     });
     refused(vec![two], "member 1 of the 2 devices of pool 'pond' is missing; name it too");
     let mut one_copy = whole.clone();
@@ -224,7 +232,7 @@ fn golden_pools_with_damaged_roots_are_refused() {
             image[at + 8] = 2;
             put_checksum_right(Kind::Root, &mut image[at..at + SECTOR_BYTES]);
         }
-        refused(vec![image], &format!("device 0, slot {generation} of its roots: format version 2 is newer than this program"));
+        refused(vec![image], &format!("device 0, slot {generation} of its roots: format version 2 is not this program's"));
         let mut image = whole.clone();
         for area in [0, second] {
             image[area + RING_OFFSET as usize..area + slot + SECTOR_BYTES].fill(0);

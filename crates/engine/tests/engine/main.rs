@@ -3,6 +3,7 @@
 
 mod bytes;
 mod cleaner;
+mod evacuate;
 mod faults;
 mod golden;
 mod mirror;

@@ -33,7 +33,7 @@ fn volume(id: u32, name: &str) -> VolumeRecord {
 }
 
 fn labels() -> [Label; 2] {
-    let member = |at: u64, extents: u32, state| Member { device: DeviceId(1 << 16 | at), extents, state, successor: None };
+    let member = |at: u64, extents: u32, state| Member { device: DeviceId(1 << 16 | at), extents, state, successor: None, leaving: false };
     let group = |class, layout, first: u32, columns: &[(u16, u32, u32)]| Group {
         class,
         layout,
@@ -49,6 +49,7 @@ fn labels() -> [Label; 2] {
             generation: 1,
             extent_bytes: 64 << 10,
             chunk_units: 16,
+            next: SegmentId(80),
             members: vec![member(0, 80, MemberState::Present)],
             groups: vec![group(Class::Data, Layout::Linear, 0, &[(0, 0, 80)])],
         },
@@ -57,6 +58,7 @@ fn labels() -> [Label; 2] {
     let mut members: Vec<Member> =
         [(0, 70), (1, 80), (2, 90), (3, 40), (4, 40)].map(|(at, n)| member(at, n, MemberState::Present)).to_vec();
     members[1].successor = Some(DeviceId(9 << 16 | 1));
+    members[2].leaving = true;
     members[3].state = MemberState::Filling;
     members[4].state = MemberState::Down;
     members.push(member(5, 10, MemberState::Gone));
@@ -65,7 +67,7 @@ fn labels() -> [Label; 2] {
         group(Class::Special, Layout::Mirror { copies: 2 }, 200, &[(3, 0, 40), (4, 0, 40)]),
         group(Class::Log, Layout::Linear, 300, &[(2, 0, 10)]),
     ];
-    let shape = Shape { generation: 9, extent_bytes: 4 << 20, chunk_units: 1024, members, groups };
+    let shape = Shape { generation: 9, extent_bytes: 4 << 20, chunk_units: 1024, next: SegmentId(400), members, groups };
     let many = Label { device: DeviceId(1 << 16 | 2), member: 2, shape, ..linear.clone() };
     [linear, many]
 }

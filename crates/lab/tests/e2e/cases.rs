@@ -2,8 +2,8 @@
 
 use super::subject::Subject;
 use super::{
-    activation, fio, full, fuse, fuse_loop, guest_disk, hostile, images, libnbd, model, restart, status, tls, vhost_hostile, vhost_recover,
-    vhost_user,
+    activation, devices, fio, full, fuse, fuse_loop, guest_disk, hostile, images, libnbd, model, restart, status, tls, vhost_hostile,
+    vhost_recover, vhost_user,
 };
 use anyhow::Result;
 
@@ -69,6 +69,14 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Nothing,
         run: images::qemu_io,
+    },
+    Case {
+        name: "mirror",
+        about: "a side of a mirror rots, goes missing, is replaced; the other one under load with a kill; the pool grows, and the mirror is removed",
+        needs: &["fio"],
+        guest: false,
+        asks: Asks::Everything,
+        run: devices::run,
     },
     Case {
         name: "libnbd",

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 const SIZE: u64 = 128 << 20;
 
-fn fio(uri: &str, rw: &str, seed: u64, extra: &[&str]) -> Result<()> {
+/// Runs fio, which checks what it reads.
+pub fn fio(uri: &str, rw: &str, seed: u64, extra: &[&str]) -> Result<()> {
     let mut args: Vec<String> =
         ["--name=e2e", "--ioengine=nbd", "--iodepth=16", "--bsrange=4k-64k", "--bs_unaligned=0", "--size=100%"].map(String::from).into();
     args.extend(["--verify=crc32c", "--verify_fatal=1", "--do_verify=1", "--verify_state_save=0"].map(String::from));

@@ -7,6 +7,7 @@
 mod activation;
 mod cases;
 mod cpio;
+mod devices;
 mod fio;
 mod full;
 mod fuse;

@@ -11,7 +11,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::input::{Asked, Body};
-use crate::api::{ApiError, Checkpoint, CreatePool, ErrorBody, Found, ImportPool, Pool, PoolRemoval};
+use crate::api::{
+    AddDevices, ApiError, Checkpoint, CreatePool, ErrorBody, Found, ImportPool, Pool, PoolRemoval, RemoveDevice, ReplaceDevice,
+};
 use crate::daemon::Daemon;
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
@@ -21,6 +23,9 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(export))
         .routes(routes!(import))
         .routes(routes!(checkpoints))
+        .routes(routes!(add_devices))
+        .routes(routes!(replace_device))
+        .routes(routes!(remove_device))
 }
 
 /// Every pool.
@@ -73,6 +78,39 @@ async fn export(State(daemon): State<Arc<Daemon>>, Path(pool): Path<String>) -> 
     responses((status = 200, body = [Found]), (status = "default", body = ErrorBody)))]
 async fn import(State(daemon): State<Arc<Daemon>>, Body(request): Body<ImportPool>) -> Result<Json<Vec<Found>>, ApiError> {
     daemon.import_pool(request).await.map(Json)
+}
+
+/// Adds devices. Their space can be used when it is answered.
+#[utoipa::path(post, path = "/v1/pools/{pool}/devices", params(("pool" = String, Path)), request_body = AddDevices,
+    responses((status = 200, body = Pool), (status = "default", body = ErrorBody)))]
+async fn add_devices(
+    State(daemon): State<Arc<Daemon>>,
+    Path(pool): Path<String>,
+    Body(request): Body<AddDevices>,
+) -> Result<Json<Pool>, ApiError> {
+    daemon.add_devices(&pool, request).await.map(Json)
+}
+
+/// Puts a device in the place of another; a job copies what is on it.
+#[utoipa::path(post, path = "/v1/pools/{pool}/replace", params(("pool" = String, Path)), request_body = ReplaceDevice,
+    responses((status = 200, body = Pool), (status = "default", body = ErrorBody)))]
+async fn replace_device(
+    State(daemon): State<Arc<Daemon>>,
+    Path(pool): Path<String>,
+    Body(request): Body<ReplaceDevice>,
+) -> Result<Json<Pool>, ApiError> {
+    daemon.replace_device(&pool, request).await.map(Json)
+}
+
+/// Takes a device out; a job moves what is on it to the others.
+#[utoipa::path(post, path = "/v1/pools/{pool}/remove", params(("pool" = String, Path)), request_body = RemoveDevice,
+    responses((status = 200, body = Pool), (status = "default", body = ErrorBody)))]
+async fn remove_device(
+    State(daemon): State<Arc<Daemon>>,
+    Path(pool): Path<String>,
+    Body(request): Body<RemoveDevice>,
+) -> Result<Json<Pool>, ApiError> {
+    daemon.remove_device(&pool, request).await.map(Json)
 }
 
 /// Restore points of a pool, newest first.

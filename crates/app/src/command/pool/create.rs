@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::api::{CreatePool, IoMode, Pool};
+use crate::api::{CreatePool, DeviceGroup, IoMode, Pool};
 use crate::client::Client;
 use crate::command::columns::layout;
 use crate::devices;
@@ -18,12 +18,13 @@ Example:
   millpond pool create tank /srv/tank.img:20G
   millpond pool create fast stripe -i 2 -I 64k /dev/sdb /dev/sdc
   millpond pool create slow linear /dev/sdd /dev/sde
+  millpond pool create safe mirror /dev/sdb /dev/sdc mirror /dev/sdd /dev/sde
 
 A plain list of devices is a stripe over all of them. FILE:SIZE makes a sparse file.")]
 pub struct Create {
     /// Name of the pool
     name: String,
-    /// [linear|stripe] DEVICE..., a device being a block device, a file, or FILE:SIZE
+    /// [linear|stripe|mirror] DEVICE..., once or several times; a device being a block device, a file, or FILE:SIZE
     #[arg(required = true, value_name = "SPEC")]
     spec: Vec<String>,
     /// Devices per stripe
@@ -49,13 +50,21 @@ impl Create {
         names::check(Kind::Pool, &self.name)?;
         let io = self.properties.iter().try_fold(IoMode::default(), |_, word| io_mode(word))?;
         let unit = self.stripe_size.as_deref().map(str::parse::<Size>).transpose()?;
-        let (layout_spec, devices) = devices::parse(&self.spec, self.stripes, unit)?;
-        let paths: Vec<&str> = devices.iter().map(|device| device.path.as_str()).collect();
-        let would = format!("would create pool {} ({}) on {}\n", self.name, layout(layout_spec), paths.join(" "));
-        let request = CreatePool { name: self.name.clone(), layout: layout_spec, devices, io, force: self.force, dry_run: self.dry_run };
+        let groups = devices::parse(&self.spec, self.stripes, unit)?;
+        let would = format!("would create pool {} {}\n", self.name, describe(&groups));
+        let request = CreatePool { name: self.name.clone(), groups, io, force: self.force, dry_run: self.dry_run };
         client.post::<_, Pool>("/v1/pools", &request).await?;
         if self.dry_run { write_out(&would) } else { Ok(()) }
     }
+}
+
+/// Groups in words.
+pub(super) fn describe(groups: &[DeviceGroup]) -> String {
+    let group = |group: &DeviceGroup| {
+        let paths: Vec<&str> = group.devices.iter().map(|device| device.path.as_str()).collect();
+        format!("({}) on {}", layout(group.layout), paths.join(" "))
+    };
+    groups.iter().map(group).collect::<Vec<_>>().join(" and ")
 }
 
 /// Reads `PROP=VAL` of a pool.

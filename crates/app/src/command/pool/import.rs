@@ -42,7 +42,8 @@ pub struct Import {
     dry_run: bool,
     #[arg(long, hide = true)]
     readonly: bool,
-    #[arg(long, hide = true)]
+    /// Import it although devices are missing that it can do without; they are out of date from then on
+    #[arg(long)]
     degraded: bool,
     #[arg(long, hide = true)]
     rewind: bool,
@@ -57,13 +58,7 @@ pub struct Import {
 impl Import {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
-        let later = [
-            (self.readonly, "--readonly"),
-            (self.degraded, "--degraded"),
-            (self.rewind, "--rewind"),
-            (self.to.is_some(), "--to"),
-            (self.rebuild, "--rebuild"),
-        ];
+        let later = [(self.readonly, "--readonly"), (self.rewind, "--rewind"), (self.to.is_some(), "--to"), (self.rebuild, "--rebuild")];
         if let Some((_, option)) = later.iter().find(|(given, _)| *given) {
             return Err(Failure::later(&format!("pool import {option}")));
         }
@@ -72,7 +67,7 @@ impl Import {
         }
         let search = self.search.iter().map(|path| path_text(path)).collect::<Outcome<Vec<_>>>()?;
         let quiet = self.name.is_some() && !self.dry_run;
-        let request = ImportPool { name: self.name, search, dry_run: self.dry_run };
+        let request = ImportPool { name: self.name, search, degraded: self.degraded, dry_run: self.dry_run };
         let found: Vec<Found> = client.post("/v1/import", &request).await?;
         if quiet { Ok(()) } else { print(&found, FOUND, &self.how) }
     }

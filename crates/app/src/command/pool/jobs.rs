@@ -40,6 +40,18 @@ pub async fn wait_reclaimed(client: &Client, pool: &str) -> Outcome {
     wait(client, &format!("reclaim:{pool}")).await
 }
 
+/// Waits until no device of a pool is being filled or taken out.
+pub async fn wait_devices(client: &Client, pool: &str) -> Outcome {
+    loop {
+        let jobs: Vec<Job> = client.get("/v1/jobs").await?;
+        let Some(job) = jobs.into_iter().find(|job| job.pool == pool && matches!(job.kind.as_str(), "replace" | "resilver" | "remove"))
+        else {
+            return Ok(());
+        };
+        wait(client, &job.id).await?;
+    }
+}
+
 /// Waits until no job has this id. One that has ended already, or never was, is no error: ids name work, not runs of it.
 async fn wait(client: &Client, id: &str) -> Outcome {
     if !id.contains(':') {

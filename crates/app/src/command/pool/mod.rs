@@ -3,6 +3,7 @@
 mod checkpoints;
 mod create;
 mod destroy;
+mod devices;
 mod import;
 mod iostat;
 pub mod jobs;

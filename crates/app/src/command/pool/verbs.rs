@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
 
-use super::{checkpoints, create, destroy, import, iostat, jobs, show};
+use super::{checkpoints, create, destroy, devices, import, iostat, jobs, show};
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 
@@ -32,12 +32,9 @@ pub enum Pool {
     Iostat(iostat::Iostat),
     Jobs(jobs::Jobs),
     Checkpoints(checkpoints::Checkpoints),
-    #[command(hide = true)]
-    Add(Later),
-    #[command(hide = true)]
-    Remove(Later),
-    #[command(hide = true)]
-    Replace(Later),
+    Add(devices::Add),
+    Replace(devices::Replace),
+    Remove(devices::Remove),
     #[command(hide = true)]
     Rebalance(Later),
     #[command(hide = true)]
@@ -62,9 +59,9 @@ impl Pool {
             Pool::Iostat(iostat) => iostat.run(client).await,
             Pool::Jobs(jobs) => jobs.run(client).await,
             Pool::Checkpoints(checkpoints) => checkpoints.run(client).await,
-            Pool::Add(_) => Err(Failure::later("pool add")),
-            Pool::Remove(_) => Err(Failure::later("pool remove")),
-            Pool::Replace(_) => Err(Failure::later("pool replace")),
+            Pool::Add(add) => add.run(client).await,
+            Pool::Replace(replace) => replace.run(client).await,
+            Pool::Remove(remove) => remove.run(client).await,
             Pool::Rebalance(_) => Err(Failure::later("pool rebalance")),
             Pool::Scrub(_) => Err(Failure::later("pool scrub")),
             Pool::DeviceLimit(_) => Err(Failure::later("pool device-limit")),

@@ -1,18 +1,27 @@
 //! Labels are found at either end, grouped by pool, and gone after a wipe.
 
 use super::*;
-use millpond_format::Layout;
+use millpond_format::{Class, Column, DeviceId, Group, Layout, Member, SegmentId, Shape};
 
-fn label(pool: u8, member: u16, members: usize) -> Label {
-    Label {
-        pool: PoolId([pool; 16]),
-        name: format!("pool{pool}"),
-        member,
+fn label(pool: u8, member: u16, members: u16) -> Label {
+    let device = |at: u16| DeviceId(1 << 16 | u64::from(at));
+    let group = Group {
+        class: Class::Data,
         layout: Layout::Linear,
+        first: SegmentId(0),
+        columns: (0..members).map(|member| Column { member, first: 0, extents: 4 }).collect(),
+    };
+    let shape = Shape {
+        generation: 1,
         extent_bytes: 1 << 20,
         chunk_units: 512,
-        extents: vec![4; members],
-    }
+        next: SegmentId(u32::from(members) * 4),
+        members: (0..members)
+            .map(|at| Member { device: device(at), extents: 4, state: MemberState::Present, successor: None, leaving: false })
+            .collect(),
+        groups: vec![group],
+    };
+    Label { pool: PoolId([pool; 16]), name: format!("pool{pool}"), device: device(member), member, shape }
 }
 
 fn device(path: &Path, label: Option<&Label>, at_end_only: bool) {
@@ -39,8 +48,8 @@ fn pools_are_put_together_from_their_members() {
     fs::write(path("small"), b"x").expect("write");
     let found = scan(&[dir.path().to_owned()]);
     assert_eq!(found.len(), 2);
-    assert_eq!(found[0].complete(), Some(vec![path("z"), path("a")]));
-    assert_eq!((found[1].complete(), found[1].missing()), (None, vec![0]));
+    assert_eq!((found[0].devices(), found[0].missing.len()), (vec![path("z"), path("a")], 0));
+    assert_eq!((found[1].devices(), &found[1].missing), (vec![path("b")], &vec![0]));
     assert_eq!(scan(&[path("b")]).len(), 1);
     assert_eq!(scan(&[path("none")]), []);
 }
@@ -51,7 +60,28 @@ fn a_wiped_device_has_no_label_and_no_root() {
     let path = dir.path().join("d");
     device(&path, Some(&label(3, 0, 1)), false);
     assert!(read(&path).expect("read").is_some());
-    wipe(&path).expect("wipe");
+    wipe(&path, PoolId([4; 16])).expect("left alone");
+    assert!(read(&path).expect("read").is_some());
+    wipe(&path, PoolId([3; 16])).expect("wipe");
     assert_eq!(read(&path).expect("read"), None);
     assert_eq!(ring(&[path], PoolId([3; 16])).expect("ring"), []);
+}
+
+#[test]
+fn the_newest_label_says_who_belongs_to_a_pool() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = |name: &str| dir.path().join(name);
+    device(&path("old"), Some(&label(1, 0, 2)), false);
+    let mut newer = label(1, 1, 2);
+    newer.shape.generation = 5;
+    newer.shape.members[0].device = DeviceId(77);
+    newer.shape.members[0].successor = Some(DeviceId(78));
+    device(&path("other"), Some(&newer), false);
+    let mut successor = Label { device: DeviceId(78), member: 0, ..newer.clone() };
+    successor.shape.generation = 4;
+    device(&path("new"), Some(&successor), false);
+    let found = scan(&[dir.path().to_owned()]);
+    // the device that was replaced is no part of it any more, and the one that takes its successor's place is known
+    assert_eq!((found.len(), &found[0].members, &found[0].missing), (1, &vec![None, Some(path("other"))], &vec![0]));
+    assert_eq!(found[0].successors, [path("new")]);
 }

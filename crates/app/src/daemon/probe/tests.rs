@@ -1,7 +1,7 @@
 //! Foreign content is recognised.
 
 use super::*;
-use millpond_format::{Layout, PoolId};
+use millpond_format::{Class, Column, DeviceId, Group, Layout, Member, MemberState, PoolId, SegmentId, Shape};
 
 #[test]
 fn every_magic_is_found_where_it_stands() {
@@ -21,15 +21,16 @@ fn a_blank_or_short_device_holds_nothing() {
 
 #[test]
 fn our_own_label_names_its_pool_even_when_damaged() {
-    let label = Label {
-        pool: PoolId([7; 16]),
-        name: "tank".to_owned(),
-        member: 0,
+    let group = Group {
+        class: Class::Data,
         layout: Layout::Linear,
-        extent_bytes: 1 << 20,
-        chunk_units: 512,
-        extents: vec![10],
+        first: SegmentId(0),
+        columns: vec![Column { member: 0, first: 0, extents: 10 }],
     };
+    let member = Member { device: DeviceId(1), extents: 10, state: MemberState::Present, successor: None, leaving: false };
+    let shape =
+        Shape { generation: 1, extent_bytes: 1 << 20, chunk_units: 512, next: SegmentId(10), members: vec![member], groups: vec![group] };
+    let label = Label { pool: PoolId([7; 16]), name: "tank".to_owned(), device: DeviceId(1), member: 0, shape };
     let mut sector = label.encode();
     assert!(name(&sector).is_some_and(|told| told.contains("'tank'")));
     sector[100] ^= 1;

@@ -6,7 +6,7 @@ use std::sync::mpsc::TryRecvError;
 
 use millpond_block::{ByteRange, Completion, DiskError, Op, Payload, Request, Tag};
 use millpond_device::{DeviceIndex, HostDevice};
-use millpond_engine::{Command, CommandError, DiffExtent, PoolState, Reply, Target};
+use millpond_engine::{Command, CommandError, DiffExtent, NewDevice, PoolState, Reply, Target};
 
 use super::handle::{Answer, HostDeviceInfo, IoCounters, Message, ShardError, ShardStatus};
 use super::pool::Pool;
@@ -132,6 +132,19 @@ impl<P: Pool> Shard<P> {
                 }
                 let _ = answer.send(if known { Ok(()) } else { Err(ShardError::NoDevice(device)) });
             }
+            Message::AddDevice(host, answer) => {
+                let geometry = host.geometry();
+                let added = self.ring.add_device(*host).map_err(|_| {
+                    ShardError::Command(CommandError::Invalid(
+                        "the pool has had too many devices since it was imported; export and import it".to_owned(),
+                    ))
+                });
+                let _ = answer.send(added.map(|index| NewDevice { position: usize::from(index.0), geometry }));
+            }
+            Message::RemoveDevice(position, answer) => {
+                let index = DeviceIndex(u16::try_from(position).unwrap_or(u16::MAX));
+                let _ = answer.send(Ok(self.ring.remove_device(index).is_some()));
+            }
             Message::Read(target, range, answer) => self.request(target, Op::Read, range, Payload::None, Pending::Read(answer)),
             Message::Write(target, offset, bytes, answer) => {
                 let range = ByteRange { offset, length: bytes.len() as u64 };
@@ -234,8 +247,8 @@ impl<P: Pool> Shard<P> {
             let (load, limit) = self.gate.of(index);
             HostDeviceInfo { path: device.path().to_owned(), geometry: device.geometry(), direct: device.direct(), load, limit }
         };
-        let indexes = (0..=u16::MAX).map(DeviceIndex);
-        let devices = indexes.map_while(|index| Some((index, self.ring.device(index)?))).map(describe).collect();
+        let indexes = (0..self.ring.devices()).map(DeviceIndex);
+        let devices = indexes.map(|index| self.ring.device(index).map(|device| describe((index, device)))).collect();
         let mut guests: IoCounters = self.past;
         self.exports.values().for_each(|export| guests.add(&export.past));
         self.clients.iter().for_each(|client| guests.add(&client.counters()));

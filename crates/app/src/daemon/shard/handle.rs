@@ -12,9 +12,10 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use millpond_block::{ByteRange, DiskError};
-use millpond_device::{DeviceGeometry, DeviceIndex, Waker};
+use millpond_device::{DeviceGeometry, DeviceIndex, HostDevice, Waker};
 use millpond_engine::{
-    Command, CommandError, DiffExtent, Metrics, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo, Target, Time, VolumeId, VolumeInfo,
+    Command, CommandError, DiffExtent, Metrics, NewDevice, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo, Target, Time, VolumeId,
+    VolumeInfo,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -238,8 +239,8 @@ pub struct ShardStatus {
     pub pool: PoolInfo,
     /// The engine's counters.
     pub metrics: Metrics,
-    /// Host devices.
-    pub devices: Vec<HostDeviceInfo>,
+    /// Host devices by position; nothing where one was let go.
+    pub devices: Vec<Option<HostDeviceInfo>>,
     /// All guest requests over all exports since import.
     pub guests: IoCounters,
     /// Clients connected now.
@@ -337,6 +338,8 @@ pub(super) enum Message {
     Read(Target, ByteRange, Answer<Vec<u8>>),
     Write(Target, u64, Vec<u8>, Answer<()>),
     Flush(Target, Answer<()>),
+    AddDevice(Box<HostDevice>, Answer<NewDevice>),
+    RemoveDevice(usize, Answer<bool>),
     Shutdown(Answer<()>),
 }
 
@@ -372,6 +375,22 @@ impl ShardHandle {
     /// [`ShardError::Command`] as the engine says, or because the pool is still `Opening`; [`ShardError::Gone`].
     pub async fn command(&self, command: Command) -> Result<Reply, ShardError> {
         self.ask(|answer| Message::Command(command, answer)).await
+    }
+
+    /// Takes a device over that a command will name.
+    ///
+    /// # Errors
+    /// [`ShardError::Command`] when there are too many, [`ShardError::Gone`].
+    pub async fn add_device(&self, device: HostDevice) -> Result<NewDevice, ShardError> {
+        self.ask(|answer| Message::AddDevice(Box::new(device), answer)).await
+    }
+
+    /// Lets a device go that the pool does not use any more, and its lock with it. False while something of it is under way.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn remove_device(&self, position: usize) -> Result<bool, ShardError> {
+        self.ask(|answer| Message::RemoveDevice(position, answer)).await
     }
 
     /// Starts serving; answers when clients can connect, with the addresses bound.

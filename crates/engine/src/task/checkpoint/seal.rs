@@ -62,6 +62,7 @@ impl Pool {
         self.log.since_checkpoint = 0;
         self.checkpointer.sealed_chunk = self.core.next_chunk;
         self.checkpointer.answering = std::mem::take(&mut self.checkpointer.wanted);
+        self.checkpointer.forced = false;
         self.checkpointer.stage = Stage::Writing;
         self.last_checkpoint = self.now;
         let mut catalog = std::mem::take(&mut self.core.catalog);

@@ -1,0 +1,137 @@
+//! `pool add`, `pool replace` and `pool remove`.
+
+use std::path::Path;
+
+use clap::Args;
+
+use super::create::describe;
+use crate::api::{AddDevices, Pool, RemoveDevice, ReplaceDevice};
+use crate::client::Client;
+use crate::command::pool::jobs;
+use crate::config::absolute;
+use crate::devices;
+use crate::failure::{Failure, Outcome};
+use crate::names::{self, Kind};
+use crate::output::write_out;
+use crate::size::Size;
+
+/// Add devices to a pool while it is in use
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  millpond pool add tank mirror /dev/sdd /dev/sde\n  millpond pool add -n tank /srv/more.img:20G")]
+pub struct Add {
+    /// Name of the pool
+    name: String,
+    /// [linear|stripe|mirror] DEVICE..., as for 'pool create'
+    #[arg(required = true, value_name = "SPEC")]
+    spec: Vec<String>,
+    /// Devices per stripe
+    #[arg(short = 'i', long, value_name = "N")]
+    stripes: Option<u16>,
+    /// Bytes on one device before the next takes over
+    #[arg(short = 'I', long, value_name = "SIZE")]
+    stripe_size: Option<String>,
+    /// Use devices that hold something, and destroy what they hold
+    #[arg(short = 'f', long)]
+    force: bool,
+    /// Check everything, change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+}
+
+impl Add {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        names::check(Kind::Pool, &self.name)?;
+        let unit = self.stripe_size.as_deref().map(str::parse::<Size>).transpose()?;
+        let groups = devices::parse(&self.spec, self.stripes, unit)?;
+        let would = format!("would add {} to pool {}\n", describe(&groups), self.name);
+        let request = AddDevices { groups, force: self.force, dry_run: self.dry_run };
+        client.post::<_, Pool>(&format!("/v1/pools/{}/devices", self.name), &request).await?;
+        if self.dry_run { write_out(&would) } else { Ok(()) }
+    }
+}
+
+/// Put another device in the place of one, while the pool is in use
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  millpond pool replace tank /dev/sdb /dev/sdf
+  millpond pool replace tank 1 /dev/sdf          a missing device, by its number in 'pool status'")]
+pub struct Replace {
+    /// Name of the pool
+    name: String,
+    /// The old device: its path, or its number
+    old: String,
+    /// The new device: a block device, a file, or FILE:SIZE
+    new: String,
+    /// Use a device that holds something, and destroy what it holds
+    #[arg(short = 'f', long)]
+    force: bool,
+    /// Check everything, change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Wait until everything is copied
+    #[arg(short = 'w', long)]
+    wait: bool,
+}
+
+impl Replace {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        names::check(Kind::Pool, &self.name)?;
+        let mut groups = devices::parse(std::slice::from_ref(&self.new), None, None)?;
+        let new = groups.pop().and_then(|mut group| group.devices.pop());
+        let new = new.ok_or_else(|| Failure::usage(format!("'{}' is not a device; give a path, or FILE:SIZE", self.new)))?;
+        let old = named(&self.old);
+        let would = format!("would replace {old} of pool {} by {}\n", self.name, new.path);
+        let request = ReplaceDevice { old, new, force: self.force, dry_run: self.dry_run };
+        client.post::<_, Pool>(&format!("/v1/pools/{}/replace", self.name), &request).await?;
+        if self.dry_run {
+            return write_out(&would);
+        }
+        if self.wait { jobs::wait_devices(client, &self.name).await } else { Ok(()) }
+    }
+}
+
+/// A device as the daemon knows it: a number, or an absolute path.
+fn named(word: &str) -> String {
+    if word.parse::<u16>().is_ok() { word.to_owned() } else { absolute(Path::new(word)).display().to_string() }
+}
+
+/// Take a device out of a pool while it is in use: what is on it moves to the others
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  millpond pool remove tank /dev/sdb
+  millpond pool remove tank /dev/sdb --stop
+
+Afterwards nothing of the device is needed, and its label is gone. The other devices of a mirror that would have too few copies go with it.")]
+pub struct Remove {
+    /// Name of the pool
+    name: String,
+    /// The device: its path, or its number in 'pool status'
+    device: String,
+    /// Keep it after all
+    #[arg(long)]
+    stop: bool,
+    /// Check everything, change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Wait until it is out
+    #[arg(short = 'w', long)]
+    wait: bool,
+}
+
+impl Remove {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        names::check(Kind::Pool, &self.name)?;
+        let request = RemoveDevice { device: named(&self.device), stop: self.stop, dry_run: self.dry_run };
+        client.post::<_, Pool>(&format!("/v1/pools/{}/remove", self.name), &request).await?;
+        match (self.dry_run, self.wait) {
+            (true, _) => write_out(&format!("would remove {} from pool {}\n", request.device, self.name)),
+            (false, true) => jobs::wait_devices(client, &self.name).await,
+            (false, false) => Ok(()),
+        }
+    }
+}

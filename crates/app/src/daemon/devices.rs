@@ -1,0 +1,208 @@
+//! Devices of a pool in service: more of them, others in their place, and those that leave.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use millpond_engine::{Command, NewDevice, PoolId};
+use tokio::time::sleep;
+
+use super::labels;
+use super::pools::{group_spec, open_new, vacant};
+use super::service::Daemon;
+use super::shard::{ShardHandle, ShardStatus};
+use crate::api::{AddDevices, ApiError, DeviceSpec, IoMode, Pool, RemoveDevice, ReplaceDevice};
+
+/// How often devices on their way are looked at.
+const LOOK: Duration = Duration::from_millis(250);
+
+impl Daemon {
+    /// Adds devices to a pool. Their space can be used, and the daemon remembers them, on return.
+    ///
+    /// # Errors
+    /// When there is no such pool, a device cannot be used or holds something, or the engine refuses.
+    pub async fn add_devices(&self, name: &str, request: AddDevices) -> Result<Pool, ApiError> {
+        let _changing = self.changing.lock().await;
+        let during = format!("cannot add to pool '{name}'");
+        let (shard, io) = (self.shard(name)?, self.io_mode(name));
+        let specs: Vec<DeviceSpec> = request.groups.iter().flat_map(|group| group.devices.clone()).collect();
+        for spec in &specs {
+            vacant(spec, request.force).map_err(|e| e.during(&during))?;
+        }
+        if request.dry_run {
+            return self.pool(name).await;
+        }
+        let fresh: Vec<PathBuf> = specs.iter().map(|spec| PathBuf::from(&spec.path)).filter(|path| !path.exists()).collect();
+        let mut devices = Vec::new();
+        let added = async {
+            for spec in &specs {
+                devices.push(shard.add_device(open_new(spec, io)?).await?);
+            }
+            let groups = request.groups.iter().map(group_spec).collect();
+            shard.command(Command::AddDevices { groups, devices: devices.clone() }).await?;
+            Ok::<_, ApiError>(())
+        };
+        if let Err(error) = added.await {
+            give_up(&shard, &devices, &fresh).await;
+            return Err(error.during(&during));
+        }
+        if let Some(entry) = self.registry().pools.get_mut(name) {
+            entry.record.devices.extend(specs.iter().map(|spec| PathBuf::from(&spec.path)));
+        }
+        self.save()?;
+        self.tell("pool.devices-added", name);
+        self.pool(name).await
+    }
+
+    /// Puts a device in the place of another. The copying has begun on return, and goes on after a restart.
+    ///
+    /// # Errors
+    /// When there is no such pool or device, the new one cannot be used or holds something, or the engine refuses.
+    pub async fn replace_device(self: &Arc<Daemon>, name: &str, request: ReplaceDevice) -> Result<Pool, ApiError> {
+        let _changing = self.changing.lock().await;
+        let during = format!("cannot replace {} of pool '{name}'", request.old);
+        let (shard, io) = (self.shard(name)?, self.io_mode(name));
+        let member = self.member(name, &shard, &request.old).await?;
+        vacant(&request.new, request.force).map_err(|e| e.during(&during))?;
+        if request.dry_run {
+            return self.pool(name).await;
+        }
+        let path = PathBuf::from(&request.new.path);
+        let fresh: Vec<PathBuf> = Some(path.clone()).filter(|path| !path.exists()).into_iter().collect();
+        let device = shard.add_device(open_new(&request.new, io)?).await?;
+        // remembered first: a crash from here on finds it
+        if let Some(entry) = self.registry().pools.get_mut(name) {
+            entry.record.successors.push(path.clone());
+        }
+        self.save()?;
+        if let Err(error) = shard.command(Command::Replace { member, device }).await {
+            give_up(&shard, &[device], &fresh).await;
+            if let Some(entry) = self.registry().pools.get_mut(name) {
+                entry.record.successors.retain(|known| *known != path);
+            }
+            self.save()?;
+            return Err(ApiError::from(error).during(&during));
+        }
+        self.tell("pool.replacing", name);
+        tokio::spawn(Arc::clone(self).watch_devices(name.to_owned()));
+        self.pool(name).await
+    }
+
+    /// Takes a device out of a pool. The job has begun on return, and goes on after a restart.
+    ///
+    /// # Errors
+    /// When there is no such pool or device, or what is on it does not fit on the others.
+    pub async fn remove_device(self: &Arc<Daemon>, name: &str, request: RemoveDevice) -> Result<Pool, ApiError> {
+        let _changing = self.changing.lock().await;
+        let during = format!("cannot remove {} from pool '{name}'", request.device);
+        let shard = self.shard(name)?;
+        let member = self.member(name, &shard, &request.device).await?;
+        let command = match (request.stop, request.dry_run) {
+            (true, true) => return self.pool(name).await,
+            (true, false) => Command::StopRemoving,
+            (false, dry_run) => Command::Remove { member, dry_run },
+        };
+        shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
+        if !request.dry_run && !request.stop {
+            self.tell("pool.removing", name);
+            tokio::spawn(Arc::clone(self).watch_devices(name.to_owned()));
+        }
+        self.pool(name).await
+    }
+
+    fn io_mode(&self, name: &str) -> IoMode {
+        self.registry().pools.get(name).map(|entry| entry.record.io).unwrap_or_default()
+    }
+
+    /// The member that the user means: by the path it was opened by or is remembered by, or by its number.
+    async fn member(&self, name: &str, shard: &ShardHandle, old: &str) -> Result<u16, ApiError> {
+        let status = shard.status().await?;
+        let remembered = self.registry().pools.get(name).map(|entry| entry.record.devices.clone()).unwrap_or_default();
+        let path = |position: usize| status.devices.get(position).and_then(Option::as_ref).map(|host| host.path.clone());
+        let found = status.pool.devices.iter().find(|device| {
+            let opened = device.position.and_then(path);
+            let known = opened.or_else(|| remembered.get(usize::from(device.member)).cloned());
+            known.as_deref() == Some(Path::new(old)) || old.parse() == Ok(device.member)
+        });
+        found
+            .map(|device| device.member)
+            .ok_or_else(|| ApiError::not_found(format!("pool '{name}' has no device {old}; see 'millpond pool status {name}'")))
+    }
+
+    /// Follows what happens to the devices of every pool that an earlier daemon began to change.
+    pub fn watch_all_devices(self: &Arc<Daemon>) {
+        let pools: Vec<String> = self.registry().pools.keys().cloned().collect();
+        for name in pools {
+            tokio::spawn(Arc::clone(self).watch_devices(name));
+        }
+    }
+
+    /// Follows replacements and removals in a pool to their end: then devices that it does not use any more are let go, lose their labels, and
+    /// are forgotten.
+    async fn watch_devices(self: Arc<Daemon>, name: String) {
+        loop {
+            let Ok(shard) = self.shard(&name) else { return };
+            let Ok(status) = shard.status().await else { return };
+            let used = |at: usize| status.pool.devices.iter().any(|device| device.position == Some(at) || device.successor == Some(at));
+            let mut left = !status.pool.jobs.is_empty();
+            let unused =
+                status.devices.iter().enumerate().filter_map(|(at, host)| host.as_ref().filter(|_| !used(at)).map(|host| (at, host)));
+            for (at, host) in unused {
+                match shard.remove_device(at).await {
+                    Ok(true) => self.let_go(host.path.clone(), status.pool.id).await,
+                    Ok(false) => left = true,
+                    Err(_) => return,
+                }
+            }
+            self.remember_devices(&name, &status);
+            if !left {
+                return;
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Takes the label from a device that belonged to a pool.
+    async fn let_go(&self, path: PathBuf, pool: PoolId) {
+        let told = path.display().to_string();
+        match tokio::task::spawn_blocking(move || labels::wipe(&path, pool)).await {
+            Ok(Ok(())) => self.tell("device.released", told),
+            Ok(Err(error)) => tracing::warn!(device = told, %error, "the label of a device that was let go is still there"),
+            Err(error) => tracing::error!(%error, "taking a label away"),
+        }
+    }
+
+    /// Remembers where the devices of a pool are now.
+    fn remember_devices(&self, name: &str, status: &ShardStatus) {
+        let path = |position: usize| status.devices.get(position).and_then(Option::as_ref).map(|host| host.path.clone());
+        let members = status.pool.devices.iter().map(|device| usize::from(device.member) + 1).max().unwrap_or(0);
+        let changed = {
+            let mut registry = self.registry();
+            let Some(entry) = registry.pools.get_mut(name) else { return };
+            let before = entry.record.clone();
+            let mut devices = vec![PathBuf::new(); members];
+            for device in &status.pool.devices {
+                let at = usize::from(device.member);
+                let now = device.position.and_then(path).or_else(|| before.devices.get(at).cloned());
+                if let (Some(place), Some(now)) = (devices.get_mut(at), now) {
+                    *place = now;
+                }
+            }
+            entry.record.devices = devices;
+            entry.record.successors = status.pool.devices.iter().filter_map(|device| device.successor.and_then(path)).collect();
+            entry.record != before
+        };
+        if changed && let Err(error) = self.save() {
+            tracing::error!(%error, "the devices of a pool are not remembered");
+        }
+    }
+}
+
+/// Lets devices go again that came to nothing, and removes the files that were made for them.
+async fn give_up(shard: &ShardHandle, devices: &[NewDevice], fresh: &[PathBuf]) {
+    for device in devices {
+        // a shard that is gone holds nothing
+        let _ = shard.remove_device(device.position).await;
+    }
+    fresh.iter().for_each(|path| drop(std::fs::remove_file(path)));
+}

@@ -1,0 +1,338 @@
+//! Evacuation: a device leaves the pool, of whatever layout, while it is in use.
+//!
+//! Segments with a part on it are not handed out any more, and the cleaner moves what lives in the others; maps never change for it (I7).
+//! Objects of checkpoints are written anew by the next one. When nothing needs those segments, the shape does without them: what is
+//! left of the devices that shared them becomes new segments, and nothing remembers the device but its place in the table.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use millpond_block::Tag;
+use millpond_format::{Column, Encoder, Group, Layout, MemberState, SegmentId, Shape};
+
+use super::reserve::Purse;
+use crate::io::Health;
+use crate::log::{BatchKind, OpenBatch};
+use crate::pool::Pool;
+use crate::space::{Rows, SegmentState};
+use crate::{CommandError, JobInfo, JobKind, PoolState};
+
+/// Groups that a removal may leave behind: a label has room for few.
+const MOST_GROUPS: usize = 24;
+
+/// Which segments go with a member, and what the shape is afterwards.
+#[derive(Debug)]
+pub(crate) struct Removal {
+    /// The member, and those that are of no use without it.
+    pub(crate) members: BTreeSet<u16>,
+    pub(crate) segments: BTreeSet<SegmentId>,
+    pub(crate) shape: Shape,
+}
+
+/// An evacuation on its way.
+#[derive(Debug)]
+pub(crate) struct Evacuation {
+    member: u16,
+    removal: Removal,
+    total: u64,
+    /// A checkpoint was asked for since the last segment was emptied.
+    asked: bool,
+}
+
+impl Removal {
+    /// Plans to do without a member. `None` when the shape could not be told in a label.
+    pub(crate) fn plan(shape: &Shape, member: u16) -> Option<Removal> {
+        let mut members = BTreeSet::from([member]);
+        let mut segments = BTreeSet::new();
+        let mut groups = Vec::new();
+        let mut rest = Vec::new();
+        for group in &shape.groups {
+            if !group.columns.iter().any(|column| column.member == member) {
+                groups.push(group.clone());
+                continue;
+            }
+            let mut rows: Vec<(SegmentId, Vec<(u16, u32)>)> = Vec::new();
+            let mut id = group.first.0;
+            group.for_each_row(|parts| {
+                rows.push((SegmentId(id), parts.to_vec()));
+                id += 1;
+            });
+            let stays = |parts: &[(u16, u32)]| parts.iter().all(|(at, _)| *at != member);
+            let mut kept = runs(group, rows.iter().filter(|(_, parts)| stays(parts)));
+            if kept.len() + groups.len() > MOST_GROUPS / 2 {
+                kept.clear();
+            }
+            let kept_ids: BTreeSet<u32> = kept.iter().flat_map(|g| g.first.0..g.first.0 + g.rows() as u32).collect();
+            let mut freed: BTreeMap<u16, Vec<u32>> = BTreeMap::new();
+            for (id, parts) in rows.iter().filter(|(id, _)| !kept_ids.contains(&id.0)) {
+                segments.insert(*id);
+                parts.iter().filter(|(at, _)| *at != member).for_each(|(at, extent)| freed.entry(*at).or_default().push(*extent));
+            }
+            groups.extend(kept);
+            let columns: Vec<Column> = freed.into_iter().filter_map(|(at, extents)| longest(at, extents)).collect();
+            let layout = match group.layout {
+                Layout::Stripe { width, unit } => Some(Layout::Stripe { width: width.min(columns.len() as u16), unit }),
+                // fewer copies than were asked for are none
+                Layout::Mirror { copies } if usize::from(copies) > columns.len() => None,
+                same => Some(same),
+            };
+            match layout {
+                Some(layout) if !columns.is_empty() => rest.push((group.class, layout, columns)),
+                _ => members.extend(columns.iter().map(|column| column.member)),
+            }
+        }
+        let mut after = Shape { groups, ..shape.clone() };
+        after.groups.sort_by_key(|group| group.first);
+        rest.into_iter().for_each(|(class, layout, columns)| after.add(class, layout, columns));
+        // who serves in another group stays
+        members.retain(|at| *at == member || !after.groups.iter().any(|group| group.columns.iter().any(|c| c.member == *at)));
+        for (at, known) in (0u16..).zip(&mut after.members) {
+            if members.contains(&at) {
+                known.state = MemberState::Gone;
+            }
+        }
+        (!after.groups.is_empty() && after.fits()).then_some(Removal { members, segments, shape: after })
+    }
+}
+
+/// Rows as groups: those that follow each other on the same members, extent by extent.
+fn runs<'a>(group: &Group, rows: impl Iterator<Item = &'a (SegmentId, Vec<(u16, u32)>)>) -> Vec<Group> {
+    let mut found: Vec<Group> = Vec::new();
+    for (id, parts) in rows {
+        let goes_on = found.last().is_some_and(|run| {
+            let length = run.columns.first().map_or(0, |column| column.extents);
+            run.first.0 + length == id.0
+                && run.columns.len() == parts.len()
+                && run.columns.iter().zip(parts).all(|(column, (at, extent))| column.member == *at && column.first + length == *extent)
+        });
+        match found.last_mut().filter(|_| goes_on) {
+            Some(run) => run.columns.iter_mut().for_each(|column| column.extents += 1),
+            None => {
+                let width = parts.len() as u16;
+                let layout = match group.layout {
+                    Layout::Linear => Layout::Linear,
+                    Layout::Stripe { unit, .. } => Layout::Stripe { width, unit },
+                    Layout::Mirror { .. } => Layout::Mirror { copies: width },
+                };
+                let columns = parts.iter().map(|(member, first)| Column { member: *member, first: *first, extents: 1 }).collect();
+                found.push(Group { class: group.class, layout, first: *id, columns });
+            }
+        }
+    }
+    found
+}
+
+/// The longest run among extents of a member.
+fn longest(member: u16, mut extents: Vec<u32>) -> Option<Column> {
+    extents.sort_unstable();
+    let mut best: Option<Column> = None;
+    let mut run: Option<Column> = None;
+    for extent in extents {
+        run = match run {
+            Some(column) if column.first + column.extents == extent => Some(Column { extents: column.extents + 1, ..column }),
+            _ => Some(Column { member, first: extent, extents: 1 }),
+        };
+        if run.map(|column| column.extents) > best.map(|column| column.extents) {
+            best = run;
+        }
+    }
+    best
+}
+
+impl Pool {
+    /// Begins to do without a member.
+    pub(crate) fn remove_member(&mut self, member: u16, dry_run: bool) -> Result<(), CommandError> {
+        let known = self.config.shape.members.get(usize::from(member)).filter(|m| m.state != MemberState::Gone);
+        let Some(known) = known else { return Err(CommandError::NotFound(format!("member {member}"))) };
+        if known.successor.is_some() || self.filler.jobs().next().is_some() || self.evacuation.is_some() || self.relabeler.busy() {
+            return Err(CommandError::Busy("devices are just being changed; try again when 'pool jobs' is empty".into()));
+        }
+        let Some(removal) = Removal::plan(&self.config.shape, member) else {
+            return Err(CommandError::Invalid(
+                "the pool needs this device: nothing would be left, or it could not be told in a label".into(),
+            ));
+        };
+        let after = self.core.space.usable_without(&removal.segments);
+        let live = self.core.space.live_units();
+        if live > after {
+            let missing = (live - after) * 512;
+            return Err(CommandError::Invalid(format!(
+                "what is on this device does not fit on the others: {} MiB more are needed; add a device or destroy something first",
+                missing.div_ceil(1 << 20)
+            )));
+        }
+        if dry_run {
+            return Ok(());
+        }
+        let total = removal.segments.iter().filter(|id| self.core.space.segments.get(**id).is_some_and(|s| s.live > 0)).count() as u64;
+        self.core.space.leave_segments(&removal.segments);
+        self.leave_open_segments();
+        if let Some(known) = self.config.shape.members.get_mut(usize::from(member)).filter(|known| !known.leaving) {
+            known.leaving = true;
+            self.relabel(None);
+        }
+        self.evacuation = Some(Evacuation { member, removal, total, asked: false });
+        Ok(())
+    }
+
+    /// Goes on with what an import found begun. What does not fit any more stays.
+    pub(crate) fn go_on_removing(&mut self) {
+        let Some(member) = (0u16..).zip(&self.config.shape.members).find(|(_, known)| known.leaving).map(|(at, _)| at) else { return };
+        if self.filler.jobs().next().is_some() || self.relabeler.busy() {
+            return;
+        }
+        if self.evacuation.is_none() && self.remove_member(member, false).is_err() {
+            self.config.shape.members.iter_mut().for_each(|known| known.leaving = false);
+            self.relabel(None);
+        }
+    }
+
+    /// Ends an evacuation: what was moved stays where it is, and the device can be filled again.
+    pub(crate) fn stop_removing(&mut self) -> Result<(), CommandError> {
+        match self.evacuation.take() {
+            Some(evacuation) => {
+                self.core.space.stay(&evacuation.removal.segments);
+                self.config.shape.members.iter_mut().for_each(|known| known.leaving = false);
+                self.relabel(None);
+                Ok(())
+            }
+            None => Err(CommandError::NotFound("a removal".into())),
+        }
+    }
+
+    /// What is done and to be done.
+    pub(crate) fn evacuation_job(&self) -> Option<JobInfo> {
+        let evacuation = self.evacuation.as_ref()?;
+        let extent = self.config.shape.extent_bytes;
+        let left = self.leaving_left() as u64;
+        let total = evacuation.total.max(left) * extent;
+        let space = &self.core.space.segments;
+        let unreadable = |id: &&SegmentId| space.get(**id).is_some_and(|s| s.left_until > self.now.0);
+        let errors = evacuation.removal.segments.iter().filter(unreadable).count() as u64;
+        Some(JobInfo { kind: JobKind::Remove, member: Some(evacuation.member), done: total - left * extent, total, errors })
+    }
+
+    /// Segments that are not given up yet.
+    fn leaving_left(&self) -> usize {
+        let space = &self.core.space.segments;
+        let segments = self.evacuation.iter().flat_map(|e| &e.removal.segments);
+        segments.filter(|id| space.get(**id).is_some_and(|s| s.state != SegmentState::Absent)).count()
+    }
+
+    /// Goes on with an evacuation. True when it wants another turn soon.
+    pub(crate) fn step_evacuation(&mut self) -> bool {
+        if self.state != PoolState::Online {
+            return false;
+        }
+        if self.evacuation.is_none() {
+            self.go_on_removing();
+            return false;
+        }
+        self.hop_over_leaving();
+        let space = &self.core.space.segments;
+        let state = |id: &SegmentId| space.get(*id).map(|s| (s.state, s.placed > 0, s.objects > 0));
+        let Some(evacuation) = &mut self.evacuation else { return false };
+        let (mut left, mut movable, mut waits) = (0, false, false);
+        for id in &evacuation.removal.segments {
+            match state(id) {
+                None | Some((SegmentState::Absent, ..)) => continue,
+                Some((SegmentState::Sealed, true, false)) => movable = true,
+                // only a checkpoint frees those
+                Some((SegmentState::Sealed, _, true) | (SegmentState::Resting(_), ..)) => waits = true,
+                Some(_) => {}
+            }
+            left += 1;
+        }
+        if left > 0 {
+            if waits && !movable && !evacuation.asked && !self.checkpointer.running() {
+                evacuation.asked = true;
+                self.checkpointer.forced = true;
+            } else if !self.checkpointer.running() && !self.checkpointer.forced {
+                evacuation.asked = false;
+            }
+            return movable && self.cleaner.idle();
+        }
+        // streams of an older root may begin in what is given up
+        let segments = &evacuation.removal.segments;
+        let begins = self.legs.iter().any(|leg| leg.streams.iter().any(|s| segments.contains(&s.segment) || segments.contains(&s.next)));
+        if begins || self.checkpointer.running() {
+            self.checkpointer.forced |= begins && !self.checkpointer.running();
+            return false;
+        }
+        self.end_evacuation();
+        false
+    }
+
+    /// Streams leave segments that are to be given up, those that they have been promised too: a batch of nothing leads replay on.
+    fn hop_over_leaving(&mut self) {
+        for stream in 0..self.log.streams.len() {
+            let (at, next) = self.log.streams.get(stream).map_or((None, None), |s| (s.cursor.map(|c| c.segment), s.next));
+            if self.is_leaving(at) {
+                self.leave_open_segments();
+            }
+            if !self.is_leaving(next) {
+                continue;
+            }
+            self.seal_all();
+            if let Some(cursor) = self.log.streams.get_mut(stream).and_then(|s| s.cursor.take()) {
+                self.close_stream_chunk(stream);
+                self.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
+                self.core.space.settle(cursor.segment);
+            }
+            let Ok(cursor) = self.make_room(stream, Purse::Cleaner, 1, 0) else { return };
+            let batch = OpenBatch::new(BatchKind::Exclusive, cursor.page, 1, 0, Encoder::default());
+            let header = self.header(stream, cursor.segment, &batch, 0);
+            self.submit_batch(stream, &header, batch, Vec::new());
+            self.leave_open_segments();
+        }
+    }
+
+    fn is_leaving(&self, id: Option<SegmentId>) -> bool {
+        id.is_some_and(|id| self.core.space.segments.get(id).is_some_and(|s| s.leaving))
+    }
+
+    /// Nothing needs the segments any more: the shape does without them.
+    fn end_evacuation(&mut self) {
+        let Some(evacuation) = self.evacuation.take() else { return };
+        let Removal { members, segments, shape } = evacuation.removal;
+        (self.config.shape.groups, self.config.shape.next) = (shape.groups, shape.next);
+        for (at, known) in (0u16..).zip(&mut self.config.shape.members) {
+            if members.contains(&at) {
+                (known.state, known.successor, known.leaving) = (MemberState::Gone, None, false);
+            }
+        }
+        for id in segments {
+            if let Some(segment) = self.core.space.segments.get_mut(id) {
+                segment.leaving = false;
+            }
+        }
+        for at in &members {
+            self.io.health.set(*at, MemberState::Gone);
+            self.io.set_position(*at, u16::MAX);
+            if let Some(size) = self.config.sizes.get_mut(usize::from(*at)) {
+                *size = 0;
+            }
+        }
+        self.io.health = Health::of(&self.config.shape);
+        self.core.space.rows = Rows::new(&self.config.shape);
+        self.relabel(None);
+    }
+
+    /// A command to remove a member is answered at once: the job goes on.
+    pub(crate) fn answer_removal(&mut self, tag: Tag, outcome: Result<(), CommandError>) {
+        self.replies.push_back((tag, outcome.map(|()| crate::Reply::Done)));
+    }
+
+    /// The next segment that an evacuation wants emptied.
+    pub(crate) fn next_leaving(&self) -> Option<SegmentId> {
+        let evacuation = self.evacuation.as_ref()?;
+        evacuation.removal.segments.iter().copied().find(|id| {
+            self.core.space.segments.get(*id).is_some_and(|s| {
+                s.state == SegmentState::Sealed
+                    && s.placed > 0
+                    && s.objects == 0
+                    && s.left_until <= self.now.0
+                    && !self.log.is_in_flight(*id)
+            })
+        })
+    }
+}

@@ -1,0 +1,145 @@
+//! Devices leave the pool while it is written, whatever their layout; nothing of them is needed any more.
+
+use millpond_block::Op;
+use millpond_engine::{Class, Command, CommandError, Compression, GroupSpec, JobKind, Layout, SnapshotId, Target, VolumeId};
+
+use crate::rig::Rig;
+
+const SIZE: u64 = 8 << 20;
+const STEP: u64 = 256 << 10;
+
+fn pattern(at: u64, round: u8) -> Vec<u8> {
+    (0..STEP).map(|i| (i >> 9) as u8 ^ (at >> 16) as u8 ^ round).collect()
+}
+
+fn write_all(rig: &mut Rig, volume: VolumeId, round: u8) {
+    for at in (0..SIZE).step_by(STEP as usize) {
+        rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, round)).unwrap();
+    }
+}
+
+fn check(rig: &mut Rig, target: Target, round: u8) {
+    for at in (0..SIZE).step_by(STEP as usize) {
+        assert!(rig.request(target, Op::Read, at, STEP, &[]).unwrap() == pattern(at, round), "at {at}");
+    }
+}
+
+/// A pool with a snapshot of one round and a head of another.
+fn pool(sizes: &[usize], layout: Layout) -> (Rig, VolumeId, SnapshotId) {
+    let mut rig = Rig::new(sizes, layout);
+    let volume = rig.volume("disk0", SIZE, Compression::Off);
+    write_all(&mut rig, volume, 1);
+    let snapshot = rig.snapshot(volume, "one");
+    write_all(&mut rig, volume, 2);
+    (rig, volume, snapshot)
+}
+
+fn add(rig: &mut Rig, layout: Layout, sizes: &[usize]) {
+    let devices = sizes.iter().map(|mib| rig.new_device(*mib)).collect();
+    rig.command(Command::AddDevices { groups: vec![GroupSpec { class: Class::Data, layout, devices: None }], devices }).unwrap();
+}
+
+/// Takes a member out under writes, and then its device away. Positions stay: what is gone reads as noise.
+fn remove(rig: &mut Rig, volume: VolumeId, member: u16, round: u8) {
+    let device = rig.engine.pool().unwrap().devices.iter().find(|d| d.member == member).unwrap().position.unwrap();
+    rig.command(Command::Remove { member, dry_run: false }).unwrap();
+    write_all(rig, volume, round);
+    rig.finish_jobs();
+    assert!(rig.engine.pool().unwrap().devices.iter().all(|d| d.member != member), "{:?}", rig.engine.pool());
+    rig.media[device].fill(0x77);
+}
+
+/// Imports from the devices that still belong to the pool.
+fn reimport(rig: Rig) -> Rig {
+    let here: Vec<usize> = rig.engine.pool().unwrap().devices.iter().filter_map(|d| d.position).collect();
+    let media = here.iter().map(|at| rig.media[*at].clone()).collect();
+    Rig::import(media).unwrap()
+}
+
+#[test]
+fn a_device_leaves_each_layout() {
+    for layout in [Layout::Linear, Layout::Stripe { width: 2, unit: 16384 }, Layout::Stripe { width: 3, unit: 65536 }] {
+        let (mut rig, volume, snapshot) = pool(&[64, 64, 64], layout);
+        add(&mut rig, Layout::Linear, &[64]);
+        remove(&mut rig, volume, 1, 3);
+        check(&mut rig, Target::Head(volume), 3);
+        check(&mut rig, Target::Snapshot(snapshot), 1);
+        rig.audit();
+        let mut rig = reimport(rig);
+        check(&mut rig, Target::Head(volume), 3);
+        check(&mut rig, Target::Snapshot(snapshot), 1);
+        rig.audit();
+    }
+}
+
+#[test]
+fn every_device_is_exchanged_for_new_ones() {
+    let (mut rig, volume, snapshot) = pool(&[64, 72, 80], Layout::Stripe { width: 3, unit: 16384 });
+    add(&mut rig, Layout::Mirror { copies: 2 }, &[96, 96]);
+    for (member, round) in [(0, 3), (2, 4), (1, 5)] {
+        remove(&mut rig, volume, member, round);
+        check(&mut rig, Target::Head(volume), round);
+    }
+    let mut rig = reimport(rig);
+    assert_eq!(rig.engine.pool().unwrap().devices.len(), 2);
+    check(&mut rig, Target::Head(volume), 5);
+    check(&mut rig, Target::Snapshot(snapshot), 1);
+    rig.audit();
+    // what came last goes as a whole: half a mirror is none
+    add(&mut rig, Layout::Linear, &[64]);
+    remove(&mut rig, volume, 3, 6);
+    let mut rig = reimport(rig);
+    assert_eq!(rig.engine.pool().unwrap().devices.len(), 1);
+    check(&mut rig, Target::Head(volume), 6);
+    check(&mut rig, Target::Snapshot(snapshot), 1);
+    rig.audit();
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_it_begins() {
+    let (mut rig, volume, _) = pool(&[64, 16], Layout::Linear);
+    let refused = rig.command(Command::Remove { member: 0, dry_run: false });
+    assert!(matches!(&refused, Err(CommandError::Invalid(why)) if why.contains("does not fit") && why.contains("MiB")), "{refused:?}");
+    rig.command(Command::Remove { member: 1, dry_run: false }).unwrap();
+    rig.finish_jobs();
+    let refused = rig.command(Command::Remove { member: 0, dry_run: false });
+    assert!(matches!(&refused, Err(CommandError::Invalid(why)) if why.contains("needs this device")), "{refused:?}");
+    assert!(matches!(rig.command(Command::Remove { member: 1, dry_run: false }), Err(CommandError::NotFound(_))));
+    check(&mut rig, Target::Head(volume), 2);
+}
+
+#[test]
+fn a_removal_goes_on_after_a_crash_and_can_be_stopped() {
+    for crash_at in [3, 30, 120, 400] {
+        let (mut rig, volume, snapshot) = pool(&[64, 64], Layout::Linear);
+        rig.start(Command::Remove { member: 0, dry_run: false });
+        for _ in 0..crash_at {
+            rig.turn();
+            while let Some(io) = rig.engine.pop_io() {
+                rig.perform(io);
+            }
+        }
+        rig.reopen();
+        rig.finish_jobs();
+        check(&mut rig, Target::Head(volume), 2);
+        check(&mut rig, Target::Snapshot(snapshot), 1);
+        rig.audit();
+        if rig.engine.pool().unwrap().devices.len() == 2 {
+            // the wish had not become durable
+            assert_eq!(crash_at, 3);
+        }
+    }
+    let (mut rig, volume, _) = pool(&[64, 64], Layout::Linear);
+    rig.start(Command::Remove { member: 0, dry_run: false });
+    rig.turn();
+    assert_eq!(rig.engine.pool().unwrap().jobs.first().map(|job| job.kind), Some(JobKind::Remove));
+    let size = rig.engine.pool().unwrap().size;
+    rig.start(Command::StopRemoving);
+    rig.settle();
+    let info = rig.engine.pool().unwrap();
+    assert!(info.jobs.is_empty() && info.devices.len() == 2 && info.size > size, "{info:?}");
+    write_all(&mut rig, volume, 3);
+    rig.reopen();
+    check(&mut rig, Target::Head(volume), 3);
+    rig.audit();
+}

@@ -1,0 +1,145 @@
+//! Devices of a pool that come, rot, go missing and are replaced, while a client with checksums of its own writes and reads.
+
+use super::fio::fio;
+use super::subject::Subject;
+use anyhow::{Context, Result, ensure};
+use millpond_lab::load::Rng;
+use millpond_lab::peer::{Contender, Millpond};
+use millpond_lab::process::wait_until;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+const DEVICE: u64 = 512 << 20;
+const AREA: u64 = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Overwrites everything of a device but its labels.
+fn rot(path: &Path) -> Result<()> {
+    let file = File::options().write(true).open(path).with_context(|| format!("opening {}", path.display()))?;
+    let mut rng = Rng::new(7);
+    let mut buffer = vec![0; 1 << 20];
+    for at in (AREA..DEVICE - AREA).step_by(buffer.len()) {
+        buffer.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&rng.next().to_le_bytes()));
+        file.write_all_at(&buffer, at).context("spoiling a device")?;
+    }
+    Ok(())
+}
+
+fn pool(millpond: &Millpond) -> Result<Value> {
+    let listed = millpond.json(&["pool", "status", "tank"])?;
+    listed.get(0).cloned().context("no pool 'tank' is listed")
+}
+
+fn device<'a>(pool: &'a Value, path: &Path) -> Result<&'a Value> {
+    let devices = pool["devices"].as_array().into_iter().flatten();
+    devices.into_iter().find(|d| d["path"].as_str() == path.to_str()).with_context(|| format!("{} is not listed: {pool}", path.display()))
+}
+
+fn wait_whole(millpond: &Millpond) -> Result<()> {
+    wait_until("the pool is whole again", PATIENCE, || {
+        let whole = pool(millpond).is_ok_and(|pool| pool["health"] == "online");
+        let jobs = millpond.json(&["pool", "jobs"]).is_ok_and(|jobs| jobs.as_array().is_some_and(Vec::is_empty));
+        whole && jobs
+    })
+    .map(|_| ())
+}
+
+/// One side of a mirror rots under load; goes missing; is replaced by a new device; the other side is replaced under load, with a kill in
+/// between; the pool grows by another mirror, and the first one is removed under load. Every byte is what was written, all the time.
+pub fn run(subject: &mut Subject) -> Result<()> {
+    let dir = subject.file("server");
+    let at = |name: &str| dir.join(name);
+    let text = |path: &Path| path.display().to_string();
+    let sized = |path: &Path| format!("{}:{DEVICE}", path.display());
+    let (a, b, c, d) = (at("a"), at("b"), at("c"), at("d"));
+    let millpond = subject.millpond()?;
+    millpond.start_empty(&dir)?;
+    millpond.cli(&["pool", "create", "tank", "mirror", &sized(&a), &sized(&b)])?;
+    millpond.cli(&["create", "tank/disk", "-L", "128M"])?;
+    let uri = millpond.export("tank/disk")?.uri();
+    fio(&uri, "randwrite", 1, &[])?;
+    millpond.cli(&["snapshot", "tank/disk@first"])?;
+
+    // rot: answered from the other side, written again, counted
+    rot(&a)?;
+    fio(&uri, "randwrite", 1, &["--verify_only=1"])?;
+    let listed = pool(millpond)?;
+    let (bad, good) = (device(&listed, &a)?, device(&listed, &b)?);
+    ensure!(bad["errors"].as_u64() > Some(0) && bad["repaired"].as_u64() > Some(0), "nothing was mended: {bad}");
+    ensure!(good["errors"] == 0, "the sound side has errors: {good}");
+
+    // the rotten one goes missing: it is named; the pool is not imported by accident, and imported when asked to
+    millpond.cli(&["pool", "export", "tank"])?;
+    fs::rename(&a, at("away")).context("hiding a device")?;
+    let search = text(&b);
+    let refused = millpond.command(&["pool", "import", "tank", "-d", &search]).output()?;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure!(!refused.status.success() && said.contains("device 0") && said.contains("--degraded"), "{said}");
+    millpond.cli(&["pool", "import", "tank", "-d", &search, "--degraded"])?;
+    ensure!(pool(millpond)?["health"] == "degraded", "{}", pool(millpond)?);
+    replaced(millpond, &uri, &c, &d, &sized)?;
+    grown_and_moved(millpond, &uri, [&c, &d], [&at("e"), &at("f")], &sized)
+}
+
+/// The missing device is replaced, then the other one under load and a kill.
+fn replaced(millpond: &mut Millpond, uri: &str, c: &Path, d: &Path, sized: &dyn Fn(&Path) -> String) -> Result<()> {
+    millpond.cli(&["pool", "replace", "tank", "0", &sized(c), "--wait"])?;
+    wait_whole(millpond)?;
+    let load = {
+        let uri = uri.to_owned();
+        thread::spawn(move || fio(&uri, "randwrite", 2, &[]))
+    };
+    let old = pool(millpond)?["devices"][1]["path"].as_str().map(str::to_owned).context("no second device")?;
+    millpond.cli(&["pool", "replace", "tank", &old, &sized(d)])?;
+    let loaded = load.join().map_err(|_| anyhow::anyhow!("fio's thread panicked"))?;
+    loaded?;
+    millpond.kill9()?;
+    millpond.launch()?;
+    wait_whole(millpond)?;
+    let listed = pool(millpond)?;
+    device(&listed, d)?;
+    ensure!(device(&listed, Path::new(&old)).is_err(), "the old device is still listed: {listed}");
+    // the new ones are enough, one by one; old and missing ones are not needed
+    fs::remove_file(&old).context("removing the old device")?;
+    fio(uri, "randwrite", 2, &["--verify_only=1"])?;
+    rot(c)?;
+    fio(uri, "randwrite", 2, &["--verify_only=1"])
+}
+
+/// A second mirror comes, and the first one leaves under load.
+fn grown_and_moved(
+    millpond: &mut Millpond,
+    uri: &str,
+    [c, d]: [&Path; 2],
+    [e, f]: [&Path; 2],
+    sized: &dyn Fn(&Path) -> String,
+) -> Result<()> {
+    let before = pool(millpond)?["size"].as_u64().context("no size")?;
+    millpond.cli(&["pool", "add", "tank", "mirror", &sized(e), &sized(f)])?;
+    let after = pool(millpond)?["size"].as_u64().context("no size")?;
+    ensure!(after > before + (400 << 20), "{before} {after}");
+    let load = {
+        let uri = uri.to_owned();
+        thread::spawn(move || fio(&uri, "randwrite", 3, &[]))
+    };
+    millpond.cli(&["pool", "remove", "tank", &c.display().to_string(), "--wait"])?;
+    let loaded = load.join().map_err(|_| anyhow::anyhow!("fio's thread panicked"))?;
+    loaded?;
+    wait_until("the devices are let go", PATIENCE, || {
+        pool(millpond).is_ok_and(|pool| pool["devices"].as_array().is_some_and(|d| d.len() == 2))
+    })?;
+    millpond.stop()?;
+    // half a mirror is none: the other device went too
+    [c, d].iter().try_for_each(fs::remove_file).context("removing devices that left")?;
+    millpond.launch()?;
+    let listed = pool(millpond)?;
+    ensure!(listed["health"] == "online" && listed["size"].as_u64() < Some(after), "{listed}");
+    [e, f].iter().try_for_each(|path| device(&listed, path).map(drop))?;
+    fio(uri, "randwrite", 3, &["--verify_only=1"])?;
+    millpond.cli(&["rollback", "tank/disk@first"])?;
+    fio(uri, "randwrite", 1, &["--verify_only=1"])
+}
