@@ -97,6 +97,11 @@ impl Cleaner {
         )
     }
 
+    /// It goes on when a device has answered.
+    pub(crate) fn is_reading(&self) -> bool {
+        self.reading > 0
+    }
+
     pub(crate) fn idle(&self) -> bool {
         self.victim.is_none() && self.reading == 0 && self.gathered.is_empty()
     }

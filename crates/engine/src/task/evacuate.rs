@@ -249,7 +249,7 @@ impl Pool {
             } else if !self.checkpointer.running() && !self.checkpointer.forced {
                 evacuation.asked = false;
             }
-            return movable && self.cleaner.idle();
+            return movable && !self.cleaner.is_reading();
         }
         // streams of an older root may begin in what is given up
         let segments = &evacuation.removal.segments;

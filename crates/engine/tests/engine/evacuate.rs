@@ -143,3 +143,27 @@ fn a_removal_goes_on_after_a_crash_and_can_be_stopped() {
     check(&mut rig, Target::Head(volume), 3);
     rig.audit();
 }
+
+#[test]
+fn sparse_segments_leave_without_anybody_asking() {
+    let mut rig = Rig::new(&[128, 128], Layout::Mirror { copies: 2 });
+    let volume = rig.volume("disk0", 32 << 20, Compression::Off);
+    let mut random = 1u64;
+    for nth in 0..20_000 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        rig.write(Target::Head(volume), (random >> 33) % (8 << 10) * 4096, &[random as u8; 4096]);
+        if nth % 16 == 0 {
+            rig.settle();
+        }
+    }
+    add(&mut rig, Layout::Mirror { copies: 2 }, &[128, 128]);
+    rig.command(Command::Remove { member: 0, dry_run: false }).unwrap();
+    // what is left to wait for are checkpoints
+    for _ in 0..8 {
+        rig.now += 5_000;
+        rig.settle();
+    }
+    let info = rig.engine.pool().unwrap();
+    assert!(info.jobs.is_empty() && info.devices.len() == 2, "{:?} {}", info.jobs, rig.engine.space_report());
+    rig.audit();
+}
