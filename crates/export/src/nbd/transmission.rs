@@ -457,9 +457,6 @@ fn judge(header: &RequestHeader, geometry: &Geometry, features: &Features, style
     if header.flags & !legal != 0 {
         return Verdict::Refuse((Errno::Inval, "a flag that the command does not have"));
     }
-    if op == Op::Write && style == Style::Extended && header.flags & command_flag::PAYLOAD_LEN == 0 {
-        return Verdict::Refuse((Errno::Inval, "a write has a payload"));
-    }
     if op == Op::Flush && (header.offset != 0 || header.length != 0) {
         return Verdict::Refuse((Errno::Inval, "a flush has neither offset nor length"));
     }

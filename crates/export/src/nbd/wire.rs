@@ -343,10 +343,11 @@ impl RequestHeader {
         bytes
     }
 
-    /// Bytes that follow the header.
+    /// Bytes that follow the header. With extended headers a flag says so, and a write has to have it; QEMU's client, of versions 8.2 to 10.0 at the
+    /// least, sends its payload without. There is nothing else that such a write could mean.
     pub fn payload(&self, style: Style) -> u64 {
         let follows = match style {
-            Style::Extended => self.flags & command_flag::PAYLOAD_LEN != 0,
+            Style::Extended => self.command == command::WRITE || self.flags & command_flag::PAYLOAD_LEN != 0,
             Style::Simple | Style::Structured => self.command == command::WRITE,
         };
         if follows { self.length } else { 0 }

@@ -22,7 +22,7 @@ fn request_header() {
     assert_eq!(header.encode(Style::Structured), bytes);
     assert_eq!((header.payload(Style::Simple), header.payload(Style::Extended)), (0, 0));
     let header = RequestHeader { command: command::WRITE, ..header };
-    assert_eq!((header.payload(Style::Simple), header.payload(Style::Extended)), (512, 0));
+    assert_eq!((header.payload(Style::Simple), header.payload(Style::Extended)), (512, 512));
 }
 
 #[test]

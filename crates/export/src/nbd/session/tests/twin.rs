@@ -127,8 +127,8 @@ impl Model {
 fn message(cookie: u64, step: &Step, style: Style) -> Vec<u8> {
     let (mut flags, write) = (step.flags, step.command == command::WRITE);
     if style == Style::Extended {
-        // Bits above those with a meaning stay as they are; this one decides what follows.
-        flags = if write { flags | command_flag::PAYLOAD_LEN } else { flags & !command_flag::PAYLOAD_LEN };
+        // Bits above those with a meaning stay as they are; this one decides what follows, but for writes, which have a payload anyway.
+        flags = if write { flags } else { flags & !command_flag::PAYLOAD_LEN };
     }
     let mut bytes = match style {
         Style::Extended => extended_request(step.command, flags, cookie, step.offset, step.length.into()),
