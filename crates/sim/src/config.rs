@@ -29,6 +29,8 @@ pub struct Options {
     pub roomy: bool,
     /// A power-cut sweep goes over roots in a ring that is full, with what earlier crashes left in it.
     pub laps: bool,
+    /// Guests with files in every world, not only in some.
+    pub bytes: bool,
 }
 
 /// How an era ends.

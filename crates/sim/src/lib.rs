@@ -4,10 +4,12 @@
 //! hash tables; the same seed gives the same trace to the last byte.
 #![forbid(unsafe_code)]
 
+mod bytes;
 mod config;
 mod content;
 mod disk;
 mod fault;
+mod grid;
 mod machine;
 mod oracle;
 mod power_cut;

@@ -67,6 +67,9 @@ struct Args {
     /// Cut the power at every event of roots that are written over those of a lap ago
     #[arg(long, requires = "power_cut")]
     laps: bool,
+    /// Requests of any bytes, as files get them, in every world
+    #[arg(long)]
+    bytes: bool,
     /// Length of worlds, per mille of the usual
     #[arg(long, value_name = "N", default_value_t = 1000)]
     scale: u64,
@@ -114,6 +117,7 @@ fn main() -> ExitCode {
         scale: args.scale,
         roomy: args.roomy,
         laps: args.laps,
+        bytes: args.bytes,
         ..Options::default()
     };
     if let Some(name) = &args.planted {

@@ -1,6 +1,6 @@
 //! The judge: knows every legal answer, and says so when one is not.
 //!
-//! It is told of every request, command, answer and crash, with the moment of each, and keeps for every sector its possible values (see `history`).
+//! It is told of every request, command, answer and crash, with the moment of each, and keeps for every cell its possible values (see `history`).
 //! What it holds the system to:
 //! - a read returns, block by block, a state of the volume at an instant between its submission and its answer; what an answer about the map calls a
 //!   hole, or unchanged since a snapshot, is judged as a read of that;
@@ -23,18 +23,14 @@ use std::fmt;
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_engine::{Compression, SnapshotId, VolumeId};
 
-use crate::content::SECTOR;
+pub use crate::grid::BLOCK;
+use crate::grid::Grid;
 use crate::system::Target;
 use crate::trace::Moment;
 pub use catalog::{Issued, Listing};
 pub use guest::Flight;
 use history::{Cell, Cut, Pieces, Value};
 use query::Questions;
-
-/// Bytes of the map's unit: requests are atomic within it.
-pub const BLOCK: u64 = 4096;
-/// Sectors in a block.
-pub const BLOCK_SECTORS: u64 = BLOCK / SECTOR as u64;
 
 /// A promise that was not kept, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +68,7 @@ pub struct Volume {
     pub read_only: bool,
     /// The snapshot it is a clone of.
     pub origin: Option<SnapshotId>,
+    grid: Grid,
     cells: Vec<Cell>,
     /// What took effect before this moment survives a power cut.
     floor: Moment,
@@ -83,11 +80,11 @@ pub struct Volume {
 impl Volume {
     /// Size in bytes.
     pub fn size(&self) -> u64 {
-        (self.cells.len() * SECTOR) as u64
+        self.grid.start(self.cells.len() as u64)
     }
 }
 
-/// One sector of a snapshot.
+/// One cell of a snapshot.
 #[derive(Clone, Debug)]
 enum Frozen {
     Known(Value),
@@ -107,6 +104,7 @@ pub struct Snapshot {
     pub holds: u32,
     /// Sectors.
     pub sector: SectorProfile,
+    grid: Grid,
     cells: Vec<Frozen>,
     cut: usize,
 }
@@ -114,18 +112,18 @@ pub struct Snapshot {
 impl Snapshot {
     /// Size in bytes.
     pub fn size(&self) -> u64 {
-        (self.cells.len() * SECTOR) as u64
+        self.grid.start(self.cells.len() as u64)
     }
 
     /// Blocks whose content is not certain yet, because writes were under way when the snapshot was taken.
     pub fn undecided(&self) -> BTreeSet<u64> {
-        let open = |(i, cell): (usize, &Frozen)| matches!(cell, Frozen::Open(_)).then_some(i as u64 / BLOCK_SECTORS);
+        let open = |(i, cell): (usize, &Frozen)| matches!(cell, Frozen::Open(_)).then_some(i as u64 / self.grid.per_block());
         self.cells.iter().enumerate().filter_map(open).collect()
     }
 
-    /// The value of a sector, when it is certain.
-    fn value(&self, sector: usize) -> Option<Value> {
-        match self.cells.get(sector) {
+    /// The value of a cell, when it is certain.
+    fn value(&self, cell: usize) -> Option<Value> {
+        match self.cells.get(cell) {
             Some(Frozen::Known(value)) => Some(*value),
             _ => None,
         }
@@ -135,6 +133,7 @@ impl Snapshot {
 /// Everything that should be true.
 #[derive(Clone, Debug, Default)]
 pub struct Oracle {
+    grid: Grid,
     pieces: Pieces,
     cuts: Vec<Cut>,
     volumes: BTreeMap<VolumeId, Volume>,
@@ -153,6 +152,16 @@ pub struct Oracle {
 }
 
 impl Oracle {
+    /// For guests whose requests cover cells of this grid.
+    pub fn new(grid: Grid) -> Oracle {
+        Oracle { grid, ..Oracle::default() }
+    }
+
+    /// What requests cover.
+    pub fn grid(&self) -> Grid {
+        self.grid
+    }
+
     /// The volumes.
     pub fn volumes(&self) -> impl Iterator<Item = &Volume> {
         self.volumes.values()

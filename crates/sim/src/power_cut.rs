@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::bytes::Files;
 use crate::config::{Config, Era, Options};
 use crate::disk::{Survival, WriteNo};
 use crate::oracle::{Verdict, Violation};
@@ -33,7 +34,8 @@ pub fn world<S: System>(seed: u64, options: &Options) -> World<S> {
         volume.size = volume.size.min(512 << 10);
     }
     config.mix.commands = config.mix.commands.max(60);
-    World::with_config(config, rng, &options)
+    let world = World::with_config(config, rng, &options);
+    if options.bytes { world.with_files(Files::new(seed)) } else { world }
 }
 
 /// Runs a short trace and cuts at every completed device operation.

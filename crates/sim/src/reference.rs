@@ -49,6 +49,7 @@ pub enum Bug {
     EarlyRead,
     DiffMissesHoles,
     HoleTooMany,
+    NeighbourLost,
 }
 
 thread_local! {
@@ -258,6 +259,10 @@ impl Reference {
                 }
                 self.append(Entry::Write { volume, offset, length }, payload);
             }
+            // It rounds to sectors: who wrote the rest of the last one has written in vain.
+            Op::WriteZeroes { .. } if self.bug == Bug::NeighbourLost => {
+                self.append(Entry::Zero { volume, offset, length: (offset + length).next_multiple_of(512) - offset }, Vec::new());
+            }
             Op::WriteZeroes { .. } => self.append(Entry::Zero { volume, offset, length }, Vec::new()),
             _ => {
                 let first = offset.div_ceil(PAGE as u64) * PAGE as u64;
@@ -269,6 +274,44 @@ impl Reference {
                         Bug::StaleAfterDiscard if first.is_multiple_of(7 * PAGE as u64) => {}
                         _ => self.append(entry, Vec::new()),
                     }
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>, bytes: bool) {
+        let length = request.range.length as usize;
+        let payload = match payload {
+            Payload::None => Vec::new(),
+            Payload::Copy(bytes) => bytes.to_vec(),
+            Payload::Owned(buf) => buf.bytes()[..length].to_vec(),
+        };
+        let refuse = |error| Completion { tag, result: Err(error) };
+        let Some((geometry, features, mode)) = self.memory.geometry(target) else {
+            return self.completions.push_back(refuse(DiskError::Shutdown));
+        };
+        let valid = if bytes { request.validate_bytes(&geometry, &features) } else { request.validate(&geometry, &features) };
+        if let Err(error) = valid {
+            return self.completions.push_back(refuse(error));
+        }
+        if self.state != PoolState::Online {
+            return self.completions.push_back(refuse(DiskError::Io));
+        }
+        match request.op {
+            Op::Read => {
+                let bytes = self.memory.read(target, request.range);
+                self.wait(false, Answer::Guest(tag, Ok(bytes)));
+            }
+            Op::Cache => self.wait(false, Answer::Guest(tag, Ok(Vec::new()))),
+            Op::Flush => self.wait(mode.honours_flush(), Answer::Guest(tag, Ok(Vec::new()))),
+            Op::Write | Op::WriteZeroes { .. } if !self.room(payload.len()) => self.completions.push_back(refuse(DiskError::NoSpace)),
+            _ => {
+                self.modify(target, request, &payload);
+                let durable = mode.every_write_durable() || (request.fua && mode.honours_flush() && self.bug != Bug::FuaNotDurable);
+                if self.bug == Bug::AckFromMemory && !durable {
+                    self.completions.push_back(Completion { tag, result: Ok(Data::new()) });
+                } else {
+                    self.wait(durable, Answer::Guest(tag, Ok(Vec::new())));
                 }
             }
         }
@@ -365,42 +408,12 @@ impl System for Reference {
     }
 
     fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>) {
-        let length = request.range.length as usize;
-        let payload = match payload {
-            Payload::None => Vec::new(),
-            Payload::Copy(bytes) => bytes.to_vec(),
-            Payload::Owned(buf) => buf.bytes()[..length].to_vec(),
-        };
-        let refuse = |error| Completion { tag, result: Err(error) };
-        let Some((geometry, features, mode)) = self.memory.geometry(target) else {
-            return self.completions.push_back(refuse(DiskError::Shutdown));
-        };
-        if let Err(error) = request.validate(&geometry, &features) {
-            return self.completions.push_back(refuse(error));
-        }
-        if self.state != PoolState::Online {
-            return self.completions.push_back(refuse(DiskError::Io));
-        }
-        match request.op {
-            Op::Read => {
-                let bytes = self.memory.read(target, request.range);
-                self.wait(false, Answer::Guest(tag, Ok(bytes)));
-            }
-            Op::Cache => self.wait(false, Answer::Guest(tag, Ok(Vec::new()))),
-            Op::Flush => self.wait(mode.honours_flush(), Answer::Guest(tag, Ok(Vec::new()))),
-            Op::Write | Op::WriteZeroes { .. } if !self.room(payload.len()) => self.completions.push_back(refuse(DiskError::NoSpace)),
-            _ => {
-                self.modify(target, request, &payload);
-                let durable = mode.every_write_durable() || (request.fua && mode.honours_flush() && self.bug != Bug::FuaNotDurable);
-                if self.bug == Bug::AckFromMemory && !durable {
-                    self.completions.push_back(Completion { tag, result: Ok(Data::new()) });
-                } else {
-                    self.wait(durable, Answer::Guest(tag, Ok(Vec::new())));
-                }
-            }
-        }
+        self.start(target, tag, request, payload, false);
     }
 
+    fn submit_bytes(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>) {
+        self.start(target, tag, request, payload, true);
+    }
     /// All may hold data and may have changed: never wrong.
     fn query(&mut self, _: Target, tag: Tag, query: Query) {
         let set = self.bug != Bug::HoleTooMany;

@@ -31,6 +31,8 @@ pub trait System: Sized {
     fn state(&self) -> PoolState;
     /// Starts a guest request.
     fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>);
+    /// Starts one of a guest that sees a file: of any bytes.
+    fn submit_bytes(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>);
     /// Starts to find out what the map says.
     fn query(&mut self, target: Target, tag: Tag, query: Query);
     /// The next answer to a query.
@@ -81,6 +83,9 @@ impl System for Engine {
     }
     fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>) {
         Engine::submit(self, target, tag, request, payload);
+    }
+    fn submit_bytes(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>) {
+        Engine::submit_bytes(self, target, tag, request, payload);
     }
     fn query(&mut self, target: Target, tag: Tag, query: Query) {
         Engine::query(self, target, tag, query);

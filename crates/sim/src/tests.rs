@@ -81,4 +81,5 @@ caught! {
     a_read_of_what_a_kill_may_lose_is_caught: EarlyRead,
     a_difference_without_holes_is_caught: DiffMissesHoles,
     a_hole_where_data_is_is_caught: HoleTooMany,
+    bytes_beside_a_request_that_change_are_caught: NeighbourLost,
 }

@@ -30,6 +30,15 @@ pub struct Ask {
     pub request: Request,
     /// A write of zeroes.
     pub zeroes: bool,
+    /// Of a guest that sees a file: its range need not be of sectors.
+    pub bytes: bool,
+}
+
+impl Ask {
+    /// A request of a guest that sees a disk.
+    pub fn new(target: Target, op: Op, range: ByteRange) -> Ask {
+        Ask { target, request: Request { op, range, fua: false }, zeroes: false, bytes: false }
+    }
 }
 
 /// A command to give.
@@ -109,7 +118,7 @@ impl Workload {
         };
         let fua = self.rng.percent(self.mix.fua);
         let range = self.range(volume);
-        let ask = |op, range, fua| Ask { target, request: Request { op, range, fua }, zeroes: false };
+        let ask = |op, range, fua| Ask { request: Request { op, range, fua }, ..Ask::new(target, op, range) };
         Some(match kind {
             0 => {
                 let readable: Vec<&Snapshot> = oracle.snapshots().filter(|s| !taken.contains(&Target::Snapshot(s.id))).collect();
@@ -137,16 +146,14 @@ impl Workload {
         let length = (BLOCK * 32).min(volume.size());
         let offset = if *cursor + length > volume.size() { 0 } else { *cursor };
         *cursor = offset + length;
-        let range = ByteRange { offset, length };
-        Ask { target: Target::Head(volume.id), request: Request { op: Op::Write, range, fua: false }, zeroes: false }
+        Ask::new(Target::Head(volume.id), Op::Write, ByteRange { offset, length })
     }
 
     fn read_snapshot(&mut self, snapshot: &Snapshot) -> Ask {
         let blocks = snapshot.size() / BLOCK;
         let first = self.rng.below(blocks);
         let count = self.rng.between(1, 16).min(blocks - first);
-        let range = ByteRange { offset: first * BLOCK, length: count * BLOCK };
-        Ask { target: Target::Snapshot(snapshot.id), request: Request { op: Op::Read, range, fua: false }, zeroes: false }
+        Ask::new(Target::Snapshot(snapshot.id), Op::Read, ByteRange { offset: first * BLOCK, length: count * BLOCK })
     }
 
     fn range(&mut self, volume: &Volume) -> ByteRange {
@@ -178,11 +185,7 @@ impl Workload {
         let target = Target::Head(volume.id);
         let sector = u64::from(volume.sector.logical());
         let op = *self.rng.pick(&[Op::Read, Op::Write, Op::Discard, Op::WriteZeroes { may_unmap: true }]);
-        let ask = |target, op, offset, length| Ask {
-            target,
-            request: Request { op, range: ByteRange { offset, length }, fua: false },
-            zeroes: false,
-        };
+        let ask = |target, op, offset, length| Ask::new(target, op, ByteRange { offset, length });
         let snapshots: Vec<&Snapshot> = oracle.snapshots().filter(|s| !taken.contains(&Target::Snapshot(s.id))).collect();
         match self.rng.below(4) {
             _ if volume.read_only => ask(target, Op::Read, volume.size(), BLOCK),

@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use millpond_block::{Buf, DiskError, Op, Payload, Tag};
 use millpond_engine::{Command, PoolId, PoolSpec, PoolState, VolumeId};
 
+use crate::bytes::Files;
 use crate::config::{Config, Options};
-use crate::content::{SECTOR, stamp};
+use crate::content::stamp;
 use crate::disk::SimDevice;
 use crate::fault::{Armed, FaultKind};
 use crate::machine::Machine;
@@ -99,6 +100,8 @@ pub struct World<S: System> {
     workload: Workload,
     /// Chance of its own for questions about maps, in a quarter of the worlds: the others are as they were when they found bugs.
     curious: Option<Rng>,
+    /// Guests that see files, in half of these.
+    files: Option<Files>,
     /// The trace.
     pub trace: Trace,
     /// The numbers.
@@ -120,7 +123,13 @@ impl<S: System> World<S> {
         let mut rng = Rng::new(seed);
         let config = Config::new(&mut rng, options);
         let curious = (seed % 8 < 2).then(|| Rng::new(!seed));
-        World { curious, ..World::with_config(config, rng, options) }
+        let world = World { curious, ..World::with_config(config, rng, options) };
+        if seed % 8 == 1 || options.bytes { world.with_files(Files::new(seed)) } else { world }
+    }
+
+    /// With guests that see files.
+    pub(crate) fn with_files(self, files: Files) -> World<S> {
+        World { oracle: Oracle::new(files.grid()), files: Some(files), ..self }
     }
 
     /// A world of this configuration.
@@ -139,6 +148,7 @@ impl<S: System> World<S> {
             oracle: Oracle::default(),
             workload,
             curious: None,
+            files: None,
             trace,
             stats: Stats::default(),
             tags: 0,
@@ -217,7 +227,7 @@ impl<S: System> World<S> {
         self.trace.note("another pool is made on the same devices");
         self.system = None;
         self.machine.kill();
-        self.oracle = Oracle::default();
+        self.oracle = Oracle::new(self.oracle.grid());
         (self.waiting, self.running) = (Vec::new(), BTreeMap::new());
         Ok(())
     }
@@ -305,7 +315,10 @@ impl<S: System> World<S> {
 
     fn ask(&mut self) -> bool {
         let taken = self.quiet();
-        let Some(ask) = self.workload.ask(&self.oracle, &taken) else { return false };
+        let Some(mut ask) = self.workload.ask(&self.oracle, &taken) else { return false };
+        if let Some(files) = &mut self.files {
+            files.take_over(&mut ask, &self.oracle);
+        }
         self.submit(ask);
         true
     }
@@ -335,30 +348,31 @@ impl<S: System> World<S> {
     /// Makes a guest request; returns its tag.
     pub(crate) fn submit(&mut self, ask: Ask) -> u64 {
         let tag = self.tag();
-        let Ask { target, request, zeroes } = ask;
+        let Ask { target, request, zeroes, bytes } = ask;
         let (op, serial) = if request.op == Op::Write { self.oracle.number(target) } else { (0, 0) };
         let value = if zeroes { 0 } else { op };
         let name = if request.fua { "fua" } else { operation(request.op) };
         let event = Event::Submit(tag, target_name(target), name, request.range.offset, request.range.length, value);
         let at = self.trace.add(event);
-        self.oracle.begin(tag, target, request, value, at);
+        self.oracle.begin(tag, target, request, bytes, value, at);
+        let submit = if bytes { S::submit_bytes } else { S::submit };
         let Some(system) = &mut self.system else { return tag };
         if request.op != Op::Write {
-            system.submit(target, Tag(tag), request, Payload::None);
+            submit(system, target, Tag(tag), request, Payload::None);
             return tag;
         }
         let length = request.range.length as usize;
         let mut buf = Buf::zeroed(length);
-        if value != 0 && length.is_multiple_of(SECTOR) {
-            let first = request.range.offset / SECTOR as u64;
-            for (i, sector) in buf.bytes_mut()[..length].chunks_exact_mut(SECTOR).enumerate() {
-                stamp(value, serial, first + i as u64, sector);
+        let grid = self.oracle.grid();
+        if value != 0 && grid.covers(request.range) {
+            for (cell, place) in grid.places(request.range) {
+                stamp(value, serial, cell, &mut buf.bytes_mut()[place]);
             }
         }
         if self.rng.percent(50) {
-            system.submit(target, Tag(tag), request, Payload::Owned(buf));
+            submit(system, target, Tag(tag), request, Payload::Owned(buf));
         } else {
-            system.submit(target, Tag(tag), request, Payload::Copy(&buf.bytes()[..length]));
+            submit(system, target, Tag(tag), request, Payload::Copy(&buf.bytes()[..length]));
         }
         tag
     }

@@ -29,6 +29,14 @@ fn power_cuts_at_every_event() {
     clean(0..4, Mode::PowerCut, &Options::default());
 }
 
+/// Guests that see files, in every world.
+#[test]
+fn requests_of_any_bytes() {
+    let options = Options { bytes: true, ..Options::default() };
+    clean(2000..2020, Mode::World, &options);
+    clean(10..12, Mode::PowerCut, &options);
+}
+
 /// What crashes leave in the rings of roots is never refused, lap after lap.
 #[test]
 fn power_cuts_in_a_full_ring() {

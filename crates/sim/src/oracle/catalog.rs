@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use millpond_engine::{Command, CommandError, Reply, SnapshotId, SnapshotInfo, VolumeId, VolumeInfo};
 
 use super::history::{Cell, Cut, ZERO};
-use super::{BLOCK, BLOCK_SECTORS, Frozen, Oracle, Snapshot, Verdict, Volume, broken};
+use super::{BLOCK, Frozen, Oracle, Snapshot, Verdict, Volume, broken};
 use crate::trace::{Moment, NEVER};
 
 /// What a system lists.
@@ -158,8 +158,8 @@ impl Oracle {
             Command::RenameVolume { volume, name } => listing.volume(*volume).is_some_and(|v| v.name == *name),
             Command::ResizeVolume { volume, size } => {
                 // to the size that it has: nobody can tell, and nothing follows from it
-                let sectors = (size / BLOCK * BLOCK_SECTORS) as usize;
-                let new = self.volumes.get(volume).is_some_and(|v| v.cells.len() != sectors);
+                let cells = self.cells_of(*size);
+                let new = self.volumes.get(volume).is_some_and(|v| v.cells.len() != cells);
                 new && listing.volume(*volume).is_some_and(|v| v.size == *size)
             }
             Command::SetProperties { volume, cache, compression, read_only } => listing.volume(*volume).is_some_and(|v| {
@@ -197,7 +197,7 @@ impl Oracle {
     pub(super) fn apply(&mut self, issued: &Issued, until: Moment, listing: &Listing) -> Verdict {
         match &issued.command {
             Command::CreateVolume { name, size, sector, cache, compression } => {
-                let cells = vec![Cell::settled(ZERO); (size / BLOCK * BLOCK_SECTORS) as usize];
+                let cells = vec![Cell::settled(ZERO); self.cells_of(*size)];
                 self.add_volume(name, None, cells, until, listing)?;
                 let asked = (*sector, *cache, *compression);
                 let made = listing.named(name).map(|v| (v.sector, v.cache, v.compression));
@@ -278,6 +278,7 @@ impl Oracle {
             compression: info.compression,
             read_only: info.read_only,
             origin,
+            grid: self.grid,
             cells,
             floor: now,
             crash: None,
@@ -287,14 +288,18 @@ impl Oracle {
         Ok(())
     }
 
+    fn cells_of(&self, size: u64) -> usize {
+        self.grid.cells(size / BLOCK * BLOCK) as usize
+    }
+
     fn resize(&mut self, id: VolumeId, size: u64, at: Moment) {
+        let cells = self.cells_of(size);
         if let Some(volume) = self.volumes.get_mut(&id) {
-            let sectors = (size / BLOCK * BLOCK_SECTORS) as usize;
-            volume.cells.resize(sectors, Cell::settled(ZERO));
+            volume.cells.resize(cells, Cell::settled(ZERO));
             volume.floor = volume.floor.max(at);
             if let Some(cut) = &mut volume.crash {
                 cut.min = cut.min.max(at);
-                volume.recovered.resize(sectors, None);
+                volume.recovered.resize(cells, None);
             }
         }
     }
@@ -322,8 +327,9 @@ impl Oracle {
         if let Some(crash) = &mut head.crash {
             crash.min = crash.min.max(at);
         }
-        let sector = head.sector;
-        self.snapshots.insert(info.id, Snapshot { id: info.id, volume, name: name.to_owned(), holds: 0, sector, cells, cut: cut_index });
+        let (sector, grid) = (head.sector, self.grid);
+        let snapshot = Snapshot { id: info.id, volume, name: name.to_owned(), holds: 0, sector, grid, cells, cut: cut_index };
+        self.snapshots.insert(info.id, snapshot);
         Ok(())
     }
 

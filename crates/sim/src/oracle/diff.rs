@@ -4,7 +4,6 @@ use millpond_engine::{DiffExtent, SnapshotId};
 
 use super::history::{Value, ZERO};
 use super::{Oracle, Verdict, broken};
-use crate::content::SECTOR;
 
 impl Oracle {
     /// Judges a comparison of `newer` with `older` (nothing: with an empty volume).
@@ -14,10 +13,9 @@ impl Oracle {
     pub fn judge_diff(&self, older: Option<SnapshotId>, newer: SnapshotId, extents: &[DiffExtent]) -> Verdict {
         let Some(new) = self.snapshots.get(&newer) else { return Ok(()) };
         let old = older.and_then(|id| self.snapshots.get(&id));
-        let sectors = new.cells.len();
-        let mut covered: Vec<Option<bool>> = vec![None; sectors];
+        let mut covered: Vec<Option<bool>> = vec![None; new.cells.len()];
         for extent in extents {
-            let (first, count) = ((extent.offset / SECTOR as u64) as usize, (extent.length / SECTOR as u64) as usize);
+            let (first, count) = (self.grid.at(extent.offset) as usize, self.grid.cells(extent.length) as usize);
             let Some(range) = covered.get_mut(first..first.saturating_add(count)) else {
                 return broken(format!("difference of {newer}: {extent:?} is beyond the end, {} bytes", new.size()));
             };
@@ -27,18 +25,19 @@ impl Oracle {
                 }
             }
         }
-        for (sector, cover) in covered.iter().enumerate() {
-            let Some(value) = new.value(sector) else { continue };
+        for (cell, cover) in covered.iter().enumerate() {
+            let Some(value) = new.value(cell) else { continue };
+            let at = self.grid.start(cell as u64);
             let before: Option<Value> = match old {
-                Some(old) if sector < old.cells.len() => old.value(sector),
+                Some(old) if cell < old.cells.len() => old.value(cell),
                 _ => Some(ZERO),
             };
             if *cover == Some(false) && value != ZERO {
-                return broken(format!("difference of {newer} to {older:?}: sector {sector} is called zero and is op {value}"));
+                return broken(format!("difference of {newer} to {older:?}: byte {at} is called zero and is op {value}"));
             }
             if cover.is_none() && before.is_some_and(|before| before != value) {
                 return broken(format!(
-                    "difference of {newer} to {older:?}: sector {sector} differs (op {before:?}, now op {value}) and is not in it"
+                    "difference of {newer} to {older:?}: byte {at} differs (op {before:?}, now op {value}) and is not in it"
                 ));
             }
         }

@@ -1,11 +1,11 @@
 //! Guest requests: what they may do, and whether their answers are legal.
 
-use millpond_block::{Data, DiskError, Op, Request};
+use millpond_block::{ByteRange, Data, DiskError, Op, Request};
 use smallvec::SmallVec;
 
 use super::history::{Cell, Cut, PieceId, Value, ZERO, sharpen};
-use super::{BLOCK, BLOCK_SECTORS, Frozen, Oracle, Verdict, Violation, broken};
-use crate::content::{Content, SECTOR, identify};
+use super::{BLOCK, Frozen, Oracle, Verdict, Violation, broken};
+use crate::content::{Content, identify};
 use crate::system::{Target, target_name};
 use crate::trace::Moment;
 
@@ -38,7 +38,7 @@ fn operation(op: Op) -> &'static str {
 }
 
 impl Oracle {
-    /// The number of the next operation and the serial of the volume: what its sectors are stamped with.
+    /// The number of the next operation and the serial of the volume: what its cells are stamped with.
     pub fn number(&mut self, target: Target) -> (u64, u32) {
         self.ops += 1;
         let serial = match target {
@@ -48,9 +48,10 @@ impl Oracle {
         (self.ops, serial)
     }
 
-    /// A request goes in. `value` is what a write leaves: its operation's number, or [`ZERO`] for a payload of zeroes.
-    pub fn begin(&mut self, tag: u64, target: Target, request: Request, value: Value, at: Moment) {
-        let expected = self.refusal(target, &request);
+    /// A request goes in; in `bytes`, when sectors do not count. `value` is what a write leaves: its operation's number, or [`ZERO`] for a payload
+    /// of zeroes.
+    pub fn begin(&mut self, tag: u64, target: Target, request: Request, bytes: bool, value: Value, at: Moment) {
+        let expected = self.refusal(target, &request, bytes);
         let mut flight = Flight { target, request, at, pieces: SmallVec::new(), expected };
         let horizon = self.horizon(at);
         if expected.is_none()
@@ -58,13 +59,13 @@ impl Oracle {
             && let Target::Head(id) = target
             && let Some(volume) = self.volumes.get_mut(&id)
         {
-            let (first, end) = (request.range.offset / SECTOR as u64, (request.range.offset + request.range.length) / SECTOR as u64);
+            let (cells, per_block) = (self.grid.range(request.range), self.grid.per_block());
             let stable = volume.floor.min(horizon);
-            let mut block = first / BLOCK_SECTORS;
-            while block * BLOCK_SECTORS < end {
-                let (low, high) = ((block * BLOCK_SECTORS).max(first), ((block + 1) * BLOCK_SECTORS).min(end));
+            let mut block = cells.start / per_block;
+            while block * per_block < cells.end {
+                let (low, high) = ((block * per_block).max(cells.start), ((block + 1) * per_block).min(cells.end));
                 // A discard leaves blocks alone that it does not cover wholly.
-                if request.op != Op::Discard || high - low == BLOCK_SECTORS {
+                if request.op != Op::Discard || high - low == per_block {
                     let value = if request.op == Op::Write { value } else { ZERO };
                     let piece = self.pieces.add(value, at);
                     flight.pieces.push(piece);
@@ -79,8 +80,13 @@ impl Oracle {
         self.flights.insert(tag, flight);
     }
 
+    /// Is this request malformed, for a guest that sees a disk?
+    pub fn is_refused(&self, target: Target, request: &Request) -> bool {
+        self.refusal(target, request, false).is_some()
+    }
+
     /// The error that a malformed request must get.
-    fn refusal(&self, target: Target, request: &Request) -> Option<DiskError> {
+    fn refusal(&self, target: Target, request: &Request, bytes: bool) -> Option<DiskError> {
         let (size, sector) = self.geometry(target)?;
         if request.op == Op::Flush {
             return None;
@@ -94,7 +100,7 @@ impl Oracle {
             Some(DiskError::ReadOnly)
         } else if request.range.end().is_none_or(|end| end > size) {
             Some(DiskError::OutOfBounds)
-        } else if !request.range.offset.is_multiple_of(sector) || !request.range.length.is_multiple_of(sector) {
+        } else if !bytes && (!request.range.offset.is_multiple_of(sector) || !request.range.length.is_multiple_of(sector)) {
             Some(DiskError::Invalid)
         } else {
             None
@@ -184,12 +190,11 @@ impl Oracle {
             let length = (BLOCK - offset % BLOCK).min(rest.len() as u64) as usize;
             let (block, after) = rest.split_at(length);
             let mut cut = Cut::between(flight.at, now);
-            for (i, bytes) in block.chunks(SECTOR).enumerate() {
-                let sector = offset / SECTOR as u64 + i as u64;
-                let value = seen(bytes, sector)?;
+            for (cell, place) in self.grid.places(ByteRange { offset, length: length as u64 }) {
+                let value = seen(block.get(place).unwrap_or_default(), cell, self.grid.start(cell))?;
                 match flight.target {
-                    Target::Head(id) => self.judge_head(id, sector as usize, value, &mut cut)?,
-                    Target::Snapshot(id) => self.judge_snapshot(id, sector as usize, value)?,
+                    Target::Head(id) => self.judge_head(id, cell as usize, value, &mut cut)?,
+                    Target::Snapshot(id) => self.judge_snapshot(id, cell as usize, value)?,
                 }
             }
             sharpen(&cut, &mut self.pieces);
@@ -199,16 +204,17 @@ impl Oracle {
         Ok(())
     }
 
-    pub(super) fn judge_head(&mut self, id: millpond_engine::VolumeId, sector: usize, value: Value, cut: &mut Cut) -> Verdict {
+    pub(super) fn judge_head(&mut self, id: millpond_engine::VolumeId, index: usize, value: Value, cut: &mut Cut) -> Verdict {
+        let at = self.grid.start(index as u64);
         let Some(volume) = self.volumes.get_mut(&id) else { return Ok(()) };
-        let Some(cell) = volume.cells.get_mut(sector) else { return Ok(()) };
+        let Some(cell) = volume.cells.get_mut(index) else { return Ok(()) };
         let fine = match &mut volume.crash {
             None => cell.observe(value, cut, &self.pieces),
             Some(crash) => {
-                if let Some(seen) = volume.recovered.get_mut(sector) {
+                if let Some(seen) = volume.recovered.get_mut(index) {
                     if seen.is_some_and(|before| before != value) {
                         return broken(format!(
-                            "sector {sector} holds {}, and held {} before, with no write between",
+                            "byte {at} holds {}, and held {} before, with no write between",
                             show(value),
                             show(seen.unwrap_or(ZERO))
                         ));
@@ -223,23 +229,20 @@ impl Oracle {
         }
         let crash = volume.crash.as_ref();
         let when = crash.map_or("", |_| ", after the power cut,");
-        broken(format!("sector {sector}{when} holds {}; legal: {}", show(value), legal(cell, crash.unwrap_or(cut), &self.pieces)))
+        broken(format!("byte {at}{when} holds {}; legal: {}", show(value), legal(cell, crash.unwrap_or(cut), &self.pieces)))
     }
 
-    pub(super) fn judge_snapshot(&mut self, id: millpond_engine::SnapshotId, sector: usize, value: Value) -> Verdict {
+    pub(super) fn judge_snapshot(&mut self, id: millpond_engine::SnapshotId, index: usize, value: Value) -> Verdict {
+        let at = self.grid.start(index as u64);
         let Some(snapshot) = self.snapshots.get_mut(&id) else { return Ok(()) };
-        let Some(frozen) = snapshot.cells.get_mut(sector) else { return Ok(()) };
+        let Some(frozen) = snapshot.cells.get_mut(index) else { return Ok(()) };
         match frozen {
             Frozen::Known(known) if *known == value => Ok(()),
-            Frozen::Known(known) => broken(format!("sector {sector} of the snapshot holds {}, must hold {}", show(value), show(*known))),
+            Frozen::Known(known) => broken(format!("byte {at} of the snapshot holds {}, must hold {}", show(value), show(*known))),
             Frozen::Open(cell) => {
                 let Some(cut) = self.cuts.get_mut(snapshot.cut) else { return Ok(()) };
                 if !cell.observe(value, cut, &self.pieces) {
-                    return broken(format!(
-                        "sector {sector} of the snapshot holds {}; legal: {}",
-                        show(value),
-                        legal(cell, cut, &self.pieces)
-                    ));
+                    return broken(format!("byte {at} of the snapshot holds {}; legal: {}", show(value), legal(cell, cut, &self.pieces)));
                 }
                 *frozen = Frozen::Known(value);
                 sharpen(cut, &mut self.pieces);
@@ -249,14 +252,14 @@ impl Oracle {
     }
 }
 
-fn seen(bytes: &[u8], sector: u64) -> Result<Value, Violation> {
+fn seen(bytes: &[u8], cell: u64, at: u64) -> Result<Value, Violation> {
     match identify(bytes) {
         Content::Zero => Ok(ZERO),
-        Content::Stamp { op, sector: at, .. } if at == sector => Ok(op),
-        Content::Stamp { op, sector: at, volume } => {
-            broken(format!("sector {sector} holds what op {op} wrote to sector {at} of the volume with serial {volume}"))
+        Content::Stamp { op, cell: own, .. } if own == cell => Ok(op),
+        Content::Stamp { op, cell: own, volume } => {
+            broken(format!("byte {at} (cell {cell}) holds what op {op} wrote to cell {own} of the volume with serial {volume}"))
         }
-        Content::Garbage => broken(format!("sector {sector} holds garbage: {:02x?}...", bytes.get(..16).unwrap_or(bytes))),
+        Content::Garbage => broken(format!("byte {at} holds garbage: {:02x?}...", bytes.get(..16).unwrap_or(bytes))),
     }
 }
 
@@ -266,5 +269,5 @@ fn show(value: Value) -> String {
 
 fn legal(cell: &Cell, cut: &Cut, pieces: &super::history::Pieces) -> String {
     let possible: Vec<String> = cell.possible(cut, pieces).iter().map(|v| show(*v)).collect();
-    if possible.is_empty() { "nothing (the other sectors of this state exclude it)".to_owned() } else { possible.join(", ") }
+    if possible.is_empty() { "nothing (the rest of this state excludes it)".to_owned() } else { possible.join(", ") }
 }

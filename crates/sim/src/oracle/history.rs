@@ -1,4 +1,4 @@
-//! What a sector may hold: writes as intervals, states as cuts.
+//! What a cell may hold: writes as intervals, states as cuts.
 //!
 //! The guest sees of every write a beginning (it was submitted) and, perhaps, an end (it was acknowledged, or a read showed it). Somewhere between the
 //! two the engine put it into the volume's order. A *state* of a volume (what a read returns, what a snapshot froze, what a crash left) is the order
@@ -19,7 +19,7 @@ use crate::trace::{Moment, NEVER};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PieceId(pub u32);
 
-/// What a sector holds: the number of the operation that wrote it, or [`ZERO`].
+/// What a cell holds: the number of the operation that wrote it, or [`ZERO`].
 pub type Value = u64;
 
 /// Reads as zeroes.
@@ -28,7 +28,7 @@ pub const ZERO: Value = 0;
 /// The part of a modifying request that lies in one block.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
-    /// What it leaves in each of its sectors.
+    /// What it leaves in each of its cells.
     pub value: Value,
     /// It took effect after this moment, if it did.
     pub low: Moment,
@@ -64,7 +64,7 @@ impl Pieces {
     }
 }
 
-/// A piece in the history of one sector.
+/// A piece in the history of one cell.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     piece: PieceId,
@@ -72,7 +72,7 @@ pub struct Entry {
     superseded: Option<PieceId>,
 }
 
-/// The history of one sector, as far as it can still be seen.
+/// The history of one cell, as far as it can still be seen.
 #[derive(Clone, Debug)]
 pub struct Cell {
     /// What is below all entries; `None` when it can never be seen again.
@@ -126,7 +126,7 @@ enum Top {
 }
 
 impl Cell {
-    /// A sector that surely holds `value`.
+    /// A cell that surely holds `value`.
     pub fn settled(value: Value) -> Cell {
         Cell { base: Some(value), entries: SmallVec::new() }
     }
@@ -136,7 +136,7 @@ impl Cell {
         if self.entries.is_empty() { self.base } else { None }
     }
 
-    /// A piece that writes this sector begins.
+    /// A piece that writes this cell begins.
     pub fn push(&mut self, piece: PieceId) {
         self.entries.push(Entry { piece, superseded: None });
     }
@@ -196,7 +196,7 @@ impl Cell {
             .chain(self.entries.iter().enumerate().map(|(i, e)| (Top::Entry(i), 0, Some(e.piece))))
     }
 
-    /// The values that the sector may hold in a state.
+    /// The values that the cell may hold in a state.
     pub fn possible(&self, cut: &Cut, pieces: &Pieces) -> SmallVec<[Value; 2]> {
         let mut values: SmallVec<[Value; 2]> = SmallVec::new();
         for (top, base, piece) in self.tops() {

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use millpond_block::{Answer, DiskError, Query};
+use millpond_block::{Answer, ByteRange, DiskError, Query};
 use millpond_engine::SnapshotId;
 
 use super::history::{Cut, Value, ZERO, sharpen};
-use super::{BLOCK_SECTORS, Oracle, Verdict, Violation, broken};
-use crate::content::SECTOR;
+use super::{Oracle, Verdict, Violation, broken};
 use crate::system::{Target, target_name};
 use crate::trace::Moment;
 
@@ -76,26 +75,27 @@ impl Oracle {
 
     /// As if the range had been read and held what the answer implies, block by block.
     fn judge_clear(&mut self, question: &Question, offset: u64, length: u64, now: Moment) -> Verdict {
-        let (mut sector, end) = (offset / SECTOR as u64, (offset + length) / SECTOR as u64);
-        while sector < end {
-            let stop = ((sector / BLOCK_SECTORS + 1) * BLOCK_SECTORS).min(end);
+        let std::ops::Range { start: mut cell, end } = self.grid.range(ByteRange { offset, length });
+        let per_block = self.grid.per_block();
+        while cell < end {
+            let stop = ((cell / per_block + 1) * per_block).min(end);
             let mut cut = Cut::between(question.at, now);
-            for sector in sector..stop {
-                let Some(value) = self.implied(question.since(), sector as usize) else { continue };
+            for cell in cell..stop {
+                let Some(value) = self.implied(question.since(), cell as usize) else { continue };
                 match question.target {
-                    Target::Head(id) => self.judge_head(id, sector as usize, value, &mut cut)?,
-                    Target::Snapshot(id) => self.judge_snapshot(id, sector as usize, value)?,
+                    Target::Head(id) => self.judge_head(id, cell as usize, value, &mut cut)?,
+                    Target::Snapshot(id) => self.judge_snapshot(id, cell as usize, value)?,
                 }
             }
             sharpen(&cut, &mut self.pieces);
-            sector = stop;
+            cell = stop;
         }
         Ok(())
     }
 
-    /// What a sector holds that has not changed since the older state; nothing when that is not certain.
-    fn implied(&self, since: Option<SnapshotId>, sector: usize) -> Option<Value> {
+    /// What a cell holds that has not changed since the older state; nothing when that is not certain.
+    fn implied(&self, since: Option<SnapshotId>, cell: usize) -> Option<Value> {
         let Some(older) = since.and_then(|id| self.snapshots.get(&id)) else { return Some(ZERO) };
-        if sector < older.cells.len() { older.value(sector) } else { Some(ZERO) }
+        if cell < older.cells.len() { older.value(cell) } else { Some(ZERO) }
     }
 }

@@ -1,6 +1,6 @@
 //! The end of a world that survived: everything is read, the accounting is checked, and space comes back when everything is deleted.
 
-use millpond_block::{ByteRange, CacheMode, Op, Request, SectorProfile};
+use millpond_block::{ByteRange, CacheMode, Op, SectorProfile};
 use millpond_engine::{Command, Compression, PoolState, VolumeId};
 
 use super::World;
@@ -78,8 +78,7 @@ impl<S: System> World<S> {
         let mut offset = 0;
         while offset < size {
             let length = (size - offset).min(16 * BLOCK);
-            let request = Request { op: Op::Write, range: ByteRange { offset, length }, fua: false };
-            self.submit(Ask { target: Target::Head(volume), request, zeroes: false });
+            self.submit(Ask::new(Target::Head(volume), Op::Write, ByteRange { offset, length }));
             offset += length;
             if self.oracle.flights() >= 8 {
                 self.drain()?;

@@ -1,6 +1,6 @@
 //! The end of an era: crash or shutdown, import (interrupted now and then), and reading back what is there.
 
-use millpond_block::{ByteRange, Op, Request};
+use millpond_block::{ByteRange, Op};
 use millpond_engine::{Command, PoolState};
 
 use super::{World, listing};
@@ -248,7 +248,7 @@ impl<S: System> World<S> {
         }
         let failed = self.stats.failed;
         for (target, range) in ranges {
-            self.submit(Ask { target, request: Request { op: Op::Read, range, fua: false }, zeroes: false });
+            self.submit(Ask::new(target, Op::Read, range));
             if self.oracle.flights() >= self.config.depth.max(4) {
                 self.turn()?;
                 while self.oracle.flights() >= self.config.depth.max(4) && self.finish_one()? {}

@@ -83,6 +83,7 @@ impl<S: System> World<S> {
             oracle: self.oracle.clone(),
             workload: self.workload.clone(),
             curious: None,
+            files: None,
             trace: self.trace.fork(60),
             stats: Stats::default(),
             tags: self.tags,
