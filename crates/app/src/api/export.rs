@@ -25,6 +25,28 @@ pub struct CreateFuse {
     pub pool: String,
     /// Absolute path of an empty directory; made where missing.
     pub dir: String,
+    /// Who may use it.
+    #[serde(flatten, default)]
+    pub access: FuseAccess,
+}
+
+/// Who may use a mounted directory; where nothing is said, who runs the daemon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct FuseAccess {
+    /// User that everything belongs to, by number; that of the daemon when missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Group, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gid: Option<u32>,
+    /// Permissions of files, as chmod's number: reading and writing alone; 0600 when missing. Snapshots have no write permission, directories
+    /// can be entered by those who may read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<u16>,
+    /// Let others than the daemon's user reach it at all. A daemon that is root always does.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub allow_other: bool,
 }
 
 /// Asks for an NBD export.
@@ -168,6 +190,9 @@ pub struct Export {
     pub reason: Option<String>,
     /// Number of clients connected now; of a mount, of open files.
     pub clients: u64,
+    /// Of a mount, who may use it, where that was said.
+    #[serde(flatten)]
+    pub access: FuseAccess,
     /// The clients.
     pub connections: Vec<ExportClient>,
     /// All clients since the export was made or restored.

@@ -12,7 +12,9 @@ mod volume;
 
 pub use error::{ApiError, ErrorBody, ErrorKind};
 pub use event::Event;
-pub use export::{CreateExport, CreateFuse, CreateNbd, CreateTls, CreateVhostUser, Export, ExportClient, ExportTls, NbdLimits, TlsMode};
+pub use export::{
+    CreateExport, CreateFuse, CreateNbd, CreateTls, CreateVhostUser, Export, ExportClient, ExportTls, FuseAccess, NbdLimits, TlsMode,
+};
 pub use pool::{
     AddDevices, Checkpoint, CreatePool, Device, DeviceGroup, DeviceIo, DeviceSpec, Found, GuestIo, ImportPool, IoMode, Job, LayoutSpec,
     Pool, PoolIo, PoolRemoval, RemoveDevice, ReplaceDevice,

@@ -7,8 +7,9 @@ use serde::Serialize;
 
 use super::columns::EXPORT;
 use super::connect::{self, Lines};
+use super::owner;
 use super::tls::TlsWords;
-use crate::api::{CreateExport, CreateFuse, CreateNbd, CreateVhostUser, Export, NbdLimits, Volume};
+use crate::api::{CreateExport, CreateFuse, CreateNbd, CreateVhostUser, Export, FuseAccess, NbdLimits, Volume};
 use crate::client::Client;
 use crate::config::absolute;
 use crate::failure::{Failure, Outcome};
@@ -146,12 +147,22 @@ impl VhostUser {
 #[command(after_help = "\
 Example:
   millpond export fuse tank /mnt/tank
+  millpond export fuse tank /mnt/tank --owner libvirt-qemu:kvm --mode 0660
   losetup --find --show --direct-io=on --sector-size 4096 /mnt/tank/vm1")]
 pub struct Fuse {
     /// The pool
     pool: String,
     /// An empty directory, made where missing
     dir: PathBuf,
+    /// To whom everything belongs: USER, USER:GROUP or :GROUP, names or numbers [default: who runs the daemon]
+    #[arg(long, value_name = "USER[:GROUP]", value_parser = owner::parse)]
+    owner: Option<owner::Owner>,
+    /// Permissions of volumes in octal; snapshots have them without writing, directories can be entered by those who may read [default: 0600]
+    #[arg(long, value_name = "MODE", value_parser = owner::mode)]
+    mode: Option<u16>,
+    /// Let other users reach it when the daemon is not root (/etc/fuse.conf has to say user_allow_other)
+    #[arg(long)]
+    allow_other: bool,
     #[command(flatten)]
     how: Listing,
 }
@@ -159,7 +170,9 @@ pub struct Fuse {
 impl Fuse {
     async fn run(self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.pool)?;
-        let request = CreateExport::Fuse(CreateFuse { pool: self.pool, dir: path_text(&self.dir)? });
+        let owner = self.owner.unwrap_or_default();
+        let access = FuseAccess { uid: owner.uid, gid: owner.gid, mode: self.mode, allow_other: self.allow_other };
+        let request = CreateExport::Fuse(CreateFuse { pool: self.pool, dir: path_text(&self.dir)?, access });
         let export: Export = client.post("/v1/exports", &request).await?;
         if self.how.format == Format::Json || !self.how.columns.is_empty() {
             return print_pairs(&export, EXPORT, &self.how);

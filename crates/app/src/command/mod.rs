@@ -13,6 +13,7 @@ mod fuse_guard;
 mod get;
 mod hold;
 mod list;
+mod owner;
 mod pool;
 mod rename;
 mod resize;

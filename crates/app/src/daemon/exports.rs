@@ -10,7 +10,9 @@ use super::service::{Daemon, ExportEntry};
 use super::shard::{ExportId, ExportInfo, NbdExport, ShardHandle, VhostUserExport};
 use super::state::{Door, ExportRecord, Served};
 use super::view::guest_io;
-use crate::api::{ApiError, CreateExport, CreateNbd, CreateVhostUser, ErrorKind, Export, ExportClient, GuestIo, NbdLimits, TlsMode};
+use crate::api::{
+    ApiError, CreateExport, CreateNbd, CreateVhostUser, ErrorKind, Export, ExportClient, FuseAccess, GuestIo, NbdLimits, TlsMode,
+};
 use crate::instant;
 use crate::names::Name;
 
@@ -255,7 +257,7 @@ impl Daemon {
                 };
                 Ok(shard.export_vhost_user(export).await?)
             }
-            Door::Fuse { dir } => self.start_fuse(shard, record, dir).await,
+            Door::Fuse { dir, access } => self.start_fuse(shard, record, dir, access).await,
         }
     }
 
@@ -331,6 +333,7 @@ fn view(entry: &ExportEntry, live: Option<&ExportInfo>) -> Export {
         readonly: record.readonly,
         tls: tls.map(nbd::tls_view),
         limits,
+        access: if let Door::Fuse { access, .. } = &record.door { *access } else { FuseAccess::default() },
         state: if live.is_some() { "online" } else { "unavailable" }.to_owned(),
         reason: if live.is_some() { None } else { entry.trouble.clone() },
         clients: connections.len() as u64,

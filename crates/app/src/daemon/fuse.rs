@@ -6,7 +6,10 @@ use super::mount::{Mounted, mount};
 use super::service::Daemon;
 use super::shard::{ExportId, ExportInfo, FuseExport, ShardHandle};
 use super::state::{Door, ExportRecord};
-use crate::api::{ApiError, CreateFuse};
+use crate::api::{ApiError, CreateFuse, FuseAccess};
+
+/// Permissions of files unless told otherwise.
+const MODE: u16 = 0o600;
 
 impl Daemon {
     /// What to remember of a FUSE export, once it is known to be possible.
@@ -18,17 +21,29 @@ impl Daemon {
             return Err(ApiError::invalid(format!("{} holds what the daemon itself needs; give another directory", dir.display())));
         }
         self.refuse_taken(Some(&dir), None)?;
+        let access = request.access;
+        if let Some(mode) = access.mode.filter(|mode| mode & !0o666 != 0) {
+            return Err(ApiError::invalid(format!("mode {mode:04o} is more than reading and writing; give one like 0640")));
+        }
         let (pool, name) = (request.pool.clone(), request.pool.clone());
-        Ok((shard, ExportRecord { id, pool, name, readonly: false, door: Door::Fuse { dir } }))
+        Ok((shard, ExportRecord { id, pool, name, readonly: false, door: Door::Fuse { dir, access } }))
     }
 
     /// Mounts, and serves the mount.
-    pub(super) async fn start_fuse(&self, shard: &ShardHandle, record: &ExportRecord, dir: &Path) -> Result<ExportInfo, ApiError> {
-        let (dir, pool) = (dir.to_owned(), record.pool.clone());
+    pub(super) async fn start_fuse(
+        &self,
+        shard: &ShardHandle,
+        record: &ExportRecord,
+        dir: &Path,
+        access: &FuseAccess,
+    ) -> Result<ExportInfo, ApiError> {
+        let (dir, pool, allow_other) = (dir.to_owned(), record.pool.clone(), access.allow_other);
         // Not on this thread: looking at `dir` may take as long as its file system likes.
-        let (mut mounted, device) = blocking(move || mount(&dir, &pool)).await?;
-        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let export = FuseExport { id: ExportId(record.id), name: record.name.clone(), device, uid, gid };
+        let (mut mounted, device) = blocking(move || mount(&dir, &pool, allow_other)).await?;
+        let uid = access.uid.unwrap_or_else(|| rustix::process::geteuid().as_raw());
+        let gid = access.gid.unwrap_or_else(|| rustix::process::getegid().as_raw());
+        let mode = access.mode.unwrap_or(MODE);
+        let export = FuseExport { id: ExportId(record.id), name: record.name.clone(), device, uid, gid, mode };
         match shard.export_fuse(export).await {
             Ok(info) => {
                 self.mounts().insert(record.id, mounted);

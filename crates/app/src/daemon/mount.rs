@@ -40,14 +40,14 @@ pub struct Mounted {
 }
 
 /// Mounts on `dir`, which is made where missing; gives the device to serve, which does not wait. Blocks for as long as the file system of
-/// `dir` does.
+/// `dir` does. What root mounts, others reach as far as owner and mode let them; what somebody else mounts, with `allow_other` alone.
 ///
 /// # Errors
 /// When `dir` is in use for something else, or the system refuses.
-pub fn mount(dir: &Path, pool: &str) -> Result<(Mounted, OwnedFd), ApiError> {
+pub fn mount(dir: &Path, pool: &str, allow_other: bool) -> Result<(Mounted, OwnedFd), ApiError> {
     let fail = |why: String| ApiError::busy(format!("cannot mount on {}: {why}", dir.display()));
     prepare(dir)?;
-    let device = if is_root() { mount_as_root(dir, pool) } else { mount_by_helper(dir, pool) };
+    let device = if is_root() { mount_as_root(dir, pool) } else { mount_by_helper(dir, pool, allow_other) };
     let device = device.map_err(|e| fail(format!("{e}; is FUSE there and allowed ({DEVICE})?")))?;
     let found = mounts_on(dir).map_err(|e| fail(e.to_string()))?.into_iter().next_back();
     let entry = found.filter(|entry| entry.fs_type == FS_TYPE).ok_or_else(|| fail("it was not there afterwards".to_owned()))?;
@@ -134,9 +134,11 @@ fn mount_as_root(dir: &Path, pool: &str) -> io::Result<OwnedFd> {
 }
 
 /// The helper opens the device, mounts, and sends the device over a socket, which it finds as its standard input.
-fn mount_by_helper(dir: &Path, pool: &str) -> io::Result<OwnedFd> {
+fn mount_by_helper(dir: &Path, pool: &str, allow_other: bool) -> io::Result<OwnedFd> {
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    let options = format!("rw,nosuid,nodev,noatime,default_permissions,max_read={MAX_READ},subtype=millpond,fsname={pool}");
+    // The helper asks /etc/fuse.conf whether it may (user_allow_other), and says so.
+    let others = if allow_other { ",allow_other" } else { "" };
+    let options = format!("rw,nosuid,nodev,noatime,default_permissions{others},max_read={MAX_READ},subtype=millpond,fsname={pool}");
     let output = Command::new(HELPER)
         .args(["-o", &options, "--"])
         .arg(dir)

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::labels::Labelled;
 use super::tls::TlsFiles;
-use crate::api::{IoMode, NbdLimits, TlsMode};
+use crate::api::{FuseAccess, IoMode, NbdLimits, TlsMode};
 use crate::failure::{Failure, Outcome};
 
 #[cfg(test)]
@@ -112,6 +112,9 @@ pub enum Door {
     Fuse {
         /// Where it is mounted.
         dir: PathBuf,
+        /// Who may use it.
+        #[serde(default)]
+        access: FuseAccess,
     },
 }
 
@@ -150,7 +153,7 @@ impl Door {
         match self {
             Door::Nbd { unix, .. } => unix.as_ref(),
             Door::VhostUser { unix, .. } => Some(unix),
-            Door::Fuse { dir } => Some(dir),
+            Door::Fuse { dir, .. } => Some(dir),
         }
     }
 
@@ -158,7 +161,7 @@ impl Door {
         match self {
             Door::Nbd { unix, .. } => unix.as_mut(),
             Door::VhostUser { unix, .. } => Some(unix),
-            Door::Fuse { dir } => Some(dir),
+            Door::Fuse { dir, .. } => Some(dir),
         }
     }
 

@@ -27,7 +27,7 @@ pub struct MemoryMount {
 impl MemoryMount {
     /// Nothing is agreed on yet.
     pub fn new(tree: MemoryTree) -> MemoryMount {
-        let owner = Owner { uid: 7, gid: 8 };
+        let owner = Owner { uid: 7, gid: 8, mode: 0o640 };
         let message = Message::new(Buf::zeroed(MAX_TRANSFER as usize));
         MemoryMount { session: Session::new(0x8000_0003, owner), tree, replies: BTreeMap::new(), message, last: 0 }
     }

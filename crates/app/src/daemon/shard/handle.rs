@@ -107,6 +107,8 @@ pub struct FuseExport {
     pub uid: u32,
     /// And to which group.
     pub gid: u32,
+    /// Permissions of files: reading and writing.
+    pub mode: u16,
 }
 
 /// A file of a mount that somebody has open.

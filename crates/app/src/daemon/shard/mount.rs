@@ -161,7 +161,7 @@ impl<P: Pool> Shard<P> {
             export: spec.id,
             name: spec.name,
             device: self.ring.attach(spec.device),
-            session: Session::new(MOUNT | index as u32, Owner { uid: spec.uid, gid: spec.gid }),
+            session: Session::new(MOUNT | index as u32, Owner { uid: spec.uid, gid: spec.gid, mode: spec.mode }),
             message: Message::new(self.pool.buffers().take(MAX_TRANSFER as usize)),
             readable: true,
             ended: false,

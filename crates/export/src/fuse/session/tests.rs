@@ -90,14 +90,14 @@ fn the_kernel_is_agreed_with() {
 fn names_lead_to_files_with_attributes() {
     let mut mount = pond();
     let volume = lookup(&mut mount, ROOT, "vm1").expect("a volume");
-    assert_eq!((volume.attr.size, volume.attr.mode, volume.attr.nlink), (SIZE as u64, S_IFREG | 0o600, 1));
+    assert_eq!((volume.attr.size, volume.attr.mode, volume.attr.nlink), (SIZE as u64, S_IFREG | 0o640, 1));
     assert_eq!((volume.attr.uid, volume.attr.gid, volume.entry_valid, volume.attr_valid), (7, 8, 0, 0));
     assert_eq!((volume.attr.mtime, volume.attr.mtimensec), (9000, 500_000_000), "it may have been written just now");
     let folder = lookup(&mut mount, ROOT, ".snapshots").expect("the snapshots");
-    assert_eq!(folder.attr.mode, S_IFDIR | 0o700);
+    assert_eq!(folder.attr.mode, S_IFDIR | 0o750, "who may read may enter");
     let of_volume = lookup(&mut mount, folder.nodeid, "vm1").expect("those of a volume");
     let snapshot = lookup(&mut mount, of_volume.nodeid, "monday").expect("a snapshot");
-    assert_eq!((snapshot.attr.mode, snapshot.attr.mtime), (S_IFREG | 0o400, 5));
+    assert_eq!((snapshot.attr.mode, snapshot.attr.mtime), (S_IFREG | 0o440, 5));
     for (parent, name) in
         [(ROOT, "vm3"), (ROOT, "monday"), (folder.nodeid, "vm3"), (of_volume.nodeid, "vm1"), (volume.nodeid, "x"), (ROOT, "")]
     {
@@ -128,7 +128,7 @@ fn sizes_owners_and_modes_stay() {
     assert_eq!(set(setattr_flag::SIZE, SIZE as u64 + 1, 0, 0), errno::EPERM);
     assert_eq!(set(setattr_flag::SIZE, SIZE as u64, 0, 0), 0);
     assert_eq!(set(setattr_flag::MODE, 0, 0o644, 0), errno::EPERM);
-    assert_eq!(set(setattr_flag::MODE | setattr_flag::UID | setattr_flag::GID, 0, 0o100_600, 7), 0);
+    assert_eq!(set(setattr_flag::MODE | setattr_flag::UID | setattr_flag::GID, 0, 0o100_640, 7), 0);
     assert_eq!(set(setattr_flag::UID, 0, 0, 0), errno::EPERM);
     assert_eq!(set(1 << 4 | 1 << 5 | 1 << 7, 0, 0, 0), 0, "times are passed over");
     for code in [opcode::CREATE, opcode::UNLINK, opcode::MKDIR, opcode::RENAME2] {

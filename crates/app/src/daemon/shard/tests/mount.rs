@@ -33,7 +33,7 @@ impl Kernel {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("sockets");
         rustix::fs::fcntl_setfl(&theirs, OFlags::NONBLOCK).expect("nonblocking");
         set_socket_timeout(&ours, Timeout::Recv, Some(Duration::from_millis(500))).expect("timeout");
-        let export = FuseExport { id: ExportId(id), name: "pond".to_owned(), device: theirs, uid: 0, gid: 0 };
+        let export = FuseExport { id: ExportId(id), name: "pond".to_owned(), device: theirs, uid: 0, gid: 0, mode: 0o600 };
         wait(shard.export_fuse(export)).expect("export");
         let mut kernel = Kernel { device: ours, last: 0 };
         let init = [7u32, 36, 0, 0].map(u32::to_ne_bytes).concat();
