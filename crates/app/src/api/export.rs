@@ -100,6 +100,9 @@ pub struct CreateTls {
     pub verify_peer: bool,
     /// File of pre-shared keys, a line `identity:hexkey` for each.
     pub psk: Option<String>,
+    /// With `verify_peer`: the clients that are served, by a name in their certificate (subject's common name, DNS, mail, URI or address); empty: all.
+    #[serde(default)]
+    pub clients: Vec<String>,
 }
 
 /// What the clients of an NBD export may take; where nothing is said, the daemon's configuration counts.
@@ -130,6 +133,9 @@ pub struct ExportTls {
     pub files: Vec<String>,
     /// With `psk`: the first identity of the file.
     pub identity: Option<String>,
+    /// The clients that are served, by a name in their certificate; empty: all.
+    #[serde(default)]
+    pub clients: Vec<String>,
 }
 
 /// Asks for an export as a vhost-user-blk device.
@@ -184,15 +190,15 @@ pub struct Export {
     /// What clients may take, where that was said for this export.
     #[serde(flatten)]
     pub limits: NbdLimits,
+    /// Of a mount, who may use it, where that was said.
+    #[serde(flatten)]
+    pub access: FuseAccess,
     /// `online`, or `unavailable`.
     pub state: String,
     /// Why it is not online.
     pub reason: Option<String>,
     /// Number of clients connected now; of a mount, of open files.
     pub clients: u64,
-    /// Of a mount, who may use it, where that was said.
-    #[serde(flatten)]
-    pub access: FuseAccess,
     /// The clients.
     pub connections: Vec<ExportClient>,
     /// All clients since the export was made or restored.

@@ -41,6 +41,9 @@ pub struct TlsWords {
     /// Turn away clients without a certificate of that authority
     #[arg(long)]
     tls_verify_peer: bool,
+    /// Serve these clients alone, by a name in their certificate: subject's common name, DNS, mail, URI or address
+    #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "tls_verify_peer")]
+    tls_clients: Vec<String>,
     /// File of pre-shared keys, a line IDENTITY:HEXKEY for each (psktool makes it); TLS 1.3
     #[arg(long, value_name = "FILE")]
     tls_psk: Option<PathBuf>,
@@ -76,6 +79,7 @@ impl TlsWords {
             ca: text(&self.tls_ca)?,
             verify_peer: self.tls_verify_peer,
             psk: text(&self.tls_psk)?,
+            clients: self.tls_clients.clone(),
         }))
     }
 }
@@ -113,6 +117,12 @@ mod tests {
         for words in ["--tls require", "--tls allow", "--tls off --tls-psk /k", "--tls-verify-peer"] {
             assert!(matches!(request(words), Some(Err(_))), "{words}");
         }
+        let clients = request("--tls-dir /d --tls-verify-peer --tls-clients a,b --tls-clients c")
+            .and_then(Result::ok)
+            .flatten()
+            .map(|tls| tls.clients);
+        assert_eq!(clients, Some(["a", "b", "c"].map(str::to_owned).to_vec()));
+        assert_eq!(request("--tls-dir /d --tls-clients a"), None);
         for words in ["--tls-cert /c", "--tls-key /k", "--tls-dir /d --tls-psk /k", "--tls-cert /c --tls-key /k --tls-ca /a", "--tls maybe"]
         {
             assert_eq!(request(words), None, "{words}");

@@ -14,6 +14,7 @@ mod mount;
 mod mount_table;
 mod pools;
 mod probe;
+mod renew;
 mod run;
 mod service;
 pub mod shard;

@@ -155,14 +155,20 @@ async fn serve(daemon: &Arc<Daemon>, control: &Control, stop: impl Future<Output
         let daemon = Arc::clone(daemon);
         tokio::spawn(async move { daemon.expire().await })
     };
+    let renewing = {
+        let daemon = Arc::clone(daemon);
+        tokio::spawn(async move { daemon.renew().await })
+    };
     tokio::select! {
         () = stop => {}
         ended = &mut server => {
             expiring.abort();
+            renewing.abort();
             return ended.map_err(io::Error::other).and_then(|served| served).map_err(fail);
         }
     }
     expiring.abort();
+    renewing.abort();
     daemon.stop();
     if tokio::time::timeout(LAST_REQUESTS, &mut server).await.is_err() {
         tracing::warn!("requests on the control socket did not end in time");

@@ -128,6 +128,9 @@ pub struct TlsRecord {
     /// The first identity of a file of keys.
     #[serde(default)]
     pub identity: Option<String>,
+    /// Names of the clients that are served; none: all.
+    #[serde(default)]
+    pub clients: Vec<String>,
 }
 
 impl Door {

@@ -31,6 +31,7 @@ fn with_tls(export: Export, credentials: &str, file: &str) -> Export {
         verify_peer: false,
         files: vec![file.to_owned()],
         identity: (credentials == "psk").then(|| "alice".to_owned()),
+        clients: Vec::new(),
     };
     Export { tls: Some(tls), ..export }
 }

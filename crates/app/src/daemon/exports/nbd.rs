@@ -46,7 +46,7 @@ pub(super) fn tcp_address(text: &str, open: bool) -> Result<SocketAddr, ApiError
 
 /// What to remember of the encryption asked for. The files are read once, so that what is wrong with them is told now.
 pub(super) fn tls_record(request: &CreateTls) -> Result<TlsRecord, ApiError> {
-    let CreateTls { mode, dir, cert, key, ca, verify_peer, psk } = request;
+    let CreateTls { mode, dir, cert, key, ca, verify_peer, psk, clients } = request;
     let unclear = || {
         ApiError::invalid(
             "TLS needs one of: a directory (--tls-dir), a certificate with its key (--tls-cert, --tls-key), a file of keys (--tls-psk)",
@@ -62,6 +62,12 @@ pub(super) fn tls_record(request: &CreateTls) -> Result<TlsRecord, ApiError> {
             "clients are verified with both: the authority of their certificates (--tls-ca) and --tls-verify-peer",
         ));
     }
+    if !clients.is_empty() && !verify_peer {
+        return Err(ApiError::invalid("names of clients (--tls-clients) stand in certificates that are verified; add --tls-verify-peer"));
+    }
+    if clients.iter().any(|name| name.trim().is_empty()) {
+        return Err(ApiError::invalid("a name of a client is empty; give --tls-clients NAME,NAME"));
+    }
     let files = match (dir, cert, key, psk) {
         (Some(dir), None, None, None) => {
             TlsFiles::of_directory(dir.as_ref(), *verify_peer).map_err(|e| ApiError::invalid(e.to_string()))?
@@ -74,29 +80,28 @@ pub(super) fn tls_record(request: &CreateTls) -> Result<TlsRecord, ApiError> {
     };
     let credentials = files.load().map_err(|e| ApiError::invalid(e.to_string()))?;
     let identity = credentials.identity().map(str::to_owned);
-    Ok(TlsRecord { mode: *mode, files, identity })
+    Ok(TlsRecord { mode: *mode, files, identity, clients: clients.clone() })
 }
 
 /// What a shard needs to encrypt: the files are read anew.
 pub(super) fn tls_offer(record: &TlsRecord) -> Result<TlsOffer, ApiError> {
-    let credentials = record.files.load().map_err(|e| ApiError::invalid(format!("TLS: {e}")))?;
+    let credentials = record.files.load().map_err(|e| ApiError::invalid(format!("TLS: {e}")))?.for_clients(&record.clients);
     Ok(TlsOffer { required: record.mode == TlsMode::Require, credentials })
 }
 
 /// What is told of the encryption of an export.
 pub(super) fn tls_view(record: &TlsRecord) -> ExportTls {
-    let (credentials, files, verify_peer) = match &record.files {
-        TlsFiles::Certificate { cert, key, client_ca } => {
-            ("certificate", [Some(cert), Some(key), client_ca.as_ref()].into_iter().flatten().collect(), client_ca.is_some())
-        }
-        TlsFiles::Psk { keys } => ("psk", vec![keys], false),
+    let (credentials, verify_peer) = match &record.files {
+        TlsFiles::Certificate { client_ca, .. } => ("certificate", client_ca.is_some()),
+        TlsFiles::Psk { .. } => ("psk", false),
     };
     ExportTls {
         mode: record.mode,
         credentials: credentials.to_owned(),
         verify_peer,
-        files: files.into_iter().map(|path| path.display().to_string()).collect(),
+        files: record.files.paths().into_iter().map(|path| path.display().to_string()).collect(),
         identity: record.identity.clone(),
+        clients: record.clients.clone(),
     }
 }
 

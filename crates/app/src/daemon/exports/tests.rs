@@ -51,6 +51,7 @@ fn encrypted_exports_have_uris_that_libnbd_takes() {
         mode: TlsMode::Require,
         files: TlsFiles::Psk { keys: "/etc/my keys.psk".into() },
         identity: Some("al:ce@x".to_owned()),
+        clients: Vec::new(),
     };
     let uris = nbd::uris(Some("/s"), Some("127.0.0.1:1"), Some(&psk));
     assert_eq!(
@@ -61,7 +62,7 @@ fn encrypted_exports_have_uris_that_libnbd_takes() {
         ]
     );
     let files = TlsFiles::Certificate { cert: "/c".into(), key: "/k".into(), client_ca: None };
-    let certificate = TlsRecord { mode: TlsMode::Require, files, identity: None };
+    let certificate = TlsRecord { mode: TlsMode::Require, files, identity: None, clients: Vec::new() };
     assert_eq!(nbd::uris(Some("/s"), Some("[::1]:1"), Some(&certificate)), ["nbds+unix:///?socket=/s", "nbds://[::1]:1"]);
     // Where it is not required, the plain one works for everybody.
     let allowed = TlsRecord { mode: TlsMode::Allow, ..psk };
@@ -76,7 +77,16 @@ fn credentials_that_contradict_or_are_not_there_are_refused() {
         std::fs::write(&path, text).expect("write");
         Some(path.display().to_string())
     };
-    let nothing = CreateTls { mode: TlsMode::Require, dir: None, cert: None, key: None, ca: None, verify_peer: false, psk: None };
+    let nothing = CreateTls {
+        mode: TlsMode::Require,
+        dir: None,
+        cert: None,
+        key: None,
+        ca: None,
+        verify_peer: false,
+        psk: None,
+        clients: Vec::new(),
+    };
     let keys = file("keys.psk", &format!("alice:{}\n", "5a".repeat(16)));
     let here = Some(dir.path().display().to_string());
     let record = nbd::tls_record(&CreateTls { psk: keys.clone(), ..nothing.clone() }).expect("keys");
@@ -91,6 +101,7 @@ fn credentials_that_contradict_or_are_not_there_are_refused() {
         (CreateTls { cert: junk.clone(), key: junk.clone(), ca: junk.clone(), ..nothing.clone() }, "--tls-verify-peer"),
         (CreateTls { cert: junk.clone(), key: junk.clone(), verify_peer: true, ..nothing.clone() }, "--tls-verify-peer"),
         (CreateTls { psk: keys.clone(), verify_peer: true, ..nothing.clone() }, "--tls-verify-peer"),
+        (CreateTls { psk: keys.clone(), clients: vec!["a".to_owned()], ..nothing.clone() }, "add --tls-verify-peer"),
         (CreateTls { psk: keys.clone(), dir: here.clone(), ..nothing.clone() }, "TLS needs one of"),
         (CreateTls { psk: Some("keys.psk".to_owned()), ..nothing.clone() }, "absolute"),
         (CreateTls { psk: Some("/none/keys.psk".to_owned()), ..nothing.clone() }, "cannot read"),

@@ -102,6 +102,7 @@ impl<P: Pool> Shard<P> {
             Message::Export(spec, answer) => drop(answer.send(self.export(spec))),
             Message::ExportFuse(_, answer) if !self.stage.is_serving() => drop(answer.send(Err(ShardError::Gone))),
             Message::ExportFuse(spec, answer) => drop(answer.send(self.export_fuse(spec))),
+            Message::RenewTls(id, credentials, answer) => drop(answer.send(self.renew_tls(id, credentials))),
             Message::OpenFiles(answer) => {
                 // who has closed a file does not expect it to be open any more, whether we have looked or not
                 self.look_at_mounts();

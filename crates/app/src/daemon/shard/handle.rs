@@ -327,6 +327,7 @@ pub(super) enum Message {
     Export(NbdExport, Answer<ExportInfo>),
     ExportVhostUser(VhostUserExport, Answer<ExportInfo>),
     ExportFuse(FuseExport, Answer<ExportInfo>),
+    RenewTls(ExportId, Credentials, Answer<()>),
     OpenFiles(Answer<Vec<OpenFile>>),
     Unexport(ExportId, Answer<()>),
     Status(Answer<ShardStatus>),
@@ -409,6 +410,14 @@ impl ShardHandle {
     /// As [`ShardHandle::export_nbd`], and [`ShardError::Start`].
     pub async fn export_vhost_user(&self, export: VhostUserExport) -> Result<ExportInfo, ShardError> {
         self.ask(|answer| Message::ExportVhostUser(export, answer)).await
+    }
+
+    /// Has an export greet new clients with other credentials; those that are connected notice nothing.
+    ///
+    /// # Errors
+    /// [`ShardError::NoExport`] when it is not there or not encrypted, [`ShardError::Gone`].
+    pub async fn renew_tls(&self, id: ExportId, credentials: Credentials) -> Result<(), ShardError> {
+        self.ask(|answer| Message::RenewTls(id, credentials, answer)).await
     }
 
     /// Starts serving a mount.

@@ -14,6 +14,7 @@ use super::pool::Pool;
 use super::shard::Shard;
 use super::table::{Export, Listener};
 use super::wire::{Lost, Wire};
+use crate::daemon::tls::Credentials;
 
 /// Clients of a shard at a time. Each may hold its socket buffers, an input buffer of 256 KiB and what its requests in flight move.
 const MAX_CLIENTS: usize = 512;
@@ -220,6 +221,13 @@ impl<P: Pool> Shard<P> {
         if client.session.handshake(&OneOffer { offer, target, pool }).is_some() {
             client.deadline = None;
         }
+    }
+
+    /// Greets clients that come from now on with other credentials.
+    pub(super) fn renew_tls(&mut self, id: ExportId, credentials: Credentials) -> Result<(), ShardError> {
+        let offer = self.exports.get_mut(&id).and_then(|export| export.spec.tls.as_mut());
+        offer.ok_or(ShardError::NoExport(id))?.credentials = credentials;
+        Ok(())
     }
 
     /// Encrypts a connection from here on: the client was told that it may.

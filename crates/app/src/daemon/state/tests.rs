@@ -25,6 +25,7 @@ fn sample(dir: &Path) -> State {
                         mode: TlsMode::Require,
                         files: TlsFiles::Psk { keys: "/etc/keys.psk".into() },
                         identity: Some("alice".to_owned()),
+                        clients: vec!["vm1.example".to_owned()],
                     }),
                     limits: NbdLimits { max_clients: Some(3), ..NbdLimits::default() },
                 },

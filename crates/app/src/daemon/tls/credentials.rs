@@ -102,6 +102,16 @@ impl TlsFiles {
         }
     }
 
+    /// The files.
+    pub fn paths(&self) -> Vec<&Path> {
+        match self {
+            TlsFiles::Certificate { cert, key, client_ca } => {
+                [Some(cert), Some(key), client_ca.as_ref()].into_iter().flatten().map(PathBuf::as_path).collect()
+            }
+            TlsFiles::Psk { keys } => vec![keys],
+        }
+    }
+
     /// Reads the files.
     ///
     /// # Errors
@@ -116,7 +126,11 @@ impl TlsFiles {
 
 /// Credentials in memory; cheap to clone.
 #[derive(Clone)]
-pub struct Credentials(Arc<Inner>);
+pub struct Credentials {
+    inner: Arc<Inner>,
+    /// Names of clients; none: everybody who proves himself.
+    clients: Arc<[String]>,
+}
 
 struct Inner {
     config: Config,
@@ -126,14 +140,29 @@ struct Inner {
 }
 
 impl Credentials {
+    fn new(config: Config, psks: Vec<Psk>, identity: Option<String>) -> Credentials {
+        Credentials { inner: Arc::new(Inner { config, psks, identity }), clients: Arc::new([]) }
+    }
+
+    /// The same for clients whose certificate has one of these names; with none, for all of its authority.
+    #[must_use]
+    pub fn for_clients(self, names: &[String]) -> Credentials {
+        Credentials { clients: names.into(), ..self }
+    }
+
+    /// The names of clients; empty: everybody who proves himself.
+    pub(super) fn clients(&self) -> &Arc<[String]> {
+        &self.clients
+    }
+
     /// True when clients are known by keys, and there is no certificate.
     pub fn is_psk(&self) -> bool {
-        !self.0.psks.is_empty()
+        !self.inner.psks.is_empty()
     }
 
     /// The name of the first key, for lines that people paste.
     pub fn identity(&self) -> Option<&str> {
-        self.0.identity.as_deref()
+        self.inner.identity.as_deref()
     }
 }
 
@@ -148,14 +177,14 @@ impl Builder for Credentials {
 
     fn build_connection(&self, mode: Mode) -> Result<Connection, Error> {
         let mut connection = Connection::new(mode);
-        connection.set_config(self.0.config.clone())?;
+        connection.set_config(self.inner.config.clone())?;
         connection.prefer_throughput()?;
-        self.0.psks.iter().try_for_each(|psk| connection.append_psk(psk))?;
+        self.inner.psks.iter().try_for_each(|psk| connection.append_psk(psk))?;
         Ok(connection)
     }
 }
 
-/// A client's certificate is signed by the authority of this export's clients; which name stands in it makes no difference.
+/// A client's certificate is signed by the authority of this export's clients; which name stands in it is looked at afterwards, by the server.
 struct AnyName;
 
 impl VerifyHostNameCallback for AnyName {
@@ -199,7 +228,7 @@ fn certificate(cert: &Path, key: &Path, client_ca: Option<&Path>) -> Result<Cred
         trust(&mut builder).map_err(refused(path))?;
     }
     let config = builder.build().map_err(refused(cert))?;
-    Ok(Credentials(Arc::new(Inner { config, psks: Vec::new(), identity: None })))
+    Ok(Credentials::new(config, Vec::new(), None))
 }
 
 fn pre_shared(path: &Path) -> Result<Credentials, CredentialsError> {
@@ -213,7 +242,7 @@ fn pre_shared(path: &Path) -> Result<Credentials, CredentialsError> {
     let psks = psks.map_err(refused(path))?;
     let config = builder().and_then(|builder| builder.build()).map_err(refused(path))?;
     let identity = lines.into_iter().next().map(|line| line.identity);
-    Ok(Credentials(Arc::new(Inner { config, psks, identity })))
+    Ok(Credentials::new(config, psks, identity))
 }
 
 /// With SHA-256, which GnuTLS takes for keys of files.

@@ -4,6 +4,7 @@
 
 mod credentials;
 mod keys;
+mod names;
 mod server;
 
 pub use credentials::{Credentials, TlsFiles};

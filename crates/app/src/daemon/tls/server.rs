@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use s2n_tls::connection::Connection;
@@ -15,6 +16,7 @@ use s2n_tls_tokio::{TlsAcceptor, TlsStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::credentials::Credentials;
+use super::names;
 
 /// Why a connection cannot go on. Display is one line.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +24,9 @@ pub enum TlsError {
     /// The handshake failed.
     #[error("TLS handshake failed: {0}")]
     Handshake(String),
+    /// The client's certificate is good, but of none of the clients that are wanted; with the names in it.
+    #[error("its certificate is of none of the clients that are allowed: {0}")]
+    NotAllowed(String),
     /// What came cannot be decrypted, or the library failed otherwise.
     #[error("TLS failed: {0}")]
     Broken(String),
@@ -52,6 +57,8 @@ pub struct TlsServer {
     stage: Stage,
     pipe: Pipe,
     by_key: bool,
+    /// Names of clients; none: everybody who proves himself.
+    clients: Arc<[String]>,
 }
 
 impl TlsServer {
@@ -60,7 +67,8 @@ impl TlsServer {
         let pipe = Pipe::default();
         let (acceptor, transport) = (TlsAcceptor::new(credentials.clone()), pipe.clone());
         let accepting = Box::pin(async move { acceptor.accept(transport).await });
-        TlsServer { stage: Stage::Handshake(accepting), pipe, by_key: credentials.is_psk() }
+        let clients = Arc::clone(credentials.clients());
+        TlsServer { stage: Stage::Handshake(accepting), pipe, by_key: credentials.is_psk(), clients }
     }
 
     /// Takes bytes that came from the peer; none means that it will send no more.
@@ -79,7 +87,11 @@ impl TlsServer {
         if let Stage::Handshake(accepting) = &mut self.stage {
             match accepting.as_mut().poll(&mut context) {
                 Poll::Pending => return Ok(Decrypted::Nothing),
-                Poll::Ready(Ok(stream)) => self.stage = Stage::Open(Box::new(stream)),
+                Poll::Ready(Ok(stream)) => {
+                    let allowed = self.check_name(&stream);
+                    self.stage = if allowed.is_ok() { Stage::Open(Box::new(stream)) } else { Stage::Over };
+                    allowed?;
+                }
                 Poll::Ready(Err(error)) => {
                     self.stage = Stage::Over;
                     return Err(TlsError::Handshake(self.words(&error)));
@@ -164,6 +176,21 @@ impl TlsServer {
         let connection: &Connection = stream.as_ref().as_ref();
         let version = connection.actual_protocol_version().ok()?;
         Some(format!("{version:?} {}", connection.cipher_suite().ok()?))
+    }
+
+    /// Is the client one of those that are wanted?
+    fn check_name(&self, stream: &Stream) -> Result<(), TlsError> {
+        if self.clients.is_empty() {
+            return Ok(());
+        }
+        let connection: &Connection = stream.as_ref();
+        let chain = connection.client_cert_chain_bytes().ok().flatten().unwrap_or_default();
+        let found = names::of_chain(chain);
+        if found.iter().any(|name| self.clients.iter().any(|listed| name.is(listed))) {
+            return Ok(());
+        }
+        let told: Vec<String> = found.iter().map(|name| name.text.escape_debug().to_string()).collect();
+        Err(TlsError::NotAllowed(if told.is_empty() { "it has no name".to_owned() } else { told.join(", ") }))
     }
 
     /// The library's words; where it means a missing key, that is said.
