@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use millpond_lab::experiment::{EXPERIMENTS, Media, Setup};
-use millpond_lab::load::{self, Access, Durability, Endpoint, LoadSpec};
+use millpond_lab::load::{self, Access, Dialect, Durability, Endpoint, LoadSpec};
 use millpond_lab::peer::{PEERS, make, serve_ceiling};
 use millpond_lab::report::Results;
 use millpond_lab::scene;
@@ -124,6 +124,9 @@ struct LoadArgs {
     /// Seed of the choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Words of the protocol: simple replies, structured ones, or everything (extended headers, a metadata context)
+    #[arg(long, value_enum, default_value = "simple")]
+    dialect: Dialect,
     /// Milliseconds of an interval of the series
     #[arg(long, default_value_t = 0)]
     series: u64,
@@ -208,6 +211,7 @@ fn put_load(args: &LoadArgs) -> Result<ExitCode> {
         ops: args.ops,
         seed: args.seed,
         series_ms: args.series,
+        dialect: args.dialect,
         durability: match (args.sync, args.fua) {
             (true, true) => bail!("--sync and --fua: one of them"),
             (true, false) => Durability::Flush,

@@ -2,12 +2,14 @@
 
 use super::Setup;
 use super::sample::measure_into;
-use crate::load::{self, LoadSpec, Mix};
+use crate::load::{self, Dialect, LoadSpec, Mix};
 use crate::report::{Goal, Results};
 use anyhow::{Context, Result};
 
 const CONTENDERS: &[&str] = &["millpond", "qsd-raw", "qsd-qcow2", "qsd-qcow2-128k", "nbdkit-file", "nbdkit-memory", "ceiling"];
 const SIZE: u64 = 512 << 20;
+/// What "no slower" leaves for the noise between two measurements of the same.
+const NO_SLOWER: f64 = 0.97;
 
 fn cases() -> Vec<(&'static str, LoadSpec)> {
     let random = LoadSpec::random;
@@ -28,6 +30,10 @@ fn cases() -> Vec<(&'static str, LoadSpec)> {
     ]
 }
 
+/// Cases that are tried with the protocol's extensions as well, one after another on the same server: what they cost is seen where requests are
+/// small, and where replies are large.
+const DIALECTS: [&str; 4] = ["4k randread q32", "4k randwrite q32", "64k randread q8", "1m randread q4"];
+
 /// See the module.
 pub fn run(setup: &Setup, results: &mut Results) -> Result<()> {
     let names = setup.contenders(CONTENDERS, results);
@@ -41,7 +47,18 @@ pub fn run(setup: &Setup, results: &mut Results) -> Result<()> {
             for (case, spec) in cases() {
                 let spec = LoadSpec { secs: setup.secs, seed: setup.seed_of(rep), ..spec };
                 measure_into(results, rep, case, name, open.contender.as_ref(), &spec)?;
+                if name == "millpond" && DIALECTS.contains(&case) {
+                    for (label, dialect) in [("millpond, structured", Dialect::Structured), ("millpond, extended", Dialect::Extended)] {
+                        let spec = LoadSpec { dialect, ..spec.clone() };
+                        measure_into(results, rep, case, label, open.contender.as_ref(), &spec)?;
+                    }
+                }
             }
+        }
+    }
+    for case in DIALECTS {
+        for label in ["millpond, structured", "millpond, extended"] {
+            results.goal(case, "iops", label, Goal::times_of("millpond", NO_SLOWER));
         }
     }
     if setup.media == super::Media::Shm {

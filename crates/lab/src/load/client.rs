@@ -4,7 +4,8 @@
 //! [`Client::wait`], which also goes on sending while the server's side of the socket is full.
 
 use super::endpoint::{Endpoint, Stream};
-use super::wire::{self, Op, REPLY_BYTES, REQUEST_BYTES};
+use super::reply::{self, Content};
+use super::wire::{self, Dialect, Op};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 use std::collections::VecDeque;
@@ -23,16 +24,18 @@ pub struct Done {
 }
 
 struct Slot {
-    header: [u8; REQUEST_BYTES],
+    header: wire::Header,
     data: Vec<u8>,
     op: Op,
+    offset: u64,
     length: usize,
     busy: bool,
+    error: u32, // of the pieces of its reply so far
 }
 
 impl Slot {
     fn wire_bytes(&self) -> usize {
-        REQUEST_BYTES + if self.op == Op::Write { self.length } else { 0 }
+        self.header.bytes().len() + if self.op == Op::Write { self.length } else { 0 }
     }
 }
 
@@ -41,6 +44,7 @@ pub struct Client {
     stream: Stream,
     info: wire::ExportInfo,
     fua: bool,
+    dialect: Dialect,
     slots: Vec<Slot>,
     unsent: VecDeque<usize>,
     first_sent: usize, // bytes of the first unsent request that went out already
@@ -55,13 +59,23 @@ impl Client {
     /// # Errors
     /// Nobody listens, the server speaks another protocol, or it does not know the export.
     pub fn connect(endpoint: &Endpoint, depth: usize, max_bytes: usize, fua: bool) -> io::Result<Client> {
+        Client::connect_in(Dialect::Simple, endpoint, depth, max_bytes, fua)
+    }
+
+    /// As [`Client::connect`], in other words.
+    ///
+    /// # Errors
+    /// The same, or the server does not know these words.
+    pub fn connect_in(dialect: Dialect, endpoint: &Endpoint, depth: usize, max_bytes: usize, fua: bool) -> io::Result<Client> {
         let mut stream = endpoint.open()?;
-        let info = wire::handshake(&mut stream, endpoint.export())?;
-        let slot = || Slot { header: [0; REQUEST_BYTES], data: vec![0; max_bytes], op: Op::Read, length: 0, busy: false };
+        let info = wire::handshake(&mut stream, endpoint.export(), dialect)?;
+        let slot =
+            || Slot { header: wire::Header::none(), data: vec![0; max_bytes], op: Op::Read, offset: 0, length: 0, busy: false, error: 0 };
         Ok(Client {
             stream,
             info,
             fua,
+            dialect,
             slots: (0..depth.max(1)).map(|_| slot()).collect(),
             unsent: VecDeque::new(),
             first_sent: 0,
@@ -92,8 +106,8 @@ impl Client {
         assert!(!entry.busy, "slot {slot} is in flight");
         assert!(op != Op::Read && op != Op::Write || length <= entry.data.len(), "{length} bytes do not fit the slot");
         let (offset, length) = if op == Op::Flush { (0, 0) } else { (offset, length) };
-        entry.header = wire::request(op, self.fua, slot as u64, offset, u32::try_from(length).unwrap_or(u32::MAX));
-        (entry.op, entry.length, entry.busy) = (op, length, true);
+        entry.header = wire::request(self.dialect, op, self.fua, slot as u64, offset, u32::try_from(length).unwrap_or(u32::MAX));
+        (entry.op, entry.offset, entry.length, entry.busy, entry.error) = (op, offset, length, true, 0);
         self.unsent.push_back(slot);
     }
 
@@ -154,12 +168,13 @@ impl Client {
             let (mut count, mut skip) = (0, self.first_sent);
             for &slot in self.unsent.iter().take(MAX_SLICES / 2) {
                 let entry = &self.slots[slot];
-                if skip < REQUEST_BYTES {
-                    slices[count] = IoSlice::new(&entry.header[skip..]);
+                let header = entry.header.bytes();
+                if skip < header.len() {
+                    slices[count] = IoSlice::new(&header[skip..]);
                     count += 1;
                 }
                 if entry.op == Op::Write {
-                    slices[count] = IoSlice::new(&entry.data[skip.saturating_sub(REQUEST_BYTES)..entry.length]);
+                    slices[count] = IoSlice::new(&entry.data[skip.saturating_sub(header.len())..entry.length]);
                     count += 1;
                 }
                 skip = 0;
@@ -185,24 +200,41 @@ impl Client {
     }
 
     fn parse(&mut self, done: &mut Vec<Done>) -> io::Result<()> {
-        while self.filled - self.read_at >= REPLY_BYTES {
-            let (error, cookie) = wire::reply(&self.inbox[self.read_at..self.read_at + REPLY_BYTES])?;
-            self.read_at += REPLY_BYTES;
-            let slot = usize::try_from(cookie).ok().filter(|s| self.slots.get(*s).is_some_and(|e| e.busy));
-            let slot = slot.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a reply to a request that is not in flight"))?;
+        let nonsense = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+        while let Some(reply) = reply::parse(&self.inbox[self.read_at..self.filled])? {
+            self.read_at += reply.bytes;
+            let slot = usize::try_from(reply.cookie).ok().filter(|s| self.slots.get(*s).is_some_and(|e| e.busy));
+            let slot = slot.ok_or_else(|| nonsense("a reply to a request that is not in flight"))?;
             let entry = &mut self.slots[slot];
-            if entry.op == Op::Read && error == 0 {
-                let here = (self.filled - self.read_at).min(entry.length);
-                entry.data[..here].copy_from_slice(&self.inbox[self.read_at..self.read_at + here]);
-                self.read_at += here;
-                io::Read::read_exact(&mut self.stream, &mut entry.data[here..entry.length])?;
+            let place = |offset: u64, length: usize| {
+                let start = usize::try_from(offset.wrapping_sub(entry.offset)).ok().filter(|_| entry.op == Op::Read);
+                let range = start.and_then(|start| Some(start..start.checked_add(length).filter(|end| *end <= entry.length)?));
+                range.ok_or_else(|| nonsense("a reply with data that nobody asked for"))
+            };
+            match reply.content {
+                Content::Whole if entry.op == Op::Read => {
+                    let range = 0..entry.length;
+                    self.read_at += fill(&mut self.stream, &mut entry.data[range], &self.inbox[self.read_at..self.filled])?;
+                }
+                Content::Data(offset, length) => {
+                    let range = place(offset, length)?;
+                    self.read_at += fill(&mut self.stream, &mut entry.data[range], &self.inbox[self.read_at..self.filled])?;
+                }
+                Content::Hole(offset, length) => {
+                    let range = place(offset, length)?;
+                    entry.data[range].fill(0);
+                }
+                Content::Whole | Content::None => {}
             }
-            entry.busy = false;
-            done.push(Done { slot, error });
+            entry.error = if entry.error == 0 { reply.error } else { entry.error };
+            if reply.done {
+                entry.busy = false;
+                done.push(Done { slot, error: entry.error });
+            }
         }
         if self.read_at == self.filled {
             (self.read_at, self.filled) = (0, 0);
-        } else if self.inbox.len() - self.filled < REPLY_BYTES {
+        } else if self.inbox.len() - self.filled < reply::MOST_BYTES {
             self.inbox.copy_within(self.read_at..self.filled, 0);
             self.filled -= self.read_at;
             self.read_at = 0;
@@ -211,8 +243,16 @@ impl Client {
     }
 }
 
+/// Fills `data` with what is `here`, and reads the rest; gives how many bytes were here.
+fn fill(stream: &mut Stream, data: &mut [u8], here: &[u8]) -> io::Result<usize> {
+    let count = here.len().min(data.len());
+    data[..count].copy_from_slice(&here[..count]);
+    io::Read::read_exact(stream, &mut data[count..])?;
+    Ok(count)
+}
+
 impl Drop for Client {
     fn drop(&mut self) {
-        let _ = self.stream.write_all(&wire::disconnect()); // the server sees the end of the stream anyway
+        let _ = self.stream.write_all(wire::disconnect(self.dialect).bytes()); // the server sees the end of the stream anyway
     }
 }

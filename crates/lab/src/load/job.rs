@@ -30,7 +30,10 @@ pub fn run_until(endpoint: &Endpoint, spec: &LoadSpec, stop: &AtomicBool) -> Res
     let fua = spec.durability == Durability::Fua;
     let mut clients = Vec::new();
     for _ in 0..spec.jobs.max(1) {
-        clients.push(Client::connect(endpoint, spec.depth, spec.block, fua).with_context(|| format!("connecting to {endpoint}"))?);
+        clients.push({
+            let client = Client::connect_in(spec.dialect, endpoint, spec.depth, spec.block, fua);
+            client.with_context(|| format!("connecting to {endpoint}"))?
+        });
     }
     let blocks = spec.check(clients.first().map_or(0, Client::size))?;
     let begin = Instant::now();

@@ -1,5 +1,6 @@
 //! What a load does.
 
+use super::wire::Dialect;
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
@@ -78,6 +79,9 @@ pub struct LoadSpec {
     pub seed: u64,
     /// Milliseconds of an interval of the series; 0 = no series.
     pub series_ms: u64,
+    /// In which words.
+    #[serde(default)]
+    pub dialect: Dialect,
 }
 
 impl Default for LoadSpec {
@@ -97,6 +101,7 @@ impl Default for LoadSpec {
             ops: 0,
             seed: 1,
             series_ms: 0,
+            dialect: Dialect::Simple,
         }
     }
 }
