@@ -2,7 +2,7 @@
 
 use crate::packages;
 use crate::part::{Outcome, Parts, within};
-use crate::tidy;
+use crate::{tidy, tools};
 use anyhow::{Context, Result};
 use std::path::Path;
 use std::process::Command;
@@ -19,6 +19,7 @@ const PROFILE: [&str; 2] = ["--profile", "ci"];
 pub fn run(root: &Path, install: bool, quick: bool) -> Result<bool> {
     let mut parts = Parts::default();
     system_packages(&mut parts, install);
+    other_programs(root, &mut parts, install);
     parts.command("format", 2, &mut cargo(root, &["fmt", "--all", "--check"]));
     parts.command("lints", 8, &mut cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]));
     parts.check("tidy", || {
@@ -63,6 +64,7 @@ pub fn end_to_end(root: &Path, arguments: &[&str]) -> Result<bool> {
         return Ok(false);
     }
     let mut tests = cargo(root, &["test", "--quiet", "-p", "millpond-lab", "--test", "e2e"]);
+    tests.env("PATH", tools::path(root)?);
     Ok(tests.args(PROFILE).arg("--").args(arguments).status().context("starting cargo")?.success())
 }
 
@@ -77,6 +79,21 @@ fn system_packages(parts: &mut Parts, install: bool) {
         let reason =
             format!("not installed: {0}; tests that need them are skipped (as root: apt-get install {0}, or --install)", missing.join(" "));
         parts.skip("install packages", &reason);
+    }
+}
+
+fn other_programs(root: &Path, parts: &mut Parts, install: bool) {
+    if !tools::are_missing(root) {
+        return;
+    }
+    if install {
+        // Who has no way to the registry has no fsx; everything else can run.
+        parts.check("build fsx", || Ok(tools::install(root).map_or_else(|e| Outcome::Skipped(format!("{e:#}")), |()| Outcome::Passed)));
+    } else {
+        parts.skip(
+            "build fsx",
+            "not installed; the test that needs it is skipped (cargo install fsx --version =0.3.2 --locked, or --install)",
+        );
     }
 }
 

@@ -5,6 +5,7 @@ mod ci;
 mod packages;
 mod part;
 mod tidy;
+mod tools;
 
 use anyhow::{Context, Result};
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 
 const HELP: &str = "\
 cargo xtask ci [--install] [--quick]   everything that has to hold before a change lands, in under half an hour on two cores
-    --install   as root: install the Debian packages that the end-to-end tests need
+    --install   as root: install the Debian packages that the end-to-end tests need, and build fsx
     --quick     without the simulator and the end-to-end tests
 cargo xtask tidy                       rules about the source itself: arrows, lengths, words, paths
 cargo xtask planted                    every planted bug is found by the simulator

@@ -2,8 +2,8 @@
 
 use super::subject::Subject;
 use super::{
-    activation, devices, fio, full, fuse, fuse_loop, guest_disk, hostile, images, libnbd, model, restart, status, tls, vhost_hostile,
-    vhost_recover, vhost_user,
+    activation, devices, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile, hostile_requests, images, libnbd, model,
+    restart, status, suites, tls, tls_renewal, vhost_hostile, vhost_recover, vhost_user,
 };
 use anyhow::Result;
 
@@ -87,6 +87,22 @@ pub const CASES: &[Case] = &[
         run: libnbd::run,
     },
     Case {
+        name: "libnbd-extended",
+        about: "libnbd's calls with extended headers: lengths of 64 bits, block status of chosen contexts",
+        needs: &["nbdsh", "libnbd 1.18"],
+        guest: false,
+        asks: Asks::Everything,
+        run: libnbd::extended,
+    },
+    Case {
+        name: "nbd-tester",
+        about: "the client of nbd's own tests: transaction logs, handshakes",
+        needs: &["nbd-tester-client"],
+        guest: false,
+        asks: Asks::Everything,
+        run: suites::nbd_tester,
+    },
+    Case {
         name: "tls-psk",
         about: "pre-shared keys with libnbd's and QEMU's clients; wrong keys and none are refused",
         needs: &["psktool", "nbdinfo", "nbdcopy", "qemu-img", "qemu-io"],
@@ -101,6 +117,14 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: tls::certificates,
+    },
+    Case {
+        name: "tls-renewal",
+        about: "certificates renewed on disk, and lists of clients by name",
+        needs: &["certtool", "nbdinfo", "qemu-img", "qemu-io"],
+        guest: false,
+        asks: Asks::Everything,
+        run: tls_renewal::run,
     },
     Case {
         name: "restart",
@@ -159,6 +183,14 @@ pub const CASES: &[Case] = &[
         run: hostile::run,
     },
     Case {
+        name: "hostile-requests",
+        about: "a million hostile requests over NBD in all its dialects",
+        needs: &[],
+        guest: false,
+        asks: Asks::Everything,
+        run: hostile_requests::run,
+    },
+    Case {
         name: "vhost-user-hostile",
         about: "a million hostile requests on a queue, and nonsense on its socket",
         needs: &[],
@@ -205,6 +237,30 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: fuse::model,
+    },
+    Case {
+        name: "fuse-fsx",
+        about: "fsx on a file of a mount",
+        needs: &["fuse", "fsx"],
+        guest: false,
+        asks: Asks::Everything,
+        run: suites::fsx,
+    },
+    Case {
+        name: "fuse-hostile",
+        about: "a hundred thousand calls with wrong numbers on a mount",
+        needs: &["fuse"],
+        guest: false,
+        asks: Asks::Everything,
+        run: fuse_hostile::run,
+    },
+    Case {
+        name: "fuse-owner",
+        about: "a mount that belongs to somebody: who may read and write, and copies by cp and qemu-img",
+        needs: &["fuse", "root", "setpriv", "qemu-img"],
+        guest: false,
+        asks: Asks::Everything,
+        run: fuse_owner::run,
     },
     Case {
         name: "fuse-fio",

@@ -41,7 +41,7 @@ fn set(names: &[&str]) -> BTreeSet<String> {
 }
 
 /// The number that `unexport` takes.
-fn export_id(millpond: &Millpond) -> Result<String> {
+pub fn export_id(millpond: &Millpond) -> Result<String> {
     let list = millpond.json(&["exports"])?;
     let found = list.as_array().into_iter().flatten().find(|export| export["kind"] == "fuse");
     Ok(found.context("no fuse export is listed")?["id"].to_string())

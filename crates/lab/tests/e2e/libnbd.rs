@@ -1,20 +1,42 @@
-//! libnbd, call by call, as a program in its shell.
+//! libnbd, call by call, as programs in its shell.
 
 use super::subject::Subject;
 use anyhow::{Context, Result, ensure};
-use millpond_lab::process::{find_tool, run_command};
+use millpond_lab::process::{find_tool, run_command, run_tool};
 use std::fs;
 use std::process::Command;
 
 const SIZE: u64 = 96 << 20;
 const PROGRAM: &str = include_str!("libnbd.py");
+/// More than the lengths of 32 bits that other headers have.
+const LARGE: u64 = 6 << 30;
+const EXTENDED: &str = include_str!("libnbd_extended.py");
 
-/// Runs the program; it ends with a line that says so.
+/// The calls that there were before extended headers.
 pub fn run(subject: &mut Subject) -> Result<()> {
     let uri = subject.start(SIZE)?.uri();
+    play(subject, &uri, SIZE, PROGRAM)
+}
+
+/// Extended headers, of a libnbd that has them.
+pub fn extended(subject: &mut Subject) -> Result<()> {
+    let uri = subject.start(LARGE)?.uri();
+    subject.server().snapshot("monday")?;
+    play(subject, &uri, LARGE, EXTENDED)
+}
+
+/// The version of libnbd that is installed: major, minor.
+pub fn version() -> Option<(u32, u32)> {
+    let said = run_tool("nbdinfo", &["--version"]).ok()?;
+    let (major, minor) = said.lines().next()?.split_whitespace().next_back()?.split_once('.')?;
+    Some((major.parse().ok()?, minor.split('.').next()?.parse().ok()?))
+}
+
+/// Runs a program; it ends with a line that says so.
+fn play(subject: &Subject, uri: &str, size: u64, program: &str) -> Result<()> {
     let file = subject.file("program.py");
-    fs::write(&file, PROGRAM)?;
-    let program = format!("URI = {uri:?}; SIZE = {SIZE}; exec(open({file:?}).read())");
+    fs::write(&file, program)?;
+    let program = format!("URI = {uri:?}; SIZE = {size}; exec(open({file:?}).read())");
     // The shell runs the first python3 of the path, and libnbd's module belongs to the distribution's.
     let shell = find_tool("nbdsh").context("nbdsh is not installed")?;
     let said = run_command(Command::new(shell).arg("-c").arg(program).env("PATH", "/usr/bin:/bin"))?;

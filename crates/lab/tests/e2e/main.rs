@@ -11,10 +11,13 @@ mod devices;
 mod fio;
 mod full;
 mod fuse;
+mod fuse_hostile;
 mod fuse_loop;
+mod fuse_owner;
 mod guest;
 mod guest_disk;
 mod hostile;
+mod hostile_requests;
 mod images;
 mod kernel;
 mod libnbd;
@@ -22,7 +25,9 @@ mod model;
 mod restart;
 mod status;
 mod subject;
+mod suites;
 mod tls;
+mod tls_renewal;
 mod vhost_front;
 mod vhost_hostile;
 mod vhost_recover;
@@ -148,6 +153,12 @@ fn lacks(need: &str) -> Option<String> {
             Some("neither root may mount here nor is fusermount3 installed".to_owned())
         }
         "fuse" => None,
+        // Extended headers came with this one.
+        "libnbd 1.18" => match libnbd::version() {
+            Some(version) if version >= (1, 18) => None,
+            Some((major, minor)) => Some(format!("libnbd {major}.{minor} is older than 1.18")),
+            None => Some("libnbd is not installed".to_owned()),
+        },
         path if path.starts_with('/') => (!Path::new(path).exists()).then(|| format!("there is no {path}")),
         tool => find_tool(tool).is_none().then(|| format!("{tool} is not installed")),
     }

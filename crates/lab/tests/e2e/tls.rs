@@ -15,13 +15,14 @@ const SIZE: u64 = 64 << 20;
 const BLOCK: usize = 4096;
 
 /// What the tests of both kinds share: an image, and how to run clients that must succeed or must not.
-struct Bench {
+pub struct Bench {
     dir: PathBuf,
     image: String,
 }
 
 impl Bench {
-    fn new(subject: &Subject) -> Result<Bench> {
+    /// Makes the image.
+    pub fn new(subject: &Subject) -> Result<Bench> {
         let dir = subject.file("tls");
         fs::create_dir_all(&dir)?;
         let mut bytes = vec![0; SIZE as usize];
@@ -49,7 +50,7 @@ impl Bench {
 }
 
 /// Runs a client that must fail.
-fn refused(program: &str, args: &[&str]) -> Result<()> {
+pub fn refused(program: &str, args: &[&str]) -> Result<()> {
     let path = find_tool(program).with_context(|| format!("{program} is not installed"))?;
     let output = Command::new("timeout").arg("20").arg(path).args(args).output()?;
     match output.status.code() {
@@ -60,14 +61,14 @@ fn refused(program: &str, args: &[&str]) -> Result<()> {
 }
 
 /// Waits for a line in the daemon's log.
-fn logged(subject: &Subject, words: &str) -> Result<()> {
+pub fn logged(subject: &Subject, words: &str) -> Result<()> {
     let log = subject.file("server").join("millpond.log");
     let is_there = || fs::read_to_string(&log).is_ok_and(|text| text.contains(words));
     wait_until(&format!("'{words}' in the log"), Duration::from_secs(10), is_there).map(|_| ())
 }
 
 /// The URI of an export as the daemon prints it.
-fn uri(millpond: &Millpond, kind: &str) -> Result<(u64, String)> {
+pub fn uri(millpond: &Millpond, kind: &str) -> Result<(u64, String)> {
     let exports = millpond.json(&["exports"])?;
     let export = exports.as_array().and_then(|list| list.last()).context("no export")?;
     let uris = export["uris"].as_array().into_iter().flatten().filter_map(|uri| uri.as_str());
@@ -144,7 +145,7 @@ fn reconnects(subject: &mut Subject, object: &str, options: &str) -> Result<()> 
 }
 
 /// Makes an authority and certificates signed by it, in the layout that QEMU and libnbd look for.
-fn authority(bench: &Bench, dir: &str) -> Result<String> {
+pub fn authority(bench: &Bench, dir: &str) -> Result<String> {
     let dir = bench.path(dir);
     fs::create_dir_all(&dir)?;
     let at = |name: &str| format!("{dir}/{name}");

@@ -1,0 +1,163 @@
+//! Clients whose handshake is good and whose requests are not: the daemon answers or hangs up, and other volumes stay what they were.
+
+use super::subject::Subject;
+use anyhow::{Context, Result, ensure};
+use millpond_lab::load::{Client, Op, Rng};
+use millpond_lab::peer::Millpond;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+const SIZE: u64 = 64 << 20;
+const BLOCK: usize = 4096;
+/// Requests that are answered, most of them with a refusal.
+const REQUESTS: u64 = 1_000_000;
+/// Requests of a connection at most; many end before, for what cannot be told from noise.
+const OF_ONE: u64 = 20_000;
+/// Requests sent at a time.
+const TOGETHER: u64 = 50;
+
+/// Which words the client uses, by the option that it asks for them with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Words {
+    Simple,
+    Structured,
+    Extended,
+}
+
+/// See the module.
+pub fn run(subject: &mut Subject) -> Result<()> {
+    let witness = subject.start(SIZE)?;
+    let millpond = subject.millpond()?;
+    millpond.cli(&["create", "lab/hostile", "-L", &SIZE.to_string()])?;
+    millpond.cli(&["snapshot", "lab/hostile@s"])?;
+    let (victim, id) = millpond.export_with_id("lab/hostile")?;
+    let socket = victim.socket().context("a unix socket")?;
+    let mut other = Client::connect(&witness, 1, BLOCK, false)?;
+    for block in 0..64u64 {
+        other.data(0).fill(block as u8 + 1);
+        other.call(Op::Write, block * BLOCK as u64, BLOCK)?;
+    }
+    let mut rng = Rng::new(0x4e42_4402);
+    let (mut connections, mut done) = (0u64, 0);
+    while done < REQUESTS {
+        let words = [Words::Simple, Words::Structured, Words::Extended][rng.below(3) as usize];
+        converse(socket, words, &mut rng)?;
+        connections += 1;
+        let block = connections % 64;
+        other.call(Op::Read, block * BLOCK as u64, BLOCK).context("another client")?;
+        ensure!(other.data(0).iter().all(|byte| *byte == block as u8 + 1), "block {block} of another volume has changed");
+        done = answered(millpond, &id)?;
+    }
+    println!("{done} hostile requests answered over {connections} connections");
+    for block in 0..64u64 {
+        other.call(Op::Read, block * BLOCK as u64, BLOCK)?;
+        ensure!(other.data(0).iter().all(|byte| *byte == block as u8 + 1), "block {block} of another volume has changed");
+    }
+    // The same export, a client that behaves.
+    let mut client = Client::connect(&victim, 1, BLOCK, false)?;
+    client.data(0).fill(7);
+    client.call(Op::Write, 8192, BLOCK)?;
+    client.call(Op::Read, 8192, BLOCK)?;
+    ensure!(client.data(0).iter().all(|byte| *byte == 7), "what was written is not read");
+    Ok(())
+}
+
+/// Requests of the export that were answered, by the daemon's counters.
+fn answered(millpond: &Millpond, id: &str) -> Result<u64> {
+    let export = millpond.json(&["exports", id])?;
+    let io = &export["io"];
+    let count = |name: &str| io[name].as_u64().with_context(|| format!("no {name} in {io}"));
+    Ok(count("reads")? + count("writes")? + count("flushes")? + count("discards")? + count("errors")?)
+}
+
+/// One connection, from its handshake to its end.
+fn converse(socket: &Path, words: Words, rng: &mut Rng) -> Result<()> {
+    let mut stream = UnixStream::connect(socket).context("the daemon does not listen any more")?;
+    stream.set_write_timeout(Some(Duration::from_secs(5)))?;
+    stream.write_all(&handshake(words))?;
+    let mut answers = stream.try_clone()?;
+    answers.set_read_timeout(Some(Duration::from_secs(20)))?;
+    let reader = thread::spawn(move || {
+        let mut bytes = vec![0; 1 << 20];
+        while matches!(answers.read(&mut bytes), Ok(1..)) {}
+    });
+    let mut sent = 0;
+    while sent < OF_ONE {
+        let mut batch = Vec::new();
+        (0..TOGETHER).for_each(|_| request(words, rng, &mut batch));
+        if stream.write_all(&batch).is_err() {
+            break; // broken off, as it may be
+        }
+        sent += TOGETHER;
+    }
+    let _ = stream.shutdown(Shutdown::Write);
+    reader.join().map_err(|_| anyhow::anyhow!("the reader panicked"))
+}
+
+fn option(kind: u32, data: &[u8]) -> Vec<u8> {
+    [b"IHAVEOPT".as_slice(), &kind.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data].concat()
+}
+
+/// Good, and sent without looking at the answers.
+fn handshake(words: Words) -> Vec<u8> {
+    let name = [&11u32.to_be_bytes(), b"lab/hostile".as_slice()].concat();
+    let contexts: Vec<u8> = [b"base:allocation".as_slice(), b"qemu:dirty-bitmap:s"]
+        .iter()
+        .flat_map(|context| [&(context.len() as u32).to_be_bytes(), *context].concat())
+        .collect();
+    let extension = match words {
+        Words::Simple => Vec::new(),
+        Words::Structured => option(8, &[]),
+        Words::Extended => option(11, &[]),
+    };
+    let contexts =
+        if words == Words::Simple { Vec::new() } else { option(10, &[name.as_slice(), &2u32.to_be_bytes(), &contexts].concat()) };
+    [3u32.to_be_bytes().to_vec(), extension, contexts, option(7, &[name.as_slice(), &[0, 0]].concat())].concat()
+}
+
+/// One request, with numbers that are wrong as a rule, and its payload where one has to follow.
+fn request(words: Words, rng: &mut Rng, batch: &mut Vec<u8>) {
+    let kind = if rng.below(40) == 0 { rng.below(1 << 16) as u16 } else { [0, 1, 3, 4, 5, 6, 7, 8][rng.below(8) as usize] };
+    let flags = if rng.below(3) == 0 { rng.below(1 << 7) as u16 } else { 0 };
+    let place = [rng.below(SIZE), rng.below(SIZE / 512) * 512, SIZE - 512, SIZE, u64::MAX, u64::MAX - 511, 1 << 63][rng.below(7) as usize];
+    let long = if words == Words::Extended { u64::MAX } else { u64::from(u32::MAX) };
+    let length = [0, 1, 511, 512, 4096, 8192, 65_536, 33 << 20, SIZE, SIZE + 512, long, rng.below(9000)][rng.below(12) as usize];
+    // What a payload's length says has to be sent, or nothing that follows is a request: rarely.
+    let (mut flags, mut length) = (flags, length);
+    let lies = rng.below(5000) == 0;
+    let extended = words == Words::Extended;
+    if kind == 1 && !lies {
+        length = [0, 512, 4096, 513, 8192][rng.below(5) as usize];
+        flags |= if extended { 1 << 5 } else { 0 };
+    }
+    let has_payload = kind == 1 || (extended && flags & 1 << 5 != 0);
+    if has_payload && !lies {
+        length = length.min(9000);
+    }
+    let magic: u32 = if rng.below(30_000) == 0 {
+        0xdead_beef
+    } else if extended {
+        0x21e4_1c71
+    } else {
+        0x2560_9513
+    };
+    batch.extend_from_slice(&magic.to_be_bytes());
+    batch.extend_from_slice(&flags.to_be_bytes());
+    batch.extend_from_slice(&kind.to_be_bytes());
+    batch.extend_from_slice(&rng.below(1 << 40).to_be_bytes());
+    batch.extend_from_slice(&place.to_be_bytes());
+    if extended {
+        batch.extend_from_slice(&length.to_be_bytes());
+    } else {
+        batch.extend_from_slice(&(length as u32).to_be_bytes());
+    }
+    if has_payload && !lies {
+        let mut payload = vec![0; length as usize];
+        rng.fill(&mut payload);
+        batch.extend_from_slice(&payload);
+    }
+}
