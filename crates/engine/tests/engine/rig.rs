@@ -80,8 +80,6 @@ impl Rig {
             if self.engine.pool().unwrap().jobs.is_empty() {
                 return self.settle();
             }
-                eprintln!("{:?} {}", self.engine.pool().unwrap().jobs, self.engine.space_report());
-            }
         }
         panic!("jobs do not end: {:?}", self.engine.pool());
     }
