@@ -26,7 +26,7 @@ enum Verb {
     List,
     /// Runs an experiment (or `all`) and writes NAME.json and NAME.md
     Run(RunArgs),
-    /// Puts a load on one NBD export and prints what it measured as JSON
+    /// Puts a load on one export and prints what it measured as JSON
     Load(LoadArgs),
     /// Serves plain memory over NBD: the contender `ceiling`
     #[command(hide = true)]
@@ -77,7 +77,7 @@ struct RunArgs {
 
 #[derive(Args)]
 struct LoadArgs {
-    /// `nbd:/socket?export` or `nbd:host:port?export`
+    /// `nbd:/socket?export`, `nbd:host:port?export`, or `vhost-user:/socket[?poll]`
     endpoint: Endpoint,
     /// read, write, randread, randwrite, rw, randrw, trim, randtrim
     #[arg(long, default_value = "randread")]

@@ -1,6 +1,6 @@
 //! The list of experiments.
 
-use super::{Setup, cleaner, delete, flat, fuse_speed, kill9, nbd_speed, recovery, snap_under_load, sync};
+use super::{Setup, cleaner, delete, flat, fuse_speed, kill9, nbd_speed, recovery, snap_under_load, sync, vhost_speed};
 use crate::report::Results;
 use anyhow::Result;
 
@@ -17,6 +17,11 @@ pub struct Experiment {
 pub const EXPERIMENTS: &[Experiment] = &[
     Experiment { name: "nbd-speed", about: "IOPS and server CPU per request over NBD, against every peer", run: nbd_speed::run },
     Experiment { name: "fuse-speed", about: "IOPS and server CPU per request of a file of a mount, against QEMU's", run: fuse_speed::run },
+    Experiment {
+        name: "vhost-speed",
+        about: "IOPS and server CPU per request over vhost-user, without a guest, against QEMU's",
+        run: vhost_speed::run,
+    },
     Experiment { name: "sync", about: "4 KiB writes each followed by a flush, 16 in flight", run: sync::run },
     Experiment { name: "flat", about: "speed and work with 0, 1,000 and 10,000 snapshots; old data under 100", run: flat::run_flat },
     Experiment {

@@ -13,6 +13,7 @@ mod sample;
 mod setup;
 mod snap_under_load;
 mod sync;
+mod vhost_speed;
 
 pub use list::{EXPERIMENTS, Experiment};
 pub use setup::{Media, Open, OpenMillpond, Setup};

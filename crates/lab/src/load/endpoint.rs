@@ -1,4 +1,4 @@
-//! Where an NBD server listens, and the byte stream to it.
+//! Where a server listens, and the byte stream to it.
 
 use anyhow::{Context, Result};
 use std::fmt;
@@ -9,7 +9,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// An export of a server: `nbd:/path/to/socket[?export]` or `nbd:host:port[?export]`.
+/// An export of a server: `nbd:/path/to/socket[?export]`, `nbd:host:port[?export]`, or `vhost-user:/path/to/socket[?poll]`, where `poll` says to
+/// look at the queue all the time instead of sleeping until there is an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     address: Address,
@@ -20,12 +21,26 @@ pub struct Endpoint {
 enum Address {
     Unix(PathBuf),
     Tcp(String),
+    Vhost { socket: PathBuf, poll: bool },
 }
 
 impl Endpoint {
     /// The export of this name behind a unix socket.
     pub fn unix(socket: &Path, export: &str) -> Endpoint {
         Endpoint { address: Address::Unix(socket.to_owned()), export: export.to_owned() }
+    }
+
+    /// The disk of a vhost-user back end.
+    pub fn vhost_user(socket: &Path, poll: bool) -> Endpoint {
+        Endpoint { address: Address::Vhost { socket: socket.to_owned(), poll }, export: String::new() }
+    }
+
+    /// The socket of a vhost-user back end, and whether its queue is looked at all the time; `None` for NBD.
+    pub(super) fn vhost(&self) -> Option<(&Path, bool)> {
+        match &self.address {
+            Address::Vhost { socket, poll } => Some((socket, *poll)),
+            Address::Unix(_) | Address::Tcp(_) => None,
+        }
     }
 
     /// Name of the export.
@@ -38,13 +53,14 @@ impl Endpoint {
         match &self.address {
             Address::Unix(path) => format!("nbd+unix:///{}?socket={}", self.export, path.display()),
             Address::Tcp(address) => format!("nbd://{address}/{}", self.export),
+            Address::Vhost { .. } => self.to_string(), // none of these tools takes it
         }
     }
 
     /// The unix socket, if it is one.
     pub fn socket(&self) -> Option<&Path> {
         match &self.address {
-            Address::Unix(path) => Some(path),
+            Address::Unix(path) | Address::Vhost { socket: path, .. } => Some(path),
             Address::Tcp(_) => None,
         }
     }
@@ -57,6 +73,7 @@ impl Endpoint {
                 tcp.set_nodelay(true)?;
                 Stream::Tcp(tcp)
             }
+            Address::Vhost { .. } => return Err(io::Error::new(io::ErrorKind::Unsupported, "vhost-user is no byte stream")),
         };
         const SOCKET_BUFFER: usize = 4 << 20; // holds a deep queue of large writes, so that sending seldom waits
         rustix::net::sockopt::set_socket_send_buffer_size(&stream, SOCKET_BUFFER)?;
@@ -69,9 +86,12 @@ impl FromStr for Endpoint {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Endpoint> {
-        let rest = text
-            .strip_prefix("nbd:")
-            .with_context(|| format!("'{text}' is not an endpoint; write nbd:/socket?export or nbd:host:port?export"))?;
+        if let Some(rest) = text.strip_prefix("vhost-user:") {
+            return Ok(Endpoint::vhost_user(rest.trim_end_matches("?poll").as_ref(), rest.ends_with("?poll")));
+        }
+        let rest = text.strip_prefix("nbd:").with_context(|| {
+            format!("'{text}' is not an endpoint; write nbd:/socket?export, nbd:host:port?export or vhost-user:/socket[?poll]")
+        })?;
         let (address, export) = rest.split_once('?').unwrap_or((rest, ""));
         let address = if address.starts_with('/') { Address::Unix(address.into()) } else { Address::Tcp(address.to_owned()) };
         Ok(Endpoint { address, export: export.to_owned() })
@@ -83,6 +103,7 @@ impl fmt::Display for Endpoint {
         match &self.address {
             Address::Unix(path) => write!(f, "nbd:{}?{}", path.display(), self.export),
             Address::Tcp(address) => write!(f, "nbd:{address}?{}", self.export),
+            Address::Vhost { socket, poll } => write!(f, "vhost-user:{}{}", socket.display(), if *poll { "?poll" } else { "" }),
         }
     }
 }

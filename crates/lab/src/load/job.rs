@@ -1,7 +1,8 @@
 //! Runs a load: one thread and connection per job.
 
-use super::client::{Client, Done};
+use super::client::Done;
 use super::endpoint::Endpoint;
+use super::link::Link;
 use super::random::{Permutation, Rng, Zipf};
 use super::result::{Latency, LoadResult, Point};
 use super::spec::{Access, Durability, LoadSpec, Mix};
@@ -27,21 +28,17 @@ pub fn run(endpoint: &Endpoint, spec: &LoadSpec) -> Result<LoadResult> {
 /// # Errors
 /// As [`run`].
 pub fn run_until(endpoint: &Endpoint, spec: &LoadSpec, stop: &AtomicBool) -> Result<LoadResult> {
-    let fua = spec.durability == Durability::Fua;
-    let mut clients = Vec::new();
+    let mut links = Vec::new();
     for _ in 0..spec.jobs.max(1) {
-        clients.push({
-            let client = Client::connect_in(spec.dialect, endpoint, spec.depth, spec.block, fua);
-            client.with_context(|| format!("connecting to {endpoint}"))?
-        });
+        links.push(Link::connect(endpoint, spec)?);
     }
-    let blocks = spec.check(clients.first().map_or(0, Client::size))?;
+    let blocks = spec.check(links.first().map_or(0, Link::size))?;
     let begin = Instant::now();
     let outcomes: Vec<Result<Outcome>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = clients
+        let threads: Vec<_> = links
             .into_iter()
             .enumerate()
-            .map(|(job, client)| scope.spawn(move || Job::new(client, spec, job as u64, blocks, begin).run(stop)))
+            .map(|(job, link)| scope.spawn(move || Job::new(link, spec, job as u64, blocks, begin).run(stop)))
             .collect();
         threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err(anyhow!("a job panicked")))).collect()
     });
@@ -107,7 +104,7 @@ struct InFlight {
 }
 
 struct Job<'a> {
-    client: Client,
+    link: Link,
     spec: &'a LoadSpec,
     picker: Picker,
     slots: Vec<InFlight>,
@@ -117,12 +114,12 @@ struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    fn new(mut client: Client, spec: &'a LoadSpec, job: u64, blocks: u64, begin: Instant) -> Job<'a> {
+    fn new(mut link: Link, spec: &'a LoadSpec, job: u64, blocks: u64, begin: Instant) -> Job<'a> {
         for slot in 0..spec.depth {
-            Rng::new(spec.seed ^ (job << 32 | slot as u64)).fill(client.data(slot));
+            Rng::new(spec.seed ^ (job << 32 | slot as u64)).fill(link.data(slot));
         }
         Job {
-            client,
+            link,
             spec,
             picker: Picker::new(spec, job, blocks),
             slots: vec![InFlight { op: Op::Read, since: begin, flushing: false }; spec.depth],
@@ -145,13 +142,13 @@ impl<'a> Job<'a> {
         let end = if self.spec.once { None } else { Some(ramp_end + Duration::from_secs_f64(self.spec.secs)) };
         let mut in_flight = 0;
         for slot in 0..self.spec.depth {
-            in_flight += usize::from(self.start(slot, self.begin));
+            in_flight += usize::from(self.start(slot, self.begin)?);
         }
-        self.client.kick()?;
+        self.link.kick()?;
         let mut done = Vec::with_capacity(self.spec.depth);
         while in_flight > 0 {
             done.clear();
-            self.client.wait(&mut done)?;
+            self.link.wait(&mut done)?;
             let now = Instant::now();
             let ending = end.is_some_and(|end| now >= end) || stop.load(Ordering::Relaxed) || self.outcome.errors > MAX_ERRORS;
             for Done { slot, error } in done.drain(..) {
@@ -159,34 +156,34 @@ impl<'a> Job<'a> {
                 let current = self.slots[slot];
                 if current.op == Op::Write && self.spec.durability == Durability::Flush && !current.flushing {
                     self.slots[slot].flushing = true;
-                    self.client.submit(slot, Op::Flush, 0, 0);
+                    self.link.submit(slot, Op::Flush, 0, 0)?;
                     continue;
                 }
                 self.outcome.total += 1;
                 if now >= ramp_end && end.is_none_or(|end| now <= end) {
                     self.record(current, now, ramp_end);
                 }
-                if ending || !self.start(slot, now) {
+                if ending || !self.start(slot, now)? {
                     in_flight -= 1;
                 }
             }
-            self.client.kick()?;
+            self.link.kick()?;
         }
         self.outcome.cpu = thread_cpu();
         Ok(self.outcome)
     }
 
     /// Queues the next request in a free slot; false when there is none left.
-    fn start(&mut self, slot: usize, now: Instant) -> bool {
-        let Some((op, block)) = self.picker.next() else { return false };
+    fn start(&mut self, slot: usize, now: Instant) -> Result<bool> {
+        let Some((op, block)) = self.picker.next() else { return Ok(false) };
         let offset = self.spec.offset + block * self.spec.block as u64;
         if op == Op::Write {
             self.stamp += 1;
-            mark(self.client.data(slot), offset, self.stamp);
+            mark(self.link.data(slot), offset, self.stamp);
         }
         self.slots[slot] = InFlight { op, since: now, flushing: false };
-        self.client.submit(slot, op, offset, self.spec.block);
-        true
+        self.link.submit(slot, op, offset, self.spec.block)?;
+        Ok(true)
     }
 
     fn note_error(&mut self, error: u32) {

@@ -1,14 +1,16 @@
-//! Load over NBD from one process: pipelined, cheap enough not to be the bottleneck, latencies by histogram.
+//! Load over NBD or vhost-user from one process: pipelined, cheap enough not to be the bottleneck, latencies by histogram.
 
 mod client;
 mod endpoint;
 mod job;
 mod ledger;
+mod link;
 mod random;
 mod reply;
 mod result;
 mod spec;
 mod verify;
+pub mod vhost;
 pub(crate) mod wire;
 
 pub use client::{Client, Done};

@@ -28,7 +28,6 @@ mod subject;
 mod suites;
 mod tls;
 mod tls_renewal;
-mod vhost_front;
 mod vhost_hostile;
 mod vhost_recover;
 mod vhost_user;

@@ -1,10 +1,10 @@
 //! A hostile guest and a hostile front end: the daemon serves on, and other volumes are what they were.
 
 use super::subject::Subject;
-use super::vhost_front::{AVAILABLE, DATA, DESCRIPTORS, ENTRIES, FrontEnd, GUEST, HEADERS, MEMORY, TABLES, descriptor, message};
 use super::vhost_user::export;
 use anyhow::{Context, Result, ensure};
 use millpond_lab::load::{Client, Op, Rng};
+use millpond_lab::load::vhost::{AVAILABLE, DATA, DESCRIPTORS, ENTRIES, FrontEnd, GUEST, HEADERS, MEMORY, TABLES, descriptor, message};
 use millpond_lab::peer::DISK;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,10 +1,10 @@
 //! The daemon dies with a full queue in flight, again and again; the next one answers it.
 
 use super::subject::Subject;
-use super::vhost_front::{AVAILABLE, DATA, DESCRIPTORS, ENTRIES, FrontEnd, GUEST, HEADERS, TABLES, descriptor};
 use super::vhost_user::export;
 use anyhow::{Result, ensure};
 use millpond_lab::load::{Client, Op, Rng};
+use millpond_lab::load::vhost::{AVAILABLE, DATA, DESCRIPTORS, ENTRIES, FrontEnd, GUEST, HEADERS, TABLES, descriptor};
 use millpond_lab::peer::DISK;
 use std::thread;
 use std::time::Duration;

@@ -1,0 +1,118 @@
+//! `vhost-speed`: how fast a volume is as a virtio disk over vhost-user, against a raw image that qemu-storage-daemon exports so. The load is a
+//! front end without a guest ([`crate::load::vhost`]), whose queue and driver cost little beside the servers.
+
+use super::{Media, Setup};
+use crate::load::{self, Endpoint, LoadSpec, Mix};
+use crate::peer::{Contender, DISK, millpond_binary};
+use crate::process::{Daemon, Workspace, cpu_time, find_tool};
+use crate::report::{Goal, Results};
+use anyhow::{Context, Result, ensure};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const OURS: &str = "millpond";
+const THEIRS: &str = "qsd-raw";
+const SIZE: u64 = 512 << 20;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Name, load, and whether the front end looks at its queue all the time. What was not written in small pieces is read first; then, as on
+/// disks in use, what was.
+fn cases() -> Vec<(&'static str, LoadSpec, bool)> {
+    let random = LoadSpec::random;
+    vec![
+        ("4k randread q32, fresh", random(Mix::Read, 4096, 32), true),
+        ("4k randwrite q32", random(Mix::Write, 4096, 32), true),
+        ("4k randread q32", random(Mix::Read, 4096, 32), true),
+        ("4k randread q1", random(Mix::Read, 4096, 1), true),
+        ("4k randwrite q1", random(Mix::Write, 4096, 1), true),
+        ("4k randread q1, asleep", random(Mix::Read, 4096, 1), false),
+        ("4k randwrite q1, asleep", random(Mix::Write, 4096, 1), false),
+        ("4k randread q32, asleep", random(Mix::Read, 4096, 32), false),
+        ("4k randwrite q32, asleep", random(Mix::Write, 4096, 32), false),
+    ]
+}
+
+/// Figures of all cases on the disk behind a socket.
+fn measure(setup: &Setup, results: &mut Results, rep: usize, name: &str, socket: &Path, pid: u32) -> Result<()> {
+    load::run(&Endpoint::vhost_user(socket, false), &LoadSpec::fill()).with_context(|| format!("filling {name}"))?;
+    for (case, spec, poll) in cases() {
+        let spec = LoadSpec { secs: setup.secs, seed: setup.seed_of(rep), ..spec };
+        let before = cpu_time(pid)?;
+        let result = load::run(&Endpoint::vhost_user(socket, poll), &spec).with_context(|| format!("{case} on {name}"))?;
+        let used = cpu_time(pid)?.saturating_sub(before);
+        ensure!(result.errors == 0, "{name} refused {} requests", result.errors);
+        let latency = if result.read.count > 0 { result.read } else { result.write };
+        results.add(rep, name, case, "iops", result.iops);
+        results.add(rep, name, case, "p50_us", latency.p50_us);
+        results.add(rep, name, case, "p99_us", latency.p99_us);
+        results.add(rep, name, case, "server_cpu_us", used.as_secs_f64() * 1e6 / result.total_ops.max(1) as f64);
+        results.add(rep, name, case, "client_cpu_us", result.client_cpu_us);
+    }
+    Ok(())
+}
+
+fn ours(setup: &Setup, results: &mut Results, rep: usize) -> Result<()> {
+    let size = setup.size_or(SIZE);
+    let mut open = setup.open_millpond_allocated(size, 4 * size + (256 << 20))?;
+    let socket = open.millpond.device().with_file_name("disk.vu");
+    let words = ["export", "vhost-user", DISK, "--unix"].map(OsStr::new);
+    open.millpond.cli(&[&words[..], &[socket.as_os_str()]].concat())?;
+    let measured = measure(setup, results, rep, OURS, &socket, open.millpond.pid()?);
+    open.millpond.stop()?;
+    measured
+}
+
+fn theirs(setup: &Setup, results: &mut Results, rep: usize) -> Result<()> {
+    let workspace = Workspace::new(&setup.dir, THEIRS)?;
+    let place = |name: &str| -> PathBuf { workspace.path().join(name) };
+    let (image, socket) = (place("raw.img"), place("disk.vu"));
+    File::create_new(&image)?.set_len(setup.size_or(SIZE))?;
+    let mut command = Command::new(find_tool("qemu-storage-daemon").context("qemu-storage-daemon is not installed")?);
+    command.args(["--object", "iothread,id=thread", "--blockdev"]);
+    command.arg(format!("driver=file,node-name=file,filename={},cache.direct=on,aio=io_uring", image.display()));
+    command.args(["--blockdev", "driver=raw,node-name=raw,file=file", "--export"]);
+    let export = "type=vhost-user-blk,id=export,node-name=raw,writable=on,iothread=thread,addr.type=unix";
+    command.arg(format!("{export},addr.path={}", socket.display()));
+    let mut daemon = Daemon::spawn(&mut command, &place("qsd.log"))?;
+    daemon.wait_ready(PATIENCE, || socket.exists())?;
+    let measured = measure(setup, results, rep, THEIRS, &socket, daemon.pid());
+    daemon.terminate(PATIENCE)?;
+    measured
+}
+
+/// See the module.
+pub fn run(setup: &Setup, results: &mut Results) -> Result<()> {
+    let wanted = |name: &str| setup.peers.is_empty() || setup.peers.iter().any(|peer| peer == name);
+    let mut able: Vec<fn(&Setup, &mut Results, usize) -> Result<()>> = Vec::new();
+    match millpond_binary() {
+        Ok(_) if wanted(OURS) => able.push(ours),
+        Ok(_) => {}
+        Err(reason) => results.skip(OURS, &format!("{reason:#}")),
+    }
+    match find_tool("qemu-storage-daemon") {
+        Some(_) if wanted(THEIRS) => able.push(theirs),
+        Some(_) => {}
+        None => results.skip(THEIRS, "qemu-storage-daemon is not installed"),
+    }
+    for rep in 0..setup.reps {
+        results.say(&format!("repetition {} of {}", rep + 1, setup.reps));
+        for turn in 0..able.len() {
+            // nobody is always first
+            if let Some(contender) = able.get((turn + rep) % able.len()) {
+                contender(setup, results, rep)?;
+            }
+        }
+    }
+    if setup.media == Media::Shm {
+        for case in ["4k randread q32", "4k randwrite q32"] {
+            results.goal(case, "iops", OURS, Goal::times_of(THEIRS, 2.5));
+        }
+        for case in ["4k randread q1", "4k randwrite q1"] {
+            results.goal(case, "iops", OURS, Goal::times_of(THEIRS, 1.67));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,117 @@
+//! Messages over the socket of vhost-user, as a front end sends them. Integers are in the host's byte order.
+//!
+//! Source: QEMU's `docs/interop/vhost-user.rst`.
+
+use anyhow::{Context, Result, ensure};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use std::io::{IoSlice, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// Code, flags, length of the payload.
+const HEADER: usize = 12;
+const NEED_REPLY: u32 = 8;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Requests of the protocol.
+#[allow(missing_docs, reason = "the names are the protocol's")]
+pub mod code {
+    pub const GET_FEATURES: u32 = 1;
+    pub const SET_FEATURES: u32 = 2;
+    pub const SET_OWNER: u32 = 3;
+    pub const SET_MEM_TABLE: u32 = 5;
+    pub const SET_VRING_NUM: u32 = 8;
+    pub const SET_VRING_ADDR: u32 = 9;
+    pub const SET_VRING_BASE: u32 = 10;
+    pub const GET_VRING_BASE: u32 = 11;
+    pub const SET_VRING_KICK: u32 = 12;
+    pub const SET_VRING_CALL: u32 = 13;
+    pub const SET_VRING_ERR: u32 = 14;
+    pub const GET_PROTOCOL_FEATURES: u32 = 15;
+    pub const SET_PROTOCOL_FEATURES: u32 = 16;
+    pub const SET_VRING_ENABLE: u32 = 18;
+    pub const GET_CONFIG: u32 = 24;
+    pub const GET_INFLIGHT_FD: u32 = 31;
+    pub const SET_INFLIGHT_FD: u32 = 32;
+}
+
+/// A message.
+pub fn message(code: u32, need_reply: bool, payload: &[u8]) -> Vec<u8> {
+    let flags = 1u32 | if need_reply { NEED_REPLY } else { 0 };
+    let mut bytes = Vec::new();
+    [code, flags, payload.len() as u32].iter().for_each(|field| bytes.extend_from_slice(&field.to_ne_bytes()));
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+/// A connection to a back end.
+pub(super) struct Talk(UnixStream);
+
+impl Talk {
+    pub fn connect(socket: &Path) -> Result<Talk> {
+        let stream = UnixStream::connect(socket).with_context(|| format!("connecting to {}", socket.display()))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Talk(stream))
+    }
+
+    /// Sends what is answered by nothing but, with `acknowledged`, whether it was done; that is waited for.
+    pub fn tell(&mut self, code: u32, payload: &[u8], fd: Option<BorrowedFd<'_>>, acknowledged: bool) -> Result<()> {
+        self.send(&message(code, acknowledged, payload), fd)?;
+        if acknowledged {
+            let status = self.reply()?;
+            ensure!(status.iter().all(|byte| *byte == 0), "message {code} was refused");
+        }
+        Ok(())
+    }
+
+    /// Asks for a number.
+    pub fn ask(&mut self, code: u32, payload: &[u8]) -> Result<u64> {
+        let reply = self.call(code, payload)?;
+        reply.try_into().map(u64::from_ne_bytes).ok().context("an answer of another length")
+    }
+
+    /// Asks for bytes.
+    pub fn call(&mut self, code: u32, payload: &[u8]) -> Result<Vec<u8>> {
+        self.send(&message(code, false, payload), None)?;
+        self.reply()
+    }
+
+    /// Asks for bytes and a descriptor.
+    pub fn call_for_descriptor(&mut self, code: u32, payload: &[u8]) -> Result<(OwnedFd, Vec<u8>)> {
+        self.send(&message(code, false, payload), None)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut bytes = [0; 64];
+        let received = rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+        let fds = ancillary.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        });
+        let fd = fds.flatten().next().context("no descriptor came")?;
+        Ok((fd, bytes.get(HEADER..received.bytes).context("a short answer")?.to_vec()))
+    }
+
+    fn send(&mut self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let fds: Vec<BorrowedFd<'_>> = fd.into_iter().collect();
+        if !fds.is_empty() {
+            ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+        }
+        let sent = rustix::net::sendmsg(&self.0, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+        ensure!(sent == bytes.len(), "a message was cut short");
+        Ok(())
+    }
+
+    fn reply(&mut self) -> Result<Vec<u8>> {
+        let mut header = [0; HEADER];
+        self.0.read_exact(&mut header).context("waiting for an answer")?;
+        let [.., a, b, c, d] = header;
+        let mut payload = vec![0; u32::from_ne_bytes([a, b, c, d]) as usize];
+        self.0.read_exact(&mut payload).context("waiting for an answer's bytes")?;
+        Ok(payload)
+    }
+}
