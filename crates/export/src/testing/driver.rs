@@ -15,7 +15,7 @@ pub const HIGH: u64 = 4 << 20;
 /// Where the queue's parts are.
 const DESCRIPTORS: u64 = 0x1_0000;
 const AVAILABLE: u64 = 0x2_0000;
-const USED: u64 = 0x3_0000;
+pub const USED: u64 = 0x3_0000;
 /// Where headers of [`Driver::request`] and their statuses are, 32 bytes each.
 const HEADERS: u64 = 0x4_0000;
 /// Where indirect tables are, 256 bytes each.
@@ -93,6 +93,7 @@ impl Driver {
             used: USED,
             base,
             inflight: inflight.map(|memory| (memory, 0)),
+            log: Some(USED),
         };
         self.device.start(0, &setup).map(drop)
     }
@@ -174,6 +175,11 @@ impl Driver {
             self.descriptor(head, table, 16 * parts.len() as u32, INDIRECT, 0);
         }
         self.offer(head);
+    }
+
+    /// Where the status of such a request is.
+    pub fn status_at(&self, head: u16) -> u64 {
+        HEADERS + 32 * u64::from(head) + 16
     }
 
     /// The status of a request made by [`Driver::request`].

@@ -31,6 +31,8 @@ const WRITEBACK_AT: usize = 32;
 
 /// Bits that the vhost-user socket itself adds.
 pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;
+/// Not the guest's: while it is set, the front end wants to know what is written to the guest's memory.
+pub(super) const LOG_ALL: u64 = 1 << 26;
 
 /// A feature bit by its number.
 const fn bit(number: u32) -> u64 {
@@ -67,7 +69,7 @@ impl Offer {
             VIRTIO_BLK_F_MQ,
         ];
         let writing = [VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_WRITE_ZEROES];
-        let mut bits = always.into_iter().fold(PROTOCOL_FEATURES, |bits, number| bits | bit(number));
+        let mut bits = always.into_iter().fold(PROTOCOL_FEATURES | LOG_ALL, |bits, number| bits | bit(number));
         if self.features.read_only {
             bits |= bit(VIRTIO_BLK_F_RO);
         } else {

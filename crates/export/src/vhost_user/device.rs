@@ -8,7 +8,8 @@ use vm_memory::{Address, GuestAddress};
 
 use super::chain::{Chain, Segment};
 use super::config;
-use super::memory::{self, Memory, copy_in};
+use super::dirty::{DirtyLog, Marked};
+use super::memory::{self, Memory};
 use super::queue::{QueueError, QueueSetup, VirtQueue};
 use super::request::{Ask, Kind, Part, Status};
 use super::slots::{Slot, Slots};
@@ -49,6 +50,8 @@ pub struct Counters {
 /// A virtio-blk device over the memory of its guest.
 pub struct Device {
     memory: Memory,
+    /// Where it is noted what of the memory was written; nobody looks unless the features say so.
+    log: Option<DirtyLog>,
     queues: Vec<Option<VirtQueue>>,
     slots: Slots,
     limits: Limits,
@@ -73,6 +76,7 @@ impl Device {
         bytes.iter_mut().zip(serial.bytes()).for_each(|(place, byte)| *place = byte);
         Device {
             memory: Memory::new(),
+            log: None,
             queues: Vec::new(),
             slots: Slots::new(id, limits.requests),
             limits,
@@ -96,6 +100,11 @@ impl Device {
             return Err((QueueError::Running, memory));
         }
         Ok(std::mem::replace(&mut self.memory, memory))
+    }
+
+    /// Exchanges the log of dirty pages, and gives the old one back.
+    pub fn set_log(&mut self, log: DirtyLog) -> Option<DirtyLog> {
+        self.log.replace(log)
     }
 
     /// What the guest has agreed to; queues started from now on go by it.
@@ -192,13 +201,13 @@ impl Device {
         let Some(ask) = ask else {
             // There is no place for a status. The chain goes back, so that a driver that is only mistaken does not wait for ever.
             self.counters.malformed += 1;
-            queue.answer(&self.memory, head, 0);
+            queue.answer(marked(&self.memory, &self.log, self.features), head, 0);
             return 0;
         };
         let parts = match &ask.kind {
             Ok(Kind::Disk(parts)) => parts,
             Ok(Kind::Identity) => {
-                let written = scatter(&self.memory, &ask.data, &self.serial);
+                let written = scatter(self.marked(), &ask.data, &self.serial);
                 self.close(index, head, Status::Ok, ask.status_at, written);
                 return 0;
             }
@@ -256,7 +265,7 @@ impl Device {
         let mut written = 0;
         if let Ok(data) = result {
             if slot.op == Op::Read {
-                written = scatter_data(&self.memory, &slot.data, &data);
+                written = scatter_data(marked(&self.memory, &self.log, self.features), &slot.data, &data);
             }
             buffers.give_data(data);
         }
@@ -274,10 +283,16 @@ impl Device {
     fn close(&mut self, index: u16, head: u16, status: Status, status_at: GuestAddress, written: u32) {
         self.counters.errors += u64::from(status != Status::Ok);
         // Checked when the chain was walked.
-        let _ = copy_in(&self.memory, status_at, &[status as u8]);
+        let marked = marked(&self.memory, &self.log, self.features);
+        let _ = marked.put(status_at, &[status as u8]);
         if let Some(Some(queue)) = self.queues.get_mut(usize::from(index)) {
-            queue.answer(&self.memory, head, written + 1);
+            queue.answer(marked, head, written + 1);
         }
+    }
+
+    /// The guest's memory, to write to.
+    fn marked(&self) -> Marked<'_> {
+        marked(&self.memory, &self.log, self.features)
     }
 
     /// Calls `tell` for each queue whose guest waits to be told of the answers given since the last time.
@@ -311,15 +326,17 @@ impl Device {
             return false;
         }
         let mut more = false;
+        let marked = marked(&self.memory, &self.log, self.features);
         for queue in self.queues.iter_mut().flatten() {
-            more |= queue.listen(&self.memory);
+            more |= queue.listen(marked);
         }
         more
     }
 
     /// Asks the guest not to tell: it is looked after anyway.
     pub fn hush(&mut self) {
-        self.queues.iter_mut().flatten().for_each(|queue| queue.hush(&self.memory));
+        let marked = marked(&self.memory, &self.log, self.features);
+        self.queues.iter_mut().flatten().for_each(|queue| queue.hush(marked));
     }
 
     /// Requests in flight.
@@ -340,6 +357,11 @@ pub struct Taken {
     pub requests: usize,
     /// A queue that broke, and why: it stands still until the front end starts it again.
     pub broken: Option<(usize, QueueError)>,
+}
+
+/// What is lent out of a device whose other parts are in use.
+fn marked<'a>(memory: &'a Memory, log: &'a Option<DirtyLog>, features: u64) -> Marked<'a> {
+    Marked { memory, log: log.as_ref().filter(|_| features & config::LOG_ALL != 0) }
 }
 
 enum Gathered {
@@ -369,7 +391,7 @@ fn copy_out(memory: &Memory, data: &[Segment], target: &mut [u8]) {
 }
 
 /// Copies what was read into the guest's memory. Gives the bytes copied.
-fn scatter_data(memory: &Memory, segments: &[Segment], data: &Data) -> u32 {
+fn scatter_data(marked: Marked<'_>, segments: &[Segment], data: &Data) -> u32 {
     let mut segments = segments.iter().copied();
     let mut place = segments.next();
     let mut written = 0;
@@ -379,7 +401,7 @@ fn scatter_data(memory: &Memory, segments: &[Segment], data: &Data) -> u32 {
             let Some(segment) = &mut place else { return written };
             let count = bytes.len().min(segment.length as usize);
             let (part, rest) = bytes.split_at(count);
-            let _ = copy_in(memory, segment.at, part);
+            let _ = marked.put(segment.at, part);
             written += count as u32; // requests are shorter than that
             bytes = rest;
             segment.length -= count as u32;
@@ -392,13 +414,13 @@ fn scatter_data(memory: &Memory, segments: &[Segment], data: &Data) -> u32 {
     written
 }
 
-fn scatter(memory: &Memory, segments: &[Segment], bytes: &[u8]) -> u32 {
+fn scatter(marked: Marked<'_>, segments: &[Segment], bytes: &[u8]) -> u32 {
     let mut rest = bytes;
     let mut written = 0;
     for segment in segments {
         let count = rest.len().min(segment.length as usize);
         let (part, after) = rest.split_at(count);
-        let _ = copy_in(memory, segment.at, part);
+        let _ = marked.put(segment.at, part);
         written += count as u32;
         rest = after;
     }

@@ -17,13 +17,14 @@
 //! once and checked against the memory map; data of writes is copied before it is checksummed, which is why writes are not
 //! zero-copy. A chain that is no request goes back unanswered; a ring with an impossible index stands still.
 //!
-//! **Not here:** packed rings (`virtio-queue` has none), dirty-page logs for live migration.
+//! **Not here:** packed rings (`virtio-queue` has none).
 //!
 //! Sources: VIRTIO 1.2, sections 2.7 and 5.2; QEMU's `docs/interop/vhost-user.rst`.
 
 mod chain;
 mod config;
 mod device;
+mod dirty;
 mod inflight;
 mod memory;
 mod queue;
@@ -34,6 +35,7 @@ pub mod wire;
 
 pub use config::Offer;
 pub use device::{Counters, Device, Limits, SERIAL, Taken};
+pub use dirty::DirtyLog;
 pub use inflight::InflightMemory;
 pub use memory::{Memory, MemoryRegion};
 pub use queue::{MAX_QUEUE_SIZE, QueueError, QueueSetup};

@@ -8,10 +8,15 @@ use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress};
 
 use super::Memory;
+use super::dirty::{DirtyLog, Marked};
 use super::inflight::{Inflight, InflightMemory};
 
 /// Longest queue that a guest may make: the most that split rings can have.
 pub const MAX_QUEUE_SIZE: u16 = 32768;
+/// Bytes of the used ring: flags and index, an element, and the index behind the elements.
+const USED_HEAD: u64 = 4;
+const USED_ELEMENT: u64 = 8;
+const WISH: u64 = 2;
 
 /// How a queue is started.
 #[derive(Clone, Debug)]
@@ -28,6 +33,8 @@ pub struct QueueSetup {
     pub base: u16,
     /// Where requests in flight are recorded, and at which byte the queue's part begins.
     pub inflight: Option<(InflightMemory, usize)>,
+    /// Where writes to the used ring are noted in the log of dirty pages, if they are.
+    pub log: Option<u64>,
 }
 
 /// Why a queue cannot be started, or went on no further.
@@ -54,6 +61,7 @@ pub enum QueueError {
 pub(super) struct VirtQueue {
     queue: Queue,
     inflight: Option<Inflight>,
+    log: Option<u64>,
     /// Heads that a predecessor had in flight, to be done again first; the next one at the end.
     again: Vec<u16>,
     /// By head: in flight.
@@ -97,7 +105,8 @@ impl VirtQueue {
         queue.set_next_avail(base);
         queue.set_next_used(used);
         let taken = vec![false; usize::from(setup.size)];
-        Ok(VirtQueue { queue, inflight, again, taken, busy: 0, stopping: false, told_less: false, broken: false })
+        let log = setup.log;
+        Ok(VirtQueue { queue, inflight, log, again, taken, busy: 0, stopping: false, told_less: false, broken: false })
     }
 
     /// Where the guest's descriptors are, and how many.
@@ -151,12 +160,16 @@ impl VirtQueue {
     }
 
     /// Shows the guest an answer of `written` bytes.
-    pub fn answer(&mut self, memory: &Memory, head: u16, written: u32) {
+    pub fn answer(&mut self, marked: Marked<'_>, head: u16, written: u32) {
+        let Marked { memory, log } = marked;
+        let place = USED_HEAD + USED_ELEMENT * u64::from(self.queue.next_used() & (self.queue.size() - 1)); // a power of two
         if let Some(record) = &self.inflight {
             record.answering(head);
         }
         // The head was checked when it was taken and the ring when the queue was started, so this cannot fail.
         let _ = self.queue.add_used(memory, head, written);
+        self.mark_used(log, place, USED_ELEMENT);
+        self.mark_used(log, 0, USED_HEAD);
         if let Some(record) = &self.inflight {
             record.answered(head, self.queue.next_used());
         }
@@ -191,15 +204,33 @@ impl VirtQueue {
     }
 
     /// Asks the guest to tell when it offers something. True when it has done so meanwhile.
-    pub fn listen(&mut self, memory: &Memory) -> bool {
+    pub fn listen(&mut self, marked: Marked<'_>) -> bool {
         if self.stopping || self.broken {
             return false;
         }
-        self.queue.enable_notification(memory).unwrap_or(false)
+        let offered = self.queue.enable_notification(marked.memory).unwrap_or(false);
+        self.mark_wish(marked.log);
+        offered
     }
 
     /// Asks the guest not to tell: the queue is looked at anyway.
-    pub fn hush(&mut self, memory: &Memory) {
-        let _ = self.queue.disable_notification(memory);
+    pub fn hush(&mut self, marked: Marked<'_>) {
+        let _ = self.queue.disable_notification(marked.memory);
+        self.mark_wish(marked.log);
+    }
+
+    /// Notes where it was written whether the guest is to tell: in the flags, or behind the last element.
+    fn mark_wish(&self, log: Option<&DirtyLog>) {
+        if log.is_some() {
+            self.mark_used(log, 0, USED_HEAD);
+            self.mark_used(log, USED_HEAD + USED_ELEMENT * u64::from(self.queue.size()), WISH);
+        }
+    }
+
+    /// Notes that a part of the used ring was written.
+    fn mark_used(&self, log: Option<&DirtyLog>, at: u64, length: u64) {
+        if let (Some(log), Some(ring)) = (log, self.log) {
+            log.mark(ring.saturating_add(at), length);
+        }
     }
 }

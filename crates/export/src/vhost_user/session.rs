@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::config::{self, Offer};
+use super::dirty::DirtyLog;
 use super::inflight::{InflightMemory, part_size};
 use super::queue::{MAX_QUEUE_SIZE, QueueSetup};
 use super::wire::{self, Fields, Header, InflightArea, Region, VringAddress, code, protocol};
@@ -16,6 +17,8 @@ use super::wire::{self, Fields, Header, InflightArea, Region, VringAddress, code
 pub const MAX_REGIONS: usize = 509;
 /// Bytes of a record of requests in flight: far more than 256 queues of 1024 need.
 const MAX_INFLIGHT: u64 = 64 << 20;
+/// Bytes of a log of dirty pages: enough for 32 TiB of guest.
+const MAX_LOG: u64 = 1 << 30;
 
 /// Why a front end is broken off.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,11 +61,16 @@ pub trait Backend {
     /// # Errors
     /// The host's.
     fn make_inflight(&mut self, size: u64) -> Result<OwnedFd, String>;
-    /// Maps such a record.
+    /// Maps such a record, or a log of dirty pages.
     ///
     /// # Errors
     /// The host's.
-    fn map_inflight(&mut self, file: OwnedFd, offset: u64, size: u64) -> Result<InflightMemory, String>;
+    fn map_shared(&mut self, file: OwnedFd, offset: u64, size: u64) -> Result<InflightMemory, String>;
+    /// The log of dirty pages from now on; when this returns, nothing is written to the one before.
+    ///
+    /// # Errors
+    /// The disk is gone.
+    fn set_log(&mut self, log: DirtyLog) -> Result<(), String>;
     /// What the guest has agreed to.
     ///
     /// # Errors
@@ -133,6 +141,8 @@ pub struct Session<B: Backend> {
     regions: Vec<Mapped<B::Region>>,
     inflight: Option<(InflightMemory, InflightArea)>,
     write_cache: Option<bool>,
+    /// Of the guest's driver, as the front end has said.
+    status: u64,
 }
 
 /// The answer to a message: bytes, and perhaps a descriptor that goes with them.
@@ -186,6 +196,7 @@ impl<B: Backend> Session<B> {
             regions: Vec::new(),
             inflight: None,
             write_cache: None,
+            status: 0,
         }
     }
 
@@ -308,14 +319,49 @@ impl<B: Backend> Session<B> {
                 if area.size < needed || area.size > MAX_INFLIGHT {
                     return Err("the record of requests in flight has an impossible size".into());
                 }
-                let memory = backend.map_inflight(fd, area.offset, area.size)?;
+                let memory = backend.map_shared(fd, area.offset, area.size)?;
                 self.while_stopped(backend, |session, _| {
                     session.inflight = Some((memory, area));
                     Ok(())
                 })
             }
+            code::SET_LOG_BASE => self.set_log(backend, payload, fds),
+            code::SET_LOG_FD => Err("the log of dirty pages is looked at, not waited for".into()),
+            code::SET_STATUS => {
+                let status = fields.u64()?;
+                if status == 0 {
+                    self.reset(backend)?;
+                }
+                self.status = status;
+                Ok(Answer::Done)
+            }
+            code::GET_STATUS => number(self.status),
             _ => Err(Trouble::Malformed),
         }
+    }
+
+    /// The driver lets the device go, or the virtual machine pauses: front ends say the same for both. So queues stop, but what the guest has
+    /// chosen stays: a write cache that it has switched off must be off when it goes on.
+    fn reset(&mut self, backend: &mut B) -> Result<(), Trouble> {
+        self.stop_all(backend)?;
+        self.rings.iter_mut().for_each(|ring| (ring.kick, ring.enabled) = (None, false));
+        Ok(())
+    }
+
+    fn set_log(&mut self, backend: &mut B, payload: &[u8], fds: Vec<OwnedFd>) -> Result<Answer, Trouble> {
+        if self.protocol & protocol::LOG_SHMFD == 0 {
+            return Err("a log of dirty pages comes as shared memory".into());
+        }
+        let mut fields = Fields(payload);
+        let (size, offset) = (fields.u64()?, fields.u64()?);
+        let fd = single(fds, true)?.ok_or(Trouble::Malformed)?;
+        if size == 0 || size > MAX_LOG {
+            return Err("the log of dirty pages has an impossible size".into());
+        }
+        let memory = backend.map_shared(fd, offset, size)?;
+        backend.set_log(DirtyLog::new(memory))?;
+        // The one message whose answer says nothing but that it was done, whatever was agreed on.
+        Ok(Answer::Bytes(Vec::new()))
     }
 
     fn ring(&mut self, index: usize) -> Result<&mut Ring, Trouble> {
@@ -461,6 +507,7 @@ impl<B: Backend> Session<B> {
             used: self.guest_address(address.used)?,
             base: ring.base,
             inflight,
+            log: address.log,
         };
         backend.start(index, setup, Arc::clone(kick))?;
         self.ring(index)?.running = true;

@@ -20,6 +20,8 @@ const NEED_REPLY: u32 = 1 << 3;
 const NO_DESCRIPTOR: u64 = 1 << 8;
 /// What the server says when the configuration has changed, on the channel of `SET_BACKEND_REQ_FD`.
 const CONFIG_CHANGE: u32 = 2;
+/// In the flags of a ring's addresses: writes to the used ring are logged.
+const LOG_USED: u32 = 1;
 
 /// Numbers of the requests.
 #[allow(missing_docs, reason = "the names are the protocol's")]
@@ -29,6 +31,8 @@ pub mod code {
     pub const SET_OWNER: u32 = 3;
     pub const RESET_OWNER: u32 = 4;
     pub const SET_MEM_TABLE: u32 = 5;
+    pub const SET_LOG_BASE: u32 = 6;
+    pub const SET_LOG_FD: u32 = 7;
     pub const SET_VRING_NUM: u32 = 8;
     pub const SET_VRING_ADDR: u32 = 9;
     pub const SET_VRING_BASE: u32 = 10;
@@ -48,19 +52,23 @@ pub mod code {
     pub const GET_MAX_MEM_SLOTS: u32 = 36;
     pub const ADD_MEM_REG: u32 = 37;
     pub const REM_MEM_REG: u32 = 38;
+    pub const SET_STATUS: u32 = 39;
+    pub const GET_STATUS: u32 = 40;
 }
 
 /// Bits of the protocol features.
 #[allow(missing_docs, reason = "the names are the protocol's")]
 pub mod protocol {
     pub const MQ: u64 = 1 << 0;
+    pub const LOG_SHMFD: u64 = 1 << 1;
     pub const REPLY_ACK: u64 = 1 << 3;
     pub const BACKEND_REQ: u64 = 1 << 5;
     pub const CONFIG: u64 = 1 << 9;
     pub const INFLIGHT_SHMFD: u64 = 1 << 12;
     pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
+    pub const STATUS: u64 = 1 << 16;
     /// What is offered.
-    pub const ALL: u64 = MQ | REPLY_ACK | BACKEND_REQ | CONFIG | INFLIGHT_SHMFD | CONFIGURE_MEM_SLOTS;
+    pub const ALL: u64 = MQ | LOG_SHMFD | REPLY_ACK | BACKEND_REQ | CONFIG | INFLIGHT_SHMFD | CONFIGURE_MEM_SLOTS | STATUS;
 }
 
 /// The first bytes of a message.
@@ -179,13 +187,16 @@ pub(super) struct VringAddress {
     pub descriptors: u64,
     pub used: u64,
     pub available: u64,
+    /// By the guest's addresses, where writes to the used ring are logged; `None` when they are not.
+    pub log: Option<u64>,
 }
 
 impl VringAddress {
     pub fn read(payload: &[u8]) -> Result<VringAddress, SessionError> {
         let mut fields = Fields(payload);
-        let (index, _flags) = (fields.u32()? as usize, fields.u32()?);
-        Ok(VringAddress { index, descriptors: fields.u64()?, used: fields.u64()?, available: fields.u64()? })
+        let (index, flags) = (fields.u32()? as usize, fields.u32()?);
+        let [descriptors, used, available, log] = [fields.u64()?, fields.u64()?, fields.u64()?, fields.u64()?];
+        Ok(VringAddress { index, descriptors, used, available, log: (flags & LOG_USED != 0).then_some(log) })
     }
 }
 

@@ -1,12 +1,12 @@
 use std::sync::Arc;
 
 use millpond_block::{DiskError, Op, SectorProfile};
-use vm_memory::MmapRegion;
+use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 
 use super::{Limits, SERIAL};
-use crate::testing::driver::{DATA, Driver, HIGH, LOW, memory};
+use crate::testing::driver::{DATA, Driver, HIGH, LOW, USED, memory};
 use crate::testing::{MemoryDisk, Order};
-use crate::vhost_user::QueueError;
+use crate::vhost_user::{DirtyLog, QueueError};
 
 const DISK: usize = 1 << 20;
 const EVENT_IDX: u64 = 1 << 29;
@@ -307,4 +307,51 @@ fn what_was_left_is_done_before_a_queue_comes_to_rest() {
     assert_eq!(second.device.stopped(0), Ok(None));
     assert_eq!(second.run().len(), 2);
     assert_eq!(second.device.stopped(0), Ok(Some(2)));
+}
+
+/// Pages marked in a log of one page: 128 MiB of guest.
+fn marked(log: &MmapRegion<()>) -> Vec<u64> {
+    let mut bytes = vec![0; 4096];
+    log.as_volatile_slice().read_slice(&mut bytes, 0).expect("in the log");
+    log.as_volatile_slice().write_slice(&[0; 4096], 0).expect("in the log");
+    (0..8 * 4096).filter(|page| bytes[*page as usize / 8] & 1 << (page % 8) != 0).collect()
+}
+
+#[test]
+fn what_is_written_to_the_guest_is_logged_while_it_moves() {
+    const LOG_ALL: u64 = 1 << 26;
+    let page = |at: u64| at / 4096;
+    let mut driver = driver(FLUSH | EVENT_IDX);
+    let log = Arc::new(MmapRegion::new(4096).expect("memory"));
+    assert!(driver.device.set_log(DirtyLog::new(Arc::clone(&log))).is_none());
+    driver.request(0, IN, 0, &[(DATA, 4096)], true);
+    driver.run();
+    assert!(marked(&log).is_empty(), "nobody has asked for it");
+    driver.device.set_features(FLUSH | EVENT_IDX | LOG_ALL);
+    // A read touches its data, its status and the used ring.
+    driver.request(0, IN, 0, &[(DATA + 4095, 2), (DATA + 0x4000, 4094)], true);
+    driver.run();
+    let mut expected = vec![page(driver.status_at(0)), page(USED), page(DATA), page(DATA) + 1, page(DATA) + 4];
+    expected.sort_unstable();
+    assert_eq!(marked(&log), expected);
+    // A write touches the last two, and so does what is refused.
+    let mut expected = vec![page(driver.status_at(0)), page(USED)];
+    expected.sort_unstable();
+    for (kind, sector) in [(OUT, 0), (OUT, DISK as u64 / 512), (77, 0)] {
+        driver.request(0, kind, sector, &[(DATA, 4096)], false);
+        driver.run();
+        assert_eq!(marked(&log), expected, "request {kind} at {sector}");
+    }
+    driver.request(0, GET_ID, 0, &[(DATA + 0x8000, 20)], true);
+    driver.run();
+    assert!(marked(&log).contains(&(page(DATA) + 8)), "the serial number is written");
+    // So does the wish to be told or not.
+    driver.device.listen();
+    assert_eq!(marked(&log), [page(USED)]);
+    driver.device.hush();
+    driver.device.set_features(FLUSH | EVENT_IDX);
+    marked(&log);
+    driver.request(0, IN, 0, &[(DATA, 4096)], true);
+    driver.run();
+    assert!(marked(&log).is_empty(), "it has moved");
 }

@@ -7,7 +7,7 @@ use vm_memory::MmapRegion;
 
 use super::{Backend, Reply, Session, SessionError, Signal};
 use crate::vhost_user::wire::{HEADER, Header, Region, code, request};
-use crate::vhost_user::{InflightMemory, Offer, QueueSetup};
+use crate::vhost_user::{DirtyLog, InflightMemory, Offer, QueueSetup};
 
 const GUEST: u64 = 1 << 32;
 const USER: u64 = 0x7f00_0000_0000;
@@ -46,9 +46,12 @@ impl Backend for Notes {
     fn make_inflight(&mut self, size: u64) -> Result<OwnedFd, String> {
         self.note(format!("record {size}")).map(|()| fd())
     }
-    fn map_inflight(&mut self, _: OwnedFd, offset: u64, size: u64) -> Result<InflightMemory, String> {
+    fn map_shared(&mut self, _: OwnedFd, offset: u64, size: u64) -> Result<InflightMemory, String> {
         self.note(format!("map record {offset} {size}"))?;
         Ok(Arc::new(MmapRegion::new(size as usize).expect("memory")))
+    }
+    fn set_log(&mut self, _: DirtyLog) -> Result<(), String> {
+        self.note("log".to_owned())
     }
     fn set_features(&mut self, features: u64) -> Result<(), String> {
         self.note(format!("features {features:x}"))
@@ -292,4 +295,57 @@ fn what_is_no_message_ends_the_connection() {
         let bytes: [u8; HEADER] = words(&[code, flags, length]).try_into().expect("a header");
         assert!(Header::read(&bytes).is_err(), "{flags:x} {length}");
     }
+}
+
+/// What QEMU says when a guest begins to move, and when it pauses.
+#[test]
+fn a_moving_guest_has_its_writes_logged_and_a_reset_stops_its_queues() {
+    let mut talk = Talk::new();
+    talk.agree();
+    talk.describe(0);
+    talk.tell(code::SET_VRING_ENABLE, &words(&[0, 1]), vec![]);
+    assert_eq!(talk.notes.running.get(&0).map(|setup| setup.log), Some(None));
+    talk.log();
+    // The answer comes without being asked for, and is empty.
+    let reply = talk.send(code::SET_LOG_BASE, false, &longs(&[8192, 4096]), vec![fd()]).expect("taken");
+    assert_eq!(reply.bytes, words(&[code::SET_LOG_BASE, 5, 0]));
+    assert_eq!(talk.log(), ["map record 4096 8192", "log"]);
+    // Logging goes on while no queue runs, so that nothing in flight misses it.
+    let features = u64::from_ne_bytes(talk.ask(code::GET_FEATURES, &[]).try_into().expect("a number"));
+    assert!(features & 1 << 26 != 0, "logging is offered");
+    talk.tell(code::SET_FEATURES, &features.to_ne_bytes(), vec![]);
+    assert_eq!(talk.log(), ["stop 0".to_owned(), format!("features {features:x}"), "start 0 at 13 of 128".to_owned()]);
+    let address = [words(&[0, 1]), longs(&[USER + 0x1000, USER + 0x3000, USER + 0x2000, 0x77_3000])].concat();
+    talk.tell(code::SET_VRING_ADDR, &address, vec![]);
+    assert_eq!(talk.notes.running.get(&0).and_then(|setup| setup.log), Some(0x77_3000));
+
+    for (code, payload, fds) in [
+        (code::SET_LOG_BASE, longs(&[0, 0]), 1),
+        (code::SET_LOG_BASE, longs(&[1 << 40, 0]), 1),
+        (code::SET_LOG_BASE, longs(&[4096, 0]), 0),
+        (code::SET_LOG_FD, Vec::new(), 1),
+    ] {
+        let fds = (0..fds).map(|_| fd()).collect();
+        assert!(talk.send(code, false, &payload, fds).is_err(), "message {code} {payload:?}");
+    }
+
+    talk.log();
+    talk.tell(code::SET_STATUS, &longs(&[15]), vec![]);
+    assert_eq!((talk.ask(code::GET_STATUS, &[]), talk.log().len()), (longs(&[15]), 0));
+    talk.tell(code::SET_STATUS, &longs(&[0]), vec![]);
+    assert_eq!((talk.ask(code::GET_STATUS, &[]), talk.log()), (longs(&[0]), vec!["stop 0".to_owned()]));
+    // It runs again when all that starts a queue was said again.
+    talk.tell(code::SET_VRING_KICK, &longs(&[0]), vec![fd()]);
+    assert!(talk.notes.running.is_empty());
+    talk.tell(code::SET_VRING_ENABLE, &words(&[0, 1]), vec![]);
+    assert!(talk.notes.running.contains_key(&0));
+}
+
+#[test]
+fn a_log_that_is_no_shared_memory_is_refused() {
+    let mut talk = Talk::new();
+    talk.agree();
+    talk.tell(code::SET_PROTOCOL_FEATURES, &longs(&[1 << 3]), vec![]);
+    let refused = talk.send(code::SET_LOG_BASE, true, &longs(&[4096, 0]), vec![fd()]).expect("told");
+    assert_eq!(refused.bytes, [words(&[code::SET_LOG_BASE, 5, 8]), longs(&[1])].concat());
 }

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 
 use millpond_block::{Features, Geometry};
 use millpond_device::Waker;
-use millpond_export::vhost_user::{Memory, QueueSetup, Signal};
+use millpond_export::vhost_user::{DirtyLog, Memory, QueueSetup, Signal};
 use tokio::sync::oneshot;
 
 use crate::daemon::shard::handle::ExportId;
@@ -31,6 +31,8 @@ pub(super) enum What {
     Offer(Answer<(Geometry, Features)>),
     /// Exchange the memory; gives the old one back, to be unmapped elsewhere.
     Memory(Memory, Answer<Memory>),
+    /// Exchange the log of dirty pages; gives the old one back.
+    Log(DirtyLog, Answer<Option<DirtyLog>>),
     Features(u64),
     WriteCache(bool),
     Start {

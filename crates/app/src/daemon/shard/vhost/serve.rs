@@ -108,6 +108,7 @@ impl<P: Pool> Shard<P> {
                         let exchanged = guest.device.set_memory(memory).map_err(|(error, _)| error.to_string());
                         let _ = answer.send(exchanged);
                     }
+                    What::Log(log, answer) => drop(answer.send(Ok(guest.device.set_log(log)))),
                     What::Features(features) => guest.device.set_features(features),
                     What::WriteCache(on) => guest.device.set_write_cache(on),
                     What::Signal { index, signal, fd } => {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread;
 
 use millpond_export::vhost_user::wire::{HEADER, Header, MAX_DESCRIPTORS, Region};
-use millpond_export::vhost_user::{Backend, InflightMemory, Memory, MemoryRegion, Offer, QueueSetup, Reply, Session, SessionError, Signal};
+use millpond_export::vhost_user::{Backend, DirtyLog, InflightMemory, Memory, MemoryRegion, Offer, QueueSetup, Reply, Session, SessionError, Signal};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::net::{
@@ -211,12 +211,16 @@ impl Backend for Talk {
         make().map_err(|errno| format!("no memory for a record of requests in flight: {errno}"))
     }
 
-    fn map_inflight(&mut self, file: OwnedFd, offset: u64, size: u64) -> Result<InflightMemory, String> {
+    fn map_shared(&mut self, file: OwnedFd, offset: u64, size: u64) -> Result<InflightMemory, String> {
         in_memory(&file)?;
         let _ = rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK);
-        let size = usize::try_from(size).map_err(|_| "the record of requests in flight is too large".to_owned())?;
+        let size = usize::try_from(size).map_err(|_| "a piece of shared memory is too large".to_owned())?;
         let mapped = MmapRegion::from_file(FileOffset::new(File::from(file), offset), size);
         mapped.map(Arc::new).map_err(|error| error.to_string())
+    }
+
+    fn set_log(&mut self, log: DirtyLog) -> Result<(), String> {
+        self.orders.ask(|answer| What::Log(log, answer)).map(drop)
     }
 
     fn set_features(&mut self, features: u64) -> Result<(), String> {
