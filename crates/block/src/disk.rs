@@ -1,6 +1,6 @@
 //! The contract between an export and what it serves.
 
-use crate::{Buf, Data, DiskError, Features, Geometry, Query, Request};
+use crate::{Buf, ByteRange, Data, DiskError, Features, Geometry, Query, Request};
 
 /// Chosen by the submitter to recognise the completion; the disk does not look into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,6 +34,9 @@ pub trait Disk {
     fn geometry(&self) -> Geometry;
     /// What the disk offers.
     fn features(&self) -> Features;
+    /// Says that reads of these ranges are about to be submitted. Nothing follows from it but that the disk may look for what they need all at
+    /// once, which is faster than one by one.
+    fn expect(&mut self, _reads: &[ByteRange]) {}
     /// Starts a request.
     fn submit(&mut self, tag: Tag, request: Request, payload: Payload<'_>);
     /// Starts to find out what the map says. Exactly one [`Answer`](crate::Answer) is delivered for it; it takes account of every write

@@ -1,6 +1,6 @@
 //! [`Engine`]: the facade. See the crate's documentation for the contract.
 
-use millpond_block::{Answer, BufPool, Completion, DiskError, Features, Geometry, Payload, Query, Request, Tag};
+use millpond_block::{Answer, BufPool, ByteRange, Completion, DiskError, Features, Geometry, Payload, Query, Request, Tag};
 use millpond_device::{DeviceGeometry, Io, IoDone};
 use millpond_format::{SnapshotId, VolumeId};
 
@@ -69,6 +69,14 @@ impl Engine {
         match &self.phase {
             Phase::Importing(_) => &self.opening,
             Phase::Open(pool) => &pool.state,
+        }
+    }
+
+    /// Says that reads of these ranges are about to be submitted, so that what they need of the map comes into the processor's cache for all of
+    /// them at the same time. Nothing else follows from it.
+    pub fn expect(&self, target: Target, reads: &[ByteRange]) {
+        if let Some(pool) = self.open() {
+            pool.expect(target, reads);
         }
     }
 

@@ -1,10 +1,11 @@
 //! Guest reads: from the map to device reads, checksums, and the reply's pieces.
 
+use std::hint::black_box;
 use std::rc::Rc;
 
-use millpond_block::{Buf, Data, DiskError, Piece};
+use millpond_block::{Buf, ByteRange, Data, DiskError, Piece};
 use millpond_device::{DeviceError, DeviceIndex};
-use millpond_format::{Coding, FANOUT, Node, SegmentId, TreeRoot, crc32c};
+use millpond_format::{Addr, Coding, FANOUT, Node, SegmentId, TreeRoot, crc32c};
 use smallvec::SmallVec;
 
 use super::op::{Bad, Op, Owner, Part, Target, Work};
@@ -13,6 +14,9 @@ use super::write::blocks_of;
 use crate::PoolState;
 use crate::space::PAGE;
 use crate::tree::Miss;
+
+/// Reads that are looked for together without an allocation.
+const EXPECTED: usize = 32;
 
 /// Pages that hold `units` units from `unit` on: first and number.
 fn pages_of(unit: u32, units: u32) -> (u32, u32) {
@@ -37,6 +41,23 @@ impl Pool {
         match target {
             Target::Head(volume) => self.core.catalog.head(volume)?.1.head.map(|head| head.root),
             Target::Snapshot(snapshot) => self.core.catalog.snapshots.get(&snapshot).map(|s| s.root),
+        }
+    }
+
+    /// Looks for the first block of each read in three steps, each for all of them: leaf, entry, chunk. The places of a step do not depend on each
+    /// other, so the processor waits for memory once and not once for each. Nobody needs what is found; the looking is what helps.
+    pub(crate) fn expect(&self, target: Target, reads: &[ByteRange]) {
+        let Some(root) = self.root_of(target).filter(|_| reads.len() > 1) else { return };
+        let nodes = &self.core.nodes;
+        let leaf = |read: &ByteRange| nodes.peek(&root, read.offset / 4096).map(|leaf| (leaf, (read.offset / 4096) as usize % FANOUT));
+        let leaves: SmallVec<[(u32, usize); EXPECTED]> = reads.iter().filter_map(leaf).collect();
+        let entry = |(leaf, slot): &(u32, usize)| {
+            let node = &nodes.get(*leaf).node;
+            (node.entries[*slot], node.crcs[*slot])
+        };
+        let entries: SmallVec<[(Addr, u32); EXPECTED]> = leaves.iter().map(entry).collect();
+        for (addr, crc) in entries {
+            black_box((self.core.space.locate(addr), crc));
         }
     }
 
@@ -244,7 +265,7 @@ impl Pool {
     }
 
     /// The bytes of a finished read: the parts without what the request did not ask for.
-    pub(crate) fn assemble(&mut self, parts: SmallVec<[Part; 1]>, range: millpond_block::ByteRange) -> Data {
+    pub(crate) fn assemble(&mut self, parts: SmallVec<[Part; 1]>, range: ByteRange) -> Data {
         let mut skip = (range.offset % 4096) as usize;
         let mut left = usize::try_from(range.length).unwrap_or(0);
         let mut data = Data::new();

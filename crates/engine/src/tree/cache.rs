@@ -200,6 +200,18 @@ impl NodeCache {
         Ok(None)
     }
 
+    /// The leaf that maps `block`, when all on the way to it is in memory. It does not count as used.
+    pub(crate) fn peek(&self, root: &TreeRoot, block: u64) -> Option<u32> {
+        if block >= capacity(root.height) {
+            return None;
+        }
+        let mut at = self.find(root.addr)?;
+        for level in (1..root.height).rev() {
+            at = self.find(self.get(at).node.entries[slot_in(block, level)])?;
+        }
+        Some(at)
+    }
+
     /// The first block at or after `block` whose leaf exists, and the leaf; `None` when there is no further one.
     pub(crate) fn next_leaf(&mut self, root: &TreeRoot, block: u64) -> Result<Option<(u64, u32)>, Miss> {
         let mut at_block = block;

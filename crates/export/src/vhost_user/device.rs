@@ -3,10 +3,11 @@
 //! INV-VHOST-1: the guest's memory is exchanged only while no queue runs, so that what was checked when a request was taken still holds when
 //! it is answered.
 
-use millpond_block::{Buf, BufPool, Completion, Data, Disk, DiskError, Features, Geometry, Op, Payload, Request};
+use millpond_block::{Buf, BufPool, ByteRange, Completion, Data, Disk, DiskError, Features, Geometry, Op, Payload, Request};
+use smallvec::SmallVec;
 use vm_memory::{Address, GuestAddress};
 
-use super::chain::{Chain, Segment};
+use super::chain::{Chain, Segment, Segments};
 use super::config;
 use super::dirty::{DirtyLog, Marked};
 use super::memory::{self, Memory};
@@ -18,6 +19,8 @@ use super::slots::{Slot, Slots};
 pub const SERIAL: usize = 20;
 /// Writes from this size on are handed over as buffers, which saves the second copy: a batch of the log has room for few of them.
 const LARGE_WRITE: u32 = 32 << 10;
+/// Requests that are read before the first of them is started, so that the disk can look for what they need all at once.
+const AHEAD: usize = 32;
 
 /// What one guest may have in flight, and get done in one turn.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +50,16 @@ pub struct Counters {
     pub malformed: u64,
 }
 
+/// A request that was read from a queue and is for the disk.
+struct Asked {
+    queue: u16,
+    head: u16,
+    parts: SmallVec<[Part; 1]>,
+    data: Segments,
+    length: u32,
+    status_at: GuestAddress,
+}
+
 /// A virtio-blk device over the memory of its guest.
 pub struct Device {
     memory: Memory,
@@ -64,7 +77,10 @@ pub struct Device {
     counters: Counters,
     /// The queue that is looked at first in the next turn.
     first: usize,
+    /// Read and not started yet; empty between calls.
+    asked: Vec<Asked>,
     /// Reused.
+    ranges: Vec<ByteRange>,
     chain: Chain,
     scratch: Vec<u8>,
 }
@@ -86,6 +102,8 @@ impl Device {
             serial: bytes,
             counters: Counters::default(),
             first: 0,
+            asked: Vec::new(),
+            ranges: Vec::new(),
             chain: Chain::default(),
             scratch: vec![0; LARGE_WRITE as usize],
         }
@@ -171,7 +189,10 @@ impl Device {
                 match queue.take(&self.memory) {
                     Ok(Some(head)) => {
                         taken.requests += 1;
-                        bytes += self.request(disk, &bounds, index as u16, head); // below the number of queues
+                        bytes += self.read(index as u16, head); // below the number of queues
+                        if self.asked.len() == AHEAD {
+                            self.start_all(disk, &bounds);
+                        }
                     }
                     Ok(None) => break,
                     Err(error) => {
@@ -181,6 +202,7 @@ impl Device {
                 }
             }
         }
+        self.start_all(disk, &bounds);
         if count > 0 {
             self.first = (self.first + 1) % count;
         }
@@ -189,11 +211,11 @@ impl Device {
 
     /// True below the limits.
     pub fn has_room(&self) -> bool {
-        self.bytes < self.limits.bytes && !self.slots.is_full()
+        self.bytes < self.limits.bytes && self.slots.has_room(self.asked.len())
     }
 
-    /// Reads the request at a head and starts it. Gives the bytes that it moves.
-    fn request<D: Disk>(&mut self, disk: &mut D, bounds: &(Geometry, Features), index: u16, head: u16) -> u64 {
+    /// Reads the request at a head, to be started with others. Gives the bytes that it moves.
+    fn read(&mut self, index: u16, head: u16) -> u64 {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(index)) else { return 0 };
         let (table, size) = queue.table();
         let walked = self.chain.walk(&self.memory, table, size, head);
@@ -204,7 +226,7 @@ impl Device {
             queue.answer(marked(&self.memory, &self.log, self.features), head, 0);
             return 0;
         };
-        let parts = match &ask.kind {
+        let parts = match ask.kind {
             Ok(Kind::Disk(parts)) => parts,
             Ok(Kind::Identity) => {
                 let written = scatter(self.marked(), &ask.data, &self.serial);
@@ -212,25 +234,41 @@ impl Device {
                 return 0;
             }
             Err(status) => {
-                let status = *status;
                 self.close(index, head, status, ask.status_at, 0);
                 return 0;
             }
         };
+        self.bytes += u64::from(ask.length);
+        self.asked.push(Asked { queue: index, head, parts, data: ask.data, length: ask.length, status_at: ask.status_at });
+        u64::from(ask.length)
+    }
+
+    /// Starts the requests that were read.
+    fn start_all<D: Disk>(&mut self, disk: &mut D, bounds: &(Geometry, Features)) {
+        let mut asked = std::mem::take(&mut self.asked);
+        self.ranges.clear();
+        let reads = |asked: &Asked| asked.parts.first().filter(|part| part.op == Op::Read).map(|part| part.range);
+        self.ranges.extend(asked.iter().filter_map(reads));
+        disk.expect(&self.ranges);
+        asked.drain(..).for_each(|asked| self.start_one(disk, bounds, asked));
+        self.asked = asked;
+    }
+
+    fn start_one<D: Disk>(&mut self, disk: &mut D, bounds: &(Geometry, Features), asked: Asked) {
+        let Asked { queue: index, head, parts, data, length, status_at } = asked;
         let (geometry, features) = bounds;
         let fua = self.write_through(features);
         let make = |part: &Part| Request { op: part.op, range: part.range, fua: fua && part.op.modifies() };
         // All or nothing of a request of several ranges.
-        if parts.iter().any(|part| make(part).validate(geometry, features).is_err()) {
-            self.close(index, head, Status::IoError, ask.status_at, 0);
-            return 0;
-        }
-        let Some(first) = parts.first() else { return 0 };
-        let (op, count, length) = (first.op, parts.len() as u16, ask.length);
-        let payload = if op == Op::Write { Some(gather(&self.memory, &ask.data, length, &mut self.scratch, disk)) } else { None };
-        let data = if op == Op::Read { ask.data } else { Default::default() };
-        let tag = self.slots.insert(count, |generation| Slot::new(generation, index, head, op, ask.status_at, data, length));
-        self.bytes += u64::from(length);
+        let first = parts.first().filter(|_| parts.iter().all(|part| make(part).validate(geometry, features).is_ok()));
+        let Some(first) = first else {
+            self.bytes = self.bytes.saturating_sub(u64::from(length));
+            return self.close(index, head, Status::IoError, status_at, 0);
+        };
+        let (op, count) = (first.op, parts.len() as u16);
+        let payload = if op == Op::Write { Some(gather(&self.memory, &data, length, &mut self.scratch, disk)) } else { None };
+        let data = if op == Op::Read { data } else { Default::default() };
+        let tag = self.slots.insert(count, |generation| Slot::new(generation, index, head, op, status_at, data, length));
         match payload {
             Some(Gathered::Buffer(buf)) => disk.submit(tag, make(first), Payload::Owned(buf)),
             Some(Gathered::Scratch) => {
@@ -239,7 +277,6 @@ impl Device {
             }
             None => parts.iter().for_each(|part| disk.submit(tag, make(part), Payload::None)),
         }
-        u64::from(length)
     }
 
     /// A guest without a way to flush, or that has switched the cache off, relies on every write.

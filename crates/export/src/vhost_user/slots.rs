@@ -42,8 +42,9 @@ impl Slots {
         self.slots.len() - self.free.len()
     }
 
-    pub fn is_full(&self) -> bool {
-        self.len() >= usize::from(self.most)
+    /// True when one more fits beside `others`.
+    pub fn has_room(&self, others: usize) -> bool {
+        self.len() + others < usize::from(self.most)
     }
 
     /// Keeps a request of `parts` completions; the caller sees to it that there is room.

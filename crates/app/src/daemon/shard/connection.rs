@@ -1,6 +1,6 @@
 //! One client: its session, the disk it talks to, and what it did.
 
-use millpond_block::{Buf, Disk, Features, Geometry, Op, Payload, Query, Request, SectorProfile, Tag};
+use millpond_block::{Buf, ByteRange, Disk, Features, Geometry, Op, Payload, Query, Request, SectorProfile, Tag};
 use millpond_device::{ConnectionId, Ring};
 use millpond_engine::{Target, Time};
 use millpond_export::nbd::Session;
@@ -150,6 +150,10 @@ impl<P: Pool> Disk for ConnectionDisk<'_, P> {
 
     fn features(&self) -> Features {
         self.offer().1
+    }
+
+    fn expect(&mut self, reads: &[ByteRange]) {
+        self.pool.expect(self.target, reads);
     }
 
     fn submit(&mut self, tag: Tag, request: Request, payload: Payload<'_>) {

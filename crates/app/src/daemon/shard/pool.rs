@@ -1,6 +1,6 @@
 //! What a shard drives: the engine's facade as a trait, so that the loop can be tested and measured on a medium in memory.
 
-use millpond_block::{Answer, BufPool, Completion, Features, Geometry, Payload, Query, Request, Tag};
+use millpond_block::{Answer, BufPool, ByteRange, Completion, Features, Geometry, Payload, Query, Request, Tag};
 use millpond_device::{Io, IoDone};
 use millpond_engine::{
     Command, CommandError, DiffExtent, Engine, ImageInfo, Metrics, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo, Target, Time,
@@ -12,6 +12,8 @@ use millpond_engine::{
 pub trait Pool: 'static {
     /// Its condition.
     fn state(&self) -> &PoolState;
+    /// Says that reads of these ranges are about to be submitted.
+    fn expect(&mut self, _target: Target, _reads: &[ByteRange]) {}
     /// Takes a guest request; never blocks.
     fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>);
     /// The same for a guest that sees a file.
@@ -69,6 +71,10 @@ pub trait Pool: 'static {
 impl Pool for Engine {
     fn state(&self) -> &PoolState {
         Engine::state(self)
+    }
+
+    fn expect(&mut self, target: Target, reads: &[ByteRange]) {
+        Engine::expect(self, target, reads);
     }
 
     fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>) {
