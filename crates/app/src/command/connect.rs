@@ -15,7 +15,7 @@ mod tests;
 pub struct Lines {
     /// Options of `qemu-system-*`.
     pub qemu: Option<String>,
-    /// An element of a libvirt domain.
+    /// Elements of a libvirt domain.
     pub libvirt: Option<String>,
     /// A command for a Proxmox VE host.
     pub proxmox: Option<String>,
@@ -71,8 +71,10 @@ fn sectors(profile: &str) -> (u32, u32) {
 
 /// The lines for an export of a volume with a sector profile; `None` when it is of another kind or has no address.
 pub fn lines(export: &Export, profile: &str) -> Option<Lines> {
-    if export.kind != "nbd" {
-        return None;
+    match export.kind.as_str() {
+        "nbd" => {}
+        "vhost-user" => return vhost_user(export.unix.as_deref()?),
+        _ => return None,
     }
     let server = server(export)?;
     let sectors = sectors(profile);
@@ -86,6 +88,27 @@ pub fn lines(export: &Export, profile: &str) -> Option<Lines> {
         mount: nbd_client.as_ref().map(|_| format!("mount{read_only} /dev/nbd0 /mnt")),
         nbd_client,
     })
+}
+
+/// The guest's memory must be shared, which is said outside of the disk. Sectors and the right to write are told by the device itself.
+fn vhost_user(socket: &str) -> Option<Lines> {
+    let qemu = format!(
+        "-object memory-backend-memfd,id=memory,size=MEMORY,share=on -machine memory-backend=memory \
+         -chardev socket,id=millpond0,path={},reconnect=1 -device vhost-user-blk-pci,chardev=millpond0",
+        socket.replace(',', ",,")
+    );
+    let libvirt = format!(
+        "<memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking> <disk type='vhostuser' device='disk'>\
+         <driver name='qemu' type='raw'/><source type='unix' path='{}'><reconnect enabled='yes' timeout='1'/></source>\
+         <target dev='vda' bus='virtio'/></disk>",
+        attribute(socket)
+    );
+    Some(Lines { qemu: Some(qemu), libvirt: Some(libvirt), ..Lines::default() })
+}
+
+/// Text between single quotes in XML.
+fn attribute(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('\'', "&apos;")
 }
 
 fn has_keys(tls: &ExportTls) -> bool {
@@ -140,7 +163,7 @@ fn libvirt(export: &Export, server: &Server<'_>, (logical, physical): (u32, u32)
         (Some(_), Server::Unix(_)) => " tls='yes' tlsHostname='NAME_IN_CERTIFICATE'",
     };
     let host = match server {
-        Server::Unix(path) => format!("<host transport='unix' socket='{path}'/>"),
+        Server::Unix(path) => format!("<host transport='unix' socket='{}'/>", attribute(path)),
         Server::Tcp(host, port) => format!("<host name='{host}' port='{port}'/>"),
     };
     let read_only = if export.readonly { "<readonly/>" } else { "" };

@@ -209,7 +209,8 @@ impl Exports {
         print_pairs(&export, EXPORT, &self.how)?;
         match lines {
             Some(lines) if self.how.columns.is_empty() && !self.how.no_header => {
-                write_out(&format!("{}\n\n{}", export.uris.join(" "), lines.text()))
+                let uris = export.uris.join(" ") + if export.uris.is_empty() { "" } else { "\n" };
+                write_out(&format!("{uris}\n{}", lines.text()))
             }
             _ => Ok(()),
         }
@@ -226,8 +227,8 @@ struct WithLines {
 
 /// The lines of an export; its volume knows the sectors.
 async fn lines(client: &Client, export: &Export) -> Outcome<Option<Lines>> {
-    if export.kind != "nbd" {
-        return Ok(None);
+    if export.kind == "fuse" {
+        return Ok(None); // of a pool: a mount needs no line
     }
     let name = export.name.split('@').next().unwrap_or_default();
     let volume: Volume = client.get(&format!("/v1/volumes/{name}")).await?;

@@ -81,3 +81,15 @@ fn encryption_is_told_to_those_who_can() {
     let unix = with_tls(export(Some("/s"), None, false), "certificate", "/etc/m/server-cert.pem");
     assert!(super::lines(&unix, "512e").expect("lines").qemu.expect("a line").contains(",tls-hostname="));
 }
+
+#[test]
+fn vhost_user_wants_shared_memory_and_xml_its_escapes() {
+    let vhost = Export { kind: "vhost-user".to_owned(), ..export(Some("/a,b'c.sock"), None, false) };
+    let lines = super::lines(&vhost, "512e").expect("lines");
+    let (qemu, libvirt) = (lines.qemu.expect("a line"), lines.libvirt.expect("a line"));
+    assert!(qemu.contains("path=/a,,b'c.sock,reconnect=1 -device vhost-user-blk-pci") && qemu.contains("share=on"), "{qemu}");
+    assert!(libvirt.starts_with("<memoryBacking>") && libvirt.contains("path='/a,b&apos;c.sock'"), "{libvirt}");
+    assert_eq!((lines.proxmox, lines.nbd_client, lines.mount), (None, None, None));
+    let nbd = super::lines(&export(Some("/a&b"), None, false), "512e").expect("lines");
+    assert!(nbd.libvirt.expect("a line").contains("socket='/a&amp;b'"));
+}
