@@ -24,6 +24,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("stress-ng", "stress-ng"),
     ("pgrep", "procps"),
     ("busybox", "busybox-static"),
+    ("virt-qemu-run", "libvirt-daemon-driver-qemu"),
 ];
 /// Has no program: the guest's kernel.
 const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";

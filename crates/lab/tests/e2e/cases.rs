@@ -2,8 +2,8 @@
 
 use super::subject::Subject;
 use super::{
-    activation, devices, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile, hostile_requests, images, libnbd, model,
-    restart, status, suites, tls, tls_renewal, vhost_hostile, vhost_recover, vhost_user,
+    activation, devices, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile, hostile_requests, images, libnbd, libvirt, model,
+    restart, status, suites, tls, tls_renewal, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
 };
 use anyhow::Result;
 
@@ -341,5 +341,21 @@ pub const CASES: &[Case] = &[
         guest: true,
         asks: Asks::Everything,
         run: vhost_user::kill,
+    },
+    Case {
+        name: "vhost-user-migrate",
+        about: "a guest over vhost-user moves to another QEMU while it reads and writes",
+        needs: GUEST,
+        guest: true,
+        asks: Asks::Everything,
+        run: vhost_migrate::run,
+    },
+    Case {
+        name: "libvirt",
+        about: "guests of libvirt, over NBD and vhost-user, with the lines that `exports` prints",
+        needs: &["virt-qemu-run", "root", "qemu-system-x86_64", "busybox", "mke2fs", "e2fsck", "ldd"],
+        guest: true,
+        asks: Asks::Everything,
+        run: libvirt::run,
     },
 ];

@@ -55,15 +55,18 @@ impl Guest {
 
     /// Boots it with disks /dev/vda, /dev/vdb and so on.
     pub fn boot_with(dir: &Path, door: Door<'_>, script: &str) -> Result<Guest> {
-        let kernel = Kernel::find()?;
-        let initramfs = dir.join("initramfs");
-        fs::write(&initramfs, archive(&kernel, script)?).context("writing the initramfs")?;
+        Guest::boot_as(dir, door, script, &[])
+    }
+
+    /// The same with more options for QEMU.
+    pub fn boot_as(dir: &Path, door: Door<'_>, script: &str, more: &[String]) -> Result<Guest> {
+        let (kernel, initramfs) = prepare(dir, script)?;
         let mut command = Command::new(find_tool("qemu-system-x86_64").context("qemu-system-x86_64 is not installed")?);
         command.args(["-cpu", "max", "-m", &MEMORY.to_string()]);
         command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
         command.args(["-serial", "stdio", "-append", "console=ttyS0 quiet panic=-1"]);
-        command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(&initramfs);
-        command.args(door.options()?);
+        command.arg("-kernel").arg(&kernel).arg("-initrd").arg(&initramfs);
+        command.args(door.options()?).args(more);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().context("starting QEMU")?;
         let console = child.stdin.take().context("no console")?;
         let output = child.stdout.take().context("no console")?;
@@ -147,6 +150,14 @@ impl Drop for Guest {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The kernel and an initial file system that runs the script.
+pub fn prepare(dir: &Path, script: &str) -> Result<(PathBuf, PathBuf)> {
+    let kernel = Kernel::find()?;
+    let initramfs = dir.join("initramfs");
+    fs::write(&initramfs, archive(&kernel, script)?).context("writing the initramfs")?;
+    Ok((kernel.image, initramfs))
 }
 
 fn archive(kernel: &Kernel, script: &str) -> Result<Vec<u8>> {

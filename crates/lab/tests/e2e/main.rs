@@ -21,6 +21,7 @@ mod hostile_requests;
 mod images;
 mod kernel;
 mod libnbd;
+mod libvirt;
 mod model;
 mod restart;
 mod status;
@@ -29,6 +30,7 @@ mod suites;
 mod tls;
 mod tls_renewal;
 mod vhost_hostile;
+mod vhost_migrate;
 mod vhost_recover;
 mod vhost_user;
 
