@@ -47,7 +47,7 @@ impl Pool {
     /// Looks for the first block of each read in three steps, each for all of them: leaf, entry, chunk. The places of a step do not depend on each
     /// other, so the processor waits for memory once and not once for each. Nobody needs what is found; the looking is what helps.
     pub(crate) fn expect(&self, target: Target, reads: &[ByteRange]) {
-        let Some(root) = self.root_of(target).filter(|_| reads.len() > 1) else { return };
+        let Some(root) = self.root_of(target) else { return };
         let nodes = &self.core.nodes;
         let leaf = |read: &ByteRange| nodes.peek(&root, read.offset / 4096).map(|leaf| (leaf, (read.offset / 4096) as usize % FANOUT));
         let leaves: SmallVec<[(u32, usize); EXPECTED]> = reads.iter().filter_map(leaf).collect();

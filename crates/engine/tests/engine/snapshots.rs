@@ -159,3 +159,29 @@ fn many_snapshots_of_a_full_pool_go_at_once() {
         rig.audit();
     }
 }
+
+#[test]
+fn reads_that_are_expected_are_as_others_and_cost_the_same() {
+    let mut rig = Rig::new(&[64], Layout::Linear);
+    let volume = rig.volume("disk0", 64 << 20, Compression::Off);
+    let head = Target::Head(volume);
+    for block in (0..4096u64).step_by(3) {
+        rig.request(head, Op::Write, block * 4096, 4096, &[(block % 251) as u8; 4096]).unwrap();
+    }
+    rig.command(Command::Checkpoint).unwrap();
+    let at = |offset: u64| millpond_block::ByteRange { offset, length: 4096 };
+    // Blocks, holes, what lies beyond the end of the disk and of all disks, no leaf at all, and none in memory.
+    let reads = [at(0), at(4096), at(3 * 4096), at(32 << 20), at(64 << 20), at(u64::MAX - 4096), at(1022 * 3 * 4096)];
+    for reopened in [false, true] {
+        if reopened {
+            rig.reopen();
+        }
+        let before = rig.engine.metrics();
+        rig.engine.expect(head, &reads);
+        rig.engine.expect(Target::Snapshot(millpond_engine::SnapshotId(77)), &reads);
+        assert!(rig.engine.pop_io().is_none() && rig.engine.metrics() == before, "nothing follows from it");
+        for (offset, byte) in [(0, 0), (4096, 0), (9 * 4096, 9), (1022 * 3 * 4096, (1022 * 3 % 251) as u8)] {
+            assert_eq!(rig.request(head, Op::Read, offset, 4096, &[]).unwrap(), [byte; 4096]);
+        }
+    }
+}

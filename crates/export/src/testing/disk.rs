@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use millpond_block::{
-    Answer, Buf, Completion, Data, Disk, DiskError, Features, Geometry, Op, Payload, Piece, Query, Request, Run, SectorProfile, Since, Tag,
+    Answer, Buf, ByteRange, Completion, Data, Disk, DiskError, Features, Geometry, Op, Payload, Piece, Query, Request, Run, SectorProfile,
+    Since, Tag,
 };
 
 /// In which order requests are answered. They take effect in the order of submission all the same.
@@ -53,6 +54,8 @@ pub struct MemoryDisk {
     saved: Vec<Vec<u8>>,
     /// Every request that was submitted, with true where the payload was handed over as a buffer.
     pub log: Vec<(Request, bool)>,
+    /// Reads that were announced, by announcement.
+    pub expected: Vec<Vec<ByteRange>>,
 }
 
 impl MemoryDisk {
@@ -70,6 +73,7 @@ impl MemoryDisk {
             answers: Vec::new(),
             saved: Vec::new(),
             log: Vec::new(),
+            expected: Vec::new(),
         }
     }
 
@@ -189,6 +193,10 @@ impl Disk for MemoryDisk {
 
     /// # Panics
     /// When the request should not have come this far, or its payload has the wrong length.
+    fn expect(&mut self, reads: &[ByteRange]) {
+        self.expected.push(reads.to_vec());
+    }
+
     fn submit(&mut self, tag: Tag, request: Request, payload: Payload<'_>) {
         let checked = match self.by_bytes {
             true => request.validate_bytes(&self.geometry, &self.features),

@@ -15,6 +15,7 @@ pub const HIGH: u64 = 4 << 20;
 /// Where the queue's parts are.
 const DESCRIPTORS: u64 = 0x1_0000;
 const AVAILABLE: u64 = 0x2_0000;
+/// Where the used ring is.
 pub const USED: u64 = 0x3_0000;
 /// Where headers of [`Driver::request`] and their statuses are, 32 bytes each.
 const HEADERS: u64 = 0x4_0000;

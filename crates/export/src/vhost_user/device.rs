@@ -249,7 +249,9 @@ impl Device {
         self.ranges.clear();
         let reads = |asked: &Asked| asked.parts.first().filter(|part| part.op == Op::Read).map(|part| part.range);
         self.ranges.extend(asked.iter().filter_map(reads));
-        disk.expect(&self.ranges);
+        if self.ranges.len() > 1 {
+            disk.expect(&self.ranges);
+        }
         asked.drain(..).for_each(|asked| self.start_one(disk, bounds, asked));
         self.asked = asked;
     }

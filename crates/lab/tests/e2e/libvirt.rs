@@ -44,11 +44,11 @@ umount /mnt
 /sbin/e2fsck -fn /dev/vda
 "#;
 
-/// Runs a domain with these elements until its guest has ended; gives what it said.
-fn domain(dir: &Path, elements: &str) -> Result<String> {
+/// Runs a domain with these elements, and libvirt's own files in `root`, until its guest has ended; gives what it said.
+fn domain(dir: &Path, root: &Path, elements: &str) -> Result<String> {
     let (kernel, initramfs) = prepare(dir, USE)?;
-    fs::create_dir_all(dir.join("root/etc"))?;
-    fs::write(dir.join("root/etc/qemu.conf"), QEMU_CONF)?;
+    fs::create_dir_all(root.join("etc"))?;
+    fs::write(root.join("etc/qemu.conf"), QEMU_CONF)?;
     let qemu = find_tool("qemu-system-x86_64").context("qemu-system-x86_64 is not installed")?;
     let at = elements.find("<disk").context("no disk in the line")?;
     let (outside, disk) = elements.split_at(at);
@@ -68,7 +68,7 @@ fn domain(dir: &Path, elements: &str) -> Result<String> {
     fs::write(&file, xml)?;
     let mut command = Command::new(find_tool("virt-qemu-run").context("virt-qemu-run is not installed")?);
     let log = dir.join("libvirt.log");
-    let mut runner = Daemon::spawn(command.arg("-r").arg(dir.join("root")).arg(&file), &log)?;
+    let mut runner = Daemon::spawn(command.arg("-r").arg(root).arg(&file), &log)?;
     let said = || fs::read_to_string(&console).unwrap_or_default();
     let ended = wait_until("the guest", PATIENCE, || said().contains("ENDED ") || !runner.is_running());
     runner.terminate(Duration::from_secs(20))?; // it waits for more than the guest's end
@@ -82,6 +82,7 @@ fn domain(dir: &Path, elements: &str) -> Result<String> {
 pub fn run(subject: &mut Subject) -> Result<()> {
     subject.start(SIZE)?;
     let rooms = [room(subject, "nbd")?, room(subject, "vhost-user")?];
+    let root = room(subject, "libvirt")?; // what it finds out of QEMU is found out once
     let dir = subject.file("server");
     let millpond = subject.millpond()?;
     millpond.cli(&["create", "lab/native", "-L", &SIZE.to_string(), "--sector", "4kn"])?;
@@ -93,7 +94,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
         let id = list.as_array().into_iter().flatten().find(is_it).with_context(|| format!("no export over {kind}"))?["id"].to_string();
         let shown = millpond.json(&["exports", &id])?;
         let elements = shown["lines"]["libvirt"].as_str().with_context(|| format!("no line for libvirt: {shown}"))?;
-        let said = domain(dir, elements).with_context(|| format!("over {kind}"))?;
+        let said = domain(dir, &root, elements).with_context(|| format!("over {kind}"))?;
         ensure!(said.contains("FOUND") == (*kind == "vhost-user"), "over {kind}, the guest before was not the one it should be: {said}");
     }
     Ok(())

@@ -3,8 +3,8 @@
 use super::subject::Subject;
 use super::vhost_user::export;
 use anyhow::{Context, Result, ensure};
-use millpond_lab::load::{Client, Op, Rng};
 use millpond_lab::load::vhost::{AVAILABLE, DATA, DESCRIPTORS, ENTRIES, FrontEnd, GUEST, HEADERS, MEMORY, TABLES, descriptor, message};
+use millpond_lab::load::{Client, Op, Rng};
 use millpond_lab::peer::DISK;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

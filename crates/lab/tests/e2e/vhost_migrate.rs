@@ -79,7 +79,7 @@ fn wait_for(qmp: &mut Qmp, what: &str, reached: impl Fn(&(String, u64)) -> bool)
     }
 }
 
-/// See the module. Each QEMU has an export of its own of the same volume.
+/// See the module. It pauses before that. Each QEMU has an export of its own of the same volume.
 pub fn run(subject: &mut Subject) -> Result<()> {
     subject.start(SIZE)?;
     let (here, there) = (room(subject, "here")?, room(subject, "there")?);
@@ -94,10 +94,18 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     let mut guest = Guest::boot_as(&here, Door::VhostUser(first), READ_WHILE_MOVING, &options(&here))?;
     guest.expect("READY")?;
     let way = format!("unix:{}", here.join("way").display());
-    let moved = Guest::boot_as(&there, Door::VhostUser(second), READ_WHILE_MOVING, &[options(&there), vec!["-incoming".into(), way.clone()]].concat());
+    let moved = Guest::boot_as(
+        &there,
+        Door::VhostUser(second),
+        READ_WHILE_MOVING,
+        &[options(&there), vec!["-incoming".into(), way.clone()]].concat(),
+    );
     let mut moved = moved.context("the QEMU that the guest moves to")?;
     connect(&there)?;
     let mut qmp = connect(&here)?;
+    // A pause is a reset of the device for the back end, and none for the guest.
+    qmp.call("stop", json!({}))?;
+    qmp.call("cont", json!({}))?;
     qmp.call("migrate-set-parameters", json!({"max-bandwidth": SLOW}))?;
     qmp.call("migrate", json!({"uri": way}))?;
     wait_for(&mut qmp, "moving", |(status, bytes)| status == "active" && *bytes > 0)?;

@@ -3,8 +3,8 @@
 use super::subject::Subject;
 use super::vhost_user::export;
 use anyhow::{Result, ensure};
-use millpond_lab::load::{Client, Op, Rng};
 use millpond_lab::load::vhost::{AVAILABLE, DATA, DESCRIPTORS, ENTRIES, FrontEnd, GUEST, HEADERS, TABLES, descriptor};
+use millpond_lab::load::{Client, Op, Rng};
 use millpond_lab::peer::DISK;
 use std::thread;
 use std::time::Duration;

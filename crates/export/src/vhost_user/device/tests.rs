@@ -355,3 +355,21 @@ fn what_is_written_to_the_guest_is_logged_while_it_moves() {
     driver.run();
     assert!(marked(&log).is_empty(), "it has moved");
 }
+
+#[test]
+fn reads_that_come_together_are_announced_together() {
+    let mut driver = driver(FLUSH);
+    driver.indirect = true;
+    driver.poke(DATA, &pattern(512, 3));
+    driver.request(0, OUT, 9, &[(DATA, 512)], false);
+    for head in 1..41u16 {
+        driver.request(head, IN, u64::from(head), &[(DATA + 512 * u64::from(head), 512)], true);
+    }
+    // Beyond the end: announced as it came, and refused.
+    driver.request(41, IN, 1 << 40, &[(DATA, 512)], true);
+    assert_eq!(driver.run().len(), 42);
+    let sectors: Vec<Vec<u64>> = driver.disk.expected.iter().map(|reads| reads.iter().map(|read| read.offset / 512).collect()).collect();
+    assert_eq!(sectors, [(1..32).collect::<Vec<u64>>(), (32..41).chain([1 << 40]).collect()]);
+    assert_eq!((driver.status(40), driver.status(41)), (OK, IO_ERROR));
+    assert_eq!(driver.peek(DATA + 512 * 9, 512), pattern(512, 3), "a write before them was done before them");
+}

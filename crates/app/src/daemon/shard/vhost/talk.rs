@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::thread;
 
 use millpond_export::vhost_user::wire::{HEADER, Header, MAX_DESCRIPTORS, Region};
-use millpond_export::vhost_user::{Backend, DirtyLog, InflightMemory, Memory, MemoryRegion, Offer, QueueSetup, Reply, Session, SessionError, Signal};
+use millpond_export::vhost_user::{
+    Backend, DirtyLog, InflightMemory, Memory, MemoryRegion, Offer, QueueSetup, Reply, Session, SessionError, Signal,
+};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::net::{
