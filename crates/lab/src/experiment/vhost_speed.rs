@@ -18,6 +18,9 @@ const THEIRS: &str = "qsd-raw";
 const SIZE: u64 = 512 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Starts a server, takes all figures of a repetition, and ends it.
+type Measurement = fn(&Setup, &mut Results, usize) -> Result<()>;
+
 /// Name, load, and whether the front end looks at its queue all the time. What was not written in small pieces is read first; then, as on
 /// disks in use, what was.
 fn cases() -> Vec<(&'static str, LoadSpec, bool)> {
@@ -86,7 +89,7 @@ fn theirs(setup: &Setup, results: &mut Results, rep: usize) -> Result<()> {
 /// See the module.
 pub fn run(setup: &Setup, results: &mut Results) -> Result<()> {
     let wanted = |name: &str| setup.peers.is_empty() || setup.peers.iter().any(|peer| peer == name);
-    let mut able: Vec<fn(&Setup, &mut Results, usize) -> Result<()>> = Vec::new();
+    let mut able: Vec<Measurement> = Vec::new();
     match millpond_binary() {
         Ok(_) if wanted(OURS) => able.push(ours),
         Ok(_) => {}
