@@ -16,7 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const SLOW: u64 = 8 << 20;
 const FAST: u64 = 4 << 30;
 
-/// Reads files into its page cache while it moves: what the device wrote into memory then must be there afterwards, too.
+/// Reads files into its page cache while it moves, and looks at them there afterwards. All of that may happen before QEMU has gone through the
+/// memory for the first time, so this does not show that each page is marked that the device writes: `crates/export` has a test for that.
 const READ_WHILE_MOVING: &str = r#"
 /sbin/mke2fs -q -t ext4 -F /dev/vda
 mount -t ext4 /dev/vda /mnt
