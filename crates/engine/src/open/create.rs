@@ -92,7 +92,7 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
 
 /// Which devices each group takes.
 pub(crate) fn take_groups(specs: &[GroupSpec], devices: usize) -> Result<Vec<(GroupSpec, Range<usize>)>, CommandError> {
-    if !specs.first().is_some_and(|group| group.class == Class::Data) {
+    if specs.first().is_none_or(|group| group.class != Class::Data) {
         return invalid("a pool begins with devices for data; name them first".to_owned());
     }
     take_more(specs, devices)

@@ -19,7 +19,9 @@ impl Link {
         let fua = spec.durability == Durability::Fua;
         let connecting = || format!("connecting to {endpoint}");
         let Some((socket, poll)) = endpoint.vhost() else {
-            return Ok(Link::Nbd(Box::new(Client::connect_in(spec.dialect, endpoint, spec.depth, spec.block, fua).with_context(connecting)?)));
+            return Ok(Link::Nbd(Box::new(
+                Client::connect_in(spec.dialect, endpoint, spec.depth, spec.block, fua).with_context(connecting)?,
+            )));
         };
         ensure!(spec.jobs <= 1, "one job: a front end has one queue here, and an export one front end");
         ensure!(!fua, "virtio-blk has no FUA");

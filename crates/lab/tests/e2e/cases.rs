@@ -2,8 +2,8 @@
 
 use super::subject::Subject;
 use super::{
-    activation, devices, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile, hostile_requests, images, libnbd, libvirt, model,
-    restart, status, suites, tls, tls_renewal, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
+    activation, devices, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile, hostile_requests, images, libnbd,
+    libvirt, model, restart, status, suites, tls, tls_renewal, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
 };
 use anyhow::Result;
 

@@ -8,6 +8,7 @@ fn sample(dir: &Path) -> State {
         pools: vec![PoolRecord {
             name: "p".to_owned(),
             id: "00".to_owned(),
+            successors: Vec::new(),
             devices: vec![dir.join("a"), PathBuf::from("/dev/x")],
             io: IoMode::Buffered,
         }],

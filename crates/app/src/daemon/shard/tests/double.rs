@@ -211,6 +211,7 @@ impl Pool for Double {
             allocated: 0,
             free: self.size,
             devices: Vec::new(),
+            jobs: Vec::new(),
         })
     }
 

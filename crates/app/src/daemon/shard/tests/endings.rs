@@ -24,7 +24,7 @@ fn a_shard_that_ends_answers_what_is_in_flight_and_refuses_nothing() {
     for cookie in 0..3 {
         client.send(WRITE, cookie, cookie * 4096, 4096, &[7; 4096]);
     }
-    while wait(shard.status()).expect("status").devices[0].load.in_flight == 0 {
+    while wait(shard.status()).expect("status").devices[0].as_ref().expect("device").load.in_flight == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
     std::thread::scope(|scope| {
@@ -95,7 +95,7 @@ fn limits_are_filled_and_kept() {
     }
     let mut most = 0;
     for _ in 0..12 {
-        most = most.max(wait(shard.status()).expect("status").devices[0].load.in_flight);
+        most = most.max(wait(shard.status()).expect("status").devices[0].as_ref().expect("device").load.in_flight);
         assert_eq!(client.reply().expect("reply").0, 0);
     }
     assert!((1..=2).contains(&most), "{most} at a time");

@@ -166,7 +166,7 @@ fn unexport_answers_what_was_received_and_then_closes() {
     for cookie in 0..3 {
         client.send(WRITE, cookie, cookie * 4096, 4096, &[7; 4096]);
     }
-    while wait(shard.status()).expect("status").devices[0].load.in_flight == 0 {
+    while wait(shard.status()).expect("status").devices[0].as_ref().expect("device").load.in_flight == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
     let start = Instant::now();
