@@ -1,7 +1,7 @@
 //! Map nodes: 512 entries with their checksums.
 
 use crate::codec::{Decoder, Encoder, FormatError};
-use crate::{Addr, Epoch, LineageId};
+use crate::{Addr, Epoch, LineageId, crc32c};
 
 /// Entries of a node.
 pub const FANOUT: usize = 512;
@@ -11,7 +11,7 @@ pub const NODE_UNITS: u32 = 13;
 pub const NODE_BYTES: usize = NODE_UNITS as usize * 512;
 
 const MAGIC: u32 = 0x444e_504d; // "MPND"
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const HEAD: usize = 64;
 /// Six levels of 512 map 2^54 blocks: more than any volume has.
 const MAX_LEVEL: u8 = 5;
@@ -21,7 +21,7 @@ const MAX_LEVEL: u8 = 5;
 /// | offset | size | field | meaning |
 /// |---|---|---|---|
 /// | 0 | 4 | magic | `MPND` |
-/// | 4 | 2 | version | 1 |
+/// | 4 | 2 | version | 2 |
 /// | 6 | 1 | level | 0 = leaf |
 /// | 7 | 1 | reserve | 0 |
 /// | 8 | 8 | lineage | which lineage wrote it |
@@ -30,7 +30,8 @@ const MAX_LEVEL: u8 = 5;
 /// | 32 | 32 | reserve | 0 |
 /// | 64 | 4096 | entries | [`Addr`] each |
 /// | 4160 | 2048 | checksums | CRC-32C of what each entry points to |
-/// | 6208 | 448 | reserve | 0 |
+/// | 6208 | 444 | reserve | 0 |
+/// | 6652 | 4 | checksum | CRC-32C of what is before it: for who has no parent at hand |
 #[derive(Clone, PartialEq, Eq)]
 pub struct Node {
     /// 0 = leaf.
@@ -79,12 +80,26 @@ impl Node {
             to.copy_from_slice(&crc.to_le_bytes());
         }
         reserve.fill(0);
+        Node::seal(out);
+    }
+
+    /// Puts the checksum at the end of an encoded node right.
+    pub(crate) fn seal(bytes: &mut [u8]) {
+        if let Some((body, sum)) = bytes.split_at_mut_checked(NODE_BYTES - 4) {
+            sum.iter_mut().zip(crc32c(body).to_le_bytes()).for_each(|(to, byte)| *to = byte);
+        }
+    }
+
+    /// True when bytes are those of a node as it was encoded. Which one it should be only its parent knows.
+    pub fn is_sound(bytes: &[u8]) -> bool {
+        let Some((body, sum)) = bytes.split_at_checked(NODE_BYTES - 4) else { return false };
+        sum.get(..4) == Some(&crc32c(body).to_le_bytes()[..])
     }
 
     /// Reads it.
     ///
     /// # Errors
-    /// [`FormatError`] when it is not a node or an entry makes no sense. The checksum is the caller's, from the parent.
+    /// [`FormatError`] when it is not a node or an entry makes no sense. That it is the one wanted, the caller knows from its parent.
     pub fn decode(bytes: &[u8]) -> Result<Node, FormatError> {
         let mut d = Decoder::new(bytes);
         if d.u32()? != MAGIC {
@@ -109,9 +124,9 @@ impl Node {
         for crc in node.crcs.iter_mut() {
             *crc = d.u32()?;
         }
-        if d.raw(NODE_BYTES - HEAD - FANOUT * 12)?.iter().any(|byte| *byte != 0) {
+        if d.raw(NODE_BYTES - HEAD - FANOUT * 12 - 4)?.iter().any(|byte| *byte != 0) {
             return Err(FormatError::Field("reserve"));
         }
-        Ok(node)
+        if Node::is_sound(bytes) { Ok(node) } else { Err(FormatError::Checksum) }
     }
 }

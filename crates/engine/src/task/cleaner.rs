@@ -8,11 +8,12 @@ use millpond_block::{Buf, Piece};
 use millpond_device::DeviceError;
 use millpond_format::{
     BATCH_FIXED, BLOCK_UNITS, BatchHeader, BlockIdentity, BlockNo, ChunkId, Coding, Encoder, HEADER_PAGE, Item, Lsn, MAX_HEADER_PAGES,
-    Move, NODE_BYTES, STREAMS, SegmentId, UNIT, VolumeId, crc32c,
+    Move, NODE_BYTES, Node, STREAMS, SegmentId, UNIT, VolumeId, crc32c,
 };
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
+use super::evacuate::Evacuation;
 use super::reserve::Purse;
 use crate::log::{BatchKind, CLEANED, META_CLASS, OpenBatch, SHORT};
 use crate::pool::{Context, Pool};
@@ -42,8 +43,6 @@ struct Gathered {
     from: SegmentId,
     identities: Vec<(u32, BlockIdentity)>,
     buf: Buf,
-    /// Which try to read it this is.
-    attempt: u8,
 }
 
 /// A header that says what the blocks of moved chunks are.
@@ -138,14 +137,15 @@ impl Pool {
     }
 
     fn cleaning_needed(&self) -> bool {
-        self.coming_free() < self.wanted_free() || self.next_leaving().is_some()
+        self.coming_free() < self.wanted_free() || self.evacuation.as_ref().is_some_and(Evacuation::has_more)
     }
 
     /// The segment whose cleaning gains most: dead space times age over live space (cost-benefit); nothing when none gains anything. The best
     /// of one look at all segments last for several victims.
     fn choose_victim(&mut self) -> Option<SegmentId> {
         // nodes are not moved while a checkpoint writes them
-        let leaving = self.next_leaving().filter(|id| {
+        let leaving = self.next_leaving();
+        let leaving = leaving.filter(|id| {
             let nodes = self.core.space.segments.get(*id).is_some_and(|s| s.class == META_CLASS);
             let room = self.cleaner.blocked_at.is_none_or(|free| self.core.space.segments.free_count() > free);
             room && !(nodes && self.checkpointer.running()) && !self.cleaner.gathered.iter().any(|g| g.from == *id)
@@ -330,8 +330,18 @@ impl Pool {
         };
         self.cleaner.reading -= 1;
         let (Some(from), Some(chunk)) = (victim, self.core.space.chunks.get(id)) else { return self.bufs.give(buf) };
-        self.cleaner.gathered_bytes += u64::from(chunk.footprint()) * 512;
-        self.cleaner.gathered.push(Gathered { chunk: id, from, identities, buf, attempt });
+        let footprint = u64::from(chunk.footprint()) * 512;
+        let live = chunk.live.clone();
+        let gathered = Gathered { chunk: id, from, identities, buf };
+        // where there are several copies a bad one is noticed while the segment is at hand
+        let others = attempt + 1 < self.io.attempts(&self.core.space.rows, from) && self.core.space.rows.copies(from).len() > 0;
+        if others && self.kept_identities(&gathered, &live).is_none() {
+            self.cleaner.reading += 1;
+            self.bufs.give(gathered.buf);
+            return self.read_body(id, gathered.identities, attempt + 1);
+        }
+        self.cleaner.gathered_bytes += footprint;
+        self.cleaner.gathered.push(gathered);
         if self.cleaner.gathered_bytes >= GATHER_BYTES.min(self.config.shape.extent_bytes * 2) {
             self.write_gathered();
         }
@@ -372,11 +382,7 @@ impl Pool {
         let unit_bytes = usize::from(chunk.grain) * 512;
         let pages = (live.count() as usize * unit_bytes).div_ceil(4096) as u32;
         let Some(identities) = self.kept_identities(g, &live) else {
-            // another copy may be sound; else, as with what cannot be read, it stays where it is
-            if g.attempt + 1 < self.io.attempts(&self.core.space.rows, g.from) && self.cleaner.victim == Some(g.from) {
-                self.cleaner.reading += 1;
-                return self.read_body(g.chunk, g.identities.clone(), g.attempt + 1);
-            }
+            // as with what cannot be read: it stays where it is
             if let Some(s) = self.core.space.segments.get_mut(g.from) {
                 s.left_until = self.now.0 + READ_PAUSE;
             }
@@ -443,11 +449,11 @@ impl Pool {
         if chunk.grain == NODE_GRAIN {
             let nodes = live.iter().filter_map(|slot| chunk.unit_of(slot)).map(|unit| {
                 let from = unit as usize * 512;
-                let crc = crc32c(g.buf.bytes().get(from..from + NODE_BYTES).unwrap_or_default());
+                let bytes = g.buf.bytes().get(from..from + NODE_BYTES).filter(|bytes| Node::is_sound(bytes))?;
                 let (volume, block) = (VolumeId(0), BlockNo(0));
-                BlockIdentity { volume, block, lsn: Lsn(0), crc, units: NODE_GRAIN, coding: Coding::Raw }
+                Some(BlockIdentity { volume, block, lsn: Lsn(0), crc: crc32c(bytes), units: NODE_GRAIN, coding: Coding::Raw })
             });
-            return Some(nodes.collect());
+            return nodes.collect();
         }
         let all = if g.identities.is_empty() && chunk.has_all() {
             original_identities(g.buf.bytes(), self.config.id, g.chunk)

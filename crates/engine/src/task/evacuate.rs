@@ -4,7 +4,7 @@
 //! Objects of checkpoints are written anew by the next one. When nothing needs those segments, the shape does without them: what is
 //! left of the devices that shared them becomes new segments, and nothing remembers the device but its place in the table.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use millpond_block::Tag;
 use millpond_format::{Column, Encoder, Group, Layout, MemberState, SegmentId, Shape};
@@ -14,10 +14,12 @@ use crate::io::Health;
 use crate::log::{BatchKind, OpenBatch};
 use crate::pool::Pool;
 use crate::space::{Rows, SegmentState};
-use crate::{CommandError, JobInfo, JobKind, PoolState};
+use crate::{CommandError, JobInfo, JobKind, PoolState, Time};
 
 /// Groups that a removal may leave behind: a label has room for few.
 const MOST_GROUPS: usize = 24;
+/// Milliseconds between looks at all segments that are to be given up.
+const LOOK_MILLIS: u64 = 100;
 
 /// Which segments go with a member, and what the shape is afterwards.
 #[derive(Debug)]
@@ -34,8 +36,18 @@ pub(crate) struct Evacuation {
     member: u16,
     removal: Removal,
     total: u64,
-    /// A checkpoint was asked for since the last segment was emptied.
-    asked: bool,
+    /// Segments that the cleaner is to empty, as of the last look at all of them.
+    todo: VecDeque<SegmentId>,
+    /// Segments that were not given up at the last look, and when it was.
+    left: u64,
+    looked: Time,
+}
+
+impl Evacuation {
+    /// Is there something for the cleaner to do?
+    pub(crate) fn has_more(&self) -> bool {
+        !self.todo.is_empty()
+    }
 }
 
 impl Removal {
@@ -170,7 +182,7 @@ impl Pool {
             known.leaving = true;
             self.relabel(None);
         }
-        self.evacuation = Some(Evacuation { member, removal, total, asked: false });
+        self.evacuation = Some(Evacuation { member, removal, total, todo: VecDeque::new(), left: total, looked: Time(0) });
         Ok(())
     }
 
@@ -203,19 +215,12 @@ impl Pool {
     pub(crate) fn evacuation_job(&self) -> Option<JobInfo> {
         let evacuation = self.evacuation.as_ref()?;
         let extent = self.config.shape.extent_bytes;
-        let left = self.leaving_left() as u64;
-        let total = evacuation.total.max(left) * extent;
+        let (left, total) = (evacuation.left, evacuation.total.max(evacuation.left));
         let space = &self.core.space.segments;
         let unreadable = |id: &&SegmentId| space.get(**id).is_some_and(|s| s.left_until > self.now.0);
         let errors = evacuation.removal.segments.iter().filter(unreadable).count() as u64;
-        Some(JobInfo { kind: JobKind::Remove, member: Some(evacuation.member), done: total - left * extent, total, errors })
-    }
-
-    /// Segments that are not given up yet.
-    fn leaving_left(&self) -> usize {
-        let space = &self.core.space.segments;
-        let segments = self.evacuation.iter().flat_map(|e| &e.removal.segments);
-        segments.filter(|id| space.get(**id).is_some_and(|s| s.state != SegmentState::Absent)).count()
+        let (done, total) = ((total - left) * extent, total * extent);
+        Some(JobInfo { kind: JobKind::Remove, member: Some(evacuation.member), done, total, errors })
     }
 
     /// Goes on with an evacuation. True when it wants another turn soon.
@@ -228,28 +233,33 @@ impl Pool {
             return false;
         }
         self.hop_over_leaving();
-        let space = &self.core.space.segments;
-        let state = |id: &SegmentId| space.get(*id).map(|s| (s.state, s.placed > 0, s.objects > 0));
         let Some(evacuation) = &mut self.evacuation else { return false };
-        let (mut left, mut movable, mut waits) = (0, false, false);
-        for id in &evacuation.removal.segments {
-            match state(id) {
-                None | Some((SegmentState::Absent, ..)) => continue,
-                Some((SegmentState::Sealed, true, false)) => movable = true,
-                // only a checkpoint frees those
-                Some((SegmentState::Sealed, _, true) | (SegmentState::Resting(_), ..)) => waits = true,
-                Some(_) => {}
-            }
-            left += 1;
+        if evacuation.has_more() {
+            return !self.cleaner.is_reading();
         }
-        if left > 0 {
-            if waits && !movable && !evacuation.asked && !self.checkpointer.running() {
-                evacuation.asked = true;
-                self.checkpointer.forced = true;
-            } else if !self.checkpointer.running() && !self.checkpointer.forced {
-                evacuation.asked = false;
+        if self.now.0 < evacuation.looked.0 + LOOK_MILLIS || !self.cleaner.idle() {
+            return false;
+        }
+        evacuation.looked = self.now;
+        let (space, mut waits) = (&self.core.space.segments, false);
+        evacuation.left = 0;
+        for id in &evacuation.removal.segments {
+            let Some(s) = space.get(*id).filter(|s| s.state != SegmentState::Absent) else { continue };
+            evacuation.left += 1;
+            match s.state {
+                SegmentState::Sealed if s.objects == 0 && s.placed > 0 => {
+                    if s.left_until <= self.now.0 {
+                        evacuation.todo.push_back(*id);
+                    }
+                }
+                // only a checkpoint frees those
+                SegmentState::Sealed | SegmentState::Resting(_) => waits = true,
+                _ => {}
             }
-            return movable && !self.cleaner.is_reading();
+        }
+        if evacuation.left > 0 {
+            self.checkpointer.forced |= waits && !evacuation.has_more() && !self.checkpointer.running();
+            return true;
         }
         // streams of an older root may begin in what is given up
         let segments = &evacuation.removal.segments;
@@ -323,16 +333,20 @@ impl Pool {
     }
 
     /// The next segment that an evacuation wants emptied.
-    pub(crate) fn next_leaving(&self) -> Option<SegmentId> {
-        let evacuation = self.evacuation.as_ref()?;
-        evacuation.removal.segments.iter().copied().find(|id| {
-            self.core.space.segments.get(*id).is_some_and(|s| {
+    pub(crate) fn next_leaving(&mut self) -> Option<SegmentId> {
+        let evacuation = self.evacuation.as_mut()?;
+        while let Some(id) = evacuation.todo.pop_front() {
+            let ready = self.core.space.segments.get(id).is_some_and(|s| {
                 s.state == SegmentState::Sealed
                     && s.placed > 0
                     && s.objects == 0
                     && s.left_until <= self.now.0
-                    && !self.log.is_in_flight(*id)
-            })
-        })
+                    && !self.log.is_in_flight(id)
+            });
+            if ready {
+                return Some(id);
+            }
+        }
+        None
     }
 }

@@ -88,6 +88,7 @@ fn encoded_again(kind: Kind, bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
 pub fn put_checksum_right(kind: Kind, bytes: &mut [u8]) {
     let (covered, at) = match kind {
         Kind::Label | Kind::Root => (4092, 4092),
+        Kind::Node => (NODE_BYTES - 4, NODE_BYTES - 4),
         Kind::Batch => (BatchHeader::peek_pages(bytes).unwrap_or(1) * 4096, 92),
         _ => return,
     };
