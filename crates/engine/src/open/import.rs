@@ -11,6 +11,7 @@ use millpond_format::{
 };
 
 use super::create::extent_space;
+use super::level::{Leveling, Uneven};
 use super::load::snapshot_page;
 use super::members::Members;
 use super::replay::Replay;
@@ -41,6 +42,9 @@ pub(crate) enum Asked {
     Scan(usize),
     /// A map node that replay needs, and which try it is.
     Node(Miss, u8),
+    /// A batch that may not be on all copies; it was written to the others.
+    Level(Uneven),
+    Leveled,
     /// A flush or a write that mends the newest root.
     Mend,
 }
@@ -55,6 +59,8 @@ enum Stage {
     Lists,
     Scan,
     Replay,
+    /// What was replayed is made whole on all copies.
+    Level,
     Mend(Mending),
 }
 
@@ -97,6 +103,7 @@ pub(crate) struct Import {
     found: Vec<Found>,
     core: Option<Core>,
     replay: Option<Replay>,
+    leveling: Leveling,
     failed: Option<String>,
 }
 
@@ -129,6 +136,7 @@ impl Import {
             found: Vec::new(),
             core: None,
             replay: None,
+            leveling: Leveling::default(),
             failed: None,
         };
         for position in 0..count {
@@ -171,7 +179,7 @@ impl Import {
     }
 
     fn ended(&mut self, ended: Ended<Asked>) {
-        let (result, buf) = (ended.result, ended.buf);
+        let (result, mut buf) = (ended.result, ended.buf);
         let outcome = match ended.context {
             Asked::Label(position, second) => {
                 self.label_read(position, second, result, buf.as_ref());
@@ -183,6 +191,11 @@ impl Import {
                 }
                 Ok(())
             }
+            Asked::Level(batch) => match (&self.core, buf.take()) {
+                (Some(core), Some(buf)) => self.leveling.read(batch, result, buf, ended.member, &mut self.io, &core.space.rows),
+                _ => Err("the log cannot be read any more".into()),
+            },
+            Asked::Leveled => result.map_err(|error| format!("the end of the log cannot be written again ({error})")),
             Asked::Mend => result.map_err(|error| format!("the newest root cannot be written again ({error})")),
             Asked::Object(at, attempt) => self.object_read(at, attempt, result, buf.as_ref()),
             Asked::Scan(scan) => self.scan_read(scan, result, buf.as_ref()),
@@ -214,6 +227,8 @@ impl Import {
             Stage::Root | Stage::Objects | Stage::Lists => self.read_objects(),
             Stage::Scan if !waits => self.scanned(),
             Stage::Replay => return self.replay_on(),
+            Stage::Level if self.io.is_stalled() => Err("the end of the log cannot be written again (a device is full)".into()),
+            Stage::Level => return self.level_on(),
             Stage::Mend(_) if self.io.is_stalled() => Err("the newest root cannot be written again (a device is full)".into()),
             Stage::Mend(step) if !waits => return self.mend_on(step),
             _ => Ok(()),
@@ -274,7 +289,15 @@ impl Import {
                 known.state = MemberState::Filling;
             }
         }
-        self.relabel = shape != label.shape;
+        // a device that was to take a place and is not there may never come
+        for (member, known) in (0u16..).zip(&mut shape.members) {
+            if !found.twins.iter().any(|(of, _)| *of == member) {
+                known.successor = None;
+            }
+        }
+        // labels that a crash left behind would be the newest ones again without those before them
+        let behind = self.labels.iter().flatten().any(|other| other.shape.generation != label.shape.generation);
+        self.relabel = shape != label.shape || behind;
         self.rows = Some(Rows::new(&shape));
         self.io = IoTable::new(self.positions.clone(), Health::of(&shape));
         self.rings = Some(Rings::new(label.pool, sizes.len()));
@@ -443,7 +466,7 @@ impl Import {
         let copies = self.io.copies(&core.space.rows, scan.segment);
         match (result, buf) {
             (Ok(()), Some(buf)) => scan.take(buf.bytes().get(..want * 4096).unwrap_or_default(), pages, copies, &mut self.found),
-            (Err(_), _) if scan.next_copy(copies) => {}
+            (Err(_), _) if scan.unreadable(copies) => {}
             (Err(error), _) => return Err(format!("the log cannot be read ({error})")),
             (Ok(()), None) => scan.done = true,
         }
@@ -453,14 +476,15 @@ impl Import {
     fn scanned(&mut self) -> Result<(), String> {
         let root = self.root.as_ref().ok_or("no root")?;
         let mut found = std::mem::take(&mut self.found);
-        let end = match extent(&mut found, root.lsn, &root.legs) {
-            Extent::Until(end) => end,
+        let (end, durable) = match extent(&mut found, root.lsn, &root.legs) {
+            Extent::Until(end, durable) => (end, durable),
             Extent::Damaged(lsn) => {
                 return Err(format!("batch {lsn} of the log was durable and is gone: data written after it cannot be trusted"));
             }
         };
         let visited = self.scans.iter().flat_map(|scan| scan.visited.iter().copied()).collect();
         let core = self.core.as_mut().ok_or("no state")?;
+        self.leveling = Leveling::new(&found, durable, &core.space.rows);
         self.replay = Some(Replay::new(core, found, visited, end));
         self.stage = Stage::Replay;
         Ok(())
@@ -475,8 +499,17 @@ impl Import {
             }
             Ok(false) => None,
             Ok(true) if self.io.in_flight() > 0 => None,
-            Ok(true) => self.mend(),
+            Ok(true) => {
+                self.stage = Stage::Level;
+                self.level_on()
+            }
         }
+    }
+
+    /// Makes the end of the log whole; then the newest root is.
+    fn level_on(&mut self) -> Option<Pool> {
+        let rows = &self.core.as_ref()?.space.rows;
+        if self.leveling.step(&mut self.io, rows, &mut self.bufs) { self.mend() } else { None }
     }
 
     /// All is there: the pool is ready, once the newest root is whole.

@@ -2,6 +2,7 @@
 
 mod create;
 mod import;
+mod level;
 mod load;
 mod members;
 mod replay;

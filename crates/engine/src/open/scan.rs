@@ -28,6 +28,8 @@ pub(crate) struct StreamScan {
     /// Which copy of the segment is read, and how many said nothing more since the last batch.
     pub(crate) copy: u8,
     tried: u8,
+    /// One of them was read since, and ends here.
+    ended: bool,
     /// Pages to read: more than [`WINDOW`] when a batch is longer.
     pub(crate) want: u32,
     /// Segments that hold batches of this stream.
@@ -48,6 +50,7 @@ impl StreamScan {
             last: after,
             copy: 0,
             tried: 0,
+            ended: false,
             want: WINDOW,
             visited: Vec::new(),
             done: false,
@@ -62,7 +65,7 @@ impl StreamScan {
 
     /// Goes on in the segment that follows.
     pub(crate) fn follow(&mut self) {
-        (self.copy, self.tried) = (0, 0);
+        (self.copy, self.tried, self.ended) = (0, 0, false);
         self.segment = std::mem::replace(&mut self.next, NO_SEGMENT);
         self.page = 0;
         self.want = WINDOW;
@@ -102,7 +105,7 @@ impl StreamScan {
             if !sound && self.next_copy(copies) {
                 return;
             }
-            self.tried = 0;
+            (self.tried, self.ended) = (0, false);
             if self.visited.last() != Some(&self.segment) {
                 self.visited.push(self.segment);
             }
@@ -127,9 +130,25 @@ impl StreamScan {
 
     /// No batch of this stream here: it goes on in the next segment or not at all.
     fn broken(&mut self, copies: u8) {
-        if self.next_copy(copies) {
-            return;
+        self.ended = true;
+        if !self.next_copy(copies) {
+            self.end();
         }
+    }
+
+    /// A copy cannot be read. False when none can: a batch that was durable is on all of them, so one that can be read is enough to say that
+    /// there is none.
+    pub(crate) fn unreadable(&mut self, copies: u8) -> bool {
+        if !self.next_copy(copies) {
+            if !self.ended {
+                return false;
+            }
+            self.end();
+        }
+        true
+    }
+
+    fn end(&mut self) {
         if self.page == 0 && !self.visited.contains(&self.segment) {
             self.done = true;
         } else {
@@ -158,7 +177,7 @@ impl StreamScan {
 }
 
 /// Does the payload match the checksums in the header?
-fn payload_sound(header: &BatchHeader, items: &[Item], payload: &[u8]) -> bool {
+pub(crate) fn payload_sound(header: &BatchHeader, items: &[Item], payload: &[u8]) -> bool {
     let mut at = 0usize;
     let sound = |from: usize, bytes: usize, crc: u32| payload.get(from..from + bytes).is_some_and(|stored| crc32c(stored) == crc);
     items.iter().all(|item| match item {
@@ -181,8 +200,8 @@ fn payload_sound(header: &BatchHeader, items: &[Item], payload: &[u8]) -> bool {
 
 /// How far the log holds.
 pub(crate) enum Extent {
-    /// Everything up to here counts.
-    Until(Lsn),
+    /// Everything up to here counts; what comes after the second may not be durable.
+    Until(Lsn, Lsn),
     /// This batch was durable and is gone.
     Damaged(Lsn),
 }
@@ -208,5 +227,5 @@ pub(crate) fn extent(found: &mut Vec<Found>, after: Lsn, legs: &[Leg]) -> Extent
         count += 1;
     }
     found.truncate(count);
-    if last < durable { Extent::Damaged(Lsn(last.0 + 1)) } else { Extent::Until(last) }
+    if last < durable { Extent::Damaged(Lsn(last.0 + 1)) } else { Extent::Until(last, durable) }
 }

@@ -1,0 +1,88 @@
+//! The end of the log on every copy.
+//!
+//! A crash may leave batches that were not durable yet on some copies alone. An import that goes on from them makes them whole first: else
+//! what was read after it, and even the log that its root says is there, would go with the one device that has them.
+//!
+//! INV-LEVEL-1: before an import's root is published, every batch that it replays and that was not durable is on all copies that count.
+
+use std::rc::Rc;
+
+use millpond_block::{Buf, BufPool, Piece};
+use millpond_device::{DeviceError, DeviceIndex};
+use millpond_format::{BatchHeader, Lsn, SegmentId};
+
+use super::import::Asked;
+use super::scan::{Found, payload_sound};
+use crate::io::IoTable;
+use crate::space::{PAGE, Rows};
+
+/// Batches under way at a time.
+const AT_A_TIME: usize = 16;
+
+/// A batch that may not be on all copies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Uneven {
+    lsn: Lsn,
+    segment: SegmentId,
+    page: u32,
+    pages: u32,
+    attempt: u8,
+}
+
+/// The batches to make whole.
+#[derive(Debug, Default)]
+pub(crate) struct Leveling {
+    left: Vec<Uneven>,
+}
+
+impl Leveling {
+    /// Of what was found the batches after `durable` that have several copies.
+    pub(crate) fn new(found: &[Found], durable: Lsn, rows: &Rows) -> Leveling {
+        let uneven = |f: &&Found| f.header.lsn > durable && rows.copies(f.header.segment).len() > 0;
+        let batch = |f: &Found| {
+            let h = &f.header;
+            Uneven { lsn: h.lsn, segment: h.segment, page: h.offset, pages: u32::from(h.pages) + h.payload, attempt: 0 }
+        };
+        Leveling { left: found.iter().filter(uneven).map(batch).collect() }
+    }
+
+    /// Starts to read some; true when all are read and nothing is under way.
+    pub(crate) fn step(&mut self, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) -> bool {
+        while io.in_flight() < AT_A_TIME {
+            let Some(batch) = self.left.pop() else { break };
+            io.read(Asked::Level(batch), rows, batch.segment, batch.page, batch.pages, batch.attempt, bufs);
+        }
+        self.left.is_empty() && io.in_flight() == 0
+    }
+
+    /// A copy of a batch was read: a sound one goes to the others, else the next is tried.
+    pub(crate) fn read(
+        &mut self,
+        batch: Uneven,
+        result: Result<(), DeviceError>,
+        buf: Buf,
+        source: Option<DeviceIndex>,
+        io: &mut IoTable<Asked>,
+        rows: &Rows,
+    ) -> Result<(), String> {
+        let bytes = batch.pages as usize * PAGE as usize;
+        if result.is_err() || !is_sound(&batch, buf.bytes().get(..bytes).unwrap_or_default()) {
+            if batch.attempt + 1 < io.attempts(rows, batch.segment) {
+                self.left.push(Uneven { attempt: batch.attempt + 1, ..batch });
+                return Ok(());
+            }
+            return Err(format!("batch {} of the log cannot be read any more", batch.lsn));
+        }
+        let piece = Piece::new(Rc::new(buf), 0..bytes);
+        let others = rows.copies(batch.segment).enumerate().filter(|(_, member)| Some(*member) != source);
+        let places = others.flat_map(|(copy, _)| rows.map(batch.segment, batch.page, batch.pages, copy));
+        io.write_raw(Asked::Leveled, places.map(|(member, range)| (member, range.offset, piece.clone())).collect());
+        Ok(())
+    }
+}
+
+fn is_sound(batch: &Uneven, bytes: &[u8]) -> bool {
+    let Ok((header, items)) = BatchHeader::decode(bytes) else { return false };
+    let payload = bytes.get(usize::from(header.pages) * PAGE as usize..).unwrap_or_default();
+    header.lsn == batch.lsn && header.segment == batch.segment && payload_sound(&header, &items, payload)
+}
