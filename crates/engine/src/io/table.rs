@@ -273,9 +273,9 @@ impl<C> IoTable<C> {
         u8::try_from(self.health.order(rows, segment, 0).len()).unwrap_or(u8::MAX).max(1)
     }
 
-    /// How often it makes sense to read pages of a segment: once from each copy, and twice where there is one.
+    /// How often it makes sense to read pages of a segment: twice from each copy, for one that fails meanwhile shifts the turns of the others.
     pub(crate) fn attempts(&self, rows: &Rows, segment: SegmentId) -> u8 {
-        self.copies(rows, segment).max(2)
+        u8::try_from(2 * rows.copies(segment).len()).unwrap_or(u8::MAX).max(2)
     }
 
     fn push_write(&mut self, group: u32, device: DeviceIndex, range: ByteRange, pieces: Vec<Piece>, twin: bool) {
@@ -301,6 +301,16 @@ impl<C> IoTable<C> {
         for (device, offset, piece) in writes {
             let range = ByteRange { offset, length: piece.len() as u64 };
             self.push_write(group, device, range, vec![piece], false);
+        }
+        self.begin(group);
+    }
+
+    /// Writes to members, and to devices that are taking their places, each its own bytes.
+    pub(crate) fn write_each(&mut self, context: C, writes: Vec<(u16, bool, u64, Piece)>) {
+        let group = self.add(context, Kind::Write, None);
+        for (member, twin, offset, piece) in writes {
+            let range = ByteRange { offset, length: piece.len() as u64 };
+            self.push_write(group, DeviceIndex(member), range, vec![piece], twin);
         }
         self.begin(group);
     }
@@ -360,24 +370,23 @@ impl<C> IoTable<C> {
 
     /// Flushes every member written since its last flush. False, and no group, when there is none.
     pub(crate) fn flush(&mut self, context: C) -> bool {
-        let written: Vec<(u16, u64)> = (0u16..)
+        // a member that is not used may well have a successor that is
+        let usable = |member: u16, twin: bool| if twin { self.twin(member).is_some() } else { self.health.is_up(DeviceIndex(member)) };
+        let written: Vec<(u16, bool, u64)> = (0u16..)
             .zip(self.written.iter().zip(&self.flushed))
-            .filter(|(member, (written, flushed))| written > flushed && self.health.is_up(DeviceIndex(*member)))
-            .map(|(member, (written, _))| (member, *written))
+            .filter(|(_, (written, flushed))| written > flushed)
+            .flat_map(|(member, (written, _))| [false, true].map(|twin| (member, twin, *written)))
+            .filter(|(member, twin, _)| usable(*member, *twin))
             .collect();
         if written.is_empty() {
             return false;
         }
         let group = self.add(context, Kind::Flush, None);
-        for (member, written) in written {
+        for (member, twin, written) in written {
             // a flush has no range: the offset remembers how many writes it covers
             let range = ByteRange { offset: written, length: 0 };
-            for twin in [false, true] {
-                if !twin || self.twin(member).is_some() {
-                    let part = Part { device: DeviceIndex(member), twin, range, buf: None, pieces: Vec::new(), tries: 0 };
-                    self.push(group, part, IoKind::Flush);
-                }
-            }
+            let part = Part { device: DeviceIndex(member), twin, range, buf: None, pieces: Vec::new(), tries: 0 };
+            self.push(group, part, IoKind::Flush);
         }
         true
     }

@@ -158,19 +158,36 @@ impl Pool {
         if let Err(error) = result {
             return self.fault(format!("a device flush failed ({error})"));
         }
+        if wants.labels {
+            self.relabel_done(Ok(()));
+        }
+        if self.relabeler.holds_flushes(self.generation) {
+            let (before, checkpoint) = self.flusher.held.unwrap_or((target, false));
+            self.flusher.held = Some((before.max(target), checkpoint || wants.checkpoint));
+        } else {
+            self.flushed(target, wants.checkpoint);
+        }
+        if wants.fill {
+            self.fill_flushed();
+        }
+    }
+
+    /// The labels say which devices count: what was flushed to them meanwhile is durable.
+    pub(crate) fn release_held(&mut self) {
+        if let Some((target, checkpoint)) = self.flusher.held.take() {
+            self.flushed(target, checkpoint);
+        }
+    }
+
+    /// The log is durable up to `target`, and what a checkpoint waits for, too.
+    fn flushed(&mut self, target: Lsn, checkpoint: bool) {
         self.log.durable = self.log.durable.max(target);
         let durable = self.log.durable;
         let (over, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.flusher.waiting).into_iter().partition(|(_, lsn)| *lsn <= durable);
         self.flusher.waiting = waiting;
         over.into_iter().for_each(|(op, _)| self.finish(op));
-        if wants.checkpoint {
+        if checkpoint {
             self.checkpoint_io_done(Ok(()));
-        }
-        if wants.labels {
-            self.relabel_done(Ok(()));
-        }
-        if wants.fill {
-            self.fill_flushed();
         }
     }
 }

@@ -46,7 +46,11 @@ impl Pool {
             DeviceInfo {
                 member,
                 position: positions.get(i).copied().and_then(there),
-                state: m.state,
+                state: if m.state == MemberState::Present && self.relabeler.filled.contains(&member) {
+                    MemberState::Filling
+                } else {
+                    m.state
+                },
                 successor: self.io.twin(member).map(usize::from),
                 class: group.map_or(Class::Data, |group| group.class),
                 layout: group.map_or(Layout::Linear, |group| group.layout),

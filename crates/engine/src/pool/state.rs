@@ -101,6 +101,8 @@ pub(crate) struct Flusher {
     pub(crate) space: bool,
     /// Operations and the batch that each needs durable.
     pub(crate) waiting: Vec<(u32, Lsn)>,
+    /// Up to here the log was flushed, and whether a checkpoint waits for that, while the labels do not say yet on which devices (INV-LABEL-1).
+    pub(crate) held: Option<(Lsn, bool)>,
 }
 
 impl Flusher {

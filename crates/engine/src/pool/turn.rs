@@ -313,7 +313,7 @@ impl Pool {
     fn close_when_quiet(&mut self) {
         let Some(tag) = self.closing else { return };
         let clean = self.quiet() && !self.checkpointer.running() && self.log.since_checkpoint == 0 && self.core.nodes.dirty() == 0;
-        if clean && self.checkpointer.first_done && self.io.in_flight() == 0 {
+        if clean && self.checkpointer.first_done && self.io.in_flight() == 0 && !self.relabeler.busy() {
             self.closing = None;
             self.state = PoolState::Closed;
             self.replies.push_back((tag, Ok(Reply::Done)));

@@ -53,6 +53,8 @@ pub(crate) struct Segment {
     pub(crate) backed: bool,
     /// A device of its is leaving the pool: once it is free it is not to be had.
     pub(crate) leaving: bool,
+    /// How often it became free: what was noted of it before is no longer about what it holds.
+    pub(crate) uses: u32,
     /// The cleaner leaves it alone until this time (milliseconds): it could not be read.
     pub(crate) left_until: u64,
 }
@@ -101,6 +103,7 @@ impl SegmentTable {
             unlogged: 0,
             emptied: Lsn(u64::MAX),
             backed: false,
+            uses: 0,
             left_until: 0,
             leaving: false,
         };
@@ -182,6 +185,7 @@ impl SegmentTable {
                 segment.chunks.clear();
                 segment.youngest = 0;
                 segment.left_until = 0;
+                segment.uses = segment.uses.wrapping_add(1);
                 (segment.last, segment.metadata, segment.unlogged) = (Lsn(0), false, 0);
                 self.free.insert((!segment.backed, id));
                 self.backed_free += usize::from(segment.backed);

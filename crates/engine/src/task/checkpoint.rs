@@ -126,6 +126,7 @@ impl Pool {
         match self.checkpointer.stage {
             Stage::Idle => {
                 if !self.filler.holds_roots()
+                    && self.relabeler.switching.is_empty()
                     && self.checkpoint_due()
                     && self.core.space.segments.free_count() >= self.checkpoint_segments()
                 {

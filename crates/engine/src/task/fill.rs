@@ -58,7 +58,8 @@ struct Fill {
     twin: bool,
     step: Step,
     mark: u64,
-    segments: VecDeque<SegmentId>,
+    /// What is left to copy, and which use of the segment: what it is used for later is written to the device anyway, and may be under way.
+    segments: VecDeque<(SegmentId, u32)>,
     /// Where the next piece of the first segment begins, in pages of the member's extent.
     page: u32,
     in_flight: usize,
@@ -156,10 +157,8 @@ impl Pool {
         self.leave_open_segments();
         let at = DeviceIndex(member);
         let space = &self.core.space;
-        let holds = |id: &SegmentId| {
-            space.rows.has(*id, at) && space.segments.get(*id).is_some_and(|s| matches!(s.state, SegmentState::Sealed | SegmentState::Open))
-        };
-        let segments: VecDeque<SegmentId> = space.segments.ids().filter(holds).collect();
+        let used = |id: SegmentId| space.segments.get(id).filter(|s| holds_something(s.state)).map(|s| (id, s.uses));
+        let segments: VecDeque<_> = space.segments.ids().filter(|id| space.rows.has(*id, at)).filter_map(used).collect();
         let total = segments.len() as u64 * space.rows.extent_bytes();
         self.filler.runs += 1;
         let (run, mark) = (self.filler.runs, self.io.mark());
@@ -205,11 +204,11 @@ impl Pool {
         let extent_pages = u32::try_from(self.config.shape.extent_bytes / PAGE).unwrap_or(u32::MAX);
         let fill = self.filler.running.as_mut()?;
         loop {
-            let segment = *fill.segments.front()?;
+            let (segment, uses) = *fill.segments.front()?;
             if fill.in_flight >= most {
                 return None;
             }
-            let held = self.core.space.segments.get(segment).is_some_and(|s| s.state == SegmentState::Sealed);
+            let held = self.core.space.segments.get(segment).is_some_and(|s| holds_something(s.state) && s.uses == uses);
             if !held || fill.page >= extent_pages {
                 fill.done += u64::from(extent_pages - fill.page.min(extent_pages)) * PAGE;
                 fill.segments.pop_front();
@@ -316,30 +315,43 @@ impl Pool {
         let Some(fill) = self.filler.running.take_if(|fill| fill.step == Step::Flush) else { return };
         let at = usize::from(fill.member);
         let Some(member) = self.config.shape.members.get_mut(at) else { return };
+        member.state = MemberState::Present;
         if fill.twin {
-            let (Some(position), Some(device), Some(size)) =
-                (self.io.twin(fill.member), member.successor.take(), self.config.twins.remove(&fill.member))
-            else {
-                return;
-            };
-            member.device = device;
+            let Some(device) = member.successor.take() else { return };
+            let old = std::mem::replace(&mut member.device, device);
+            self.relabeler.switching.insert(fill.member, old);
+        } else {
+            self.io.health.set(fill.member, MemberState::Present);
+            self.relabeler.filled.insert(fill.member);
+        }
+        self.relabel(None);
+    }
+
+    /// The labels say that successors are the members.
+    pub(crate) fn switch(&mut self) {
+        for member in std::mem::take(&mut self.relabeler.switching).into_keys() {
+            let at = usize::from(member);
+            let (Some(position), Some(size)) = (self.io.twin(member), self.config.twins.remove(&member)) else { continue };
             if let Some(place) = self.config.sizes.get_mut(at) {
                 *place = size;
             }
-            self.io.set_position(fill.member, position);
-            self.io.set_twin(fill.member, None);
+            self.io.set_position(member, position);
+            self.io.set_twin(member, None);
+            self.io.health.set(member, MemberState::Present);
         }
-        member.state = MemberState::Present;
-        self.io.health.set(fill.member, MemberState::Present);
-        self.relabel(None);
     }
 
     /// The device that was to take a member's place failed: the member stays.
     pub(crate) fn successor_failed(&mut self, member: u16) {
         self.stop_filling(member, true);
         self.config.twins.remove(&member);
+        let was = self.relabeler.switching.remove(&member);
         if let Some(m) = self.config.shape.members.get_mut(usize::from(member)) {
             m.successor = None;
+            m.device = was.unwrap_or(m.device);
+            if !self.io.health.is_up(DeviceIndex(member)) {
+                m.state = MemberState::Down;
+            }
         }
         self.relabel(None);
     }
@@ -356,4 +368,9 @@ impl Pool {
             }
         }
     }
+}
+
+/// Is there anything in a segment that somebody may need? Of one that rests a checkpoint does: the last one that holds.
+fn holds_something(state: SegmentState) -> bool {
+    matches!(state, SegmentState::Sealed | SegmentState::Resting(_))
 }

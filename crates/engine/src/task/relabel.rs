@@ -3,11 +3,11 @@
 //! Labels are written like roots: to the first areas, flushed, to the second ones, flushed. So a crash leaves on every device one that can
 //! be read, and of several shapes the newest holds; a change is such that the pool is whole with the old one too until all are written.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use millpond_block::{Piece, Tag};
-use millpond_device::{DeviceError, DeviceIndex};
+use millpond_device::DeviceError;
 use millpond_format::{DeviceId, MemberState, SECTOR_BYTES};
 
 use super::checkpoint::second_area;
@@ -20,6 +20,9 @@ use crate::{PoolState, Reply};
 enum Step {
     #[default]
     Idle,
+    /// Devices that were no part of the pool before get theirs: from then on the pool is whole with the new shape, too.
+    Fresh,
+    FreshFlush,
     First,
     FirstFlush,
     Second,
@@ -37,12 +40,22 @@ pub(crate) struct Relabeler {
     answering: Vec<Tag>,
     /// Members that were no part of the pool before: they get an empty ring, too.
     pub(crate) fresh: BTreeSet<u16>,
+    /// Members that are whole again; listed as such when the labels say so.
+    pub(crate) filled: BTreeSet<u16>,
+    /// Members whose successor is whole, and which device they were. Until the labels say so both get everything that is written.
+    pub(crate) switching: BTreeMap<u16, DeviceId>,
 }
 
 impl Relabeler {
     /// Labels are being written, or will be.
     pub(crate) fn busy(&self) -> bool {
         self.wanted || self.step != Step::Idle
+    }
+
+    /// INV-LABEL-1: nothing is durable that a device lacks which the labels still call whole. So what was flushed without it counts when they
+    /// say so. A new pool, whose roots have no number yet, has promised nothing.
+    pub(crate) fn holds_flushes(&self, generation: u64) -> bool {
+        self.busy() && generation > 0
     }
 
     /// The commands that wait, taken because the pool stopped.
@@ -61,11 +74,14 @@ impl Pool {
         self.relabeler.waiting.extend(tag);
     }
 
-    /// A device that the pool can do without failed: it is out of date from now on. Reads never take what it holds for more than a hint, for
-    /// they check everything; so nothing has to wait for the labels that say so.
+    /// A device that the pool can do without failed: it is out of date from now on. Reads and writes go on; what is flushed is durable when the
+    /// labels say so (INV-LABEL-1).
     pub(crate) fn device_failed(&mut self, failing: Failing) {
         if failing.twin {
             return self.successor_failed(failing.member);
+        }
+        if self.relabeler.switching.contains_key(&failing.member) {
+            return; // it was about to go, and its successor has everything
         }
         self.stop_filling(failing.member, false);
         if let Some(member) = self.config.shape.members.get_mut(usize::from(failing.member)) {
@@ -76,32 +92,49 @@ impl Pool {
 
     /// Goes on with labels that are to be written.
     pub(crate) fn step_relabel(&mut self) {
-        // an import publishes its root first; labels of a new pool are under way
-        if self.relabeler.wanted && self.relabeler.step == Step::Idle && self.state != PoolState::Opening {
+        // labels of a new pool are under way until it is open
+        let open = self.state != PoolState::Opening || self.generation > 0;
+        if self.relabeler.wanted && self.relabeler.step == Step::Idle && open {
             self.relabeler.wanted = false;
             self.relabeler.answering = std::mem::take(&mut self.relabeler.waiting);
-            self.relabeler.step = Step::First;
-            self.write_labels_again(false);
+            if self.relabeler.fresh.is_empty() {
+                self.relabeler.step = Step::First;
+                self.write_labels_again(false);
+            } else {
+                self.relabeler.step = Step::Fresh;
+                self.write_fresh_labels();
+            }
         }
+    }
+
+    fn write_fresh_labels(&mut self) {
+        let mut writes = Vec::new();
+        for member in self.relabeler.fresh.clone() {
+            let size = self.config.sizes.get(usize::from(member)).copied().unwrap_or(0);
+            let piece = self.fresh_area(member);
+            writes.push((member, false, 0, piece.clone()));
+            writes.push((member, false, second_area(size), piece));
+        }
+        self.io.write_each(Context::Relabel, writes);
     }
 
     fn write_labels_again(&mut self, at_end: bool) {
         let mut writes = Vec::new();
         for (member, size) in (0u16..).zip(self.config.sizes.clone()) {
             let state = self.config.shape.members.get(usize::from(member)).map(|m| m.state);
-            if !matches!(state, Some(MemberState::Present | MemberState::Filling)) {
+            let out = !matches!(state, Some(MemberState::Present | MemberState::Filling));
+            if out || self.relabeler.switching.contains_key(&member) {
                 continue;
             }
-            let piece = if self.relabeler.fresh.contains(&member) { self.fresh_area(member) } else { self.label_sector(member, None) };
-            writes.push((DeviceIndex(member), if at_end { second_area(size) } else { 0 }, piece));
+            let piece = self.label_sector(member, None);
+            writes.push((member, false, if at_end { second_area(size) } else { 0 }, piece));
         }
         for (member, size) in self.config.twins.clone() {
-            // what becomes of it is seen by who fills it
             let successor = self.config.shape.members.get(usize::from(member)).and_then(|m| m.successor);
             let piece = self.label_sector(member, successor);
-            self.io.write_to(Context::Repair, None, member, true, if at_end { second_area(size) } else { 0 }, piece);
+            writes.push((member, true, if at_end { second_area(size) } else { 0 }, piece));
         }
-        self.io.write_raw(Context::Relabel, writes);
+        self.io.write_each(Context::Relabel, writes);
     }
 
     fn label_sector(&mut self, member: u16, successor: Option<DeviceId>) -> Piece {
@@ -129,6 +162,8 @@ impl Pool {
         }
         let step = match self.relabeler.step {
             Step::Idle => return,
+            Step::Fresh => Step::FreshFlush,
+            Step::FreshFlush => Step::First,
             Step::First => Step::FirstFlush,
             Step::FirstFlush => Step::Second,
             Step::Second => Step::SecondFlush,
@@ -136,12 +171,18 @@ impl Pool {
         };
         self.relabeler.step = step;
         match step {
-            Step::FirstFlush | Step::SecondFlush => self.flusher.wants.labels = true,
+            Step::FreshFlush | Step::FirstFlush | Step::SecondFlush => self.flusher.wants.labels = true,
+            Step::First => self.write_labels_again(false),
             Step::Second => self.write_labels_again(true),
-            Step::First => {}
+            Step::Fresh => {}
             Step::Idle => {
                 self.relabeler.fresh.clear();
                 self.take_new_rows();
+                if !self.relabeler.wanted {
+                    self.relabeler.filled.clear();
+                    self.switch();
+                    self.release_held();
+                }
                 let tags = std::mem::take(&mut self.relabeler.answering);
                 self.replies.extend(tags.into_iter().map(|tag| (tag, Ok(Reply::Done))));
             }
