@@ -9,6 +9,7 @@ use millpond_format::{
 
 use crate::core::Core;
 use crate::engine::Engine;
+use crate::io::Health;
 use crate::space::{PAGE, SegmentState};
 use crate::tree::{Miss, node_index};
 
@@ -32,6 +33,9 @@ struct Auditor<'a, 'm> {
     positions: Vec<usize>,
     media: Media<'m>,
     audit: Audit,
+    /// Which of the whole copies of a segment is read, where there are several.
+    copy: usize,
+    health: &'a Health,
     /// Slots reached, by chunk.
     reached: BTreeMap<ChunkId, BTreeSet<u32>>,
     seen_nodes: BTreeSet<u64>,
@@ -47,23 +51,34 @@ impl Engine {
     /// Audits an open pool whose requests are all answered and whose devices have nothing in flight.
     pub fn audit(&self, media: Media<'_>) -> Audit {
         let Some(pool) = self.open() else { return Audit::default() };
-        let positions = pool.io.positions();
-        let mut auditor = Auditor {
-            core: &pool.core,
-            positions,
-            media,
-            audit: Audit::default(),
-            reached: BTreeMap::new(),
-            seen_nodes: BTreeSet::new(),
-            heads: Vec::new(),
-            newest: BTreeMap::new(),
-            identity: BTreeMap::new(),
-        };
-        auditor.scan_identities();
-        auditor.walk_versions();
-        auditor.compare_sequences();
-        auditor.compare();
-        auditor.audit
+        let rows = &pool.core.space.rows;
+        let copies = pool.core.space.segments.ids().map(|id| rows.copies(id).len()).max().unwrap_or(0).max(1);
+        let mut audit = Audit::default();
+        for copy in 0..copies {
+            let mut auditor = Auditor {
+                core: &pool.core,
+                positions: pool.io.positions(),
+                media: &mut *media,
+                audit: Audit::default(),
+                copy,
+                health: &pool.io.health,
+                reached: BTreeMap::new(),
+                seen_nodes: BTreeSet::new(),
+                heads: Vec::new(),
+                newest: BTreeMap::new(),
+                identity: BTreeMap::new(),
+            };
+            auditor.scan_identities();
+            auditor.walk_versions();
+            auditor.compare_sequences();
+            auditor.compare();
+            if copies > 1 {
+                auditor.audit.findings.iter_mut().for_each(|what| what.insert_str(0, &format!("copy {copy}: ")));
+            }
+            let before = std::mem::replace(&mut audit, auditor.audit);
+            audit.findings.splice(0..0, before.findings);
+        }
+        audit
     }
 }
 
@@ -77,7 +92,9 @@ impl Auditor<'_, '_> {
     fn read(&mut self, segment: SegmentId, unit: u32, units: u32) -> Vec<u8> {
         let (page, pages) = (unit / 8, (unit + units).div_ceil(8) - unit / 8);
         let mut bytes = Vec::with_capacity(pages as usize * PAGE as usize);
-        for (device, range) in self.core.space.rows.map(segment, page, pages, 0) {
+        let whole = self.health.whole_copies(&self.core.space.rows, segment);
+        let copy = whole.get(self.copy % whole.len().max(1)).copied().unwrap_or(0);
+        for (device, range) in self.core.space.rows.map(segment, page, pages, copy) {
             let from = bytes.len();
             bytes.resize(from + range.length as usize, 0);
             let position = self.positions[usize::from(device.0)];

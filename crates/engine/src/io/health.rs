@@ -66,6 +66,12 @@ impl Health {
         })
     }
 
+    /// The copies of a segment that are whole.
+    pub(crate) fn whole_copies(&self, rows: &Rows, segment: SegmentId) -> SmallVec<[usize; 4]> {
+        let whole = |(_, member): &(usize, DeviceIndex)| self.state(member.0) == MemberState::Present;
+        rows.copies(segment).enumerate().filter(whole).map(|(copy, _)| copy).collect()
+    }
+
     /// The copies of a segment in the order in which they are tried, so that the whole ones share the reads; nothing when it has one place.
     pub(crate) fn order(&self, rows: &Rows, segment: SegmentId, page: u32) -> SmallVec<[usize; 4]> {
         let copies = rows.copies(segment);
