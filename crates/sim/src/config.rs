@@ -1,14 +1,17 @@
 //! What a seed means: the devices, the pool, the guests and the fate of one world.
 
+mod mirrored;
+
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_device::DeviceGeometry;
-use millpond_engine::{Compression, Layout, Planted, Tuning};
+use millpond_engine::{Compression, GroupSpec, Layout, Planted, Tuning};
 use millpond_format::AREA_BYTES;
 
 use crate::disk::{Erased, Profile};
 use crate::fault::{Fault, FaultKind};
 use crate::machine::Latency;
 use crate::rng::Rng;
+pub use mirrored::Mirrored;
 
 /// What the caller wants, beyond the seed.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +34,8 @@ pub struct Options {
     pub laps: bool,
     /// Guests with files in every world, not only in some.
     pub bytes: bool,
+    /// Mirrors in every world.
+    pub mirrors: bool,
 }
 
 /// How an era ends.
@@ -90,8 +95,12 @@ pub struct Mix {
 pub struct Config {
     /// Geometry and kind of each device.
     pub devices: Vec<(DeviceGeometry, Profile)>,
-    /// Layout of the pool.
+    /// Layout of a pool of one group.
     pub layout: Layout,
+    /// What a world of mirrors has.
+    pub mirrored: Option<Mirrored>,
+    /// Bytes that fit, where that is not the sum of all devices.
+    pub usable: u64,
     /// Bytes of a segment on one device.
     pub extent: u64,
     /// Knobs of the engine.
@@ -162,6 +171,8 @@ impl Config {
         Config {
             devices,
             layout,
+            mirrored: None,
+            usable: 0,
             extent,
             tuning: tuning(options, rng),
             latency: Latency { base: rng.between(5, 100), spread: rng.between(0, 2000), tail: rng.between(0, 10) },
@@ -178,8 +189,21 @@ impl Config {
         }
     }
 
-    /// Bytes of all devices.
+    /// Is the world of this seed one of mirrors? No seed below that found something before there were any.
+    pub fn is_mirrored(seed: u64, options: &Options) -> bool {
+        (seed % 16 == 10 && options.fault.is_none() && !options.append_only) || options.mirrors
+    }
+
+    /// What the pool is made of.
+    pub fn groups(&self) -> Vec<GroupSpec> {
+        self.mirrored.as_ref().map_or_else(|| vec![GroupSpec::data(self.layout)], |m| m.groups.clone())
+    }
+
+    /// Bytes of all devices, or what fits of them.
     pub fn pool_bytes(&self) -> u64 {
+        if self.usable > 0 {
+            return self.usable;
+        }
         self.devices.iter().map(|(g, _)| g.size).sum()
     }
 }

@@ -1,6 +1,6 @@
 //! The computer below the engine: devices, operations under way, the clock, and everything that can happen to them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
 use std::rc::Rc;
 
@@ -21,6 +21,30 @@ pub struct Latency {
     pub spread: u64,
     /// In this many percent of cases ten times as long.
     pub tail: u64,
+}
+
+/// A device that now and then fails to read, loses a write, does it elsewhere, or lets bits rot.
+#[derive(Clone, Debug)]
+pub struct Sick {
+    /// Which.
+    pub device: usize,
+    /// Per mille of reads that fail, and of writes that are lost or misdirected.
+    pub chances: [u64; 3],
+    /// Its own chance.
+    pub rng: Rng,
+}
+
+impl Sick {
+    fn effect(&mut self, touch: Touch) -> Effect {
+        let [reads, lost, misdirected] = self.chances;
+        let chance = self.rng.below(1000);
+        match touch {
+            Touch::Read if chance < reads => Effect::Fail(DeviceError::Failed(5)),
+            Touch::Write(_) if chance < lost => Effect::Lose,
+            Touch::Write(_) if chance < lost + misdirected => Effect::Misdirect,
+            _ => Effect::Fine,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -52,6 +76,10 @@ pub struct Machine {
     rng: Rng,
     /// The armed fault.
     pub armed: Armed,
+    /// Devices on which every operation fails, and how.
+    pub broken: BTreeMap<usize, DeviceError>,
+    /// The device that spoils what it is given.
+    pub sick: Option<Sick>,
     /// Operations completed.
     pub completed: u64,
 }
@@ -63,7 +91,19 @@ impl Machine {
     /// A machine with these devices.
     pub fn new(devices: Vec<SimDevice>, latency: Latency, rng: Rng) -> Machine {
         let order = (0..devices.len()).collect();
-        Machine { devices, order, pending: Vec::new(), clock: 0, writes: 0, latency, rng, armed: Armed::default(), completed: 0 }
+        Machine {
+            devices,
+            order,
+            pending: Vec::new(),
+            clock: 0,
+            writes: 0,
+            latency,
+            rng,
+            armed: Armed::default(),
+            broken: BTreeMap::new(),
+            sick: None,
+            completed: 0,
+        }
     }
 
     /// The same devices in the same condition, with nothing but what has reached them; what was under way may still be cut there.
@@ -77,6 +117,8 @@ impl Machine {
             latency: self.latency,
             rng: Rng::new(label),
             armed: Armed::default(),
+            broken: self.broken.clone(),
+            sick: self.sick.clone(),
             completed: 0,
         }
     }
@@ -95,6 +137,34 @@ impl Machine {
         self.rng.shuffle(&mut self.order);
         self.order.pop();
         self.geometries()
+    }
+
+    /// Plugs one more device in; returns its position.
+    pub fn add(&mut self, device: SimDevice) -> usize {
+        self.devices.push(device);
+        self.order.push(self.devices.len() - 1);
+        self.order.len() - 1
+    }
+
+    /// Plugs these devices in and no others; returns their geometries.
+    pub fn plug_these(&mut self, devices: Vec<usize>) -> Vec<DeviceGeometry> {
+        self.order = devices;
+        self.geometries()
+    }
+
+    /// Number of devices, plugged in or not.
+    pub fn count(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// The device at a position.
+    pub fn at(&self, position: usize) -> Option<usize> {
+        self.order.get(position).copied()
+    }
+
+    /// Geometry of a device.
+    pub fn geometry(&self, device: usize) -> Option<DeviceGeometry> {
+        self.devices.get(device).map(SimDevice::geometry)
     }
 
     /// Plugs all devices in again.
@@ -190,7 +260,12 @@ impl Machine {
         let Pending { io, device, due, job } = self.pending.swap_remove(next);
         self.clock = self.clock.max(due);
         self.completed += 1;
-        let effect = self.armed.effect(device, self.touch(device, &io, &job));
+        let touch = self.touch(device, &io, &job);
+        let effect = match (self.broken.get(&device), &mut self.sick) {
+            (Some(error), _) => Effect::Fail(*error),
+            (None, Some(sick)) if sick.device == device => sick.effect(touch),
+            _ => self.armed.effect(device, touch),
+        };
         let disk = &mut self.devices[device];
         let rng = &mut self.rng;
         match (&job, effect) {

@@ -64,6 +64,9 @@ struct Args {
     /// Pools of four times the size that are never filled up
     #[arg(long)]
     roomy: bool,
+    /// Mirrors, and devices that come and go, in every world
+    #[arg(long, conflicts_with = "fault")]
+    mirrors: bool,
     /// Cut the power at every event of roots that are written over those of a lap ago
     #[arg(long, requires = "power_cut")]
     laps: bool,
@@ -118,6 +121,7 @@ fn main() -> ExitCode {
         roomy: args.roomy,
         laps: args.laps,
         bytes: args.bytes,
+        mirrors: args.mirrors,
         ..Options::default()
     };
     if let Some(name) = &args.planted {
@@ -241,6 +245,7 @@ impl Batch {
             stats.kills, stats.cuts, stats.closes, stats.interrupted, stats.faults, stats.detected
         );
         println!("  {} checkpoints, {} segments cleaned", stats.checkpoints, stats.cleaned);
+        println!("  {} devices lost, {} replaced or added, {} trials without copies", stats.losses, stats.changes, stats.trials);
         if one {
             println!("  digest {digest:016x}");
         }
@@ -258,6 +263,9 @@ fn again(seed: u64, args: &Args) -> String {
     }
     if args.roomy {
         command += " --roomy";
+    }
+    if args.mirrors {
+        command += " --mirrors";
     }
     if args.laps {
         command += " --laps";

@@ -34,6 +34,12 @@ pub fn world<S: System>(seed: u64, options: &Options) -> World<S> {
         volume.size = volume.size.min(512 << 10);
     }
     config.mix.commands = config.mix.commands.max(60);
+    if Config::is_mirrored(seed, &options) {
+        config.mirror(&mut Rng::new(mix(!seed)));
+        for volume in &mut config.volumes {
+            volume.size = volume.size.min(512 << 10);
+        }
+    }
     let world = World::with_config(config, rng, &options);
     if options.bytes { world.with_files(Files::new(seed)) } else { world }
 }

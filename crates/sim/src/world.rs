@@ -1,5 +1,6 @@
 //! One run: a seed becomes a machine, a pool, guests, crashes and faults, and a verdict.
 
+mod fate;
 mod finale;
 mod recovery;
 mod sweep;
@@ -16,10 +17,11 @@ use crate::disk::SimDevice;
 use crate::fault::{Armed, FaultKind};
 use crate::machine::Machine;
 use crate::oracle::{Listing, Oracle, Verdict, Violation, broken};
-use crate::rng::Rng;
+use crate::rng::{Rng, mix};
 use crate::system::{System, Target, target_name};
 use crate::trace::{Event, Trace};
 use crate::workload::{Ask, Plan, Workload, query};
+use fate::Fate;
 
 /// What happened in a world, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,6 +56,12 @@ pub struct Stats {
     pub diffs: u64,
     /// Answers about maps judged.
     pub queries: u64,
+    /// Devices that failed, were away or spoiled something, and that the pool had to do without.
+    pub losses: u64,
+    /// Devices replaced and added.
+    pub changes: u64,
+    /// Times that as many copies were taken away as can be spared, and everything was read.
+    pub trials: u64,
 }
 
 impl Stats {
@@ -74,6 +82,9 @@ impl Stats {
         self.cleaned += other.cleaned;
         self.diffs += other.diffs;
         self.queries += other.queries;
+        self.losses += other.losses;
+        self.changes += other.changes;
+        self.trials += other.trials;
     }
 }
 
@@ -102,6 +113,8 @@ pub struct World<S: System> {
     curious: Option<Rng>,
     /// Guests that see files, in half of these.
     files: Option<Files>,
+    /// What befalls devices, in worlds of mirrors.
+    fate: Option<Fate>,
     /// The trace.
     pub trace: Trace,
     /// The numbers.
@@ -121,8 +134,12 @@ impl<S: System> World<S> {
     /// The world of a seed, before its first event.
     pub fn new(seed: u64, options: &Options) -> World<S> {
         let mut rng = Rng::new(seed);
-        let config = Config::new(&mut rng, options);
-        let curious = (seed % 8 < 2).then(|| Rng::new(!seed));
+        let mut config = Config::new(&mut rng, options);
+        let mirrored = Config::is_mirrored(seed, options);
+        if mirrored {
+            config.mirror(&mut Rng::new(mix(!seed)));
+        }
+        let curious = (seed % 8 < 2 || mirrored && mix(seed) % 4 == 0).then(|| Rng::new(!seed));
         let world = World { curious, ..World::with_config(config, rng, options) };
         if seed % 8 == 1 || options.bytes { world.with_files(Files::new(seed)) } else { world }
     }
@@ -140,6 +157,7 @@ impl<S: System> World<S> {
         let workload = Workload::new(config.mix.clone(), config.tight, limit.min(24 << 20), rng.fork(2));
         let mut trace = Trace::default();
         trace.print = options.trace;
+        let fate = config.mirrored.as_ref().map(|mirrored| Fate::new(mirrored, rng.fork(3)));
         World {
             config,
             rng,
@@ -149,6 +167,7 @@ impl<S: System> World<S> {
             workload,
             curious: None,
             files: None,
+            fate,
             trace,
             stats: Stats::default(),
             tags: 0,
@@ -200,12 +219,8 @@ impl<S: System> World<S> {
     fn format(&mut self) -> Verdict {
         let mut id = [0u8; 16];
         id.iter_mut().for_each(|byte| *byte = self.rng.next() as u8);
-        let spec = PoolSpec {
-            name: "pond".to_owned(),
-            id: PoolId(id),
-            groups: vec![GroupSpec::data(self.config.layout)],
-            extent_bytes: Some(self.config.extent),
-        };
+        let spec =
+            PoolSpec { name: "pond".to_owned(), id: PoolId(id), groups: self.config.groups(), extent_bytes: Some(self.config.extent) };
         let devices = self.machine.plug(true);
         self.trace.note("format");
         match S::create(spec, devices, self.config.tuning.clone(), self.machine.now()) {
@@ -279,6 +294,7 @@ impl<S: System> World<S> {
             }
         }
         made += u64::from(self.question());
+        self.befall()?;
         if let Some(plan) = self.workload.plan(&self.oracle, &self.busy())
             && self.waiting.len() + self.running.len() < 4
         {

@@ -94,6 +94,8 @@ impl Oracle {
                 }
             }
             Command::Close | Command::Checkpoint => Due::Success,
+            // devices are being changed, or were
+            Command::AddDevices { .. } | Command::Replace { .. } | Command::Remove { .. } | Command::StopRemoving => Due::Either,
         }
     }
 
@@ -189,7 +191,12 @@ impl Oracle {
                 let listed = listing.snapshot(*snapshot).map(|s| s.holds);
                 listed.is_some() && listed != self.snapshots.get(snapshot).map(|s| s.holds)
             }
-            Command::Close | Command::Checkpoint => false,
+            Command::AddDevices { .. }
+            | Command::Replace { .. }
+            | Command::Remove { .. }
+            | Command::StopRemoving
+            | Command::Close
+            | Command::Checkpoint => false,
         })
     }
 
@@ -253,6 +260,7 @@ impl Oracle {
                     s.holds = s.holds.saturating_sub(1);
                 }
             }
+            Command::AddDevices { .. } | Command::Replace { .. } | Command::Remove { .. } | Command::StopRemoving => {}
             Command::Close | Command::Checkpoint => {
                 // All that was acknowledged before is in the checkpoint, even of volumes that ignore flushes.
                 for volume in self.volumes.values_mut() {
@@ -402,5 +410,9 @@ fn grows(command: &Command) -> bool {
             | Command::Release { .. }
             | Command::Checkpoint
             | Command::Close
+            | Command::AddDevices { .. }
+            | Command::Replace { .. }
+            | Command::Remove { .. }
+            | Command::StopRemoving
     )
 }

@@ -4,6 +4,7 @@ use millpond_block::{ByteRange, CacheMode, Op, SectorProfile};
 use millpond_engine::{Command, Compression, PoolState, VolumeId};
 
 use super::World;
+use super::fate::Fate;
 use crate::oracle::{BLOCK, Verdict, broken};
 use crate::system::{System, Target};
 use crate::workload::Ask;
@@ -19,6 +20,7 @@ impl<S: System> World<S> {
         self.read_back(targets)?;
         self.settle_down()?;
         self.audit()?;
+        self.last_trial()?;
         if self.config.pool_bytes() <= REFILL_LIMIT && !self.config.append_only && self.rng.percent(30) {
             self.refill()?;
         }
@@ -33,6 +35,9 @@ impl<S: System> World<S> {
 
     /// The engine's own recount (I12).
     pub(crate) fn audit(&mut self) -> Verdict {
+        if self.fate.as_ref().is_some_and(Fate::has_damage) {
+            return Ok(()); // an audit takes every copy at its word
+        }
         let World { system, machine, .. } = self;
         let Some(system) = system else { return Ok(()) };
         let problems = system.audit(&mut |position, offset, out| machine.peek(position, offset, out));

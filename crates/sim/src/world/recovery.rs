@@ -33,12 +33,14 @@ impl<S: System> World<S> {
         }
         self.machine.armed = Armed::default();
         self.oracle.errors_allowed = self.damaged;
-        self.import_and_verify()
+        self.come_and_go();
+        self.import_and_verify()?;
+        if self.rng_of_trials(40) { self.trial() } else { Ok(()) }
     }
 
     /// Imports with interruptions, then compares the catalog and reads back.
     pub(crate) fn import_and_verify(&mut self) -> Verdict {
-        if self.config.devices.len() > 1 && self.rng.percent(5) {
+        if self.fate.is_none() && self.config.devices.len() > 1 && self.rng.percent(5) {
             self.import_without_one()?;
         }
         while self.rng.percent(20) {
@@ -48,8 +50,12 @@ impl<S: System> World<S> {
             let power = self.rng.percent(50);
             self.stop(power, false, None);
         }
-        self.machine.plug(true);
-        self.import(u64::MAX)?;
+        if self.fate.is_some() {
+            self.open_what_is_there()?;
+        } else {
+            self.machine.plug(true);
+            self.import(u64::MAX)?;
+        }
         match self.state() {
             PoolState::Online => {}
             PoolState::Faulted(reason) if self.damaged => {
@@ -105,10 +111,12 @@ impl<S: System> World<S> {
     }
 
     /// Imports; stops after so many device operations.
-    fn import(&mut self, operations: u64) -> Verdict {
+    pub(super) fn import(&mut self, operations: u64) -> Verdict {
         self.trace.note("import");
-        let devices = self.machine.plug(false);
-        self.system = Some(S::import(devices, self.config.tuning.clone(), self.machine.now()));
+        let devices = self.devices_there();
+        let mut tuning = self.config.tuning.clone();
+        tuning.degraded |= self.fate.is_some();
+        self.system = Some(S::import(devices, tuning, self.machine.now()));
         self.wait_open(operations)
     }
 
@@ -137,6 +145,7 @@ impl<S: System> World<S> {
     /// The daemon dies or the power fails.
     pub(crate) fn stop(&mut self, power: bool, loses_cache: bool, gone: Option<usize>) {
         self.collect();
+        self.observe();
         self.system = None;
         self.waiting.clear();
         self.running.clear();
@@ -186,6 +195,7 @@ impl<S: System> World<S> {
         self.trace.note("closed");
         self.stats.closes += 1;
         self.collect();
+        self.observe();
         self.system = None;
         if self.rng.percent(30) {
             // What a clean shutdown leaves needs no cache.

@@ -84,6 +84,7 @@ impl<S: System> World<S> {
             workload: self.workload.clone(),
             curious: None,
             files: None,
+            fate: self.fate.as_ref().map(|fate| fate.fork(label)),
             trace: self.trace.fork(60),
             stats: Stats::default(),
             tags: self.tags,
@@ -105,6 +106,9 @@ impl<S: System> World<S> {
         self.import_and_verify()?;
         let targets = self.oracle.targets();
         self.read_back(targets)?;
+        if self.rng_of_trials(25) {
+            self.trial()?;
+        }
         if self.rng.percent(20) {
             self.guests(10)?;
         }

@@ -1,0 +1,77 @@
+//! Worlds of their own for pools whose devices fail, come back and are replaced: mirrors, and now and then layouts that can spare none.
+
+use millpond_engine::{Class, GroupSpec, Layout};
+use millpond_format::{Column, Group, SegmentId};
+
+use super::{Config, KIB, LEAST_SEGMENTS, device, volumes};
+use crate::rng::Rng;
+
+/// Extents of a device at least.
+const LEAST_EXTENTS: u64 = 8;
+
+/// What makes a world one of these.
+#[derive(Clone, Debug)]
+pub struct Mirrored {
+    /// Its groups, in the order of the devices.
+    pub groups: Vec<GroupSpec>,
+    /// Copies that there are of everything, at the least.
+    pub copies: usize,
+    /// Per mille of steps at which something befalls a device.
+    pub fate: u64,
+    /// Silent damage befalls them too. Filling copies what it finds, so none is filled in these worlds.
+    pub damage: bool,
+}
+
+impl Config {
+    /// Turns a world into one of mirrors; all chance is from `rng`, so that other worlds stay as they are.
+    pub fn mirror(&mut self, rng: &mut Rng) {
+        self.fault = None;
+        // the former pool would have changed its devices
+        self.second_hand = false;
+        self.extent = self.extent.min(256 * KIB);
+        let fate = *rng.pick(&[3, 10, 30]);
+        if rng.percent(20) {
+            let groups = vec![GroupSpec::data(self.layout)];
+            self.mirrored = Some(Mirrored { groups, copies: 1, fate, damage: false });
+            self.rescale(rng);
+            return;
+        }
+        let parts = if rng.percent(70) { 1 } else { 2 };
+        let mut groups = Vec::new();
+        let mut rows = 0;
+        self.devices.clear();
+        for _ in 0..parts {
+            let copies = if rng.percent(65) { 2 } else { 3 };
+            let most = if parts == 1 { 4 } else { copies };
+            let count = rng.between(copies, most);
+            let layout = Layout::Mirror { copies: copies as u16 };
+            let least = LEAST_SEGMENTS / parts + 2 + rng.below(40);
+            let fair = least * copies / count;
+            let mut extents: Vec<u64> = (0..count).map(|_| rng.between(fair / 2, fair * 2).max(LEAST_EXTENTS)).collect();
+            while rows_of(layout, &extents) < least {
+                let at = rng.index(extents.len());
+                extents[at] += 1 + fair / 8;
+            }
+            rows += rows_of(layout, &extents);
+            self.devices.extend(extents.iter().map(|own| device(own * self.extent, rng)));
+            groups.push(GroupSpec { class: Class::Data, layout, devices: Some(count as usize) });
+        }
+        let copies =
+            groups.iter().map(|g| if let Layout::Mirror { copies } = g.layout { usize::from(copies) } else { 1 }).min().unwrap_or(1);
+        self.mirrored = Some(Mirrored { groups, copies, fate, damage: rng.percent(25) });
+        self.usable = rows * self.extent;
+        self.rescale(rng);
+    }
+
+    /// Volumes that fit what there is now.
+    fn rescale(&mut self, rng: &mut Rng) {
+        let percent = if self.tight { rng.between(90, 160) } else { rng.between(10, 45) };
+        self.volumes = volumes(self.pool_bytes() * percent / 100, self.tight, rng);
+    }
+}
+
+/// Segments of a mirror over devices of so many extents.
+fn rows_of(layout: Layout, extents: &[u64]) -> u64 {
+    let columns = (0u16..).zip(extents).map(|(member, extents)| Column { member, first: 0, extents: *extents as u32 }).collect();
+    Group { class: Class::Data, layout, first: SegmentId(0), columns }.rows()
+}

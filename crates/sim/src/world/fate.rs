@@ -1,0 +1,405 @@
+//! What befalls the devices of a pool that can do without some, or changes them: they fail, are away, come back, spoil what they hold, are
+//! replaced and added.
+//!
+//! *Budget*: of `copies` copies at most `copies - 1` members are spoiled at any moment: their device fails, is away or was damaged, or the
+//! pool itself says that they are not whole. A member that the pool calls present is taken at its word. Within the budget the judge allows
+//! nothing to be lost and no error at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use millpond_device::DeviceError;
+use millpond_engine::{Class, Command, GroupSpec, Layout, MemberState, NewDevice, PoolState};
+
+use super::World;
+use crate::config::Mirrored;
+use crate::disk::SimDevice;
+use crate::machine::Sick;
+use crate::oracle::{Verdict, Violation, broken};
+use crate::rng::Rng;
+use crate::system::System;
+
+/// Devices replaced in one world at most, and groups added.
+const MOST_CHANGES: (u32, u32) = (6, 2);
+/// Trials in one world at most, besides the last.
+const MOST_TRIALS: u32 = 4;
+/// Devices that an import may refuse one after the other.
+const MOST_REFUSALS: usize = 40;
+/// Times that the world waits for jobs to come to an end, a second each.
+const JOB_PATIENCE: u32 = 200;
+
+/// What a pool says of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Known {
+    member: u16,
+    state: MemberState,
+    /// Which of the machine's devices it is.
+    device: Option<usize>,
+    twin: Option<usize>,
+    /// It is being filled, or its twin is.
+    job: bool,
+}
+
+/// The devices' fate.
+#[derive(Clone, Debug)]
+pub(crate) struct Fate {
+    rng: Rng,
+    chance: u64,
+    copies: usize,
+    damage: bool,
+    /// What the pool said last.
+    known: Vec<Known>,
+    /// The device that was seen last as each member.
+    homes: BTreeMap<u16, usize>,
+    /// Some job is under way.
+    jobs: bool,
+    /// Devices that are not plugged in.
+    away: BTreeSet<usize>,
+    /// Devices that will not work again.
+    lost: BTreeSet<usize>,
+    /// Devices that were to be members, or were: an import may refuse them.
+    doubtful: BTreeSet<usize>,
+    /// Those of groups that are no part of the pool as far as is known.
+    adding: BTreeSet<usize>,
+    /// Those that it has refused.
+    refused: BTreeSet<usize>,
+    /// The device whose content was damaged.
+    spoilt: Option<usize>,
+    replaced: u32,
+    added: u32,
+    trials: u32,
+}
+
+impl Fate {
+    pub(super) fn new(mirrored: &Mirrored, rng: Rng) -> Fate {
+        Fate {
+            rng,
+            chance: mirrored.fate,
+            copies: mirrored.copies,
+            damage: mirrored.damage,
+            known: Vec::new(),
+            homes: BTreeMap::new(),
+            jobs: false,
+            away: BTreeSet::new(),
+            lost: BTreeSet::new(),
+            doubtful: BTreeSet::new(),
+            adding: BTreeSet::new(),
+            refused: BTreeSet::new(),
+            spoilt: None,
+            replaced: 0,
+            added: 0,
+            trials: 0,
+        }
+    }
+
+    /// The same, with another future.
+    pub(super) fn fork(&self, label: u64) -> Fate {
+        Fate { rng: Rng::new(label), ..self.clone() }
+    }
+
+    /// Was anything damaged?
+    pub(super) fn has_damage(&self) -> bool {
+        self.spoilt.is_some()
+    }
+
+    /// Did the pool do without this device when it was seen last?
+    fn may_part(&self, device: usize) -> bool {
+        !self.known.iter().any(|k| k.device == Some(device) && k.state == MemberState::Present)
+    }
+
+    /// Members that are whole and can be taken away, and how many of them may be.
+    fn spare(&self, failing: impl Fn(usize) -> bool) -> (Vec<Known>, usize) {
+        let good = |k: &&Known| {
+            k.state == MemberState::Present
+                && k.device.is_some_and(|d| !failing(d) && !self.away.contains(&d) && !self.refused.contains(&d) && self.spoilt != Some(d))
+        };
+        let whole: Vec<Known> = self.known.iter().filter(good).copied().collect();
+        let spoiled = self.known.len() - whole.len();
+        (whole, (self.copies - 1).saturating_sub(spoiled))
+    }
+}
+
+impl<S: System> World<S> {
+    /// Learns what the pool says of its members.
+    pub(super) fn observe(&mut self) {
+        let (Some(fate), Some(pool)) = (&mut self.fate, self.system.as_ref().and_then(S::pool)) else { return };
+        if pool.state == PoolState::Opening {
+            return;
+        }
+        let machine = &self.machine;
+        let known = |d: &millpond_engine::DeviceInfo| Known {
+            member: d.member,
+            state: d.state,
+            device: d.position.and_then(|p| machine.at(p)),
+            twin: d.successor.and_then(|p| machine.at(p)),
+            job: pool.jobs.iter().any(|job| job.member == Some(d.member)),
+        };
+        fate.known = pool.devices.iter().map(known).collect();
+        fate.homes.extend(fate.known.iter().filter_map(|k| Some((k.member, k.device?))));
+        fate.jobs = !pool.jobs.is_empty();
+        if self.running.is_empty() {
+            fate.adding.clear();
+        }
+    }
+
+    /// Something befalls a device, now and then.
+    pub(super) fn befall(&mut self) -> Verdict {
+        let Some(fate) = &mut self.fate else { return Ok(()) };
+        let chance = fate.chance;
+        if fate.rng.below(1000) >= chance || self.state() != PoolState::Online {
+            return Ok(());
+        }
+        self.observe();
+        let World { fate: Some(fate), machine, .. } = self else { return Ok(()) };
+        let (whole, spare) = fate.spare(|d| machine.broken.contains_key(&d));
+        let spoilt = fate.spoilt.is_some();
+        match fate.rng.weighted(&[30, 15, 30, 8, 12, 10]) {
+            0 if spare > 0 && !spoilt => {
+                let device = fate.rng.pick(&whole).device;
+                self.fail(device);
+            }
+            1 => {
+                // one that is whole may be the member before it knows
+                let twins: Vec<usize> =
+                    fate.known.iter().filter(|k| k.job).filter_map(|k| k.twin).filter(|d| !machine.broken.contains_key(d)).collect();
+                if !twins.is_empty() {
+                    let device = *fate.rng.pick(&twins);
+                    self.fail(Some(device));
+                }
+            }
+            2 if !spoilt && fate.replaced < MOST_CHANGES.0 && !fate.known.is_empty() => self.replace(),
+            3 if fate.added < MOST_CHANGES.1 => self.add(),
+            4 if fate.damage => self.damage(&whole, spare),
+            5 if fate.trials < MOST_TRIALS => return self.trial(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// From now on every operation on a device fails.
+    fn fail(&mut self, device: Option<usize>) {
+        let (Some(fate), Some(device)) = (&mut self.fate, device) else { return };
+        let error = *fate.rng.pick(&[DeviceError::Gone, DeviceError::Failed(5)]);
+        let ever = fate.rng.percent(25);
+        if ever {
+            fate.lost.insert(device);
+        }
+        self.machine.broken.insert(device, error);
+        self.stats.losses += 1;
+        self.trace.note(format!("device {device} FAILS from now on ({error}){}", if ever { ", for ever" } else { "" }));
+    }
+
+    /// A new device takes the place of a member.
+    fn replace(&mut self) {
+        let Some(fate) = &mut self.fate else { return };
+        let known = *fate.rng.pick(&fate.known);
+        if known.twin.is_some() {
+            return;
+        }
+        fate.replaced += 1;
+        // one that is away had the size of some device there is: the largest does
+        let like = known.device.and_then(|d| self.machine.geometry(d)).map_or(0, |g| g.size);
+        let least = if like > 0 { like } else { self.config.devices.iter().map(|(g, _)| g.size).max().unwrap_or(0) };
+        let more = *fate.rng.pick(&[0, 0, 1 << 20]);
+        let device = self.new_device(least + more);
+        let position = device.position;
+        if let Some(fate) = &mut self.fate {
+            let old = fate.homes.get(&known.member).copied();
+            fate.doubtful.extend(old.into_iter().chain(self.machine.at(position)));
+        }
+        self.stats.changes += 1;
+        self.command(Command::Replace { member: known.member, device }, vec![], vec![]);
+    }
+
+    /// A new group.
+    fn add(&mut self) {
+        let Some(fate) = &mut self.fate else { return };
+        fate.added += 1;
+        let copies = fate.copies;
+        let layout = if copies > 1 { Layout::Mirror { copies: copies as u16 } } else { Layout::Linear };
+        let size = (1 << 20) * 2 + self.config.extent * fate.rng.between(8, 40);
+        let devices: Vec<NewDevice> = (0..copies).map(|_| self.new_device(size.next_multiple_of(1 << 20))).collect();
+        let new: Vec<usize> = devices.iter().filter_map(|d| self.machine.at(d.position)).collect();
+        if let Some(fate) = &mut self.fate {
+            fate.doubtful.extend(&new);
+            fate.adding.extend(new);
+        }
+        self.stats.changes += 1;
+        let groups = vec![GroupSpec { class: Class::Data, layout, devices: None }];
+        self.command(Command::AddDevices { groups, devices }, vec![], vec![]);
+    }
+
+    fn new_device(&mut self, size: u64) -> NewDevice {
+        let Some((mut geometry, profile)) = self.config.devices.first().copied() else { unreachable!("a pool has devices") };
+        geometry.size = size;
+        let noise = self.fate.as_mut().map_or(0, |fate| fate.rng.next());
+        let position = self.machine.add(SimDevice::new(geometry, profile, noise));
+        NewDevice { position, geometry }
+    }
+
+    /// One device begins to spoil what it holds, or goes on: only while all is whole, for filling would spread it.
+    fn damage(&mut self, whole: &[Known], spare: usize) {
+        let World { fate: Some(fate), machine, .. } = self else { return };
+        let untouched = !fate.jobs && whole.len() == fate.known.len() && machine.broken.is_empty() && fate.away.is_empty();
+        if fate.spoilt.is_none() && untouched && spare > 0 {
+            let device = fate.rng.pick(whole).device;
+            let chances = *fate.rng.pick(&[[0, 0, 0], [100, 0, 0], [0, 30, 0], [0, 0, 30], [30, 10, 10]]);
+            fate.spoilt = device;
+            // filling would spread the damage: the end of changes
+            fate.replaced = MOST_CHANGES.0;
+            machine.sick = device.map(|device| Sick { device, chances, rng: Rng::new(fate.rng.next()) });
+            self.stats.losses += 1;
+            self.trace.note(format!("device {device:?} is sick from now on: {chances:?}"));
+        }
+        let World { fate: Some(fate), machine, .. } = self else { return };
+        let Some(device) = fate.spoilt else { return };
+        for _ in 0..fate.rng.between(1, 20) {
+            if let Some(what) = machine.rot(device) {
+                self.trace.note(format!("device {device} rots: {what}"));
+            }
+        }
+    }
+
+    /// Between two eras devices come back, and others are away.
+    pub(super) fn come_and_go(&mut self) {
+        let World { fate: Some(fate), machine, .. } = self else { return };
+        let failing: Vec<usize> = machine.broken.keys().copied().collect();
+        for device in failing {
+            if fate.lost.contains(&device) || fate.rng.percent(30) {
+                fate.away.insert(device);
+            }
+        }
+        machine.broken.retain(|device, _| fate.lost.contains(device));
+        let back: Vec<usize> = fate.away.iter().copied().filter(|d| !fate.lost.contains(d)).collect();
+        for device in back {
+            if fate.rng.percent(60) {
+                fate.away.remove(&device);
+                self.trace.note(format!("device {device} is there again"));
+            }
+        }
+        let (whole, spare) = fate.spare(|_| false);
+        if spare > 0 && fate.spoilt.is_none() && fate.rng.percent(25) {
+            let Some(device) = fate.rng.pick(&whole).device else { return };
+            fate.away.insert(device);
+            self.stats.losses += 1;
+            self.trace.note(format!("device {device} is away"));
+        }
+    }
+
+    /// Plugs in what is there; returns the geometries.
+    pub(super) fn devices_there(&mut self) -> Vec<millpond_device::DeviceGeometry> {
+        let World { fate: Some(fate), machine, .. } = self else { return self.machine.plug(false) };
+        let out = |d: &usize| fate.away.contains(d) || fate.refused.contains(d) || machine.broken.contains_key(d);
+        let mut there: Vec<usize> = (0..machine.count()).filter(|d| !out(d)).collect();
+        fate.rng.shuffle(&mut there);
+        self.trace.note(format!("plugged in: {there:?}"));
+        machine.plug_these(there)
+    }
+
+    /// Imports, and leaves devices out that the import says to leave out, where that may be right.
+    pub(super) fn open_what_is_there(&mut self) -> Verdict {
+        for _ in 0..MOST_REFUSALS {
+            self.import(u64::MAX)?;
+            let PoolState::Faulted(reason) = self.state() else { break };
+            let words = reason.split_whitespace();
+            let named = words.skip_while(|word| *word != "device").nth(1).and_then(|n| n.trim_end_matches(',').parse::<usize>().ok());
+            let device = named.and_then(|position| self.machine.at(position));
+            let Some(fate) = &mut self.fate else { break };
+            // a shape does not say since when a device is out of date, so one that is may be taken for the other half of a pool that was torn apart
+            let parted = reason.contains("written to without the others");
+            let rightly = |d: &usize| fate.doubtful.contains(d) || (parted && fate.may_part(*d));
+            let Some(device) = device.filter(|d| rightly(d) && reason.contains("leave")) else {
+                // of a group that was being added either all devices have labels that the others follow, or it is left out
+                if fate.adding.is_empty() {
+                    break;
+                }
+                let adding = std::mem::take(&mut fate.adding);
+                self.trace.note(format!("devices {adding:?} are left out: {reason}"));
+                fate.refused.extend(adding);
+                self.stop(false, false, None);
+                continue;
+            };
+            fate.refused.insert(device);
+            self.trace.note(format!("device {device} is left out: {reason}"));
+            self.stop(false, false, None);
+        }
+        self.observe();
+        Ok(())
+    }
+
+    /// Is it time for a trial, in so many percent of cases?
+    pub(super) fn rng_of_trials(&mut self, percent: u64) -> bool {
+        self.fate.as_mut().is_some_and(|fate| fate.rng.percent(percent))
+    }
+
+    /// Takes as many copies away as can be spared, in a world beside this one: everything must be there all the same.
+    pub(super) fn trial(&mut self) -> Verdict {
+        self.observe();
+        if self.state() != PoolState::Online {
+            return Ok(());
+        }
+        let World { fate: Some(fate), machine, .. } = self else { return Ok(()) };
+        let (mut whole, spare) = fate.spare(|d| machine.broken.contains_key(&d));
+        if spare == 0 {
+            return Ok(());
+        }
+        fate.trials += 1;
+        fate.rng.shuffle(&mut whole);
+        let mut taken: BTreeSet<usize> = whole.iter().take(spare).filter_map(|k| k.device).collect();
+        taken.extend(machine.broken.keys());
+        let (label, power) = (fate.rng.next(), fate.rng.percent(50));
+        self.trace.note(format!("before a trial: {:?}", fate.known));
+        let mut fork = self.fork(label & 0xff);
+        fork.trace.print = self.trace.print;
+        let verdict = fork.do_without(taken, power);
+        self.stats.trials += 1;
+        self.stats.add(&Self::without_operations(&fork));
+        verdict.map_err(|Violation(what)| {
+            let note = format!("{what} (in a trial without copies)");
+            std::mem::swap(&mut self.trace, &mut fork.trace);
+            Violation(note)
+        })
+    }
+
+    fn without_operations(fork: &World<S>) -> super::Stats {
+        super::Stats { operations: 0, ..fork.stats }
+    }
+
+    fn do_without(&mut self, taken: BTreeSet<usize>, power: bool) -> Verdict {
+        self.trace.note(format!("trial without devices {taken:?}"));
+        self.stop(power, false, None);
+        if let Some(fate) = &mut self.fate {
+            fate.away.extend(taken);
+            fate.chance = 0;
+        }
+        self.machine.broken.clear();
+        self.import_and_verify()?;
+        let targets = self.oracle.targets();
+        self.read_back(targets)?;
+        self.finish_jobs()?;
+        self.audit()
+    }
+
+    /// Waits for the jobs to come to their end.
+    pub(super) fn finish_jobs(&mut self) -> Verdict {
+        for _ in 0..JOB_PATIENCE {
+            self.settle_down()?;
+            self.observe();
+            if self.fate.as_ref().is_none_or(|fate| !fate.jobs) {
+                return Ok(());
+            }
+            self.machine.pass(1_000_000);
+        }
+        let jobs = self.system.as_ref().and_then(S::pool).map(|pool| pool.jobs);
+        broken(format!("jobs do not come to an end: {jobs:?}"))
+    }
+
+    /// The end of a world of mirrors.
+    pub(super) fn last_trial(&mut self) -> Verdict {
+        if self.fate.is_none() || self.state() != PoolState::Online {
+            return Ok(());
+        }
+        self.finish_jobs()?;
+        self.audit()?;
+        self.trial()
+    }
+}
