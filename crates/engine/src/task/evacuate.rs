@@ -247,11 +247,8 @@ impl Pool {
             let Some(s) = space.get(*id).filter(|s| s.state != SegmentState::Absent) else { continue };
             evacuation.left += 1;
             match s.state {
-                SegmentState::Sealed if s.objects == 0 && s.placed > 0 => {
-                    if s.left_until <= self.now.0 {
-                        evacuation.todo.push_back(*id);
-                    }
-                }
+                SegmentState::Sealed if s.left_until > self.now.0 => {}
+                SegmentState::Sealed if s.objects == 0 && s.placed > 0 => evacuation.todo.push_back(*id),
                 // only a checkpoint frees those
                 SegmentState::Sealed | SegmentState::Resting(_) => waits = true,
                 _ => {}
