@@ -139,7 +139,7 @@ impl<S: System> World<S> {
         if mirrored {
             config.mirror(&mut Rng::new(mix(!seed)));
         }
-        let curious = (seed % 8 < 2 || mirrored && mix(seed) % 4 == 0).then(|| Rng::new(!seed));
+        let curious = (seed % 8 < 2 || mirrored && mix(seed).is_multiple_of(4)).then(|| Rng::new(!seed));
         let world = World { curious, ..World::with_config(config, rng, options) };
         if seed % 8 == 1 || options.bytes { world.with_files(Files::new(seed)) } else { world }
     }
