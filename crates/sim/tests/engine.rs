@@ -24,6 +24,16 @@ fn worlds_that_found_bugs() {
     }
 }
 
+/// Mirrors whose devices fail, are away, spoil what they hold, are replaced and added: a few worlds, and seeds that found something.
+#[test]
+fn worlds_of_mirrors() {
+    let mirrors = Options { mirrors: true, ..Options::default() };
+    clean(0..6, Mode::World, &mirrors);
+    for seed in [24, 31, 39, 45, 49, 67, 89, 525, 621] {
+        clean(seed..seed + 1, Mode::World, &mirrors);
+    }
+}
+
 #[test]
 fn power_cuts_at_every_event() {
     clean(0..4, Mode::PowerCut, &Options::default());

@@ -58,7 +58,7 @@ impl Config {
         }
         let copies =
             groups.iter().map(|g| if let Layout::Mirror { copies } = g.layout { usize::from(copies) } else { 1 }).min().unwrap_or(1);
-        self.mirrored = Some(Mirrored { groups, copies, fate, damage: rng.percent(25) });
+        self.mirrored = Some(Mirrored { groups, copies, fate, damage: rng.percent(25) && !self.tight });
         self.usable = rows * self.extent;
         self.rescale(rng);
     }

@@ -134,9 +134,9 @@ fn to_words(entry: &Entry) -> (Vec<u64>, Vec<String>) {
             Command::Hold { snapshot, .. } => (vec![12, snapshot.0], vec![]),
             Command::Release { snapshot } => (vec![13, snapshot.0], vec![]),
             Command::Close => (vec![14], vec![]),
-            // those about devices are refused and leave nothing
-            Command::Checkpoint | Command::AddDevices { .. } | Command::Replace { .. } | Command::Remove { .. } | Command::StopRemoving => {
-                (vec![15], vec![])
+            Command::Checkpoint => (vec![15], vec![]),
+            Command::AddDevices { .. } | Command::Replace { .. } | Command::Remove { .. } | Command::StopRemoving => {
+                unreachable!("devices of the reference system are not changed")
             }
         },
     }
