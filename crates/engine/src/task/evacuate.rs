@@ -271,6 +271,10 @@ impl Pool {
 
     /// Streams leave segments that are to be given up, those that they have been promised too: a batch of nothing leads replay on.
     fn hop_over_leaving(&mut self) {
+        let meta = [self.checkpointer.nodes_at, self.checkpointer.objects_at];
+        if !self.checkpointer.running() && meta.iter().flatten().any(|cursor| self.is_leaving(Some(cursor.segment))) {
+            self.leave_open_segments();
+        }
         for stream in 0..self.log.streams.len() {
             let (at, next) = self.log.streams.get(stream).map_or((None, None), |s| (s.cursor.map(|c| c.segment), s.next));
             if self.is_leaving(at) {

@@ -166,7 +166,7 @@ impl Pool {
         self.filler.running = Some(fill);
     }
 
-    /// Streams and checkpoints go on in other segments.
+    /// Streams go on in other segments, checkpoints too: but not one that runs, which has promised places behind its cursors already.
     pub(crate) fn leave_open_segments(&mut self) {
         self.seal_all();
         for stream in 0..self.log.streams.len() {
@@ -175,6 +175,9 @@ impl Pool {
                 self.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
                 self.core.space.settle(cursor.segment);
             }
+        }
+        if self.checkpointer.running() {
+            return;
         }
         for cursor in [self.checkpointer.nodes_at.take(), self.checkpointer.objects_at.take()].into_iter().flatten() {
             self.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);

@@ -167,3 +167,26 @@ fn sparse_segments_leave_without_anybody_asking() {
     assert!(info.jobs.is_empty() && info.devices.len() == 2, "{:?} {}", info.jobs, rig.engine.space_report());
     rig.audit();
 }
+
+#[test]
+fn a_removal_begins_in_the_middle_of_a_checkpoint() {
+    for turns in 0..24 {
+        let (mut rig, volume, snapshot) = pool(&[64, 64], Layout::Linear);
+        rig.start(Command::Checkpoint);
+        for _ in 0..turns {
+            rig.turn();
+            while let Some(io) = rig.engine.pop_io() {
+                rig.perform(io);
+            }
+        }
+        rig.start(Command::Remove { member: 0, dry_run: false });
+        rig.finish_jobs();
+        while rig.engine.pop_reply().is_some() {}
+        assert_eq!(rig.engine.pool().unwrap().devices.len(), 1);
+        rig.audit();
+        let mut rig = reimport(rig);
+        check(&mut rig, Target::Head(volume), 2);
+        check(&mut rig, Target::Snapshot(snapshot), 1);
+        rig.audit();
+    }
+}
