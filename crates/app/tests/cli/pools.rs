@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-use crate::harness::{Daemon, each, keys};
+use crate::harness::{Daemon, each, eventually, keys};
 
 #[test]
 fn a_pool_is_made_listed_and_destroyed() {
@@ -74,7 +74,8 @@ fn devices_that_hold_something_need_force() {
     daemon.run(&["pool", "export", "tank"]).ok();
     daemon.run(&["pool", "create", "other", &path]).refused(1, "the pool 'tank'");
     daemon.run(&["pool", "create", "other", &daemon.text("missing.img")]).refused(1, "does not exist");
-    daemon.run(&["pool", "create", "other", "mirror", &path]).refused(1, "comes later");
+    daemon.run(&["pool", "create", "other", "mirror", &path]).refused(2, "2 to 8 devices");
+    daemon.run(&["pool", "create", "other", "parity1", &path]).refused(1, "comes later");
     daemon.run(&["pool", "create", "other", &path, "log", &path]).refused(1, "comes later");
     daemon.run(&["pool", "create", "other", "-o", "x=y", &path]).refused(1, "not in this version");
     daemon.run(&["pool", "create", "other", "-o", "io=fast", &path]).refused(2, "buffered");
@@ -134,4 +135,37 @@ fn iostat_and_checkpoints_count() {
     let points = daemon.json(&["pool", "checkpoints", "tank"]);
     assert!(points.as_array().is_some_and(|points| !points.is_empty()), "{points}");
     assert_eq!(points[0]["lost_millis"], 0);
+}
+
+#[test]
+fn devices_are_added_replaced_and_removed() {
+    let daemon = Daemon::start();
+    let path = |name: &str| daemon.text(name);
+    let sized = |name: &str| format!("{}:256M", daemon.text(name));
+    let listed = || {
+        let pools = daemon.json(&["pool", "list"]);
+        each(&pools[0]["devices"], "path").into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    daemon.run(&["pool", "create", "tank", "linear", &sized("a")]).ok();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    daemon.run(&["pool", "remove", "tank", &path("a")]).refused(1, "needs this device");
+    daemon.run(&["pool", "add", "-n", "tank", &sized("b")]).ok();
+    assert!(!daemon.path("b").exists(), "a dry run made a file");
+    daemon.run(&["pool", "add", "tank", "linear", &sized("b")]).ok();
+    daemon.run(&["pool", "add", "tank", "linear", &path("b")]).refused(1, "the pool 'tank'");
+    assert_eq!(listed(), [path("a"), path("b")]);
+    daemon.run(&["pool", "replace", "tank", &path("none"), &sized("c")]).refused(1, "no device");
+    daemon.run(&["pool", "replace", "tank", &path("a"), &format!("{}:16M", path("small"))]).refused(1, "too small");
+    assert!(!daemon.path("small").exists(), "a file was left behind");
+    daemon.run(&["pool", "replace", "tank", &path("a"), &sized("c"), "--wait"]).ok();
+    assert_eq!(listed(), [path("c"), path("b")]);
+    daemon.run(&["pool", "remove", "-n", "tank", "1"]).ok();
+    daemon.run(&["pool", "remove", "tank", &path("b"), "--wait"]).ok();
+    assert_eq!(listed(), [path("c")]);
+    // what was let go belongs to nobody, once its label is gone
+    let mirror = [path("a"), path("b")];
+    eventually("the devices are vacant", || daemon.run(&["pool", "create", "other", "-n", "mirror", &mirror[0], &mirror[1]]).code == 0);
+    daemon.run(&["pool", "create", "other", "mirror", &mirror[0], &mirror[1]]).ok();
+    daemon.run(&["pool", "destroy", "tank", "-y"]).ok();
+    assert_eq!(daemon.json(&["pool", "list"])[0]["health"], "online");
 }

@@ -58,7 +58,7 @@ fn later_verbs_say_so_in_one_line() {
         &["import-image", "a.qcow2", "tank/v", "-f", "qcow2"],
         &["export-image", "tank/v", "a.raw"],
         &["convert-sectors", "tank/v", "4kn", "-n"],
-        &["pool", "add", "tank", "mirror", "/a", "/b"],
+        &["pool", "rebalance", "tank"],
         &["pool", "scrub", "--stop"],
         &["pool", "device-limit", "tank", "/a", "--bps", "50M"],
     ] {
