@@ -66,6 +66,8 @@ struct Fill {
     done: u64,
     total: u64,
     unreadable: u64,
+    /// Members whose ring could not be read.
+    unreadable_rings: usize,
 }
 
 /// The task that fills devices, one after the other.
@@ -162,7 +164,20 @@ impl Pool {
         let total = segments.len() as u64 * space.rows.extent_bytes();
         self.filler.runs += 1;
         let (run, mark) = (self.filler.runs, self.io.mark());
-        let fill = Fill { run, member, twin, step: Step::Settling, mark, segments, page: 0, in_flight: 0, done: 0, total, unreadable: 0 };
+        let fill = Fill {
+            run,
+            member,
+            twin,
+            step: Step::Settling,
+            mark,
+            segments,
+            page: 0,
+            in_flight: 0,
+            done: 0,
+            total,
+            unreadable: 0,
+            unreadable_rings: 0,
+        };
         self.filler.running = Some(fill);
     }
 
@@ -279,9 +294,15 @@ impl Pool {
         fill.step = Step::Ring;
         let (run, member, twin) = (fill.run, fill.member, fill.twin);
         let whole = |(at, m): &(u16, &millpond_format::Member)| m.state == MemberState::Present && (twin || *at != member);
-        let source = (0u16..).zip(&self.config.shape.members).find(whole).map(|(at, _)| at);
+        let mut sources = (0u16..).zip(&self.config.shape.members).filter(whole).map(|(at, _)| at);
+        let Some(source) = sources.nth(fill.unreadable_rings) else {
+            // nobody's can be read: the next roots make one
+            fill.step = Step::Flush;
+            self.flusher.wants.fill = true;
+            return;
+        };
         let range = ByteRange { offset: RING_OFFSET, length: RING_SLOTS * SECTOR_BYTES as u64 };
-        self.io.read_raw(Context::FillRing(run), DeviceIndex(source.unwrap_or(member)), range, &mut self.bufs);
+        self.io.read_raw(Context::FillRing(run), DeviceIndex(source), range, &mut self.bufs);
     }
 
     /// The ring was read or, both areas of it, written.
@@ -305,11 +326,12 @@ impl Pool {
                     self.flusher.wants.fill = true;
                 }
             }
-            (Err(_), _) => {
-                // there is no whole ring to copy, or the device fails: tried again from the start
-                self.stop_filling(member, twin);
-                self.fill(member, twin);
+            (Err(_), _) if fill.in_flight == 0 => {
+                fill.unreadable_rings += 1;
+                self.read_ring();
             }
+            // the device cannot be written, nor spared: it stays as it is until the next import
+            (Err(_), _) => self.stop_filling(member, twin),
         }
     }
 
