@@ -21,11 +21,22 @@ impl Pool {
         }
     }
 
-    /// Adds groups of new devices. Their space is used when every label says that they are there.
-    pub(crate) fn add_groups(&mut self, specs: &[GroupSpec], devices: &[NewDevice]) -> Result<(), CommandError> {
+    /// One change at a time: a removal has planned the shape that it leaves behind, and labels say one shape until they are durable.
+    fn check_unchanging(&self) -> Result<(), CommandError> {
+        if self.evacuation.is_some() {
+            return Err(CommandError::Busy(
+                "a device is being removed; wait for 'pool jobs', or stop that with 'pool remove --stop'".into(),
+            ));
+        }
         if self.relabeler.busy() {
             return Err(CommandError::Busy("devices are just being changed; try again".into()));
         }
+        Ok(())
+    }
+
+    /// Adds groups of new devices. Their space is used when every label says that they are there.
+    pub(crate) fn add_groups(&mut self, specs: &[GroupSpec], devices: &[NewDevice]) -> Result<(), CommandError> {
+        self.check_unchanging()?;
         let geometries: Vec<_> = devices.iter().map(|d| d.geometry).collect();
         let mut shape = self.config.shape.clone();
         shape.generation += 1;
@@ -49,6 +60,7 @@ impl Pool {
 
     /// Puts a device in the place of a member: what the member holds, or should hold, is copied to it.
     pub(crate) fn replace(&mut self, member: u16, device: NewDevice) -> Result<(), CommandError> {
+        self.check_unchanging()?;
         let at = usize::from(member);
         let extent_bytes = self.config.shape.extent_bytes;
         let id: DeviceId = device_id(self.config.shape.generation + 1, at);

@@ -190,3 +190,27 @@ fn a_removal_begins_in_the_middle_of_a_checkpoint() {
         rig.audit();
     }
 }
+
+#[test]
+fn the_shape_is_not_changed_while_a_device_leaves() {
+    let (mut rig, volume, _) = pool(&[64, 64], Layout::Linear);
+    rig.command(Command::Checkpoint).unwrap();
+    let (more, other) = (rig.new_device(64), rig.new_device(64));
+    rig.start(Command::Remove { member: 0, dry_run: false });
+    rig.start(Command::AddDevices { groups: vec![GroupSpec::data(Layout::Linear)], devices: vec![more] });
+    rig.start(Command::Replace { member: 1, device: other });
+    let mut refused = 0;
+    rig.finish_jobs();
+    while let Some((_, reply)) = rig.engine.pop_reply() {
+        refused += u32::from(matches!(reply, Err(CommandError::Busy(why)) if why.contains("being removed")));
+    }
+    assert_eq!(refused, 2);
+    assert_eq!(rig.engine.pool().unwrap().devices.len(), 1);
+    // afterwards it can be, and what is added is there after an import
+    add(&mut rig, Layout::Linear, &[64]);
+    write_all(&mut rig, volume, 3);
+    let mut rig = reimport(rig);
+    assert_eq!(rig.engine.pool().unwrap().devices.len(), 2);
+    check(&mut rig, Target::Head(volume), 3);
+    rig.audit();
+}
