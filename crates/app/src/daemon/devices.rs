@@ -141,6 +141,8 @@ impl Daemon {
     /// are forgotten.
     async fn watch_devices(self: Arc<Daemon>, name: String) {
         loop {
+            // a device that a command is about to name is not one that nobody uses
+            let changing = self.changing.lock().await;
             let Ok(shard) = self.shard(&name) else { return };
             let Ok(status) = shard.status().await else { return };
             let used = |at: usize| status.pool.devices.iter().any(|device| device.position == Some(at) || device.successor == Some(at));
@@ -158,6 +160,7 @@ impl Daemon {
             if !left {
                 return;
             }
+            drop(changing);
             sleep(LOOK).await;
         }
     }
