@@ -170,13 +170,13 @@ pub fn ring(devices: &[PathBuf], pool: PoolId) -> io::Result<Vec<RingEntry>> {
     Ok(roots.into_values().rev().collect())
 }
 
-/// Overwrites both areas of a device of `pool` with zeroes, so that no import finds the pool on it; one that belongs to another by now is left
-/// alone. Durable on return.
+/// Overwrites both areas of a device of `pool` with zeroes, so that no import finds the pool on it; one without a label of it is left alone.
+/// Durable on return.
 ///
 /// # Errors
 /// When another program holds the device, or it cannot be written.
 pub fn wipe(path: &Path, pool: PoolId) -> io::Result<()> {
-    if read(path)?.is_some_and(|label| label.pool != pool) {
+    if read(path)?.is_none_or(|label| label.pool != pool) {
         return Ok(());
     }
     let device = HostDevice::open(path, OpenOptions::default()).map_err(io::Error::other)?;
