@@ -133,16 +133,15 @@ impl Pool {
                 return false;
             }
             self.begin_fill();
-            return true;
+            return self.filler.running.is_some();
         };
         match fill.step {
             Step::Settling => {
-                if self.io.has_ended(fill.mark)
-                    && let Some(fill) = &mut self.filler.running
-                {
+                let ended = self.io.has_ended(fill.mark);
+                if ended && let Some(fill) = &mut self.filler.running {
                     fill.step = Step::Copying;
                 }
-                true
+                ended
             }
             Step::Copying => self.copy_on(),
             Step::Ring | Step::Flush => false,
