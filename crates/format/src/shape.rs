@@ -14,6 +14,8 @@ pub const MAX_GROUPS: usize = 32;
 pub const MAX_SHAPE_BYTES: usize = 3900;
 /// Extents of a group at most: a petabyte of the longest ones.
 const MAX_EXTENTS: u64 = 1 << 24;
+/// Segments at most, gaps included: so many are kept in a table.
+const MAX_SEGMENTS: u32 = 1 << 25;
 /// Copies of a mirror at most.
 pub const MAX_COPIES: u16 = 8;
 
@@ -214,7 +216,7 @@ impl Shape {
             next = first + if apart { group.rows() } else { 0 };
             apart
         });
-        apart && next <= u64::from(self.next.0)
+        apart && next <= u64::from(self.next.0) && self.next.0 <= MAX_SEGMENTS
     }
 
     /// True when it fits into a label, and everything else is in range.
