@@ -100,6 +100,26 @@ pub enum Layout {
         /// How many, from 2 on.
         copies: u16,
     },
+    /// Each segment over `width` devices in turns of `unit` bytes, the last `parity` of which hold what the others are rebuilt from.
+    Parity {
+        /// Devices per segment.
+        width: u16,
+        /// How many of them may be missing: 1 or 2.
+        parity: u8,
+        /// Bytes on one device before the next takes over (a multiple of 4096).
+        unit: u32,
+    },
+}
+
+impl Layout {
+    /// Devices that a group can do without.
+    pub fn spare(&self) -> u16 {
+        match self {
+            Layout::Linear | Layout::Stripe { .. } => 0,
+            Layout::Mirror { copies } => copies.saturating_sub(1),
+            Layout::Parity { parity, .. } => u16::from(*parity),
+        }
+    }
 }
 
 /// Bytes of one unit: the grain of stored lengths and places inside a chunk.

@@ -28,4 +28,4 @@ pub use label::{
 };
 pub use node::{FANOUT, NODE_BYTES, NODE_UNITS, Node};
 pub use record::{Checkpoint, LineageRecord, Record, SNAPSHOTS_PER_PAGE, SnapshotRecord, TreeRoot, VolumeRecord, WalkRecord};
-pub use shape::{Column, Group, MAX_COPIES, MAX_DEVICES, MAX_GROUPS, MAX_SHAPE_BYTES, Member, MemberState, Shape};
+pub use shape::{Column, Group, MAX_COPIES, MAX_DEVICES, MAX_GROUPS, MAX_PARITY_WIDTH, MAX_SHAPE_BYTES, Member, MemberState, Shape};

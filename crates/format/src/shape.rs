@@ -18,6 +18,8 @@ const MAX_EXTENTS: u64 = 1 << 24;
 const MAX_SEGMENTS: u32 = 1 << 25;
 /// Copies of a mirror at most.
 pub const MAX_COPIES: u16 = 8;
+/// Devices of a row with parity at most.
+pub const MAX_PARITY_WIDTH: u16 = 16;
 
 /// What a member is to its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +85,7 @@ pub struct Group {
 /// | chunk units | 4 | longest chunk in 512-byte units |
 /// | next segment | 4 | the first that was never used |
 /// | members | 4 + n (8 + 4 + 1 + 8) | device id, extents, state and in bit 7 whether it leaves, successor or 0 |
-/// | groups | 4 + n (1 + 1 + 2 + 4 + 4) | class, layout (0 linear, 1 stripe, 2 mirror), width or copies, unit, first segment |
+/// | groups | 4 + n (1 + 1 + 2 + 4 + 4) | class, layout (0 linear, 1 stripe, 2 mirror, 3 and 4 parity of one and two), width or copies, unit, first segment |
 /// | columns of each | 4 + n (2 + 4 + 4) | member, first extent, extents |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -133,6 +135,7 @@ impl Shape {
                 Layout::Linear => (0, 1, 0),
                 Layout::Stripe { width, unit } => (1, width, unit),
                 Layout::Mirror { copies } => (2, copies, 0),
+                Layout::Parity { width, parity, unit } => (2 + parity, width, unit),
             };
             e.u8(kind);
             e.u16(width);
@@ -189,6 +192,10 @@ impl Shape {
                 width > 0 && unit > 0 && u64::from(unit) % 4096 == 0 && self.extent_bytes.is_multiple_of(u64::from(unit))
             }
             Layout::Mirror { copies } => (2..=MAX_COPIES).contains(&copies),
+            Layout::Parity { width, parity, unit } => {
+                let turns = unit > 0 && u64::from(unit) % 4096 == 0 && self.extent_bytes.is_multiple_of(u64::from(unit));
+                turns && (u16::from(parity) + 1..=MAX_PARITY_WIDTH).contains(&width)
+            }
         }
     }
 
@@ -247,7 +254,8 @@ impl Group {
 
     /// Calls `row` for each segment in order, with the member and extent of every part. `linear`: column after column, one extent a row.
     /// `stripe` and `mirror`: every row takes its extents from the columns with the most left, so that devices of different size are used
-    /// up together; a stripe gets narrower when devices run out, a mirror ends.
+    /// up together; a stripe gets narrower when devices run out, a mirror and parity end. The last parts of a row with parity hold it; the
+    /// row is turned left by its segment's id, so that every device has some.
     pub fn for_each_row(&self, mut row: impl FnMut(&[(u16, u32)])) {
         let (width, least) = match self.layout {
             Layout::Linear => {
@@ -257,8 +265,10 @@ impl Group {
                 return;
             }
             Layout::Stripe { width, .. } => (usize::from(width), 1),
-            Layout::Mirror { copies } => (usize::from(copies), usize::from(copies)),
+            Layout::Mirror { copies: all } | Layout::Parity { width: all, .. } => (usize::from(all), usize::from(all)),
         };
+        let turns = matches!(self.layout, Layout::Parity { .. });
+        let mut id = self.first.0 as usize;
         let mut used: Vec<u32> = vec![0; self.columns.len()];
         let mut order: Vec<usize> = Vec::with_capacity(self.columns.len());
         let mut parts = Vec::with_capacity(width);
@@ -282,6 +292,10 @@ impl Group {
                     *used += 1;
                 }
             }
+            if turns {
+                parts.rotate_left(id % width);
+            }
+            id += 1;
             row(&parts);
         }
     }
@@ -314,6 +328,7 @@ fn group(d: &mut Decoder<'_>) -> Result<Group, FormatError> {
         0 => Layout::Linear,
         1 => Layout::Stripe { width, unit },
         2 => Layout::Mirror { copies: width },
+        3 | 4 => Layout::Parity { width, parity: kind - 2, unit },
         _ => return Err(FormatError::Field("layout")),
     };
     let first = SegmentId(d.u32()?);

@@ -62,10 +62,12 @@ fn labels() -> [Label; 2] {
     members[3].state = MemberState::Filling;
     members[4].state = MemberState::Down;
     members.push(member(5, 10, MemberState::Gone));
+    members.extend((6..9).map(|at| member(at, 20, MemberState::Present)));
     let groups = vec![
         group(Class::Data, stripe, 0, &[(0, 0, 70), (1, 0, 80), (2, 10, 80)]),
         group(Class::Special, Layout::Mirror { copies: 2 }, 200, &[(3, 0, 40), (4, 0, 40)]),
         group(Class::Log, Layout::Linear, 300, &[(2, 0, 10)]),
+        group(Class::Data, Layout::Parity { width: 3, parity: 1, unit: 65536 }, 320, &[(6, 0, 20), (7, 0, 20), (8, 0, 20)]),
     ];
     let shape = Shape { generation: 9, extent_bytes: 4 << 20, chunk_units: 1024, next: SegmentId(400), members, groups };
     let many = Label { device: DeviceId(1 << 16 | 2), member: 2, shape, ..linear.clone() };
