@@ -31,6 +31,8 @@ pub struct Tuning {
     pub rewind_checkpoints: u32,
     /// Give freed segments back to the host (hole punch, TRIM) before they are reused.
     pub discard_freed: bool,
+    /// Percent of the log's segments that may be in use before some of it is moved to where data stays: what is overwritten soon is not moved.
+    pub log_percent: u8,
     /// Import a pool although devices are missing that it can do without. They are out of date from then on.
     pub degraded: bool,
     /// Faults planted on purpose, for tests of the tests; `None` always in production.
@@ -44,6 +46,7 @@ impl Default for Tuning {
             checkpoint_log_bytes: 1 << 30,
             rewind_checkpoints: 2,
             discard_freed: true,
+            log_percent: 50,
             degraded: false,
             planted: None,
         }

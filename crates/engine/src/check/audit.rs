@@ -9,7 +9,7 @@ use millpond_format::{
 
 use crate::core::Core;
 use crate::engine::Engine;
-use crate::io::Health;
+use crate::io::{Coders, Health, Rebuild, Want, erased};
 use crate::space::{PAGE, SegmentState};
 use crate::tree::{Miss, node_index};
 
@@ -36,6 +36,7 @@ struct Auditor<'a, 'm> {
     /// Which of the whole copies of a segment is read, where there are several.
     copy: usize,
     health: &'a Health,
+    coders: Coders,
     /// Slots reached, by chunk.
     reached: BTreeMap<ChunkId, BTreeSet<u32>>,
     seen_nodes: BTreeSet<u64>,
@@ -52,7 +53,15 @@ impl Engine {
     pub fn audit(&self, media: Media<'_>) -> Audit {
         let Some(pool) = self.open() else { return Audit::default() };
         let rows = &pool.core.space.rows;
-        let copies = pool.core.space.segments.ids().map(|id| rows.copies(id).len()).max().unwrap_or(0).max(1);
+        let copies = pool
+            .core
+            .space
+            .segments
+            .ids()
+            .map(|id| rows.stripe(id).map_or(rows.copies(id).len(), |stripe| 1 + stripe.width()))
+            .max()
+            .unwrap_or(0)
+            .max(1);
         let mut audit = Audit::default();
         for copy in 0..copies {
             let mut auditor = Auditor {
@@ -62,6 +71,7 @@ impl Engine {
                 audit: Audit::default(),
                 copy,
                 health: &pool.io.health,
+                coders: Coders::default(),
                 reached: BTreeMap::new(),
                 seen_nodes: BTreeSet::new(),
                 heads: Vec::new(),
@@ -92,6 +102,11 @@ impl Auditor<'_, '_> {
     fn read(&mut self, segment: SegmentId, unit: u32, units: u32) -> Vec<u8> {
         let (page, pages) = (unit / 8, (unit + units).div_ceil(8) - unit / 8);
         let mut bytes = Vec::with_capacity(pages as usize * PAGE as usize);
+        let skip = (unit % 8) as usize * 512;
+        let wanted = skip..skip + units as usize * 512;
+        if let Some(rebuild) = self.rebuild(segment, page, pages) {
+            return rebuild[wanted].to_vec();
+        }
         let whole = self.health.whole_copies(&self.core.space.rows, segment);
         let copy = whole.get(self.copy % whole.len().max(1)).copied().unwrap_or(0);
         for (device, range) in self.core.space.rows.map(segment, page, pages, copy) {
@@ -100,8 +115,26 @@ impl Auditor<'_, '_> {
             let position = self.positions[usize::from(device.0)];
             (self.media)(position, range.offset, &mut bytes[from..]);
         }
-        let skip = (unit % 8) as usize * 512;
-        bytes[skip..skip + units as usize * 512].to_vec()
+        bytes[wanted].to_vec()
+    }
+
+    /// Pages of a segment with parity as its other columns say: those of missing devices, and at the audit's later copies of others.
+    fn rebuild(&mut self, segment: SegmentId, page: u32, pages: u32) -> Option<Vec<u8>> {
+        let stripe = self.core.space.rows.stripe(segment)?;
+        let missing = self.health.missing(&stripe);
+        let erased = erased(stripe.width(), stripe.parity, missing, 0, u8::try_from(self.copy).unwrap_or(u8::MAX))?;
+        let from = u64::from(page) * PAGE;
+        let rebuild = Rebuild::new(&stripe, Want::Bytes { from, to: from + u64::from(pages) * PAGE }, erased);
+        let mut read = Vec::new();
+        for (device, range) in rebuild.reads(&stripe) {
+            let mut bytes = vec![0; range.length as usize];
+            (self.media)(self.positions[usize::from(device.0)], range.offset, &mut bytes);
+            read.push(bytes);
+        }
+        let read: Vec<&[u8]> = read.iter().map(Vec::as_slice).collect();
+        let mut out = vec![0; rebuild.length()];
+        rebuild.assemble(&read, &mut self.coders, &mut out)?;
+        Some(out)
     }
 
     /// Reads the headers of every chunk that has any: who wrote each slot, and when first.

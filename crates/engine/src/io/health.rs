@@ -1,10 +1,11 @@
 //! Which members of a pool can be read and written, and which it can do without.
 
 use millpond_device::DeviceIndex;
-use millpond_format::{Layout, MemberState, SegmentId, Shape};
+use millpond_format::{MemberState, SegmentId, Shape};
 use smallvec::SmallVec;
 
-use crate::space::Rows;
+use super::parity::Columns;
+use crate::space::{Rows, Stripe};
 
 /// Members that hold the same: a pool can do without so many of them.
 #[derive(Debug)]
@@ -27,11 +28,7 @@ impl Health {
             let mut members: Vec<u16> = group.columns.iter().map(|column| column.member).collect();
             members.sort_unstable();
             members.dedup();
-            let spare = match group.layout {
-                Layout::Linear | Layout::Stripe { .. } => 0,
-                Layout::Mirror { copies } => usize::from(copies) - 1,
-            };
-            Set { members, spare }
+            Set { members, spare: usize::from(group.layout.spare()) }
         };
         Health { states: shape.members.iter().map(|m| m.state).collect(), sets: shape.groups.iter().map(set).collect() }
     }
@@ -64,6 +61,12 @@ impl Health {
             let unusable = set.members.len() - set.members.iter().filter(whole).count();
             unusable < set.spare
         })
+    }
+
+    /// The columns of a row that are not whole.
+    pub(crate) fn missing(&self, stripe: &Stripe<'_>) -> Columns {
+        let lacks = |(_, (device, _)): &(usize, (DeviceIndex, u64))| self.state(device.0) != MemberState::Present;
+        stripe.columns().into_iter().enumerate().filter(lacks).fold(0, |set, (column, _)| set | 1 << column)
     }
 
     /// The copies of a segment that are whole.

@@ -1,7 +1,9 @@
 //! Device operations: those in flight, and which members they can go to.
 
 mod health;
+mod parity;
 mod table;
 
 pub(crate) use health::Health;
+pub(crate) use parity::{Coders, Rebuild, Want, erased};
 pub(crate) use table::{Ended, Failing, IoTable};

@@ -8,9 +8,10 @@ use millpond_format::{MemberState, SegmentId};
 use smallvec::SmallVec;
 
 use super::health::Health;
+use super::parity::{Coders, Rebuild, Want, answers, erased};
 use crate::DeviceCounters;
 use crate::slab::Slab;
-use crate::space::{PAGE, Rows};
+use crate::space::{PAGE, Rows, Stripe};
 
 /// Tries of a failing write before it counts as failed.
 const WRITE_TRIES: u8 = 3;
@@ -31,6 +32,8 @@ struct Group<C> {
     error: Option<DeviceError>,
     parts: SmallVec<[Part; 1]>,
     pin: Option<SegmentId>,
+    /// What was read is not the answer: it is computed from it.
+    rebuild: Option<Box<Rebuild>>,
     /// How many had begun before it.
     nth: u64,
 }
@@ -54,7 +57,7 @@ pub(crate) struct Ended<C> {
     pub(crate) buf: Option<Buf>,
     /// The segment that was pinned for it.
     pub(crate) pin: Option<SegmentId>,
-    /// The member of its first part.
+    /// The member that did it, when it was one.
     pub(crate) member: Option<DeviceIndex>,
 }
 
@@ -79,6 +82,7 @@ pub(crate) struct IoTable<C> {
     positions: Vec<u16>,
     twins: Vec<Option<u16>>,
     pub(crate) health: Health,
+    coders: Coders,
     /// Groups that have nothing to do, or nobody who could do it.
     idle: VecDeque<u32>,
     failing: Vec<Failing>,
@@ -105,6 +109,7 @@ impl<C> IoTable<C> {
             positions,
             twins: vec![None; n],
             health,
+            coders: Coders::default(),
             idle: VecDeque::new(),
             failing: Vec::new(),
             counters: vec![DeviceCounters::default(); n],
@@ -206,7 +211,7 @@ impl<C> IoTable<C> {
 
     fn add(&mut self, context: C, kind: Kind, pin: Option<SegmentId>) -> u32 {
         self.begun += 1;
-        self.groups.insert(Group { context, kind, left: 0, error: None, parts: SmallVec::new(), pin, nth: self.begun - 1 })
+        self.groups.insert(Group { context, kind, left: 0, error: None, parts: SmallVec::new(), pin, rebuild: None, nth: self.begun - 1 })
     }
 
     fn push(&mut self, group: u32, part: Part, io: IoKind) {
@@ -256,10 +261,17 @@ impl<C> IoTable<C> {
         self.push(group, Part { device, twin: false, range, buf: None, pieces: Vec::new(), tries: 0 }, io);
     }
 
-    /// Reads pages of a segment. Of one with several copies: from another copy at each `attempt`.
+    /// Reads pages of a segment. Of one with several copies: from another copy at each `attempt`; of one with parity: without another column.
     #[expect(clippy::too_many_arguments, reason = "a place, and who asks")]
     pub(crate) fn read(&mut self, context: C, rows: &Rows, segment: SegmentId, page: u32, pages: u32, attempt: u8, bufs: &mut BufPool) {
         let group = self.add(context, Kind::Read, Some(segment));
+        if let Some(stripe) = rows.stripe(segment) {
+            let from = u64::from(page) * PAGE;
+            let want = Want::Bytes { from, to: from + u64::from(pages) * PAGE };
+            if self.rebuild(group, &stripe, want, attempt, bufs) {
+                return self.begin(group);
+            }
+        }
         let order = self.health.order(rows, segment, page);
         let copy = order.get(usize::from(attempt) % order.len().max(1)).copied().unwrap_or(0);
         for (device, range) in rows.map(segment, page, pages, copy) {
@@ -268,13 +280,66 @@ impl<C> IoTable<C> {
         self.begin(group);
     }
 
-    /// Copies of a segment that can be read.
+    /// Reads a range of a column of a segment with parity: from its device, or from the others.
+    #[expect(clippy::too_many_arguments, reason = "a place, and who asks")]
+    pub(crate) fn read_column(
+        &mut self,
+        context: C,
+        rows: &Rows,
+        segment: SegmentId,
+        member: DeviceIndex,
+        local: ByteRange,
+        attempt: u8,
+        bufs: &mut BufPool,
+    ) {
+        let group = self.add(context, Kind::Read, Some(segment));
+        if let Some(stripe) = rows.stripe(segment)
+            && let Some(column) = stripe.columns().iter().position(|(device, _)| *device == member)
+            && !self.rebuild(group, &stripe, Want::Column { column, local }, attempt, bufs)
+            && let Some((device, start)) = stripe.columns().get(column)
+        {
+            self.push_read(group, *device, ByteRange { offset: start + local.offset, ..local }, bufs);
+        }
+        self.begin(group);
+    }
+
+    /// Starts to read what others have, when what is wanted is on a device that lacks it or is not to be trusted. False when it is to be
+    /// read where it is.
+    fn rebuild(&mut self, group: u32, stripe: &Stripe<'_>, want: Want, attempt: u8, bufs: &mut BufPool) -> bool {
+        let (missing, wanted) = (self.health.missing(stripe), want.columns(stripe));
+        let first = wanted.trailing_zeros() as usize;
+        let Some(erased) = erased(stripe.width(), stripe.parity, missing, first, attempt) else {
+            // too many are missing: what is wanted may still be there
+            return wanted & missing != 0;
+        };
+        if wanted & erased == 0 {
+            return false;
+        }
+        let rebuild = Rebuild::new(stripe, want, erased);
+        for (device, range) in rebuild.reads(stripe) {
+            self.push_read(group, device, range, bufs);
+        }
+        if let Some(group) = self.groups.get_mut(group) {
+            group.rebuild = Some(Box::new(rebuild));
+        }
+        true
+    }
+
+    /// Copies of a segment that can be read; of one with parity: the ways to do without one more column.
     pub(crate) fn copies(&self, rows: &Rows, segment: SegmentId) -> u8 {
+        if let Some(stripe) = rows.stripe(segment) {
+            let missing = self.health.missing(&stripe);
+            return answers(stripe.width(), stripe.parity.min(1 + missing.count_ones() as usize), missing);
+        }
         u8::try_from(self.health.order(rows, segment, 0).len()).unwrap_or(u8::MAX).max(1)
     }
 
     /// How often it makes sense to read pages of a segment: twice from each copy, for one that fails meanwhile shifts the turns of the others.
     pub(crate) fn attempts(&self, rows: &Rows, segment: SegmentId) -> u8 {
+        if let Some(stripe) = rows.stripe(segment) {
+            // a device that is given up meanwhile changes which answers there are: never fewer tries than with all of them
+            return answers(stripe.width(), stripe.parity, 0).saturating_add(1);
+        }
         u8::try_from(2 * rows.copies(segment).len()).unwrap_or(u8::MAX).max(2)
     }
 
@@ -323,11 +388,20 @@ impl<C> IoTable<C> {
         self.begin(group);
     }
 
-    /// Writes pieces to a segment from a page on, to every copy of it.
-    pub(crate) fn write(&mut self, context: C, rows: &Rows, segment: SegmentId, page: u32, pieces: Vec<Piece>) {
+    /// Writes pieces to a segment from a page on, to every copy of it. With parity: whole turns of all devices (INV-PARITY-1).
+    pub(crate) fn write(&mut self, context: C, rows: &Rows, segment: SegmentId, page: u32, pieces: Vec<Piece>, bufs: &mut BufPool) {
         let group = self.add(context, Kind::Write, None);
         let bytes: usize = pieces.iter().map(Piece::len).sum();
         let pages = u32::try_from(bytes as u64 / PAGE).unwrap_or(u32::MAX);
+        if let Some(stripe) = rows.stripe(segment) {
+            assert!(page.is_multiple_of(rows.quantum(segment)), "INV-PARITY-1: rows are written whole");
+            let local = u64::from(page) * PAGE / stripe.data() as u64;
+            for ((device, start), pieces) in stripe.columns().into_iter().zip(self.coders.split(&stripe, pieces, bufs)) {
+                let range = ByteRange { offset: start + local, length: bytes as u64 / stripe.data() as u64 };
+                self.push_both(group, device, range, pieces);
+            }
+            return self.begin_write(group);
+        }
         for copy in 1..rows.copies(segment).len() {
             for (device, range) in rows.map(segment, page, pages, copy) {
                 self.push_both(group, device, range, pieces.clone());
@@ -476,11 +550,19 @@ impl<C> IoTable<C> {
             return None;
         }
         let mut g = self.groups.remove(group)?;
-        let member = g.parts.first().map(|part| part.device);
+        let member = g.parts.first().map(|part| part.device).filter(|device| g.parts.iter().all(|part| part.device == *device));
         // those that the log or a read still holds come back from there
         bufs.give_data(g.parts.iter_mut().flat_map(|part| part.pieces.drain(..)));
-        let buf = if let [part] = g.parts.as_mut_slice() { part.buf.take() } else { join(g.parts, bufs) };
-        Some(Ended { context: g.context, result: g.error.map_or(Ok(()), Err), buf, pin: g.pin, member })
+        let mut result = g.error.map_or(Ok(()), Err);
+        let (buf, member) = match &g.rebuild {
+            Some(rebuild) => (compute(rebuild, g.parts, &mut self.coders, bufs), None),
+            None if g.parts.len() == 1 => (g.parts.first_mut().and_then(|part| part.buf.take()), member),
+            None => (join(g.parts, bufs), member),
+        };
+        if g.rebuild.is_some() && buf.is_none() {
+            result = result.and(Err(DeviceError::Gone));
+        }
+        Some(Ended { context: g.context, result, buf, pin: g.pin, member })
     }
 
     /// A device that can be spared failed: it gets nothing more.
@@ -494,6 +576,22 @@ impl<C> IoTable<C> {
         };
         if !known {
             self.failing.push(failing);
+        }
+    }
+}
+
+/// What parts of a read say about other columns.
+fn compute(rebuild: &Rebuild, mut parts: SmallVec<[Part; 1]>, coders: &mut Coders, bufs: &mut BufPool) -> Option<Buf> {
+    let read: SmallVec<[&[u8]; 16]> = parts.iter().filter_map(|part| part.buf.as_ref().map(Buf::bytes)).collect();
+    let mut out = bufs.take(rebuild.length());
+    let done = (read.len() == parts.len()).then(|| rebuild.assemble(&read, coders, out.bytes_mut())).flatten();
+    drop(read);
+    parts.iter_mut().filter_map(|part| part.buf.take()).for_each(|buf| bufs.give(buf));
+    match done {
+        Some(()) => Some(out),
+        None => {
+            bufs.give(out);
+            None
         }
     }
 }

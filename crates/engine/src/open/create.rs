@@ -7,15 +7,15 @@ use std::rc::Rc;
 use millpond_block::{BufPool, Piece};
 use millpond_device::{DeviceGeometry, DeviceIndex};
 use millpond_format::{
-    AREA_BYTES, Class, Column, DeviceId, Label, Layout, Lsn, MAX_COPIES, MAX_DEVICES, Member, MemberState, RING_OFFSET, RING_SLOTS,
-    SECTOR_BYTES, SegmentId, Shape,
+    AREA_BYTES, Class, Column, DeviceId, Label, Layout, Lsn, MAX_COPIES, MAX_DEVICES, MAX_PARITY_WIDTH, Member, MemberState, RING_OFFSET,
+    RING_SLOTS, SECTOR_BYTES, STREAMS, SegmentId, Shape,
 };
 
 use crate::core::Core;
 use crate::io::{Health, IoTable};
 use crate::log::Log;
 use crate::pool::{Config, Context, Pool};
-use crate::space::{Rows, Space};
+use crate::space::{Rows, Shelf, Space};
 use crate::task::second_area;
 use crate::tree::NodeCache;
 use crate::{CommandError, GroupSpec, Planted, PoolSpec, Time, Tuning};
@@ -24,6 +24,10 @@ use crate::{CommandError, GroupSpec, Planted, PoolSpec, Time, Tuning};
 const WANTED_SEGMENTS: u64 = 1024;
 /// Fewer make no pool.
 const LEAST_SEGMENTS: u32 = 64;
+/// Of each device with parity such a part is a log.
+const LOG_SHARE: u32 = 16;
+/// Segments of that at least.
+const LEAST_LOG: u32 = 48;
 /// Bytes of an extent by default: as the size of the pool allows, between these.
 const EXTENTS: (u64, u64) = (64 << 10, 64 << 20);
 
@@ -51,6 +55,7 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
         Layout::Linear => 1,
         Layout::Stripe { width, .. } => u64::from(width).clamp(1, range.len() as u64),
         Layout::Mirror { copies } => u64::from(copies),
+        Layout::Parity { width, .. } => u64::from(width).min(range.len() as u64),
     });
     let total: u64 = devices.iter().map(|d| extent_space(d.size)).sum();
     let fitting = (total / WANTED_SEGMENTS / segment_parts.max().unwrap_or(1)).max(1);
@@ -141,46 +146,83 @@ pub(crate) fn device_id(generation: u64, member: usize) -> DeviceId {
     DeviceId(generation << 16 | member as u64)
 }
 
-/// Adds a group over whole members.
+/// Adds a group over whole members. With parity, a part of them is a log: what is written there is on as many devices as may be missing and
+/// one more, until it is moved to whole rows.
 pub(crate) fn add_group(shape: &mut Shape, spec: &GroupSpec, members: Range<usize>) -> Result<(), CommandError> {
-    if spec.class != Class::Data {
-        return invalid("only devices for data are possible so far".to_owned());
+    let extents = |at: &usize| shape.members.get(*at).map_or(0, |m| m.extents);
+    let column = |at: usize, first: u32, extents: u32| Column { member: u16::try_from(at).unwrap_or(u16::MAX), first, extents };
+    let whole = |range: &Range<usize>| range.clone().map(|at| column(at, 0, extents(&at))).collect();
+    let layout = checked_layout(shape, spec, u16::try_from(members.len()).unwrap_or(u16::MAX))?;
+    match spec.class {
+        Class::Cache => return invalid("devices for a cache are not possible so far".to_owned()),
+        Class::Special => return invalid("special devices are not possible so far".to_owned()),
+        Class::Data | Class::Log => {}
     }
-    let count = u16::try_from(members.len()).unwrap_or(u16::MAX);
-    let layout = match spec.layout {
-        Layout::Linear => Layout::Linear,
-        Layout::Stripe { width, unit } => {
-            if unit == 0 || u64::from(unit) % 4096 != 0 || !u64::from(unit).is_power_of_two() {
-                return invalid(format!("a stripe unit of {unit} bytes is not possible; use a power of two from 4k"));
-            }
-            let unit = u32::try_from(u64::from(unit).min(shape.extent_bytes)).unwrap_or(unit);
-            Layout::Stripe { width: width.clamp(1, count), unit }
-        }
-        Layout::Mirror { copies } if copies > count => {
-            return invalid(format!("{copies} copies need {copies} devices, not {count}; name more"));
-        }
-        Layout::Mirror { copies } if !(2..=MAX_COPIES).contains(&copies) => {
-            return invalid(format!("a mirror of {copies} copies is not possible; use 2 to {MAX_COPIES}"));
-        }
-        mirror @ Layout::Mirror { .. } => mirror,
+    let Layout::Parity { parity, .. } = layout else {
+        let columns = whole(&members);
+        shape.add(spec.class, layout, columns);
+        return Ok(());
     };
-    let column = |member: usize| Column {
-        member: u16::try_from(member).unwrap_or(u16::MAX),
-        first: 0,
-        extents: shape.members.get(member).map_or(0, |m| m.extents),
-    };
-    let columns = members.map(column).collect();
-    shape.add(spec.class, layout, columns);
+    let copies = u16::from(parity) + 1;
+    let share = |at: usize| (extents(&at) / LOG_SHARE).max(least_log_share(copies, members.len())).min(extents(&at) / 2);
+    let log: Vec<Column> = members.clone().map(|at| column(at, extents(&at) - share(at), share(at))).collect();
+    let rest = members.clone().map(|at| column(at, 0, extents(&at) - share(at))).collect();
+    shape.add(Class::Data, layout, rest);
+    shape.add(Class::Log, Layout::Mirror { copies }, log);
     Ok(())
 }
 
+/// Extents of each device that make up a log of as many segments as its streams and a checkpoint need.
+fn least_log_share(copies: u16, devices: usize) -> u32 {
+    (LEAST_LOG * u32::from(copies)).div_ceil(u32::try_from(devices).unwrap_or(1).max(1))
+}
+
+/// The layout of a group over so many devices.
+fn checked_layout(shape: &Shape, spec: &GroupSpec, count: u16) -> Result<Layout, CommandError> {
+    let turns = |unit: u32| {
+        if unit == 0 || u64::from(unit) % 4096 != 0 || !u64::from(unit).is_power_of_two() {
+            return invalid(format!("a stripe unit of {unit} bytes is not possible; use a power of two from 4k"));
+        }
+        Ok(u32::try_from(u64::from(unit).min(shape.extent_bytes)).unwrap_or(unit))
+    };
+    match spec.layout {
+        Layout::Linear => Ok(Layout::Linear),
+        Layout::Stripe { width, unit } => Ok(Layout::Stripe { width: width.clamp(1, count), unit: turns(unit)? }),
+        Layout::Mirror { copies } if copies > count => invalid(format!("{copies} copies need {copies} devices, not {count}; name more")),
+        Layout::Mirror { copies } if !(2..=MAX_COPIES).contains(&copies) => {
+            invalid(format!("a mirror of {copies} copies is not possible; use 2 to {MAX_COPIES}"))
+        }
+        mirror @ Layout::Mirror { .. } => Ok(mirror),
+        Layout::Parity { parity, .. } if !(1..=2).contains(&parity) => invalid(format!("parity of {parity} is not possible; use 1 or 2")),
+        Layout::Parity { parity, .. } if spec.class != Class::Data => {
+            invalid(format!("parity{parity} is for data; use a mirror for small writes"))
+        }
+        Layout::Parity { parity, .. } if count < u16::from(parity) + 2 || count > MAX_PARITY_WIDTH => {
+            let least = parity + 2;
+            invalid(format!("parity{parity} needs {least} to {MAX_PARITY_WIDTH} devices, not {count}"))
+        }
+        Layout::Parity { width, parity, unit } => {
+            // rows are written whole: many of them fit into a segment
+            let unit = turns(unit)?.min(u32::try_from(shape.extent_bytes / 16).unwrap_or(u32::MAX)).max(4096);
+            Ok(Layout::Parity { width: width.clamp(u16::from(parity) + 2, count), parity, unit })
+        }
+    }
+}
+
 impl Pool {
+    /// Is there a segment for every stream to start with?
+    pub(crate) fn streams_fit(&self) -> bool {
+        let streams = |shelf: Shelf| (0..STREAMS).filter(|stream| self.shelf_of(*stream) == shelf).count();
+        Shelf::ALL.into_iter().all(|shelf| self.core.space.segments.free_in(shelf) >= streams(shelf))
+    }
+
     /// Gives every stream the segment that it starts with.
     pub(crate) fn reserve_streams(&mut self) -> bool {
-        let segments = &mut self.core.space.segments;
-        self.log.streams.iter_mut().all(|stream| {
-            stream.next = segments.reserve();
-            stream.next.is_some()
+        (0..STREAMS).all(|stream| {
+            let shelf = self.shelf_of(stream);
+            let next = self.core.space.segments.reserve(shelf);
+            self.log.streams[stream].next = next;
+            next.is_some()
         })
     }
 

@@ -7,7 +7,7 @@ use millpond_block::{Buf, BufPool, ByteRange, Piece};
 use millpond_device::{DeviceError, DeviceGeometry, DeviceIndex, Io, IoDone};
 use millpond_format::{
     AREA_BYTES, Checkpoint, FormatError, Label, Leg, Lsn, MAX_LEGS, MemberState, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES,
-    STREAMS, SegmentId,
+    SegmentId,
 };
 
 use super::create::extent_space;
@@ -192,7 +192,9 @@ impl Import {
                 Ok(())
             }
             Asked::Level(batch) => match (&self.core, buf.take()) {
-                (Some(core), Some(buf)) => self.leveling.read(batch, result, buf, ended.member, &mut self.io, &core.space.rows),
+                (Some(core), Some(buf)) => {
+                    self.leveling.read(batch, result, buf, ended.member, &mut self.io, &core.space.rows, &mut self.bufs)
+                }
                 _ => Err("the log cannot be read any more".into()),
             },
             Asked::Leveled => result.map_err(|error| format!("the end of the log cannot be written again ({error})")),
@@ -464,8 +466,11 @@ impl Import {
         let pages = core.space.rows.pages(scan.segment);
         let want = scan.want.min(pages - scan.page) as usize;
         let copies = self.io.copies(&core.space.rows, scan.segment);
+        let quantum = core.space.rows.quantum(scan.segment);
         match (result, buf) {
-            (Ok(()), Some(buf)) => scan.take(buf.bytes().get(..want * 4096).unwrap_or_default(), pages, copies, &mut self.found),
+            (Ok(()), Some(buf)) => {
+                scan.take(buf.bytes().get(..want * 4096).unwrap_or_default(), pages, quantum, copies, &mut self.found);
+            }
             (Err(_), _) if scan.unreadable(copies) => {}
             (Err(error), _) => return Err(format!("the log cannot be read ({error})")),
             (Ok(()), None) => scan.done = true,
@@ -581,7 +586,7 @@ impl Import {
         if self.relabel {
             pool.relabel(None);
         }
-        if pool.core.space.segments.free_count() < STREAMS {
+        if !pool.streams_fit() {
             // what rests at a crash is free when it is certain that this root's checkpoint holds: its log goes on after that
             let (generation, legs) = (root.generation + 1, pool.legs.clone());
             pool.publish(Root { generation, time: self.now.0, legs, ..root });

@@ -38,7 +38,7 @@ pub(crate) struct Leveling {
 impl Leveling {
     /// Of what was found the batches after `durable` that have several copies.
     pub(crate) fn new(found: &[Found], durable: Lsn, rows: &Rows) -> Leveling {
-        let uneven = |f: &&Found| f.header.lsn > durable && rows.copies(f.header.segment).len() > 0;
+        let uneven = |f: &&Found| f.header.lsn > durable && rows.spare(f.header.segment) > 0;
         let batch = |f: &Found| {
             let h = &f.header;
             Uneven { lsn: h.lsn, segment: h.segment, page: h.offset, pages: u32::from(h.pages) + h.payload, attempt: 0 }
@@ -56,6 +56,7 @@ impl Leveling {
     }
 
     /// A copy of a batch was read: a sound one goes to the others, else the next is tried.
+    #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename them")]
     pub(crate) fn read(
         &mut self,
         batch: Uneven,
@@ -64,6 +65,7 @@ impl Leveling {
         source: Option<DeviceIndex>,
         io: &mut IoTable<Asked>,
         rows: &Rows,
+        bufs: &mut BufPool,
     ) -> Result<(), String> {
         let bytes = batch.pages as usize * PAGE as usize;
         if result.is_err() || !is_sound(&batch, buf.bytes().get(..bytes).unwrap_or_default()) {
@@ -74,6 +76,13 @@ impl Leveling {
             return Err(format!("batch {} of the log cannot be read any more", batch.lsn));
         }
         let piece = Piece::new(Rc::new(buf), 0..bytes);
+        if rows.stripe(batch.segment).is_some() {
+            let pages = batch.pages.next_multiple_of(rows.quantum(batch.segment)) - batch.pages;
+            let padding = Piece::new(Rc::new(Buf::zeroed(pages as usize * PAGE as usize)), 0..pages as usize * PAGE as usize);
+            let pieces = [piece, padding].into_iter().filter(|piece| !piece.is_empty()).collect();
+            io.write(Asked::Leveled, rows, batch.segment, batch.page, pieces, bufs);
+            return Ok(());
+        }
         let others = rows.copies(batch.segment).enumerate().filter(|(_, member)| Some(*member) != source);
         let places = others.flat_map(|(copy, _)| rows.map(batch.segment, batch.page, batch.pages, copy));
         io.write_raw(Asked::Leveled, places.map(|(member, range)| (member, range.offset, piece.clone())).collect());

@@ -80,8 +80,8 @@ impl StreamScan {
     }
 
     /// Takes pages in that were read at the scan's place from one of so many copies. Afterwards the place has moved on, or another copy is to
-    /// be read there, or the scan is done.
-    pub(crate) fn take(&mut self, bytes: &[u8], segment_pages: u32, copies: u8, found: &mut Vec<Found>) {
+    /// be read there, or the scan is done. Batches begin at multiples of `quantum` pages.
+    pub(crate) fn take(&mut self, bytes: &[u8], segment_pages: u32, quantum: u32, copies: u8, found: &mut Vec<Found>) {
         let mut at = 0usize;
         loop {
             let rest = bytes.get(at * 4096..).unwrap_or_default();
@@ -111,9 +111,10 @@ impl StreamScan {
             }
             self.last = header.lsn;
             self.next = header.next;
-            self.page += whole as u32;
+            let padded = (whole as u32).next_multiple_of(quantum);
+            self.page += padded;
             self.want = WINDOW;
-            at += whole;
+            at += padded as usize;
             found.push(Found { header, items, sound });
         }
     }

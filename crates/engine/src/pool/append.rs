@@ -7,7 +7,7 @@ use millpond_format::{
 };
 use smallvec::SmallVec;
 
-use super::state::{Context, Pool};
+use super::state::{Context, Pool, ZEROES};
 use crate::log::{BatchKind, CLEANED, Cursor, InFlight, LONG, OpenBatch, OpenChunk, PACKED, SHORT};
 use crate::space::{Place, SegmentState};
 use crate::task::Purse;
@@ -43,10 +43,7 @@ impl Source<'_> {
 impl Pool {
     /// Moves a stream on to its next segment and reserves another.
     fn advance(&mut self, stream: usize, purse: Purse) -> Result<(), NoRoom> {
-        if self.core.space.segments.free_count() <= self.floor(purse) {
-            return Err(NoRoom);
-        }
-        let following = self.core.space.segments.reserve().ok_or(NoRoom)?;
+        let following = self.reserve_for(stream, purse).ok_or(NoRoom)?;
         let s = &mut self.log.streams[stream];
         let (old, chunk) = (s.cursor.take(), s.chunk.take());
         if let Some(old) = old.filter(|_| stream >= CLEANED) {
@@ -434,15 +431,18 @@ impl Pool {
         if let Some(bytes) = page.bytes_mut().get_mut(..header_bytes) {
             header.encode(batch.items.bytes(), bytes);
         }
+        let pages = batch.header_pages + header.payload;
+        let padded = pages.next_multiple_of(self.core.space.rows.quantum(header.segment));
         if let Some(cursor) = &mut self.log.streams[stream].cursor {
-            cursor.page += batch.header_pages + header.payload;
+            cursor.page += padded;
         }
-        let bytes = u64::from(batch.header_pages + header.payload) * 4096;
+        let bytes = u64::from(padded) * 4096;
         self.metrics.header_bytes += header_bytes as u64;
         self.log.since_checkpoint += bytes;
         let mut all = Vec::with_capacity(pieces.len() + 1);
         all.push(Piece::new(std::rc::Rc::new(page), 0..header_bytes));
         all.extend(pieces.iter().cloned());
+        all.extend(self.padding(padded - pages));
         let lsn = header.lsn;
         if let Some(segment) = self.core.space.segments.get_mut(header.segment) {
             segment.last = lsn;
@@ -456,6 +456,16 @@ impl Pool {
             written: false,
             deferred: batch.deferred,
         });
-        self.io.write(Context::Batch(lsn), &self.core.space.rows, header.segment, header.offset, all);
+        self.io.write(Context::Batch(lsn), &self.core.space.rows, header.segment, header.offset, all, &mut self.bufs);
+    }
+
+    /// So many pages of zeroes.
+    fn padding(&self, pages: u32) -> impl Iterator<Item = Piece> + use<> {
+        let (mut left, zeroes) = (pages as usize * 4096, std::rc::Rc::clone(&self.zeroes));
+        std::iter::from_fn(move || {
+            let step = left.min(ZEROES);
+            left -= step;
+            (step > 0).then(|| Piece::zeroes(std::rc::Rc::clone(&zeroes), 0..step))
+        })
     }
 }

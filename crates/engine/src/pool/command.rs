@@ -96,7 +96,7 @@ impl Pool {
     pub(crate) fn record_room(&self, pages: usize) -> bool {
         let left = self.log.streams[LONG].left() as usize;
         let segments = pages / self.smallest_segment() as usize;
-        self.checkpoint_is_safe() && (left > pages || self.core.space.segments.free_count() > self.floor(Purse::Record) + segments)
+        self.checkpoint_is_safe() && (left > pages || self.room_beyond(Purse::Record, segments))
     }
 
     /// What makes new versions is refused when the pool is full; what gives space back is not.

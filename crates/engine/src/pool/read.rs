@@ -246,7 +246,10 @@ impl Pool {
         if !self.writes_allowed() {
             return;
         }
-        let copy = self.core.space.rows.copies(segment).position(|copy| copy == member);
+        let rows = &self.core.space.rows;
+        let copy = rows.copies(segment).position(|copy| copy == member);
+        // with parity the bytes are where they are once
+        let copy = if rows.stripe(segment).is_some() { Some(0) } else { copy };
         let Some(copy) = copy.filter(|_| self.io.health.is_up(member)) else { return };
         if let Some(found) = self.core.space.segments.get_mut(segment) {
             found.pins += 1;
@@ -255,7 +258,8 @@ impl Pool {
             *repaired += 1;
         }
         let pages = u32::try_from(piece.len() as u64 / PAGE).unwrap_or(0);
-        for (device, range) in self.core.space.rows.map(segment, page, pages, copy) {
+        let places = self.core.space.rows.map(segment, page, pages, copy);
+        for (device, range) in places.into_iter().filter(|(device, _)| *device == member) {
             self.io.write_to(Context::Repair, Some(segment), device.0, false, range.offset, piece.clone());
         }
     }

@@ -12,7 +12,7 @@ use crate::core::Core;
 use crate::io::IoTable;
 use crate::log::Log;
 use crate::slab::Slab;
-use crate::task::{Checkpointer, Cleaner, Evacuation, FillPiece, Filler, Relabeler};
+use crate::task::{Checkpointer, Cleaner, Evacuation, FillPiece, Filler, Relabeler, Waiting};
 use crate::tree::Miss;
 use crate::{CommandError, DiffExtent, Metrics, PoolState, Reply, Time, Tuning};
 
@@ -147,7 +147,7 @@ pub(crate) struct Pool {
     pub(crate) read_waiters: Vec<(Lsn, u32)>,
     pub(crate) flusher: Flusher,
     /// Segments that are free when the log is durable.
-    pub(crate) waiting_for_flush: usize,
+    pub(crate) waiting_for_flush: Waiting,
     pub(crate) checkpointer: Checkpointer,
     pub(crate) relabeler: Relabeler,
     pub(crate) filler: Filler,
@@ -218,7 +218,7 @@ impl Pool {
             locks: BTreeMap::new(),
             read_waiters: Vec::new(),
             flusher: Flusher::default(),
-            waiting_for_flush: 0,
+            waiting_for_flush: Waiting::default(),
             checkpointer: Checkpointer::default(),
             relabeler: Relabeler::default(),
             filler: Filler::default(),

@@ -9,7 +9,7 @@ use super::op::{BarrierKind, Owner, ReadWork, Target, Work};
 use super::state::{Context, Pool};
 use crate::io::Ended;
 use crate::space::SegmentState;
-use crate::task::Purse;
+use crate::task::{Purse, Waiting};
 use crate::{PoolState, Reply, Time};
 
 /// Chunks whose dead slots are freed in a slice.
@@ -160,15 +160,10 @@ impl Pool {
             self.wake_space_waiters();
         }
         self.seal_all();
-        if hungry {
+        if hungry || self.destages() {
             self.release_space();
         }
         self.start_flush();
-    }
-
-    /// Is less free than cleaner and checkpoints work for?
-    fn is_hungry(&self) -> bool {
-        self.core.space.segments.free_count() < self.wanted_free()
     }
 
     /// Lets segments go that nothing needs any more.
@@ -176,8 +171,8 @@ impl Pool {
         let hungry = self.is_hungry();
         self.core.space.segments.stamp_emptied(Lsn(self.log.next.0 - 1));
         self.release_rested(hungry);
-        (self.flusher.space, self.waiting_for_flush) = (false, 0);
-        if hungry && self.state == PoolState::Online {
+        (self.flusher.space, self.waiting_for_flush) = (false, Waiting::default());
+        if (hungry || self.destages()) && self.state == PoolState::Online {
             self.release_logged();
         }
     }
@@ -287,7 +282,7 @@ impl Pool {
             self.starved_since = None;
             return;
         }
-        if self.core.space.segments.free_count() > self.floor(Purse::Guest) {
+        if self.has_room(Purse::Guest) {
             self.starved_since = None;
             self.metrics.throttled += self.space_waiters.len() as u64;
             for id in std::mem::take(&mut self.space_waiters) {

@@ -4,7 +4,7 @@
 
 use millpond_block::ByteRange;
 use millpond_device::DeviceIndex;
-use millpond_format::{AREA_BYTES, Layout, SegmentId, Shape};
+use millpond_format::{AREA_BYTES, Class, Layout, SegmentId, Shape};
 use smallvec::SmallVec;
 
 /// Bytes of a page: the grain of offsets in segments.
@@ -20,11 +20,58 @@ enum Kind {
     Spread(u64),
     /// Each is all of it.
     Mirror,
+    /// All but the last so many one after another, in turns of so many bytes; the last ones are parity.
+    Parity(u64, usize),
+}
+
+/// What segments are for. Each kind has its own free ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Shelf {
+    /// What stays: all of it in most pools.
+    Data,
+    /// What was just written, until it is moved to data.
+    Log,
+    /// Map nodes, objects of checkpoints and small writes.
+    Special,
+}
+
+impl Shelf {
+    /// All of them.
+    pub(crate) const ALL: [Shelf; 3] = [Shelf::Data, Shelf::Log, Shelf::Special];
+}
+
+/// The columns of a segment with parity.
+#[derive(Debug)]
+pub(crate) struct Stripe<'a> {
+    parts: &'a [(DeviceIndex, u32)],
+    extent_bytes: u64,
+    /// Bytes on one device before the next takes over.
+    pub(crate) unit: u64,
+    /// How many of the columns, the last ones, are parity.
+    pub(crate) parity: usize,
+}
+
+impl Stripe<'_> {
+    /// All columns.
+    pub(crate) fn width(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Columns of data.
+    pub(crate) fn data(&self) -> usize {
+        self.parts.len() - self.parity
+    }
+
+    /// Device and first byte of each column.
+    pub(crate) fn columns(&self) -> SmallVec<[(DeviceIndex, u64); 16]> {
+        self.parts.iter().map(|(device, at)| (*device, AREA_BYTES + u64::from(*at) * self.extent_bytes)).collect()
+    }
 }
 
 #[derive(Clone, Debug)]
 struct Row {
     kind: Kind,
+    shelf: Shelf,
     parts: SmallVec<[(DeviceIndex, u32); 1]>,
 }
 
@@ -54,12 +101,19 @@ impl Rows {
                 Layout::Linear => Kind::Spread(self.extent_bytes),
                 Layout::Stripe { unit, .. } => Kind::Spread(u64::from(unit)),
                 Layout::Mirror { .. } => Kind::Mirror,
+                Layout::Parity { parity, unit, .. } => Kind::Parity(u64::from(unit), usize::from(parity)),
             };
-            self.rows.resize(group.first.0 as usize, Row { kind, parts: SmallVec::new() });
+            let shelf = match group.class {
+                Class::Data => Shelf::Data,
+                Class::Log => Shelf::Log,
+                Class::Special => Shelf::Special,
+                Class::Cache => continue,
+            };
+            self.rows.resize(group.first.0 as usize, Row { kind, shelf, parts: SmallVec::new() });
             let rows = &mut self.rows;
             group.for_each_row(|parts| {
                 let parts = parts.iter().map(|(member, at)| (DeviceIndex(*member), *at)).collect();
-                rows.push(Row { kind, parts });
+                rows.push(Row { kind, shelf, parts });
             });
         }
     }
@@ -78,6 +132,7 @@ impl Rows {
         let bytes = self.row(segment).map_or(0, |row| match row.kind {
             Kind::Spread(_) => row.parts.len() as u64 * self.extent_bytes,
             Kind::Mirror => self.extent_bytes,
+            Kind::Parity(_, parity) => (row.parts.len() - parity) as u64 * self.extent_bytes,
         });
         u32::try_from(bytes / PAGE).unwrap_or(u32::MAX)
     }
@@ -86,6 +141,32 @@ impl Rows {
     pub(crate) fn copies(&self, segment: SegmentId) -> impl ExactSizeIterator<Item = DeviceIndex> + '_ {
         let parts = self.row(segment).filter(|row| row.kind == Kind::Mirror).map_or(&[][..], |row| row.parts.as_slice());
         parts.iter().map(|(device, _)| *device)
+    }
+
+    /// What a segment is for.
+    pub(crate) fn shelf(&self, segment: SegmentId) -> Shelf {
+        self.row(segment).map_or(Shelf::Data, |row| row.shelf)
+    }
+
+    /// Devices that a segment can do without.
+    pub(crate) fn spare(&self, segment: SegmentId) -> usize {
+        self.row(segment).map_or(0, |row| match row.kind {
+            Kind::Spread(_) => 0,
+            Kind::Mirror => row.parts.len() - 1,
+            Kind::Parity(_, parity) => parity,
+        })
+    }
+
+    /// The columns of a segment with parity.
+    pub(crate) fn stripe(&self, segment: SegmentId) -> Option<Stripe<'_>> {
+        let row = self.row(segment)?;
+        let Kind::Parity(unit, parity) = row.kind else { return None };
+        Some(Stripe { parts: &row.parts, extent_bytes: self.extent_bytes, unit, parity })
+    }
+
+    /// Pages that are written to a segment at a time: a multiple of this from a multiple of it on.
+    pub(crate) fn quantum(&self, segment: SegmentId) -> u32 {
+        self.stripe(segment).map_or(1, |stripe| u32::try_from(stripe.unit * stripe.data() as u64 / PAGE).unwrap_or(1))
     }
 
     /// True when a part of a segment is on a member.
@@ -113,6 +194,7 @@ impl Rows {
         let (unit, parts) = match row.kind {
             Kind::Spread(unit) => (unit, row.parts.as_slice()),
             Kind::Mirror => (self.extent_bytes, row.parts.get(copy..=copy).unwrap_or_default()),
+            Kind::Parity(unit, parity) => (unit, row.parts.get(..row.parts.len() - parity).unwrap_or_default()),
         };
         let width = parts.len() as u64;
         while at < end && width > 0 {

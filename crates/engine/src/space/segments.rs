@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use millpond_format::{ChunkId, Lsn, SegmentId};
 
+use super::rows::Shelf;
+
 /// What a segment is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SegmentState {
@@ -55,6 +57,8 @@ pub(crate) struct Segment {
     pub(crate) leaving: bool,
     /// How often it became free: what was noted of it before is no longer about what it holds.
     pub(crate) uses: u32,
+    /// What it is for.
+    pub(crate) shelf: Shelf,
     /// The cleaner leaves it alone until this time (milliseconds): it could not be read.
     pub(crate) left_until: u64,
 }
@@ -66,9 +70,13 @@ type Fresh = bool;
 #[derive(Debug)]
 pub(crate) struct SegmentTable {
     segments: Vec<Segment>,
-    /// Free ones; in front those that the host has bytes for.
-    free: BTreeSet<(Fresh, SegmentId)>,
+    /// Free ones of each shelf; in front those that the host has bytes for.
+    free: [BTreeSet<(Fresh, SegmentId)>; Shelf::ALL.len()],
     backed_free: usize,
+    /// Segments of each shelf that are there.
+    there: [usize; Shelf::ALL.len()],
+    /// Resting ones of each.
+    rest: [usize; Shelf::ALL.len()],
     discarding: usize,
     resting: BTreeSet<(u64, SegmentId)>,
     /// Segments that began to rest in this turn.
@@ -79,16 +87,18 @@ impl SegmentTable {
     pub(crate) fn new() -> SegmentTable {
         SegmentTable {
             segments: Vec::new(),
-            free: BTreeSet::new(),
+            free: Default::default(),
             backed_free: 0,
+            there: [0; Shelf::ALL.len()],
+            rest: [0; Shelf::ALL.len()],
             discarding: 0,
             resting: BTreeSet::new(),
             emptied: Vec::new(),
         }
     }
 
-    /// Adds segments up to `count`: free ones, but for those that are not `there`.
-    pub(crate) fn extend(&mut self, count: u32, there: impl Fn(SegmentId) -> bool) {
+    /// Adds segments up to `count`: free ones of their shelf, but for those that are not there.
+    pub(crate) fn extend(&mut self, count: u32, shelf: impl Fn(SegmentId) -> Option<Shelf>) {
         let fresh = Segment {
             state: SegmentState::Free,
             live: 0,
@@ -106,13 +116,16 @@ impl SegmentTable {
             uses: 0,
             left_until: 0,
             leaving: false,
+            shelf: Shelf::Data,
         };
         let first = self.ids().len() as u32;
         for id in (first..count).map(SegmentId) {
-            let state = if there(id) { SegmentState::Free } else { SegmentState::Absent };
-            self.segments.push(Segment { state, ..fresh.clone() });
+            let state = if shelf(id).is_some() { SegmentState::Free } else { SegmentState::Absent };
+            let shelf = shelf(id).unwrap_or(Shelf::Data);
+            self.segments.push(Segment { state, shelf, ..fresh.clone() });
             if state == SegmentState::Free {
-                self.free.insert((true, id));
+                self.free[shelf as usize].insert((true, id));
+                self.there[shelf as usize] += 1;
             }
         }
     }
@@ -129,8 +142,19 @@ impl SegmentTable {
         (0..self.segments.len()).map(|at| SegmentId(u32::try_from(at).unwrap_or(u32::MAX)))
     }
 
-    pub(crate) fn free_count(&self) -> usize {
-        self.free.len()
+    /// Free ones of a shelf.
+    pub(crate) fn free_in(&self, shelf: Shelf) -> usize {
+        self.free[shelf as usize].len()
+    }
+
+    /// Segments of a shelf that are there.
+    pub(crate) fn count_in(&self, shelf: Shelf) -> usize {
+        self.there[shelf as usize]
+    }
+
+    /// Resting ones of a shelf.
+    pub(crate) fn resting_in(&self, shelf: Shelf) -> usize {
+        self.rest[shelf as usize]
     }
 
     pub(crate) fn resting_count(&self) -> usize {
@@ -149,7 +173,7 @@ impl SegmentTable {
 
     /// The first of them.
     pub(crate) fn first_backed_free(&self) -> Option<SegmentId> {
-        self.free.first().filter(|(fresh, _)| !fresh).map(|(_, id)| *id)
+        self.free.iter().filter_map(|free| free.first()).find(|(fresh, _)| !fresh).map(|(_, id)| *id)
     }
 
     /// Segments whose space is being given back.
@@ -157,9 +181,9 @@ impl SegmentTable {
         self.discarding
     }
 
-    /// Takes a free segment: the lowest of those that the host has bytes for, else the lowest.
-    pub(crate) fn reserve(&mut self) -> Option<SegmentId> {
-        let (_, id) = self.free.first().copied()?;
+    /// Takes a free segment of a shelf: the lowest of those that the host has bytes for, else the lowest.
+    pub(crate) fn reserve(&mut self, shelf: Shelf) -> Option<SegmentId> {
+        let (_, id) = self.free[shelf as usize].first().copied()?;
         self.set_state(id, SegmentState::Reserved);
         Some(id)
     }
@@ -167,13 +191,16 @@ impl SegmentTable {
     /// Changes a segment's state and keeps the indexes true.
     pub(crate) fn set_state(&mut self, id: SegmentId, state: SegmentState) {
         let Some(segment) = self.segments.get_mut(id.0 as usize) else { return };
+        let shelf = segment.shelf as usize;
         match segment.state {
+            SegmentState::Absent => self.there[shelf] += 1,
             SegmentState::Free => {
-                self.free.remove(&(!segment.backed, id));
+                self.free[shelf].remove(&(!segment.backed, id));
                 self.backed_free -= usize::from(segment.backed);
             }
             SegmentState::Resting(generation) => {
                 self.resting.remove(&(generation, id));
+                self.rest[shelf] -= 1;
             }
             SegmentState::Discarding => self.discarding -= 1,
             _ => {}
@@ -187,13 +214,14 @@ impl SegmentTable {
                 segment.left_until = 0;
                 segment.uses = segment.uses.wrapping_add(1);
                 (segment.last, segment.metadata, segment.unlogged) = (Lsn(0), false, 0);
-                self.free.insert((!segment.backed, id));
+                self.free[shelf].insert((!segment.backed, id));
                 self.backed_free += usize::from(segment.backed);
             }
             SegmentState::Resting(generation) => {
                 segment.backed = true;
                 segment.emptied = Lsn(u64::MAX);
                 self.resting.insert((generation, id));
+                self.rest[shelf] += 1;
                 self.emptied.push(id);
             }
             SegmentState::Discarding => {
@@ -201,7 +229,10 @@ impl SegmentTable {
                 self.discarding += 1;
             }
             SegmentState::Reserved => {}
-            SegmentState::Absent => segment.chunks.clear(),
+            SegmentState::Absent => {
+                segment.chunks.clear();
+                self.there[shelf] -= 1;
+            }
             SegmentState::Open | SegmentState::Sealed => segment.backed = true,
         }
     }

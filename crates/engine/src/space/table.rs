@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use millpond_format::{Addr, ChunkId, SegmentId};
 
 use super::chunks::{Chunk, ChunkTable, NODE_GRAIN, Place};
-use super::rows::Rows;
+use super::rows::{Rows, Shelf};
 use super::segments::{SegmentState, SegmentTable};
 use super::slots::Slots;
 
@@ -14,10 +14,20 @@ const RESERVE_SEGMENTS: u64 = 40;
 /// Part of the pool that guests cannot fill, in percent: room for the cleaner to work.
 const RESERVE_PERCENT: u64 = 8;
 
+/// Where what is written goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Homes {
+    /// What guests write, and records: to the log where there is one, from where it is moved to data.
+    pub(crate) landing: Shelf,
+    /// Nodes and objects, when there is no special one or that is full: not to rows with parity, which are written whole.
+    pub(crate) meta: Shelf,
+}
+
 /// The space of a pool.
 #[derive(Debug)]
 pub(crate) struct Space {
     pub(crate) rows: Rows,
+    pub(crate) homes: Homes,
     pub(crate) segments: SegmentTable,
     pub(crate) chunks: ChunkTable,
     /// Generation of the last checkpoint whose content is fixed: what dies from now on is needed by it.
@@ -35,6 +45,7 @@ impl Space {
     pub(crate) fn new(rows: Rows) -> Space {
         let mut space = Space {
             rows,
+            homes: Homes { landing: Shelf::Data, meta: Shelf::Data },
             segments: SegmentTable::new(),
             chunks: ChunkTable::default(),
             sealed_generation: 0,
@@ -50,18 +61,32 @@ impl Space {
     /// Takes in segments that the rows have more.
     pub(crate) fn take_rows(&mut self) {
         let Space { rows, segments, .. } = self;
-        segments.extend(rows.count(), |id| rows.pages(id) > 0);
+        segments.extend(rows.count(), |id| (rows.pages(id) > 0).then(|| rows.shelf(id)));
         for id in segments.ids() {
             if rows.pages(id) > 0 && segments.get(id).is_some_and(|s| s.state == SegmentState::Absent && !s.leaving) {
                 segments.set_state(id, SegmentState::Free);
             }
         }
+        self.settle_homes();
+    }
+
+    /// Which homes there are follows from the segments that stay.
+    fn settle_homes(&mut self) {
+        let stays = |id: &SegmentId| self.segments.get(*id).is_some_and(|s| s.state != SegmentState::Absent && !s.leaving);
+        let (mut log, mut parity) = (false, false);
+        for id in self.segments.ids().filter(stays) {
+            log |= self.rows.shelf(id) == Shelf::Log;
+            parity |= self.rows.shelf(id) == Shelf::Data && self.rows.stripe(id).is_some();
+        }
+        let landing = if log { Shelf::Log } else { Shelf::Data };
+        self.homes = Homes { landing, meta: if parity { landing } else { Shelf::Data } };
         self.usable_units = self.usable_without(&BTreeSet::new());
     }
 
     /// Units that guests could fill without some segments.
     pub(crate) fn usable_without(&self, gone: &BTreeSet<SegmentId>) -> u64 {
-        let there = self.segments.ids().filter(|id| !gone.contains(id) && self.segments.get(*id).is_some_and(|s| !s.leaving));
+        let there = |id: &SegmentId| self.segments.get(*id).is_some_and(|s| s.shelf == Shelf::Data && !s.leaving);
+        let there = self.segments.ids().filter(|id| !gone.contains(id) && there(id));
         let (count, pages) =
             there.map(|id| u64::from(self.rows.pages(id))).filter(|n| *n > 0).fold((0, 0), |(n, sum), pages| (n + 1, sum + pages));
         let reserve = (pages * RESERVE_PERCENT / 100).max(pages / u64::max(count, 1) * RESERVE_SEGMENTS);
@@ -77,7 +102,7 @@ impl Space {
                 self.segments.set_state(*id, SegmentState::Absent);
             }
         }
-        self.usable_units = self.usable_without(leaving);
+        self.settle_homes();
     }
 
     /// They stay after all.
@@ -89,7 +114,7 @@ impl Space {
                 self.segments.set_state(*id, SegmentState::Free);
             }
         }
-        self.usable_units = self.usable_without(&BTreeSet::new());
+        self.settle_homes();
     }
 
     /// Units that guests can fill.

@@ -128,7 +128,7 @@ impl Pool {
                 if !self.filler.holds_roots()
                     && self.relabeler.switching.is_empty()
                     && self.checkpoint_due()
-                    && self.core.space.segments.free_count() >= self.checkpoint_segments()
+                    && self.free_meta() >= self.checkpoint_segments()
                 {
                     self.seal_checkpoint();
                 }
@@ -235,7 +235,7 @@ impl Pool {
             self.metrics.metadata_bytes += bytes as u64;
             let piece = Piece::new(Rc::new(buf), 0..bytes);
             self.checkpointer.pending += 1;
-            self.io.write(Context::Nodes(nodes), &self.core.space.rows, place.segment, place.page, vec![piece]);
+            self.io.write(Context::Nodes(nodes), &self.core.space.rows, place.segment, place.page, vec![piece], &mut self.bufs);
         }
     }
 

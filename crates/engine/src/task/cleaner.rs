@@ -11,13 +11,14 @@ use millpond_format::{
     Move, NODE_BYTES, Node, STREAMS, SegmentId, UNIT, VolumeId, crc32c,
 };
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 use std::rc::Rc;
 
 use super::evacuate::Evacuation;
 use super::reserve::Purse;
 use crate::log::{BatchKind, CLEANED, META_CLASS, OpenBatch, SHORT};
 use crate::pool::{Context, Pool};
-use crate::space::{NODE_GRAIN, Place, SegmentState, Slots};
+use crate::space::{NODE_GRAIN, PAGE, Place, SegmentState, Shelf, Slots};
 use crate::{Planted, PoolState};
 
 /// Class-1 segments whose lives make one average.
@@ -27,6 +28,8 @@ const READS: usize = 4;
 /// Live bytes gathered before they are written, at most: one header then serves many chunks.
 const GATHER_BYTES: u64 = 1 << 20;
 
+/// Turns of all devices with parity that are written together.
+const QUANTA: u64 = 16;
 /// Victims chosen at one look at all segments.
 const CANDIDATES: usize = 8;
 /// Turns between looks that find none.
@@ -129,15 +132,21 @@ impl Pool {
         }
     }
 
-    /// Segments that are free or will be soon without more cleaning.
-    fn coming_free(&self) -> usize {
-        let space = &self.core.space.segments;
-        let resting = if self.checkpointer.running() { space.resting_count() } else { self.waiting_for_flush };
-        space.free_count() + resting
+    /// Which shelves are to be cleaned: the log, too, when some of it should go where data stays.
+    fn shelves_to_clean(&self) -> SmallVec<[Shelf; 2]> {
+        let mut shelves = SmallVec::new();
+        let few = |shelf| self.coming_free(shelf) < self.wanted_free(shelf);
+        if few(Shelf::Data) && !self.cleaning_is_vain() {
+            shelves.push(Shelf::Data);
+        }
+        if self.is_split() && (self.destages() || few(Shelf::Log)) {
+            shelves.push(Shelf::Log);
+        }
+        shelves
     }
 
     fn cleaning_needed(&self) -> bool {
-        self.coming_free() < self.wanted_free() || self.evacuation.as_ref().is_some_and(Evacuation::has_more)
+        !self.shelves_to_clean().is_empty() || self.evacuation.as_ref().is_some_and(Evacuation::has_more)
     }
 
     /// The segment whose cleaning gains most: dead space times age over live space (cost-benefit); nothing when none gains anything. The best
@@ -147,17 +156,18 @@ impl Pool {
         let leaving = self.next_leaving();
         let leaving = leaving.filter(|id| {
             let nodes = self.core.space.segments.get(*id).is_some_and(|s| s.class == META_CLASS);
-            let room = self.cleaner.blocked_at.is_none_or(|free| self.core.space.segments.free_count() > free);
-            room && !(nodes && self.checkpointer.running()) && !self.cleaner.gathered.iter().any(|g| g.from == *id)
+            let written = nodes && self.checkpointer.running();
+            !(written || self.is_blocked() || self.cleaner.gathered.iter().any(|g| g.from == *id))
         });
         if leaving.is_some() {
             return leaving;
         }
-        if self.cleaning_is_vain() {
+        let shelves = self.shelves_to_clean();
+        if self.is_blocked() || shelves.is_empty() {
             return None;
         }
         while let Some(id) = self.cleaner.candidates.pop() {
-            if self.victim_score(id).is_some() {
+            if self.victim_score(id, &shelves).is_some() {
                 return Some(id);
             }
         }
@@ -166,7 +176,8 @@ impl Pool {
             return None;
         }
         let segments = self.core.space.segments.ids();
-        let mut scored: Vec<(f64, SegmentId)> = segments.filter_map(|id| self.victim_score(id).map(|score| (score, id))).collect();
+        let mut scored: Vec<(f64, SegmentId)> =
+            segments.filter_map(|id| self.victim_score(id, &shelves).map(|score| (score, id))).collect();
         scored.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
         self.cleaner.candidates.extend(scored.iter().take(CANDIDATES).rev().map(|(_, id)| *id));
         let best = self.cleaner.candidates.pop();
@@ -176,23 +187,30 @@ impl Pool {
         best
     }
 
-    /// Did cleaning gain nothing lately, or find no room?
-    fn cleaning_is_vain(&self) -> bool {
-        let space = &self.core.space;
-        space.freed_units < self.cleaner.exhausted_until || self.cleaner.blocked_at.is_some_and(|free| space.segments.free_count() <= free)
+    /// Was there no room to move to?
+    fn is_blocked(&self) -> bool {
+        self.cleaner.blocked_at.is_some_and(|free| self.core.space.segments.free_in(Shelf::Data) <= free)
     }
 
-    /// What cleaning a segment gains, the more the better; nothing when it cannot be cleaned or gains nothing.
-    fn victim_score(&self, id: SegmentId) -> Option<f64> {
+    /// Did cleaning gain nothing lately?
+    fn cleaning_is_vain(&self) -> bool {
+        self.core.space.freed_units < self.cleaner.exhausted_until
+    }
+
+    /// What cleaning a segment of one of the `shelves` gains, the more the better; nothing when it cannot be cleaned or gains nothing.
+    fn victim_score(&self, id: SegmentId, shelves: &[Shelf]) -> Option<f64> {
         let space = &self.core.space;
         let s = space.segments.get(id)?;
         let (units, used) = (space.rows.pages(id) * 8, s.live);
+        // what is in the log goes where data stays, however much of it lives
+        let destage = s.shelf != Shelf::Data && !self.is_home(s.shelf);
         // segments of objects are emptied by checkpoints, most of those of nodes too; nodes are not moved while one writes them
-        if s.state != SegmentState::Sealed
+        if !shelves.contains(&s.shelf)
+            || s.state != SegmentState::Sealed
             || s.objects > 0
             || s.left_until > self.now.0
-            || used + (units / 16).max(16) > units
-            || (s.class == META_CLASS && (self.checkpointer.running() || used * 4 > units))
+            || (!destage && used + (units / 16).max(16) > units)
+            || (s.class == META_CLASS && (self.checkpointer.running() || (used * 4 > units && !(destage && self.short_of_space()))))
             || self.cleaner.gathered.iter().any(|g| g.from == id)
             || self.log.is_in_flight(id)
         {
@@ -203,12 +221,20 @@ impl Pool {
             return Some(1.0 - live);
         }
         let age = self.core.clock.saturating_sub(s.youngest) as f64 + 1.0;
-        Some((1.0 - live) * age.sqrt() / (live + 0.001))
+        let gain = if destage { 1.25 - live } else { 1.0 - live };
+        Some(gain * age.sqrt() / (live + 0.001))
+    }
+
+    /// Does what is cleaned on a shelf stay there?
+    fn is_home(&self, shelf: Shelf) -> bool {
+        shelf == Shelf::Data
     }
 
     /// Is there a segment whose cleaning would make room?
     pub(crate) fn victim_left(&self) -> bool {
-        !self.cleaning_is_vain() && self.core.space.segments.ids().any(|id| self.victim_score(id).is_some())
+        let shelves: SmallVec<[Shelf; 3]> =
+            Shelf::ALL.into_iter().filter(|shelf| *shelf != Shelf::Data || !self.cleaning_is_vain()).collect();
+        !self.is_blocked() && self.core.space.segments.ids().any(|id| self.victim_score(id, &shelves).is_some())
     }
 
     fn begin_victim(&mut self, victim: SegmentId) {
@@ -236,6 +262,9 @@ impl Pool {
         self.cleaner.headers.clear();
         self.metrics.segments_cleaned += 1;
         self.core.space.settle(victim);
+        if self.core.space.rows.shelf(victim) != Shelf::Data {
+            return;
+        }
         self.cleaner.round += 1;
         self.cleaner.emptied += u64::from(self.core.space.rows.pages(victim));
         if self.cleaner.round == ROUND {
@@ -334,7 +363,7 @@ impl Pool {
         let live = chunk.live.clone();
         let gathered = Gathered { chunk: id, from, identities, buf };
         // where there are several copies a bad one is noticed while the segment is at hand
-        let others = attempt + 1 < self.io.attempts(&self.core.space.rows, from) && self.core.space.rows.copies(from).len() > 0;
+        let others = attempt + 1 < self.io.attempts(&self.core.space.rows, from) && self.core.space.rows.spare(from) > 0;
         if others && self.kept_identities(&gathered, &live).is_none() {
             self.cleaner.reading += 1;
             self.bufs.give(gathered.buf);
@@ -342,9 +371,20 @@ impl Pool {
         }
         self.cleaner.gathered_bytes += footprint;
         self.cleaner.gathered.push(gathered);
-        if self.cleaner.gathered_bytes >= GATHER_BYTES.min(self.config.shape.extent_bytes * 2) {
+        if self.cleaner.gathered_bytes >= self.gather_bytes() {
             self.write_gathered();
         }
+    }
+
+    /// Live bytes that are written together: of rows with parity many, for the last one is filled up with nothing.
+    fn gather_bytes(&self) -> u64 {
+        let next = self.log.streams.get(CLEANED).and_then(|s| s.cursor.map(|c| c.segment).or(s.next));
+        let rows = &self.core.space.rows;
+        let (quantum, pages) = next.map_or((1, 0), |id| (rows.quantum(id), rows.pages(id)));
+        if quantum > 1 {
+            return (u64::from(quantum) * PAGE * QUANTA).min(u64::from(pages) * PAGE / 2);
+        }
+        GATHER_BYTES.min(self.config.shape.extent_bytes * 2)
     }
 
     /// Writes what was gathered and gives the chunks their new places.
@@ -483,7 +523,7 @@ impl Pool {
         let header_pages = u32::try_from((BATCH_FIXED + moves.items.len()).div_ceil(HEADER_PAGE)).unwrap_or(u32::MAX);
         let Ok(cursor) = self.make_room(moves.stream, Purse::Cleaner, header_pages, moves.pages) else {
             // the chunks stay where they are
-            self.cleaner.blocked_at = Some(self.core.space.segments.free_count());
+            self.cleaner.blocked_at = Some(self.core.space.segments.free_in(Shelf::Data));
             return;
         };
         let batch = OpenBatch::new(BatchKind::Exclusive, cursor.page, header_pages, 0, moves.items);
@@ -493,7 +533,9 @@ impl Pool {
             let identities = if identified { cursor.page } else { u32::MAX };
             self.core.space.place_chunk(chunk, place, moves.stream as u8, identities, Some(live));
         }
-        self.cleaner.spent += u64::from(header_pages + moves.pages);
+        if self.cleaner.victim.is_none_or(|victim| self.core.space.rows.shelf(victim) == Shelf::Data) {
+            self.cleaner.spent += u64::from(header_pages + moves.pages);
+        }
         self.submit_batch(moves.stream, &header, batch, moves.pieces);
     }
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use millpond_block::Tag;
-use millpond_format::{Column, Encoder, Group, Layout, MemberState, SegmentId, Shape};
+use millpond_format::{Class, Column, Encoder, Group, Layout, MemberState, SegmentId, Shape};
 
 use super::reserve::Purse;
 use crate::io::Health;
@@ -85,6 +85,8 @@ impl Removal {
                 Layout::Stripe { width, unit } => Some(Layout::Stripe { width: width.min(columns.len() as u16), unit }),
                 // fewer copies than were asked for are none
                 Layout::Mirror { copies } if usize::from(copies) > columns.len() => None,
+                Layout::Parity { parity, .. } if columns.len() <= usize::from(parity) => None,
+                Layout::Parity { width, parity, unit } => Some(Layout::Parity { width: width.min(columns.len() as u16), parity, unit }),
                 same => Some(same),
             };
             match layout {
@@ -102,19 +104,31 @@ impl Removal {
                 known.state = MemberState::Gone;
             }
         }
-        (!after.groups.is_empty() && after.fits()).then_some(Removal { members, segments, shape: after })
+        (has_homes(&after) && after.fits()).then_some(Removal { members, segments, shape: after })
     }
+}
+
+/// Is there a place for everything that is written?
+fn has_homes(shape: &Shape) -> bool {
+    let has = |pick: &dyn Fn(&Group) -> bool| shape.groups.iter().any(pick);
+    let parity = |group: &Group| group.class == Class::Data && matches!(group.layout, Layout::Parity { .. });
+    has(&|group| group.class == Class::Data) && (!has(&parity) || has(&|group| group.class == Class::Log))
 }
 
 /// Rows as groups: those that follow each other on the same members, extent by extent.
 fn runs<'a>(group: &Group, rows: impl Iterator<Item = &'a (SegmentId, Vec<(u16, u32)>)>) -> Vec<Group> {
     let mut found: Vec<Group> = Vec::new();
     for (id, parts) in rows {
+        let mut parts = parts.clone();
+        if matches!(group.layout, Layout::Parity { .. }) {
+            let turned = id.0 as usize % parts.len().max(1);
+            parts.rotate_right(turned);
+        }
         let goes_on = found.last().is_some_and(|run| {
             let length = run.columns.first().map_or(0, |column| column.extents);
             run.first.0 + length == id.0
                 && run.columns.len() == parts.len()
-                && run.columns.iter().zip(parts).all(|(column, (at, extent))| column.member == *at && column.first + length == *extent)
+                && run.columns.iter().zip(&parts).all(|(column, (at, extent))| column.member == *at && column.first + length == *extent)
         });
         match found.last_mut().filter(|_| goes_on) {
             Some(run) => run.columns.iter_mut().for_each(|column| column.extents += 1),
@@ -124,6 +138,7 @@ fn runs<'a>(group: &Group, rows: impl Iterator<Item = &'a (SegmentId, Vec<(u16, 
                     Layout::Linear => Layout::Linear,
                     Layout::Stripe { unit, .. } => Layout::Stripe { width, unit },
                     Layout::Mirror { .. } => Layout::Mirror { copies: width },
+                    parity @ Layout::Parity { .. } => parity,
                 };
                 let columns = parts.iter().map(|(member, first)| Column { member: *member, first: *first, extents: 1 }).collect();
                 found.push(Group { class: group.class, layout, first: *id, columns });

@@ -246,6 +246,12 @@ impl Pool {
             return self.read_segment(Context::FillRead(piece), segment, page, pages, attempt);
         }
         let member = self.filler.running.as_ref().map_or(0, |fill| fill.member);
+        if self.core.space.rows.stripe(segment).is_some() {
+            let local = ByteRange { offset: u64::from(page) * PAGE, length: u64::from(pages) * PAGE };
+            self.pin(segment);
+            let rows = &self.core.space.rows;
+            return self.io.read_column(Context::FillRead(piece), rows, segment, DeviceIndex(member), local, attempt, &mut self.bufs);
+        }
         let range = ByteRange { offset: piece.offset, length: u64::from(pages) * PAGE };
         self.pin(segment);
         self.io.read_pinned(Context::FillRead(piece), segment, DeviceIndex(member), range, &mut self.bufs);

@@ -11,9 +11,9 @@
 
 use millpond_format::{Leg, SegmentId};
 
+use super::reserve::{Purse, Waiting};
 use crate::pool::{Context, Pool};
 use crate::space::SegmentState;
-use crate::task::Purse;
 use crate::{Planted, PoolState};
 
 /// A pool without requests for so many milliseconds is idle.
@@ -45,18 +45,18 @@ impl Pool {
 
     /// Lets segments go that were emptied by what is in the log and durable; when space is short, asks for a flush that makes it so.
     pub(crate) fn release_logged(&mut self) {
-        let mut waiting = 0;
+        let mut waiting = Waiting::default();
         let resting: Vec<SegmentId> = self.core.space.segments.resting().map(|(id, _)| id).collect();
         for id in resting {
             let Some(segment) = self.core.space.segments.get(id).filter(|_| self.is_logged(id)) else { continue };
             if segment.emptied > self.log.durable && !self.planted(Planted::ReuseBeforeFlush) {
-                waiting += 1;
+                waiting.count(self.core.space.rows.shelf(id));
             } else if segment.pins == 0 {
                 self.core.space.segments.set_state(id, SegmentState::Free);
             }
         }
-        let needed = self.core.space.segments.free_count() <= self.floor(Purse::Guest) + 1;
-        self.flusher.space = waiting >= FLUSH_FOR || (waiting > 0 && needed);
+        let needed = !self.room_beyond(Purse::Guest, 1) || (self.is_split() && !self.room_beyond(Purse::Cleaner, 1));
+        self.flusher.space = waiting.total() >= FLUSH_FOR || (waiting.total() > 0 && needed);
         self.waiting_for_flush = waiting;
     }
 

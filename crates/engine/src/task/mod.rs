@@ -13,4 +13,4 @@ pub(crate) use cleaner::Cleaner;
 pub(crate) use evacuate::Evacuation;
 pub(crate) use fill::{FillPiece, Filler};
 pub(crate) use relabel::Relabeler;
-pub(crate) use reserve::Purse;
+pub(crate) use reserve::{Purse, Waiting};

@@ -5,10 +5,11 @@
 //! before it need. What a checkpoint needs grows with what changes, so nothing is appended while it does not fit (`NoRoom`): a checkpoint comes
 //! first then.
 
-use millpond_format::{NODE_BYTES, ObjectRef};
+use millpond_format::{NODE_BYTES, ObjectRef, SegmentId};
 
-use crate::log::Cursor;
+use crate::log::{CLEANED, Cursor};
 use crate::pool::Pool;
+use crate::space::Shelf;
 
 /// Segments that records and guests leave to the cleaner: it fills one with what is left in others, and has one to go on.
 const KEPT_FOR_CLEANER: usize = 2;
@@ -45,38 +46,123 @@ pub(crate) struct Estimate {
 const LEAST_CHANGES: (usize, usize) = (8, 4);
 
 impl Pool {
+    /// Where a purse takes segments.
+    fn shelf(&self, purse: Purse) -> Shelf {
+        match purse {
+            Purse::Guest | Purse::Record => self.core.space.homes.landing,
+            Purse::Cleaner => Shelf::Data,
+        }
+    }
+
+    /// Where a stream goes on.
+    pub(crate) fn shelf_of(&self, stream: usize) -> Shelf {
+        if stream < CLEANED { self.core.space.homes.landing } else { Shelf::Data }
+    }
+
+    fn free_in(&self, shelf: Shelf) -> usize {
+        self.core.space.segments.free_in(shelf)
+    }
+
     /// Free segments that are left to others.
     pub(crate) fn floor(&self, purse: Purse) -> usize {
-        let checkpoints = self.checkpoint_segments() + self.least_segments();
+        self.floor_on(self.shelf(purse), purse)
+    }
+
+    fn floor_on(&self, shelf: Shelf, purse: Purse) -> usize {
+        let meta = |segments: usize| {
+            if shelf == self.core.space.homes.meta { segments.saturating_sub(self.free_in(Shelf::Special)) } else { 0 }
+        };
+        let cleaner = if shelf == Shelf::Data { KEPT_FOR_CLEANER } else { 0 };
+        let checkpoints = || self.checkpoint_segments() + self.least_segments();
         match purse {
-            Purse::Cleaner => self.checkpoint_segments() + 1,
-            Purse::Record => checkpoints + KEPT_FOR_CLEANER,
-            Purse::Guest => checkpoints + 2 * (KEPT_FOR_CLEANER + KEPT_FOR_RECORDS),
+            Purse::Cleaner => meta(self.checkpoint_segments()) + 1,
+            Purse::Record => meta(checkpoints()) + cleaner,
+            Purse::Guest => meta(checkpoints()) + 2 * (cleaner + KEPT_FOR_RECORDS),
         }
+    }
+
+    /// Is there a segment to go on with, besides those that are left to others?
+    pub(crate) fn has_room(&self, purse: Purse) -> bool {
+        self.room_beyond(purse, 0)
+    }
+
+    /// Are there so many more?
+    pub(crate) fn room_beyond(&self, purse: Purse, more: usize) -> bool {
+        self.free_in(self.shelf(purse)) > self.floor(purse) + more
+    }
+
+    /// The next segment for a stream.
+    pub(crate) fn reserve_for(&mut self, stream: usize, purse: Purse) -> Option<SegmentId> {
+        let shelf = self.shelf_of(stream);
+        let room = self.free_in(shelf) > self.floor_on(shelf, purse);
+        room.then(|| self.core.space.segments.reserve(shelf)).flatten()
+    }
+
+    /// The next segment for nodes or objects.
+    pub(crate) fn reserve_meta(&mut self) -> Option<SegmentId> {
+        let (segments, home) = (&mut self.core.space.segments, self.core.space.homes.meta);
+        segments.reserve(Shelf::Special).or_else(|| segments.reserve(home))
+    }
+
+    /// Free segments for nodes and objects.
+    pub(crate) fn free_meta(&self) -> usize {
+        self.free_in(Shelf::Special) + self.free_in(self.core.space.homes.meta)
     }
 
     /// Is there room for the next checkpoint and the one after it? If not, nothing may change before it, but for what the cleaner moves.
     pub(crate) fn checkpoint_is_safe(&self) -> bool {
-        self.core.space.segments.free_count() >= self.checkpoint_segments() + self.least_segments()
+        self.free_meta() >= self.checkpoint_segments() + self.least_segments()
     }
 
     /// May a batch begin?
     pub(crate) fn may_change(&self, purse: Purse) -> bool {
         match purse {
-            Purse::Cleaner => self.core.space.segments.free_count() >= self.floor(purse),
+            Purse::Cleaner => self.free_in(Shelf::Data) >= self.floor(purse),
             Purse::Guest | Purse::Record => self.checkpoint_is_safe(),
         }
     }
 
     /// Is so little free that records wait?
     pub(crate) fn short_of_space(&self) -> bool {
-        self.core.space.segments.free_count() <= self.floor(Purse::Record)
+        !self.has_room(Purse::Record) || (self.is_split() && !self.room_beyond(Purse::Cleaner, KEPT_FOR_CLEANER))
+    }
+
+    /// Do guests write to other segments than those that data stays in?
+    pub(crate) fn is_split(&self) -> bool {
+        self.core.space.homes.landing != Shelf::Data
+    }
+
+    /// The shelves that the cleaner keeps room on.
+    fn cleaned_shelves(&self) -> impl Iterator<Item = Shelf> + use<> {
+        let landing = self.core.space.homes.landing;
+        [Shelf::Data, Shelf::Log].into_iter().filter(move |shelf| *shelf == Shelf::Data || *shelf == landing)
     }
 
     /// Free segments that cleaner and checkpoints work for.
-    pub(crate) fn wanted_free(&self) -> usize {
-        let total = self.core.space.segments.ids().len();
-        (total / 96).max(12).max(self.floor(Purse::Guest) + 4)
+    pub(crate) fn wanted_free(&self, shelf: Shelf) -> usize {
+        let total = self.core.space.segments.count_in(shelf);
+        let purse = if shelf == self.core.space.homes.landing { Purse::Guest } else { Purse::Cleaner };
+        (total / 96).max(12).max(self.floor_on(shelf, purse) + 4)
+    }
+
+    /// Is less free than cleaner and checkpoints work for?
+    pub(crate) fn is_hungry(&self) -> bool {
+        self.cleaned_shelves().any(|shelf| self.free_in(shelf) < self.wanted_free(shelf))
+    }
+
+    /// Segments of a shelf that are free or will be soon without more cleaning.
+    pub(crate) fn coming_free(&self, shelf: Shelf) -> usize {
+        let resting = self.core.space.segments.resting_in(shelf);
+        let coming = if self.checkpointer.running() { resting } else { self.waiting_for_flush.in_shelf(shelf) };
+        self.free_in(shelf) + coming
+    }
+
+    /// Does the log hold so much that some of it should go where data stays?
+    pub(crate) fn destages(&self) -> bool {
+        let segments = &self.core.space.segments;
+        let count = segments.count_in(Shelf::Log);
+        let used = count.saturating_sub(segments.free_in(Shelf::Log) + segments.resting_in(Shelf::Log));
+        self.is_split() && used * 100 > count * usize::from(self.tuning.log_percent)
     }
 
     /// Segments that the next checkpoint takes at most for what changed so far. The running one has its own set aside.
@@ -127,7 +213,7 @@ impl Pool {
 
     /// Looks up what deadlists and catalog will take: now and then, and always when space is short.
     pub(crate) fn estimate_checkpoint(&mut self) {
-        let short = self.core.space.segments.free_count() <= self.wanted_free();
+        let short = self.is_hungry() || self.free_meta() <= self.wanted_free(self.core.space.homes.meta);
         if self.checkpointer.estimate.again_in > 0 && !short {
             self.checkpointer.estimate.again_in -= 1;
             return;
@@ -154,20 +240,47 @@ impl Pool {
 
     /// Is a checkpoint due because space is short and it would give some back?
     pub(crate) fn checkpoint_brings_space(&self) -> bool {
-        let space = &self.core.space.segments;
-        let (free, wanted, total) = (space.free_count(), self.wanted_free(), space.ids().len());
+        self.cleaned_shelves().any(|shelf| self.checkpoint_brings(shelf))
+    }
+
+    fn checkpoint_brings(&self, shelf: Shelf) -> bool {
+        let segments = &self.core.space.segments;
+        let (free, wanted, total) = (segments.free_in(shelf), self.wanted_free(shelf), segments.count_in(shelf));
         if free >= wanted {
             return false;
         }
-        let (need, least) = (self.checkpoint_segments(), self.least_segments());
+        let (landing, meta) = (shelf == self.core.space.homes.landing, shelf == self.core.space.homes.meta);
+        let (need, least) = if meta { (self.checkpoint_segments(), self.least_segments()) } else { (0, 0) };
+        let waiting = self.waiting_for_flush.in_shelf(shelf);
         if self.short_of_space() {
-            return need > least || space.resting_count() > self.waiting_for_flush;
+            return need > least || segments.resting_in(shelf) > waiting;
         }
-        let gain = space.resting_count().saturating_sub(self.waiting_for_flush);
-        if free <= self.floor(Purse::Guest) && self.cleaner.idle() && self.waiting_for_flush == 0 {
+        let gain = segments.resting_in(shelf).saturating_sub(waiting);
+        let purse = if landing { Purse::Guest } else { Purse::Cleaner };
+        if free <= self.floor_on(shelf, purse) && self.cleaner.idle() && waiting == 0 {
             return gain > 0 || need > 2 * least + 2;
         }
         // it takes segments itself: worth it when it gives back several times as many
         gain >= (WORTH * need).min(total / 32).max(wanted / 2)
+    }
+}
+
+/// Segments that are free when the log is durable, on each shelf.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Waiting([usize; Shelf::ALL.len()]);
+
+impl Waiting {
+    /// One more.
+    pub(crate) fn count(&mut self, shelf: Shelf) {
+        self.0[shelf as usize] += 1;
+    }
+
+    fn in_shelf(&self, shelf: Shelf) -> usize {
+        self.0[shelf as usize]
+    }
+
+    /// All of them.
+    pub(crate) fn total(&self) -> usize {
+        self.0.iter().sum()
     }
 }

@@ -8,6 +8,7 @@ mod faults;
 mod golden;
 mod mirror;
 mod model;
+mod parity;
 mod queries;
 mod rig;
 mod snapshots;

@@ -25,7 +25,7 @@ impl Pool {
     /// Sets aside the segments that the checkpoint may need: guests go on writing while it is encoded.
     pub(super) fn reserve_for_checkpoint(&mut self) {
         let count = self.checkpoint_segments();
-        self.checkpointer.reserved = (0..count).map_while(|_| self.core.space.segments.reserve()).collect();
+        self.checkpointer.reserved = (0..count).map_while(|_| self.reserve_meta()).collect();
         // taken from the end
         self.checkpointer.reserved.reverse();
     }
@@ -46,7 +46,7 @@ impl Pool {
                 self.core.space.segments.set_state(old.segment, SegmentState::Sealed);
                 self.core.space.settle(old.segment);
             }
-            let segment = self.checkpointer.reserved.pop().or_else(|| self.core.space.segments.reserve())?;
+            let segment = self.checkpointer.reserved.pop().or_else(|| self.reserve_meta())?;
             self.core.space.segments.set_state(segment, SegmentState::Open);
             if let Some(s) = self.core.space.segments.get_mut(segment) {
                 s.class = class;
@@ -73,7 +73,7 @@ impl Pool {
             .map(|(id, s)| (s.objects, id))
             .collect();
         sparse.sort_unstable();
-        let spare = space.segments.free_count().saturating_sub(self.checkpoint_segments() + 1) as u64;
+        let spare = self.free_meta().saturating_sub(self.checkpoint_segments() + 1) as u64;
         let mut room = spare * u64::from(self.smallest_segment()) * 8;
         let mut chosen = BTreeSet::new();
         for (units, id) in sparse {
@@ -173,6 +173,6 @@ impl Pool {
         self.metrics.metadata_bytes += bytes as u64;
         self.checkpointer.pending += 1;
         let piece = Piece::new(Rc::new(buf), 0..bytes);
-        self.io.write(Context::Objects, &self.core.space.rows, segment, page, vec![piece]);
+        self.io.write(Context::Objects, &self.core.space.rows, segment, page, vec![piece], &mut self.bufs);
     }
 }

@@ -1,0 +1,249 @@
+//! Rows with parity: what is written to each of their devices, and how what some of them lack is computed from the others.
+//!
+//! P is the exclusive or of the data, Q its Reed-Solomon syndrome (H. P. Anvin, "The mathematics of RAID-6"); the arithmetic is a library's.
+//!
+//! INV-PARITY-1: a turn of all devices is written whole and once, so that parity is never that of something else.
+
+use std::collections::BTreeMap;
+
+use millpond_block::{Buf, BufPool, ByteRange, Piece};
+use millpond_device::DeviceIndex;
+use rusty_erasure::{Coder, Matrix};
+use smallvec::SmallVec;
+
+use crate::space::Stripe;
+
+/// Columns of a row, one bit each.
+pub(crate) type Columns = u32;
+
+fn has(set: Columns, column: usize) -> bool {
+    set & 1 << column != 0
+}
+
+/// What is asked of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// Bytes of the segment.
+    Bytes { from: u64, to: u64 },
+    /// A range of one column.
+    Column { column: usize, local: ByteRange },
+}
+
+impl Want {
+    /// The columns that it is on.
+    pub(crate) fn columns(&self, stripe: &Stripe<'_>) -> Columns {
+        match *self {
+            Want::Column { column, .. } => 1 << column,
+            Want::Bytes { from, to } => {
+                let (data, first) = (stripe.data() as u64, from / stripe.unit);
+                let turns = (to - 1) / stripe.unit - first + 1;
+                (first..first + turns.min(data)).fold(0, |set, turn| set | 1 << (turn % data))
+            }
+        }
+    }
+}
+
+/// Which columns a read does without: those that are `missing`, and, when what they gave was wrong, others in turn. `None` when parity does not
+/// reach so far. The `first` is suspected first.
+pub(crate) fn erased(columns: usize, spare: usize, missing: Columns, first: usize, attempt: u8) -> Option<Columns> {
+    let left = spare.checked_sub(missing.count_ones() as usize)?;
+    let mut attempt = usize::from(attempt);
+    if attempt == 0 || left == 0 {
+        return Some(missing);
+    }
+    attempt -= 1;
+    let there: SmallVec<[usize; 16]> = (0..columns).map(|at| (first + at) % columns).filter(|at| !has(missing, *at)).collect();
+    if let Some(one) = there.get(attempt) {
+        return Some(missing | 1 << one);
+    }
+    attempt -= there.len();
+    if left > 1 {
+        for (at, one) in there.iter().enumerate() {
+            let others = there.get(at + 1..).unwrap_or_default();
+            if let Some(other) = others.get(attempt) {
+                return Some(missing | 1 << one | 1 << other);
+            }
+            attempt -= others.len();
+        }
+    }
+    Some(missing)
+}
+
+/// How many different answers [`erased`] has.
+pub(crate) fn answers(columns: usize, spare: usize, missing: Columns) -> u8 {
+    let there = columns - missing.count_ones() as usize;
+    let count = match spare.saturating_sub(missing.count_ones() as usize) {
+        0 => 1,
+        1 => 1 + there,
+        _ => 1 + there + there * there.saturating_sub(1) / 2,
+    };
+    u8::try_from(count).unwrap_or(u8::MAX)
+}
+
+/// A read of a row from other columns than those that have it.
+#[derive(Debug)]
+pub(crate) struct Rebuild {
+    want: Want,
+    unit: u64,
+    data: usize,
+    parity: usize,
+    /// The columns that are read, and the range of each.
+    sources: SmallVec<[usize; 16]>,
+    local: ByteRange,
+}
+
+impl Rebuild {
+    /// Plans to do without the `erased` columns, which are no more than the parity.
+    pub(crate) fn new(stripe: &Stripe<'_>, want: Want, erased: Columns) -> Rebuild {
+        let (data, unit) = (stripe.data(), stripe.unit);
+        let local = match want {
+            Want::Column { local, .. } => local,
+            Want::Bytes { from, to } => {
+                let (first, last) = (from / unit, (to - 1) / unit);
+                let row = |turn: u64| turn / data as u64;
+                if first == last {
+                    ByteRange { offset: row(first) * unit + from % unit, length: to - from }
+                } else {
+                    ByteRange { offset: row(first) * unit, length: (row(last) - row(first) + 1) * unit }
+                }
+            }
+        };
+        let mut sources: SmallVec<[usize; 16]> = (0..stripe.width()).filter(|column| !has(erased, *column)).collect();
+        sources.truncate(data);
+        Rebuild { want, unit, data, parity: stripe.parity, sources, local }
+    }
+
+    /// What is to be read, in the order in which [`assemble`](Self::assemble) takes it.
+    pub(crate) fn reads(&self, stripe: &Stripe<'_>) -> SmallVec<[(DeviceIndex, ByteRange); 16]> {
+        let columns = stripe.columns();
+        let place = |column: &usize| {
+            let (device, start) = columns.get(*column)?;
+            Some((*device, ByteRange { offset: start + self.local.offset, length: self.local.length }))
+        };
+        self.sources.iter().filter_map(place).collect()
+    }
+
+    /// Bytes of the answer.
+    pub(crate) fn length(&self) -> usize {
+        let length = match self.want {
+            Want::Bytes { from, to } => to - from,
+            Want::Column { local, .. } => local.length,
+        };
+        usize::try_from(length).unwrap_or(usize::MAX)
+    }
+
+    /// It lies in one turn of one column.
+    fn is_narrow(&self) -> bool {
+        matches!(self.want, Want::Bytes { from, to } if from / self.unit == (to - 1) / self.unit)
+    }
+
+    /// The columns that the answer is made of.
+    fn wanted(&self) -> std::ops::Range<usize> {
+        match self.want {
+            Want::Column { column, .. } => column..column + 1,
+            Want::Bytes { from, .. } if self.is_narrow() => {
+                let column = (from / self.unit) as usize % self.data;
+                column..column + 1
+            }
+            Want::Bytes { .. } => 0..self.data,
+        }
+    }
+
+    /// Computes the answer from what was read. `None` when parts of it are missing.
+    pub(crate) fn assemble(&self, read: &[&[u8]], coders: &mut Coders, out: &mut [u8]) -> Option<()> {
+        let length = usize::try_from(self.local.length).ok()?;
+        let targets: SmallVec<[usize; 2]> = self.wanted().filter(|column| !self.sources.contains(column)).collect();
+        let mut rebuilt: Vec<Vec<u8>> = targets.iter().map(|_| vec![0; length]).collect();
+        let mut shards: SmallVec<[Option<&[u8]>; 16]> = SmallVec::from_elem(None, self.data + self.parity);
+        for (column, bytes) in self.sources.iter().zip(read) {
+            *shards.get_mut(*column)? = Some(bytes.get(..length)?);
+        }
+        if !targets.is_empty() {
+            let mut into: SmallVec<[&mut [u8]; 2]> = rebuilt.iter_mut().map(Vec::as_mut_slice).collect();
+            coders.of(self.data, self.parity).recover(&shards, &targets, &mut into).ok()?;
+        }
+        for (column, bytes) in targets.iter().zip(&rebuilt) {
+            *shards.get_mut(*column)? = Some(bytes);
+        }
+        let column = |at: usize| shards.get(at).copied().flatten();
+        match self.want {
+            Want::Column { column: at, .. } => out.get_mut(..length)?.copy_from_slice(column(at)?),
+            Want::Bytes { from, .. } if self.is_narrow() => {
+                out.get_mut(..length)?.copy_from_slice(column((from / self.unit) as usize % self.data)?);
+            }
+            Want::Bytes { from, to } => {
+                let (mut at, mut done) = (from, 0usize);
+                while at < to {
+                    let turn = at / self.unit;
+                    let step = (self.unit - at % self.unit).min(to - at);
+                    let local = turn / self.data as u64 * self.unit + at % self.unit - self.local.offset;
+                    let (local, bytes) = (usize::try_from(local).ok()?, usize::try_from(step).ok()?);
+                    let source = column((turn % self.data as u64) as usize)?;
+                    out.get_mut(done..done + bytes)?.copy_from_slice(source.get(local..local + bytes)?);
+                    at += step;
+                    done += bytes;
+                }
+            }
+        }
+        Some(())
+    }
+}
+
+/// The library's tables for each kind of row.
+#[derive(Default)]
+pub(crate) struct Coders(BTreeMap<(usize, usize), Coder>);
+
+impl Coders {
+    fn of(&mut self, data: usize, parity: usize) -> &Coder {
+        self.0.entry((data, parity)).or_insert_with(|| {
+            let coder = Matrix::reed_solomon(data, parity).and_then(rusty_erasure::coder);
+            coder.expect("INV-PARITY-2: shapes with rows that cannot be coded are refused")
+        })
+    }
+
+    /// Deals what is written to whole turns out to the data columns, and adds parity: pieces for each column, in order.
+    pub(crate) fn split(&mut self, stripe: &Stripe<'_>, pieces: Vec<Piece>, bufs: &mut BufPool) -> Vec<Vec<Piece>> {
+        let (data, unit) = (stripe.data(), usize::try_from(stripe.unit).unwrap_or(usize::MAX));
+        let mut columns: Vec<Vec<Piece>> = vec![Vec::new(); data];
+        let mut at = 0;
+        for piece in &pieces {
+            let mut from = 0;
+            while from < piece.len() {
+                let step = (unit - at % unit).min(piece.len() - from);
+                if let Some(column) = columns.get_mut(at / unit % data) {
+                    column.push(piece.slice(from..from + step));
+                }
+                at += step;
+                from += step;
+            }
+        }
+        assert!(at % (unit * data) == 0, "INV-PARITY-1: rows are written whole");
+        let length = at / data;
+        let mut parity: SmallVec<[Buf; 2]> = (0..stripe.parity).map(|_| bufs.take(length)).collect();
+        let coder = self.of(data, stripe.parity);
+        let mut places: SmallVec<[(usize, usize); 16]> = SmallVec::from_elem((0, 0), data);
+        let mut done = 0;
+        while done < length {
+            let rest = |(column, (piece, from)): (&Vec<Piece>, &(usize, usize))| column.get(*piece).map_or(0, |p| p.len() - from);
+            let run = columns.iter().zip(&places).map(rest).min().unwrap_or(0);
+            let shards: SmallVec<[&[u8]; 16]> =
+                columns.iter().zip(&places).filter_map(|(column, at)| column.get(at.0)?.bytes().get(at.1..at.1 + run)).collect();
+            let mut out: SmallVec<[&mut [u8]; 2]> =
+                parity.iter_mut().map(|buf| buf.bytes_mut().get_mut(done..done + run).unwrap_or_default()).collect();
+            let coded = run > 0 && coder.encode(&shards, &mut out).is_ok();
+            assert!(coded, "INV-PARITY-1: columns are of one length");
+            for (column, place) in columns.iter().zip(&mut places) {
+                place.1 += run;
+                if column.get(place.0).is_some_and(|piece| piece.len() == place.1) {
+                    *place = (place.0 + 1, 0);
+                }
+            }
+            done += run;
+        }
+        columns.extend(parity.into_iter().map(|buf| vec![Piece::new(std::rc::Rc::new(buf), 0..length)]));
+        columns
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! Rows against a model: bytes dealt out by hand, parity by multiplication in GF(2^8) bit by bit.
+
+use std::rc::Rc;
+
+use millpond_format::{Class, Column, DeviceId, Layout, Member, MemberState, SegmentId, Shape};
+
+use super::*;
+use crate::space::{PAGE, Rows};
+
+fn rows(width: u16, parity: u8, unit: u32) -> Rows {
+    let member = |at| Member { device: DeviceId(at), extents: 20, state: MemberState::Present, successor: None, leaving: false };
+    let members = (0..u64::from(width)).map(member).collect();
+    let mut shape = Shape { generation: 1, extent_bytes: 64 << 10, chunk_units: 16, next: SegmentId(0), members, groups: Vec::new() };
+    let columns = (0..width).map(|member| Column { member, first: 0, extents: 20 }).collect();
+    shape.add(Class::Data, Layout::Parity { width, parity, unit }, columns);
+    assert!(shape.fits());
+    Rows::new(&shape)
+}
+
+/// Product in GF(2^8) modulo 0x11d.
+fn times(mut a: u8, mut b: u8) -> u8 {
+    let mut product = 0;
+    while b > 0 {
+        if b & 1 == 1 {
+            product ^= a;
+        }
+        a = a << 1 ^ if a & 0x80 == 0 { 0 } else { 0x1d };
+        b >>= 1;
+    }
+    product
+}
+
+fn noise(bytes: usize) -> Vec<u8> {
+    let mut x = 0x9e37_79b9u32;
+    let mut next = || {
+        x ^= x << 13;
+        x ^= x >> 17;
+        x ^= x << 5;
+        (x >> 11) as u8
+    };
+    (0..bytes).map(|_| next()).collect()
+}
+
+fn pieces(bytes: &[u8], step: usize) -> Vec<Piece> {
+    let piece = |part: &[u8]| {
+        let mut buf = Buf::zeroed(part.len());
+        buf.bytes_mut()[..part.len()].copy_from_slice(part);
+        Piece::new(Rc::new(buf), 0..part.len())
+    };
+    bytes.chunks(step).map(piece).collect()
+}
+
+/// What `split` puts on each column of a segment.
+fn columns(stripe: &Stripe<'_>, bytes: &[u8], step: usize) -> Vec<Vec<u8>> {
+    let mut bufs = BufPool::default();
+    let split = Coders::default().split(stripe, pieces(bytes, step), &mut bufs);
+    split.iter().map(|pieces| pieces.iter().flat_map(|piece| piece.bytes().to_vec()).collect()).collect()
+}
+
+#[test]
+fn parity_is_that_of_the_turns() {
+    for (width, parity, unit) in [(3u16, 1u8, 4096u32), (4, 2, 8192), (7, 2, 4096), (16, 2, 4096)] {
+        let rows = rows(width, parity, unit);
+        let stripe = rows.stripe(SegmentId(3)).unwrap();
+        let (data, unit) = (stripe.data(), unit as usize);
+        let bytes = noise(data * unit * 3);
+        for step in [4096, 8192 + 4096, bytes.len()] {
+            let columns = columns(&stripe, &bytes, step);
+            let of_data = columns.iter().take(data).enumerate();
+            assert!(of_data.clone().all(|(column, own)| {
+                (0..3).all(|row| own[row * unit..(row + 1) * unit] == bytes[(row * data + column) * unit..][..unit])
+            }));
+            let coded = |at: usize| {
+                of_data.clone().fold((0, 0, 1), |(p, q, factor), (_, own)| (p ^ own[at], q ^ times(factor, own[at]), times(factor, 2)))
+            };
+            let (mut p, mut q): (Vec<u8>, Vec<u8>) = (Vec::new(), Vec::new());
+            for (byte, syndrome, _) in (0..unit * 3).map(coded) {
+                p.push(byte);
+                q.push(syndrome);
+            }
+            assert!(columns[data] == p && (parity == 1 || columns[data + 1] == q));
+        }
+    }
+}
+
+#[test]
+fn any_lost_columns_are_computed_from_the_others() {
+    for (width, parity, unit) in [(3u16, 1u8, 4096u32), (2, 1, 4096), (3, 2, 4096), (5, 2, 8192), (6, 1, 16384)] {
+        let rows = rows(width, parity, unit);
+        let stripe = rows.stripe(SegmentId(1)).unwrap();
+        let bytes = noise(stripe.data() * unit as usize * 2);
+        let on_columns = columns(&stripe, &bytes, 4096);
+        let wants = [(0, PAGE), (PAGE, 2 * PAGE), (u64::from(unit) - PAGE, u64::from(unit) + PAGE), (0, bytes.len() as u64)];
+        let mut wants: Vec<Want> =
+            wants.into_iter().filter(|(_, to)| *to <= bytes.len() as u64).map(|(from, to)| Want::Bytes { from, to }).collect();
+        let local = ByteRange { offset: PAGE / 2, length: PAGE };
+        wants.extend((0..usize::from(width)).map(|column| Want::Column { column, local }));
+        let mut seen = std::collections::BTreeSet::new();
+        for missing in (0u32..1 << width).filter(|set| set.count_ones() <= u32::from(parity)) {
+            for attempt in 0..answers(usize::from(width), stripe.parity, missing) {
+                let erased = erased(usize::from(width), stripe.parity, missing, 0, attempt).unwrap();
+                assert!(erased & missing == missing && erased.count_ones() <= u32::from(parity));
+                seen.insert((missing, erased));
+                for want in &wants {
+                    let rebuild = Rebuild::new(&stripe, *want, erased);
+                    let starts = stripe.columns();
+                    let read: Vec<&[u8]> = rebuild
+                        .reads(&stripe)
+                        .iter()
+                        .map(|(device, range)| {
+                            let column = starts.iter().position(|(d, _)| d == device).unwrap();
+                            assert!(erased & 1 << column == 0, "what is erased is not read");
+                            let from = (range.offset - starts[column].1) as usize;
+                            &on_columns[column][from..from + range.length as usize]
+                        })
+                        .collect();
+                    let mut out = vec![0; rebuild.length()];
+                    rebuild.assemble(&read, &mut Coders::default(), &mut out).unwrap();
+                    match *want {
+                        Want::Bytes { from, to } => assert!(out == bytes[from as usize..to as usize]),
+                        Want::Column { column, local } => {
+                            let from = local.offset as usize;
+                            assert!(out == on_columns[column][from..from + local.length as usize]);
+                        }
+                    }
+                }
+            }
+        }
+        // every set of columns that parity reaches is tried when nothing is missing
+        let sets = (0u32..1 << width).filter(|set| set.count_ones() <= u32::from(parity)).count();
+        assert_eq!(seen.iter().filter(|(missing, _)| *missing == 0).count(), sets);
+    }
+}
+
+#[test]
+fn more_missing_than_parity_is_nothing() {
+    assert_eq!(erased(4, 1, 0b11, 0, 0), None);
+    assert_eq!(erased(4, 2, 0b11, 0, 5), Some(0b11));
+}

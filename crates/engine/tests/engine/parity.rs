@@ -1,0 +1,221 @@
+//! Rows with parity: small writes are on several devices at once, move to whole rows, and any devices that parity reaches may go.
+
+use millpond_block::Op;
+use millpond_engine::{Command, Compression, GroupSpec, Layout, MemberState, PoolState, SnapshotId, Target, VolumeId};
+
+use crate::rig::Rig;
+
+const SIZE: u64 = 12 << 20;
+const STEP: u64 = 64 << 10;
+
+fn pattern(at: u64, round: u8) -> Vec<u8> {
+    (0..STEP).map(|i: u64| (i >> 9) as u8 ^ (at >> 16) as u8 ^ round).collect()
+}
+
+fn write_all(rig: &mut Rig, volume: VolumeId, round: u8) {
+    for at in (0..SIZE).step_by(STEP as usize) {
+        rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, round)).unwrap();
+    }
+}
+
+fn check(rig: &mut Rig, target: Target, round: u8) {
+    for at in (0..SIZE).step_by(STEP as usize) {
+        let read = rig.request(target, Op::Read, at, STEP, &[]).unwrap();
+        assert!(read == pattern(at, round), "at {at}");
+    }
+}
+
+fn layout(parity: u8) -> Layout {
+    Layout::Parity { width: 16, parity, unit: 65536 }
+}
+
+/// A pool with a snapshot of round 1, and round 2 on its volume.
+fn pool(devices: usize, parity: u8) -> (Rig, VolumeId, SnapshotId) {
+    let mut rig = Rig::new(&vec![48; devices], layout(parity));
+    let volume = rig.volume("disk0", SIZE, Compression::Off);
+    write_all(&mut rig, volume, 1);
+    let snapshot = rig.snapshot(volume, "one");
+    write_all(&mut rig, volume, 2);
+    (rig, volume, snapshot)
+}
+
+fn check_both(rig: &mut Rig, volume: VolumeId, snapshot: SnapshotId) {
+    check(rig, Target::Head(volume), 2);
+    check(rig, Target::Snapshot(snapshot), 1);
+}
+
+fn states(rig: &Rig) -> Vec<MemberState> {
+    rig.engine.pool().unwrap().devices.iter().map(|d| d.state).collect()
+}
+
+/// The sets of `count` of `devices`.
+fn sets(devices: usize, count: usize) -> Vec<Vec<usize>> {
+    (0u32..1 << devices)
+        .filter(|set| set.count_ones() as usize == count)
+        .map(|set| (0..devices).filter(|at| set & 1 << at != 0).collect())
+        .collect()
+}
+
+fn without(media: &[Vec<u8>], lost: &[usize]) -> Vec<Vec<u8>> {
+    media.iter().enumerate().filter(|(at, _)| !lost.contains(at)).map(|(_, medium)| medium.clone()).collect()
+}
+
+#[test]
+fn writes_move_to_whole_rows() {
+    let (mut rig, volume, snapshot) = pool(5, 2);
+    let metrics = rig.engine.metrics();
+    assert!(metrics.cleaner_bytes > 4 << 20, "{metrics:?}");
+    check_both(&mut rig, volume, snapshot);
+    rig.audit();
+    rig.reopen();
+    check_both(&mut rig, volume, snapshot);
+    rig.audit();
+}
+
+#[test]
+fn any_devices_that_parity_reaches_may_be_missing() {
+    for (devices, parity) in [(3, 1), (4, 2), (6, 2)] {
+        let (mut rig, volume, snapshot) = pool(devices, parity);
+        rig.command(Command::Checkpoint).unwrap();
+        for lost in sets(devices, usize::from(parity)) {
+            let mut rig = Rig::import_degraded(without(&rig.media, &lost), true).unwrap();
+            check_both(&mut rig, volume, snapshot);
+            // it goes on without them, and comes up without them
+            write_all(&mut rig, volume, 3);
+            let mut rig = Rig::import(rig.media).unwrap();
+            check(&mut rig, Target::Head(volume), 3);
+            check(&mut rig, Target::Snapshot(snapshot), 1);
+        }
+        for lost in sets(devices, usize::from(parity) + 1) {
+            assert!(Rig::import_degraded(without(&rig.media, &lost), true).is_err());
+        }
+    }
+}
+
+#[test]
+fn devices_that_fail_are_given_up_and_filled_when_they_are_back() {
+    let (mut rig, volume, snapshot) = pool(6, 2);
+    rig.dead = vec![1];
+    write_all(&mut rig, volume, 3);
+    rig.dead = vec![1, 4];
+    write_all(&mut rig, volume, 2);
+    assert_eq!(*rig.engine.state(), PoolState::Online);
+    assert_eq!(states(&rig).iter().filter(|state| **state == MemberState::Down).count(), 2);
+    check_both(&mut rig, volume, snapshot);
+    rig.dead.clear();
+    rig.reopen();
+    rig.finish_jobs();
+    assert_eq!(states(&rig), [MemberState::Present; 6]);
+    rig.audit();
+    for lost in sets(6, 2) {
+        let mut rig = Rig::import_degraded(without(&rig.media, &lost), true).unwrap();
+        check_both(&mut rig, volume, snapshot);
+    }
+}
+
+#[test]
+fn one_too_many_stops_the_pool() {
+    let (mut rig, volume, _) = pool(4, 1);
+    rig.dead = vec![0];
+    write_all(&mut rig, volume, 3);
+    rig.dead = vec![0, 1];
+    let refused = (0..SIZE).step_by(STEP as usize).any(|at| {
+        let payload = pattern(at, 4);
+        rig.request(Target::Head(volume), Op::Write, at, STEP, &payload).is_err()
+    });
+    assert!(refused && matches!(rig.engine.state(), PoolState::Faulted(_)));
+}
+
+#[test]
+fn what_rots_is_computed_and_mended() {
+    for (devices, parity) in [(3, 1), (5, 2)] {
+        let (mut rig, volume, snapshot) = pool(devices, parity);
+        rig.command(Command::Checkpoint).unwrap();
+        for spoilt in sets(devices, usize::from(parity)) {
+            let mut media = rig.media.clone();
+            for device in &spoilt {
+                // everything between the areas: data, parity, nodes, objects, headers
+                let end = media[*device].len() - (1 << 20);
+                media[*device][1 << 20..end].iter_mut().for_each(|byte| *byte ^= 0x21);
+            }
+            let mut rig = Rig::import(media).unwrap();
+            check_both(&mut rig, volume, snapshot);
+            let devices = rig.engine.pool().unwrap().devices;
+            assert!(spoilt.iter().all(|device| devices[*device].errors > 0 && devices[*device].repaired > 0), "{devices:?}");
+            assert!(devices.iter().enumerate().all(|(at, device)| spoilt.contains(&at) || device.errors == 0), "{devices:?}");
+        }
+    }
+}
+
+#[test]
+fn a_missing_device_and_a_live_one_are_replaced() {
+    let (rig, volume, snapshot) = pool(4, 1);
+    let mut rig = Rig::import_degraded(without(&rig.media, &[2]), true).unwrap();
+    let device = rig.new_device(48);
+    rig.command(Command::Replace { member: 2, device }).unwrap();
+    write_all(&mut rig, volume, 2);
+    rig.finish_jobs();
+    let device = rig.new_device(48);
+    rig.command(Command::Replace { member: 0, device }).unwrap();
+    write_all(&mut rig, volume, 2);
+    rig.finish_jobs();
+    rig.audit();
+    rig.media.remove(0);
+    let mut rig = Rig::import(rig.media).unwrap();
+    assert_eq!(states(&rig), [MemberState::Present; 4]);
+    check_both(&mut rig, volume, snapshot);
+    for lost in 0..4 {
+        let mut rig = Rig::import_degraded(without(&rig.media, &[lost]), true).unwrap();
+        check_both(&mut rig, volume, snapshot);
+    }
+}
+
+#[test]
+fn every_device_leaves_after_new_ones_came() {
+    let (mut rig, volume, snapshot) = pool(4, 2);
+    let devices: Vec<_> = (0..5).map(|_| rig.new_device(48)).collect();
+    rig.command(Command::AddDevices { groups: vec![GroupSpec::data(layout(1))], devices }).unwrap();
+    for member in 0..4 {
+        if states(&rig).len() < 9 - usize::from(member) {
+            break; // too few are left for rows of theirs: they went with the last one
+        }
+        rig.command(Command::Remove { member, dry_run: false }).unwrap();
+        write_all(&mut rig, volume, 2);
+        rig.finish_jobs();
+        rig.audit();
+    }
+    let mut rig = Rig::import(rig.media.split_off(4)).unwrap();
+    check_both(&mut rig, volume, snapshot);
+    rig.audit();
+    for lost in 0..5 {
+        let mut rig = Rig::import_degraded(without(&rig.media, &[lost]), true).unwrap();
+        check_both(&mut rig, volume, snapshot);
+    }
+}
+
+#[test]
+fn a_pool_with_parity_that_is_full_still_works() {
+    let mut rig = Rig::new(&[24, 24, 24], layout(1));
+    let volume = rig.volume("disk0", 64 << 20, Compression::Off);
+    let mut written = 0;
+    let mut full = false;
+    for at in (0..64 << 20).step_by(STEP as usize) {
+        match rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, 1)) {
+            Ok(_) => written = at + STEP,
+            Err(_) => {
+                full = true;
+                break;
+            }
+        }
+    }
+    assert!(full && written > 20 << 20, "{written} {}", rig.engine.space_report());
+    for at in (0..written).step_by(STEP as usize) {
+        assert!(rig.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap() == pattern(at, 1));
+    }
+    rig.reopen();
+    rig.request(Target::Head(volume), Op::Discard, 0, 8 << 20, &[]).unwrap();
+    for at in (0..4 << 20).step_by(STEP as usize) {
+        rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, 2)).unwrap();
+    }
+    rig.audit();
+}
