@@ -1,6 +1,7 @@
 //! What a seed means: the devices, the pool, the guests and the fate of one world.
 
 mod mirrored;
+mod parity;
 
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_device::DeviceGeometry;
@@ -10,7 +11,7 @@ use millpond_format::AREA_BYTES;
 use crate::disk::{Erased, Profile};
 use crate::fault::{Fault, FaultKind};
 use crate::machine::Latency;
-use crate::rng::Rng;
+use crate::rng::{Rng, mix as hash};
 pub use mirrored::Mirrored;
 
 /// What the caller wants, beyond the seed.
@@ -36,6 +37,8 @@ pub struct Options {
     pub bytes: bool,
     /// Mirrors in every world.
     pub mirrors: bool,
+    /// Parity in every world.
+    pub parity: bool,
 }
 
 /// How an era ends.
@@ -191,7 +194,23 @@ impl Config {
 
     /// Is the world of this seed one of mirrors? No seed below that found something before there were any.
     pub fn is_mirrored(seed: u64, options: &Options) -> bool {
-        (seed % 16 == 10 && options.fault.is_none() && !options.append_only) || options.mirrors
+        (seed % 16 == 10 && options.fault.is_none() && !options.append_only && !options.parity) || options.mirrors
+    }
+
+    /// Is it one of parity?
+    pub fn is_coded(seed: u64, options: &Options) -> bool {
+        (seed % 16 == 6 && options.fault.is_none() && !options.append_only && !options.mirrors) || options.parity
+    }
+
+    /// Turns the world into what its seed makes of it. True when its devices come and go.
+    pub fn transform(&mut self, seed: u64, options: &Options) -> bool {
+        let mut rng = Rng::new(hash(!seed));
+        match (Config::is_mirrored(seed, options), Config::is_coded(seed, options)) {
+            (true, _) => self.mirror(&mut rng),
+            (_, true) => self.code(&mut rng),
+            _ => return false,
+        }
+        true
     }
 
     /// What the pool is made of.
@@ -263,6 +282,7 @@ fn tuning(options: &Options, rng: &mut Rng) -> Tuning {
         checkpoint_log_bytes: (64 * KIB) << rng.below(7),
         rewind_checkpoints: rng.below(4) as u32,
         discard_freed: rng.percent(70),
+        log_percent: 50,
         degraded: false,
         planted: options.planted,
     }

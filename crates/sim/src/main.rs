@@ -67,6 +67,9 @@ struct Args {
     /// Mirrors, and devices that come and go, in every world
     #[arg(long, conflicts_with = "fault")]
     mirrors: bool,
+    /// Parity, and devices that come and go, in every world
+    #[arg(long, conflicts_with_all = ["fault", "mirrors"])]
+    parity: bool,
     /// Cut the power at every event of roots that are written over those of a lap ago
     #[arg(long, requires = "power_cut")]
     laps: bool,
@@ -122,6 +125,7 @@ fn main() -> ExitCode {
         laps: args.laps,
         bytes: args.bytes,
         mirrors: args.mirrors,
+        parity: args.parity,
         ..Options::default()
     };
     if let Some(name) = &args.planted {
@@ -266,6 +270,9 @@ fn again(seed: u64, args: &Args) -> String {
     }
     if args.mirrors {
         command += " --mirrors";
+    }
+    if args.parity {
+        command += " --parity";
     }
     if args.laps {
         command += " --laps";

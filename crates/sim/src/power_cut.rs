@@ -34,8 +34,7 @@ pub fn world<S: System>(seed: u64, options: &Options) -> World<S> {
         volume.size = volume.size.min(512 << 10);
     }
     config.mix.commands = config.mix.commands.max(60);
-    if Config::is_mirrored(seed, &options) {
-        config.mirror(&mut Rng::new(mix(!seed)));
+    if config.transform(seed, &options) {
         for volume in &mut config.volumes {
             volume.size = volume.size.min(512 << 10);
         }

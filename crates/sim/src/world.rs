@@ -135,10 +135,7 @@ impl<S: System> World<S> {
     pub fn new(seed: u64, options: &Options) -> World<S> {
         let mut rng = Rng::new(seed);
         let mut config = Config::new(&mut rng, options);
-        let mirrored = Config::is_mirrored(seed, options);
-        if mirrored {
-            config.mirror(&mut Rng::new(mix(!seed)));
-        }
+        let mirrored = config.transform(seed, options);
         let curious = (seed % 8 < 2 || mirrored && mix(seed).is_multiple_of(4)).then(|| Rng::new(!seed));
         let world = World { curious, ..World::with_config(config, rng, options) };
         if seed % 8 == 1 || options.bytes { world.with_files(Files::new(seed)) } else { world }

@@ -34,6 +34,14 @@ fn worlds_of_mirrors() {
     }
 }
 
+/// Rows with parity, with the same fate.
+#[test]
+fn worlds_of_parity() {
+    let parity = Options { parity: true, ..Options::default() };
+    clean(0..6, Mode::World, &parity); // 5: a device given up between two tries of a read
+    clean(0..1, Mode::PowerCut, &parity);
+}
+
 #[test]
 fn power_cuts_at_every_event() {
     clean(0..4, Mode::PowerCut, &Options::default());

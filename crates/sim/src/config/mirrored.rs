@@ -64,7 +64,7 @@ impl Config {
     }
 
     /// Volumes that fit what there is now.
-    fn rescale(&mut self, rng: &mut Rng) {
+    pub(super) fn rescale(&mut self, rng: &mut Rng) {
         let percent = if self.tight { rng.between(90, 160) } else { rng.between(10, 45) };
         self.volumes = volumes(self.pool_bytes() * percent / 100, self.tight, rng);
     }

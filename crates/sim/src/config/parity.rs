@@ -1,0 +1,32 @@
+//! Worlds of their own for pools with parity.
+
+use millpond_engine::{GroupSpec, Layout};
+
+use super::{Config, KIB, LEAST_SEGMENTS, Mirrored, device};
+use crate::rng::Rng;
+
+/// Segments of the log that comes with parity, at least.
+const LOG_SEGMENTS: u64 = 48;
+
+impl Config {
+    /// Turns a world into one with parity, small enough that most of what is written moves to rows with parity; all chance is from `rng`.
+    pub fn code(&mut self, rng: &mut Rng) {
+        self.fault = None;
+        // the former pool would have changed its devices
+        self.second_hand = false;
+        self.extent = 64 * KIB;
+        let parity = rng.between(1, 2);
+        let count = rng.between(parity + 2, parity + 4);
+        let log = (LOG_SEGMENTS * (parity + 1)).div_ceil(count);
+        let fair = 2 * log + LEAST_SEGMENTS / 2 + rng.below(60);
+        let extents: Vec<u64> = (0..count).map(|_| fair + rng.below(20) * rng.below(2)).collect();
+        self.devices = extents.iter().map(|own| device(own * self.extent, rng)).collect();
+        let unit = (4 * KIB as u32) << rng.below(3);
+        let layout = Layout::Parity { width: 16, parity: parity as u8, unit };
+        self.usable = (fair - log) * (count - parity) * self.extent;
+        self.tuning.log_percent = *rng.pick(&[0, 5, 20, 50]);
+        let (fate, damage) = (*rng.pick(&[3, 10, 30]), rng.percent(25) && !self.tight);
+        self.mirrored = Some(Mirrored { groups: vec![GroupSpec::data(layout)], copies: parity as usize + 1, fate, damage });
+        self.rescale(rng);
+    }
+}
