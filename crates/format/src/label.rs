@@ -16,12 +16,12 @@ pub const RING_OFFSET: u64 = 64 << 10;
 pub const RING_SLOTS: u64 = 128;
 /// Bytes of a label and of a root.
 pub const SECTOR_BYTES: usize = 4096;
-/// Version of a root.
-const ROOT_VERSION: u16 = 1;
+/// Version of a root: 2 since there are streams for special devices.
+const ROOT_VERSION: u16 = 2;
 /// Version of a label: 2 since a pool's shape can change.
 const LABEL_VERSION: u16 = 2;
-/// Streams of the log: three for guests, four for the cleaner.
-pub const STREAMS: usize = 7;
+/// Streams of the log: four for guests, five for the cleaner.
+pub const STREAMS: usize = 9;
 /// Legs of a root at most; with more, recovery writes a checkpoint first.
 pub const MAX_LEGS: usize = 16;
 /// "No segment" on a medium.
@@ -223,14 +223,14 @@ pub struct Leg {
 /// | field | bytes | meaning |
 /// |---|---|---|
 /// | magic | 8 | `MPONDROO` |
-/// | version | 2 | 1 |
+/// | version | 2 | 2 |
 /// | pool id | 16 | |
 /// | generation | 8 | one more for every root; the slot is its remainder by 128 |
 /// | incarnation | 4 | one more for every import |
 /// | time | 8 | milliseconds since the Unix epoch |
 /// | checkpoint | 16 | [`ObjectRef`] of the checkpoint object |
 /// | lsn | 8 | last batch that the checkpoint contains |
-/// | legs | 1 + n (4 + 8 + 7 x 12) | [`Leg`]s, oldest first |
+/// | legs | 1 + n (4 + 8 + 9 x 12) | [`Leg`]s, oldest first |
 /// | checksum | 4 | CRC-32C of the sector before it; the last 4 bytes of the 4096 |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Root {

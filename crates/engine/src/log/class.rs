@@ -10,5 +10,11 @@ pub(crate) const SHORT: usize = 0;
 pub(crate) const LONG: usize = 1;
 /// Stream of compressed blocks.
 pub(crate) const PACKED: usize = 2;
-/// First of the cleaner's four streams (classes 3 to 6).
-pub(crate) const CLEANED: usize = 3;
+/// Stream of small writes that go to special devices.
+pub(crate) const SMALL: usize = 3;
+/// First of the cleaner's four streams for lifetimes (classes 3 to 6).
+pub(crate) const CLEANED: usize = 4;
+/// Stream of the cleaner for what stays on special devices.
+pub(crate) const KEPT: usize = 8;
+/// The streams that guests write to.
+pub(crate) const GUESTS: std::ops::Range<usize> = SHORT..CLEANED;

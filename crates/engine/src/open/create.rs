@@ -13,7 +13,7 @@ use millpond_format::{
 
 use crate::core::Core;
 use crate::io::{Health, IoTable};
-use crate::log::Log;
+use crate::log::{KEPT, Log, SMALL};
 use crate::pool::{Config, Context, Pool};
 use crate::space::{Rows, Shelf, Space};
 use crate::task::second_area;
@@ -155,8 +155,7 @@ pub(crate) fn add_group(shape: &mut Shape, spec: &GroupSpec, members: Range<usiz
     let layout = checked_layout(shape, spec, u16::try_from(members.len()).unwrap_or(u16::MAX))?;
     match spec.class {
         Class::Cache => return invalid("devices for a cache are not possible so far".to_owned()),
-        Class::Special => return invalid("special devices are not possible so far".to_owned()),
-        Class::Data | Class::Log => {}
+        Class::Data | Class::Log | Class::Special => {}
     }
     let Layout::Parity { parity, .. } = layout else {
         let columns = whole(&members);
@@ -212,14 +211,20 @@ fn checked_layout(shape: &Shape, spec: &GroupSpec, count: u16) -> Result<Layout,
 impl Pool {
     /// Is there a segment for every stream to start with?
     pub(crate) fn streams_fit(&self) -> bool {
-        let streams = |shelf: Shelf| (0..STREAMS).filter(|stream| self.shelf_of(*stream) == shelf).count();
+        let streams = |shelf: Shelf| (0..STREAMS).filter(|stream| self.begins_on(*stream) == Some(shelf)).count();
         Shelf::ALL.into_iter().all(|shelf| self.core.space.segments.free_in(shelf) >= streams(shelf))
+    }
+
+    /// Where a stream begins; those for special devices only where there are any.
+    fn begins_on(&self, stream: usize) -> Option<Shelf> {
+        let special = matches!(stream, SMALL | KEPT);
+        (!special || self.core.space.homes.special).then(|| self.shelf_of(stream))
     }
 
     /// Gives every stream the segment that it starts with.
     pub(crate) fn reserve_streams(&mut self) -> bool {
         (0..STREAMS).all(|stream| {
-            let shelf = self.shelf_of(stream);
+            let Some(shelf) = self.begins_on(stream) else { return true };
             let next = self.core.space.segments.reserve(shelf);
             self.log.streams[stream].next = next;
             next.is_some()

@@ -8,7 +8,7 @@ use millpond_format::{
 use smallvec::SmallVec;
 
 use super::state::{Context, Pool, ZEROES};
-use crate::log::{BatchKind, CLEANED, Cursor, InFlight, LONG, OpenBatch, OpenChunk, PACKED, SHORT};
+use crate::log::{BatchKind, CLEANED, Cursor, GUESTS, InFlight, KEPT, LONG, OpenBatch, OpenChunk, PACKED, SHORT};
 use crate::space::{Place, SegmentState};
 use crate::task::Purse;
 use crate::{Compression, Planted};
@@ -46,7 +46,7 @@ impl Pool {
         let following = self.reserve_for(stream, purse).ok_or(NoRoom)?;
         let s = &mut self.log.streams[stream];
         let (old, chunk) = (s.cursor.take(), s.chunk.take());
-        if let Some(old) = old.filter(|_| stream >= CLEANED) {
+        if let Some(old) = old.filter(|_| (CLEANED..KEPT).contains(&stream)) {
             self.cleaner.spent += u64::from(old.pages - old.page);
         }
         let Some(segment) = s.next.replace(following) else { return Err(NoRoom) };
@@ -144,7 +144,7 @@ impl Pool {
 
     /// Which stream's open batch holds a block already: what follows in this turn must go there too (INV-LOG-1).
     pub(crate) fn open_batch_of(&self, old: Addr) -> Option<usize> {
-        (SHORT..=PACKED).find(|stream| {
+        { GUESTS }.find(|stream| {
             let s = &self.log.streams[*stream];
             match (&s.batch, &s.chunk) {
                 (Some(batch), Some(chunk)) => chunk.id == old.chunk() && old.slot() * u32::from(chunk.grain) >= batch.first_unit,
@@ -208,7 +208,7 @@ impl Pool {
 
     /// How many of the next blocks may go into the same stream: those that no other open batch holds.
     fn run_length(&mut self, lineage: LineageId, block: u64, most: usize, stream: usize) -> usize {
-        let others_open = (SHORT..=PACKED).any(|s| s != stream && self.log.streams[s].batch.is_some());
+        let others_open = { GUESTS }.any(|s| s != stream && self.log.streams[s].batch.is_some());
         let mut run = if others_open { 1 } else { most };
         while run < most {
             let at = block + run as u64;
@@ -374,12 +374,12 @@ impl Pool {
     }
 
     fn exclusive_open(&self) -> Option<usize> {
-        (SHORT..=PACKED).find(|s| self.log.streams[*s].batch.as_ref().is_some_and(|batch| batch.kind == BatchKind::Exclusive))
+        { GUESTS }.find(|s| self.log.streams[*s].batch.as_ref().is_some_and(|batch| batch.kind == BatchKind::Exclusive))
     }
 
     /// Seals every open batch.
     pub(crate) fn seal_all(&mut self) {
-        for stream in SHORT..=PACKED {
+        for stream in GUESTS {
             self.seal(stream);
         }
     }

@@ -21,6 +21,8 @@ pub(crate) struct Homes {
     pub(crate) landing: Shelf,
     /// Nodes and objects, when there is no special one or that is full: not to rows with parity, which are written whole.
     pub(crate) meta: Shelf,
+    /// There are special devices.
+    pub(crate) special: bool,
 }
 
 /// The space of a pool.
@@ -45,7 +47,7 @@ impl Space {
     pub(crate) fn new(rows: Rows) -> Space {
         let mut space = Space {
             rows,
-            homes: Homes { landing: Shelf::Data, meta: Shelf::Data },
+            homes: Homes { landing: Shelf::Data, meta: Shelf::Data, special: false },
             segments: SegmentTable::new(),
             chunks: ChunkTable::default(),
             sealed_generation: 0,
@@ -73,13 +75,14 @@ impl Space {
     /// Which homes there are follows from the segments that stay.
     fn settle_homes(&mut self) {
         let stays = |id: &SegmentId| self.segments.get(*id).is_some_and(|s| s.state != SegmentState::Absent && !s.leaving);
-        let (mut log, mut parity) = (false, false);
+        let (mut log, mut parity, mut special) = (false, false, false);
         for id in self.segments.ids().filter(stays) {
             log |= self.rows.shelf(id) == Shelf::Log;
+            special |= self.rows.shelf(id) == Shelf::Special;
             parity |= self.rows.shelf(id) == Shelf::Data && self.rows.stripe(id).is_some();
         }
         let landing = if log { Shelf::Log } else { Shelf::Data };
-        self.homes = Homes { landing, meta: if parity { landing } else { Shelf::Data } };
+        self.homes = Homes { landing, meta: if parity { landing } else { Shelf::Data }, special };
         self.usable_units = self.usable_without(&BTreeSet::new());
     }
 

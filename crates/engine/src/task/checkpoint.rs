@@ -19,7 +19,7 @@ use millpond_format::{AREA_BYTES, Lsn, NODE_BYTES, ObjectRef, Root, SegmentId};
 
 use self::seal::Sealed;
 use super::reserve::Estimate;
-use crate::log::Cursor;
+use crate::log::{Cursor, SMALL};
 use crate::pool::{Context, Pool};
 use crate::space::{Place, SegmentState, Space};
 use crate::{PoolState, Reply};
@@ -339,7 +339,7 @@ impl Pool {
 
     /// The pool's first root of this import is durable: it goes into service, or goes on to get there.
     fn opened(&mut self) {
-        if self.log.streams.iter().any(|stream| stream.next.is_none()) {
+        if (0..self.log.streams.len()).any(|stream| stream < SMALL && self.log.streams[stream].next.is_none()) {
             // what rested at the crash is free only now
             self.release_rested(true);
             self.core.space.segments.stamp_emptied(Lsn(self.log.next.0 - 1));

@@ -8,7 +8,7 @@ use millpond_block::{Buf, Piece};
 use millpond_device::DeviceError;
 use millpond_format::{
     BATCH_FIXED, BLOCK_UNITS, BatchHeader, BlockIdentity, BlockNo, ChunkId, Coding, Encoder, HEADER_PAGE, Item, Lsn, MAX_HEADER_PAGES,
-    Move, NODE_BYTES, Node, STREAMS, SegmentId, UNIT, VolumeId, crc32c,
+    Move, NODE_BYTES, Node, SegmentId, UNIT, VolumeId, crc32c,
 };
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -16,9 +16,9 @@ use std::rc::Rc;
 
 use super::evacuate::Evacuation;
 use super::reserve::Purse;
-use crate::log::{BatchKind, CLEANED, META_CLASS, OpenBatch, SHORT};
+use crate::log::{BatchKind, CLEANED, KEPT, META_CLASS, OpenBatch, SHORT, SMALL};
 use crate::pool::{Context, Pool};
-use crate::space::{NODE_GRAIN, PAGE, Place, SegmentState, Shelf, Slots};
+use crate::space::{Chunk, NODE_GRAIN, PAGE, Place, SegmentState, Shelf, Slots};
 use crate::{Planted, PoolState};
 
 /// Class-1 segments whose lives make one average.
@@ -142,6 +142,10 @@ impl Pool {
         if self.is_split() && (self.destages() || few(Shelf::Log)) {
             shelves.push(Shelf::Log);
         }
+        let special = self.core.space.segments.count_in(Shelf::Special);
+        if special > 0 && self.coming_free(Shelf::Special) < (special / 8).max(4) && !self.cleaning_is_vain() {
+            shelves.push(Shelf::Special);
+        }
         shelves
     }
 
@@ -203,7 +207,7 @@ impl Pool {
         let s = space.segments.get(id)?;
         let (units, used) = (space.rows.pages(id) * 8, s.live);
         // what is in the log goes where data stays, however much of it lives
-        let destage = s.shelf != Shelf::Data && !self.is_home(s.shelf);
+        let destage = s.shelf == Shelf::Log;
         // segments of objects are emptied by checkpoints, most of those of nodes too; nodes are not moved while one writes them
         if !shelves.contains(&s.shelf)
             || s.state != SegmentState::Sealed
@@ -223,11 +227,6 @@ impl Pool {
         let age = self.core.clock.saturating_sub(s.youngest) as f64 + 1.0;
         let gain = if destage { 1.25 - live } else { 1.0 - live };
         Some(gain * age.sqrt() / (live + 0.001))
-    }
-
-    /// Does what is cleaned on a shelf stay there?
-    fn is_home(&self, shelf: Shelf) -> bool {
-        shelf == Shelf::Data
     }
 
     /// Is there a segment whose cleaning would make room?
@@ -262,7 +261,7 @@ impl Pool {
         self.cleaner.headers.clear();
         self.metrics.segments_cleaned += 1;
         self.core.space.settle(victim);
-        if self.core.space.rows.shelf(victim) != Shelf::Data {
+        if self.core.space.rows.shelf(victim) == Shelf::Log {
             return;
         }
         self.cleaner.round += 1;
@@ -398,7 +397,7 @@ impl Pool {
         let mut waiting = std::mem::take(&mut self.cleaner.gathered);
         waiting.sort_by_key(|g| {
             let chunk = self.core.space.chunks.get(g.chunk);
-            (chunk.map_or(0, |c| self.class_for(c.class, c.birth)), g.chunk)
+            (chunk.map_or(0, |c| self.stream_of(c)), g.chunk)
         });
         let mut batch: Option<MoveBatch> = None;
         for g in waiting {
@@ -417,7 +416,7 @@ impl Pool {
         if chunk.live_count == 0 || !here || matches!(self.state, PoolState::Faulted(_)) {
             return;
         }
-        let stream = self.class_for(chunk.class, chunk.birth);
+        let stream = self.stream_of(chunk);
         let live = chunk.live.clone();
         let unit_bytes = usize::from(chunk.grain) * 512;
         let pages = (live.count() as usize * unit_bytes).div_ceil(4096) as u32;
@@ -533,21 +532,24 @@ impl Pool {
             let identities = if identified { cursor.page } else { u32::MAX };
             self.core.space.place_chunk(chunk, place, moves.stream as u8, identities, Some(live));
         }
-        if self.cleaner.victim.is_none_or(|victim| self.core.space.rows.shelf(victim) == Shelf::Data) {
+        if self.cleaner.victim.is_none_or(|victim| self.core.space.rows.shelf(victim) != Shelf::Log) {
             self.cleaner.spent += u64::from(header_pages + moves.pages);
         }
         self.submit_batch(moves.stream, &header, batch, moves.pieces);
     }
 
-    /// The stream for a chunk of a class and age; the one with most room left when space is short.
-    fn class_for(&self, class: u8, birth: u64) -> usize {
+    /// The stream for a chunk of its class and age; the one with most room left when space is short. What is on special devices stays there.
+    fn stream_of(&self, chunk: &Chunk) -> usize {
+        if (chunk.grain == NODE_GRAIN || matches!(usize::from(chunk.class), SMALL | KEPT)) && self.special_room(KEPT) {
+            return KEPT;
+        }
         if self.short_of_space() {
             let left = |stream: &usize| self.log.streams[*stream].left();
-            return (CLEANED..STREAMS).max_by_key(left).unwrap_or(CLEANED);
+            return (CLEANED..KEPT).max_by_key(left).unwrap_or(CLEANED);
         }
-        let age = self.core.clock.saturating_sub(birth);
+        let age = self.core.clock.saturating_sub(chunk.birth);
         let life = self.cleaner.lifespan.max(1);
-        match usize::from(class) {
+        match usize::from(chunk.class) {
             SHORT => CLEANED,
             _ if age < 4 * life => CLEANED + 1,
             _ if age < 16 * life => CLEANED + 2,

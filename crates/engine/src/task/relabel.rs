@@ -153,6 +153,7 @@ impl Pool {
         }
         self.core.space.rows.extend(&self.config.shape);
         self.core.space.take_rows();
+        self.begin_special_streams();
     }
 
     /// A step of writing labels is done.

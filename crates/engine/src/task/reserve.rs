@@ -5,9 +5,9 @@
 //! before it need. What a checkpoint needs grows with what changes, so nothing is appended while it does not fit (`NoRoom`): a checkpoint comes
 //! first then.
 
-use millpond_format::{NODE_BYTES, ObjectRef, SegmentId};
+use millpond_format::{Leg, NO_SEGMENT, NODE_BYTES, ObjectRef, SegmentId};
 
-use crate::log::{CLEANED, Cursor};
+use crate::log::{CLEANED, Cursor, KEPT, SMALL};
 use crate::pool::Pool;
 use crate::space::Shelf;
 
@@ -17,6 +17,8 @@ const KEPT_FOR_CLEANER: usize = 2;
 const KEPT_FOR_RECORDS: usize = 2;
 /// Segments that a checkpoint gives back, for each that it takes, to be worth it while the cleaner still makes others free.
 const WORTH: usize = 4;
+/// Of special devices such a part is left to nodes by small writes.
+const SPECIAL_PART: usize = 4;
 /// Turns between looks at all deadlists while there is space enough.
 const TURNS_PER_ESTIMATE: u32 = 64;
 
@@ -56,7 +58,34 @@ impl Pool {
 
     /// Where a stream goes on.
     pub(crate) fn shelf_of(&self, stream: usize) -> Shelf {
-        if stream < CLEANED { self.core.space.homes.landing } else { Shelf::Data }
+        match stream {
+            SMALL | KEPT if self.core.space.homes.special => Shelf::Special,
+            stream if stream < CLEANED => self.core.space.homes.landing,
+            _ => Shelf::Data,
+        }
+    }
+
+    /// May a stream be written to? A new one when a root says where it begins: replay would not find it else.
+    fn is_ready(&self, stream: usize) -> bool {
+        let begins = |leg: &Leg| leg.streams.get(stream).is_some_and(|start| start.segment != NO_SEGMENT || start.next != NO_SEGMENT);
+        self.legs.last().is_some_and(begins)
+    }
+
+    /// Is there room on special devices for a stream that goes there? A part of them is left to nodes.
+    pub(crate) fn special_room(&self, stream: usize) -> bool {
+        let segments = &self.core.space.segments;
+        let spare = segments.free_in(Shelf::Special) > segments.count_in(Shelf::Special) / SPECIAL_PART + KEPT_FOR_CLEANER;
+        self.core.space.homes.special && self.is_ready(stream) && spare
+    }
+
+    /// Streams for special devices begin when there are some, with the next checkpoint.
+    pub(crate) fn begin_special_streams(&mut self) {
+        for stream in [SMALL, KEPT] {
+            if self.core.space.homes.special && self.log.streams[stream].next.is_none() {
+                self.log.streams[stream].next = self.core.space.segments.reserve(Shelf::Special);
+                self.checkpointer.forced = true;
+            }
+        }
     }
 
     fn free_in(&self, shelf: Shelf) -> usize {

@@ -229,10 +229,10 @@ fn golden_pools_with_damaged_roots_are_refused() {
         refused(vec![image], &format!("root {generation} {lost} {generation}): an older root would lose what came after it"));
         let mut image = whole.clone();
         for at in [slot, second + slot] {
-            image[at + 8] = 2;
+            image[at + 8] = 3;
             put_checksum_right(Kind::Root, &mut image[at..at + SECTOR_BYTES]);
         }
-        refused(vec![image], &format!("device 0, slot {generation} of its roots: format version 2 is not this program's"));
+        refused(vec![image], &format!("device 0, slot {generation} of its roots: format version 3 is not this program's"));
         let mut image = whole.clone();
         for area in [0, second] {
             image[area + RING_OFFSET as usize..area + slot + SECTOR_BYTES].fill(0);

@@ -12,4 +12,5 @@ mod parity;
 mod queries;
 mod rig;
 mod snapshots;
+mod special;
 mod writes;

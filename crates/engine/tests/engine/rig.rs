@@ -32,8 +32,12 @@ impl Rig {
     }
 
     pub fn with(sizes_mib: &[usize], layout: Layout, tuning: Tuning) -> Rig {
+        Rig::with_groups(sizes_mib, vec![GroupSpec::data(layout)], tuning)
+    }
+
+    pub fn with_groups(sizes_mib: &[usize], groups: Vec<GroupSpec>, tuning: Tuning) -> Rig {
         let media: Vec<Vec<u8>> = sizes_mib.iter().map(|mib| vec![0; mib << 20]).collect();
-        let spec = PoolSpec { name: "pond".into(), id: PoolId([7; 16]), groups: vec![GroupSpec::data(layout)], extent_bytes: None };
+        let spec = PoolSpec { name: "pond".into(), id: PoolId([7; 16]), groups, extent_bytes: None };
         let engine = Engine::create(spec, geometry(&media), tuning.clone(), Time(1)).unwrap();
         let mut rig = Rig { engine, media, now: 1, tuning, unreadable: false, dead: Vec::new(), reads: vec![0; 64], next_tag: 1 };
         rig.settle();

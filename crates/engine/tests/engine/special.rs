@@ -1,0 +1,154 @@
+//! Special and log devices: nodes are on the former, what was just written on the latter; both come and go.
+
+use millpond_block::Op;
+use millpond_engine::{Class, Command, Compression, GroupSpec, Layout, Target, Tuning, VolumeId};
+
+use crate::rig::Rig;
+
+const SIZE: u64 = 16 << 20;
+const STEP: u64 = 64 << 10;
+const MIRROR: Layout = Layout::Mirror { copies: 2 };
+
+fn pattern(at: u64, round: u8) -> Vec<u8> {
+    (0..STEP).map(|i: u64| (i >> 9) as u8 ^ (at >> 16) as u8 ^ round).collect()
+}
+
+fn write_all(rig: &mut Rig, volume: VolumeId, round: u8) {
+    for at in (0..SIZE).step_by(STEP as usize) {
+        rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, round)).unwrap();
+    }
+}
+
+fn check(rig: &mut Rig, volume: VolumeId, round: u8) {
+    for at in (0..SIZE).step_by(STEP as usize) {
+        assert!(rig.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap() == pattern(at, round), "at {at}");
+    }
+}
+
+fn group(class: Class, layout: Layout, devices: usize) -> GroupSpec {
+    GroupSpec { class, layout, devices: Some(devices) }
+}
+
+fn tuning() -> Tuning {
+    Tuning { map_memory: 256 << 10, checkpoint_log_bytes: 2 << 20, ..Tuning::default() }
+}
+
+/// A pool of one device for data and two of another class.
+fn pool(class: Class) -> (Rig, VolumeId) {
+    let groups = vec![group(Class::Data, Layout::Linear, 1), group(class, MIRROR, 2)];
+    let mut rig = Rig::with_groups(&[64, 16, 16], groups, tuning());
+    let volume = rig.volume("disk0", SIZE, Compression::Off);
+    write_all(&mut rig, volume, 1);
+    (rig, volume)
+}
+
+fn written(rig: &Rig, device: usize) -> u64 {
+    rig.engine.pool().unwrap().devices[device].counters.write_bytes
+}
+
+fn allocated(rig: &Rig, device: usize) -> u64 {
+    rig.engine.pool().unwrap().devices[device].allocated
+}
+
+#[test]
+fn nodes_are_on_special_devices_alone() {
+    let (mut rig, volume) = pool(Class::Special);
+    rig.command(Command::Checkpoint).unwrap();
+    let (data, special) = (written(&rig, 0), written(&rig, 1));
+    assert!(special > 128 << 10 && special == written(&rig, 2), "{special}");
+    let metrics = rig.engine.metrics();
+    let areas = 2 << 20;
+    assert!(metrics.metadata_bytes > 256 << 10 && data < metrics.user_bytes + metrics.header_bytes + areas, "{data} {metrics:?}");
+    rig.reopen();
+    check(&mut rig, volume, 1);
+    assert!(rig.reads[1] + rig.reads[2] > 40, "{:?}", &rig.reads[..3]);
+    rig.audit();
+    // one of them is enough, none is not
+    for lost in [1, 2] {
+        let mut media = rig.media.clone();
+        media.remove(lost);
+        let mut rig = Rig::import_degraded(media, true).unwrap();
+        check(&mut rig, volume, 1);
+    }
+    assert!(Rig::import_degraded(vec![rig.media[0].clone()], true).is_err());
+}
+
+#[test]
+fn many_small_changes_of_nodes_do_not_fill_special_devices_up() {
+    let (mut rig, volume) = pool(Class::Special);
+    for round in 2..80 {
+        // a block in every other leaf
+        for at in (0..SIZE).step_by(4 << 20) {
+            rig.request(Target::Head(volume), Op::Write, at, 4096, &pattern(at, 1)[..4096]).unwrap();
+        }
+        if round % 8 == 0 {
+            rig.snapshot(volume, &format!("s{round}"));
+        }
+        rig.command(Command::Checkpoint).unwrap();
+    }
+    rig.audit();
+    rig.reopen();
+    check(&mut rig, volume, 1);
+}
+
+#[test]
+fn special_devices_come_and_go() {
+    let mut rig = Rig::with(&[64], Layout::Linear, tuning());
+    let volume = rig.volume("disk0", SIZE, Compression::Off);
+    write_all(&mut rig, volume, 1);
+    let devices = vec![rig.new_device(16), rig.new_device(16)];
+    rig.command(Command::AddDevices { groups: vec![group(Class::Special, MIRROR, 2)], devices }).unwrap();
+    write_all(&mut rig, volume, 2);
+    rig.command(Command::Checkpoint).unwrap();
+    assert!(written(&rig, 1) > 64 << 10);
+    rig.reopen();
+    check(&mut rig, volume, 2);
+    write_all(&mut rig, volume, 3);
+    rig.command(Command::Remove { member: 1, dry_run: false }).unwrap();
+    rig.finish_jobs();
+    rig.audit();
+    let mut rig = Rig::import(vec![rig.media[0].clone()]).unwrap();
+    check(&mut rig, volume, 3);
+    write_all(&mut rig, volume, 4);
+    rig.audit();
+}
+
+#[test]
+fn a_log_takes_writes_and_gives_them_on() {
+    let (mut rig, volume) = pool(Class::Log);
+    assert!(written(&rig, 1) >= SIZE, "{}", written(&rig, 1));
+    write_all(&mut rig, volume, 2);
+    rig.settle();
+    assert!(written(&rig, 0) > SIZE / 2, "{}", written(&rig, 0));
+    check(&mut rig, volume, 2);
+    rig.reopen();
+    check(&mut rig, volume, 2);
+    rig.audit();
+    // without it everything goes to data again
+    rig.command(Command::Remove { member: 1, dry_run: false }).unwrap();
+    write_all(&mut rig, volume, 3);
+    rig.finish_jobs();
+    assert_eq!(rig.engine.pool().unwrap().devices.len(), 1);
+    let mut rig = Rig::import(vec![rig.media[0].clone()]).unwrap();
+    check(&mut rig, volume, 3);
+    assert!(allocated(&rig, 0) > SIZE);
+    rig.audit();
+}
+
+#[test]
+fn parity_needs_a_log() {
+    let groups = vec![group(Class::Data, Layout::Parity { width: 16, parity: 1, unit: 4096 }, 3), group(Class::Special, MIRROR, 2)];
+    let mut rig = Rig::with_groups(&[48, 48, 48, 16, 16], groups, tuning());
+    let volume = rig.volume("disk0", SIZE, Compression::Off);
+    write_all(&mut rig, volume, 1);
+    rig.command(Command::Checkpoint).unwrap();
+    // special devices take the nodes from it and can be taken away
+    assert!(written(&rig, 3) > 128 << 10);
+    rig.command(Command::Remove { member: 3, dry_run: false }).unwrap();
+    rig.finish_jobs();
+    let mut rig = Rig::import(rig.media[..3].to_vec()).unwrap();
+    check(&mut rig, volume, 1);
+    rig.audit();
+    // of three devices with parity none can go
+    assert!(rig.command(Command::Remove { member: 0, dry_run: false }).is_err());
+}
