@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use millpond_format::MAX_COPIES;
+use millpond_format::{MAX_COPIES, MAX_PARITY_WIDTH};
 
-use crate::api::{DeviceGroup, DeviceSpec, LayoutSpec};
+use crate::api::{ClassSpec, DeviceGroup, DeviceSpec, LayoutSpec};
 use crate::config::absolute;
 use crate::failure::{Failure, Outcome};
 use crate::size::Size;
@@ -17,55 +17,78 @@ const STRIPE_UNIT: u32 = 64 << 10;
 /// Largest stripe unit, in bytes: the largest extent of a segment on one device.
 const MAX_STRIPE_UNIT: u64 = 64 << 20;
 
-/// Reads the words after the pool's name. `stripes` and `unit` are `-i` and `-I`, for every stripe among them.
+/// Reads the words after the pool's name. `stripes` and `unit` are `-i` and `-I`, for every stripe and every group with parity among them.
 ///
 /// # Errors
-/// Wrong usage; or one line "comes later" for layouts and classes that this version does not have.
+/// Wrong usage; or one line "comes later" for classes that this version does not have.
 pub fn parse(words: &[String], stripes: Option<u16>, unit: Option<Size>) -> Outcome<Vec<DeviceGroup>> {
-    let mut begun: Vec<(Word, Vec<DeviceSpec>)> = Vec::new();
+    let mut begun: Vec<Begun> = Vec::new();
+    let mut class = ClassSpec::Data;
     for word in words {
         let layout = match word.as_str() {
-            "parity1" | "parity2" => {
-                return Err(Failure::failed(format!("the layout '{word}' comes later; use linear, stripe or mirror")));
-            }
-            "special" | "log" | "cache" => {
-                return Err(Failure::failed(format!("the device class '{word}' comes later; give data devices alone")));
+            "cache" => return Err(Failure::failed("the device class 'cache' comes later; leave it out")),
+            "special" | "log" => {
+                class = if word == "log" { ClassSpec::Log } else { ClassSpec::Special };
+                // the layout may follow
+                begun.push(Begun { class, layout: None, devices: Vec::new() });
+                continue;
             }
             "linear" => Word::Linear,
             "stripe" => Word::Stripe,
             "mirror" => Word::Mirror,
+            "parity1" => Word::Parity(1),
+            "parity2" => Word::Parity(2),
             _ => {
                 if begun.is_empty() {
-                    begun.push((Word::Stripe, Vec::new()));
+                    begun.push(Begun { class, layout: None, devices: Vec::new() });
                 }
                 let device = device(word)?;
-                if begun.iter().flat_map(|(_, devices)| devices).any(|other| other.path == device.path) {
+                if begun.iter().flat_map(|group| &group.devices).any(|other| other.path == device.path) {
                     return Err(Failure::usage(format!("{} is given twice; name each device once", device.path)));
                 }
-                begun.last_mut().into_iter().for_each(|(_, devices)| devices.push(device.clone()));
+                begun.last_mut().into_iter().for_each(|group| group.devices.push(device.clone()));
                 continue;
             }
         };
-        begun.push((layout, Vec::new()));
+        match begun.last_mut().filter(|group| group.devices.is_empty() && group.layout.is_none()) {
+            Some(group) => group.layout = Some(layout),
+            None => begun.push(Begun { class, layout: Some(layout), devices: Vec::new() }),
+        }
     }
-    if begun.iter().all(|(_, devices)| devices.is_empty()) {
+    if begun.iter().all(|group| group.devices.is_empty()) {
         return Err(Failure::usage("no device is given; name block devices, files, or FILE:SIZE"));
     }
-    if begun.iter().all(|(word, _)| *word != Word::Stripe) && (stripes.is_some() || unit.is_some()) {
-        return Err(Failure::usage("-i and -I belong to 'stripe'; leave them out"));
+    let turns = |group: &Begun| matches!(group.layout, None | Some(Word::Stripe | Word::Parity(_)));
+    if !begun.iter().any(turns) && (stripes.is_some() || unit.is_some()) {
+        return Err(Failure::usage("-i and -I belong to 'stripe' and 'parity'; leave them out"));
     }
-    let group = |(word, devices): (Word, Vec<DeviceSpec>)| {
+    begun.into_iter().map(|group| group.finish(stripes, unit)).collect()
+}
+
+/// A group of which all words were read.
+struct Begun {
+    class: ClassSpec,
+    layout: Option<Word>,
+    devices: Vec<DeviceSpec>,
+}
+
+impl Begun {
+    fn finish(self, stripes: Option<u16>, unit: Option<Size>) -> Outcome<DeviceGroup> {
+        let Begun { class, layout, devices } = self;
         if devices.is_empty() {
-            return Err(Failure::usage("a layout comes without devices; name its devices after it"));
+            return Err(Failure::usage("a layout or class comes without devices; name its devices after it"));
         }
-        let layout = match word {
+        let layout = match layout.unwrap_or(Word::Stripe) {
             Word::Linear => LayoutSpec::Linear,
             Word::Stripe => stripe(devices.len(), stripes, unit)?,
             Word::Mirror => mirror(devices.len())?,
+            Word::Parity(parity) if class == ClassSpec::Data => with_parity(devices.len(), parity, stripes, unit)?,
+            Word::Parity(parity) => {
+                return Err(Failure::usage(format!("parity{parity} is for data; make '{}' a mirror", class.name())));
+            }
         };
-        Ok(DeviceGroup { layout, devices })
-    };
-    begun.into_iter().map(group).collect()
+        Ok(DeviceGroup { class, layout, devices })
+    }
 }
 
 /// A layout by its name.
@@ -74,6 +97,34 @@ enum Word {
     Linear,
     Stripe,
     Mirror,
+    Parity(u8),
+}
+
+/// One line for groups whose loss would take the pool with them although the data itself could do without a device.
+pub fn weakness(groups: &[DeviceGroup], data: LayoutSpec) -> Option<String> {
+    let weak = groups.iter().find(|group| group.class != ClassSpec::Data && group.layout.spare() < data.spare())?;
+    Some(format!(
+        "the {} devices can do without {} of them, the data without {}: losing them loses the pool; make them a mirror of {}",
+        weak.class.name(),
+        weak.layout.spare(),
+        data.spare(),
+        data.spare() + 1
+    ))
+}
+
+/// Rows over all devices named, or over `-i` of them.
+fn with_parity(devices: usize, parity: u8, stripes: Option<u16>, unit: Option<Size>) -> Outcome<LayoutSpec> {
+    let least = usize::from(parity) + 2;
+    if devices < least {
+        return Err(Failure::usage(format!("parity{parity} has {least} to {MAX_PARITY_WIDTH} devices, {devices} given; name more")));
+    }
+    let most = u16::try_from(devices).unwrap_or(u16::MAX).min(MAX_PARITY_WIDTH);
+    match stripe(devices, stripes.or(Some(most)), unit)? {
+        LayoutSpec::Stripe { width, unit } if usize::from(width) >= least && width <= MAX_PARITY_WIDTH => {
+            Ok(LayoutSpec::Parity { width, parity, unit })
+        }
+        _ => Err(Failure::usage(format!("rows of parity{parity} are {least} to {MAX_PARITY_WIDTH} devices wide; change -i"))),
+    }
 }
 
 /// Copies on all devices named.

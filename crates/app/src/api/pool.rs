@@ -22,11 +22,58 @@ pub enum LayoutSpec {
         /// How many.
         copies: u16,
     },
+    /// Each segment over `width` devices in turns of `unit` bytes, of which `parity` may be missing.
+    Parity {
+        /// Devices per segment.
+        width: u16,
+        /// How many may be missing: 1 or 2.
+        parity: u8,
+        /// Bytes on one device before the next takes over.
+        unit: u32,
+    },
+}
+
+impl LayoutSpec {
+    /// Devices that a group can do without.
+    pub fn spare(self) -> u16 {
+        match self {
+            LayoutSpec::Linear | LayoutSpec::Stripe { .. } => 0,
+            LayoutSpec::Mirror { copies } => copies.saturating_sub(1),
+            LayoutSpec::Parity { parity, .. } => u16::from(parity),
+        }
+    }
+}
+
+/// What devices are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ClassSpec {
+    /// Everything that no other class takes.
+    #[default]
+    Data,
+    /// Map nodes and objects of checkpoints.
+    Special,
+    /// What was just written, until it is moved to data.
+    Log,
+}
+
+impl ClassSpec {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            ClassSpec::Data => "data",
+            ClassSpec::Special => "special",
+            ClassSpec::Log => "log",
+        }
+    }
 }
 
 /// Devices that are used in one way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeviceGroup {
+    /// What they are for.
+    #[serde(default)]
+    pub class: ClassSpec,
     /// How segments spread over them.
     pub layout: LayoutSpec,
     /// The devices.

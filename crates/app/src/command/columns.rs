@@ -145,6 +145,7 @@ pub fn layout(layout: LayoutSpec) -> String {
     match layout {
         LayoutSpec::Linear => "linear".to_owned(),
         LayoutSpec::Mirror { copies } => format!("mirror of {copies}"),
+        LayoutSpec::Parity { width, parity, unit } => format!("parity{parity} -i {width} -I {}", crate::size::Size(u64::from(unit))),
         LayoutSpec::Stripe { width, unit } => format!("stripe -i {width} -I {}", crate::size::Size(u64::from(unit))),
     }
 }

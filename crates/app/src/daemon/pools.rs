@@ -6,14 +6,16 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_device::{HostDevice, OpenOptions, entropy};
-use millpond_engine::{Command, Compression, GroupSpec, JobKind, Layout, PoolId, PoolSpec, PoolState, Tuning};
+use millpond_engine::{Class, Command, Compression, GroupSpec, JobKind, Layout, PoolId, PoolSpec, PoolState, Tuning};
 
 use super::service::{Daemon, PoolEntry};
 use super::shard::{self, ShardHandle};
 use super::state::PoolRecord;
 use super::view::{unavailable, view};
 use super::{labels, probe};
-use crate::api::{ApiError, Checkpoint, CreatePool, DeviceGroup, DeviceSpec, ErrorKind, IoMode, Job, LayoutSpec, Pool, PoolRemoval};
+use crate::api::{
+    ApiError, Checkpoint, ClassSpec, CreatePool, DeviceGroup, DeviceSpec, ErrorKind, IoMode, Job, LayoutSpec, Pool, PoolRemoval,
+};
 use crate::failure::{Failure, Outcome};
 use crate::instant;
 use crate::names::{self, Kind};
@@ -272,8 +274,14 @@ pub(super) fn group_spec(group: &DeviceGroup) -> GroupSpec {
         LayoutSpec::Linear => Layout::Linear,
         LayoutSpec::Stripe { width, unit } => Layout::Stripe { width, unit },
         LayoutSpec::Mirror { copies } => Layout::Mirror { copies },
+        LayoutSpec::Parity { width, parity, unit } => Layout::Parity { width, parity, unit },
     };
-    GroupSpec { devices: Some(group.devices.len()), ..GroupSpec::data(layout) }
+    let class = match group.class {
+        ClassSpec::Data => Class::Data,
+        ClassSpec::Special => Class::Special,
+        ClassSpec::Log => Class::Log,
+    };
+    GroupSpec { class, layout, devices: Some(group.devices.len()) }
 }
 
 /// Formats devices and waits until the pool is in service.
@@ -311,7 +319,7 @@ pub async fn format_file(path: &Path, pool: &str, pool_bytes: u64, volume: &str,
     }
     let device = DeviceSpec { path: part.display().to_string(), create: Some(pool_bytes) };
     let make = async {
-        let group = DeviceGroup { layout: LayoutSpec::Linear, devices: vec![device] };
+        let group = DeviceGroup { class: ClassSpec::Data, layout: LayoutSpec::Linear, devices: vec![device] };
         let (shard, _) = format_devices(pool, &[group], IoMode::default(), tuning).await?;
         let create = Command::CreateVolume {
             name: volume.to_owned(),

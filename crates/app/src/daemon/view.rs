@@ -29,6 +29,9 @@ fn layout_words(layout: Layout) -> (LayoutSpec, &'static str) {
         Layout::Linear => (LayoutSpec::Linear, "linear"),
         Layout::Stripe { width, unit } => (LayoutSpec::Stripe { width, unit }, "stripe"),
         Layout::Mirror { copies } => (LayoutSpec::Mirror { copies }, "mirror"),
+        Layout::Parity { width, parity, unit } => {
+            (LayoutSpec::Parity { width, parity, unit }, if parity == 1 { "parity1" } else { "parity2" })
+        }
     }
 }
 

@@ -37,11 +37,21 @@ fn layouts_come_before_their_devices() {
 }
 
 #[test]
-fn what_comes_later_says_so() {
-    for later in ["parity1 /d/a", "/d/a special /d/b", "/d/a log /d/b", "/d/a cache /d/b"] {
-        let failure = parse(&words(later), None, None).expect_err(later);
-        assert!(failure.code == Code::Failed && failure.to_string().contains("comes later"), "{failure}");
+fn parity_and_classes() {
+    let (layout, _) = one("parity2 /d/a /d/b /d/c /d/d", None, None);
+    assert_eq!(layout, LayoutSpec::Parity { width: 4, parity: 2, unit: 65536 });
+    assert_eq!(one("parity1 /d/a /d/b /d/c /d/d", Some(3), Some(Size(16384))).0, LayoutSpec::Parity { width: 3, parity: 1, unit: 16384 });
+    let groups = parse(&words("/d/a special mirror /d/b /d/c log /d/d"), None, None).expect("groups");
+    let classes: Vec<_> = groups.iter().map(|group| (group.class, group.layout.spare())).collect();
+    assert_eq!(classes, [(ClassSpec::Data, 0), (ClassSpec::Special, 1), (ClassSpec::Log, 0)]);
+    assert_eq!(weakness(&groups, groups[0].layout), None);
+    let groups = parse(&words("mirror /d/a /d/e special /d/b"), None, None).expect("groups");
+    assert!(weakness(&groups, groups[0].layout).is_some_and(|line| line.contains("special")));
+    for bad in ["parity1 /d/a /d/b", "parity2 /d/a /d/b /d/c", "/d/a special parity1 /d/b /d/c /d/d", "/d/a special", "/d/a log mirror"] {
+        assert_eq!(parse(&words(bad), None, None).err().map(|failure| failure.code), Some(Code::Usage), "{bad}");
     }
+    let later = parse(&words("/d/a cache /d/b"), None, None).expect_err("later");
+    assert!(later.code == Code::Failed && later.to_string().contains("comes later"), "{later}");
 }
 
 #[test]

@@ -2,14 +2,13 @@
 
 use clap::Args;
 
-use crate::api::{CreatePool, DeviceGroup, IoMode, Pool};
+use super::spec::{Spec, warn_of_weakness};
+use crate::api::{ClassSpec, CreatePool, DeviceGroup, IoMode, Pool};
 use crate::client::Client;
 use crate::command::columns::layout;
-use crate::devices;
 use crate::failure::{Failure, Outcome};
 use crate::names::{self, Kind};
 use crate::output::write_out;
-use crate::size::Size;
 
 /// Make a pool on devices
 #[derive(Debug, Args)]
@@ -19,20 +18,15 @@ Example:
   millpond pool create fast stripe -i 2 -I 64k /dev/sdb /dev/sdc
   millpond pool create slow linear /dev/sdd /dev/sde
   millpond pool create safe mirror /dev/sdb /dev/sdc mirror /dev/sdd /dev/sde
+  millpond pool create bulk parity2 /dev/sd[b-i] special mirror /dev/nvme0n1 /dev/nvme1n1 /dev/nvme2n1
 
-A plain list of devices is a stripe over all of them. FILE:SIZE makes a sparse file.")]
+A plain list of devices is a stripe over all of them. FILE:SIZE makes a sparse file. Data comes first; 'special' devices take
+map nodes, a 'log' takes what was just written. Rows with parity bring a log of their own.")]
 pub struct Create {
     /// Name of the pool
     name: String,
-    /// [linear|stripe|mirror] DEVICE..., once or several times; a device being a block device, a file, or FILE:SIZE
-    #[arg(required = true, value_name = "SPEC")]
-    spec: Vec<String>,
-    /// Devices per stripe
-    #[arg(short = 'i', long, value_name = "N")]
-    stripes: Option<u16>,
-    /// Bytes on one device before the next takes over
-    #[arg(short = 'I', long, value_name = "SIZE")]
-    stripe_size: Option<String>,
+    #[command(flatten)]
+    spec: Spec,
     /// Set a property of the pool: io=direct|buffered
     #[arg(short = 'o', value_name = "PROP=VAL")]
     properties: Vec<String>,
@@ -49,8 +43,10 @@ impl Create {
     pub async fn run(self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.name)?;
         let io = self.properties.iter().try_fold(IoMode::default(), |_, word| io_mode(word))?;
-        let unit = self.stripe_size.as_deref().map(str::parse::<Size>).transpose()?;
-        let groups = devices::parse(&self.spec, self.stripes, unit)?;
+        let groups = self.spec.groups()?;
+        if let Some(data) = groups.first() {
+            warn_of_weakness(&groups, data.layout);
+        }
         let would = format!("would create pool {} {}\n", self.name, describe(&groups));
         let request = CreatePool { name: self.name.clone(), groups, io, force: self.force, dry_run: self.dry_run };
         client.post::<_, Pool>("/v1/pools", &request).await?;
@@ -62,7 +58,8 @@ impl Create {
 pub(super) fn describe(groups: &[DeviceGroup]) -> String {
     let group = |group: &DeviceGroup| {
         let paths: Vec<&str> = group.devices.iter().map(|device| device.path.as_str()).collect();
-        format!("({}) on {}", layout(group.layout), paths.join(" "))
+        let class = if group.class == ClassSpec::Data { String::new() } else { format!("{} ", group.class.name()) };
+        format!("{class}({}) on {}", layout(group.layout), paths.join(" "))
     };
     groups.iter().map(group).collect::<Vec<_>>().join(" and ")
 }

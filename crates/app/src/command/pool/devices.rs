@@ -5,6 +5,7 @@ use std::path::Path;
 use clap::Args;
 
 use super::create::describe;
+use super::spec::{Spec, warn_of_weakness};
 use crate::api::{AddDevices, Pool, RemoveDevice, ReplaceDevice};
 use crate::client::Client;
 use crate::command::pool::jobs;
@@ -13,7 +14,6 @@ use crate::devices;
 use crate::failure::{Failure, Outcome};
 use crate::names::{self, Kind};
 use crate::output::write_out;
-use crate::size::Size;
 
 /// Add devices to a pool while it is in use
 #[derive(Debug, Args)]
@@ -21,15 +21,8 @@ use crate::size::Size;
 pub struct Add {
     /// Name of the pool
     name: String,
-    /// [linear|stripe|mirror] DEVICE..., as for 'pool create'
-    #[arg(required = true, value_name = "SPEC")]
-    spec: Vec<String>,
-    /// Devices per stripe
-    #[arg(short = 'i', long, value_name = "N")]
-    stripes: Option<u16>,
-    /// Bytes on one device before the next takes over
-    #[arg(short = 'I', long, value_name = "SIZE")]
-    stripe_size: Option<String>,
+    #[command(flatten)]
+    spec: Spec,
     /// Use devices that hold something, and destroy what they hold
     #[arg(short = 'f', long)]
     force: bool,
@@ -42,11 +35,11 @@ impl Add {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.name)?;
-        let unit = self.stripe_size.as_deref().map(str::parse::<Size>).transpose()?;
-        let groups = devices::parse(&self.spec, self.stripes, unit)?;
+        let groups = self.spec.groups()?;
         let would = format!("would add {} to pool {}\n", describe(&groups), self.name);
         let request = AddDevices { groups, force: self.force, dry_run: self.dry_run };
-        client.post::<_, Pool>(&format!("/v1/pools/{}/devices", self.name), &request).await?;
+        let pool = client.post::<_, Pool>(&format!("/v1/pools/{}/devices", self.name), &request).await?;
+        warn_of_weakness(&request.groups, pool.layout);
         if self.dry_run { write_out(&would) } else { Ok(()) }
     }
 }

@@ -8,6 +8,7 @@ mod import;
 mod iostat;
 pub mod jobs;
 mod show;
+mod spec;
 mod verbs;
 
 pub use verbs::Pool;

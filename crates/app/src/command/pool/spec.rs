@@ -1,0 +1,40 @@
+//! The SPEC of `pool create` and `pool add`.
+
+use clap::Args;
+
+use crate::api::{DeviceGroup, LayoutSpec};
+use crate::devices;
+use crate::failure::Outcome;
+use crate::size::Size;
+
+/// Devices and what they are for.
+#[derive(Debug, Args)]
+pub struct Spec {
+    /// [special|log] [linear|stripe|mirror|parity1|parity2] DEVICE..., once or several times; a device being a block device, a file, or FILE:SIZE
+    #[arg(required = true, value_name = "SPEC")]
+    spec: Vec<String>,
+    /// Devices per stripe, or per row with parity
+    #[arg(short = 'i', long, value_name = "N")]
+    stripes: Option<u16>,
+    /// Bytes on one device before the next takes over
+    #[arg(short = 'I', long, value_name = "SIZE")]
+    stripe_size: Option<String>,
+}
+
+impl Spec {
+    /// The groups that it says.
+    ///
+    /// # Errors
+    /// Wrong usage.
+    pub fn groups(&self) -> Outcome<Vec<DeviceGroup>> {
+        let unit = self.stripe_size.as_deref().map(str::parse::<Size>).transpose()?;
+        devices::parse(&self.spec, self.stripes, unit)
+    }
+}
+
+/// Says so when some devices are a weaker link than the data.
+pub fn warn_of_weakness(groups: &[DeviceGroup], data: LayoutSpec) {
+    if let Some(line) = devices::weakness(groups, data) {
+        eprintln!("millpond: warning: {line}");
+    }
+}
