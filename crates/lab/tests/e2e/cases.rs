@@ -3,7 +3,7 @@
 use super::subject::Subject;
 use super::{
     activation, devices, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile, hostile_requests, images, libnbd,
-    libvirt, model, restart, status, suites, tls, tls_renewal, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
+    libvirt, model, parity, restart, status, suites, tls, tls_renewal, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
 };
 use anyhow::Result;
 
@@ -77,6 +77,14 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: devices::run,
+    },
+    Case {
+        name: "parity",
+        about: "two of six devices with parity rot, go missing and are replaced under load with a kill; then two others are missing",
+        needs: &["fio"],
+        guest: false,
+        asks: Asks::Everything,
+        run: parity::run,
     },
     Case {
         name: "libnbd",

@@ -18,28 +18,29 @@ const AREA: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Overwrites everything of a device but its labels.
-fn rot(path: &Path) -> Result<()> {
+pub(super) fn rot(path: &Path) -> Result<()> {
     let file = File::options().write(true).open(path).with_context(|| format!("opening {}", path.display()))?;
     let mut rng = Rng::new(7);
     let mut buffer = vec![0; 1 << 20];
-    for at in (AREA..DEVICE - AREA).step_by(buffer.len()) {
+    let end = file.metadata().context("looking at a device")?.len() - AREA;
+    for at in (AREA..end).step_by(buffer.len()) {
         buffer.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&rng.next().to_le_bytes()));
         file.write_all_at(&buffer, at).context("spoiling a device")?;
     }
     Ok(())
 }
 
-fn pool(millpond: &Millpond) -> Result<Value> {
+pub(super) fn pool(millpond: &Millpond) -> Result<Value> {
     let listed = millpond.json(&["pool", "status", "tank"])?;
     listed.get(0).cloned().context("no pool 'tank' is listed")
 }
 
-fn device<'a>(pool: &'a Value, path: &Path) -> Result<&'a Value> {
+pub(super) fn device<'a>(pool: &'a Value, path: &Path) -> Result<&'a Value> {
     let devices = pool["devices"].as_array().into_iter().flatten();
     devices.into_iter().find(|d| d["path"].as_str() == path.to_str()).with_context(|| format!("{} is not listed: {pool}", path.display()))
 }
 
-fn wait_whole(millpond: &Millpond) -> Result<()> {
+pub(super) fn wait_whole(millpond: &Millpond) -> Result<()> {
     wait_until("the pool is whole again", PATIENCE, || {
         let whole = pool(millpond).is_ok_and(|pool| pool["health"] == "online");
         let jobs = millpond.json(&["pool", "jobs"]).is_ok_and(|jobs| jobs.as_array().is_some_and(Vec::is_empty));

@@ -23,6 +23,7 @@ mod kernel;
 mod libnbd;
 mod libvirt;
 mod model;
+mod parity;
 mod restart;
 mod status;
 mod subject;
