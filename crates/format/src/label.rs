@@ -18,8 +18,8 @@ pub const RING_SLOTS: u64 = 128;
 pub const SECTOR_BYTES: usize = 4096;
 /// Version of a root: 2 since there are streams for special devices.
 const ROOT_VERSION: u16 = 2;
-/// Version of a label: 2 since a pool's shape can change.
-const LABEL_VERSION: u16 = 2;
+/// Version of a label: 2 since a pool's shape can change, 3 since members say when they were down.
+const LABEL_VERSION: u16 = 3;
 /// Streams of the log: four for guests, five for the cleaner.
 pub const STREAMS: usize = 9;
 /// Legs of a root at most; with more, recovery writes a checkpoint first.
@@ -36,7 +36,7 @@ const NAME_MAX: usize = 64;
 /// | field | bytes | meaning |
 /// |---|---|---|
 /// | magic | 8 | `MILLPOND` |
-/// | version | 2 | 2 |
+/// | version | 2 | 3 |
 /// | compat, ro_compat, incompat | 12 | feature flags; unknown `incompat` bits refuse the import, unknown `ro_compat` bits one that may write: every import |
 /// | pool id | 16 | |
 /// | pool name | 2 + n | |

@@ -47,6 +47,8 @@ pub struct Member {
     pub successor: Option<DeviceId>,
     /// It is being taken out of the pool.
     pub leaving: bool,
+    /// Generation of the shape that last called it [`Down`](MemberState::Down), kept when it is back; 0 when none ever did.
+    pub down_since: u64,
 }
 
 /// Mark in a member's state: it is leaving.
@@ -84,7 +86,7 @@ pub struct Group {
 /// | extent bytes | 8 | bytes of a segment on one device |
 /// | chunk units | 4 | longest chunk in 512-byte units |
 /// | next segment | 4 | the first that was never used |
-/// | members | 4 + n (8 + 4 + 1 + 8) | device id, extents, state and in bit 7 whether it leaves, successor or 0 |
+/// | members | 4 + n (8 + 4 + 1 + 8 + 8) | device id, extents, state and in bit 7 whether it leaves, successor or 0, generation that last called it down or 0 |
 /// | groups | 4 + n (1 + 1 + 2 + 4 + 4) | class, layout (0 linear, 1 stripe, 2 mirror, 3 and 4 parity of one and two), width or copies, unit, first segment |
 /// | columns of each | 4 + n (2 + 4 + 4) | member, first extent, extents |
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,6 +124,7 @@ impl Shape {
             };
             e.u8(state | if member.leaving { LEAVING } else { 0 });
             e.u64(member.successor.map_or(0, |id| id.0));
+            e.u64(member.down_since);
         }
         e.count(self.groups.len());
         for group in &self.groups {
@@ -157,7 +160,7 @@ impl Shape {
     pub fn decode(d: &mut Decoder<'_>) -> Result<Shape, FormatError> {
         let (generation, extent_bytes, chunk_units) = (d.counter("generation")?, d.u64()?, d.u32()?);
         let next = SegmentId(d.u32()?);
-        let members = (0..d.count(21)?).map(|_| member(d)).collect::<Result<Vec<_>, _>>()?;
+        let members = (0..d.count(29)?).map(|_| member(d)).collect::<Result<Vec<_>, _>>()?;
         let groups = (0..d.count(16)?).map(|_| group(d)).collect::<Result<Vec<_>, _>>()?;
         let shape = Shape { generation, extent_bytes, chunk_units, next, members, groups };
         shape.check()?;
@@ -236,6 +239,27 @@ impl Shape {
         }
     }
 
+    /// A member is missing or fails: the shape of the next generation says so. One that was down before stays so since then.
+    pub fn lose(&mut self, member: usize) {
+        let next = self.generation + 1;
+        let known = self.members.get_mut(member).filter(|m| !matches!(m.state, MemberState::Down | MemberState::Gone));
+        if let Some(known) = known {
+            (known.state, known.down_since) = (MemberState::Down, next);
+        }
+    }
+
+    /// True when a device with the shape `theirs` was in use as `member` without members that were in use here at that time: it took part
+    /// in a history of its own. The shapes of one history agree about when a member went down, or a later one knows of a later time.
+    pub fn parted_from(&self, theirs: &Shape, member: usize) -> bool {
+        let state = |shape: &Shape| shape.members.get(member).map(|m| m.state);
+        if theirs.generation >= self.generation || state(theirs) != Some(MemberState::Present) || state(self) != Some(MemberState::Down) {
+            return false;
+        }
+        let since = self.members.get(member).map_or(0, |m| m.down_since);
+        let mut both = theirs.members.iter().zip(&self.members);
+        both.any(|(then, now)| then.state == MemberState::Down && (then.down_since > now.down_since || then.down_since >= since))
+    }
+
     /// Adds a group, with the next segments.
     pub fn add(&mut self, class: Class, layout: Layout, columns: Vec<Column>) {
         let group = Group { class, layout, first: self.next, columns };
@@ -312,7 +336,8 @@ fn member(d: &mut Decoder<'_>) -> Result<Member, FormatError> {
         _ => return Err(FormatError::Field("member")),
     };
     let successor = Some(d.u64()?).filter(|id| *id != 0).map(DeviceId);
-    Ok(Member { device, extents, state, successor, leaving: code & LEAVING != 0 })
+    let down_since = d.counter("generation")?;
+    Ok(Member { device, extents, state, successor, leaving: code & LEAVING != 0, down_since })
 }
 
 fn group(d: &mut Decoder<'_>) -> Result<Group, FormatError> {

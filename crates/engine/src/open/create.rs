@@ -136,6 +136,7 @@ pub(crate) fn new_members(shape: &Shape, devices: &[DeviceGeometry]) -> Result<V
             state: MemberState::Present,
             successor: None,
             leaving: false,
+            down_since: 0,
         })
     };
     devices.iter().enumerate().map(member).collect()

@@ -168,8 +168,8 @@ impl Import {
     pub(crate) fn io_done(&mut self, done: IoDone) {
         let ended = self.io.done(done, &mut self.bufs);
         while let Some(failing) = self.io.pop_failing() {
-            if let Some(member) = self.config.as_mut().and_then(|c| c.shape.members.get_mut(usize::from(failing.member))) {
-                member.state = MemberState::Down;
+            if let Some(config) = &mut self.config {
+                config.shape.lose(usize::from(failing.member));
                 self.relabel = true;
             }
         }
@@ -281,10 +281,10 @@ impl Import {
         let mut shape = label.shape.clone();
         let size_at = |position: u16| self.devices.get(usize::from(position)).map_or(0, |d| d.size);
         let sizes: Vec<u64> = positions.iter().map(|p| size_at(*p)).collect();
+        (0..sizes.len()).filter(|member| found.is_missing(*member)).for_each(|member| shape.lose(member));
         for (member, (size, known)) in sizes.iter().zip(&mut shape.members).enumerate() {
-            if found.is_missing(member) {
-                known.state = if known.state == MemberState::Gone { MemberState::Gone } else { MemberState::Down };
-            } else if extent_space(*size) / shape.extent_bytes < u64::from(known.extents) {
+            let cut_off = extent_space(*size) / shape.extent_bytes < u64::from(known.extents);
+            if !found.is_missing(member) && cut_off {
                 return Err(format!("member {member} of pool '{}' is smaller than it was: it was cut off", label.name));
             }
             if stale.contains(&(member as u16)) {

@@ -71,10 +71,7 @@ impl Members {
         if known.device != label.device {
             return Err(removed());
         }
-        let without_us = label.shape.members.iter().zip(&shape.members).any(|(theirs, ours)| {
-            theirs.state == MemberState::Down && ours.state != MemberState::Down && label.shape.generation < shape.generation
-        });
-        if known.state == MemberState::Down && without_us {
+        if shape.parted_from(&label.shape, member) {
             return Err(format!(
                 "device {position} was written to without the others, and they without it; leave it out, or leave them out"
             ));

@@ -379,9 +379,9 @@ impl Pool {
         if let Some(m) = self.config.shape.members.get_mut(usize::from(member)) {
             m.successor = None;
             m.device = was.unwrap_or(m.device);
-            if !self.io.health.is_up(DeviceIndex(member)) {
-                m.state = MemberState::Down;
-            }
+        }
+        if !self.io.health.is_up(DeviceIndex(member)) {
+            self.config.shape.lose(usize::from(member));
         }
         self.relabel(None);
     }

@@ -84,10 +84,8 @@ impl Pool {
             return; // it was about to go, and its successor has everything
         }
         self.stop_filling(failing.member, false);
-        if let Some(member) = self.config.shape.members.get_mut(usize::from(failing.member)) {
-            member.state = MemberState::Down;
-            self.relabel(None);
-        }
+        self.config.shape.lose(usize::from(failing.member));
+        self.relabel(None);
     }
 
     /// Goes on with labels that are to be written.

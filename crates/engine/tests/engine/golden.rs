@@ -172,12 +172,12 @@ fn golden_pools_with_damaged_labels_are_refused() {
     refused(twin(&|label| label.fill(0xa5)), &none("not a Millpond structure"));
     refused(twin(&|label| label[30] ^= 4), &none("checksum mismatch"));
     let newer = twin(&|label| {
-        label[8] = 3;
+        label[8] = 4;
         put_checksum_right(Kind::Label, label);
     });
     refused(
         newer,
-        "device 0 has a label for another program (format version 3 is not this program's); use the one that it was made with, or a newer one",
+        "device 0 has a label for another program (format version 4 is not this program's); use the one that it was made with, or a newer one",
     );
     let features = twin(&|label| {
         label[18] = 8;

@@ -239,3 +239,35 @@ fn two_halves_that_went_different_ways_are_not_joined() {
     let refused = Rig::import(halves).err().unwrap();
     assert!(refused.contains("leave it out"), "{refused}");
 }
+
+#[test]
+fn a_device_is_known_although_a_third_one_was_away_at_the_time() {
+    let (rig, volume) = mirrored(&[64, 64, 64], 3);
+    let [a, b, c] = <[Vec<u8>; 3]>::try_from(rig.media).unwrap();
+    // the third is away, so the labels of the others say so; then the second is, and stays as it is
+    let mut two = Rig::import_degraded(vec![a, b], true).unwrap();
+    write_all(&mut two, volume, 2);
+    let [a, b] = <[Vec<u8>; 2]>::try_from(two.media).unwrap();
+    let mut one = Rig::import_degraded(vec![a], true).unwrap();
+    write_all(&mut one, volume, 3);
+    // the third is back and is filled; when the second is too, its label knows nothing of that
+    let mut two = Rig::import_degraded(vec![one.media.remove(0), c], true).unwrap();
+    two.finish_jobs();
+    write_all(&mut two, volume, 4);
+    let [a, c] = <[Vec<u8>; 2]>::try_from(two.media).unwrap();
+    let mut all = Rig::import(vec![a.clone(), b.clone(), c.clone()]).unwrap();
+    all.finish_jobs();
+    assert_eq!(states(&all), [MemberState::Present; 3]);
+    let mut alone = Rig::import_degraded(vec![all.media.remove(1)], true).unwrap();
+    check_all(&mut alone, volume, 4);
+    // but when it was used apart meanwhile it is refused, even while one of those is away again that it was used without
+    let mut apart = Rig::import_degraded(vec![b], true).unwrap();
+    write_all(&mut apart, volume, 5);
+    let b = apart.media.remove(0);
+    let refused = Rig::import(vec![a.clone(), b.clone(), c.clone()]).err().unwrap();
+    assert_eq!(refused, "device 1 was written to without the others, and they without it; leave it out, or leave them out");
+    let mut again = Rig::import_degraded(vec![c], true).unwrap();
+    write_all(&mut again, volume, 6);
+    let refused = Rig::import_degraded(vec![again.media.remove(0), b], true).err().unwrap();
+    assert!(refused.contains("written to without the others"), "{refused}");
+}

@@ -33,7 +33,14 @@ fn volume(id: u32, name: &str) -> VolumeRecord {
 }
 
 fn labels() -> [Label; 2] {
-    let member = |at: u64, extents: u32, state| Member { device: DeviceId(1 << 16 | at), extents, state, successor: None, leaving: false };
+    let member = |at: u64, extents: u32, state| Member {
+        device: DeviceId(1 << 16 | at),
+        extents,
+        state,
+        successor: None,
+        leaving: false,
+        down_since: 0,
+    };
     let group = |class, layout, first: u32, columns: &[(u16, u32, u32)]| Group {
         class,
         layout,
@@ -60,7 +67,8 @@ fn labels() -> [Label; 2] {
     members[1].successor = Some(DeviceId(9 << 16 | 1));
     members[2].leaving = true;
     members[3].state = MemberState::Filling;
-    members[4].state = MemberState::Down;
+    members[3].down_since = 5;
+    (members[4].state, members[4].down_since) = (MemberState::Down, 8);
     members.push(member(5, 10, MemberState::Gone));
     members.extend((6..9).map(|at| member(at, 20, MemberState::Present)));
     let groups = vec![

@@ -101,11 +101,6 @@ impl Fate {
         self.spoilt.is_some()
     }
 
-    /// Did the pool do without this device when it was seen last?
-    fn may_part(&self, device: usize) -> bool {
-        !self.known.iter().any(|k| k.device == Some(device) && k.state == MemberState::Present)
-    }
-
     /// Members that are whole and can be taken away, and how many of them may be.
     fn spare(&self, failing: impl Fn(usize) -> bool) -> (Vec<Known>, usize) {
         let good = |k: &&Known| {
@@ -304,10 +299,7 @@ impl<S: System> World<S> {
             let named = words.skip_while(|word| *word != "device").nth(1).and_then(|n| n.trim_end_matches(',').parse::<usize>().ok());
             let device = named.and_then(|position| self.machine.at(position));
             let Some(fate) = &mut self.fate else { break };
-            // a shape does not say since when a device is out of date, so one that is may be taken for the other half of a pool that was torn apart
-            let parted = reason.contains("written to without the others");
-            let rightly = |d: &usize| fate.doubtful.contains(d) || (parted && fate.may_part(*d));
-            let Some(device) = device.filter(|d| rightly(d) && reason.contains("leave")) else {
+            let Some(device) = device.filter(|d| fate.doubtful.contains(d) && reason.contains("leave")) else {
                 // of a group that was being added either all devices have labels that the others follow, or it is left out
                 if fate.adding.is_empty() {
                     break;

@@ -17,7 +17,14 @@ fn label(pool: u8, member: u16, members: u16) -> Label {
         chunk_units: 512,
         next: SegmentId(u32::from(members) * 4),
         members: (0..members)
-            .map(|at| Member { device: device(at), extents: 4, state: MemberState::Present, successor: None, leaving: false })
+            .map(|at| Member {
+                device: device(at),
+                extents: 4,
+                state: MemberState::Present,
+                successor: None,
+                leaving: false,
+                down_since: 0,
+            })
             .collect(),
         groups: vec![group],
     };

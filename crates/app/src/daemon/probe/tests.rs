@@ -27,7 +27,7 @@ fn our_own_label_names_its_pool_even_when_damaged() {
         first: SegmentId(0),
         columns: vec![Column { member: 0, first: 0, extents: 10 }],
     };
-    let member = Member { device: DeviceId(1), extents: 10, state: MemberState::Present, successor: None, leaving: false };
+    let member = Member { device: DeviceId(1), extents: 10, state: MemberState::Present, successor: None, leaving: false, down_since: 0 };
     let shape =
         Shape { generation: 1, extent_bytes: 1 << 20, chunk_units: 512, next: SegmentId(10), members: vec![member], groups: vec![group] };
     let label = Label { pool: PoolId([7; 16]), name: "tank".to_owned(), device: DeviceId(1), member: 0, shape };
