@@ -11,27 +11,34 @@ pub const NODE_UNITS: u32 = 13;
 pub const NODE_BYTES: usize = NODE_UNITS as usize * 512;
 
 const MAGIC: u32 = 0x444e_504d; // "MPND"
-const VERSION: u16 = 2;
+/// 3 since a node says where it belongs, and its parent has the checksum that stands in it.
+const VERSION: u16 = 3;
 const HEAD: usize = 64;
+/// Where a node says its address.
+const ADDRESS: usize = 32;
 /// Six levels of 512 map 2^54 blocks: more than any volume has.
 const MAX_LEVEL: u8 = 5;
 
 /// A node of a volume's map. A leaf (level 0) maps 512 blocks; a node of level n maps 512 nodes of level n - 1. Its checksum is in its parent.
 ///
+/// An address is never used twice, so a sound node that says the address it was looked for at is the one that was written there, whoever
+/// looks. The checksum is of what is before it: one over a checksum too would be the same number for every sound node.
+///
 /// | offset | size | field | meaning |
 /// |---|---|---|---|
 /// | 0 | 4 | magic | `MPND` |
-/// | 4 | 2 | version | 2 |
+/// | 4 | 2 | version | 3 |
 /// | 6 | 1 | level | 0 = leaf |
 /// | 7 | 1 | reserve | 0 |
 /// | 8 | 8 | lineage | which lineage wrote it |
 /// | 16 | 8 | index | its first block / 512^(level + 1) |
 /// | 24 | 8 | epoch | when it was written |
-/// | 32 | 32 | reserve | 0 |
+/// | 32 | 8 | address | [`Addr::identity`] of its own address |
+/// | 40 | 24 | reserve | 0 |
 /// | 64 | 4096 | entries | [`Addr`] each |
 /// | 4160 | 2048 | checksums | CRC-32C of what each entry points to |
 /// | 6208 | 444 | reserve | 0 |
-/// | 6652 | 4 | checksum | CRC-32C of what is before it: for who has no parent at hand |
+/// | 6652 | 4 | checksum | CRC-32C of what is before it; the parent has it too |
 #[derive(Clone, PartialEq, Eq)]
 pub struct Node {
     /// 0 = leaf.
@@ -54,11 +61,11 @@ impl Node {
         Node { level, lineage, index, epoch, entries: Box::new([Addr::HOLE; FANOUT]), crcs: Box::new([0; FANOUT]) }
     }
 
-    /// Writes it over `out`, which has [`NODE_BYTES`] bytes.
+    /// Writes it over `out`, which has [`NODE_BYTES`] bytes, as the node at `addr`.
     ///
     /// # Panics
     /// When `out` has another length: a broken caller.
-    pub fn encode(&self, out: &mut [u8]) {
+    pub fn encode(&self, addr: Addr, out: &mut [u8]) {
         assert_eq!(out.len(), NODE_BYTES, "node buffer");
         let (head, rest) = out.split_at_mut(HEAD);
         let (entries, rest) = rest.split_at_mut(FANOUT * 8);
@@ -71,7 +78,8 @@ impl Node {
         e.u64(self.lineage.0);
         e.u64(self.index);
         e.u64(self.epoch.0);
-        e.raw(&[0; 32]);
+        e.u64(addr.identity());
+        e.raw(&[0; 24]);
         head.copy_from_slice(e.bytes());
         for (to, addr) in entries.chunks_exact_mut(8).zip(self.entries.iter()) {
             to.copy_from_slice(&addr.settled().to_bits().to_le_bytes());
@@ -90,16 +98,27 @@ impl Node {
         }
     }
 
-    /// True when bytes are those of a node as it was encoded. Which one it should be only its parent knows.
-    pub fn is_sound(bytes: &[u8]) -> bool {
-        let Some((body, sum)) = bytes.split_at_checked(NODE_BYTES - 4) else { return false };
-        sum.get(..4) == Some(&crc32c(body).to_le_bytes()[..])
+    /// The checksum of an encoded node, for its parent. Nothing when it is not sound.
+    pub fn checksum(bytes: &[u8]) -> Option<u32> {
+        let (body, sum) = bytes.split_at_checked(NODE_BYTES - 4)?;
+        let sum = u32::from_le_bytes(*sum.first_chunk()?);
+        (crc32c(body) == sum).then_some(sum)
+    }
+
+    /// The address that an encoded node says it belongs to, as [`Addr::identity`] gives it.
+    pub fn address(bytes: &[u8]) -> Option<u64> {
+        bytes.get(ADDRESS..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+    }
+
+    /// The checksum of the node that was written at `addr`, when that is what bytes are.
+    pub fn checksum_at(bytes: &[u8], addr: Addr) -> Option<u32> {
+        Node::checksum(bytes).filter(|_| Node::address(bytes) == Some(addr.identity()))
     }
 
     /// Reads it.
     ///
     /// # Errors
-    /// [`FormatError`] when it is not a node or an entry makes no sense. That it is the one wanted, the caller knows from its parent.
+    /// [`FormatError`] when it is not a node or an entry makes no sense. That it is the one wanted, [`checksum_at`](Node::checksum_at) tells.
     pub fn decode(bytes: &[u8]) -> Result<Node, FormatError> {
         let mut d = Decoder::new(bytes);
         if d.u32()? != MAGIC {
@@ -114,7 +133,8 @@ impl Node {
             return Err(FormatError::Field("level"));
         }
         let (lineage, index, epoch) = (LineageId(d.u64()?), d.u64()?, Epoch(d.u64()?));
-        if reserve != 0 || d.raw(HEAD - 32)?.iter().any(|byte| *byte != 0) {
+        d.u64()?;
+        if reserve != 0 || d.raw(HEAD - 40)?.iter().any(|byte| *byte != 0) {
             return Err(FormatError::Field("reserve"));
         }
         let mut node = Node::empty(level, lineage, index, epoch);
@@ -127,6 +147,9 @@ impl Node {
         if d.raw(NODE_BYTES - HEAD - FANOUT * 12 - 4)?.iter().any(|byte| *byte != 0) {
             return Err(FormatError::Field("reserve"));
         }
-        if Node::is_sound(bytes) { Ok(node) } else { Err(FormatError::Checksum) }
+        if Node::checksum(bytes).is_some() { Ok(node) } else { Err(FormatError::Checksum) }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! Reading the log after a checkpoint: along every stream, batch by batch, as far as they are sound.
 
-use millpond_format::{BatchHeader, Item, Leg, Lsn, NO_SEGMENT, PoolId, SegmentId, StreamStart, crc32c};
+use millpond_format::{BatchHeader, Item, Leg, Lsn, NO_SEGMENT, NODE_UNITS, Node, PoolId, SegmentId, StreamStart, crc32c};
 
 /// Pages read at a time.
 pub(crate) const WINDOW: u32 = 512;
@@ -192,6 +192,10 @@ pub(crate) fn payload_sound(header: &BatchHeader, items: &[Item], payload: &[u8]
             moved.identities.iter().all(|identity| {
                 let bytes = usize::from(identity.units) * 512;
                 at += bytes;
+                if identity.units == NODE_UNITS as u8 {
+                    let stored = payload.get(at - bytes..at);
+                    return stored.and_then(Node::checksum) == Some(identity.crc);
+                }
                 sound(at - bytes, bytes, identity.crc)
             })
         }

@@ -391,7 +391,8 @@ pub(crate) fn check_node(miss: &Miss, unit: u32, bytes: &[u8]) -> Option<Node> {
     let skip = (unit % 8) as usize * 512;
     let stored = bytes.get(skip..skip + miss.addr.units() as usize * 512)?;
     let node = Node::decode(stored).ok()?;
-    (crc32c(stored) == miss.crc && node.level == miss.level && node.index == miss.index).then_some(node)
+    let wanted = Node::checksum_at(stored, miss.addr) == Some(miss.crc);
+    (wanted && node.level == miss.level && node.index == miss.index).then_some(node)
 }
 
 /// What a read will do, before it does anything.

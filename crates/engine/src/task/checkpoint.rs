@@ -223,9 +223,9 @@ impl Pool {
             flush.place = Some(Place { page: place.page + (bytes / 4096) as u32, ..place });
             let mut buf = self.bufs.take(bytes);
             for (slot, at) in nodes.iter().enumerate() {
-                let node = &self.core.nodes.get(*at).node;
+                let cached = self.core.nodes.get(*at);
                 if let Some(out) = buf.bytes_mut().get_mut(slot * NODE_BYTES..(slot + 1) * NODE_BYTES) {
-                    node.encode(out);
+                    cached.node.encode(cached.addr, out);
                 }
             }
             if let Some(rest) = buf.bytes_mut().get_mut(nodes.len() * NODE_BYTES..bytes) {

@@ -7,8 +7,8 @@
 use millpond_block::{Buf, Piece};
 use millpond_device::DeviceError;
 use millpond_format::{
-    BATCH_FIXED, BLOCK_UNITS, BatchHeader, BlockIdentity, BlockNo, ChunkId, Coding, Encoder, HEADER_PAGE, Item, Lsn, MAX_HEADER_PAGES,
-    Move, NODE_BYTES, Node, SegmentId, UNIT, VolumeId, crc32c,
+    Addr, BATCH_FIXED, BLOCK_UNITS, BatchHeader, BlockIdentity, BlockNo, ChunkId, Coding, Encoder, HEADER_PAGE, Item, Lsn,
+    MAX_HEADER_PAGES, Move, NODE_BYTES, NODE_UNITS, Node, SegmentId, UNIT, VolumeId, crc32c,
 };
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -480,17 +480,18 @@ impl Pool {
         self.metrics.cleaner_bytes += to as u64;
     }
 
-    /// What the live slots of a chunk hold. Nodes have nothing but their checksums. Nothing when a block does not match its own, or a header
+    /// What the live slots of a chunk hold. Nodes say their address. Nothing when a block does not match its own, or a header
     /// that says what blocks are is damaged: a batch with such a block looks like one that was torn, and replay would end the log before it
     /// and lose what came after.
     fn kept_identities(&self, g: &Gathered, live: &Slots) -> Option<Vec<BlockIdentity>> {
         let chunk = self.core.space.chunks.get(g.chunk)?;
         if chunk.grain == NODE_GRAIN {
-            let nodes = live.iter().filter_map(|slot| chunk.unit_of(slot)).map(|unit| {
+            let nodes = live.iter().filter_map(|slot| Some((slot, chunk.unit_of(slot)?))).map(|(slot, unit)| {
                 let from = unit as usize * 512;
-                let bytes = g.buf.bytes().get(from..from + NODE_BYTES).filter(|bytes| Node::is_sound(bytes))?;
+                let addr = Addr::new(g.chunk, slot, NODE_UNITS, Coding::Raw);
+                let crc = Node::checksum_at(g.buf.bytes().get(from..from + NODE_BYTES)?, addr)?;
                 let (volume, block) = (VolumeId(0), BlockNo(0));
-                Some(BlockIdentity { volume, block, lsn: Lsn(0), crc: crc32c(bytes), units: NODE_GRAIN, coding: Coding::Raw })
+                Some(BlockIdentity { volume, block, lsn: Lsn(0), crc, units: NODE_GRAIN, coding: Coding::Raw })
             });
             return nodes.collect();
         }

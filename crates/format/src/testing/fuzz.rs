@@ -2,7 +2,7 @@
 
 use super::sample::batch;
 use crate::{
-    BatchHeader, Checkpoint, ChunkRecord, DeadRecord, Encoder, FormatError, Label, NODE_BYTES, Node, ObjectRef, Root, SnapshotRecord,
+    Addr, BatchHeader, Checkpoint, ChunkRecord, DeadRecord, Encoder, FormatError, Label, NODE_BYTES, Node, ObjectRef, Root, SnapshotRecord,
     crc32c,
 };
 
@@ -72,7 +72,8 @@ fn encoded_again(kind: Kind, bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
         Kind::Batch => return BatchHeader::decode(bytes).map(|(header, items)| batch(&header, &items)),
         Kind::Node => {
             let mut out = vec![0; NODE_BYTES];
-            Node::decode(bytes)?.encode(&mut out);
+            let node = Node::decode(bytes)?;
+            node.encode(Addr::from_memory(Node::address(bytes).unwrap_or(0)), &mut out);
             return Ok(out);
         }
         Kind::Checkpoint => return Checkpoint::decode(bytes).map(|checkpoint| checkpoint.encode()),

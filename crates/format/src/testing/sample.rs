@@ -185,7 +185,7 @@ fn node() -> Vec<u8> {
         (*entry, *crc) = (Addr::new(ChunkId(at as u64), at as u32, 13, Coding::Raw), at as u32 * 7);
     }
     let mut out = vec![0; NODE_BYTES];
-    node.encode(&mut out);
+    node.encode(Addr::new(ChunkId(44), 2, 13, Coding::Raw), &mut out);
     out
 }
 

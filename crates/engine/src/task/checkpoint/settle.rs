@@ -3,7 +3,7 @@
 //! INV-CKPT-3: no node is written before all checksums are known and in every parent in memory, those made meanwhile included; so a node
 //! that leaves memory can be read again from wherever it is pointed to.
 
-use millpond_format::{Addr, Coding, NODE_BYTES, NODE_UNITS, TreeRoot, crc32c};
+use millpond_format::{Addr, Coding, NODE_BYTES, NODE_UNITS, Node, TreeRoot};
 
 use super::seal::Sealed;
 use crate::core::Core;
@@ -86,8 +86,8 @@ impl Core {
         }
         let Some(out) = buf.get_mut(..NODE_BYTES) else { return };
         let cached = self.nodes.get_mut(at);
-        cached.node.encode(out);
-        cached.crc = Some(crc32c(out));
+        cached.node.encode(cached.addr, out);
+        cached.crc = Node::checksum(out);
     }
 
     /// All checksums are known: puts them where nodes of the checkpoint are pointed to from outside it.
