@@ -280,6 +280,19 @@ impl<C> IoTable<C> {
         self.begin(group);
     }
 
+    /// The same, from copies that are whole alone: for who cannot tell an older state from what should be there.
+    #[expect(clippy::too_many_arguments, reason = "a place, and who asks")]
+    pub(crate) fn read_whole(&mut self, context: C, rows: &Rows, segment: SegmentId, page: u32, pages: u32, attempt: u8, bufs: &mut BufPool) {
+        let group = self.add(context, Kind::Read, Some(segment));
+        let whole = self.health.whole_copies(rows, segment);
+        if let Some(copy) = whole.get(usize::from(attempt) % whole.len().max(1)) {
+            for (device, range) in rows.map(segment, page, pages, *copy) {
+                self.push_read(group, device, range, bufs);
+            }
+        }
+        self.begin(group);
+    }
+
     /// Reads a range of a column of a segment with parity: from its device, or from the others.
     #[expect(clippy::too_many_arguments, reason = "a place, and who asks")]
     pub(crate) fn read_column(

@@ -243,7 +243,9 @@ impl Pool {
     fn read_piece(&mut self, piece: FillPiece) {
         let FillPiece { segment, page, pages, attempt, .. } = piece;
         if self.core.space.rows.copies(segment).len() > 0 {
-            return self.read_segment(Context::FillRead(piece), segment, page, pages, attempt);
+            // not from one that is being filled itself
+            self.pin(segment);
+            return self.io.read_whole(Context::FillRead(piece), &self.core.space.rows, segment, page, pages, attempt, &mut self.bufs);
         }
         let member = self.filler.running.as_ref().map_or(0, |fill| fill.member);
         if self.core.space.rows.stripe(segment).is_some() {
