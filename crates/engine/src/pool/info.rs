@@ -1,7 +1,7 @@
 //! What the pool tells about itself.
 
 use millpond_block::{Features, Geometry};
-use millpond_format::{Class, Layout, MemberState, SnapshotId, VolumeId};
+use millpond_format::{Class, Layout, Member, MemberState, SnapshotId, VolumeId};
 
 use rustc_hash::FxHashMap;
 
@@ -38,7 +38,8 @@ impl Pool {
         let bytes = space.rows.extent_bytes();
         let positions = self.io.positions();
         let there = |position: usize| Some(position).filter(|at| *at != usize::from(u16::MAX));
-        let devices = (0u16..).zip(&shape.members).filter(|(_, m)| m.state != MemberState::Gone).map(|(member, m)| {
+        let listed = |(at, m): &(u16, &Member)| m.state != MemberState::Gone || self.relabeler.left.contains(at);
+        let devices = (0u16..).zip(&shape.members).filter(listed).map(|(member, m)| {
             let i = usize::from(member);
             let size = u64::from(m.extents) * bytes;
             let free = free.get(i).copied().unwrap_or(0) * bytes;
@@ -46,10 +47,10 @@ impl Pool {
             DeviceInfo {
                 member,
                 position: positions.get(i).copied().and_then(there),
-                state: if m.state == MemberState::Present && self.relabeler.filled.contains(&member) {
-                    MemberState::Filling
-                } else {
-                    m.state
+                state: match m.state {
+                    MemberState::Present if self.relabeler.filled.contains(&member) => MemberState::Filling,
+                    MemberState::Gone => MemberState::Present,
+                    state => state,
                 },
                 successor: self.io.twin(member).map(usize::from),
                 class: group.map_or(Class::Data, |group| group.class),

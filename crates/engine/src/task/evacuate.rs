@@ -228,6 +228,9 @@ impl Pool {
 
     /// What is done and to be done.
     pub(crate) fn evacuation_job(&self) -> Option<JobInfo> {
+        if let Some(member) = self.relabeler.left.first() {
+            return Some(JobInfo { kind: JobKind::Remove, member: Some(*member), done: 1, total: 1, errors: 0 });
+        }
         let evacuation = self.evacuation.as_ref()?;
         let extent = self.config.shape.extent_bytes;
         let (left, total) = (evacuation.left, evacuation.total.max(evacuation.left));
@@ -331,16 +334,20 @@ impl Pool {
                 segment.leaving = false;
             }
         }
-        for at in &members {
-            self.io.health.set(*at, MemberState::Gone);
-            self.io.set_position(*at, u16::MAX);
-            if let Some(size) = self.config.sizes.get_mut(usize::from(*at)) {
-                *size = 0;
-            }
-        }
+        self.relabeler.left.extend(members);
         self.io.health = Health::of(&self.config.shape);
         self.core.space.rows = Rows::new(&self.config.shape);
         self.relabel(None);
+    }
+
+    /// The labels say who has left: their devices are nobody's from now on.
+    pub(crate) fn let_go(&mut self) {
+        for at in std::mem::take(&mut self.relabeler.left) {
+            self.io.set_position(at, u16::MAX);
+            if let Some(size) = self.config.sizes.get_mut(usize::from(at)) {
+                *size = 0;
+            }
+        }
     }
 
     /// A command to remove a member is answered at once: the job goes on.

@@ -42,6 +42,8 @@ pub(crate) struct Relabeler {
     pub(crate) fresh: BTreeSet<u16>,
     /// Members that are whole again; listed as such when the labels say so.
     pub(crate) filled: BTreeSet<u16>,
+    /// Members that have left, listed until the labels say so: nobody may take their devices away before.
+    pub(crate) left: BTreeSet<u16>,
     /// Members whose successor is whole, and which device they were. Until the labels say so both get everything that is written.
     pub(crate) switching: BTreeMap<u16, DeviceId>,
 }
@@ -180,6 +182,7 @@ impl Pool {
                 if !self.relabeler.wanted {
                     self.relabeler.filled.clear();
                     self.switch();
+                    self.let_go();
                     self.release_held();
                 }
                 let tags = std::mem::take(&mut self.relabeler.answering);
