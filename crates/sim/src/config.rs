@@ -39,6 +39,8 @@ pub struct Options {
     pub mirrors: bool,
     /// Parity in every world.
     pub parity: bool,
+    /// Worlds of mirrors, and of other layouts, in all of which devices are taken out of the pool, too.
+    pub removals: bool,
 }
 
 /// How an era ends.
@@ -194,7 +196,7 @@ impl Config {
 
     /// Is the world of this seed one of mirrors? No seed below that found something before there were any.
     pub fn is_mirrored(seed: u64, options: &Options) -> bool {
-        (seed % 16 == 10 && options.fault.is_none() && !options.append_only && !options.parity) || options.mirrors
+        (seed % 16 == 10 && options.fault.is_none() && !options.append_only && !options.parity) || options.mirrors || (options.removals && !options.parity)
     }
 
     /// Is it one of parity?
@@ -210,7 +212,14 @@ impl Config {
             (_, true) => self.code(&mut rng),
             _ => return false,
         }
+        self.take_out(Config::has_removals(seed, options));
         true
+    }
+
+    /// Are devices taken out of the pool, too? In no world that found something before they were.
+    pub fn has_removals(seed: u64, options: &Options) -> bool {
+        let some = if options.mirrors { seed % 8 == 4 } else { seed / 16 % 2 == 1 };
+        options.removals || (some && Config::is_mirrored(seed, options))
     }
 
     /// What the pool is made of.

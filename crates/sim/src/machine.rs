@@ -80,6 +80,8 @@ pub struct Machine {
     pub broken: BTreeMap<usize, DeviceError>,
     /// The device that spoils what it is given.
     pub sick: Option<Sick>,
+    /// Devices that the engine said it has let go: nothing may be asked of them.
+    pub let_go: BTreeSet<usize>,
     /// Operations completed.
     pub completed: u64,
 }
@@ -102,6 +104,7 @@ impl Machine {
             armed: Armed::default(),
             broken: BTreeMap::new(),
             sick: None,
+            let_go: BTreeSet::new(),
             completed: 0,
         }
     }
@@ -119,6 +122,7 @@ impl Machine {
             armed: Armed::default(),
             broken: self.broken.clone(),
             sick: self.sick.clone(),
+            let_go: BTreeSet::new(),
             completed: 0,
         }
     }
@@ -200,6 +204,9 @@ impl Machine {
         let Some(device) = self.order.get(device).copied() else {
             return Err(format!("operation for device {device}, which is not there"));
         };
+        if self.let_go.contains(&device) {
+            return Err(format!("operation for device {device}, which has left the pool"));
+        }
         let pages = self.devices.get(device).map_or(0, SimDevice::pages) as u64;
         let (offset, length, name, hash) = match &io.kind {
             IoKind::Read { offset, length, buf } => {

@@ -70,6 +70,9 @@ struct Args {
     /// Parity, and devices that come and go, in every world
     #[arg(long, conflicts_with_all = ["fault", "mirrors"])]
     parity: bool,
+    /// Devices are taken out of the pool, too, in every world
+    #[arg(long, conflicts_with = "fault")]
+    removals: bool,
     /// Cut the power at every event of roots that are written over those of a lap ago
     #[arg(long, requires = "power_cut")]
     laps: bool,
@@ -126,6 +129,7 @@ fn main() -> ExitCode {
         bytes: args.bytes,
         mirrors: args.mirrors,
         parity: args.parity,
+        removals: args.removals,
         ..Options::default()
     };
     if let Some(name) = &args.planted {
@@ -267,6 +271,9 @@ fn again(seed: u64, args: &Args) -> String {
     }
     if args.roomy {
         command += " --roomy";
+    }
+    if args.removals {
+        command += " --removals";
     }
     if args.mirrors {
         command += " --mirrors";

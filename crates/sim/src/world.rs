@@ -58,7 +58,7 @@ pub struct Stats {
     pub queries: u64,
     /// Devices that failed, were away or spoiled something, and that the pool had to do without.
     pub losses: u64,
-    /// Devices replaced and added.
+    /// Devices replaced, added and removed.
     pub changes: u64,
     /// Times that as many copies were taken away as can be spared, and everything was read.
     pub trials: u64,

@@ -125,6 +125,12 @@ impl Oracle {
                 Ok(())
             }
             (Err(_), Due::Refusal) | (Err(CommandError::Busy(_)), Due::Either) => Ok(()),
+            // what is on the device does not fit on the others, or it has left already
+            (Err(CommandError::Invalid(_) | CommandError::NotFound(_)), _)
+                if matches!(issued.command, Command::Remove { .. } | Command::StopRemoving) =>
+            {
+                Ok(())
+            }
             (Err(CommandError::NoSpace), _) if grows(&issued.command) => Ok(()),
             // what an earlier shrink cut off could not be read
             (Err(CommandError::Busy(_)), _) if self.errors_allowed && matches!(issued.command, Command::ResizeVolume { .. }) => Ok(()),

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_device::DeviceError;
-use millpond_engine::{Class, Command, GroupSpec, Layout, MemberState, NewDevice, PoolState};
+use millpond_engine::{Class, Command, GroupSpec, JobKind, Layout, MemberState, NewDevice, PoolState};
 
 use super::World;
 use crate::config::Mirrored;
@@ -20,6 +20,8 @@ use crate::system::System;
 
 /// Devices replaced in one world at most, and groups added.
 const MOST_CHANGES: (u32, u32) = (6, 2);
+/// Devices taken out of one world at most.
+const MOST_REMOVALS: u32 = 6;
 /// Trials in one world at most, besides the last.
 const MOST_TRIALS: u32 = 4;
 /// Devices that an import may refuse one after the other.
@@ -64,14 +66,20 @@ pub(crate) struct Fate {
     refused: BTreeSet<usize>,
     /// The device whose content was damaged.
     spoilt: Option<usize>,
+    /// Those that may have left the pool when a removal that was seen last has come to its end.
+    leaving: BTreeSet<usize>,
+    /// Chance of its own for removals, where there are any: other worlds are as they were when they found bugs.
+    removals: Option<Rng>,
+    removed: u32,
     replaced: u32,
     added: u32,
     trials: u32,
 }
 
 impl Fate {
-    pub(super) fn new(mirrored: &Mirrored, rng: Rng) -> Fate {
+    pub(super) fn new(mirrored: &Mirrored, mut rng: Rng) -> Fate {
         Fate {
+            removals: mirrored.removals.then(|| rng.fork(1)),
             rng,
             chance: mirrored.fate,
             copies: mirrored.copies,
@@ -85,6 +93,8 @@ impl Fate {
             adding: BTreeSet::new(),
             refused: BTreeSet::new(),
             spoilt: None,
+            leaving: BTreeSet::new(),
+            removed: 0,
             replaced: 0,
             added: 0,
             trials: 0,
@@ -128,16 +138,36 @@ impl<S: System> World<S> {
             twin: d.successor.and_then(|p| machine.at(p)),
             job: pool.jobs.iter().any(|job| job.member == Some(d.member)),
         };
-        fate.known = pool.devices.iter().map(known).collect();
+        let before = std::mem::replace(&mut fate.known, pool.devices.iter().map(known).collect());
         fate.homes.extend(fate.known.iter().filter_map(|k| Some((k.member, k.device?))));
         fate.jobs = !pool.jobs.is_empty();
         if self.running.is_empty() {
             fate.adding.clear();
+            if !pool.jobs.iter().any(|job| job.kind == JobKind::Remove) {
+                fate.leaving.clear();
+            }
+        }
+        // who has left is not needed any more, whatever happens
+        let left: Vec<usize> = before
+            .iter()
+            .filter(|k| fate.known.iter().all(|now| now.member != k.member))
+            .filter_map(|k| fate.homes.remove(&k.member))
+            .collect();
+        let used = |d: &usize| fate.known.iter().any(|k| k.device == Some(*d) || k.twin == Some(*d));
+        for device in left.into_iter().filter(|d| !used(d)) {
+            fate.doubtful.insert(device);
+            self.machine.let_go.insert(device);
+            self.trace.note(format!("device {device} has left the pool"));
+            if fate.removals.as_mut().is_some_and(|rng| rng.percent(70)) {
+                fate.away.insert(device);
+                fate.lost.insert(device);
+            }
         }
     }
 
     /// Something befalls a device, now and then.
     pub(super) fn befall(&mut self) -> Verdict {
+        self.take_out();
         let Some(fate) = &mut self.fate else { return Ok(()) };
         let chance = fate.chance;
         if fate.rng.below(1000) >= chance || self.state() != PoolState::Online {
@@ -223,6 +253,35 @@ impl<S: System> World<S> {
         self.command(Command::AddDevices { groups, devices }, vec![], vec![]);
     }
 
+    /// A member is to leave the pool, or the one that is leaving to stay.
+    fn take_out(&mut self) {
+        let Some(fate) = &mut self.fate else { return };
+        let chance = fate.chance;
+        let due = fate.removals.as_mut().is_some_and(|rng| rng.below(1000) < chance) && fate.removed < MOST_REMOVALS;
+        if !due || self.state() != PoolState::Online {
+            return;
+        }
+        self.observe();
+        let Some(Fate { removals: Some(rng), known, leaving, removed, copies, .. }) = &mut self.fate else { return };
+        if known.is_empty() {
+            return;
+        }
+        if !leaving.is_empty() && rng.percent(30) {
+            self.command(Command::StopRemoving, vec![], vec![]);
+            return;
+        }
+        let picked = *rng.pick(known);
+        let dry_run = rng.percent(10);
+        *removed += u32::from(!dry_run);
+        if !dry_run {
+            // half a mirror is none: others may go with it
+            let devices = known.iter().filter(|k| *copies > 1 || k.member == picked.member).filter_map(|k| k.device);
+            leaving.extend(devices);
+            self.stats.changes += 1;
+        }
+        self.command(Command::Remove { member: picked.member, dry_run }, vec![], vec![]);
+    }
+
     fn new_device(&mut self, size: u64) -> NewDevice {
         let Some((mut geometry, profile)) = self.config.devices.first().copied() else { unreachable!("a pool has devices") };
         geometry.size = size;
@@ -299,7 +358,8 @@ impl<S: System> World<S> {
             let named = words.skip_while(|word| *word != "device").nth(1).and_then(|n| n.trim_end_matches(',').parse::<usize>().ok());
             let device = named.and_then(|position| self.machine.at(position));
             let Some(fate) = &mut self.fate else { break };
-            let Some(device) = device.filter(|d| fate.doubtful.contains(d) && reason.contains("leave")) else {
+            let Some(device) = device.filter(|d| (fate.doubtful.contains(d) || fate.leaving.contains(d)) && reason.contains("leave"))
+            else {
                 // of a group that was being added either all devices have labels that the others follow, or it is left out
                 if fate.adding.is_empty() {
                     break;

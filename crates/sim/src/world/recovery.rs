@@ -147,6 +147,7 @@ impl<S: System> World<S> {
         self.collect();
         self.observe();
         self.system = None;
+        self.machine.let_go.clear();
         self.waiting.clear();
         self.running.clear();
         match gone {
@@ -197,6 +198,7 @@ impl<S: System> World<S> {
         self.collect();
         self.observe();
         self.system = None;
+        self.machine.let_go.clear();
         if self.rng.percent(30) {
             // What a clean shutdown leaves needs no cache.
             self.trace.note("POWER CUT after the close");
