@@ -157,6 +157,11 @@ pub enum Command {
     },
     /// Keep the device that is being taken out.
     StopRemoving,
+    /// Read every copy of everything and mend what can be mended. Answered when it has begun; see [`PoolInfo::jobs`] and [`PoolInfo::scrub`]. An
+    /// import ends it.
+    Scrub,
+    /// End that where it is.
+    StopScrub,
     /// Give a volume another name.
     RenameVolume {
         /// Which.
@@ -423,6 +428,42 @@ pub struct PoolInfo {
     pub devices: Vec<DeviceInfo>,
     /// Work on them.
     pub jobs: Vec<JobInfo>,
+    /// What the scrub that runs, or the last one since import, has found.
+    pub scrub: Option<ScrubInfo>,
+}
+
+/// What a scrub has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScrubInfo {
+    /// When it began.
+    pub begun: Time,
+    /// When it came to its end; `None` while it runs.
+    pub ended: Option<Time>,
+    /// It was not stopped.
+    pub complete: bool,
+    /// Copies of blocks, nodes, objects, labels and roots that were wrong.
+    pub errors: u64,
+    /// Pieces that were written again.
+    pub repaired: u64,
+    /// Blocks of which no copy is right.
+    pub lost_blocks: u64,
+    /// Map nodes of which no copy is right: each maps 2 MiB or more.
+    pub lost_nodes: u64,
+    /// Where these blocks are, by volume and offset: the first thousand.
+    pub lost: Vec<LostData>,
+}
+
+/// Data of which no copy is right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostData {
+    /// The volume that wrote it. It may be in the head, in snapshots, or in clones of them.
+    pub id: VolumeId,
+    /// What that is called; `None` when it was destroyed.
+    pub volume: Option<String>,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
 }
 
 /// Counters since import, for `iostat`, the lab and cost tests.
@@ -483,6 +524,8 @@ pub enum JobKind {
     Replace,
     /// Moves what is on a member elsewhere.
     Remove,
+    /// Reads every copy of everything.
+    Scrub,
 }
 
 /// Work in the background on a pool's devices.

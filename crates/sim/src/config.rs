@@ -196,7 +196,9 @@ impl Config {
 
     /// Is the world of this seed one of mirrors? No seed below that found something before there were any.
     pub fn is_mirrored(seed: u64, options: &Options) -> bool {
-        (seed % 16 == 10 && options.fault.is_none() && !options.append_only && !options.parity) || options.mirrors || (options.removals && !options.parity)
+        (seed % 16 == 10 && options.fault.is_none() && !options.append_only && !options.parity)
+            || options.mirrors
+            || (options.removals && !options.parity)
     }
 
     /// Is it one of parity?

@@ -552,7 +552,18 @@ impl System for Reference {
     fn pool(&self) -> Option<PoolInfo> {
         let layout = millpond_engine::Layout::Linear;
         let (name, id) = ("reference".to_owned(), millpond_engine::PoolId(self.pool));
-        Some(PoolInfo { name, id, state: self.state(), layout, size: 0, allocated: 0, free: 0, devices: Vec::new(), jobs: Vec::new() })
+        Some(PoolInfo {
+            name,
+            id,
+            state: self.state(),
+            layout,
+            size: 0,
+            allocated: 0,
+            free: 0,
+            devices: Vec::new(),
+            jobs: Vec::new(),
+            scrub: None,
+        })
     }
 
     fn volumes(&self) -> Vec<VolumeInfo> {

@@ -42,6 +42,14 @@ fn worlds_of_parity() {
     clean(0..1, Mode::PowerCut, &parity);
 }
 
+/// Devices are taken out of pools of every layout, too.
+#[test]
+fn worlds_with_removals() {
+    let removals = Options { removals: true, ..Options::default() };
+    clean(0..6, Mode::World, &removals);
+    clean(2..3, Mode::PowerCut, &Options { scale: 300, ..removals });
+}
+
 #[test]
 fn power_cuts_at_every_event() {
     clean(0..4, Mode::PowerCut, &Options::default());

@@ -282,13 +282,41 @@ impl<C> IoTable<C> {
 
     /// The same, from copies that are whole alone: for who cannot tell an older state from what should be there.
     #[expect(clippy::too_many_arguments, reason = "a place, and who asks")]
-    pub(crate) fn read_whole(&mut self, context: C, rows: &Rows, segment: SegmentId, page: u32, pages: u32, attempt: u8, bufs: &mut BufPool) {
+    pub(crate) fn read_whole(
+        &mut self,
+        context: C,
+        rows: &Rows,
+        segment: SegmentId,
+        page: u32,
+        pages: u32,
+        attempt: u8,
+        bufs: &mut BufPool,
+    ) {
         let group = self.add(context, Kind::Read, Some(segment));
         let whole = self.health.whole_copies(rows, segment);
         if let Some(copy) = whole.get(usize::from(attempt) % whole.len().max(1)) {
             for (device, range) in rows.map(segment, page, pages, *copy) {
                 self.push_read(group, device, range, bufs);
             }
+        }
+        self.begin(group);
+    }
+
+    /// Reads pages of one copy of a segment: of the only one when it is spread over several members.
+    #[expect(clippy::too_many_arguments, reason = "a place, and who asks")]
+    pub(crate) fn read_copy(
+        &mut self,
+        context: C,
+        rows: &Rows,
+        segment: SegmentId,
+        page: u32,
+        pages: u32,
+        copy: usize,
+        bufs: &mut BufPool,
+    ) {
+        let group = self.add(context, Kind::Read, Some(segment));
+        for (device, range) in rows.map(segment, page, pages, copy) {
+            self.push_read(group, device, range, bufs);
         }
         self.begin(group);
     }

@@ -66,11 +66,19 @@ impl Pool {
             Command::Replace { member, device } => self.change_devices(tag, |pool| pool.replace(member, device)),
             Command::Remove { member, dry_run } => {
                 let outcome = self.remove_member(member, dry_run);
-                self.answer_removal(tag, outcome);
+                self.answer_job(tag, outcome);
             }
             Command::StopRemoving => {
                 let outcome = self.stop_removing();
-                self.answer_removal(tag, outcome);
+                self.answer_job(tag, outcome);
+            }
+            Command::Scrub => {
+                let outcome = self.scrub();
+                self.answer_job(tag, outcome);
+            }
+            Command::StopScrub => {
+                let outcome = self.stop_scrub();
+                self.answer_job(tag, outcome);
             }
             Command::DestroySnapshots { snapshots } => self.start_destroy(tag, snapshots),
             other => match self.records(other) {
@@ -333,6 +341,8 @@ impl Pool {
             | Command::Replace { .. }
             | Command::Remove { .. }
             | Command::StopRemoving
+            | Command::Scrub
+            | Command::StopScrub
             | Command::Close
             | Command::Checkpoint => Err(CommandError::Invalid("not a catalog change".into())),
         }

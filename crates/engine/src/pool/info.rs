@@ -73,7 +73,8 @@ impl Pool {
             allocated: allocated.min(size),
             free: size.saturating_sub(allocated),
             devices: devices.collect(),
-            jobs: self.filler.jobs().chain(self.evacuation_job()).collect(),
+            jobs: self.filler.jobs().chain(self.evacuation_job()).chain(self.scrubber.job()).collect(),
+            scrub: self.scrubber.found.as_ref().map(|found| found.info(|id| Some(self.core.catalog.volumes.get(&id)?.name.clone()))),
         }
     }
 

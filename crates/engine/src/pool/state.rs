@@ -12,7 +12,7 @@ use crate::core::Core;
 use crate::io::IoTable;
 use crate::log::Log;
 use crate::slab::Slab;
-use crate::task::{Checkpointer, Cleaner, Evacuation, FillPiece, Filler, Relabeler, Waiting};
+use crate::task::{Checkpointer, Cleaner, Evacuation, FillPiece, Filler, Relabeler, ScrubArea, ScrubRead, Scrubber, Waiting};
 use crate::tree::Miss;
 use crate::{CommandError, DiffExtent, Metrics, PoolState, Reply, Time, Tuning};
 
@@ -62,6 +62,9 @@ pub(crate) enum Context {
     FillWrite(FillPiece),
     /// The ring of roots for it is read, or written.
     FillRing(u64),
+    /// A scrub reads a copy of a place, or a label or root.
+    Scrub(ScrubRead),
+    ScrubArea(ScrubArea),
     /// A free segment's space was given back.
     Discard(SegmentId),
     /// The cleaner reads the header at this page of its victim: what chunks hold that were moved there. Which try it is.
@@ -152,6 +155,7 @@ pub(crate) struct Pool {
     pub(crate) relabeler: Relabeler,
     pub(crate) filler: Filler,
     pub(crate) evacuation: Option<Evacuation>,
+    pub(crate) scrubber: Scrubber,
     pub(crate) cleaner: Cleaner,
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) replies: VecDeque<(Tag, Result<Reply, CommandError>)>,
@@ -223,6 +227,7 @@ impl Pool {
             relabeler: Relabeler::default(),
             filler: Filler::default(),
             evacuation: None,
+            scrubber: Scrubber::default(),
             cleaner: Cleaner::default(),
             completions: VecDeque::new(),
             replies: VecDeque::new(),

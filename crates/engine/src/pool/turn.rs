@@ -111,6 +111,8 @@ impl Pool {
             Context::Repair => {}
             Context::FillRead(piece) => self.fill_read(piece, ended.result, ended.buf),
             Context::FillWrite(piece) => self.fill_written(piece),
+            Context::Scrub(read) => self.scrub_read(read, ended.result, ended.buf),
+            Context::ScrubArea(area) => self.scrub_area_done(area, ended.result, ended.buf),
             Context::FillRing(run) => self.fill_ring_done(run, ended.result, ended.buf),
             Context::Flush(target) => self.flush_done(target, ended.result),
             Context::Nodes(nodes) => self.nodes_written(&nodes, ended.result),
@@ -207,6 +209,7 @@ impl Pool {
             self.step_relabel();
             busy |= self.step_fill();
             busy |= self.step_evacuation();
+            busy |= self.step_scrub();
             self.start_flush();
             if self.io.is_stalled() && self.now.0 >= self.last_retry.0 + FULL_RETRY_MILLIS {
                 self.last_retry = self.now;

@@ -126,6 +126,7 @@ impl Pool {
         match self.checkpointer.stage {
             Stage::Idle => {
                 if !self.filler.holds_roots()
+                    && !self.scrubber.holds_roots()
                     && self.relabeler.switching.is_empty()
                     && self.checkpoint_due()
                     && self.free_meta() >= self.checkpoint_segments()

@@ -606,7 +606,7 @@ fn moved_identities(bytes: &[u8]) -> Option<FxHashMap<ChunkId, Vec<(u32, BlockId
     Some(moves.collect())
 }
 
-fn identities_of(moved: Move) -> Vec<(u32, BlockIdentity)> {
+pub(super) fn identities_of(moved: Move) -> Vec<(u32, BlockIdentity)> {
     let present = Slots::from_words(moved.present);
     let mut slots = present.iter();
     let mut found = Vec::with_capacity(moved.identities.len());

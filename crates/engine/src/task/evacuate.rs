@@ -350,8 +350,8 @@ impl Pool {
         }
     }
 
-    /// A command to remove a member is answered at once: the job goes on.
-    pub(crate) fn answer_removal(&mut self, tag: Tag, outcome: Result<(), CommandError>) {
+    /// A command that begins or ends a job is answered at once: the job goes on.
+    pub(crate) fn answer_job(&mut self, tag: Tag, outcome: Result<(), CommandError>) {
         self.replies.push_back((tag, outcome.map(|()| crate::Reply::Done)));
     }
 

@@ -1,4 +1,4 @@
-//! Background tasks: checkpoints, the cleaner, giving space back, labels.
+//! Background tasks: checkpoints, the cleaner, giving space back, labels, devices that are filled and emptied, scrub.
 
 mod checkpoint;
 mod cleaner;
@@ -7,6 +7,7 @@ mod fill;
 mod give_back;
 mod relabel;
 mod reserve;
+mod scrub;
 
 pub(crate) use checkpoint::{CHUNKS_PER_CHECKPOINT, Checkpointer, second_area};
 pub(crate) use cleaner::Cleaner;
@@ -14,3 +15,4 @@ pub(crate) use evacuate::Evacuation;
 pub(crate) use fill::{FillPiece, Filler};
 pub(crate) use relabel::Relabeler;
 pub(crate) use reserve::{Purse, Waiting};
+pub(crate) use scrub::{ScrubArea, ScrubRead, Scrubber};

@@ -11,6 +11,7 @@ mod model;
 mod parity;
 mod queries;
 mod rig;
+mod scrub;
 mod snapshots;
 mod special;
 mod writes;

@@ -221,6 +221,13 @@ impl Rig {
         reply
     }
 
+    /// Gives a command that is answered in the next turn, whatever else is under way.
+    pub fn command_beside(&mut self, command: Command) -> Result<Reply, CommandError> {
+        self.start(command);
+        self.turn();
+        self.engine.pop_reply().expect("a reply").1
+    }
+
     pub fn volume(&mut self, name: &str, size: u64, compression: Compression) -> VolumeId {
         let reply = self.command(Command::CreateVolume {
             name: name.into(),

@@ -26,7 +26,8 @@ impl Config {
         self.usable = (fair - log) * (count - parity) * self.extent;
         self.tuning.log_percent = *rng.pick(&[0, 5, 20, 50]);
         let (fate, damage) = (*rng.pick(&[3, 10, 30]), rng.percent(25) && !self.tight);
-        self.mirrored = Some(Mirrored { groups: vec![GroupSpec::data(layout)], copies: parity as usize + 1, fate, removals: false, damage });
+        self.mirrored =
+            Some(Mirrored { groups: vec![GroupSpec::data(layout)], copies: parity as usize + 1, fate, removals: false, damage });
         self.rescale(rng);
     }
 }

@@ -95,7 +95,12 @@ impl Oracle {
             }
             Command::Close | Command::Checkpoint => Due::Success,
             // devices are being changed, or were
-            Command::AddDevices { .. } | Command::Replace { .. } | Command::Remove { .. } | Command::StopRemoving => Due::Either,
+            Command::AddDevices { .. }
+            | Command::Replace { .. }
+            | Command::Remove { .. }
+            | Command::StopRemoving
+            | Command::Scrub
+            | Command::StopScrub => Due::Either,
         }
     }
 
@@ -127,7 +132,7 @@ impl Oracle {
             (Err(_), Due::Refusal) | (Err(CommandError::Busy(_)), Due::Either) => Ok(()),
             // what is on the device does not fit on the others, or it has left already
             (Err(CommandError::Invalid(_) | CommandError::NotFound(_)), _)
-                if matches!(issued.command, Command::Remove { .. } | Command::StopRemoving) =>
+                if matches!(issued.command, Command::Remove { .. } | Command::StopRemoving | Command::StopScrub) =>
             {
                 Ok(())
             }
@@ -201,6 +206,8 @@ impl Oracle {
             | Command::Replace { .. }
             | Command::Remove { .. }
             | Command::StopRemoving
+            | Command::Scrub
+            | Command::StopScrub
             | Command::Close
             | Command::Checkpoint => false,
         })
@@ -266,7 +273,12 @@ impl Oracle {
                     s.holds = s.holds.saturating_sub(1);
                 }
             }
-            Command::AddDevices { .. } | Command::Replace { .. } | Command::Remove { .. } | Command::StopRemoving => {}
+            Command::AddDevices { .. }
+            | Command::Replace { .. }
+            | Command::Remove { .. }
+            | Command::StopRemoving
+            | Command::Scrub
+            | Command::StopScrub => {}
             Command::Close | Command::Checkpoint => {
                 // All that was acknowledged before is in the checkpoint, even of volumes that ignore flushes.
                 for volume in self.volumes.values_mut() {
@@ -420,5 +432,7 @@ fn grows(command: &Command) -> bool {
             | Command::Replace { .. }
             | Command::Remove { .. }
             | Command::StopRemoving
+            | Command::Scrub
+            | Command::StopScrub
     )
 }

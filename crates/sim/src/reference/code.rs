@@ -135,7 +135,12 @@ fn to_words(entry: &Entry) -> (Vec<u64>, Vec<String>) {
             Command::Release { snapshot } => (vec![13, snapshot.0], vec![]),
             Command::Close => (vec![14], vec![]),
             Command::Checkpoint => (vec![15], vec![]),
-            Command::AddDevices { .. } | Command::Replace { .. } | Command::Remove { .. } | Command::StopRemoving => {
+            Command::AddDevices { .. }
+            | Command::Replace { .. }
+            | Command::Remove { .. }
+            | Command::StopRemoving
+            | Command::Scrub
+            | Command::StopScrub => {
                 unreachable!("devices of the reference system are not changed")
             }
         },

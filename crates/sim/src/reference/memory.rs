@@ -111,9 +111,12 @@ impl Memory {
             Command::Clone { snapshot: id, name } => snapshot(id).and(fresh(self.named(name), name)),
             Command::Hold { snapshot: id, .. } => snapshot(id).map(|_| ()),
             Command::Release { snapshot: id } if snapshot(id)?.holds == 0 => Err(CommandError::Invalid("no hold".to_owned())),
-            Command::AddDevices { .. } | Command::Replace { .. } | Command::Remove { .. } | Command::StopRemoving => {
-                Err(CommandError::Invalid("no".to_owned()))
-            }
+            Command::AddDevices { .. }
+            | Command::Replace { .. }
+            | Command::Remove { .. }
+            | Command::StopRemoving
+            | Command::Scrub
+            | Command::StopScrub => Err(CommandError::Invalid("no".to_owned())),
             Command::Release { .. } | Command::Close | Command::Checkpoint => Ok(()),
         }
     }
@@ -235,8 +238,13 @@ impl Memory {
                 }
             }
             Command::Close => self.closed = true,
-            Command::Checkpoint | Command::AddDevices { .. } | Command::Replace { .. } | Command::Remove { .. } | Command::StopRemoving => {
-            }
+            Command::Checkpoint
+            | Command::AddDevices { .. }
+            | Command::Replace { .. }
+            | Command::Remove { .. }
+            | Command::StopRemoving
+            | Command::Scrub
+            | Command::StopScrub => {}
         }
     }
 

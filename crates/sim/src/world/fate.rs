@@ -48,6 +48,8 @@ pub(crate) struct Fate {
     chance: u64,
     copies: usize,
     damage: bool,
+    /// All groups are mirrors, of which a scrub mends everything.
+    mirrors: bool,
     /// What the pool said last.
     known: Vec<Known>,
     /// The device that was seen last as each member.
@@ -84,6 +86,7 @@ impl Fate {
             chance: mirrored.fate,
             copies: mirrored.copies,
             damage: mirrored.damage,
+            mirrors: mirrored.groups.iter().all(|group| matches!(group.layout, Layout::Mirror { .. })),
             known: Vec::new(),
             homes: BTreeMap::new(),
             jobs: false,
@@ -452,6 +455,43 @@ impl<S: System> World<S> {
         }
         self.finish_jobs()?;
         self.audit()?;
+        if self.fate.as_ref().is_some_and(|fate| fate.has_damage() && fate.mirrors) {
+            self.mend_damage()?;
+        }
         self.trial()
+    }
+
+    /// The device that spoiled what it was given does so no more: a scrub finds and mends all of it, and then any copy will do.
+    fn mend_damage(&mut self) -> Verdict {
+        self.trace.note("scrub");
+        self.machine.sick = None;
+        if !self.command_and_wait(Command::Scrub)? {
+            return broken("a scrub is refused although none runs");
+        }
+        self.finish_jobs()?;
+        let found = self.system.as_ref().and_then(S::pool).and_then(|pool| pool.scrub);
+        self.trace.note(format!("{found:?}"));
+        if found.as_ref().is_none_or(|found| !found.complete || found.lost_blocks + found.lost_nodes > 0) {
+            return broken(format!("a scrub of a pool with good copies of everything ends with {found:?}"));
+        }
+        let good = self.fate.as_ref().and_then(|fate| fate.spoilt);
+        if let Some(fate) = &mut self.fate {
+            fate.spoilt = None;
+        }
+        self.audit()?;
+        // all but the device that was mended, where it is one of few
+        let World { fate: Some(fate), machine, .. } = self else { return Ok(()) };
+        let (mut whole, spare) = fate.spare(|d| machine.broken.contains_key(&d));
+        whole.retain(|k| k.device != good);
+        let mut taken: BTreeSet<usize> = whole.iter().take(spare).filter_map(|k| k.device).collect();
+        taken.extend(machine.broken.keys());
+        let (label, power) = (fate.rng.next(), fate.rng.percent(50));
+        let mut fork = self.fork(label & 0xff);
+        fork.trace.print = self.trace.print;
+        let verdict = fork.do_without(taken, power);
+        verdict.map_err(|Violation(what)| {
+            std::mem::swap(&mut self.trace, &mut fork.trace);
+            Violation(format!("{what} (after a scrub, without other copies)"))
+        })
     }
 }

@@ -81,13 +81,17 @@ impl Pool {
             room = left;
             chosen.insert(id);
         }
-        if chosen.is_empty() {
-            return;
+        if !chosen.is_empty() {
+            self.rewrite_objects(|at| chosen.contains(&at.segment));
         }
+    }
+
+    /// The next checkpoint writes objects elsewhere of which `moves` holds for the whole or for a part.
+    pub(crate) fn rewrite_objects(&mut self, moves: impl Fn(ObjectRef) -> bool) {
         let parts = &self.checkpointer.parts;
         let here = |at: ObjectRef| {
             let mut its = parts.get(&(at.segment, at.offset)).into_iter().flatten();
-            chosen.contains(&at.segment) || its.any(|part| chosen.contains(&part.segment))
+            moves(at) || its.any(|part| moves(*part))
         };
         let pages: Vec<u64> = self.core.space.chunks.stored().filter(|(_, at)| here(*at)).map(|(page, _)| page).collect();
         pages.into_iter().for_each(|page| self.core.space.chunks.dirty_page(page));

@@ -1,0 +1,379 @@
+//! Scrub: every copy of everything that lives is read and compared with its checksum; a wrong copy is written again from a good one.
+//!
+//! Blocks are checked by the headers of their batches, which say who they are, nodes by their own address and checksum, checkpoint objects by
+//! the references to them, labels and the newest root by what they should be. What has no good copy is remembered with its place.
+//!
+//! INV-SCRUB-1: what is read lies still. Segments are looked at that were full when the scrub came to them; nothing in one is written again
+//! before it was free in between, and then it does not count (`uses`). Chunks that moved meanwhile were read by the cleaner.
+
+mod items;
+mod labels;
+mod results;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use millpond_block::Buf;
+use millpond_device::{DeviceError, DeviceIndex};
+use millpond_format::{ChunkId, MAX_HEADER_PAGES, ObjectRef, SegmentId};
+
+use crate::pool::{Context, Pool};
+use crate::space::{NODE_GRAIN, SegmentState};
+use crate::{CommandError, JobInfo, JobKind, PoolState, Time};
+use labels::Labels;
+pub(crate) use labels::ScrubArea;
+pub(crate) use results::Scrubbed;
+
+/// Bytes of objects and of one chunk's neighbours that are read together, about.
+const GATHER_PAGES: u32 = 256;
+/// Places read at a time while guests are active, and while not. While they are, no more than one in each millisecond is begun.
+const AT_A_TIME: (usize, usize) = (1, 8);
+/// Milliseconds without a request after which guests count as not active.
+const QUIET_MILLIS: u64 = 50;
+/// Tries of a read.
+const TRIES: u8 = 2;
+
+/// A part of a segment that is read from all copies and judged as a whole.
+#[derive(Clone, Debug)]
+struct Place {
+    segment: SegmentId,
+    uses: u32,
+    page: u32,
+    pages: u32,
+    chunks: Vec<ChunkId>,
+    objects: Vec<ObjectRef>,
+    /// Something in it was wrong: with parity, what else the other columns say is read, too.
+    deep: bool,
+}
+
+/// A place on its way.
+#[derive(Debug)]
+struct Reading {
+    place: Place,
+    /// Which copies, and what was read of them.
+    copies: Vec<(usize, Option<Buf>)>,
+    left: usize,
+}
+
+/// Which read of a scrub ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScrubRead {
+    run: u64,
+    reading: u64,
+    copy: usize,
+    tries: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Waits for what began before.
+    Settling,
+    Reading,
+    Labels,
+    /// Waits for a checkpoint after so many.
+    Checkpoint(u64),
+}
+
+/// A scrub on its way.
+#[derive(Debug)]
+struct Run {
+    number: u64,
+    step: Step,
+    mark: u64,
+    segments: VecDeque<(SegmentId, u32)>,
+    objects: BTreeMap<SegmentId, Vec<ObjectRef>>,
+    /// What is left of the first segment.
+    places: VecDeque<Place>,
+    listed: bool,
+    readings: BTreeMap<u64, Reading>,
+    next: u64,
+    begun: Time,
+    labels: Labels,
+    done: u64,
+    total: u64,
+}
+
+/// The task.
+#[derive(Debug, Default)]
+pub(crate) struct Scrubber {
+    wanted: bool,
+    running: Option<Run>,
+    runs: u64,
+    /// What the last one, or the running one, has found.
+    pub(crate) found: Option<Scrubbed>,
+}
+
+impl Scrubber {
+    /// What is done and to be done.
+    pub(crate) fn job(&self) -> Option<JobInfo> {
+        let (done, total) = match &self.running {
+            Some(run) => (run.done, run.total),
+            None if self.wanted => (0, 0),
+            None => return None,
+        };
+        let errors = self.found.as_ref().map_or(0, |found| found.lost);
+        Some(JobInfo { kind: JobKind::Scrub, member: None, done, total, errors })
+    }
+
+    /// No checkpoint may begin now: rings are being compared.
+    pub(crate) fn holds_roots(&self) -> bool {
+        self.running.as_ref().is_some_and(|run| run.step == Step::Labels)
+    }
+
+    fn of(&mut self, number: u64) -> Option<&mut Run> {
+        self.running.as_mut().filter(|run| run.number == number)
+    }
+}
+
+impl Pool {
+    /// Begins to read everything.
+    pub(crate) fn scrub(&mut self) -> Result<(), CommandError> {
+        if self.scrubber.job().is_some() {
+            return Err(CommandError::Busy("a scrub is running; see 'pool jobs', or stop it with 'pool scrub --stop'".into()));
+        }
+        self.scrubber.wanted = true;
+        self.scrubber.found = Some(Scrubbed::begin(self.now));
+        Ok(())
+    }
+
+    /// Ends a scrub where it is. What it has found stays known.
+    pub(crate) fn stop_scrub(&mut self) -> Result<(), CommandError> {
+        if self.scrubber.job().is_none() {
+            return Err(CommandError::NotFound("a scrub".into()));
+        }
+        (self.scrubber.wanted, self.scrubber.running) = (false, None);
+        let now = self.now;
+        self.scrubber.found.iter_mut().for_each(|found| found.end(now, false));
+        Ok(())
+    }
+
+    /// Goes on with a scrub. True when it wants another turn soon.
+    pub(crate) fn step_scrub(&mut self) -> bool {
+        if self.state != PoolState::Online {
+            return false;
+        }
+        let Some(run) = &mut self.scrubber.running else {
+            if self.scrubber.wanted {
+                self.begin_scrub();
+            }
+            return self.scrubber.running.is_some();
+        };
+        match run.step {
+            Step::Settling => {
+                let ended = self.io.has_ended(run.mark);
+                if ended {
+                    run.step = Step::Reading;
+                }
+                ended
+            }
+            Step::Reading => self.scrub_on(),
+            Step::Labels => self.scrub_labels(),
+            Step::Checkpoint(before) => self.end_with_checkpoint(before),
+        }
+    }
+
+    /// Leaves the segments that are being filled, and lists those that hold something.
+    fn begin_scrub(&mut self) {
+        // a running checkpoint has places that are not written yet
+        if self.checkpointer.running() || self.relabeler.busy() {
+            return;
+        }
+        self.scrubber.wanted = false;
+        self.leave_open_segments();
+        let mut objects: BTreeMap<SegmentId, Vec<ObjectRef>> = BTreeMap::new();
+        self.all_objects().for_each(|at| objects.entry(at.segment).or_default().push(at));
+        let space = &self.core.space;
+        let full = |id: SegmentId| space.segments.get(id).filter(|s| s.state == SegmentState::Sealed).map(|s| (id, s.uses));
+        let segments: VecDeque<_> = space.segments.ids().filter_map(full).collect();
+        let total = segments.iter().map(|(id, _)| self.scrub_bytes(*id)).sum();
+        self.scrubber.runs += 1;
+        let (number, mark, begun) = (self.scrubber.runs, self.io.mark(), self.now);
+        self.scrubber.running = Some(Run {
+            number,
+            step: Step::Settling,
+            mark,
+            segments,
+            objects,
+            places: VecDeque::new(),
+            listed: false,
+            readings: BTreeMap::new(),
+            next: 0,
+            begun,
+            labels: Labels::default(),
+            done: 0,
+            total,
+        });
+    }
+
+    /// Bytes of all copies of a segment.
+    fn scrub_bytes(&self, id: SegmentId) -> u64 {
+        let rows = &self.core.space.rows;
+        u64::from(rows.pages(id)) * 4096 * (rows.copies(id).len() as u64).max(1)
+    }
+
+    /// Every object that the last checkpoint consists of.
+    fn all_objects(&self) -> impl Iterator<Item = ObjectRef> + '_ {
+        let catalog = &self.core.catalog;
+        let lists = catalog.lineages.values().filter_map(|line| line.deadlist.stored());
+        let snapshots = catalog.snapshots.values().filter_map(|s| s.deadlist.stored());
+        let frees = catalog.frees.iter().filter_map(|(_, list)| list.stored());
+        let tables = self.core.space.chunks.stored().chain(catalog.snapshots.stored()).map(|(_, at)| at);
+        let whole = tables.chain(lists).chain(snapshots).chain(frees).chain([self.checkpoint_at]);
+        let parts = |at: ObjectRef| self.checkpointer.parts.get(&(at.segment, at.offset)).into_iter().flatten().copied().chain([at]);
+        whole.filter(|at| at.bytes() > 0).flat_map(parts)
+    }
+
+    /// Starts reads, as many as guests leave room for.
+    fn scrub_on(&mut self) -> bool {
+        let quiet = self.now.0 > self.last_activity.0 + QUIET_MILLIS;
+        let most = if quiet { AT_A_TIME.1 } else { AT_A_TIME.0 };
+        loop {
+            let Some(run) = &self.scrubber.running else { return false };
+            if run.readings.len() >= most || (!quiet && run.begun == self.now) {
+                return false;
+            }
+            match self.next_place() {
+                Some(place) => self.read_place(place),
+                None => break,
+            }
+        }
+        let Some(run) = &mut self.scrubber.running else { return false };
+        if run.segments.is_empty() && run.readings.is_empty() {
+            run.step = Step::Labels;
+            return true;
+        }
+        false
+    }
+
+    /// The next place to read. Segments that were reused meanwhile hold nothing that was there when the scrub began.
+    fn next_place(&mut self) -> Option<Place> {
+        loop {
+            let run = self.scrubber.running.as_mut()?;
+            let (id, uses) = *run.segments.front()?;
+            if let Some(place) = run.places.pop_front() {
+                return Some(place);
+            }
+            if run.listed {
+                run.segments.pop_front();
+                run.listed = false;
+                let bytes = self.scrub_bytes(id);
+                self.scrubber.running.iter_mut().for_each(|run| run.done += bytes);
+                continue;
+            }
+            run.listed = true;
+            let objects = run.objects.remove(&id).unwrap_or_default();
+            let held = self.core.space.segments.get(id).is_some_and(|s| s.uses == uses && s.state == SegmentState::Sealed);
+            let places = if held { self.places_of(id, uses, objects) } else { VecDeque::new() };
+            self.scrubber.running.iter_mut().for_each(|run| run.places = places.clone());
+        }
+    }
+
+    /// What there is to read in a segment. Places share no page: what is written to one takes nothing back from another.
+    fn places_of(&self, segment: SegmentId, uses: u32, mut objects: Vec<ObjectRef>) -> VecDeque<Place> {
+        let place = |page, pages| Place { segment, uses, page, pages, chunks: Vec::new(), objects: Vec::new(), deep: false };
+        let space = &self.core.space;
+        let mut chunks = space.segments.get(segment).map(|s| s.chunks.clone()).unwrap_or_default();
+        chunks.sort_unstable();
+        chunks.dedup();
+        let mut places: BTreeMap<u32, Place> = BTreeMap::new();
+        for id in chunks {
+            let Some(chunk) = space.chunks.get(id) else { continue };
+            let Some(at) = chunk.place.filter(|at| at.segment == segment) else { continue };
+            let moved = chunk.grain != NODE_GRAIN && chunk.identities != u32::MAX;
+            // moved ones have a header in common that says what they hold
+            let first = if moved { chunk.identities } else { at.page };
+            let end = at.page + chunk.extent_units().div_ceil(8);
+            let end = if moved { end.max((first + MAX_HEADER_PAGES as u32).min(space.rows.pages(segment))) } else { end };
+            let known = places.entry(first).or_insert_with(|| place(first, 0));
+            known.pages = known.pages.max(end - first);
+            known.chunks.push(id);
+        }
+        objects.sort_unstable_by_key(|at| at.offset);
+        objects.dedup();
+        let mut found: VecDeque<Place> = places.into_values().collect();
+        let mut open: Option<Place> = None;
+        for at in objects {
+            let start = u64::from(at.offset) * ObjectRef::STEP as u64;
+            let (page, end) = ((start / 4096) as u32, (start + u64::from(at.bytes())).div_ceil(4096) as u32);
+            if let Some(full) = open.take_if(|p| page >= p.page + p.pages && end - p.page > GATHER_PAGES) {
+                found.push_back(full);
+            }
+            let known = open.get_or_insert_with(|| place(page, 0));
+            known.pages = known.pages.max(end - known.page);
+            known.objects.push(at);
+        }
+        found.extend(open);
+        found
+    }
+
+    fn read_place(&mut self, place: Place) {
+        let rows = &self.core.space.rows;
+        // with parity the first "copy" is what is there, the others are what the other columns say it should be
+        let copies: Vec<usize> = match rows.copies(place.segment).len() {
+            0 if rows.stripe(place.segment).is_some() && place.deep => (0..usize::from(self.io.attempts(rows, place.segment))).collect(),
+            0 => vec![0],
+            _ => self.io.health.whole_copies(rows, place.segment).to_vec(),
+        };
+        let now = self.now;
+        let Some(run) = &mut self.scrubber.running else { return };
+        if copies.is_empty() || place.pages == 0 {
+            return;
+        }
+        (run.next, run.begun) = (run.next + 1, now);
+        let (number, reading) = (run.number, run.next);
+        let left = copies.len();
+        let (segment, page, pages) = (place.segment, place.page, place.pages);
+        run.readings.insert(reading, Reading { place, copies: copies.iter().map(|copy| (*copy, None)).collect(), left });
+        for copy in copies {
+            self.read_copy(ScrubRead { run: number, reading, copy, tries: 1 }, segment, page, pages);
+        }
+    }
+
+    fn read_copy(&mut self, read: ScrubRead, segment: SegmentId, page: u32, pages: u32) {
+        self.pin(segment);
+        let (context, rows) = (Context::Scrub(read), &self.core.space.rows);
+        if rows.stripe(segment).is_some() {
+            let attempt = u8::try_from(read.copy).unwrap_or(u8::MAX);
+            return self.io.read(context, rows, segment, page, pages, attempt, &mut self.bufs);
+        }
+        self.io.read_copy(context, rows, segment, page, pages, read.copy, &mut self.bufs);
+    }
+
+    /// A copy of a place was read.
+    pub(crate) fn scrub_read(&mut self, read: ScrubRead, result: Result<(), DeviceError>, buf: Option<Buf>) {
+        let found = self.scrubber.of(read.run).and_then(|run| run.readings.get_mut(&read.reading));
+        let Some(reading) = found else { return buf.into_iter().for_each(|buf| self.bufs.give(buf)) };
+        let Place { segment, page, pages, .. } = reading.place;
+        if result.is_err() && read.tries < TRIES {
+            return self.read_copy(ScrubRead { tries: read.tries + 1, ..read }, segment, page, pages);
+        }
+        if let (Ok(()), Some(place)) = (result, reading.copies.iter_mut().find(|(copy, _)| *copy == read.copy)) {
+            place.1 = buf;
+        }
+        reading.left -= 1;
+        if reading.left > 0 {
+            return;
+        }
+        let reading = self.scrubber.of(read.run).and_then(|run| run.readings.remove(&read.reading));
+        if let Some(Reading { place, copies, .. }) = reading {
+            if self.looks_wrong(&place, &copies) {
+                self.read_place(Place { deep: true, ..place });
+            } else {
+                self.judge(&place, &copies);
+            }
+            copies.into_iter().filter_map(|(_, buf)| buf).for_each(|buf| self.bufs.give(buf));
+        }
+    }
+
+    /// An error of what a scrub read belongs to the device at a page of a copy.
+    fn count_scrub_error(&mut self, segment: SegmentId, page: u32, copy: usize) {
+        let device = self.core.space.rows.map(segment, page, 1, copy).first().map(|(device, _)| *device);
+        self.count_error(device);
+    }
+
+    fn count_error(&mut self, device: Option<DeviceIndex>) {
+        if let Some(errors) = device.and_then(|device| self.io.errors.get_mut(usize::from(device.0))) {
+            *errors += 1;
+        }
+        self.scrubber.found.iter_mut().for_each(|found| found.errors += 1);
+    }
+}

@@ -1,0 +1,252 @@
+//! What there is to check in a place, and how: every block, node, header and object has something that says whether it is right.
+
+use std::rc::Rc;
+
+use millpond_block::{Buf, Piece};
+use millpond_format::{
+    Addr, BLOCK_UNITS, BatchHeader, BlockNo, ChunkId, Coding, Item as Entry, NODE_BYTES, NODE_UNITS, Node, ObjectRef, UNIT, VolumeId,
+    crc32c,
+};
+
+use super::Place;
+use crate::pool::Pool;
+use crate::space::{Chunk, NODE_GRAIN, SegmentState};
+use crate::task::cleaner::identities_of;
+
+const PAGE: usize = 4096;
+
+/// How something is known to be right.
+#[derive(Debug)]
+enum Check {
+    /// A block with this checksum.
+    Block(u32, VolumeId, BlockNo),
+    Node(Addr),
+    Object(ObjectRef),
+    /// A header, as one copy has it.
+    Same(Vec<u8>),
+}
+
+/// Some bytes of a place.
+#[derive(Debug)]
+struct Item {
+    from: usize,
+    bytes: usize,
+    check: Check,
+}
+
+impl Item {
+    fn of<'a>(&self, copy: &'a [u8]) -> Option<&'a [u8]> {
+        copy.get(self.from..self.from + self.bytes)
+    }
+
+    fn is_right(&self, copy: Option<&Buf>) -> bool {
+        let Some(bytes) = copy.and_then(|buf| self.of(buf.bytes())) else { return false };
+        match &self.check {
+            Check::Block(crc, ..) => crc32c(bytes) == *crc,
+            Check::Node(addr) => Node::checksum_at(bytes, *addr).is_some(),
+            Check::Object(at) => crc32c(bytes) == at.crc,
+            Check::Same(right) => bytes == right,
+        }
+    }
+}
+
+/// A copy of a place.
+type Copy = (usize, Option<Buf>);
+
+/// The first copy of bytes from `at` on that is a header of this pool for this place.
+fn header_at(copies: &[Copy], at: usize, right: impl Fn(&BatchHeader) -> bool) -> Option<(BatchHeader, Vec<Entry>, Vec<u8>)> {
+    copies.iter().filter_map(|(_, buf)| buf.as_ref()?.bytes().get(at..)).find_map(|bytes| {
+        let (header, items) = BatchHeader::decode(bytes).ok()?;
+        let raw = bytes.get(..usize::from(header.pages) * PAGE)?.to_vec();
+        right(&header).then_some((header, items, raw))
+    })
+}
+
+impl Pool {
+    /// Is something wrong in a place with parity of which only what is there was read?
+    pub(super) fn looks_wrong(&self, place: &Place, copies: &[Copy]) -> bool {
+        let only = copies.first().and_then(|(_, buf)| buf.as_ref());
+        !place.deep && self.core.space.rows.stripe(place.segment).is_some() && {
+            let (items, unknown) = self.items(place, copies);
+            unknown > 0 || items.iter().any(|item| !item.is_right(only))
+        }
+    }
+
+    /// What there is to check in a place, and how many blocks nobody knows any more.
+    fn items(&self, place: &Place, copies: &[Copy]) -> (Vec<Item>, u64) {
+        let (mut items, mut unknown) = (Vec::new(), 0);
+        let first = place.page as usize * PAGE;
+        for id in &place.chunks {
+            self.chunk_items(place, *id, copies, &mut items, &mut unknown);
+        }
+        for at in &place.objects {
+            let from = at.offset as usize * ObjectRef::STEP;
+            items.push(Item { from: from - first, bytes: at.bytes() as usize, check: Check::Object(*at) });
+        }
+        (items, unknown)
+    }
+
+    /// Compares the copies of a place with what they should be, and mends what can be mended.
+    pub(super) fn judge(&mut self, place: &Place, copies: &[Copy]) {
+        let held = self.core.space.segments.get(place.segment).is_some_and(|s| s.uses == place.uses && s.state == SegmentState::Sealed);
+        if !held {
+            return;
+        }
+        let (items, unknown) = self.items(place, copies);
+        let parity = self.core.space.rows.stripe(place.segment).is_some();
+        if let Some(found) = self.scrubber.found.as_mut().filter(|_| unknown > 0) {
+            found.lose_unknown(unknown);
+            found.errors += 1;
+        }
+        let mut lost_objects = Vec::new();
+        let mut wrong: Vec<(usize, Vec<&Item>)> = Vec::new();
+        for item in &items {
+            let bad: Vec<usize> = (0..copies.len()).filter(|at| !item.is_right(copies.get(*at).and_then(|copy| copy.1.as_ref()))).collect();
+            let page = place.page + (item.from / PAGE) as u32;
+            for at in bad.iter().filter(|at| **at == 0 || !parity) {
+                // a read that failed was counted as it ended
+                if let Some((copy, Some(_))) = copies.get(*at) {
+                    self.count_scrub_error(place.segment, page, *copy);
+                }
+            }
+            if bad.len() < copies.len() {
+                for at in bad.into_iter().filter(|at| *at == 0 || !parity) {
+                    match wrong.iter_mut().find(|(other, _)| *other == at) {
+                        Some((_, items)) => items.push(item),
+                        None => wrong.push((at, vec![item])),
+                    }
+                }
+                continue;
+            }
+            let Some(found) = &mut self.scrubber.found else { continue };
+            match &item.check {
+                Check::Block(_, volume, block) => found.lose_block(*volume, *block),
+                Check::Node(_) => found.lose_node(),
+                Check::Object(at) => lost_objects.push(*at),
+                Check::Same(_) => {}
+            }
+        }
+        for (at, items) in wrong {
+            self.mend(place, copies, at, &items);
+        }
+        self.write_objects_again(&lost_objects);
+    }
+
+    /// What there is to check in a chunk, as far as it lives where it was.
+    fn chunk_items(&self, place: &Place, id: ChunkId, copies: &[Copy], items: &mut Vec<Item>, unknown: &mut u64) {
+        let Some(chunk) = self.core.space.chunks.get(id) else { return };
+        let Some(at) = chunk.place.filter(|at| at.segment == place.segment) else { return };
+        let Some(base) = at.page.checked_sub(place.page).map(|page| page as usize * PAGE) else { return };
+        if chunk.grain == NODE_GRAIN {
+            let nodes = chunk.live.iter().filter_map(|slot| Some((slot, chunk.unit_of(slot)?)));
+            items.extend(nodes.map(|(slot, unit)| {
+                let addr = Addr::new(id, slot, NODE_UNITS, Coding::Raw);
+                Item { from: base + unit as usize * UNIT, bytes: NODE_BYTES, check: Check::Node(addr) }
+            }));
+            return;
+        }
+        let seen = if chunk.identities == u32::MAX {
+            self.written_items(place, id, chunk, base, copies, items)
+        } else {
+            self.moved_items(place, id, chunk, base, copies, items)
+        };
+        *unknown += u64::from(chunk.live_count.saturating_sub(seen) * u32::from(chunk.grain)).div_ceil(u64::from(BLOCK_UNITS));
+    }
+
+    /// Of a chunk that was never moved: the headers between its blocks, and the blocks. Gives the number of live slots that were found.
+    fn written_items(&self, place: &Place, id: ChunkId, chunk: &Chunk, base: usize, copies: &[Copy], items: &mut Vec<Item>) -> u32 {
+        let (mut at, end, mut seen) = (base, base + chunk.extent_units() as usize * UNIT, 0);
+        let grain = u32::from(chunk.grain);
+        while at < end {
+            let page = place.page + (at / PAGE) as u32;
+            let mine = |h: &BatchHeader| h.pool == self.config.id && h.chunk == id && h.segment == place.segment && h.offset == page;
+            let Some((header, entries, raw)) = header_at(copies, at, mine) else { break };
+            let mut from = at + raw.len();
+            at = from + header.payload as usize * PAGE;
+            items.push(Item { from: from - raw.len(), bytes: raw.len(), check: Check::Same(raw) });
+            for entry in entries {
+                let Entry::Blocks { volume, block, stored } = entry else { continue };
+                for (i, (crc, units, _)) in (0u64..).zip(stored) {
+                    let bytes = usize::from(units) * UNIT;
+                    let slot = ((from - base) / UNIT) as u32 / grain;
+                    if chunk.live.get(slot) {
+                        seen += u32::from(units) / grain;
+                        items.push(Item { from, bytes, check: Check::Block(crc, volume, BlockNo(block.0 + i)) });
+                    }
+                    from += bytes;
+                }
+            }
+        }
+        seen
+    }
+
+    /// Of a chunk that was moved: the header that it has in common with others, and its blocks.
+    fn moved_items(&self, place: &Place, id: ChunkId, chunk: &Chunk, base: usize, copies: &[Copy], items: &mut Vec<Item>) -> u32 {
+        let mine = |h: &BatchHeader| h.pool == self.config.id && h.segment == place.segment && h.offset == place.page;
+        let Some((_, entries, raw)) = header_at(copies, 0, mine) else { return 0 };
+        if !items.iter().any(|item| item.from == 0) {
+            items.push(Item { from: 0, bytes: raw.len(), check: Check::Same(raw) });
+        }
+        let moved = entries.into_iter().find_map(|entry| match entry {
+            Entry::Move(moved) if moved.chunk == id => Some(moved),
+            _ => None,
+        });
+        let mut seen = 0;
+        for (slot, identity) in moved.map(identities_of).unwrap_or_default() {
+            let Some(unit) = chunk.unit_of(slot).filter(|_| chunk.live.get(slot)) else { continue };
+            let check = Check::Block(identity.crc, identity.volume, identity.block);
+            items.push(Item { from: base + unit as usize * UNIT, bytes: usize::from(identity.units) * UNIT, check });
+            seen += u32::from(identity.units) / u32::from(chunk.grain);
+        }
+        seen
+    }
+
+    /// Writes pages of one copy anew in which something is wrong: what is right of them stays, the rest comes from others.
+    fn mend(&mut self, place: &Place, copies: &[Copy], at: usize, items: &[&Item]) {
+        let bytes = place.pages as usize * PAGE;
+        let base = copies.get(at).into_iter().chain(copies).find_map(|(_, buf)| buf.as_ref()?.bytes().get(..bytes));
+        let (Some(base), Some((copy, _))) = (base, copies.get(at)) else { return };
+        let mut whole = self.bufs.take(bytes);
+        if let Some(to) = whole.bytes_mut().get_mut(..bytes) {
+            to.copy_from_slice(base);
+        }
+        let mut pages: Vec<(usize, usize)> = Vec::new();
+        for item in items {
+            let right =
+                copies.iter().find_map(|(_, buf)| buf.as_ref().filter(|buf| item.is_right(Some(buf))).and_then(|buf| item.of(buf.bytes())));
+            let (Some(right), Some(to)) = (right, whole.bytes_mut().get_mut(item.from..item.from + item.bytes)) else { continue };
+            to.copy_from_slice(right);
+            let (first, end) = (item.from / PAGE, (item.from + item.bytes).div_ceil(PAGE));
+            pages.push((first, end));
+        }
+        pages.sort_unstable();
+        let mut runs: Vec<(usize, usize)> = Vec::new();
+        for (first, end) in pages {
+            match runs.last_mut().filter(|run| first <= run.1) {
+                Some(run) => run.1 = run.1.max(end),
+                None => runs.push((first, end)),
+            }
+        }
+        let (member, whole) = (self.core.space.rows.copies(place.segment).nth(*copy), Rc::new(whole));
+        // with parity each page has a device of its own
+        let runs: Vec<(usize, usize)> =
+            if member.is_some() { runs } else { runs.into_iter().flat_map(|(first, end)| (first..end).map(|at| (at, at + 1))).collect() };
+        for (first, end) in runs {
+            let there = || self.core.space.rows.map(place.segment, place.page + first as u32, 1, 0).first().map(|(device, _)| *device);
+            let Some(member) = member.or_else(there) else { continue };
+            let piece = Piece::new(Rc::clone(&whole), first * PAGE..end * PAGE);
+            self.repair(member, place.segment, place.page + first as u32, piece);
+            self.scrubber.found.iter_mut().for_each(|found| found.repaired += 1);
+        }
+    }
+
+    /// Objects that no copy has are in memory: the next checkpoint writes them elsewhere.
+    fn write_objects_again(&mut self, lost: &[ObjectRef]) {
+        if lost.is_empty() {
+            return;
+        }
+        self.rewrite_objects(|at| lost.iter().any(|gone| (gone.segment, gone.offset) == (at.segment, at.offset)));
+        self.checkpointer.forced = true;
+        self.scrubber.found.iter_mut().for_each(|found| found.repaired += lost.len() as u64);
+    }
+}

@@ -1,0 +1,179 @@
+//! Labels and rings of roots, in both areas of every device. A damaged label is written again with all others, a root from another copy.
+//!
+//! No checkpoint begins meanwhile, so that all rings say the same. At the end a checkpoint is made: what the one before needed and nothing
+//! that lives does was not looked at, and is not needed any more then.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use millpond_block::{Buf, ByteRange, Piece};
+use millpond_device::{DeviceError, DeviceIndex};
+use millpond_format::{Label, MemberState, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
+
+use super::Step;
+use crate::pool::{Context, Pool};
+use crate::task::second_area;
+
+/// What is read of a device, or written to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScrubArea {
+    run: u64,
+    member: u16,
+    second: bool,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// A label of this generation.
+    Label(u64),
+    Ring,
+    /// Roots are written again.
+    Mended,
+}
+
+/// How far the labels are.
+#[derive(Debug, Default)]
+pub(super) struct Labels {
+    asked: bool,
+    left: usize,
+    /// Members with a wrong label.
+    wrong: BTreeSet<u16>,
+    rings: BTreeMap<(u16, bool), Buf>,
+}
+
+impl Pool {
+    /// Reads labels and rings while nobody writes them, and mends them.
+    pub(super) fn scrub_labels(&mut self) -> bool {
+        let idle = !self.relabeler.busy() && !self.checkpointer.running();
+        let Some(run) = &mut self.scrubber.running else { return false };
+        if !run.labels.asked {
+            if idle {
+                run.labels.asked = true;
+                let number = run.number;
+                self.read_labels(number);
+            }
+            return false;
+        }
+        if run.labels.left > 0 {
+            return false;
+        }
+        if !run.labels.rings.is_empty() {
+            let (number, rings) = (run.number, std::mem::take(&mut run.labels.rings));
+            self.mend_rings(number, &rings);
+            rings.into_values().for_each(|buf| self.bufs.give(buf));
+            return true;
+        }
+        let wrong = std::mem::take(&mut run.labels.wrong);
+        run.step = Step::Checkpoint(self.metrics.checkpoints);
+        for member in &wrong {
+            self.count_error(Some(DeviceIndex(*member)));
+            self.count_repair(*member);
+        }
+        if !wrong.is_empty() {
+            self.relabel(None);
+        }
+        self.checkpointer.forced = true;
+        true
+    }
+
+    /// The scrub is over when everything that it has written is durable.
+    pub(super) fn end_with_checkpoint(&mut self, before: u64) -> bool {
+        if self.metrics.checkpoints == before || self.relabeler.busy() {
+            return false;
+        }
+        self.scrubber.running = None;
+        let now = self.now;
+        self.scrubber.found.iter_mut().for_each(|found| found.end(now, true));
+        true
+    }
+
+    fn read_labels(&mut self, run: u64) {
+        let members = (0u16..).zip(&self.config.shape.members).filter(|(_, m)| m.state == MemberState::Present);
+        let members: Vec<u16> = members.map(|(at, _)| at).collect();
+        let generation = self.config.shape.generation;
+        for member in members {
+            let size = self.config.sizes.get(usize::from(member)).copied().unwrap_or(0);
+            for (second, area) in [(false, 0), (true, second_area(size))] {
+                let label = (What::Label(generation), area, SECTOR_BYTES as u64);
+                let ring = (What::Ring, area + RING_OFFSET, RING_SLOTS * SECTOR_BYTES as u64);
+                for (what, offset, length) in [label, ring] {
+                    self.scrubber.of(run).into_iter().for_each(|run| run.labels.left += 1);
+                    let context = Context::ScrubArea(ScrubArea { run, member, second, what });
+                    self.io.read_raw(context, DeviceIndex(member), ByteRange { offset, length }, &mut self.bufs);
+                }
+            }
+        }
+    }
+
+    /// A label or ring was read, or written.
+    pub(crate) fn scrub_area_done(&mut self, area: ScrubArea, result: Result<(), DeviceError>, buf: Option<Buf>) {
+        let ScrubArea { member, second, what, .. } = area;
+        let state = self.config.shape.members.get(usize::from(member)).map(|m| m.state);
+        let right = match what {
+            What::Label(generation) if self.config.shape.generation == generation && state == Some(MemberState::Present) => {
+                let bytes = buf.as_ref().filter(|_| result.is_ok()).and_then(|buf| buf.bytes().get(..SECTOR_BYTES));
+                bytes.and_then(|bytes| Label::decode(bytes).ok()) == Some(self.label(member, None))
+            }
+            _ => true,
+        };
+        let Some(run) = self.scrubber.of(area.run).filter(|run| run.step == Step::Labels) else { return };
+        run.labels.left -= 1;
+        if !right {
+            run.labels.wrong.insert(member);
+        }
+        match (what, buf) {
+            (What::Ring, Some(buf)) if result.is_ok() => drop(run.labels.rings.insert((member, second), buf)),
+            (_, buf) => buf.into_iter().for_each(|buf| self.bufs.give(buf)),
+        }
+    }
+
+    /// A slot should hold the same root everywhere: what is damaged, or older than elsewhere, is written again. A blank one is of a device
+    /// that came later.
+    fn mend_rings(&mut self, run: u64, rings: &BTreeMap<(u16, bool), Buf>) {
+        let sector = |ring: &'_ Buf, slot: usize| ring.bytes().get(slot * SECTOR_BYTES..(slot + 1) * SECTOR_BYTES).map(<[u8]>::to_vec);
+        let unused = vec![0; SECTOR_BYTES];
+        for slot in 0..RING_SLOTS as usize {
+            let pool = self.config.id;
+            let of = |bytes: &[u8]| Root::decode(bytes).ok().filter(|r| r.pool == pool && r.generation % RING_SLOTS == slot as u64);
+            let copies: Vec<((u16, bool), Vec<u8>)> = rings.iter().filter_map(|(at, ring)| Some((*at, sector(ring, slot)?))).collect();
+            let newest =
+                copies.iter().filter_map(|(_, bytes)| Some((of(bytes)?.generation, bytes))).max_by_key(|(generation, _)| *generation);
+            for ((member, second), bytes) in &copies {
+                let blank = bytes.iter().all(|byte| *byte == 0);
+                let right = newest.is_some_and(|(generation, _)| of(bytes).is_some_and(|root| root.generation == generation));
+                if blank || right {
+                    continue;
+                }
+                self.count_error(Some(DeviceIndex(*member)));
+                // in the first lap the slots ahead were never written
+                let first = if slot == 0 { RING_SLOTS } else { slot as u64 };
+                let unused = (first > self.generation).then_some(&unused);
+                if let Some(right) = newest.map(|(_, right)| right).or(unused) {
+                    self.count_repair(*member);
+                    self.write_root_again(ScrubArea { run, member: *member, second: *second, what: What::Mended }, slot, right);
+                }
+            }
+        }
+    }
+
+    fn write_root_again(&mut self, area: ScrubArea, slot: usize, root: &[u8]) {
+        let size = self.config.sizes.get(usize::from(area.member)).copied().unwrap_or(0);
+        let start = if area.second { second_area(size) } else { 0 };
+        let mut buf = self.bufs.take(SECTOR_BYTES);
+        if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
+            to.copy_from_slice(root);
+        }
+        let write =
+            (DeviceIndex(area.member), start + RING_OFFSET + (slot * SECTOR_BYTES) as u64, Piece::new(Rc::new(buf), 0..SECTOR_BYTES));
+        self.scrubber.of(area.run).into_iter().for_each(|run| run.labels.left += 1);
+        self.io.write_raw(Context::ScrubArea(area), vec![write]);
+    }
+
+    fn count_repair(&mut self, member: u16) {
+        if let Some(repaired) = self.io.repaired.get_mut(usize::from(member)) {
+            *repaired += 1;
+        }
+        self.scrubber.found.iter_mut().for_each(|found| found.repaired += 1);
+    }
+}

@@ -1,0 +1,188 @@
+//! Scrub: rot is found wherever it is, mended where there is a good copy, and named where there is none.
+
+use millpond_block::Op;
+use millpond_engine::{Command, Compression, JobKind, Layout, ScrubInfo, SnapshotId, Target, VolumeId};
+use millpond_format::{Checkpoint, Label, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
+
+use crate::rig::Rig;
+
+const SIZE: u64 = 8 << 20;
+const STEP: u64 = 64 << 10;
+const AREA: usize = 1 << 20;
+
+/// Every page of it is like no other.
+fn pattern(at: u64, round: u8) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..STEP).map(|i| (i >> 9) as u8 ^ round).collect();
+    for (page, first) in bytes.chunks_mut(4096).zip(0u64..) {
+        page[..8].copy_from_slice(&(at + first).to_le_bytes());
+    }
+    bytes
+}
+
+fn write_some(rig: &mut Rig, volume: VolumeId, round: u8, every: usize) {
+    for at in (0..SIZE).step_by(STEP as usize).step_by(every) {
+        rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, round)).unwrap();
+    }
+}
+
+fn check(rig: &mut Rig, target: Target, rounds: [u8; 2]) {
+    for (turn, at) in (0..SIZE).step_by(STEP as usize).enumerate() {
+        let read = rig.request(target, Op::Read, at, STEP, &[]).unwrap();
+        assert!(read == pattern(at, rounds[turn % 2]), "at {at}");
+    }
+}
+
+/// A pool with a snapshot of one round and a head of which every second part is of another.
+fn pool(sizes: &[usize], layout: Layout, compression: Compression) -> (Rig, VolumeId, SnapshotId) {
+    let mut rig = Rig::new(sizes, layout);
+    let volume = rig.volume("disk0", SIZE, compression);
+    write_some(&mut rig, volume, 1, 1);
+    let snapshot = rig.snapshot(volume, "one");
+    write_some(&mut rig, volume, 2, 2);
+    (rig, volume, snapshot)
+}
+
+fn scrub(rig: &mut Rig) -> ScrubInfo {
+    rig.command(Command::Scrub).unwrap();
+    rig.finish_jobs();
+    rig.engine.pool().unwrap().scrub.unwrap()
+}
+
+#[test]
+fn a_sound_pool_has_no_errors() {
+    for layout in [Layout::Linear, Layout::Stripe { width: 2, unit: 16384 }, Layout::Mirror { copies: 2 }] {
+        for compression in [Compression::Off, Compression::Lz4] {
+            let (mut rig, volume, _) = pool(&[64, 64], layout, compression);
+            let found = scrub(&mut rig);
+            assert!(found.complete && found.ended.is_some(), "{found:?}");
+            assert_eq!((found.errors, found.repaired, found.lost_blocks, found.lost_nodes), (0, 0, 0, 0), "{layout:?} {compression:?}");
+            write_some(&mut rig, volume, 2, 2);
+            rig.reopen();
+            assert_eq!(rig.engine.pool().unwrap().scrub, None);
+            assert_eq!(scrub(&mut rig).errors, 0);
+        }
+    }
+}
+
+/// Where the pages of the chunk table are on a pool's only device, and their lengths.
+fn chunk_pages(media: &[u8]) -> Vec<(usize, usize)> {
+    let extent = Label::decode(&media[..SECTOR_BYTES]).unwrap().shape.extent_bytes as usize;
+    let slots = (0..RING_SLOTS as usize).map(|slot| &media[RING_OFFSET as usize + slot * SECTOR_BYTES..][..SECTOR_BYTES]);
+    let root = slots.filter_map(|sector| Root::decode(sector).ok()).max_by_key(|root| root.generation).unwrap();
+    let place = |at: ObjectRef| (AREA + at.segment.0 as usize * extent + at.offset as usize * ObjectRef::STEP, at.bytes() as usize);
+    let (at, length) = place(root.checkpoint);
+    let checkpoint = Checkpoint::decode(&media[at..at + length]).unwrap();
+    checkpoint.chunk_pages.iter().map(|(_, at)| place(*at)).collect()
+}
+
+/// Everything on one device rots, labels and roots too: then it alone has everything.
+#[test]
+fn a_rotten_copy_is_mended_whole() {
+    for compression in [Compression::Off, Compression::Lz4] {
+        for spoilt in [0, 1] {
+            let (mut rig, volume, snapshot) = pool(&[64, 64], Layout::Mirror { copies: 2 }, compression);
+            // moved chunks, whose headers lie elsewhere, are there too
+            for round in 0..6 {
+                write_some(&mut rig, volume, round, 3);
+            }
+            write_some(&mut rig, volume, 1, 1);
+            write_some(&mut rig, volume, 2, 2);
+            rig.command(Command::Checkpoint).unwrap();
+            let end = rig.media[spoilt].len() - AREA;
+            rig.media[spoilt][AREA..end].iter_mut().step_by(700).for_each(|byte| *byte ^= 0x21);
+            rig.media[spoilt][100] ^= 1;
+            rig.media[spoilt][end + (64 << 10)..end + (64 << 10) + (128 << 12)].iter_mut().step_by(900).for_each(|byte| *byte ^= 0x40);
+            let found = scrub(&mut rig);
+            assert!(found.errors > 100 && found.repaired > 10 && found.lost_blocks + found.lost_nodes == 0, "{found:?}");
+            let device = rig.engine.pool().unwrap().devices[spoilt].clone();
+            assert!(device.errors > 100 && device.repaired > 10, "{device:?}");
+            assert_eq!(rig.engine.pool().unwrap().devices[1 - spoilt].errors, 0);
+            rig.audit();
+            assert_eq!(scrub(&mut rig).errors, 0);
+            let mut alone = Rig::import_degraded(vec![rig.media[spoilt].clone()], true).unwrap();
+            check(&mut alone, Target::Head(volume), [2, 1]);
+            check(&mut alone, Target::Snapshot(snapshot), [1, 1]);
+            alone.audit();
+            assert_eq!(alone.engine.pool().unwrap().devices.iter().map(|d| d.errors).sum::<u64>(), 0);
+        }
+    }
+}
+
+#[test]
+fn what_no_copy_has_is_named() {
+    for layout in [Layout::Linear, Layout::Mirror { copies: 2 }] {
+        let (mut rig, volume, _) = pool(&[64, 64], layout, Compression::Off);
+        let wanted = &pattern(5 * STEP, 1)[..4096];
+        let mut spoilt = 0;
+        for media in &mut rig.media {
+            let pages: Vec<usize> = (AREA..media.len() - AREA).step_by(4096).filter(|at| media[*at..*at + 4096] == *wanted).collect();
+            for at in pages {
+                media[at + 17] ^= 8;
+                spoilt += 1;
+            }
+        }
+        assert!(spoilt > 0);
+        let found = scrub(&mut rig);
+        assert_eq!((found.lost_blocks, found.repaired), (1, 0), "{found:?}");
+        assert_eq!(found.errors, spoilt);
+        let lost = &found.lost[0];
+        assert_eq!((lost.id, lost.volume.as_deref(), lost.offset, lost.length), (volume, Some("disk0"), 5 * STEP, 4096));
+        assert!(rig.request(Target::Head(volume), Op::Read, 5 * STEP, 4096, &[]).is_err());
+        // what is written anew is there again
+        rig.request(Target::Head(volume), Op::Write, 5 * STEP, 4096, &[9; 4096]).unwrap();
+        rig.request(Target::Head(volume), Op::Read, 5 * STEP, 4096, &[]).unwrap();
+    }
+}
+
+#[test]
+fn checkpoint_objects_without_a_good_copy_are_written_again() {
+    let (mut rig, volume, snapshot) = pool(&[64], Layout::Linear, Compression::Off);
+    rig.command(Command::Checkpoint).unwrap();
+    let pages = chunk_pages(&rig.media[0]);
+    assert!(!pages.is_empty());
+    for (at, _) in &pages {
+        rig.media[0][at + 9] ^= 1;
+    }
+    let refused = Rig::import(rig.media.clone()).err().unwrap();
+    assert_eq!(refused, "a checkpoint object does not match its checksum: the checkpoint is damaged");
+    let found = scrub(&mut rig);
+    assert_eq!(found.lost_blocks + found.lost_nodes, 0, "{found:?}");
+    // some may have been written elsewhere meanwhile
+    assert!(found.errors > 0 && found.errors <= pages.len() as u64 && found.repaired == found.errors, "{found:?}");
+    rig.reopen();
+    check(&mut rig, Target::Head(volume), [2, 1]);
+    check(&mut rig, Target::Snapshot(snapshot), [1, 1]);
+    assert_eq!(scrub(&mut rig).errors, 0);
+}
+
+#[test]
+fn it_goes_on_beside_guests_and_can_be_stopped() {
+    let (mut rig, volume, snapshot) = pool(&[64, 64], Layout::Mirror { copies: 2 }, Compression::Off);
+    rig.start(Command::Scrub);
+    for round in 0..40 {
+        rig.turn();
+        let mut ended = 0;
+        while let Some(io) = rig.engine.pop_io() {
+            rig.perform(io);
+            ended += 1;
+            if ended > 3 {
+                break;
+            }
+        }
+        rig.write(Target::Head(volume), round % 4 * STEP, &pattern(round % 4 * STEP, if round % 2 == 0 { 2 } else { 1 }));
+    }
+    let jobs = rig.engine.pool().unwrap().jobs;
+    assert!(jobs.iter().any(|job| job.kind == JobKind::Scrub && job.done < job.total), "{jobs:?}");
+    while rig.engine.pop_reply().is_some() {}
+    while rig.engine.pop_completion().is_some() {}
+    rig.command_beside(Command::StopScrub).unwrap();
+    rig.settle();
+    while rig.engine.pop_completion().is_some() {}
+    let found = rig.engine.pool().unwrap().scrub.unwrap();
+    assert!(!found.complete && found.ended.is_some() && found.errors == 0, "{found:?}");
+    assert!(rig.engine.pool().unwrap().jobs.is_empty());
+    assert!(rig.command(Command::StopScrub).is_err());
+    assert_eq!(scrub(&mut rig).errors, 0);
+    check(&mut rig, Target::Snapshot(snapshot), [1, 1]);
+    rig.audit();
+}
