@@ -106,6 +106,48 @@ pub struct RemoveDevice {
     pub dry_run: bool,
 }
 
+/// Asks for everything in a pool to be read and compared with its checksums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ScrubPool {
+    /// End the one that runs instead.
+    #[serde(default)]
+    pub stop: bool,
+}
+
+/// What a scrub has found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Scrub {
+    /// `running`, `done`, or `stopped`.
+    pub state: String,
+    /// When it began.
+    #[schema(value_type = String, format = DateTime)]
+    pub begun: Timestamp,
+    /// When it came to its end.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub ended: Option<Timestamp>,
+    /// Copies of blocks, map nodes, checkpoint objects, labels and roots that were wrong.
+    pub errors: u64,
+    /// Pieces that were written again.
+    pub repaired: u64,
+    /// Blocks of which no copy is right.
+    pub lost_blocks: u64,
+    /// Map nodes of which no copy is right.
+    pub lost_nodes: u64,
+    /// Where the lost blocks are: the first thousand.
+    pub lost: Vec<LostData>,
+}
+
+/// Data of which no copy is right.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LostData {
+    /// The volume that wrote it: it may be in its head, in snapshots of it and in clones of those. None when it was destroyed since.
+    pub volume: Option<String>,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
 /// Asks for a device in the place of another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReplaceDevice {
@@ -325,6 +367,8 @@ pub struct Pool {
     pub io: PoolIo,
     /// Clients connected to its exports.
     pub clients: u64,
+    /// The scrub that runs, or the last one since import.
+    pub scrub: Option<Scrub>,
 }
 
 /// What `pool destroy` loses.
@@ -345,7 +389,7 @@ pub struct PoolRemoval {
 /// Background work of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Job {
-    /// `reclaim:POOL`, `resilver:POOL:DEVICE`, `replace:POOL:DEVICE`, `remove:POOL:DEVICE`.
+    /// `reclaim:POOL`, `resilver:POOL:DEVICE`, `replace:POOL:DEVICE`, `remove:POOL:DEVICE`, `scrub:POOL`.
     pub id: String,
     /// The pool.
     pub pool: String,

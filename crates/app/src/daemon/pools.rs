@@ -206,6 +206,7 @@ impl Daemon {
                     JobKind::Resilver => "resilver",
                     JobKind::Replace => "replace",
                     JobKind::Remove => "remove",
+                    JobKind::Scrub => "scrub",
                 };
                 let (remaining, done) = (info.total.saturating_sub(info.done), info.done);
                 jobs.push(Job { done_bytes: done, errors: info.errors, ..job(&name, kind, info.member, remaining) });

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use jiff::Timestamp;
-use millpond_engine::{DeviceInfo, Layout, MemberState, PoolState};
+use millpond_engine::{DeviceInfo, Layout, MemberState, PoolState, ScrubInfo};
 
 use super::shard::{IoCounters, ShardStatus};
 use super::state::PoolRecord;
-use crate::api::{Device, DeviceIo, GuestIo, LayoutSpec, Pool, PoolIo};
+use crate::api::{Device, DeviceIo, GuestIo, LayoutSpec, LostData, Pool, PoolIo, Scrub};
+use crate::instant;
 
 /// Guest counters, as the API says them.
 pub(super) fn guest_io(counters: &IoCounters) -> GuestIo {
@@ -89,6 +90,26 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
             turns: status.turns.0,
         },
         clients: status.clients,
+        scrub: status.pool.scrub.as_ref().map(scrub),
+    }
+}
+
+fn scrub(info: &ScrubInfo) -> Scrub {
+    let state = match (info.ended, info.complete) {
+        (None, _) => "running",
+        (Some(_), true) => "done",
+        (Some(_), false) => "stopped",
+    };
+    let lost = info.lost.iter().map(|lost| LostData { volume: lost.volume.clone(), offset: lost.offset, length: lost.length });
+    Scrub {
+        state: state.to_owned(),
+        begun: instant::from_millis(info.begun.0),
+        ended: info.ended.map(|time| instant::from_millis(time.0)),
+        errors: info.errors,
+        repaired: info.repaired,
+        lost_blocks: info.lost_blocks,
+        lost_nodes: info.lost_nodes,
+        lost: lost.collect(),
     }
 }
 
@@ -152,5 +173,6 @@ pub(super) fn unavailable(record: &PoolRecord, reason: String) -> Pool {
         imported: None,
         io: PoolIo::default(),
         clients: 0,
+        scrub: None,
     }
 }

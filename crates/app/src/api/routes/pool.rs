@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 
 use super::input::{Asked, Body};
 use crate::api::{
-    AddDevices, ApiError, Checkpoint, CreatePool, ErrorBody, Found, ImportPool, Pool, PoolRemoval, RemoveDevice, ReplaceDevice,
+    AddDevices, ApiError, Checkpoint, CreatePool, ErrorBody, Found, ImportPool, Pool, PoolRemoval, RemoveDevice, ReplaceDevice, ScrubPool,
 };
 use crate::daemon::Daemon;
 
@@ -26,6 +26,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(add_devices))
         .routes(routes!(replace_device))
         .routes(routes!(remove_device))
+        .routes(routes!(scrub))
 }
 
 /// Every pool.
@@ -111,6 +112,17 @@ async fn remove_device(
     Body(request): Body<RemoveDevice>,
 ) -> Result<Json<Pool>, ApiError> {
     daemon.remove_device(&pool, request).await.map(Json)
+}
+
+/// Begins to read everything, or ends that; a job does it.
+#[utoipa::path(post, path = "/v1/pools/{pool}/scrub", params(("pool" = String, Path)), request_body = ScrubPool,
+    responses((status = 200, body = Pool), (status = "default", body = ErrorBody)))]
+async fn scrub(
+    State(daemon): State<Arc<Daemon>>,
+    Path(pool): Path<String>,
+    Body(request): Body<ScrubPool>,
+) -> Result<Json<Pool>, ApiError> {
+    daemon.scrub(&pool, request).await.map(Json)
 }
 
 /// Restore points of a pool, newest first.

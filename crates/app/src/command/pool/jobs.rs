@@ -52,6 +52,11 @@ pub async fn wait_devices(client: &Client, pool: &str) -> Outcome {
     }
 }
 
+/// Waits until everything in a pool is read.
+pub async fn wait_scrub(client: &Client, pool: &str) -> Outcome {
+    wait(client, &format!("scrub:{pool}")).await
+}
+
 /// Waits until no job has this id. One that has ended already, or never was, is no error: ids name work, not runs of it.
 async fn wait(client: &Client, id: &str) -> Outcome {
     if !id.contains(':') {

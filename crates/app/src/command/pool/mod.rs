@@ -7,6 +7,7 @@ mod devices;
 mod import;
 mod iostat;
 pub mod jobs;
+mod scrub;
 mod show;
 mod spec;
 mod verbs;

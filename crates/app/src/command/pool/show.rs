@@ -90,6 +90,7 @@ impl Status {
             write_out(&format!("{gap}{}\n", self.summary(pool)))?;
             print(&pool.devices, DEVICE, &self.how)?;
             if self.verbose {
+                write_out(&lost(pool))?;
                 write_out(&counters(pool))?;
             }
         }
@@ -113,8 +114,28 @@ impl Status {
         if pool.io.reclaim_backlog > 0 {
             text += &format!("reclaim running, {} left\n", bytes(pool.io.reclaim_backlog));
         }
+        if let Some(scrub) = &pool.scrub {
+            let when = scrub.ended.unwrap_or(scrub.begun);
+            let lost = scrub.lost_blocks + scrub.lost_nodes;
+            let told = if lost == 0 { String::new() } else { format!(", {lost} lost: see -v") };
+            text += &format!("scrub {} {when:.0}, {} errors, {} repaired{told}\n", scrub.state, scrub.errors, scrub.repaired);
+        }
         text
     }
+}
+
+/// Where data is that no copy has.
+fn lost(pool: &Pool) -> String {
+    let Some(scrub) = pool.scrub.as_ref().filter(|scrub| scrub.lost_blocks + scrub.lost_nodes > 0) else { return String::new() };
+    let mut text = "\nno copy is right of\n".to_owned();
+    for lost in &scrub.lost {
+        let of = lost.volume.as_ref().map_or_else(|| "a volume that was destroyed".to_owned(), |name| format!("{}/{name}", pool.name));
+        text += &format!("  {of}, or a snapshot or clone of it: {} bytes at {}\n", lost.length, lost.offset);
+    }
+    if scrub.lost_nodes > 0 {
+        text += &format!("  {} nodes of maps, each of 2 MiB of a volume or more\n", scrub.lost_nodes);
+    }
+    text
 }
 
 /// The class of [`turns`](crate::api::PoolIo::turns) that begins at a millisecond.

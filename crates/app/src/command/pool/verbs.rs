@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
 
-use super::{checkpoints, create, destroy, devices, import, iostat, jobs, show};
+use super::{checkpoints, create, destroy, devices, import, iostat, jobs, scrub, show};
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 
@@ -37,8 +37,7 @@ pub enum Pool {
     Remove(devices::Remove),
     #[command(hide = true)]
     Rebalance(Later),
-    #[command(hide = true)]
-    Scrub(Later),
+    Scrub(scrub::Scrub),
     #[command(hide = true)]
     DeviceLimit(Later),
 }
@@ -63,7 +62,7 @@ impl Pool {
             Pool::Replace(replace) => replace.run(client).await,
             Pool::Remove(remove) => remove.run(client).await,
             Pool::Rebalance(_) => Err(Failure::later("pool rebalance")),
-            Pool::Scrub(_) => Err(Failure::later("pool scrub")),
+            Pool::Scrub(scrub) => scrub.run(client).await,
             Pool::DeviceLimit(_) => Err(Failure::later("pool device-limit")),
         }
     }

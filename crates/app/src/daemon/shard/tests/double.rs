@@ -212,6 +212,7 @@ impl Pool for Double {
             free: self.size,
             devices: Vec::new(),
             jobs: Vec::new(),
+            scrub: None,
         })
     }
 
