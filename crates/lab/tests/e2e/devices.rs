@@ -73,6 +73,8 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     ensure!(bad["errors"].as_u64() > Some(0) && bad["repaired"].as_u64() > Some(0), "nothing was mended: {bad}");
     ensure!(good["errors"] == 0, "the sound side has errors: {good}");
 
+    scrubbed(millpond, &uri, &a, &b)?;
+
     // the rotten one goes missing: it is named; the pool is not imported by accident, and imported when asked to
     millpond.cli(&["pool", "export", "tank"])?;
     fs::rename(&a, at("away")).context("hiding a device")?;
@@ -84,6 +86,27 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     ensure!(pool(millpond)?["health"] == "degraded", "{}", pool(millpond)?);
     replaced(millpond, &uri, &c, &d, &sized)?;
     grown_and_moved(millpond, &uri, [&c, &d], [&at("e"), &at("f")], &sized)
+}
+
+/// One side rots under the running daemon, wherever guests may never look: a scrub mends it, and then it alone has everything.
+fn scrubbed(millpond: &mut Millpond, uri: &str, a: &Path, b: &Path) -> Result<()> {
+    rot(a)?;
+    millpond.cli(&["pool", "scrub", "tank", "--wait"])?;
+    let listed = pool(millpond)?;
+    let found = &listed["scrub"];
+    ensure!(found["state"] == "done" && found["repaired"].as_u64() > Some(0), "{found}");
+    ensure!(found["lost_blocks"] == 0 && found["lost_nodes"] == 0, "{found}");
+    ensure!(device(&listed, b)?["errors"] == 0, "the sound side has errors: {listed}");
+    millpond.cli(&["pool", "export", "tank"])?;
+    let hidden = b.with_extension("hidden");
+    fs::rename(b, &hidden).context("hiding a device")?;
+    millpond.cli(&["pool", "import", "tank", "-d", &a.display().to_string(), "--degraded"])?;
+    fio(uri, "randwrite", 1, &["--verify_only=1"])?;
+    ensure!(device(&pool(millpond)?, a)?["errors"] == 0, "something was not mended: {}", pool(millpond)?);
+    millpond.cli(&["pool", "export", "tank"])?;
+    fs::rename(&hidden, b).context("bringing a device back")?;
+    millpond.cli(&["pool", "import", "tank", "-d", &a.display().to_string(), "-d", &b.display().to_string()])?;
+    wait_whole(millpond)
 }
 
 /// The missing device is replaced, then the other one under load and a kill.
