@@ -17,6 +17,7 @@ use millpond_block::{Piece, Tag};
 use millpond_device::{DeviceError, DeviceIndex};
 use millpond_format::{AREA_BYTES, Lsn, NODE_BYTES, ObjectRef, Root, SegmentId};
 
+pub(crate) use self::objects::META_HEAD_PAGES;
 use self::seal::Sealed;
 use super::reserve::Estimate;
 use crate::log::{Cursor, SMALL};
@@ -101,7 +102,8 @@ impl Checkpointer {
     /// Objects go on behind the last one of the checkpoint that an import found.
     pub(crate) fn continue_objects(&mut self, last: ObjectRef, space: &mut Space) {
         let end = u64::from(last.offset) * ObjectRef::STEP as u64 + u64::from(last.bytes());
-        let (page, pages) = (u32::try_from(end.div_ceil(4096)).unwrap_or(u32::MAX), space.rows.pages(last.segment));
+        // behind it is the copy of its root
+        let (page, pages) = (u32::try_from(end.div_ceil(4096) + 1).unwrap_or(u32::MAX), space.rows.pages(last.segment));
         if page < pages {
             space.segments.set_state(last.segment, SegmentState::Open);
             self.objects_at = Some(Cursor { segment: last.segment, page, pages });

@@ -9,7 +9,7 @@ mod relabel;
 mod reserve;
 mod scrub;
 
-pub(crate) use checkpoint::{CHUNKS_PER_CHECKPOINT, Checkpointer, second_area};
+pub(crate) use checkpoint::{CHUNKS_PER_CHECKPOINT, Checkpointer, META_HEAD_PAGES, second_area};
 pub(crate) use cleaner::Cleaner;
 pub(crate) use evacuate::Evacuation;
 pub(crate) use fill::{FillPiece, Filler};

@@ -10,6 +10,7 @@ use millpond_format::{Leg, NO_SEGMENT, NODE_BYTES, ObjectRef, SegmentId};
 use crate::log::{CLEANED, Cursor, KEPT, SMALL};
 use crate::pool::Pool;
 use crate::space::Shelf;
+use crate::task::META_HEAD_PAGES;
 
 /// Segments that records and guests leave to the cleaner: it fills one with what is left in others, and has one to go on.
 const KEPT_FOR_CLEANER: usize = 2;
@@ -88,7 +89,7 @@ impl Pool {
         }
     }
 
-    fn free_in(&self, shelf: Shelf) -> usize {
+    pub(crate) fn free_in(&self, shelf: Shelf) -> usize {
         self.core.space.segments.free_in(shelf)
     }
 
@@ -213,7 +214,7 @@ impl Pool {
     /// Segments for so many pages from `cursor` on; the last `waste` pages of each may be too few for what comes next.
     fn segments_for(&self, pages: usize, waste: usize, cursor: Option<Cursor>) -> usize {
         let left = cursor.map_or(0, |cursor| (cursor.pages - cursor.page) as usize);
-        let segment = self.smallest_segment() as usize;
+        let segment = self.smallest_segment().saturating_sub(META_HEAD_PAGES) as usize;
         pages.saturating_sub(left.saturating_sub(waste)).div_ceil(segment.saturating_sub(waste).max(1))
     }
 
@@ -232,7 +233,7 @@ impl Pool {
     fn object_bytes(&self, pages: usize) -> usize {
         let chunks = self.core.space.chunks.len();
         let records = (pages * 64).min(chunks);
-        records * (64 + 2 * self.bitmap_bytes()) + (chunks / 64 + pages) * 24 + self.checkpointer.estimate.catalog + 4096
+        records * (64 + 2 * self.bitmap_bytes()) + (chunks / 64 + pages) * 24 + self.checkpointer.estimate.catalog + 2 * 4096
     }
 
     /// Bytes of a bitmap over the blocks of a full chunk.

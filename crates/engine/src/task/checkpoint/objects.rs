@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use millpond_block::Piece;
-use millpond_format::{Encoder, ObjectRef, SegmentId, crc32c};
+use millpond_format::{BatchHeader, ChunkId, Encoder, HEADER_PAGE, Lsn, NO_SEGMENT, ObjectRef, Root, SegmentId, crc32c};
 
 use crate::log::{Cursor, OBJECT_CLASS};
 use crate::pool::{Context, Pool};
 use crate::space::SegmentState;
 
+/// Pages that a segment of nodes or objects begins with.
+pub(crate) const META_HEAD_PAGES: u32 = 1;
 /// Bytes of objects that go into one write.
 const WRITE_BYTES: usize = 256 << 10;
 
@@ -51,7 +53,8 @@ impl Pool {
             if let Some(s) = self.core.space.segments.get_mut(segment) {
                 s.class = class;
             }
-            cursor = Some(Cursor { segment, page: 0, pages: self.core.space.rows.pages(segment) });
+            self.head_meta_segment(segment, class);
+            cursor = Some(Cursor { segment, page: META_HEAD_PAGES, pages: self.core.space.rows.pages(segment) });
         }
         let (mut cursor, place) =
             (cursor?, if class == OBJECT_CLASS { &mut self.checkpointer.objects_at } else { &mut self.checkpointer.nodes_at });
@@ -59,6 +62,50 @@ impl Pool {
         cursor.page += pages;
         *place = Some(cursor);
         (left >= pages).then_some((cursor.segment, at, left))
+    }
+
+    /// Writes the page that a segment of nodes or objects begins with: which checkpoint took it (INV-REST-1). It looks like a batch of incarnation
+    /// 0, which no log has, and its birth is the checkpoint's generation.
+    fn head_meta_segment(&mut self, segment: SegmentId, class: u8) {
+        let header = BatchHeader {
+            stream: u8::from(class == OBJECT_CLASS),
+            pages: 1,
+            pool: self.config.id,
+            incarnation: 0,
+            next: NO_SEGMENT,
+            lsn: Lsn(self.log.next.0 - 1),
+            durable: self.log.durable,
+            epoch: self.core.epoch,
+            chunk: ChunkId(0),
+            birth: self.generation + 1,
+            segment,
+            offset: 0,
+            base: 0,
+            payload: 0,
+            grain: 8,
+        };
+        let mut page = [0; HEADER_PAGE];
+        header.encode(&[], &mut page);
+        self.write_meta_page(segment, 0, &page);
+    }
+
+    /// Writes one page among nodes or objects as part of the running checkpoint.
+    fn write_meta_page(&mut self, segment: SegmentId, page: u32, bytes: &[u8]) {
+        let mut buf = self.bufs.take(HEADER_PAGE);
+        if let Some(to) = buf.bytes_mut().get_mut(..HEADER_PAGE) {
+            to.copy_from_slice(bytes);
+        }
+        self.metrics.metadata_bytes += HEADER_PAGE as u64;
+        self.checkpointer.pending += 1;
+        let piece = Piece::new(Rc::new(buf), 0..HEADER_PAGE);
+        self.io.write(Context::Objects, &self.core.space.rows, segment, page, vec![piece], &mut self.bufs);
+    }
+
+    /// Puts a copy of the root behind the objects that it names: who lost every ring finds the checkpoint by it.
+    pub(super) fn put_root(&mut self, root: &Root) -> Option<()> {
+        let (segment, page, _) = self.meta_space(OBJECT_CLASS, 1)?;
+        self.write_meta_page(segment, page, &root.encode());
+        Some(())
     }
 
     /// Objects in segments that are less than half in use are written again, the sparsest first, as far as there is room: so the segments

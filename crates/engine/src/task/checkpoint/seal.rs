@@ -212,6 +212,8 @@ impl Pool {
         self.flush_packer(&mut sealed.packer);
         if let Some(root) = &mut self.checkpointer.root {
             root.checkpoint = object;
+            let root = root.clone();
+            self.put_root(&root)?;
         }
         Some(bytes.len())
     }
