@@ -29,12 +29,18 @@ pub struct Tuning {
     pub checkpoint_log_bytes: u64,
     /// Checkpoints that stay rewindable: space freed is reused only after this many more.
     pub rewind_checkpoints: u32,
+    /// Milliseconds that checkpoints stay rewindable beyond that, while what rests for it is a small part of the pool and space is not short.
+    pub rewind_millis: u64,
     /// Give freed segments back to the host (hole punch, TRIM) before they are reused.
     pub discard_freed: bool,
     /// Percent of the log's segments that may be in use before some of it is moved to where data stays: what is overwritten soon is not moved.
     pub log_percent: u8,
     /// Import a pool although devices are missing that it can do without. They are out of date from then on.
     pub degraded: bool,
+    /// What an import comes to.
+    pub aim: Aim,
+    /// Nothing is written to any device: the log is replayed in memory, guests read, changes are refused.
+    pub read_only: bool,
     /// Faults planted on purpose, for tests of the tests; `None` always in production.
     pub planted: Option<Planted>,
 }
@@ -45,12 +51,77 @@ impl Default for Tuning {
             map_memory: 1 << 30,
             checkpoint_log_bytes: 1 << 30,
             rewind_checkpoints: 2,
+            rewind_millis: 600_000,
             discard_freed: true,
             log_percent: 50,
             degraded: false,
+            aim: Aim::Newest,
+            read_only: false,
             planted: None,
         }
     }
+}
+
+/// What an import comes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Aim {
+    /// The newest state; refused when a part of it is damaged.
+    #[default]
+    Newest,
+    /// The newest checkpoint that is whole, and the log after it as far as it is sound. What came later is given up for good.
+    Rewind,
+    /// The same, of checkpoints that are found by reading every segment's first page and all checkpoint objects: when the roots are gone.
+    Rebuild,
+    /// The checkpoint of this generation, without the log after it. What came later is given up for good.
+    To(u64),
+}
+
+/// A restore point of a pool: a root and its checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestorePoint {
+    /// Generation of the root.
+    pub id: u64,
+    /// When its checkpoint was begun.
+    pub time: Time,
+    /// An older root on the devices names the same checkpoint: this one was written by an import, which replayed the log after it.
+    pub again: bool,
+    /// Last batch of the log that it contains.
+    pub lsn: Lsn,
+    /// Copies of the root that can be read.
+    pub copies: u32,
+    /// Is everything there that it refers to?
+    pub whole: Whole,
+    /// Bytes that guests had ever written to the pool; `None` when the checkpoint cannot be read.
+    pub written: Option<u64>,
+}
+
+impl RestorePoint {
+    /// May an import come to it? Where it is not known whether all is there, reads find out: they check what they get.
+    pub fn is_usable(&self) -> bool {
+        !matches!(self.whole, Whole::No(_))
+    }
+}
+
+/// Is everything there that a restore point refers to?
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whole {
+    /// Its objects match their checksums, and no segment was used for something else since.
+    Yes,
+    /// No, and why.
+    No(String),
+    /// Segments do not say, as those of pools made by older versions.
+    Unknown(String),
+}
+
+/// The restore points of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Surveyed {
+    /// The newest first.
+    pub points: Vec<RestorePoint>,
+    /// Bytes that guests wrote after the newest one, as far as the log is sound.
+    pub after: u64,
+    /// The log goes no further although more of it was durable.
+    pub log_damaged: bool,
 }
 
 /// Known bugs that a test can plant, to prove that the simulator finds them. Without the feature `planted` they do nothing.
@@ -416,6 +487,8 @@ pub struct PoolInfo {
     pub id: PoolId,
     /// Condition.
     pub state: PoolState,
+    /// It is never written to: imported to be read.
+    pub read_only: bool,
     /// Layout of the data class.
     pub layout: Layout,
     /// Bytes that guests can fill: segments without labels and reserve.
@@ -507,6 +580,8 @@ pub struct Metrics {
     pub checkpoints: u64,
     /// Bytes of log since the last checkpoint.
     pub log_bytes: u64,
+    /// Bytes that guests wrote since the pool was made.
+    pub written_bytes: u64,
     /// Dead bytes that wait to be freed by reclaim.
     pub reclaim_backlog: u64,
     /// Log records replayed at import.

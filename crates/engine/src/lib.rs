@@ -14,6 +14,7 @@ mod open;
 mod pool;
 mod slab;
 mod space;
+mod survey;
 mod task;
 mod tree;
 
@@ -21,3 +22,4 @@ pub use api::*;
 pub use check::{Audit, Media};
 pub use engine::Engine;
 pub use pool::{Target, check_name};
+pub use survey::Survey;

@@ -288,15 +288,18 @@ fn era(scale: u64, rng: &mut Rng) -> Era {
 }
 
 fn tuning(options: &Options, rng: &mut Rng) -> Tuning {
-    Tuning {
+    let tuning = Tuning {
         map_memory: *rng.pick(&[64 * KIB, 256 * KIB, 64 * MIB]),
         checkpoint_log_bytes: (64 * KIB) << rng.below(7),
         rewind_checkpoints: rng.below(4) as u32,
         discard_freed: rng.percent(70),
         log_percent: 50,
-        degraded: false,
         planted: options.planted,
-    }
+        ..Tuning::default()
+    };
+    // no choice of its own, so that every seed keeps its world
+    let rewind_millis = u64::from(tuning.rewind_checkpoints) * 1_000;
+    Tuning { rewind_millis, ..tuning }
 }
 
 fn mix(rng: &mut Rng) -> Mix {

@@ -11,12 +11,15 @@ use millpond_format::{
 };
 
 use super::create::extent_space;
+use super::hunt::{Glance, Hunt};
 use super::level::{Leveling, Uneven};
 use super::load::snapshot_page;
 use super::members::Members;
 use super::replay::Replay;
+use super::rewind::Rewound;
 use super::ring::Rings;
 use super::scan::{Extent, Found, StreamScan, extent};
+use super::survey::{Probe, Survey};
 use crate::core::Core;
 use crate::io::{Ended, Health, IoTable};
 use crate::log::Log;
@@ -24,7 +27,7 @@ use crate::pool::{Config, Pool};
 use crate::space::{PAGE, Rows, Space};
 use crate::task::second_area;
 use crate::tree::{Miss, NodeCache};
-use crate::{Planted, Time, Tuning};
+use crate::{Aim, Planted, PoolState, Surveyed, Time, Tuning};
 
 /// Objects read at a time.
 const OBJECTS_AT_ONCE: usize = 64;
@@ -38,6 +41,12 @@ pub(crate) enum Asked {
     Ring(u16, bool),
     /// An object, and which try it is.
     Object(ObjectRef, u8),
+    /// A part of an object that a survey looks at.
+    Probe(Probe),
+    /// Pages that a hunt for checkpoints looks at.
+    Glance(Glance),
+    /// The first page of a segment, and which try it is.
+    FirstPage(SegmentId, u8),
     /// The next pages of a scan.
     Scan(usize),
     /// A map node that replay needs, and which try it is.
@@ -50,9 +59,15 @@ pub(crate) enum Asked {
 }
 
 /// Where an import is.
-enum Stage {
+pub(super) enum Stage {
     Labels,
     Rings,
+    /// Checkpoints are looked for.
+    Hunt,
+    /// Which restore points are whole is found out.
+    Survey,
+    /// It is told.
+    Surveyed,
     Root,
     Objects,
     /// The deadlists of snapshots, which their pages name.
@@ -66,7 +81,7 @@ enum Stage {
 
 /// The newest root is written again where a crash or rot left no copy of it, in the order of a new one (INV-RING-1).
 #[derive(Clone, Copy)]
-enum Mending {
+pub(super) enum Mending {
     /// What was read may be in a cache only.
     Flush,
     First,
@@ -76,24 +91,24 @@ enum Mending {
 
 /// An import on its way.
 pub(crate) struct Import {
-    stage: Stage,
+    pub(super) stage: Stage,
     devices: Vec<DeviceGeometry>,
-    tuning: Tuning,
+    pub(super) tuning: Tuning,
     now: Time,
-    io: IoTable<Asked>,
-    bufs: BufPool,
+    pub(super) io: IoTable<Asked>,
+    pub(super) bufs: BufPool,
     labels: Vec<Option<Label>>,
     label_errors: Vec<String>,
-    config: Option<Config>,
-    positions: Vec<u16>,
+    pub(super) config: Option<Config>,
+    pub(super) positions: Vec<u16>,
     twins: Vec<(u16, u16)>,
     /// Members that are to be filled.
     dirty: Vec<u16>,
     /// The labels do not say what the shape is now.
     relabel: bool,
-    rows: Option<Rows>,
-    rings: Option<Rings>,
-    root: Option<Root>,
+    pub(super) rows: Option<Rows>,
+    pub(super) rings: Option<Rings>,
+    pub(super) root: Option<Root>,
     wanted: Vec<ObjectRef>,
     objects: BTreeMap<(SegmentId, u32), Vec<u8>>,
     /// Objects in parts: the index and its parts.
@@ -104,10 +119,27 @@ pub(crate) struct Import {
     core: Option<Core>,
     replay: Option<Replay>,
     leveling: Leveling,
+    /// Restore points are looked at, and told when there is nothing else to do.
+    pub(super) hunt: Option<Hunt>,
+    pub(super) survey: Option<Survey>,
+    pub(super) surveying: bool,
+    pub(super) surveyed: Surveyed,
+    pub(super) rewound: Option<Rewound>,
     failed: Option<String>,
 }
 
 impl Import {
+    /// Starts to read the labels, to tell what restore points there are. Nothing is written.
+    pub(crate) fn survey(devices: Vec<DeviceGeometry>, tuning: Tuning) -> Import {
+        let tuning = Tuning { degraded: true, ..tuning };
+        Import { surveying: true, ..Import::new(devices, tuning, Time(0)) }
+    }
+
+    /// The restore points, once they are known.
+    pub(crate) fn surveyed(&mut self) -> Option<Surveyed> {
+        matches!(self.stage, Stage::Surveyed).then(|| std::mem::take(&mut self.surveyed))
+    }
+
     /// Starts to read the labels.
     pub(crate) fn new(devices: Vec<DeviceGeometry>, tuning: Tuning, now: Time) -> Import {
         let count = u16::try_from(devices.len()).unwrap_or(u16::MAX);
@@ -137,6 +169,11 @@ impl Import {
             core: None,
             replay: None,
             leveling: Leveling::default(),
+            hunt: None,
+            survey: None,
+            surveying: false,
+            surveyed: Surveyed::default(),
+            rewound: None,
             failed: None,
         };
         for position in 0..count {
@@ -199,6 +236,24 @@ impl Import {
             },
             Asked::Leveled => result.map_err(|error| format!("the end of the log cannot be written again ({error})")),
             Asked::Mend => result.map_err(|error| format!("the newest root cannot be written again ({error})")),
+            Asked::Probe(probe) => {
+                if let (Some(survey), Some(rows)) = (&mut self.survey, &self.rows) {
+                    survey.probed(probe, result, buf.as_ref(), &mut self.io, rows, &mut self.bufs);
+                }
+                Ok(())
+            }
+            Asked::Glance(glance) => {
+                if let (Some(hunt), Some(rows)) = (&mut self.hunt, &self.rows) {
+                    hunt.seen(glance, result, buf.as_ref(), self.io.copies(rows, glance.segment()), rows);
+                }
+                Ok(())
+            }
+            Asked::FirstPage(segment, attempt) => {
+                if let (Some(survey), Some(rows)) = (&mut self.survey, &self.rows) {
+                    survey.first_page(segment, attempt, result, buf.as_ref(), &mut self.io, rows, &mut self.bufs);
+                }
+                Ok(())
+            }
             Asked::Object(at, attempt) => self.object_read(at, attempt, result, buf.as_ref()),
             Asked::Scan(scan) => self.scan_read(scan, result, buf.as_ref()),
             Asked::Node(miss, attempt) => match (&mut self.replay, &mut self.core) {
@@ -226,6 +281,8 @@ impl Import {
         let step = match self.stage {
             Stage::Labels if !waits => self.choose_pool(),
             Stage::Rings if !waits => self.choose_root(),
+            Stage::Hunt => self.hunt_on(),
+            Stage::Survey => self.survey_on(),
             Stage::Root | Stage::Objects | Stage::Lists => self.read_objects(),
             Stage::Scan if !waits => self.scanned(),
             Stage::Replay => return self.replay_on(),
@@ -324,11 +381,31 @@ impl Import {
 
     fn choose_root(&mut self) -> Result<(), String> {
         let rings = self.rings.as_ref().ok_or("no rings")?;
-        let root = rings.newest(|member| self.positions.get(member).copied().unwrap_or(u16::MAX))?.clone();
+        let position = |member: usize| self.positions.get(member).copied().unwrap_or(u16::MAX);
+        if self.surveying || self.tuning.aim != Aim::Newest {
+            return self.look_back();
+        }
+        let root = rings.newest(position)?.clone();
+        self.begin_root(root);
+        Ok(())
+    }
+
+    pub(super) fn begin_root(&mut self, root: Root) {
         self.wanted.push(root.checkpoint);
         self.root = Some(root);
         self.stage = Stage::Root;
-        Ok(())
+    }
+
+    /// Begins to read the log after a root.
+    pub(super) fn scan_from(&mut self, root: &Root) -> Result<(), String> {
+        let pool = self.config.as_ref().ok_or("no label")?.id;
+        for leg in &root.legs {
+            for (stream, start) in (0u8..).zip(leg.streams) {
+                self.scans.push(StreamScan::new(pool, leg, stream, start, root.lsn));
+            }
+        }
+        self.stage = Stage::Scan;
+        (0..self.scans.len()).try_for_each(|scan| self.scan_next(scan))
     }
 
     /// Asks for objects, a number at a time; when all are there, goes on.
@@ -432,23 +509,19 @@ impl Import {
         let nodes = NodeCache::new(self.tuning.map_memory);
         let mut core = Core::new(space, nodes, config.shape.chunk_units, self.tuning.planted);
         super::load::load(&mut core, &checkpoint, &root, &|at| self.object(at), &self.parts)?;
+        core.next_chunk += self.rewound.as_ref().map_or(0, |rewound| rewound.chunks);
         self.checkpoint = Some(checkpoint);
-        for leg in &root.legs {
-            for (stream, start) in (0u8..).zip(leg.streams) {
-                self.scans.push(StreamScan::new(config.id, leg, stream, start, root.lsn));
-            }
-        }
         self.core = Some(core);
-        self.stage = Stage::Scan;
-        (0..self.scans.len()).try_for_each(|scan| self.scan_next(scan))
+        self.scan_from(&root)
     }
 
     fn scan_next(&mut self, at: usize) -> Result<(), String> {
-        let (Some(scan), Some(core)) = (self.scans.get_mut(at), &self.core) else { return Ok(()) };
+        let rows = self.core.as_ref().map(|core| &core.space.rows).or(self.rows.as_ref());
+        let (Some(scan), Some(rows)) = (self.scans.get_mut(at), rows) else { return Ok(()) };
         if scan.done {
             return Ok(());
         }
-        let pages = core.space.rows.pages(scan.segment);
+        let pages = rows.pages(scan.segment);
         if scan.page > pages || pages == 0 {
             return Err("the log points outside the pool: the root is damaged".into());
         }
@@ -457,16 +530,17 @@ impl Import {
             return self.scan_next(at);
         }
         let want = scan.want.min(pages - scan.page);
-        self.io.read(Asked::Scan(at), &core.space.rows, scan.segment, scan.page, want, scan.copy, &mut self.bufs);
+        self.io.read(Asked::Scan(at), rows, scan.segment, scan.page, want, scan.copy, &mut self.bufs);
         Ok(())
     }
 
     fn scan_read(&mut self, at: usize, result: Result<(), DeviceError>, buf: Option<&Buf>) -> Result<(), String> {
-        let (Some(scan), Some(core)) = (self.scans.get_mut(at), &self.core) else { return Ok(()) };
-        let pages = core.space.rows.pages(scan.segment);
+        let rows = self.core.as_ref().map(|core| &core.space.rows).or(self.rows.as_ref());
+        let (Some(scan), Some(rows)) = (self.scans.get_mut(at), rows) else { return Ok(()) };
+        let pages = rows.pages(scan.segment);
         let want = scan.want.min(pages - scan.page) as usize;
-        let copies = self.io.copies(&core.space.rows, scan.segment);
-        let quantum = core.space.rows.quantum(scan.segment);
+        let copies = self.io.copies(rows, scan.segment);
+        let quantum = rows.quantum(scan.segment);
         match (result, buf) {
             (Ok(()), Some(buf)) => {
                 scan.take(buf.bytes().get(..want * 4096).unwrap_or_default(), pages, quantum, copies, &mut self.found);
@@ -481,8 +555,17 @@ impl Import {
     fn scanned(&mut self) -> Result<(), String> {
         let root = self.root.as_ref().ok_or("no root")?;
         let mut found = std::mem::take(&mut self.found);
-        let (end, durable) = match extent(&mut found, root.lsn, &root.legs) {
+        let extent = extent(&mut found, root.lsn, &root.legs);
+        if self.surveying {
+            self.surveyed.log_damaged = matches!(extent, Extent::Damaged(_));
+            self.surveyed.after = found.iter().map(Found::guest_bytes).sum();
+            self.stage = Stage::Surveyed;
+            return Ok(());
+        }
+        let (end, durable) = match extent {
             Extent::Until(end, durable) => (end, durable),
+            // what is sound before it is a state that there was; whether it is on all copies is not known
+            Extent::Damaged(lsn) if self.rewound.is_some() => (Lsn(lsn.0 - 1), root.lsn),
             Extent::Damaged(lsn) => {
                 return Err(format!("batch {lsn} of the log was durable and is gone: data written after it cannot be trusted"));
             }
@@ -504,6 +587,8 @@ impl Import {
             }
             Ok(false) => None,
             Ok(true) if self.io.in_flight() > 0 => None,
+            // it is never written to, so nothing has to be whole on every copy
+            Ok(true) if self.tuning.read_only => self.take_pool(),
             Ok(true) => {
                 self.stage = Stage::Level;
                 self.level_on()
@@ -520,7 +605,10 @@ impl Import {
     /// All is there: the pool is ready, once the newest root is whole.
     fn mend(&mut self) -> Option<Pool> {
         let (rings, root) = (self.rings.as_ref()?, self.root.as_ref()?);
-        if [false, true].iter().all(|second| rings.lacking(root.generation, *second).is_empty()) {
+        let renew = self.rewound.as_ref().map(|rewound| rewound.renew);
+        if renew == Some(false)
+            || (renew.is_none() && [false, true].iter().all(|second| rings.lacking(root.generation, *second).is_empty()))
+        {
             return self.take_pool();
         }
         self.stage = Stage::Mend(Mending::Flush);
@@ -547,6 +635,9 @@ impl Import {
 
     fn mend_area(&mut self, second: bool) {
         let (Some(rings), Some(root), Some(config)) = (&self.rings, &self.root, &self.config) else { return };
+        if self.rewound.as_ref().is_some_and(|rewound| rewound.renew) {
+            return self.renew_rings(second);
+        }
         let mut buf = self.bufs.take(SECTOR_BYTES);
         if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
             to.copy_from_slice(&root.encode());
@@ -576,13 +667,23 @@ impl Import {
         pool.generation = root.generation;
         pool.checkpoint_at = root.checkpoint;
         pool.checkpoint_lsn = root.lsn;
+        pool.past_roots = self.rings.as_ref().map(super::ring::Rings::times).unwrap_or_default();
         pool.checkpointer.parts = std::mem::take(&mut self.parts);
         pool.checkpointer.sealed_chunk = pool.core.next_chunk;
         pool.legs.clone_from(&root.legs);
         if let Some(last) = pool.legs.last_mut() {
             last.end = replay.end;
         }
-        pool.checkpointer.continue_objects(root.checkpoint, &mut pool.core.space);
+        // of a log that is damaged, what comes after the sound part counts no more
+        pool.legs.iter_mut().for_each(|leg| leg.end = leg.end.min(replay.end));
+        if self.tuning.read_only {
+            pool.state = PoolState::Online;
+            return Some(pool);
+        }
+        if self.rewound.is_none() {
+            // behind an older checkpoint lie the objects of those after it
+            pool.checkpointer.continue_objects(root.checkpoint, &mut pool.core.space);
+        }
         if self.relabel {
             pool.relabel(None);
         }

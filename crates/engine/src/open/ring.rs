@@ -8,7 +8,7 @@
 //! INV-RING-2: with n the newest readable root, root n + 1 is provably not committed when a first copy of its slot is as before
 //! (some device never got it) or every second copy is (the second writes never began). Otherwise it was committed and is damaged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use millpond_format::{FormatError, PoolId, RING_SLOTS, Root, SECTOR_BYTES};
 
@@ -31,6 +31,9 @@ pub(crate) struct Rings {
     roots: BTreeMap<u64, Root>,
     /// Members whose rings say nothing: missing ones, and those that are out of date.
     left_out: Vec<bool>,
+    /// Generation and incarnation of the newest root that does not count.
+    above: u64,
+    incarnations: u32,
     /// A slot that a newer program wrote: member, slot, why it cannot be used.
     newer: Option<(usize, usize, FormatError)>,
 }
@@ -40,7 +43,7 @@ impl Rings {
     pub(crate) fn new(pool: PoolId, members: usize) -> Rings {
         let unread = || vec![Slot::Damaged; RING_SLOTS as usize];
         let slots = (0..members).map(|_| [unread(), unread()]).collect();
-        Rings { pool, slots, roots: BTreeMap::new(), left_out: vec![false; members], newer: None }
+        Rings { pool, slots, roots: BTreeMap::new(), left_out: vec![false; members], above: 0, incarnations: 0, newer: None }
     }
 
     /// This member's ring says nothing.
@@ -85,11 +88,7 @@ impl Rings {
             .last_key_value()
             .ok_or("no root of the pool is readable: the devices were overwritten or never finished being made")?;
         let next = generation.saturating_add(1);
-        let as_before = |slot: Slot| match slot {
-            Slot::Blank => next <= RING_SLOTS,
-            Slot::Root(old) => old.checked_add(RING_SLOTS) == Some(next),
-            Slot::Damaged => false,
-        };
+        let as_before = |slot: Slot| is_as_before(slot, next);
         let mut copies = self.counting().map(|(member, [first, second])| (member, copy(first, next), copy(second, next)));
         let begun = copies.clone().all(|(_, first, _)| !as_before(first));
         if let Some((member, ..)) = copies.find(|(_, _, second)| !as_before(*second)).filter(|_| begun) {
@@ -102,10 +101,83 @@ impl Rings {
         Ok(root)
     }
 
+    /// All roots that can be read, the oldest first, and how many copies of each. `position`: how the user knows a member.
+    ///
+    /// # Errors
+    /// A root of a newer program, or none at all.
+    pub(crate) fn roots(&self, position: impl Fn(usize) -> u16) -> Result<Vec<(Root, u32)>, String> {
+        if let Some((member, at, why)) = self.newer {
+            return Err(format!("device {}, slot {at} of its roots: {why}", position(member)));
+        }
+        if self.roots.is_empty() {
+            return Err("no root of the pool is readable: the devices were overwritten or never finished being made".to_owned());
+        }
+        let count = |generation: u64| {
+            let all = self.counting().flat_map(|(_, areas)| areas.iter());
+            u32::try_from(all.filter(|slots| copy(slots, generation) == Slot::Root(generation)).count()).unwrap_or(u32::MAX)
+        };
+        Ok(self.roots.values().map(|root| (root.clone(), count(root.generation))).collect())
+    }
+
+    /// The root of a generation.
+    pub(crate) fn root(&self, generation: u64) -> Option<&Root> {
+        self.roots.get(&generation)
+    }
+
+    /// The newest one that can be read, whether it counts or not.
+    pub(crate) fn last(&self) -> Option<&Root> {
+        self.roots.last_key_value().map(|(_, root)| root)
+    }
+
+    /// Generations and times of all that can be read, the oldest first.
+    pub(crate) fn times(&self) -> VecDeque<(u64, u64)> {
+        self.roots.values().map(|root| (root.generation, root.time)).collect()
+    }
+
+    /// The highest incarnation of all roots.
+    pub(crate) fn incarnation(&self) -> u32 {
+        self.roots.values().map(|root| root.incarnation).max().unwrap_or(0).max(self.incarnations)
+    }
+
+    /// The rings tell nothing: these are the roots.
+    pub(crate) fn replace(&mut self, roots: BTreeMap<u64, Root>) {
+        self.newer = None;
+        // what a ring still says may be of a time before; no generation is used twice
+        let above = self.roots.last_key_value().map_or(0, |(generation, _)| *generation);
+        self.above = above.max(self.above);
+        self.incarnations = self.incarnation();
+        self.roots = roots;
+    }
+
+    /// The generation of a root that is newer than all, those that were damaged included, and that counts as soon as it is written: the slot after
+    /// its own is as before.
+    pub(crate) fn superseding(&self) -> u64 {
+        let newest = self.roots.last_key_value().map_or(0, |(generation, _)| *generation).max(self.above);
+        let counts = |generation: &u64| {
+            let next = generation.saturating_add(1);
+            self.counting().any(|(_, [first, _])| is_as_before(copy(first, next), next))
+        };
+        (newest + 1..=newest + RING_SLOTS).find(counts).unwrap_or(newest + 1)
+    }
+
+    /// Members whose rings count.
+    pub(crate) fn members(&self) -> Vec<u16> {
+        self.counting().map(|(member, _)| member).collect()
+    }
+
     /// Members whose copy of a root in the first or the second areas is not there.
     pub(crate) fn lacking(&self, generation: u64, second: bool) -> Vec<u16> {
         let areas = self.counting().filter_map(|(member, areas)| Some((member, areas.get(usize::from(second))?)));
         areas.filter(|(_, slots)| copy(slots, generation) != Slot::Root(generation)).map(|(member, _)| member).collect()
+    }
+}
+
+/// Does a slot hold what it held before the root of this generation was written there?
+fn is_as_before(slot: Slot, generation: u64) -> bool {
+    match slot {
+        Slot::Blank => generation <= RING_SLOTS,
+        Slot::Root(old) => old.checked_add(RING_SLOTS) == Some(generation),
+        Slot::Damaged => false,
     }
 }
 

@@ -14,6 +14,14 @@ pub(crate) struct Found {
     pub(crate) sound: bool,
 }
 
+impl Found {
+    /// Bytes that guests wrote with it.
+    pub(crate) fn guest_bytes(&self) -> u64 {
+        let blocks = self.items.iter().map(|item| if let Item::Blocks { stored, .. } = item { stored.len() as u64 } else { 0 });
+        blocks.sum::<u64>() * 4096
+    }
+}
+
 /// One stream of one leg on its way.
 #[derive(Debug)]
 pub(crate) struct StreamScan {

@@ -47,6 +47,9 @@ impl Pool {
         if self.closing.is_some() {
             return self.replies.push_back((tag, Err(CommandError::Busy("the pool is being closed".into()))));
         }
+        if self.tuning.read_only {
+            return self.command_unwritten(tag, &command);
+        }
         let pages = pages_of(&command);
         if pages >= self.smallest_segment() as usize {
             let error = CommandError::Invalid("that many names do not fit into a segment of this pool; take fewer at a time".into());
@@ -98,6 +101,17 @@ impl Pool {
                 Err(error) => self.replies.push_back((tag, Err(error))),
             },
         }
+    }
+
+    /// A command for a pool that is never written to.
+    fn command_unwritten(&mut self, tag: Tag, command: &Command) {
+        if *command == Command::Close {
+            self.closing = Some(tag);
+            self.state = PoolState::Closing;
+            return;
+        }
+        let why = "the pool is imported read-only; export it and import it without --readonly to change it";
+        self.replies.push_back((tag, Err(CommandError::Busy(why.to_owned()))));
     }
 
     /// Is there room for records of so many pages without taking what the next checkpoint needs?

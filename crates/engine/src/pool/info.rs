@@ -16,7 +16,7 @@ impl Pool {
         match target {
             Target::Head(id) => {
                 let v = self.core.catalog.volumes.get(&id)?;
-                let features = Features { read_only: v.read_only, write_cache: !v.cache.every_write_durable() };
+                let features = Features { read_only: v.read_only || self.tuning.read_only, write_cache: !v.cache.every_write_durable() };
                 Some((Geometry { size: v.size, sector: v.sector }, features))
             }
             Target::Snapshot(id) => {
@@ -68,6 +68,7 @@ impl Pool {
             name: self.config.name.clone(),
             id: self.config.id,
             state: self.state.clone(),
+            read_only: self.tuning.read_only,
             layout: shape.groups.first().map_or(Layout::Linear, |group| group.layout),
             size,
             allocated: allocated.min(size),
@@ -172,7 +173,7 @@ impl Pool {
             sector: v.sector,
             cache: v.cache,
             compression: v.compression,
-            read_only: v.read_only,
+            read_only: v.read_only || self.tuning.read_only,
             referenced_bytes: line.head.map_or(0, |h| h.mapped * 4096),
             unique_bytes: owned_units * 512,
             snapshots: catalog.snapshot_count(id),
@@ -188,7 +189,7 @@ impl Pool {
                 let (v, line) = self.core.catalog.head(id)?;
                 let referenced_bytes = line.head.map_or(0, |h| h.mapped * 4096);
                 let (name, created) = (v.name.clone(), Time(v.created));
-                Some(ImageInfo { name, size: v.size, referenced_bytes, created, read_only: v.read_only })
+                Some(ImageInfo { name, size: v.size, referenced_bytes, created, read_only: v.read_only || self.tuning.read_only })
             }
             Target::Snapshot(id) => {
                 let s = self.core.catalog.snapshots.get(&id).filter(|s| !s.hidden)?;
@@ -268,6 +269,7 @@ impl Pool {
         let mut metrics = self.metrics;
         metrics.nodes_touched = self.core.nodes_touched;
         metrics.nodes_resident = self.core.nodes.len() as u64;
+        metrics.written_bytes = self.core.clock * 4096;
         metrics.log_bytes = self.log.since_checkpoint;
         metrics.reclaim_backlog = self.core.catalog.backlog * 512;
         metrics

@@ -265,7 +265,7 @@ impl Pool {
     }
 
     fn writes_allowed(&self) -> bool {
-        matches!(self.state, PoolState::Online | PoolState::Closing)
+        matches!(self.state, PoolState::Online | PoolState::Closing) && !self.tuning.read_only
     }
 
     /// The bytes of a finished read: the parts without what the request did not ask for.

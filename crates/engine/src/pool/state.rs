@@ -135,6 +135,8 @@ pub(crate) struct Pool {
     /// Generation of the root that brought it: 0 while it comes from before this import.
     pub(crate) checkpoint_generation: u64,
     pub(crate) checkpoint_lsn: Lsn,
+    /// Generations and times of the roots that a rewind may go back to, the oldest first.
+    pub(crate) past_roots: VecDeque<(u64, u64)>,
     pub(crate) legs: Vec<Leg>,
     pub(crate) ops: Slab<Op>,
     /// Operations to go on with in this turn.
@@ -213,6 +215,7 @@ impl Pool {
             checkpoint_at: ObjectRef::default(),
             checkpoint_generation: 0,
             checkpoint_lsn: Lsn(0),
+            past_roots: VecDeque::new(),
             legs: Vec::new(),
             ops: Slab::default(),
             ready: VecDeque::new(),

@@ -152,6 +152,9 @@ impl Pool {
     /// Goes on with requests, and with making the room that they wait for.
     pub(crate) fn answer(&mut self) {
         self.go_on_with_ready();
+        if self.tuning.read_only {
+            return;
+        }
         if matches!(self.state, PoolState::Faulted(_) | PoolState::Closed) {
             return;
         }
@@ -196,7 +199,9 @@ impl Pool {
         }
         self.comparisons = STEPS_PER_TURN;
         self.go_on_with_ready();
-        if !matches!(self.state, PoolState::Faulted(_) | PoolState::Closed) {
+        if self.tuning.read_only {
+            self.close_when_read();
+        } else if !matches!(self.state, PoolState::Faulted(_) | PoolState::Closed) {
             busy |= self.reclaim();
             self.retry_resizes();
             self.retry_commands();
@@ -304,6 +309,17 @@ impl Pool {
             for id in std::mem::take(&mut self.space_waiters) {
                 self.fail_op(id, DiskError::NoSpace);
             }
+        }
+    }
+
+    /// The end of a pool that is only read: everything answered.
+    fn close_when_read(&mut self) {
+        if self.ops.len() == 0
+            && self.io.in_flight() == 0
+            && let Some(tag) = self.closing.take()
+        {
+            self.state = PoolState::Closed;
+            self.replies.push_back((tag, Ok(Reply::Done)));
         }
     }
 

@@ -246,9 +246,14 @@ impl SegmentTable {
         }
     }
 
-    /// The first resting segment that no checkpoint from `durable` on needs and nobody reads.
-    pub(crate) fn rested(&self, durable: u64, keep: u64) -> Option<SegmentId> {
+    /// The first resting segment that no checkpoint from `durable` on needs and nobody reads, and its generation.
+    pub(crate) fn rested(&self, durable: u64, keep: u64) -> Option<(SegmentId, u64)> {
         let ripe = self.resting.iter().take_while(|(generation, _)| generation + keep < durable);
-        ripe.map(|(_, id)| *id).find(|id| self.get(*id).is_some_and(|s| s.pins == 0))
+        ripe.map(|(generation, id)| (*id, *generation)).find(|(id, _)| self.get(*id).is_some_and(|s| s.pins == 0))
+    }
+
+    /// Generation of the one that began to rest last.
+    pub(crate) fn resting_since(&self) -> Option<u64> {
+        self.resting.last().map(|(generation, _)| *generation)
     }
 }

@@ -152,10 +152,9 @@ impl Pool {
             return !self.checkpointer.first_done && self.io.in_flight() == 0;
         }
         let fresh_log = self.log.since_checkpoint > 0 || self.core.nodes.dirty() > 0;
-        let space = &self.core.space.segments;
         let idle = self.now.0.saturating_sub(self.last_activity.0) > IDLE_MILLIS
             && self.now.0.saturating_sub(self.last_checkpoint.0) > IDLE_MILLIS
-            && space.resting_count() > 0;
+            && self.rests_for_checkpoints();
         let closing = self.closing.is_some() && self.quiet() && (fresh_log || !self.checkpointer.first_done || self.core.has_retired());
         !self.checkpointer.wanted.is_empty()
             || self.checkpointer.forced
@@ -314,6 +313,7 @@ impl Pool {
         self.checkpointer.stage = Stage::Idle;
         let Some(root) = self.checkpointer.root.take() else { return };
         self.generation = root.generation;
+        self.past_roots.push_back((root.generation, root.time));
         // the root of an import names the checkpoint of the one before it
         self.checkpoint_generation = if root.checkpoint == self.checkpoint_at { root.generation - 1 } else { root.generation };
         self.checkpoint_at = root.checkpoint;

@@ -5,6 +5,10 @@
 //! last checkpoint, batches after it, and where its streams began; or when what emptied it is not in the log. Such a segment waits for the
 //! next checkpoint.
 //!
+//! So that a rewind finds its data, what rested long enough for that stays as it is for some checkpoints *and* some minutes more
+//! (`Tuning::rewind_checkpoints`, `rewind_millis`): the checkpoints of that time stay whole. It is the first thing that is given up: the minutes when
+//! more than a small part of the pool rests, both, the oldest first, when free segments run short.
+//!
 //! A segment that is written again soon is better left as it is: the host would take its pages away only to find new ones. So a busy
 //! pool keeps free segments that the host has bytes for, up to what it writes between checkpoints, and uses those first; an idle one
 //! gives all of them back, a few at a time.
@@ -13,21 +17,33 @@ use millpond_format::{Leg, SegmentId};
 
 use super::reserve::{Purse, Waiting};
 use crate::pool::{Context, Pool};
-use crate::space::SegmentState;
+use crate::space::{SegmentState, Shelf};
 use crate::{Planted, PoolState};
 
 /// A pool without requests for so many milliseconds is idle.
 const IDLE_MILLIS: u64 = 1_000;
 /// Segments that wait for the log to be durable that are worth a flush.
 const FLUSH_FOR: usize = 4;
+/// Of how many segments one may rest for the minutes of a rewind alone.
+const RESTING_PART: usize = 8;
 /// Segments given back at a time, so that guests do not wait for it.
 const AT_A_TIME: usize = 2;
 
 impl Pool {
-    /// Lets segments go that rested long enough. With `hurry`, as soon as it is safe.
+    /// Lets segments go that rested long enough. With `hurry`, as soon as it is safe, and as many as are wanted.
     pub(crate) fn release_rested(&mut self, hurry: bool) {
         let keep = if hurry { 0 } else { u64::from(self.tuning.rewind_checkpoints) };
-        while let Some(segment) = self.core.space.segments.rested(self.checkpoint_generation, keep) {
+        // a device that leaves takes the past with it
+        let oldest = if self.evacuation.is_some() { u64::MAX } else { self.oldest_kept() };
+        let most = self.core.space.segments.ids().len() / RESTING_PART;
+        while let Some((segment, generation)) = self.core.space.segments.rested(self.checkpoint_generation, keep) {
+            let stays = match hurry {
+                true => !self.is_hungry() && self.streams_fit(),
+                false => generation >= oldest && self.core.space.segments.resting_count() <= most,
+            };
+            if stays {
+                break;
+            }
             self.core.space.segments.set_state(segment, SegmentState::Free);
         }
         if !self.tuning.discard_freed || self.state == PoolState::Opening {
@@ -43,11 +59,32 @@ impl Pool {
         }
     }
 
+    /// Generation of the newest checkpoint that is older than a rewind has to reach: it and all later ones stay whole.
+    fn oldest_kept(&mut self) -> u64 {
+        let since = self.now.0.saturating_sub(self.tuning.rewind_millis);
+        while self.past_roots.get(1).is_some_and(|(_, time)| *time <= since) {
+            self.past_roots.pop_front();
+        }
+        self.past_roots.front().map_or(0, |(generation, _)| *generation)
+    }
+
+    /// Would more checkpoints alone let segments go?
+    pub(crate) fn rests_for_checkpoints(&self) -> bool {
+        let keep = u64::from(self.tuning.rewind_checkpoints);
+        self.core.space.segments.resting_since().is_some_and(|newest| newest + keep >= self.checkpoint_generation)
+    }
+
     /// Lets segments go that were emptied by what is in the log and durable; when space is short, asks for a flush that makes it so.
     pub(crate) fn release_logged(&mut self) {
         let mut waiting = Waiting::default();
+        // where free segments do not run short they go on resting, for a rewind
+        let short = |shelf: &Shelf| self.free_in(*shelf) < self.wanted_free(*shelf) || (*shelf != Shelf::Data && self.destages());
+        let short: Vec<Shelf> = Shelf::ALL.into_iter().filter(short).collect();
         let resting: Vec<SegmentId> = self.core.space.segments.resting().map(|(id, _)| id).collect();
         for id in resting {
+            if !short.contains(&self.core.space.rows.shelf(id)) {
+                continue;
+            }
             let Some(segment) = self.core.space.segments.get(id).filter(|_| self.is_logged(id)) else { continue };
             if segment.emptied > self.log.durable && !self.planted(Planted::ReuseBeforeFlush) {
                 waiting.count(self.core.space.rows.shelf(id));

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use millpond_block::Op;
-use millpond_engine::{Command, Compression, Layout, PoolId, Target};
+use millpond_engine::{Aim, Command, Compression, Layout, PoolId, Target, Tuning};
 use millpond_format::testing::{Kind, dump, put_checksum_right, undump};
 use millpond_format::{AREA_BYTES, Column, DeviceId, Label, Member, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
 
@@ -247,6 +247,18 @@ fn golden_pools_with_damaged_roots_are_refused() {
         let mut image = whole.clone();
         image[slot + SECTOR_BYTES..slot + SECTOR_BYTES + 512].fill(0x77);
         let mut rig = Rig::import(vec![image]).unwrap_or_else(|why| panic!("{name}: {why}"));
+        verify(&mut rig, expected, name);
+    }
+}
+
+#[test]
+fn golden_pools_have_restore_points_that_can_be_used() {
+    for (name, _, expected) in POOLS {
+        let image = vec![golden(name)];
+        let newest = Rig::survey(&image).unwrap().points.remove(0);
+        assert!(newest.is_usable(), "{name}: {newest:?}");
+        let tuning = Tuning { aim: Aim::Rewind, ..Tuning::default() };
+        let mut rig = Rig::import_with(image, tuning, 1).unwrap_or_else(|why| panic!("{name}: {why}"));
         verify(&mut rig, expected, name);
     }
 }

@@ -10,6 +10,7 @@ mod mirror;
 mod model;
 mod parity;
 mod queries;
+mod rewind;
 mod rig;
 mod scrub;
 mod snapshots;

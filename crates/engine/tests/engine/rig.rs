@@ -3,8 +3,8 @@
 use millpond_block::{ByteRange, CacheMode, DiskError, Op, Payload, Query, Request, SectorProfile, Since, Tag};
 use millpond_device::{DeviceError, DeviceGeometry, Io, IoDone, IoKind};
 use millpond_engine::{
-    Command, CommandError, Compression, Engine, GroupSpec, Layout, NewDevice, PoolId, PoolSpec, PoolState, Reply, SnapshotId, Target, Time,
-    Tuning, VolumeId,
+    Command, CommandError, Compression, Engine, GroupSpec, Layout, NewDevice, PoolId, PoolSpec, PoolState, Reply, SnapshotId, Survey,
+    Surveyed, Target, Time, Tuning, VolumeId,
 };
 
 pub struct Rig {
@@ -66,6 +66,40 @@ impl Rig {
             PoolState::Online => Ok(rig),
             PoolState::Faulted(why) => Err(why.clone()),
             other => panic!("{other:?}"),
+        }
+    }
+
+    /// The same with other knobs.
+    ///
+    /// # Errors
+    /// The reason why it was refused.
+    pub fn import_with(media: Vec<Vec<u8>>, tuning: Tuning, now: u64) -> Result<Rig, String> {
+        let engine = Engine::import(geometry(&media), tuning.clone(), Time(now));
+        let mut rig = Rig { engine, media, now, tuning, unreadable: false, dead: Vec::new(), reads: vec![0; 64], next_tag: 1 };
+        rig.settle();
+        match rig.engine.state() {
+            PoolState::Online => Ok(rig),
+            PoolState::Faulted(why) => Err(why.clone()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What restore points some devices hold.
+    ///
+    /// # Errors
+    /// The reason why that cannot be told.
+    pub fn survey(media: &[Vec<u8>]) -> Result<Surveyed, String> {
+        let mut survey = Survey::new(geometry(media), Tuning::default());
+        loop {
+            if let Some(told) = survey.turn() {
+                return told;
+            }
+            while let Some(io) = survey.pop_io() {
+                let IoKind::Read { offset, length, mut buf } = io.kind else { panic!("a survey writes") };
+                let from = &media[io.device.0 as usize][offset as usize..offset as usize + length];
+                buf.bytes_mut()[..length].copy_from_slice(from);
+                survey.io_done(IoDone { id: io.id, result: Ok(()), buf: Some(buf) });
+            }
         }
     }
 

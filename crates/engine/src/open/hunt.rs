@@ -1,0 +1,89 @@
+//! Hunt: finding checkpoints without any root, by what their segments say.
+//!
+//! A segment of checkpoint objects begins with a page that says so, and behind the objects of each checkpoint lies a copy of its root (INV-REST-2:
+//! it is durable before the root is written to a ring). So one page of each segment, and all of those with objects, tell which checkpoints there
+//! are; whether they are whole a survey finds out. Of an import's own roots there is no copy: a pool writes a checkpoint soon after one.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use millpond_block::{Buf, BufPool};
+use millpond_device::DeviceError;
+use millpond_format::{BatchHeader, PoolId, Root, SegmentId};
+
+use super::import::Asked;
+use crate::io::IoTable;
+use crate::space::Rows;
+
+/// Reads under way at a time.
+const AT_A_TIME: usize = 64;
+/// Pages of a segment of objects read at a time.
+const WINDOW: u32 = 256;
+
+/// Pages of a segment that are read, from which copy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Glance {
+    segment: SegmentId,
+    page: u32,
+    pages: u32,
+    copy: u8,
+}
+
+impl Glance {
+    pub(crate) fn segment(&self) -> SegmentId {
+        self.segment
+    }
+}
+
+/// A hunt on its way.
+#[derive(Debug)]
+pub(crate) struct Hunt {
+    pool: PoolId,
+    left: VecDeque<Glance>,
+    /// Segments of objects.
+    objects: BTreeSet<SegmentId>,
+    roots: BTreeMap<u64, Root>,
+}
+
+impl Hunt {
+    /// A hunt through all segments of a pool.
+    pub(crate) fn new(pool: PoolId, rows: &Rows) -> Hunt {
+        let first = |segment| Glance { segment, page: 0, pages: 1, copy: 0 };
+        let left = (0..rows.count()).map(SegmentId).filter(|id| rows.pages(*id) > 0).map(first).collect();
+        Hunt { pool, left, objects: BTreeSet::new(), roots: BTreeMap::new() }
+    }
+
+    /// Goes on. True at the end.
+    pub(crate) fn step(&mut self, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) -> bool {
+        while io.in_flight() < AT_A_TIME {
+            let Some(glance) = self.left.pop_front() else { break };
+            io.read(Asked::Glance(glance), rows, glance.segment, glance.page, glance.pages, glance.copy, bufs);
+        }
+        self.left.is_empty() && io.in_flight() == 0
+    }
+
+    /// Pages were read. Of objects every copy is looked at: one may have what the others lost.
+    pub(crate) fn seen(&mut self, glance: Glance, result: Result<(), DeviceError>, buf: Option<&Buf>, copies: u8, rows: &Rows) {
+        let bytes = buf.filter(|_| result.is_ok()).map(|buf| buf.bytes()).unwrap_or_default();
+        let told = glance.page == 0 && BatchHeader::peek_pages(bytes).is_some();
+        if glance.copy + 1 < copies && !told {
+            self.left.push_front(Glance { copy: glance.copy + 1, ..glance });
+        }
+        if glance.page > 0 {
+            let found = bytes.chunks_exact(4096).take(glance.pages as usize).filter_map(|page| Root::decode(page).ok());
+            self.roots.extend(found.filter(|root| root.pool == self.pool).map(|root| (root.generation, root)));
+            return;
+        }
+        let Ok((header, _)) = BatchHeader::decode(bytes) else { return };
+        let objects = header.pool == self.pool && header.incarnation == 0 && header.stream == 1 && header.segment == glance.segment;
+        if objects && self.objects.insert(glance.segment) {
+            let all = rows.pages(glance.segment);
+            let windows = (1..all).step_by(WINDOW as usize).map(|page| Glance { page, pages: WINDOW.min(all - page), ..glance });
+            self.left.extend(windows.map(|window| Glance { copy: 0, ..window }));
+        }
+    }
+
+    /// The roots that were found, the oldest first.
+    pub(crate) fn into_roots(self) -> BTreeMap<u64, Root> {
+        self.roots
+    }
+}

@@ -1,0 +1,169 @@
+//! Rewinding: an import that goes back to an older state, by the user's word alone.
+//!
+//! The import publishes a root that is newer than all there are and names the older checkpoint. What it gives up must never come back, nor pass
+//! for what is written from now on:
+//!
+//! INV-RING-3: a root that rewinds has a generation above every root on the devices, an incarnation that no batch in the log has, and chunk ids
+//! (I11) that the state it gives up cannot have used. Without the log after the checkpoint it has no leg but its own, and its log goes on
+//! with numbers above all that were ever given, so that the first page of a segment tells when it was taken (INV-REST-1).
+//! With the log, numbers go on from its sound end: the newer roots that are given up then were not whole, and will not be.
+//!
+//! Nothing is overwritten before that root is durable: a crash until then leaves the newest state as it was.
+
+use std::rc::Rc;
+
+use millpond_block::{BufPool, Piece};
+use millpond_device::DeviceIndex;
+use millpond_format::{Lsn, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
+
+use super::hunt::Hunt;
+use super::import::{Asked, Import, Stage};
+use super::survey::Survey;
+use crate::task::{CHUNKS_PER_CHECKPOINT, second_area};
+use crate::{Aim, RestorePoint, Whole};
+
+/// Incarnations left out: more than roots that may have been lost.
+const INCARNATIONS: u32 = 256;
+/// Batches of the log after the newest checkpoint at most.
+const BATCHES: u64 = 1 << 32;
+
+/// What an import that goes back has to stay clear of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rewound {
+    /// Chunk ids to leave out.
+    pub(crate) chunks: u64,
+    /// The rings tell nothing and are made anew.
+    pub(crate) renew: bool,
+}
+
+/// A ring in place of one that tells nothing, for a root that is published next: in every slot but that one's the root before it, by other
+/// numbers and without a log, so that slots are as they have to be before a root is written (INV-RING-2). The slot itself is damaged on
+/// purpose: a crash now must not pass for a pool whose log ends here.
+fn renewed_ring(root: &Root, bufs: &mut BufPool) -> Piece {
+    let bytes = RING_SLOTS as usize * SECTOR_BYTES;
+    let mut buf = bufs.take(bytes);
+    if let Some(ring) = buf.bytes_mut().get_mut(..bytes) {
+        ring.fill(0xff);
+        let oldest = (root.generation + 2).saturating_sub(RING_SLOTS).max(1);
+        for generation in oldest..=root.generation {
+            let at = (generation % RING_SLOTS) as usize * SECTOR_BYTES;
+            if let Some(slot) = ring.get_mut(at..at + SECTOR_BYTES) {
+                slot.copy_from_slice(&Root { generation, legs: Vec::new(), ..root.clone() }.encode());
+            }
+        }
+        // before the first lap is over, what follows was never written
+        for generation in root.generation + 2..=RING_SLOTS {
+            let at = (generation % RING_SLOTS) as usize * SECTOR_BYTES;
+            ring.iter_mut().skip(at).take(SECTOR_BYTES).for_each(|byte| *byte = 0);
+        }
+    }
+    Piece::new(Rc::new(buf), 0..bytes)
+}
+
+impl Import {
+    /// Instead of the newest root: looks for restore points and which are whole.
+    pub(super) fn look_back(&mut self) -> Result<(), String> {
+        let pool = self.config.as_ref().ok_or("no label")?.id;
+        if self.tuning.aim == Aim::Rebuild {
+            self.hunt = Some(Hunt::new(pool, self.rows.as_ref().ok_or("no layout")?));
+            self.stage = Stage::Hunt;
+            return Ok(());
+        }
+        let rings = self.rings.as_ref().ok_or("no rings")?;
+        let mut roots = rings.roots(|member| self.positions.get(member).copied().unwrap_or(u16::MAX))?;
+        let aim = if self.surveying { Aim::Newest } else { self.tuning.aim };
+        if let Aim::To(id) = aim {
+            roots.retain(|(root, _)| root.generation == id);
+            if roots.is_empty() {
+                return Err(format!("checkpoint {id} is not on the devices; see 'millpond pool checkpoints'"));
+            }
+        }
+        self.survey = Some(Survey::new(pool, roots, aim == Aim::Rewind));
+        self.stage = Stage::Survey;
+        Ok(())
+    }
+
+    /// Goes on with looking for checkpoints; at the end, finds out which are whole.
+    pub(super) fn hunt_on(&mut self) -> Result<(), String> {
+        let (Some(hunt), Some(rows), Some(rings)) = (&mut self.hunt, &self.rows, &mut self.rings) else { return Err("no hunt".into()) };
+        if !hunt.step(&mut self.io, rows, &mut self.bufs) {
+            return Ok(());
+        }
+        let roots = self.hunt.take().map(Hunt::into_roots).unwrap_or_default();
+        if roots.is_empty() {
+            return Err("no segment holds a checkpoint: the devices were overwritten, or written by an older version alone".into());
+        }
+        rings.replace(roots);
+        let pool = self.config.as_ref().ok_or("no label")?.id;
+        let roots = rings.roots(|member| member as u16)?;
+        self.survey = Some(Survey::new(pool, roots, !self.surveying));
+        self.stage = Stage::Survey;
+        Ok(())
+    }
+
+    /// Goes on with looking at restore points; at the end, one is chosen or what comes after them is read.
+    pub(super) fn survey_on(&mut self) -> Result<(), String> {
+        let (Some(survey), Some(rows)) = (&mut self.survey, &self.rows) else { return Err("no survey".into()) };
+        if !survey.step(&mut self.io, rows, &mut self.bufs) || self.io.in_flight() > 0 {
+            return Ok(());
+        }
+        self.surveyed.points = self.survey.take().map(Survey::into_points).unwrap_or_default();
+        if !self.surveying {
+            let root = self.choose_point()?;
+            self.begin_root(root);
+            return Ok(());
+        }
+        let readable = self.surveyed.points.iter().find(|point| point.is_usable()).map(|point| point.id);
+        let root = readable.and_then(|id| self.rings.as_ref()?.root(id)).cloned();
+        let Some(root) = root else {
+            self.stage = Stage::Surveyed;
+            return Ok(());
+        };
+        self.scan_from(&root)?;
+        self.root = Some(root);
+        Ok(())
+    }
+
+    /// The root to go back to: of the newest restore point that is whole, or of the one asked for.
+    pub(super) fn choose_point(&mut self) -> Result<Root, String> {
+        let usable = self.surveyed.points.iter().find(|point| point.is_usable());
+        let Some(point) = usable else { return Err(none_whole(&self.surveyed.points, self.tuning.aim)) };
+        let rings = self.rings.as_ref().ok_or("no rings")?;
+        let (root, last) = (rings.root(point.id).ok_or("no root")?, rings.last().ok_or("no root")?);
+        let superseding = rings.superseding();
+        // more than were handed out between any two checkpoints, and left out by imports
+        let chunks = 2 * CHUNKS_PER_CHECKPOINT * (superseding - root.generation + 1);
+        let mut root = Root { generation: superseding - 1, incarnation: rings.incarnation().saturating_add(INCARNATIONS), ..root.clone() };
+        if let Aim::To(_) = self.tuning.aim {
+            (root.lsn, root.legs) = (Lsn(last.lsn.0 + BATCHES), Vec::new());
+        }
+        self.rewound = Some(Rewound { chunks, renew: self.tuning.aim == Aim::Rebuild });
+        Ok(root)
+    }
+
+    /// Makes the rings in one area of each device anew.
+    pub(super) fn renew_rings(&mut self, second: bool) {
+        let (Some(rings), Some(root), Some(config)) = (&self.rings, &self.root, &self.config) else { return };
+        let ring = renewed_ring(root, &mut self.bufs);
+        let place = |member: u16| {
+            let size = config.sizes.get(usize::from(member)).copied().unwrap_or(0);
+            let area = if second { second_area(size) } else { 0 };
+            (DeviceIndex(member), area + RING_OFFSET, ring.clone())
+        };
+        self.io.write_raw(Asked::Mend, rings.members().into_iter().map(place).collect());
+    }
+}
+
+fn none_whole(points: &[RestorePoint], aim: Aim) -> String {
+    let why = |point: &RestorePoint| match &point.whole {
+        Whole::No(why) | Whole::Unknown(why) => why.clone(),
+        Whole::Yes => String::new(),
+    };
+    match (aim, points.first()) {
+        (Aim::To(id), Some(point)) => {
+            format!("checkpoint {id} is not whole: {}; choose another, see 'millpond pool checkpoints'", why(point))
+        }
+        (_, Some(newest)) => format!("none of the {} checkpoints is whole; of the newest, {}", points.len(), why(newest)),
+        (_, None) => "the devices hold no checkpoint".to_owned(),
+    }
+}

@@ -1,0 +1,356 @@
+//! Survey: which restore points of a pool are whole.
+//!
+//! A restore point is a root with its checkpoint. It is whole when every object of the checkpoint is there (checksums say so), and no segment
+//! that the checkpoint refers to was used for something else since. Who uses a segment again begins with its first page:
+//!
+//! INV-REST-1: the first page of a segment says when it was taken: a batch of the log by its number, a segment of nodes or objects by the
+//! generation of the checkpoint that took it. Both only grow, over rewinds too. So a segment holds what a root knew of it exactly when its
+//! first page is not younger than the root. Blocks are not read: rot in them is found by who reads them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use millpond_block::{Buf, BufPool};
+use millpond_device::DeviceError;
+use millpond_format::{BatchHeader, Checkpoint, ChunkRecord, HEADER_PAGE, MAX_HEADER_PAGES, ObjectRef, PoolId, Root, SegmentId, crc32c};
+
+use super::import::Asked;
+use super::load::snapshot_page;
+use crate::io::IoTable;
+use crate::slab::Slab;
+use crate::space::{PAGE, Rows};
+use crate::{RestorePoint, Time, Whole};
+
+/// Reads under way at a time.
+const AT_A_TIME: usize = 64;
+
+/// What an object should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Checkpoint,
+    Chunks,
+    Snapshots,
+    Other,
+}
+
+/// What is known of an object.
+#[derive(Debug, Default)]
+struct Facts {
+    /// Why it cannot be used.
+    bad: Option<&'static str>,
+    segments: Vec<SegmentId>,
+    refers: Vec<(ObjectRef, Kind)>,
+    /// Of a checkpoint: blocks that guests had ever written.
+    clock: Option<u64>,
+}
+
+impl Facts {
+    fn bad(why: &'static str) -> Facts {
+        Facts { bad: Some(why), ..Facts::default() }
+    }
+
+    fn of(bytes: &[u8], kind: Kind) -> Facts {
+        match kind {
+            Kind::Checkpoint => Facts::of_checkpoint(bytes),
+            Kind::Chunks => match ChunkRecord::decode_page(bytes) {
+                Ok(records) => Facts { segments: records.iter().map(|r| r.segment).collect(), ..Facts::default() },
+                Err(_) => Facts::bad("a page of its chunk table makes no sense"),
+            },
+            Kind::Snapshots => match snapshot_page(bytes) {
+                Ok(page) => {
+                    Facts { refers: page.iter().filter_map(|s| s.deadlist).map(|at| (at, Kind::Other)).collect(), ..Facts::default() }
+                }
+                Err(_) => Facts::bad("a page of its snapshots makes no sense"),
+            },
+            Kind::Other => Facts::default(),
+        }
+    }
+
+    fn of_checkpoint(bytes: &[u8]) -> Facts {
+        let Ok(checkpoint) = Checkpoint::decode(bytes) else { return Facts::bad("its checkpoint makes no sense") };
+        let chunks = checkpoint.chunk_pages.iter().map(|(_, at)| (*at, Kind::Chunks));
+        let snapshots = checkpoint.snapshot_pages.iter().map(|(_, at)| (*at, Kind::Snapshots));
+        let lists = checkpoint.lineages.iter().filter_map(|line| line.deadlist).chain(checkpoint.frees.iter().map(|(_, at)| *at));
+        let refers = chunks.chain(snapshots).chain(lists.map(|at| (at, Kind::Other))).collect();
+        Facts { refers, clock: Some(checkpoint.clock), ..Facts::default() }
+    }
+}
+
+/// When a segment was taken for what it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taken {
+    /// By this batch of the log.
+    Log(u64),
+    /// By the checkpoint of this generation.
+    Checkpoint(u64),
+    /// Its first page does not say.
+    Untold,
+}
+
+/// An object on its way: whole, or its parts.
+#[derive(Debug)]
+struct Fetch {
+    at: ObjectRef,
+    kind: Kind,
+    parts: Vec<ObjectRef>,
+    got: BTreeMap<usize, Vec<u8>>,
+}
+
+/// A part of an object that was asked for: of which fetch, which part of it (none: the object, or its index), which try.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Probe {
+    fetch: u32,
+    part: Option<usize>,
+    at: ObjectRef,
+    attempt: u8,
+}
+
+/// A root being looked at.
+#[derive(Debug)]
+struct Looking {
+    root: Root,
+    todo: VecDeque<(ObjectRef, Kind)>,
+    segments: BTreeSet<SegmentId>,
+    bad: Option<&'static str>,
+    clock: Option<u64>,
+}
+
+type Key = (SegmentId, u32, u32, u32);
+
+fn key(at: ObjectRef) -> Key {
+    (at.segment, at.offset, at.length, at.crc)
+}
+
+/// A survey on its way.
+#[derive(Debug)]
+pub(crate) struct Survey {
+    pool: PoolId,
+    /// The roots to look at, the newest one last.
+    left: Vec<(Root, u32)>,
+    /// Generation and time of the oldest root that names a checkpoint.
+    begun: BTreeMap<Key, (u64, u64)>,
+    /// One that is whole is enough.
+    any: bool,
+    looking: Option<(Looking, u32)>,
+    facts: BTreeMap<Key, Rc<Facts>>,
+    fetches: Slab<Fetch>,
+    taken: BTreeMap<SegmentId, Taken>,
+    points: Vec<RestorePoint>,
+}
+
+impl Survey {
+    /// A survey of roots and the number of their copies, the newest one last; with `any`, up to the first that is whole.
+    pub(crate) fn new(pool: PoolId, left: Vec<(Root, u32)>, any: bool) -> Survey {
+        let mut begun = BTreeMap::new();
+        for (root, _) in &left {
+            begun.entry(key(root.checkpoint)).or_insert((root.generation, root.time));
+        }
+        Survey {
+            pool,
+            left,
+            begun,
+            any,
+            looking: None,
+            facts: BTreeMap::new(),
+            fetches: Slab::default(),
+            taken: BTreeMap::new(),
+            points: Vec::new(),
+        }
+    }
+
+    /// Goes on when what it asked for is there. True at the end.
+    pub(crate) fn step(&mut self, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) -> bool {
+        loop {
+            let Some((mut looking, copies)) = self.looking.take() else {
+                if self.any && self.points.last().is_some_and(RestorePoint::is_usable) {
+                    return true;
+                }
+                let Some((root, copies)) = self.left.pop() else { return true };
+                let todo = VecDeque::from([(root.checkpoint, Kind::Checkpoint)]);
+                self.looking = Some((Looking { root, todo, segments: BTreeSet::new(), bad: None, clock: None }, copies));
+                continue;
+            };
+            if !self.objects(&mut looking, io, rows, bufs) || !self.first_pages(&looking, io, rows, bufs) {
+                self.looking = Some((looking, copies));
+                return false;
+            }
+            self.points.push(self.verdict(&looking, copies));
+        }
+    }
+
+    /// What was found, the newest first.
+    pub(crate) fn into_points(self) -> Vec<RestorePoint> {
+        self.points
+    }
+
+    /// Takes in what is known of the objects; asks for the others. True when all are.
+    fn objects(&mut self, looking: &mut Looking, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) -> bool {
+        let mut unknown = VecDeque::new();
+        while let Some((at, kind)) = looking.todo.pop_front() {
+            if let Some(facts) = self.facts.get(&key(at)) {
+                looking.bad = looking.bad.or(facts.bad);
+                looking.segments.extend(&facts.segments);
+                looking.clock = looking.clock.or(facts.clock);
+                looking.todo.extend(&facts.refers);
+                continue;
+            }
+            if self.fetches.len() < AT_A_TIME && !self.fetches.iter().any(|f| key(f.at) == key(at)) {
+                let fetch = self.fetches.insert(Fetch { at, kind, parts: Vec::new(), got: BTreeMap::new() });
+                self.read(Probe { fetch, part: None, at, attempt: 0 }, io, rows, bufs);
+            }
+            unknown.push_back((at, kind));
+            if self.fetches.len() >= AT_A_TIME {
+                break;
+            }
+        }
+        unknown.append(&mut looking.todo);
+        looking.todo = unknown;
+        // what a damaged checkpoint refers to is of no interest
+        looking.todo.is_empty() || (looking.bad.is_some() && self.fetches.len() == 0)
+    }
+
+    fn read(&mut self, probe: Probe, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) {
+        let (at, start) = (probe.at, u64::from(probe.at.offset) * ObjectRef::STEP as u64);
+        let page = start / PAGE;
+        let pages = (start + u64::from(at.bytes())).div_ceil(PAGE) - page;
+        if page + pages > u64::from(rows.pages(at.segment)) {
+            return self.known(probe.fetch, Facts::bad("an object of it lies on a device that was removed, or nowhere"));
+        }
+        io.read(Asked::Probe(probe), rows, at.segment, page as u32, pages as u32, probe.attempt, bufs);
+    }
+
+    fn known(&mut self, fetch: u32, facts: Facts) {
+        if let Some(fetch) = self.fetches.remove(fetch) {
+            self.facts.insert(key(fetch.at), Rc::new(facts));
+        }
+    }
+
+    /// A part of an object was read, or cannot be.
+    pub(crate) fn probed(
+        &mut self,
+        probe: Probe,
+        result: Result<(), DeviceError>,
+        buf: Option<&Buf>,
+        io: &mut IoTable<Asked>,
+        rows: &Rows,
+        bufs: &mut BufPool,
+    ) {
+        let at = probe.at;
+        let skip = usize::try_from(u64::from(at.offset) * ObjectRef::STEP as u64 % PAGE).unwrap_or(0);
+        let read = buf.filter(|_| result.is_ok()).and_then(|buf| buf.bytes().get(skip..skip + at.bytes() as usize));
+        let Some(bytes) = read.filter(|bytes| crc32c(bytes) == at.crc) else {
+            if probe.attempt + 1 < io.attempts(rows, at.segment) {
+                return self.read(Probe { attempt: probe.attempt + 1, ..probe }, io, rows, bufs);
+            }
+            let why = if result.is_err() { "an object of it cannot be read" } else { "an object of it does not match its checksum" };
+            return self.known(probe.fetch, Facts::bad(why));
+        };
+        let Some(fetch) = self.fetches.get_mut(probe.fetch) else { return };
+        let kind = fetch.kind;
+        match probe.part {
+            None if at.is_index() => {
+                let Ok(parts) = ObjectRef::decode_index(bytes) else {
+                    return self.known(probe.fetch, Facts::bad("an object's parts make no sense"));
+                };
+                fetch.parts.clone_from(&parts);
+                for (part, at) in parts.into_iter().enumerate() {
+                    self.read(Probe { part: Some(part), at, attempt: 0, ..probe }, io, rows, bufs);
+                }
+                if self.fetches.get(probe.fetch).is_some_and(|f| f.parts.is_empty()) {
+                    self.known(probe.fetch, Facts::of(&[], kind));
+                }
+            }
+            None => self.known(probe.fetch, Facts::of(bytes, kind)),
+            Some(part) => {
+                fetch.got.insert(part, bytes.to_vec());
+                if fetch.got.len() == fetch.parts.len() {
+                    let joined: Vec<u8> = fetch.got.values().flatten().copied().collect();
+                    self.known(probe.fetch, Facts::of(&joined, kind));
+                }
+            }
+        }
+    }
+
+    /// Asks for the first pages of segments that are not known. True when all are.
+    fn first_pages(&mut self, looking: &Looking, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) -> bool {
+        if looking.bad.is_some() {
+            return io.in_flight() == 0;
+        }
+        if io.in_flight() > 0 {
+            return false;
+        }
+        let unknown = looking.segments.iter().filter(|id| !self.taken.contains_key(id)).copied().take(AT_A_TIME);
+        let mut all = true;
+        for segment in unknown.collect::<Vec<_>>() {
+            if rows.pages(segment) == 0 {
+                self.taken.insert(segment, Taken::Untold);
+                continue;
+            }
+            all = false;
+            io.read(Asked::FirstPage(segment, 0), rows, segment, 0, 1, 0, bufs);
+        }
+        all && looking.segments.iter().all(|id| self.taken.contains_key(id))
+    }
+
+    /// The first page of a segment was read; the rest of a longer header may be missing.
+    #[expect(clippy::too_many_arguments, reason = "a completion, and what it needs to go on")]
+    pub(crate) fn first_page(
+        &mut self,
+        segment: SegmentId,
+        attempt: u8,
+        result: Result<(), DeviceError>,
+        buf: Option<&Buf>,
+        io: &mut IoTable<Asked>,
+        rows: &Rows,
+        bufs: &mut BufPool,
+    ) {
+        let bytes = buf.filter(|_| result.is_ok()).map(|buf| buf.bytes()).unwrap_or_default();
+        let pages = BatchHeader::peek_pages(bytes).unwrap_or(1);
+        let most = (rows.pages(segment) as usize).min(MAX_HEADER_PAGES);
+        // a header of several pages is read again whole; a try more says so
+        if pages > 1 && attempt & LONG == 0 {
+            return io.read(Asked::FirstPage(segment, attempt | LONG), rows, segment, 0, pages.min(most) as u32, attempt, bufs);
+        }
+        let header = BatchHeader::decode(bytes.get(..pages * HEADER_PAGE).unwrap_or(bytes)).ok().map(|(header, _)| header);
+        let taken = match header.filter(|h| h.pool == self.pool && h.segment == segment && h.offset == 0) {
+            Some(header) if header.incarnation == 0 => Taken::Checkpoint(header.birth),
+            Some(header) => Taken::Log(header.lsn.0),
+            None if (attempt & !LONG) + 1 < io.attempts(rows, segment) => {
+                let attempt = (attempt & !LONG) + 1;
+                return io.read(Asked::FirstPage(segment, attempt), rows, segment, 0, 1, attempt, bufs);
+            }
+            None => Taken::Untold,
+        };
+        self.taken.insert(segment, taken);
+    }
+
+    fn verdict(&self, looking: &Looking, copies: u32) -> RestorePoint {
+        let root = &looking.root;
+        let younger = |segment: &SegmentId| match self.taken.get(segment) {
+            Some(Taken::Log(lsn)) => *lsn > root.lsn.0,
+            Some(Taken::Checkpoint(generation)) => *generation > root.generation,
+            _ => false,
+        };
+        let (reused, all) = (looking.segments.iter().filter(|id| younger(id)).count(), looking.segments.len());
+        let untold = looking.segments.iter().filter(|id| !matches!(self.taken.get(id), Some(Taken::Log(_) | Taken::Checkpoint(_)))).count();
+        let whole = match (looking.bad, reused, untold) {
+            (Some(why), ..) => Whole::No(why.to_owned()),
+            (None, 1.., _) => Whole::No(format!("{reused} of its {all} segments were used again since")),
+            (None, 0, 1..) => Whole::Unknown(format!("{untold} of its {all} segments do not say whether they were used again")),
+            (None, 0, 0) => Whole::Yes,
+        };
+        let (first, time) = self.begun.get(&key(root.checkpoint)).copied().unwrap_or((root.generation, root.time));
+        RestorePoint {
+            id: root.generation,
+            time: Time(time),
+            again: first < root.generation,
+            lsn: root.lsn,
+            copies,
+            whole,
+            written: looking.clock.map(|blocks| blocks * 4096),
+        }
+    }
+}
+
+/// Mark in a try of a first page: the whole header was asked for.
+const LONG: u8 = 1 << 7;

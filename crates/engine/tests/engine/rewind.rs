@@ -1,0 +1,363 @@
+//! Restore points of a pool: which are whole, and going back to them.
+
+use std::collections::BTreeMap;
+
+use millpond_block::Op;
+use millpond_engine::{Aim, Command, Compression, Layout, PoolState, Surveyed, Target, Tuning, VolumeId, Whole};
+
+use crate::rig::Rig;
+
+const BLOCK: u64 = 4096;
+const BLOCKS: u64 = 1024;
+const AREA: usize = 1 << 20;
+const RING: usize = 64 << 10;
+
+/// Block to version.
+type Content = BTreeMap<u64, u64>;
+
+fn bytes(version: u64) -> Vec<u8> {
+    if version == 0 { vec![0; 4096] } else { version.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes().repeat(512) }
+}
+
+/// A pool with a volume, and what it held at each checkpoint.
+struct Past {
+    rig: Rig,
+    volume: VolumeId,
+    content: Content,
+    stamp: u64,
+    /// By generation.
+    states: BTreeMap<u64, Content>,
+}
+
+impl Past {
+    fn new(sizes: &[usize], layout: Layout) -> Past {
+        let mut rig = Rig::new(sizes, layout);
+        let volume = rig.volume("disk", BLOCKS * BLOCK, Compression::Off);
+        Past { rig, volume, content: Content::new(), stamp: 0, states: BTreeMap::new() }
+    }
+
+    /// Writes some blocks, here and there.
+    fn write(&mut self, count: u64) {
+        for _ in 0..count {
+            self.stamp += 1;
+            let block = self.stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+            let block = block % BLOCKS;
+            self.rig.request(Target::Head(self.volume), Op::Write, block * BLOCK, BLOCK, &bytes(self.stamp)).unwrap();
+            self.content.insert(block, self.stamp);
+        }
+    }
+
+    /// Writes a checkpoint and notes what it holds.
+    fn checkpoint(&mut self) -> u64 {
+        self.rig.command(Command::Checkpoint).unwrap();
+        let newest = Rig::survey(&self.rig.media).unwrap().points[0].id;
+        self.states.insert(newest, self.content.clone());
+        newest
+    }
+
+    /// Comes back with another aim.
+    fn import(&mut self, aim: Aim) -> Result<(), String> {
+        let tuning = Tuning { aim, ..self.rig.tuning.clone() };
+        let mut rig = Rig::import_with(self.rig.media.clone(), tuning, self.rig.now + 1_000)?;
+        rig.tuning.aim = Aim::Newest;
+        self.rig = rig;
+        Ok(())
+    }
+
+    fn verify(&mut self, content: &Content) {
+        for start in (0..BLOCKS).step_by(64) {
+            let got = self.rig.request(Target::Head(self.volume), Op::Read, start * BLOCK, 64 * BLOCK, &[]).unwrap();
+            for (at, here) in (start..).zip(got.chunks_exact(4096)) {
+                let version = content.get(&at).copied().unwrap_or(0);
+                assert!(here == bytes(version), "block {at} is not version {version}");
+            }
+        }
+        self.content.clone_from(content);
+    }
+}
+
+fn whole(surveyed: &Surveyed) -> Vec<u64> {
+    surveyed.points.iter().filter(|p| p.whole == Whole::Yes).map(|p| p.id).collect()
+}
+
+/// Overwrites every copy of a root.
+fn spoil_root(media: &mut [Vec<u8>], generation: u64) {
+    let slot = RING + (generation % 128) as usize * 4096;
+    for device in media {
+        let second = (device.len() / AREA - 1) * AREA;
+        for area in [0, second] {
+            device[area + slot..area + slot + 4096].fill(0xa5);
+        }
+    }
+}
+
+#[test]
+fn restore_points_tell_what_would_be_lost() {
+    let mut past = Past::new(&[64], Layout::Linear);
+    past.write(300);
+    let first = past.checkpoint();
+    past.write(200);
+    let second = past.checkpoint();
+    past.write(50);
+    let surveyed = Rig::survey(&past.rig.media).unwrap();
+    let point = |id| surveyed.points.iter().find(|p| p.id == id).unwrap().clone();
+    assert_eq!(surveyed.points[0].id, second);
+    assert_eq!((surveyed.after, surveyed.log_damaged), (50 * BLOCK, false));
+    assert_eq!(point(second).written.unwrap() - point(first).written.unwrap(), 200 * BLOCK);
+    assert!(point(first).copies == 2 && whole(&surveyed).len() == surveyed.points.len(), "{surveyed:#?}");
+}
+
+#[test]
+fn every_whole_point_is_what_it_was_and_what_came_later_does_not_come_back() {
+    let parity = Layout::Parity { width: 16, parity: 1, unit: 65536 };
+    let pools = [(&[48][..], Layout::Linear, 4), (&[48, 48], Layout::Mirror { copies: 2 }, 4), (&[48, 48, 48], parity, 1)];
+    for (sizes, layout, least) in pools {
+        let mut past = Past::new(sizes, layout);
+        for _ in 0..6 {
+            past.write(150);
+            past.checkpoint();
+        }
+        past.write(70);
+        let media = past.rig.media.clone();
+        let states = past.states.clone();
+        let points = whole(&Rig::survey(&media).unwrap());
+        let tried: Vec<u64> = points.into_iter().filter(|id| states.contains_key(id)).collect();
+        assert!(tried.len() >= least, "{tried:?}");
+        for id in tried {
+            past.rig.media.clone_from(&media);
+            past.import(Aim::To(id)).unwrap();
+            let state = states[&id].clone();
+            past.verify(&state);
+            past.rig.audit();
+            // a crash at once, and one after writes, bring back nothing of what was given up
+            past.import(Aim::Newest).unwrap();
+            past.verify(&state);
+            past.write(120);
+            past.import(Aim::Newest).unwrap();
+            let state = past.content.clone();
+            past.verify(&state);
+            past.rig.audit();
+            past.checkpoint();
+            past.write(400);
+            past.checkpoint();
+            past.import(Aim::Newest).unwrap();
+            let state = past.content.clone();
+            past.verify(&state);
+            past.rig.audit();
+        }
+    }
+}
+
+#[test]
+fn a_crash_before_the_rewind_holds_leaves_everything() {
+    let mut past = Past::new(&[48], Layout::Linear);
+    past.write(300);
+    let old = past.checkpoint();
+    past.write(300);
+    past.checkpoint();
+    past.write(40);
+    let before = past.rig.media.clone();
+    past.import(Aim::To(old)).unwrap();
+    let after = past.rig.media.clone();
+    // until the root is there, only the slot of the ring that it is written to has changed
+    let slot = Rig::survey(&after).unwrap().points[0].id as usize % 128 * 4096 + RING;
+    let second = (after[0].len() / AREA - 1) * AREA;
+    let changed = (0..after[0].len()).step_by(4096).filter(|at| before[0][*at..at + 4096] != after[0][*at..at + 4096]);
+    assert_eq!(changed.collect::<Vec<_>>(), [slot, second + slot]);
+    past.rig.media = before;
+    past.import(Aim::Newest).unwrap();
+    let state = past.content.clone();
+    past.verify(&state);
+}
+
+#[test]
+fn a_damaged_root_refuses_the_import_and_a_rewind_loses_nothing_of_a_sound_log() {
+    let mut past = Past::new(&[48], Layout::Linear);
+    past.write(300);
+    past.checkpoint();
+    past.write(100);
+    let newest = past.checkpoint();
+    past.write(30);
+    let content = past.content.clone();
+    spoil_root(&mut past.rig.media, newest);
+    let refused = past.import(Aim::Newest).unwrap_err();
+    assert!(refused.contains("damaged"), "{refused}");
+    // the log goes on from the checkpoint before it: nothing is lost
+    past.import(Aim::Rewind).unwrap();
+    past.verify(&content);
+    past.rig.audit();
+    past.write(10);
+    past.import(Aim::Newest).unwrap();
+    let content = past.content.clone();
+    past.verify(&content);
+}
+
+#[test]
+fn a_batch_that_is_gone_ends_the_log_of_a_rewind() {
+    let mut past = Past::new(&[48], Layout::Linear);
+    past.write(300);
+    past.checkpoint();
+    past.write(10);
+    let state = past.content.clone();
+    let before = past.rig.media.clone();
+    past.write(1);
+    let lost = (AREA..before[0].len() - AREA).step_by(4096).find(|at| before[0][*at..at + 4096] != past.rig.media[0][*at..at + 4096]);
+    past.write(10);
+    past.rig.request(Target::Head(past.volume), Op::Flush, 0, 0, &[]).unwrap();
+    past.write(10);
+    let at = lost.unwrap();
+    past.rig.media[0][at..at + 4096].fill(0x11);
+    let refused = past.import(Aim::Newest).unwrap_err();
+    assert!(refused.contains("is gone"), "{refused}");
+    let surveyed = Rig::survey(&past.rig.media).unwrap();
+    assert!(surveyed.log_damaged && surveyed.after == 10 * BLOCK, "{surveyed:?}");
+    past.import(Aim::Rewind).unwrap();
+    past.verify(&state);
+    past.write(25);
+    past.import(Aim::Newest).unwrap();
+    let state = past.content.clone();
+    past.verify(&state);
+    past.rig.audit();
+}
+
+#[test]
+fn points_whose_segments_were_used_again_are_not_whole() {
+    let mut past = Past::new(&[24], Layout::Linear);
+    past.rig.tuning.rewind_millis = 0;
+    past.import(Aim::Newest).unwrap();
+    past.write(200);
+    let old = past.checkpoint();
+    for _ in 0..12 {
+        past.write(900);
+        past.checkpoint();
+    }
+    let surveyed = Rig::survey(&past.rig.media).unwrap();
+    let point = surveyed.points.iter().find(|p| p.id == old).unwrap();
+    assert!(matches!(point.whole, Whole::No(_)), "{point:?}");
+    let refused = past.import(Aim::To(old)).unwrap_err();
+    assert!(refused.contains("is not whole"), "{refused}");
+    // and those that are told to be whole are
+    let (media, states) = (past.rig.media.clone(), past.states.clone());
+    for id in whole(&surveyed).into_iter().filter(|id| states.contains_key(id)) {
+        past.rig.media.clone_from(&media);
+        past.import(Aim::To(id)).unwrap();
+        past.verify(&states[&id].clone());
+    }
+}
+
+#[test]
+fn freed_segments_rest_for_the_time_of_a_rewind() {
+    let resting = |millis: u64| {
+        let mut past = Past::new(&[256], Layout::Linear);
+        past.rig.tuning.rewind_millis = millis;
+        past.import(Aim::Newest).unwrap();
+        past.write(1_000);
+        let old = past.checkpoint();
+        for _ in 0..6 {
+            past.write(300);
+            past.checkpoint();
+        }
+        let surveyed = Rig::survey(&past.rig.media).unwrap();
+        surveyed.points.iter().find(|p| p.id == old).unwrap().whole.clone()
+    };
+    assert_eq!(resting(u64::MAX), Whole::Yes);
+    assert!(matches!(resting(0), Whole::No(_)));
+}
+
+#[test]
+fn a_pool_that_is_only_read_is_never_written_to() {
+    for (sizes, layout) in [(&[48][..], Layout::Linear), (&[48, 48], Layout::Mirror { copies: 2 })] {
+        let mut past = Past::new(sizes, layout);
+        past.write(300);
+        let old = past.checkpoint();
+        let snapshot = past.rig.snapshot(past.volume, "kept");
+        past.write(300);
+        let (media, now, content) = (past.rig.media.clone(), past.rig.now, past.content.clone());
+        for aim in [Aim::Newest, Aim::Rewind, Aim::To(old)] {
+            let tuning = Tuning { read_only: true, aim, ..past.rig.tuning.clone() };
+            let mut rig = Rig::import_with(media.clone(), tuning, now + 1).unwrap();
+            assert!(rig.engine.pool().unwrap().read_only);
+            let head = Target::Head(past.volume);
+            assert!(rig.engine.geometry(head).unwrap().1.read_only);
+            assert!(rig.request(head, Op::Write, 0, BLOCK, &bytes(1)).is_err());
+            assert!(rig.request(head, Op::Discard, 0, BLOCK, &[]).is_err());
+            rig.request(head, Op::Flush, 0, 0, &[]).unwrap();
+            let refused = rig.command(Command::DestroySnapshots { snapshots: vec![snapshot] }).unwrap_err().to_string();
+            assert!(refused.contains("--readonly"), "{refused}");
+            let state = if aim == Aim::To(old) { past.states[&old].clone() } else { content.clone() };
+            for (block, version) in &state {
+                assert!(rig.request(head, Op::Read, block * BLOCK, BLOCK, &[]).unwrap() == bytes(*version), "block {block}");
+            }
+            // time passes, and it ends
+            rig.now += 3_600_000;
+            rig.settle();
+            rig.command(Command::Close).unwrap();
+            assert_eq!(*rig.engine.state(), PoolState::Closed);
+            assert!(rig.media == media, "a device was written to");
+        }
+    }
+}
+
+#[test]
+fn a_pool_without_any_root_is_rebuilt_with_its_log() {
+    for (sizes, layout) in [(&[48][..], Layout::Linear), (&[48, 48], Layout::Mirror { copies: 2 })] {
+        let mut past = Past::new(sizes, layout);
+        for _ in 0..4 {
+            past.write(150);
+            past.checkpoint();
+        }
+        past.write(70);
+        let content = past.content.clone();
+        for device in &mut past.rig.media {
+            let second = (device.len() / AREA - 1) * AREA;
+            for area in [0, second] {
+                device[area + RING..area + RING + 128 * 4096].fill(0xa5);
+            }
+        }
+        let refused = past.import(Aim::Newest).unwrap_err();
+        assert!(refused.contains("no root"), "{refused}");
+        past.import(Aim::Rebuild).unwrap();
+        past.verify(&content);
+        past.rig.audit();
+        // it is an ordinary pool again
+        past.import(Aim::Newest).unwrap();
+        past.verify(&content);
+        past.write(30);
+        past.import(Aim::Newest).unwrap();
+        for _ in 0..4 {
+            past.write(40);
+            past.checkpoint();
+            past.import(Aim::Newest).unwrap();
+        }
+        let content = past.content.clone();
+        past.verify(&content);
+        past.rig.audit();
+    }
+}
+
+#[test]
+fn a_rebuild_that_does_not_come_to_its_root_leaves_a_pool_that_is_refused() {
+    let mut past = Past::new(&[48], Layout::Linear);
+    past.write(300);
+    past.checkpoint();
+    past.write(50);
+    let content = past.content.clone();
+    past.rig.media[0][RING..RING + 128 * 4096].fill(0xa5);
+    let second = (past.rig.media[0].len() / AREA - 1) * AREA;
+    past.rig.media[0][second + RING..second + RING + 128 * 4096].fill(0xa5);
+    let broken = past.rig.media.clone();
+    past.import(Aim::Rebuild).unwrap();
+    let newest = Rig::survey(&past.rig.media).unwrap().points[0].id;
+    // the rings are made anew, the root that counts is not written yet
+    [newest, newest - 1].into_iter().for_each(|generation| spoil_root(&mut past.rig.media, generation));
+    let mut halfway = broken;
+    for area in [0, second] {
+        let ring = area + RING..area + RING + 128 * 4096;
+        halfway[0][ring.clone()].clone_from_slice(&past.rig.media[0][ring]);
+    }
+    past.rig.media = halfway;
+    let refused = past.import(Aim::Newest).unwrap_err();
+    assert!(refused.contains("damaged"), "{refused}");
+    past.import(Aim::Rebuild).unwrap();
+    past.verify(&content);
+}
