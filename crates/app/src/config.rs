@@ -28,6 +28,9 @@ pub struct ConfigFile {
     /// Gives free segments back to what holds the pool, as holes of a file and discards of a disk; true when not said. A pool without it
     /// keeps what it once took.
     pub discard_freed: Option<bool>,
+    /// For how many minutes the pool's checkpoints stay whole, so that an import can go back to them, as long as that takes a small part of the
+    /// pool; 10 when not said.
+    pub rewind_minutes: Option<u32>,
     /// What clients of NBD exports may take, where an export says nothing: `max_clients`, `max_requests`, `handshake_seconds`.
     pub nbd: NbdSection,
 }
@@ -56,7 +59,10 @@ impl ConfigFile {
         let text = fs::read_to_string(path).map_err(|e| Failure::failed(format!("cannot read {}: {e}", path.display())))?;
         toml::from_str(&text).map_err(|e| {
             let message = e.message().to_owned();
-            Failure::failed(format!("{}: {message}; known keys are socket, state, map_memory, discard_freed, nbd", path.display()))
+            Failure::failed(format!(
+                "{}: {message}; known keys are socket, state, map_memory, discard_freed, rewind_minutes, nbd",
+                path.display()
+            ))
         })
     }
 }

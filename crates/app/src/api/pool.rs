@@ -212,6 +212,18 @@ pub struct ImportPool {
     /// Import it although devices are missing that it can do without.
     #[serde(default)]
     pub degraded: bool,
+    /// Write nothing to its devices.
+    #[serde(default)]
+    pub readonly: bool,
+    /// Go back to the newest checkpoint that is whole, and to the end of the sound part of the log after it.
+    #[serde(default)]
+    pub rewind: bool,
+    /// Go back to this checkpoint.
+    #[serde(default)]
+    pub to: Option<u64>,
+    /// Find the newest checkpoint that is whole by reading what segments say, and make the rings of roots anew.
+    #[serde(default)]
+    pub rebuild: bool,
     /// Only say what would be imported.
     #[serde(default)]
     pub dry_run: bool,
@@ -230,6 +242,19 @@ pub struct Found {
     pub devices: Vec<String>,
     /// Members that were not found, by number.
     pub missing: Vec<u16>,
+    /// What an import that goes back goes to, and what it loses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Checkpoint>,
+}
+
+/// Asks for the restore points of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ListCheckpoints {
+    /// Its name, or id when it is not in service.
+    pub name: String,
+    /// Directories and devices to search; empty: where it is, was before, or the block devices of the host.
+    #[serde(default)]
+    pub search: Vec<String>,
 }
 
 /// Requests of guests.
@@ -346,10 +371,12 @@ pub struct Pool {
     pub name: String,
     /// Identity.
     pub id: String,
-    /// `opening`, `online`, `degraded` (a device is missing or not whole), `closing`, `faulted`, or `unavailable` when it could not be imported.
+    /// `opening`, `online`, `readonly` (imported to be read), `degraded` (a device is missing or not whole), `closing`, `faulted`, or `unavailable` when it could not be imported.
     pub health: String,
     /// Why it is not online.
     pub reason: Option<String>,
+    /// Nothing is written to its devices: it was imported to be read.
+    pub readonly: bool,
     /// Layout of the data class.
     pub layout: LayoutSpec,
     /// Bytes that guests can fill.
@@ -419,6 +446,13 @@ pub struct Checkpoint {
     pub lsn: u64,
     /// Intact copies of its root over all devices; there are two on each.
     pub copies: u32,
-    /// Milliseconds between it and the newest one: writes of this span would be lost.
+    /// Is everything there that it refers to? `yes`: its objects match their checksums, and no segment was used for something else since; `no`;
+    /// `unknown` of what older versions wrote.
+    pub verified: String,
+    /// Why it is not `yes`.
+    pub reason: Option<String>,
+    /// Milliseconds from it to now, or to the newest one when the pool is not in service: writes of this span would be lost.
     pub lost_millis: u64,
+    /// Bytes that guests wrote after it; nothing where that is not known.
+    pub lost_bytes: Option<u64>,
 }

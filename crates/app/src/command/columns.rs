@@ -122,6 +122,25 @@ pub const FOUND: &[Column<Found>] = &[
     Column { name: "missing", cell: |f| text(&numbers(&f.missing)), shown: Shown::Always },
 ];
 
+/// A pool whose import goes back, and what that loses.
+pub const GOES_BACK: &[Column<Found>] = &[
+    Column { name: "name", cell: |f| text(&f.name), shown: Shown::Always },
+    Column { name: "id", cell: |f| text(&f.id), shown: Shown::Always },
+    Column { name: "state", cell: |f| text(&f.state), shown: Shown::Always },
+    Column { name: "checkpoint", cell: |f| f.checkpoint.as_ref().map_or(Cell::None, |c| Cell::Count(c.id)), shown: Shown::Always },
+    Column { name: "time", cell: |f| f.checkpoint.as_ref().map_or(Cell::None, |c| Cell::Time(c.time)), shown: Shown::Always },
+    Column {
+        name: "lost_millis",
+        cell: |f| f.checkpoint.as_ref().map_or(Cell::None, |c| Cell::Count(c.lost_millis)),
+        shown: Shown::Always,
+    },
+    Column {
+        name: "lost_bytes",
+        cell: |f| f.checkpoint.as_ref().and_then(|c| c.lost_bytes).map_or(Cell::None, Cell::Bytes),
+        shown: Shown::Always,
+    },
+];
+
 /// Background work.
 pub const JOB: &[Column<Job>] = &[
     Column { name: "id", cell: |j| text(&j.id), shown: Shown::Always },
@@ -135,9 +154,12 @@ pub const JOB: &[Column<Job>] = &[
 pub const CHECKPOINT: &[Column<Checkpoint>] = &[
     Column { name: "id", cell: |c| Cell::Count(c.id), shown: Shown::Always },
     Column { name: "time", cell: |c| Cell::Time(c.time), shown: Shown::Always },
-    Column { name: "lsn", cell: |c| Cell::Count(c.lsn), shown: Shown::Always },
-    Column { name: "copies", cell: |c| Cell::Count(u64::from(c.copies)), shown: Shown::Always },
+    Column { name: "verified", cell: |c| text(&c.verified), shown: Shown::Always },
     Column { name: "lost_millis", cell: |c| Cell::Count(c.lost_millis), shown: Shown::Always },
+    Column { name: "lost_bytes", cell: |c| c.lost_bytes.map_or(Cell::None, Cell::Bytes), shown: Shown::Always },
+    Column { name: "copies", cell: |c| Cell::Count(u64::from(c.copies)), shown: Shown::Always },
+    Column { name: "lsn", cell: |c| Cell::Count(c.lsn), shown: Shown::Json },
+    Column { name: "reason", cell: |c| Cell::text_or_none(c.reason.as_deref()), shown: Shown::Always },
 ];
 
 /// A layout as people write it.

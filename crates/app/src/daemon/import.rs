@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use millpond_device::{HostDevice, OpenError, OpenOptions};
-use millpond_engine::Tuning;
+use millpond_engine::{Aim, Tuning};
 use tokio::time::{Instant, sleep};
 
 use super::labels::{self, Labelled};
@@ -20,6 +20,49 @@ const RELEASE: Duration = Duration::from_secs(3);
 /// How often it is tried again.
 const RETRY: Duration = Duration::from_millis(20);
 
+/// How a pool is imported.
+struct How {
+    io: IoMode,
+    degraded: bool,
+    aim: Aim,
+    read_only: bool,
+}
+
+impl How {
+    /// As it is remembered.
+    fn of(record: &PoolRecord) -> How {
+        let aim = record.checkpoint.map_or(Aim::Newest, Aim::To);
+        How { io: record.io, degraded: false, aim, read_only: record.read_only }
+    }
+}
+
+/// Choosing one of the pools that were found.
+pub(super) struct Search;
+
+impl Search {
+    /// Those of a name or id.
+    fn matching(labelled: Vec<Labelled>, wanted: &str) -> Vec<Labelled> {
+        let id = parse_id(wanted);
+        labelled.into_iter().filter(|pool| pool.name == wanted || Some(pool.id) == id).collect()
+    }
+
+    /// The only one of these.
+    fn only(mut matching: Vec<Labelled>, wanted: &str) -> Result<Labelled, ApiError> {
+        match (matching.pop(), matching.is_empty()) {
+            (Some(pool), true) => Ok(pool),
+            (None, _) => Err(ApiError::not_found(format!(
+                "no pool '{wanted}' found; give the directory of its devices with -d, or run 'millpond pool import' to see what there is"
+            ))),
+            (Some(_), false) => Err(ApiError::invalid(format!("several pools are called '{wanted}'; name one by its id"))),
+        }
+    }
+
+    /// The one pool of a name or id.
+    pub(super) fn one(labelled: Vec<Labelled>, wanted: &str) -> Result<Labelled, ApiError> {
+        Search::only(Search::matching(labelled, wanted), wanted)
+    }
+}
+
 impl Daemon {
     /// Imports every remembered pool and restores its exports. One that does not come is noted with its reason and stops nobody.
     pub async fn restore(&self) {
@@ -28,7 +71,11 @@ impl Daemon {
         let import = async |record: PoolRecord| {
             // a host comes up with what it has: what can be spared is no reason to keep every guest waiting
             let imported = match locate(&record).await {
-                Ok(found) => self.open(&found.devices(), record.io, true).await.map(|shard| (shard, found)).map_err(|e| e.to_string()),
+                Ok(found) => self
+                    .open(&found.devices(), &How { degraded: true, ..How::of(&record) })
+                    .await
+                    .map(|shard| (shard, found))
+                    .map_err(|e| e.to_string()),
                 Err(reason) => Err(reason),
             };
             (record, imported)
@@ -61,16 +108,7 @@ impl Daemon {
     /// When it is not found, is incomplete, is in service already, or does not come up.
     pub async fn import_pool(&self, request: ImportPool) -> Result<Vec<Found>, ApiError> {
         let _changing = self.changing.lock().await;
-        let search: Vec<PathBuf> = if request.search.is_empty() {
-            let registry = self.registry();
-            let unavailable = registry.pools.values().filter(|entry| entry.shard.is_err()).map(|entry| &entry.record);
-            let remembered = registry.known.iter().chain(unavailable).flat_map(|record| record.paths().cloned().collect::<Vec<_>>());
-            remembered.chain(labels::host_devices()).collect()
-        } else {
-            request.search.iter().map(PathBuf::from).collect()
-        };
-        let labelled = tokio::task::spawn_blocking(move || labels::scan(&search)).await;
-        let labelled = labelled.map_err(|e| ApiError::internal(e.to_string()))?;
+        let labelled = self.search(&request.search).await?;
         let Some(wanted) = request.name else {
             return Ok(labelled.iter().map(|pool| self.found(pool)).collect());
         };
@@ -80,7 +118,17 @@ impl Daemon {
             let why = missing(&pool, self.remembered(&pool).as_ref());
             return Err(ApiError::new(ErrorKind::Unavailable, why).during(during));
         }
-        let found = self.found(&pool);
+        let mut found = self.found(&pool);
+        let aim = match request.to {
+            Some(id) => Aim::To(id),
+            None if request.rebuild => Aim::Rebuild,
+            None if request.rewind => Aim::Rewind,
+            None => Aim::Newest,
+        };
+        if aim != Aim::Newest {
+            let to = self.destination(pool.devices(), aim).await;
+            found.checkpoint = Some(to.map_err(|e| e.during(&during))?);
+        }
         if request.dry_run {
             return Ok(vec![found]);
         }
@@ -90,9 +138,13 @@ impl Daemon {
             devices: Vec::new(),
             successors: Vec::new(),
             io: IoMode::default(),
+            read_only: false,
+            checkpoint: None,
         };
         let record = self.remembered(&pool).unwrap_or_else(fresh).with(&pool);
-        let shard = self.open(&pool.devices(), record.io, request.degraded).await.map_err(|e| e.during(&during))?;
+        let record = PoolRecord { read_only: request.readonly, checkpoint: request.to.filter(|_| request.readonly), ..record };
+        let how = How { degraded: request.degraded, aim, ..How::of(&record) };
+        let shard = self.open(&pool.devices(), &how).await.map_err(|e| way_out(e, &how).during(&during))?;
         {
             let mut registry = self.registry();
             registry.known.retain(|known| known.id != record.id);
@@ -104,23 +156,30 @@ impl Daemon {
         Ok(vec![Found { state: "imported".to_owned(), ..found }])
     }
 
-    /// The one pool of this name or id.
+    /// Looks for pools where the user says, or where they were before and on the block devices of the host.
+    pub(super) async fn search(&self, given: &[String]) -> Result<Vec<Labelled>, ApiError> {
+        let search: Vec<PathBuf> = if given.is_empty() {
+            let registry = self.registry();
+            let unavailable = registry.pools.values().filter(|entry| entry.shard.is_err()).map(|entry| &entry.record);
+            let remembered = registry.known.iter().chain(unavailable).flat_map(|record| record.paths().cloned().collect::<Vec<_>>());
+            remembered.chain(labels::host_devices()).collect()
+        } else {
+            given.iter().map(PathBuf::from).collect()
+        };
+        let labelled = tokio::task::spawn_blocking(move || labels::scan(&search)).await;
+        labelled.map_err(|e| ApiError::internal(e.to_string()))
+    }
+
+    /// The one pool of this name or id that is not here yet.
     fn choose(&self, wanted: &str, labelled: Vec<Labelled>) -> Result<Labelled, ApiError> {
-        let id = parse_id(wanted);
-        let mut matching: Vec<Labelled> = labelled.into_iter().filter(|pool| pool.name == wanted || Some(pool.id) == id).collect();
+        let matching = Search::matching(labelled, wanted);
         if let Some(entry) = self.registry().pools.get(matching.first().map_or(wanted, |pool| &pool.name)) {
             let same = matching.iter().any(|pool| pool.id.to_string() == entry.record.id);
             if entry.shard.is_ok() || (!matching.is_empty() && !same) {
                 return Err(ApiError::new(ErrorKind::Exists, format!("pool '{wanted}' is here already; see 'millpond pool list'")));
             }
         }
-        match (matching.pop(), matching.is_empty()) {
-            (Some(pool), true) => Ok(pool),
-            (None, _) => Err(ApiError::not_found(format!(
-                "no pool '{wanted}' found; give the directory of its devices with -d, or run 'millpond pool import' to see what there is"
-            ))),
-            (Some(_), false) => Err(ApiError::invalid(format!("several pools are called '{wanted}'; import one by its id"))),
-        }
+        Search::only(matching, wanted)
     }
 
     fn found(&self, pool: &Labelled) -> Found {
@@ -138,6 +197,7 @@ impl Daemon {
             state: state.to_owned(),
             devices: pool.devices().iter().map(|path| path.display().to_string()).collect(),
             missing: pool.missing.iter().chain(&pool.down).copied().collect(),
+            checkpoint: None,
         }
     }
 
@@ -150,12 +210,13 @@ impl Daemon {
     }
 
     /// Opens devices and imports the pool on them.
-    async fn open(&self, paths: &[PathBuf], io: IoMode, degraded: bool) -> Result<ShardHandle, ApiError> {
+    async fn open(&self, paths: &[PathBuf], how: &How) -> Result<ShardHandle, ApiError> {
         let mut devices = Vec::with_capacity(paths.len());
         for path in paths {
-            devices.push(open_patiently(path, io).await?);
+            devices.push(open_patiently(path, how).await?);
         }
-        let shard = shard::import(devices, Tuning { degraded, ..self.options.tuning.clone() })?;
+        let How { degraded, aim, read_only, .. } = *how;
+        let shard = shard::import(devices, Tuning { degraded, aim, read_only, ..self.options.tuning.clone() })?;
         wait_online(&shard).await?;
         Ok(shard)
     }
@@ -163,8 +224,8 @@ impl Daemon {
 
 /// Opens a device. The kernel lets go of a killed daemon's devices a little after the process is gone, when its ring is taken down; so one
 /// that is in use is tried again for a while.
-async fn open_patiently(path: &Path, io: IoMode) -> Result<HostDevice, ApiError> {
-    let options = OpenOptions { create_size: None, direct: io == IoMode::Direct, read_only: false };
+async fn open_patiently(path: &Path, how: &How) -> Result<HostDevice, ApiError> {
+    let options = OpenOptions { create_size: None, direct: how.io == IoMode::Direct, read_only: how.read_only };
     let end = Instant::now() + RELEASE;
     loop {
         match HostDevice::open(path, options) {
@@ -173,6 +234,16 @@ async fn open_patiently(path: &Path, io: IoMode) -> Result<HostDevice, ApiError>
             Err(error) => return Err(ApiError::busy(error.to_string())),
         }
     }
+}
+
+/// Says what to do about a newest state that is damaged.
+fn way_out(error: ApiError, how: &How) -> ApiError {
+    let damaged = ["damaged", "is gone", "cannot be read", "no root"].iter().any(|word| error.message.contains(word));
+    if error.kind != ErrorKind::Unavailable || how.aim != Aim::Newest || !damaged {
+        return error;
+    }
+    let option = if error.message.contains("no root") { "--rebuild" } else { "--rewind" };
+    ApiError { message: format!("{}; what going back would lose says {option} -n", error.message), ..error }
 }
 
 fn missing(pool: &Labelled, record: Option<&PoolRecord>) -> String {

@@ -1,6 +1,6 @@
-//! Finds pools by the labels on their devices, lists their restore points, and takes labels away.
+//! Finds pools by the labels on their devices, and takes labels away.
 //!
-//! Reading takes no lock: labels and roots are written whole, and a torn one fails its checksum and counts as absent.
+//! Reading takes no lock: labels are written whole, and a torn one fails its checksum and counts as absent.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use millpond_device::{HostDevice, OpenOptions};
-use millpond_format::{AREA_BYTES, Label, MemberState, PoolId, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
+use millpond_format::{AREA_BYTES, Label, MemberState, PoolId, SECTOR_BYTES};
 
 #[cfg(test)]
 mod tests;
@@ -92,6 +92,16 @@ fn sector(file: &File, offset: u64) -> io::Result<[u8; SECTOR_BYTES]> {
     Ok(sector)
 }
 
+/// Opens a device to read it, without a lock, and tells how many bytes of it can be used.
+///
+/// # Errors
+/// The host's.
+pub fn open(path: &Path) -> io::Result<(File, u64)> {
+    let mut file = File::open(path)?;
+    let size = size(&mut file)?;
+    Ok((file, size))
+}
+
 /// The label of a device: the first intact copy; `None` when there is none.
 ///
 /// # Errors
@@ -137,37 +147,6 @@ pub fn host_devices() -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = entries.map(|entry| Path::new("/dev").join(entry.file_name())).collect();
     paths.sort();
     paths
-}
-
-/// A root of the ring, and how many intact copies of it there are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RingEntry {
-    /// The root.
-    pub root: Root,
-    /// Copies.
-    pub copies: u32,
-}
-
-/// The roots of `pool` that the devices still hold, newest first.
-///
-/// # Errors
-/// The host's, when a device cannot be opened or read.
-pub fn ring(devices: &[PathBuf], pool: PoolId) -> io::Result<Vec<RingEntry>> {
-    let mut roots: BTreeMap<u64, RingEntry> = BTreeMap::new();
-    for path in devices {
-        let mut file = File::open(path)?;
-        for area in areas(size(&mut file)?) {
-            for slot in 0..RING_SLOTS {
-                let bytes = sector(&file, area + RING_OFFSET + slot * SECTOR_BYTES as u64)?;
-                if let Ok(root) = Root::decode(&bytes)
-                    && root.pool == pool
-                {
-                    roots.entry(root.generation).or_insert(RingEntry { root, copies: 0 }).copies += 1;
-                }
-            }
-        }
-    }
-    Ok(roots.into_values().rev().collect())
 }
 
 /// Overwrites both areas of a device of `pool` with zeroes, so that no import finds the pool on it; one without a label of it is left alone.

@@ -20,6 +20,7 @@ mod service;
 pub mod shard;
 mod snapshots;
 mod state;
+mod survey;
 pub mod tls;
 mod users;
 mod view;

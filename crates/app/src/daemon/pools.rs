@@ -1,4 +1,4 @@
-//! Pools: creating, listing, exporting, destroying, and their restore points and jobs.
+//! Pools: creating, listing, exporting, destroying, and their jobs.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::state::PoolRecord;
 use super::view::{unavailable, view};
 use super::{labels, probe};
 use crate::api::{
-    ApiError, Checkpoint, ClassSpec, CreatePool, DeviceGroup, DeviceSpec, ErrorKind, IoMode, Job, LayoutSpec, Pool, PoolRemoval,
+    ApiError, ClassSpec, CreatePool, DeviceGroup, DeviceSpec, ErrorKind, IoMode, Job, LayoutSpec, Pool, PoolRemoval,
 };
 use crate::failure::{Failure, Outcome};
 use crate::instant;
@@ -70,6 +70,8 @@ impl Daemon {
             devices: devices.iter().map(|device| PathBuf::from(&device.path)).collect(),
             successors: Vec::new(),
             io: request.io,
+            read_only: false,
+            checkpoint: None,
         };
         if request.dry_run {
             let mut planned = unavailable(&record, "only asked for".to_owned());
@@ -161,6 +163,10 @@ impl Daemon {
         if dry_run {
             return Ok(removal);
         }
+        if pool.readonly {
+            let why = format!("pool '{name}' is imported read-only; export it and import it without --readonly to destroy it");
+            return Err(ApiError::busy(why));
+        }
         self.refuse_clients(name, "destroy").await?;
         // A shard that could not write its last checkpoint is no reason to keep a pool that is to be destroyed.
         if let Err(error) = self.close_pool(name).await {
@@ -213,28 +219,6 @@ impl Daemon {
             }
         }
         jobs
-    }
-
-    /// Restore points of a pool, newest first.
-    ///
-    /// # Errors
-    /// When there is no such pool or its devices cannot be read.
-    pub async fn checkpoints(&self, name: &str) -> Result<Vec<Checkpoint>, ApiError> {
-        let record = self.registry().pools.get(name).map(|entry| entry.record.clone());
-        let record = record.ok_or_else(|| ApiError::not_found(format!("no pool '{name}'; see 'millpond pool list'")))?;
-        let id = parse_id(&record.id).ok_or_else(|| ApiError::internal(format!("pool '{name}' has no valid id")))?;
-        let devices: Vec<PathBuf> = record.paths().filter(|path| path.exists()).cloned().collect();
-        let ring = tokio::task::spawn_blocking(move || labels::ring(&devices, id)).await;
-        let ring = ring.map_err(|e| ApiError::internal(e.to_string()))?.map_err(|e| ApiError::internal(e.to_string()))?;
-        let newest = ring.first().map_or(0, |entry| entry.root.time);
-        let point = |entry: labels::RingEntry| Checkpoint {
-            id: entry.root.generation,
-            time: instant::from_millis(entry.root.time),
-            lsn: entry.root.lsn.0,
-            copies: entry.copies,
-            lost_millis: newest.saturating_sub(entry.root.time),
-        };
-        Ok(ring.into_iter().map(point).collect())
     }
 }
 

@@ -208,7 +208,7 @@ impl Daemon {
         loop {
             tokio::time::sleep(EXPIRY_TURN).await;
             let now = instant::now();
-            let due = |entry: &PoolEntry| entry.due.is_some_and(|due| due <= now);
+            let due = |entry: &PoolEntry| !entry.record.read_only && entry.due.is_some_and(|due| due <= now);
             let pools: Vec<String> = self.registry().pools.iter().filter(|(_, entry)| due(entry)).map(|(name, _)| name.clone()).collect();
             for pool in pools {
                 let Ok(shard) = self.shard(&pool) else { continue };

@@ -38,6 +38,17 @@ pub struct PoolRecord {
     /// How they are opened.
     #[serde(default)]
     pub io: IoMode,
+    /// It is only read.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub read_only: bool,
+    /// The checkpoint that it is read at; without it, the newest state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<u64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde asks for")]
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 impl PoolRecord {

@@ -45,7 +45,11 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
         PoolState::Faulted(reason) => ("faulted", Some(reason.clone())),
     };
     let whole = status.pool.devices.iter().all(|device| device.state == MemberState::Present);
-    let health = if health == "online" && !whole { "degraded" } else { health };
+    let health = match health {
+        "online" if !whole => "degraded",
+        "online" if status.pool.read_only => "readonly",
+        other => other,
+    };
     let (layout, _) = layout_words(status.pool.layout);
     let mut devices = Vec::new();
     for member in &status.pool.devices {
@@ -69,6 +73,7 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
         health: health.to_owned(),
         devices,
         reason,
+        readonly: status.pool.read_only,
         layout,
         size: status.pool.size,
         allocated: status.pool.allocated,
@@ -165,6 +170,7 @@ pub(super) fn unavailable(record: &PoolRecord, reason: String) -> Pool {
         id: record.id.clone(),
         health: "unavailable".to_owned(),
         reason: Some(reason),
+        readonly: false,
         layout: LayoutSpec::Linear,
         size: 0,
         allocated: 0,

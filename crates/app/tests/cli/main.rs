@@ -8,6 +8,7 @@ mod harness;
 mod nbd;
 mod pools;
 mod snapshots;
+mod trouble;
 mod up;
 mod usage;
 mod volumes;

@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 
 use super::input::{Asked, Body};
 use crate::api::{
-    AddDevices, ApiError, Checkpoint, CreatePool, ErrorBody, Found, ImportPool, Pool, PoolRemoval, RemoveDevice, ReplaceDevice, ScrubPool,
+    AddDevices, ApiError, Checkpoint, CreatePool, ErrorBody, Found, ImportPool, ListCheckpoints, Pool, PoolRemoval, RemoveDevice, ReplaceDevice, ScrubPool,
 };
 use crate::daemon::Daemon;
 
@@ -125,9 +125,9 @@ async fn scrub(
     daemon.scrub(&pool, request).await.map(Json)
 }
 
-/// Restore points of a pool, newest first.
-#[utoipa::path(get, path = "/v1/pools/{pool}/checkpoints", params(("pool" = String, Path)),
+/// Restore points of a pool, in service or not, newest first. Reads its devices, changes nothing.
+#[utoipa::path(post, path = "/v1/checkpoints", request_body = ListCheckpoints,
     responses((status = 200, body = [Checkpoint]), (status = "default", body = ErrorBody)))]
-async fn checkpoints(State(daemon): State<Arc<Daemon>>, Path(pool): Path<String>) -> Result<Json<Vec<Checkpoint>>, ApiError> {
-    daemon.checkpoints(&pool).await.map(Json)
+async fn checkpoints(State(daemon): State<Arc<Daemon>>, Body(request): Body<ListCheckpoints>) -> Result<Json<Vec<Checkpoint>>, ApiError> {
+    daemon.checkpoints(request).await.map(Json)
 }

@@ -1,20 +1,26 @@
 //! `pool checkpoints`.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
-use crate::api::Checkpoint;
+use crate::api::{Checkpoint, ListCheckpoints};
 use crate::client::Client;
 use crate::command::columns::CHECKPOINT;
+use crate::command::exports::path_text;
 use crate::failure::Outcome;
 use crate::names::{self, Kind};
 use crate::output::{Listing, print};
 
-/// List restore points of a pool, and the span of later writes that each would lose
+/// List restore points of a pool, whether they are whole, and the later writes that each would lose
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  millpond pool checkpoints tank")]
+#[command(after_help = "Example:\n  millpond pool checkpoints tank\n  millpond pool checkpoints tank -d /srv")]
 pub struct Checkpoints {
     /// Name of the pool
     name: String,
+    /// Directory, or device, to search for a pool that is not in service
+    #[arg(short = 'd', long = "dir", value_name = "DIR")]
+    search: Vec<PathBuf>,
     #[command(flatten)]
     how: Listing,
 }
@@ -23,7 +29,8 @@ impl Checkpoints {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.name)?;
-        let points: Vec<Checkpoint> = client.get(&format!("/v1/pools/{}/checkpoints", self.name)).await?;
+        let search = self.search.iter().map(|path| path_text(path)).collect::<Outcome<Vec<_>>>()?;
+        let points: Vec<Checkpoint> = client.post("/v1/checkpoints", &ListCheckpoints { name: self.name, search }).await?;
         print(&points, CHECKPOINT, &self.how)
     }
 }

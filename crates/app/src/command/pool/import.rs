@@ -4,13 +4,15 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::api::{Found, ImportPool};
+use crate::api::{Checkpoint, Found, ImportPool};
 use crate::client::Client;
-use crate::command::columns::FOUND;
+use crate::command::columns::{FOUND, GOES_BACK};
+use crate::command::consent::Consent;
 use crate::command::exports::path_text;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::names::{self, Kind};
-use crate::output::{Listing, print};
+use crate::output::{Cell, Listing, print};
+use crate::size::Size;
 
 /// Close a pool and let its devices go
 #[derive(Debug, Args)]
@@ -28,29 +30,41 @@ impl Export {
     }
 }
 
+/// What going back loses.
+fn lost(point: &Checkpoint) -> String {
+    let bytes = point.lost_bytes.map_or_else(|| "nobody knows how much".to_owned(), |bytes| Size(bytes).to_string());
+    let seconds = point.lost_millis.div_ceil(1000);
+    format!("what came after checkpoint {} of {} ({bytes}, up to {seconds} s)", point.id, Cell::Time(point.time).show(false))
+}
+
 /// Take a pool into service; without a name, list the pools found
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  millpond pool import -d /srv\n  millpond pool import tank -d /srv")]
+#[command(
+    after_help = "Example:\n  millpond pool import -d /srv\n  millpond pool import tank -d /srv\n  millpond pool import tank --to 41 -n"
+)]
 pub struct Import {
     /// Name or id of the pool
     name: Option<String>,
     /// Directory, or device, to search; without it, where pools were before and the block devices
     #[arg(short = 'd', long = "dir", value_name = "DIR")]
     search: Vec<PathBuf>,
-    /// Only say what would be imported
-    #[arg(short = 'n', long)]
-    dry_run: bool,
-    #[arg(long, hide = true)]
+    /// Write nothing to its devices: guests read, changes are refused
+    #[arg(long)]
     readonly: bool,
     /// Import it although devices are missing that it can do without; they are out of date from then on
     #[arg(long)]
     degraded: bool,
-    #[arg(long, hide = true)]
+    /// When its newest state is damaged: go back to the newest checkpoint that is whole, and as far as the log after it is sound
+    #[arg(long, conflicts_with = "to", requires = "name")]
     rewind: bool,
-    #[arg(long, hide = true, value_name = "CHECKPOINT")]
-    to: Option<String>,
-    #[arg(long, hide = true)]
+    /// Go back to this one of 'pool checkpoints'; everything later is lost
+    #[arg(long, value_name = "CHECKPOINT", requires = "name")]
+    to: Option<u64>,
+    /// When every root is gone: look for checkpoints on all of the devices, and go to the newest that is whole, and as far as its log is sound
+    #[arg(long, conflicts_with_all = ["to", "rewind"], requires = "name")]
     rebuild: bool,
+    #[command(flatten)]
+    consent: Consent,
     #[command(flatten)]
     how: Listing,
 }
@@ -58,17 +72,27 @@ pub struct Import {
 impl Import {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
-        let later = [(self.readonly, "--readonly"), (self.rewind, "--rewind"), (self.to.is_some(), "--to"), (self.rebuild, "--rebuild")];
-        if let Some((_, option)) = later.iter().find(|(given, _)| *given) {
-            return Err(Failure::later(&format!("pool import {option}")));
-        }
         if let Some(name) = &self.name {
             names::check(Kind::Pool, name)?;
         }
         let search = self.search.iter().map(|path| path_text(path)).collect::<Outcome<Vec<_>>>()?;
-        let quiet = self.name.is_some() && !self.dry_run;
-        let request = ImportPool { name: self.name, search, degraded: self.degraded, dry_run: self.dry_run };
+        let quiet = self.name.is_some() && !self.consent.dry_run;
+        let Import { degraded, readonly, rewind, to, rebuild, .. } = self;
+        let back = rewind || rebuild || to.is_some();
+        let request = ImportPool { name: self.name, search, degraded, readonly, rewind, to, rebuild, dry_run: self.consent.dry_run };
+        if back && quiet && !readonly {
+            let planned: Vec<Found> = client.post("/v1/import", &ImportPool { dry_run: true, ..request.clone() }).await?;
+            let point = planned.iter().find_map(|found| found.checkpoint.as_ref());
+            // a rewind that replays all of the log loses nothing
+            if let Some(point) = point.filter(|point| to.is_some() || point.lost_bytes != Some(0)) {
+                self.consent.ask("go back", &lost(point))?;
+            }
+        }
         let found: Vec<Found> = client.post("/v1/import", &request).await?;
-        if quiet { Ok(()) } else { print(&found, FOUND, &self.how) }
+        match (quiet, back) {
+            (true, _) => Ok(()),
+            (false, true) => print(&found, GOES_BACK, &self.how),
+            (false, false) => print(&found, FOUND, &self.how),
+        }
     }
 }

@@ -11,6 +11,8 @@ fn sample(dir: &Path) -> State {
             successors: Vec::new(),
             devices: vec![dir.join("a"), PathBuf::from("/dev/x")],
             io: IoMode::Buffered,
+            read_only: false,
+            checkpoint: None,
         }],
         exports: vec![
             ExportRecord {

@@ -206,6 +206,7 @@ impl Pool for Double {
             name: "double".to_owned(),
             id: PoolId([7; 16]),
             state: self.state.clone(),
+            read_only: false,
             layout: Layout::Linear,
             size: self.size,
             allocated: 0,

@@ -1,0 +1,144 @@
+//! Restore points of a pool, found on its devices, in service or not. Reads only, and takes no lock.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use millpond_device::{DeviceError, DeviceGeometry, Io, IoDone, IoKind};
+use millpond_engine::{Aim, RestorePoint, Survey, Surveyed, Tuning, Whole};
+
+use super::import::Search;
+use super::labels;
+use super::service::Daemon;
+use crate::api::{ApiError, Checkpoint, ErrorKind, ListCheckpoints};
+use crate::instant;
+
+/// EIO: what cannot be read.
+const UNREADABLE: i32 = 5;
+
+impl Daemon {
+    /// Restore points of a pool, newest first.
+    ///
+    /// # Errors
+    /// When it is not found or its devices cannot be read.
+    pub async fn checkpoints(&self, request: ListCheckpoints) -> Result<Vec<Checkpoint>, ApiError> {
+        let during = format!("cannot list the checkpoints of '{}'", request.name);
+        let known = self.registry().pools.get(&request.name).map(|entry| (entry.record.clone(), entry.shard.clone()));
+        let (devices, shard) = match known {
+            Some((record, shard)) if request.search.is_empty() => {
+                (record.paths().filter(|path| path.exists()).cloned().collect(), shard.ok())
+            }
+            _ => {
+                let labelled = self.search(&request.search).await?;
+                (Search::one(labelled, &request.name)?.devices(), None)
+            }
+        };
+        let surveyed = self.survey(devices, Aim::Newest).await.map_err(|e| e.during(during))?;
+        let written = match shard {
+            Some(shard) => shard.status().await.ok().map(|status| status.metrics.written_bytes),
+            None => None,
+        };
+        let now = written.map(|_| instant::to_millis(instant::now()));
+        let end = End::of(&surveyed, written, now);
+        // one that an import wrote says nothing new
+        Ok(surveyed.points.iter().filter(|point| !point.again).map(|point| end.lost_to(point)).collect())
+    }
+
+    /// Looks at the restore points on devices.
+    async fn survey(&self, devices: Vec<PathBuf>, aim: Aim) -> Result<Surveyed, ApiError> {
+        let tuning = Tuning { aim, ..self.options.tuning.clone() };
+        let surveyed = tokio::task::spawn_blocking(move || survey(&devices, tuning)).await;
+        let surveyed = surveyed.map_err(|e| ApiError::internal(e.to_string()))?;
+        surveyed.map_err(|why| ApiError::new(ErrorKind::Unavailable, why))
+    }
+
+    /// What an import goes back to: the checkpoint asked for, or the newest that is whole, and what is lost by it.
+    pub(super) async fn destination(&self, devices: Vec<PathBuf>, aim: Aim) -> Result<Checkpoint, ApiError> {
+        let surveyed = self.survey(devices, aim).await?;
+        let see = "see 'millpond pool checkpoints'";
+        let end = End::of(&surveyed, None, None);
+        let Aim::To(id) = aim else {
+            let point = surveyed.points.iter().find(|point| point.is_usable());
+            let point = point.ok_or_else(|| ApiError::busy(format!("no checkpoint is whole; {see}, or bring missing devices back")))?;
+            return Ok(end.after_replay(point, &surveyed));
+        };
+        let point = surveyed.points.iter().find(|point| point.id == id);
+        let point = point.ok_or_else(|| ApiError::not_found(format!("checkpoint {id} is not on the devices; {see}")))?;
+        match &point.whole {
+            Whole::No(why) => Err(ApiError::busy(format!("checkpoint {id} is not whole: {why}; choose another, {see}"))),
+            Whole::Yes | Whole::Unknown(_) => Ok(end.lost_to(point)),
+        }
+    }
+}
+
+/// The newest state of a pool that is known.
+struct End {
+    /// Bytes that guests had ever written.
+    written: Option<u64>,
+    time: u64,
+}
+
+impl End {
+    /// That of a pool in service as it says, else what the devices tell.
+    fn of(surveyed: &Surveyed, written: Option<u64>, now: Option<u64>) -> End {
+        let newest = surveyed.points.iter().filter_map(|point| point.written).max();
+        let on_devices = surveyed.points.iter().find(|p| p.is_usable()).and_then(|p| p.written).map(|written| written + surveyed.after);
+        let time = surveyed.points.iter().map(|point| point.time.0).max().unwrap_or(0);
+        End { written: written.or(on_devices.max(newest)), time: now.unwrap_or(time) }
+    }
+
+    fn lost_to(&self, point: &RestorePoint) -> Checkpoint {
+        let (verified, reason) = match &point.whole {
+            Whole::Yes => ("yes", None),
+            Whole::No(why) => ("no", Some(why.clone())),
+            Whole::Unknown(why) => ("unknown", Some(why.clone())),
+        };
+        Checkpoint {
+            id: point.id,
+            time: instant::from_millis(point.time.0),
+            lsn: point.lsn.0,
+            copies: point.copies,
+            verified: verified.to_owned(),
+            reason,
+            lost_millis: self.time.saturating_sub(point.time.0),
+            lost_bytes: self.written.zip(point.written).map(|(end, then)| end.saturating_sub(then)),
+        }
+    }
+
+    /// What is lost when the sound part of the log after the newest point that is whole is replayed.
+    fn after_replay(&self, point: &RestorePoint, surveyed: &Surveyed) -> Checkpoint {
+        let told = self.lost_to(point);
+        let lost = told.lost_bytes.map(|lost| lost.saturating_sub(surveyed.after)).filter(|_| !surveyed.log_damaged);
+        let lost_millis = if lost == Some(0) { 0 } else { told.lost_millis };
+        Checkpoint { lost_bytes: lost, lost_millis, ..told }
+    }
+}
+
+/// Runs a survey to its end.
+fn survey(paths: &[PathBuf], tuning: Tuning) -> Result<Surveyed, String> {
+    let open = |path: &PathBuf| labels::open(path).map_err(|e| format!("{} cannot be read ({e}); check the path", path.display()));
+    let devices = paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let geometry = |(_, size): &(File, u64)| DeviceGeometry { size: *size, logical_sector: 512, physical_sector: 4096 };
+    let mut survey = Survey::new(devices.iter().map(geometry).collect(), tuning);
+    loop {
+        if let Some(told) = survey.turn() {
+            return told;
+        }
+        while let Some(io) = survey.pop_io() {
+            survey.io_done(read(&devices, io));
+        }
+    }
+}
+
+/// Does one read.
+fn read(devices: &[(File, u64)], io: Io) -> IoDone {
+    let IoKind::Read { offset, length, mut buf } = io.kind else {
+        return IoDone { id: io.id, result: Err(DeviceError::Gone), buf: None };
+    };
+    let device = devices.get(usize::from(io.device.0)).map(|(file, _)| file);
+    let result = match (device, buf.bytes_mut().get_mut(..length)) {
+        (Some(file), Some(to)) => file.read_exact_at(to, offset).map_err(|e| DeviceError::Failed(e.raw_os_error().unwrap_or(UNREADABLE))),
+        _ => Err(DeviceError::Gone),
+    };
+    IoDone { id: io.id, result, buf: Some(buf) }
+}
