@@ -3,7 +3,7 @@
 use super::subject::Subject;
 use super::{
     activation, devices, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile, hostile_requests, images, libnbd,
-    libvirt, model, parity, restart, status, suites, tls, tls_renewal, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
+    libvirt, model, parity, restart, status, suites, tls, tls_renewal, trouble, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
 };
 use anyhow::Result;
 
@@ -85,6 +85,14 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: parity::run,
+    },
+    Case {
+        name: "trouble",
+        about: "damaged roots, a rewind, a look without a write, back to an older checkpoint, a rebuild, with kills",
+        needs: &["fio"],
+        guest: false,
+        asks: Asks::Everything,
+        run: trouble::run,
     },
     Case {
         name: "libnbd",

@@ -30,6 +30,7 @@ mod subject;
 mod suites;
 mod tls;
 mod tls_renewal;
+mod trouble;
 mod vhost_hostile;
 mod vhost_migrate;
 mod vhost_recover;
