@@ -9,6 +9,7 @@ mod daemon;
 mod devices;
 mod failure;
 mod instant;
+mod latency;
 mod names;
 mod output;
 mod progress;

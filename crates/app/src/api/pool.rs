@@ -148,6 +148,29 @@ pub struct LostData {
     pub length: u64,
 }
 
+/// Caps a device; what is missing stays as it is, 0 lifts it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LimitDevice {
+    /// Its path, as listed, or its number.
+    pub device: String,
+    /// Bytes per second, reads and writes together.
+    pub bps: Option<u64>,
+    /// Operations per second, reads and writes together.
+    pub iops: Option<u64>,
+}
+
+/// The cap of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DeviceCap {
+    /// Bytes per second, reads and writes together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bps: Option<u64>,
+    /// Operations per second, reads and writes together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iops: Option<u64>,
+}
+
 /// Asks for a device in the place of another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReplaceDevice {
@@ -280,8 +303,8 @@ pub struct GuestIo {
     pub errors: u64,
 }
 
-/// Operations on one device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// Operations on one device, as the pool's thread sees them. Latencies count in steps of its turns, tens of microseconds under load.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeviceIo {
     /// Reads.
     pub reads: u64,
@@ -289,16 +312,32 @@ pub struct DeviceIo {
     pub read_bytes: u64,
     /// Sum of read latencies in nanoseconds.
     pub read_nanos: u64,
+    /// Of these, the part before they left for the device, which a limit held up.
+    #[serde(default)]
+    pub read_queue_nanos: u64,
     /// Writes.
     pub writes: u64,
     /// Bytes written.
     pub write_bytes: u64,
     /// Sum of write latencies in nanoseconds.
     pub write_nanos: u64,
+    /// Of these, the part before they left for the device, which a limit held up.
+    #[serde(default)]
+    pub write_queue_nanos: u64,
     /// Flushes.
     pub flushes: u64,
     /// Operations under way.
     pub in_flight: u64,
+    /// Reads by the time that the device took: the n-th number, from 0, counts those of n microseconds up to 4, then four classes to each
+    /// power of two. Classes at the end that are not there are empty.
+    #[serde(default)]
+    pub read_times: Vec<u64>,
+    /// Writes, likewise.
+    #[serde(default)]
+    pub write_times: Vec<u64>,
+    /// Reads and writes by the time before they left for the device.
+    #[serde(default)]
+    pub queue_times: Vec<u64>,
 }
 
 /// What the engine counts since import.
@@ -360,6 +399,9 @@ pub struct Device {
     pub sector: u32,
     /// The kernel's page cache is bypassed.
     pub direct: bool,
+    /// What it is capped at.
+    #[serde(default)]
+    pub limit: DeviceCap,
     /// Counters since import.
     pub io: DeviceIo,
 }

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use jiff::Timestamp;
-use millpond_engine::{DeviceInfo, Layout, MemberState, PoolState, ScrubInfo};
+use millpond_engine::{Class, DeviceInfo, Layout, MemberState, PoolState, ScrubInfo};
 
 use super::shard::{IoCounters, ShardStatus};
 use super::state::PoolRecord;
-use crate::api::{Device, DeviceIo, GuestIo, LayoutSpec, LostData, Pool, PoolIo, Scrub};
+use crate::api::{Device, DeviceCap, DeviceIo, GuestIo, LayoutSpec, LostData, Pool, PoolIo, Scrub};
 use crate::instant;
 
 /// Guest counters, as the API says them.
@@ -33,6 +33,15 @@ fn layout_words(layout: Layout) -> (LayoutSpec, &'static str) {
         Layout::Parity { width, parity, unit } => {
             (LayoutSpec::Parity { width, parity, unit }, if parity == 1 { "parity1" } else { "parity2" })
         }
+    }
+}
+
+fn class_word(class: Class) -> &'static str {
+    match class {
+        Class::Data => "data",
+        Class::Special => "special",
+        Class::Log => "log",
+        Class::Cache => "cache",
     }
 }
 
@@ -123,10 +132,10 @@ fn device_view(record: &PoolRecord, member: &DeviceInfo, state: &str, position: 
     let host = position.and_then(|at| status.devices.get(at)).and_then(Option::as_ref);
     let remembered =
         || record.devices.get(usize::from(member.member)).map_or_else(|| member.member.to_string(), |p| p.display().to_string());
-    let load = host.map(|host| host.load).unwrap_or_default();
+    let (load, times) = host.map(|host| (host.load, host.times)).unwrap_or_default();
     Device {
         path: host.map_or_else(remembered, |host| host.path.display().to_string()),
-        class: "data".to_owned(),
+        class: class_word(member.class).to_owned(),
         layout: layout_words(member.layout).1.to_owned(),
         state: state.to_owned(),
         size: member.size,
@@ -136,15 +145,21 @@ fn device_view(record: &PoolRecord, member: &DeviceInfo, state: &str, position: 
         repaired: member.repaired,
         sector: host.map_or(0, |host| host.geometry.logical_sector),
         direct: host.is_some_and(|host| host.direct),
+        limit: host.map_or(DeviceCap::default(), |host| DeviceCap { bps: host.limit.bytes_per_second, iops: host.limit.ops_per_second }),
         io: DeviceIo {
             reads: load.reads,
             read_bytes: load.read_bytes,
             read_nanos: load.read_nanos,
+            read_queue_nanos: load.read_queue_nanos,
             writes: load.writes,
             write_bytes: load.write_bytes,
             write_nanos: load.write_nanos,
+            write_queue_nanos: load.write_queue_nanos,
             flushes: load.flushes,
             in_flight: load.in_flight,
+            read_times: times.reads.counts(),
+            write_times: times.writes.counts(),
+            queue_times: times.queue.counts(),
         },
     }
 }
@@ -163,6 +178,7 @@ pub(super) fn unavailable(record: &PoolRecord, reason: String) -> Pool {
         repaired: 0,
         sector: 0,
         direct: false,
+        limit: DeviceCap::default(),
         io: DeviceIo::default(),
     };
     Pool {

@@ -131,6 +131,11 @@ fn iostat_and_checkpoints_count() {
     let table = daemon.run(&["pool", "iostat", "tank", "-l", "0.1", "2"]).ok().out;
     assert!(table.lines().count() == 3 && table.contains("READ_LATENCY"), "{table}");
     daemon.run(&["pool", "iostat", "tank", "0"]).refused(2, "interval");
+    let keys = ["queue_latency_nanos", "queue_p99_nanos", "read_p50_nanos", "read_p99_nanos", "write_p50_nanos", "write_p99_nanos"];
+    assert!(keys.iter().all(|key| rows[0].get(key).is_some()), "{rows}");
+    assert!(rows[2]["write_p99_nanos"].as_f64() >= rows[2]["write_p50_nanos"].as_f64(), "{rows}");
+    assert!(rows[2]["write_p50_nanos"].as_f64().is_some_and(|nanos| nanos > 0.0), "{rows}");
+    assert_eq!(rows[2]["queue_p99_nanos"].as_f64(), Some(0.0), "nothing is capped");
     let points = daemon.json(&["pool", "checkpoints", "tank"]);
     assert!(points.as_array().is_some_and(|points| !points.is_empty()), "{points}");
     assert_eq!((points[0]["lost_bytes"].as_u64(), points[0]["verified"].as_str()), (Some(0), Some("yes")), "{points}");
@@ -169,4 +174,32 @@ fn devices_are_added_replaced_and_removed() {
     daemon.run(&["pool", "create", "other", "mirror", &mirror[0], &mirror[1]]).ok();
     daemon.run(&["pool", "destroy", "tank", "-y"]).ok();
     assert_eq!(daemon.json(&["pool", "list"])[0]["health"], "online");
+}
+
+#[test]
+fn a_device_is_capped_across_restarts_and_until_it_is_lifted() {
+    let mut daemon = Daemon::with_pool();
+    let device = daemon.text("tank.img");
+    let limit = |daemon: &Daemon| daemon.json(&["pool", "status", "tank"])[0]["devices"][0]["limit"].clone();
+    assert_eq!(limit(&daemon), serde_json::json!({}));
+    daemon.run(&["pool", "device-limit", "tank", &device]).refused(2, "--bps");
+    daemon.run(&["pool", "device-limit", "tank", &device, "--bps", "fast"]).refused(2, "fast");
+    daemon.run(&["pool", "device-limit", "tank", "/dev/none", "--bps", "1M"]).refused(1, "no device");
+    daemon.run(&["pool", "device-limit", "tank", &device, "--bps", "50M"]).ok();
+    daemon.run(&["pool", "device-limit", "tank", "0", "--iops", "200"]).ok();
+    assert_eq!(limit(&daemon), serde_json::json!({"bps": 50 << 20, "iops": 200}));
+    let status = daemon.run(&["pool", "status", "-v", "tank"]).ok().out;
+    assert!(status.contains("limited to 50.0M/s, 200 operations/s") || status.contains("limited to 50M/s, 200 operations/s"), "{status}");
+    assert!(daemon.run(&["pool", "show", "tank"]).ok().out.contains("200 operations/s"));
+    assert_eq!(daemon.stop("TERM"), 0);
+    daemon.restart();
+    assert_eq!(limit(&daemon), serde_json::json!({"bps": 50 << 20, "iops": 200}));
+    daemon.run(&["pool", "export", "tank"]).ok();
+    daemon.run(&["pool", "import", "tank"]).ok();
+    assert_eq!(limit(&daemon), serde_json::json!({"bps": 50 << 20, "iops": 200}));
+    daemon.run(&["pool", "device-limit", "tank", &device, "--bps", "none", "--iops", "0"]).ok();
+    assert_eq!(limit(&daemon), serde_json::json!({}));
+    assert_eq!(daemon.stop("TERM"), 0);
+    daemon.restart();
+    assert_eq!(limit(&daemon), serde_json::json!({}));
 }

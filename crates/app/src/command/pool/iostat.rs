@@ -1,4 +1,4 @@
-//! `pool iostat`: operations, bandwidth and latency of a pool, its class and its devices.
+//! `pool iostat`: operations, bandwidth and latency of a pool, its classes and its devices.
 
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,7 @@ use crate::api::{Device, DeviceIo, Pool};
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::instant::now;
+use crate::latency::quantile;
 use crate::names::{self, Kind};
 use crate::output::{Cell, Column, Format, Listing, Shown, print, write_out};
 
@@ -17,7 +18,10 @@ use crate::output::{Cell, Column, Format, Listing, Shown, print, write_out};
 #[command(after_help = "\
 Example:
   millpond pool iostat tank             averages since import
-  millpond pool iostat tank -v -l 1 5   five samples of one second, with devices and latencies")]
+  millpond pool iostat tank -v -l 1 5   five samples of one second, with classes, devices and latencies
+
+Latencies are those of device operations. The first two are means of all that an operation took; queue is the part before it left for the
+device, where 'pool device-limit' holds it; p50 and p99 are what the device took, which half and 99 in 100 of the operations stay below.")]
 pub struct Iostat {
     /// Name of the pool
     name: String,
@@ -25,7 +29,7 @@ pub struct Iostat {
     interval: Option<f64>,
     /// Number of samples; without it, until interrupted
     count: Option<u64>,
-    /// Class and devices as well
+    /// Classes and devices as well
     #[arg(short = 'v', long)]
     verbose: bool,
     /// Latencies as well
@@ -49,6 +53,13 @@ struct Row {
     write_bandwidth: f64,
     read_latency_nanos: Option<f64>,
     write_latency_nanos: Option<f64>,
+    queue_latency_nanos: Option<f64>,
+    queue_p99_nanos: Option<f64>,
+    read_p50_nanos: Option<f64>,
+    read_p99_nanos: Option<f64>,
+    write_p50_nanos: Option<f64>,
+    write_p99_nanos: Option<f64>,
+    in_flight: u64,
     interval_seconds: f64,
 }
 
@@ -63,6 +74,13 @@ const ROW: &[Column<Row>] = &[
     Column { name: "write_bandwidth", cell: |r| Cell::Rate(r.write_bandwidth), shown: Shown::Always },
     Column { name: "read_latency_nanos", cell: |r| Cell::Nanos(r.read_latency_nanos), shown: Shown::Json },
     Column { name: "write_latency_nanos", cell: |r| Cell::Nanos(r.write_latency_nanos), shown: Shown::Json },
+    Column { name: "queue_latency_nanos", cell: |r| Cell::Nanos(r.queue_latency_nanos), shown: Shown::Json },
+    Column { name: "queue_p99_nanos", cell: |r| Cell::Nanos(r.queue_p99_nanos), shown: Shown::Json },
+    Column { name: "read_p50_nanos", cell: |r| Cell::Nanos(r.read_p50_nanos), shown: Shown::Json },
+    Column { name: "read_p99_nanos", cell: |r| Cell::Nanos(r.read_p99_nanos), shown: Shown::Json },
+    Column { name: "write_p50_nanos", cell: |r| Cell::Nanos(r.write_p50_nanos), shown: Shown::Json },
+    Column { name: "write_p99_nanos", cell: |r| Cell::Nanos(r.write_p99_nanos), shown: Shown::Json },
+    Column { name: "in_flight", cell: |r| Cell::Count(r.in_flight), shown: Shown::Json },
     Column { name: "interval_seconds", cell: |r| Cell::Text(format!("{:.3}", r.interval_seconds)), shown: Shown::Json },
 ];
 
@@ -74,7 +92,7 @@ impl Iostat {
     pub async fn run(mut self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.name)?;
         if self.latency && self.how.format == Format::Table && self.how.columns.is_empty() {
-            let shown = ROW.iter().filter(|column| column.shown != Shown::Json || column.name.contains("latency"));
+            let shown = ROW.iter().filter(|column| column.shown != Shown::Json || column.name.ends_with("_nanos"));
             self.how.columns = shown.map(|column| column.name.to_owned()).collect();
         }
         let path = format!("/v1/pools/{}", self.name);
@@ -119,11 +137,22 @@ impl Iostat {
         let total = changes.iter().fold(DeviceIo::default(), |sum, change| add(&sum, change));
         let mut rows = vec![row(&after.name, "pool", (after.allocated, after.free), &total, seconds)];
         if self.verbose {
-            let sum = |get: fn(&Device) -> u64| after.devices.iter().map(get).sum();
-            let space = (sum(|device| device.allocated), sum(|device| device.free));
-            rows.push(row("data", "class", space, &total, seconds));
-            for (device, change) in after.devices.iter().zip(&changes) {
-                rows.push(row(&device.path, "device", (device.allocated, device.free), change, seconds));
+            let mut classes: Vec<&str> = Vec::new();
+            for device in &after.devices {
+                if !classes.contains(&device.class.as_str()) {
+                    classes.push(&device.class);
+                }
+            }
+            for class in classes {
+                let members: Vec<(&Device, &DeviceIo)> =
+                    after.devices.iter().zip(&changes).filter(|(device, _)| device.class == class).collect();
+                let sum = |get: fn(&Device) -> u64| members.iter().map(|(device, _)| get(device)).sum();
+                let space = (sum(|device| device.allocated), sum(|device| device.free));
+                let io = members.iter().fold(DeviceIo::default(), |sum, (_, change)| add(&sum, change));
+                rows.push(row(class, "class", space, &io, seconds));
+                for (device, change) in members {
+                    rows.push(row(&device.path, "device", (device.allocated, device.free), change, seconds));
+                }
             }
         }
         rows
@@ -137,35 +166,41 @@ fn encode<T: Serialize>(what: &T, pretty: bool) -> Outcome<String> {
 
 /// Counters that went back belong to a new import: they count from zero.
 fn difference(old: &DeviceIo, new: &DeviceIo) -> DeviceIo {
-    let less = |old: u64, new: u64| new.checked_sub(old).unwrap_or(new);
-    DeviceIo {
-        reads: less(old.reads, new.reads),
-        read_bytes: less(old.read_bytes, new.read_bytes),
-        read_nanos: less(old.read_nanos, new.read_nanos),
-        writes: less(old.writes, new.writes),
-        write_bytes: less(old.write_bytes, new.write_bytes),
-        write_nanos: less(old.write_nanos, new.write_nanos),
-        flushes: less(old.flushes, new.flushes),
-        in_flight: new.in_flight,
-    }
+    each(new, old, |new, old| new.checked_sub(old).unwrap_or(new))
 }
 
 fn add(a: &DeviceIo, b: &DeviceIo) -> DeviceIo {
+    DeviceIo { in_flight: a.in_flight + b.in_flight, ..each(a, b, |a, b| a + b) }
+}
+
+/// Combines counters one by one; what is under way is no counter.
+fn each(a: &DeviceIo, b: &DeviceIo, with: fn(u64, u64) -> u64) -> DeviceIo {
+    let lists = |a: &[u64], b: &[u64]| {
+        let at = |list: &[u64], n: usize| list.get(n).copied().unwrap_or(0);
+        (0..a.len().max(b.len())).map(|n| with(at(a, n), at(b, n))).collect()
+    };
     DeviceIo {
-        reads: a.reads + b.reads,
-        read_bytes: a.read_bytes + b.read_bytes,
-        read_nanos: a.read_nanos + b.read_nanos,
-        writes: a.writes + b.writes,
-        write_bytes: a.write_bytes + b.write_bytes,
-        write_nanos: a.write_nanos + b.write_nanos,
-        flushes: a.flushes + b.flushes,
-        in_flight: a.in_flight + b.in_flight,
+        reads: with(a.reads, b.reads),
+        read_bytes: with(a.read_bytes, b.read_bytes),
+        read_nanos: with(a.read_nanos, b.read_nanos),
+        read_queue_nanos: with(a.read_queue_nanos, b.read_queue_nanos),
+        writes: with(a.writes, b.writes),
+        write_bytes: with(a.write_bytes, b.write_bytes),
+        write_nanos: with(a.write_nanos, b.write_nanos),
+        write_queue_nanos: with(a.write_queue_nanos, b.write_queue_nanos),
+        flushes: with(a.flushes, b.flushes),
+        in_flight: a.in_flight,
+        read_times: lists(&a.read_times, &b.read_times),
+        write_times: lists(&a.write_times, &b.write_times),
+        queue_times: lists(&a.queue_times, &b.queue_times),
     }
 }
 
 fn row(name: &str, level: &'static str, (allocated, free): (u64, u64), io: &DeviceIo, seconds: f64) -> Row {
     let per_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
     let mean = |nanos: u64, n: u64| (n > 0).then(|| nanos as f64 / n as f64);
+    let held = io.read_queue_nanos + io.write_queue_nanos;
+    let queue = mean(held, io.reads + io.writes);
     Row {
         name: name.to_owned(),
         level,
@@ -177,6 +212,13 @@ fn row(name: &str, level: &'static str, (allocated, free): (u64, u64), io: &Devi
         write_bandwidth: per_second(io.write_bytes),
         read_latency_nanos: mean(io.read_nanos, io.reads),
         write_latency_nanos: mean(io.write_nanos, io.writes),
+        queue_latency_nanos: queue,
+        queue_p99_nanos: if held == 0 { queue.map(|_| 0.0) } else { quantile(&io.queue_times, 0.99) },
+        read_p50_nanos: quantile(&io.read_times, 0.5),
+        read_p99_nanos: quantile(&io.read_times, 0.99),
+        write_p50_nanos: quantile(&io.write_times, 0.5),
+        write_p99_nanos: quantile(&io.write_times, 0.99),
+        in_flight: io.in_flight,
         interval_seconds: seconds,
     }
 }
@@ -195,7 +237,17 @@ mod tests {
         let change = difference(&io(10, 1000, 50), &io(30, 5000, 90));
         let row = row("d", "device", (1, 2), &change, 2.0);
         assert_eq!((row.read_operations, row.read_bandwidth, row.read_latency_nanos), (10.0, 2000.0, Some(2.0)));
-        assert_eq!(row.write_latency_nanos, None);
+        assert_eq!((row.write_latency_nanos, row.read_p50_nanos), (None, None));
+    }
+
+    #[test]
+    fn quantiles_are_those_of_the_interval() {
+        let mut before = io(100, 0, 0);
+        before.read_times = vec![100];
+        let mut after = io(110, 0, 0);
+        after.read_times = vec![100, 0, 0, 10];
+        let row = row("d", "device", (1, 2), &difference(&before, &after), 1.0);
+        assert_eq!((row.read_p50_nanos, row.read_p99_nanos), (Some(3500.0), Some(3990.0)));
     }
 
     #[test]

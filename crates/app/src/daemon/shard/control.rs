@@ -245,8 +245,8 @@ impl<P: Pool> Shard<P> {
     fn status(&self) -> Result<ShardStatus, ShardError> {
         let Some(pool) = self.pool.pool() else { return Err(self.refusal().unwrap_or(ShardError::Gone)) };
         let describe = |(index, device): (DeviceIndex, &HostDevice)| {
-            let (load, limit) = self.gate.of(index);
-            HostDeviceInfo { path: device.path().to_owned(), geometry: device.geometry(), direct: device.direct(), load, limit }
+            let (load, times, limit) = self.gate.of(index);
+            HostDeviceInfo { path: device.path().to_owned(), geometry: device.geometry(), direct: device.direct(), load, times, limit }
         };
         let indexes = (0..self.ring.devices()).map(DeviceIndex);
         let devices = indexes.map(|index| self.ring.device(index).map(|device| describe((index, device)))).collect();

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, VecDeque};
 use millpond_device::{DeviceIndex, Io, IoDone, IoId, IoKind};
 use rustc_hash::FxHashMap;
 
-use super::handle::{DeviceLimit, DeviceLoad};
+use super::handle::{DeviceLimit, DeviceLoad, DeviceTimes};
 
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
-/// How much of its allowance an idle device may save up, in nanoseconds: enough to make up for the coarseness of timers.
-const BURST: u64 = 4_000_000;
+/// How much of its allowance an idle device may save up, in nanoseconds: enough to make up for turns that come late on a busy host, and a
+/// fiftieth of a second's.
+const BURST: u64 = 20_000_000;
 
 /// Counters and caps of all devices of a shard.
 #[derive(Default)]
@@ -22,6 +23,7 @@ pub(super) struct Gate {
 #[derive(Default)]
 struct Device {
     load: DeviceLoad,
+    times: Box<DeviceTimes>,
     limit: DeviceLimit,
     /// When the allowance used so far is paid off, in nanoseconds of the shard's clock.
     free_at: u64,
@@ -31,6 +33,8 @@ struct Device {
 struct Started {
     device: DeviceIndex,
     at: u64,
+    /// When it left for the device, after it was held.
+    left: u64,
     what: What,
 }
 
@@ -51,7 +55,7 @@ impl Gate {
             IoKind::Flush => What::Flush,
             IoKind::Discard { .. } => What::Discard,
         };
-        self.under_way.insert(io.id, Started { device: io.device, at: now, what });
+        self.under_way.insert(io.id, Started { device: io.device, at: now, left: now, what });
         let device = self.devices.entry(io.device).or_default();
         device.load.in_flight += 1;
         // A flush covers what was answered before it came: it need not wait for what is held.
@@ -68,14 +72,18 @@ impl Gate {
 
     /// The next operation that was held back and may start now.
     pub fn release(&mut self, now: u64) -> Option<Io> {
-        self.devices.values_mut().find_map(|device| {
+        let released = self.devices.values_mut().find_map(|device| {
             let bytes = match &device.held.front()?.kind {
                 IoKind::Read { length, .. } => *length as u64,
                 IoKind::Write { pieces, .. } => pieces.iter().map(|piece| piece.len() as u64).sum(),
                 IoKind::Flush | IoKind::Discard { .. } => 0,
             };
             if device.pay(bytes, now) { device.held.pop_front() } else { None }
-        })
+        })?;
+        if let Some(started) = self.under_way.get_mut(&released.id) {
+            started.left = now;
+        }
+        Some(released)
     }
 
     /// When the next held operation may start.
@@ -85,7 +93,7 @@ impl Gate {
 
     /// Counts the end of an operation.
     pub fn done(&mut self, done: &IoDone, now: u64) {
-        let Some(Started { device, at, what }) = self.under_way.remove(&done.id) else { return };
+        let Some(Started { device, at, left, what }) = self.under_way.remove(&done.id) else { return };
         let Some(device) = self.devices.get_mut(&device) else { return };
         let load = &mut device.load;
         load.in_flight = load.in_flight.saturating_sub(1);
@@ -93,17 +101,24 @@ impl Gate {
             load.errors += 1;
             return;
         }
-        let nanos = now.saturating_sub(at);
+        let (nanos, queue) = (now.saturating_sub(at), left.saturating_sub(at));
+        let on_device = nanos.saturating_sub(queue);
         match what {
             What::Read(bytes) => {
                 load.reads += 1;
                 load.read_bytes += bytes;
                 load.read_nanos += nanos;
+                load.read_queue_nanos += queue;
+                device.times.reads.count(on_device);
+                device.times.queue.count(queue);
             }
             What::Write(bytes) => {
                 load.writes += 1;
                 load.write_bytes += bytes;
                 load.write_nanos += nanos;
+                load.write_queue_nanos += queue;
+                device.times.writes.count(on_device);
+                device.times.queue.count(queue);
             }
             What::Flush => {
                 load.flushes += 1;
@@ -121,8 +136,8 @@ impl Gate {
     }
 
     /// Counters and cap of a device.
-    pub fn of(&self, device: DeviceIndex) -> (DeviceLoad, DeviceLimit) {
-        self.devices.get(&device).map(|device| (device.load, device.limit)).unwrap_or_default()
+    pub fn of(&self, device: DeviceIndex) -> (DeviceLoad, DeviceTimes, DeviceLimit) {
+        self.devices.get(&device).map(|device| (device.load, *device.times, device.limit)).unwrap_or_default()
     }
 }
 

@@ -22,6 +22,7 @@ use tokio::sync::{oneshot, watch};
 use super::turns::Turns;
 use super::vhost::VhostUserExport;
 use crate::daemon::tls::Credentials;
+use crate::latency::Latencies;
 
 /// Names an export over the whole daemon and across restarts; chosen by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -192,12 +193,16 @@ pub struct DeviceLoad {
     pub read_bytes: u64,
     /// Sum of the reads' latencies in nanoseconds, a device limit's delay included.
     pub read_nanos: u64,
+    /// Of these, the part before they left for the device.
+    pub read_queue_nanos: u64,
     /// Writes completed.
     pub writes: u64,
     /// Bytes written.
     pub write_bytes: u64,
     /// Sum of the writes' latencies in nanoseconds.
     pub write_nanos: u64,
+    /// Of these, the part before they left for the device.
+    pub write_queue_nanos: u64,
     /// Flushes completed.
     pub flushes: u64,
     /// Sum of the flushes' latencies in nanoseconds.
@@ -208,6 +213,17 @@ pub struct DeviceLoad {
     pub errors: u64,
     /// Operations under way now.
     pub in_flight: u64,
+}
+
+/// How long operations on one device took, in the steps of the shard's turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceTimes {
+    /// Reads, from when they left for the device.
+    pub reads: Latencies,
+    /// Writes, from when they left for the device.
+    pub writes: Latencies,
+    /// Reads and writes, until they left for the device.
+    pub queue: Latencies,
 }
 
 /// A cap on one device; `None` lifts it.
@@ -230,6 +246,8 @@ pub struct HostDeviceInfo {
     pub direct: bool,
     /// Counters.
     pub load: DeviceLoad,
+    /// Latencies.
+    pub times: DeviceTimes,
     /// Cap in force.
     pub limit: DeviceLimit,
 }
@@ -321,7 +339,7 @@ impl From<CommandError> for ShardError {
 pub(super) type Answer<T> = oneshot::Sender<Result<T, ShardError>>;
 
 /// What a handle says to its shard.
-#[allow(dead_code, reason = "serves `pool device-limit`, `import-image` and `export-image`, whose verbs are not all there yet")]
+#[allow(dead_code, reason = "serves `import-image` and `export-image`, whose verbs are not there yet")]
 pub(super) enum Message {
     Command(Command, Answer<Reply>),
     Export(NbdExport, Answer<ExportInfo>),
@@ -365,7 +383,7 @@ impl Drop for WakeOnDrop {
     }
 }
 
-#[allow(dead_code, reason = "serves `pool device-limit`, `import-image` and `export-image`, whose verbs are not all there yet")]
+#[allow(dead_code, reason = "serves `import-image` and `export-image`, whose verbs are not there yet")]
 impl ShardHandle {
     pub(super) fn new(messages: mpsc::Sender<Message>, waker: Waker, state: watch::Receiver<PoolState>) -> ShardHandle {
         ShardHandle { messages, waker: WakeOnDrop(waker), state }
@@ -510,7 +528,7 @@ impl ShardHandle {
         self.ask(|answer| Message::Diff(older, newer, answer)).await
     }
 
-    /// Caps a device from now on. Not kept across restarts.
+    /// Caps a device from now on, until the shard ends.
     ///
     /// # Errors
     /// [`ShardError::NoDevice`], [`ShardError::Gone`].

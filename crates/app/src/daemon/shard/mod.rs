@@ -25,7 +25,7 @@ pub use handle::{
     ShardStatus, TlsOffer,
 };
 #[allow(unused_imports, reason = "parts of what the calls take and give, for callers that name them")]
-pub use handle::{DeviceLimit, DeviceLoad, HostDeviceInfo, OpenFile};
+pub use handle::{DeviceLimit, DeviceLoad, DeviceTimes, HostDeviceInfo, OpenFile};
 pub use start::{create, import};
 pub use vhost::VhostUserExport;
 

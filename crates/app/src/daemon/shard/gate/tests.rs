@@ -4,6 +4,7 @@ use millpond_block::{Buf, Piece};
 use millpond_device::DeviceError;
 
 use super::*;
+use crate::latency::quantile;
 
 const DISK: DeviceIndex = DeviceIndex(0);
 const MILLI: u64 = 1_000_000;
@@ -29,6 +30,25 @@ fn without_a_cap_everything_passes_and_is_counted() {
     let want = DeviceLoad { writes: 1, write_bytes: 8192, write_nanos: 250, errors: 1, ..DeviceLoad::default() };
     assert_eq!(gate.of(DISK).0, want);
     assert_eq!(gate.next_release(), None);
+    assert_eq!(gate.of(DISK).1.writes.counts(), [1], "what failed has no latency");
+}
+
+#[test]
+fn waiting_and_the_device_are_told_apart() {
+    let mut gate = Gate::default();
+    gate.limit(DISK, DeviceLimit { bytes_per_second: None, ops_per_second: Some(10) });
+    assert!(gate.admit(write(1, 1), 1000 * MILLI).is_some());
+    assert!(gate.admit(write(2, 1), 1000 * MILLI).is_none());
+    let free = gate.next_release().expect("one waits");
+    assert_eq!(gate.release(free).map(|io| io.id), Some(IoId(2)));
+    gate.done(&done(1), 1001 * MILLI);
+    gate.done(&done(2), free + 2 * MILLI);
+    let (load, times, _) = gate.of(DISK);
+    assert_eq!((load.write_nanos, load.write_queue_nanos), (free - 1000 * MILLI + 3 * MILLI, free - 1000 * MILLI));
+    let (writes, queue) = (times.writes.counts(), times.queue.counts());
+    assert_eq!((writes.iter().sum::<u64>(), queue.iter().sum::<u64>()), (2, 2));
+    assert!(quantile(&writes, 0.99).is_some_and(|nanos| nanos < 2.5e6), "{writes:?}");
+    assert!(quantile(&queue, 0.99).is_some_and(|nanos| (70e6..110e6).contains(&nanos)), "{queue:?}");
 }
 
 /// Drives a gate over `millis` with as much as it lets through and gives the number of operations.
@@ -53,12 +73,12 @@ fn bytes_and_operations_are_capped_at_the_rate() {
     gate.limit(DISK, DeviceLimit { bytes_per_second: Some(50 << 20), ops_per_second: None });
     // 512 KiB each: 100 a second.
     let started = carried(&mut gate, 128, 2000);
-    assert!((200..=202).contains(&started), "{started}");
+    assert!((200..=204).contains(&started), "{started}");
 
     let mut gate = Gate::default();
     gate.limit(DISK, DeviceLimit { bytes_per_second: Some(50 << 20), ops_per_second: Some(1000) });
     let started = carried(&mut gate, 1, 2000);
-    assert!((2000..=2010).contains(&started), "{started}");
+    assert!((2000..=2021).contains(&started), "{started}");
 }
 
 #[test]
