@@ -50,7 +50,7 @@ enum Verb {
     Demo(demo::Demo),
     Serve(serve::Serve),
     Status(status::Status),
-    /// Pools: create, list, status, show, get, set, export, import, destroy, iostat, jobs, checkpoints
+    /// Pools: create, list, status, show, get, set, export, import, destroy, iostat, jobs, checkpoints, add, replace, remove, device-limit
     #[command(subcommand)]
     Pool(pool::Pool),
     Create(create::Create),

@@ -1,6 +1,6 @@
 //! What the lists show of each kind of thing.
 
-use crate::api::{Checkpoint, Device, Export, Found, Job, LayoutSpec, Pool, Snapshot, TlsMode, Volume};
+use crate::api::{Checkpoint, Device, DeviceCap, Export, Found, Job, LayoutSpec, Pool, Snapshot, TlsMode, Volume};
 use crate::output::{Cell, Column, Shown};
 
 fn text(text: &str) -> Cell {
@@ -69,6 +69,7 @@ pub const POOL_PROPERTIES: &[Column<Pool>] = &[
     Column { name: "clients", cell: |p| Cell::Count(p.clients), shown: Shown::Always },
     Column { name: "imported", cell: |p| p.imported.map_or(Cell::None, Cell::Time), shown: Shown::Always },
     Column { name: "devices", cell: |p| text(&paths(&p.devices)), shown: Shown::Always },
+    Column { name: "limits", cell: |p| Cell::text_or_none(limits(&p.devices).as_deref()), shown: Shown::Always },
 ];
 
 /// Devices of a pool.
@@ -83,6 +84,7 @@ pub const DEVICE: &[Column<Device>] = &[
     Column { name: "errors", cell: |d| Cell::Count(d.errors), shown: Shown::Always },
     Column { name: "sector", cell: |d| Cell::Count(u64::from(d.sector)), shown: Shown::Asked },
     Column { name: "direct", cell: |d| yes(d.direct), shown: Shown::Asked },
+    Column { name: "limit", cell: |d| Cell::text_or_none(limit(&d.limit).as_deref()), shown: Shown::Asked },
     Column { name: "reads", cell: |d| Cell::Count(d.io.reads), shown: Shown::Asked },
     Column { name: "writes", cell: |d| Cell::Count(d.io.writes), shown: Shown::Asked },
     Column { name: "flushes", cell: |d| Cell::Count(d.io.flushes), shown: Shown::Asked },
@@ -105,9 +107,9 @@ pub const EXPORT: &[Column<Export>] = &[
     Column { name: "unix", cell: |e| Cell::text_or_none(e.unix.as_deref()), shown: Shown::Json },
     Column { name: "tcp", cell: |e| Cell::text_or_none(e.tcp.as_deref()), shown: Shown::Json },
     Column { name: "tls", cell: |e| text(tls(e)), shown: Shown::Json },
-    Column { name: "max_clients", cell: |e| limit(e.limits.max_clients), shown: Shown::Json },
-    Column { name: "max_requests", cell: |e| limit(e.limits.max_requests.map(u32::from)), shown: Shown::Json },
-    Column { name: "handshake_seconds", cell: |e| limit(e.limits.handshake_seconds), shown: Shown::Json },
+    Column { name: "max_clients", cell: |e| bound(e.limits.max_clients), shown: Shown::Json },
+    Column { name: "max_requests", cell: |e| bound(e.limits.max_requests.map(u32::from)), shown: Shown::Json },
+    Column { name: "handshake_seconds", cell: |e| bound(e.limits.handshake_seconds), shown: Shown::Json },
     Column { name: "reason", cell: |e| Cell::text_or_none(e.reason.as_deref()), shown: Shown::Json },
     Column { name: "connections", cell: |e| text(&peers(e)), shown: Shown::Json },
     Column { name: "io", cell: |e| Cell::Count(e.io.reads + e.io.writes), shown: Shown::Json },
@@ -177,6 +179,19 @@ fn paths(devices: &[Device]) -> String {
     paths.join(",")
 }
 
+/// What a device is capped at.
+pub fn limit(cap: &DeviceCap) -> Option<String> {
+    let bytes = cap.bps.map(|bps| format!("{}/s", crate::size::Size(bps)));
+    let operations = cap.iops.map(|iops| format!("{iops} operations/s"));
+    let both: Vec<String> = bytes.into_iter().chain(operations).collect();
+    if both.is_empty() { None } else { Some(both.join(", ")) }
+}
+
+fn limits(devices: &[Device]) -> Option<String> {
+    let capped: Vec<String> = devices.iter().filter_map(|device| Some(format!("{}: {}", device.path, limit(&device.limit)?))).collect();
+    if capped.is_empty() { None } else { Some(capped.join("; ")) }
+}
+
 /// Whether clients encrypt.
 fn tls(export: &Export) -> &'static str {
     match export.tls.as_ref().map(|tls| tls.mode) {
@@ -187,7 +202,7 @@ fn tls(export: &Export) -> &'static str {
 }
 
 /// A limit of this export's own.
-fn limit(limit: Option<u32>) -> Cell {
+fn bound(limit: Option<u32>) -> Cell {
     limit.map_or_else(|| text("default"), |limit| Cell::Count(limit.into()))
 }
 

@@ -129,7 +129,7 @@ impl Daemon {
     }
 
     /// The member that the user means: by the path it was opened by or is remembered by, or by its number.
-    async fn member(&self, name: &str, shard: &ShardHandle, old: &str) -> Result<u16, ApiError> {
+    pub(super) async fn member(&self, name: &str, shard: &ShardHandle, old: &str) -> Result<u16, ApiError> {
         let status = shard.status().await?;
         let remembered = self.registry().pools.get(name).map(|entry| entry.record.devices.clone()).unwrap_or_default();
         let path = |position: usize| status.devices.get(position).and_then(Option::as_ref).map(|host| host.path.clone());
@@ -205,6 +205,9 @@ impl Daemon {
                     *place = now;
                 }
             }
+            // a cap is the device's, and goes with it
+            let same = |member: u16| before.devices.get(usize::from(member)) == devices.get(usize::from(member));
+            entry.record.limits.retain(|member, _| same(*member));
             entry.record.devices = devices;
             entry.record.successors = status.pool.devices.iter().filter_map(|device| device.successor.and_then(path)).collect();
             entry.record != before

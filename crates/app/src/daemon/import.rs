@@ -1,5 +1,6 @@
 //! Taking pools into service that exist already: by the user's word, and at start from memory.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use millpond_engine::{Aim, Tuning};
 use tokio::time::{Instant, sleep};
 
 use super::labels::{self, Labelled};
+use super::limits;
 use super::pools::{parse_id, wait_online};
 use super::service::{Daemon, PoolEntry};
 use super::shard::{self, ShardHandle};
@@ -86,6 +88,7 @@ impl Daemon {
                 Ok((shard, found)) => {
                     let record = record.with(&found);
                     let name = record.name.clone();
+                    limits::apply(&record, &shard).await;
                     self.registry().pools.insert(name.clone(), PoolEntry::new(record, Ok(shard)));
                     self.restore_exports(&name).await;
                     self.tell("pool.imported", name);
@@ -140,11 +143,13 @@ impl Daemon {
             io: IoMode::default(),
             read_only: false,
             checkpoint: None,
+            limits: BTreeMap::new(),
         };
         let record = self.remembered(&pool).unwrap_or_else(fresh).with(&pool);
         let record = PoolRecord { read_only: request.readonly, checkpoint: request.to.filter(|_| request.readonly), ..record };
         let how = How { degraded: request.degraded, aim, ..How::of(&record) };
         let shard = self.open(&pool.devices(), &how).await.map_err(|e| way_out(e, &how).during(&during))?;
+        limits::apply(&record, &shard).await;
         {
             let mut registry = self.registry();
             registry.known.retain(|known| known.id != record.id);

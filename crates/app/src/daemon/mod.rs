@@ -10,6 +10,7 @@ mod fuse;
 mod import;
 mod inherited;
 mod labels;
+mod limits;
 mod mount;
 mod mount_table;
 mod pools;

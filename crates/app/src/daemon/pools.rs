@@ -1,5 +1,6 @@
 //! Pools: creating, listing, exporting, destroying, and their jobs.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -72,6 +73,7 @@ impl Daemon {
             io: request.io,
             read_only: false,
             checkpoint: None,
+            limits: BTreeMap::new(),
         };
         if request.dry_run {
             let mut planned = unavailable(&record, "only asked for".to_owned());

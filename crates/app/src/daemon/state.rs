@@ -3,6 +3,7 @@
 //! The file is replaced as a whole: a temporary beside it, fsync, rename, fsync of the directory. After a crash it is the old one or the
 //! new one. Paths inside the state directory are kept relative to it, so that the directory can be moved.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::labels::Labelled;
 use super::tls::TlsFiles;
-use crate::api::{FuseAccess, IoMode, NbdLimits, TlsMode};
+use crate::api::{DeviceCap, FuseAccess, IoMode, NbdLimits, TlsMode};
 use crate::failure::{Failure, Outcome};
 
 #[cfg(test)]
@@ -44,6 +45,9 @@ pub struct PoolRecord {
     /// The checkpoint that it is read at; without it, the newest state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<u64>,
+    /// Devices that are capped, by their place in the pool's table.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub limits: BTreeMap<u16, DeviceCap>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde asks for")]

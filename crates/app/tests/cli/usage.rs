@@ -59,7 +59,6 @@ fn later_verbs_say_so_in_one_line() {
         &["export-image", "tank/v", "a.raw"],
         &["convert-sectors", "tank/v", "4kn", "-n"],
         &["pool", "rebalance", "tank"],
-        &["pool", "device-limit", "tank", "/a", "--bps", "50M"],
     ] {
         run(command(words)).refused(1, "not in this version");
     }

@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 
 use super::input::{Asked, Body};
 use crate::api::{
-    AddDevices, ApiError, Checkpoint, CreatePool, ErrorBody, Found, ImportPool, ListCheckpoints, Pool, PoolRemoval, RemoveDevice, ReplaceDevice, ScrubPool,
+    AddDevices, ApiError, Checkpoint, CreatePool, ErrorBody, Found, ImportPool, LimitDevice, ListCheckpoints, Pool, PoolRemoval, RemoveDevice, ReplaceDevice, ScrubPool,
 };
 use crate::daemon::Daemon;
 
@@ -27,6 +27,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(replace_device))
         .routes(routes!(remove_device))
         .routes(routes!(scrub))
+        .routes(routes!(limit_device))
 }
 
 /// Every pool.
@@ -130,4 +131,15 @@ async fn scrub(
     responses((status = 200, body = [Checkpoint]), (status = "default", body = ErrorBody)))]
 async fn checkpoints(State(daemon): State<Arc<Daemon>>, Body(request): Body<ListCheckpoints>) -> Result<Json<Vec<Checkpoint>>, ApiError> {
     daemon.checkpoints(request).await.map(Json)
+}
+
+/// Caps a device, from now on and across restarts.
+#[utoipa::path(post, path = "/v1/pools/{pool}/limit", params(("pool" = String, Path)), request_body = LimitDevice,
+    responses((status = 200, body = Pool), (status = "default", body = ErrorBody)))]
+async fn limit_device(
+    State(daemon): State<Arc<Daemon>>,
+    Path(pool): Path<String>,
+    Body(request): Body<LimitDevice>,
+) -> Result<Json<Pool>, ApiError> {
+    daemon.limit_device(&pool, request).await.map(Json)
 }

@@ -87,7 +87,7 @@ impl Replace {
 }
 
 /// A device as the daemon knows it: a number, or an absolute path.
-fn named(word: &str) -> String {
+pub(super) fn named(word: &str) -> String {
     if word.parse::<u16>().is_ok() { word.to_owned() } else { absolute(Path::new(word)).display().to_string() }
 }
 

@@ -3,6 +3,7 @@
 mod checkpoints;
 mod create;
 mod destroy;
+mod device_limit;
 mod devices;
 mod import;
 mod iostat;

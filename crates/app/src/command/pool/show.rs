@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::api::Pool;
 use crate::client::Client;
-use crate::command::columns::{DEVICE, POOL, POOL_PROPERTIES, layout};
+use crate::command::columns::{DEVICE, POOL, POOL_PROPERTIES, layout, limit};
 use crate::command::get::print_property;
 use crate::failure::{Failure, Outcome};
 use crate::names::{self, Kind};
@@ -92,6 +92,7 @@ impl Status {
             if self.verbose {
                 write_out(&lost(pool))?;
                 write_out(&counters(pool))?;
+                write_out(&limits(pool))?;
             }
         }
         Ok(())
@@ -169,6 +170,12 @@ fn counters(pool: &Pool) -> String {
         io.turns.iter().skip(LONG_TURNS).sum::<u64>(),
         longest.div_ceil(1000)
     )
+}
+
+/// The devices that are capped.
+fn limits(pool: &Pool) -> String {
+    let capped = pool.devices.iter().filter_map(|device| Some(format!("  {} limited to {}\n", device.path, limit(&device.limit)?)));
+    capped.collect()
 }
 
 /// Show one pool with everything known of it

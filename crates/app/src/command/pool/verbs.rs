@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
 
-use super::{checkpoints, create, destroy, devices, import, iostat, jobs, scrub, show};
+use super::{checkpoints, create, destroy, device_limit, devices, import, iostat, jobs, scrub, show};
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 
@@ -35,11 +35,10 @@ pub enum Pool {
     Add(devices::Add),
     Replace(devices::Replace),
     Remove(devices::Remove),
+    DeviceLimit(device_limit::DeviceLimit),
     #[command(hide = true)]
     Rebalance(Later),
     Scrub(scrub::Scrub),
-    #[command(hide = true)]
-    DeviceLimit(Later),
 }
 
 impl Pool {
@@ -63,7 +62,7 @@ impl Pool {
             Pool::Remove(remove) => remove.run(client).await,
             Pool::Rebalance(_) => Err(Failure::later("pool rebalance")),
             Pool::Scrub(scrub) => scrub.run(client).await,
-            Pool::DeviceLimit(_) => Err(Failure::later("pool device-limit")),
+            Pool::DeviceLimit(limit) => limit.run(client).await,
         }
     }
 }

@@ -13,6 +13,7 @@ fn sample(dir: &Path) -> State {
             io: IoMode::Buffered,
             read_only: false,
             checkpoint: None,
+            limits: BTreeMap::from([(1, DeviceCap { bps: Some(50 << 20), iops: None })]),
         }],
         exports: vec![
             ExportRecord {

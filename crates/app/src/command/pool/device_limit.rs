@@ -1,0 +1,55 @@
+//! `pool device-limit`.
+
+use clap::Args;
+
+use super::devices::named;
+use crate::api::{LimitDevice, Pool};
+use crate::client::Client;
+use crate::failure::{Failure, Outcome};
+use crate::names::{self, Kind};
+use crate::size::Size;
+
+/// Cap one device, for experiments and for noisy neighbours
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  millpond pool device-limit tank /dev/sdb --bps 50M --iops 200
+  millpond pool device-limit tank /dev/sdb --bps none
+
+Reads and writes share a limit. Operations above it wait in their order, those of other devices do not; flushes pass. A limit is kept across
+restarts, until it is lifted or the device leaves the pool. 'pool status -v' shows it, 'pool iostat -v -l' what waits for it.")]
+pub struct DeviceLimit {
+    /// Name of the pool
+    name: String,
+    /// The device: its path, or its number in 'pool status'
+    device: String,
+    /// Bytes per second; 0 or none lifts it
+    #[arg(long, value_name = "SIZE")]
+    bps: Option<String>,
+    /// Operations per second; 0 or none lifts it
+    #[arg(long, value_name = "N")]
+    iops: Option<String>,
+}
+
+impl DeviceLimit {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        names::check(Kind::Pool, &self.name)?;
+        if self.bps.is_none() && self.iops.is_none() {
+            return Err(Failure::usage("nothing to limit; give --bps SIZE, --iops N, or both"));
+        }
+        let bps = self.bps.as_deref().map(rate).transpose()?;
+        let iops = self.iops.as_deref().map(rate).transpose()?;
+        let request = LimitDevice { device: named(&self.device), bps, iops };
+        client.post::<_, Pool>(&format!("/v1/pools/{}/limit", self.name), &request).await.map(drop)
+    }
+}
+
+/// Reads a rate: 0 for none.
+fn rate(word: &str) -> Outcome<u64> {
+    if word == "none" {
+        return Ok(0);
+    }
+    let Size(rate) = word.strip_suffix("/s").unwrap_or(word).parse()?;
+    Ok(rate)
+}

@@ -1,0 +1,58 @@
+//! Caps on single devices: set, kept in the daemon's state, and in force again after each import.
+
+use millpond_device::DeviceIndex;
+
+use super::service::Daemon;
+use super::shard::{DeviceLimit, ShardError, ShardHandle};
+use super::state::PoolRecord;
+use crate::api::{ApiError, DeviceCap, LimitDevice, Pool};
+
+impl Daemon {
+    /// Caps a device. In force, and remembered across restarts, on return.
+    ///
+    /// # Errors
+    /// When there is no such pool or device, or the device is missing.
+    pub async fn limit_device(&self, name: &str, request: LimitDevice) -> Result<Pool, ApiError> {
+        let _changing = self.changing.lock().await;
+        let shard = self.shard(name)?;
+        let member = self.member(name, &shard, &request.device).await?;
+        let cap = {
+            let mut registry = self.registry();
+            let limits = registry.pools.get_mut(name).map(|entry| &mut entry.record.limits);
+            let limits = limits.ok_or_else(|| ApiError::not_found(format!("no pool '{name}'; see 'millpond pool list'")))?;
+            let old = limits.get(&member).copied().unwrap_or_default();
+            // 0 lifts what was
+            let cap = |new: Option<u64>, old: Option<u64>| new.or(old).filter(|limit| *limit > 0);
+            let cap = DeviceCap { bps: cap(request.bps, old.bps), iops: cap(request.iops, old.iops) };
+            match cap == DeviceCap::default() {
+                true => limits.remove(&member),
+                false => limits.insert(member, cap),
+            };
+            cap
+        };
+        set(&shard, member, cap)
+            .await
+            .map_err(|e| ApiError::from(e).during(format!("cannot limit {} of pool '{name}'", request.device)))?;
+        self.save()?;
+        self.tell("device.limited", format!("{name} {}", request.device));
+        self.pool(name).await
+    }
+}
+
+/// Caps one device of a shard; one that is missing is capped when it is there.
+async fn set(shard: &ShardHandle, member: u16, cap: DeviceCap) -> Result<(), ShardError> {
+    let status = shard.status().await?;
+    let position = status.pool.devices.iter().find(|device| device.member == member).and_then(|device| device.position);
+    let Some(position) = position.and_then(|at| u16::try_from(at).ok()) else { return Ok(()) };
+    let limit = DeviceLimit { bytes_per_second: cap.bps, ops_per_second: cap.iops };
+    shard.limit_device(DeviceIndex(position), limit).await
+}
+
+/// Puts the caps that are remembered of a pool in force.
+pub(super) async fn apply(record: &PoolRecord, shard: &ShardHandle) {
+    for (member, cap) in &record.limits {
+        if let Err(error) = set(shard, *member, *cap).await {
+            tracing::warn!(pool = record.name, device = member, %error, "a device is not capped");
+        }
+    }
+}
