@@ -1,8 +1,11 @@
 //! The engine's facade types: what a caller says and what it is told. No logic.
 
-use millpond_block::{CacheMode, SectorProfile};
+use millpond_block::{ByteRange, CacheMode, SectorProfile};
 use millpond_device::DeviceGeometry;
 pub use millpond_format::{Class, DeviceId, Layout, Lsn, MemberState, PoolId, SnapshotId, VolumeId};
+
+use crate::options::VolumeOptions;
+use crate::pool::Target;
 
 /// Milliseconds since the Unix epoch, handed in by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -258,6 +261,18 @@ pub enum Command {
         /// Refuse writes.
         read_only: Option<bool>,
     },
+    /// Change what a volume may take and what is kept for it.
+    SetOptions {
+        /// Which.
+        volume: VolumeId,
+        /// All of it.
+        options: VolumeOptions,
+    },
+    /// Find out which segments hold a volume's or snapshot's data. Changes nothing.
+    Places {
+        /// Which.
+        target: Target,
+    },
     /// Take snapshots of one or more volumes at one instant.
     Snapshot {
         /// Volume and snapshot name, each.
@@ -321,6 +336,32 @@ pub enum Reply {
     Volume(VolumeId),
     /// The new snapshots, in the order asked.
     Snapshots(Vec<SnapshotId>),
+    /// Segments, by number.
+    Places(Vec<SegmentPlace>),
+}
+
+/// A segment that holds data of a volume or snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentPlace {
+    /// Its number.
+    pub segment: u32,
+    /// What it is used for.
+    pub class: Class,
+    /// Bytes of the volume's or snapshot's blocks in it, as stored; of one that is on several devices, once.
+    pub live_bytes: u64,
+    /// What it is made of.
+    pub extents: Vec<ExtentPlace>,
+}
+
+/// A part of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtentPlace {
+    /// The device that it is on.
+    pub member: u16,
+    /// Where.
+    pub range: ByteRange,
+    /// Bytes of the volume's or snapshot's blocks in it; each copy counts.
+    pub live_bytes: u64,
 }
 
 /// Why a [`Command`] was refused or failed. Display is one line: what, why, what to do.
@@ -363,6 +404,8 @@ pub struct VolumeInfo {
     pub compression: Compression,
     /// Writes are refused.
     pub read_only: bool,
+    /// What it may take and what is kept for it.
+    pub options: VolumeOptions,
     /// Bytes reachable from the head.
     pub referenced_bytes: u64,
     /// Bytes that would be freed if only this volume's head and snapshots went.

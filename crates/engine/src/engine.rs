@@ -1,5 +1,7 @@
 //! [`Engine`]: the facade. See the crate's documentation for the contract.
 
+use std::collections::BTreeMap;
+
 use millpond_block::{Answer, BufPool, ByteRange, Completion, DiskError, Features, Geometry, Payload, Query, Request, Tag};
 use millpond_device::{DeviceGeometry, Io, IoDone};
 use millpond_format::{SnapshotId, VolumeId};
@@ -8,10 +10,13 @@ use crate::open::{Import, create};
 use crate::pool::{Grain, Pool, Target};
 use crate::{
     Command, CommandError, DiffExtent, ImageInfo, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Time, Tuning, VolumeInfo,
+    VolumeOptions,
 };
 
 /// What commands are told during an import.
 const NOT_YET: &str = "the pool is still being opened; try again when it is online";
+
+static NO_OPTIONS: BTreeMap<VolumeId, VolumeOptions> = BTreeMap::new();
 
 enum Phase {
     Importing(Box<Import>),
@@ -185,6 +190,11 @@ impl Engine {
     /// The next finished comparison: extents in order, neighbours joined.
     pub fn pop_diff(&mut self) -> Option<(Tag, Result<Vec<DiffExtent>, CommandError>)> {
         self.early_diffs.pop().or_else(|| self.open_mut()?.diffs.pop_front())
+    }
+
+    /// What volumes may take and what is kept for them, of those that have others than the defaults.
+    pub fn options(&self) -> &BTreeMap<VolumeId, VolumeOptions> {
+        self.open().map_or(&NO_OPTIONS, |pool| pool.core.catalog.options())
     }
 
     /// Size, sectors and features of a target, while it exists.

@@ -27,5 +27,7 @@ pub use label::{
     AREA_BYTES, Label, Leg, MAX_LEGS, NO_SEGMENT, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, STREAMS, StreamStart,
 };
 pub use node::{FANOUT, NODE_BYTES, NODE_UNITS, Node};
-pub use record::{Checkpoint, LineageRecord, Record, SNAPSHOTS_PER_PAGE, SnapshotRecord, TreeRoot, VolumeRecord, WalkRecord};
+pub use record::{
+    Checkpoint, LimitRecord, LineageRecord, OptionsRecord, Record, SNAPSHOTS_PER_PAGE, SnapshotRecord, TreeRoot, VolumeRecord, WalkRecord,
+};
 pub use shape::{Column, Group, MAX_COPIES, MAX_DEVICES, MAX_GROUPS, MAX_PARITY_WIDTH, MAX_SHAPE_BYTES, Member, MemberState, Shape};

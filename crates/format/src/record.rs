@@ -177,6 +177,30 @@ fields!(
 );
 
 fields!(
+    /// A rate that guests of a volume are held to.
+    LimitRecord {
+        /// 0 requests, 1 reads, 2 writes, 3 bytes, 4 bytes read, 5 bytes written.
+        what: u8,
+        /// Per second; 0: none.
+        sustained: u64,
+        /// Per second in a burst; 0: none.
+        burst: u64,
+        /// Seconds that a burst lasts; 0: one.
+        seconds: u32,
+    }
+);
+
+fields!(
+    /// What a volume may take and what is kept for it.
+    OptionsRecord {
+        /// Bytes kept for the volume and its snapshots; 0: none.
+        reservation: u64,
+        /// Rates, each at most once.
+        limits: Vec<LimitRecord>,
+    }
+);
+
+fields!(
     /// A line of versions in the catalog.
     LineageRecord {
         /// Identity.
@@ -246,8 +270,10 @@ fields!(
 
 /// Snapshot ids of one page of their table.
 pub const SNAPSHOTS_PER_PAGE: u64 = 64;
-/// Version of checkpoint objects; 2 moved the snapshots into pages of their own, 3 made deadlists shorter.
-const VERSION: u16 = 3;
+/// Version of checkpoint objects; 2 moved the snapshots into pages of their own, 3 made deadlists shorter, 4 has options at the end.
+const VERSION: u16 = 4;
+/// The oldest that can be read: it has no options.
+const WITHOUT_OPTIONS: u16 = 3;
 
 fields!(
     /// What a checkpoint object holds.
@@ -286,6 +312,8 @@ fields!(
         frees: Vec<(LineageId, ObjectRef)>,
         /// Segments that are free but stay untouched for older checkpoints: segment and generation.
         resting: Vec<(u32, u64)>,
+        /// Options of volumes that have others than the defaults.
+        options: Vec<(VolumeId, OptionsRecord)>,
     }
 );
 
@@ -331,6 +359,13 @@ impl Checkpoint {
             return Err(FormatError::Magic);
         }
         let version = d.u16()?;
+        if version == WITHOUT_OPTIONS {
+            // the same with an empty list at the end
+            let mut newer = bytes.to_vec();
+            newer.splice(4..6, VERSION.to_le_bytes());
+            newer.extend(0u32.to_le_bytes());
+            return Checkpoint::decode(&newer);
+        }
         if version != VERSION {
             return Err(FormatError::Version(version));
         }
@@ -482,5 +517,12 @@ records! {
         cursor: BlockNo,
         /// Nothing is left.
         done: bool,
+    }
+    14 /// Other options.
+    Options {
+        /// Which.
+        volume: VolumeId,
+        /// All of them.
+        options: OptionsRecord,
     }
 }

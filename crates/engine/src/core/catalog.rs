@@ -9,8 +9,11 @@ use millpond_block::{CacheMode, SectorProfile};
 use millpond_format::{BlockNo, Epoch, LineageId, ObjectRef, SnapshotId, SnapshotRecord, TreeRoot, VolumeId};
 
 use super::snapshots::SnapshotTable;
-use crate::Compression;
 use crate::space::Deadlist;
+use crate::{Compression, VolumeOptions};
+
+/// Units kept for one request that overwrites what is reserved: 4 MiB.
+const OVERWRITE_UNITS: u64 = 8192;
 
 /// A volume: a name for the head of a lineage.
 #[derive(Clone, Debug)]
@@ -194,9 +197,47 @@ pub(crate) struct Catalog {
     pub(crate) next_snapshot: u64,
     pub(crate) next_lineage: u64,
     pub(crate) next_walk: u64,
+    /// Of volumes that have others than the defaults.
+    options: BTreeMap<VolumeId, VolumeOptions>,
 }
 
 impl Catalog {
+    /// What a volume may take and what is kept for it.
+    pub(crate) fn options_of(&self, volume: VolumeId) -> VolumeOptions {
+        self.options.get(&volume).copied().unwrap_or_default()
+    }
+
+    /// Of all volumes that have others than the defaults.
+    pub(crate) fn options(&self) -> &BTreeMap<VolumeId, VolumeOptions> {
+        &self.options
+    }
+
+    pub(crate) fn set_options(&mut self, volume: VolumeId, options: VolumeOptions) {
+        match options == VolumeOptions::default() || !self.volumes.contains_key(&volume) {
+            true => self.options.remove(&volume),
+            false => self.options.insert(volume, options),
+        };
+    }
+
+    /// Units of the volume's data, its snapshots' included.
+    pub(crate) fn owned_units(&self, volume: VolumeId) -> u64 {
+        self.lineages.values().filter(|line| line.volume == volume).map(|line| line.owned_units).sum()
+    }
+
+    /// Units that are kept for volumes and that they have not taken yet; those of `volume` left out.
+    pub(crate) fn promised_units(&self, but: Option<VolumeId>) -> u64 {
+        let others = self.options.iter().filter(|(id, _)| Some(**id) != but);
+        others.map(|(id, options)| self.missing_units(*id, options.reservation)).sum()
+    }
+
+    /// Units that a volume needs to have `reservation` bytes, and to overwrite them: a block dies when the new one is appended.
+    pub(crate) fn missing_units(&self, volume: VolumeId, reservation: u64) -> u64 {
+        if reservation == 0 {
+            return 0;
+        }
+        reservation.div_ceil(512).saturating_sub(self.owned_units(volume)) + OVERWRITE_UNITS
+    }
+
     pub(crate) fn volume_named(&self, name: &str) -> Option<VolumeId> {
         self.volume_names.get(name).copied()
     }
@@ -219,6 +260,7 @@ impl Catalog {
     pub(crate) fn remove_volume(&mut self, id: VolumeId) -> Option<Volume> {
         let volume = self.volumes.remove(&id)?;
         self.volume_names.remove(&volume.name);
+        self.options.remove(&id);
         self.snapshot_counts.retain(|volume, count| *volume != id || *count > 0);
         Some(volume)
     }

@@ -8,7 +8,7 @@ use millpond_format::{BlockNo, Epoch, LineageId, Record, SnapshotId, TreeRoot, V
 
 use super::catalog::{Catalog, Head, Lineage, Snapshot, StoredDeadlist, Volume, Walk};
 use super::state::Core;
-use crate::Compression;
+use crate::{Compression, VolumeOptions};
 
 pub(crate) fn sector_code(sector: SectorProfile) -> u8 {
     match sector {
@@ -98,6 +98,7 @@ impl Core {
                     v.read_only = *read_only;
                 }
             }
+            Record::Options { volume, options } => self.catalog.set_options(*volume, VolumeOptions::of(options)),
             Record::Snapshot { targets, created, description, expires } => {
                 for (volume, id, name) in targets {
                     self.snapshot(*volume, *id, name, *created, description, *expires);
@@ -125,6 +126,9 @@ impl Core {
                 let (name, lineage) = (name.clone(), *lineage);
                 let clone = Volume { name, size, sector, cache, compression, read_only: false, lineage, created: *created };
                 self.catalog.add_volume(*volume, clone);
+                // space is kept for whom it was promised to alone
+                let limits = self.catalog.options_of(from).limits;
+                self.catalog.set_options(*volume, VolumeOptions { limits, ..VolumeOptions::default() });
             }
             Record::Hold { snapshot, until } => {
                 if let Some(s) = self.catalog.snapshots.get_mut(snapshot) {

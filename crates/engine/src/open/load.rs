@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_format::{Checkpoint, ChunkRecord, ObjectRef, Root, SegmentId, SnapshotRecord};
 
+use crate::VolumeOptions;
 use crate::core::{Core, Head, Lineage, Snapshot, StoredDeadlist, Volume, Walk, cache_of, compression_of, sector_of};
 use crate::log::OBJECT_CLASS;
 use crate::space::{Deadlist, SegmentState};
@@ -141,6 +142,9 @@ fn load_catalog(core: &mut Core, checkpoint: &Checkpoint, object: Objects<'_>, u
             return Err(format!("volume '{}' has no head: the catalog is damaged", v.name));
         }
         catalog.add_volume(v.id, volume);
+    }
+    for (volume, options) in &checkpoint.options {
+        catalog.set_options(*volume, VolumeOptions::of(options));
     }
     for walk in &checkpoint.walks {
         catalog.walks.insert(walk.id, Walk { lineage: walk.lineage, root: walk.root, bound: walk.bound, cursor: walk.cursor });

@@ -84,6 +84,7 @@ impl Pool {
                 self.answer_job(tag, outcome);
             }
             Command::DestroySnapshots { snapshots } => self.start_destroy(tag, snapshots),
+            Command::Places { target } => self.start_places(tag, target),
             other => match self.records(other) {
                 Ok((records, reply)) => {
                     let begun = records.iter().find_map(|record| match record {
@@ -301,6 +302,16 @@ impl Pool {
                 };
                 one(record, Reply::Done)
             }
+            Command::SetOptions { volume, options } => {
+                self.known_volume(volume)?;
+                let kept = catalog.missing_units(volume, options.reservation);
+                let space = &self.core.space;
+                let more = options.reservation > catalog.options_of(volume).reservation;
+                if more && space.live_units() + catalog.promised_units(Some(volume)) + kept > space.usable_units() {
+                    return Err(CommandError::NoSpace);
+                }
+                one(Record::Options { volume, options: options.record() }, Reply::Done)
+            }
             Command::Snapshot { targets, description, expires } => {
                 if targets.is_empty() || targets.len() > MAX_GROUP || description.len() > MAX_DESCRIPTION {
                     return Err(CommandError::Invalid(format!(
@@ -357,6 +368,7 @@ impl Pool {
             | Command::StopRemoving
             | Command::Scrub
             | Command::StopScrub
+            | Command::Places { .. }
             | Command::Close
             | Command::Checkpoint => Err(CommandError::Invalid("not a catalog change".into())),
         }

@@ -3,13 +3,16 @@
 //! What a disk holds is its difference from nothing. A comparison is an operation that goes on turn by turn and looks its roots up anew
 //! each time: a head may be written meanwhile, and what is said of a block is what was true when it was looked at.
 
+use std::collections::BTreeMap;
+
 use millpond_block::{Answer, ByteRange, DiskError, Query, Run, Since, Tag};
-use millpond_format::{Addr, SnapshotId, TreeRoot};
+use millpond_device::DeviceIndex;
+use millpond_format::{Addr, Class, SegmentId, SnapshotId, TreeRoot};
 
 use super::op::{Op, Owner, Target, Work};
 use super::state::Pool;
 use crate::tree::{Miss, capacity, node_index, slot_in};
-use crate::{CommandError, DiffExtent, PoolState};
+use crate::{CommandError, DiffExtent, ExtentPlace, PoolState, Reply, SegmentPlace};
 
 /// Subtrees compared per turn, by all comparisons together: some 50 microseconds.
 pub(crate) const STEPS_PER_TURN: usize = 32;
@@ -34,7 +37,13 @@ pub(crate) struct Comparison {
 #[derive(Debug)]
 enum Found {
     Extents(Vec<DiffExtent>),
-    Runs { range: ByteRange, runs: Vec<Run>, most: usize },
+    Runs {
+        range: ByteRange,
+        runs: Vec<Run>,
+        most: usize,
+    },
+    /// Units by segment and, where they are spread over several, by member.
+    Places(BTreeMap<SegmentId, (u64, BTreeMap<u16, u64>)>),
 }
 
 /// How blocks compare.
@@ -96,6 +105,47 @@ impl Pool {
         }
     }
 
+    /// Starts to find out which segments hold the data of a volume or snapshot; the answer comes by `pop_reply`.
+    pub(crate) fn start_places(&mut self, tag: Tag, target: Target) {
+        let Some(size) = self.geometry(target).map(|(geometry, _)| geometry.size) else {
+            return self.replies.push_back((tag, Err(CommandError::NotFound("the volume or snapshot".into()))));
+        };
+        let found = Found::Places(BTreeMap::new());
+        let work = Comparison { older: None, newer: target, next: 0, end: size / 4096, steps: usize::MAX, found };
+        self.start_comparison(Owner::Command(tag), work);
+    }
+
+    /// Counts a block where it is: of a stripe, on the member on which it begins.
+    fn count_place(&self, block: Addr, places: &mut BTreeMap<SegmentId, (u64, BTreeMap<u16, u64>)>) {
+        let space = &self.core.space;
+        let Some((segment, unit)) = Some(block).filter(|block| block.is_some()).and_then(|block| space.locate(block)) else { return };
+        let (all, members) = places.entry(segment).or_default();
+        *all += u64::from(block.units());
+        if space.rows.copies(segment).len() == 0
+            && let Some((member, _)) = space.rows.map(segment, unit / 8, 1, 0).first()
+        {
+            *members.entry(member.0).or_default() += u64::from(block.units());
+        }
+    }
+
+    fn places(&self, found: BTreeMap<SegmentId, (u64, BTreeMap<u16, u64>)>) -> Vec<SegmentPlace> {
+        let rows = &self.core.space.rows;
+        let place = |(segment, (all, members)): (SegmentId, (u64, BTreeMap<u16, u64>))| {
+            let copies = rows.copies(segment).len() > 0;
+            let extent = |(member, range): (DeviceIndex, ByteRange)| {
+                let units = if copies { all } else { members.get(&member.0).copied().unwrap_or(0) };
+                ExtentPlace { member: member.0, range, live_bytes: units * 512 }
+            };
+            SegmentPlace {
+                segment: segment.0,
+                class: Class::Data,
+                live_bytes: all * 512,
+                extents: rows.extents(segment).map(extent).collect(),
+            }
+        };
+        found.into_iter().map(place).collect()
+    }
+
     fn start_comparison(&mut self, owner: Owner, work: Comparison) {
         let id = self.new_op(owner, Work::Compare(Box::new(work)), false);
         self.ready.push_back(id);
@@ -154,6 +204,14 @@ impl Pool {
                 };
                 self.diffs.push_back((tag, result));
             }
+            (Owner::Command(tag), Found::Places(units)) => {
+                let result = match error {
+                    None => Ok(Reply::Places(self.places(units))),
+                    Some(DiskError::Invalid) => Err(CommandError::NotFound("the volume or snapshot".into())),
+                    Some(_) => Err(CommandError::Faulted("a map node cannot be read".into())),
+                };
+                self.replies.push_back((tag, result));
+            }
             _ => {}
         }
     }
@@ -196,6 +254,10 @@ impl Pool {
                 for at in block..stop {
                     let entry = |leaf: Option<u32>| leaf.map_or(Addr::HOLE, |leaf| self.core.nodes.get(leaf).node.entries[slot_in(at, 0)]);
                     let [was, is] = leaves.map(entry);
+                    if let Found::Places(places) = found {
+                        self.count_place(is, places);
+                        continue;
+                    }
                     let change = match was.identity() != is.identity() {
                         false => Change::Same,
                         true if is.is_some() => Change::Data,
@@ -218,7 +280,7 @@ fn state_of(since: Since) -> Target {
 impl Comparison {
     fn is_done(&self) -> bool {
         let enough = match &self.found {
-            Found::Extents(_) => false,
+            Found::Extents(_) | Found::Places(_) => false,
             // one more begins where the last of those wanted ends
             Found::Runs { runs, most, .. } => runs.len() > *most || (self.steps == 0 && !runs.is_empty()),
         };
@@ -231,6 +293,7 @@ impl Found {
     fn add(&mut self, block: u64, end: u64, change: Change) {
         let (start, stop) = (block * 4096, end * 4096);
         match self {
+            Found::Places(_) => {}
             Found::Extents(_) if change == Change::Same => {}
             Found::Extents(extents) => {
                 let data = change == Change::Data;

@@ -174,6 +174,7 @@ impl Pool {
             cache: v.cache,
             compression: v.compression,
             read_only: v.read_only || self.tuning.read_only,
+            options: catalog.options_of(id),
             referenced_bytes: line.head.map_or(0, |h| h.mapped * 4096),
             unique_bytes: owned_units * 512,
             snapshots: catalog.snapshot_count(id),

@@ -166,6 +166,8 @@ pub(crate) struct Pool {
     pub(crate) answers: VecDeque<Answer>,
     /// Steps of comparisons left in this turn.
     pub(crate) comparisons: usize,
+    /// Units that are kept for others than a volume, as counted in this turn.
+    pub(crate) promised: BTreeMap<VolumeId, u64>,
     pub(crate) metrics: Metrics,
     pub(crate) closing: Option<Tag>,
     /// An operation is working on a walk.
@@ -237,6 +239,7 @@ impl Pool {
             diffs: VecDeque::new(),
             answers: VecDeque::new(),
             comparisons: 0,
+            promised: BTreeMap::new(),
             metrics: Metrics::default(),
             closing: None,
             walking: false,

@@ -198,6 +198,7 @@ impl Pool {
             self.ended(ended);
         }
         self.comparisons = STEPS_PER_TURN;
+        self.promised.clear();
         self.go_on_with_ready();
         if self.tuning.read_only {
             self.close_when_read();

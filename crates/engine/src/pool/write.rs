@@ -75,7 +75,7 @@ impl Pool {
             return self.keep_payload(id, given);
         }
         let need = count as u64 * u64::from(BLOCK_UNITS);
-        if self.core.space.live_units() + need > self.core.space.usable_units() {
+        if self.core.space.live_units() + need + self.promised_to_others(volume) > self.core.space.usable_units() {
             return self.fail_op(id, DiskError::NoSpace);
         }
         let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) else { return };
@@ -107,6 +107,14 @@ impl Pool {
         }
         self.unlock_before(id, BlockNo(last + 1));
         self.release(id);
+    }
+
+    /// Units that are kept for other volumes. Those who wrote in this turn have taken some of it since; the next turn knows.
+    fn promised_to_others(&mut self, volume: VolumeId) -> u64 {
+        if self.core.catalog.options().is_empty() {
+            return 0;
+        }
+        *self.promised.entry(volume).or_insert_with(|| self.core.catalog.promised_units(Some(volume)))
     }
 
     /// The blocks of a payload from `done` on, in a buffer of their own.

@@ -260,10 +260,11 @@ impl Pool {
         let lists: usize = lists.filter(|list| list.needs_write()).map(|list| stored(list.list().encoded_bytes())).sum();
         let snapshots = catalog.snapshots.changed().map(|s| 160 + s.name.len() + s.description.len() + s.holds.len() * 9);
         let volumes = catalog.volumes.values().map(|v| 96 + v.name.len());
+        let options = catalog.options().len() * 160;
         let others = (catalog.lineages.len() + catalog.walks.len() + catalog.frees.len()) * 96 + catalog.snapshots.pages() * 24;
         let resting = self.core.space.segments.resting_count() * 16;
         self.checkpointer.estimate.lists = lists;
-        self.checkpointer.estimate.catalog = snapshots.sum::<usize>() + volumes.sum::<usize>() + others + resting;
+        self.checkpointer.estimate.catalog = snapshots.sum::<usize>() + volumes.sum::<usize>() + others + resting + options;
         self.checkpointer.estimate.again_in =
             TURNS_PER_ESTIMATE.max((catalog.snapshots.dirty_pages() * 16 + catalog.frees.len() / 4) as u32);
     }

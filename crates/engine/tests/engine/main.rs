@@ -8,6 +8,7 @@ mod faults;
 mod golden;
 mod mirror;
 mod model;
+mod options;
 mod parity;
 mod queries;
 mod rewind;

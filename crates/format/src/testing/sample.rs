@@ -3,9 +3,9 @@
 use super::Kind;
 use crate::{
     Addr, BATCH_FIXED, BatchHeader, BlockIdentity, BlockNo, Checkpoint, ChunkId, ChunkRecord, Class, Coding, Column, DeadRecord, DeviceId,
-    Encoder, Epoch, Group, HEADER_PAGE, Item, Label, Layout, Leg, LineageId, LineageRecord, Lsn, Member, MemberState, Move, NO_SEGMENT,
-    NODE_BYTES, Node, ObjectRef, PoolId, Record, Root, STREAMS, SegmentId, Shape, SnapshotId, SnapshotRecord, StreamStart, TreeRoot,
-    VolumeId, VolumeRecord, WalkRecord,
+    Encoder, Epoch, Group, HEADER_PAGE, Item, Label, Layout, Leg, LimitRecord, LineageId, LineageRecord, Lsn, Member, MemberState, Move,
+    NO_SEGMENT, NODE_BYTES, Node, ObjectRef, OptionsRecord, PoolId, Record, Root, STREAMS, SegmentId, Shape, SnapshotId, SnapshotRecord,
+    StreamStart, TreeRoot, VolumeId, VolumeRecord, WalkRecord,
 };
 
 const POOL: PoolId = PoolId(*b"sixteen bytes id");
@@ -117,6 +117,10 @@ fn records() -> Vec<Record> {
         Record::Hold { snapshot, until: None },
         Record::Release { snapshot },
         Record::Walked { walk: 2, cursor: BlockNo(4096), done: false },
+        Record::Options {
+            volume: VolumeId(2),
+            options: OptionsRecord { reservation: 0, limits: vec![LimitRecord { what: 0, sustained: 1000, burst: 0, seconds: 0 }] },
+        },
     ]
 }
 
@@ -217,6 +221,10 @@ fn checkpoint() -> Checkpoint {
         walks: vec![WalkRecord { id: 2, lineage: LineageId(5), root: tree(4), bound: Epoch(1), cursor: BlockNo(512) }],
         frees: vec![(LineageId(5), object(6))],
         resting: vec![(12, 128)],
+        options: vec![(
+            VolumeId(2),
+            OptionsRecord { reservation: 1 << 20, limits: vec![LimitRecord { what: 3, sustained: 20 << 20, burst: 40 << 20, seconds: 2 }] },
+        )],
     }
 }
 

@@ -101,6 +101,8 @@ impl Oracle {
             | Command::StopRemoving
             | Command::Scrub
             | Command::StopScrub => Due::Either,
+            // no workload asks for them
+            Command::SetOptions { .. } | Command::Places { .. } => Due::Either,
         }
     }
 
@@ -208,6 +210,8 @@ impl Oracle {
             | Command::StopRemoving
             | Command::Scrub
             | Command::StopScrub
+            | Command::SetOptions { .. }
+            | Command::Places { .. }
             | Command::Close
             | Command::Checkpoint => false,
         })
@@ -279,6 +283,7 @@ impl Oracle {
             | Command::StopRemoving
             | Command::Scrub
             | Command::StopScrub => {}
+            Command::SetOptions { .. } | Command::Places { .. } => {}
             Command::Close | Command::Checkpoint => {
                 // All that was acknowledged before is in the checkpoint, even of volumes that ignore flushes.
                 for volume in self.volumes.values_mut() {

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use millpond_block::{ByteRange, CacheMode, Features, Geometry, SectorProfile};
-use millpond_engine::{Command, CommandError, Compression, DiffExtent, Reply, SnapshotId, SnapshotInfo, Time, VolumeId, VolumeInfo};
+use millpond_engine::{
+    Command, CommandError, Compression, DiffExtent, Reply, SnapshotId, SnapshotInfo, Time, VolumeId, VolumeInfo, VolumeOptions,
+};
 
 use super::Bug;
 use super::code::Entry;
@@ -116,7 +118,9 @@ impl Memory {
             | Command::Remove { .. }
             | Command::StopRemoving
             | Command::Scrub
-            | Command::StopScrub => Err(CommandError::Invalid("no".to_owned())),
+            | Command::StopScrub
+            | Command::SetOptions { .. }
+            | Command::Places { .. } => Err(CommandError::Invalid("no".to_owned())),
             Command::Release { .. } | Command::Close | Command::Checkpoint => Ok(()),
         }
     }
@@ -244,7 +248,9 @@ impl Memory {
             | Command::Remove { .. }
             | Command::StopRemoving
             | Command::Scrub
-            | Command::StopScrub => {}
+            | Command::StopScrub
+            | Command::SetOptions { .. }
+            | Command::Places { .. } => {}
         }
     }
 
@@ -276,6 +282,7 @@ impl Memory {
             cache: v.cache,
             compression: v.compression,
             read_only: v.read_only,
+            options: VolumeOptions::default(),
             referenced_bytes: 0,
             unique_bytes: 0,
             snapshots: self.own(*id).count() as u64,

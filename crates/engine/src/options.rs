@@ -1,0 +1,87 @@
+//! What a volume may take and what is kept for it. The engine keeps it; rates are for the caller to watch, who has a clock.
+
+use millpond_format::{LimitRecord, OptionsRecord};
+
+/// A rate, and the faster one allowed for a while.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rate {
+    /// Per second; 0: as much as there is.
+    pub sustained: u64,
+    /// Per second in a burst; 0: none.
+    pub burst: u64,
+    /// Seconds that a burst lasts; 0: one.
+    pub seconds: u32,
+}
+
+/// How much guests may ask of a volume. All that are set hold at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests.
+    pub iops: Rate,
+    /// Reads.
+    pub iops_rd: Rate,
+    /// Writes, zeroings and discards.
+    pub iops_wr: Rate,
+    /// Bytes read and written.
+    pub bps: Rate,
+    /// Bytes read.
+    pub bps_rd: Rate,
+    /// Bytes written.
+    pub bps_wr: Rate,
+}
+
+impl Limits {
+    /// In a fixed order.
+    pub fn rates(&self) -> [&Rate; 6] {
+        [&self.iops, &self.iops_rd, &self.iops_wr, &self.bps, &self.bps_rd, &self.bps_wr]
+    }
+
+    /// The same, to change.
+    pub fn rates_mut(&mut self) -> [&mut Rate; 6] {
+        [&mut self.iops, &mut self.iops_rd, &mut self.iops_wr, &mut self.bps, &mut self.bps_rd, &mut self.bps_wr]
+    }
+}
+
+/// What most volumes have at its defaults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VolumeOptions {
+    /// Bytes that the volume can have of the pool, its snapshots included, whatever others take.
+    pub reservation: u64,
+    /// Rates.
+    pub limits: Limits,
+}
+
+impl VolumeOptions {
+    /// As the pool keeps it.
+    pub(crate) fn record(&self) -> OptionsRecord {
+        let limits = self.limits.rates().into_iter().zip(0u8..).filter(|(rate, _)| **rate != Rate::default());
+        let limit = |(rate, what): (&Rate, u8)| LimitRecord { what, sustained: rate.sustained, burst: rate.burst, seconds: rate.seconds };
+        OptionsRecord { reservation: self.reservation, limits: limits.map(limit).collect() }
+    }
+
+    /// From what the pool keeps. What no version wrote is no limit.
+    pub(crate) fn of(record: &OptionsRecord) -> VolumeOptions {
+        let mut options = VolumeOptions { reservation: record.reservation, ..VolumeOptions::default() };
+        for limit in &record.limits {
+            if let Some(rate) = options.limits.rates_mut().into_iter().nth(usize::from(limit.what)) {
+                *rate = Rate { sustained: limit.sustained, burst: limit.burst, seconds: limit.seconds };
+            }
+        }
+        options
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_kept_as_they_are() {
+        let mut options = VolumeOptions { reservation: 7, ..VolumeOptions::default() };
+        options.limits.bps_rd = Rate { sustained: 1, burst: 2, seconds: 3 };
+        options.limits.iops = Rate { sustained: 4, burst: 0, seconds: 0 };
+        assert_eq!(options.record().limits.len(), 2);
+        assert_eq!(VolumeOptions::of(&options.record()), options);
+        assert_eq!(VolumeOptions::of(&VolumeOptions::default().record()), VolumeOptions::default());
+    }
+}

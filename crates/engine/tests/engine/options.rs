@@ -1,0 +1,107 @@
+//! What is kept for volumes, what they may take, and where their data is.
+
+use millpond_block::{DiskError, Op};
+use millpond_engine::{Command, CommandError, Compression, Layout, Rate, Reply, SegmentPlace, Target, VolumeId, VolumeOptions};
+
+use crate::rig::Rig;
+
+const MIB: u64 = 1 << 20;
+
+fn reserve(rig: &mut Rig, volume: VolumeId, reservation: u64) -> Result<Reply, CommandError> {
+    rig.command(Command::SetOptions { volume, options: VolumeOptions { reservation, ..VolumeOptions::default() } })
+}
+
+fn places(rig: &mut Rig, target: Target) -> Vec<SegmentPlace> {
+    match rig.command(Command::Places { target }).unwrap() {
+        Reply::Places(places) => places,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Writes mebibytes of a volume until one is refused; gives how many went in.
+fn fill(rig: &mut Rig, volume: VolumeId, from: u64, most: u64) -> u64 {
+    let target = Target::Head(volume);
+    for at in 0..most {
+        match rig.request(target, Op::Write, (from + at) * MIB, MIB, &vec![3; MIB as usize]) {
+            Ok(_) => {}
+            Err(DiskError::NoSpace) => return at,
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    most
+}
+
+#[test]
+fn options_survive_the_log_and_checkpoints() {
+    let mut rig = Rig::new(&[32], Layout::Linear);
+    let (a, b) = (rig.volume("a", 4 * MIB, Compression::Off), rig.volume("b", 4 * MIB, Compression::Off));
+    let mut options = VolumeOptions { reservation: MIB, ..VolumeOptions::default() };
+    options.limits.iops = Rate { sustained: 1000, burst: 2000, seconds: 3 };
+    rig.command(Command::SetOptions { volume: a, options }).unwrap();
+    let of = |rig: &Rig, id| rig.engine.options().get(&id).copied().unwrap_or_default();
+    for _ in 0..2 {
+        rig.reopen();
+        assert_eq!((of(&rig, a), of(&rig, b)), (options, VolumeOptions::default()));
+        assert_eq!(rig.engine.find_volume("a").unwrap().options, options);
+        rig.command(Command::Checkpoint).unwrap();
+    }
+    rig.command(Command::DestroyVolume { volume: a }).unwrap();
+    rig.reopen();
+    assert!(rig.engine.options().is_empty());
+    rig.audit();
+}
+
+#[test]
+fn what_is_reserved_is_there_whatever_others_take() {
+    let mut rig = Rig::new(&[64], Layout::Linear);
+    let (mine, other) = (rig.volume("mine", 64 * MIB, Compression::Off), rig.volume("other", 128 * MIB, Compression::Off));
+    assert_eq!(fill(&mut rig, mine, 0, 2), 2);
+    reserve(&mut rig, mine, 16 * MIB).unwrap();
+    assert!(matches!(reserve(&mut rig, other, 60 * MIB), Err(CommandError::NoSpace)));
+    let taken = fill(&mut rig, other, 0, 128);
+    assert!(taken > 16 && taken < 64, "{taken}");
+    assert_eq!(fill(&mut rig, mine, 2, 14), 14, "what was reserved");
+    assert_eq!(fill(&mut rig, other, taken, 8), 0);
+    assert_eq!(fill(&mut rig, mine, 0, 16), 16, "what is there can be overwritten");
+    assert!(fill(&mut rig, mine, 16, 48) <= 5, "and no more");
+    // given up, others can have it
+    rig.request(Target::Head(mine), Op::Discard, 0, 64 * MIB, &[]).unwrap();
+    assert!(fill(&mut rig, other, taken, 8) <= 1, "it is reserved still");
+    reserve(&mut rig, mine, 0).unwrap();
+    let more = (0..50)
+        .map(|_| {
+            rig.settle();
+            fill(&mut rig, other, taken, 8)
+        })
+        .max();
+    assert_eq!(more, Some(8));
+    rig.audit();
+}
+
+#[test]
+fn places_name_the_segments_that_hold_the_data() {
+    let mut rig = Rig::new(&[48, 48], Layout::Stripe { width: 2, unit: 65536 });
+    let volume = rig.volume("disk", 32 * MIB, Compression::Off);
+    let head = Target::Head(volume);
+    assert_eq!(places(&mut rig, head), []);
+    assert_eq!(fill(&mut rig, volume, 0, 20), 20);
+    rig.request(head, Op::Discard, 0, 4 * MIB, &[]).unwrap();
+    let found = places(&mut rig, head);
+    assert_eq!(found.iter().map(|place| place.live_bytes).sum::<u64>(), 16 * MIB);
+    for place in &found {
+        let members: Vec<u16> = place.extents.iter().map(|extent| extent.member).collect();
+        assert_eq!(members, [0, 1], "a stripe of two");
+        assert!(place.extents.iter().all(|extent| extent.live_bytes <= extent.range.length), "{place:?}");
+        let live: u64 = place.extents.iter().map(|extent| extent.live_bytes).sum();
+        assert!(live > 0 && live == place.live_bytes, "{place:?}");
+    }
+    let each = |member: usize| found.iter().filter_map(|place| place.extents.get(member)).map(|extent| extent.live_bytes).sum::<u64>();
+    assert!(each(0).abs_diff(each(1)) <= MIB, "{} and {} on a stripe of two", each(0), each(1));
+    let snapshot = rig.snapshot(volume, "s");
+    rig.request(head, Op::Discard, 0, 32 * MIB, &[]).unwrap();
+    assert_eq!(places(&mut rig, head), []);
+    assert_eq!(places(&mut rig, Target::Snapshot(snapshot)).iter().map(|place| place.live_bytes).sum::<u64>(), 16 * MIB);
+    rig.reopen();
+    assert_eq!(places(&mut rig, Target::Snapshot(snapshot)).iter().map(|place| place.live_bytes).sum::<u64>(), 16 * MIB);
+    assert!(matches!(rig.command(Command::Places { target: Target::Head(VolumeId(99)) }), Err(CommandError::NotFound(_))));
+}
