@@ -10,8 +10,8 @@ use super::handle::{DeviceLimit, DeviceLoad, DeviceTimes};
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
 /// How much of its allowance an idle device may save up, in nanoseconds: enough to make up for turns that come late on a busy host, and a
-/// fiftieth of a second's.
-const BURST: u64 = 20_000_000;
+/// twentieth of a second's.
+const BURST: u64 = 50_000_000;
 
 /// Counters and caps of all devices of a shard.
 #[derive(Default)]

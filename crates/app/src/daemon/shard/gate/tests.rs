@@ -48,7 +48,7 @@ fn waiting_and_the_device_are_told_apart() {
     let (writes, queue) = (times.writes.counts(), times.queue.counts());
     assert_eq!((writes.iter().sum::<u64>(), queue.iter().sum::<u64>()), (2, 2));
     assert!(quantile(&writes, 0.99).is_some_and(|nanos| nanos < 2.5e6), "{writes:?}");
-    assert!(quantile(&queue, 0.99).is_some_and(|nanos| (70e6..110e6).contains(&nanos)), "{queue:?}");
+    assert!(quantile(&queue, 0.99).is_some_and(|nanos| (40e6..60e6).contains(&nanos)), "{queue:?}");
 }
 
 /// Drives a gate over `millis` with as much as it lets through and gives the number of operations.
@@ -73,12 +73,12 @@ fn bytes_and_operations_are_capped_at_the_rate() {
     gate.limit(DISK, DeviceLimit { bytes_per_second: Some(50 << 20), ops_per_second: None });
     // 512 KiB each: 100 a second.
     let started = carried(&mut gate, 128, 2000);
-    assert!((200..=204).contains(&started), "{started}");
+    assert!((200..=206).contains(&started), "{started}");
 
     let mut gate = Gate::default();
     gate.limit(DISK, DeviceLimit { bytes_per_second: Some(50 << 20), ops_per_second: Some(1000) });
     let started = carried(&mut gate, 1, 2000);
-    assert!((2000..=2021).contains(&started), "{started}");
+    assert!((2000..=2051).contains(&started), "{started}");
 }
 
 #[test]
