@@ -1,5 +1,7 @@
 //! Volumes.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -21,6 +23,12 @@ pub struct Volume {
     pub compression: String,
     /// Writes are refused.
     pub readonly: bool,
+    /// Bytes of the pool that are kept for it and its snapshots.
+    #[serde(default)]
+    pub reservation: u64,
+    /// [`LIMITS`] by name; 0: none.
+    #[serde(flatten)]
+    pub limits: BTreeMap<String, u64>,
     /// Bytes reachable from the head.
     pub referenced_bytes: u64,
     /// Bytes that would be freed if the volume and its snapshots went.
@@ -50,7 +58,6 @@ pub struct CreateVolume {
 
 /// Changes properties; what is missing stays.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct SetProperties {
     /// Cache mode.
     pub cache: Option<String>,
@@ -58,6 +65,59 @@ pub struct SetProperties {
     pub compression: Option<String>,
     /// Refuse writes.
     pub readonly: Option<bool>,
+    /// Bytes of the pool to keep for it and its snapshots.
+    pub reservation: Option<u64>,
+    /// [`LIMITS`] by name; 0 lifts one. Other names are refused.
+    #[serde(flatten)]
+    pub limits: BTreeMap<String, u64>,
+}
+
+/// Limits of a volume: requests and bytes per second, of reads, writes, or both together; `_max` in a burst; `_max_length` seconds that it lasts.
+pub const LIMITS: [&str; 18] = [
+    "iops",
+    "iops_max",
+    "iops_max_length",
+    "iops_rd",
+    "iops_rd_max",
+    "iops_rd_max_length",
+    "iops_wr",
+    "iops_wr_max",
+    "iops_wr_max_length",
+    "bps",
+    "bps_max",
+    "bps_max_length",
+    "bps_rd",
+    "bps_rd_max",
+    "bps_rd_max_length",
+    "bps_wr",
+    "bps_wr_max",
+    "bps_wr_max_length",
+];
+
+/// A segment that holds data of a volume or snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Place {
+    /// Its number.
+    pub segment: u32,
+    /// Class of its devices.
+    pub class: String,
+    /// Bytes of the volume's or snapshot's blocks in it, as stored; once, where it is on several devices.
+    pub live_bytes: u64,
+    /// What it is made of.
+    pub extents: Vec<Extent>,
+}
+
+/// A part of a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Extent {
+    /// Path of the device, or where it was.
+    pub device: String,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Bytes of the volume's or snapshot's blocks in it; each copy counts.
+    pub live_bytes: u64,
 }
 
 /// Changes the size.

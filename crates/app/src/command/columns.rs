@@ -23,9 +23,36 @@ pub const VOLUME: &[Column<Volume>] = &[
     Column { name: "origin", cell: |v| Cell::text_or_none(v.origin.as_deref()), shown: Shown::Always },
     Column { name: "compression", cell: |v| text(&v.compression), shown: Shown::Asked },
     Column { name: "readonly", cell: |v| yes(v.readonly), shown: Shown::Asked },
+    Column { name: "reservation", cell: |v| if v.reservation == 0 { Cell::None } else { Cell::Bytes(v.reservation) }, shown: Shown::Asked },
+    Column { name: "iops", cell: |v| limit_of(v, "iops"), shown: Shown::Asked },
+    Column { name: "iops_max", cell: |v| limit_of(v, "iops_max"), shown: Shown::Asked },
+    Column { name: "iops_max_length", cell: |v| limit_of(v, "iops_max_length"), shown: Shown::Asked },
+    Column { name: "iops_rd", cell: |v| limit_of(v, "iops_rd"), shown: Shown::Asked },
+    Column { name: "iops_rd_max", cell: |v| limit_of(v, "iops_rd_max"), shown: Shown::Asked },
+    Column { name: "iops_rd_max_length", cell: |v| limit_of(v, "iops_rd_max_length"), shown: Shown::Asked },
+    Column { name: "iops_wr", cell: |v| limit_of(v, "iops_wr"), shown: Shown::Asked },
+    Column { name: "iops_wr_max", cell: |v| limit_of(v, "iops_wr_max"), shown: Shown::Asked },
+    Column { name: "iops_wr_max_length", cell: |v| limit_of(v, "iops_wr_max_length"), shown: Shown::Asked },
+    Column { name: "bps", cell: |v| limit_of(v, "bps"), shown: Shown::Asked },
+    Column { name: "bps_max", cell: |v| limit_of(v, "bps_max"), shown: Shown::Asked },
+    Column { name: "bps_max_length", cell: |v| limit_of(v, "bps_max_length"), shown: Shown::Asked },
+    Column { name: "bps_rd", cell: |v| limit_of(v, "bps_rd"), shown: Shown::Asked },
+    Column { name: "bps_rd_max", cell: |v| limit_of(v, "bps_rd_max"), shown: Shown::Asked },
+    Column { name: "bps_rd_max_length", cell: |v| limit_of(v, "bps_rd_max_length"), shown: Shown::Asked },
+    Column { name: "bps_wr", cell: |v| limit_of(v, "bps_wr"), shown: Shown::Asked },
+    Column { name: "bps_wr_max", cell: |v| limit_of(v, "bps_wr_max"), shown: Shown::Asked },
+    Column { name: "bps_wr_max_length", cell: |v| limit_of(v, "bps_wr_max_length"), shown: Shown::Asked },
     Column { name: "created", cell: |v| Cell::Time(v.created), shown: Shown::Asked },
     Column { name: "id", cell: |v| Cell::Count(u64::from(v.id)), shown: Shown::Asked },
 ];
+
+fn limit_of(volume: &Volume, name: &str) -> Cell {
+    match volume.limits.get(name).copied().unwrap_or(0) {
+        0 => Cell::None,
+        limit if name.starts_with("bps") && !name.ends_with("length") => Cell::Rate(limit as f64),
+        limit => Cell::Count(limit),
+    }
+}
 
 /// Snapshots.
 pub const SNAPSHOT: &[Column<Snapshot>] = &[

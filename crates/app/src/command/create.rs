@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::api::{CreateVolume, SetProperties, Volume};
+use crate::api::{CreateVolume, LIMITS, SetProperties, Volume};
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::names::VolumeName;
@@ -10,7 +10,7 @@ use crate::size::Size;
 
 /// Make a volume
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  millpond create tank/vm1 -L 20G --cache writeback --sector 512e -o compression=lz4")]
+#[command(after_help = "Example:\n  millpond create tank/vm1 -L 20G --cache writeback --sector 512e -o compression=lz4 -o iops=1000")]
 pub struct Create {
     /// POOL/VOL
     name: String,
@@ -48,22 +48,7 @@ impl Create {
 }
 
 /// Properties that later versions bring.
-const LATER: &[&str] = &[
-    "special_small_blocks",
-    "iops",
-    "iops_rd",
-    "iops_wr",
-    "bps",
-    "bps_rd",
-    "bps_wr",
-    "iops_max",
-    "iops_rd_max",
-    "iops_wr_max",
-    "bps_max",
-    "bps_rd_max",
-    "bps_wr_max",
-    "reservation",
-];
+const LATER: &[&str] = &["special_small_blocks"];
 
 /// True for a property that a later version brings.
 pub fn is_later(property: &str) -> bool {
@@ -79,11 +64,27 @@ pub fn assign(word: &str, properties: &mut SetProperties) -> Outcome {
         "cache" => properties.cache = Some(value.to_owned()),
         "compression" => properties.compression = Some(value.to_owned()),
         "readonly" => properties.readonly = Some(switch(value)?),
+        "reservation" => properties.reservation = Some(amount(value)?),
+        _ if LIMITS.contains(&property) => drop(properties.limits.insert(property.to_owned(), amount(value)?)),
         "sector" => return Err(Failure::failed("a volume's sector profile is fixed when it is made; create another volume with --sector")),
         _ if is_later(property) => return Err(Failure::later(&format!("the property '{property}'"))),
-        _ => return Err(Failure::usage(format!("no property '{property}' can be set; choose from cache, compression, readonly"))),
+        _ => {
+            return Err(Failure::usage(format!(
+                "no property '{property}' can be set; choose from cache, compression, readonly, reservation, {}",
+                LIMITS.join(", ")
+            )));
+        }
     }
     Ok(())
+}
+
+/// Bytes, requests or seconds; `none` is 0.
+fn amount(word: &str) -> Outcome<u64> {
+    if word == "none" {
+        return Ok(0);
+    }
+    let Size(amount) = word.strip_suffix("/s").unwrap_or(word).parse()?;
+    Ok(amount)
 }
 
 fn switch(word: &str) -> Outcome<bool> {
@@ -107,12 +108,19 @@ mod tests {
     #[test]
     fn properties_are_read_or_refused_by_kind() {
         let mut properties = SetProperties::default();
-        for word in ["cache=none", "readonly=on", "compression=lz4"] {
+        for word in ["cache=none", "readonly=on", "compression=lz4", "reservation=1G", "bps_max=20M", "iops=none"] {
             assign(word, &mut properties).expect(word);
         }
-        let wanted = SetProperties { cache: Some("none".to_owned()), compression: Some("lz4".to_owned()), readonly: Some(true) };
+        let wanted = SetProperties {
+            cache: Some("none".to_owned()),
+            compression: Some("lz4".to_owned()),
+            readonly: Some(true),
+            reservation: Some(1 << 30),
+            limits: [("bps_max".to_owned(), 20 << 20), ("iops".to_owned(), 0)].into(),
+        };
         assert_eq!(properties, wanted);
-        assert_eq!(code("iops=100"), Some(Code::Failed));
+        assert_eq!(code("special_small_blocks=100"), Some(Code::Failed));
+        assert_eq!(code("iops=fast"), Some(Code::Usage));
         assert_eq!(code("sector=4kn"), Some(Code::Failed));
         assert_eq!(code("colour=red"), Some(Code::Usage));
         assert_eq!(code("readonly"), Some(Code::Usage));

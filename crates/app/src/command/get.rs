@@ -7,7 +7,8 @@ use serde_json::Value;
 use super::columns::{SNAPSHOT, VOLUME};
 use super::connect;
 use super::create::{assign, is_later};
-use crate::api::{Export, SetProperties, Snapshot, Volume};
+use super::map;
+use crate::api::{Export, LIMITS, SetProperties, Snapshot, Volume};
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::names::{Name, VolumeName};
@@ -15,10 +16,18 @@ use crate::output::{Cell, Column, Format, Listing, Shown, print, print_pairs, wr
 
 /// Show one volume or snapshot, and the lines to use it
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  millpond show tank/vm1")]
+#[command(
+    after_help = "Example:\n  millpond show tank/vm1\n  millpond show -m tank/vm1\n  millpond show -mv tank/vm1@monday --format json"
+)]
 pub struct Show {
     /// POOL/VOL or POOL/VOL@SNAP
     name: String,
+    /// Where its data is: how much of which device
+    #[arg(short = 'm', long)]
+    map: bool,
+    /// With -m: segment by segment
+    #[arg(short = 'v', long, requires = "map")]
+    verbose: bool,
     #[command(flatten)]
     how: Listing,
 }
@@ -35,7 +44,11 @@ struct WithExports {
 impl Show {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
-        match self.name.parse()? {
+        let name: Name = self.name.parse()?;
+        if self.map {
+            return map::show(client, &name, self.verbose, &self.how).await;
+        }
+        match name {
             Name::Snapshot(name) => {
                 let snapshot: Snapshot = client.get(&format!("/v1/snapshots/{}/{}", name.of, name.snapshot)).await?;
                 print_pairs(&snapshot, &everywhere(SNAPSHOT), &self.how)
@@ -57,7 +70,11 @@ impl Show {
             let text = serde_json::to_string_pretty(&shown).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
             return write_out(&(text + "\n"));
         }
-        print_pairs(&volume, &everywhere(VOLUME), &self.how)?;
+        let mut columns = everywhere(VOLUME);
+        if self.how.columns.is_empty() {
+            columns.retain(|column| !LIMITS.contains(&column.name) || (column.cell)(&volume) != Cell::None);
+        }
+        print_pairs(&volume, &columns, &self.how)?;
         if !self.how.columns.is_empty() || self.how.no_header {
             return Ok(());
         }
@@ -145,9 +162,17 @@ impl Get {
     }
 }
 
-/// Change properties of a volume: cache, compression, readonly
+/// Change properties of a volume: cache, compression, readonly, reservation, limits
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  millpond set compression=zstd tank/vm1")]
+#[command(after_help = "\
+Example:
+  millpond set compression=zstd tank/vm1
+  millpond set iops=1000 bps_wr=20M tank/vm1
+  millpond set iops_max=3000 iops_max_length=10 tank/vm1     faster for 10 seconds
+  millpond set iops=none tank/vm1
+
+Limits are iops, iops_rd, iops_wr (requests per second), bps, bps_rd, bps_wr (bytes per second); all that are set hold. With _max: how fast a
+burst may be, with _max_length: for how many seconds (1). Changes are in force at once.")]
 pub struct Set {
     /// PROP=VAL, and the volume last
     #[arg(value_name = "PROP=VAL NAME", num_args = 2.., required = true)]

@@ -13,6 +13,7 @@ mod fuse_guard;
 mod get;
 mod hold;
 mod list;
+mod map;
 mod owner;
 mod pool;
 mod rename;

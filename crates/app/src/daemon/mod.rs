@@ -13,6 +13,8 @@ mod labels;
 mod limits;
 mod mount;
 mod mount_table;
+mod options;
+mod places;
 mod pools;
 mod probe;
 mod renew;

@@ -36,7 +36,7 @@ fn layout_words(layout: Layout) -> (LayoutSpec, &'static str) {
     }
 }
 
-fn class_word(class: Class) -> &'static str {
+pub(super) fn class_word(class: Class) -> &'static str {
     match class {
         Class::Data => "data",
         Class::Special => "special",

@@ -1,8 +1,9 @@
 //! Volumes: creating, listing, changing.
 
 use millpond_block::{CacheMode, SectorProfile};
-use millpond_engine::{Command, Compression, VolumeInfo};
+use millpond_engine::{Command, Compression, VolumeInfo, VolumeOptions};
 
+use super::options;
 use super::service::Daemon;
 use crate::api::{ApiError, CreateVolume, ErrorKind, Rename, Resize, Resized, SetProperties, Volume};
 use crate::instant;
@@ -52,6 +53,7 @@ impl Daemon {
         let sector = request.sector.as_deref().map(str::parse::<SectorProfile>).transpose();
         let sector = sector.map_err(|e| ApiError::invalid(e.to_string()))?.unwrap_or_default();
         let properties = Properties::read(&request.properties)?;
+        let options = options::changed(VolumeOptions::default(), &request.properties).map_err(|e| e.during(&during))?;
         let command = Command::CreateVolume {
             name: name.volume.clone(),
             size,
@@ -64,6 +66,14 @@ impl Daemon {
             let (shard, volume) = self.find_volume(&name).await?;
             shard.command(Properties { cache: None, compression: None, ..properties }.command(&volume)).await?;
         }
+        if let Some(options) = options {
+            let (shard, volume) = self.find_volume(&name).await?;
+            if let Err(error) = shard.command(Command::SetOptions { volume: volume.id, options }).await {
+                // it would not be what was asked for; if it cannot go either, the first reason is the better one
+                let _ = shard.command(Command::DestroyVolume { volume: volume.id }).await;
+                return Err(ApiError::from(error).during(&during));
+            }
+        }
         self.tell("volume.created", name.to_string());
         self.volume(&name).await
     }
@@ -74,9 +84,19 @@ impl Daemon {
     /// When a value is not acceptable, or the engine refuses.
     pub async fn set_properties(&self, name: &VolumeName, request: &SetProperties) -> Result<Volume, ApiError> {
         let properties = Properties::read(request)?;
+        // two changes at a time would undo each other's options
+        let options_change = request.reservation.is_some() || !request.limits.is_empty();
+        let _changing = if options_change { Some(self.changing.lock().await) } else { None };
+        let during = format!("cannot change '{name}'");
         let (shard, volume) = self.find_volume(name).await?;
-        let set = shard.command(properties.command(&volume)).await;
-        set.map_err(|e| ApiError::from(e).during(format!("cannot change '{name}'")))?;
+        let options = options::changed(volume.options, request).map_err(|e| e.during(&during))?;
+        if let Some(options) = options {
+            let set = shard.command(Command::SetOptions { volume: volume.id, options }).await;
+            set.map_err(|e| ApiError::from(e).during(&during))?;
+        }
+        if !properties.is_empty() {
+            shard.command(properties.command(&volume)).await.map_err(|e| ApiError::from(e).during(&during))?;
+        }
         self.tell("volume.changed", name.to_string());
         self.volume(name).await
     }
@@ -177,6 +197,10 @@ impl Properties {
         })
     }
 
+    fn is_empty(self) -> bool {
+        self.cache.is_none() && self.compression.is_none() && self.read_only.is_none()
+    }
+
     fn command(self, volume: &VolumeInfo) -> Command {
         Command::SetProperties { volume: volume.id, cache: self.cache, compression: self.compression, read_only: self.read_only }
     }
@@ -205,6 +229,8 @@ fn view(pool: &str, volume: VolumeInfo) -> Volume {
         cache: volume.cache.name().to_owned(),
         compression: compression.to_owned(),
         readonly: volume.read_only,
+        reservation: volume.options.reservation,
+        limits: options::words(&volume.options),
         referenced_bytes: volume.referenced_bytes,
         unique_bytes: volume.unique_bytes,
         snapshots: volume.snapshots,

@@ -26,7 +26,9 @@ fn a_volume_is_made_and_listed_with_the_agreed_keys() {
     daemon.run(&["create", "tank/x", "-L", "1000"]).refused(1, "4096");
     daemon.run(&["create", "tank/x", "-L", "1M", "--cache", "fast"]).refused(1, "not a cache mode");
     daemon.run(&["create", "tank/x", "-L", "1M", "--sector", "520"]).refused(1, "not a sector profile");
-    daemon.run(&["create", "tank/x", "-L", "1M", "-o", "iops=5"]).refused(1, "not in this version");
+    daemon.run(&["create", "tank/x", "-L", "1M", "-o", "special_small_blocks=5"]).refused(1, "not in this version");
+    daemon.run(&["create", "tank/x", "-L", "1M", "-o", "iops_max=5"]).refused(1, "set iops too");
+    daemon.run(&["create", "tank/x", "-L", "1M", "-o", "reservation=1T"]).refused(1, "full");
     daemon.run(&["list", "tank/x"]).refused(1, "no volume 'tank/x'");
 }
 
@@ -49,10 +51,49 @@ fn properties_change_and_are_kept() {
     daemon.restart();
     check(&daemon);
     daemon.run(&["set", "cache=warm", "tank/v"]).refused(1, "not a cache mode");
-    daemon.run(&["set", "bps=1M", "tank/v"]).refused(1, "not in this version");
+    daemon.run(&["set", "special_small_blocks=1M", "tank/v"]).refused(1, "not in this version");
     daemon.run(&["set", "sector=4kn", "tank/v"]).refused(1, "sector");
     daemon.run(&["set", "colour=red", "tank/v"]).refused(2, "no property");
-    daemon.run(&["get", "iops", "tank/v"]).refused(1, "not in this version");
+    daemon.run(&["get", "special_small_blocks", "tank/v"]).refused(1, "not in this version");
+}
+
+#[test]
+fn limits_and_reservations_change_and_are_kept() {
+    let mut daemon = Daemon::with_pool();
+    daemon.run(&["create", "tank/v", "-L", "16M", "-o", "iops=1000", "-o", "reservation=32M"]).ok();
+    daemon.run(&["set", "bps_wr=20M", "iops_max=3000", "iops_max_length=10", "tank/v"]).ok();
+    let check = |daemon: &Daemon| {
+        let shown = daemon.json(&["show", "tank/v"]);
+        let limits = ["iops", "iops_max", "iops_max_length", "bps_wr", "bps", "reservation"].map(|name| shown[name].as_u64());
+        assert_eq!(limits, [1000, 3000, 10, 20 << 20, 0, 32 << 20].map(Some), "{shown}");
+    };
+    check(&daemon);
+    assert_eq!(daemon.stop("TERM"), 0);
+    daemon.restart();
+    check(&daemon);
+    assert_eq!(daemon.run(&["get", "-H", "-o", "value", "iops", "tank/v"]).ok().out, "1000\n");
+    assert_eq!(daemon.json(&["get", "bps_wr", "tank/v"])[0]["value"], 20 << 20);
+    let shown = daemon.run(&["show", "tank/v"]).ok().out;
+    assert!(shown.contains("iops_max_length") && !shown.contains("bps_rd"), "{shown}");
+    daemon.run(&["set", "iops_max=999", "tank/v"]).refused(1, "iops_max=999 is less than iops=1000");
+    daemon.run(&["set", "reservation=1T", "tank/v"]).refused(1, "full");
+    daemon.run(&["snapshot", "tank/v@s"]).ok();
+    daemon.run(&["clone", "tank/v@s", "tank/c"]).ok();
+    let clone = daemon.json(&["show", "tank/c"]);
+    assert_eq!((clone["iops"].as_u64(), clone["reservation"].as_u64()), (Some(1000), Some(0)), "space is not promised twice");
+    daemon.run(&["set", "iops=none", "bps_wr=0", "reservation=none", "tank/v"]).ok();
+    let shown = daemon.json(&["show", "tank/v"]);
+    assert!(["iops", "iops_max", "bps_wr", "reservation"].iter().all(|name| shown[*name] == 0), "{shown}");
+}
+
+#[test]
+fn a_map_shows_where_the_data_is() {
+    let daemon = Daemon::with_pool();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    assert_eq!(daemon.json(&["show", "-m", "tank/v"]), serde_json::json!([]));
+    daemon.run(&["show", "-m", "tank/none"]).refused(1, "no volume");
+    assert!(daemon.run(&["show", "-m", "tank/v"]).ok().out.starts_with("DEVICE"));
+    assert!(daemon.run(&["show", "-mv", "tank/v"]).ok().out.starts_with("SEGMENT"));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::input::{Asked, Body};
-use crate::api::{ApiError, CreateVolume, ErrorBody, Rename, Resize, Resized, SetProperties, Volume};
+use crate::api::{ApiError, CreateVolume, ErrorBody, Place, Rename, Resize, Resized, SetProperties, Volume};
 use crate::daemon::Daemon;
 use crate::names::{Name, VolumeName};
 
@@ -22,6 +22,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(resize))
         .routes(routes!(rename))
         .routes(routes!(promote))
+        .routes(routes!(places))
 }
 
 /// Checks the two halves of a name that came in a path.
@@ -95,4 +96,17 @@ async fn rename(
     responses((status = 204), (status = "default", body = ErrorBody)))]
 async fn promote(State(daemon): State<Arc<Daemon>>, Path((pool, volume)): Path<(String, String)>) -> Result<StatusCode, ApiError> {
     daemon.promote(&named(&pool, &volume)?).await.map(|()| StatusCode::NO_CONTENT)
+}
+
+#[derive(Deserialize, IntoParams)]
+struct One {
+    /// A volume or snapshot, a full name.
+    name: String,
+}
+
+/// Segments that hold the data of a volume or snapshot, and where they are.
+#[utoipa::path(get, path = "/v1/places", params(One), responses((status = 200, body = [Place]), (status = "default", body = ErrorBody)))]
+async fn places(State(daemon): State<Arc<Daemon>>, Asked(one): Asked<One>) -> Result<Json<Vec<Place>>, ApiError> {
+    let name: Name = one.name.parse()?;
+    daemon.places(&name).await.map(Json)
 }

@@ -1,7 +1,7 @@
 //! What a destroy takes along, in which order, and what it refuses.
 
 use millpond_block::{CacheMode, SectorProfile};
-use millpond_engine::{Compression, Time};
+use millpond_engine::{Compression, Time, VolumeOptions};
 
 use super::*;
 
@@ -14,6 +14,7 @@ fn volume(id: u32, name: &str, origin: Option<&str>) -> VolumeInfo {
         cache: CacheMode::Writeback,
         compression: Compression::Off,
         read_only: false,
+        options: VolumeOptions::default(),
         referenced_bytes: 0,
         unique_bytes: 1000,
         snapshots: 0,

@@ -7,6 +7,7 @@ use millpond_export::nbd::Session;
 
 use super::handle::{ClientInfo, ExportId, IoCounters};
 use super::pool::Pool;
+use super::throttle::Throttles;
 use super::wire::Wire;
 
 /// A connected client.
@@ -36,9 +37,14 @@ pub(super) struct Connection {
 
 impl Connection {
     /// The disk behind this connection, for requests received at `now`.
-    pub fn disk<'a, P: Pool>(&'a mut self, pool: &'a mut P, now: u64) -> (&'a mut Session, ConnectionDisk<'a, P>) {
+    pub fn disk<'a, P: Pool>(
+        &'a mut self,
+        pool: &'a mut P,
+        throttles: &'a mut Throttles,
+        now: u64,
+    ) -> (&'a mut Session, ConnectionDisk<'a, P>) {
         let Connection { session, meter, target, read_only, .. } = self;
-        (session, ConnectionDisk { pool, meter, target: *target, read_only: *read_only, now })
+        (session, ConnectionDisk { pool, throttles, meter, target: *target, read_only: *read_only, now })
     }
 
     /// The socket has no room: sends nothing before it has.
@@ -119,18 +125,15 @@ impl Meter {
 
 /// The [`Disk`] that a session submits to: one target of the pool.
 pub(super) struct ConnectionDisk<'a, P> {
-    pool: &'a mut P,
-    meter: &'a mut Meter,
-    target: Target,
-    read_only: bool,
-    now: u64,
+    pub pool: &'a mut P,
+    pub throttles: &'a mut Throttles,
+    pub meter: &'a mut Meter,
+    pub target: Target,
+    pub read_only: bool,
+    pub now: u64,
 }
 
-impl<'a, P: Pool> ConnectionDisk<'a, P> {
-    pub fn new(pool: &'a mut P, meter: &'a mut Meter, target: Target, read_only: bool, now: u64) -> ConnectionDisk<'a, P> {
-        ConnectionDisk { pool, meter, target, read_only, now }
-    }
-
+impl<P: Pool> ConnectionDisk<'_, P> {
     fn offer(&self) -> (Geometry, Features) {
         offer(self.pool, self.target, self.read_only)
     }
@@ -158,7 +161,7 @@ impl<P: Pool> Disk for ConnectionDisk<'_, P> {
 
     fn submit(&mut self, tag: Tag, request: Request, payload: Payload<'_>) {
         self.meter.start(tag, &request, self.now);
-        self.pool.submit(self.target, tag, request, payload);
+        self.throttles.submit(self.pool, self.target, tag, request, payload, false, self.now);
     }
 
     fn query(&mut self, tag: Tag, query: Query) {

@@ -209,8 +209,9 @@ impl<P: Pool> Shard<P> {
     pub(super) fn replied(&mut self, tag: Tag, result: Result<Reply, CommandError>) {
         match self.pending.remove(&tag) {
             Some(Pending::Command(answer)) => {
-                // It may have been one that changes a size.
+                // It may have been one that changes a size, or what a volume may take.
                 self.tell_sizes();
+                self.throttles.set(self.pool.options());
                 let _ = answer.send(result.map_err(ShardError::Command));
             }
             Some(Pending::Close) => {
@@ -263,6 +264,7 @@ impl<P: Pool> Shard<P> {
     fn drain(&mut self) {
         if self.stage.is_serving() {
             self.stage.phase = StagePhase::Draining;
+            self.throttles.lift();
             let ids: Vec<_> = self.exports.keys().copied().chain(self.vhost.ids()).chain(self.mounts.ids()).collect();
             ids.into_iter().for_each(|id| self.unexport(id, Farewell::Restart, None));
         }

@@ -15,6 +15,7 @@ mod serve;
 mod shard;
 mod start;
 mod table;
+mod throttle;
 mod tree;
 mod turns;
 mod vhost;

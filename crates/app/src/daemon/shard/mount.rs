@@ -183,6 +183,7 @@ impl<P: Pool> Shard<P> {
         if let Some(mount) = self.mounts.get_mut(index) {
             mount.closing.get_or_insert_default().extend(answer);
         }
+        self.throttles.hurry(None);
         self.mounts.enqueue(index);
         Ok(())
     }
@@ -231,7 +232,7 @@ impl<P: Pool> Shard<P> {
                 Ok(0) => mount.ended = true,
                 Ok(length) => {
                     budget = budget.saturating_sub(length);
-                    let mut tree = PoolTree { pool: &mut self.pool, wall: self.wall, nanos: self.now };
+                    let mut tree = PoolTree { pool: &mut self.pool, throttles: &mut self.throttles, wall: self.wall, nanos: self.now };
                     let spare = |tree: &mut PoolTree<'_, P>| tree.pool.buffers().take(MAX_TRANSFER as usize);
                     mount.session.request(&mut mount.message, length, &mut tree, spare);
                 }
@@ -275,7 +276,7 @@ impl<P: Pool> Shard<P> {
     /// The pool has answered a query of a mount.
     pub(super) fn mount_answered(&mut self, answer: MapAnswer) {
         let Some((index, mount)) = self.mounts.by_tag(answer.tag) else { return };
-        let mut tree = PoolTree { pool: &mut self.pool, wall: self.wall, nanos: self.now };
+        let mut tree = PoolTree { pool: &mut self.pool, throttles: &mut self.throttles, wall: self.wall, nanos: self.now };
         mount.session.answer(answer, &mut tree);
         self.go_on(index);
     }

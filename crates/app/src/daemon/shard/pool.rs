@@ -1,10 +1,12 @@
 //! What a shard drives: the engine's facade as a trait, so that the loop can be tested and measured on a medium in memory.
 
+use std::collections::BTreeMap;
+
 use millpond_block::{Answer, BufPool, ByteRange, Completion, Features, Geometry, Payload, Query, Request, Tag};
 use millpond_device::{Io, IoDone};
 use millpond_engine::{
     Command, CommandError, DiffExtent, Engine, ImageInfo, Metrics, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo, Target, Time,
-    VolumeId, VolumeInfo,
+    VolumeId, VolumeInfo, VolumeOptions,
 };
 
 /// A pool as a state machine: requests, commands, ended device operations and time go in; device operations, completions and replies
@@ -56,6 +58,8 @@ pub trait Pool: 'static {
     fn older_states(&self, target: Target, most: usize) -> Vec<(String, SnapshotId)>;
     /// The one of this name.
     fn older_state(&self, target: Target, name: &str) -> Option<SnapshotId>;
+    /// What volumes may take and what is kept for them, where it is not the default.
+    fn options(&self) -> &BTreeMap<VolumeId, VolumeOptions>;
     /// Counters since import.
     fn metrics(&self) -> Metrics;
     /// What a target offers; `None` when there is no such target.
@@ -159,6 +163,10 @@ impl Pool for Engine {
 
     fn older_state(&self, target: Target, name: &str) -> Option<SnapshotId> {
         Engine::older_state(self, target, name)
+    }
+
+    fn options(&self) -> &BTreeMap<VolumeId, VolumeOptions> {
+        Engine::options(self)
     }
 
     fn metrics(&self) -> Metrics {

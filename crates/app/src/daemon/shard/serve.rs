@@ -113,6 +113,7 @@ impl<P: Pool> Shard<P> {
             return waiting.extend(answer);
         }
         export.closing = Some(answer.into_iter().collect());
+        self.throttles.hurry(Some(export.spec.target));
         // The path goes first: who looks for it from now on finds nothing.
         export.file = None;
         export.listeners.iter().for_each(|listener| self.ring.close_listener(listener.id));

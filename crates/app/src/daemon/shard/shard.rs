@@ -22,6 +22,7 @@ use super::handle::{IoCounters, Message};
 use super::mount::Mounts;
 use super::pool::Pool;
 use super::table::{Clients, ExportTable};
+use super::throttle::Throttles;
 use super::turns::Turns;
 use super::vhost::VhostUsers;
 use super::wire::{Lost, Received, Sent};
@@ -52,6 +53,7 @@ pub(super) struct Shard<P: Pool> {
     pub(super) messages: mpsc::Receiver<Message>,
     state: watch::Sender<PoolState>,
     pub(super) gate: Gate,
+    pub(super) throttles: Throttles,
     pub(super) clients: Clients,
     pub(super) exports: ExportTable,
     pub(super) vhost: VhostUsers,
@@ -84,6 +86,7 @@ impl<P: Pool> Shard<P> {
             messages,
             state,
             gate: Gate::default(),
+            throttles: Throttles::default(),
             clients: Clients::default(),
             exports: ExportTable::default(),
             vhost: VhostUsers::default(),
@@ -161,6 +164,7 @@ impl<P: Pool> Shard<P> {
             self.take_messages();
             self.take_orders();
         }
+        self.throttles.release(&mut self.pool, self.now);
         for index in std::mem::take(&mut self.active) {
             if let Some(client) = self.clients.get_mut(index) {
                 client.queued = false;
@@ -193,13 +197,16 @@ impl<P: Pool> Shard<P> {
         }
         self.advance_ends();
         let state = self.pool.state();
-        self.state.send_if_modified(|known| {
+        let changed = self.state.send_if_modified(|known| {
             let differs = known != state;
             if differs {
                 known.clone_from(state);
             }
             differs
         });
+        if changed {
+            self.throttles.set(self.pool.options());
+        }
         Ok(())
     }
 
@@ -236,7 +243,7 @@ impl<P: Pool> Shard<P> {
         loop {
             self.negotiate(index);
             let Some(client) = self.clients.get_mut(index) else { return };
-            let (session, mut disk) = client.disk(&mut self.pool, self.now);
+            let (session, mut disk) = client.disk(&mut self.pool, &mut self.throttles, self.now);
             session.requests(&mut disk);
             if !client.readable {
                 break;
@@ -368,7 +375,7 @@ impl<P: Pool> Shard<P> {
             self.send(index);
             let Some(client) = self.clients.get_mut(index) else { continue };
             let before = client.session.in_flight();
-            let (session, mut disk) = client.disk(&mut self.pool, self.now);
+            let (session, mut disk) = client.disk(&mut self.pool, &mut self.throttles, self.now);
             session.requests(&mut disk);
             late |= client.session.in_flight() > before;
             self.settle(index);
@@ -404,7 +411,7 @@ impl<P: Pool> Shard<P> {
         if !self.active.is_empty() || !self.mounts.is_idle() || self.stage.is_busy() {
             return Wait::No;
         }
-        match self.gate.next_release() {
+        match self.gate.next_release().into_iter().chain(self.throttles.next_release()).min() {
             Some(when) => Wait::AtMost(Duration::from_nanos(when.saturating_sub(self.now)).min(TICK)),
             None => Wait::AtMost(TICK),
         }

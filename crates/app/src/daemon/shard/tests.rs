@@ -1,6 +1,6 @@
 mod client;
 mod control;
-mod double;
+pub(super) mod double;
 mod endings;
 mod engine;
 mod mount;

@@ -5,10 +5,12 @@ use millpond_engine::{ImageInfo as EngineImage, SnapshotId, Target, Time, Volume
 use millpond_export::fuse::{Image, ImageInfo, Space, Tree};
 
 use super::pool::Pool;
+use super::throttle::Throttles;
 
 /// The pool as a directory.
 pub(super) struct PoolTree<'a, P> {
     pub pool: &'a mut P,
+    pub throttles: &'a mut Throttles,
     /// Milliseconds since the Unix epoch.
     pub wall: Time,
     /// The shard's clock.
@@ -69,7 +71,7 @@ impl<P: Pool> Tree for PoolTree<'_, P> {
 
     fn submit(&mut self, image: Image, tag: Tag, request: Request, payload: Payload<'_>) {
         debug_assert!(request.op != Op::Discard, "what is discarded from a file reads as zeroes");
-        self.pool.submit_bytes(target_of(image), tag, request, payload);
+        self.throttles.submit(self.pool, target_of(image), tag, request, payload, true, self.nanos);
     }
 
     fn query(&mut self, image: Image, tag: Tag, query: Query) {

@@ -1,6 +1,6 @@
 //! A pool without an engine: one volume straight on memory or on device 0, no log, no snapshots beyond one read-only view of the volume.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 
 use millpond_block::{
@@ -10,7 +10,7 @@ use millpond_block::{
 use millpond_device::{DeviceIndex, Io, IoDone, IoId, IoKind};
 use millpond_engine::{
     Command, CommandError, Compression, DiffExtent, ImageInfo, Layout, Metrics, PoolId, PoolInfo, PoolState, Reply, SnapshotId,
-    SnapshotInfo, Target, Time, VolumeId, VolumeInfo,
+    SnapshotInfo, Target, Time, VolumeId, VolumeInfo, VolumeOptions,
 };
 
 use crate::daemon::shard::pool::Pool;
@@ -36,6 +36,7 @@ pub struct Double {
     replies: VecDeque<(Tag, Result<Reply, CommandError>)>,
     diffs: VecDeque<(Tag, Result<Vec<DiffExtent>, CommandError>)>,
     buffers: BufPool,
+    options: BTreeMap<VolumeId, VolumeOptions>,
 }
 
 impl Double {
@@ -52,6 +53,7 @@ impl Double {
             replies: VecDeque::new(),
             diffs: VecDeque::new(),
             buffers: BufPool::default(),
+            options: BTreeMap::new(),
         }
     }
 
@@ -167,6 +169,10 @@ impl Pool for Double {
                 self.size = size;
                 Ok(Reply::Done)
             }
+            Command::SetOptions { volume, options } => {
+                self.options.insert(volume, options);
+                Ok(Reply::Done)
+            }
             Command::Checkpoint => Err(CommandError::Faulted("as asked".to_owned())),
             _ => Ok(Reply::Done),
         };
@@ -226,6 +232,7 @@ impl Pool for Double {
             cache: CacheMode::Writeback,
             compression: Compression::Off,
             read_only: false,
+            options: self.options.get(&VolumeId(1)).copied().unwrap_or_default(),
             referenced_bytes: 0,
             unique_bytes: 0,
             snapshots: 1,
@@ -244,6 +251,10 @@ impl Pool for Double {
 
     fn find_snapshot(&self, _: VolumeId, _: &str) -> Option<SnapshotInfo> {
         None
+    }
+
+    fn options(&self) -> &BTreeMap<VolumeId, VolumeOptions> {
+        &self.options
     }
 
     fn metrics(&self) -> Metrics {

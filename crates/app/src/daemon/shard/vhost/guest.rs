@@ -12,6 +12,7 @@ use super::order::Answer;
 use crate::daemon::shard::connection::{ConnectionDisk, Meter};
 use crate::daemon::shard::handle::{ClientInfo, ExportId, IoCounters};
 use crate::daemon::shard::pool::Pool;
+use crate::daemon::shard::throttle::Throttles;
 
 /// Wakes who waits on an eventfd.
 const ONE: [u8; 8] = 1u64.to_ne_bytes();
@@ -47,8 +48,8 @@ pub(super) struct Guest {
 
 impl Guest {
     /// Hands what it offers to the pool; true when there was something.
-    pub fn take<P: Pool>(&mut self, pool: &mut P, now: u64) -> bool {
-        let mut disk = ConnectionDisk::new(pool, &mut self.meter, self.target, self.read_only, now);
+    pub fn take<P: Pool>(&mut self, pool: &mut P, throttles: &mut Throttles, now: u64) -> bool {
+        let mut disk = ConnectionDisk { pool, throttles, meter: &mut self.meter, target: self.target, read_only: self.read_only, now };
         let taken = self.device.take(&mut disk);
         if let Some((index, error)) = taken.broken {
             tracing::warn!(export = %self.export, peer = self.peer, queue = index, %error, "a queue stands still");

@@ -96,6 +96,7 @@ impl<P: Pool> Shard<P> {
                 let kick = guest.kicks.remove(&index);
                 guest.device.stop(index);
                 guest.stops.push((index, answer));
+                self.throttles.hurry(Some(guest.target));
                 // What a predecessor left is done before a queue comes to rest.
                 self.vhost.heat(place);
                 self.unwatch(kick);
@@ -171,6 +172,7 @@ impl<P: Pool> Shard<P> {
     fn detach(&mut self, id: ExportId, answer: Told<Memory>) {
         let Some((index, guest)) = self.vhost.guest_of(id) else { return drop(answer.send(Err(no_guest()))) };
         guest.leaving = Some(answer);
+        self.throttles.hurry(Some(guest.target));
         let kicks: Vec<(usize, WatchId)> = guest.kicks.drain().collect();
         for (queue, kick) in kicks {
             if let Some(guest) = self.vhost.guest_mut(index) {
@@ -202,6 +204,10 @@ impl<P: Pool> Shard<P> {
     /// Answers those who wait for a queue to come to rest, and lets a guest go of which nothing is in flight.
     fn settle_guest(&mut self, index: u32) {
         let Some(guest) = self.vhost.guest_mut(index) else { return };
+        if !guest.stops.is_empty() || guest.leaving.is_some() {
+            // nobody is kept waiting by limits for a guest that pauses
+            self.throttles.hurry(Some(guest.target));
+        }
         for (queue, answer) in std::mem::take(&mut guest.stops) {
             match guest.device.stopped(queue) {
                 Ok(None) => guest.stops.push((queue, answer)),
@@ -235,7 +241,7 @@ impl<P: Pool> Shard<P> {
     pub(in crate::daemon::shard) fn take_from_guests(&mut self) {
         for index in &self.vhost.hot {
             if let Some(Some(guest)) = self.vhost.guests.get_mut(*index as usize) {
-                guest.take(&mut self.pool, self.now);
+                guest.take(&mut self.pool, &mut self.throttles, self.now);
             }
         }
     }

@@ -1,0 +1,89 @@
+//! `show -m`: where the data of a volume or snapshot is.
+
+use serde::Serialize;
+
+use crate::api::{Extent, Place};
+use crate::client::{Client, quoted};
+use crate::failure::Outcome;
+use crate::names::Name;
+use crate::output::{Cell, Column, Listing, Shown, print};
+use crate::size::Size;
+
+/// What a device has of it.
+#[derive(Serialize)]
+struct Share {
+    device: String,
+    class: String,
+    extents: u64,
+    extent_bytes: u64,
+    live_bytes: u64,
+}
+
+const SHARE: &[Column<Share>] = &[
+    Column { name: "device", cell: |s| Cell::Text(s.device.clone()), shown: Shown::Always },
+    Column { name: "class", cell: |s| Cell::Text(s.class.clone()), shown: Shown::Always },
+    Column { name: "extents", cell: |s| Cell::Count(s.extents), shown: Shown::Always },
+    Column { name: "extent_bytes", cell: |s| Cell::Bytes(s.extent_bytes), shown: Shown::Always },
+    Column { name: "live_bytes", cell: |s| Cell::Bytes(s.live_bytes), shown: Shown::Always },
+];
+
+const PLACE: &[Column<Place>] = &[
+    Column { name: "segment", cell: |p| Cell::Count(u64::from(p.segment)), shown: Shown::Always },
+    Column { name: "class", cell: |p| Cell::Text(p.class.clone()), shown: Shown::Always },
+    Column { name: "live_bytes", cell: |p| Cell::Bytes(p.live_bytes), shown: Shown::Always },
+    Column { name: "extents", cell: |p| Cell::Text(extents(&p.extents)), shown: Shown::Always },
+];
+
+/// Device, first byte and length of each.
+fn extents(extents: &[Extent]) -> String {
+    let one = |extent: &Extent| format!("{}:{}+{}", extent.device, Size(extent.offset), Size(extent.length));
+    extents.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+/// Prints it, by device or (`verbose`) by segment.
+///
+/// # Errors
+/// When there is no such thing, or the daemon does not answer.
+pub async fn show(client: &Client, name: &Name, verbose: bool, how: &Listing) -> Outcome {
+    let places: Vec<Place> = client.get(&format!("/v1/places?name={}", quoted(&name.to_string()))).await?;
+    if verbose {
+        return print(&places, PLACE, how);
+    }
+    print(&shares(&places), SHARE, how)
+}
+
+fn shares(places: &[Place]) -> Vec<Share> {
+    let mut shares: Vec<Share> = Vec::new();
+    for (class, extent) in places.iter().flat_map(|place| place.extents.iter().map(|extent| (&place.class, extent))) {
+        let known = shares.iter_mut().find(|share| share.device == extent.device && share.class == *class);
+        match known {
+            Some(share) => {
+                share.extents += 1;
+                share.extent_bytes += extent.length;
+                share.live_bytes += extent.live_bytes;
+            }
+            None => shares.push(Share {
+                device: extent.device.clone(),
+                class: class.clone(),
+                extents: 1,
+                extent_bytes: extent.length,
+                live_bytes: extent.live_bytes,
+            }),
+        }
+    }
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_sums_by_device() {
+        let extent = |device: &str, live_bytes| Extent { device: device.to_owned(), offset: 0, length: 100, live_bytes };
+        let place = |segment, extents| Place { segment, class: "data".to_owned(), live_bytes: 0, extents };
+        let places = [place(1, vec![extent("a", 5), extent("b", 6)]), place(2, vec![extent("b", 7)])];
+        let told: Vec<_> = shares(&places).into_iter().map(|s| (s.device, s.extents, s.extent_bytes, s.live_bytes)).collect();
+        assert_eq!(told, [("a".to_owned(), 1, 100, 5), ("b".to_owned(), 2, 200, 13)]);
+    }
+}

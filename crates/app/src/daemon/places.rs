@@ -1,0 +1,42 @@
+//! Where the data of a volume or snapshot is.
+
+use millpond_engine::{Command, ExtentPlace, Reply, SegmentPlace};
+
+use super::service::Daemon;
+use super::view::class_word;
+use crate::api::{ApiError, Extent, Place};
+use crate::names::Name;
+
+impl Daemon {
+    /// The segments that hold the data of a volume or snapshot, by number. What is written meanwhile may be in it or not.
+    ///
+    /// # Errors
+    /// When there is no such thing, or a map node cannot be read.
+    pub async fn places(&self, name: &Name) -> Result<Vec<Place>, ApiError> {
+        let (shard, target) = self.find_target(name).await?;
+        let found = shard.command(Command::Places { target }).await;
+        let found = found.map_err(|e| ApiError::from(e).during(format!("cannot find out where '{name}' is")))?;
+        let Reply::Places(segments) = found else { return Err(ApiError::internal("the pool answered something else")) };
+        let status = shard.status().await?;
+        let remembered = self.registry().pools.get(name.pool()).map(|entry| entry.record.devices.clone()).unwrap_or_default();
+        let path = |member: u16| {
+            let position = status.pool.devices.iter().find(|device| device.member == member).and_then(|device| device.position);
+            let opened = position.and_then(|at| status.devices.get(at)?.as_ref()).map(|host| host.path.clone());
+            let known = opened.or_else(|| remembered.get(usize::from(member)).cloned());
+            known.map_or_else(|| member.to_string(), |path| path.display().to_string())
+        };
+        let extent = |extent: ExtentPlace| Extent {
+            device: path(extent.member),
+            offset: extent.range.offset,
+            length: extent.range.length,
+            live_bytes: extent.live_bytes,
+        };
+        let place = |place: SegmentPlace| Place {
+            segment: place.segment,
+            class: class_word(place.class).to_owned(),
+            live_bytes: place.live_bytes,
+            extents: place.extents.into_iter().map(extent).collect(),
+        };
+        Ok(segments.into_iter().map(place).collect())
+    }
+}
