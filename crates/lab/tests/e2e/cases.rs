@@ -3,7 +3,7 @@
 use super::subject::Subject;
 use super::{
     activation, devices, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile, hostile_requests, images, libnbd,
-    libvirt, model, parity, restart, status, suites, tls, tls_renewal, trouble, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
+    libvirt, limits, model, parity, restart, status, suites, tls, tls_renewal, trouble, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
 };
 use anyhow::Result;
 
@@ -69,6 +69,22 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Nothing,
         run: images::qemu_io,
+    },
+    Case {
+        name: "limits-devices",
+        about: "four capped devices in a stripe are four times as fast as one, and iostat shows what waited",
+        needs: &[],
+        guest: false,
+        asks: Asks::Everything,
+        run: limits::devices,
+    },
+    Case {
+        name: "limits-volumes",
+        about: "requests and bytes per second of volumes within 5 %, changed online, kept, side by side",
+        needs: &[],
+        guest: false,
+        asks: Asks::Everything,
+        run: limits::volumes,
     },
     Case {
         name: "mirror",

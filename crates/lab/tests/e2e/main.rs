@@ -22,6 +22,7 @@ mod images;
 mod kernel;
 mod libnbd;
 mod libvirt;
+mod limits;
 mod model;
 mod parity;
 mod restart;

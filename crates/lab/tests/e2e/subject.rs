@@ -53,6 +53,11 @@ impl Subject {
         self.server().endpoint()
     }
 
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// A path for a file of the test.
     pub fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)

@@ -1,0 +1,167 @@
+//! Caps on devices and limits of volumes, measured at the client.
+
+use super::subject::Subject;
+use super::vhost_user::export;
+use anyhow::{Context, Result, ensure};
+use millpond_lab::load::{Access, Endpoint, LoadSpec, Mix, run};
+use millpond_lab::peer::{Contender, Millpond};
+use millpond_lab::process::Workspace;
+use std::path::Path;
+use std::thread;
+
+/// Fast enough that nothing but the limits is in the way, on a busy host too.
+const PER_DEVICE: u64 = 20 << 20;
+/// What a stripe of four must give of one device at least.
+const SCALING: f64 = 3.95;
+/// How far a rate may be off.
+const TOLERANCE: f64 = 0.05;
+
+fn sequential(mix: Mix, secs: f64) -> LoadSpec {
+    LoadSpec { mix, access: Access::Sequential, block: 256 << 10, depth: 32, secs, ramp: 0.5, ..LoadSpec::default() }
+}
+
+/// Runs two loads at once.
+fn both(a: (&Endpoint, &LoadSpec), b: (&Endpoint, &LoadSpec)) -> Result<(f64, f64)> {
+    let run = |(endpoint, spec): (&Endpoint, &LoadSpec)| {
+        let result = run(endpoint, spec)?;
+        ensure!(result.errors == 0, "{} errors, the first {}", result.errors, result.first_error);
+        Ok(if spec.block >= 1 << 16 { result.mib_s } else { result.iops })
+    };
+    let (a, b) = thread::scope(|scope| {
+        let other = scope.spawn(|| run(a));
+        (other.join(), run(b))
+    });
+    Ok((a.map_err(|_| anyhow::anyhow!("a load panicked"))??, b?))
+}
+
+/// Measures until a rate is as wanted, three times at most: a busy host may be in the way of one. More than the limit is never right.
+fn near(what: &str, wanted: f64, mut measure: impl FnMut() -> Result<f64>) -> Result<()> {
+    let mut measured = 0.0;
+    for _ in 0..3 {
+        measured = measure()?;
+        println!("{what}: {measured:.1}, limit {wanted:.1}");
+        ensure!(measured <= wanted * (1.0 + TOLERANCE), "{what}: {measured:.1} is more than {wanted:.1}");
+        if measured >= wanted * (1.0 - TOLERANCE) {
+            return Ok(());
+        }
+    }
+    anyhow::bail!("{what}: {measured:.1} is less than {wanted:.1}")
+}
+
+/// What was measured already, then what is measured anew.
+fn once(first: f64, mut again: impl FnMut() -> Result<f64>) -> impl FnMut() -> Result<f64> {
+    let mut first = Some(first);
+    move || first.take().map_or_else(&mut again, Ok)
+}
+
+/// Room for devices that are no slower than their limits: in memory, where there is some to be had as files.
+fn room(subject: &Subject) -> Result<Workspace> {
+    let memory = Path::new("/dev/shm");
+    Workspace::new(if memory.is_dir() { memory } else { subject.dir() }, "limits")
+}
+
+/// Four devices that are capped give four times what one of them gives; the caps survive a restart.
+pub fn devices(subject: &mut Subject) -> Result<()> {
+    let dir = subject.file("server");
+    let room = room(subject)?;
+    let millpond = subject.millpond()?;
+    millpond.start_empty(&dir)?;
+    let cap = PER_DEVICE.to_string();
+    let make = |millpond: &Millpond, pool: &str, count: usize| -> Result<()> {
+        let paths: Vec<String> = (0..count).map(|n| room.path().join(format!("{pool}{n}")).display().to_string()).collect();
+        let sized: Vec<String> = paths.iter().map(|path| format!("{path}:512M")).collect();
+        let mut words = vec!["pool", "create", pool];
+        if count > 1 {
+            words.extend(["stripe", "-i", "4", "-I", "64k"]);
+        }
+        words.extend(sized.iter().map(String::as_str));
+        millpond.cli(&words)?;
+        for path in &paths {
+            millpond.cli(&["pool", "device-limit", pool, path, "--bps", &cap])?;
+        }
+        millpond.cli(&["create", &format!("{pool}/disk"), "-L", "256M"]).map(drop)
+    };
+    make(millpond, "one", 1)?;
+    make(millpond, "four", 4)?;
+    millpond.stop()?;
+    millpond.launch()?;
+    let (one, four) = (millpond.export("one/disk")?, millpond.export("four/disk")?);
+    for mix in [Mix::Write, Mix::Read] {
+        let spec = sequential(mix, 2.0);
+        // what is read was written before
+        let (small, large) = (LoadSpec { size: 16 << 20, ..spec.clone() }, LoadSpec { size: 64 << 20, ..spec });
+        let mut scaling = 0.0;
+        for _ in 0..3 {
+            let (one, four) = both((&one, &small), (&four, &large))?;
+            scaling = four / one;
+            println!("{mix:?}: {one:.2} and {four:.2} MiB/s, {scaling:.3} times");
+            ensure!(one < PER_DEVICE as f64 / 1_048_576.0 * (1.0 + TOLERANCE), "{one:.1} MiB/s are more than the cap");
+            if scaling >= SCALING {
+                break;
+            }
+        }
+        ensure!(scaling >= SCALING, "four devices give {scaling:.3} times what one gives");
+    }
+    let rows = millpond.json(&["pool", "iostat", "four", "-v", "-l"])?;
+    let devices: Vec<_> = rows.as_array().into_iter().flatten().filter(|row| row["level"] == "device").collect();
+    ensure!(devices.len() == 4 && devices.iter().all(|row| row["queue_p99_nanos"].as_f64() > Some(1e6)), "nothing waited: {rows}");
+    millpond.stop()
+}
+
+/// Limits of volumes hold at the client, change while it runs, are kept, and leave others alone.
+pub fn volumes(subject: &mut Subject) -> Result<()> {
+    let dir = subject.file("server");
+    let room = room(subject)?;
+    let millpond = subject.millpond()?;
+    millpond.start_empty(&dir)?;
+    let device = room.path().join("device0").display().to_string();
+    millpond.cli(&["pool", "create", "tank", &format!("{device}:1G")])?;
+    millpond.cli(&["create", "tank/a", "-L", "128M", "-o", "iops=1000"])?;
+    millpond.cli(&["create", "tank/b", "-L", "128M", "-o", "bps=20M"])?;
+    let (a, b) = (millpond.export("tank/a")?, millpond.export("tank/b")?);
+    let small = LoadSpec { secs: 1.2, ramp: 0.3, ..LoadSpec::random(Mix::Both(50), 4096, 32) };
+    let large = LoadSpec { secs: 1.2, ramp: 0.3, ..LoadSpec::random(Mix::Both(50), 65536, 32) };
+    // side by side
+    let (iops, mib) = both((&a, &small), (&b, &large))?;
+    near("requests per second, mixed, beside another", 1000.0, once(iops, || Ok(run(&a, &small)?.iops)))?;
+    near("MiB per second, mixed, beside another", 20.0, once(mib, || Ok(run(&b, &large)?.mib_s)))?;
+
+    // online, and each direction by itself
+    millpond.cli(&["set", "iops=none", "iops_wr=500", "tank/a"])?;
+    millpond.cli(&["set", "bps=none", "bps_rd=10M", "tank/b"])?;
+    near("writes per second", 500.0, || Ok(run(&a, &LoadSpec { mix: Mix::Write, ..small.clone() })?.iops))?;
+    near("MiB read per second", 10.0, || Ok(run(&b, &LoadSpec { mix: Mix::Read, ..large.clone() })?.mib_s))?;
+    let free = run(&a, &LoadSpec { mix: Mix::Read, secs: 0.5, ..small.clone() })?.iops;
+    ensure!(free > 1000.0, "reads are limited by a limit of writes: {free:.0}");
+
+    // the same limit at another door
+    let guest = Endpoint::vhost_user(&export(millpond, &dir, "tank/a")?, false);
+    near("writes per second over vhost-user", 500.0, || Ok(run(&guest, &LoadSpec { mix: Mix::Write, ..small.clone() })?.iops))?;
+
+    // while it runs, two jobs share a limit, and a restart keeps it
+    millpond.cli(&["set", "iops_wr=none", "iops=2000", "tank/a"])?;
+    millpond.stop()?;
+    millpond.launch()?;
+    let changing = LoadSpec { jobs: 2, secs: 3.0, ramp: 0.0, series_ms: 500, ..small };
+    let series = thread::scope(|scope| {
+        let load = scope.spawn(|| run(&a, &changing));
+        thread::sleep(std::time::Duration::from_millis(1250));
+        millpond.cli(&["set", "iops=500", "tank/a"])?;
+        load.join().map_err(|_| anyhow::anyhow!("a load panicked"))?
+    })?;
+    let points: Vec<u64> = series.series.iter().map(|point| point.ops).collect();
+    println!("requests in each half second, 2000 and from 1.25 s on 500 a second: {points:?}");
+    let at = |n: usize| points.get(n).copied().with_context(|| format!("too short: {points:?}"));
+    ensure!(at(1)? > 600 && at(1)? <= 1100 && at(4)? <= 275, "not 1000 and then 250: {points:?}");
+
+    // an end does not wait for what is held
+    millpond.cli(&["set", "iops=1", "tank/a"])?;
+    let held = thread::spawn(move || run(&a, &LoadSpec { secs: 30.0, ..LoadSpec::random(Mix::Write, 4096, 64) }));
+    thread::sleep(std::time::Duration::from_millis(500));
+    let begin = std::time::Instant::now();
+    millpond.stop()?;
+    ensure!(begin.elapsed().as_secs() < 10, "the daemon took {:?} to stop", begin.elapsed());
+    // the connection broke, which is what was asked for
+    let _ = held.join();
+    Ok(())
+}
