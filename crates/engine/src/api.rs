@@ -273,6 +273,13 @@ pub enum Command {
         /// Which.
         target: Target,
     },
+    /// Change what the guest is told of sectors. Nothing of what is stored changes: who asks has converted it, and serves the volume to nobody.
+    SetSector {
+        /// Which.
+        volume: VolumeId,
+        /// What the guest sees.
+        sector: SectorProfile,
+    },
     /// Take snapshots of one or more volumes at one instant.
     Snapshot {
         /// Volume and snapshot name, each.

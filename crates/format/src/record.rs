@@ -525,4 +525,11 @@ records! {
         /// All of them.
         options: OptionsRecord,
     }
+    15 /// Other sectors.
+    Sector {
+        /// Which.
+        volume: VolumeId,
+        /// As in [`VolumeRecord`].
+        sector: u8,
+    }
 }

@@ -99,6 +99,11 @@ impl Core {
                 }
             }
             Record::Options { volume, options } => self.catalog.set_options(*volume, VolumeOptions::of(options)),
+            Record::Sector { volume, sector } => {
+                if let Some(v) = self.catalog.volumes.get_mut(volume) {
+                    v.sector = sector_of(*sector);
+                }
+            }
             Record::Snapshot { targets, created, description, expires } => {
                 for (volume, id, name) in targets {
                     self.snapshot(*volume, *id, name, *created, description, *expires);

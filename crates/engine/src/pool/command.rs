@@ -312,6 +312,10 @@ impl Pool {
                 }
                 one(Record::Options { volume, options: options.record() }, Reply::Done)
             }
+            Command::SetSector { volume, sector } => {
+                self.known_volume(volume)?;
+                one(Record::Sector { volume, sector: sector_code(sector) }, Reply::Done)
+            }
             Command::Snapshot { targets, description, expires } => {
                 if targets.is_empty() || targets.len() > MAX_GROUP || description.len() > MAX_DESCRIPTION {
                     return Err(CommandError::Invalid(format!(

@@ -95,6 +95,20 @@ fn sectors_still_ask_for_sectors_and_bytes_for_bounds() {
 }
 
 #[test]
+fn other_sectors_are_told_and_stay() {
+    let mut rig = Rig::new(&[64], Layout::Linear);
+    let volume = volume(&mut rig, SectorProfile::S512e, Compression::Off);
+    let target = Target::Head(volume);
+    assert_eq!(rig.request(target, Op::Write, 512, 512, &[1; 512]), Ok(vec![]));
+    assert_eq!(rig.command(Command::SetSector { volume, sector: SectorProfile::S4kn }), Ok(Reply::Done));
+    assert_eq!(rig.request(target, Op::Write, 512, 512, &[2; 512]), Err(DiskError::Invalid));
+    rig.reopen();
+    assert_eq!(rig.request(target, Op::Write, 512, 512, &[2; 512]), Err(DiskError::Invalid));
+    assert_eq!(read(&mut rig, target, ByteRange { offset: 511, length: 2 }), Ok(vec![0, 1]));
+    assert!(rig.command(Command::SetSector { volume: millpond_format::VolumeId(99), sector: SectorProfile::S4kn }).is_err());
+}
+
+#[test]
 fn a_directory_is_told_in_pieces_by_id() {
     let mut rig = Rig::new(&[64], Layout::Linear);
     let first = volume(&mut rig, SectorProfile::S512e, Compression::Off);

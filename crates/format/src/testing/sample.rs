@@ -121,6 +121,7 @@ fn records() -> Vec<Record> {
             volume: VolumeId(2),
             options: OptionsRecord { reservation: 0, limits: vec![LimitRecord { what: 0, sustained: 1000, burst: 0, seconds: 0 }] },
         },
+        Record::Sector { volume: volume_id, sector: 2 },
     ]
 }
 

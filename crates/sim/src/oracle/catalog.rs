@@ -69,7 +69,7 @@ impl Oracle {
             Command::CreateVolume { name, size, .. } => refused(taken(name) || *size == 0 || size % BLOCK != 0),
             Command::RenameVolume { volume, name } => refused(!self.volumes.contains_key(volume) || taken(name)),
             Command::ResizeVolume { volume, size } => refused(!self.volumes.contains_key(volume) || *size == 0 || size % BLOCK != 0),
-            Command::SetProperties { volume, .. } => refused(!self.volumes.contains_key(volume)),
+            Command::SetProperties { volume, .. } | Command::SetSector { volume, .. } => refused(!self.volumes.contains_key(volume)),
             Command::Clone { snapshot, name } => refused(!self.snapshots.contains_key(snapshot) || taken(name)),
             Command::Snapshot { targets, .. } => {
                 refused(targets.iter().any(|(id, name)| !self.volumes.contains_key(id) || snapshot_taken(*id, name)))
@@ -182,6 +182,7 @@ impl Oracle {
                     && compression.is_none_or(|c| c == v.compression)
                     && read_only.is_none_or(|r| r == v.read_only)
             }),
+            Command::SetSector { volume, sector } => listing.volume(*volume).is_some_and(|v| v.sector == *sector),
             Command::Snapshot { targets, .. } => {
                 let there = targets.iter().filter(|(volume, name)| listing.snapshot_named(*volume, name).is_some()).count();
                 if there != 0 && there != targets.len() {
@@ -244,6 +245,11 @@ impl Oracle {
                     v.cache = cache.unwrap_or(v.cache);
                     v.compression = compression.unwrap_or(v.compression);
                     v.read_only = read_only.unwrap_or(v.read_only);
+                }
+            }
+            Command::SetSector { volume, sector } => {
+                if let Some(v) = self.volumes.get_mut(volume) {
+                    v.sector = *sector;
                 }
             }
             Command::Snapshot { targets, .. } => {

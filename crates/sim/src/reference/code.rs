@@ -135,6 +135,7 @@ fn to_words(entry: &Entry) -> (Vec<u64>, Vec<String>) {
             Command::Release { snapshot } => (vec![13, snapshot.0], vec![]),
             Command::Close => (vec![14], vec![]),
             Command::Checkpoint => (vec![15], vec![]),
+            Command::SetSector { volume, sector } => (vec![16, volume.0.into(), place(&SectorProfile::ALL, sector)], vec![]),
             Command::AddDevices { .. }
             | Command::Replace { .. }
             | Command::Remove { .. }
@@ -185,6 +186,7 @@ fn from_words(words: &[u64], strings: &[String]) -> Option<Entry> {
         13 => Entry::Command(Command::Release { snapshot: snapshot? }),
         14 => Entry::Command(Command::Close),
         15 => Entry::Command(Command::Checkpoint),
+        16 => Entry::Command(Command::SetSector { volume: volume(1)?, sector: *SectorProfile::ALL.get(picked(2)?)? }),
         _ => return None,
     })
 }

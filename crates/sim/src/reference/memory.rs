@@ -99,7 +99,8 @@ impl Memory {
             Command::DestroyVolume { volume: id } if self.own(*id).any(|s| self.clones(s) > 0) => Err(busy()),
             Command::DestroyVolume { volume: id }
             | Command::ResizeVolume { volume: id, .. }
-            | Command::SetProperties { volume: id, .. } => volume(id),
+            | Command::SetProperties { volume: id, .. }
+            | Command::SetSector { volume: id, .. } => volume(id),
             Command::Snapshot { targets, .. } => {
                 targets.iter().try_for_each(|(id, name)| volume(id).and(fresh(self.snapshot_named(*id, name), name)))
             }
@@ -207,6 +208,11 @@ impl Memory {
                     v.cache = cache.unwrap_or(v.cache);
                     v.compression = compression.unwrap_or(v.compression);
                     v.read_only = read_only.unwrap_or(v.read_only);
+                }
+            }
+            Command::SetSector { volume, sector } => {
+                if let Some(v) = self.volumes.get_mut(volume) {
+                    v.sector = *sector;
                 }
             }
             Command::Snapshot { targets, .. } => {
