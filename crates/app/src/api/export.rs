@@ -61,6 +61,9 @@ pub struct CreateNbd {
     /// Refuse writes.
     #[serde(default)]
     pub readonly: bool,
+    /// It ends with the daemon instead of coming back with it, and its socket has a name that no other export gets.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub transient: bool,
     /// Agree to serve other machines although nothing authenticates or encrypts them.
     #[serde(default)]
     pub insecure: bool,

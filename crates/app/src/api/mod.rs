@@ -20,4 +20,4 @@ pub use pool::{
 };
 pub use snapshot::{CloneSnapshot, CreateSnapshots, Created, DiffExtent, Hold, Rollback, RolledBack, Snapshot};
 pub use status::Status;
-pub use volume::{CreateVolume, Destroy, Destroyed, Extent, LIMITS, Place, Rename, Resize, Resized, SetProperties, Volume};
+pub use volume::{CreateVolume, Destroy, Destroyed, Extent, LIMITS, Place, Rename, Resize, Resized, SetProperties, SetSector, Volume};

@@ -120,6 +120,13 @@ pub struct Extent {
     pub live_bytes: u64,
 }
 
+/// Changes what guests are told of sectors; what is stored is not looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SetSector {
+    /// `512n`, `512e` or `4kn`.
+    pub sector: String,
+}
+
 /// Changes the size.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Resize {

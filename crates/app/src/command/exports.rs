@@ -113,6 +113,7 @@ impl Nbd {
             unix: self.unix.as_deref().map(path_text).transpose()?,
             tcp: self.tcp,
             readonly: self.readonly,
+            transient: false,
             insecure: self.insecure_listen,
             tls: self.tls.request()?,
             limits: NbdLimits { max_clients: self.max_clients, max_requests: self.max_requests, handshake_seconds: self.handshake_seconds },

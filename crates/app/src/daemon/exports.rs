@@ -123,6 +123,7 @@ impl Daemon {
         let unix = match (&request.unix, tcp) {
             (Some(path), _) => Some(PathBuf::from(path)),
             (None, Some(_)) => None,
+            (None, None) if request.transient => Some(self.beside_control(&format!("transient-{id}.sock"))),
             (None, None) => Some(self.default_socket(&name, id)),
         };
         if let Some(path) = &unix {
@@ -263,10 +264,14 @@ impl Daemon {
 
     /// Where an export goes when no address is given: beside the control socket, named after what it serves.
     fn default_socket(&self, name: &Name, id: u64) -> PathBuf {
-        let dir = self.options.socket.parent().unwrap_or(Path::new("/"));
-        let plain = dir.join(format!("{}.sock", name.to_string().replace('/', ".")));
+        let plain = self.beside_control(&format!("{}.sock", name.to_string().replace('/', ".")));
         let taken = self.registry().exports.values().any(|entry| entry.record.door.path() == Some(&plain));
-        if taken || plain == self.options.socket { dir.join(format!("export-{id}.sock")) } else { plain }
+        if taken || plain == self.options.socket { self.beside_control(&format!("export-{id}.sock")) } else { plain }
+    }
+
+    /// A path beside the control socket.
+    fn beside_control(&self, file: &str) -> PathBuf {
+        self.options.socket.parent().unwrap_or(Path::new("/")).join(file)
     }
 
     /// Refuses an address that another export has, in service or not.

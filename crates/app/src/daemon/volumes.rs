@@ -1,11 +1,11 @@
 //! Volumes: creating, listing, changing.
 
 use millpond_block::{CacheMode, SectorProfile};
-use millpond_engine::{Command, Compression, VolumeInfo, VolumeOptions};
+use millpond_engine::{Command, Compression, Target, VolumeInfo, VolumeOptions};
 
 use super::options;
 use super::service::Daemon;
-use crate::api::{ApiError, CreateVolume, ErrorKind, Rename, Resize, Resized, SetProperties, Volume};
+use crate::api::{ApiError, CreateVolume, ErrorKind, Rename, Resize, Resized, SetProperties, SetSector, Volume};
 use crate::instant;
 use crate::names::{Name, VolumeName};
 use crate::size::{Size, SizeChange};
@@ -129,6 +129,28 @@ impl Daemon {
         shard.command(Command::ResizeVolume { volume: volume.id, size }).await.map_err(|e| ApiError::from(e).during(&during))?;
         self.tell("volume.resized", name.to_string());
         Ok(resized)
+    }
+
+    /// Changes what guests are told of sectors. Durable on return.
+    ///
+    /// # Errors
+    /// When somebody is served, who was told something else; when the word is unknown or the engine refuses.
+    pub async fn set_sector(&self, name: &VolumeName, request: &SetSector) -> Result<Volume, ApiError> {
+        let during = format!("cannot change the sectors of '{name}'");
+        let sector: SectorProfile = request.sector.parse().map_err(|e| ApiError::invalid(format!("{e}")).during(&during))?;
+        let _changing = self.changing.lock().await;
+        let (shard, volume) = self.find_volume(name).await?;
+        let target = Target::Head(volume.id);
+        if let Some(id) = self.serves(&name.pool, target) {
+            return Err(ApiError::busy(format!("it is exported; run 'millpond unexport {id}' first")).during(during));
+        }
+        if let Some(file) = shard.open_files().await?.iter().find(|file| file.target == target) {
+            let message = format!("it is open in the mount of export {}, process {} opened it; end that first", file.export, file.pid);
+            return Err(ApiError::busy(message).during(during));
+        }
+        shard.command(Command::SetSector { volume: volume.id, sector }).await.map_err(|e| ApiError::from(e).during(&during))?;
+        self.tell("volume.changed", name.to_string());
+        self.volume(name).await
     }
 
     /// Gives a volume or a snapshot another name. Durable on return.

@@ -28,7 +28,8 @@ async fn list(State(daemon): State<Arc<Daemon>>) -> Result<Json<Vec<Export>>, Ap
 #[utoipa::path(post, path = "/v1/exports", request_body = CreateExport,
     responses((status = 200, body = Export), (status = "default", body = ErrorBody)))]
 async fn create(State(daemon): State<Arc<Daemon>>, Body(request): Body<CreateExport>) -> Result<Json<Export>, ApiError> {
-    daemon.create_export(&request, true).await.map(Json)
+    let kept = !matches!(&request, CreateExport::Nbd(nbd) if nbd.transient);
+    daemon.create_export(&request, kept).await.map(Json)
 }
 
 /// How an export ends.

@@ -11,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::input::{Asked, Body};
-use crate::api::{ApiError, CreateVolume, ErrorBody, Place, Rename, Resize, Resized, SetProperties, Volume};
+use crate::api::{ApiError, CreateVolume, ErrorBody, Place, Rename, Resize, Resized, SetProperties, SetSector, Volume};
 use crate::daemon::Daemon;
 use crate::names::{Name, VolumeName};
 
@@ -20,6 +20,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(list, create))
         .routes(routes!(get, set))
         .routes(routes!(resize))
+        .routes(routes!(set_sector))
         .routes(routes!(rename))
         .routes(routes!(promote))
         .routes(routes!(places))
@@ -77,6 +78,18 @@ async fn resize(
     Body(request): Body<Resize>,
 ) -> Result<Json<Resized>, ApiError> {
     daemon.resize(&named(&pool, &volume)?, &request).await.map(Json)
+}
+
+/// Changes what guests are told of sectors, while nobody is served. Durable when answered. What is stored stays as it is: partition tables
+/// and filesystems that count in sectors have to be converted by who asks.
+#[utoipa::path(post, path = "/v1/volumes/{pool}/{volume}/sector", params(("pool" = String, Path), ("volume" = String, Path)),
+    request_body = SetSector, responses((status = 200, body = Volume), (status = "default", body = ErrorBody)))]
+async fn set_sector(
+    State(daemon): State<Arc<Daemon>>,
+    Path((pool, volume)): Path<(String, String)>,
+    Body(request): Body<SetSector>,
+) -> Result<Json<Volume>, ApiError> {
+    daemon.set_sector(&named(&pool, &volume)?, &request).await.map(Json)
 }
 
 /// Gives a volume another name. Durable when answered.
