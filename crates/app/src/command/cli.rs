@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::{create, demo, destroy, diff, exports, fuse_guard, get, hold, list, pool, rename, resize, serve, snapshot, status, up};
+use super::{
+    create, demo, destroy, diff, exports, fuse_guard, get, hold, image, list, pool, rename, resize, sectors, serve, snapshot, status, up,
+};
 use crate::client::Client;
 use crate::config::socket_path;
 use crate::failure::{Failure, Outcome};
@@ -75,12 +77,9 @@ enum Verb {
     Unexport(exports::Unexport),
     #[command(hide = true)]
     FuseGuard(fuse_guard::FuseGuard),
-    #[command(hide = true)]
-    ImportImage(Later),
-    #[command(hide = true)]
-    ExportImage(Later),
-    #[command(hide = true)]
-    ConvertSectors(Later),
+    ImportImage(image::ImportImage),
+    ExportImage(image::ExportImage),
+    ConvertSectors(sectors::ConvertSectors),
     #[command(hide = true)]
     Lab(Later),
 }
@@ -118,9 +117,9 @@ impl Cli {
             Verb::Exports(exports) => exports.run(&client).await,
             Verb::Unexport(unexport) => unexport.run(&client).await,
             Verb::FuseGuard(guard) => guard.run().await,
-            Verb::ImportImage(_) => Err(Failure::later("import-image")),
-            Verb::ExportImage(_) => Err(Failure::later("export-image")),
-            Verb::ConvertSectors(_) => Err(Failure::later("convert-sectors")),
+            Verb::ImportImage(import) => import.run(&client).await,
+            Verb::ExportImage(export) => export.run(&client).await,
+            Verb::ConvertSectors(convert) => convert.run(&client).await,
             Verb::Lab(_) => Err(Failure::later("lab")),
         }
     }

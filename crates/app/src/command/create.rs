@@ -66,7 +66,7 @@ pub fn assign(word: &str, properties: &mut SetProperties) -> Outcome {
         "readonly" => properties.readonly = Some(switch(value)?),
         "reservation" => properties.reservation = Some(amount(value)?),
         _ if LIMITS.contains(&property) => drop(properties.limits.insert(property.to_owned(), amount(value)?)),
-        "sector" => return Err(Failure::failed("a volume's sector profile is fixed when it is made; create another volume with --sector")),
+        "sector" => return Err(Failure::failed("tables and filesystems count in sectors; see 'millpond convert-sectors --help'")),
         _ if is_later(property) => return Err(Failure::later(&format!("the property '{property}'"))),
         _ => {
             return Err(Failure::usage(format!(

@@ -1,7 +1,6 @@
 //! `demo`: a guided minute on a throw-away pool. Every figure it prints was just measured.
 
 mod load;
-mod nbd;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +10,7 @@ use clap::Args;
 use millpond_engine::Tuning;
 
 use self::load::{BLOCK, Load, Measured, between};
-use self::nbd::Nbd;
+use super::nbd::Nbd;
 use crate::api::{ApiError, CreateExport, CreateNbd, CreateSnapshots, Destroy, ImportPool, Rollback};
 use crate::config::absolute;
 use crate::daemon::{Daemon, Options, Signals, StateDir, format_file};

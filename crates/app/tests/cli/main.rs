@@ -3,8 +3,9 @@
 mod daemon;
 mod exports;
 mod harness;
-#[path = "../../src/command/demo/nbd.rs"]
-#[allow(dead_code, reason = "shared with the demo, which writes with several requests in flight")]
+mod images;
+#[path = "../../src/command/nbd/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "shared with the verbs that move data")]
 mod nbd;
 mod pools;
 mod snapshots;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::nbd::Nbd;
+use crate::command::nbd::Nbd;
 
 /// Bytes of one write.
 pub const BLOCK: u64 = 4096;

@@ -1,5 +1,4 @@
-//! A small NBD client, so that the demo's load takes the path that a guest's would. Source: the NBD protocol document, fixed newstyle
-//! handshake, simple replies.
+//! A connection, after the NBD protocol document: fixed newstyle handshake and simple replies, or structured ones where extents are asked for.
 
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,28 +11,38 @@ const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
 const REPLY_MAGIC: u32 = 0x6744_6698;
 const OPTION_GO: u32 = 7;
+const OPTION_STRUCTURED_REPLY: u32 = 8;
+const OPTION_SET_META_CONTEXT: u32 = 10;
 const REPLY_ACK: u32 = 1;
 const REPLY_INFO: u32 = 3;
+const REPLY_META_CONTEXT: u32 = 4;
+const REPLY_IS_ERROR: u32 = 1 << 31;
 const INFO_EXPORT: u16 = 0;
 /// FIXED_NEWSTYLE and NO_ZEROES, in both directions.
 const NEWSTYLE: u16 = 0b11;
 /// Longest option reply accepted, in bytes.
 const MAX_OPTION: u32 = 4096;
+/// Replies to one option accepted.
+const MAX_REPLIES: usize = 64;
 /// A server that is silent this long is taken for dead.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 const COMMAND_READ: u16 = 0;
 const COMMAND_WRITE: u16 = 1;
 const COMMAND_DISCONNECT: u16 = 2;
 const COMMAND_FLUSH: u16 = 3;
+const COMMAND_WRITE_ZEROES: u16 = 6;
 
 /// A connection to the default export of a socket.
 pub struct Nbd {
     input: BufReader<UnixStream>,
     output: UnixStream,
+    size: u64,
+    /// Of the context whose extents can be asked for.
+    pub(super) context: Option<u32>,
 }
 
-fn broken(what: &str) -> io::Error {
+pub(super) fn broken(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("NBD: {what}"))
 }
 
@@ -43,60 +52,103 @@ impl Nbd {
     /// # Errors
     /// The host's; or when the server does not speak as expected.
     pub fn connect(path: &Path) -> io::Result<Nbd> {
-        let output = UnixStream::connect(path)?;
-        output.set_read_timeout(Some(PATIENCE))?;
-        output.set_write_timeout(Some(PATIENCE))?;
-        let mut nbd = Nbd { input: BufReader::with_capacity(64 << 10, output.try_clone()?), output };
-        if nbd.u64()? != INIT_MAGIC || nbd.u64()? != OPTION_MAGIC || nbd.u16()? & NEWSTYLE != NEWSTYLE {
-            return Err(broken("not a fixed newstyle server"));
-        }
-        let mut hello = u32::from(NEWSTYLE).to_be_bytes().to_vec();
-        hello.extend(OPTION_MAGIC.to_be_bytes());
-        hello.extend(OPTION_GO.to_be_bytes());
-        // The data of GO: an empty name (length 0) and no information asked for.
-        hello.extend(6u32.to_be_bytes());
-        hello.extend([0; 6]);
-        nbd.output.write_all(&hello)?;
+        let mut nbd = Nbd::greet(path)?;
         nbd.go()?;
         Ok(nbd)
     }
 
+    /// Connects for [`Nbd::extents`] of one context, like `base:allocation`. Such a connection does not read.
+    ///
+    /// # Errors
+    /// As of [`Nbd::connect`]; or when the server does not know the context.
+    pub fn connect_for_extents(path: &Path, context: &str) -> io::Result<Nbd> {
+        let mut nbd = Nbd::greet(path)?;
+        nbd.option(OPTION_STRUCTURED_REPLY, &[])?;
+        // an empty name, and one query
+        let mut asked = [0u32.to_be_bytes(), 1u32.to_be_bytes()].concat();
+        asked.extend(u32::try_from(context.len()).map_err(|_| broken("too long"))?.to_be_bytes());
+        asked.extend(context.as_bytes());
+        let replies = nbd.option(OPTION_SET_META_CONTEXT, &asked)?;
+        let id = replies.iter().find(|(kind, _)| *kind == REPLY_META_CONTEXT).and_then(|(_, data)| data.first_chunk());
+        nbd.context = Some(u32::from_be_bytes(*id.ok_or_else(|| broken(&format!("the server has no {context}")))?));
+        nbd.go()?;
+        Ok(nbd)
+    }
+
+    /// Size of the export in bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn greet(path: &Path) -> io::Result<Nbd> {
+        let output = UnixStream::connect(path)?;
+        output.set_read_timeout(Some(PATIENCE))?;
+        output.set_write_timeout(Some(PATIENCE))?;
+        let mut nbd = Nbd { input: BufReader::with_capacity(64 << 10, output.try_clone()?), output, size: 0, context: None };
+        if nbd.u64()? != INIT_MAGIC || nbd.u64()? != OPTION_MAGIC || nbd.u16()? & NEWSTYLE != NEWSTYLE {
+            return Err(broken("not a fixed newstyle server"));
+        }
+        nbd.output.write_all(&u32::from(NEWSTYLE).to_be_bytes())?;
+        Ok(nbd)
+    }
+
     fn go(&mut self) -> io::Result<()> {
-        let mut export = false;
+        // An empty name (length 0) and no information asked for.
+        let replies = self.option(OPTION_GO, &[0; 6])?;
+        let told = |(kind, data): &(u32, Vec<u8>)| {
+            let export = *kind == REPLY_INFO && data.get(..2) == Some(&INFO_EXPORT.to_be_bytes()[..]);
+            data.get(2..10).and_then(|size| size.first_chunk()).filter(|_| export).map(|size| u64::from_be_bytes(*size))
+        };
+        self.size = replies.iter().find_map(told).ok_or_else(|| broken("the export is not described"))?;
+        Ok(())
+    }
+
+    /// Asks for an option; gives the replies up to the acknowledgement.
+    fn option(&mut self, option: u32, data: &[u8]) -> io::Result<Vec<(u32, Vec<u8>)>> {
+        let mut asked = OPTION_MAGIC.to_be_bytes().to_vec();
+        asked.extend(option.to_be_bytes());
+        asked.extend(u32::try_from(data.len()).map_err(|_| broken("too long"))?.to_be_bytes());
+        asked.extend(data);
+        self.output.write_all(&asked)?;
+        let mut replies = Vec::new();
         loop {
-            let (magic, option, kind, length) = (self.u64()?, self.u32()?, self.u32()?, self.u32()?);
-            if magic != OPTION_REPLY_MAGIC || option != OPTION_GO || length > MAX_OPTION {
+            let (magic, of, kind, length) = (self.u64()?, self.u32()?, self.u32()?, self.u32()?);
+            if magic != OPTION_REPLY_MAGIC || of != option || length > MAX_OPTION || replies.len() > MAX_REPLIES {
                 return Err(broken("a strange option reply"));
             }
             let mut data = vec![0; usize::try_from(length).unwrap_or(0)];
             self.input.read_exact(&mut data)?;
             match kind {
-                REPLY_ACK if export => return Ok(()),
-                REPLY_INFO => export |= data.get(..2) == Some(&INFO_EXPORT.to_be_bytes()[..]),
-                _ => return Err(broken("the export is refused")),
+                REPLY_ACK => return Ok(replies),
+                kind if kind & REPLY_IS_ERROR != 0 => return Err(broken("the export is refused")),
+                kind => replies.push((kind, data)),
             }
         }
     }
 
-    fn bytes<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+    pub(super) fn bytes<const N: usize>(&mut self) -> io::Result<[u8; N]> {
         let mut bytes = [0; N];
         self.input.read_exact(&mut bytes)?;
         Ok(bytes)
     }
 
-    fn u16(&mut self) -> io::Result<u16> {
+    pub(super) fn u16(&mut self) -> io::Result<u16> {
         self.bytes().map(u16::from_be_bytes)
     }
 
-    fn u32(&mut self) -> io::Result<u32> {
+    pub(super) fn u32(&mut self) -> io::Result<u32> {
         self.bytes().map(u32::from_be_bytes)
     }
 
-    fn u64(&mut self) -> io::Result<u64> {
+    pub(super) fn u64(&mut self) -> io::Result<u64> {
         self.bytes().map(u64::from_be_bytes)
     }
 
-    fn request(&mut self, command: u16, cookie: u64, offset: u64, length: u32, payload: &[u8]) -> io::Result<()> {
+    pub(super) fn read_payload(&mut self, into: &mut [u8]) -> io::Result<()> {
+        self.input.read_exact(into)
+    }
+
+    pub(super) fn request(&mut self, command: u16, cookie: u64, offset: u64, length: u32, payload: &[u8]) -> io::Result<()> {
         let mut request = Vec::with_capacity(28 + payload.len());
         request.extend(REQUEST_MAGIC.to_be_bytes());
         request.extend(0u16.to_be_bytes());
@@ -151,6 +203,15 @@ impl Nbd {
         self.request(COMMAND_READ, 0, offset, length, &[])?;
         self.reply()?;
         self.input.read_exact(into)
+    }
+
+    /// Has a range read as zeroes, and waits.
+    ///
+    /// # Errors
+    /// The host's; or the error that the server answered.
+    pub fn write_zeroes(&mut self, offset: u64, length: u32) -> io::Result<()> {
+        self.request(COMMAND_WRITE_ZEROES, 0, offset, length, &[])?;
+        self.reply().map(drop)
     }
 
     /// Makes what was answered before durable.

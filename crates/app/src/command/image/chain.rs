@@ -1,0 +1,170 @@
+//! The files that a disk is made of: an image, what it rests on, down to the base. Nothing is opened because an image names it before it
+//! was looked at where it lies and what it is: an image from elsewhere could name any file that its importer may read.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+use super::format::Format;
+use super::qcow2::Header;
+use super::raw::open_file;
+use super::whole;
+use crate::failure::{Failure, Outcome};
+
+/// Layers at most: QEMU opens no more than a few hundred either.
+const MAX_LAYERS: usize = 200;
+
+/// One file of a chain.
+#[derive(Clone, Debug)]
+pub struct Layer {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it is.
+    pub format: Format,
+    /// Of qcow2.
+    pub header: Option<Header>,
+    /// Of qcow2 with its data outside.
+    pub data_file: Option<PathBuf>,
+}
+
+/// The layers of an image, the base first.
+///
+/// # Errors
+/// When a file is missing, makes no sense, comes twice, or lies elsewhere and `follow` does not agree to that.
+pub fn walk(path: &Path, format: Option<Format>, follow: bool) -> Outcome<Vec<Layer>> {
+    let mut layers: Vec<Layer> = Vec::new();
+    let mut seen = BTreeSet::new();
+    let home = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
+    let mut next = Some((path.to_owned(), format));
+    while let Some((path, told)) = next.take() {
+        let file = open_file(&path)?;
+        let meta = file.metadata().map_err(|e| Failure::failed(format!("cannot open {}: {e}", path.display())))?;
+        if !seen.insert((meta.dev(), meta.ino())) {
+            return Err(refused(&path, "it rests on itself through its backing files; give an image of a sound chain"));
+        }
+        if layers.len() >= MAX_LAYERS {
+            return Err(refused(&path, &format!("more than {MAX_LAYERS} images rest on each other; merge some with 'qemu-img commit'")));
+        }
+        let layer = look(path, &file, told, &home, follow)?;
+        if let Some(name) = layer.header.as_ref().and_then(|header| header.backing.clone()) {
+            let below = beside(&layer.path, &name, &home, follow)?;
+            let format = layer.header.as_ref().and_then(|header| header.backing_format.as_deref());
+            let format = format.map(Format::of_word).transpose();
+            let format =
+                format.map_err(|_| refused(&layer.path, "the format of its backing file is not known; see 'qemu-img rebase -u -F'"))?;
+            next = Some((below, format));
+        }
+        layers.push(layer);
+    }
+    layers.reverse();
+    Ok(layers)
+}
+
+fn refused(path: &Path, why: &str) -> Failure {
+    Failure::failed(format!("cannot import {}: {why}", path.display()))
+}
+
+fn look(path: PathBuf, file: &File, told: Option<Format>, home: &Path, follow: bool) -> Outcome<Layer> {
+    let format = match told {
+        Some(format) => format,
+        None => Format::of_file(file, &path)?,
+    };
+    let mut layer = Layer { path, format, header: None, data_file: None };
+    let cut = |e| refused(&layer.path, &format!("{e}; bring all of it"));
+    if format != Format::Qcow2 {
+        whole::check(file, format).map_err(cut)?;
+    }
+    if format == Format::Vmdk {
+        extents(&layer.path, file, home, follow)?;
+    }
+    if matches!(format, Format::Qcow | Format::Qed) {
+        // They could rest on any file, and nobody writes them any more.
+        let why = format!("{} is read by QEMU alone; convert it with 'qemu-img convert -O qcow2' first", format.name());
+        return Err(refused(&layer.path, &why));
+    }
+    if format != Format::Qcow2 {
+        return Ok(layer);
+    }
+    let found = Format::of_file(file, &layer.path)?;
+    if found != Format::Qcow2 {
+        return Err(refused(&layer.path, &format!("it is not qcow2 but looks {}; give its format with -f", found.name())));
+    }
+    let header = Header::read(file).map_err(|e| refused(&layer.path, &format!("{e}; check it with 'qemu-img check'")))?;
+    whole::check(file, format).map_err(|e| refused(&layer.path, &format!("{e}; bring all of it")))?;
+    if header.encrypted {
+        return Err(refused(&layer.path, "it is encrypted; decrypt it with 'qemu-img convert' first"));
+    }
+    if let Some(name) = &header.data_file {
+        if name.is_empty() {
+            return Err(refused(
+                &layer.path,
+                "its data is in another file that it does not name; convert it with 'qemu-img convert' first",
+            ));
+        }
+        let data = beside(&layer.path, name, home, follow)?;
+        open_file(&data)?;
+        layer.data_file = Some(data);
+    }
+    layer.header = Some(header);
+    Ok(layer)
+}
+
+/// Where a file is that an image names: relative to the image, and beside the image that is imported, or below.
+fn beside(image: &Path, name: &str, home: &Path, follow: bool) -> Outcome<PathBuf> {
+    let name = name.strip_prefix("file:").unwrap_or(name);
+    let scheme = name.split_once(':').is_some_and(|(scheme, _)| !scheme.contains('/'));
+    let dir = image.parent().unwrap_or(Path::new("."));
+    let path = dir.join(name);
+    if scheme && !path.exists() {
+        return Err(refused(image, &format!("it rests on '{name}', which is no file; copy it with 'qemu-img convert' first")));
+    }
+    let inside = || {
+        let (path, home) = (path.canonicalize().ok()?, home.canonicalize().ok()?);
+        Some(path.starts_with(home))
+    };
+    if !path.exists() {
+        return Err(refused(image, &format!("it rests on {}, which is not there; bring that file too", path.display())));
+    }
+    if follow || inside() == Some(true) {
+        return Ok(path);
+    }
+    let why = format!("it rests on {}, outside of its own directory; give --follow if you trust the image", path.display());
+    Err(refused(image, &why))
+}
+
+/// Checks the files that a VMDK descriptor names, wherever in the first 64 KiB it is: as of backing files, any file could be named.
+fn extents(path: &Path, file: &File, home: &Path, follow: bool) -> Outcome {
+    use std::os::unix::fs::FileExt;
+    let mut head = vec![0; 64 << 10];
+    let length = file.read_at(&mut head, 0).map_err(|e| refused(path, &e.to_string()))?;
+    head.truncate(length);
+    // A sparse extent describes itself, maybe by a name from before; unless it has nothing but the description.
+    let described = !head.starts_with(b"KDMV") || head.get(12..20) == Some(&[0; 8]);
+    let text = String::from_utf8_lossy(&head);
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let sectors = words.get(1).and_then(|word| word.parse::<u64>().ok());
+        let sectors = sectors.filter(|_| described && matches!(words.first(), Some(&("RW" | "RDONLY"))));
+        let parent = line.trim_start().starts_with("parentFileNameHint");
+        let Some(name) = line.split('"').nth(1).filter(|name| (sectors.is_some() || parent) && !name.is_empty()) else { continue };
+        if parent {
+            return Err(refused(path, "it rests on another VMDK; merge them with 'qemu-img convert' first"));
+        }
+        let found = beside(path, name, home, follow)?;
+        let plain = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+        if !plain && !follow {
+            return Err(refused(path, &format!("it names {}; give --follow if you trust the image", found.display())));
+        }
+        let cut = |e| refused(path, &format!("{e}; bring all of it"));
+        let part = open_file(&found)?;
+        match words.get(2) {
+            Some(&"FLAT") => {
+                let skipped = words.last().and_then(|word| word.parse().ok()).unwrap_or(0);
+                whole::part(&part, sectors.unwrap_or(0), skipped).map_err(cut)?;
+            }
+            _ => whole::check(&part, Format::Vmdk).map_err(cut)?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,40 @@
+//! Runs become whole blocks.
+use super::*;
+
+fn cut(size: u64, runs: &[(u64, Kind)]) -> Vec<(u64, u64, bool)> {
+    let mut cutter = Cutter { covered: 0, size };
+    let mut at = 0;
+    let mut pieces = Vec::new();
+    for (length, kind) in runs {
+        pieces.extend(cutter.cut(Run { offset: at, length: *length, kind: *kind }));
+        at += length;
+    }
+    pieces.into_iter().map(|piece| (piece.offset, piece.length, piece.zero)).collect()
+}
+
+#[test]
+fn whole_blocks_stay_what_they_are() {
+    assert_eq!(cut(16384, &[(4096, Kind::Data), (8192, Kind::Zero), (4096, Kind::Keep)]), [(0, 4096, false), (4096, 8192, true)]);
+}
+
+#[test]
+fn blocks_of_two_kinds_are_data_once() {
+    let mixed = [(1000, Kind::Keep), (9000, Kind::Zero), (600, Kind::Data), (5784, Kind::Keep)];
+    assert_eq!(cut(16384, &mixed), [(0, 4096, false), (4096, 4096, true), (8192, 4096, false)]);
+    assert_eq!(cut(8192, &[(512, Kind::Zero), (512, Kind::Zero), (7168, Kind::Data)]), [(0, 4096, false), (4096, 4096, false)]);
+}
+
+#[test]
+fn the_end_of_an_odd_disk_is_covered() {
+    assert_eq!(cut(5000, &[(4096, Kind::Data), (904, Kind::Zero)]), [(0, 4096, false), (4096, 904, true)]);
+    assert_eq!(cut(5000, &[(4500, Kind::Keep), (500, Kind::Data)]), [(4096, 904, false)]);
+    assert_eq!(cut(5000, &[(4500, Kind::Keep), (500, Kind::Zero)]), [(4096, 904, false)]);
+}
+
+#[test]
+fn pieces_are_bounded() {
+    let pieces = cut(10 << 20, &[(512, Kind::Keep), ((10 << 20) - 512, Kind::Data)]);
+    assert_eq!(pieces.len(), 10);
+    assert!(pieces.iter().all(|piece| piece.1 <= PIECE));
+    assert_eq!(cut(3 << 30, &[(3 << 30, Kind::Zero)]).len(), 3);
+}

@@ -1,0 +1,318 @@
+//! `export-image`: a file from a volume or snapshot, or a chain of files from a volume with its snapshots.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use clap::Args;
+
+use super::copy::{Course, Target, Task, copy};
+use super::format::Format;
+use super::names::fitting;
+use super::passage::{Passage, aside, told};
+use super::qemu::{Convert, Served, Server, qemu_img};
+use super::raw::RawImage;
+use super::served::ServedImage;
+use super::source::{Image, Kind, Run, Source};
+use super::states::States;
+use crate::api::{CreateSnapshots, Created, Destroy, Destroyed, DiffExtent, Snapshot, Volume};
+use crate::client::{Client, quoted};
+use crate::config::absolute;
+use crate::daemon::Signals;
+use crate::failure::{Failure, Outcome};
+use crate::instant;
+use crate::names::{Name, SnapshotName, VolumeName};
+
+/// Write a volume or snapshot into a disk image
+///
+/// A volume is written as it is at one instant, whatever its guest does meanwhile. The file appears when it is complete and durable.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  millpond export-image tank/vm1@monday /backup/vm1.raw
+  millpond export-image tank/vm1 vm1.qcow2 --verify
+  millpond export-image tank/vm1 vm1.qcow2 --snapshots   # snap_NAME_vm1.qcow2 for each, vm1.qcow2 on top")]
+pub struct ExportImage {
+    /// POOL/VOL or POOL/VOL@SNAP
+    name: String,
+    /// The file to make
+    file: PathBuf,
+    /// Its format: raw, qcow2, vmdk, vhdx, vdi, vhd, parallels; the file's ending when missing, else raw
+    #[arg(short = 'f', long, value_name = "FORMAT")]
+    format: Option<String>,
+    /// A qcow2 chain: one file for each snapshot, each on the one before, and the volume on top
+    #[arg(long)]
+    snapshots: bool,
+    /// Read both again and compare
+    #[arg(long)]
+    verify: bool,
+    /// Replace a file that is there
+    #[arg(long)]
+    force: bool,
+}
+
+/// Takes files away that are not complete.
+struct Unfinished(Vec<PathBuf>);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            // Not there is as good; there is nobody to tell of anything else.
+            let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+        }
+    }
+}
+
+impl ExportImage {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        let name: Name = self.name.parse()?;
+        let path = absolute(&self.file);
+        let format = match &self.format {
+            Some(word) => Format::of_word(word)?,
+            None if self.snapshots => Format::Qcow2,
+            None => path.extension().and_then(|end| end.to_str()).and_then(|end| Format::of_word(end).ok()).unwrap_or(Format::Raw),
+        };
+        if self.snapshots && (format != Format::Qcow2 || matches!(name, Name::Snapshot(_))) {
+            return Err(Failure::usage("--snapshots writes a volume as qcow2; give POOL/VOL, and no other format"));
+        }
+        if matches!(format, Format::Qcow | Format::Qed) {
+            return Err(Failure::usage(format!("{} is read only by some and written by nobody; give qcow2", format.name())));
+        }
+        free(&path, self.force)?;
+        let of = match &name {
+            Name::Volume(of) => of.clone(),
+            Name::Snapshot(name) => name.of.clone(),
+        };
+        let volume: Volume = client.get(&format!("/v1/volumes/{of}")).await?;
+        let mut signals = Signals::catch()?;
+        let written = match &name {
+            Name::Snapshot(name) => self.one(client, &mut signals, name, &path, format).await,
+            Name::Volume(of) => {
+                let instant = hold_still(client, of).await?;
+                let written = if self.snapshots {
+                    self.chain(client, &mut signals, of, &instant, &path).await
+                } else {
+                    self.one(client, &mut signals, &instant, &path, format).await
+                };
+                let request = Destroy { name: instant.to_string(), recursive: false, clones: false, dry_run: false };
+                let gone = client.post::<_, Destroyed>("/v1/destroy", &request).await.map(drop);
+                written.and(gone)
+            }
+        };
+        written?;
+        if volume.sector == "4kn" {
+            eprintln!("millpond: {} is a disk of 4096-byte sectors; use it with logical_block_size=4096", path.display());
+        }
+        Ok(())
+    }
+
+    /// One state into one file.
+    async fn one(&self, client: &Client, signals: &mut Signals, name: &SnapshotName, path: &Path, format: Format) -> Outcome {
+        let part = with_ending(path, ".part");
+        let unfinished = Unfinished(vec![part.clone()]);
+        let passage = Passage::open(client, &name.to_string(), true).await?;
+        let snapshot: Outcome<Snapshot> = client.get(&format!("/v1/snapshots/{}/{}", name.of, name.snapshot)).await;
+        let written = match snapshot {
+            Ok(snapshot) => self.file(signals, name, passage.socket(), snapshot.size, &part, format).await,
+            Err(failure) => Err(failure),
+        };
+        passage.close(client).await.and(written)?;
+        publish(&part, path)?;
+        drop(unfinished);
+        Ok(())
+    }
+
+    /// Writes and, where asked, reads again.
+    async fn file(&self, signals: &mut Signals, name: &SnapshotName, socket: &Path, size: u64, part: &Path, format: Format) -> Outcome {
+        let (what, from, to) = (format!("export {name}"), name.to_string(), part.display().to_string());
+        let (socket, file) = (socket.to_owned(), part.to_owned());
+        let serving = socket.clone();
+        aside(what, size, signals, move |course| {
+            if format == Format::Raw {
+                let image = ServedImage { socket: serving, layered: false, server: None };
+                let made = create(&file).and_then(|file| file.set_len(size).map(|()| file));
+                let made = made.map_err(|e| Failure::failed(format!("cannot make {}: {e}; give another path", file.display())))?;
+                return copy(&image, &Target::File(Arc::new(made), size), Task::Fill, course).map_err(|e| told(e, &from, &to));
+            }
+            let told = |per_cent: f64| course.done.store((per_cent / 100.0 * size as f64) as u64, Relaxed);
+            // Else the size becomes one that cylinders, heads and sectors can tell.
+            let options: &[&str] = if format == Format::Vhd { &["force_size=on"] } else { &[] };
+            Convert::start(&serving, format, options, &file)?.finish(told, || course.stop.load(Relaxed))
+        })
+        .await?;
+        if !self.verify {
+            return Ok(());
+        }
+        let (file, from, to) = (part.to_owned(), part.display().to_string(), name.to_string());
+        aside(format!("verify {name}"), size, signals, move |course| {
+            let image: Arc<dyn Image> = if format == Format::Raw {
+                Arc::new(RawImage::new(&file)?)
+            } else {
+                let states = States::of(&file, Some(format), true, false)?;
+                Arc::clone(&states.states.last().ok_or_else(|| Failure::failed("there is nothing to compare"))?.image)
+            };
+            copy(&*image, &Target::Socket(socket), Task::Compare, course).map_err(|e| told(e, &from, &to))
+        })
+        .await
+    }
+
+    /// A volume with its snapshots into a chain of files.
+    async fn chain(&self, client: &Client, signals: &mut Signals, of: &VolumeName, head: &SnapshotName, path: &Path) -> Outcome {
+        let mut snapshots: Vec<Snapshot> =
+            client.get(&format!("/v1/snapshots?pool={}&volume={}", quoted(&of.pool), quoted(&of.volume))).await?;
+        snapshots.sort_by_key(|snapshot| (snapshot.epoch, snapshot.id));
+        let file = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let dir = path.parent().unwrap_or(Path::new("/"));
+        let room = tempfile::Builder::new().prefix(&format!(".{file}.part-")).tempdir_in(dir);
+        let room = room.map_err(|e| Failure::failed(format!("cannot make a directory in {}: {e}; give another path", dir.display())))?;
+        let mut below: Option<(String, String)> = None;
+        let mut made = Vec::new();
+        for snapshot in &snapshots {
+            let own: SnapshotName = snapshot.name.parse()?;
+            let name = if own == *head { file.clone() } else { format!("snap_{}_{file}", fitting(&own.snapshot, &[])) };
+            free(&dir.join(&name), self.force)?;
+            let layer = room.path().join(&name);
+            make_layer(&layer, below.as_ref().map(|(_, file)| file.as_str()), snapshot.size)?;
+            let older = below.as_ref().map(|(older, _)| older.clone());
+            self.layer(client, signals, snapshot, older, &layer).await?;
+            made.push(name.clone());
+            below = Some((snapshot.name.clone(), name));
+            if own == *head {
+                break;
+            }
+        }
+        // The base first: whenever a file is there, so is what it rests on.
+        made.iter().try_for_each(|name| publish(&room.path().join(name), &dir.join(name)))
+    }
+
+    /// What differs between two snapshots into a file on the one before.
+    async fn layer(&self, client: &Client, signals: &mut Signals, snapshot: &Snapshot, older: Option<String>, layer: &Path) -> Outcome {
+        let extents: Option<Vec<DiffExtent>> = match &older {
+            Some(older) => Some(client.get(&format!("/v1/diff?older={}&newer={}", quoted(older), quoted(&snapshot.name))).await?),
+            None => None,
+        };
+        let passage = Passage::open(client, &snapshot.name, true).await?;
+        let serving = ServedImage { socket: passage.socket().to_owned(), layered: false, server: None };
+        let (file, from, to, verify) = (layer.to_owned(), snapshot.name.clone(), layer.display().to_string(), self.verify);
+        let again = passage.socket().to_owned();
+        let written = aside(format!("export {from}"), snapshot.size, signals, move |course| {
+            let server = Server::start(&Served::New(&file))?;
+            let target = Target::Socket(server.socket().to_owned());
+            let image = DiffImage { serving, extents: extents.map(Arc::new) };
+            let task = if image.extents.is_some() { Task::Update } else { Task::Fill };
+            copy(&image, &target, task, course).map_err(|e| told(e, &from, &to))?;
+            server.finish()?;
+            if verify {
+                let states = States::of(&file, Some(Format::Qcow2), true, false)?;
+                let course = Course::default();
+                for state in states.states {
+                    copy(&*state.image, &Target::Socket(again.clone()), Task::Compare, &course).map_err(|e| told(e, &to, &from))?;
+                }
+            }
+            Ok(())
+        })
+        .await;
+        passage.close(client).await.and(written)
+    }
+}
+
+/// A snapshot, of which only what differs from an older one counts.
+struct DiffImage {
+    serving: ServedImage,
+    extents: Option<Arc<Vec<DiffExtent>>>,
+}
+
+impl Image for DiffImage {
+    fn open(&self) -> io::Result<Box<dyn Source>> {
+        let source = self.serving.open()?;
+        Ok(match &self.extents {
+            Some(extents) => Box::new(DiffSource { source, extents: Arc::clone(extents) }),
+            None => source,
+        })
+    }
+}
+
+struct DiffSource {
+    source: Box<dyn Source>,
+    extents: Arc<Vec<DiffExtent>>,
+}
+
+impl Source for DiffSource {
+    fn size(&self) -> u64 {
+        self.source.size()
+    }
+
+    fn runs(&mut self, offset: u64, length: u64) -> io::Result<Vec<Run>> {
+        let end = offset + length;
+        let next = self.extents.partition_point(|extent| extent.offset + extent.length <= offset);
+        let (kind, until) = match self.extents.get(next) {
+            Some(extent) if extent.offset <= offset => {
+                (if extent.kind == "data" { Kind::Data } else { Kind::Zero }, extent.offset + extent.length)
+            }
+            Some(extent) => (Kind::Keep, extent.offset),
+            None => (Kind::Keep, end),
+        };
+        Ok(vec![Run { offset, length: until.min(end) - offset, kind }])
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.source.read(offset, into)
+    }
+}
+
+/// A snapshot for the time of the export.
+async fn hold_still(client: &Client, of: &VolumeName) -> Outcome<SnapshotName> {
+    let stamp = instant::now().strftime("export-%Y%m%dT%H%M%SZ").to_string();
+    let there: Vec<Snapshot> = client.get(&format!("/v1/snapshots?pool={}&volume={}", quoted(&of.pool), quoted(&of.volume))).await?;
+    let taken: Vec<String> = there.iter().filter_map(|snapshot| snapshot.name.split('@').nth(1).map(str::to_owned)).collect();
+    let name = SnapshotName { of: of.clone(), snapshot: fitting(&stamp, &taken) };
+    let description = "for 'millpond export-image'; it goes when that is done".to_owned();
+    let request = CreateSnapshots { names: vec![name.to_string()], group: false, description, expires: None };
+    client.post::<_, Created>("/v1/snapshots", &request).await?;
+    Ok(name)
+}
+
+/// Refuses a path that something is at, unless it is a file that may be replaced.
+fn free(path: &Path, force: bool) -> Outcome {
+    match path.symlink_metadata() {
+        Err(_) => Ok(()),
+        Ok(meta) if meta.is_file() && force => Ok(()),
+        Ok(meta) if meta.is_file() => {
+            Err(Failure::failed(format!("{} is there already; give another path, or --force to replace it", path.display())))
+        }
+        Ok(_) => Err(Failure::failed(format!("{} is no plain file; give a path where nothing is", path.display()))),
+    }
+}
+
+fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut text = OsString::from(path);
+    text.push(ending);
+    PathBuf::from(text)
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)
+}
+
+fn make_layer(path: &Path, below: Option<&str>, size: u64) -> Outcome {
+    let mut words: Vec<OsString> = ["create", "-q", "-f", "qcow2"].map(OsString::from).to_vec();
+    if let Some(below) = below {
+        words.extend(["-F", "qcow2", "-b", below].map(OsString::from));
+    }
+    words.extend([path.as_os_str().to_owned(), OsString::from(size.to_string())]);
+    qemu_img(&words, path).map(drop)
+}
+
+/// Gives a complete file its name. Durable on return.
+fn publish(part: &Path, path: &Path) -> Outcome {
+    let publish = || {
+        File::open(part)?.sync_all()?;
+        fs::rename(part, path)?;
+        File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+    };
+    publish().map_err(|e| Failure::failed(format!("cannot complete {}: {e}; run it again", path.display())))
+}

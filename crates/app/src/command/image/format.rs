@@ -1,0 +1,105 @@
+//! Formats of images, by name and by their first bytes.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use crate::failure::{Failure, Outcome};
+
+/// How an image holds its disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Byte for byte, with holes.
+    Raw,
+    /// QEMU.
+    Qcow2,
+    /// VMware.
+    Vmdk,
+    /// Hyper-V.
+    Vhdx,
+    /// VirtualBox.
+    Vdi,
+    /// Virtual PC and Azure; QEMU calls it vpc.
+    Vhd,
+    /// QEMU, before 2008.
+    Qcow,
+    /// QEMU, for a while.
+    Qed,
+    /// Parallels.
+    Parallels,
+}
+
+/// Bytes that tell a format.
+const HEAD: usize = 1024;
+
+impl Format {
+    /// Every format.
+    const ALL: [Format; 9] =
+        [Format::Raw, Format::Qcow2, Format::Vmdk, Format::Vhdx, Format::Vdi, Format::Vhd, Format::Qcow, Format::Qed, Format::Parallels];
+
+    /// The word users type.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Raw => "raw",
+            Format::Qcow2 => "qcow2",
+            Format::Vmdk => "vmdk",
+            Format::Vhdx => "vhdx",
+            Format::Vdi => "vdi",
+            Format::Vhd => "vhd",
+            Format::Qcow => "qcow",
+            Format::Qed => "qed",
+            Format::Parallels => "parallels",
+        }
+    }
+
+    /// What QEMU calls it.
+    pub fn driver(self) -> &'static str {
+        if self == Format::Vhd { "vpc" } else { self.name() }
+    }
+
+    /// The format of a word.
+    ///
+    /// # Errors
+    /// Wrong usage.
+    pub fn of_word(word: &str) -> Outcome<Format> {
+        let found = Format::ALL.into_iter().find(|format| format.name() == word || format.driver() == word);
+        let known = || Format::ALL.map(Format::name).join(", ");
+        found.ok_or_else(|| Failure::usage(format!("'{word}' is not a format of images; choose from {}", known())))
+    }
+
+    /// The format that the first bytes of a file tell; raw when they tell nothing.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn of_file(file: &File, path: &Path) -> Outcome<Format> {
+        let mut head = [0; HEAD];
+        let mut filled = 0;
+        while let Some(rest) = head.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            match file.read_at(rest, filled as u64) {
+                Ok(0) => break,
+                Ok(more) => filled += more,
+                Err(e) => return Err(Failure::failed(format!("cannot read {}: {e}; check the file", path.display()))),
+            }
+        }
+        Ok(Format::of_head(&head))
+    }
+
+    fn of_head(head: &[u8]) -> Format {
+        let at = |offset: usize, magic: &[u8]| head.get(offset..offset + magic.len()) == Some(magic);
+        if at(0, b"QFI\xfb") {
+            // version 1 is another format
+            return if at(4, &[0, 0, 0, 1]) { Format::Qcow } else { Format::Qcow2 };
+        }
+        let marks: [(usize, &[u8], Format); 8] = [
+            (0, b"KDMV", Format::Vmdk),
+            (0, b"COWD", Format::Vmdk),
+            (0, b"# Disk DescriptorFile", Format::Vmdk),
+            (0, b"vhdxfile", Format::Vhdx),
+            (64, &[0x7f, 0x10, 0xda, 0xbe], Format::Vdi),
+            (0, b"conectix", Format::Vhd),
+            (0, b"QED\0", Format::Qed),
+            (0, b"WithouFreSpacExt", Format::Parallels),
+        ];
+        marks.into_iter().find(|(offset, magic, _)| at(*offset, magic)).map_or(Format::Raw, |(.., format)| format)
+    }
+}

@@ -1,0 +1,170 @@
+//! `import-image`: a volume from an image, its snapshots from the layers below and the snapshots within.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+
+use super::copy::{Target, Task, copy};
+use super::format::Format;
+use super::passage::{Passage, aside, told};
+use super::states::{State, States};
+use crate::api::{CreateSnapshots, CreateVolume, Created, Destroy, Destroyed, Resize, Resized, SetProperties, Volume};
+use crate::client::Client;
+use crate::command::sectors::{Finding, describe, look};
+use crate::config::absolute;
+use crate::daemon::Signals;
+use crate::failure::{Failure, Outcome};
+use crate::names::VolumeName;
+
+/// Make a volume from a disk image
+///
+/// Reads raw, qcow2 (with zstd, backing files, snapshots within), vmdk, vhdx, vdi, vhd and parallels. What a qcow2 image rests on and the
+/// snapshots within it become snapshots of the volume; the files of a Proxmox VE volume chain give them their names.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  millpond import-image debian-12.qcow2 tank/vm1
+  millpond import-image disk.raw tank/vm2 -f raw --sector 4kn --verify
+  millpond import-image /var/lib/vz/images/100/vm-100-disk-0.qcow2 tank/vm-100-disk-0")]
+pub struct ImportImage {
+    /// The image: a file or a block device
+    file: PathBuf,
+    /// POOL/VOL to make
+    name: String,
+    /// Its format; found out when missing
+    #[arg(short = 'f', long, value_name = "FORMAT")]
+    format: Option<String>,
+    /// Sector profile: 512n, 512e, 4kn; what the disk is made for when missing
+    #[arg(long, value_name = "PROFILE")]
+    sector: Option<String>,
+    /// Only the disk as it is now, without snapshots
+    #[arg(long)]
+    flat: bool,
+    /// Follow backing files that lie outside of the image's directory
+    #[arg(long)]
+    follow: bool,
+    /// Read both again and compare
+    #[arg(long)]
+    verify: bool,
+    /// Set a property
+    #[arg(short = 'o', value_name = "PROP=VAL")]
+    properties: Vec<String>,
+}
+
+impl ImportImage {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        let name: VolumeName = self.name.parse()?;
+        let format = self.format.as_deref().map(Format::of_word).transpose()?;
+        let mut properties = SetProperties::default();
+        self.properties.iter().try_for_each(|word| crate::command::create::assign(word, &mut properties))?;
+        let path = absolute(&self.file);
+        let mut signals = Signals::catch()?;
+        // Looking takes little, but a tool may be asked.
+        let (flat, follow, file) = (self.flat, self.follow, path.clone());
+        let looked = tokio::task::spawn_blocking(move || looked_at(&file, format, flat, follow));
+        let (states, finding) = looked.await.map_err(|e| Failure::failed(format!("cannot look at the image: {e}")))??;
+        if let Some(lacks) = finding.lacks() {
+            let line = format!(
+                "cannot import {}: its partitions end at byte {lacks}, but its disk has {} bytes: it is cut off; bring all of it",
+                path.display(),
+                finding.size
+            );
+            return Err(Failure::failed(line));
+        }
+        let sector = agreed(&path, self.sector.as_deref(), &finding)?;
+        let first = states.states.first().map_or(0, State::volume_size);
+        let read_only = properties.readonly.take();
+        let request = CreateVolume { name: name.to_string(), size: first, sector: Some(sector), properties };
+        client.post::<_, Volume>("/v1/volumes", &request).await?;
+        let brought = bring(client, &mut signals, &path, &name, states, self.verify).await;
+        if let Err(failure) = brought {
+            // The volume is ours and incomplete.
+            let request = Destroy { name: name.to_string(), recursive: true, clones: false, dry_run: false };
+            client
+                .post::<_, Destroyed>("/v1/destroy", &request)
+                .await
+                .map_err(|left| Failure::failed(format!("{failure}; the incomplete volume '{name}' is left: {left}")))?;
+            return Err(failure);
+        }
+        if read_only.is_some() {
+            let properties = SetProperties { readonly: read_only, ..SetProperties::default() };
+            client.patch::<_, Volume>(&format!("/v1/volumes/{name}"), &properties).await?;
+        }
+        Ok(())
+    }
+}
+
+fn looked_at(path: &Path, format: Option<Format>, flat: bool, follow: bool) -> Outcome<(States, Finding)> {
+    let states = States::of(path, format, flat, follow)?;
+    let wrong = |e| Failure::failed(format!("cannot read {}: {e}; check it with 'qemu-img check'", path.display()));
+    let finding = match states.head().map_err(wrong)? {
+        Some(mut head) => {
+            let size = head.size();
+            look(size, &mut |offset, into: &mut [u8]| head.read(offset, into)).map_err(wrong)?
+        }
+        None => Finding::default(),
+    };
+    Ok((states, finding))
+}
+
+/// The sector profile that the volume gets: what was asked for, unless the disk is made for other sectors.
+fn agreed(path: &Path, asked: Option<&str>, finding: &Finding) -> Outcome<String> {
+    let Some(word) = asked else {
+        let found = if finding.sector == Some(4096) { "4kn" } else { "512e" };
+        if finding.sector == Some(4096) {
+            eprintln!("millpond: {} is a disk of 4096-byte sectors; the volume gets --sector 4kn", path.display());
+        }
+        return Ok(found.to_owned());
+    };
+    let profile: millpond_block::SectorProfile = word.parse().map_err(|e| Failure::usage(format!("{e}; give one of them")))?;
+    match finding.sector {
+        Some(found) if found != u64::from(profile.logical()) => {
+            Err(Failure::failed(format!("cannot import {} with --sector {word}: {}", path.display(), describe(finding, found))))
+        }
+        _ => Ok(word.to_owned()),
+    }
+}
+
+/// Brings state after state into a volume, with a snapshot after each but the last.
+async fn bring(client: &Client, signals: &mut Signals, path: &Path, name: &VolumeName, states: States, verify: bool) -> Outcome {
+    let mut size = states.states.first().map_or(0, State::volume_size);
+    for (index, state) in states.states.into_iter().enumerate() {
+        if state.volume_size() != size {
+            size = state.volume_size();
+            let request = Resize { size: size.to_string(), allow_shrink: true, dry_run: false };
+            client.post::<_, Resized>(&format!("/v1/volumes/{name}/resize"), &request).await?;
+        }
+        let task = if index == 0 { Task::Fill } else { Task::Update };
+        one(client, signals, path, name, &state, task, verify).await?;
+        if let Some(snapshot) = state.snapshot {
+            let names = vec![format!("{name}@{snapshot}")];
+            let request = CreateSnapshots { names, group: false, description: format!("imported: {}", state.told), expires: None };
+            client.post::<_, Created>("/v1/snapshots", &request).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn one(client: &Client, signals: &mut Signals, path: &Path, name: &VolumeName, state: &State, task: Task, verify: bool) -> Outcome {
+    let passage = Passage::open(client, &name.to_string(), false).await?;
+    let target = Target::Socket(passage.socket().to_owned());
+    let (image, target_again, image_again) = (Arc::clone(&state.image), target.clone(), Arc::clone(&state.image));
+    let (file, volume) = (path.display().to_string(), name.to_string());
+    let what = match &state.snapshot {
+        Some(snapshot) => format!("import {volume}@{snapshot}"),
+        None => format!("import {volume}"),
+    };
+    let (from, to) = (file.clone(), volume.clone());
+    let mut done =
+        aside(what, state.size, signals, move |course| copy(&*image, &target, task, course).map_err(|e| told(e, &from, &to))).await;
+    if done.is_ok() && verify {
+        done = aside(format!("verify {volume}"), state.size, signals, move |course| {
+            copy(&*image_again, &target_again, Task::Compare, course).map_err(|e| told(e, &file, &volume))
+        })
+        .await;
+    }
+    let closed = passage.close(client).await;
+    done.and(closed)
+}

@@ -1,0 +1,104 @@
+//! A private way to a volume or snapshot: an NBD export of the daemon for this process alone, taken away afterwards whatever happened.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::copy::{CopyError, Course};
+use crate::api::{CreateExport, CreateNbd, Export};
+use crate::client::Client;
+use crate::daemon::Signals;
+use crate::failure::{Failure, Outcome};
+use crate::progress::Progress;
+
+/// How often what is done is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A private export. The daemon gives its socket a name of its own, beside the control socket, and mode 0600; it is not kept across restarts
+/// of the daemon. [`Passage::close`] has to be called.
+pub struct Passage {
+    id: u64,
+    socket: PathBuf,
+}
+
+impl Passage {
+    /// Opens one.
+    ///
+    /// # Errors
+    /// What the daemon says.
+    pub async fn open(client: &Client, name: &str, readonly: bool) -> Outcome<Passage> {
+        let request = CreateExport::Nbd(CreateNbd { name: name.to_owned(), readonly, transient: true, ..CreateNbd::default() });
+        let export: Export = client.post("/v1/exports", &request).await?;
+        let socket = export.unix.map(PathBuf::from);
+        let socket = socket.ok_or_else(|| Failure::failed("the daemon made no socket; use the millpond that belongs to it"))?;
+        Ok(Passage { id: export.id, socket })
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> &std::path::Path {
+        &self.socket
+    }
+
+    /// Takes it away.
+    ///
+    /// # Errors
+    /// What the daemon says.
+    pub async fn close(self, client: &Client) -> Outcome {
+        client.delete(&format!("/v1/exports/{}", self.id)).await
+    }
+}
+
+/// Runs what blocks beside this thread, shows how far it is where there are bytes to count, and has it stop at SIGINT and SIGTERM.
+///
+/// # Errors
+/// What the work says, or that it was interrupted.
+pub async fn aside<T: Send + 'static>(
+    what: String,
+    total: u64,
+    signals: &mut Signals,
+    work: impl FnOnce(&Course) -> Outcome<T> + Send + 'static,
+) -> Outcome<T> {
+    let course = Arc::new(Course::default());
+    let theirs = Arc::clone(&course);
+    let mut running = tokio::task::spawn_blocking(move || work(&theirs));
+    let mut progress = (total > 0).then(|| Progress::new(what, total));
+    let mut turn = tokio::time::interval(LOOK);
+    let mut interrupted = false;
+    let ended = loop {
+        tokio::select! {
+            ended = &mut running => break ended,
+            () = signals.next() => {
+                interrupted = true;
+                course.stop.store(true, Relaxed);
+            }
+            _ = turn.tick() => {
+                if let Some(progress) = &mut progress {
+                    progress.remaining(total.saturating_sub(course.done.load(Relaxed)));
+                }
+            }
+        }
+    };
+    if let Some(progress) = progress {
+        progress.finish();
+    }
+    if interrupted {
+        return Err(Failure::failed("interrupted; what was begun is taken back"));
+    }
+    ended.unwrap_or_else(|e| Err(Failure::failed(format!("the work ended badly: {e}; run it again"))))
+}
+
+/// The line of an error; `source` and `target` are what a user calls them.
+pub fn told(error: CopyError, source: &str, target: &str) -> Failure {
+    Failure::failed(match error {
+        CopyError::Source(at, e) => format!("cannot read {source} at byte {at}: {e}; check it"),
+        CopyError::Target(_, e) if e.kind() == std::io::ErrorKind::StorageFull => {
+            format!("{target} is full; add a device with 'millpond pool add', or free space")
+        }
+        CopyError::Target(at, e) => format!("cannot write {target} at byte {at}: {e}; see the daemon's messages"),
+        CopyError::Differs(at) => {
+            format!("{target} differs from {source} at byte {at} after the copy; check the devices with 'millpond pool status'")
+        }
+        CopyError::Stopped => "interrupted; what was begun is taken back".to_owned(),
+    })
+}

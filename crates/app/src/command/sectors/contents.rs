@@ -1,0 +1,163 @@
+//! What a partition holds, by the marks of filesystems and containers, and whether it counts in sectors.
+//!
+//! Sources: Linux, fs/{fat,ext4,xfs,btrfs}; libblkid's list of superblocks.
+
+use std::io;
+
+use super::finding::Read;
+
+#[cfg(test)]
+mod tests;
+
+/// Bytes that the marks lie in.
+const HEAD: u64 = 68 << 10;
+
+/// What is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Zeroes where marks would be.
+    Empty,
+    /// FAT with sectors of this size.
+    Fat {
+        /// Bytes.
+        sector: u64,
+    },
+    /// ext2, ext3, ext4 with blocks of this size.
+    Ext {
+        /// Bytes.
+        block: u64,
+    },
+    /// XFS with sectors of this size.
+    Xfs {
+        /// Bytes.
+        sector: u64,
+    },
+    /// btrfs; its sectors are never below 4 KiB where it was made on a usual machine.
+    Btrfs {
+        /// Bytes.
+        sector: u64,
+    },
+    /// NTFS with sectors of this size.
+    Ntfs {
+        /// Bytes.
+        sector: u64,
+    },
+    /// exFAT with sectors of this size.
+    ExFat {
+        /// Bytes.
+        sector: u64,
+    },
+    /// Linux swap, which counts in pages.
+    Swap,
+    /// LUKS.
+    Luks,
+    /// An LVM physical volume.
+    Lvm,
+    /// A member of a Linux software RAID.
+    Raid,
+    /// Something else.
+    Unknown,
+}
+
+/// What a change of sectors means to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing.
+    Fine,
+    /// It has to be made anew with the same files.
+    Rebuild,
+    /// Nobody can tell, for what counts is inside.
+    Unclear(&'static str),
+    /// It cannot be used any more; this is what can be done.
+    Refuse(&'static str),
+}
+
+/// Looks at `length` bytes from `start` on.
+///
+/// # Errors
+/// The host's.
+pub fn look(start: u64, length: u64, read: Read<'_>) -> io::Result<Content> {
+    let mut head = vec![0; usize::try_from(length.min(HEAD)).unwrap_or(0)];
+    read(start, &mut head)?;
+    Ok(of(&head))
+}
+
+fn of(head: &[u8]) -> Content {
+    let at = |offset: usize, magic: &[u8]| head.get(offset..offset + magic.len()) == Some(magic);
+    let le16 = |offset: usize| head.get(offset..).and_then(|rest| rest.first_chunk()).map_or(0, |raw| u64::from(u16::from_le_bytes(*raw)));
+    let le32 = |offset: usize| head.get(offset..).and_then(|rest| rest.first_chunk()).map_or(0, |raw| u64::from(u32::from_le_bytes(*raw)));
+    let be16 = |offset: usize| head.get(offset..).and_then(|rest| rest.first_chunk()).map_or(0, |raw| u64::from(u16::from_be_bytes(*raw)));
+    if at(0, b"LUKS\xba\xbe") {
+        return Content::Luks;
+    }
+    if at(0, b"XFSB") {
+        return Content::Xfs { sector: be16(102) };
+    }
+    if at(3, b"NTFS    ") {
+        return Content::Ntfs { sector: le16(11) };
+    }
+    if at(3, b"EXFAT   ") {
+        return Content::ExFat { sector: 1 << head.get(108).copied().unwrap_or(9).min(12) };
+    }
+    if at(0x10040, b"_BHRfS_M") {
+        return Content::Btrfs { sector: le32(0x10090) };
+    }
+    if at(1080, &[0x53, 0xef]) {
+        return Content::Ext { block: 1024 << le32(1048).min(6) };
+    }
+    if (0..4).any(|sector| at(sector * 512, b"LABELONE") && at(sector * 512 + 24, b"LVM2 001")) {
+        return Content::Lvm;
+    }
+    if at(4096, &[0xfc, 0x4e, 0x2b, 0xa9]) || at(0, &[0xfc, 0x4e, 0x2b, 0xa9]) {
+        return Content::Raid;
+    }
+    if at(4086, b"SWAPSPACE2") {
+        return Content::Swap;
+    }
+    // a jump, sectors and clusters that are powers of two, one or two tables: other boot sectors lack some of it
+    let (sector, cluster, tables) = (le16(11), head.get(13).copied().unwrap_or(0), head.get(16).copied().unwrap_or(0));
+    let jump = matches!(head.first(), Some(0xeb | 0xe9));
+    if jump && at(510, &[0x55, 0xaa]) && matches!(sector, 512 | 1024 | 2048 | 4096) && cluster.is_power_of_two() && matches!(tables, 1 | 2)
+    {
+        return Content::Fat { sector };
+    }
+    if head.iter().all(|byte| *byte == 0) { Content::Empty } else { Content::Unknown }
+}
+
+impl Content {
+    /// What a user calls it.
+    pub fn told(self) -> String {
+        match self {
+            Content::Empty => "empty".to_owned(),
+            Content::Fat { sector } => format!("FAT with {sector}-byte sectors"),
+            Content::Ext { block } => format!("ext2/3/4 with {block}-byte blocks"),
+            Content::Xfs { sector } => format!("XFS with {sector}-byte sectors"),
+            Content::Btrfs { sector } => format!("btrfs with {sector}-byte sectors"),
+            Content::Ntfs { sector } => format!("NTFS with {sector}-byte sectors"),
+            Content::ExFat { sector } => format!("exFAT with {sector}-byte sectors"),
+            Content::Swap => "swap".to_owned(),
+            Content::Luks => "LUKS".to_owned(),
+            Content::Lvm => "LVM".to_owned(),
+            Content::Raid => "software RAID".to_owned(),
+            Content::Unknown => "something unknown".to_owned(),
+        }
+    }
+
+    /// What sectors of `to` bytes mean to it.
+    pub fn verdict(self, to: u64) -> Verdict {
+        match self {
+            Content::Fat { sector } if sector != to => Verdict::Rebuild,
+            Content::Ntfs { sector } | Content::ExFat { sector } if sector != to => {
+                Verdict::Refuse("copy its files in the guest to one that is made on a disk with the new sectors")
+            }
+            // Larger units than the disk's sectors are fine for Linux.
+            Content::Ext { block } if block < to => Verdict::Refuse("copy its files to one that is made with 'mke2fs -b 4096'"),
+            Content::Xfs { sector } if sector < to => Verdict::Refuse("copy its files to one that is made with 'mkfs.xfs -s size=4096'"),
+            Content::Btrfs { sector } if sector < to => Verdict::Refuse("copy its files to one with sectors of 4096 bytes"),
+            Content::Luks | Content::Lvm | Content::Raid if to > 512 => {
+                Verdict::Unclear("what is inside may count in 512-byte sectors; give --force when it does not")
+            }
+            _ => Verdict::Fine,
+        }
+    }
+}

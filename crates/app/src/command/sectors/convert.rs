@@ -1,0 +1,239 @@
+//! `convert-sectors`: the same disk for sectors of another size.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+
+use clap::Args;
+use millpond_block::SectorProfile;
+
+use super::fat;
+use super::finding::{Finding, look};
+use super::plan::{Plan, Rebuild, plan};
+use crate::api::{CreateSnapshots, Created, Export, SetSector, Snapshot, Volume};
+use crate::client::{Client, quoted};
+use crate::command::image::{Course, Passage, aside};
+use crate::command::nbd::Nbd;
+use crate::daemon::Signals;
+use crate::failure::{Failure, Outcome};
+use crate::instant;
+use crate::names::VolumeName;
+use crate::output::write_out;
+use crate::size::Size;
+
+/// Unit of what is written: a volume of any sectors takes it.
+const BLOCK: u64 = 4096;
+/// Bytes that are moved at once.
+const PIECE: u64 = 1 << 20;
+/// Largest FAT that is made anew: more is no system partition but somebody's data, and takes room in TMPDIR.
+const MAX_FAT: u64 = 16 << 30;
+
+/// Make a disk of 512-byte sectors one of 4096, or the other way
+///
+/// Writes the protective MBR and both GPTs (or the MBR) anew and makes FAT filesystems, like the EFI system partition, anew with the same
+/// files. What else depends on the size of sectors is named, and the conversion refused. A snapshot is taken first.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  millpond convert-sectors tank/vm1 4kn -n
+  millpond convert-sectors tank/vm1 4kn")]
+pub struct ConvertSectors {
+    /// POOL/VOL, which must not be exported meanwhile
+    name: String,
+    /// Sector profile to get: 512e, 4kn, or 512n
+    #[arg(value_name = "512e|4kn")]
+    profile: String,
+    /// Only say what would be done
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Go on although what is inside of LUKS, LVM or RAID cannot be looked at
+    #[arg(long)]
+    force: bool,
+}
+
+impl ConvertSectors {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        let name: VolumeName = self.name.parse()?;
+        let profile: SectorProfile = self.profile.parse().map_err(|e| Failure::usage(format!("{e}; give one of them")))?;
+        let volume: Volume = client.get(&format!("/v1/volumes/{name}")).await?;
+        let exports: Vec<Export> = client.get("/v1/exports").await?;
+        if let Some(export) = exports.iter().find(|export| export.name == volume.name) {
+            let line =
+                format!("cannot convert '{name}': it is exported; shut its guest down and run 'millpond unexport {}' first", export.id);
+            return Err(Failure::failed(line));
+        }
+        let mut signals = Signals::catch()?;
+        let to = u64::from(profile.logical());
+        let work = prepare(client, &mut signals, &name, to, self.force, self.dry_run).await?;
+        let lines: String = work.plan.lines.iter().map(|line| format!("{line}\n")).collect();
+        write_out(&lines)?;
+        if let Some(why) = work.plan.refusals.first() {
+            let more = work.plan.refusals.len() - 1;
+            let more = if more > 0 { format!(" ({more} more like it, see -n)") } else { String::new() };
+            work.plan.refusals.iter().filter(|_| self.dry_run).try_for_each(|line| write_out(&format!("refused: {line}\n")))?;
+            return Err(Failure::failed(format!("cannot convert '{name}' to {profile}: {why}{more}")));
+        }
+        if self.dry_run {
+            return write_out(&format!("{name} would become {profile}; nothing is changed\n"));
+        }
+        let kept = keep(client, &name).await?;
+        let undo = format!("millpond rollback {kept}, then millpond convert-sectors {name} {}", volume.sector);
+        self.carry_out(client, &mut signals, &name, profile, work)
+            .await
+            .map_err(|failure| Failure::failed(format!("{failure}; the volume may be changed in part, to go back: {undo}")))?;
+        write_out(&format!("{name} is {profile} now; to go back: {undo}\n"))
+    }
+
+    async fn carry_out(&self, client: &Client, signals: &mut Signals, name: &VolumeName, profile: SectorProfile, work: Work) -> Outcome {
+        // First what may be refused: from here on nobody else is told the old sectors.
+        let request = SetSector { sector: profile.name().to_owned() };
+        client.post::<_, Volume>(&format!("/v1/volumes/{name}/sector"), &request).await?;
+        if work.plan.writes.is_empty() && work.rebuilt.is_empty() {
+            return Ok(());
+        }
+        let passage = Passage::open(client, &name.to_string(), false).await?;
+        let socket = passage.socket().to_owned();
+        let total = work.rebuilt.iter().map(|(rebuild, _)| rebuild.length).sum();
+        let written = aside(format!("convert {name}"), total, signals, move |course| {
+            write(&socket, &work, course).map_err(|e| Failure::failed(format!("cannot write the volume: {e}; see the daemon's messages")))
+        });
+        let written = written.await;
+        passage.close(client).await.and(written)
+    }
+}
+
+/// What is to be done, with all that has to be made beforehand.
+struct Work {
+    plan: Plan,
+    rebuilt: Vec<(Rebuild, PathBuf)>,
+    /// Where the new filesystems are until they are written.
+    _rooms: Vec<tempfile::TempDir>,
+}
+
+/// Looks at the volume, and makes new filesystems beside it.
+async fn prepare(client: &Client, signals: &mut Signals, name: &VolumeName, to: u64, force: bool, dry_run: bool) -> Outcome<Work> {
+    let passage = Passage::open(client, &name.to_string(), true).await?;
+    let socket = passage.socket().to_owned();
+    let looked = aside(format!("look at {name}"), 0, signals, move |_| {
+        let broken = |e: io::Error| Failure::failed(format!("cannot read the volume: {e}; see the daemon's messages"));
+        let mut nbd = Nbd::connect(&socket).map_err(broken)?;
+        let plan = look_and_plan(&mut nbd, to, force).map_err(broken)?;
+        let mut work = Work { plan, rebuilt: Vec::new(), _rooms: Vec::new() };
+        if dry_run || !work.plan.refusals.is_empty() {
+            return Ok(work);
+        }
+        for rebuild in work.plan.rebuilds.clone() {
+            if rebuild.length > MAX_FAT {
+                let line = format!(
+                    "a FAT filesystem of {} is not made anew, {} at most; copy its files in the guest",
+                    Size(rebuild.length),
+                    Size(MAX_FAT)
+                );
+                return Err(Failure::failed(line));
+            }
+            let room = tempfile::Builder::new().prefix("millpond-fat-").tempdir();
+            let room = room.map_err(|e| Failure::failed(format!("cannot make a temporary directory: {e}; see TMPDIR")))?;
+            let old = room.path().join("old.fat");
+            extract(&mut nbd, rebuild, &old)
+                .map_err(|e| Failure::failed(format!("cannot copy a FAT filesystem to {}: {e}; see TMPDIR", old.display())))?;
+            work.rebuilt.push((rebuild, fat::rebuild(&old, to)?));
+            work._rooms.push(room);
+        }
+        Ok(work)
+    })
+    .await;
+    let closed = passage.close(client).await;
+    let work = looked?;
+    closed.map(|()| work)
+}
+
+fn look_and_plan(nbd: &mut Nbd, to: u64, force: bool) -> io::Result<Plan> {
+    let size = nbd.size();
+    // The export may take whole sectors of 4096 bytes only.
+    let mut read = |offset: u64, into: &mut [u8]| -> io::Result<()> {
+        let (start, end) = (offset / BLOCK * BLOCK, (offset + into.len() as u64).next_multiple_of(BLOCK).min(size));
+        let mut whole = vec![0; usize::try_from(end.saturating_sub(start)).unwrap_or(0)];
+        nbd.read(start, &mut whole)?;
+        let skip = usize::try_from(offset - start).unwrap_or(0);
+        let wanted = whole.get(skip..skip + into.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        into.copy_from_slice(wanted);
+        Ok(())
+    };
+    let finding: Finding = look(size, &mut read)?;
+    plan(&finding, to, force, &mut read)
+}
+
+/// Copies a filesystem into a file, with holes where it is zero.
+fn extract(nbd: &mut Nbd, rebuild: Rebuild, path: &Path) -> io::Result<()> {
+    let file = File::create_new(path)?;
+    file.set_len(rebuild.length)?;
+    let (mut at, mut buffer) = (0, Vec::new());
+    // Where it ends within a block, reading goes on to the block's end.
+    while at < rebuild.length {
+        let length = (rebuild.length - at).min(PIECE);
+        let lead = (rebuild.start + at) % BLOCK;
+        buffer.resize(usize::try_from((lead + length).next_multiple_of(BLOCK)).unwrap_or(0), 0);
+        nbd.read(rebuild.start + at - lead, &mut buffer)?;
+        let lead = usize::try_from(lead).unwrap_or(0);
+        let bytes = buffer.get(lead..lead + usize::try_from(length).unwrap_or(0)).ok_or(io::ErrorKind::UnexpectedEof)?;
+        if bytes.iter().any(|byte| *byte != 0) {
+            file.write_all_at(bytes, at)?;
+        }
+        at += length;
+    }
+    Ok(())
+}
+
+/// Writes everything; durable on return. The tables come last: until then the old ones say where things are.
+fn write(socket: &Path, work: &Work, course: &Course) -> io::Result<()> {
+    let mut nbd = Nbd::connect(socket)?;
+    for (rebuild, path) in &work.rebuilt {
+        let file = File::open(path)?;
+        let (mut at, mut buffer) = (0, Vec::new());
+        while at < rebuild.length {
+            let length = (rebuild.length - at).min(PIECE);
+            buffer.resize(usize::try_from(length).unwrap_or(0), 0);
+            file.read_exact_at(&mut buffer, at)?;
+            if buffer.iter().all(|byte| *byte == 0) && length.is_multiple_of(BLOCK) && (rebuild.start + at).is_multiple_of(BLOCK) {
+                nbd.write_zeroes(rebuild.start + at, u32::try_from(length).unwrap_or(0))?;
+            } else {
+                write_widened(&mut nbd, rebuild.start + at, &buffer)?;
+            }
+            course.done.fetch_add(length, Relaxed);
+            at += length;
+        }
+    }
+    for (offset, bytes) in &work.plan.writes {
+        write_widened(&mut nbd, *offset, bytes)?;
+    }
+    nbd.flush()
+}
+
+/// Writes bytes that may begin and end within blocks.
+fn write_widened(nbd: &mut Nbd, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    let start = offset / BLOCK * BLOCK;
+    let end = (offset + bytes.len() as u64).next_multiple_of(BLOCK).min(nbd.size());
+    let mut whole = vec![0; usize::try_from(end - start).unwrap_or(0)];
+    if start != offset || end != offset + bytes.len() as u64 {
+        nbd.read(start, &mut whole)?;
+    }
+    let skip = usize::try_from(offset - start).unwrap_or(0);
+    whole.get_mut(skip..skip + bytes.len()).ok_or(io::ErrorKind::UnexpectedEof)?.copy_from_slice(bytes);
+    nbd.write(start, &whole)
+}
+
+/// Takes the snapshot that leads back.
+async fn keep(client: &Client, name: &VolumeName) -> Outcome<String> {
+    let there: Vec<Snapshot> = client.get(&format!("/v1/snapshots?pool={}&volume={}", quoted(&name.pool), quoted(&name.volume))).await?;
+    let stamp = instant::now().strftime("pre-convert-%Y%m%dT%H%M%SZ").to_string();
+    let names = std::iter::once(stamp.clone()).chain((2..).map(|n| format!("{stamp}-{n}")));
+    let free = names.map(|snapshot| format!("{name}@{snapshot}")).find(|full| !there.iter().any(|snapshot| snapshot.name == *full));
+    let free = free.unwrap_or_else(|| format!("{name}@{stamp}"));
+    let description = "before 'millpond convert-sectors'".to_owned();
+    let request = CreateSnapshots { names: vec![free.clone()], group: false, description, expires: None };
+    client.post::<_, Created>("/v1/snapshots", &request).await?;
+    Ok(free)
+}
