@@ -219,3 +219,19 @@ fn a_pool_with_parity_that_is_full_still_works() {
     }
     rig.audit();
 }
+
+#[test]
+fn a_scrub_mends_what_is_there_from_the_other_columns() {
+    let (mut rig, volume, snapshot) = pool(5, 1);
+    rig.command(Command::Checkpoint).unwrap();
+    let end = rig.media[2].len() - (1 << 20);
+    rig.media[2][1 << 20..end].iter_mut().step_by(700).for_each(|byte| *byte ^= 0x21);
+    for again in [false, true] {
+        rig.command(Command::Scrub).unwrap();
+        rig.finish_jobs();
+        let found = rig.engine.pool().unwrap().scrub.unwrap();
+        assert_eq!((found.lost_blocks, found.lost_nodes), (0, 0), "{found:?}");
+        assert!(if again { found.errors == 0 } else { found.errors > 100 && found.repaired > 10 }, "{found:?}");
+    }
+    check_both(&mut rig, volume, snapshot);
+}
