@@ -11,6 +11,7 @@ use millpond_format::{Addr, Class, SegmentId, SnapshotId, TreeRoot};
 
 use super::op::{Op, Owner, Target, Work};
 use super::state::Pool;
+use crate::space::Shelf;
 use crate::tree::{Miss, capacity, node_index, slot_in};
 use crate::{CommandError, DiffExtent, ExtentPlace, PoolState, Reply, SegmentPlace};
 
@@ -131,17 +132,17 @@ impl Pool {
     fn places(&self, found: BTreeMap<SegmentId, (u64, BTreeMap<u16, u64>)>) -> Vec<SegmentPlace> {
         let rows = &self.core.space.rows;
         let place = |(segment, (all, members)): (SegmentId, (u64, BTreeMap<u16, u64>))| {
+            let class = match rows.shelf(segment) {
+                Shelf::Data => Class::Data,
+                Shelf::Log => Class::Log,
+                Shelf::Special => Class::Special,
+            };
             let copies = rows.copies(segment).len() > 0;
             let extent = |(member, range): (DeviceIndex, ByteRange)| {
                 let units = if copies { all } else { members.get(&member.0).copied().unwrap_or(0) };
                 ExtentPlace { member: member.0, range, live_bytes: units * 512 }
             };
-            SegmentPlace {
-                segment: segment.0,
-                class: Class::Data,
-                live_bytes: all * 512,
-                extents: rows.extents(segment).map(extent).collect(),
-            }
+            SegmentPlace { segment: segment.0, class, live_bytes: all * 512, extents: rows.extents(segment).map(extent).collect() }
         };
         found.into_iter().map(place).collect()
     }
