@@ -101,6 +101,11 @@ pub struct RestorePoint {
 impl RestorePoint {
     /// May an import come to it? Where it is not known whether all is there, reads find out: they check what they get.
     pub fn is_usable(&self) -> bool {
+        matches!(self.whole, Whole::Yes | Whole::Unknown(_))
+    }
+
+    /// The same, with the log after it as far as it is sound.
+    pub fn is_start(&self) -> bool {
         !matches!(self.whole, Whole::No(_))
     }
 }
@@ -112,6 +117,8 @@ pub enum Whole {
     Yes,
     /// No, and why.
     No(String),
+    /// With the log after it up to this batch alone: by then segments were emptied that were used again.
+    WithLog(Lsn),
     /// Segments do not say, as those of pools made by older versions.
     Unknown(String),
 }

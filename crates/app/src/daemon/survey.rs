@@ -13,6 +13,8 @@ use super::service::Daemon;
 use crate::api::{ApiError, Checkpoint, ErrorKind, ListCheckpoints};
 use crate::instant;
 
+/// Why a checkpoint is not whole without the log after it.
+const REUSED: &str = "segments of it were used again since";
 /// EIO: what cannot be read.
 const UNREADABLE: i32 = 5;
 
@@ -58,7 +60,7 @@ impl Daemon {
         let see = "see 'millpond pool checkpoints'";
         let end = End::of(&surveyed, None, None);
         let Aim::To(id) = aim else {
-            let point = surveyed.points.iter().find(|point| point.is_usable());
+            let point = surveyed.points.iter().find(|point| point.is_start());
             let point = point.ok_or_else(|| ApiError::busy(format!("no checkpoint is whole; {see}, or bring missing devices back")))?;
             return Ok(end.after_replay(point, &surveyed));
         };
@@ -66,6 +68,7 @@ impl Daemon {
         let point = point.ok_or_else(|| ApiError::not_found(format!("checkpoint {id} is not on the devices; {see}")))?;
         match &point.whole {
             Whole::No(why) => Err(ApiError::busy(format!("checkpoint {id} is not whole: {why}; choose another, {see}"))),
+            Whole::WithLog(_) => Err(ApiError::busy(format!("checkpoint {id} is not whole: {REUSED}; choose another, {see}"))),
             Whole::Yes | Whole::Unknown(_) => Ok(end.lost_to(point)),
         }
     }
@@ -82,7 +85,7 @@ impl End {
     /// That of a pool in service as it says, else what the devices tell.
     fn of(surveyed: &Surveyed, written: Option<u64>, now: Option<u64>) -> End {
         let newest = surveyed.points.iter().filter_map(|point| point.written).max();
-        let on_devices = surveyed.points.iter().find(|p| p.is_usable()).and_then(|p| p.written).map(|written| written + surveyed.after);
+        let on_devices = surveyed.points.iter().find(|p| p.is_start()).and_then(|p| p.written).map(|written| written + surveyed.after);
         let time = surveyed.points.iter().map(|point| point.time.0).max().unwrap_or(0);
         End { written: written.or(on_devices.max(newest)), time: now.unwrap_or(time) }
     }
@@ -91,6 +94,7 @@ impl End {
         let (verified, reason) = match &point.whole {
             Whole::Yes => ("yes", None),
             Whole::No(why) => ("no", Some(why.clone())),
+            Whole::WithLog(_) => ("no", Some(REUSED.to_owned())),
             Whole::Unknown(why) => ("unknown", Some(why.clone())),
         };
         Checkpoint {

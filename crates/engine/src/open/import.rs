@@ -570,6 +570,15 @@ impl Import {
                 return Err(format!("batch {lsn} of the log was durable and is gone: data written after it cannot be trusted"));
             }
         };
+        if let Some(rewound) = &self.rewound
+            && end < rewound.needs
+        {
+            return Err(format!(
+                "the log is sound up to batch {end}, and what the newest checkpoint lacks was used again by batch {}; \
+                 choose an older one that is whole with --to, see 'millpond pool checkpoints'",
+                rewound.needs
+            ));
+        }
         let visited = self.scans.iter().flat_map(|scan| scan.visited.iter().copied()).collect();
         let core = self.core.as_mut().ok_or("no state")?;
         self.leveling = Leveling::new(&found, durable, &core.space.rows);

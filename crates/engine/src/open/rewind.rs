@@ -32,6 +32,8 @@ const BATCHES: u64 = 1 << 32;
 pub(crate) struct Rewound {
     /// Chunk ids to leave out.
     pub(crate) chunks: u64,
+    /// The log has to be sound up to here.
+    pub(crate) needs: Lsn,
     /// The rings tell nothing and are made anew.
     pub(crate) renew: bool,
 }
@@ -113,7 +115,7 @@ impl Import {
             self.begin_root(root);
             return Ok(());
         }
-        let readable = self.surveyed.points.iter().find(|point| point.is_usable()).map(|point| point.id);
+        let readable = self.surveyed.points.iter().find(|point| point.is_start()).map(|point| point.id);
         let root = readable.and_then(|id| self.rings.as_ref()?.root(id)).cloned();
         let Some(root) = root else {
             self.stage = Stage::Surveyed;
@@ -126,7 +128,8 @@ impl Import {
 
     /// The root to go back to: of the newest restore point that is whole, or of the one asked for.
     pub(super) fn choose_point(&mut self) -> Result<Root, String> {
-        let usable = self.surveyed.points.iter().find(|point| point.is_usable());
+        let fits = |point: &&RestorePoint| if matches!(self.tuning.aim, Aim::To(_)) { point.is_usable() } else { point.is_start() };
+        let usable = self.surveyed.points.iter().find(fits);
         let Some(point) = usable else { return Err(none_whole(&self.surveyed.points, self.tuning.aim)) };
         let rings = self.rings.as_ref().ok_or("no rings")?;
         let (root, last) = (rings.root(point.id).ok_or("no root")?, rings.last().ok_or("no root")?);
@@ -137,7 +140,8 @@ impl Import {
         if let Aim::To(_) = self.tuning.aim {
             (root.lsn, root.legs) = (Lsn(last.lsn.0 + BATCHES), Vec::new());
         }
-        self.rewound = Some(Rewound { chunks, renew: self.tuning.aim == Aim::Rebuild });
+        let needs = if let Whole::WithLog(lsn) = point.whole { lsn } else { Lsn(0) };
+        self.rewound = Some(Rewound { chunks, needs, renew: self.tuning.aim == Aim::Rebuild });
         Ok(root)
     }
 
@@ -157,6 +161,7 @@ impl Import {
 fn none_whole(points: &[RestorePoint], aim: Aim) -> String {
     let why = |point: &RestorePoint| match &point.whole {
         Whole::No(why) | Whole::Unknown(why) => why.clone(),
+        Whole::WithLog(_) => "segments of it were used again since".to_owned(),
         Whole::Yes => String::new(),
     };
     match (aim, points.first()) {

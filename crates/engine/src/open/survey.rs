@@ -12,7 +12,9 @@ use std::rc::Rc;
 
 use millpond_block::{Buf, BufPool};
 use millpond_device::DeviceError;
-use millpond_format::{BatchHeader, Checkpoint, ChunkRecord, HEADER_PAGE, MAX_HEADER_PAGES, ObjectRef, PoolId, Root, SegmentId, crc32c};
+use millpond_format::{
+    BatchHeader, Checkpoint, ChunkRecord, HEADER_PAGE, Lsn, MAX_HEADER_PAGES, ObjectRef, PoolId, Root, SegmentId, crc32c,
+};
 
 use super::import::Asked;
 use super::load::snapshot_page;
@@ -81,8 +83,8 @@ impl Facts {
 enum Taken {
     /// By this batch of the log.
     Log(u64),
-    /// By the checkpoint of this generation.
-    Checkpoint(u64),
+    /// By the checkpoint of this generation, when the log had come to this batch.
+    Checkpoint(u64, u64),
     /// Its first page does not say.
     Untold,
 }
@@ -129,6 +131,8 @@ pub(crate) struct Survey {
     left: Vec<(Root, u32)>,
     /// Generation and time of the oldest root that names a checkpoint.
     begun: BTreeMap<Key, (u64, u64)>,
+    /// The newest checkpoint there is. Of one before it nodes may be gone that a replay reads.
+    newest: Option<Key>,
     /// One that is whole is enough.
     any: bool,
     looking: Option<(Looking, u32)>,
@@ -141,6 +145,7 @@ pub(crate) struct Survey {
 impl Survey {
     /// A survey of roots and the number of their copies, the newest one last; with `any`, up to the first that is whole.
     pub(crate) fn new(pool: PoolId, left: Vec<(Root, u32)>, any: bool) -> Survey {
+        let newest = left.last().map(|(root, _)| key(root.checkpoint));
         let mut begun = BTreeMap::new();
         for (root, _) in &left {
             begun.entry(key(root.checkpoint)).or_insert((root.generation, root.time));
@@ -149,6 +154,7 @@ impl Survey {
             pool,
             left,
             begun,
+            newest,
             any,
             looking: None,
             facts: BTreeMap::new(),
@@ -162,7 +168,7 @@ impl Survey {
     pub(crate) fn step(&mut self, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) -> bool {
         loop {
             let Some((mut looking, copies)) = self.looking.take() else {
-                if self.any && self.points.last().is_some_and(RestorePoint::is_usable) {
+                if self.any && self.points.last().is_some_and(RestorePoint::is_start) {
                     return true;
                 }
                 let Some((root, copies)) = self.left.pop() else { return true };
@@ -313,7 +319,7 @@ impl Survey {
         }
         let header = BatchHeader::decode(bytes.get(..pages * HEADER_PAGE).unwrap_or(bytes)).ok().map(|(header, _)| header);
         let taken = match header.filter(|h| h.pool == self.pool && h.segment == segment && h.offset == 0) {
-            Some(header) if header.incarnation == 0 => Taken::Checkpoint(header.birth),
+            Some(header) if header.incarnation == 0 => Taken::Checkpoint(header.birth, header.lsn.0),
             Some(header) => Taken::Log(header.lsn.0),
             None if (attempt & !LONG) + 1 < io.attempts(rows, segment) => {
                 let attempt = (attempt & !LONG) + 1;
@@ -326,18 +332,21 @@ impl Survey {
 
     fn verdict(&self, looking: &Looking, copies: u32) -> RestorePoint {
         let root = &looking.root;
+        // what the log emptied is used again only when the log is durable that says so: a replay up to there does without
         let younger = |segment: &SegmentId| match self.taken.get(segment) {
-            Some(Taken::Log(lsn)) => *lsn > root.lsn.0,
-            Some(Taken::Checkpoint(generation)) => *generation > root.generation,
-            _ => false,
+            Some(Taken::Log(lsn)) if *lsn > root.lsn.0 => Some(*lsn),
+            Some(Taken::Checkpoint(generation, lsn)) if *generation > root.generation => Some(*lsn),
+            _ => None,
         };
-        let (reused, all) = (looking.segments.iter().filter(|id| younger(id)).count(), looking.segments.len());
-        let untold = looking.segments.iter().filter(|id| !matches!(self.taken.get(id), Some(Taken::Log(_) | Taken::Checkpoint(_)))).count();
-        let whole = match (looking.bad, reused, untold) {
+        let (needed, all) = (looking.segments.iter().filter_map(younger).max(), looking.segments.len());
+        let untold =
+            looking.segments.iter().filter(|id| !matches!(self.taken.get(id), Some(Taken::Log(_) | Taken::Checkpoint(..)))).count();
+        let whole = match (looking.bad, needed, untold) {
             (Some(why), ..) => Whole::No(why.to_owned()),
-            (None, 1.., _) => Whole::No(format!("{reused} of its {all} segments were used again since")),
-            (None, 0, 1..) => Whole::Unknown(format!("{untold} of its {all} segments do not say whether they were used again")),
-            (None, 0, 0) => Whole::Yes,
+            (None, Some(lsn), _) if self.newest == Some(key(root.checkpoint)) => Whole::WithLog(Lsn(lsn)),
+            (None, Some(_), _) => Whole::No("segments of it were used again since".to_owned()),
+            (None, None, 1..) => Whole::Unknown(format!("{untold} of its {all} segments do not say whether they were used again")),
+            (None, None, 0) => Whole::Yes,
         };
         let (first, time) = self.begun.get(&key(root.checkpoint)).copied().unwrap_or((root.generation, root.time));
         RestorePoint {
