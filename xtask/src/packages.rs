@@ -18,6 +18,9 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("certtool", "gnutls-bin"),
     ("psktool", "gnutls-bin"),
     ("mke2fs", "e2fsprogs"),
+    ("mkfs.fat", "dosfstools"),
+    ("mcopy", "mtools"),
+    ("sgdisk", "gdisk"),
     ("mkfs.xfs", "xfsprogs"),
     ("fusermount3", "fuse3"),
     ("losetup", "mount"),
@@ -28,12 +31,17 @@ const PROGRAMS: &[(&str, &str)] = &[
 ];
 /// Has no program: the guest's kernel.
 const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
+/// Has no program either: the guest's firmware.
+const FIRMWARE: (&str, &str) = ("/usr/share/ovmf/OVMF.fd", "ovmf");
 
 /// Packages that are not there.
 pub fn missing() -> Vec<&'static str> {
     let mut missing: Vec<&str> = PROGRAMS.iter().filter(|(program, _)| find(program).is_none()).map(|(_, package)| *package).collect();
     if !has_kernel() {
         missing.push(KERNEL_PACKAGE);
+    }
+    if !Path::new(FIRMWARE.0).is_file() {
+        missing.push(FIRMWARE.1);
     }
     missing.dedup();
     missing

@@ -2,8 +2,7 @@
 
 use super::subject::Subject;
 use super::{
-    activation, devices, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile, hostile_requests, images, libnbd,
-    libvirt, limits, model, parity, restart, status, suites, tls, tls_renewal, trouble, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
+    activation, devices, disk_images, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile, hostile_requests, images, libnbd, libvirt, limits, model, parity, restart, sectors, status, suites, tls, tls_renewal, trouble, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
 };
 use anyhow::Result;
 
@@ -53,6 +52,46 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Nothing,
         run: images::nbdcopy,
+    },
+    Case {
+        name: "import-images",
+        about: "20 images of all formats, with odd sizes and holes, become volumes and images again, byte for byte",
+        needs: &["qemu-img", "qemu-io", "qemu-nbd"],
+        guest: false,
+        asks: Asks::Everything,
+        run: disk_images::generated,
+    },
+    Case {
+        name: "import-chains",
+        about: "backing chains, a Proxmox chain and snapshots within become snapshots; and a chain again",
+        needs: &["qemu-img", "qemu-io", "qemu-nbd"],
+        guest: false,
+        asks: Asks::Everything,
+        run: disk_images::chains,
+    },
+    Case {
+        name: "import-hostile",
+        about: "truncated, looped, absurd and spoilt images end with one line; no volume, export or process is left",
+        needs: &["qemu-img", "qemu-io", "qemu-nbd"],
+        guest: false,
+        asks: Asks::Everything,
+        run: disk_images::hostile,
+    },
+    Case {
+        name: "sectors-boot-4kn",
+        about: "a 512-byte disk with an ESP, converted to 4096: firmware boots from it, filesystems are whole",
+        needs: sectors::NEEDS,
+        guest: true,
+        asks: Asks::Everything,
+        run: sectors::boot_4kn,
+    },
+    Case {
+        name: "sectors-boot-512e",
+        about: "the same disk, converted back: firmware boots from it, filesystems are whole",
+        needs: sectors::NEEDS,
+        guest: true,
+        asks: Asks::Everything,
+        run: sectors::boot_512e,
     },
     Case {
         name: "qemu-img",

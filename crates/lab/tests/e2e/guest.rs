@@ -62,11 +62,22 @@ impl Guest {
     pub fn boot_as(dir: &Path, door: Door<'_>, script: &str, more: &[String]) -> Result<Guest> {
         let (kernel, initramfs) = prepare(dir, script)?;
         let mut command = Command::new(find_tool("qemu-system-x86_64").context("qemu-system-x86_64 is not installed")?);
-        command.args(["-cpu", "max", "-m", &MEMORY.to_string()]);
-        command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
-        command.args(["-serial", "stdio", "-append", "console=ttyS0 quiet panic=-1"]);
+        command.args(["-append", "console=ttyS0 quiet panic=-1"]);
         command.arg("-kernel").arg(&kernel).arg("-initrd").arg(&initramfs);
         command.args(door.options()?).args(more);
+        Guest::start(command)
+    }
+
+    /// Boots what the firmware finds on the disks; there the kernel and its initial file system have to be, and a script that starts them.
+    pub fn boot_firmware(door: Door<'_>, firmware: &str) -> Result<Guest> {
+        let mut command = Command::new(find_tool("qemu-system-x86_64").context("qemu-system-x86_64 is not installed")?);
+        command.args(["-bios", firmware]).args(door.options()?);
+        Guest::start(command)
+    }
+
+    fn start(mut command: Command) -> Result<Guest> {
+        command.args(["-cpu", "max", "-m", &MEMORY.to_string(), "-serial", "stdio"]);
+        command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().context("starting QEMU")?;
         let console = child.stdin.take().context("no console")?;
         let output = child.stdout.take().context("no console")?;
@@ -183,8 +194,8 @@ fn archive(kernel: &Kernel, script: &str) -> Result<Vec<u8>> {
     for library in libraries {
         archive.file(library.trim_start_matches('/'), 0o755, &fs::read(&library).with_context(|| format!("reading {library}"))?);
     }
-    for (index, (name, content)) in kernel.modules(&["virtio_pci", "virtio_blk", "crc32c_generic", "crc32c-intel"])?.into_iter().enumerate()
-    {
+    let modules = kernel.modules(&["virtio_pci", "virtio_blk", "crc32c_generic", "crc32c-intel", "vfat", "nls_cp437", "nls_ascii"])?;
+    for (index, (name, content)) in modules.into_iter().enumerate() {
         archive.file(&format!("modules/{index:02}-{}", name.split(".ko").next().unwrap_or(&name)), 0o644, &content);
     }
     Ok(archive.finish())
