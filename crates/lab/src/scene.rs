@@ -1,9 +1,11 @@
 //! What the machine is, so that a figure can be judged by who did not see it measured.
 
-use crate::process::{find_tool, run_tool};
+use crate::peer::millpond_binary;
+use crate::process::{find_tool, run_command, run_tool};
 use crate::report::Scene;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,7 +15,17 @@ pub fn look(command: String, directory: &Path) -> Scene {
     let model = cpuinfo.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": ")).map_or("unknown processor", |(_, m)| m);
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse::<u64>().ok());
-    let tools = [("qemu-storage-daemon", "--version"), ("nbdkit", "--version"), ("fio", "--version")];
+    let tools = [
+        ("qemu-storage-daemon", "--version"),
+        ("nbdkit", "--version"),
+        ("fio", "--version"),
+        ("ioping", "-v"),
+        ("mkfs.xfs", "-V"),
+        ("btrfs", "--version"),
+    ];
+    let ours = millpond_binary().ok().and_then(|path| run_command(Command::new(path).arg("--version")).ok());
+    let ours = ours.map(|text| text.trim().to_owned());
+    let theirs = tools.iter().filter(|(tool, _)| find_tool(tool).is_some()).map(|(tool, flag)| version(tool, flag));
     Scene {
         command,
         cpu: model.to_owned(),
@@ -21,7 +33,7 @@ pub fn look(command: String, directory: &Path) -> Scene {
         memory: kib.unwrap_or(0) * 1024,
         kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
         directory: directory.display().to_string(),
-        versions: tools.iter().filter(|(tool, _)| find_tool(tool).is_some()).map(|(tool, flag)| version(tool, flag)).collect(),
+        versions: ours.into_iter().chain(theirs).collect(),
     }
 }
 
@@ -52,4 +64,51 @@ pub fn pauses() -> String {
         "the machine paused by itself {long} times for more than 1 ms in {} s on {cpus} processors, at most {longest:.1?}",
         LOOK.as_secs()
     )
+}
+
+/// The time now, RFC 3339 in UTC to the second.
+pub fn now() -> String {
+    jiff::Timestamp::now().round(jiff::Unit::Second).map_or_else(|_| String::new(), |now| now.to_string())
+}
+
+/// What part of the processors other programs and other machines use, looked at for a second, in words; `None` when it is too little to disturb.
+pub fn others() -> Option<String> {
+    const TOO_MUCH: f64 = 0.05;
+    let before = processors()?;
+    thread::sleep(Duration::from_secs(1));
+    let after = processors()?;
+    let all = (after.all - before.all).max(1.0);
+    let (busy, stolen) = ((after.busy - before.busy) / all, (after.stolen - before.stolen) / all);
+    let words = format!(
+        "in the second before it began, other programs used {:.0} % of the processors, other machines {:.0} %",
+        busy * 100.0,
+        stolen * 100.0
+    );
+    Some(words).filter(|_| busy + stolen > TOO_MUCH)
+}
+
+/// Clock ticks of all processors together since the machine started.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Processors {
+    /// All that passed.
+    pub all: f64,
+    /// Those in which a program ran.
+    pub busy: f64,
+    /// Those that the hypervisor gave to others.
+    pub stolen: f64,
+}
+
+/// From /proc/stat; `None` where the kernel does not tell.
+pub fn processors() -> Option<Processors> {
+    let text = fs::read_to_string("/proc/stat").ok()?;
+    let ticks: Vec<f64> = text.lines().next()?.split_whitespace().skip(1).filter_map(|n| n.parse().ok()).collect();
+    let [user, nice, system, idle, wait, irq, soft, stolen, ..] = ticks.as_slice() else { return None };
+    let busy = user + nice + system + irq + soft;
+    Some(Processors { all: busy + idle + wait + stolen, busy, stolen: *stolen })
+}
+
+/// Writes out and drops what the kernel caches of files, so that reads are cold; false where that takes root.
+pub fn drop_caches() -> bool {
+    rustix::fs::sync();
+    fs::write("/proc/sys/vm/drop_caches", "3\n").is_ok()
 }

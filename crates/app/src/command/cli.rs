@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::{
-    create, demo, destroy, diff, exports, fuse_guard, get, hold, image, list, pool, rename, resize, sectors, serve, snapshot, status, up,
+    create, demo, destroy, diff, exports, fuse_guard, get, hold, image, lab, list, pool, rename, resize, sectors, serve, snapshot, status, up,
 };
 use crate::client::Client;
 use crate::config::socket_path;
@@ -80,8 +80,7 @@ enum Verb {
     ImportImage(image::ImportImage),
     ExportImage(image::ExportImage),
     ConvertSectors(sectors::ConvertSectors),
-    #[command(hide = true)]
-    Lab(Later),
+    Lab(lab::Lab),
 }
 
 impl Cli {
@@ -120,7 +119,7 @@ impl Cli {
             Verb::ImportImage(import) => import.run(&client).await,
             Verb::ExportImage(export) => export.run(&client).await,
             Verb::ConvertSectors(convert) => convert.run(&client).await,
-            Verb::Lab(_) => Err(Failure::later("lab")),
+            Verb::Lab(lab) => lab.run(),
         }
     }
 }

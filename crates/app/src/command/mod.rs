@@ -13,6 +13,7 @@ mod fuse_guard;
 mod get;
 mod hold;
 mod image;
+mod lab;
 mod list;
 mod map;
 mod nbd;

@@ -4,6 +4,7 @@ mod daemon;
 mod exports;
 mod harness;
 mod images;
+mod lab;
 #[path = "../../src/command/nbd/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "shared with the verbs that move data")]
 mod nbd;

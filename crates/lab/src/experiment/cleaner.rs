@@ -31,7 +31,7 @@ pub fn run_cleaner(setup: &Setup, results: &mut Results) -> Result<()> {
 }
 
 fn one(setup: &Setup, rep: usize, case: &str, access: Access, results: &mut Results) -> Result<()> {
-    let pool_bytes = setup.size_or(POOL_BYTES);
+    let pool_bytes = setup.fixed_size_or(POOL_BYTES);
     let open = setup.open_millpond(4 << 20, pool_bytes, &[])?;
     let millpond = &open.millpond;
     let usable = millpond.counters()?.size;

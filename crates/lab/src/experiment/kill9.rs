@@ -22,7 +22,7 @@ pub fn run_kill9(setup: &Setup, results: &mut Results) -> Result<()> {
     for name in &names {
         if name == "millpond" {
             for (case, snapshots) in [("kill -9", false), ("kill -9, snapshots", true)] {
-                let size = setup.size_or(SIZE);
+                let size = setup.fixed_size_or(SIZE);
                 // a fifth of the pool is free: the cleaner has to work all the time
                 let mut open = setup.open_millpond(size, size * 5 / 4 + (96 << 20), &[])?;
                 let cleaned = open.millpond.counters()?.segments_cleaned;
@@ -54,7 +54,7 @@ fn theirs(setup: &Setup, name: &str, kills: u64, results: &mut Results) -> Resul
         if snapshots && !name.starts_with("qsd-qcow2") && name != "qsd-chain" {
             continue;
         }
-        let mut open = setup.open(name, setup.size_or(SIZE))?;
+        let mut open = setup.open(name, setup.fixed_size_or(SIZE))?;
         let mut tally = Tally::default();
         let mut ledger = first_pass(open.contender.as_mut(), setup.seed)?;
         for kill in 0..kills {

@@ -1,5 +1,6 @@
 //! The experiments. Each measures all its contenders in one run, interleaved, several times; the report has medians and paired ratios.
 
+mod absent;
 mod aging;
 mod cleaner;
 mod delete;

@@ -39,8 +39,16 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Size of the volume.
+    /// Size of the volume: what was asked for, else the usual one scaled down, at least 64 MiB.
     pub fn size_or(&self, usual: u64) -> u64 {
+        const LEAST: u64 = 64 << 20;
+        const GRAIN: u64 = 16 << 20;
+        let scaled = (usual as f64 * self.scale.min(1.0)) as u64 / GRAIN * GRAIN;
+        self.size.unwrap_or(scaled.max(LEAST.min(usual)))
+    }
+
+    /// Size of a volume or pool that has to be as large as it is.
+    pub fn fixed_size_or(&self, usual: u64) -> u64 {
         self.size.unwrap_or(usual)
     }
 

@@ -76,6 +76,7 @@ fn merge(spec: &LoadSpec, begin: Instant, elapsed: Duration, stopped: bool, outc
         result.series.resize(result.series.len().max(outcome.series.len()), Point::default());
         for (sum, point) in result.series.iter_mut().zip(outcome.series) {
             sum.ops += point.ops;
+            sum.sum_us += point.sum_us;
             sum.max_us = sum.max_us.max(point.max_us);
         }
     }
@@ -207,6 +208,7 @@ impl<'a> Job<'a> {
             }
             let point = &mut self.outcome.series[index];
             point.ops += 1;
+            point.sum_us += nanoseconds as f64 / 1e3;
             point.max_us = point.max_us.max(nanoseconds as f64 / 1e3);
         }
     }

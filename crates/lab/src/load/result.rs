@@ -65,6 +65,9 @@ impl Latency {
 pub struct Point {
     /// Requests that ended in it.
     pub ops: u64,
+    /// The sum of their latencies.
+    #[serde(default)]
+    pub sum_us: f64,
     /// The longest of them.
     pub max_us: f64,
 }

@@ -1,0 +1,39 @@
+//! `millpond lab`: it becomes the program beside it, and says what to do where there is none.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use crate::harness::{command, run};
+
+/// A copy of the program in a directory of its own, with nothing in PATH.
+fn alone(dir: &std::path::Path, words: &[&str]) -> Command {
+    let program = dir.join("millpond");
+    if !program.exists() {
+        fs::copy(command(&[]).get_program(), &program).expect("a copy");
+    }
+    let mut command = Command::new(program);
+    command.args(words).env("PATH", "").env_remove("MILLPOND_BIN");
+    command
+}
+
+#[test]
+fn without_the_program_it_says_how_to_build_it() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    for words in [&["lab", "list"][..], &["lab", "--help"], &["lab"]] {
+        run(alone(dir.path(), words)).refused(1, "cargo build --release -p millpond-lab");
+    }
+    assert!(run(command(&["help", "lab"])).out.contains("Example:"));
+}
+
+#[test]
+fn words_and_the_exit_code_are_handed_through() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let lab = dir.path().join("millpond-lab");
+    fs::write(&lab, "#!/bin/sh\nfor word in \"$@\"; do echo \"<$word>\"; done\necho \"$MILLPOND_BIN\"\nexit 7\n").expect("a script");
+    fs::set_permissions(&lab, fs::Permissions::from_mode(0o755)).expect("executable");
+    let ended = run(alone(dir.path(), &["lab", "run", "all", "--scale", "0.01", "--socket", "x y"]));
+    assert_eq!(ended.code, 7, "{ended:?}");
+    let own = dir.path().join("millpond");
+    assert_eq!(ended.out, format!("<run>\n<all>\n<--scale>\n<0.01>\n<--socket>\n<x y>\n{}\n", own.display()));
+}

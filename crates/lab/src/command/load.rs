@@ -1,0 +1,105 @@
+//! `load`: a load on one export.
+
+use anyhow::{Result, bail};
+use clap::Args;
+use millpond_lab::load::{self, Access, Dialect, Durability, Endpoint, LoadSpec};
+use millpond_lab::units::parse_size;
+use std::process::ExitCode;
+
+/// Puts a load on one export and prints what it measured as JSON
+#[derive(Args)]
+#[command(after_help = "Example: millpond lab load 'nbd:/run/disk0.sock?pond/disk0' --rw randrw --mix 70 --bs 8k --qd 16 --secs 10")]
+pub struct LoadArgs {
+    /// `nbd:/socket?export`, `nbd:host:port?export`, or `vhost-user:/socket[?poll]`
+    endpoint: Endpoint,
+    /// read, write, randread, randwrite, rw, randrw, trim, randtrim
+    #[arg(long, default_value = "randread")]
+    rw: String,
+    /// Reads in a hundred for rw and randrw
+    #[arg(long, default_value_t = 50)]
+    mix: u8,
+    /// Which blocks: uniform, 80/20, zipf:EXPONENT (random loads)
+    #[arg(long)]
+    access: Option<Access>,
+    /// Request size
+    #[arg(long, default_value = "4k", value_parser = parse_size)]
+    bs: u64,
+    /// Requests in flight per job
+    #[arg(long, default_value_t = 1)]
+    qd: usize,
+    /// Connections
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
+    /// Measured seconds
+    #[arg(long, default_value_t = 3.0)]
+    secs: f64,
+    /// Seconds before that are not counted
+    #[arg(long, default_value_t = 0.3)]
+    ramp: f64,
+    /// First byte of the range
+    #[arg(long, default_value = "0", value_parser = parse_size)]
+    offset: u64,
+    /// Bytes of the range, 0 = to the end
+    #[arg(long, default_value = "0", value_parser = parse_size)]
+    size: u64,
+    /// A flush after every write
+    #[arg(long)]
+    sync: bool,
+    /// FUA on every write
+    #[arg(long)]
+    fua: bool,
+    /// Every block of the range once
+    #[arg(long)]
+    once: bool,
+    /// End after this many requests per job
+    #[arg(long, default_value_t = 0)]
+    ops: u64,
+    /// Seed of the choices
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Words of the protocol: simple replies, structured ones, or everything (extended headers, a metadata context)
+    #[arg(long, value_enum, default_value = "simple")]
+    dialect: Dialect,
+    /// Milliseconds of an interval of the series
+    #[arg(long, default_value_t = 0)]
+    series: u64,
+}
+
+impl LoadArgs {
+    /// Runs it; exit code 3 when the server refused requests.
+    ///
+    /// # Errors
+    /// The server is not there, or the options contradict each other.
+    pub fn run(self) -> Result<ExitCode> {
+        let mut spec = LoadSpec {
+            block: usize::try_from(self.bs)?,
+            depth: self.qd,
+            jobs: self.jobs,
+            secs: self.secs,
+            ramp: if self.once { 0.0 } else { self.ramp },
+            offset: self.offset,
+            size: self.size,
+            once: self.once,
+            ops: self.ops,
+            seed: self.seed,
+            series_ms: self.series,
+            dialect: self.dialect,
+            durability: match (self.sync, self.fua) {
+                (true, true) => bail!("--sync and --fua: one of them"),
+                (true, false) => Durability::Flush,
+                (false, true) => Durability::Fua,
+                (false, false) => Durability::Acknowledged,
+            },
+            ..LoadSpec::default()
+        }
+        .with_rw(&self.rw, self.mix)?;
+        match self.access {
+            Some(_) if spec.access == Access::Sequential => bail!("--access needs a random load"),
+            Some(access) => spec.access = access,
+            None => {}
+        }
+        let result = load::run(&self.endpoint, &spec)?;
+        println!("{}", serde_json::to_string_pretty(&result)?);
+        Ok(if result.errors > 0 { ExitCode::from(3) } else { ExitCode::SUCCESS })
+    }
+}

@@ -1,0 +1,9 @@
+//! The verbs of `millpond-lab`, which is `millpond lab` too.
+
+mod cli;
+mod list;
+mod load;
+mod report;
+mod run;
+
+pub use cli::{Cli, called};

@@ -1,0 +1,71 @@
+//! Experiments that cannot be run yet: listed, each with the reason. The reason is what the daemon answers to the first command of the
+//! experiment, so that the list does not go on saying so when the daemon has learnt it.
+
+use super::Setup;
+use crate::peer::{Contender, Millpond, POOL, millpond_binary};
+use crate::process::{Workspace, tail};
+use crate::report::{Claim, Results};
+use anyhow::Result;
+
+const UNMEASURED: &str = "this daemon can do it, the lab does not measure it yet";
+
+/// What the daemon answers to a command; `DIR` in it is a directory.
+fn answer(setup: &Setup, words: &[&str]) -> Result<String> {
+    let workspace = Workspace::new(&setup.dir, "absent")?;
+    let mut millpond = Millpond::new(millpond_binary()?);
+    millpond.start_empty(workspace.path())?;
+    let dir = workspace.path().display().to_string();
+    let words: Vec<String> = words.iter().map(|word| word.replace("DIR", &dir)).collect();
+    let answer = match millpond.cli(&words) {
+        Ok(_) => UNMEASURED.to_owned(),
+        Err(error) => {
+            let text = format!("{error:#}");
+            tail(text.split_once("millpond: ").map_or(&text, |(_, line)| line), 400).to_owned()
+        }
+    };
+    millpond.stop()?;
+    Ok(answer)
+}
+
+/// C-special, C-lost.
+///
+/// # Errors
+/// The daemon does not start.
+pub fn special(setup: &Setup, results: &mut Results) -> Result<()> {
+    let why = answer(setup, &["pool", "create", POOL, "linear", "DIR/hdd:512M", "special", "DIR/ssd:512M"])?;
+    if results.experiment == "special" {
+        for (says, seconds) in [
+            ("find of 72,208 files, no special device", 17.8),
+            ("find, metadata on it", 2.5),
+            ("read of all files, none", 539.0),
+            ("read, blocks up to 128k on it", 203.0),
+        ] {
+            results.claim(Claim::new("C-special", says, seconds, "s").because(&why));
+        }
+    }
+    results.leave_out(&why);
+    Ok(())
+}
+
+/// C-rewind.
+///
+/// # Errors
+/// The daemon does not start.
+pub fn rewind(setup: &Setup, results: &mut Results) -> Result<()> {
+    let why = answer(setup, &["pool", "import", POOL, "-d", "DIR", "--rewind"])?;
+    let why = if why.contains("no pool") || why.contains("not found") { UNMEASURED.to_owned() } else { why };
+    results.leave_out(&why);
+    Ok(())
+}
+
+/// Power cannot be cut here.
+///
+/// # Errors
+/// None.
+pub fn loss(_: &Setup, results: &mut Results) -> Result<()> {
+    results.leave_out(
+        "a lab on one machine cannot cut the power of its disk; the simulator does (docs/simulator.md), and what the death of the daemon \
+         alone loses is measured by kill9",
+    );
+    Ok(())
+}

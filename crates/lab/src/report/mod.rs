@@ -1,0 +1,19 @@
+//! What a run found, and how it is told: figures with their spread, charts, the articles' figures, as table, Markdown, CSV, JSON, and one page.
+
+mod book;
+mod chart;
+mod claim;
+mod csv;
+mod goal;
+mod markdown;
+mod page;
+mod results;
+mod summary;
+mod table;
+
+pub use book::Book;
+pub use chart::{Curve, Mark, Tick, Timeline};
+pub use claim::{Claim, Outcome};
+pub use goal::{Goal, Verdict};
+pub use results::{Results, Sample, Scene};
+pub use summary::{Summary, median};

@@ -1,0 +1,174 @@
+//! Which charts an experiment gets: its series over time, its curves, and a bar per contender of each case.
+
+use super::html::{escaped, number};
+use super::svg::{self, Bar, Line, Lines, Percentiles, colour};
+use crate::report::{Curve, Results, Summary, Timeline};
+
+/// Marks, percentiles in the order of a row.
+const PERCENTILES: [(&str, &str); 3] = [("p50_us", "p50"), ("p99_us", "p99"), ("p999_us", "p99.9")];
+/// More contenders than this in one case are no chart any more.
+const MOST_BARS: usize = 16;
+
+impl Results {
+    /// All charts of an experiment.
+    pub(super) fn charts(&self) -> String {
+        let mut text = self.timeline_figures();
+        let curves: Vec<String> = self.curves.iter().filter_map(|curve| self.curve_figure(curve)).collect();
+        if !curves.is_empty() {
+            text += &format!("<div class=\"charts\">{}</div>\n", curves.concat());
+        }
+        let drawn = |case: &str| self.curves.iter().any(|curve| curve.places.iter().any(|(_, place)| place == case));
+        let bars: Vec<String> = self.cases().iter().filter(|case| !drawn(case)).filter_map(|case| self.case_figure(case)).collect();
+        if !bars.is_empty() {
+            text += &format!("<div class=\"charts\">{}</div>\n", bars.concat());
+        }
+        text
+    }
+
+    /// Contenders, ours first: the place in this list is the colour.
+    pub(super) fn contenders(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        let of_samples = self.samples.iter().map(|s| &s.contender);
+        for name in of_samples.chain(self.timelines.iter().map(|t| &t.contender)) {
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
+        names.sort_by_key(|name| name != "millpond"); // stable: the others stay as they came
+        names
+    }
+
+    pub(super) fn cases(&self) -> Vec<String> {
+        let mut cases: Vec<String> = Vec::new();
+        for sample in &self.samples {
+            if !cases.contains(&sample.case) {
+                cases.push(sample.case.clone());
+            }
+        }
+        cases
+    }
+
+    fn colour_of(&self, contender: &str) -> usize {
+        self.contenders().iter().position(|name| name == contender).unwrap_or(0)
+    }
+
+    /// Of every contender: requests and mean latency per interval, its first repetition in front, the others faint behind it.
+    fn timeline_figures(&self) -> String {
+        let mut text = String::new();
+        for contender in self.contenders() {
+            let runs: Vec<&Timeline> = self.timelines.iter().filter(|t| t.contender == contender).collect();
+            let Some(first) = runs.first() else { continue };
+            let end = runs.iter().map(|t| t.ticks.len() as f64 * t.interval).fold(1.0, f64::max);
+            let marks: Vec<(f64, String)> = first.marks.iter().map(|m| (m.at, m.text.clone())).collect();
+            let chart = |values: &str, of: fn(&crate::report::Tick) -> f64| {
+                let lines: Vec<Line> = runs.iter().rev().map(|t| self.line_of(t, of, t.rep != first.rep)).collect();
+                let ticks = (0..=5).map(|n| f64::from(n) * end / 5.0).map(|at| (at, number(at))).collect();
+                let columns = first.ticks.iter().enumerate().map(|(n, tick)| {
+                    let at = n as f64 * first.interval;
+                    let tip = format!(
+                        "{} s\n{} IOPS\nmean {} us, longest {} us",
+                        number(at),
+                        number(tick.iops),
+                        number(tick.mean_us),
+                        number(tick.max_us)
+                    );
+                    (at, first.interval, tip)
+                });
+                let columns = columns.collect();
+                Lines { values, places: "seconds", ticks, span: (0.0, end), marks: &marks, lines: &lines, wide: true, columns }.draw()
+            };
+            text += &format!(
+                "<figure><figcaption><b class=\"{}\">{}</b>, {} repetition{}</figcaption><div class=\"scroll\">{}{}</div></figure>\n",
+                colour(self.colour_of(&contender)),
+                escaped(&contender),
+                runs.len(),
+                if runs.len() == 1 { "" } else { "s; the first in front" },
+                chart("IOPS", |tick| tick.iops),
+                chart("mean latency, us", |tick| tick.mean_us)
+            );
+        }
+        text
+    }
+
+    fn line_of(&self, timeline: &Timeline, of: fn(&crate::report::Tick) -> f64, faint: bool) -> Line {
+        let point = |(n, tick): (usize, &crate::report::Tick)| {
+            let value = of(tick);
+            [(n as f64 + 0.5) * timeline.interval, value, value, value]
+        };
+        Line {
+            name: timeline.contender.clone(),
+            colour: self.colour_of(&timeline.contender),
+            faint,
+            points: timeline.ticks.iter().enumerate().map(point).collect(),
+        }
+    }
+
+    fn curve_figure(&self, curve: &Curve) -> Option<String> {
+        // places are spread evenly: 0, 1, 2, 8, 10,000 fit no even scale
+        let rank = |x: f64| curve.places.iter().position(|(place, _)| *place == x).unwrap_or(0) as f64;
+        let lines: Vec<Line> = self
+            .lines(curve)
+            .into_iter()
+            .map(|(name, points)| Line {
+                colour: self.colour_of(&name),
+                name,
+                faint: false,
+                points: points.into_iter().map(|[x, median, low, high]| [rank(x), median, low, high]).collect(),
+            })
+            .collect();
+        if lines.is_empty() {
+            return None;
+        }
+        let legend = lines.iter().map(|line| {
+            let name = escaped(&line.name);
+            format!("<button class=\"{}\" data-toggle=\"{name}\" aria-pressed=\"true\">{name}</button>", colour(line.colour))
+        });
+        let legend: String = legend.collect();
+        let places =
+            curve.places.iter().enumerate().map(|(n, (x, _))| {
+                (n as f64, number(*x).trim_end_matches(".000").trim_end_matches(".00").trim_end_matches(".0").to_owned())
+            });
+        let values = format!("{}, {}", curve.title, curve.metric);
+        let span = (-0.3, curve.places.len() as f64 - 0.7);
+        let chart = Lines {
+            values: &values,
+            places: &curve.axis,
+            ticks: places.collect(),
+            span,
+            marks: &[],
+            lines: &lines,
+            wide: false,
+            columns: Vec::new(),
+        };
+        Some(format!("<figure>{}<div class=\"legend\">{legend}</div></figure>\n", chart.draw()))
+    }
+
+    /// Bars of a case's first figure and, where they were measured, its latencies; nothing for a contender alone.
+    fn case_figure(&self, case: &str) -> Option<String> {
+        let summaries: Vec<Summary> = self.summaries().into_iter().filter(|s| s.case == case).collect();
+        let metric = &summaries.first()?.metric;
+        let of = |metric: &str| -> Vec<Bar> {
+            let here = summaries.iter().filter(|s| s.metric == metric);
+            here.map(|s| (s.contender.clone(), self.colour_of(&s.contender), s.median, s.min, s.max)).collect()
+        };
+        let bars = of(metric);
+        if bars.len() < 2 || bars.len() > MOST_BARS {
+            return None;
+        }
+        let mut text = format!("<figure>{}", svg::bars(&format!("{case}: {metric}"), &bars));
+        let rows: Vec<Percentiles> = bars
+            .iter()
+            .map(|(name, colour, ..)| {
+                let value = |metric: &str| summaries.iter().find(|s| s.metric == metric && s.contender == *name).map(|s| s.median);
+                let points = PERCENTILES.iter().filter_map(|(metric, word)| Some(((*word).to_owned(), value(metric)?)));
+                (name.clone(), *colour, points.collect::<Vec<_>>())
+            })
+            .filter(|row| row.2.len() > 1)
+            .collect();
+        if !rows.is_empty() {
+            let words: Vec<&str> = rows.iter().flat_map(|row| row.2.iter().map(|(word, _)| word.as_str())).take(rows[0].2.len()).collect();
+            text += &svg::latencies(&format!("{case}: latency, {}", words.join(", ")), &rows);
+        }
+        Some(text + "</figure>\n")
+    }
+}

@@ -1,0 +1,74 @@
+//! Text that is safe in HTML, and figures as people read them.
+
+/// Text with the characters that mean something in HTML replaced.
+pub(super) fn escaped(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut out, c| {
+        match c {
+            '&' => out += "&amp;",
+            '<' => out += "&lt;",
+            '>' => out += "&gt;",
+            '"' => out += "&quot;",
+            '\'' => out += "&#39;",
+            c => out.push(c),
+        }
+        out
+    })
+}
+
+/// A figure with three significant digits or whole, thousands parted: `62,371`, `0.510`, `1.2e-5`.
+pub(super) fn number(value: f64) -> String {
+    match value.abs() {
+        v if v >= 100.0 => grouped(value),
+        v if v >= 10.0 => format!("{value:.1}"),
+        v if v >= 1.0 => format!("{value:.2}"),
+        v if v >= 0.001 || v == 0.0 => format!("{value:.3}"),
+        _ => format!("{value:.1e}"),
+    }
+}
+
+fn grouped(value: f64) -> String {
+    let digits = format!("{:.0}", value.abs());
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    if value < 0.0 { format!("-{text}") } else { text }
+}
+
+/// A word that can be an anchor.
+pub(super) fn anchor(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect()
+}
+
+/// A table; the first row is its head. Cells are HTML already; `numbers` says which columns are figures.
+pub(super) fn table(rows: &[Vec<String>], numbers: &[usize]) -> String {
+    let mut text = "<div class=\"scroll\"><table>".to_owned();
+    for (index, row) in rows.iter().enumerate() {
+        let tag = if index == 0 { "th" } else { "td" };
+        text += "<tr>";
+        for (column, cell) in row.iter().enumerate() {
+            let class = if numbers.contains(&column) { " class=\"n\"" } else { "" };
+            text += &format!("<{tag}{class}>{cell}</{tag}>");
+        }
+        text += "</tr>";
+    }
+    text + "</table></div>\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_short_and_text_is_harmless() {
+        for (value, text) in
+            [(62_371.2, "62,371"), (1_000_000.0, "1,000,000"), (0.51, "0.510"), (29.5, "29.5"), (0.0, "0.000"), (-1234.0, "-1,234")]
+        {
+            assert_eq!(number(value), text);
+        }
+        assert_eq!(escaped("<a href=\"x\">&'"), "&lt;a href=&quot;x&quot;&gt;&amp;&#39;");
+    }
+}

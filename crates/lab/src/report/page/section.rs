@@ -1,0 +1,135 @@
+//! One experiment on the page: what it is, what the articles say, charts, tables, goals, what was left out, and how to run it again.
+
+use super::html::{anchor, escaped, number, table};
+use crate::report::{Outcome, Results, Summary, median};
+use crate::units::show_size;
+
+const OURS: &str = "millpond";
+
+fn words(cells: &[&str]) -> Vec<String> {
+    cells.iter().map(|cell| (*cell).to_owned()).collect()
+}
+
+impl Results {
+    /// The section.
+    pub(super) fn section(&self) -> String {
+        let name = escaped(&self.experiment);
+        let mut text = format!(
+            "<section id=\"{}\"><h2>{name}</h2><p>{}</p><p class=\"soft\">{}, {} s, scale {} &middot; again: <code>{}</code></p>\n",
+            anchor(&self.experiment),
+            escaped(&self.about),
+            escaped(&self.began),
+            number(self.took),
+            self.scale,
+            escaped(&self.scene.command)
+        );
+        if let Some(reason) = &self.absent {
+            text += &format!("<p class=\"doubt\">Not measured: {}</p>\n", escaped(reason));
+        }
+        for doubt in self.doubts() {
+            text += &format!("<p class=\"doubt\">{}</p>\n", escaped(&doubt));
+        }
+        text += &self.claims_html();
+        text += &self.charts();
+        text += &self.figures_html();
+        text += &self.goals_html();
+        text += &self.remarks_html();
+        text + "</section>\n"
+    }
+
+    fn claims_html(&self) -> String {
+        if self.claims.is_empty() {
+            return String::new();
+        }
+        let mut rows = vec![words(&["article", "what", "published", "the same here", "ours", ""])];
+        for c in &self.claims {
+            let class = match c.outcome {
+                Outcome::Reproduced => "good",
+                Outcome::Differs => "noisy",
+                Outcome::NotMeasured => "soft",
+            };
+            rows.push(vec![
+                escaped(&c.source),
+                escaped(&c.says),
+                format!("{} {}", number(c.figure), escaped(&c.unit)),
+                c.theirs
+                    .as_ref()
+                    .map_or("&ndash;".to_owned(), |(who, value)| format!("{} <small>{}</small>", number(*value), escaped(who))),
+                c.ours.map_or("&ndash;".to_owned(), number),
+                format!("<span class=\"{class}\">{}</span>", escaped(&c.verdict())),
+            ]);
+        }
+        format!("<h3>What the articles say</h3>{}", table(&rows, &[2, 3, 4]))
+    }
+
+    fn row(&self, s: &Summary) -> Vec<String> {
+        let ratio = median(&self.ratios(&s.case, &s.metric, OURS, &s.contender)).filter(|_| s.contender != OURS);
+        let class = if s.contender == OURS { " class=\"ours\"" } else { "" };
+        vec![
+            escaped(&s.case),
+            escaped(&s.metric),
+            format!("<span{class}>{}</span>", escaped(&s.contender)),
+            format!("<span{class}>{}</span>", number(s.median)),
+            if s.count > 1 { format!("{}&hellip;{}", number(s.min), number(s.max)) } else { String::new() },
+            s.count.to_string(),
+            ratio.map_or(String::new(), |r| format!("{}x", number(r))),
+            if s.is_noisy() { "<span class=\"noisy\">noisy</span>".to_owned() } else { String::new() },
+        ]
+    }
+
+    /// The first figure of each case, and folded away, all.
+    fn figures_html(&self) -> String {
+        let summaries = self.summaries();
+        if summaries.is_empty() {
+            return String::new();
+        }
+        let head = words(&["case", "figure", "contender", "median", "spread", "reps", "ours to it", ""]);
+        let first_of = |case: &str| summaries.iter().find(|s| s.case == case).map(|s| s.metric.clone());
+        let of = |wanted: &dyn Fn(&Summary) -> bool| {
+            let rows: Vec<Vec<String>> = summaries.iter().filter(|s| wanted(s)).map(|s| self.row(s)).collect();
+            let count = rows.len();
+            (table(&[vec![head.clone()], rows].concat(), &[3, 4, 5, 6]), count)
+        };
+        let (firsts, few) = of(&|s| first_of(&s.case).as_deref() == Some(s.metric.as_str()));
+        let (all, many) = of(&|_| true);
+        let more = if many > few { format!("<details><summary>All {many} figures</summary>{all}</details>\n") } else { String::new() };
+        format!("<h3>Figures</h3>{firsts}{more}")
+    }
+
+    fn goals_html(&self) -> String {
+        if self.verdicts.is_empty() {
+            return String::new();
+        }
+        let mut rows = vec![words(&["case", "figure", "goal", "reached", ""])];
+        for v in &self.verdicts {
+            let word = if v.met { "<span class=\"good\">met</span>" } else { "<span class=\"bad\">missed</span>" };
+            let reached = v.reached.map_or("not measured".to_owned(), number);
+            rows.push(vec![escaped(&v.case), escaped(&v.metric), escaped(&v.goal), reached, word.to_owned()]);
+        }
+        format!("<h3>Goals</h3>{}", table(&rows, &[3]))
+    }
+
+    fn remarks_html(&self) -> String {
+        let mut text = String::new();
+        if !self.skipped.is_empty() {
+            let items = self.skipped.iter().map(|(name, reason)| format!("<li><b>{}</b>: {}</li>", escaped(name), escaped(reason)));
+            text += &format!("<h3>Left out</h3><ul>{}</ul>\n", items.collect::<String>());
+        }
+        let notes: String = self.notes.iter().map(|note| format!("<li>{}</li>", escaped(note))).collect();
+        let raw: String = self.raw.iter().map(|file| format!("<li><a href=\"{0}\">{0}</a></li>", escaped(file))).collect();
+        let scene = &self.scene;
+        text += &format!(
+            "<details><summary>Machine, versions, remarks</summary><p>{} x {}, {} of memory, Linux {}, in <code>{}</code></p><p>{}</p><ul>{notes}</ul>",
+            scene.cpus,
+            escaped(&scene.cpu),
+            show_size(scene.memory),
+            escaped(&scene.kernel),
+            escaped(&scene.directory),
+            escaped(&scene.versions.join(" · "))
+        );
+        if !raw.is_empty() {
+            text += &format!("<p>What other programs printed:</p><ul>{raw}</ul>");
+        }
+        text + "</details>\n"
+    }
+}

@@ -1,0 +1,121 @@
+//! Medians, their spread, and how a figure is written.
+
+use super::Results;
+use serde::{Deserialize, Serialize};
+
+/// Median and extremes of the repetitions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Of which load or step.
+    pub case: String,
+    /// Which figure.
+    pub metric: String,
+    /// Whose.
+    pub contender: String,
+    /// Median.
+    pub median: f64,
+    /// Smallest.
+    pub min: f64,
+    /// Largest.
+    pub max: f64,
+    /// Repetitions.
+    pub count: usize,
+}
+
+/// A figure whose repetitions lie farther apart than this part of their median is noisy.
+const NOISY: f64 = 0.25;
+
+impl Summary {
+    /// True when the repetitions disagree.
+    pub fn is_noisy(&self) -> bool {
+        self.max - self.min > NOISY * self.median.abs()
+    }
+}
+
+impl Results {
+    /// Why figures of this run deserve little trust; empty when nothing speaks against them.
+    pub fn doubts(&self) -> Vec<String> {
+        let mut doubts = self.disturbed.clone();
+        let summaries = self.summaries();
+        if summaries.iter().all(|s| s.count == 1) && !summaries.is_empty() {
+            doubts.push("one repetition: nobody knows the spread".to_owned());
+        }
+        if self.scale < 1.0 && self.absent.is_none() {
+            doubts.push(format!("scale {}: shorter and smaller than specified; goals are meant for scale 1", self.scale));
+        }
+        doubts
+    }
+
+    /// Medians of everything, in the order in which it was first measured.
+    pub fn summaries(&self) -> Vec<Summary> {
+        let mut keys: Vec<(&str, &str, &str)> = Vec::new();
+        for sample in &self.samples {
+            let key = (sample.case.as_str(), sample.metric.as_str(), sample.contender.as_str());
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        let summary = |(case, metric, contender): (&str, &str, &str)| {
+            let values = self.values(case, metric, contender);
+            Some(Summary {
+                case: case.to_owned(),
+                metric: metric.to_owned(),
+                contender: contender.to_owned(),
+                median: median(&values)?,
+                min: values.iter().copied().reduce(f64::min)?,
+                max: values.iter().copied().reduce(f64::max)?,
+                count: values.len(),
+            })
+        };
+        keys.into_iter().filter_map(summary).collect()
+    }
+}
+
+/// The middle one, or the mean of the two middle ones.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let high = sorted.get(sorted.len() / 2)?;
+    let low = sorted.get((sorted.len() - 1) / 2)?;
+    Some((high + low) / 2.0)
+}
+
+pub(super) fn show(value: f64) -> String {
+    match value.abs() {
+        v if v >= 1000.0 => format!("{value:.0}"),
+        v if v >= 10.0 => format!("{value:.1}"),
+        v if v >= 0.01 || v == 0.0 => format!("{value:.3}"),
+        _ => format!("{value:.2e}"),
+    }
+}
+
+pub(super) fn spread(s: &Summary) -> String {
+    if s.count == 1 || s.min == s.max { show(s.median) } else { format!("{} ({}…{})", show(s.median), show(s.min), show(s.max)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Scene;
+
+    #[test]
+    fn repetitions_that_disagree_are_noisy() {
+        let mut results = Results::new("x", Scene::default());
+        for (rep, calm, wild) in [(0, 10.0, 10.0), (1, 11.0, 14.0), (2, 12.0, 9.0)] {
+            results.add(rep, "calm", "c", "iops", calm);
+            results.add(rep, "wild", "c", "iops", wild);
+        }
+        let noisy: Vec<bool> = results.summaries().iter().map(Summary::is_noisy).collect();
+        assert_eq!(noisy, [false, true]);
+        assert_eq!(results.doubts(), Vec::<String>::new());
+        results.scale = 0.01;
+        assert_eq!(results.doubts().len(), 1);
+    }
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0]), Some(2.5));
+        assert_eq!(median(&[]), None);
+    }
+}
