@@ -16,7 +16,7 @@ const SECONDS: f64 = 1.5;
 const LEAST_SECONDS: f64 = 0.3;
 /// Repetitions, and those of a look at a small scale.
 const REPETITIONS: usize = 5;
-const FEW_REPETITIONS: usize = 3;
+const FEW_REPETITIONS: usize = 2;
 
 /// Runs an experiment (or `all`); writes results.json, results.csv and report.html, and prints the table
 #[derive(Args)]
@@ -33,7 +33,7 @@ pub struct Run {
     /// Contenders to take, separated by commas
     #[arg(long, value_delimiter = ',')]
     peers: Vec<String>,
-    /// Repetitions [default: 5, below scale 0.1: 3]
+    /// Repetitions [default: 5, below scale 0.1: 2]
     #[arg(long)]
     reps: Option<usize>,
     /// Directory for the reports

@@ -91,10 +91,10 @@ impl Results {
         self.claims.push(claim);
     }
 
-    /// Why a contender was left out; a word for it where nobody said.
-    pub fn reason(&self, contender: &str) -> String {
+    /// Why a contender was left out; `otherwise` where it was not.
+    pub fn why(&self, contender: &str, otherwise: &str) -> String {
         let found = self.skipped.iter().find(|(name, _)| name == contender);
-        found.map_or_else(|| format!("{contender} was not asked for"), |(name, reason)| format!("{name}: {reason}"))
+        found.map_or_else(|| otherwise.to_owned(), |(name, reason)| format!("{name} was left out: {reason}"))
     }
 }
 

@@ -34,6 +34,9 @@ pub struct Verdict {
     pub case: String,
     /// Which figure.
     pub metric: String,
+    /// Whose.
+    #[serde(default)]
+    pub contender: String,
     /// The goal in words.
     pub goal: String,
     /// What was reached; `None` = nothing was measured.
@@ -66,7 +69,14 @@ impl Results {
                 (worst, worst.is_some_and(|v| v >= limit), format!("never below {limit}"))
             }
         };
-        self.verdicts.push(Verdict { case: case.to_owned(), metric: metric.to_owned(), goal: words, reached, met });
+        self.verdicts.push(Verdict {
+            case: case.to_owned(),
+            metric: metric.to_owned(),
+            contender: contender.to_owned(),
+            goal: words,
+            reached,
+            met,
+        });
     }
 }
 

@@ -21,11 +21,18 @@ impl Results {
         );
         let _ = writeln!(text, "{}\n", scene.versions.join(" · "));
         if !self.verdicts.is_empty() {
-            text += "| case | figure | goal | reached | |\n|---|---|---|---|---|\n";
+            text += "| case | figure | of | goal | reached | |\n|---|---|---|---|---|---|\n";
             for v in &self.verdicts {
                 let reached = v.reached.map_or("not measured".to_owned(), show);
-                let _ =
-                    writeln!(text, "| {} | {} | {} | {reached} | {} |", v.case, v.metric, v.goal, if v.met { "met" } else { "**missed**" });
+                let _ = writeln!(
+                    text,
+                    "| {} | {} | {} | {} | {reached} | {} |",
+                    v.case,
+                    v.metric,
+                    v.contender,
+                    v.goal,
+                    if v.met { "met" } else { "**missed**" }
+                );
             }
             text.push('\n');
         }

@@ -156,14 +156,18 @@ impl Results {
         self.absent = Some(reason.to_owned());
     }
 
-    /// Notes a figure.
+    /// Notes a figure; what is no number is no figure.
     pub fn add(&mut self, rep: usize, contender: &str, case: &str, metric: &str, value: f64) {
+        if !value.is_finite() {
+            return self.say(&format!("{contender}: {case}: {metric} could not be measured"));
+        }
         self.samples.push(Sample { rep, contender: contender.to_owned(), case: case.to_owned(), metric: metric.to_owned(), value });
     }
 
     /// Notes that a contender could not run.
     pub fn skip(&mut self, contender: &str, reason: &str) {
-        let entry = (contender.to_owned(), reason.to_owned());
+        let words: Vec<&str> = reason.split_whitespace().collect(); // a program's words may come in lines
+        let entry = (contender.to_owned(), words.join(" "));
         if !self.skipped.contains(&entry) {
             self.say(&format!("{contender} is left out: {reason}"));
             self.skipped.push(entry);

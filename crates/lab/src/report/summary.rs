@@ -35,18 +35,21 @@ impl Summary {
 impl Results {
     /// Why figures of this run deserve little trust; empty when nothing speaks against them.
     pub fn doubts(&self) -> Vec<String> {
+        if self.absent.is_some() {
+            return Vec::new();
+        }
         let mut doubts = self.disturbed.clone();
         let summaries = self.summaries();
         if summaries.iter().all(|s| s.count == 1) && !summaries.is_empty() {
             doubts.push("one repetition: nobody knows the spread".to_owned());
         }
-        if self.scale < 1.0 && self.absent.is_none() {
+        if self.scale < 1.0 {
             doubts.push(format!("scale {}: shorter and smaller than specified; goals are meant for scale 1", self.scale));
         }
         doubts
     }
 
-    /// Medians of everything, in the order in which it was first measured.
+    /// Medians of everything, case by case in the order in which they were first measured.
     pub fn summaries(&self) -> Vec<Summary> {
         let mut keys: Vec<(&str, &str, &str)> = Vec::new();
         for sample in &self.samples {
@@ -67,7 +70,14 @@ impl Results {
                 count: values.len(),
             })
         };
-        keys.into_iter().filter_map(summary).collect()
+        let mut cases: Vec<&str> = Vec::new();
+        for (case, ..) in &keys {
+            if !cases.contains(case) {
+                cases.push(case);
+            }
+        }
+        let in_order = cases.iter().flat_map(|wanted| keys.iter().copied().filter(move |(case, ..)| case == wanted));
+        in_order.filter_map(summary).collect()
     }
 }
 

@@ -40,7 +40,7 @@ impl Results {
         for v in &self.verdicts {
             let reached = v.reached.map_or("not measured".to_owned(), show);
             let word = if v.met { "met" } else { "MISSED" };
-            let _ = writeln!(text, "  goal: {}, {} {}: {reached}: {word}", v.case, v.metric, v.goal);
+            let _ = writeln!(text, "  goal: {}: {} of {} {}: {reached}: {word}", v.case, v.metric, v.contender, v.goal);
         }
         for (name, reason) in &self.skipped {
             let _ = writeln!(text, "  left out: {name}: {reason}");

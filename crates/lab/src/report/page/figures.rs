@@ -62,7 +62,7 @@ impl Results {
             let marks: Vec<(f64, String)> = first.marks.iter().map(|m| (m.at, m.text.clone())).collect();
             let chart = |values: &str, of: fn(&crate::report::Tick) -> f64| {
                 let lines: Vec<Line> = runs.iter().rev().map(|t| self.line_of(t, of, t.rep != first.rep)).collect();
-                let ticks = (0..=5).map(|n| f64::from(n) * end / 5.0).map(|at| (at, number(at))).collect();
+                let ticks = (0..=5).map(|n| f64::from(n) * end / 5.0).map(|at| (at, svg::axis_number(at))).collect();
                 let columns = first.ticks.iter().enumerate().map(|(n, tick)| {
                     let at = n as f64 * first.interval;
                     let tip = format!(
@@ -124,10 +124,7 @@ impl Results {
             format!("<button class=\"{}\" data-toggle=\"{name}\" aria-pressed=\"true\">{name}</button>", colour(line.colour))
         });
         let legend: String = legend.collect();
-        let places =
-            curve.places.iter().enumerate().map(|(n, (x, _))| {
-                (n as f64, number(*x).trim_end_matches(".000").trim_end_matches(".00").trim_end_matches(".0").to_owned())
-            });
+        let places = curve.places.iter().enumerate().map(|(n, (x, _))| (n as f64, svg::axis_number(*x)));
         let values = format!("{}, {}", curve.title, curve.metric);
         let span = (-0.3, curve.places.len() as f64 - 0.7);
         let chart = Lines {

@@ -90,23 +90,60 @@ impl Results {
             let count = rows.len();
             (table(&[vec![head.clone()], rows].concat(), &[3, 4, 5, 6]), count)
         };
-        let (firsts, few) = of(&|s| first_of(&s.case).as_deref() == Some(s.metric.as_str()));
         let (all, many) = of(&|_| true);
-        let more = if many > few { format!("<details><summary>All {many} figures</summary>{all}</details>\n") } else { String::new() };
-        format!("<h3>Figures</h3>{firsts}{more}")
+        let more = format!("<details><summary>All {many} figures</summary>{all}</details>\n");
+        let firsts: Vec<&Summary> = summaries.iter().filter(|s| first_of(&s.case).as_deref() == Some(s.metric.as_str())).collect();
+        format!("<h3>Figures</h3>{}{more}", self.side_by_side(&firsts))
+    }
+
+    /// A row per case, a column per contender; below a peer's figure, ours to it.
+    fn side_by_side(&self, firsts: &[&Summary]) -> String {
+        let contenders: Vec<String> = self.contenders().into_iter().filter(|name| firsts.iter().any(|s| s.contender == *name)).collect();
+        let head = ["case", "figure"].map(str::to_owned).into_iter().chain(contenders.iter().map(|name| escaped(name)));
+        let mut rows = vec![head.collect::<Vec<String>>()];
+        let mut done: Vec<&str> = Vec::new();
+        for first in firsts {
+            if done.contains(&first.case.as_str()) {
+                continue;
+            }
+            done.push(&first.case);
+            let cell = |name: &String| {
+                let found = firsts.iter().find(|s| s.case == first.case && s.contender == *name);
+                found.map_or(String::new(), |s| self.cell(s))
+            };
+            rows.push([escaped(&first.case), escaped(&first.metric)].into_iter().chain(contenders.iter().map(cell)).collect());
+        }
+        let numbers: Vec<usize> = (2..contenders.len() + 2).collect();
+        table(&rows, &numbers)
+    }
+
+    fn cell(&self, s: &Summary) -> String {
+        let ratio = median(&self.ratios(&s.case, &s.metric, OURS, &s.contender)).filter(|_| s.contender != OURS);
+        let class = if s.contender == OURS { " class=\"ours\"" } else { "" };
+        let mut text = format!("<span{class}>{}</span>", number(s.median));
+        if let Some(ratio) = ratio {
+            text += &format!("<br><small>ours {}x</small>", number(ratio));
+        }
+        if s.count > 1 {
+            text += &format!("<br><small>{}&hellip;{}</small>", number(s.min), number(s.max));
+        }
+        if s.is_noisy() {
+            text += " <small class=\"noisy\">noisy</small>";
+        }
+        text
     }
 
     fn goals_html(&self) -> String {
         if self.verdicts.is_empty() {
             return String::new();
         }
-        let mut rows = vec![words(&["case", "figure", "goal", "reached", ""])];
+        let mut rows = vec![words(&["case", "figure", "of", "goal", "reached", ""])];
         for v in &self.verdicts {
             let word = if v.met { "<span class=\"good\">met</span>" } else { "<span class=\"bad\">missed</span>" };
             let reached = v.reached.map_or("not measured".to_owned(), number);
-            rows.push(vec![escaped(&v.case), escaped(&v.metric), escaped(&v.goal), reached, word.to_owned()]);
+            rows.push(vec![escaped(&v.case), escaped(&v.metric), escaped(&v.contender), escaped(&v.goal), reached, word.to_owned()]);
         }
-        format!("<h3>Goals</h3>{}", table(&rows, &[3]))
+        format!("<h3>Goals</h3>{}", table(&rows, &[4]))
     }
 
     fn remarks_html(&self) -> String {

@@ -220,7 +220,7 @@ pub(super) fn latencies(title: &str, rows: &[Percentiles]) -> String {
 }
 
 /// A round number without idle digits.
-fn axis_number(value: f64) -> String {
+pub(super) fn axis_number(value: f64) -> String {
     let text = number(value);
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
