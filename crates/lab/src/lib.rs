@@ -8,6 +8,7 @@
 
 pub mod experiment;
 pub mod load;
+pub mod monitor;
 pub mod peer;
 pub mod process;
 pub mod report;

@@ -2,6 +2,7 @@
 
 mod client;
 mod endpoint;
+mod files;
 mod job;
 mod ledger;
 mod link;
@@ -15,6 +16,7 @@ pub(crate) mod wire;
 
 pub use client::{Client, Done};
 pub use endpoint::Endpoint;
+pub use files::{Content, FILE_BYTES, FILES_PER_DIRECTORY, FileSet, Round};
 pub use job::{run, run_until};
 pub use ledger::{Ledger, Verdict};
 pub use random::{Permutation, Rng, Zipf};

@@ -1,10 +1,11 @@
 //! The trait that all contenders share, and the list of them.
 
-use super::{Ceiling, ImageFormat, Millpond, Nbdkit, Plugin, Qsd, millpond_binary};
+use super::loop_mount::{can_mount, knows_filesystem};
+use super::{Ceiling, ImageFormat, Millpond, Nbdkit, Plugin, Qsd, Reflink, millpond_binary};
 use crate::load::Endpoint;
-use crate::process::find_tool;
-use anyhow::{Result, bail};
-use std::path::Path;
+use crate::process::{find_tool, run_tool};
+use anyhow::{Result, anyhow, bail};
+use std::path::{Path, PathBuf};
 
 /// A server of one virtual disk over NBD. Started in a directory of its own; ends when dropped.
 pub trait Contender {
@@ -17,11 +18,26 @@ pub trait Contender {
     /// Where its disk is.
     fn endpoint(&self) -> Result<Endpoint>;
 
+    /// The same disk as a file: of a FUSE mount, or of the filesystem that it lies in anyway. It may not be at its endpoint any more.
+    fn file(&mut self) -> Result<PathBuf> {
+        bail!("{} is no file", self.name())
+    }
+
+    /// Our control socket.
+    fn control_socket(&self) -> Option<PathBuf> {
+        None
+    }
+
     /// Process id of the server.
     fn pid(&self) -> Result<u32>;
 
     /// Freezes the disk's present state under a name.
     fn snapshot(&mut self, _name: &str) -> Result<()> {
+        bail!("{} has no snapshots", self.name())
+    }
+
+    /// Deletes all snapshots that were taken; returns when the data of none is needed any more, or when that goes on by itself.
+    fn delete_snapshots(&mut self) -> Result<()> {
         bail!("{} has no snapshots", self.name())
     }
 
@@ -41,7 +57,20 @@ pub trait Contender {
 }
 
 /// Names of all contenders, ours first.
-pub const PEERS: [&str; 8] = ["millpond", "qsd-raw", "qsd-qcow2", "qsd-qcow2-128k", "qsd-chain", "nbdkit-file", "nbdkit-memory", "ceiling"];
+pub const PEERS: [&str; 12] = [
+    "millpond",
+    "qsd-raw",
+    "qsd-qcow2",
+    "qsd-qcow2-128k",
+    "qsd-chain",
+    "nbdkit-file",
+    "nbdkit-memory",
+    "xfs-reflink",
+    "btrfs-reflink",
+    "lvm-snapshot",
+    "zfs-zvol",
+    "ceiling",
+];
 
 /// The contender of this name, or the reason why it cannot run here.
 ///
@@ -69,6 +98,23 @@ pub fn make(name: &str) -> Result<Box<dyn Contender>> {
         "nbdkit-file" | "nbdkit-memory" => {
             needs(&["nbdkit"])?;
             Box::new(if name == "nbdkit-file" { Nbdkit::new(Plugin::File) } else { Nbdkit::new(Plugin::Memory) })
+        }
+        "xfs-reflink" | "btrfs-reflink" => {
+            needs(&["qemu-storage-daemon", "qemu-img", "losetup", "mount"])?;
+            let (name, kind) = if name == "xfs-reflink" { ("xfs-reflink", "xfs") } else { ("btrfs-reflink", "btrfs") };
+            needs(&[if kind == "xfs" { "mkfs.xfs" } else { "mkfs.btrfs" }])?;
+            can_mount()?;
+            knows_filesystem(kind)?;
+            Box::new(Reflink::new(name, kind))
+        }
+        "lvm-snapshot" => {
+            needs(&["lvcreate", "dmsetup"])?;
+            run_tool("dmsetup", &["targets"]).map_err(|_| anyhow!("this kernel has no device mapper (`dmsetup targets` fails)"))?;
+            bail!("the lab does not drive LVM yet")
+        }
+        "zfs-zvol" => {
+            needs(&["zfs", "zpool"])?;
+            bail!("the lab does not drive ZFS yet")
         }
         _ => bail!("unknown contender '{name}'; there are {}", PEERS.join(", ")),
     })

@@ -219,12 +219,26 @@ impl Contender for Millpond {
         Ok(Endpoint::unix(&self.socket_of(DISK), DISK))
     }
 
+    fn file(&mut self) -> Result<PathBuf> {
+        let mount = self.dir.join("mnt");
+        self.cli(&["export", "fuse", POOL, &mount.display().to_string()])?;
+        Ok(mount.join(DISK.trim_start_matches(POOL).trim_start_matches('/')))
+    }
+
+    fn control_socket(&self) -> Option<PathBuf> {
+        Some(Millpond::control_socket(self))
+    }
+
     fn pid(&self) -> Result<u32> {
         Ok(self.daemon.as_ref().context("not running")?.pid())
     }
 
     fn snapshot(&mut self, name: &str) -> Result<()> {
         self.cli(&["snapshot", &format!("{DISK}@{name}")]).map(|_| ())
+    }
+
+    fn delete_snapshots(&mut self) -> Result<()> {
+        self.cli(&["destroy", "-y", &format!("{DISK}@%")]).map(|_| ())
     }
 
     fn rollback(&mut self, name: &str) -> Result<()> {

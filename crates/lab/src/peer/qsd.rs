@@ -23,6 +23,48 @@ pub enum ImageFormat {
     Chain,
 }
 
+/// What a server does with its caches and with flushes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CacheMode {
+    /// Past the host's cache.
+    #[default]
+    None,
+    /// The same, and every write is durable.
+    Directsync,
+    /// Through the host's cache, and every write is durable.
+    Writethrough,
+    /// Through the host's cache.
+    Writeback,
+    /// The same, and flushes are ignored.
+    Unsafe,
+}
+
+impl CacheMode {
+    /// All of them.
+    pub const ALL: [CacheMode; 5] =
+        [CacheMode::None, CacheMode::Directsync, CacheMode::Writethrough, CacheMode::Writeback, CacheMode::Unsafe];
+
+    /// As QEMU and Millpond call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            CacheMode::None => "none",
+            CacheMode::Directsync => "directsync",
+            CacheMode::Writethrough => "writethrough",
+            CacheMode::Writeback => "writeback",
+            CacheMode::Unsafe => "unsafe",
+        }
+    }
+
+    fn options(self) -> Value {
+        json!({"direct": matches!(self, CacheMode::None | CacheMode::Directsync), "no-flush": self == CacheMode::Unsafe})
+    }
+
+    /// Whether an export has to flush after every write.
+    fn writes_through(self) -> bool {
+        matches!(self, CacheMode::Directsync | CacheMode::Writethrough)
+    }
+}
+
 impl ImageFormat {
     fn create(self, path: &Path, size: u64, backing: Option<&Path>) -> Result<()> {
         if self == ImageFormat::Raw {
@@ -40,11 +82,10 @@ impl ImageFormat {
         run_tool("qemu-img", &args).map(|_| ())
     }
 
-    fn node(self, path: &Path, name: &str, backing: Option<Option<&str>>) -> Value {
-        let cache = json!({"direct": true, "no-flush": false});
-        let file = json!({"driver": "file", "filename": path, "aio": "io_uring", "cache": cache});
+    fn node(self, path: &Path, name: &str, backing: Option<Option<&str>>, cache: CacheMode) -> Value {
+        let file = json!({"driver": "file", "filename": path, "aio": "io_uring", "cache": cache.options()});
         let driver = if self == ImageFormat::Raw { "raw" } else { "qcow2" };
-        let mut node = json!({"driver": driver, "node-name": name, "file": file});
+        let mut node = json!({"driver": driver, "node-name": name, "file": file, "cache": cache.options()});
         if let Some(backing) = backing {
             node["backing"] = json!(backing);
         }
@@ -66,12 +107,30 @@ pub struct Qsd {
     /// Snapshot name and the layer that it froze.
     snapshots: Vec<(String, usize)>,
     made: usize,
+    cache: CacheMode,
 }
 
 impl Qsd {
     /// Not started yet.
     pub fn new(name: &'static str, format: ImageFormat) -> Qsd {
-        Qsd { name, format, dir: PathBuf::new(), size: 0, daemon: None, qmp: None, layers: vec![0], snapshots: Vec::new(), made: 0 }
+        Qsd {
+            name,
+            format,
+            dir: PathBuf::new(),
+            size: 0,
+            daemon: None,
+            qmp: None,
+            layers: vec![0],
+            snapshots: Vec::new(),
+            made: 0,
+            cache: CacheMode::None,
+        }
+    }
+
+    /// With another cache mode.
+    pub fn with_cache(mut self, mode: CacheMode) -> Qsd {
+        self.cache = mode;
+        self
     }
 
     fn image(&self, layer: usize) -> PathBuf {
@@ -97,7 +156,7 @@ impl Qsd {
         (self.daemon, self.qmp) = (Some(daemon), qmp);
         for (depth, layer) in self.layers.clone().into_iter().enumerate() {
             let below = depth.checked_sub(1).and_then(|at| self.layers.get(at)).map(|l| format!("layer{l}"));
-            let node = self.format.node(&self.image(layer), &format!("layer{layer}"), below.as_deref().map(Some));
+            let node = self.format.node(&self.image(layer), &format!("layer{layer}"), below.as_deref().map(Some), self.cache);
             self.call("blockdev-add", node)?;
         }
         self.export()
@@ -106,7 +165,7 @@ impl Qsd {
     fn export(&mut self) -> Result<()> {
         let top = self.top()?;
         // QEMU 7.2 aborts when the client of an NBD export in an iothread leaves, so it stays in the main loop.
-        let export = json!({"type": "nbd", "id": "disk", "node-name": format!("layer{top}"), "name": "disk", "writable": true});
+        let export = json!({"type": "nbd", "id": "disk", "node-name": format!("layer{top}"), "name": "disk", "writable": true, "writethrough": self.cache.writes_through()});
         self.call("block-export-add", export).map(|_| ())
     }
 
@@ -117,6 +176,36 @@ impl Qsd {
 
     fn top(&self) -> Result<usize> {
         self.layers.last().copied().context("no image")
+    }
+
+    fn delete_internal(&mut self) -> Result<()> {
+        for (name, _) in std::mem::take(&mut self.snapshots) {
+            self.call("blockdev-snapshot-delete-internal-sync", json!({"device": "layer0", "name": name}))?;
+        }
+        Ok(())
+    }
+
+    /// Merges all overlays into the lowest layer while the disk is in use.
+    fn commit(&mut self) -> Result<()> {
+        let (top, bottom) = (self.top()?, self.layers.first().copied().context("no image")?);
+        if top == bottom {
+            return Ok(());
+        }
+        let job = json!({"job-id": "commit", "device": format!("layer{top}"), "base-node": format!("layer{bottom}")});
+        self.call("block-commit", job)?;
+        let qmp = self.qmp.as_mut().context("not running")?;
+        qmp.event("BLOCK_JOB_READY")?;
+        qmp.call("block-job-complete", json!({"device": "commit"}))?;
+        let ended = qmp.event("BLOCK_JOB_COMPLETED")?;
+        if let Some(error) = ended.pointer("/data/error") {
+            bail!("merging the overlays: {error}");
+        }
+        for layer in self.layers.split_off(1).into_iter().rev() {
+            self.call("blockdev-del", json!({"node-name": format!("layer{layer}")}))?;
+            std::fs::remove_file(self.image(layer)).with_context(|| format!("removing layer {layer}"))?;
+        }
+        self.snapshots.clear();
+        Ok(())
     }
 
     fn add_overlay(&mut self) -> Result<usize> {
@@ -143,6 +232,15 @@ impl Contender for Qsd {
         Ok(Endpoint::unix(&self.dir.join("nbd.sock"), "disk"))
     }
 
+    fn file(&mut self) -> Result<PathBuf> {
+        self.unexport()?; // both kinds want to be alone in changing the size
+        let (top, place) = (self.top()?, self.dir.join("disk.file"));
+        File::create_new(&place).context("making the file that becomes the disk")?;
+        let export = json!({"type": "fuse", "id": "file", "node-name": format!("layer{top}"), "mountpoint": place, "writable": true, "growable": false, "writethrough": self.cache.writes_through()});
+        self.call("block-export-add", export)?;
+        Ok(place)
+    }
+
     fn pid(&self) -> Result<u32> {
         Ok(self.daemon.as_ref().context("not running")?.pid())
     }
@@ -152,11 +250,12 @@ impl Contender for Qsd {
             ImageFormat::Raw => bail!("a raw file has no snapshots"),
             ImageFormat::Qcow2 | ImageFormat::Qcow2Subclusters => {
                 self.call("blockdev-snapshot-internal-sync", json!({"device": "layer0", "name": name}))?;
+                self.snapshots.push((name.to_owned(), 0));
             }
             ImageFormat::Chain => {
                 let frozen = self.top()?;
                 let layer = self.add_overlay()?;
-                let node = self.format.node(&self.image(layer), &format!("layer{layer}"), Some(None));
+                let node = self.format.node(&self.image(layer), &format!("layer{layer}"), Some(None), self.cache);
                 self.call("blockdev-add", node)?;
                 self.call("blockdev-snapshot", json!({"node": format!("layer{frozen}"), "overlay": format!("layer{layer}")}))?;
                 self.layers.push(layer);
@@ -164,6 +263,10 @@ impl Contender for Qsd {
             }
         }
         Ok(())
+    }
+
+    fn delete_snapshots(&mut self) -> Result<()> {
+        if self.format == ImageFormat::Chain { self.commit() } else { self.delete_internal() }
     }
 
     fn rollback(&mut self, name: &str) -> Result<()> {
@@ -185,7 +288,8 @@ impl Contender for Qsd {
                 }
                 self.snapshots.retain(|s| self.layers.contains(&s.1));
                 let layer = self.add_overlay()?;
-                let node = self.format.node(&self.image(layer), &format!("layer{layer}"), Some(Some(&format!("layer{frozen}"))));
+                let node =
+                    self.format.node(&self.image(layer), &format!("layer{layer}"), Some(Some(&format!("layer{frozen}"))), self.cache);
                 self.call("blockdev-add", node)?;
                 self.layers.push(layer);
                 self.export()

@@ -1,0 +1,48 @@
+//! fio on an export over NBD: what it printed is kept, and the figures are taken from it.
+
+use crate::load::Endpoint;
+use crate::process::run_tool;
+use crate::report::Results;
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+/// What fio measured.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fio {
+    /// Requests per second.
+    pub iops: f64,
+    /// Bytes per second.
+    pub bytes_s: f64,
+    /// Mean latency of a request in microseconds, from submission to completion.
+    pub mean_us: f64,
+    /// Median.
+    pub p50_us: f64,
+    /// 99 of 100 are at most this.
+    pub p99_us: f64,
+}
+
+/// Runs fio with its `nbd` engine and these options, writes or reads alone; its JSON is kept under `name`.
+///
+/// # Errors
+/// It is not installed, has no such engine, or requests failed.
+pub fn fio(results: &mut Results, name: &str, endpoint: &Endpoint, write: bool, options: &[String]) -> Result<Fio> {
+    let mut args: Vec<String> =
+        ["--name=lab", "--ioengine=nbd", "--output-format=json", "--thread", "--group_reporting"].map(str::to_owned).into();
+    args.push(format!("--uri={}", endpoint.uri()));
+    args.extend_from_slice(options);
+    let text = run_tool("fio", &args)?;
+    results.keep(&format!("{name}.json"), &text)?;
+    let start = text.find('{').context("fio printed no JSON")?; // warnings come first
+    let report: Value = serde_json::from_str(&text[start..]).context("fio printed no JSON")?;
+    let job = report.pointer("/jobs/0").context("fio reports no job")?;
+    anyhow::ensure!(job.pointer("/error").and_then(Value::as_i64) == Some(0), "fio's requests failed; see its output");
+    let side = if write { "write" } else { "read" };
+    let figure = |key: &str| job.pointer(&format!("/{side}/{key}")).and_then(Value::as_f64).with_context(|| format!("fio says no {key}"));
+    Ok(Fio {
+        iops: figure("iops")?,
+        bytes_s: figure("bw_bytes")?,
+        mean_us: figure("lat_ns/mean")? / 1e3,
+        p50_us: figure("clat_ns/percentile/50.000000")? / 1e3,
+        p99_us: figure("clat_ns/percentile/99.000000")? / 1e3,
+    })
+}
