@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod experiment;
+pub mod guest;
 pub mod load;
 pub mod monitor;
 pub mod peer;

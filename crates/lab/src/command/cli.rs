@@ -1,6 +1,6 @@
 //! The words of the command line, and which verb runs.
 
-use super::{list, load, report, run};
+use super::{files, list, load, report, run};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use millpond_lab::peer::serve_ceiling;
@@ -31,6 +31,8 @@ enum Verb {
     Run(run::Run),
     Report(report::Report),
     Load(load::LoadArgs),
+    #[command(hide = true)]
+    Files(files::Files),
     /// Serves plain memory over NBD: the contender `ceiling`
     #[command(hide = true)]
     Ceiling {
@@ -53,6 +55,7 @@ impl Cli {
             Verb::Run(run) => run.run(),
             Verb::Report(report) => report.run(),
             Verb::Load(load) => load.run(),
+            Verb::Files(files) => files.run(),
             Verb::Ceiling { size, socket } => serve_ceiling(&socket, size).map(|()| ExitCode::SUCCESS),
         }
     }

@@ -1,6 +1,9 @@
 //! The list of experiments.
 
-use super::{Setup, absent, cleaner, delete, flat, fuse_speed, kill9, nbd_speed, recovery, snap_under_load, sync, vhost_speed};
+use super::{
+    Setup, absent, cache_mode, cdm, cleaner, clone_storm, delete, evacuate, file_system, fill, flat, fuse_speed, kill9, nbd_speed,
+    read_share, recovery, sectors, snap_under_load, snapshot_timeline, snapshots, stripe, sync, vhost_speed, watch,
+};
 use crate::report::Results;
 use anyhow::Result;
 
@@ -29,6 +32,19 @@ pub const EXPERIMENTS: &[Experiment] = &[
     new("sync-writes", "-", "4 KiB writes each followed by a flush, 16 in flight", sync::run),
     new("flat", "-", "speed and work with 0, 1,000 and 10,000 snapshots; old data under 100", flat::run_flat),
     new("snap-under-load", "-", "snapshot, rollback, clone latencies; first writes after a snapshot", snap_under_load::run_under_load),
+    new("snapshots", "A", "IOPS against 0 to 10,000 snapshots: reads under them, first writes after the newest", snapshots::run_snapshots),
+    new("snapshot-timeline", "B", "a load over time while ten snapshots come, stay and go", snapshot_timeline::run_timeline),
+    new("fs-create", "A", "files of 100 KB created on a filesystem on the disk", file_system::run_create),
+    new("fs-update", "A", "the same files rewritten with 0, 1 and 2 snapshots", file_system::run_update),
+    new("read-share", "B", "8 KiB at random, from reads alone to writes alone", read_share::run_read_share),
+    new("cdm", "C", "the profile of CrystalDiskMark 8, by fio", cdm::run_cdm),
+    new("stripe", "D", "four devices of 50 MB/s: linear and stripes of five sizes", stripe::run_stripe),
+    new("cachemode", "E", "the five cache modes, by ioping", cache_mode::run_cache_mode),
+    new("sectors", "C", "512-byte, emulated and 4 KiB sectors", sectors::run_sectors),
+    new("evacuate", "C", "a device leaves the pool while a load runs", evacuate::run_evacuate),
+    new("clone-storm", "-", "many clones of one disk, in time and space; some under load", clone_storm::run_clone_storm),
+    new("fill", "-", "a pool that gets full, and what works at 100 %", fill::run_fill),
+    new("monitor", "A", "processors, memory, disks and counters each second, with 0, 1 and 2 snapshots", watch::run_monitor),
     new("delete", "-", "destroying 10,000 snapshots, and what the guest notices", delete::run_delete),
     new("kill9", "-", "acknowledged writes lost by SIGKILL, against every peer", kill9::run_kill9),
     new("recovery", "-", "time to ready with 1 GiB of log; memory with 1 TiB", recovery::run_recovery),

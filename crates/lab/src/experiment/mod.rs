@@ -2,19 +2,32 @@
 
 mod absent;
 mod aging;
+mod cache_mode;
+mod cdm;
 mod cleaner;
+mod clone_storm;
 mod delete;
+mod evacuate;
+mod file_system;
+mod fill;
 mod flat;
 mod fuse_speed;
 mod kill9;
 mod list;
+mod looked_at;
 mod nbd_speed;
+mod read_share;
 mod recovery;
 mod sample;
+mod sectors;
 mod setup;
 mod snap_under_load;
+mod snapshot_timeline;
+mod snapshots;
+mod stripe;
 mod sync;
 mod vhost_speed;
+mod watch;
 
 pub use list::{EXPERIMENTS, Experiment};
 pub use setup::{Media, Open, OpenMillpond, Setup};

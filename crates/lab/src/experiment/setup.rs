@@ -3,6 +3,7 @@
 use crate::peer::{Contender, Millpond, make, millpond_binary};
 use crate::process::Workspace;
 use crate::report::Results;
+use crate::units::show_size;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -75,6 +76,23 @@ impl Setup {
         able
     }
 
+    /// Makes sure that this much fits into the directory.
+    ///
+    /// # Errors
+    /// It does not, and what to do.
+    pub fn need(&self, bytes: u64) -> Result<()> {
+        let place = rustix::fs::statvfs(&self.dir).with_context(|| format!("looking at {}", self.dir.display()))?;
+        let free = place.f_bavail.saturating_mul(place.f_frsize);
+        anyhow::ensure!(
+            bytes <= free,
+            "{} are needed in {}, which has {} free; take a smaller --scale, or --media disk --disk-dir DIR",
+            show_size(bytes),
+            self.dir.display(),
+            show_size(free)
+        );
+        Ok(())
+    }
+
     /// Starts a contender on a fresh disk.
     ///
     /// # Errors
@@ -83,7 +101,7 @@ impl Setup {
         let workspace = Workspace::new(&self.dir, name)?;
         let mut contender = make(name)?;
         contender.start(workspace.path(), size).with_context(|| format!("starting {name}"))?;
-        Ok(Open { contender, _workspace: workspace })
+        Ok(Open { contender, workspace })
     }
 
     /// Starts Millpond with a pool of this many bytes, sparse.
@@ -105,7 +123,7 @@ impl Setup {
     fn begin_millpond(&self, mut millpond: Millpond, size: u64) -> Result<OpenMillpond> {
         let workspace = Workspace::new(&self.dir, "millpond")?;
         millpond.start(workspace.path(), size).context("starting millpond")?;
-        Ok(OpenMillpond { millpond, _workspace: workspace })
+        Ok(OpenMillpond { millpond, workspace })
     }
 }
 
@@ -113,12 +131,26 @@ impl Setup {
 pub struct Open {
     /// The server.
     pub contender: Box<dyn Contender>,
-    _workspace: Workspace,
+    workspace: Workspace,
+}
+
+impl Open {
+    /// The directory and the server: bound in this order, the server goes first.
+    pub fn into_parts(self) -> (Workspace, Box<dyn Contender>) {
+        (self.workspace, self.contender)
+    }
+}
+
+impl OpenMillpond {
+    /// The directory and the server: bound in this order, the server goes first.
+    pub fn into_parts(self) -> (Workspace, Millpond) {
+        (self.workspace, self.millpond)
+    }
 }
 
 /// A running Millpond and its directory; both vanish with this, the server first.
 pub struct OpenMillpond {
     /// The server.
     pub millpond: Millpond,
-    _workspace: Workspace,
+    workspace: Workspace,
 }

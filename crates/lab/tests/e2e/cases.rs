@@ -2,7 +2,7 @@
 
 use super::subject::Subject;
 use super::{
-    activation, devices, disk_images, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile, hostile_requests, images, libnbd, libvirt, limits, model, parity, restart, sectors, status, suites, tls, tls_renewal, trouble, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
+    activation, devices, disk_images, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile, hostile_requests, images, lab, libnbd, libvirt, limits, model, parity, restart, sectors, status, suites, tls, tls_renewal, trouble, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
 };
 use anyhow::Result;
 
@@ -420,6 +420,14 @@ pub const CASES: &[Case] = &[
         guest: true,
         asks: Asks::Everything,
         run: vhost_migrate::run,
+    },
+    Case {
+        name: "lab",
+        about: "an experiment of the lab with a peer, its report, and wrong words",
+        needs: &[],
+        guest: false,
+        asks: Asks::Everything,
+        run: lab::run,
     },
     Case {
         name: "libvirt",

@@ -1,8 +1,7 @@
 //! A guest: QEMU without hardware help, a Debian kernel, busybox, and a shell script that is told on the console when to go on.
 
-use super::cpio::Archive;
-use super::kernel::Kernel;
 use anyhow::{Context, Result, bail, ensure};
+use millpond_lab::guest::{Archive, Kernel};
 use millpond_lab::load::Endpoint;
 use millpond_lab::process::{find_tool, run_tool, tail};
 use std::fs;

@@ -6,7 +6,6 @@
 
 mod activation;
 mod cases;
-mod cpio;
 mod devices;
 mod disk_images;
 mod fio;
@@ -20,7 +19,7 @@ mod guest_disk;
 mod hostile;
 mod hostile_requests;
 mod images;
-mod kernel;
+mod lab;
 mod libnbd;
 mod libvirt;
 mod limits;
@@ -185,5 +184,5 @@ fn missing(case: &Case, subject: &str) -> Option<String> {
     if let Some(reason) = case.needs.iter().find_map(|need| lacks(need)) {
         return Some(reason);
     }
-    if case.guest { kernel::Kernel::find().err().map(|reason| format!("{reason:#}")) } else { None }
+    if case.guest { millpond_lab::guest::Kernel::find().err().map(|reason| format!("{reason:#}")) } else { None }
 }

@@ -1,7 +1,7 @@
 //! The guest's kernel and the drivers that it needs, from what Debian's linux-image-cloud-amd64 installed.
 
+use crate::process::find_tool;
 use anyhow::{Context, Result, ensure};
-use millpond_lab::process::find_tool;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,6 +15,9 @@ pub struct Kernel {
 
 impl Kernel {
     /// The newest installed one; the cloud flavour before others, for it boots fastest.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be read.
     pub fn find() -> Result<Kernel> {
         let entries = fs::read_dir("/boot").context("no /boot; install linux-image-cloud-amd64")?;
         let mut found: Vec<(bool, String)> = entries
@@ -31,6 +34,9 @@ impl Kernel {
     }
 
     /// The modules by these names and all they depend on, in loading order; what is built in is left out.
+    ///
+    /// # Errors
+    /// One cannot be read.
     pub fn modules(&self, names: &[&str]) -> Result<Vec<(String, Vec<u8>)>> {
         let table = fs::read_to_string(self.modules.join("modules.dep")).context("reading modules.dep")?;
         let mut order: Vec<&str> = Vec::new();

@@ -1,0 +1,41 @@
+//! `files`: what a guest runs: files are written, or read back and compared.
+
+use anyhow::Result;
+use clap::Args;
+use millpond_lab::load::{Content, FileSet};
+use millpond_lab::scene::drop_caches;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Writes files of 102,400 bytes, a hundred to a directory, and prints what it took
+#[derive(Args)]
+pub struct Files {
+    /// Below this directory
+    dir: PathBuf,
+    /// How many
+    #[arg(long)]
+    count: u64,
+    /// A byte as ff, or random:SEED
+    #[arg(long)]
+    content: Content,
+    /// Read them and compare instead
+    #[arg(long)]
+    check: bool,
+}
+
+impl Files {
+    /// Does it.
+    ///
+    /// # Errors
+    /// A file cannot be written, or holds something else.
+    pub fn run(self) -> Result<ExitCode> {
+        let files = FileSet::new(&self.dir, self.count);
+        drop_caches();
+        if self.check {
+            files.check(self.content)?;
+        } else {
+            println!("ROUND {}", serde_json::to_string(&files.write(self.content)?)?);
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

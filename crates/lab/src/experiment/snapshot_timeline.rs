@@ -1,0 +1,137 @@
+//! `snapshot-timeline`: one load over time: none, ten snapshots one after another, ten held, all deleted at once. A point per second.
+
+use super::Setup;
+use crate::load::{LoadResult, LoadSpec, Mix, run, run_until};
+use crate::report::{Claim, Mark, Results, Timeline, median};
+use anyhow::{Context, Result, anyhow};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const CONTENDERS: [&str; 5] = ["millpond", "qsd-chain", "qsd-qcow2-128k", "xfs-reflink", "btrfs-reflink"];
+const SIZE: u64 = 2 << 30;
+const SNAPSHOTS: u32 = 10;
+/// Seconds of each phase, and the least at a small scale.
+const PHASES: [(&str, f64, f64); 4] = [
+    ("load alone", 600.0, 4.0),
+    ("taking 10 snapshots", 120.0, 2.0),
+    ("holding them", 600.0, 4.0),
+    ("after the deletion of all", 600.0, 4.0),
+];
+
+/// What is noted while the load runs.
+#[derive(Default)]
+struct Log {
+    marks: Vec<Mark>,
+    create_ms: Vec<f64>,
+    delete_ms: f64,
+}
+
+/// See the module.
+pub fn run_timeline(setup: &Setup, results: &mut Results) -> Result<()> {
+    let names = setup.contenders(&CONTENDERS, results);
+    results.note(
+        "the article loads two disks with 16 threads each and quiesces the guest for each snapshot; here it is one disk, two connections with 16 \
+         requests each, and no guest",
+    );
+    for rep in 0..setup.reps {
+        for turn in 0..names.len() {
+            let Some(name) = names.get((turn + rep) % names.len()) else { continue };
+            results.say(&format!("repetition {} of {}: {name}", rep + 1, setup.reps));
+            one(setup, results, rep, name).with_context(|| name.clone())?;
+        }
+    }
+    claims(results);
+    Ok(())
+}
+
+fn lengths(setup: &Setup) -> [f64; 4] {
+    PHASES.map(|(_, usual, least)| (usual * setup.scale).max(least))
+}
+
+fn one(setup: &Setup, results: &mut Results, rep: usize, name: &str) -> Result<()> {
+    let size = setup.size_or(SIZE);
+    // a minute of writes of this kind fills gigabytes; the cleaner keeps up with what no snapshot holds
+    let (_workspace, mut contender) = if name == "millpond" {
+        let (workspace, millpond) = setup.open_millpond_allocated(size, 14 * size + (1 << 30))?.into_parts();
+        (workspace, Box::new(millpond) as Box<dyn crate::peer::Contender>)
+    } else {
+        setup.open(name, size)?.into_parts()
+    };
+    let endpoint = contender.endpoint()?;
+    run(&endpoint, &LoadSpec::fill()).context("filling")?;
+    let spec = LoadSpec { secs: 86_400.0, jobs: 2, series_ms: 1000, seed: setup.seed_of(rep), ..LoadSpec::random(Mix::Both(50), 8192, 16) };
+    let stop = AtomicBool::new(false);
+    let (load, log) = thread::scope(|scope| {
+        let load = scope.spawn(|| run_until(&endpoint, &spec, &stop));
+        thread::sleep(Duration::from_secs_f64(spec.ramp));
+        let log = phases(setup, contender.as_mut());
+        stop.store(true, Ordering::Relaxed);
+        let load = load.join().unwrap_or_else(|_| Err(anyhow!("the load panicked")))?;
+        Ok::<_, anyhow::Error>((load, log?))
+    })?;
+    anyhow::ensure!(load.errors == 0, "{} requests were refused", load.errors);
+    note(results, rep, name, &load, &log);
+    results.timelines.push(Timeline::of(name, rep, 1.0, &load, log.marks));
+    Ok(())
+}
+
+/// What is done while the load runs.
+fn phases(setup: &Setup, contender: &mut dyn crate::peer::Contender) -> Result<Log> {
+    let begin = Instant::now();
+    let mut log = Log::default();
+    for ((text, ..), length) in PHASES.into_iter().zip(lengths(setup)) {
+        log.marks.push(Mark { at: begin.elapsed().as_secs_f64(), text: text.to_owned() });
+        let phase = Instant::now();
+        if text.starts_with("taking") {
+            for n in 0..SNAPSHOTS {
+                let before = Instant::now();
+                contender.snapshot(&format!("t{n}"))?;
+                log.create_ms.push(before.elapsed().as_secs_f64() * 1e3);
+                let next = Duration::from_secs_f64(length * f64::from(n + 1) / f64::from(SNAPSHOTS));
+                thread::sleep(next.saturating_sub(phase.elapsed()));
+            }
+        } else if text.starts_with("after") {
+            contender.delete_snapshots()?;
+            log.delete_ms = phase.elapsed().as_secs_f64() * 1e3;
+        }
+        thread::sleep(Duration::from_secs_f64(length).saturating_sub(phase.elapsed()));
+    }
+    Ok(log)
+}
+
+fn note(results: &mut Results, rep: usize, name: &str, load: &LoadResult, log: &Log) {
+    let ends = log.marks.iter().skip(1).map(|mark| mark.at).chain([f64::INFINITY]);
+    for (mark, end) in log.marks.iter().zip(ends) {
+        let within = |second: usize| second as f64 >= mark.at.floor() && ((second + 1) as f64) <= end.ceil();
+        let points: Vec<_> = load.series.iter().enumerate().filter(|(second, _)| within(*second)).map(|(_, point)| point).collect();
+        let ops: u64 = points.iter().map(|p| p.ops).sum();
+        let worst = points.iter().map(|p| p.ops).min().unwrap_or(0);
+        let count = points.len().max(1) as f64;
+        results.add(rep, name, &mark.text, "iops", ops as f64 / count);
+        results.add(rep, name, &mark.text, "mean_us", points.iter().map(|p| p.sum_us).sum::<f64>() / (ops.max(1) as f64));
+        results.add(rep, name, &mark.text, "worst_second_iops", worst as f64);
+        results.add(rep, name, &mark.text, "longest_us", points.iter().map(|p| p.max_us).fold(0.0, f64::max));
+    }
+    results.add(rep, name, "one snapshot", "create_ms", median(&log.create_ms).unwrap_or_default());
+    results.add(rep, name, "one snapshot", "slowest_ms", log.create_ms.iter().copied().fold(0.0, f64::max));
+    results.add(rep, name, "deletion of all", "delete_ms", log.delete_ms);
+}
+
+fn claims(results: &mut Results) {
+    let part = |results: &Results, contender: &str, phase: &str| {
+        let (with, without) = (results.values(phase, "iops", contender), results.values("load alone", "iops", contender));
+        median(&with.iter().zip(&without).map(|(with, without)| with / without).collect::<Vec<f64>>())
+    };
+    for phase in ["taking 10 snapshots", "holding them", "after the deletion of all"] {
+        let says = format!("native snapshots (flat): IOPS to IOPS before, {phase}");
+        let ours = part(results, "millpond", phase);
+        let why = "the article's product cannot run here; ours is beside it";
+        results.claim(Claim::new("B-timeline", &says, 1.0, "").ours(ours).because(why));
+    }
+    let seconds = |metric: &str, case: &str| median(&results.values(case, metric, "millpond")).map(|ms| ms / 1e3);
+    let (create, delete) = (seconds("create_ms", "one snapshot"), seconds("delete_ms", "deletion of all"));
+    let why = "the article's product cannot run here, and its snapshots quiesce a guest";
+    results.claim(Claim::new("B-timeline", "native snapshots: one snapshot takes (4-5)", 4.5, "s").ours(create).because(why));
+    results.claim(Claim::new("B-timeline", "native snapshots: deletion of ten takes", 3.0, "s").ours(delete).because(why));
+}

@@ -1,0 +1,109 @@
+//! `stripe`: four devices capped at 50 MB/s each, one after the other or striped, with stripes of several sizes: 512 KiB sequential writes of 16 jobs.
+
+use super::Setup;
+use crate::peer::Contender;
+use crate::peer::{DISK, Millpond, POOL, fio, millpond_binary};
+use crate::process::{Workspace, find_tool, tail};
+use crate::report::{Claim, Results, median};
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+const DEVICES: usize = 4;
+const CAP: f64 = 50.0; // MB/s, of 10^6 bytes
+const SECONDS: f64 = 60.0;
+const LEAST_SECONDS: f64 = 2.0;
+const JOBS: u64 = 16;
+/// A device of this pool is busy when it wrote more than this part of what all wrote.
+const BUSY: f64 = 0.05;
+const LAYOUTS: [(&str, &[&str]); 6] = [
+    ("linear", &["linear"]),
+    ("stripe, 64 KiB", &["stripe", "-i", "4", "-I", "64k"]),
+    ("stripe, 128 KiB", &["stripe", "-i", "4", "-I", "128k"]),
+    ("stripe, 256 KiB", &["stripe", "-i", "4", "-I", "256k"]),
+    ("stripe, 512 KiB", &["stripe", "-i", "4", "-I", "512k"]),
+    ("stripe, 1 MiB", &["stripe", "-i", "4", "-I", "1m"]),
+];
+
+/// See the module.
+pub fn run_stripe(setup: &Setup, results: &mut Results) -> Result<()> {
+    if find_tool("fio").is_none() {
+        results.leave_out("fio is not installed");
+        return Ok(());
+    }
+    if setup.contenders(&["millpond"], results).is_empty() {
+        return Ok(());
+    }
+    results.skip("lvm", "this lab does not drive LVM yet; the article's figures stand beside ours");
+    let secs = (SECONDS * setup.scale.min(1.0)).max(LEAST_SECONDS);
+    for rep in 0..setup.reps {
+        for turn in 0..LAYOUTS.len() {
+            let Some((case, layout)) = LAYOUTS.get((turn + rep) % LAYOUTS.len()) else { continue };
+            results.say(&format!("repetition {} of {}: {case}", rep + 1, setup.reps));
+            if let Some(refusal) = one(setup, results, rep, case, layout, secs).with_context(|| (*case).to_owned())? {
+                results.leave_out(&refusal);
+                break;
+            }
+        }
+    }
+    let figure = |case: &str| median(&results.values(case, "mib_s", "millpond"));
+    let (linear, striped) = (figure("linear"), figure("stripe, 64 KiB"));
+    let why = results.absent.clone().unwrap_or_else(|| "the article measured LVM".to_owned());
+    results.claim(Claim::new("D-load", "LVM linear, four disks of 50 MB/s", 50.0, "MiB/s").ours(linear).because(&why));
+    results.claim(Claim::new("D-load", "LVM striped (-i 4 -I 64k)", 200.0, "MiB/s").ours(striped).because(&why));
+    Ok(())
+}
+
+/// Measures one layout; what the daemon said when it refused to cap a device.
+fn one(setup: &Setup, results: &mut Results, rep: usize, case: &str, layout: &[&str], secs: f64) -> Result<Option<String>> {
+    let workspace = Workspace::new(&setup.dir, "stripe")?;
+    let mut millpond = Millpond::new(millpond_binary()?);
+    millpond.start_empty(workspace.path())?;
+    // what can be written in the time at the full speed of all devices, twice; a job has a part of its own
+    let size = (((secs * CAP * 1e6 * DEVICES as f64) as u64 * 2).max(512 << 20) / JOBS) >> 20 << 20;
+    let devices: Vec<String> = (0..DEVICES).map(|n| workspace.path().join(format!("disk{n}")).display().to_string()).collect();
+    // a linear pool must not leave its first device in this time
+    let made: Vec<String> = devices.iter().map(|path| format!("{path}:{}", 2 * size * JOBS)).collect();
+    let mut words = vec!["pool", "create", POOL];
+    words.extend_from_slice(layout);
+    words.extend(made.iter().map(String::as_str));
+    millpond.cli(&words)?;
+    for device in &devices {
+        if let Err(error) = millpond.cli(&["pool", "device-limit", POOL, device, "--bps", &format!("{}", (CAP * 1e6) as u64)]) {
+            let text = format!("{error:#}");
+            return Ok(Some(tail(text.split_once("millpond: ").map_or(&text, |(_, line)| line), 300).to_owned()));
+        }
+    }
+    millpond.cli(&["create", DISK, "-L", &(size * JOBS).to_string()])?;
+    let endpoint = millpond.export(DISK)?;
+    let before = written(&millpond)?;
+    let options = [
+        "--rw=write".to_owned(),
+        "--bs=512k".to_owned(),
+        "--iodepth=1".to_owned(),
+        format!("--numjobs={JOBS}"),
+        format!("--size={size}"),
+        format!("--offset_increment={size}"),
+        format!("--runtime={}ms", (secs * 1e3) as u64),
+        "--time_based".to_owned(),
+    ];
+    let figures = fio(results, &format!("{rep}-{case}"), &endpoint, true, &options)?;
+    let each: Vec<f64> = written(&millpond)?.iter().zip(before).map(|(now, before)| now - before).collect();
+    let all: f64 = each.iter().sum::<f64>().max(1.0);
+    results.add(rep, "millpond", case, "mib_s", figures.bytes_s / f64::from(1 << 20));
+    results.add(rep, "millpond", case, "iops", figures.iops);
+    results.add(rep, "millpond", case, "busy_devices", each.iter().filter(|bytes| **bytes / all > BUSY).count() as f64);
+    results.add(rep, "millpond", case, "p50_us", figures.p50_us);
+    results.add(rep, "millpond", case, "p99_us", figures.p99_us);
+    millpond.stop()?;
+    Ok(None)
+}
+
+/// Bytes written to each device since import.
+fn written(millpond: &Millpond) -> Result<Vec<f64>> {
+    let pool = millpond.control()?.get(&format!("/v1/pools/{POOL}"))?;
+    let devices = pool.get("devices").and_then(Value::as_array).context("the pool lists no devices")?;
+    devices
+        .iter()
+        .map(|d| d.pointer("/io/write_bytes").and_then(Value::as_f64).context("a device does not tell what was written"))
+        .collect()
+}

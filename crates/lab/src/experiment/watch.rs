@@ -1,0 +1,59 @@
+//! `monitor`: processors, memory, disks and our own counters, a line of CSV per second, while a load runs with none, one and two snapshots.
+
+use super::Setup;
+use crate::load::{LoadSpec, Mix, run};
+use crate::monitor::Monitor;
+use crate::report::{Claim, Results, median};
+use anyhow::{Context, Result, ensure};
+
+const CONTENDERS: [&str; 4] = ["millpond", "qsd-raw", "qsd-chain", "qsd-qcow2-128k"];
+const SIZE: u64 = 512 << 20;
+const SECONDS: f64 = 60.0;
+const LEAST_SECONDS: f64 = 3.0;
+
+fn case(snapshots: u32) -> String {
+    format!("8k half reads 2x16, {snapshots} snapshots")
+}
+
+/// See the module.
+pub fn run_monitor(setup: &Setup, results: &mut Results) -> Result<()> {
+    let names = setup.contenders(&CONTENDERS, results);
+    let secs = (SECONDS * setup.scale.min(1.0)).max(LEAST_SECONDS);
+    for rep in 0..setup.reps {
+        for turn in 0..names.len() {
+            let Some(name) = names.get((turn + rep) % names.len()) else { continue };
+            results.say(&format!("repetition {} of {}: {name}", rep + 1, setup.reps));
+            let mut open = setup.open(name, setup.size_or(SIZE))?;
+            let endpoint = open.contender.endpoint()?;
+            run(&endpoint, &LoadSpec::fill()).with_context(|| format!("filling {name}"))?;
+            for snapshots in 0..=2 {
+                if snapshots > 0 {
+                    if name == "qsd-raw" {
+                        break; // it has none
+                    }
+                    open.contender.snapshot(&format!("s{snapshots}"))?;
+                }
+                let csv = results.raw_file(&format!("{name}-{rep}-{snapshots}-snapshots.csv"))?;
+                let monitor = Monitor::start(&csv, open.contender.pid()?, open.contender.control_socket())?;
+                let spec = LoadSpec { jobs: 2, secs, seed: setup.seed_of(rep), ..LoadSpec::random(Mix::Both(50), 8192, 16) };
+                let load = run(&endpoint, &spec)?;
+                let means = monitor.finish()?;
+                ensure!(load.errors == 0, "{name} refused {} requests", load.errors);
+                results.add(rep, name, &case(snapshots), "iops", load.iops);
+                results.add(rep, name, &case(snapshots), "cpu_percent", means.cpu_percent);
+                results.add(rep, name, &case(snapshots), "load", means.load);
+                results.add(rep, name, &case(snapshots), "memory_gb", means.memory / 1e9);
+                results.add(rep, name, &case(snapshots), "disk_writes_s", means.disk_writes);
+                results.add(rep, name, &case(snapshots), "disk_write_mb_s", means.disk_write_bytes / 1e6);
+            }
+        }
+    }
+    let figure = |results: &Results, snapshots, contender: &str| median(&results.values(&case(snapshots), "cpu_percent", contender));
+    for (snapshots, published) in [(0, 2.56), (1, 5.15), (2, 5.19)] {
+        let (theirs, ours) = (figure(results, snapshots, "qsd-chain"), figure(results, snapshots, "millpond"));
+        let why = "there a load of files on a larger machine; here a load without a pause, and the load generator is counted";
+        let says = format!("processors busy with {snapshots} snapshots");
+        results.claim(Claim::new("A-resources", &says, published, "%").by("qsd-chain", theirs, 1.5).ours(ours).because(why));
+    }
+    Ok(())
+}

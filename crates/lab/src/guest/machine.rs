@@ -1,0 +1,270 @@
+//! A guest with a filesystem on its one disk, that writes files when it is told to. Its console is the door: a line in, a line out.
+
+use super::{Archive, Kernel};
+use crate::load::{Content, Endpoint, Round};
+use crate::process::{find_tool, run_tool, tail};
+use anyhow::{Context, Result, bail, ensure};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Every command is answered by `DONE`, its figures before; a failure by `FAILED`. `$SECTORS` are of the filesystem, in units of 512 bytes.
+const INIT: &str = r#"#!/bin/busybox sh
+/bin/busybox mkdir -p /proc /sys /dev /mnt /tmp /run
+/bin/busybox --install -s /bin
+export PATH=/sbin:/bin DM_DISABLE_UDEV=1
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+for module in /modules/*; do insmod $module || echo "insmod $module failed"; done
+stty -echo < /dev/console
+. /settings
+disk=/dev/vda
+prepare() {
+  if [ -n "$MAPPER" ]; then
+    /sbin/dmsetup create real --table "0 $SECTORS linear /dev/vda 0" &&
+    /sbin/dmsetup create origin --table "0 $SECTORS snapshot-origin /dev/dm-0" || return 1
+    disk=/dev/dm-1
+  fi
+  /sbin/mke2fs -q -t ext4 -F -E lazy_itable_init=0,lazy_journal_init=0 $disk $((SECTORS / 2))k && mount -t ext4 $disk /mnt
+}
+# nobody makes names below /dev/mapper: dm-0 is real, dm-1 the origin, dm-2 and dm-4 the stores
+# as lvcreate -s makes them: a store of its own for each, in pieces of 4 KiB
+take() {
+  /sbin/dmsetup create store$1 --table "0 $SECTORS linear /dev/vda $((SECTORS * $1))" &&
+  dd if=/dev/zero of=/dev/dm-$((2 * $1)) bs=64k count=1 2> /dev/null &&
+  /sbin/dmsetup suspend origin &&
+  /sbin/dmsetup create snap$1 --table "0 $SECTORS snapshot /dev/dm-0 /dev/dm-$((2 * $1)) P 8" &&
+  /sbin/dmsetup resume origin
+}
+prepare && echo READY || echo FAILED
+while read word one two; do
+  case $word in
+    files) millpond-lab files /mnt --count $one --content $two && echo DONE || echo FAILED ;;
+    check) millpond-lab files /mnt --count $one --content $two --check && echo DONE || echo FAILED ;;
+    take) take $one && echo DONE || echo FAILED ;;
+    off) umount /mnt; echo DONE; poweroff -f ;;
+  esac
+done
+"#;
+/// A round of files takes long at full scale, on a slow peer.
+const PATIENCE: Duration = Duration::from_secs(3600);
+const BOOT: Duration = Duration::from_secs(180);
+/// With KVM a guest boots in a second or two; where it hangs, it is emulated instead.
+const KVM_BOOT: Duration = Duration::from_secs(20);
+/// Memory of the guest in MiB: less than the files of a full run, so that they cannot stay in it.
+const MEMORY: u32 = 1024;
+const PROGRAMS: [&str; 4] = ["qemu-system-x86_64", "busybox", "mke2fs", "ldd"];
+
+/// Set when a guest did not boot with KVM; the next ones do not try.
+static KVM_FAILS: AtomicBool = AtomicBool::new(false);
+
+/// What lies between the guest's filesystem and its disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mapper {
+    /// Nothing.
+    None,
+    /// The kernel's device mapper with snapshots, as LVM uses it. The disk needs three times the room.
+    Snapshots,
+}
+
+/// A running guest.
+#[derive(Debug)]
+pub struct Guest {
+    child: Child,
+    console: ChildStdin,
+    lines: Receiver<String>,
+    transcript: String,
+}
+
+impl Guest {
+    /// Whether one can be booted here.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn check(mapper: Mapper) -> Result<()> {
+        if let Some(missing) = PROGRAMS.iter().find(|program| find_tool(program).is_none()) {
+            bail!("{missing} is not installed");
+        }
+        let kernel = Kernel::find()?;
+        if mapper == Mapper::Snapshots {
+            ensure!(find_tool("dmsetup").is_some(), "dmsetup is not installed");
+            ensure!(!kernel.modules(&["dm-snapshot"])?.is_empty(), "the guest's kernel has no dm-snapshot");
+        }
+        Ok(())
+    }
+
+    /// Boots it with the export as its disk and makes a filesystem of `bytes` on it. With KVM, where that is there and works.
+    ///
+    /// # Errors
+    /// A program is missing, QEMU does not start, or the guest fails.
+    pub fn boot(dir: &Path, endpoint: &Endpoint, bytes: u64, mapper: Mapper) -> Result<Guest> {
+        if !KVM_FAILS.load(Ordering::Relaxed) {
+            match Guest::boot_by("kvm", dir, endpoint, bytes, mapper) {
+                Ok(guest) => return Ok(guest),
+                Err(_) => KVM_FAILS.store(true, Ordering::Relaxed), // the reason is QEMU's and the host's; the emulation tells if it is the guest's
+            }
+        }
+        Guest::boot_by("tcg", dir, endpoint, bytes, mapper)
+    }
+
+    /// Whether guests had to be emulated, which makes them many times slower.
+    pub fn are_emulated() -> bool {
+        KVM_FAILS.load(Ordering::Relaxed)
+    }
+
+    fn boot_by(accelerator: &str, dir: &Path, endpoint: &Endpoint, bytes: u64, mapper: Mapper) -> Result<Guest> {
+        let kernel = Kernel::find()?;
+        let initramfs = dir.join("initramfs");
+        fs::write(&initramfs, archive(&kernel, bytes, mapper)?).context("writing the initramfs")?;
+        let socket = endpoint.socket().context("the guest needs a unix socket")?;
+        let disk = format!(
+            "driver=nbd,node-name=disk,server.type=unix,server.path={},export={},discard=unmap",
+            socket.display(),
+            endpoint.export()
+        );
+        let mut command = Command::new(find_tool("qemu-system-x86_64").context("qemu-system-x86_64 is not installed")?);
+        let machine = format!("pc,accel={accelerator}");
+        command.args(["-machine", &machine, "-cpu", "max", "-smp", "2", "-m", &MEMORY.to_string()]);
+        command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
+        command.args(["-serial", "stdio", "-append", "console=ttyS0 quiet panic=-1"]);
+        command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(&initramfs);
+        command.args(["-blockdev", &disk, "-device", "virtio-blk-pci,drive=disk"]);
+        let log_file = dir.join("qemu.log");
+        let log = fs::File::create(&log_file).context("making QEMU's log")?;
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).spawn().context("starting QEMU")?;
+        let console = child.stdin.take().context("no console")?;
+        let output = child.stdout.take().context("no console")?;
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+                if sender.send(String::from_utf8_lossy(&line).trim_end().to_owned()).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut guest = Guest { child, console, lines, transcript: String::new() };
+        let patience = if accelerator == "kvm" { KVM_BOOT } else { BOOT };
+        let ready = guest.expect("READY", patience);
+        ready.with_context(|| tail(&fs::read_to_string(&log_file).unwrap_or_default(), 300).to_owned())?;
+        Ok(guest)
+    }
+
+    /// QEMU's process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Writes every file once, from a cold cache.
+    ///
+    /// # Errors
+    /// The guest failed.
+    pub fn write(&mut self, count: u64, content: Content) -> Result<Round> {
+        self.tell(&format!("files {count} {content}"))?;
+        let round = self.expect("ROUND", PATIENCE)?;
+        self.expect("DONE", BOOT)?;
+        serde_json::from_str(&round).context("the guest's figures are no JSON")
+    }
+
+    /// Reads every file and compares it.
+    ///
+    /// # Errors
+    /// One holds something else.
+    pub fn verify(&mut self, count: u64, content: Content) -> Result<()> {
+        self.tell(&format!("check {count} {content}"))?;
+        self.expect("DONE", PATIENCE).map(|_| ())
+    }
+
+    /// Takes the n-th snapshot (from 1) with the guest's own device mapper.
+    ///
+    /// # Errors
+    /// The guest failed.
+    pub fn take(&mut self, number: usize) -> Result<()> {
+        self.tell(&format!("take {number}"))?;
+        self.expect("DONE", BOOT).map(|_| ())
+    }
+
+    /// Unmounts and turns it off.
+    ///
+    /// # Errors
+    /// It does not go.
+    pub fn off(mut self) -> Result<()> {
+        self.tell("off")?;
+        self.expect("DONE", BOOT)?;
+        let status = self.child.wait().context("waiting for QEMU")?;
+        ensure!(status.success(), "QEMU: {status}");
+        Ok(())
+    }
+
+    fn tell(&mut self, line: &str) -> Result<()> {
+        writeln!(self.console, "{line}").context("speaking to the guest")
+    }
+
+    /// Waits for a line that starts so; returns the rest of it.
+    fn expect(&mut self, start: &str, patience: Duration) -> Result<String> {
+        let end = Instant::now() + patience;
+        loop {
+            let line = match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(line) => line,
+                Err(RecvTimeoutError::Timeout) => bail!("no '{start}' from the guest in {patience:?}: {}", tail(&self.transcript, 600)),
+                Err(RecvTimeoutError::Disconnected) => bail!("QEMU ended before '{start}': {}", tail(&self.transcript, 600)),
+            };
+            self.transcript.push_str(&line);
+            self.transcript.push('\n');
+            if let Some(rest) = line.strip_prefix(start) {
+                return Ok(rest.trim().to_owned());
+            }
+            if line == "FAILED" {
+                bail!("the guest failed: {}", tail(&self.transcript, 600));
+            }
+        }
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn archive(kernel: &Kernel, bytes: u64, mapper: Mapper) -> Result<Vec<u8>> {
+    let mut archive = Archive::default();
+    for dir in ["proc", "sys", "dev", "mnt", "tmp"] {
+        archive.directory(dir);
+    }
+    archive.file("init", 0o755, INIT.as_bytes());
+    let mapped = if mapper == Mapper::Snapshots { "yes" } else { "" };
+    archive.file("settings", 0o644, format!("SECTORS={}\nMAPPER={mapped}\n", bytes / 512).as_bytes());
+    archive.file("bin/busybox", 0o755, &fs::read(find_tool("busybox").context("busybox is not installed")?)?);
+    let own = std::env::current_exe().context("the path of this program")?;
+    let mut programs: Vec<(PathBuf, &str)> =
+        vec![(own, "sbin/millpond-lab"), (find_tool("mke2fs").context("mke2fs is not installed")?, "sbin/mke2fs")];
+    let mut modules = vec!["virtio_pci", "virtio_blk", "crc32c_generic", "crc32c-intel", "ext4"];
+    if mapper == Mapper::Snapshots {
+        programs.push((find_tool("dmsetup").context("dmsetup is not installed")?, "sbin/dmsetup"));
+        modules.push("dm-snapshot");
+    }
+    let mut libraries: Vec<String> = Vec::new();
+    for (path, name) in &programs {
+        for word in run_tool("ldd", &[path])?.split_whitespace().filter(|word| word.starts_with('/')) {
+            let library = word.trim_end_matches(':').to_owned();
+            if !libraries.contains(&library) {
+                libraries.push(library);
+            }
+        }
+        archive.file(name, 0o755, &fs::read(path).with_context(|| format!("reading {}", path.display()))?);
+    }
+    for library in libraries {
+        archive.file(library.trim_start_matches('/'), 0o755, &fs::read(&library).with_context(|| format!("reading {library}"))?);
+    }
+    for (index, (name, content)) in kernel.modules(&modules)?.into_iter().enumerate() {
+        archive.file(&format!("modules/{index:02}-{}", name.split(".ko").next().unwrap_or(&name)), 0o644, &content);
+    }
+    Ok(archive.finish())
+}

@@ -1,0 +1,52 @@
+//! The lab's own program: an experiment with a peer, its report, and wrong words.
+
+use super::subject::Subject;
+use anyhow::{Context, Result, ensure};
+use millpond_lab::peer::millpond_binary;
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn lab(dir: &Path, words: &[&str]) -> Result<Output> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_millpond-lab"));
+    command.env("MILLPOND_BIN", millpond_binary()?).current_dir(dir).args(words);
+    command.output().context("starting the lab")
+}
+
+/// See the module.
+pub fn run(subject: &mut Subject) -> Result<()> {
+    let dir = subject.file("lab");
+    fs::create_dir_all(&dir)?;
+    let words = ["run", "read-share", "--scale", "0.01", "--reps", "1", "--size", "16m", "--peers", "millpond,ceiling", "--media", "disk"];
+    let place = dir.display().to_string();
+    let ended = lab(&dir, &[&words[..], &["--disk-dir", &place, "--out", "out"]].concat())?;
+    let (out, err) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    ensure!(ended.status.success(), "{out}\n{err}");
+    ensure!(out.contains("ceiling") && out.contains("62371"), "the table has no peer or no article: {out}");
+
+    let results: Value = serde_json::from_str(&fs::read_to_string(dir.join("out/results.json"))?)?;
+    let samples = results.pointer("/experiments/0/samples").and_then(Value::as_array).context("no samples")?;
+    let of = |contender: &str, metric: &str| {
+        let wanted = |s: &&Value| s["contender"] == contender && s["metric"] == metric;
+        samples.iter().filter(wanted).filter_map(|s| s["value"].as_f64()).collect::<Vec<f64>>()
+    };
+    for contender in ["millpond", "ceiling"] {
+        let iops = of(contender, "iops");
+        ensure!(iops.len() == 7 && iops.iter().sum::<f64>() > 0.0, "seven shares of reads of {contender}: {iops:?}");
+    }
+    let lines = fs::read_to_string(dir.join("out/results.csv"))?.lines().count();
+    ensure!(lines == samples.len() + 1, "{lines} lines of CSV for {} samples", samples.len());
+
+    fs::remove_file(dir.join("out/report.html"))?;
+    ensure!(lab(&dir, &["report", "out"])?.status.success());
+    let page = fs::read_to_string(dir.join("out/report.html"))?;
+    ensure!(page.contains("<svg") && page.contains("read-share") && !page.contains("src="), "a page with charts that loads nothing");
+
+    for (words, code) in [(&["run", "nope"][..], 2), (&["run", "all", "--peers", "nope"], 2), (&["report", "nowhere"], 1)] {
+        let ended = lab(&dir, words)?;
+        let line = String::from_utf8_lossy(&ended.stderr).into_owned();
+        ensure!(ended.status.code() == Some(code) && line.lines().count() == 1 && line.starts_with("millpond-lab: "), "{words:?}: {line}");
+    }
+    Ok(())
+}
