@@ -28,7 +28,4 @@
       root.dataset.theme = dark ? 'light' : 'dark';
     }
   });
-  addEventListener('beforeprint', function () {
-    document.querySelectorAll('details').forEach(function (part) { part.open = true; });
-  });
 })();

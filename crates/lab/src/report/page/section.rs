@@ -50,13 +50,13 @@ impl Results {
             };
             rows.push(vec![
                 escaped(&c.source),
-                escaped(&c.says),
+                format!("<span class=\"what\">{}</span>", escaped(&c.says)),
                 format!("{} {}", number(c.figure), escaped(&c.unit)),
                 c.theirs
                     .as_ref()
                     .map_or("&ndash;".to_owned(), |(who, value)| format!("{} <small>{}</small>", number(*value), escaped(who))),
                 c.ours.map_or("&ndash;".to_owned(), number),
-                format!("<span class=\"{class}\">{}</span>", escaped(&c.verdict())),
+                format!("<span class=\"why {class}\">{}</span>", escaped(&c.verdict())),
             ]);
         }
         format!("<h3>What the articles say</h3>{}", table(&rows, &[2, 3, 4]))
