@@ -16,7 +16,9 @@ pub use export::{
     CreateExport, CreateFuse, CreateNbd, CreateTls, CreateVhostUser, Export, ExportClient, ExportTls, FuseAccess, NbdLimits, TlsMode,
 };
 pub use pool::{
-    AddDevices, Checkpoint, ClassSpec, CreatePool, Device, DeviceCap, DeviceGroup, DeviceIo, DeviceSpec, Found, GuestIo, ImportPool, IoMode, Job, LayoutSpec, LimitDevice, ListCheckpoints, LostData, Pool, PoolIo, PoolRemoval, RemoveDevice, ReplaceDevice, Scrub, ScrubPool,
+    AddDevices, Checkpoint, ClassSpec, CreatePool, Device, DeviceCap, DeviceGroup, DeviceIo, DeviceSpec, Found, GuestIo, ImportPool,
+    IoMode, Job, LayoutSpec, LimitDevice, ListCheckpoints, LostData, Pool, PoolIo, PoolRemoval, RemoveDevice, ReplaceDevice, Scrub,
+    ScrubPool,
 };
 pub use snapshot::{CloneSnapshot, CreateSnapshots, Created, DiffExtent, Hold, Rollback, RolledBack, Snapshot};
 pub use status::Status;

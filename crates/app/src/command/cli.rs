@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::{
-    create, demo, destroy, diff, exports, fuse_guard, get, hold, image, lab, list, pool, rename, resize, sectors, serve, snapshot, status, up,
+    create, demo, destroy, diff, exports, fuse_guard, get, hold, image, lab, list, pool, rename, resize, sectors, serve, snapshot, status,
+    up,
 };
 use crate::client::Client;
 use crate::config::socket_path;

@@ -14,9 +14,7 @@ use super::shard::{self, ShardHandle};
 use super::state::PoolRecord;
 use super::view::{unavailable, view};
 use super::{labels, probe};
-use crate::api::{
-    ApiError, ClassSpec, CreatePool, DeviceGroup, DeviceSpec, ErrorKind, IoMode, Job, LayoutSpec, Pool, PoolRemoval,
-};
+use crate::api::{ApiError, ClassSpec, CreatePool, DeviceGroup, DeviceSpec, ErrorKind, IoMode, Job, LayoutSpec, Pool, PoolRemoval};
 use crate::failure::{Failure, Outcome};
 use crate::instant;
 use crate::names::{self, Kind};

@@ -53,9 +53,7 @@ fn look_alikes_are_named() {
 
 #[test]
 fn later_verbs_say_so_in_one_line() {
-    for words in [
-        &["pool", "rebalance", "tank"][..],
-    ] {
+    for words in [&["pool", "rebalance", "tank"][..]] {
         run(command(words)).refused(1, "not in this version");
     }
     let help = run(command(&["--help"])).out;

@@ -2,7 +2,9 @@
 
 use super::subject::Subject;
 use super::{
-    activation, devices, disk_images, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile, hostile_requests, images, lab, libnbd, libvirt, limits, model, parity, restart, sectors, status, suites, tls, tls_renewal, trouble, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
+    activation, devices, disk_images, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile, hostile_requests, images,
+    lab, libnbd, libvirt, limits, model, parity, restart, sectors, status, suites, tls, tls_renewal, trouble, vhost_hostile, vhost_migrate,
+    vhost_recover, vhost_user,
 };
 use anyhow::Result;
 

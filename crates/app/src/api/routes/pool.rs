@@ -12,7 +12,8 @@ use utoipa_axum::routes;
 
 use super::input::{Asked, Body};
 use crate::api::{
-    AddDevices, ApiError, Checkpoint, CreatePool, ErrorBody, Found, ImportPool, LimitDevice, ListCheckpoints, Pool, PoolRemoval, RemoveDevice, ReplaceDevice, ScrubPool,
+    AddDevices, ApiError, Checkpoint, CreatePool, ErrorBody, Found, ImportPool, LimitDevice, ListCheckpoints, Pool, PoolRemoval,
+    RemoveDevice, ReplaceDevice, ScrubPool,
 };
 use crate::daemon::Daemon;
 
