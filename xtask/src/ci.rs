@@ -22,6 +22,8 @@ pub fn run(root: &Path, install: bool, quick: bool) -> Result<bool> {
     other_programs(root, &mut parts, install);
     parts.command("format", 2, &mut cargo(root, &["fmt", "--all", "--check"]));
     parts.command("lints", 8, &mut cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]));
+    // it is no test for plain `cargo test`, so "all targets" leaves it out
+    parts.command("lints of e2e", 2, &mut cargo(root, &["clippy", "-p", "millpond-lab", "--test", "e2e", "--", "-D", "warnings"]));
     parts.check("tidy", || {
         let findings = tidy::check(root)?;
         findings.iter().for_each(|finding| println!("{finding}"));

@@ -1,9 +1,8 @@
 //! The words of the command line, and which verb runs.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 use super::{
     create, demo, destroy, diff, exports, fuse_guard, get, hold, image, lab, list, pool, rename, resize, sectors, serve, snapshot, status,
@@ -11,7 +10,7 @@ use super::{
 };
 use crate::client::Client;
 use crate::config::socket_path;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 
 /// Virtual disks in a log-structured pool: snapshots, clones and rollbacks that cost nothing, served over NBD.
 #[derive(Debug, Parser)]
@@ -37,14 +36,6 @@ pub struct Cli {
     socket: Option<PathBuf>,
     #[command(subcommand)]
     verb: Verb,
-}
-
-/// Words of a verb that this version does not have.
-#[derive(Debug, Args)]
-#[command(disable_help_flag = true)]
-struct Later {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    _words: Vec<OsString>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -36,6 +36,12 @@ impl Ended {
         self
     }
 
+    /// Asserts success with nothing but progress on standard error.
+    pub fn waited(self) -> Ended {
+        assert!(self.code == 0 && self.err.lines().all(|line| line.ends_with(" done")), "{self:?}");
+        self
+    }
+
     /// Asserts a refusal: the code, one line of the agreed form, and a word in it.
     pub fn refused(self, code: i32, word: &str) -> Ended {
         assert_eq!(self.code, code, "{self:?}");

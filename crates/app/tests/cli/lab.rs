@@ -1,16 +1,22 @@
 //! `millpond lab`: it becomes the program beside it, and says what to do where there is none.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 
 use crate::harness::{command, run};
 
+/// Makes a program. Not by writing it here: what another test starts meanwhile would hold it open, and it could not be run.
+fn install(from: &Path, to: &Path) {
+    let done = Command::new("install").args(["-m", "755"]).args([from, to]).status().expect("install runs");
+    assert!(done.success());
+}
+
 /// A copy of the program in a directory of its own, with nothing in PATH.
-fn alone(dir: &std::path::Path, words: &[&str]) -> Command {
+fn alone(dir: &Path, words: &[&str]) -> Command {
     let program = dir.join("millpond");
     if !program.exists() {
-        fs::copy(command(&[]).get_program(), &program).expect("a copy");
+        install(Path::new(command(&[]).get_program()), &program);
     }
     let mut command = Command::new(program);
     command.args(words).env("PATH", "").env_remove("MILLPOND_BIN");
@@ -29,9 +35,9 @@ fn without_the_program_it_says_how_to_build_it() {
 #[test]
 fn words_and_the_exit_code_are_handed_through() {
     let dir = tempfile::tempdir().expect("tempdir");
-    let lab = dir.path().join("millpond-lab");
-    fs::write(&lab, "#!/bin/sh\nfor word in \"$@\"; do echo \"<$word>\"; done\necho \"$MILLPOND_BIN\"\nexit 7\n").expect("a script");
-    fs::set_permissions(&lab, fs::Permissions::from_mode(0o755)).expect("executable");
+    let script = dir.path().join("script");
+    fs::write(&script, "#!/bin/sh\nfor word in \"$@\"; do echo \"<$word>\"; done\necho \"$MILLPOND_BIN\"\nexit 7\n").expect("a script");
+    install(&script, &dir.path().join("millpond-lab"));
     let ended = run(alone(dir.path(), &["lab", "run", "all", "--scale", "0.01", "--socket", "x y"]));
     assert_eq!(ended.code, 7, "{ended:?}");
     let own = dir.path().join("millpond");

@@ -75,8 +75,9 @@ fn devices_that_hold_something_need_force() {
     daemon.run(&["pool", "create", "other", &path]).refused(1, "the pool 'tank'");
     daemon.run(&["pool", "create", "other", &daemon.text("missing.img")]).refused(1, "does not exist");
     daemon.run(&["pool", "create", "other", "mirror", &path]).refused(2, "2 to 8 devices");
-    daemon.run(&["pool", "create", "other", "parity1", &path]).refused(1, "comes later");
-    daemon.run(&["pool", "create", "other", &path, "log", &path]).refused(1, "comes later");
+    daemon.run(&["pool", "create", "other", "parity1", &path]).refused(2, "3 to 16 devices");
+    daemon.run(&["pool", "create", "other", &path, "log", &path]).refused(2, "given twice");
+    daemon.run(&["pool", "create", "other", &path, "cache", &path]).refused(1, "comes later");
     daemon.run(&["pool", "create", "other", "-o", "x=y", &path]).refused(1, "not in this version");
     daemon.run(&["pool", "create", "other", "-o", "io=fast", &path]).refused(2, "buffered");
     assert_eq!(daemon.run(&["pool", "create", "-bad", &path]).code, 2);
@@ -163,10 +164,10 @@ fn devices_are_added_replaced_and_removed() {
     daemon.run(&["pool", "replace", "tank", &path("none"), &sized("c")]).refused(1, "no device");
     daemon.run(&["pool", "replace", "tank", &path("a"), &format!("{}:16M", path("small"))]).refused(1, "too small");
     assert!(!daemon.path("small").exists(), "a file was left behind");
-    daemon.run(&["pool", "replace", "tank", &path("a"), &sized("c"), "--wait"]).ok();
+    daemon.run(&["pool", "replace", "tank", &path("a"), &sized("c"), "--wait"]).waited();
     assert_eq!(listed(), [path("c"), path("b")]);
     daemon.run(&["pool", "remove", "-n", "tank", "1"]).ok();
-    daemon.run(&["pool", "remove", "tank", &path("b"), "--wait"]).ok();
+    daemon.run(&["pool", "remove", "tank", &path("b"), "--wait"]).waited();
     assert_eq!(listed(), [path("c")]);
     // what was let go belongs to nobody, once its label is gone
     let mirror = [path("a"), path("b")];

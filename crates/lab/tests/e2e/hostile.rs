@@ -174,7 +174,8 @@ fn devices(millpond: &mut Millpond, dir: &Path) -> Result<()> {
     let (good, spare) = (millpond.device(), dir.join("spare"));
     fs::copy(&good, &spare)?;
     let length = fs::metadata(&good)?.len();
-    let damages: [(&str, fn(&Path, u64) -> Result<()>); 4] = [
+    type Damage = fn(&Path, u64) -> Result<()>;
+    let damages: [(&str, Damage); 4] = [
         ("empty", |path, length| Ok(File::create(path)?.set_len(length)?)),
         ("cut in half", |path, length| Ok(File::options().write(true).open(path)?.set_len(length / 2)?)),
         ("somebody else's", |path, _| Ok(fs::write(path, "not a pool\n".repeat(1_000_000))?)),

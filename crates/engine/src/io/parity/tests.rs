@@ -8,7 +8,8 @@ use super::*;
 use crate::space::{PAGE, Rows};
 
 fn rows(width: u16, parity: u8, unit: u32) -> Rows {
-    let member = |at| Member { device: DeviceId(at), extents: 20, state: MemberState::Present, successor: None, leaving: false };
+    let member =
+        |at| Member { device: DeviceId(at), extents: 20, state: MemberState::Present, successor: None, leaving: false, down_since: 0 };
     let members = (0..u64::from(width)).map(member).collect();
     let mut shape = Shape { generation: 1, extent_bytes: 64 << 10, chunk_units: 16, next: SegmentId(0), members, groups: Vec::new() };
     let columns = (0..width).map(|member| Column { member, first: 0, extents: 20 }).collect();
