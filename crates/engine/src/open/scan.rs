@@ -38,6 +38,8 @@ pub(crate) struct StreamScan {
     tried: u8,
     /// One of them was read since, and ends here.
     ended: bool,
+    /// One of them was read since, and has a batch here with a payload that is not sound.
+    unsound: Option<u8>,
     /// Pages to read: more than [`WINDOW`] when a batch is longer.
     pub(crate) want: u32,
     /// Segments that hold batches of this stream.
@@ -59,6 +61,7 @@ impl StreamScan {
             copy: 0,
             tried: 0,
             ended: false,
+            unsound: None,
             want: WINDOW,
             visited: Vec::new(),
             done: false,
@@ -73,7 +76,7 @@ impl StreamScan {
 
     /// Goes on in the segment that follows.
     pub(crate) fn follow(&mut self) {
-        (self.copy, self.tried, self.ended) = (0, 0, false);
+        (self.copy, self.tried, self.ended, self.unsound) = (0, 0, false, None);
         self.segment = std::mem::replace(&mut self.next, NO_SEGMENT);
         self.page = 0;
         self.want = WINDOW;
@@ -110,10 +113,12 @@ impl StreamScan {
             }
             let payload = rest.get(pages * 4096..whole * 4096).unwrap_or_default();
             let sound = payload_sound(&header, &items, payload);
+            let copy = self.copy;
             if !sound && self.next_copy(copies) {
+                self.unsound = Some(copy);
                 return;
             }
-            (self.tried, self.ended) = (0, false);
+            (self.tried, self.ended, self.unsound) = (0, false, None);
             if self.visited.last() != Some(&self.segment) {
                 self.visited.push(self.segment);
             }
@@ -146,9 +151,14 @@ impl StreamScan {
     }
 
     /// A copy cannot be read. False when none can: a batch that was durable is on all of them, so one that can be read is enough to say that
-    /// there is none.
+    /// there is none, or that it is torn.
     pub(crate) fn unreadable(&mut self, copies: u8) -> bool {
         if !self.next_copy(copies) {
+            if let Some(copy) = self.unsound.take().filter(|_| !self.ended) {
+                // it is read once more, and taken as it is
+                (self.copy, self.tried) = (copy, copies);
+                return true;
+            }
             if !self.ended {
                 return false;
             }
