@@ -47,6 +47,8 @@ impl Limits {
 pub struct VolumeOptions {
     /// Bytes that the volume can have of the pool, its snapshots included, whatever others take.
     pub reservation: u64,
+    /// Writes of at most so many bytes go to special devices, while these have room; 0: none. What was written before stays where it is.
+    pub special_small_blocks: u32,
     /// Rates.
     pub limits: Limits,
 }
@@ -56,12 +58,14 @@ impl VolumeOptions {
     pub(crate) fn record(&self) -> OptionsRecord {
         let limits = self.limits.rates().into_iter().zip(0u8..).filter(|(rate, _)| **rate != Rate::default());
         let limit = |(rate, what): (&Rate, u8)| LimitRecord { what, sustained: rate.sustained, burst: rate.burst, seconds: rate.seconds };
-        OptionsRecord { reservation: self.reservation, limits: limits.map(limit).collect() }
+        let VolumeOptions { reservation, special_small_blocks, .. } = *self;
+        OptionsRecord { reservation, special_small_blocks, limits: limits.map(limit).collect() }
     }
 
     /// From what the pool keeps. What no version wrote is no limit.
     pub(crate) fn of(record: &OptionsRecord) -> VolumeOptions {
-        let mut options = VolumeOptions { reservation: record.reservation, ..VolumeOptions::default() };
+        let OptionsRecord { reservation, special_small_blocks, .. } = *record;
+        let mut options = VolumeOptions { reservation, special_small_blocks, ..VolumeOptions::default() };
         for limit in &record.limits {
             if let Some(rate) = options.limits.rates_mut().into_iter().nth(usize::from(limit.what)) {
                 *rate = Rate { sustained: limit.sustained, burst: limit.burst, seconds: limit.seconds };
@@ -77,7 +81,7 @@ mod tests {
 
     #[test]
     fn options_are_kept_as_they_are() {
-        let mut options = VolumeOptions { reservation: 7, ..VolumeOptions::default() };
+        let mut options = VolumeOptions { reservation: 7, special_small_blocks: 9, ..VolumeOptions::default() };
         options.limits.bps_rd = Rate { sustained: 1, burst: 2, seconds: 3 };
         options.limits.iops = Rate { sustained: 4, burst: 0, seconds: 0 };
         assert_eq!(options.record().limits.len(), 2);

@@ -195,6 +195,8 @@ fields!(
     OptionsRecord {
         /// Bytes kept for the volume and its snapshots; 0: none.
         reservation: u64,
+        /// Writes of at most so many bytes go to special devices; 0: none.
+        special_small_blocks: u32,
         /// Rates, each at most once.
         limits: Vec<LimitRecord>,
     }

@@ -26,6 +26,9 @@ pub struct Volume {
     /// Bytes of the pool that are kept for it and its snapshots.
     #[serde(default)]
     pub reservation: u64,
+    /// Writes of at most so many bytes go to special devices; 0: none.
+    #[serde(default)]
+    pub special_small_blocks: u32,
     /// [`LIMITS`] by name; 0: none.
     #[serde(flatten)]
     pub limits: BTreeMap<String, u64>,
@@ -67,6 +70,8 @@ pub struct SetProperties {
     pub readonly: Option<bool>,
     /// Bytes of the pool to keep for it and its snapshots.
     pub reservation: Option<u64>,
+    /// Bytes; writes of at most so many go to special devices.
+    pub special_small_blocks: Option<u64>,
     /// [`LIMITS`] by name; 0 lifts one. Other names are refused.
     #[serde(flatten)]
     pub limits: BTreeMap<String, u64>,

@@ -23,6 +23,11 @@ pub const VOLUME: &[Column<Volume>] = &[
     Column { name: "origin", cell: |v| Cell::text_or_none(v.origin.as_deref()), shown: Shown::Always },
     Column { name: "compression", cell: |v| text(&v.compression), shown: Shown::Asked },
     Column { name: "readonly", cell: |v| yes(v.readonly), shown: Shown::Asked },
+    Column {
+        name: "special_small_blocks",
+        cell: |v| if v.special_small_blocks == 0 { Cell::None } else { Cell::Bytes(u64::from(v.special_small_blocks)) },
+        shown: Shown::Asked,
+    },
     Column { name: "reservation", cell: |v| if v.reservation == 0 { Cell::None } else { Cell::Bytes(v.reservation) }, shown: Shown::Asked },
     Column { name: "iops", cell: |v| limit_of(v, "iops"), shown: Shown::Asked },
     Column { name: "iops_max", cell: |v| limit_of(v, "iops_max"), shown: Shown::Asked },

@@ -47,14 +47,6 @@ impl Create {
     }
 }
 
-/// Properties that later versions bring.
-const LATER: &[&str] = &["special_small_blocks"];
-
-/// True for a property that a later version brings.
-pub fn is_later(property: &str) -> bool {
-    LATER.contains(&property)
-}
-
 /// Reads `PROP=VAL`.
 pub fn assign(word: &str, properties: &mut SetProperties) -> Outcome {
     let Some((property, value)) = word.split_once('=') else {
@@ -65,12 +57,12 @@ pub fn assign(word: &str, properties: &mut SetProperties) -> Outcome {
         "compression" => properties.compression = Some(value.to_owned()),
         "readonly" => properties.readonly = Some(switch(value)?),
         "reservation" => properties.reservation = Some(amount(value)?),
+        "special_small_blocks" => properties.special_small_blocks = Some(amount(value)?),
         _ if LIMITS.contains(&property) => drop(properties.limits.insert(property.to_owned(), amount(value)?)),
         "sector" => return Err(Failure::failed("tables and filesystems count in sectors; see 'millpond convert-sectors --help'")),
-        _ if is_later(property) => return Err(Failure::later(&format!("the property '{property}'"))),
         _ => {
             return Err(Failure::usage(format!(
-                "no property '{property}' can be set; choose from cache, compression, readonly, reservation, {}",
+                "no property '{property}' can be set; choose from cache, compression, readonly, reservation, special_small_blocks, {}",
                 LIMITS.join(", ")
             )));
         }
@@ -108,7 +100,9 @@ mod tests {
     #[test]
     fn properties_are_read_or_refused_by_kind() {
         let mut properties = SetProperties::default();
-        for word in ["cache=none", "readonly=on", "compression=lz4", "reservation=1G", "bps_max=20M", "iops=none"] {
+        for word in
+            ["cache=none", "readonly=on", "compression=lz4", "reservation=1G", "special_small_blocks=16k", "bps_max=20M", "iops=none"]
+        {
             assign(word, &mut properties).expect(word);
         }
         let wanted = SetProperties {
@@ -116,10 +110,10 @@ mod tests {
             compression: Some("lz4".to_owned()),
             readonly: Some(true),
             reservation: Some(1 << 30),
+            special_small_blocks: Some(16 << 10),
             limits: [("bps_max".to_owned(), 20 << 20), ("iops".to_owned(), 0)].into(),
         };
         assert_eq!(properties, wanted);
-        assert_eq!(code("special_small_blocks=100"), Some(Code::Failed));
         assert_eq!(code("iops=fast"), Some(Code::Usage));
         assert_eq!(code("sector=4kn"), Some(Code::Failed));
         assert_eq!(code("colour=red"), Some(Code::Usage));

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::columns::{SNAPSHOT, VOLUME};
 use super::connect;
-use super::create::{assign, is_later};
+use super::create::assign;
 use super::map;
 use crate::api::{Export, LIMITS, SetProperties, Snapshot, Volume};
 use crate::client::Client;
@@ -124,9 +124,6 @@ pub fn print_property<T: Serialize>(row: &T, name: &str, property: &str, columns
     };
     let rows: Vec<Property> = columns.iter().filter(wanted).map(entry).collect();
     if rows.is_empty() {
-        if is_later(property) {
-            return Err(Failure::later(&format!("the property '{property}'")));
-        }
         let known: Vec<&str> = columns.iter().map(|column| column.name).collect();
         return Err(Failure::usage(format!("no property '{property}'; choose from all, {}", known.join(", "))));
     }
@@ -162,7 +159,7 @@ impl Get {
     }
 }
 
-/// Change properties of a volume: cache, compression, readonly, reservation, limits
+/// Change properties of a volume: cache, compression, readonly, reservation, special_small_blocks, limits
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:

@@ -8,6 +8,8 @@ use crate::api::{ApiError, LIMITS, SetProperties};
 
 /// Longest burst in seconds: an hour.
 const MAX_LENGTH: u64 = 3600;
+/// Longest write that counts as small, in bytes.
+const MAX_SMALL: u32 = 1 << 20;
 /// Kinds of limits, in the order that the pool keeps them.
 const KINDS: [&str; 6] = ["iops", "iops_rd", "iops_wr", "bps", "bps_rd", "bps_wr"];
 
@@ -31,6 +33,13 @@ pub(super) fn changed(old: VolumeOptions, change: &SetProperties) -> Result<Opti
     }
     let mut options = old;
     options.reservation = change.reservation.unwrap_or(old.reservation);
+    options.special_small_blocks = match change.special_small_blocks {
+        None => old.special_small_blocks,
+        Some(bytes) => u32::try_from(bytes)
+            .ok()
+            .filter(|bytes| *bytes <= MAX_SMALL)
+            .ok_or_else(|| ApiError::invalid(format!("special_small_blocks={bytes} is too much; give at most 1M, or 0 for none")))?,
+    };
     for (kind, rate) in KINDS.into_iter().zip(options.limits.rates_mut()) {
         let given = |suffix: &str| change.limits.get(&format!("{kind}{suffix}")).copied();
         let (sustained, burst, length) = (given(""), given("_max"), given("_max_length"));

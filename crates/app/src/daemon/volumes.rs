@@ -85,7 +85,7 @@ impl Daemon {
     pub async fn set_properties(&self, name: &VolumeName, request: &SetProperties) -> Result<Volume, ApiError> {
         let properties = Properties::read(request)?;
         // two changes at a time would undo each other's options
-        let options_change = request.reservation.is_some() || !request.limits.is_empty();
+        let options_change = request.reservation.is_some() || request.special_small_blocks.is_some() || !request.limits.is_empty();
         let _changing = if options_change { Some(self.changing.lock().await) } else { None };
         let during = format!("cannot change '{name}'");
         let (shard, volume) = self.find_volume(name).await?;
@@ -252,6 +252,7 @@ fn view(pool: &str, volume: VolumeInfo) -> Volume {
         compression: compression.to_owned(),
         readonly: volume.read_only,
         reservation: volume.options.reservation,
+        special_small_blocks: volume.options.special_small_blocks,
         limits: options::words(&volume.options),
         referenced_bytes: volume.referenced_bytes,
         unique_bytes: volume.unique_bytes,

@@ -26,7 +26,7 @@ fn a_volume_is_made_and_listed_with_the_agreed_keys() {
     daemon.run(&["create", "tank/x", "-L", "1000"]).refused(1, "4096");
     daemon.run(&["create", "tank/x", "-L", "1M", "--cache", "fast"]).refused(1, "not a cache mode");
     daemon.run(&["create", "tank/x", "-L", "1M", "--sector", "520"]).refused(1, "not a sector profile");
-    daemon.run(&["create", "tank/x", "-L", "1M", "-o", "special_small_blocks=5"]).refused(1, "not in this version");
+    daemon.run(&["create", "tank/x", "-L", "1M", "-o", "special_small_blocks=2M"]).refused(1, "at most 1M");
     daemon.run(&["create", "tank/x", "-L", "1M", "-o", "iops_max=5"]).refused(1, "set iops too");
     daemon.run(&["create", "tank/x", "-L", "1M", "-o", "reservation=1T"]).refused(1, "full");
     daemon.run(&["list", "tank/x"]).refused(1, "no volume 'tank/x'");
@@ -37,7 +37,7 @@ fn properties_change_and_are_kept() {
     let mut daemon = Daemon::with_pool();
     daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
     daemon.run(&["set", "cache=directsync", "tank/v"]).ok();
-    daemon.run(&["set", "compression=zstd", "readonly=on", "tank/v"]).ok();
+    daemon.run(&["set", "compression=zstd", "readonly=on", "special_small_blocks=16k", "tank/v"]).ok();
     let check = |daemon: &Daemon| {
         let properties = daemon.json(&["get", "all", "tank/v"]);
         let value =
@@ -45,16 +45,15 @@ fn properties_change_and_are_kept() {
         assert_eq!(value("cache"), Some("directsync".into()));
         assert_eq!(value("compression"), Some("zstd".into()));
         assert_eq!(value("readonly"), Some(true.into()));
+        assert_eq!(value("special_small_blocks"), Some(16384.into()));
     };
     check(&daemon);
     assert_eq!(daemon.stop("TERM"), 0);
     daemon.restart();
     check(&daemon);
     daemon.run(&["set", "cache=warm", "tank/v"]).refused(1, "not a cache mode");
-    daemon.run(&["set", "special_small_blocks=1M", "tank/v"]).refused(1, "not in this version");
     daemon.run(&["set", "sector=4kn", "tank/v"]).refused(1, "sector");
     daemon.run(&["set", "colour=red", "tank/v"]).refused(2, "no property");
-    daemon.run(&["get", "special_small_blocks", "tank/v"]).refused(1, "not in this version");
 }
 
 #[test]

@@ -132,8 +132,8 @@ impl Core {
                 let clone = Volume { name, size, sector, cache, compression, read_only: false, lineage, created: *created };
                 self.catalog.add_volume(*volume, clone);
                 // space is kept for whom it was promised to alone
-                let limits = self.catalog.options_of(from).limits;
-                self.catalog.set_options(*volume, VolumeOptions { limits, ..VolumeOptions::default() });
+                let options = VolumeOptions { reservation: 0, ..self.catalog.options_of(from) };
+                self.catalog.set_options(*volume, options);
             }
             Record::Hold { snapshot, until } => {
                 if let Some(s) = self.catalog.snapshots.get_mut(snapshot) {

@@ -8,7 +8,7 @@ use millpond_format::{
 use smallvec::SmallVec;
 
 use super::state::{Context, Pool, ZEROES};
-use crate::log::{BatchKind, CLEANED, Cursor, GUESTS, InFlight, KEPT, LONG, OpenBatch, OpenChunk, PACKED, SHORT};
+use crate::log::{BatchKind, CLEANED, Cursor, GUESTS, InFlight, KEPT, LONG, OpenBatch, OpenChunk, PACKED, SHORT, SMALL};
 use crate::space::{Place, SegmentState};
 use crate::task::Purse;
 use crate::{Compression, Planted};
@@ -165,6 +165,8 @@ impl Pool {
         source: &Source<'_>,
     ) -> usize {
         let compression = self.core.catalog.volumes.get(&volume).map_or(Compression::Off, |v| v.compression);
+        let threshold = self.core.catalog.options_of(volume).special_small_blocks as usize;
+        let mut small = count * 4096 <= threshold && self.special_room(SMALL);
         let mut done = 0;
         while done < count {
             let block = first.0 + done as u64;
@@ -175,6 +177,7 @@ impl Pool {
             }
             let stream = match self.open_batch_of(old) {
                 Some(stream) => stream,
+                None if small => SMALL,
                 None => self.stream_for(old, compression),
             };
             let packed = stream == PACKED;
@@ -184,6 +187,11 @@ impl Pool {
                 self.seal(stream);
                 let header_pages = 1 + u32::try_from((count - done) * 4 / 3500).unwrap_or(0).min(2);
                 if self.open_batch(stream, Purse::Guest, BatchKind::Blocks, header_pages, grain).is_err() {
+                    if stream == SMALL {
+                        // they are full: it goes where everything goes
+                        small = false;
+                        continue;
+                    }
                     return done;
                 }
                 room = self.batch_room(stream, grain, packed);

@@ -1,7 +1,7 @@
 //! Special and log devices: nodes are on the former, what was just written on the latter; both come and go.
 
 use millpond_block::Op;
-use millpond_engine::{Class, Command, Compression, GroupSpec, Layout, Target, Tuning, VolumeId};
+use millpond_engine::{Class, Command, Compression, GroupSpec, Layout, Target, Tuning, VolumeId, VolumeOptions};
 
 use crate::rig::Rig;
 
@@ -151,4 +151,41 @@ fn parity_needs_a_log() {
     rig.audit();
     // of three devices with parity none can go
     assert!(rig.command(Command::Remove { member: 0, dry_run: false }).is_err());
+}
+
+#[test]
+fn small_writes_go_to_special_devices_and_stay_there() {
+    let (mut rig, volume) = pool(Class::Special);
+    rig.command(Command::Checkpoint).unwrap();
+    let before = [written(&rig, 0), written(&rig, 1)];
+    let options = VolumeOptions { special_small_blocks: 8192, ..VolumeOptions::default() };
+    rig.command(Command::SetOptions { volume, options }).unwrap();
+    for round in 2..5 {
+        for at in (0..SIZE).step_by(STEP as usize) {
+            rig.request(Target::Head(volume), Op::Write, at, 4096, &pattern(at, round)[..4096]).unwrap();
+        }
+    }
+    let after = [written(&rig, 0), written(&rig, 1)];
+    let small = 3 * SIZE / STEP * 8192;
+    assert!(after[1] - before[1] >= small && after[0] - before[0] < small / 4, "{before:?} {after:?}");
+    // a larger one does not
+    rig.request(Target::Head(volume), Op::Write, 0, 16384, &pattern(0, 6)[..16384]).unwrap();
+    assert!(written(&rig, 0) >= after[0] + 16384);
+    rig.reopen();
+    for at in (STEP..SIZE).step_by(STEP as usize) {
+        let read = rig.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap();
+        assert!(read[..4096] == pattern(at, 4)[..4096] && read[4096..] == pattern(at, 1)[4096..], "at {at}");
+    }
+    rig.audit();
+    // full special devices refuse nobody
+    let many = 48 << 20 >> 12;
+    let mut rng = 7u64;
+    for _ in 0..many / 2 {
+        rng = rng.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let at = (rng >> 33) % (SIZE / 4096) * 4096;
+        rig.request(Target::Head(volume), Op::Write, at, 4096, &pattern(at, 8)[..4096]).unwrap();
+    }
+    rig.audit();
+    rig.reopen();
+    rig.audit();
 }

@@ -119,7 +119,11 @@ fn records() -> Vec<Record> {
         Record::Walked { walk: 2, cursor: BlockNo(4096), done: false },
         Record::Options {
             volume: VolumeId(2),
-            options: OptionsRecord { reservation: 0, limits: vec![LimitRecord { what: 0, sustained: 1000, burst: 0, seconds: 0 }] },
+            options: OptionsRecord {
+                reservation: 0,
+                special_small_blocks: 16384,
+                limits: vec![LimitRecord { what: 0, sustained: 1000, burst: 0, seconds: 0 }],
+            },
         },
         Record::Sector { volume: volume_id, sector: 2 },
     ]
@@ -224,7 +228,11 @@ fn checkpoint() -> Checkpoint {
         resting: vec![(12, 128)],
         options: vec![(
             VolumeId(2),
-            OptionsRecord { reservation: 1 << 20, limits: vec![LimitRecord { what: 3, sustained: 20 << 20, burst: 40 << 20, seconds: 2 }] },
+            OptionsRecord {
+                reservation: 1 << 20,
+                special_small_blocks: 0,
+                limits: vec![LimitRecord { what: 3, sustained: 20 << 20, burst: 40 << 20, seconds: 2 }],
+            },
         )],
     }
 }
