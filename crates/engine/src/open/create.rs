@@ -23,7 +23,7 @@ use crate::{CommandError, GroupSpec, Planted, PoolSpec, Time, Tuning};
 /// Segments that a pool should have at least, so that the cleaner has a choice.
 const WANTED_SEGMENTS: u64 = 1024;
 /// Fewer make no pool.
-const LEAST_SEGMENTS: u32 = 64;
+const LEAST_SEGMENTS: usize = 64;
 /// Of each device with parity such a part is a log.
 const LOG_SHARE: u32 = 16;
 /// Segments of that at least.
@@ -74,10 +74,10 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     }
     let config = Config { id: spec.id, name: spec.name, shape, sizes: devices.iter().map(|d| d.size).collect(), twins: BTreeMap::new() };
     let rows = Rows::new(&config.shape);
-    if rows.count() < LEAST_SEGMENTS {
+    let of_data = (0..rows.count()).filter(|id| rows.pages(SegmentId(*id)) > 0 && rows.shelf(SegmentId(*id)) == Shelf::Data).count();
+    if of_data < LEAST_SEGMENTS {
         return invalid(format!(
-            "the devices hold {} segments of {} KiB; {LEAST_SEGMENTS} are needed: use larger devices",
-            rows.count(),
+            "the devices for data hold {of_data} segments of {} KiB on each; {LEAST_SEGMENTS} are needed: use larger devices",
             extent_bytes >> 10
         ));
     }

@@ -1,7 +1,10 @@
 //! Special and log devices: nodes are on the former, what was just written on the latter; both come and go.
 
 use millpond_block::Op;
-use millpond_engine::{Class, Command, Compression, GroupSpec, Layout, Target, Tuning, VolumeId, VolumeOptions};
+use millpond_device::DeviceGeometry;
+use millpond_engine::{
+    Class, Command, Compression, Engine, GroupSpec, Layout, PoolId, PoolSpec, Target, Time, Tuning, VolumeId, VolumeOptions,
+};
 
 use crate::rig::Rig;
 
@@ -188,4 +191,15 @@ fn small_writes_go_to_special_devices_and_stay_there() {
     rig.audit();
     rig.reopen();
     rig.audit();
+}
+
+#[test]
+fn what_is_too_small_for_data_is_no_pool() {
+    let media = |mib: u64| DeviceGeometry { size: mib << 20, logical_sector: 512, physical_sector: 4096 };
+    // the smallest device says how many rows there are, and a part of it is the log
+    let devices = [media(12), media(5), media(12), media(64), media(64)];
+    let groups = vec![group(Class::Data, Layout::Parity { width: 16, parity: 1, unit: 4096 }, 3), group(Class::Special, MIRROR, 2)];
+    let spec = PoolSpec { name: "pond".into(), id: PoolId([7; 16]), groups, extent_bytes: None };
+    let refused = Engine::create(spec, devices.to_vec(), tuning(), Time(1)).err().unwrap().to_string();
+    assert!(refused.contains("segments") && refused.contains("larger devices"), "{refused}");
 }

@@ -1,6 +1,6 @@
 //! Worlds of their own for pools with parity.
 
-use millpond_engine::{GroupSpec, Layout};
+use millpond_engine::{Class, GroupSpec, Layout};
 
 use super::{Config, KIB, LEAST_SEGMENTS, Mirrored, device};
 use crate::rng::Rng;
@@ -18,7 +18,7 @@ impl Config {
         let parity = rng.between(1, 2);
         let count = rng.between(parity + 2, parity + 4);
         let log = (LOG_SEGMENTS * (parity + 1)).div_ceil(count);
-        let fair = 2 * log + LEAST_SEGMENTS / 2 + rng.below(60);
+        let fair = 2 * log + LEAST_SEGMENTS + rng.below(60);
         let extents: Vec<u64> = (0..count).map(|_| fair + rng.below(20) * rng.below(2)).collect();
         self.devices = extents.iter().map(|own| device(own * self.extent, rng)).collect();
         let unit = (4 * KIB as u32) << rng.below(3);
@@ -26,8 +26,15 @@ impl Config {
         self.usable = (fair - log) * (count - parity) * self.extent;
         self.tuning.log_percent = *rng.pick(&[0, 5, 20, 50]);
         let (fate, damage) = (*rng.pick(&[3, 10, 30]), rng.percent(25) && !self.tight);
-        self.mirrored =
-            Some(Mirrored { groups: vec![GroupSpec::data(layout)], copies: parity as usize + 1, fate, removals: false, damage });
+        let mut groups = vec![GroupSpec { devices: Some(count as usize), ..GroupSpec::data(layout) }];
         self.rescale(rng);
+        if rng.percent(40) {
+            // nodes on devices of their own; which devices become those is chance
+            let layout = Layout::Mirror { copies: parity as u16 + 1 };
+            self.devices.extend((0..=parity).map(|_| device(fair * self.extent, rng)));
+            groups.push(GroupSpec { class: Class::Special, layout, devices: Some(parity as usize + 1) });
+        }
+        let removals = rng.percent(50);
+        self.mirrored = Some(Mirrored { groups, copies: parity as usize + 1, fate, removals, damage });
     }
 }
