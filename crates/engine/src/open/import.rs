@@ -1,19 +1,21 @@
 //! Import: labels -> roots -> checkpoint object -> the objects it names -> log -> replay -> a root of this import's own.
 
-use std::collections::BTreeMap;
-use std::rc::Rc;
+mod mend;
+mod objects;
 
-use millpond_block::{Buf, BufPool, ByteRange, Piece};
+use std::collections::BTreeMap;
+
+use millpond_block::{Buf, BufPool, ByteRange};
 use millpond_device::{DeviceError, DeviceGeometry, DeviceIndex, Io, IoDone};
 use millpond_format::{
     AREA_BYTES, Checkpoint, FormatError, Label, Leg, Lsn, MAX_LEGS, MemberState, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES,
     SegmentId,
 };
 
+use self::mend::Mending;
 use super::create::extent_space;
 use super::hunt::{Glance, Hunt};
 use super::level::{Leveling, Uneven};
-use super::load::snapshot_page;
 use super::members::Members;
 use super::replay::Replay;
 use super::rewind::Rewound;
@@ -24,13 +26,10 @@ use crate::core::Core;
 use crate::io::{Ended, Health, IoTable};
 use crate::log::Log;
 use crate::pool::{Config, Pool};
-use crate::space::{PAGE, Rows, Space};
+use crate::space::{Rows, Space};
 use crate::task::second_area;
 use crate::tree::{Miss, NodeCache};
 use crate::{Aim, Planted, PoolState, Surveyed, Time, Tuning};
-
-/// Objects read at a time.
-const OBJECTS_AT_ONCE: usize = 64;
 
 /// What a read of an import was for.
 #[derive(Debug)]
@@ -77,16 +76,6 @@ pub(super) enum Stage {
     /// What was replayed is made whole on all copies.
     Level,
     Mend(Mending),
-}
-
-/// The newest root is written again where a crash or rot left no copy of it, in the order of a new one (INV-RING-1).
-#[derive(Clone, Copy)]
-pub(super) enum Mending {
-    /// What was read may be in a cache only.
-    Flush,
-    First,
-    FirstFlush,
-    Second,
 }
 
 /// An import on its way.
@@ -408,98 +397,6 @@ impl Import {
         (0..self.scans.len()).try_for_each(|scan| self.scan_next(scan))
     }
 
-    /// Asks for objects, a number at a time; when all are there, goes on.
-    fn read_objects(&mut self) -> Result<(), String> {
-        while self.io.in_flight() < OBJECTS_AT_ONCE {
-            let Some(at) = self.wanted.pop() else { break };
-            self.read_object(at, 0)?;
-        }
-        if self.io.in_flight() > 0 || !self.wanted.is_empty() {
-            return Ok(());
-        }
-        self.objects_read()
-    }
-
-    fn read_object(&mut self, at: ObjectRef, attempt: u8) -> Result<(), String> {
-        {
-            let rows = self.rows.as_ref().ok_or("no layout")?;
-            let start = u64::from(at.offset) * ObjectRef::STEP as u64;
-            let page = start / PAGE;
-            let pages = (start + u64::from(at.bytes())).div_ceil(PAGE) - page;
-            let limit = u64::from(rows.pages(at.segment));
-            if page + pages > limit {
-                return Err("a checkpoint object lies outside the pool: the checkpoint is damaged".into());
-            }
-            self.io.read(Asked::Object(at, attempt), rows, at.segment, page as u32, pages as u32, attempt, &mut self.bufs);
-        }
-        Ok(())
-    }
-
-    /// All that was asked for is there.
-    fn objects_read(&mut self) -> Result<(), String> {
-        match self.stage {
-            Stage::Root => {
-                let at = self.root.as_ref().map(|root| root.checkpoint).ok_or("no root")?;
-                let bytes = self.object(at)?;
-                let checkpoint = Checkpoint::decode(&bytes).map_err(|error| format!("the checkpoint is damaged ({error})"))?;
-                self.wanted.extend(checkpoint.chunk_pages.iter().map(|(_, at)| *at));
-                self.wanted.extend(checkpoint.lineages.iter().filter_map(|line| line.deadlist));
-                self.wanted.extend(checkpoint.snapshot_pages.iter().map(|(_, at)| *at));
-                self.wanted.extend(checkpoint.frees.iter().map(|(_, at)| *at));
-                self.checkpoint = Some(checkpoint);
-                self.stage = Stage::Objects;
-                self.read_objects()
-            }
-            Stage::Objects => {
-                let pages = self.checkpoint.iter().flat_map(|checkpoint| &checkpoint.snapshot_pages);
-                let pages = pages.map(|(_, at)| self.object(*at).and_then(|bytes| snapshot_page(&bytes))).collect::<Result<Vec<_>, _>>()?;
-                self.wanted.extend(pages.iter().flatten().filter_map(|s| s.deadlist));
-                self.stage = Stage::Lists;
-                self.read_objects()
-            }
-            _ => self.load(),
-        }
-    }
-
-    fn object_read(&mut self, at: ObjectRef, attempt: u8, result: Result<(), DeviceError>, buf: Option<&Buf>) -> Result<(), String> {
-        let outcome = self.take_object(at, result, buf);
-        let more = self.rows.as_ref().is_some_and(|rows| attempt + 1 < self.io.attempts(rows, at.segment));
-        if outcome.is_err() && more { self.read_object(at, attempt + 1) } else { outcome }
-    }
-
-    fn take_object(&mut self, at: ObjectRef, result: Result<(), DeviceError>, buf: Option<&Buf>) -> Result<(), String> {
-        let skip = usize::try_from(u64::from(at.offset) * ObjectRef::STEP as u64 % PAGE).unwrap_or(0);
-        let bytes = match (result, buf) {
-            (Ok(()), Some(buf)) => buf.bytes().get(skip..skip + at.bytes() as usize).unwrap_or_default(),
-            (Err(error), _) => return Err(format!("a checkpoint object cannot be read ({error})")),
-            (Ok(()), None) => &[],
-        };
-        if millpond_format::crc32c(bytes) != at.crc {
-            return Err("a checkpoint object does not match its checksum: the checkpoint is damaged".into());
-        }
-        self.objects.insert((at.segment, at.offset), bytes.to_vec());
-        if at.is_index() {
-            let parts = ObjectRef::decode_index(bytes).map_err(|error| format!("a checkpoint object is damaged ({error})"))?;
-            self.wanted.extend(&parts);
-            self.parts.insert((at.segment, at.offset), parts);
-        }
-        Ok(())
-    }
-
-    /// The bytes of an object that was read, joined from its parts.
-    fn object(&self, at: ObjectRef) -> Result<Vec<u8>, String> {
-        let part = |at: &ObjectRef| self.objects.get(&(at.segment, at.offset)).ok_or("a checkpoint object is missing");
-        if !at.is_index() {
-            return Ok(part(&at)?.clone());
-        }
-        let parts = self.parts.get(&(at.segment, at.offset)).ok_or("a checkpoint object is missing")?;
-        let mut joined = Vec::new();
-        for at in parts {
-            joined.extend_from_slice(part(at)?);
-        }
-        Ok(joined)
-    }
-
     /// Builds the state from the checkpoint and starts to scan the log.
     fn load(&mut self) -> Result<(), String> {
         let (rows, config) = (self.rows.take().ok_or("no layout")?, self.config.clone().ok_or("no label")?);
@@ -609,58 +506,6 @@ impl Import {
     fn level_on(&mut self) -> Option<Pool> {
         let rows = &self.core.as_ref()?.space.rows;
         if self.leveling.step(&mut self.io, rows, &mut self.bufs) { self.mend() } else { None }
-    }
-
-    /// All is there: the pool is ready, once the newest root is whole.
-    fn mend(&mut self) -> Option<Pool> {
-        let (rings, root) = (self.rings.as_ref()?, self.root.as_ref()?);
-        let renew = self.rewound.as_ref().map(|rewound| rewound.renew);
-        if renew == Some(false)
-            || (renew.is_none() && [false, true].iter().all(|second| rings.lacking(root.generation, *second).is_empty()))
-        {
-            return self.take_pool();
-        }
-        self.stage = Stage::Mend(Mending::Flush);
-        self.io.flush(Asked::Mend);
-        None
-    }
-
-    /// The step before is done.
-    fn mend_on(&mut self, done: Mending) -> Option<Pool> {
-        let next = match done {
-            Mending::Flush => Mending::First,
-            Mending::First => Mending::FirstFlush,
-            Mending::FirstFlush => Mending::Second,
-            Mending::Second => return self.take_pool(),
-        };
-        self.stage = Stage::Mend(next);
-        match next {
-            Mending::First => self.mend_area(false),
-            Mending::Second => self.mend_area(true),
-            Mending::Flush | Mending::FirstFlush => drop(self.io.flush(Asked::Mend)),
-        }
-        None
-    }
-
-    fn mend_area(&mut self, second: bool) {
-        let (Some(rings), Some(root), Some(config)) = (&self.rings, &self.root, &self.config) else { return };
-        if self.rewound.as_ref().is_some_and(|rewound| rewound.renew) {
-            return self.renew_rings(second);
-        }
-        let mut buf = self.bufs.take(SECTOR_BYTES);
-        if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
-            to.copy_from_slice(&root.encode());
-        }
-        let piece = Piece::new(Rc::new(buf), 0..SECTOR_BYTES);
-        let place = |member: u16| {
-            let size = config.sizes.get(usize::from(member)).copied().unwrap_or(0);
-            let area = if second { second_area(size) } else { 0 };
-            (DeviceIndex(member), area + Root::slot_offset(root.generation), piece.clone())
-        };
-        let writes: Vec<_> = rings.lacking(root.generation, second).into_iter().map(place).collect();
-        if !writes.is_empty() {
-            self.io.write_raw(Asked::Mend, writes);
-        }
     }
 
     fn take_pool(&mut self) -> Option<Pool> {

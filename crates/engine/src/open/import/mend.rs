@@ -1,0 +1,75 @@
+//! The newest root, written again where it lacks a copy.
+
+use std::rc::Rc;
+
+use millpond_block::Piece;
+use millpond_device::DeviceIndex;
+use millpond_format::{Root, SECTOR_BYTES};
+
+use super::{Asked, Import, Stage};
+use crate::pool::Pool;
+use crate::task::second_area;
+
+/// The newest root is written again where a crash or rot left no copy of it, in the order of a new one (INV-RING-1).
+#[derive(Clone, Copy)]
+pub(in crate::open) enum Mending {
+    /// What was read may be in a cache only.
+    Flush,
+    First,
+    FirstFlush,
+    Second,
+}
+
+impl Import {
+    /// All is there: the pool is ready, once the newest root is whole.
+    pub(super) fn mend(&mut self) -> Option<Pool> {
+        let (rings, root) = (self.rings.as_ref()?, self.root.as_ref()?);
+        let renew = self.rewound.as_ref().map(|rewound| rewound.renew);
+        if renew == Some(false)
+            || (renew.is_none() && [false, true].iter().all(|second| rings.lacking(root.generation, *second).is_empty()))
+        {
+            return self.take_pool();
+        }
+        self.stage = Stage::Mend(Mending::Flush);
+        self.io.flush(Asked::Mend);
+        None
+    }
+
+    /// The step before is done.
+    pub(super) fn mend_on(&mut self, done: Mending) -> Option<Pool> {
+        let next = match done {
+            Mending::Flush => Mending::First,
+            Mending::First => Mending::FirstFlush,
+            Mending::FirstFlush => Mending::Second,
+            Mending::Second => return self.take_pool(),
+        };
+        self.stage = Stage::Mend(next);
+        match next {
+            Mending::First => self.mend_area(false),
+            Mending::Second => self.mend_area(true),
+            Mending::Flush | Mending::FirstFlush => drop(self.io.flush(Asked::Mend)),
+        }
+        None
+    }
+
+    fn mend_area(&mut self, second: bool) {
+        let (Some(rings), Some(root), Some(config)) = (&self.rings, &self.root, &self.config) else { return };
+        if self.rewound.as_ref().is_some_and(|rewound| rewound.renew) {
+            return self.renew_rings(second);
+        }
+        let mut buf = self.bufs.take(SECTOR_BYTES);
+        if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
+            to.copy_from_slice(&root.encode());
+        }
+        let piece = Piece::new(Rc::new(buf), 0..SECTOR_BYTES);
+        let place = |member: u16| {
+            let size = config.sizes.get(usize::from(member)).copied().unwrap_or(0);
+            let area = if second { second_area(size) } else { 0 };
+            (DeviceIndex(member), area + Root::slot_offset(root.generation), piece.clone())
+        };
+        let writes: Vec<_> = rings.lacking(root.generation, second).into_iter().map(place).collect();
+        if !writes.is_empty() {
+            self.io.write_raw(Asked::Mend, writes);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The objects of the checkpoint, those that they name, and what was read of them.
+
+use millpond_block::Buf;
+use millpond_device::DeviceError;
+use millpond_format::{Checkpoint, ObjectRef};
+
+use super::super::load::snapshot_page;
+use super::{Asked, Import, Stage};
+use crate::space::PAGE;
+
+/// Objects read at a time.
+const OBJECTS_AT_ONCE: usize = 64;
+
+impl Import {
+    /// Asks for objects, a number at a time; when all are there, goes on.
+    pub(super) fn read_objects(&mut self) -> Result<(), String> {
+        while self.io.in_flight() < OBJECTS_AT_ONCE {
+            let Some(at) = self.wanted.pop() else { break };
+            self.read_object(at, 0)?;
+        }
+        if self.io.in_flight() > 0 || !self.wanted.is_empty() {
+            return Ok(());
+        }
+        self.objects_read()
+    }
+
+    fn read_object(&mut self, at: ObjectRef, attempt: u8) -> Result<(), String> {
+        {
+            let rows = self.rows.as_ref().ok_or("no layout")?;
+            let start = u64::from(at.offset) * ObjectRef::STEP as u64;
+            let page = start / PAGE;
+            let pages = (start + u64::from(at.bytes())).div_ceil(PAGE) - page;
+            let limit = u64::from(rows.pages(at.segment));
+            if page + pages > limit {
+                return Err("a checkpoint object lies outside the pool: the checkpoint is damaged".into());
+            }
+            self.io.read(Asked::Object(at, attempt), rows, at.segment, page as u32, pages as u32, attempt, &mut self.bufs);
+        }
+        Ok(())
+    }
+
+    /// All that was asked for is there.
+    fn objects_read(&mut self) -> Result<(), String> {
+        match self.stage {
+            Stage::Root => {
+                let at = self.root.as_ref().map(|root| root.checkpoint).ok_or("no root")?;
+                let bytes = self.object(at)?;
+                let checkpoint = Checkpoint::decode(&bytes).map_err(|error| format!("the checkpoint is damaged ({error})"))?;
+                self.wanted.extend(checkpoint.chunk_pages.iter().map(|(_, at)| *at));
+                self.wanted.extend(checkpoint.lineages.iter().filter_map(|line| line.deadlist));
+                self.wanted.extend(checkpoint.snapshot_pages.iter().map(|(_, at)| *at));
+                self.wanted.extend(checkpoint.frees.iter().map(|(_, at)| *at));
+                self.checkpoint = Some(checkpoint);
+                self.stage = Stage::Objects;
+                self.read_objects()
+            }
+            Stage::Objects => {
+                let pages = self.checkpoint.iter().flat_map(|checkpoint| &checkpoint.snapshot_pages);
+                let pages = pages.map(|(_, at)| self.object(*at).and_then(|bytes| snapshot_page(&bytes))).collect::<Result<Vec<_>, _>>()?;
+                self.wanted.extend(pages.iter().flatten().filter_map(|s| s.deadlist));
+                self.stage = Stage::Lists;
+                self.read_objects()
+            }
+            _ => self.load(),
+        }
+    }
+
+    pub(super) fn object_read(
+        &mut self,
+        at: ObjectRef,
+        attempt: u8,
+        result: Result<(), DeviceError>,
+        buf: Option<&Buf>,
+    ) -> Result<(), String> {
+        let outcome = self.take_object(at, result, buf);
+        let more = self.rows.as_ref().is_some_and(|rows| attempt + 1 < self.io.attempts(rows, at.segment));
+        if outcome.is_err() && more { self.read_object(at, attempt + 1) } else { outcome }
+    }
+
+    fn take_object(&mut self, at: ObjectRef, result: Result<(), DeviceError>, buf: Option<&Buf>) -> Result<(), String> {
+        let skip = usize::try_from(u64::from(at.offset) * ObjectRef::STEP as u64 % PAGE).unwrap_or(0);
+        let bytes = match (result, buf) {
+            (Ok(()), Some(buf)) => buf.bytes().get(skip..skip + at.bytes() as usize).unwrap_or_default(),
+            (Err(error), _) => return Err(format!("a checkpoint object cannot be read ({error})")),
+            (Ok(()), None) => &[],
+        };
+        if millpond_format::crc32c(bytes) != at.crc {
+            return Err("a checkpoint object does not match its checksum: the checkpoint is damaged".into());
+        }
+        self.objects.insert((at.segment, at.offset), bytes.to_vec());
+        if at.is_index() {
+            let parts = ObjectRef::decode_index(bytes).map_err(|error| format!("a checkpoint object is damaged ({error})"))?;
+            self.wanted.extend(&parts);
+            self.parts.insert((at.segment, at.offset), parts);
+        }
+        Ok(())
+    }
+
+    /// The bytes of an object that was read, joined from its parts.
+    pub(super) fn object(&self, at: ObjectRef) -> Result<Vec<u8>, String> {
+        let part = |at: &ObjectRef| self.objects.get(&(at.segment, at.offset)).ok_or("a checkpoint object is missing");
+        if !at.is_index() {
+            return Ok(part(&at)?.clone());
+        }
+        let parts = self.parts.get(&(at.segment, at.offset)).ok_or("a checkpoint object is missing")?;
+        let mut joined = Vec::new();
+        for at in parts {
+            joined.extend_from_slice(part(at)?);
+        }
+        Ok(joined)
+    }
+}
