@@ -15,6 +15,8 @@ use crate::api::{AddDevices, ApiError, DeviceSpec, IoMode, Pool, RemoveDevice, R
 
 /// How often devices on their way are looked at.
 const LOOK: Duration = Duration::from_millis(250);
+/// Tries to take the label from a device that was let go.
+const WIPE_TRIES: u32 = 12;
 
 impl Daemon {
     /// Adds devices to a pool. Their space can be used, and the daemon remembers them, on return.
@@ -160,7 +162,8 @@ impl Daemon {
             let Ok(shard) = self.shard(&name) else { return };
             let Ok(status) = shard.status().await else { return };
             let used = |at: usize| status.pool.devices.iter().any(|device| device.position == Some(at) || device.successor == Some(at));
-            let mut left = !status.pool.jobs.is_empty();
+            // between the end of copying and the labels that say so there is no job, but a successor
+            let mut left = !status.pool.jobs.is_empty() || status.pool.devices.iter().any(|device| device.successor.is_some());
             let unused =
                 status.devices.iter().enumerate().filter_map(|(at, host)| host.as_ref().filter(|_| !used(at)).map(|host| (at, host)));
             for (at, host) in unused {
@@ -179,13 +182,17 @@ impl Daemon {
         }
     }
 
-    /// Takes the label from a device that belonged to a pool.
+    /// Takes the label from a device that belonged to a pool. Somebody may just be looking what is on it: then later.
     async fn let_go(&self, path: PathBuf, pool: PoolId) {
         let told = path.display().to_string();
-        match tokio::task::spawn_blocking(move || labels::wipe(&path, pool)).await {
-            Ok(Ok(())) => self.tell("device.released", told),
-            Ok(Err(error)) => tracing::warn!(device = told, %error, "the label of a device that was let go is still there"),
-            Err(error) => tracing::error!(%error, "taking a label away"),
+        for tries_left in (0..WIPE_TRIES).rev() {
+            let path = path.clone();
+            match tokio::task::spawn_blocking(move || labels::wipe(&path, pool)).await {
+                Ok(Ok(())) => return self.tell("device.released", told),
+                Ok(Err(_)) if tries_left > 0 => sleep(LOOK).await,
+                Ok(Err(error)) => tracing::warn!(device = told, %error, "the label of a device that was let go is still there"),
+                Err(error) => return tracing::error!(%error, "taking a label away"),
+            }
         }
     }
 
