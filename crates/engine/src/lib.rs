@@ -18,10 +18,12 @@ mod space;
 mod survey;
 mod task;
 mod tree;
+mod tuning;
 
 pub use api::*;
 pub use check::{Audit, Media};
 pub use engine::Engine;
 pub use options::{Limits, Rate, VolumeOptions};
 pub use pool::{Target, check_name};
-pub use survey::Survey;
+pub use survey::{RestorePoint, Survey, Surveyed, Whole};
+pub use tuning::{Aim, Planted, Tuning};

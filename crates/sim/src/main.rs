@@ -84,7 +84,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 7] = [
+const PLANTED: [(&str, Planted); 8] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -92,6 +92,7 @@ const PLANTED: [(&str, Planted); 7] = [
     ("lose-discard-record", Planted::LoseDiscardRecord),
     ("cleaner-new-sequence", Planted::CleanerNewSequence),
     ("reuse-before-flush", Planted::ReuseBeforeFlush),
+    ("skip-leveling", Planted::SkipLeveling),
 ];
 
 fn range(text: &str) -> Result<Range<u64>, String> {

@@ -97,6 +97,7 @@ fn planted_bugs_are_found() {
         Planted::LoseDiscardRecord,
         Planted::CleanerNewSequence,
         Planted::ReuseBeforeFlush,
+        Planted::SkipLeveling,
     ];
     for bug in planted {
         let options = Options { planted: Some(bug), ..Options::default() };

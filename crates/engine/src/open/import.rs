@@ -478,7 +478,9 @@ impl Import {
         }
         let visited = self.scans.iter().flat_map(|scan| scan.visited.iter().copied()).collect();
         let core = self.core.as_mut().ok_or("no state")?;
-        self.leveling = Leveling::new(&found, durable, &core.space.rows);
+        if !cfg!(feature = "planted") || self.tuning.planted != Some(Planted::SkipLeveling) {
+            self.leveling = Leveling::new(&found, durable, &core.space.rows);
+        }
         self.replay = Some(Replay::new(core, found, visited, end));
         self.stage = Stage::Replay;
         Ok(())

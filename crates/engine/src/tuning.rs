@@ -1,0 +1,78 @@
+//! [`Tuning`]: what the caller decides at each start; nothing of it is on disk.
+
+/// Knobs of an engine that are not on disk.
+#[derive(Clone, Debug)]
+pub struct Tuning {
+    /// Upper bound in bytes for map nodes kept in memory.
+    pub map_memory: u64,
+    /// Bytes of log after which a checkpoint is started.
+    pub checkpoint_log_bytes: u64,
+    /// Checkpoints that stay rewindable: space freed is reused only after this many more.
+    pub rewind_checkpoints: u32,
+    /// Milliseconds that checkpoints stay rewindable beyond that, while what rests for it is a small part of the pool and space is not short.
+    pub rewind_millis: u64,
+    /// Give freed segments back to the host (hole punch, TRIM) before they are reused.
+    pub discard_freed: bool,
+    /// Percent of the log's segments that may be in use before some of it is moved to where data stays: what is overwritten soon is not moved.
+    pub log_percent: u8,
+    /// Import a pool although devices are missing that it can do without. They are out of date from then on.
+    pub degraded: bool,
+    /// What an import comes to.
+    pub aim: Aim,
+    /// Nothing is written to any device: the log is replayed in memory, guests read, changes are refused.
+    pub read_only: bool,
+    /// Faults planted on purpose, for tests of the tests; `None` always in production.
+    pub planted: Option<Planted>,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Tuning {
+            map_memory: 1 << 30,
+            checkpoint_log_bytes: 1 << 30,
+            rewind_checkpoints: 2,
+            rewind_millis: 600_000,
+            discard_freed: true,
+            log_percent: 50,
+            degraded: false,
+            aim: Aim::Newest,
+            read_only: false,
+            planted: None,
+        }
+    }
+}
+
+/// What an import comes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Aim {
+    /// The newest state; refused when a part of it is damaged.
+    #[default]
+    Newest,
+    /// The newest checkpoint that is whole, and the log after it as far as it is sound. What came later is given up for good.
+    Rewind,
+    /// The same, of checkpoints that are found by reading every segment's first page and all checkpoint objects: when the roots are gone.
+    Rebuild,
+    /// The checkpoint of this generation, without the log after it. What came later is given up for good.
+    To(u64),
+}
+
+/// Known bugs that a test can plant, to prove that the simulator finds them. Without the feature `planted` they do nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// Acknowledge a flush without flushing the devices.
+    SkipBarrier,
+    /// Reuse freed segments before the checkpoint that freed them is durable.
+    FreeTooEarly,
+    /// Update the map when a batch completes instead of when it is appended.
+    ApplyAtCompletion,
+    /// Leave one entry out of a deadlist.
+    ForgetDeadlistEntry,
+    /// Do not log a discard.
+    LoseDiscardRecord,
+    /// Give blocks that the cleaner moves a new sequence number.
+    CleanerNewSequence,
+    /// Segments that the log emptied are used again before the log is durable.
+    ReuseBeforeFlush,
+    /// An import goes on from a log whose end is on some copies alone.
+    SkipLeveling,
+}
