@@ -4,19 +4,23 @@
 //! shorter than the running average life of class-1 segments, else to class 2; what is moved out of class 1 goes to class 3, the rest
 //! by age to classes 4 to 6. Moving a chunk changes the chunk table alone (I7, I11).
 
+mod identities;
+
 use millpond_block::{Buf, Piece};
 use millpond_device::DeviceError;
 use millpond_format::{
-    Addr, BATCH_FIXED, BLOCK_UNITS, BatchHeader, BlockIdentity, BlockNo, ChunkId, Coding, Encoder, HEADER_PAGE, Item, Lsn,
-    MAX_HEADER_PAGES, Move, NODE_BYTES, NODE_UNITS, Node, SegmentId, UNIT, VolumeId, crc32c,
+    Addr, BATCH_FIXED, BlockIdentity, BlockNo, ChunkId, Coding, Encoder, HEADER_PAGE, Item, Lsn, MAX_HEADER_PAGES, Move, NODE_BYTES,
+    NODE_UNITS, Node, SegmentId, UNIT, VolumeId, crc32c,
 };
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::rc::Rc;
 
+pub(super) use self::identities::identities_of;
+use self::identities::{moved_identities, original_identities};
 use super::evacuate::Evacuation;
 use super::reserve::Purse;
-use crate::log::{BatchKind, CLEANED, KEPT, META_CLASS, OpenBatch, SHORT, SMALL};
+use crate::log::{BatchKind, CLEANED, KEPT, META_CLASS, OpenBatch, SHORT, is_special};
 use crate::pool::{Context, Pool};
 use crate::space::{Chunk, NODE_GRAIN, PAGE, Place, SegmentState, Shelf, Slots};
 use crate::{Planted, PoolState};
@@ -541,7 +545,7 @@ impl Pool {
 
     /// The stream for a chunk of its class and age; the one with most room left when space is short. What is on special devices stays there.
     fn stream_of(&self, chunk: &Chunk) -> usize {
-        if (chunk.grain == NODE_GRAIN || matches!(usize::from(chunk.class), SMALL | KEPT)) && self.special_room(KEPT) {
+        if (chunk.grain == NODE_GRAIN || is_special(usize::from(chunk.class))) && self.special_room(KEPT) {
             return KEPT;
         }
         if self.short_of_space() {
@@ -570,54 +574,4 @@ struct MoveBatch {
     pieces: Vec<Piece>,
     /// Chunk, page of its payload, whether the header has its identities, what of it came along.
     chunks: Vec<(ChunkId, u32, bool, Slots)>,
-}
-
-/// What the blocks of a chunk are that was never moved, by slot: from the headers between them.
-fn original_identities(bytes: &[u8], pool: millpond_format::PoolId, chunk: ChunkId) -> Vec<(u32, BlockIdentity)> {
-    let mut found = Vec::new();
-    let mut page = 0usize;
-    while let Some(rest) = bytes.get(page * 4096..).filter(|rest| !rest.is_empty()) {
-        let Ok((header, items)) = BatchHeader::decode(rest) else { break };
-        if header.pool != pool || header.chunk != chunk || header.grain == 0 {
-            break;
-        }
-        let grain = u32::from(header.grain);
-        let mut unit = (page as u32 + u32::from(header.pages)) * BLOCK_UNITS;
-        for item in items {
-            let Item::Blocks { volume, block, stored } = item else { continue };
-            for (i, (crc, units, coding)) in (0u64..).zip(stored) {
-                let identity = BlockIdentity { volume, block: BlockNo(block.0 + i), lsn: header.lsn, crc, units, coding };
-                found.push((unit / grain, identity));
-                unit += u32::from(units);
-            }
-        }
-        page += usize::from(header.pages) + header.payload as usize;
-    }
-    found
-}
-
-/// What the blocks of moved chunks are, by slot: from the header of the move. Nothing when it is damaged.
-fn moved_identities(bytes: &[u8]) -> Option<FxHashMap<ChunkId, Vec<(u32, BlockIdentity)>>> {
-    let (_, items) = BatchHeader::decode(bytes).ok()?;
-    let moves = items.into_iter().filter_map(|item| match item {
-        Item::Move(moved) => Some((moved.chunk, identities_of(moved))),
-        _ => None,
-    });
-    Some(moves.collect())
-}
-
-pub(super) fn identities_of(moved: Move) -> Vec<(u32, BlockIdentity)> {
-    let present = Slots::from_words(moved.present);
-    let mut slots = present.iter();
-    let mut found = Vec::with_capacity(moved.identities.len());
-    for identity in moved.identities {
-        let Some(slot) = slots.next() else { break };
-        found.push((slot, identity));
-        // a packed block has a slot for each of its units
-        let more = u32::from(identity.units) / u32::from(moved.grain.max(1));
-        (1..more).for_each(|_| {
-            slots.next();
-        });
-    }
-    found
 }
