@@ -1,5 +1,7 @@
 //! Device operations in flight: groups of them that complete together, each with the context that asked.
 
+mod columns;
+
 use std::collections::VecDeque;
 
 use millpond_block::{Buf, BufPool, ByteRange, Piece};
@@ -7,11 +9,12 @@ use millpond_device::{DeviceError, DeviceIndex, Io, IoDone, IoId, IoKind};
 use millpond_format::{MemberState, SegmentId};
 use smallvec::SmallVec;
 
+use self::columns::compute;
 use super::health::Health;
-use super::parity::{Coders, Rebuild, Want, answers, erased};
+use super::parity::{Coders, Rebuild, Want, answers};
 use crate::DeviceCounters;
 use crate::slab::Slab;
-use crate::space::{PAGE, Rows, Stripe};
+use crate::space::{PAGE, Rows};
 
 /// Tries of a failing write before it counts as failed.
 const WRITE_TRIES: u8 = 3;
@@ -292,14 +295,14 @@ impl<C> IoTable<C> {
         attempt: u8,
         bufs: &mut BufPool,
     ) {
-        let group = self.add(context, Kind::Read, Some(segment));
         let whole = self.health.whole_copies(rows, segment);
-        if let Some(copy) = whole.get(usize::from(attempt) % whole.len().max(1)) {
-            for (device, range) in rows.map(segment, page, pages, *copy) {
-                self.push_read(group, device, range, bufs);
+        match whole.get(usize::from(attempt) % whole.len().max(1)) {
+            Some(copy) => self.read_copy(context, rows, segment, page, pages, *copy, bufs),
+            None => {
+                let group = self.add(context, Kind::Read, Some(segment));
+                self.begin(group);
             }
         }
-        self.begin(group);
     }
 
     /// Reads pages of one copy of a segment: of the only one when it is spread over several members.
@@ -319,51 +322,6 @@ impl<C> IoTable<C> {
             self.push_read(group, device, range, bufs);
         }
         self.begin(group);
-    }
-
-    /// Reads a range of a column of a segment with parity: from its device, or from the others.
-    #[expect(clippy::too_many_arguments, reason = "a place, and who asks")]
-    pub(crate) fn read_column(
-        &mut self,
-        context: C,
-        rows: &Rows,
-        segment: SegmentId,
-        member: DeviceIndex,
-        local: ByteRange,
-        attempt: u8,
-        bufs: &mut BufPool,
-    ) {
-        let group = self.add(context, Kind::Read, Some(segment));
-        if let Some(stripe) = rows.stripe(segment)
-            && let Some(column) = stripe.columns().iter().position(|(device, _)| *device == member)
-            && !self.rebuild(group, &stripe, Want::Column { column, local }, attempt, bufs)
-            && let Some((device, start)) = stripe.columns().get(column)
-        {
-            self.push_read(group, *device, ByteRange { offset: start + local.offset, ..local }, bufs);
-        }
-        self.begin(group);
-    }
-
-    /// Starts to read what others have, when what is wanted is on a device that lacks it or is not to be trusted. False when it is to be
-    /// read where it is.
-    fn rebuild(&mut self, group: u32, stripe: &Stripe<'_>, want: Want, attempt: u8, bufs: &mut BufPool) -> bool {
-        let (missing, wanted) = (self.health.missing(stripe), want.columns(stripe));
-        let first = wanted.trailing_zeros() as usize;
-        let Some(erased) = erased(stripe.width(), stripe.parity, missing, first, attempt) else {
-            // too many are missing: what is wanted may still be there
-            return wanted & missing != 0;
-        };
-        if wanted & erased == 0 {
-            return false;
-        }
-        let rebuild = Rebuild::new(stripe, want, erased);
-        for (device, range) in rebuild.reads(stripe) {
-            self.push_read(group, device, range, bufs);
-        }
-        if let Some(group) = self.groups.get_mut(group) {
-            group.rebuild = Some(Box::new(rebuild));
-        }
-        true
     }
 
     /// Copies of a segment that can be read; of one with parity: the ways to do without one more column.
@@ -617,22 +575,6 @@ impl<C> IoTable<C> {
         };
         if !known {
             self.failing.push(failing);
-        }
-    }
-}
-
-/// What parts of a read say about other columns.
-fn compute(rebuild: &Rebuild, mut parts: SmallVec<[Part; 1]>, coders: &mut Coders, bufs: &mut BufPool) -> Option<Buf> {
-    let read: SmallVec<[&[u8]; 16]> = parts.iter().filter_map(|part| part.buf.as_ref().map(Buf::bytes)).collect();
-    let mut out = bufs.take(rebuild.length());
-    let done = (read.len() == parts.len()).then(|| rebuild.assemble(&read, coders, out.bytes_mut())).flatten();
-    drop(read);
-    parts.iter_mut().filter_map(|part| part.buf.take()).for_each(|buf| bufs.give(buf));
-    match done {
-        Some(()) => Some(out),
-        None => {
-            bufs.give(out);
-            None
         }
     }
 }

@@ -1,0 +1,73 @@
+//! Reads of segments with parity: of a column, and of what others say about one that is missing or not to be trusted.
+
+use millpond_block::{Buf, BufPool, ByteRange};
+use millpond_device::DeviceIndex;
+use millpond_format::SegmentId;
+use smallvec::SmallVec;
+
+use super::super::parity::{Coders, Rebuild, Want, erased};
+use super::{IoTable, Kind, Part};
+use crate::space::{Rows, Stripe};
+
+impl<C> IoTable<C> {
+    /// Reads a range of a column of a segment with parity: from its device, or from the others.
+    #[expect(clippy::too_many_arguments, reason = "a place, and who asks")]
+    pub(crate) fn read_column(
+        &mut self,
+        context: C,
+        rows: &Rows,
+        segment: SegmentId,
+        member: DeviceIndex,
+        local: ByteRange,
+        attempt: u8,
+        bufs: &mut BufPool,
+    ) {
+        let group = self.add(context, Kind::Read, Some(segment));
+        if let Some(stripe) = rows.stripe(segment)
+            && let Some(column) = stripe.columns().iter().position(|(device, _)| *device == member)
+            && !self.rebuild(group, &stripe, Want::Column { column, local }, attempt, bufs)
+            && let Some((device, start)) = stripe.columns().get(column)
+        {
+            self.push_read(group, *device, ByteRange { offset: start + local.offset, ..local }, bufs);
+        }
+        self.begin(group);
+    }
+
+    /// Starts to read what others have, when what is wanted is on a device that lacks it or is not to be trusted. False when it is to be
+    /// read where it is.
+    pub(super) fn rebuild(&mut self, group: u32, stripe: &Stripe<'_>, want: Want, attempt: u8, bufs: &mut BufPool) -> bool {
+        let (missing, wanted) = (self.health.missing(stripe), want.columns(stripe));
+        let first = wanted.trailing_zeros() as usize;
+        let Some(erased) = erased(stripe.width(), stripe.parity, missing, first, attempt) else {
+            // too many are missing: what is wanted may still be there
+            return wanted & missing != 0;
+        };
+        if wanted & erased == 0 {
+            return false;
+        }
+        let rebuild = Rebuild::new(stripe, want, erased);
+        for (device, range) in rebuild.reads(stripe) {
+            self.push_read(group, device, range, bufs);
+        }
+        if let Some(group) = self.groups.get_mut(group) {
+            group.rebuild = Some(Box::new(rebuild));
+        }
+        true
+    }
+}
+
+/// What parts of a read say about other columns.
+pub(super) fn compute(rebuild: &Rebuild, mut parts: SmallVec<[Part; 1]>, coders: &mut Coders, bufs: &mut BufPool) -> Option<Buf> {
+    let read: SmallVec<[&[u8]; 16]> = parts.iter().filter_map(|part| part.buf.as_ref().map(Buf::bytes)).collect();
+    let mut out = bufs.take(rebuild.length());
+    let done = (read.len() == parts.len()).then(|| rebuild.assemble(&read, coders, out.bytes_mut())).flatten();
+    drop(read);
+    parts.iter_mut().filter_map(|part| part.buf.take()).for_each(|buf| bufs.give(buf));
+    match done {
+        Some(()) => Some(out),
+        None => {
+            bufs.give(out);
+            None
+        }
+    }
+}
