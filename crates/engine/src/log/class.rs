@@ -18,3 +18,8 @@ pub(crate) const CLEANED: usize = 4;
 pub(crate) const KEPT: usize = 8;
 /// The streams that guests write to.
 pub(crate) const GUESTS: std::ops::Range<usize> = SHORT..CLEANED;
+
+/// Is a stream for special devices?
+pub(crate) fn is_special(stream: usize) -> bool {
+    matches!(stream, SMALL | KEPT)
+}

@@ -9,5 +9,5 @@ mod class;
 mod stream;
 
 pub(crate) use batch::{BatchKind, InFlight, OpenBatch};
-pub(crate) use class::{CLEANED, GUESTS, KEPT, LONG, META_CLASS, OBJECT_CLASS, PACKED, SHORT, SMALL};
+pub(crate) use class::{CLEANED, GUESTS, KEPT, LONG, META_CLASS, OBJECT_CLASS, PACKED, SHORT, SMALL, is_special};
 pub(crate) use stream::{Cursor, Log, OpenChunk};

@@ -13,7 +13,7 @@ use millpond_format::{
 
 use crate::core::Core;
 use crate::io::{Health, IoTable};
-use crate::log::{KEPT, Log, SMALL};
+use crate::log::{Log, is_special};
 use crate::pool::{Config, Context, Pool};
 use crate::space::{Rows, Shelf, Space};
 use crate::task::second_area;
@@ -210,25 +210,23 @@ fn checked_layout(shape: &Shape, spec: &GroupSpec, count: u16) -> Result<Layout,
 }
 
 impl Pool {
-    /// Is there a segment for every stream to start with?
+    /// Is there a segment for every stream to start with that the pool cannot do without?
     pub(crate) fn streams_fit(&self) -> bool {
-        let streams = |shelf: Shelf| (0..STREAMS).filter(|stream| self.begins_on(*stream) == Some(shelf)).count();
+        let streams = |shelf: Shelf| (0..STREAMS).filter(|stream| !is_special(*stream) && self.shelf_of(*stream) == shelf).count();
         Shelf::ALL.into_iter().all(|shelf| self.core.space.segments.free_in(shelf) >= streams(shelf))
     }
 
-    /// Where a stream begins; those for special devices only where there are any.
-    fn begins_on(&self, stream: usize) -> Option<Shelf> {
-        let special = matches!(stream, SMALL | KEPT);
-        (!special || self.core.space.homes.special).then(|| self.shelf_of(stream))
-    }
-
-    /// Gives every stream the segment that it starts with.
+    /// Gives every stream the segment that it starts with. Those for special devices begin later where there are none, or none is free.
     pub(crate) fn reserve_streams(&mut self) -> bool {
         (0..STREAMS).all(|stream| {
-            let Some(shelf) = self.begins_on(stream) else { return true };
+            let special = is_special(stream);
+            if special && !self.core.space.homes.special {
+                return true;
+            }
+            let shelf = self.shelf_of(stream);
             let next = self.core.space.segments.reserve(shelf);
             self.log.streams[stream].next = next;
-            next.is_some()
+            special || next.is_some()
         })
     }
 

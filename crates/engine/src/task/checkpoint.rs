@@ -20,7 +20,7 @@ use millpond_format::{AREA_BYTES, Lsn, NODE_BYTES, ObjectRef, Root, SegmentId};
 pub(crate) use self::objects::META_HEAD_PAGES;
 use self::seal::Sealed;
 use super::reserve::Estimate;
-use crate::log::{Cursor, SMALL};
+use crate::log::{Cursor, is_special};
 use crate::pool::{Context, Pool};
 use crate::space::{Place, SegmentState, Space};
 use crate::{PoolState, Reply};
@@ -333,6 +333,8 @@ impl Pool {
         self.cleaner.unblock();
         if self.state == PoolState::Opening {
             self.opened();
+        } else {
+            self.begin_special_streams();
         }
         self.checkpointer.first_done = self.state != PoolState::Opening;
         for tag in std::mem::take(&mut self.checkpointer.answering) {
@@ -342,7 +344,7 @@ impl Pool {
 
     /// The pool's first root of this import is durable: it goes into service, or goes on to get there.
     fn opened(&mut self) {
-        if (0..self.log.streams.len()).any(|stream| stream < SMALL && self.log.streams[stream].next.is_none()) {
+        if (0..self.log.streams.len()).any(|stream| !is_special(stream) && self.log.streams[stream].next.is_none()) {
             // what rested at the crash is free only now
             self.release_rested(true);
             self.core.space.segments.stamp_emptied(Lsn(self.log.next.0 - 1));

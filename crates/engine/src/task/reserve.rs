@@ -7,7 +7,7 @@
 
 use millpond_format::{Leg, NO_SEGMENT, NODE_BYTES, ObjectRef, SegmentId};
 
-use crate::log::{CLEANED, Cursor, KEPT, SMALL};
+use crate::log::{CLEANED, Cursor, KEPT, SMALL, is_special};
 use crate::pool::Pool;
 use crate::space::Shelf;
 use crate::task::META_HEAD_PAGES;
@@ -60,7 +60,7 @@ impl Pool {
     /// Where a stream goes on.
     pub(crate) fn shelf_of(&self, stream: usize) -> Shelf {
         match stream {
-            SMALL | KEPT if self.core.space.homes.special => Shelf::Special,
+            special if is_special(special) && self.core.space.homes.special => Shelf::Special,
             stream if stream < CLEANED => self.core.space.homes.landing,
             _ => Shelf::Data,
         }
@@ -74,19 +74,23 @@ impl Pool {
 
     /// Is there room on special devices for a stream that goes there? A part of them is left to nodes.
     pub(crate) fn special_room(&self, stream: usize) -> bool {
-        let segments = &self.core.space.segments;
-        let spare = segments.free_in(Shelf::Special) > segments.count_in(Shelf::Special) / SPECIAL_PART + KEPT_FOR_CLEANER;
-        self.core.space.homes.special && self.is_ready(stream) && spare
+        self.core.space.homes.special && self.is_ready(stream) && self.has_special_room()
     }
 
-    /// Streams for special devices begin when there are some, with the next checkpoint.
+    /// Streams for special devices begin when there are some with room, with the next checkpoint.
     pub(crate) fn begin_special_streams(&mut self) {
         for stream in [SMALL, KEPT] {
-            if self.core.space.homes.special && self.log.streams[stream].next.is_none() {
+            if self.core.space.homes.special && self.log.streams[stream].next.is_none() && self.has_special_room() {
                 self.log.streams[stream].next = self.core.space.segments.reserve(Shelf::Special);
                 self.checkpointer.forced = true;
             }
         }
+    }
+
+    /// Is more free on special devices than what is left to nodes?
+    fn has_special_room(&self) -> bool {
+        let segments = &self.core.space.segments;
+        segments.free_in(Shelf::Special) > segments.count_in(Shelf::Special) / SPECIAL_PART + KEPT_FOR_CLEANER
     }
 
     pub(crate) fn free_in(&self, shelf: Shelf) -> usize {
