@@ -194,6 +194,30 @@ fn small_writes_go_to_special_devices_and_stay_there() {
 }
 
 #[test]
+fn full_special_devices_keep_no_pool_from_opening() {
+    let groups = vec![group(Class::Data, Layout::Linear, 1), group(Class::Special, MIRROR, 2)];
+    let mut rig = Rig::with_groups(&[128, 8, 8], groups, tuning());
+    let leaf = 2 << 20;
+    let size = 1500 * leaf;
+    let volume = rig.volume("disk0", size, Compression::Off);
+    let block = |round: u8, at: u64| pattern(at, round)[..4096].to_vec();
+    for at in (0..size).step_by(leaf as usize) {
+        rig.request(Target::Head(volume), Op::Write, at, 4096, &block(1, at)).unwrap();
+    }
+    for round in 2..4 {
+        rig.command(Command::Checkpoint).unwrap();
+        let pool = rig.engine.pool().unwrap();
+        assert!(pool.devices[1].free < 1 << 20, "not full: {:?}", pool.devices[1]);
+        rig.reopen();
+        for at in (0..size).step_by(leaf as usize) {
+            assert!(rig.request(Target::Head(volume), Op::Read, at, 4096, &[]).unwrap() == block(round - 1, at), "at {at}");
+            rig.request(Target::Head(volume), Op::Write, at, 4096, &block(round, at)).unwrap();
+        }
+        rig.audit();
+    }
+}
+
+#[test]
 fn what_is_too_small_for_data_is_no_pool() {
     let media = |mib: u64| DeviceGeometry { size: mib << 20, logical_sector: 512, physical_sector: 4096 };
     // the smallest device says how many rows there are, and a part of it is the log
