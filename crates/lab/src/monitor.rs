@@ -100,7 +100,7 @@ fn watch(out: &mut impl Write, server: u32, control: Option<&Path>, stop: &Atomi
         let rate = |now: f64, before: f64| (now - before) / secs;
         let disk: Vec<f64> = now.disk.iter().zip(before.disk).map(|(now, before)| rate(*now, before)).collect();
         let (load, used) = (load_average(), memory_used());
-        let resident = memory(server).map_or(0, |m| m.now);
+        let resident = memory(server).unwrap_or(0);
         write!(
             out,
             "{:.1},{cpu:.1},{stolen:.1},{load},{used},{:.1},{resident}",

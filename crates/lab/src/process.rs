@@ -6,7 +6,8 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// The program of this name, in PATH or where system tools live.
@@ -55,7 +56,7 @@ pub fn wait_until(what: &str, limit: Duration, mut ready: impl FnMut() -> bool) 
         if begin.elapsed() > limit {
             bail!("{what}: not within {limit:?}");
         }
-        std::thread::sleep(Duration::from_millis(1));
+        thread::sleep(Duration::from_millis(1));
     }
     Ok(begin.elapsed())
 }
@@ -110,7 +111,7 @@ impl Daemon {
                 let log = fs::read_to_string(&self.log).unwrap_or_default();
                 bail!("{} is not ready after {:?}: {}", self.name, begin.elapsed(), tail(&log, 800));
             }
-            std::thread::sleep(Duration::from_millis(1));
+            thread::sleep(Duration::from_millis(1));
         }
         Ok(begin.elapsed())
     }
@@ -144,7 +145,7 @@ impl Daemon {
                 self.kill9()?;
                 bail!("{} did not end within {limit:?} of SIGTERM", self.name);
             }
-            std::thread::sleep(Duration::from_millis(2));
+            thread::sleep(Duration::from_millis(2));
         }
     }
 }
@@ -166,23 +167,33 @@ pub fn cpu_time(pid: u32) -> Result<Duration> {
     Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
 }
 
-/// Memory of a process in bytes: now, and at most so far. Shared file mappings are counted apart by the kernel and left out.
-pub fn memory(pid: u32) -> Result<Memory> {
+/// Resident bytes of a process that are its own. Pages of files in memory that it has mapped are the files', and left out.
+pub fn memory(pid: u32) -> Result<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).with_context(|| format!("process {pid} is gone"))?;
     let field = |name: &str| {
         let line = text.lines().find_map(|l| l.strip_prefix(name))?;
-        Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+        line.split_whitespace().next()?.parse::<u64>().ok()
     };
-    Ok(Memory { now: field("VmRSS:").unwrap_or(0), peak: field("VmHWM:").unwrap_or(0) })
+    Ok(1024 * (field("RssAnon:").unwrap_or(0) + field("RssFile:").unwrap_or(0)))
 }
 
-/// See [`memory`].
-#[derive(Clone, Copy, Debug)]
-pub struct Memory {
-    /// Resident bytes now.
-    pub now: u64,
-    /// Resident bytes at most so far.
-    pub peak: u64,
+/// Does something, and gives the most memory ([`memory`]) that a process had meanwhile, looked at fifty times a second.
+pub fn with_peak_memory<T>(pid: u32, what: impl FnOnce() -> Result<T>) -> Result<(T, u64)> {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut peak = 0;
+            while !over.load(Ordering::Relaxed) {
+                peak = peak.max(memory(pid).unwrap_or(0));
+                thread::sleep(Duration::from_millis(20));
+            }
+            peak.max(memory(pid).unwrap_or(0))
+        });
+        let done = what();
+        over.store(true, Ordering::Relaxed);
+        let peak = watch.join().unwrap_or(0);
+        Ok((done?, peak))
+    })
 }
 
 /// A directory of its own that vanishes with this.

@@ -3,7 +3,7 @@
 use super::Setup;
 use crate::load::{LoadSpec, Mix, run, run_until};
 use crate::peer::{Contender, POOL};
-use crate::process::{Workspace, memory};
+use crate::process::{Workspace, memory, with_peak_memory};
 use crate::report::{Goal, Results};
 use anyhow::{Result, anyhow, bail};
 use serde_json::json;
@@ -85,13 +85,13 @@ fn bounded_memory(setup: &Setup, results: &mut Results) -> Result<()> {
     let volume = format!("{POOL}/huge");
     open.millpond.control()?.post("/v1/volumes", &json!({"name": volume, "size": HUGE}))?;
     let endpoint = open.millpond.export(&volume)?;
-    let before = memory(open.millpond.pid()?)?;
+    let pid = open.millpond.pid()?;
+    let before = memory(pid)?;
     let spec = LoadSpec { ops: writes, secs: 1800.0, ramp: 0.0, seed: setup.seed, ..LoadSpec::random(Mix::Write, 4096, 32) };
-    let result = run(&endpoint, &spec)?;
-    let after = memory(open.millpond.pid()?)?;
+    let (result, peak) = with_peak_memory(pid, || run(&endpoint, &spec))?;
     let mib = f64::from(1 << 20);
-    results.add(0, "millpond", MEMORY, "peak_rss_mib", after.peak as f64 / mib);
-    results.add(0, "millpond", MEMORY, "rss_before_mib", before.now as f64 / mib);
+    results.add(0, "millpond", MEMORY, "peak_rss_mib", peak as f64 / mib);
+    results.add(0, "millpond", MEMORY, "rss_before_mib", before as f64 / mib);
     results.add(0, "millpond", MEMORY, "bound_mib", BOUND_MIB as f64);
     results.add(0, "millpond", MEMORY, "writes", result.total_ops as f64);
     results.add(0, "millpond", MEMORY, "iops", result.iops);
