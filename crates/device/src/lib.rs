@@ -1,12 +1,14 @@
 //! The only door to the host: block devices and files, the io_uring reactor, a medium in memory, clock and entropy.
 //!
 //! *Architecture Invariant:* the engine never calls in here to do something; it emits [`Io`] values and is told of [`IoDone`]s. `unsafe` is
-//! confined to `uring`.
+//! confined to `uring` and `mapping`.
 #![deny(unsafe_code)]
 
 mod env;
 mod file;
 mod io;
+#[allow(unsafe_code)]
+mod mapping;
 mod memory;
 #[allow(unsafe_code)]
 mod uring;

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use super::event::Event;
 use super::ring::Ring;
 use super::slots::{IoOp, IoOpKind, Op};
+use crate::mapping::Mapping;
 use crate::{DeviceError, DeviceIndex, HostDevice, Io, IoDone, IoKind};
 
 /// Devices a ring serves at most: twice what a pool may have, so that every one can be replaced at once.
@@ -38,6 +39,8 @@ pub(super) struct Device {
     descriptor: Descriptor,
     /// Operations are carried out at once, see [`super::instant`].
     pub(super) instant: bool,
+    /// Where its bytes can be read without a call, if anywhere.
+    pub(super) mapping: Option<Mapping>,
     /// Set when a flush has failed: what was written before may be lost, so nothing more may be acknowledged until re-import.
     poisoned: Option<DeviceError>,
     in_flight: usize,
@@ -80,7 +83,8 @@ impl Ring {
         let fixed = self.devices.fixed && self.submitter().register_files_update(slot, &[raw]).is_ok_and(|done| done == 1);
         let descriptor = if fixed { Descriptor::Fixed(slot) } else { Descriptor::Plain(raw) };
         let instant = host.in_memory();
-        self.devices.table.push(Some(Device { host, descriptor, instant, poisoned: None, in_flight: 0 }));
+        let mapping = if instant { Mapping::new(host.as_fd(), host.geometry().size) } else { None };
+        self.devices.table.push(Some(Device { host, descriptor, instant, mapping, poisoned: None, in_flight: 0 }));
         Ok(DeviceIndex(index))
     }
 

@@ -1,8 +1,8 @@
 //! Devices in memory: their operations are carried out when they are submitted.
 //!
 //! The kernel cannot tell io_uring that a file of tmpfs never waits, so it hands every operation to a worker thread: two changes of context
-//! around a copy of 4 KiB. Called directly the copy is all there is. What may take long stays with the ring: giving back the pages of
-//! a segment, and very long transfers.
+//! around a copy of 4 KiB. Called directly the copy is all there is, and a read needs no call at all ([`crate::mapping`]). What may take long
+//! stays with the ring: giving back the pages of a segment, and very long transfers.
 
 use std::io::IoSlice;
 
@@ -13,6 +13,9 @@ use super::slots::{IoOp, IoOpKind};
 
 /// Bytes of one transfer that the thread does itself at most: the longest batch of the log and its header.
 const MAX_TRANSFER: u64 = 2 << 20;
+/// Longest read from the mapping. For longer ones the call is little beside the copy, and what copies whole segments reads the holes among
+/// them, too: touching a hole takes a page for it, reading it by a call does not.
+const MAX_MAPPED: usize = 128 << 10;
 /// Pieces of a write per call; they are listed on the stack.
 const VECTORS: usize = 64;
 
@@ -42,13 +45,18 @@ impl Devices {
     }
 
     fn attempt(&self, op: &mut IoOp) -> Result<usize, Errno> {
-        let file = &self.get(op.device).ok_or(Errno::BADF)?.host;
+        let device = self.get(op.device).ok_or(Errno::BADF)?;
+        let file = &device.host;
         let done = op.done;
         match &mut op.kind {
             IoOpKind::Read { offset, length, buf } => {
                 let from = usize::try_from(done).map_err(|_| Errno::INVAL)?;
                 let rest = buf.bytes_mut().get_mut(from..*length).ok_or(Errno::INVAL)?;
-                rustix::io::pread(file, rest, *offset + done)
+                let at = *offset + done;
+                if rest.len() <= MAX_MAPPED && device.mapping.as_ref().is_some_and(|mapping| mapping.read(at, rest)) {
+                    return Ok(rest.len());
+                }
+                rustix::io::pread(file, rest, at)
             }
             IoOpKind::Write { offset, pieces, .. } => {
                 let mut vectors = [IoSlice::new(&[]); VECTORS];

@@ -1,0 +1,131 @@
+//! Files in memory, read where they lie.
+//!
+//! A read of a file of tmpfs is a system call and a search for the page, which take longer than the copy of 4 KiB between them. Mapped once, the
+//! file is there: the processor looks for the page, and only the copy is left.
+//!
+//! Who may write to a file may cut it short, and touching a page that is gone ends a process with SIGBUS. So a handler puts an empty page there
+//! and marks the mapping as broken; its reader throws away what it copied, and reads the file by calls from then on. Signals for other
+//! addresses go to the handler that was there before.
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
+
+/// Files mapped at a time by the whole process: 64 devices of each of four pools. More are read by calls.
+const MAX_MAPPINGS: usize = 256;
+const PAGE: usize = 4096;
+
+/// Where mappings lie, for the handler. A place is free while `end` is 0.
+static PLACES: [Place; MAX_MAPPINGS] = [const { Place::new() }; MAX_MAPPINGS];
+/// What was done about SIGBUS before; `None` where the handler could not be installed.
+static BEFORE: OnceLock<Option<libc::sigaction>> = OnceLock::new();
+
+struct Place {
+    taken: AtomicBool,
+    start: AtomicUsize,
+    end: AtomicUsize,
+    broken: AtomicBool,
+}
+
+impl Place {
+    const fn new() -> Place {
+        Place { taken: AtomicBool::new(false), start: AtomicUsize::new(0), end: AtomicUsize::new(0), broken: AtomicBool::new(false) }
+    }
+
+    fn holds(&self, address: usize) -> bool {
+        address < self.end.load(Ordering::Acquire) && address >= self.start.load(Ordering::Acquire)
+    }
+}
+
+/// The bytes of a file, for reading.
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    length: usize,
+    place: &'static Place,
+}
+
+impl Mapping {
+    /// Maps the first `length` bytes; `None` when the host or the process has no room for it, which is no error.
+    pub fn new(file: BorrowedFd<'_>, length: u64) -> Option<Mapping> {
+        let length = usize::try_from(length).ok().filter(|length| *length > 0)?;
+        BEFORE.get_or_init(install).as_ref()?;
+        let place = PLACES.iter().find(|place| !place.taken.swap(true, Ordering::AcqRel))?;
+        // SAFETY: a new mapping at a place of the kernel's choice touches no memory that is in use; the kernel checks descriptor and length.
+        let mapped =
+            unsafe { libc::mmap(ptr::null_mut(), length, libc::PROT_READ, libc::MAP_SHARED | libc::MAP_NORESERVE, file.as_raw_fd(), 0) };
+        let base = NonNull::new(mapped.cast::<u8>()).filter(|_| mapped != libc::MAP_FAILED);
+        let Some(base) = base else {
+            place.taken.store(false, Ordering::Release);
+            return None;
+        };
+        place.broken.store(false, Ordering::Relaxed);
+        place.start.store(base.addr().get(), Ordering::Release);
+        place.end.store(base.addr().get() + length, Ordering::Release);
+        Some(Mapping { base, length, place })
+    }
+
+    /// Fills `target` with the bytes at `offset`. False when they are to be read otherwise: they are beyond what is mapped, or the file
+    /// was found to be shorter than that.
+    pub fn read(&self, offset: u64, target: &mut [u8]) -> bool {
+        let inside = usize::try_from(offset).ok().filter(|from| from.checked_add(target.len()).is_some_and(|end| end <= self.length));
+        let Some(from) = inside else { return false };
+        if self.is_broken() {
+            return false;
+        }
+        // SAFETY: the range lies within the mapping, which lives as long as `self` and does not overlap a buffer of ours. Others may write to
+        // the file meanwhile, as they may during a read: whoever asked compares checksums. A page that is gone is replaced by the handler.
+        unsafe { ptr::copy_nonoverlapping(self.base.as_ptr().add(from), target.as_mut_ptr(), target.len()) };
+        // the handler runs in this thread, between the copy's instructions
+        compiler_fence(Ordering::SeqCst);
+        !self.is_broken()
+    }
+
+    fn is_broken(&self) -> bool {
+        self.place.broken.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: base and length are those of a mapping that `new` made and nobody else knows; nothing borrows from it.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.length) };
+        self.place.end.store(0, Ordering::Release);
+        self.place.taken.store(false, Ordering::Release);
+    }
+}
+
+fn install() -> Option<libc::sigaction> {
+    // SAFETY: both structures are plain data for which zeroes are valid; the handler calls nothing that a signal handler must not call, and
+    // runs on the alternate stack where the thread has one.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        let mut before: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_bus_error as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        libc::sigemptyset(&raw mut action.sa_mask);
+        (libc::sigaction(libc::SIGBUS, &raw const action, &raw mut before) == 0).then_some(before)
+    }
+}
+
+/// Replaces a page that is gone. What is not ours happens once more under the handler of before.
+extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    // SAFETY: the kernel passes a valid `siginfo_t`; for SIGBUS it holds an address.
+    let address = unsafe { (*info).si_addr() }.addr();
+    if let Some(place) = PLACES.iter().find(|place| place.holds(address)) {
+        place.broken.store(true, Ordering::Relaxed);
+        let page = ptr::with_exposed_provenance_mut::<c_void>(address / PAGE * PAGE);
+        let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: the page lies in a mapping of ours that is there for reading alone; mmap is a bare system call.
+        if unsafe { libc::mmap(page, PAGE, libc::PROT_READ, flags, -1, 0) } != libc::MAP_FAILED {
+            return;
+        }
+    }
+    let before = BEFORE.get().and_then(Option::as_ref).map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: `before` is what sigaction(2) gave, or null, which changes nothing.
+    unsafe { libc::sigaction(signal, before, ptr::null_mut()) };
+}
+
+#[cfg(test)]
+mod tests;

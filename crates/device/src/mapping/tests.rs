@@ -1,0 +1,67 @@
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{MAX_MAPPINGS, Mapping, PAGE};
+
+/// One test at a time: all share the places of the process.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn file(pages: usize) -> File {
+    let mut file = tempfile::tempfile().expect("a file");
+    for page in 0..pages {
+        file.write_all(&[page as u8 + 1; PAGE]).expect("write");
+    }
+    file
+}
+
+#[test]
+fn what_is_written_later_is_read() {
+    let _turn = turn();
+    let mut file = file(4);
+    let mapping = Mapping::new(file.as_fd(), 4 * PAGE as u64).expect("mapped");
+    let mut two = [0; 2 * PAGE];
+    assert!(mapping.read(PAGE as u64 / 2, &mut two));
+    assert!(two[..PAGE / 2].iter().all(|b| *b == 1) && two[PAGE + PAGE / 2..].iter().all(|b| *b == 3));
+    file.seek(SeekFrom::Start(PAGE as u64)).expect("seek");
+    file.write_all(&[9; PAGE]).expect("write");
+    assert!(mapping.read(PAGE as u64, &mut two[..PAGE]) && two[..PAGE] == [9; PAGE]);
+    // beyond what was mapped
+    for (offset, length) in [(3 * PAGE as u64 + 1, PAGE), (4 * PAGE as u64, 1), (u64::MAX, 1), (0, 2 * PAGE + 1)] {
+        assert_eq!(mapping.read(offset, &mut vec![0; length]), length > 2 * PAGE);
+    }
+}
+
+#[test]
+fn a_file_that_was_cut_short_is_read_otherwise() {
+    let _turn = turn();
+    let whole = file(64);
+    let other = file(2);
+    let mapping = Mapping::new(whole.as_fd(), 64 * PAGE as u64).expect("mapped");
+    let neighbour = Mapping::new(other.as_fd(), 2 * PAGE as u64).expect("mapped");
+    let mut page = [0; PAGE];
+    assert!(mapping.read(63 * PAGE as u64, &mut page) && page == [64; PAGE]);
+    whole.set_len(8 * PAGE as u64).expect("cut");
+    assert!(!mapping.read(7 * PAGE as u64, &mut [0; 3 * PAGE]));
+    // nothing of it is read any more, as pages of others may have been replaced
+    assert!(!mapping.read(0, &mut page));
+    assert!(neighbour.read(0, &mut page) && page == [1; PAGE]);
+}
+
+#[test]
+fn too_many_are_none() {
+    let _turn = turn();
+    let file = file(1);
+    let mut mapped = Vec::new();
+    while let Some(mapping) = Mapping::new(file.as_fd(), PAGE as u64) {
+        mapped.push(mapping);
+        assert!(mapped.len() <= MAX_MAPPINGS);
+    }
+    mapped.pop();
+    assert!(Mapping::new(file.as_fd(), PAGE as u64).is_some());
+}
