@@ -43,6 +43,10 @@ impl<T> Slab<T> {
         self.items.iter().flatten()
     }
 
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.items.iter_mut().flatten()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.items.len() - self.vacant.len()
     }

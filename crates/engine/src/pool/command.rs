@@ -1,6 +1,6 @@
 //! Commands: checked against the catalog, logged as records, applied, made durable, answered.
 
-use millpond_block::{DiskError, Tag};
+use millpond_block::{CacheMode, DiskError, Tag};
 use millpond_format::{Item, LineageId, Record, SnapshotId, VolumeId, VolumeRecord};
 
 use super::op::{ClearWork, Op, Owner, Work};
@@ -224,6 +224,17 @@ impl Pool {
         Ok(())
     }
 
+    /// What a volume's guests have under way is answered when it is durable: who reads that the mode is strict may rely on every answer after.
+    fn tighten(&mut self, volume: VolumeId) {
+        for op in self.ops.iter_mut() {
+            op.durable |= match &op.work {
+                Work::Write(work) => work.volume == volume,
+                Work::Clear(work) => work.volume == volume,
+                Work::Read(_) | Work::Barrier(_) | Work::Command(_) | Work::Compare(_) | Work::Walk { .. } => false,
+            };
+        }
+    }
+
     fn known_volume(&self, volume: VolumeId) -> Result<(), CommandError> {
         self.core.catalog.volumes.get(&volume).map(|_| ()).ok_or_else(|| CommandError::NotFound("the volume".into()))
     }
@@ -300,6 +311,9 @@ impl Pool {
                     compression: compression_code(compression.unwrap_or(v.compression)),
                     read_only: read_only.unwrap_or(v.read_only),
                 };
+                if cache.is_some_and(CacheMode::every_write_durable) {
+                    self.tighten(volume);
+                }
                 one(record, Reply::Done)
             }
             Command::SetOptions { volume, options } => {

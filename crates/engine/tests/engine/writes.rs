@@ -1,4 +1,4 @@
-use millpond_block::{DiskError, Op};
+use millpond_block::{CacheMode, DiskError, Op};
 use millpond_device::IoKind;
 use millpond_engine::{Command, Compression, Layout, PoolState, Target};
 
@@ -163,4 +163,58 @@ fn a_flush_covers_what_was_answered_before_whoever_asked() {
     held.into_iter().for_each(|io| rig.perform(io));
     rig.settle();
     assert!(rig.engine.pop_completion().is_some_and(|done| done.result.is_ok()));
+}
+
+/// Who reads that the mode is strict may rely on every answer from then on, those to requests from before included.
+#[test]
+fn what_is_under_way_when_the_mode_becomes_strict_is_answered_when_it_is_durable() {
+    let mut rig = Rig::new(&[32], Layout::Linear);
+    let volume = rig.volume("disk0", 4 << 20, Compression::Off);
+    let head = Target::Head(volume);
+    rig.request(head, Op::Write, 0, 4096, &[1; 4096]).unwrap();
+    rig.write(head, 512, &[2; 512]);
+    rig.turn();
+    let edges: Vec<_> = std::iter::from_fn(|| rig.engine.pop_io()).collect();
+    assert!(edges.iter().any(|io| matches!(io.kind, IoKind::Read { .. })), "it waits for what the block holds: {edges:?}");
+    let (cache, compression, read_only) = (Some(CacheMode::Directsync), None, None);
+    rig.command(Command::SetProperties { volume, cache, compression, read_only }).unwrap();
+    assert!(rig.engine.pop_completion().is_none());
+    edges.into_iter().for_each(|io| rig.perform(io));
+    let mut flushes = Vec::new();
+    for _ in 0..20 {
+        rig.turn();
+        for io in std::iter::from_fn(|| rig.engine.pop_io()).collect::<Vec<_>>() {
+            if matches!(io.kind, IoKind::Flush) { flushes.push(io) } else { rig.perform(io) }
+        }
+        assert!(rig.engine.pop_completion().is_none(), "answered before it was durable");
+    }
+    assert!(!flushes.is_empty());
+    flushes.into_iter().for_each(|io| rig.perform(io));
+    rig.settle();
+    assert!(rig.engine.pop_completion().is_some_and(|done| done.result.is_ok()));
+}
+
+/// What is not mapped is not read: a volume that is made where another one lay has nothing of it, around the parts of blocks that it writes either.
+#[test]
+fn a_new_volume_shows_nothing_of_what_was_destroyed() {
+    const SIZE: u64 = 6 << 20;
+    let mut rig = Rig::new(&[16], Layout::Linear);
+    for round in 0..5u8 {
+        let volume = rig.volume("disk0", SIZE, Compression::Off);
+        let head = Target::Head(volume);
+        for at in (0..SIZE).step_by(1 << 20) {
+            let found = rig.request(head, Op::Read, at, 1 << 20, &[]).unwrap();
+            assert!(found.iter().all(|byte| *byte == 0), "round {round}: something old at {at}");
+        }
+        rig.request(head, Op::Write, 512, 512, &[1; 512]).unwrap();
+        let found = rig.request(head, Op::Read, 0, 4096, &[]).unwrap();
+        assert!(found.iter().enumerate().all(|(at, byte)| *byte == u8::from((512..1024).contains(&at))), "round {round}");
+        for at in (0..SIZE).step_by(256 << 10) {
+            rig.request(head, Op::Write, at, 256 << 10, &[0xa0 + round; 256 << 10]).unwrap();
+        }
+        rig.command(Command::DestroyVolume { volume }).unwrap();
+        rig.finish_jobs();
+        rig.reopen();
+    }
+    assert!(rig.media[0].iter().filter(|byte| **byte >= 0xa0).count() > 1 << 20, "the media hold what was destroyed: there was something to show");
 }
