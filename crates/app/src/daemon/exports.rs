@@ -156,7 +156,7 @@ impl Daemon {
             pool: name.pool().to_owned(),
             name: name.to_string(),
             readonly: request.readonly || matches!(target, Target::Snapshot(_)),
-            door: Door::VhostUser { served: target.into(), unix, queues },
+            door: Door::VhostUser { served: target.into(), unix, queues, promised: false },
         };
         Ok((shard, record))
     }
@@ -210,6 +210,27 @@ impl Daemon {
         found.map(|entry| entry.record.id)
     }
 
+    /// Before a volume's cache mode becomes a laxer one: remembers, durably, that guests over vhost-user may have been told that there is no
+    /// write cache. They would not flush; their drivers read it once, and a front end that connects again need not ask.
+    ///
+    /// # Errors
+    /// It cannot be remembered.
+    pub(super) async fn keep_promises(&self, pool: &str, shard: &ShardHandle, target: Target) -> Result<(), ApiError> {
+        let mut changed = false;
+        for entry in self.registry().exports.values_mut().filter(|entry| entry.record.pool == pool) {
+            if let Door::VhostUser { served, promised, .. } = &mut entry.record.door
+                && Target::from(*served) == target
+            {
+                changed |= !*promised;
+                *promised = true;
+            }
+        }
+        if changed {
+            self.save()?;
+        }
+        Ok(shard.keep_promises(target).await?)
+    }
+
     /// Gives exports the new name of what they serve.
     pub(super) fn rename_exports(&self, old: &Name, new: &Name) -> Result<(), ApiError> {
         let (old, new) = (old.to_string(), new.to_string());
@@ -247,7 +268,7 @@ impl Daemon {
                 };
                 Ok(shard.export_nbd(export).await?)
             }
-            Door::VhostUser { served, unix, queues } => {
+            Door::VhostUser { served, unix, queues, promised } => {
                 let export = VhostUserExport {
                     id: ExportId(record.id),
                     name: record.name.clone(),
@@ -255,6 +276,7 @@ impl Daemon {
                     unix: unix.clone(),
                     queues: *queues,
                     read_only: record.readonly,
+                    promised: *promised,
                 };
                 Ok(shard.export_vhost_user(export).await?)
             }

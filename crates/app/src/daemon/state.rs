@@ -122,6 +122,9 @@ pub enum Door {
         unix: PathBuf,
         /// Queues that a guest may have.
         queues: u16,
+        /// Guests may have been told, under a stricter cache mode, that there is no write cache.
+        #[serde(default, skip_serializing_if = "is_false")]
+        promised: bool,
     },
     /// FUSE: the whole pool.
     Fuse {

@@ -85,14 +85,18 @@ impl Daemon {
     pub async fn set_properties(&self, name: &VolumeName, request: &SetProperties) -> Result<Volume, ApiError> {
         let properties = Properties::read(request)?;
         // two changes at a time would undo each other's options
+        // or export what a promise is being kept for
         let options_change = request.reservation.is_some() || request.special_small_blocks.is_some() || !request.limits.is_empty();
-        let _changing = if options_change { Some(self.changing.lock().await) } else { None };
+        let _changing = if options_change || properties.cache.is_some() { Some(self.changing.lock().await) } else { None };
         let during = format!("cannot change '{name}'");
         let (shard, volume) = self.find_volume(name).await?;
         let options = options::changed(volume.options, request).map_err(|e| e.during(&during))?;
         if let Some(options) = options {
             let set = shard.command(Command::SetOptions { volume: volume.id, options }).await;
             set.map_err(|e| ApiError::from(e).during(&during))?;
+        }
+        if volume.cache.every_write_durable() && properties.cache.is_some_and(|cache| !cache.every_write_durable()) {
+            self.keep_promises(&name.pool, &shard, Target::Head(volume.id)).await.map_err(|e| e.during(&during))?;
         }
         if !properties.is_empty() {
             shard.command(properties.command(&volume)).await.map_err(|e| ApiError::from(e).during(&during))?;

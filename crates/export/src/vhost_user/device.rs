@@ -73,6 +73,8 @@ pub struct Device {
     features: u64,
     /// The guest wants every write durable before it is answered.
     write_through: bool,
+    /// It may have been told that they are, and has no reason to flush.
+    promised: bool,
     serial: [u8; SERIAL],
     counters: Counters,
     /// The queue that is looked at first in the next turn.
@@ -99,6 +101,7 @@ impl Device {
             bytes: 0,
             features: 0,
             write_through: false,
+            promised: false,
             serial: bytes,
             counters: Counters::default(),
             first: 0,
@@ -130,9 +133,16 @@ impl Device {
         self.features = features;
     }
 
-    /// Whether the guest wants a write cache: without one, every write is durable before it is answered.
+    /// Whether the guest wants a write cache: without one, every write is durable before it is answered. A guest that asks for one knows that
+    /// it has to flush.
     pub fn set_write_cache(&mut self, on: bool) {
         self.write_through = !on;
+        self.promised &= !on;
+    }
+
+    /// Whether the guest may have been told that there is no write cache, whatever the disk says now.
+    pub fn set_promised(&mut self, promised: bool) {
+        self.promised = promised;
     }
 
     /// Starts a queue. Gives the number of requests that a predecessor had in flight, which are done again first.
@@ -281,9 +291,9 @@ impl Device {
         }
     }
 
-    /// A guest without a way to flush, or that has switched the cache off, relies on every write.
+    /// A guest without a way to flush, that has switched the cache off, or was told that there is none, relies on every write.
     fn write_through(&self, features: &Features) -> bool {
-        features.write_cache && (self.write_through || self.features & config::FLUSH == 0)
+        features.write_cache && (self.write_through || self.promised || self.features & config::FLUSH == 0)
     }
 
     /// The disk has answered. True when that ended a request, whose bytes are then with the guest.

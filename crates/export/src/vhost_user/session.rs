@@ -46,6 +46,12 @@ pub trait Backend {
     /// # Errors
     /// The disk is gone.
     fn offer(&mut self) -> Result<Offer, String>;
+    /// The same, asked for by who reads the configuration. `fresh`: no queue has run on this connection, so that the guest behind it can
+    /// have seen nothing else.
+    ///
+    /// # Errors
+    /// The disk is gone.
+    fn configuration(&mut self, fresh: bool) -> Result<Offer, String>;
     /// Maps a region.
     ///
     /// # Errors
@@ -141,6 +147,8 @@ pub struct Session<B: Backend> {
     regions: Vec<Mapped<B::Region>>,
     inflight: Option<(InflightMemory, InflightArea)>,
     write_cache: Option<bool>,
+    /// A queue has run.
+    has_run: bool,
     /// Of the guest's driver, as the front end has said.
     status: u64,
 }
@@ -196,6 +204,7 @@ impl<B: Backend> Session<B> {
             regions: Vec::new(),
             inflight: None,
             write_cache: None,
+            has_run: false,
             status: 0,
         }
     }
@@ -430,8 +439,8 @@ impl<B: Backend> Session<B> {
         if fields.0.len() != size {
             return Err(Trouble::Malformed);
         }
-        let offer = backend.offer()?;
-        let write_cache = self.write_cache.unwrap_or(offer.features.write_cache);
+        let offer = backend.configuration(!self.has_run)?;
+        let write_cache = self.write_cache.unwrap_or(true) && offer.features.write_cache;
         let mut bytes = payload.get(..payload.len() - size).unwrap_or_default().to_vec();
         // Nothing after the head means that it cannot be had.
         bytes.extend(offer.config(offset, size, write_cache).unwrap_or_default());
@@ -510,6 +519,7 @@ impl<B: Backend> Session<B> {
             log: address.log,
         };
         backend.start(index, setup, Arc::clone(kick))?;
+        self.has_run = true;
         self.ring(index)?.running = true;
         Ok(())
     }

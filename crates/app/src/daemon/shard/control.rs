@@ -103,6 +103,10 @@ impl<P: Pool> Shard<P> {
             Message::ExportFuse(_, answer) if !self.stage.is_serving() => drop(answer.send(Err(ShardError::Gone))),
             Message::ExportFuse(spec, answer) => drop(answer.send(self.export_fuse(spec))),
             Message::RenewTls(id, credentials, answer) => drop(answer.send(self.renew_tls(id, credentials))),
+            Message::KeepPromises(target, answer) => {
+                self.keep_promises(target);
+                let _ = answer.send(Ok(()));
+            }
             Message::OpenFiles(answer) => {
                 // who has closed a file does not expect it to be open any more, whether we have looked or not
                 self.look_at_mounts();
@@ -209,8 +213,8 @@ impl<P: Pool> Shard<P> {
     pub(super) fn replied(&mut self, tag: Tag, result: Result<Reply, CommandError>) {
         match self.pending.remove(&tag) {
             Some(Pending::Command(answer)) => {
-                // It may have been one that changes a size, or what a volume may take.
-                self.tell_sizes();
+                // It may have been one that changes a size or a cache mode, or what a volume may take.
+                self.tell_changes();
                 self.throttles.set(self.pool.options());
                 let _ = answer.send(result.map_err(ShardError::Command));
             }

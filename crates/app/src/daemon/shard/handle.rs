@@ -346,6 +346,7 @@ pub(super) enum Message {
     ExportVhostUser(VhostUserExport, Answer<ExportInfo>),
     ExportFuse(FuseExport, Answer<ExportInfo>),
     RenewTls(ExportId, Credentials, Answer<()>),
+    KeepPromises(Target, Answer<()>),
     OpenFiles(Answer<Vec<OpenFile>>),
     Unexport(ExportId, Answer<()>),
     Status(Answer<ShardStatus>),
@@ -428,6 +429,15 @@ impl ShardHandle {
     /// As [`ShardHandle::export_nbd`], and [`ShardError::Start`].
     pub async fn export_vhost_user(&self, export: VhostUserExport) -> Result<ExportInfo, ShardError> {
         self.ask(|answer| Message::ExportVhostUser(export, answer)).await
+    }
+
+    /// Has every write that guests of a target over vhost-user make stay durable before its answer, as they may have been told, until their
+    /// front ends read the configuration anew. Asked for before the cache mode becomes a laxer one.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn keep_promises(&self, target: Target) -> Result<(), ShardError> {
+        self.ask(|answer| Message::KeepPromises(target, answer)).await
     }
 
     /// Has an export greet new clients with other credentials; those that are connected notice nothing.

@@ -39,7 +39,7 @@ fn sample(dir: &Path) -> State {
                 pool: "p".to_owned(),
                 name: "p/v".to_owned(),
                 readonly: false,
-                door: Door::VhostUser { served: Served::Volume(3), unix: dir.join("guest.sock"), queues: 4 },
+                door: Door::VhostUser { served: Served::Volume(3), unix: dir.join("guest.sock"), queues: 4, promised: true },
             },
         ],
         ..State::default()

@@ -130,18 +130,28 @@ fn a_read_only_disk_takes_nothing() {
     assert_eq!([0, 8, 16].map(|head| driver.status(head)), [IO_ERROR, OK, IO_ERROR], "half a sector of 4 KiB is none");
 }
 
-/// Without a way to flush, or with the cache switched off, a write is durable before it is answered.
+/// Without a way to flush, with the cache switched off, or where it was told that there is none, a write is durable before it is answered.
 #[test]
 fn who_cannot_flush_need_not() {
-    for (features, cache, durable) in [(FLUSH, true, false), (FLUSH, false, true), (0, true, true)] {
+    for (features, cache, promised, durable) in
+        [(FLUSH, true, false, false), (FLUSH, false, false, true), (0, true, false, true), (FLUSH, true, true, true)]
+    {
         let mut driver = driver(features);
         driver.device.set_write_cache(cache);
+        driver.device.set_promised(promised);
         driver.request(0, OUT, 0, &[(DATA, 512)], false);
         driver.request(8, IN, 0, &[(DATA, 512)], true);
         driver.run();
         let fua: Vec<bool> = driver.disk.log.iter().map(|(request, _)| request.fua).collect();
-        assert_eq!(fua, [durable, false], "{features:#x} {cache}");
+        assert_eq!(fua, [durable, false], "{features:#x} {cache} {promised}");
     }
+    // A guest that asks for a write cache has read that there is one.
+    let mut driver = driver(FLUSH);
+    driver.device.set_promised(true);
+    driver.device.set_write_cache(true);
+    driver.request(0, OUT, 0, &[(DATA, 512)], false);
+    driver.run();
+    assert!(!driver.disk.log[0].0.fua);
 }
 
 #[test]

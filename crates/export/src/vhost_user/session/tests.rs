@@ -20,6 +20,10 @@ struct Notes {
     log: Vec<String>,
     running: BTreeMap<usize, QueueSetup>,
     refuse: bool,
+    /// Whether the last who read the configuration can have seen no other.
+    fresh: Option<bool>,
+    /// The disk says that it has no write cache.
+    strict: bool,
 }
 
 impl Notes {
@@ -34,7 +38,11 @@ impl Backend for Notes {
 
     fn offer(&mut self) -> Result<Offer, String> {
         let geometry = Geometry { size: 1 << 30, sector: SectorProfile::S512e };
-        Ok(Offer { geometry, features: Features { read_only: false, write_cache: true }, queues: 4 })
+        Ok(Offer { geometry, features: Features { read_only: false, write_cache: !self.strict }, queues: 4 })
+    }
+    fn configuration(&mut self, fresh: bool) -> Result<Offer, String> {
+        self.fresh = Some(fresh);
+        self.offer()
     }
     fn map(&mut self, region: &Region, _: OwnedFd) -> Result<Region, String> {
         self.note(format!("map {:x}", region.guest)).map(|()| *region)
@@ -250,6 +258,25 @@ fn the_configuration_is_read_and_the_cache_switched() {
         let payload = [words(&[at, bytes.len() as u32, 0]), bytes].concat();
         assert!(talk.send(code::SET_CONFIG, false, &payload, vec![]).is_err());
     }
+}
+
+/// Who was told of a write cache under an older mode need not be told of it again: the disk's word counts, and so does when it was asked for.
+#[test]
+fn the_write_cache_is_what_guest_and_disk_agree_on() {
+    let mut talk = Talk::new();
+    talk.agree();
+    let read = |talk: &mut Talk| talk.ask(code::GET_CONFIG, &[words(&[32, 1, 0]), vec![0]].concat())[12];
+    assert_eq!((read(&mut talk), talk.notes.fresh), (1, Some(true)));
+    talk.tell(code::SET_CONFIG, &[words(&[32, 1, 0]), vec![1]].concat(), vec![]);
+    talk.notes.strict = true;
+    assert_eq!(read(&mut talk), 0, "though the guest has switched it on");
+    talk.describe(0);
+    talk.tell(code::SET_VRING_ENABLE, &words(&[0, 1]), vec![]);
+    talk.notes.strict = false;
+    assert_eq!((read(&mut talk), talk.notes.fresh), (1, Some(false)), "the queue's driver may have seen the older one");
+    talk.tell(code::SET_CONFIG, &[words(&[32, 1, 0]), vec![0]].concat(), vec![]);
+    assert_eq!(talk.ask(code::GET_VRING_BASE, &words(&[0, 0])).len(), 8);
+    assert_eq!((read(&mut talk), talk.notes.fresh), (0, Some(false)), "the guest's own wish");
 }
 
 #[test]

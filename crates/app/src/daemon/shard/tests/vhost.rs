@@ -15,7 +15,15 @@ const SET_MEM_TABLE: u32 = 5;
 const READ_ONLY: u64 = 1 << 5;
 
 fn spec(id: u64, path: &Path) -> VhostUserExport {
-    VhostUserExport { id: ExportId(id), name: "p/v".to_owned(), target: HEAD, unix: path.to_owned(), queues: 4, read_only: false }
+    VhostUserExport {
+        id: ExportId(id),
+        name: "p/v".to_owned(),
+        target: HEAD,
+        unix: path.to_owned(),
+        queues: 4,
+        read_only: false,
+        promised: false,
+    }
 }
 
 fn connect(path: &Path) -> UnixStream {

@@ -34,10 +34,14 @@ pub(super) struct Guest {
     pub calls: HashMap<usize, OwnedFd>,
     /// How it is told that a queue broke.
     pub alarms: HashMap<usize, OwnedFd>,
-    /// How the front end is told of a change of size.
+    /// How the front end is told of changes.
     pub channel: Option<OwnedFd>,
     /// The size that it knows.
     pub told_size: u64,
+    /// Whether it knows of a write cache.
+    pub told_write_cache: bool,
+    /// It has been told of a change.
+    pub told_of_changes: bool,
     /// Who waits for a queue to come to rest.
     pub stops: Vec<(usize, Answer<u16>)>,
     /// Set when the front end is gone; told when nothing is in flight.
@@ -70,17 +74,18 @@ impl Guest {
         });
     }
 
-    /// Tells the front end of a new size. It reads it when it gets to it.
-    pub fn tell_size(&mut self, size: u64) {
-        if size == self.told_size {
+    /// Tells the front end of a new size, or of a write cache that came or went. It reads them when it gets to it.
+    pub fn tell(&mut self, size: u64, write_cache: bool) {
+        if (size, write_cache) == (self.told_size, self.told_write_cache) {
             return;
         }
-        self.told_size = size;
+        (self.told_size, self.told_write_cache) = (size, write_cache);
+        self.told_of_changes = true;
         if let Some(channel) = &self.channel {
-            // A front end that reads nothing there is not told twice; it sees the size when it reads the configuration anyway.
+            // A front end that reads nothing there is not told twice; it sees what is new when it reads the configuration anyway.
             let sent = rustix::net::send(channel, &wire::config_change(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
             if let Err(error) = sent {
-                tracing::warn!(export = %self.export, peer = self.peer, %error, "the front end was not told of the new size");
+                tracing::warn!(export = %self.export, peer = self.peer, %error, "the front end was not told of a change");
             }
         }
     }

@@ -27,8 +27,11 @@ pub(super) enum What {
         peer: String,
         answer: Answer<()>,
     },
-    /// Size, sectors and features now.
-    Offer(Answer<(Geometry, Features)>),
+    /// Size, sectors and features now; `fresh`: for the configuration of a guest that has seen no other.
+    Offer {
+        fresh: bool,
+        answer: Answer<(Geometry, Features)>,
+    },
     /// Exchange the memory; gives the old one back, to be unmapped elsewhere.
     Memory(Memory, Answer<Memory>),
     /// Exchange the log of dirty pages; gives the old one back.

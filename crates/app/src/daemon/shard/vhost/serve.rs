@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use millpond_block::{Completion, Tag};
 use millpond_device::WatchId;
+use millpond_engine::Target;
 use millpond_export::vhost_user::{Device, Limits, Memory, Signal};
 
 use super::guest::{Guest, wake};
@@ -67,10 +68,20 @@ impl<P: Pool> Shard<P> {
         // Whether anybody still waits for an answer makes no difference to what was asked.
         match what {
             What::Attach { peer, answer } => drop(answer.send(self.attach(id, peer))),
-            What::Offer(answer) => {
+            What::Offer { fresh, answer } => {
                 let offered = self.vhost.exports.get(&id).map(|export| offer(&self.pool, export.spec.target, export.spec.read_only));
-                if let (Some((geometry, _)), Some((_, guest))) = (offered, self.vhost.guest_of(id)) {
+                let mut released = false;
+                if let (Some((geometry, features)), Some((_, guest))) = (offered, self.vhost.guest_of(id)) {
                     guest.told_size = geometry.size;
+                    guest.told_write_cache = features.write_cache;
+                    // A front end that was told of a change looks again, and need not pass on what it finds.
+                    released = fresh && features.write_cache && !guest.told_of_changes;
+                    if released {
+                        guest.device.set_promised(false);
+                    }
+                }
+                if let Some(export) = self.vhost.exports.get_mut(&id).filter(|_| released) {
+                    export.spec.promised = false;
                 }
                 let _ = answer.send(offered.ok_or_else(no_guest));
             }
@@ -135,13 +146,15 @@ impl<P: Pool> Shard<P> {
         if export.guest.is_some() {
             return Err("the last front end is not gone yet".to_owned());
         }
-        let (target, read_only) = (export.spec.target, export.spec.read_only);
-        let (geometry, _) = offer(&self.pool, target, read_only);
+        let (target, read_only, promised) = (export.spec.target, export.spec.read_only, export.spec.promised);
+        let (geometry, features) = offer(&self.pool, target, read_only);
         let pool = self.pool.pool().map(|pool| pool.id.to_string()).unwrap_or_default();
         let serial = format!("{}-{}", pool.get(..POOL_DIGITS).unwrap_or(&pool), number_of(target));
         tracing::debug!(export = %id, peer, serial, "front end connected");
         self.last_client += 1;
         let index = self.vhost.place();
+        let mut device = Device::new(GUEST | index, &serial, Limits::default());
+        device.set_promised(promised);
         let guest = Guest {
             export: id,
             target,
@@ -149,13 +162,15 @@ impl<P: Pool> Shard<P> {
             number: self.last_client,
             peer,
             since: self.wall,
-            device: Device::new(GUEST | index, &serial, Limits::default()),
+            device,
             meter: Meter::default(),
             kicks: HashMap::new(),
             calls: HashMap::new(),
             alarms: HashMap::new(),
             channel: None,
             told_size: geometry.size,
+            told_write_cache: features.write_cache,
+            told_of_changes: false,
             stops: Vec::new(),
             leaving: None,
             hot: false,
@@ -273,12 +288,22 @@ impl<P: Pool> Shard<P> {
         self.vhost.has_more()
     }
 
-    /// Tells front ends whose volume has another size.
-    pub(in crate::daemon::shard) fn tell_sizes(&mut self) {
+    /// Tells front ends whose volume has another size, or whose write cache came or went.
+    pub(in crate::daemon::shard) fn tell_changes(&mut self) {
         for guest in self.vhost.guests.iter_mut().flatten() {
-            if let Some((geometry, _)) = self.pool.geometry(guest.target) {
-                guest.tell_size(geometry.size);
+            if let Some((geometry, features)) = self.pool.geometry(guest.target) {
+                guest.tell(geometry.size, features.write_cache);
             }
+        }
+    }
+
+    /// Every write of a target's guests stays durable before its answer, whatever its mode is from now on: they may have been told so.
+    pub(in crate::daemon::shard) fn keep_promises(&mut self, target: Target) {
+        for export in self.vhost.exports.values_mut().filter(|export| export.spec.target == target) {
+            export.spec.promised = true;
+        }
+        for guest in self.vhost.guests.iter_mut().flatten().filter(|guest| guest.target == target) {
+            guest.device.set_promised(true);
         }
     }
 }
@@ -288,9 +313,9 @@ fn no_guest() -> String {
 }
 
 /// What tells targets of a pool apart in a serial number.
-fn number_of(target: millpond_engine::Target) -> String {
+fn number_of(target: Target) -> String {
     match target {
-        millpond_engine::Target::Head(volume) => format!("v{}", volume.0),
-        millpond_engine::Target::Snapshot(snapshot) => format!("s{}", snapshot.0),
+        Target::Head(volume) => format!("v{}", volume.0),
+        Target::Snapshot(snapshot) => format!("s{}", snapshot.0),
     }
 }

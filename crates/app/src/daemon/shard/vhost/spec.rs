@@ -21,4 +21,7 @@ pub struct VhostUserExport {
     pub queues: u16,
     /// Refuse writes. Snapshots are read-only anyway.
     pub read_only: bool,
+    /// Guests may have been told that there is no write cache, when the volume's mode was stricter: until a front end reads the configuration anew,
+    /// their writes are durable before they are answered.
+    pub promised: bool,
 }

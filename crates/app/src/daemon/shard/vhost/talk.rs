@@ -86,6 +86,11 @@ impl Talk {
         thread::Builder::new().name(name).spawn(body).map(drop)
     }
 
+    fn ask_offer(&self, fresh: bool) -> Result<Offer, String> {
+        let (geometry, features) = self.orders.ask(|answer| What::Offer { fresh, answer })?;
+        Ok(Offer { geometry, features, queues: self.queues })
+    }
+
     fn serve(&mut self, socket: &OwnedFd, stop: &Stop) {
         let Ok(copy) = socket.try_clone() else { return };
         if !stop.serving(Some(copy)) {
@@ -181,8 +186,11 @@ impl Backend for Talk {
     type Region = MemoryRegion;
 
     fn offer(&mut self) -> Result<Offer, String> {
-        let (geometry, features) = self.orders.ask(What::Offer)?;
-        Ok(Offer { geometry, features, queues: self.queues })
+        self.ask_offer(false)
+    }
+
+    fn configuration(&mut self, fresh: bool) -> Result<Offer, String> {
+        self.ask_offer(fresh)
     }
 
     fn map(&mut self, region: &Region, file: OwnedFd) -> Result<MemoryRegion, String> {
