@@ -13,6 +13,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("fio", "fio"),
     ("nbdkit", "nbdkit"),
     ("nbdinfo", "libnbd-bin"),
+    ("nbdfuse", "libnbd-bin"),
     ("nbdcopy", "libnbd-bin"),
     ("nbdsh", "python3-libnbd"),
     ("certtool", "gnutls-bin"),

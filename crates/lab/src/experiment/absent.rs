@@ -57,15 +57,3 @@ pub fn rewind(setup: &Setup, results: &mut Results) -> Result<()> {
     results.leave_out(&why);
     Ok(())
 }
-
-/// Power cannot be cut here.
-///
-/// # Errors
-/// None.
-pub fn loss(_: &Setup, results: &mut Results) -> Result<()> {
-    results.leave_out(
-        "a lab on one machine cannot cut the power of its disk; the simulator does (docs/simulator.md), and what the death of the daemon \
-         alone loses is measured by kill9",
-    );
-    Ok(())
-}

@@ -1,7 +1,7 @@
 //! The list of experiments.
 
 use super::{
-    Setup, absent, cache_mode, cdm, cleaner, clone_storm, delete, evacuate, file_system, fill, flat, fuse_speed, kill9, nbd_speed,
+    Setup, absent, cache_mode, cdm, cleaner, clone_storm, delete, evacuate, file_system, fill, flat, fuse_speed, kill9, loss, nbd_speed,
     read_share, recovery, sectors, snap_under_load, snapshot_timeline, snapshots, stripe, sync, vhost_speed, watch,
 };
 use crate::report::Results;
@@ -52,7 +52,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     new("special", "C", "metadata and small blocks on a device class of their own", absent::special),
     new("lost-special", "C", "the pool after the loss of that class", absent::special),
     new("rewind", "C", "an import that goes back to an earlier checkpoint", absent::rewind),
-    new("loss", "-", "what each cache mode loses when the power fails", absent::loss),
+    new("loss", "E", "acknowledged writes lost when client, server or power go, in all cache modes", loss::run_loss),
 ];
 
 impl Experiment {

@@ -15,6 +15,7 @@ mod fuse_speed;
 mod kill9;
 mod list;
 mod looked_at;
+mod loss;
 mod nbd_speed;
 mod read_share;
 mod recovery;

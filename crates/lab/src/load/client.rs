@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
+use std::os::fd::{AsFd, OwnedFd};
 
 const INBOX_BYTES: usize = 256 << 10; // one receive takes the replies of a deep queue of small reads
 const MAX_SLICES: usize = 64; // per send; far below the kernel's 1,024
@@ -93,6 +94,14 @@ impl Client {
     /// Transmission flags as announced.
     pub fn flags(&self) -> u16 {
         self.info.flags
+    }
+
+    /// The socket once more: shut down, it ends the connection as the death of this process would, with requests in flight and no goodbye.
+    ///
+    /// # Errors
+    /// No more descriptors.
+    pub fn socket(&self) -> io::Result<OwnedFd> {
+        self.stream.as_fd().try_clone_to_owned()
     }
 
     /// The data of a slot: to be filled before a write, to be read after a read.

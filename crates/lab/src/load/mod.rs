@@ -22,5 +22,5 @@ pub use ledger::{Ledger, Verdict};
 pub use random::{Permutation, Rng, Zipf};
 pub use result::{Latency, LoadResult, Point};
 pub use spec::{Access, Durability, LoadSpec, Mix};
-pub use verify::{Audit, Written, audit, write_blocks};
+pub use verify::{Audit, Written, audit, write_blocks, write_over};
 pub use wire::{Dialect, Op};

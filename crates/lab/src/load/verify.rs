@@ -25,13 +25,28 @@ pub struct Written {
 pub fn write_blocks(
     endpoint: &Endpoint,
     ledger: &mut Ledger,
+    blocks: impl Iterator<Item = usize>,
+    depth: usize,
+    stop: &AtomicBool,
+    progress: &AtomicU64,
+) -> Result<Written> {
+    let client = Client::connect(endpoint, depth, ledger.block_bytes(), false).with_context(|| format!("connecting to {endpoint}"))?;
+    write_over(client, ledger, blocks, depth, stop, progress)
+}
+
+/// As [`write_blocks`], over a connection that was made with this depth and blocks of the ledger's size.
+///
+/// # Errors
+/// The server refuses a write.
+pub fn write_over(
+    mut client: Client,
+    ledger: &mut Ledger,
     mut blocks: impl Iterator<Item = usize>,
     depth: usize,
     stop: &AtomicBool,
     progress: &AtomicU64,
 ) -> Result<Written> {
     let bytes = ledger.block_bytes();
-    let mut client = Client::connect(endpoint, depth, bytes, false).with_context(|| format!("connecting to {endpoint}"))?;
     let mut current = vec![(0usize, 0u64); depth];
     let mut start = |client: &mut Client, ledger: &mut Ledger, slot: usize| -> Option<(usize, u64)> {
         let block = if stop.load(Ordering::Relaxed) { None } else { blocks.next() }?;

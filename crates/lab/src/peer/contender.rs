@@ -1,7 +1,7 @@
 //! The trait that all contenders share, and the list of them.
 
 use super::loop_mount::{can_mount, knows_filesystem};
-use super::{Ceiling, ImageFormat, Millpond, Nbdkit, Plugin, Qsd, Reflink, millpond_binary};
+use super::{Ceiling, ImageFormat, Millpond, Nbdkit, Plugin, QemuNbd, Qsd, Reflink, millpond_binary};
 use crate::load::Endpoint;
 use crate::process::{find_tool, run_tool};
 use anyhow::{Result, anyhow, bail};
@@ -57,12 +57,14 @@ pub trait Contender {
 }
 
 /// Names of all contenders, ours first.
-pub const PEERS: [&str; 12] = [
+pub const PEERS: [&str; 14] = [
     "millpond",
     "qsd-raw",
     "qsd-qcow2",
     "qsd-qcow2-128k",
     "qsd-chain",
+    "qemu-nbd-raw",
+    "qemu-nbd-overlay",
     "nbdkit-file",
     "nbdkit-memory",
     "xfs-reflink",
@@ -94,6 +96,10 @@ pub fn make(name: &str) -> Result<Box<dyn Contender>> {
                 "qsd-qcow2-128k" => Qsd::new("qsd-qcow2-128k", ImageFormat::Qcow2Subclusters),
                 _ => Qsd::new("qsd-chain", ImageFormat::Chain),
             })
+        }
+        "qemu-nbd-raw" | "qemu-nbd-overlay" => {
+            needs(&["qemu-nbd", "qemu-img"])?;
+            Box::new(QemuNbd::new(name == "qemu-nbd-overlay"))
         }
         "nbdkit-file" | "nbdkit-memory" => {
             needs(&["nbdkit"])?;

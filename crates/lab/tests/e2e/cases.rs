@@ -3,8 +3,8 @@
 use super::subject::Subject;
 use super::{
     activation, devices, disk_images, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile, hostile_requests, images,
-    lab, libnbd, libvirt, limits, model, parity, restart, sectors, status, suites, tls, tls_renewal, trouble, vhost_hostile, vhost_migrate,
-    vhost_recover, vhost_user,
+    lab, libnbd, libvirt, limits, model, modes, parity, restart, sectors, status, suites, tls, tls_renewal, trouble, vhost_hostile,
+    vhost_migrate, vhost_recover, vhost_user,
 };
 use anyhow::Result;
 
@@ -25,7 +25,7 @@ pub struct Case {
     pub name: &'static str,
     /// What it shows.
     pub about: &'static str,
-    /// Programs without which it is skipped; with a slash, files of the system; `root` and `fuse`: to be allowed to mount.
+    /// Programs without which it is skipped; with a slash, files of the system; `root`, `fuse` and `volatile disk`: to be allowed to mount.
     pub needs: &'static [&'static str],
     /// It boots a guest.
     pub guest: bool,
@@ -126,6 +126,30 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: limits::volumes,
+    },
+    Case {
+        name: "loss",
+        about: "what is lost when client, daemon or power go, in all cache modes: nothing that was promised, and a chain loses what it acknowledged",
+        needs: &["volatile disk", "qemu-nbd", "qemu-img"],
+        guest: false,
+        asks: Asks::Everything,
+        run: modes::loss,
+    },
+    Case {
+        name: "modes-switch",
+        about: "all cache modes in turn while NBD, vhost-user and FUSE write: no error, no byte lost",
+        needs: &["fuse"],
+        guest: false,
+        asks: Asks::Everything,
+        run: modes::switch,
+    },
+    Case {
+        name: "modes-promise",
+        about: "power cuts after a mode was loosened and tightened: who was told that every write is durable loses none",
+        needs: &["volatile disk"],
+        guest: false,
+        asks: Asks::Everything,
+        run: modes::promise,
     },
     Case {
         name: "mirror",

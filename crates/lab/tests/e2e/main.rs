@@ -24,6 +24,7 @@ mod libnbd;
 mod libvirt;
 mod limits;
 mod model;
+mod modes;
 mod parity;
 mod restart;
 mod sectors;
@@ -152,6 +153,7 @@ fn may_mount() -> bool {
 
 fn lacks(need: &str) -> Option<String> {
     match need {
+        "volatile disk" => millpond_lab::peer::VolatileDisk::possible().err().map(|reason| format!("{reason:#}")),
         "root" => (!may_mount()).then(|| "it needs root, and leave to mount".to_owned()),
         "fuse" if !Path::new("/dev/fuse").exists() => Some("there is no /dev/fuse".to_owned()),
         "fuse" if !may_mount() && find_tool("fusermount3").is_none() => {

@@ -74,6 +74,16 @@ impl Disk {
         Ok(disk)
     }
 
+    /// Connects anew with nothing in flight, as a front end does whose back end was started again: the configuration is not read once more.
+    ///
+    /// # Errors
+    /// As [`Disk::connect`].
+    pub fn reconnect(&mut self, socket: &Path) -> Result<()> {
+        self.front.reconnect(socket)?;
+        let used = self.front.used()?;
+        self.front.go_on(used)
+    }
+
     /// Bytes of the disk.
     pub fn size(&self) -> u64 {
         self.size

@@ -1,0 +1,225 @@
+//! `loss`: how many acknowledged writes are lost, of those before the last flush and of those after it, when the client is gone, the server
+//! is killed, or the power is cut: every cache mode, every layout, and what people use today beside it.
+//!
+//! Disks have a volatile write cache ([`VolatileDisk`]) and lose all of it with the power. That is the worst a disk does to what was not
+//! flushed, but one way of many: the simulator keeps any part of it, in any order (`docs/simulator.md`).
+
+mod rig;
+mod table;
+
+use super::Setup;
+use crate::load::{Audit, Client, Ledger, Op, Permutation, audit, write_blocks, write_over};
+use crate::peer::{CacheMode, VolatileDisk};
+use crate::report::{Claim, Goal, Results};
+use anyhow::{Context, Result, anyhow, ensure};
+use rig::Rig;
+use rustix::net::Shutdown;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+use table::Row;
+
+/// A third of it for each event: no block is written twice, so that what a server allocates for a write is part of what it may lose.
+const SIZE: u64 = 32 << 20;
+const BLOCK: usize = 4096;
+const DEPTH: usize = 16;
+/// Writes before the flush, and at least so many after it; what the article on cache modes took.
+const WRITES: u64 = 1000;
+const LEAST_WRITES: u64 = 200;
+/// At a smaller scale two layouts stand for all.
+const ALL_LAYOUTS_FROM: f64 = 0.1;
+
+/// What goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    Client,
+    Server,
+    Power,
+}
+
+impl Event {
+    const ALL: [Event; 3] = [Event::Client, Event::Server, Event::Power];
+
+    fn name(self) -> &'static str {
+        match self {
+            Event::Client => "client",
+            Event::Server => "server",
+            Event::Power => "power",
+        }
+    }
+}
+
+/// What became of acknowledged writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Count {
+    /// Blocks whose newest write was acknowledged before the last flush began, and those of them that hold something older.
+    flushed: u64,
+    lost_flushed: u64,
+    /// Writes acknowledged after it, and those of them that are lost.
+    unflushed: u64,
+    lost_unflushed: u64,
+    /// Blocks that hold what nobody wrote.
+    wrong: u64,
+}
+
+/// See the module.
+pub fn run_loss(setup: &Setup, results: &mut Results) -> Result<()> {
+    if let Err(reason) = VolatileDisk::possible() {
+        results.leave_out(&format!("{reason:#}"));
+        return Ok(());
+    }
+    let names = setup.contenders(&["millpond", "qemu-nbd-raw", "qemu-nbd-overlay"], results);
+    let writes = setup.scaled(WRITES, LEAST_WRITES).min(WRITES);
+    let layouts = if setup.scale < ALL_LAYOUTS_FROM { &rig::LAYOUTS[..2] } else { &rig::LAYOUTS };
+    results.note("disks have a volatile write cache (nbdkit's, through nbdfuse) that is lost as a whole when the power is cut");
+    let mut rows: Vec<Row> = Vec::new();
+    for rep in 0..setup.reps {
+        for name in &names {
+            let kinds: Vec<Option<&rig::Layout>> = if name == "millpond" { layouts.iter().map(Some).collect() } else { vec![None] };
+            for layout in kinds {
+                let whose = layout.map_or_else(|| name.clone(), |layout| format!("{name} {}", layout.name));
+                for mode in CacheMode::ALL {
+                    results.say(&format!("repetition {} of {}: {whose}, {}", rep + 1, setup.reps, mode.name()));
+                    let counts = one(setup, name, layout, mode, setup.seed_of(rep), writes);
+                    let counts = counts.with_context(|| format!("{whose}, {}", mode.name()))?;
+                    let place = rows.iter().position(|row| row.whose == whose && row.mode == mode);
+                    let place = place.unwrap_or_else(|| {
+                        rows.push(Row { whose: whose.clone(), mode, counts: Default::default() });
+                        rows.len() - 1
+                    });
+                    for ((event, count), sum) in Event::ALL.iter().zip(counts).zip(&mut rows[place].counts) {
+                        note(results, rep, &format!("{whose}, {}", mode.name()), *event, &count);
+                        sum.add(&count);
+                    }
+                }
+            }
+        }
+    }
+    results.keep("table.md", &table::table(&rows))?;
+    goals(results, &rows);
+    claims(results);
+    Ok(())
+}
+
+/// One server on fresh disks through all three events.
+fn one(setup: &Setup, name: &str, layout: Option<&rig::Layout>, mode: CacheMode, seed: u64, writes: u64) -> Result<Vec<Count>> {
+    let mut rig = Rig::start(setup, name, layout, mode, SIZE)?;
+    let mut ledger = Ledger::new(seed, SIZE as usize / BLOCK, BLOCK);
+    let order = Permutation::new(ledger.blocks() as u64, seed);
+    let share = ledger.blocks() as u64 / Event::ALL.len() as u64;
+    let rounds = Event::ALL.iter().zip(0..);
+    rounds
+        .map(|(event, nth)| {
+            let blocks: Vec<usize> = (nth * share..(nth + 1) * share).map(|at| order.at(at) as usize).collect();
+            round(&mut rig, &mut ledger, *event, &blocks, writes as usize).context(event.name())
+        })
+        .collect()
+}
+
+/// Writes, a flush, more writes, and in the midst of them the event; then everything is read back.
+fn round(rig: &mut Rig, ledger: &mut Ledger, event: Event, blocks: &[usize], writes: usize) -> Result<Count> {
+    let endpoint = rig.server().endpoint()?;
+    let (before, after) = blocks.split_at(writes);
+    let never = AtomicBool::new(false);
+    let written = write_blocks(&endpoint, ledger, before.iter().copied(), DEPTH, &never, &AtomicU64::new(0))?;
+    ensure!(written.broken.is_none(), "the server went away: {:?}", written.broken);
+    Client::connect(&endpoint, 1, BLOCK, false)?.call(Op::Flush, 0, 0)?;
+    let (flushed, _) = ledger.bounds();
+
+    let client = Client::connect(&endpoint, DEPTH, BLOCK, false)?;
+    let socket = client.socket().context("the client's socket")?;
+    let progress = AtomicU64::new(0);
+    let written = thread::scope(|scope| {
+        let writer = {
+            let (progress, never, ledger) = (&progress, &never, &mut *ledger);
+            scope.spawn(move || write_over(client, ledger, after.iter().copied(), DEPTH, never, progress))
+        };
+        while progress.load(Ordering::Relaxed) < writes as u64 && !writer.is_finished() {
+            thread::sleep(Duration::from_micros(50));
+        }
+        match event {
+            Event::Client => rustix::net::shutdown(&socket, Shutdown::Both).context("ending the client")?,
+            Event::Server => rig.server().kill9()?,
+            Event::Power => rig.power_off()?,
+        }
+        writer.join().unwrap_or_else(|_| Err(anyhow!("the writer panicked")))
+    })?;
+    match event {
+        Event::Client => {}
+        Event::Server => rig.server().restart()?,
+        Event::Power => rig.power_on()?,
+    }
+    let endpoint = rig.server().endpoint()?;
+    let (versions, found) = audit(&endpoint, ledger, |block, data| ledger.judge(block, data))?;
+    let count = judge(&flushed, written.acknowledged, &versions, &found);
+    for (block, version) in versions.iter().enumerate() {
+        ledger.settle(block, version.unwrap_or(0));
+    }
+    Ok(count)
+}
+
+/// Tells what was lost before the flush from what was lost after it.
+fn judge(flushed: &[u64], unflushed: u64, versions: &[Option<u64>], found: &Audit) -> Count {
+    let older = flushed.iter().zip(versions).filter(|(flushed, found)| found.is_some_and(|found| found < **flushed)).count() as u64;
+    let acknowledged = flushed.iter().filter(|version| **version > 0).count() as u64;
+    Count { flushed: acknowledged, lost_flushed: older, unflushed, lost_unflushed: found.lost - older, wrong: found.wrong }
+}
+
+fn note(results: &mut Results, rep: usize, whose: &str, event: Event, count: &Count) {
+    let metrics = [
+        ("lost_flushed", count.lost_flushed),
+        ("flushed", count.flushed),
+        ("lost_unflushed", count.lost_unflushed),
+        ("unflushed", count.unflushed),
+        ("wrong_blocks", count.wrong),
+    ];
+    for (metric, value) in metrics {
+        results.add(rep, whose, event.name(), metric, value as f64);
+    }
+}
+
+/// What Millpond promises; the peers are there to be read.
+fn goals(results: &mut Results, rows: &[Row]) {
+    for row in rows.iter().filter(|row| row.whose.starts_with("millpond")) {
+        let whose = format!("{}, {}", row.whose, row.mode.name());
+        for event in Event::ALL {
+            let every_write = matches!(row.mode, CacheMode::Directsync | CacheMode::Writethrough);
+            let promises = [
+                ("lost_flushed", event != Event::Power || row.mode != CacheMode::Unsafe),
+                ("lost_unflushed", event != Event::Power || every_write),
+                ("wrong_blocks", true),
+            ];
+            for (metric, _) in promises.into_iter().filter(|(_, promised)| *promised) {
+                results.goal(event.name(), metric, &whose, Goal::NeverAbove(0.0));
+            }
+        }
+    }
+}
+
+/// The article's, which killed qemu-nbd without a flush.
+fn claims(results: &mut Results) {
+    for mode in [CacheMode::None, CacheMode::Writeback, CacheMode::Unsafe] {
+        let share = |whose: &str| {
+            let of = |metric: &str| results.values("server", metric, whose).iter().sum::<f64>();
+            (of("unflushed") > 0.0).then(|| 100.0 * of("lost_unflushed") / of("unflushed"))
+        };
+        let says = format!("lost by SIGKILL of qemu-nbd on an overlay, {}", mode.name());
+        let (theirs, ours) = (share(&format!("qemu-nbd-overlay, {}", mode.name())), share(&format!("millpond linear, {}", mode.name())));
+        let claim = Claim::new("E", &says, 100.0, "%").by("qemu-nbd-overlay", theirs, 1.25).ours(ours);
+        let why = results.why("qemu-nbd-overlay", "it was not asked to run");
+        results.claim(if theirs.is_none() { claim.because(&why) } else { claim });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_are_told_apart() {
+        // flushed versions; the second and third were written again after it, the fourth is not what anybody wrote
+        let found = Audit { lost: 3, wrong: 1, ..Audit::default() };
+        let count = judge(&[2, 2, 2, 2, 0], 3, &[Some(1), Some(2), Some(1), None, Some(0)], &found);
+        assert_eq!(count, Count { flushed: 4, lost_flushed: 2, unflushed: 3, lost_unflushed: 1, wrong: 1 });
+    }
+}

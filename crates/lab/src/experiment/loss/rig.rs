@@ -1,0 +1,92 @@
+//! A server on disks whose power can be cut.
+
+use super::super::Setup;
+use crate::peer::{CacheMode, Contender, DISK, Millpond, POOL, QemuNbd, VolatileDisk, millpond_binary};
+use crate::process::Workspace;
+use anyhow::{Context, Result};
+
+/// Bytes of a disk of a pool, all sparse.
+const DISK_BYTES: u64 = 1 << 30;
+/// Bytes of an overlay's disk beyond what the overlay shows: its tables.
+const TABLES: u64 = 16 << 20;
+
+/// Of which disks a pool is made.
+pub struct Layout {
+    /// Its word.
+    pub name: &'static str,
+    disks: usize,
+}
+
+/// All of them.
+pub const LAYOUTS: [Layout; 5] = [
+    Layout { name: "linear", disks: 1 },
+    Layout { name: "mirror", disks: 2 },
+    Layout { name: "stripe", disks: 2 },
+    Layout { name: "parity1", disks: 3 },
+    Layout { name: "parity2", disks: 4 },
+];
+
+/// See the module. The server goes before its disks, and they before their directory.
+pub struct Rig {
+    server: Box<dyn Contender>,
+    disks: Vec<VolatileDisk>,
+    _workspace: Workspace,
+}
+
+impl Rig {
+    /// Starts a server of `size` bytes on disks of its own.
+    ///
+    /// # Errors
+    /// A disk or the server does not start.
+    pub fn start(setup: &Setup, name: &str, layout: Option<&Layout>, mode: CacheMode, size: u64) -> Result<Rig> {
+        let workspace = Workspace::new(&setup.dir, "loss")?;
+        let dir = workspace.path();
+        let Some(layout) = layout else {
+            let overlay = name == "qemu-nbd-overlay";
+            let place = dir.join("disk");
+            std::fs::create_dir_all(&place).context("making the disk's directory")?;
+            if overlay {
+                // an overlay has the size that it needs; on a device it would find one that is large enough
+                QemuNbd::make_overlay(&VolatileDisk::medium(&place), dir, size)?;
+            }
+            let disk = VolatileDisk::start(&place, if overlay { size + TABLES } else { size })?;
+            let mut server = QemuNbd::new(overlay).with_cache(mode).with_image(&disk.path());
+            server.start(dir, size)?;
+            return Ok(Rig { server: Box::new(server), disks: vec![disk], _workspace: workspace });
+        };
+        let disks: Result<Vec<_>> = (0..layout.disks).map(|n| VolatileDisk::start(&dir.join(format!("disk{n}")), DISK_BYTES)).collect();
+        let disks = disks?;
+        let mut millpond = Millpond::new(millpond_binary()?);
+        millpond.start_empty(dir)?;
+        let mut words = vec!["pool".to_owned(), "create".into(), POOL.into(), layout.name.into()];
+        words.extend(disks.iter().map(|disk| disk.path().display().to_string()));
+        millpond.cli(&words)?;
+        millpond.cli(&["create", DISK, "-L", &size.to_string(), "--cache", mode.name()])?;
+        millpond.export(DISK)?;
+        Ok(Rig { server: Box::new(millpond), disks, _workspace: workspace })
+    }
+
+    /// The server.
+    pub fn server(&mut self) -> &mut dyn Contender {
+        self.server.as_mut()
+    }
+
+    /// The power goes. The server dies first: what it had acknowledged until then counts, and nothing becomes stable between its death and
+    /// that of its disks.
+    ///
+    /// # Errors
+    /// Something does not die.
+    pub fn power_off(&mut self) -> Result<()> {
+        self.server.kill9()?;
+        self.disks.iter_mut().try_for_each(VolatileDisk::power_off)
+    }
+
+    /// The power comes back.
+    ///
+    /// # Errors
+    /// A disk or the server does not start.
+    pub fn power_on(&mut self) -> Result<()> {
+        self.disks.iter_mut().try_for_each(VolatileDisk::power_on)?;
+        self.server.restart().context("starting the server after the power cut")
+    }
+}
