@@ -297,6 +297,9 @@ pub struct GuestIo {
     pub write_nanos: u64,
     /// Flushes.
     pub flushes: u64,
+    /// Of the writes, those that asked to be durable by themselves (FUA), or whose guest has switched its write cache off.
+    #[serde(default)]
+    pub fua_writes: u64,
     /// Discards and zeroings.
     pub discards: u64,
     /// Requests answered with an error.

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use super::{
-    create, demo, destroy, diff, exports, fuse_guard, get, hold, image, lab, list, pool, rename, resize, sectors, serve, snapshot, status,
-    up,
+    cache, create, demo, destroy, diff, exports, fuse_guard, get, hold, image, lab, list, pool, rename, resize, sectors, serve, snapshot,
+    status, up,
 };
 use crate::client::Client;
 use crate::config::socket_path;
@@ -52,6 +52,9 @@ enum Verb {
     Show(get::Show),
     Get(get::Get),
     Set(get::Set),
+    /// Cache modes: advise
+    #[command(subcommand, after_help = "Example:\n  millpond cache advise --db")]
+    Cache(cache::Cache),
     Resize(resize::Resize),
     Snapshot(snapshot::Snapshot),
     Rollback(snapshot::Rollback),
@@ -94,6 +97,7 @@ impl Cli {
             Verb::Show(show) => show.run(&client).await,
             Verb::Get(get) => get.run(&client).await,
             Verb::Set(set) => set.run(&client).await,
+            Verb::Cache(cache) => cache.run(&client).await,
             Verb::Resize(resize) => resize.run(&client).await,
             Verb::Snapshot(snapshot) => snapshot.run(&client).await,
             Verb::Rollback(rollback) => rollback.run(&client).await,

@@ -1,5 +1,6 @@
 //! The command line: one file per verb. A verb parses its words, asks the daemon, prints.
 
+mod cache;
 mod cli;
 mod columns;
 mod connect;

@@ -20,6 +20,7 @@ pub(super) fn guest_io(counters: &IoCounters) -> GuestIo {
         write_bytes: counters.write_bytes,
         write_nanos: counters.write_nanos,
         flushes: counters.flushes,
+        fua_writes: counters.fua_writes,
         discards: counters.discards,
         errors: counters.errors,
     }

@@ -57,6 +57,27 @@ fn properties_change_and_are_kept() {
 }
 
 #[test]
+fn cache_modes_are_advised_with_reasons() {
+    let daemon = Daemon::with_pool();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    let advised = |words: &[&str]| {
+        let rows = daemon.json(&[&["cache", "advise"], words].concat());
+        assert_eq!(each(&rows, "mode"), ["none", "directsync", "writethrough", "writeback", "unsafe"]);
+        assert!(each(&rows, "reason").iter().all(|reason| reason.len() > 20) && each(&rows, "power_loss")[1] == "nothing");
+        let best = each(&rows, "advice").iter().position(|advice| *advice == "best").expect("one is best");
+        each(&rows, "mode")[best].to_owned()
+    };
+    assert_eq!(advised(&["--db"]), "none");
+    assert_eq!(advised(&["--vm", "--write-rate", "100", "--flush-rate", "2"]), "writeback");
+    assert_eq!(advised(&["tank/v", "--no-flush", "--reads-again", "0"]), "directsync");
+    assert!(daemon.run(&["cache", "advise", "tank/v"]).ok().out.contains("mode now: writeback"));
+    daemon.run(&["cache", "advise"]).refused(2, "name a volume");
+    daemon.run(&["cache", "advise", "--db", "--vm"]).refused(2, "--vm");
+    daemon.run(&["cache", "advise", "--write-rate", "0", "--flush-rate", "1"]).refused(2, "above 0");
+    daemon.run(&["cache", "advise", "tank/none"]).refused(1, "no volume");
+}
+
+#[test]
 fn limits_and_reservations_change_and_are_kept() {
     let mut daemon = Daemon::with_pool();
     daemon.run(&["create", "tank/v", "-L", "16M", "-o", "iops=1000", "-o", "reservation=32M"]).ok();

@@ -76,9 +76,10 @@ struct Started {
     at: u64,
     bytes: u64,
     op: Op,
+    fua: bool,
 }
 
-const NOTHING: Started = Started { at: 0, bytes: 0, op: Op::Cache };
+const NOTHING: Started = Started { at: 0, bytes: 0, op: Op::Cache, fua: false };
 
 impl Meter {
     fn start(&mut self, tag: Tag, request: &Request, now: u64) {
@@ -87,7 +88,7 @@ impl Meter {
             self.started.resize(slot + 1, NOTHING);
         }
         if let Some(place) = self.started.get_mut(slot) {
-            *place = Started { at: now, bytes: request.range.length, op: request.op };
+            *place = Started { at: now, bytes: request.range.length, op: request.op, fua: request.fua };
         }
     }
 
@@ -97,7 +98,7 @@ impl Meter {
 
     /// Counts the answer to a request.
     pub fn end(&mut self, tag: Tag, success: bool, now: u64) {
-        let Some(&Started { at, bytes, op }) = self.started.get((tag.0 & 0xffff) as usize) else { return };
+        let Some(&Started { at, bytes, op, fua }) = self.started.get((tag.0 & 0xffff) as usize) else { return };
         if !success {
             return;
         }
@@ -112,6 +113,7 @@ impl Meter {
                 counters.writes += 1;
                 counters.write_bytes += bytes;
                 counters.write_nanos += nanos;
+                counters.fua_writes += u64::from(fua);
             }
             Op::Flush => counters.flushes += 1,
             Op::Discard | Op::WriteZeroes { .. } => {
@@ -176,8 +178,19 @@ impl<P: Pool> Disk for ConnectionDisk<'_, P> {
 impl IoCounters {
     /// Adds what another counted.
     pub(super) fn add(&mut self, other: &IoCounters) {
-        let IoCounters { reads, read_bytes, read_nanos, writes, write_bytes, write_nanos, flushes, discards, discard_bytes, errors } =
-            other;
+        let IoCounters {
+            reads,
+            read_bytes,
+            read_nanos,
+            writes,
+            write_bytes,
+            write_nanos,
+            flushes,
+            fua_writes,
+            discards,
+            discard_bytes,
+            errors,
+        } = other;
         self.reads += reads;
         self.read_bytes += read_bytes;
         self.read_nanos += read_nanos;
@@ -185,6 +198,7 @@ impl IoCounters {
         self.write_bytes += write_bytes;
         self.write_nanos += write_nanos;
         self.flushes += flushes;
+        self.fua_writes += fua_writes;
         self.discards += discards;
         self.discard_bytes += discard_bytes;
         self.errors += errors;

@@ -140,6 +140,8 @@ pub struct IoCounters {
     pub write_nanos: u64,
     /// Flushes.
     pub flushes: u64,
+    /// Of the writes, those that asked to be durable by themselves.
+    pub fua_writes: u64,
     /// Discards and zeroings.
     pub discards: u64,
     /// Bytes of them.

@@ -324,6 +324,18 @@ impl From<Counters> for IoCounters {
     fn from(counters: Counters) -> IoCounters {
         let Counters { reads, read_bytes, read_nanos, writes, write_bytes, write_nanos, flushes, discards, discard_bytes, errors } =
             counters;
-        IoCounters { reads, read_bytes, read_nanos, writes, write_bytes, write_nanos, flushes, discards, discard_bytes, errors }
+        IoCounters {
+            reads,
+            read_bytes,
+            read_nanos,
+            writes,
+            write_bytes,
+            write_nanos,
+            flushes,
+            fua_writes: 0,
+            discards,
+            discard_bytes,
+            errors,
+        }
     }
 }

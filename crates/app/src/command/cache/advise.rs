@@ -1,0 +1,254 @@
+//! `cache advise`: which cache mode fits a load, described or measured, and why. What each may lose is the table of `docs/loss.md`.
+
+use clap::Args;
+use millpond_block::CacheMode;
+use serde::Serialize;
+
+use crate::api::{Export, GuestIo, Volume};
+use crate::client::Client;
+use crate::failure::{Failure, Outcome};
+use crate::names::VolumeName;
+use crate::output::{Cell, Column, Format, Listing, Shown, print, write_out};
+
+#[cfg(test)]
+mod tests;
+
+/// Explain which cache mode fits a load, described or measured
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  millpond cache advise --db
+  millpond cache advise --vm --write-rate 500 --flush-rate 20
+  millpond cache advise tank/vm1                 what its clients did since its exports began
+  millpond cache advise tank/vm1 --scratch       and what you know of it
+
+In none of the modes the death of a client or of the daemon loses an acknowledged write. docs/loss.md says what was tried.")]
+pub struct Advise {
+    /// POOL/VOL: what its clients do is looked at
+    name: Option<String>,
+    /// A database or another program that flushes what it has to keep, and caches by itself
+    #[arg(long, group = "kind")]
+    db: bool,
+    /// A machine whose file system flushes its journal, and whose kernel caches
+    #[arg(long, group = "kind")]
+    vm: bool,
+    /// Data that can be made again: build trees, caches, swap
+    #[arg(long, group = "kind")]
+    scratch: bool,
+    /// Programs that never flush, and whose every write has to be kept all the same
+    #[arg(long, group = "kind")]
+    no_flush: bool,
+    /// Writes per second
+    #[arg(long, value_name = "N", requires = "flush_rate", conflicts_with = "name")]
+    write_rate: Option<f64>,
+    /// Flushes per second
+    #[arg(long, value_name = "N", requires = "write_rate", conflicts_with = "name")]
+    flush_rate: Option<f64>,
+    /// Percent of what is read that was read before, past what the client caches by itself
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    reads_again: Option<u8>,
+    #[command(flatten)]
+    how: Listing,
+}
+
+/// What is known of who uses the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Kind {
+    /// It flushes what it must keep, and caches.
+    Database,
+    /// Its file system does.
+    Machine,
+    Scratch,
+    NoFlush,
+    Unknown,
+}
+
+/// A load as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct Load {
+    kind: Kind,
+    /// Flushes and durable writes to a write.
+    flushes_per_write: Option<f64>,
+    /// Of these, writes that asked for it themselves.
+    fua_share: Option<f64>,
+    /// Of what is read, the part that was read before, at least.
+    reads_again: Option<f64>,
+}
+
+/// A mode, judged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Row {
+    mode: &'static str,
+    /// `best`, `fits`, `slow`, `no`.
+    advice: &'static str,
+    power_loss: &'static str,
+    reason: String,
+}
+
+const ROW: &[Column<Row>] = &[
+    Column { name: "mode", cell: |r| Cell::Text(r.mode.to_owned()), shown: Shown::Always },
+    Column { name: "advice", cell: |r| Cell::Text(r.advice.to_owned()), shown: Shown::Always },
+    Column { name: "power_loss", cell: |r| Cell::Text(r.power_loss.to_owned()), shown: Shown::Always },
+    Column { name: "reason", cell: |r| Cell::Text(r.reason.clone()), shown: Shown::Always },
+];
+
+/// With so many flushes to a write, waiting for one at each write adds little.
+const FLUSHES_OFTEN: f64 = 0.5;
+/// With so much read again, the daemon's read cache is worth its memory.
+const WORTH_CACHING: f64 = 0.1;
+/// Writes below which a measurement says nothing of flushes.
+const FEW_WRITES: u64 = 100;
+
+impl Advise {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        let kind = match (self.db, self.vm, self.scratch, self.no_flush) {
+            (true, ..) => Kind::Database,
+            (_, true, ..) => Kind::Machine,
+            (_, _, true, _) => Kind::Scratch,
+            (_, _, _, true) => Kind::NoFlush,
+            _ => Kind::Unknown,
+        };
+        let mut load = Load { kind, flushes_per_write: None, fua_share: None, reads_again: None };
+        let mut current = None;
+        if let Some(name) = &self.name {
+            let name: VolumeName = name.parse()?;
+            let volume: Volume = client.get(&format!("/v1/volumes/{name}")).await?;
+            let exports: Vec<Export> = client.get("/v1/exports").await?;
+            let of_volume = exports.iter().filter(|export| export.name == volume.name);
+            load = Load::measured(kind, of_volume.map(|export| &export.io), volume.referenced_bytes);
+            current = Some(volume.cache);
+        } else if let (Some(writes), Some(flushes)) = (self.write_rate, self.flush_rate) {
+            if !(writes > 0.0 && writes.is_finite() && flushes >= 0.0 && flushes.is_finite()) {
+                return Err(Failure::usage("--write-rate is above 0 and --flush-rate is not below; give numbers per second"));
+            }
+            load.flushes_per_write = Some(flushes / writes);
+        } else if kind == Kind::Unknown {
+            return Err(Failure::usage("nothing is known of the load; name a volume, or give --db, --vm, --scratch or --no-flush"));
+        }
+        load.reads_again = self.reads_again.map(|percent| f64::from(percent) / 100.0).or(load.reads_again);
+        let rows = load.judge();
+        if self.how.format == Format::Json || self.how.no_header || !self.how.columns.is_empty() {
+            return print(&rows, ROW, &self.how);
+        }
+        write_out(&load.words(current.as_deref()))?;
+        print(&rows, ROW, &self.how)
+    }
+}
+
+impl Load {
+    /// What the clients of exports did, of a volume that refers to so many bytes.
+    fn measured<'a>(kind: Kind, exports: impl Iterator<Item = &'a GuestIo>, referenced: u64) -> Load {
+        let sums = exports.fold((0, 0, 0, 0), |(writes, flushes, durable, read), io| {
+            (writes + io.writes, flushes + io.flushes, durable + io.fua_writes, read + io.read_bytes)
+        });
+        let (writes, flushes, durable, read) = sums;
+        let ratio = |of: u64, to: u64| of as f64 / to as f64;
+        let enough = writes >= FEW_WRITES;
+        // More was read than there is: so much at least was read twice.
+        let again = (read > 0).then(|| 1.0 - ratio(referenced.min(read), read));
+        Load {
+            kind,
+            flushes_per_write: enough.then(|| ratio(flushes + durable, writes)),
+            fua_share: enough.then(|| ratio(durable, writes)),
+            reads_again: again,
+        }
+    }
+
+    /// It relies on every write, and says so by no flush.
+    fn relies_on_writes(&self) -> bool {
+        match self.kind {
+            Kind::NoFlush => true,
+            Kind::Unknown => self.flushes_per_write == Some(0.0),
+            Kind::Database | Kind::Machine | Kind::Scratch => false,
+        }
+    }
+
+    /// The daemon's read cache is worth it. Where nothing is known, who caches by itself leaves little to it.
+    fn is_worth_caching(&self) -> bool {
+        let unknown = !matches!(self.kind, Kind::Database);
+        self.reads_again.map_or(unknown, |again| again >= WORTH_CACHING)
+    }
+
+    fn best(&self) -> CacheMode {
+        match (self.kind, self.relies_on_writes(), self.is_worth_caching()) {
+            (Kind::Scratch, ..) => CacheMode::Unsafe,
+            (_, true, true) => CacheMode::Writethrough,
+            (_, true, false) => CacheMode::Directsync,
+            (_, false, true) => CacheMode::Writeback,
+            (_, false, false) => CacheMode::None,
+        }
+    }
+
+    fn judge(&self) -> Vec<Row> {
+        let best = self.best();
+        let row = |mode: CacheMode| {
+            let (advice, reason) = self.advice(mode, best);
+            Row { mode: mode.name(), advice, power_loss: power_loss(mode), reason }
+        };
+        CacheMode::ALL.into_iter().map(row).collect()
+    }
+
+    fn advice(&self, mode: CacheMode, best: CacheMode) -> (&'static str, String) {
+        let caches = matches!(mode, CacheMode::Writethrough | CacheMode::Writeback | CacheMode::Unsafe);
+        let often = self.flushes_per_write.is_some_and(|flushes| flushes >= FLUSHES_OFTEN);
+        let reads = match (caches, self.is_worth_caching()) {
+            (true, true) => "the daemon may cache what is read again",
+            (true, false) => "a cache in the daemon would hold what is seldom read again, or what the client has",
+            (false, true) => "what is read again comes from the devices",
+            (false, false) => "no memory goes to a cache that finds little",
+        };
+        let (advice, writes) = match mode {
+            CacheMode::Unsafe if self.kind == Kind::Scratch => {
+                ("best", "no flush is waited for, and what a power cut loses can be made again")
+            }
+            CacheMode::Unsafe => ("no", "flushes are ignored: a power cut takes what the client was told is kept"),
+            CacheMode::Directsync | CacheMode::Writethrough if self.relies_on_writes() => {
+                ("fits", "nobody flushes, so each write has to be durable by itself")
+            }
+            CacheMode::Directsync | CacheMode::Writethrough if often => {
+                ("fits", "nearly every write is flushed anyway, so waiting at each costs little")
+            }
+            CacheMode::Directsync | CacheMode::Writethrough => ("slow", "each write waits for the devices, flushed or not"),
+            CacheMode::None | CacheMode::Writeback if self.relies_on_writes() => {
+                ("no", "nobody flushes: a power cut may take everything since the last checkpoint")
+            }
+            CacheMode::None | CacheMode::Writeback => ("fits", "writes are answered when written, flushes make them durable"),
+        };
+        (if mode == best { "best" } else { advice }, format!("{writes}; {reads}"))
+    }
+
+    /// What is known, in lines.
+    fn words(&self, current: Option<&str>) -> String {
+        let kind = match self.kind {
+            Kind::Database => "a database: it flushes what it must keep, and caches by itself",
+            Kind::Machine => "a machine: its file system flushes",
+            Kind::Scratch => "data that can be made again",
+            Kind::NoFlush => "programs that never flush",
+            Kind::Unknown => "not described",
+        };
+        let mut text = format!("load: {kind}\n");
+        let flushes = match (self.flushes_per_write, self.fua_share) {
+            (None, _) => "not known".to_owned(),
+            (Some(all), Some(fua)) if fua > 0.0 => format!("{all:.2} to a write, {:.0} % of writes by themselves", fua * 100.0),
+            (Some(all), _) => format!("{all:.2} to a write"),
+        };
+        text += &format!("flushes: {flushes}\n");
+        let again = self.reads_again.map_or("not known".to_owned(), |again| format!("{:.0} % at least", again * 100.0));
+        text += &format!("read again: {again}\n");
+        if let Some(current) = current {
+            text += &format!("mode now: {current}\n");
+        }
+        text + "\n"
+    }
+}
+
+/// What a power cut may take, by the loss table.
+fn power_loss(mode: CacheMode) -> &'static str {
+    match mode {
+        CacheMode::None | CacheMode::Writeback => "what was not flushed",
+        CacheMode::Directsync | CacheMode::Writethrough => "nothing",
+        CacheMode::Unsafe => "anything since the last checkpoint",
+    }
+}

@@ -1,0 +1,6 @@
+//! Words about cache modes.
+
+mod advise;
+mod verbs;
+
+pub use verbs::Cache;

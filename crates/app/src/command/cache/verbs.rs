@@ -1,0 +1,22 @@
+//! The words that follow `cache`.
+
+use clap::Subcommand;
+
+use super::advise;
+use crate::client::Client;
+use crate::failure::Outcome;
+
+/// What is done about cache modes.
+#[derive(Debug, Subcommand)]
+pub enum Cache {
+    Advise(advise::Advise),
+}
+
+impl Cache {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        match self {
+            Cache::Advise(advise) => advise.run(client).await,
+        }
+    }
+}
