@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use millpond_block::CacheMode;
 use millpond_engine::{Engine, Planted};
 use millpond_sim::{FaultKind, Mode, Options, Outcome, Stats, quiet_panics, run};
 
@@ -255,6 +256,12 @@ impl Batch {
         );
         println!("  {} checkpoints, {} segments cleaned", stats.checkpoints, stats.cleaned);
         println!("  {} devices lost, {} replaced or added, {} trials without copies", stats.losses, stats.changes, stats.trials);
+        for (mode, count) in CacheMode::ALL.iter().zip(&stats.modes) {
+            println!(
+                "  power cuts under {mode}: {} volumes, {} writes that had to survive did, {} of {} others lost",
+                count.volumes, count.kept, count.lost, count.unflushed
+            );
+        }
         if one {
             println!("  digest {digest:016x}");
         }

@@ -15,6 +15,7 @@ mod crash;
 mod diff;
 mod guest;
 mod history;
+mod losses;
 mod query;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +31,7 @@ use crate::trace::Moment;
 pub use catalog::{Issued, Listing};
 pub use guest::Flight;
 use history::{Cell, Cut, Pieces, Value};
+pub use losses::ByMode;
 use query::Questions;
 
 /// A promise that was not kept, in words.

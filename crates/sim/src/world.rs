@@ -16,7 +16,7 @@ use crate::content::stamp;
 use crate::disk::SimDevice;
 use crate::fault::{Armed, FaultKind};
 use crate::machine::Machine;
-use crate::oracle::{Listing, Oracle, Verdict, Violation, broken};
+use crate::oracle::{ByMode, Listing, Oracle, Verdict, Violation, broken};
 use crate::rng::{Rng, mix};
 use crate::system::{System, Target, target_name};
 use crate::trace::{Event, Trace};
@@ -62,6 +62,8 @@ pub struct Stats {
     pub changes: u64,
     /// Times that as many copies were taken away as can be spared, and everything was read.
     pub trials: u64,
+    /// What power cuts left, by cache mode.
+    pub modes: ByMode,
 }
 
 impl Stats {
@@ -85,6 +87,7 @@ impl Stats {
         self.losses += other.losses;
         self.changes += other.changes;
         self.trials += other.trials;
+        self.modes.iter_mut().zip(&other.modes).for_each(|(sum, count)| sum.add(count));
     }
 }
 

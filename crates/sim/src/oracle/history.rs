@@ -136,6 +136,11 @@ impl Cell {
         if self.entries.is_empty() { self.base } else { None }
     }
 
+    /// The pieces that may still be seen.
+    pub fn pieces(&self) -> impl Iterator<Item = PieceId> + '_ {
+        self.entries.iter().map(|entry| entry.piece)
+    }
+
     /// A piece that writes this cell begins.
     pub fn push(&mut self, piece: PieceId) {
         self.entries.push(Entry { piece, superseded: None });

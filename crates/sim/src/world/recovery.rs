@@ -78,6 +78,9 @@ impl<S: System> World<S> {
                 return Ok(()); // what could not be read stays unknown
             }
             let now = self.trace.note("settled");
+            for (sum, count) in self.stats.modes.iter_mut().zip(self.oracle.losses(now)) {
+                sum.add(&count);
+            }
             self.oracle.settle(now)?;
             self.verify(30)
         } else {
