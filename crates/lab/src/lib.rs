@@ -6,6 +6,7 @@
 //! *Architecture Invariant:* this crate depends on no other crate of the project. It learns nothing from inside the engine.
 #![forbid(unsafe_code)]
 
+pub mod drive;
 pub mod experiment;
 pub mod guest;
 pub mod load;

@@ -216,5 +216,8 @@ fn a_new_volume_shows_nothing_of_what_was_destroyed() {
         rig.finish_jobs();
         rig.reopen();
     }
-    assert!(rig.media[0].iter().filter(|byte| **byte >= 0xa0).count() > 1 << 20, "the media hold what was destroyed: there was something to show");
+    assert!(
+        rig.media[0].iter().filter(|byte| **byte >= 0xa0).count() > 1 << 20,
+        "the media hold what was destroyed: there was something to show"
+    );
 }

@@ -1,6 +1,6 @@
 //! The words of the command line, and which verb runs.
 
-use super::{files, list, load, report, run};
+use super::{drives, files, list, load, report, run};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use millpond_lab::peer::serve_ceiling;
@@ -31,6 +31,7 @@ enum Verb {
     Run(run::Run),
     Report(report::Report),
     Load(load::LoadArgs),
+    Drives(drives::Drives),
     #[command(hide = true)]
     Files(files::Files),
     /// Serves plain memory over NBD: the contender `ceiling`
@@ -55,6 +56,7 @@ impl Cli {
             Verb::Run(run) => run.run(),
             Verb::Report(report) => report.run(),
             Verb::Load(load) => load.run(),
+            Verb::Drives(drives) => drives.run(),
             Verb::Files(files) => files.run(),
             Verb::Ceiling { size, socket } => serve_ceiling(&socket, size).map(|()| ExitCode::SUCCESS),
         }

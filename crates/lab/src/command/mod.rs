@@ -1,6 +1,7 @@
 //! The verbs of `millpond-lab`, which is `millpond lab` too.
 
 mod cli;
+mod drives;
 mod files;
 mod list;
 mod load;

@@ -1,10 +1,11 @@
-//! fio on an export over NBD: what it printed is kept, and the figures are taken from it.
+//! fio on an export over NBD or on a file: what it printed is kept, and the figures are taken from it.
 
 use crate::load::Endpoint;
 use crate::process::run_tool;
 use crate::report::Results;
 use anyhow::{Context, Result};
 use serde_json::Value;
+use std::path::Path;
 
 /// What fio measured.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,9 +27,21 @@ pub struct Fio {
 /// # Errors
 /// It is not installed, has no such engine, or requests failed.
 pub fn fio(results: &mut Results, name: &str, endpoint: &Endpoint, write: bool, options: &[String]) -> Result<Fio> {
-    let mut args: Vec<String> =
-        ["--name=lab", "--ioengine=nbd", "--output-format=json", "--thread", "--group_reporting"].map(str::to_owned).into();
-    args.push(format!("--uri={}", endpoint.uri()));
+    run(results, name, &["--ioengine=nbd".to_owned(), format!("--uri={}", endpoint.uri())], write, options)
+}
+
+/// The same on a file or device, past the page cache.
+///
+/// # Errors
+/// As [`fio`].
+pub fn fio_file(results: &mut Results, name: &str, file: &Path, write: bool, options: &[String]) -> Result<Fio> {
+    let place = ["--ioengine=libaio", "--direct=1", "--allow_file_create=0"].map(str::to_owned);
+    run(results, name, &[&place[..], &[format!("--filename={}", file.display())]].concat(), write, options)
+}
+
+fn run(results: &mut Results, name: &str, place: &[String], write: bool, options: &[String]) -> Result<Fio> {
+    let mut args: Vec<String> = ["--name=lab", "--output-format=json", "--thread", "--group_reporting"].map(str::to_owned).into();
+    args.extend_from_slice(place);
     args.extend_from_slice(options);
     let text = run_tool("fio", &args)?;
     results.keep(&format!("{name}.json"), &text)?;

@@ -24,10 +24,34 @@ impl Loop {
     pub fn path(&self) -> &str {
         &self.0
     }
+
+    /// With every block of a filesystem's own in a request of its own, as long as this is attached: the kernel joins neighbours otherwise, and their size
+    /// says no more what they are.
+    ///
+    /// # Errors
+    /// The kernel does not let it.
+    pub fn without_merges(self) -> Result<Loop> {
+        self.set_merges("2")?;
+        Ok(self)
+    }
+
+    /// Makes a filesystem (`mkfs.KIND`) on it.
+    ///
+    /// # Errors
+    /// The program is not installed, or fails.
+    pub fn format(&self, kind: &str, options: &[&str]) -> Result<()> {
+        run_tool(&format!("mkfs.{kind}"), &[options, &[self.path()]].concat()).map(|_| ())
+    }
+
+    fn set_merges(&self, value: &str) -> Result<()> {
+        let path = format!("/sys/block/{}/queue/nomerges", self.0.trim_start_matches("/dev/"));
+        fs::write(&path, value).with_context(|| format!("writing {path}"))
+    }
 }
 
 impl Drop for Loop {
     fn drop(&mut self) {
+        let _ = self.set_merges("0"); // the device stays, for whoever attaches a file next
         let _ = run_tool("losetup", &["--detach", &self.0]);
     }
 }
@@ -45,9 +69,17 @@ impl LoopMount {
     /// # Errors
     /// The program is not installed, the kernel does not know the filesystem, or not root.
     pub fn make(device: Loop, kind: &str, options: &[&str], dir: &Path) -> Result<LoopMount> {
-        run_tool(&format!("mkfs.{kind}"), &[options, &[device.path()]].concat())?;
+        device.format(kind, options)?;
+        LoopMount::mount(device, "defaults", dir)
+    }
+
+    /// Mounts the filesystem that is on the device, with options as `mount -o` takes them.
+    ///
+    /// # Errors
+    /// There is none, or not root.
+    pub fn mount(device: Loop, options: &str, dir: &Path) -> Result<LoopMount> {
         fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
-        run_tool("mount", &[device.path(), &dir.display().to_string()])?;
+        run_tool("mount", &["-o", options, device.path(), &dir.display().to_string()])?;
         Ok(LoopMount { dir: dir.to_owned(), _device: device })
     }
 

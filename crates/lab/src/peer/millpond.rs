@@ -173,6 +173,19 @@ impl Millpond {
         self.launch().map(|_| ())
     }
 
+    /// Starts a daemon in `dir` with a pool of these devices, in the words of `pool create`, and exports a volume of `size` bytes.
+    ///
+    /// # Errors
+    /// As [`Millpond::launch`], or the pool cannot be made.
+    pub fn start_with(&mut self, dir: &Path, devices: &[String], size: u64) -> Result<()> {
+        self.size = size;
+        self.start_empty(dir)?;
+        let words = ["pool", "create", POOL].map(str::to_owned);
+        self.cli(&[&words[..], devices].concat())?;
+        self.cli(&["create", DISK, "-L", &size.to_string()])?;
+        self.export(DISK).map(|_| ())
+    }
+
     /// Waits until the disk can be reached again after a restart.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use crate::process::{Daemon, find_tool, run_tool};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::fs::File;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -108,6 +109,8 @@ pub struct Qsd {
     snapshots: Vec<(String, usize)>,
     made: usize,
     cache: CacheMode,
+    /// What the disk is instead of a file of its own.
+    place: Option<PathBuf>,
 }
 
 impl Qsd {
@@ -124,7 +127,13 @@ impl Qsd {
             snapshots: Vec::new(),
             made: 0,
             cache: CacheMode::None,
+            place: None,
         }
+    }
+
+    /// On a file or device that is there, raw.
+    pub fn on(name: &'static str, place: &Path) -> Qsd {
+        Qsd { place: Some(place.to_owned()), ..Qsd::new(name, ImageFormat::Raw) }
     }
 
     /// With another cache mode.
@@ -224,7 +233,10 @@ impl Contender for Qsd {
 
     fn start(&mut self, dir: &Path, size: u64) -> Result<()> {
         (self.dir, self.size) = (dir.to_owned(), size);
-        self.format.create(&self.image(0), size, None)?;
+        match &self.place {
+            Some(place) => symlink(place, self.image(0)).context("naming the disk")?,
+            None => self.format.create(&self.image(0), size, None)?,
+        }
         self.launch()
     }
 

@@ -2,8 +2,8 @@
 
 use super::subject::Subject;
 use super::{
-    activation, devices, disk_images, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile, hostile_requests, images,
-    lab, libnbd, libvirt, limits, model, modes, parity, restart, sectors, status, suites, tls, tls_renewal, trouble, vhost_hostile,
+    activation, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile, hostile_requests,
+    images, lab, libnbd, libvirt, limits, model, modes, parity, restart, sectors, status, suites, tls, tls_renewal, trouble, vhost_hostile,
     vhost_migrate, vhost_recover, vhost_user,
 };
 use anyhow::Result;
@@ -454,6 +454,14 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: lab::run,
+    },
+    Case {
+        name: "drives",
+        about: "simulated drives below a pool: their time, and what they keep",
+        needs: &["fuse", "root", "fio"],
+        guest: false,
+        asks: Asks::Everything,
+        run: drives::run,
     },
     Case {
         name: "libvirt",

@@ -8,6 +8,7 @@ mod activation;
 mod cases;
 mod devices;
 mod disk_images;
+mod drives;
 mod fio;
 mod full;
 mod fuse;

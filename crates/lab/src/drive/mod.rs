@@ -1,0 +1,20 @@
+//! Simulated drives: files whose requests take as long as a drive of a known model would take. Any server can open them, so that ours and its peers
+//! meet the same drive (`docs/decisions/0014-simulated-drives.md`).
+//!
+//! *Architecture Invariant:* the models have no clock and no threads; time goes in, and when a request is done comes out.
+
+mod array;
+mod flash;
+mod model;
+mod request;
+mod segments;
+mod server;
+mod spindle;
+mod write_cache;
+
+pub use array::{Array, Layout};
+pub use flash::{Flash, FlashShape};
+pub use model::{Drive, MODELS, Model, Sized};
+pub use request::{Done, Nanos, Op, Request};
+pub use server::serve;
+pub use spindle::{CacheShape, Spindle, SpindleShape};
