@@ -4,7 +4,7 @@
 use super::Setup;
 use crate::peer::{Contender, Millpond, POOL, millpond_binary};
 use crate::process::{Workspace, tail};
-use crate::report::{Claim, Results};
+use crate::report::Results;
 use anyhow::Result;
 
 const UNMEASURED: &str = "this daemon can do it, the lab does not measure it yet";
@@ -27,32 +27,13 @@ fn answer(setup: &Setup, words: &[&str]) -> Result<String> {
     Ok(answer)
 }
 
-/// C-special, C-lost.
+/// C-lost.
 ///
 /// # Errors
 /// The daemon does not start.
-pub fn special(setup: &Setup, results: &mut Results) -> Result<()> {
-    let why = answer(setup, &["pool", "create", POOL, "linear", "DIR/hdd:512M", "special", "DIR/ssd:512M"])?;
-    if results.experiment == "special" {
-        for (says, seconds) in [
-            ("find of 72,208 files, no special device", 17.8),
-            ("find, metadata on it", 2.5),
-            ("read of all files, none", 539.0),
-            ("read, blocks up to 128k on it", 203.0),
-        ] {
-            results.claim(Claim::new("C-special", says, seconds, "s").because(&why));
-        }
-    }
-    results.leave_out(&why);
-    Ok(())
-}
-
-/// C-rewind.
-///
-/// # Errors
-/// The daemon does not start.
-pub fn rewind(setup: &Setup, results: &mut Results) -> Result<()> {
-    let why = answer(setup, &["pool", "import", POOL, "-d", "DIR", "--rewind"])?;
+pub fn lost_special(setup: &Setup, results: &mut Results) -> Result<()> {
+    let why = answer(setup, &["pool", "import", POOL, "-d", "DIR", "--rebuild"])?;
+    // an empty directory holds no pool, which says nothing of what would become of one
     let why = if why.contains("no pool") || why.contains("not found") { UNMEASURED.to_owned() } else { why };
     results.leave_out(&why);
     Ok(())

@@ -1,11 +1,13 @@
-//! `cdm`: the profile of CrystalDiskMark 8, by fio over NBD: sequential 1 MiB and random 4 KiB, deep and one at a time.
+//! `cdm`: the profile of CrystalDiskMark 8, by fio over NBD: sequential 1 MiB and random 4 KiB, deep and one at a time. Then on simulated drives of the
+//! article's two models: by fio on the drive itself, which says how true the simulation is, and on Millpond on that drive.
 
 use super::Setup;
-use crate::load::{LoadSpec, run};
-use crate::peer::fio;
-use crate::process::find_tool;
+use crate::load::{Endpoint, LoadSpec, run};
+use crate::peer::{Contender, Drives, Fio, Millpond, fio, fio_file, millpond_binary};
+use crate::process::{Workspace, find_tool};
 use crate::report::{Claim, Results, median};
 use anyhow::{Context, Result};
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
@@ -21,7 +23,13 @@ const CASES: [Profile; 4] = [
     ("RND4K Q32T1", "rand", "4k", 32, [1.785, 2.137], [1.137, 13.794]),
     ("RND4K Q1T1", "rand", "4k", 1, [0.658, 0.721], [0.619, 8.230]),
 ];
+const SIMULATED: &str = "the drive itself";
 const DRIVES: [&str; 2] = ["MN08ACA14T", "ST14000NM001G"];
+/// The simulation is true when it shows the article's figure within this factor.
+const TRUE: f64 = 1.25;
+/// A drive that seeks needs this long to show its mean, and its cache this long to fill.
+const LEAST_SECONDS: f64 = 0.6;
+const FILL_SECONDS: f64 = 0.4;
 
 /// See the module.
 pub fn run_cdm(setup: &Setup, results: &mut Results) -> Result<()> {
@@ -40,35 +48,114 @@ pub fn run_cdm(setup: &Setup, results: &mut Results) -> Result<()> {
             let endpoint = open.contender.endpoint()?;
             run(&endpoint, &LoadSpec::fill()).with_context(|| format!("filling {name}"))?;
             for (write, side) in [(false, "read"), (true, "write")] {
-                for (case, order, block, depth, ..) in CASES {
+                for profile in CASES {
                     thread::sleep(pause);
-                    let options = [
-                        format!("--rw={order}{side}"),
-                        format!("--bs={block}"),
-                        format!("--iodepth={depth}"),
-                        format!("--runtime={}ms", (length * 1e3) as u64),
-                        format!("--randseed={}", setup.seed_of(rep)),
-                        "--time_based".to_owned(),
-                        "--norandommap".to_owned(),
-                    ];
-                    let case = format!("{case} {side}");
-                    let figures = fio(results, &format!("{name}-{rep}-{case}"), &endpoint, write, &options)
-                        .with_context(|| format!("{case} on {name}"))?;
-                    results.add(rep, name, &case, "mb_s", figures.bytes_s / 1e6);
-                    results.add(rep, name, &case, "iops", figures.iops);
-                    results.add(rep, name, &case, "mean_us", figures.mean_us);
-                    results.add(rep, name, &case, "p50_us", figures.p50_us);
-                    results.add(rep, name, &case, "p99_us", figures.p99_us);
+                    let case = format!("{} {side}", profile.0);
+                    let figures = fio(
+                        results,
+                        &format!("{name}-{rep}-{case}"),
+                        &endpoint,
+                        write,
+                        &options(profile, side, length, setup.seed_of(rep)),
+                    )
+                    .with_context(|| format!("{case} on {name}"))?;
+                    note(results, rep, name, &case, figures);
                 }
             }
         }
     }
+    match Drives::check() {
+        Ok(()) => on_drives(setup, results, length.max(LEAST_SECONDS))?,
+        Err(reason) => DRIVES.iter().for_each(|drive| results.skip(drive, &format!("drives cannot be simulated: {reason:#}"))),
+    }
     for (case, _, _, _, reads, writes) in CASES {
         for (side, figures) in [("read", reads), ("write", writes)] {
             for (drive, figure) in DRIVES.into_iter().zip(figures) {
-                let ours = median(&results.values(&format!("{case} {side}"), "mb_s", "millpond"));
-                let why = "this machine has no such drive; ours is on its own storage";
-                results.claim(Claim::new("C-cdm", &format!("{drive}: {case} {side}"), figure, "MB/s").ours(ours).because(why));
+                let case = format!("{case} {side}, {drive}");
+                let here = |contender: &str| median(&results.values(&case, "mb_s", contender));
+                let (theirs, ours) = (here(SIMULATED), here("millpond"));
+                let why = results.why(drive, "a request waits for a processor of this machine, too");
+                results.claim(Claim::new("C-cdm", &case, figure, "MB/s").by(SIMULATED, theirs, TRUE).ours(ours).because(&why));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn options((_, order, block, depth, ..): Profile, side: &str, length: f64, seed: u64) -> Vec<String> {
+    vec![
+        format!("--rw={order}{side}"),
+        format!("--bs={block}"),
+        format!("--iodepth={depth}"),
+        format!("--runtime={}ms", (length * 1e3) as u64),
+        format!("--randseed={seed}"),
+        "--time_based".to_owned(),
+        "--norandommap".to_owned(),
+    ]
+}
+
+fn note(results: &mut Results, rep: usize, name: &str, case: &str, figures: Fio) {
+    results.add(rep, name, case, "mb_s", figures.bytes_s / 1e6);
+    results.add(rep, name, case, "iops", figures.iops);
+    results.add(rep, name, case, "mean_us", figures.mean_us);
+    results.add(rep, name, case, "p50_us", figures.p50_us);
+    results.add(rep, name, case, "p99_us", figures.p99_us);
+}
+
+enum Place {
+    File(PathBuf),
+    Export(Endpoint),
+}
+
+/// What is under test on a simulated drive.
+struct Subject<'a> {
+    name: &'a str,
+    drive: &'a str,
+    place: Place,
+    size: u64,
+}
+
+/// All cases, each after a time in which the drive's cache fills.
+fn profile(setup: &Setup, results: &mut Results, rep: usize, subject: &Subject<'_>, length: f64) -> Result<()> {
+    let Subject { name, drive, place, size } = subject;
+    for (write, side) in [(false, "read"), (true, "write")] {
+        for profile in CASES {
+            let mut options = options(profile, side, length, setup.seed_of(rep));
+            options.extend([format!("--size={size}"), format!("--ramp_time={}ms", (FILL_SECONDS * 1e3) as u64)]);
+            let case = format!("{} {side}, {drive}", profile.0);
+            let raw = format!("{name}-{rep}-{case}");
+            let figures = match place {
+                Place::File(file) => fio_file(results, &raw, file, write, &options),
+                Place::Export(endpoint) => fio(results, &raw, endpoint, write, &options),
+            };
+            note(results, rep, name, &case, figures.with_context(|| format!("{case}, {name}"))?);
+        }
+    }
+    Ok(())
+}
+
+/// Both drives, bare and below Millpond. A drive is busy however little it is asked, so a look takes each once.
+fn on_drives(setup: &Setup, results: &mut Results, length: f64) -> Result<()> {
+    let reps = if setup.scale < 0.1 { 1 } else { setup.reps };
+    let ours = setup.contenders(&["millpond"], results).len() == 1;
+    for rep in 0..reps {
+        for drive in DRIVES {
+            results.say(&format!("repetition {} of {reps}: a simulated {drive}", rep + 1));
+            let workspace = Workspace::new(&setup.dir, "cdm")?;
+            let size = setup.size_or(SIZE);
+            let bytes = SIZE.max(4 * size + (1 << 30));
+            let drives = Drives::start(workspace.path(), &[format!("{}={bytes}", drive.to_lowercase())])?;
+            let file = drives.files().pop().context("no drive")?;
+            let bare = Subject { name: SIMULATED, drive, place: Place::File(file.clone()), size: SIZE };
+            profile(setup, results, rep, &bare, length)?;
+            if ours {
+                let mut millpond = Millpond::new(millpond_binary()?);
+                millpond.start_with(workspace.path(), &["linear".to_owned(), file.display().to_string()], size)?;
+                let endpoint = millpond.endpoint()?;
+                run(&endpoint, &LoadSpec::fill()).context("filling millpond")?;
+                let below = Subject { name: "millpond", drive, place: Place::Export(endpoint), size };
+                profile(setup, results, rep, &below, length)?;
+                millpond.stop()?;
             }
         }
     }

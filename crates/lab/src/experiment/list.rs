@@ -2,7 +2,8 @@
 
 use super::{
     Setup, absent, cache_mode, cdm, cleaner, clone_storm, delete, evacuate, file_system, fill, flat, fuse_speed, kill9, loss, nbd_speed,
-    read_share, recovery, sectors, snap_under_load, snapshot_timeline, snapshots, stripe, sync, vhost_speed, watch,
+    parity, read_share, recovery, rewind, scrub, sectors, snap_under_load, snapshot_timeline, snapshots, special, stripe, sync,
+    vhost_speed, watch,
 };
 use crate::report::Results;
 use anyhow::Result;
@@ -49,10 +50,12 @@ pub const EXPERIMENTS: &[Experiment] = &[
     new("kill9", "-", "acknowledged writes lost by SIGKILL, against every peer", kill9::run_kill9),
     new("recovery", "-", "time to ready with 1 GiB of log; memory with 1 TiB", recovery::run_recovery),
     new("cleaner", "-", "write amplification at 80 % full", cleaner::run_cleaner),
-    new("special", "C", "metadata and small blocks on a device class of their own", absent::special),
-    new("lost-special", "C", "the pool after the loss of that class", absent::special),
-    new("rewind", "C", "an import that goes back to an earlier checkpoint", absent::rewind),
     new("loss", "E", "acknowledged writes lost when client, server or power go, in all cache modes", loss::run_loss),
+    new("parity", "-", "random writes on six hard disks with two parities, against read-modify-write", parity::run_parity),
+    new("scrub", "-", "bytes that a scrub reads and checks per second, beside what one processor copies", scrub::run_scrub),
+    new("special", "C", "files on a hard disk, their metadata and small ones on an SSD", special::run_special),
+    new("lost-special", "C", "the pool after the loss of that class", absent::lost_special),
+    new("rewind", "C", "an import that goes back to an earlier checkpoint", rewind::run_rewind),
 ];
 
 impl Experiment {
