@@ -150,6 +150,11 @@ pub enum Command {
         /// Which.
         target: Target,
     },
+    /// Find out what of a volume or snapshot was lost with special devices. Changes nothing.
+    Lost {
+        /// Which.
+        target: Target,
+    },
     /// Change what the guest is told of sectors. Nothing of what is stored changes: who asks has converted it, and serves the volume to nobody.
     SetSector {
         /// Which.
@@ -222,6 +227,8 @@ pub enum Reply {
     Snapshots(Vec<SnapshotId>),
     /// Segments, by number.
     Places(Vec<SegmentPlace>),
+    /// Ranges in order, neighbours joined.
+    Lost(Vec<ByteRange>),
 }
 
 /// A segment that holds data of a volume or snapshot.

@@ -140,6 +140,37 @@ pub enum Item {
     Record(Record),
     /// A chunk's new place.
     Move(Move),
+    /// So many batches directly before this one are on special devices, and hold these blocks.
+    Small {
+        /// How many.
+        batches: u32,
+        /// What they hold, as far as no batch before told it.
+        runs: Vec<SmallRun>,
+    },
+}
+
+/// Consecutive blocks, raw, in consecutive slots of 8 units of a chunk on special devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SmallRun {
+    /// The batch that holds them.
+    pub lsn: Lsn,
+    /// Whose.
+    pub volume: VolumeId,
+    /// The first.
+    pub block: BlockNo,
+    /// Where the batch is.
+    pub segment: SegmentId,
+    /// The chunk that they belong to.
+    pub chunk: ChunkId,
+    /// The slot of the first.
+    pub slot: u16,
+    /// Checksum of each.
+    pub crcs: Vec<u32>,
+}
+
+impl SmallRun {
+    /// Encoded bytes besides those of checksums.
+    pub const BYTES: usize = 38;
 }
 
 fn coding_byte(units: u8, coding: Coding) -> u8 {
@@ -227,6 +258,21 @@ impl Item {
                     e.u8(coding_byte(id.units, id.coding));
                 }
             }
+            Item::Small { batches, runs } => {
+                e.u8(5);
+                e.u32(*batches);
+                e.count(runs.len());
+                for run in runs {
+                    e.u64(run.lsn.0);
+                    e.u32(run.volume.0);
+                    e.u64(run.block.0);
+                    e.u32(run.segment.0);
+                    e.u64(run.chunk.0);
+                    e.u16(run.slot);
+                    e.count(run.crcs.len());
+                    run.crcs.iter().for_each(|crc| e.u32(*crc));
+                }
+            }
         }
     }
 
@@ -269,9 +315,24 @@ impl Item {
                 }
                 Ok(Item::Move(Move { chunk, epoch, birth, grain, at, present, identities }))
             }
+            5 => {
+                let batches = d.u32()?;
+                let runs = (0..d.count(SmallRun::BYTES)?).map(|_| small_run(d)).collect::<Result<Vec<_>, _>>()?;
+                Ok(Item::Small { batches, runs })
+            }
             _ => Err(FormatError::Field("item")),
         }
     }
+}
+
+fn small_run(d: &mut Decoder<'_>) -> Result<SmallRun, FormatError> {
+    let (lsn, volume, block) = (Lsn(d.counter("lsn")?), VolumeId(d.u32()?), BlockNo(d.counter("block")?));
+    let (segment, chunk, slot) = (SegmentId(d.u32()?), d.chunk()?, d.u16()?);
+    let crcs = (0..d.count(4)?).map(|_| d.u32()).collect::<Result<Vec<_>, _>>()?;
+    if usize::from(slot) + crcs.len() > MAX_CHUNK_PAGES as usize {
+        return Err(FormatError::Field("slot"));
+    }
+    Ok(SmallRun { lsn, volume, block, segment, chunk, slot, crcs })
 }
 
 impl BatchHeader {

@@ -15,7 +15,7 @@ mod shape;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use batch::{BATCH_FIXED, BatchHeader, BlockIdentity, HEADER_PAGE, Item, MAX_HEADER_PAGES, Move, encode_run, run_bytes};
+pub use batch::{BATCH_FIXED, BatchHeader, BlockIdentity, HEADER_PAGE, Item, MAX_HEADER_PAGES, Move, SmallRun, encode_run, run_bytes};
 pub use checksum::crc32c;
 pub use chunk::{CHUNKS_PER_PAGE, ChunkRecord, DeadRecord, MAX_SLOT_WORDS};
 pub use codec::{Decoder, Encoder, FormatError};

@@ -17,8 +17,8 @@ pub use export::{
 };
 pub use pool::{
     AddDevices, Checkpoint, ClassSpec, CreatePool, Device, DeviceCap, DeviceGroup, DeviceIo, DeviceSpec, Found, GuestIo, ImportPool,
-    IoMode, Job, LayoutSpec, LimitDevice, ListCheckpoints, LostData, Pool, PoolIo, PoolRemoval, RemoveDevice, ReplaceDevice, Scrub,
-    ScrubPool,
+    IoMode, Job, LayoutSpec, LimitDevice, ListCheckpoints, LostData, LostRange, Pool, PoolIo, PoolRemoval, RemoveDevice, ReplaceDevice,
+    Scrub, ScrubPool,
 };
 pub use snapshot::{CloneSnapshot, CreateSnapshots, Created, DiffExtent, Hold, Rollback, RolledBack, Snapshot};
 pub use status::Status;

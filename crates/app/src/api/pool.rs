@@ -244,7 +244,8 @@ pub struct ImportPool {
     /// Go back to this checkpoint.
     #[serde(default)]
     pub to: Option<u64>,
-    /// Find the newest checkpoint that is whole by reading what segments say, and make the rings of roots anew.
+    /// Find the newest checkpoint that is whole by reading what segments say, and make the rings of roots anew. When special devices are missing: do
+    /// without them for good.
     #[serde(default)]
     pub rebuild: bool,
     /// Only say what would be imported.
@@ -268,6 +269,20 @@ pub struct Found {
     /// What an import that goes back goes to, and what it loses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
+    /// What a rebuild without special devices loses: small writes that were there alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<Vec<LostRange>>,
+}
+
+/// A part of a volume or snapshot that no device has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LostRange {
+    /// `POOL/VOL` or `POOL/VOL@SNAP`.
+    pub name: String,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
 }
 
 /// Asks for the restore points of a pool.

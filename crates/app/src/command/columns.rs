@@ -1,6 +1,6 @@
 //! What the lists show of each kind of thing.
 
-use crate::api::{Checkpoint, Device, DeviceCap, Export, Found, Job, LayoutSpec, Pool, Snapshot, TlsMode, Volume};
+use crate::api::{Checkpoint, Device, DeviceCap, Export, Found, Job, LayoutSpec, LostRange, Pool, Snapshot, TlsMode, Volume};
 use crate::output::{Cell, Column, Shown};
 
 fn text(text: &str) -> Cell {
@@ -154,6 +154,13 @@ pub const FOUND: &[Column<Found>] = &[
     Column { name: "state", cell: |f| text(&f.state), shown: Shown::Always },
     Column { name: "devices", cell: |f| text(&f.devices.join(",")), shown: Shown::Always },
     Column { name: "missing", cell: |f| text(&numbers(&f.missing)), shown: Shown::Always },
+];
+
+/// What a rebuild loses.
+pub const LOST: &[Column<LostRange>] = &[
+    Column { name: "name", cell: |l| text(&l.name), shown: Shown::Always },
+    Column { name: "offset", cell: |l| Cell::Count(l.offset), shown: Shown::Always },
+    Column { name: "length", cell: |l| Cell::Bytes(l.length), shown: Shown::Always },
 ];
 
 /// A pool whose import goes back, and what that loses.

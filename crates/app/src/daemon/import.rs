@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use millpond_device::{HostDevice, OpenError, OpenOptions};
-use millpond_engine::{Aim, Tuning};
+use millpond_engine::{Aim, Command, Reply, Target, Tuning};
 use tokio::time::{Instant, sleep};
 
 use super::labels::{self, Labelled};
@@ -15,7 +15,7 @@ use super::pools::{parse_id, wait_online};
 use super::service::{Daemon, PoolEntry};
 use super::shard::{self, ShardHandle};
 use super::state::PoolRecord;
-use crate::api::{ApiError, ErrorKind, Found, ImportPool, IoMode};
+use crate::api::{ApiError, ErrorKind, Found, ImportPool, IoMode, LostRange};
 
 /// How long a device may stay in use by a process that is gone: seen are some ten milliseconds, more on a busy host.
 const RELEASE: Duration = Duration::from_secs(3);
@@ -117,7 +117,9 @@ impl Daemon {
         };
         let during = format!("cannot import '{wanted}'");
         let pool = self.choose(&wanted, labelled)?;
-        if !pool.missing.is_empty() && !request.degraded {
+        // special devices alone are missing, and are to be given up
+        let rebuild = request.rebuild && !pool.missing.is_empty() && pool.special == pool.missing;
+        if !pool.missing.is_empty() && !request.degraded && !rebuild {
             let why = missing(&pool, self.remembered(&pool).as_ref());
             return Err(ApiError::new(ErrorKind::Unavailable, why).during(during));
         }
@@ -128,7 +130,10 @@ impl Daemon {
             None if request.rewind => Aim::Rewind,
             None => Aim::Newest,
         };
-        if aim != Aim::Newest {
+        if rebuild {
+            let lost = self.lost_without_special(&pool).await;
+            found.lost = Some(lost.map_err(|e| e.during(&during))?);
+        } else if aim != Aim::Newest {
             let to = self.destination(pool.devices(), aim).await;
             found.checkpoint = Some(to.map_err(|e| e.during(&during))?);
         }
@@ -203,7 +208,19 @@ impl Daemon {
             devices: pool.devices().iter().map(|path| path.display().to_string()).collect(),
             missing: pool.missing.iter().chain(&pool.down).copied().collect(),
             checkpoint: None,
+            lost: None,
         }
+    }
+
+    /// What a pool loses when it does without its special devices. Nothing is written.
+    async fn lost_without_special(&self, pool: &Labelled) -> Result<Vec<LostRange>, ApiError> {
+        let how = How { io: IoMode::default(), degraded: true, aim: Aim::Rebuild, read_only: true };
+        let shard = self.open(&pool.devices(), &how).await?;
+        let lost = lost_of(&pool.name, &shard).await;
+        let closed = shard.shutdown().await;
+        let lost = lost?;
+        closed?;
+        Ok(lost)
     }
 
     /// What is remembered of a pool that was found.
@@ -225,6 +242,28 @@ impl Daemon {
         wait_online(&shard).await?;
         Ok(shard)
     }
+}
+
+/// What no device has of volumes and snapshots.
+async fn lost_of(pool: &str, shard: &ShardHandle) -> Result<Vec<LostRange>, ApiError> {
+    let mut names: Vec<(String, Target)> = Vec::new();
+    for volume in shard.volumes().await? {
+        names.push((format!("{pool}/{}", volume.name), Target::Head(volume.id)));
+    }
+    let heads = names.clone();
+    for snapshot in shard.snapshots().await? {
+        let volume = heads.iter().find(|(_, target)| *target == Target::Head(snapshot.volume));
+        let volume = volume.map_or(pool, |(name, _)| name.as_str());
+        names.push((format!("{volume}@{}", snapshot.name), Target::Snapshot(snapshot.id)));
+    }
+    let mut lost = Vec::new();
+    for (name, target) in names {
+        let Reply::Lost(ranges) = shard.command(Command::Lost { target }).await? else {
+            return Err(ApiError::internal("the pool answered something else"));
+        };
+        lost.extend(ranges.iter().map(|range| LostRange { name: name.clone(), offset: range.offset, length: range.length }));
+    }
+    Ok(lost)
 }
 
 /// Opens a device. The kernel lets go of a killed daemon's devices a little after the process is gone, when its ring is taken down; so one
@@ -257,8 +296,12 @@ fn missing(pool: &Labelled, record: Option<&PoolRecord>) -> String {
         None => format!("device {member}"),
     };
     let names: Vec<String> = pool.missing.iter().copied().map(name).collect();
+    let how = match pool.special == pool.missing {
+        true => "with --degraded where another has the same, else for good with --rebuild (-n says what that loses)",
+        false => "with --degraded",
+    };
     format!(
-        "{} of {} not found; bring it back, give its directory with -d, or import without it with --degraded",
+        "{} of {} not found; bring it back, give its directory with -d, or import without it {how}",
         names.join(", "),
         pool.members.len()
     )

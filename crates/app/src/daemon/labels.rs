@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use millpond_device::{HostDevice, OpenOptions};
-use millpond_format::{AREA_BYTES, Label, MemberState, PoolId, SECTOR_BYTES};
+use millpond_format::{AREA_BYTES, Class, Label, MemberState, PoolId, SECTOR_BYTES};
 
 #[cfg(test)]
 mod tests;
@@ -30,6 +30,8 @@ pub struct Labelled {
     pub successors: Vec<PathBuf>,
     /// Members that were not found, and were there when the newest label was written.
     pub missing: Vec<u16>,
+    /// Those of them that are special devices and nothing else: a rebuild does without them.
+    pub special: Vec<u16>,
     /// Members that were not found, and were not there either.
     pub down: Vec<u16>,
 }
@@ -49,6 +51,7 @@ impl Labelled {
             members: vec![None; table.len()],
             successors: Vec::new(),
             missing: Vec::new(),
+            special: Vec::new(),
             down: Vec::new(),
         };
         for (path, label) in labels {
@@ -71,6 +74,8 @@ impl Labelled {
                 MemberState::Present | MemberState::Filling => found.missing.push(at),
             }
         }
+        let classes = |at: u16| newest.shape.groups.iter().filter(move |g| g.columns.iter().any(|c| c.member == at)).map(|g| g.class);
+        found.special = found.missing.iter().copied().filter(|at| classes(*at).all(|class| class == Class::Special)).collect();
         Some(found)
     }
 }

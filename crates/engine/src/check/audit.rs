@@ -23,6 +23,8 @@ pub struct Audit {
     pub findings: Vec<String>,
     /// Blocks of guest data reached.
     pub blocks: u64,
+    /// Those of them that were lost with special devices.
+    pub lost: u64,
     /// Nodes reached.
     pub nodes: u64,
 }
@@ -141,7 +143,7 @@ impl Auditor<'_, '_> {
     fn scan_identities(&mut self) {
         for id in self.core.space.chunks.ids() {
             let Some(chunk) = self.core.space.chunks.get(id) else { continue };
-            let Some(place) = chunk.place else { continue };
+            let Some(place) = chunk.place.filter(|place| !self.core.space.rows.is_gap(place.segment)) else { continue };
             if chunk.grain == NODE_UNITS as u8 {
                 continue;
             }
@@ -304,6 +306,11 @@ impl Auditor<'_, '_> {
 
     fn block(&mut self, addr: Addr, crc: u32, block: BlockNo, head_of: Option<VolumeId>) {
         self.audit.blocks += 1;
+        let place = self.core.space.chunks.get(addr.chunk()).and_then(|chunk| chunk.place);
+        if place.is_some_and(|place| self.core.space.rows.is_gap(place.segment)) {
+            self.audit.lost += 1;
+            return;
+        }
         let Some((segment, unit)) = self.core.space.locate(addr) else {
             return self.find(format!("block {block} at {addr:?} is nowhere"));
         };

@@ -86,8 +86,10 @@ impl Health {
         let states: SmallVec<[MemberState; 4]> = copies.map(|member| self.state(member.0)).collect();
         // neighbours are read from one device, regions from different ones
         let start = (page >> 8) as usize + segment.0 as usize;
+        let front = rows.front(segment).clamp(1, count);
         for wanted in [MemberState::Present, MemberState::Filling] {
-            order.extend((0..count).map(|at| (start + at) % count).filter(|at| states.get(*at) == Some(&wanted)));
+            let in_turn = (0..front).map(|at| (start + at) % front).chain(front..count);
+            order.extend(in_turn.filter(|at| states.get(*at) == Some(&wanted)));
         }
         order
     }

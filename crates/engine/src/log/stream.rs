@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::batch::{InFlight, OpenBatch};
+use super::notes::Notes;
 
 /// A chunk being appended to.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +70,8 @@ pub(crate) struct Log {
     by_segment: FxHashMap<SegmentId, SmallVec<[Lsn; 4]>>,
     /// Bytes appended since the last checkpoint began.
     pub(crate) since_checkpoint: u64,
+    /// What is on special devices alone and was not told elsewhere.
+    pub(crate) notes: Notes,
 }
 
 impl Log {
@@ -82,6 +85,7 @@ impl Log {
             in_flight: VecDeque::new(),
             by_segment: FxHashMap::default(),
             since_checkpoint: 0,
+            notes: Notes::default(),
         }
     }
 

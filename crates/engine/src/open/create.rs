@@ -11,6 +11,7 @@ use millpond_format::{
     RING_SLOTS, SECTOR_BYTES, STREAMS, SegmentId, Shape,
 };
 
+use super::nodes::NodeRows;
 use crate::core::Core;
 use crate::io::{Health, IoTable};
 use crate::log::{Log, is_special};
@@ -66,9 +67,7 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     let chunk_units = u32::try_from((extent_bytes / 512 / 8).clamp(16, 8192)).unwrap_or(8192);
     let mut shape = Shape { generation: 1, extent_bytes, chunk_units, next: SegmentId(0), members: Vec::new(), groups: Vec::new() };
     shape.members = new_members(&shape, devices)?;
-    for (group, range) in groups {
-        add_group(&mut shape, &group, range)?;
-    }
+    add_groups(&mut shape, &groups)?;
     if !shape.fits() {
         return invalid("so many devices and groups do not fit into a label; use fewer".to_owned());
     }
@@ -147,10 +146,18 @@ pub(crate) fn device_id(generation: u64, member: usize) -> DeviceId {
     DeviceId(generation << 16 | member as u64)
 }
 
-/// Adds a group over whole members. With parity, a part of them is a log: what is written there is on as many devices as may be missing and
+/// Adds groups that come together over whole members. Special ones among them share rows for nodes with those for data.
+pub(crate) fn add_groups(shape: &mut Shape, groups: &[(GroupSpec, Range<usize>)]) -> Result<(), CommandError> {
+    let nodes = NodeRows::plan(shape, groups);
+    groups.iter().try_for_each(|(spec, range)| add_group(shape, spec, range.clone(), &nodes))?;
+    nodes.add_to(shape);
+    Ok(())
+}
+
+/// Adds a group over members, but for what of them is for nodes. With parity, a part of them is a log: what is written there is on as many devices as may be missing and
 /// one more, until it is moved to whole rows.
-pub(crate) fn add_group(shape: &mut Shape, spec: &GroupSpec, members: Range<usize>) -> Result<(), CommandError> {
-    let extents = |at: &usize| shape.members.get(*at).map_or(0, |m| m.extents);
+fn add_group(shape: &mut Shape, spec: &GroupSpec, members: Range<usize>, nodes: &NodeRows) -> Result<(), CommandError> {
+    let extents = |at: &usize| shape.members.get(*at).map_or(0, |m| m.extents - nodes.taken(*at));
     let column = |at: usize, first: u32, extents: u32| Column { member: u16::try_from(at).unwrap_or(u16::MAX), first, extents };
     let whole = |range: &Range<usize>| range.clone().map(|at| column(at, 0, extents(&at))).collect();
     let layout = checked_layout(shape, spec, u16::try_from(members.len()).unwrap_or(u16::MAX))?;
@@ -220,7 +227,7 @@ impl Pool {
     pub(crate) fn reserve_streams(&mut self) -> bool {
         (0..STREAMS).all(|stream| {
             let special = is_special(stream);
-            if special && !self.core.space.homes.special {
+            if special && self.special_home(stream).is_none() {
                 return true;
             }
             let shelf = self.shelf_of(stream);

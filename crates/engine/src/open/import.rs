@@ -14,6 +14,7 @@ use millpond_format::{
 
 use self::mend::Mending;
 use super::create::extent_space;
+use super::forsake::forsake;
 use super::hunt::{Glance, Hunt};
 use super::level::{Leveling, Uneven};
 use super::members::Members;
@@ -95,6 +96,10 @@ pub(crate) struct Import {
     dirty: Vec<u16>,
     /// The labels do not say what the shape is now.
     relabel: bool,
+    /// Special devices are given up.
+    forsaken: bool,
+    /// The last incarnation whose small writes were on devices that are gone.
+    lost_small: Option<u32>,
     pub(super) rows: Option<Rows>,
     pub(super) rings: Option<Rings>,
     pub(super) root: Option<Root>,
@@ -146,6 +151,8 @@ impl Import {
             twins: Vec::new(),
             dirty: Vec::new(),
             relabel: false,
+            forsaken: false,
+            lost_small: None,
             rows: None,
             rings: None,
             root: None,
@@ -319,12 +326,17 @@ impl Import {
 
     /// Finds out which device is which member, and whether all that is needed is there.
     fn choose_pool(&mut self) -> Result<(), String> {
-        let found = Members::choose(&self.labels, &self.label_errors, self.tuning.degraded)?;
+        let rebuild = self.surveying || self.tuning.aim == Aim::Rebuild;
+        let found = Members::choose(&self.labels, &self.label_errors, self.tuning.degraded, rebuild)?;
         let Members { newest: label, positions, stale, .. } = &found;
         self.positions.clone_from(positions);
         self.twins.clone_from(&found.twins);
         self.dirty.clone_from(stale);
         let mut shape = label.shape.clone();
+        if !found.lost.is_empty() {
+            shape = forsake(&shape, &found.lost).ok_or("the pool cannot do without the devices that are missing: name them too")?;
+            self.forsaken = true;
+        }
         let size_at = |position: u16| self.devices.get(usize::from(position)).map_or(0, |d| d.size);
         let sizes: Vec<u64> = positions.iter().map(|p| size_at(*p)).collect();
         (0..sizes.len()).filter(|member| found.is_missing(*member)).for_each(|member| shape.lose(member));
@@ -371,7 +383,9 @@ impl Import {
     fn choose_root(&mut self) -> Result<(), String> {
         let rings = self.rings.as_ref().ok_or("no rings")?;
         let position = |member: usize| self.positions.get(member).copied().unwrap_or(u16::MAX);
-        if self.surveying || self.tuning.aim != Aim::Newest {
+        // without special devices the roots are where they were, and all that they name
+        let as_ever = self.forsaken && self.tuning.aim == Aim::Rebuild && rings.newest(position).is_ok();
+        if (self.surveying || self.tuning.aim != Aim::Newest) && !as_ever {
             return self.look_back();
         }
         let root = rings.newest(position)?.clone();
@@ -419,6 +433,11 @@ impl Import {
             return Ok(());
         }
         let pages = rows.pages(scan.segment);
+        if rows.is_gap(scan.segment) && scan.is_small() {
+            scan.done = true;
+            self.lost_small = self.lost_small.max(Some(scan.incarnation()));
+            return Ok(());
+        }
         if scan.page > pages || pages == 0 {
             return Err("the log points outside the pool: the root is damaged".into());
         }
@@ -452,7 +471,7 @@ impl Import {
     fn scanned(&mut self) -> Result<(), String> {
         let root = self.root.as_ref().ok_or("no root")?;
         let mut found = std::mem::take(&mut self.found);
-        let extent = extent(&mut found, root.lsn, &root.legs);
+        let extent = extent(&mut found, root.lsn, &root.legs, self.lost_small);
         if self.surveying {
             self.surveyed.log_damaged = matches!(extent, Extent::Damaged(_));
             self.surveyed.after = found.iter().map(Found::guest_bytes).sum();
@@ -481,7 +500,7 @@ impl Import {
         if !cfg!(feature = "planted") || self.tuning.planted != Some(Planted::SkipLeveling) {
             self.leveling = Leveling::new(&found, durable, &core.space.rows);
         }
-        self.replay = Some(Replay::new(core, found, visited, end));
+        self.replay = Some(Replay::new(core, found, visited, root.lsn, end));
         self.stage = Stage::Replay;
         Ok(())
     }
@@ -516,6 +535,7 @@ impl Import {
         let mut io = IoTable::new(self.positions.clone(), Health::of(&config.shape));
         self.twins.iter().for_each(|(member, position)| io.set_twin(*member, Some(*position)));
         let mut pool = Pool::new(config, core, Log::new(replay.end), io, BufPool::default(), self.tuning.clone(), self.now);
+        pool.log.notes = replay.notes;
         pool.metrics.replayed_batches = replay.batches;
         pool.log.since_checkpoint = replay.bytes;
         pool.cleaner.lifespan = checkpoint.lifespan;

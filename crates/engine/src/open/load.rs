@@ -41,7 +41,7 @@ pub(crate) fn load(
     for id in core.space.segments.ids() {
         let Some(s) = core.space.segments.get(id) else { continue };
         if s.placed > 0 || s.objects > 0 {
-            core.space.segments.set_state(id, SegmentState::Sealed);
+            core.space.seal(id);
         }
         if let Some(s) = core.space.segments.get_mut(id)
             && s.objects > 0
@@ -62,7 +62,7 @@ pub(crate) fn load(
 fn check_places(core: &Core, records: &[ChunkRecord<'_>]) -> Result<(), String> {
     let outside = records.iter().find(|r| {
         let pages = u64::from(core.space.rows.pages(r.segment));
-        u64::from(r.base) > pages
+        u64::from(r.base) > pages && !core.space.rows.is_gap(r.segment)
     });
     outside.map_or(Ok(()), |r| Err(format!("chunk {} lies outside the pool: the chunk table is damaged", r.chunk)))
 }

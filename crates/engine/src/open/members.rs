@@ -1,6 +1,8 @@
 //! Which device is which member of the pool, by their labels, and whether the pool can do without those that are missing.
 
-use millpond_format::{Label, MemberState};
+use std::collections::BTreeSet;
+
+use millpond_format::{Class, Label, MemberState, Shape};
 
 use crate::io::Health;
 
@@ -18,6 +20,8 @@ pub(crate) struct Members {
     pub(crate) twins: Vec<(u16, u16)>,
     /// Members that are there again after the pool did without them.
     pub(crate) stale: Vec<u16>,
+    /// Special ones that are given up for good, and with them what was there alone.
+    pub(crate) lost: BTreeSet<u16>,
 }
 
 impl Members {
@@ -25,8 +29,8 @@ impl Members {
     ///
     /// # Errors
     /// One line: a device without a label or of another pool, given twice, or removed; a member that is missing and needed, or that
-    /// is missing and was not before, unless `degraded`.
-    pub(crate) fn choose(labels: &[Option<Label>], errors: &[String], degraded: bool) -> Result<Members, String> {
+    /// is missing and was not before, unless `degraded`. With `rebuild`, special devices are needed no more.
+    pub(crate) fn choose(labels: &[Option<Label>], errors: &[String], degraded: bool, rebuild: bool) -> Result<Members, String> {
         let mut newest: Option<&Label> = None;
         for (position, label) in labels.iter().enumerate() {
             let Some(label) = label else {
@@ -46,11 +50,12 @@ impl Members {
             }
         }
         let newest = newest.ok_or("no device was given")?.clone();
-        let mut found = Members { positions: vec![NOWHERE; newest.shape.members.len()], twins: Vec::new(), stale: Vec::new(), newest };
+        let positions = vec![NOWHERE; newest.shape.members.len()];
+        let mut found = Members { positions, twins: Vec::new(), stale: Vec::new(), lost: BTreeSet::new(), newest };
         for (position, label) in (0u16..).zip(labels.iter().flatten()) {
             found.place(position, label)?;
         }
-        found.check_missing(degraded)?;
+        found.check_missing(degraded, rebuild)?;
         Ok(found)
     }
 
@@ -91,7 +96,7 @@ impl Members {
         self.positions.get(member).is_none_or(|position| *position == NOWHERE)
     }
 
-    fn check_missing(&self, degraded: bool) -> Result<(), String> {
+    fn check_missing(&mut self, degraded: bool, rebuild: bool) -> Result<(), String> {
         let shape = &self.newest.shape;
         let needed = shape.members.iter().enumerate().filter(|(member, m)| self.is_missing(*member) && m.state != MemberState::Gone);
         let missing: Vec<(u16, bool)> = needed.map(|(member, m)| (member as u16, m.state == MemberState::Down)).collect();
@@ -103,14 +108,32 @@ impl Members {
         let mut health = Health::of(shape);
         self.stale.iter().for_each(|member| health.set(*member, MemberState::Filling));
         missing.iter().for_each(|(member, _)| health.set(*member, MemberState::Down));
-        if !missing.iter().all(|(member, _)| health.can_spare(*member)) {
-            return Err(format!("member {told} of the {of} devices of pool '{name}' is missing; name it too"));
+        let needed = missing.iter().filter(|(member, _)| !health.can_spare(*member)).map(|(member, _)| *member);
+        let needed: BTreeSet<u16> = needed.collect();
+        if !needed.is_empty() {
+            if !needed.iter().all(|member| is_special(shape, *member)) {
+                return Err(format!("member {told} of the {of} devices of pool '{name}' is missing; name it too"));
+            }
+            if !rebuild {
+                return Err(format!(
+                    "member {told} of the {of} devices of pool '{name}' is missing, a special one; name it too, or do without it for good \
+                     with --rebuild, which says with -n what would be lost"
+                ));
+            }
+            self.lost = needed;
+            return Ok(());
         }
-        if !degraded && missing.iter().any(|(_, known)| !known) {
+        if !degraded && !rebuild && missing.iter().any(|(_, known)| !known) {
             return Err(format!(
                 "member {told} of the {of} devices of pool '{name}' is missing; name it too, or import without it with --degraded"
             ));
         }
         Ok(())
     }
+}
+
+/// Is a device in groups of special ones alone?
+fn is_special(shape: &Shape, member: u16) -> bool {
+    let mut groups = shape.groups.iter().filter(|group| group.columns.iter().any(|column| column.member == member)).peekable();
+    groups.peek().is_some() && groups.all(|group| group.class == Class::Special)
 }

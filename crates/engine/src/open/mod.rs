@@ -1,16 +1,18 @@
 //! Opening a pool: making a new one, or finding the newest checkpoint and replaying the log after it.
 
 mod create;
+mod forsake;
 mod hunt;
 mod import;
 mod level;
 mod load;
 mod members;
+mod nodes;
 mod replay;
 mod rewind;
 mod ring;
 mod scan;
 mod survey;
 
-pub(crate) use create::{add_group, create, device_id, extent_space, new_members, take_more};
+pub(crate) use create::{add_groups, create, device_id, extent_space, new_members, take_more};
 pub(crate) use import::Import;

@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 
 use millpond_block::{Buf, BufPool};
 use millpond_device::DeviceError;
-use millpond_format::{Addr, BlockNo, ChunkId, Item, Lsn, Record, SegmentId};
+use millpond_format::{Addr, BLOCK_UNITS, BlockNo, ChunkId, Coding, Item, Lsn, Record, SegmentId, SmallRun};
 
 use super::import::Asked;
 use super::scan::Found;
 use crate::core::Core;
 use crate::io::IoTable;
-use crate::space::{Chunk, NODE_GRAIN, Place, SegmentState};
+use crate::log::{Notes, SMALL};
+use crate::space::{Chunk, NODE_GRAIN, Place, SegmentState, Shelf};
 use crate::task::CHUNKS_PER_CHECKPOINT;
 use crate::tree::Miss;
 
@@ -28,7 +29,11 @@ pub(crate) struct Replay {
     /// Unit of the next block of the current batch, from the chunk's base.
     unit: u32,
     entered: bool,
+    /// The checkpoint contains everything up to here.
+    after: Lsn,
     pub(crate) end: Lsn,
+    /// What the batches of small writes at its end hold.
+    pub(crate) notes: Notes,
     pub(crate) batches: u64,
     pub(crate) bytes: u64,
     opened: BTreeSet<ChunkId>,
@@ -37,14 +42,15 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    /// A replay of `found` up to `end`; `visited`: the segments that the log was read from.
-    pub(crate) fn new(core: &mut Core, found: Vec<Found>, visited: BTreeSet<SegmentId>, end: Lsn) -> Replay {
+    /// A replay of `found`, which comes after `after`, up to `end`; `visited`: the segments that the log was read from.
+    pub(crate) fn new(core: &mut Core, found: Vec<Found>, visited: BTreeSet<SegmentId>, after: Lsn, end: Lsn) -> Replay {
         for segment in &visited {
             // open until all is replayed: a chunk that dies on the way must not let the segment go that later batches lie in
             core.space.segments.set_state(*segment, SegmentState::Open);
         }
         // nodes that replay makes must not take the ids of chunks that the log brings, nor of any that a lost checkpoint knew (I11)
-        let newest = found.iter().map(|f| f.header.chunk.0 + 1).max().unwrap_or(0);
+        let lost = |item: &Item| if let Item::Small { runs, .. } = item { runs.iter().map(|run| run.chunk.0 + 1).max() } else { None };
+        let newest = found.iter().flat_map(|f| f.items.iter().filter_map(lost).chain([f.header.chunk.0 + 1])).max().unwrap_or(0);
         core.next_chunk = core.next_chunk.max(newest) + CHUNKS_PER_CHECKPOINT;
         let batches = found.len() as u64;
         let bytes = found.iter().map(|f| (u64::from(f.header.pages) + u64::from(f.header.payload)) * 4096).sum();
@@ -55,7 +61,9 @@ impl Replay {
             block: 0,
             unit: 0,
             entered: false,
+            after,
             end,
+            notes: Notes::default(),
             batches,
             bytes,
             opened: BTreeSet::new(),
@@ -85,6 +93,7 @@ impl Replay {
     fn apply_batch(&mut self, core: &mut Core) -> Result<Result<(), Miss>, String> {
         let Some(f) = self.found.get(self.batch) else { return Ok(Ok(())) };
         let header = f.header.clone();
+        let small = usize::from(header.stream) == SMALL && core.space.homes.nodes == Some(Shelf::Nodes);
         if !self.entered {
             self.enter(core, &header)?;
             self.entered = true;
@@ -112,12 +121,16 @@ impl Replay {
                         }
                         core.space.make_live(header.chunk, slot, slots);
                         core.set_in_leaf(lineage, leaf, block, Addr::new(header.chunk, slot, u32::from(units), coding), crc);
+                        if small {
+                            self.notes.add(volume, block, header.segment, header.chunk, slot, &[crc]);
+                        }
                         core.clock += 1;
                         self.unit += u32::from(units);
                         self.block += 1;
                     }
                     result
                 }
+                Item::Small { runs, .. } => lose(core, runs, self.after, &mut self.block),
                 Item::Clear { volume, block, count } => match core.lineage_of(*volume) {
                     Some(lineage) => core.clear(lineage, block.0, block.0 + count),
                     None => Ok(()),
@@ -146,6 +159,11 @@ impl Replay {
         if let Some(chunk) = core.space.chunks.get_mut(header.chunk) {
             let grain = u32::from(chunk.grain);
             chunk.slots = (chunk.slots * grain).next_multiple_of(8) / grain;
+        }
+        if small {
+            self.notes.seal(header.lsn);
+        } else {
+            self.notes = Notes::default();
         }
         self.batch += 1;
         (self.item, self.entered) = (0, false);
@@ -263,5 +281,38 @@ fn read_node(core: &Core, miss: Miss, attempt: u8, io: &mut IoTable<Asked>, bufs
         return Err("a map node lies outside the pool: the chunk table is damaged".into());
     }
     io.read(Asked::Node(miss, attempt), &core.space.rows, segment, unit / 8, pages, attempt, bufs);
+    Ok(())
+}
+
+/// Maps blocks to where they are on special devices, or were: of batches that were read this was done before, and of those that are gone
+/// the blocks must not read as what they were before. `done`: how many blocks of all runs are behind.
+fn lose(core: &mut Core, runs: &[SmallRun], after: Lsn, done: &mut usize) -> Result<(), Miss> {
+    let mut first = 0;
+    for run in runs {
+        let from = done.saturating_sub(first).min(run.crcs.len());
+        first += run.crcs.len();
+        let handed_out = core.space.chunks.get(run.chunk).map_or(0, |chunk| chunk.slots);
+        let Some(lineage) = core.lineage_of(run.volume) else { continue };
+        if run.lsn <= after || u32::from(run.slot) + (from as u32) < handed_out || !core.space.rows.is_gap(run.segment) {
+            *done = first;
+            continue;
+        }
+        if core.space.chunks.get(run.chunk).is_none() {
+            core.space.chunks.insert(run.chunk, Chunk::new(core.epoch, core.clock, SMALL as u8, BLOCK_UNITS as u8));
+            core.space.seal(run.segment);
+            core.space.place_chunk(run.chunk, Place { segment: run.segment, page: 0 }, SMALL as u8, u32::MAX, None);
+        }
+        for (at, crc) in run.crcs.iter().enumerate().skip(from) {
+            let (block, slot) = (BlockNo(run.block.0 + at as u64), u32::from(run.slot) + at as u32);
+            let leaf = core.leaf_mut(lineage, block.0)?;
+            if let Some(chunk) = core.space.chunks.get_mut(run.chunk) {
+                (chunk.open, chunk.slots) = (true, slot + 1);
+            }
+            core.space.make_live(run.chunk, slot, 1);
+            core.set_in_leaf(lineage, leaf, block, Addr::new(run.chunk, slot, BLOCK_UNITS, Coding::Raw), *crc);
+            core.clock += 1;
+            *done += 1;
+        }
+    }
     Ok(())
 }

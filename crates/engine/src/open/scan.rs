@@ -2,6 +2,8 @@
 
 use millpond_format::{BatchHeader, Item, Leg, Lsn, NO_SEGMENT, NODE_UNITS, Node, PoolId, SegmentId, StreamStart, crc32c};
 
+use crate::log::SMALL;
+
 /// Pages read at a time.
 pub(crate) const WINDOW: u32 = 512;
 
@@ -15,6 +17,11 @@ pub(crate) struct Found {
 }
 
 impl Found {
+    /// How many batches directly before it may be missing with special devices.
+    fn small_before(&self) -> u64 {
+        self.items.iter().map(|item| if let Item::Small { batches, .. } = item { u64::from(*batches) } else { 0 }).sum()
+    }
+
     /// Bytes that guests wrote with it.
     pub(crate) fn guest_bytes(&self) -> u64 {
         let blocks = self.items.iter().map(|item| if let Item::Blocks { stored, .. } = item { stored.len() as u64 } else { 0 });
@@ -72,6 +79,16 @@ impl StreamScan {
             scan.visited.push(scan.segment);
         }
         scan
+    }
+
+    /// The incarnation whose batches are read.
+    pub(crate) fn incarnation(&self) -> u32 {
+        self.incarnation
+    }
+
+    /// Is it the one of small writes?
+    pub(crate) fn is_small(&self) -> bool {
+        usize::from(self.stream) == SMALL
     }
 
     /// Goes on in the segment that follows.
@@ -217,7 +234,7 @@ pub(crate) fn payload_sound(header: &BatchHeader, items: &[Item], payload: &[u8]
                 sound(at - bytes, bytes, identity.crc)
             })
         }
-        Item::Clear { .. } | Item::Record(_) => true,
+        Item::Clear { .. } | Item::Record(_) | Item::Small { .. } => true,
     }) && header.payload as usize * 4096 == payload.len()
 }
 
@@ -230,8 +247,9 @@ pub(crate) enum Extent {
 }
 
 /// Puts what was found in order and finds the end: the first batch after `after` that is missing or unsound and was not durable yet.
-/// A batch that was durable may have rotten blocks (reads of those will fail), but must not be missing.
-pub(crate) fn extent(found: &mut Vec<Found>, after: Lsn, legs: &[Leg]) -> Extent {
+/// A batch that was durable may have rotten blocks (reads of those will fail), but must not be missing. `lost`: the last incarnation whose small
+/// writes were on special devices that are gone: those may be missing that a later batch tells of (INV-LOG-4), or that are behind all others.
+pub(crate) fn extent(found: &mut Vec<Found>, after: Lsn, legs: &[Leg], lost: Option<u32>) -> Extent {
     found.sort_by_key(|f| f.header.lsn);
     found.dedup_by_key(|f| f.header.lsn);
     let settled = legs.iter().filter(|leg| leg.end != Lsn(u64::MAX)).map(|leg| leg.end).max().unwrap_or(after);
@@ -240,15 +258,18 @@ pub(crate) fn extent(found: &mut Vec<Found>, after: Lsn, legs: &[Leg]) -> Extent
     let mut count = 0;
     for f in found.iter() {
         let next = Lsn(last.0 + 1);
-        if f.header.lsn != next {
+        let told = if lost.is_some_and(|lost| f.header.incarnation <= lost) { f.small_before() } else { 0 };
+        if f.header.lsn < next || f.header.lsn.0 > next.0.saturating_add(told) {
             break;
         }
-        if !f.sound && next > durable {
+        if !f.sound && f.header.lsn > durable {
             break;
         }
-        last = next;
+        last = f.header.lsn;
         count += 1;
     }
+    let none_behind = count == found.len() && legs.last().is_some_and(|leg| lost.is_some_and(|lost| leg.incarnation <= lost));
+    let durable = if none_behind { durable.min(last) } else { durable };
     found.truncate(count);
     if last < durable { Extent::Damaged(Lsn(last.0 + 1)) } else { Extent::Until(last, durable) }
 }

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::state::{Context, Pool, ZEROES};
 use crate::log::{BatchKind, CLEANED, Cursor, GUESTS, InFlight, KEPT, LONG, OpenBatch, OpenChunk, PACKED, SHORT, SMALL};
-use crate::space::{Place, SegmentState};
+use crate::space::{Place, SegmentState, Shelf};
 use crate::task::Purse;
 use crate::{Compression, Planted};
 
@@ -111,7 +111,8 @@ impl Pool {
             c.slots += header_slots;
             c.slots
         });
-        let batch = OpenBatch::new(kind, cursor.page, header_pages, slots * u32::from(grain), Encoder::with_capacity(HEADER_PAGE));
+        let items = if stream == SMALL { Encoder::with_capacity(HEADER_PAGE) } else { self.log.notes.take() };
+        let batch = OpenBatch::new(kind, cursor.page, header_pages, slots * u32::from(grain), items);
         let s = &mut self.log.streams[stream];
         s.batch = Some(batch);
         Ok(())
@@ -130,7 +131,23 @@ impl Pool {
         let chunk_blocks = self.core.chunk_units.saturating_sub(used) / 8;
         let cap = if packed { PACKED_PAYLOAD } else { BATCH_PAYLOAD };
         let payload_blocks = cap.saturating_sub(batch.payload) / 4096;
-        items.min(chunk_blocks as usize).min(s.left() as usize).min(payload_blocks)
+        let told = if stream == SMALL && self.tells_of_small() { self.log.notes.room() } else { usize::MAX };
+        items.min(chunk_blocks as usize).min(s.left() as usize).min(payload_blocks).min(told)
+    }
+
+    /// Would the pool come up without special devices? Then other devices say what is only there.
+    fn tells_of_small(&self) -> bool {
+        self.core.space.homes.nodes == Some(Shelf::Nodes)
+    }
+
+    /// Makes sure that what a batch of small writes holds can be told elsewhere.
+    fn make_room_for_note(&mut self) -> Result<(), NoRoom> {
+        if self.tells_of_small() && self.log.notes.room() == 0 {
+            self.seal_all();
+            self.open_batch(LONG, Purse::Guest, BatchKind::Blocks, 1, 8)?;
+            self.seal(LONG);
+        }
+        Ok(())
     }
 
     /// The stream that blocks replacing `old` go to: short-lived ones with the short-lived.
@@ -186,7 +203,8 @@ impl Pool {
             if room == 0 {
                 self.seal(stream);
                 let header_pages = 1 + u32::try_from((count - done) * 4 / 3500).unwrap_or(0).min(2);
-                if self.open_batch(stream, Purse::Guest, BatchKind::Blocks, header_pages, grain).is_err() {
+                let told = if stream == SMALL { self.make_room_for_note() } else { Ok(()) };
+                if told.is_err() || self.open_batch(stream, Purse::Guest, BatchKind::Blocks, header_pages, grain).is_err() {
                     if stream == SMALL {
                         // they are full: it goes where everything goes
                         small = false;
@@ -246,7 +264,7 @@ impl Pool {
         count: usize,
         source: &Source<'_>,
     ) {
-        let defer = self.planted(Planted::ApplyAtCompletion);
+        let (defer, told) = (self.planted(Planted::ApplyAtCompletion), stream == SMALL && self.tells_of_small());
         let (Some(chunk), Some(batch)) = (self.log.streams[stream].chunk, &mut self.log.streams[stream].batch) else { return };
         let crcs: SmallVec<[u32; 32]> = (offset..offset + count).map(|at| crc32c(source.block(at))).collect();
         let range = offset * 4096..(offset + count) * 4096;
@@ -260,6 +278,10 @@ impl Pool {
             c.slots += slots;
             c.slots - slots
         });
+        if told {
+            let segment = self.log.streams[stream].cursor.map_or(NO_SEGMENT, |cursor| cursor.segment);
+            self.log.notes.add(volume, first, segment, chunk.id, slot, &crcs);
+        }
         self.core.space.make_live(chunk.id, slot, slots);
         self.core.clock += count as u64;
         self.metrics.user_bytes += count as u64 * 4096;
@@ -367,7 +389,8 @@ impl Pool {
         });
         if !fits {
             self.seal_all();
-            let header_pages = u32::try_from((BATCH_FIXED + encoded.len()).div_ceil(HEADER_PAGE)).unwrap_or(u32::MAX);
+            let header_pages =
+                u32::try_from((BATCH_FIXED + self.log.notes.bytes() + encoded.len()).div_ceil(HEADER_PAGE)).unwrap_or(u32::MAX);
             self.open_batch(LONG, Purse::Record, BatchKind::Exclusive, header_pages, 8)?;
         }
         if !matches!(item, Item::Record(Record::Walked { .. })) {
@@ -394,6 +417,10 @@ impl Pool {
 
     /// Seals a stream's open batch and hands it to the devices.
     pub(crate) fn seal(&mut self, stream: usize) {
+        if stream == SMALL && self.tells_of_small() {
+            // INV-LOG-4: none that has told what came before it may come after
+            (SHORT..SMALL).for_each(|other| self.seal(other));
+        }
         let Some(mut batch) = self.log.streams[stream].batch.take() else { return };
         let (Some(chunk), Some(cursor)) = (self.log.streams[stream].chunk, self.log.streams[stream].cursor) else { return };
         let bufs = &mut self.bufs;
@@ -407,6 +434,9 @@ impl Pool {
         let id = chunk.id;
         let header = self.header(stream, cursor.segment, &batch, payload_pages);
         let header = BatchHeader { epoch, chunk: id, birth, base: chunk.base, grain: chunk.grain, ..header };
+        if stream == SMALL && self.tells_of_small() {
+            self.log.notes.seal(header.lsn);
+        }
         self.metrics.batches += 1;
         self.submit_batch(stream, &header, batch, pieces);
     }

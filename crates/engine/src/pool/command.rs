@@ -85,6 +85,7 @@ impl Pool {
             }
             Command::DestroySnapshots { snapshots } => self.start_destroy(tag, snapshots),
             Command::Places { target } => self.start_places(tag, target),
+            Command::Lost { target } => self.start_lost(tag, target),
             other => match self.records(other) {
                 Ok((records, reply)) => {
                     let begun = records.iter().find_map(|record| match record {
@@ -387,6 +388,7 @@ impl Pool {
             | Command::Scrub
             | Command::StopScrub
             | Command::Places { .. }
+            | Command::Lost { .. }
             | Command::Close
             | Command::Checkpoint => Err(CommandError::Invalid("not a catalog change".into())),
         }

@@ -5,7 +5,7 @@ use millpond_format::{DeviceId, MemberState};
 
 use super::state::Pool;
 use crate::io::Health;
-use crate::open::{add_group, device_id, extent_space, new_members, take_more};
+use crate::open::{add_groups, device_id, extent_space, new_members, take_more};
 use crate::{CommandError, GroupSpec, NewDevice};
 
 fn refuse<T>(why: String) -> Result<T, CommandError> {
@@ -43,9 +43,9 @@ impl Pool {
         let first = shape.members.len();
         let members = new_members(&shape, &geometries)?;
         shape.members.extend(members);
-        for (spec, range) in take_more(specs, devices.len())? {
-            add_group(&mut shape, &spec, range.start + first..range.end + first)?;
-        }
+        let groups = take_more(specs, devices.len())?.into_iter();
+        let groups: Vec<_> = groups.map(|(spec, range)| (spec, range.start + first..range.end + first)).collect();
+        add_groups(&mut shape, &groups)?;
         if !shape.fits() {
             return refuse("so many devices and groups do not fit into a label; replace devices by larger ones instead".into());
         }

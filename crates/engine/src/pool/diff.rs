@@ -45,6 +45,8 @@ enum Found {
     },
     /// Units by segment and, where they are spread over several, by member.
     Places(BTreeMap<SegmentId, (u64, BTreeMap<u16, u64>)>),
+    /// What is nowhere.
+    Lost(Vec<ByteRange>),
 }
 
 /// How blocks compare.
@@ -116,6 +118,16 @@ impl Pool {
         self.start_comparison(Owner::Command(tag), work);
     }
 
+    /// Starts to find out what of a volume or snapshot is lost; the answer comes by `pop_reply`.
+    pub(crate) fn start_lost(&mut self, tag: Tag, target: Target) {
+        let Some(size) = self.geometry(target).map(|(geometry, _)| geometry.size) else {
+            return self.replies.push_back((tag, Err(CommandError::NotFound("the volume or snapshot".into()))));
+        };
+        let found = Found::Lost(Vec::new());
+        let work = Comparison { older: None, newer: target, next: 0, end: size / 4096, steps: usize::MAX, found };
+        self.start_comparison(Owner::Command(tag), work);
+    }
+
     /// Counts a block where it is: of a stripe, on the member on which it begins.
     fn count_place(&self, block: Addr, places: &mut BTreeMap<SegmentId, (u64, BTreeMap<u16, u64>)>) {
         let space = &self.core.space;
@@ -135,7 +147,7 @@ impl Pool {
             let class = match rows.shelf(segment) {
                 Shelf::Data => Class::Data,
                 Shelf::Log => Class::Log,
-                Shelf::Special => Class::Special,
+                Shelf::Special | Shelf::Nodes => Class::Special,
             };
             let copies = rows.copies(segment).len() > 0;
             let extent = |(member, range): (DeviceIndex, ByteRange)| {
@@ -206,13 +218,10 @@ impl Pool {
                 self.diffs.push_back((tag, result));
             }
             (Owner::Command(tag), Found::Places(units)) => {
-                let result = match error {
-                    None => Ok(Reply::Places(self.places(units))),
-                    Some(DiskError::Invalid) => Err(CommandError::NotFound("the volume or snapshot".into())),
-                    Some(_) => Err(CommandError::Faulted("a map node cannot be read".into())),
-                };
-                self.replies.push_back((tag, result));
+                let places = self.places(units);
+                self.replies.push_back((tag, told(error, Reply::Places(places))));
             }
+            (Owner::Command(tag), Found::Lost(ranges)) => self.replies.push_back((tag, told(error, Reply::Lost(ranges)))),
             _ => {}
         }
     }
@@ -255,9 +264,18 @@ impl Pool {
                 for at in block..stop {
                     let entry = |leaf: Option<u32>| leaf.map_or(Addr::HOLE, |leaf| self.core.nodes.get(leaf).node.entries[slot_in(at, 0)]);
                     let [was, is] = leaves.map(entry);
-                    if let Found::Places(places) = found {
-                        self.count_place(is, places);
-                        continue;
+                    match found {
+                        Found::Places(places) => {
+                            self.count_place(is, places);
+                            continue;
+                        }
+                        Found::Lost(lost) => {
+                            if is.is_some() && self.core.space.locate(is).is_none() {
+                                add_block(lost, at);
+                            }
+                            continue;
+                        }
+                        Found::Extents(_) | Found::Runs { .. } => {}
                     }
                     let change = match was.identity() != is.identity() {
                         false => Change::Same,
@@ -274,6 +292,24 @@ impl Pool {
     }
 }
 
+/// The reply to who asked about one state.
+fn told(error: Option<DiskError>, reply: Reply) -> Result<Reply, CommandError> {
+    match error {
+        None => Ok(reply),
+        Some(DiskError::Invalid) => Err(CommandError::NotFound("the volume or snapshot".into())),
+        Some(_) => Err(CommandError::Faulted("a map node cannot be read".into())),
+    }
+}
+
+/// Adds a block behind those that are there.
+fn add_block(ranges: &mut Vec<ByteRange>, block: u64) {
+    let offset = block * 4096;
+    match ranges.last_mut() {
+        Some(last) if last.offset + last.length == offset => last.length += 4096,
+        _ => ranges.push(ByteRange { offset, length: 4096 }),
+    }
+}
+
 fn state_of(since: Since) -> Target {
     Target::Snapshot(SnapshotId(since.0))
 }
@@ -281,7 +317,7 @@ fn state_of(since: Since) -> Target {
 impl Comparison {
     fn is_done(&self) -> bool {
         let enough = match &self.found {
-            Found::Extents(_) | Found::Places(_) => false,
+            Found::Extents(_) | Found::Places(_) | Found::Lost(_) => false,
             // one more begins where the last of those wanted ends
             Found::Runs { runs, most, .. } => runs.len() > *most || (self.steps == 0 && !runs.is_empty()),
         };
@@ -294,7 +330,7 @@ impl Found {
     fn add(&mut self, block: u64, end: u64, change: Change) {
         let (start, stop) = (block * 4096, end * 4096);
         match self {
-            Found::Places(_) => {}
+            Found::Places(_) | Found::Lost(_) => {}
             Found::Extents(_) if change == Change::Same => {}
             Found::Extents(extents) => {
                 let data = change == Change::Data;

@@ -2,6 +2,8 @@
 //!
 //! Rows follow from the shape in the label alone, so that a segment id means the same extents before anything else was read.
 
+use std::collections::BTreeSet;
+
 use millpond_block::ByteRange;
 use millpond_device::DeviceIndex;
 use millpond_format::{AREA_BYTES, Class, Layout, SegmentId, Shape};
@@ -31,13 +33,15 @@ pub(crate) enum Shelf {
     Data,
     /// What was just written, until it is moved to data.
     Log,
-    /// Map nodes, objects of checkpoints and small writes.
+    /// Small writes; where there is no shelf of their own, nodes and objects of checkpoints, too.
     Special,
+    /// Map nodes and objects of checkpoints, on special devices and with a copy on one for data.
+    Nodes,
 }
 
 impl Shelf {
     /// All of them.
-    pub(crate) const ALL: [Shelf; 3] = [Shelf::Data, Shelf::Log, Shelf::Special];
+    pub(crate) const ALL: [Shelf; 4] = [Shelf::Data, Shelf::Log, Shelf::Special, Shelf::Nodes];
 }
 
 /// The columns of a segment with parity.
@@ -73,6 +77,8 @@ struct Row {
     kind: Kind,
     shelf: Shelf,
     parts: SmallVec<[(DeviceIndex, u32); 1]>,
+    /// Parts that are read in turn; the others only where these cannot be.
+    front: usize,
 }
 
 /// Extents of every segment.
@@ -93,6 +99,8 @@ impl Rows {
 
     /// Takes in what a shape has grown by.
     pub(crate) fn extend(&mut self, shape: &Shape) {
+        let for_data = |class: Class| matches!(class, Class::Data | Class::Log);
+        let data: BTreeSet<u16> = shape.groups.iter().filter(|g| for_data(g.class)).flat_map(|g| &g.columns).map(|c| c.member).collect();
         for group in &shape.groups {
             if (group.first.0 as usize) < self.rows.len() {
                 continue;
@@ -106,16 +114,21 @@ impl Rows {
             let shelf = match group.class {
                 Class::Data => Shelf::Data,
                 Class::Log => Shelf::Log,
+                Class::Special if group.columns.iter().any(|column| data.contains(&column.member)) => Shelf::Nodes,
                 Class::Special => Shelf::Special,
                 Class::Cache => continue,
             };
-            self.rows.resize(group.first.0 as usize, Row { kind, shelf, parts: SmallVec::new() });
+            self.rows.resize(group.first.0 as usize, Row { kind, shelf, parts: SmallVec::new(), front: 0 });
             let rows = &mut self.rows;
             group.for_each_row(|parts| {
-                let parts = parts.iter().map(|(member, at)| (DeviceIndex(*member), *at)).collect();
-                rows.push(Row { kind, shelf, parts });
+                let slow = parts.iter().filter(|(member, _)| shelf == Shelf::Nodes && data.contains(member)).count();
+                let parts: SmallVec<[(DeviceIndex, u32); 1]> = parts.iter().map(|(member, at)| (DeviceIndex(*member), *at)).collect();
+                rows.push(Row { kind, shelf, front: parts.len() - slow, parts });
             });
         }
+        // what was lost with devices may still be referred to
+        let gap = Row { kind: Kind::Mirror, shelf: Shelf::Data, parts: SmallVec::new(), front: 0 };
+        self.rows.resize(self.rows.len().max(shape.next.0 as usize), gap);
     }
 
     /// Segment ids from 0 up to this one are in use, but for gaps.
@@ -141,6 +154,16 @@ impl Rows {
     pub(crate) fn copies(&self, segment: SegmentId) -> impl ExactSizeIterator<Item = DeviceIndex> + '_ {
         let parts = self.row(segment).filter(|row| row.kind == Kind::Mirror).map_or(&[][..], |row| row.parts.as_slice());
         parts.iter().map(|(device, _)| *device)
+    }
+
+    /// How many of them, the first ones, are on devices that are meant for reading it.
+    pub(crate) fn front(&self, segment: SegmentId) -> usize {
+        self.row(segment).map_or(0, |row| row.front)
+    }
+
+    /// True when there was such a segment, and it is gone with its devices.
+    pub(crate) fn is_gap(&self, segment: SegmentId) -> bool {
+        self.rows.get(segment.0 as usize).is_some_and(|row| row.parts.is_empty())
     }
 
     /// What a segment is for.

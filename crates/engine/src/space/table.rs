@@ -21,8 +21,10 @@ pub(crate) struct Homes {
     pub(crate) landing: Shelf,
     /// Nodes and objects, when there is no special one or that is full: not to rows with parity, which are written whole.
     pub(crate) meta: Shelf,
-    /// There are special devices.
-    pub(crate) special: bool,
+    /// Small writes, when there are special devices.
+    pub(crate) small: Option<Shelf>,
+    /// Nodes and objects, and what the cleaner leaves on special devices, when there are any.
+    pub(crate) nodes: Option<Shelf>,
 }
 
 /// The space of a pool.
@@ -47,7 +49,7 @@ impl Space {
     pub(crate) fn new(rows: Rows) -> Space {
         let mut space = Space {
             rows,
-            homes: Homes { landing: Shelf::Data, meta: Shelf::Data, special: false },
+            homes: Homes { landing: Shelf::Data, meta: Shelf::Data, small: None, nodes: None },
             segments: SegmentTable::new(),
             chunks: ChunkTable::default(),
             sealed_generation: 0,
@@ -75,14 +77,17 @@ impl Space {
     /// Which homes there are follows from the segments that stay.
     fn settle_homes(&mut self) {
         let stays = |id: &SegmentId| self.segments.get(*id).is_some_and(|s| s.state != SegmentState::Absent && !s.leaving);
-        let (mut log, mut parity, mut special) = (false, false, false);
+        let (mut log, mut parity, mut special, mut nodes) = (false, false, false, false);
         for id in self.segments.ids().filter(stays) {
             log |= self.rows.shelf(id) == Shelf::Log;
             special |= self.rows.shelf(id) == Shelf::Special;
+            nodes |= self.rows.shelf(id) == Shelf::Nodes;
             parity |= self.rows.shelf(id) == Shelf::Data && self.rows.stripe(id).is_some();
         }
         let landing = if log { Shelf::Log } else { Shelf::Data };
-        self.homes = Homes { landing, meta: if parity { landing } else { Shelf::Data }, special };
+        let small = special.then_some(Shelf::Special);
+        let nodes = if nodes { Some(Shelf::Nodes) } else { small };
+        self.homes = Homes { landing, meta: if parity { landing } else { Shelf::Data }, small, nodes };
         self.usable_units = self.usable_without(&BTreeSet::new());
     }
 
@@ -204,6 +209,16 @@ impl Space {
         self.settle(segment);
     }
 
+    /// A segment holds something that stays for now. What was lost with its devices counts until it is overwritten; then it is not to be had.
+    pub(crate) fn seal(&mut self, segment: SegmentId) {
+        if self.rows.is_gap(segment)
+            && let Some(gap) = self.segments.get_mut(segment)
+        {
+            gap.leaving = true;
+        }
+        self.segments.set_state(segment, SegmentState::Sealed);
+    }
+
     /// A sealed segment with nothing in it rests until no checkpoint needs it.
     pub(crate) fn settle(&mut self, segment: SegmentId) {
         let empty = self.segments.get(segment).is_some_and(|s| s.state == SegmentState::Sealed && s.placed == 0 && s.objects == 0);
@@ -264,10 +279,10 @@ impl Space {
         self.settle(segment);
     }
 
-    /// Where `units` units from slot `slot` of a chunk are: segment and unit in it.
+    /// Where what `addr` names is: segment and unit in it. Nothing when it was on devices that are lost.
     pub(crate) fn locate(&self, addr: Addr) -> Option<(SegmentId, u32)> {
         let chunk = self.chunks.get(addr.chunk())?;
-        let place = chunk.place?;
+        let place = chunk.place.filter(|place| !self.rows.is_gap(place.segment))?;
         Some((place.segment, place.page * 8 + chunk.unit_of(addr.slot())?))
     }
 

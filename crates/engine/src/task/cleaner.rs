@@ -146,9 +146,11 @@ impl Pool {
         if self.is_split() && (self.destages() || few(Shelf::Log)) {
             shelves.push(Shelf::Log);
         }
-        let special = self.core.space.segments.count_in(Shelf::Special);
-        if special > 0 && self.coming_free(Shelf::Special) < (special / 8).max(4) && !self.cleaning_is_vain() {
-            shelves.push(Shelf::Special);
+        for shelf in [Shelf::Special, Shelf::Nodes] {
+            let count = self.core.space.segments.count_in(shelf);
+            if count > 0 && self.coming_free(shelf) < (count / 8).max(4) && !self.cleaning_is_vain() {
+                shelves.push(shelf);
+            }
         }
         shelves
     }
@@ -468,7 +470,8 @@ impl Pool {
         }
         let identified = chunk.grain != NODE_GRAIN;
         let left = self.log.streams[stream].left();
-        let room = if left >= first_header + pages { left } else { self.smallest_segment() };
+        // the header may get a page more, for a note
+        let room = if left > first_header + pages { left } else { self.smallest_segment() } - 1;
         let b = batch.get_or_insert_with(|| MoveBatch {
             stream,
             items: Encoder::default(),
@@ -524,13 +527,16 @@ impl Pool {
     }
 
     fn write_moves(&mut self, moves: MoveBatch) {
-        let header_pages = u32::try_from((BATCH_FIXED + moves.items.len()).div_ceil(HEADER_PAGE)).unwrap_or(u32::MAX);
+        let noted = BATCH_FIXED + self.log.notes.bytes() + moves.items.len();
+        let header_pages = u32::try_from(noted.div_ceil(HEADER_PAGE)).unwrap_or(u32::MAX);
         let Ok(cursor) = self.make_room(moves.stream, Purse::Cleaner, header_pages, moves.pages) else {
             // the chunks stay where they are
             self.cleaner.blocked_at = Some(self.core.space.segments.free_in(Shelf::Data));
             return;
         };
-        let batch = OpenBatch::new(BatchKind::Exclusive, cursor.page, header_pages, 0, moves.items);
+        let mut items = self.log.notes.take();
+        items.raw(moves.items.bytes());
+        let batch = OpenBatch::new(BatchKind::Exclusive, cursor.page, header_pages, 0, items);
         let header = self.header(moves.stream, cursor.segment, &batch, moves.pages);
         for (chunk, at, identified, live) in moves.chunks {
             let place = Place { segment: cursor.segment, page: cursor.page + header_pages + at };

@@ -11,7 +11,7 @@ use millpond_format::{Class, Column, Encoder, Group, Layout, MemberState, Segmen
 
 use super::reserve::Purse;
 use crate::io::Health;
-use crate::log::{BatchKind, OpenBatch};
+use crate::log::{BatchKind, OpenBatch, SMALL};
 use crate::pool::Pool;
 use crate::space::{Rows, SegmentState};
 use crate::{CommandError, JobInfo, JobKind, PoolState, Time};
@@ -116,7 +116,7 @@ fn has_homes(shape: &Shape) -> bool {
 }
 
 /// Rows as groups: those that follow each other on the same members, extent by extent.
-fn runs<'a>(group: &Group, rows: impl Iterator<Item = &'a (SegmentId, Vec<(u16, u32)>)>) -> Vec<Group> {
+pub(crate) fn runs<'a>(group: &Group, rows: impl Iterator<Item = &'a (SegmentId, Vec<(u16, u32)>)>) -> Vec<Group> {
     let mut found: Vec<Group> = Vec::new();
     for (id, parts) in rows {
         let mut parts = parts.clone();
@@ -308,7 +308,8 @@ impl Pool {
                 self.core.space.settle(cursor.segment);
             }
             let Ok(cursor) = self.make_room(stream, Purse::Cleaner, 1, 0) else { return };
-            let batch = OpenBatch::new(BatchKind::Exclusive, cursor.page, 1, 0, Encoder::default());
+            let items = if stream == SMALL { Encoder::default() } else { self.log.notes.take() };
+            let batch = OpenBatch::new(BatchKind::Exclusive, cursor.page, 1, 0, items);
             let header = self.header(stream, cursor.segment, &batch, 0);
             self.submit_batch(stream, &header, batch, Vec::new());
             self.leave_open_segments();

@@ -11,7 +11,7 @@ mod scrub;
 
 pub(crate) use checkpoint::{CHUNKS_PER_CHECKPOINT, Checkpointer, META_HEAD_PAGES, second_area};
 pub(crate) use cleaner::Cleaner;
-pub(crate) use evacuate::Evacuation;
+pub(crate) use evacuate::{Evacuation, runs};
 pub(crate) use fill::{FillPiece, Filler};
 pub(crate) use relabel::Relabeler;
 pub(crate) use reserve::{Purse, Waiting};

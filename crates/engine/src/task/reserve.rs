@@ -60,7 +60,7 @@ impl Pool {
     /// Where a stream goes on.
     pub(crate) fn shelf_of(&self, stream: usize) -> Shelf {
         match stream {
-            special if is_special(special) && self.core.space.homes.special => Shelf::Special,
+            special if is_special(special) && self.special_home(special).is_some() => self.special_home(special).unwrap_or(Shelf::Special),
             stream if stream < CLEANED => self.core.space.homes.landing,
             _ => Shelf::Data,
         }
@@ -74,23 +74,36 @@ impl Pool {
 
     /// Is there room on special devices for a stream that goes there? A part of them is left to nodes.
     pub(crate) fn special_room(&self, stream: usize) -> bool {
-        self.core.space.homes.special && self.is_ready(stream) && self.has_special_room()
+        self.is_ready(stream) && self.special_home(stream).is_some_and(|shelf| self.has_special_room(shelf))
+    }
+
+    /// Where a stream for special devices goes, when there are any.
+    pub(crate) fn special_home(&self, stream: usize) -> Option<Shelf> {
+        let homes = &self.core.space.homes;
+        if stream == KEPT { homes.nodes } else { homes.small }
     }
 
     /// Streams for special devices begin when there are some with room, with the next checkpoint.
     pub(crate) fn begin_special_streams(&mut self) {
         for stream in [SMALL, KEPT] {
-            if self.core.space.homes.special && self.log.streams[stream].next.is_none() && self.has_special_room() {
-                self.log.streams[stream].next = self.core.space.segments.reserve(Shelf::Special);
+            let home = self.special_home(stream).filter(|shelf| self.log.streams[stream].next.is_none() && self.has_special_room(*shelf));
+            if let Some(shelf) = home {
+                self.log.streams[stream].next = self.core.space.segments.reserve(shelf);
                 self.checkpointer.forced = true;
             }
         }
     }
 
     /// Is more free on special devices than what is left to nodes?
-    fn has_special_room(&self) -> bool {
+    fn has_special_room(&self, shelf: Shelf) -> bool {
         let segments = &self.core.space.segments;
-        segments.free_in(Shelf::Special) > segments.count_in(Shelf::Special) / SPECIAL_PART + KEPT_FOR_CLEANER
+        let nodes = if self.core.space.homes.nodes == Some(shelf) { segments.count_in(shelf) / SPECIAL_PART } else { 0 };
+        segments.free_in(shelf) > nodes + KEPT_FOR_CLEANER
+    }
+
+    /// Free segments for nodes and objects on special devices.
+    fn free_for_nodes(&self) -> usize {
+        self.core.space.homes.nodes.map_or(0, |shelf| self.free_in(shelf))
     }
 
     pub(crate) fn free_in(&self, shelf: Shelf) -> usize {
@@ -104,7 +117,7 @@ impl Pool {
 
     fn floor_on(&self, shelf: Shelf, purse: Purse) -> usize {
         let meta = |segments: usize| {
-            if shelf == self.core.space.homes.meta { segments.saturating_sub(self.free_in(Shelf::Special)) } else { 0 }
+            if shelf == self.core.space.homes.meta { segments.saturating_sub(self.free_for_nodes()) } else { 0 }
         };
         let cleaner = if shelf == Shelf::Data { KEPT_FOR_CLEANER } else { 0 };
         let checkpoints = || self.checkpoint_segments() + self.least_segments();
@@ -134,13 +147,13 @@ impl Pool {
 
     /// The next segment for nodes or objects.
     pub(crate) fn reserve_meta(&mut self) -> Option<SegmentId> {
-        let (segments, home) = (&mut self.core.space.segments, self.core.space.homes.meta);
-        segments.reserve(Shelf::Special).or_else(|| segments.reserve(home))
+        let (segments, homes) = (&mut self.core.space.segments, self.core.space.homes);
+        homes.nodes.and_then(|shelf| segments.reserve(shelf)).or_else(|| segments.reserve(homes.meta))
     }
 
     /// Free segments for nodes and objects.
     pub(crate) fn free_meta(&self) -> usize {
-        self.free_in(Shelf::Special) + self.free_in(self.core.space.homes.meta)
+        self.free_for_nodes() + self.free_in(self.core.space.homes.meta)
     }
 
     /// Is there room for the next checkpoint and the one after it? If not, nothing may change before it, but for what the cleaner moves.

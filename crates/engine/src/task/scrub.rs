@@ -182,7 +182,8 @@ impl Pool {
         let mut objects: BTreeMap<SegmentId, Vec<ObjectRef>> = BTreeMap::new();
         self.all_objects().for_each(|at| objects.entry(at.segment).or_default().push(at));
         let space = &self.core.space;
-        let full = |id: SegmentId| space.segments.get(id).filter(|s| s.state == SegmentState::Sealed).map(|s| (id, s.uses));
+        let there = |id: SegmentId| space.segments.get(id).filter(|s| s.state == SegmentState::Sealed && !space.rows.is_gap(id));
+        let full = |id: SegmentId| there(id).map(|s| (id, s.uses));
         let segments: VecDeque<_> = space.segments.ids().filter_map(full).collect();
         let total = segments.iter().map(|(id, _)| self.scrub_bytes(*id)).sum();
         self.scrubber.runs += 1;

@@ -4,8 +4,8 @@ use super::Kind;
 use crate::{
     Addr, BATCH_FIXED, BatchHeader, BlockIdentity, BlockNo, Checkpoint, ChunkId, ChunkRecord, Class, Coding, Column, DeadRecord, DeviceId,
     Encoder, Epoch, Group, HEADER_PAGE, Item, Label, Layout, Leg, LimitRecord, LineageId, LineageRecord, Lsn, Member, MemberState, Move,
-    NO_SEGMENT, NODE_BYTES, Node, ObjectRef, OptionsRecord, PoolId, Record, Root, STREAMS, SegmentId, Shape, SnapshotId, SnapshotRecord,
-    StreamStart, TreeRoot, VolumeId, VolumeRecord, WalkRecord,
+    NO_SEGMENT, NODE_BYTES, Node, ObjectRef, OptionsRecord, PoolId, Record, Root, STREAMS, SegmentId, Shape, SmallRun, SnapshotId,
+    SnapshotRecord, StreamStart, TreeRoot, VolumeId, VolumeRecord, WalkRecord,
 };
 
 const POOL: PoolId = PoolId(*b"sixteen bytes id");
@@ -129,6 +129,18 @@ fn records() -> Vec<Record> {
     ]
 }
 
+fn small_run() -> SmallRun {
+    SmallRun {
+        lsn: Lsn(5),
+        volume: VolumeId(1),
+        block: BlockNo(300),
+        segment: SegmentId(40),
+        chunk: ChunkId(60),
+        slot: 9,
+        crcs: vec![0x0102_0304, 0x0506_0708],
+    }
+}
+
 fn batches() -> [Vec<u8>; 2] {
     let header = BatchHeader {
         stream: 0,
@@ -153,6 +165,7 @@ fn batches() -> [Vec<u8>; 2] {
         Item::Blocks { volume: VolumeId(1), block: BlockNo(100), stored: raw },
         Item::Blocks { volume: VolumeId(2), block: BlockNo(5), stored: packed },
         Item::Clear { volume: VolumeId(1), block: BlockNo(7), count: 512 },
+        Item::Small { batches: 2, runs: vec![small_run()] },
     ];
     items.extend(records().into_iter().map(Item::Record));
     let identity = |n: u64| BlockIdentity {

@@ -3,8 +3,8 @@
 use super::subject::Subject;
 use super::{
     activation, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile, hostile_requests,
-    images, lab, libnbd, libvirt, limits, model, modes, parity, restart, sectors, status, suites, tls, tls_renewal, trouble, vhost_hostile,
-    vhost_migrate, vhost_recover, vhost_user,
+    images, lab, libnbd, libvirt, limits, lost_special, model, modes, parity, restart, sectors, status, suites, tls, tls_renewal, trouble,
+    vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
 };
 use anyhow::Result;
 
@@ -174,6 +174,14 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: trouble::run,
+    },
+    Case {
+        name: "lost-special",
+        about: "all special devices are gone after a kill: a rebuild brings everything but small writes that were there alone, and names those",
+        needs: &["fio", "qemu-io"],
+        guest: false,
+        asks: Asks::Everything,
+        run: lost_special::run,
     },
     Case {
         name: "libnbd",

@@ -24,6 +24,7 @@ mod lab;
 mod libnbd;
 mod libvirt;
 mod limits;
+mod lost_special;
 mod model;
 mod modes;
 mod parity;

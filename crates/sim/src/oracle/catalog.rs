@@ -102,7 +102,7 @@ impl Oracle {
             | Command::Scrub
             | Command::StopScrub => Due::Either,
             // no workload asks for them
-            Command::SetOptions { .. } | Command::Places { .. } => Due::Either,
+            Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } => Due::Either,
         }
     }
 
@@ -213,6 +213,7 @@ impl Oracle {
             | Command::StopScrub
             | Command::SetOptions { .. }
             | Command::Places { .. }
+            | Command::Lost { .. }
             | Command::Close
             | Command::Checkpoint => false,
         })
@@ -289,7 +290,7 @@ impl Oracle {
             | Command::StopRemoving
             | Command::Scrub
             | Command::StopScrub => {}
-            Command::SetOptions { .. } | Command::Places { .. } => {}
+            Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } => {}
             Command::Close | Command::Checkpoint => {
                 // All that was acknowledged before is in the checkpoint, even of volumes that ignore flushes.
                 for volume in self.volumes.values_mut() {

@@ -144,7 +144,7 @@ fn to_words(entry: &Entry) -> (Vec<u64>, Vec<String>) {
             | Command::StopScrub => {
                 unreachable!("devices of the reference system are not changed")
             }
-            Command::SetOptions { .. } | Command::Places { .. } => unreachable!("no workload asks for them"),
+            Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } => unreachable!("no workload asks for them"),
         },
     }
 }

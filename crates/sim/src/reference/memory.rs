@@ -121,7 +121,8 @@ impl Memory {
             | Command::Scrub
             | Command::StopScrub
             | Command::SetOptions { .. }
-            | Command::Places { .. } => Err(CommandError::Invalid("no".to_owned())),
+            | Command::Places { .. }
+            | Command::Lost { .. } => Err(CommandError::Invalid("no".to_owned())),
             Command::Release { .. } | Command::Close | Command::Checkpoint => Ok(()),
         }
     }
@@ -256,7 +257,8 @@ impl Memory {
             | Command::Scrub
             | Command::StopScrub
             | Command::SetOptions { .. }
-            | Command::Places { .. } => {}
+            | Command::Places { .. }
+            | Command::Lost { .. } => {}
         }
     }
 

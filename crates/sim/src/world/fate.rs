@@ -39,6 +39,8 @@ struct Known {
     twin: Option<usize>,
     /// It is being filled, or its twin is.
     job: bool,
+    /// It is for nodes and small writes.
+    special: bool,
 }
 
 /// The devices' fate.
@@ -76,6 +78,8 @@ pub(crate) struct Fate {
     replaced: u32,
     added: u32,
     trials: u32,
+    /// An import may do without special devices for good.
+    rebuild: bool,
 }
 
 impl Fate {
@@ -101,6 +105,7 @@ impl Fate {
             replaced: 0,
             added: 0,
             trials: 0,
+            rebuild: false,
         }
     }
 
@@ -140,6 +145,7 @@ impl<S: System> World<S> {
             device: d.position.and_then(|p| machine.at(p)),
             twin: d.successor.and_then(|p| machine.at(p)),
             job: pool.jobs.iter().any(|job| job.member == Some(d.member)),
+            special: d.class == Class::Special,
         };
         let before = std::mem::replace(&mut fate.known, pool.devices.iter().map(known).collect());
         fate.homes.extend(fate.known.iter().filter_map(|k| Some((k.member, k.device?))));
@@ -434,6 +440,48 @@ impl<S: System> World<S> {
         self.audit()
     }
 
+    /// Takes all special devices away, for ever, in a world beside this one: a rebuild must bring everything, for what maps need has a copy on
+    /// devices for data. Only while those are all whole: the copy is on one of them.
+    pub(super) fn lose_special(&mut self) -> Verdict {
+        self.observe();
+        let World { fate: Some(fate), machine, .. } = self else { return Ok(()) };
+        let (whole, _) = fate.spare(|d| machine.broken.contains_key(&d));
+        let missing = fate.known.iter().any(|k| !k.special && whole.iter().all(|w| w.member != k.member));
+        let special: BTreeSet<usize> = fate.known.iter().filter(|k| k.special).flat_map(|k| [k.device, k.twin]).flatten().collect();
+        if special.is_empty() || missing || self.state() != PoolState::Online {
+            return Ok(());
+        }
+        let World { fate: Some(fate), machine, .. } = self else { return Ok(()) };
+        let taken: BTreeSet<usize> = special.into_iter().chain(machine.broken.keys().copied()).collect();
+        let (label, power) = (fate.rng.next(), fate.rng.percent(70));
+        let mut fork = self.fork(label & 0xff);
+        fork.trace.print = self.trace.print;
+        fork.fate.iter_mut().for_each(|fate| fate.rebuild = true);
+        let verdict = fork.do_without(taken, power).and_then(|()| fork.without_the_word());
+        self.stats.trials += 1;
+        self.stats.add(&Self::without_operations(&fork));
+        verdict.map_err(|Violation(what)| {
+            std::mem::swap(&mut self.trace, &mut fork.trace);
+            Violation(format!("{what} (in a rebuild without special devices)"))
+        })
+    }
+
+    /// A pool that was rebuilt is a pool like any other: it comes up again by itself.
+    fn without_the_word(&mut self) -> Verdict {
+        if let Some(fate) = &mut self.fate {
+            fate.rebuild = false;
+        }
+        self.stop(true, false, None);
+        self.import_and_verify()?;
+        self.audit()
+    }
+
+    /// Is the pool refused for want of special devices, and are those to be given up?
+    pub(super) fn gives_up_special(&self) -> bool {
+        let refused = matches!(self.state(), PoolState::Faulted(reason) if reason.contains("--rebuild"));
+        refused && self.fate.as_ref().is_some_and(|fate| fate.rebuild)
+    }
+
     /// Waits for the jobs to come to their end.
     pub(super) fn finish_jobs(&mut self) -> Verdict {
         for _ in 0..JOB_PATIENCE {
@@ -458,6 +506,7 @@ impl<S: System> World<S> {
         if self.fate.as_ref().is_some_and(|fate| fate.has_damage() && fate.mirrors) {
             self.mend_damage()?;
         }
+        self.lose_special()?;
         self.trial()
     }
 

@@ -1,7 +1,7 @@
 //! The end of an era: crash or shutdown, import (interrupted now and then), and reading back what is there.
 
 use millpond_block::{ByteRange, Op};
-use millpond_engine::{Command, PoolState};
+use millpond_engine::{Aim, Command, PoolState, Tuning};
 
 use super::{World, listing};
 use crate::config::End;
@@ -35,7 +35,10 @@ impl<S: System> World<S> {
         self.oracle.errors_allowed = self.damaged;
         self.come_and_go();
         self.import_and_verify()?;
-        if self.rng_of_trials(40) { self.trial() } else { Ok(()) }
+        if self.rng_of_trials(40) {
+            self.trial()?;
+        }
+        self.lose_special()
     }
 
     /// Imports with interruptions, then compares the catalog and reads back.
@@ -119,8 +122,15 @@ impl<S: System> World<S> {
         let devices = self.devices_there();
         let mut tuning = self.config.tuning.clone();
         tuning.degraded |= self.fate.is_some();
-        self.system = Some(S::import(devices, tuning, self.machine.now()));
-        self.wait_open(operations)
+        self.system = Some(S::import(devices.clone(), tuning.clone(), self.machine.now()));
+        self.wait_open(operations)?;
+        if self.gives_up_special() {
+            self.trace.note("rebuild without special devices");
+            let tuning = Tuning { aim: Aim::Rebuild, ..tuning };
+            self.system = Some(S::import(devices, tuning, self.machine.now()));
+            self.wait_open(operations)?;
+        }
+        Ok(())
     }
 
     /// Runs until the pool is open or faulted, or until so many device operations have ended.

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::api::{Checkpoint, Found, ImportPool};
+use crate::api::{Checkpoint, Found, ImportPool, LostRange};
 use crate::client::Client;
-use crate::command::columns::{FOUND, GOES_BACK};
+use crate::command::columns::{FOUND, GOES_BACK, LOST};
 use crate::command::consent::Consent;
 use crate::command::exports::path_text;
 use crate::failure::Outcome;
@@ -30,6 +30,13 @@ impl Export {
     }
 }
 
+/// What is lost with devices that are given up.
+fn given_up(missing: &[u16], lost: &[LostRange]) -> String {
+    let numbers: Vec<String> = missing.iter().map(u16::to_string).collect();
+    let bytes = lost.iter().map(|range| range.length).sum();
+    format!("special devices {} for good, and {} of volumes and snapshots that were there alone", numbers.join(", "), Size(bytes))
+}
+
 /// What going back loses.
 fn lost(point: &Checkpoint) -> String {
     let bytes = point.lost_bytes.map_or_else(|| "nobody knows how much".to_owned(), |bytes| Size(bytes).to_string());
@@ -40,7 +47,7 @@ fn lost(point: &Checkpoint) -> String {
 /// Take a pool into service; without a name, list the pools found
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  millpond pool import -d /srv\n  millpond pool import tank -d /srv\n  millpond pool import tank --to 41 -n"
+    after_help = "Example:\n  millpond pool import -d /srv\n  millpond pool import tank -d /srv\n  millpond pool import tank --to 41 -n\n  millpond pool import tank --rebuild -n"
 )]
 pub struct Import {
     /// Name or id of the pool
@@ -60,7 +67,8 @@ pub struct Import {
     /// Go back to this one of 'pool checkpoints'; everything later is lost
     #[arg(long, value_name = "CHECKPOINT", requires = "name")]
     to: Option<u64>,
-    /// When every root is gone: look for checkpoints on all of the devices, and go to the newest that is whole, and as far as its log is sound
+    /// When special devices are gone: do without them for good; what was there alone is lost, and -n names it. When every root is gone: look for
+    /// checkpoints on all of the devices, and go to the newest that is whole, and as far as its log is sound
     #[arg(long, conflicts_with_all = ["to", "rewind"], requires = "name")]
     rebuild: bool,
     #[command(flatten)]
@@ -82,6 +90,9 @@ impl Import {
         let request = ImportPool { name: self.name, search, degraded, readonly, rewind, to, rebuild, dry_run: self.consent.dry_run };
         if back && quiet && !readonly {
             let planned: Vec<Found> = client.post("/v1/import", &ImportPool { dry_run: true, ..request.clone() }).await?;
+            if let Some(Found { missing, lost: Some(lost), .. }) = planned.first() {
+                self.consent.ask("rebuild", &given_up(missing, lost))?;
+            }
             let point = planned.iter().find_map(|found| found.checkpoint.as_ref());
             // a rewind that replays all of the log loses nothing
             if let Some(point) = point.filter(|point| to.is_some() || point.lost_bytes != Some(0)) {
@@ -89,6 +100,11 @@ impl Import {
             }
         }
         let found: Vec<Found> = client.post("/v1/import", &request).await?;
+        if let Some(Found { missing, lost: Some(lost), .. }) = found.first() {
+            // the list is data, what it means is not
+            eprintln!("{}", given_up(missing, lost));
+            return if quiet { Ok(()) } else { print(lost, LOST, &self.how) };
+        }
         match (quiet, back) {
             (true, _) => Ok(()),
             (false, true) => print(&found, GOES_BACK, &self.how),

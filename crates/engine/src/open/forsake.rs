@@ -1,0 +1,47 @@
+//! Going on without special devices that are lost: the shape without them, and which of their segments live on.
+//!
+//! Rows that have a part elsewhere stay what they were, with fewer copies; the others become gaps, whose segments are never used
+//! again. What lived there alone is read as an error until it is overwritten.
+
+use std::collections::BTreeSet;
+
+use millpond_format::{Class, Group, Layout, MemberState, SegmentId, Shape};
+
+use crate::task::runs;
+
+/// The shape without members, when they are special and their loss leaves a place for everything that maps need.
+pub(super) fn forsake(shape: &Shape, lost: &BTreeSet<u16>) -> Option<Shape> {
+    let mut groups: Vec<Group> = Vec::new();
+    for group in &shape.groups {
+        if !group.columns.iter().any(|column| lost.contains(&column.member)) {
+            groups.push(group.clone());
+            continue;
+        }
+        if group.class != Class::Special {
+            return None;
+        }
+        let mut rows: Vec<(SegmentId, Vec<(u16, u32)>)> = Vec::new();
+        let mut id = group.first.0;
+        group.for_each_row(|parts| {
+            let left: Vec<(u16, u32)> = parts.iter().copied().filter(|(member, _)| !lost.contains(member)).collect();
+            let whole = matches!(group.layout, Layout::Mirror { .. }) || left.len() == parts.len();
+            if whole && !left.is_empty() {
+                rows.push((SegmentId(id), left));
+            }
+            id += 1;
+        });
+        groups.extend(runs(group, rows.iter()));
+    }
+    for group in &mut groups {
+        if group.layout == (Layout::Mirror { copies: 1 }) {
+            group.layout = Layout::Linear;
+        }
+    }
+    let mut after = Shape { groups, ..shape.clone() };
+    for (at, known) in (0u16..).zip(&mut after.members) {
+        if lost.contains(&at) {
+            (known.state, known.successor, known.leaving) = (MemberState::Gone, None, false);
+        }
+    }
+    after.fits().then_some(after)
+}

@@ -1,0 +1,76 @@
+//! Where map nodes and objects of checkpoints go when there are special devices: rows of their own that have a copy on a device for data, so that
+//! a pool comes up without the special ones (`docs/decisions/0012-lost-special.md`).
+//!
+//! Half of what special devices hold is for that; of each device for data an eighth at most. Every group has one of them, so that what
+//! is left of it without special devices is a plain run of extents.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use millpond_format::{Class, Column, Layout, MAX_COPIES, Shape};
+
+use crate::GroupSpec;
+
+/// Devices for data that hold copies at most: each takes a group of the label.
+const MOST_DEVICES: usize = 8;
+/// Of a device for data such a part holds copies at most.
+const SHARE: u32 = 8;
+
+/// Groups of rows for nodes, and how many extents at the ends of members they take.
+#[derive(Debug, Default)]
+pub(super) struct NodeRows {
+    groups: Vec<(Layout, Vec<Column>)>,
+    taken: BTreeMap<usize, u32>,
+}
+
+impl NodeRows {
+    /// Rows over the devices of groups that come together.
+    pub(super) fn plan(shape: &Shape, groups: &[(GroupSpec, Range<usize>)]) -> NodeRows {
+        let extents = |at: usize| shape.members.get(at).map_or(0, |m| m.extents);
+        let of = |class: Class| groups.iter().filter(move |(spec, _)| spec.class == class);
+        let mut data: Vec<usize> = of(Class::Data).flat_map(|(_, range)| range.clone()).collect();
+        data.sort_by_key(|at| (std::cmp::Reverse(extents(*at)), *at));
+        data.truncate(MOST_DEVICES);
+        let mut rows = NodeRows::default();
+        for (spec, range) in of(Class::Special) {
+            let copies = match spec.layout {
+                Layout::Mirror { copies } => usize::from(copies.min(MAX_COPIES - 1)),
+                _ => 1,
+            };
+            let mut room: BTreeMap<usize, u32> = range.clone().map(|at| (at, extents(at) / 2)).collect();
+            let whole: u32 = room.values().sum::<u32>() / u32::try_from(copies.max(1)).unwrap_or(1);
+            let fair = whole.div_ceil(u32::try_from(data.len().max(1)).unwrap_or(1));
+            for at in &data {
+                let mut order: Vec<usize> = room.keys().copied().collect();
+                order.sort_by_key(|special| (std::cmp::Reverse(room.get(special).copied()), *special));
+                order.truncate(copies);
+                let least = order.iter().filter_map(|special| room.get(special)).min().copied().unwrap_or(0);
+                let own = (extents(*at) / SHARE).saturating_sub(rows.taken(*at));
+                let share = fair.min(least).min(own);
+                if share == 0 || order.len() < copies {
+                    continue;
+                }
+                room.iter_mut().filter(|(special, _)| order.contains(special)).for_each(|(_, left)| *left -= share);
+                order.push(*at);
+                let columns = order.iter().map(|member| {
+                    let taken = rows.taken.entry(*member).or_default();
+                    *taken += share;
+                    Column { member: u16::try_from(*member).unwrap_or(u16::MAX), first: extents(*member) - *taken, extents: share }
+                });
+                let columns = columns.collect();
+                rows.groups.push((Layout::Mirror { copies: copies as u16 + 1 }, columns));
+            }
+        }
+        rows
+    }
+
+    /// Extents at the end of a member that are not to be had by others.
+    pub(super) fn taken(&self, member: usize) -> u32 {
+        self.taken.get(&member).copied().unwrap_or(0)
+    }
+
+    /// Puts the groups into the shape.
+    pub(super) fn add_to(self, shape: &mut Shape) {
+        self.groups.into_iter().for_each(|(layout, columns)| shape.add(Class::Special, layout, columns));
+    }
+}
