@@ -108,11 +108,24 @@ pub enum Command {
     },
     /// Keep the device that is being taken out.
     StopRemoving,
-    /// Read every copy of everything and mend what can be mended. Answered when it has begun; see [`PoolInfo::jobs`] and [`PoolInfo::scrub`]. An
-    /// import ends it.
+    /// Read every copy of everything and mend what can be mended. Answered when it has begun; see [`PoolInfo::jobs`] and [`PoolInfo::scrub`]. It
+    /// goes on after an import, about where it was.
     Scrub,
     /// End that where it is.
     StopScrub,
+    /// Even out what groups of data hold. Answered with what they hold when it has begun, or when there is nothing to do; see
+    /// [`PoolInfo::jobs`]. It goes on after an import.
+    Rebalance {
+        /// Only say what would move.
+        dry_run: bool,
+    },
+    /// End that where it is.
+    StopRebalance,
+    /// Bytes per second that all jobs together may read, from now on and after every import.
+    SetJobRate {
+        /// 0: as fast as guests leave room for.
+        rate: u64,
+    },
     /// Give a volume another name.
     RenameVolume {
         /// Which.
@@ -229,6 +242,21 @@ pub enum Reply {
     Places(Vec<SegmentPlace>),
     /// Ranges in order, neighbours joined.
     Lost(Vec<ByteRange>),
+    /// What groups of data hold.
+    Fills(Vec<GroupFill>),
+}
+
+/// How full a group is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupFill {
+    /// Members that it is made of.
+    pub members: Vec<u16>,
+    /// Bytes of its segments.
+    pub size: u64,
+    /// Bytes of those in use.
+    pub allocated: u64,
+    /// Bytes of these above its share of what all groups hold, when that is worth moving.
+    pub surplus: u64,
 }
 
 /// A segment that holds data of a volume or snapshot.
@@ -435,6 +463,8 @@ pub struct PoolInfo {
     pub devices: Vec<DeviceInfo>,
     /// Work on them.
     pub jobs: Vec<JobInfo>,
+    /// Bytes per second that it may read; `None`: as fast as guests leave room for.
+    pub job_rate: Option<u64>,
     /// What the scrub that runs, or the last one since import, has found.
     pub scrub: Option<ScrubInfo>,
 }
@@ -525,7 +555,7 @@ pub struct Metrics {
 }
 
 /// What a job does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum JobKind {
     /// Fills a member with what it should hold.
     Resilver,
@@ -533,6 +563,8 @@ pub enum JobKind {
     Replace,
     /// Moves what is on a member elsewhere.
     Remove,
+    /// Evens out what groups hold.
+    Rebalance,
     /// Reads every copy of everything.
     Scrub,
 }
@@ -550,6 +582,8 @@ pub struct JobInfo {
     pub total: u64,
     /// Pieces that cannot be read anywhere.
     pub errors: u64,
+    /// Bytes done per second lately; 0 when that is not known yet.
+    pub rate: u64,
 }
 
 /// A difference between two states of a volume.

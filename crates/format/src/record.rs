@@ -270,12 +270,53 @@ fields!(
     }
 );
 
+fields!(
+    /// How far a scrub is, or how it ended.
+    ScrubRecord {
+        /// Milliseconds since the Unix epoch.
+        begun: u64,
+        /// When it came to its end.
+        ended: Option<u64>,
+        /// It was not stopped.
+        complete: bool,
+        /// Segments before this one are read.
+        next: u32,
+        /// Bytes of what was read.
+        done: u64,
+        /// Copies that were wrong.
+        errors: u64,
+        /// Pieces that were written again.
+        repaired: u64,
+        /// Pieces of which no copy is right: all, of these map nodes, and blocks that nobody knows any more.
+        lost: u64,
+        /// See `lost`.
+        lost_nodes: u64,
+        /// See `lost`.
+        lost_unknown: u64,
+        /// Some of the blocks of which no copy is right.
+        blocks: Vec<(VolumeId, BlockNo)>,
+    }
+);
+
+fields!(
+    /// Jobs that go on after an import, and how fast all of them together may be.
+    JobsRecord {
+        /// Bytes per second; 0: as fast as guests leave room for.
+        rate: u64,
+        /// Groups are being filled evenly.
+        rebalance: bool,
+        /// The scrub that runs, or the last one.
+        scrub: Option<ScrubRecord>,
+    }
+);
+
 /// Snapshot ids of one page of their table.
 pub const SNAPSHOTS_PER_PAGE: u64 = 64;
-/// Version of checkpoint objects; 2 moved the snapshots into pages of their own, 3 made deadlists shorter, 4 has options at the end.
-const VERSION: u16 = 4;
-/// The oldest that can be read: it has no options.
+/// Version of checkpoint objects; 2 moved the snapshots into pages of their own, 3 made deadlists shorter, 4 has options at the end, 5 jobs.
+const VERSION: u16 = 5;
+/// The oldest that can be read: it has no options. The one after it has no jobs.
 const WITHOUT_OPTIONS: u16 = 3;
+const WITHOUT_JOBS: u16 = 4;
 
 fields!(
     /// What a checkpoint object holds.
@@ -316,8 +357,16 @@ fields!(
         resting: Vec<(u32, u64)>,
         /// Options of volumes that have others than the defaults.
         options: Vec<(VolumeId, OptionsRecord)>,
+        /// Jobs.
+        jobs: JobsRecord,
     }
 );
+
+impl Default for JobsRecord {
+    fn default() -> Self {
+        JobsRecord { rate: 0, rebalance: false, scrub: None }
+    }
+}
 
 impl SnapshotRecord {
     /// A page of the table of snapshots: its records one after the other.
@@ -361,15 +410,18 @@ impl Checkpoint {
             return Err(FormatError::Magic);
         }
         let version = d.u16()?;
-        if version == WITHOUT_OPTIONS {
-            // the same with an empty list at the end
+        // the same with nothing of what came later at the end
+        let (next, added): (u16, &[u8]) = match version {
+            WITHOUT_OPTIONS => (WITHOUT_JOBS, &[0; <Vec<OptionsRecord>>::LEAST]),
+            WITHOUT_JOBS => (VERSION, &[0; JobsRecord::LEAST]),
+            VERSION => (VERSION, &[]),
+            _ => return Err(FormatError::Version(version)),
+        };
+        if next != version {
             let mut newer = bytes.to_vec();
-            newer.splice(4..6, VERSION.to_le_bytes());
-            newer.extend(0u32.to_le_bytes());
+            newer.splice(4..6, next.to_le_bytes());
+            newer.extend(added);
             return Checkpoint::decode(&newer);
-        }
-        if version != VERSION {
-            return Err(FormatError::Version(version));
         }
         let checkpoint = Checkpoint::get(&mut d)?;
         d.end()?;
@@ -533,5 +585,10 @@ records! {
         volume: VolumeId,
         /// As in [`VolumeRecord`].
         sector: u8,
+    }
+    16 /// Other jobs, or farther ones.
+    Jobs {
+        /// All of them.
+        jobs: JobsRecord,
     }
 }

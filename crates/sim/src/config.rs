@@ -41,6 +41,8 @@ pub struct Options {
     pub parity: bool,
     /// Worlds of mirrors, and of other layouts, in all of which devices are taken out of the pool, too.
     pub removals: bool,
+    /// Jobs in every world, which is one of mirrors where it is none of parity.
+    pub jobs: bool,
 }
 
 /// How an era ends.
@@ -198,7 +200,7 @@ impl Config {
     pub fn is_mirrored(seed: u64, options: &Options) -> bool {
         (seed % 16 == 10 && options.fault.is_none() && !options.append_only && !options.parity)
             || options.mirrors
-            || (options.removals && !options.parity)
+            || ((options.removals || options.jobs) && !options.parity)
     }
 
     /// Is it one of parity?
@@ -214,7 +216,7 @@ impl Config {
             (_, true) => self.code(&mut rng),
             _ => return false,
         }
-        self.take_out(Config::has_removals(seed, options));
+        self.take_out(Config::has_removals(seed, options), Config::has_jobs(seed, options));
         true
     }
 
@@ -222,6 +224,12 @@ impl Config {
     pub fn has_removals(seed: u64, options: &Options) -> bool {
         let some = if options.mirrors { seed % 8 == 4 } else { seed / 16 % 2 == 1 };
         options.removals || (some && Config::is_mirrored(seed, options))
+    }
+
+    /// Are there jobs? In no world that found something before there were.
+    fn has_jobs(seed: u64, options: &Options) -> bool {
+        let asked = options.mirrors || options.parity || options.removals;
+        options.jobs || if asked { seed % 16 == 14 } else { seed / 16 % 4 == 0 }
     }
 
     /// What the pool is made of.

@@ -74,6 +74,9 @@ struct Args {
     /// Devices are taken out of the pool, too, in every world
     #[arg(long, conflicts_with = "fault")]
     removals: bool,
+    /// Groups are evened out and everything is read, in every world
+    #[arg(long, conflicts_with = "fault")]
+    work: bool,
     /// Cut the power at every event of roots that are written over those of a lap ago
     #[arg(long, requires = "power_cut")]
     laps: bool,
@@ -132,6 +135,7 @@ fn main() -> ExitCode {
         mirrors: args.mirrors,
         parity: args.parity,
         removals: args.removals,
+        jobs: args.work,
         ..Options::default()
     };
     if let Some(name) = &args.planted {
@@ -282,6 +286,9 @@ fn again(seed: u64, args: &Args) -> String {
     }
     if args.removals {
         command += " --removals";
+    }
+    if args.work {
+        command += " --work";
     }
     if args.mirrors {
         command += " --mirrors";

@@ -2,6 +2,7 @@
 
 mod fate;
 mod finale;
+mod jobs;
 mod recovery;
 mod sweep;
 

@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::rc::Rc;
 
 use millpond_block::{CacheMode, SectorProfile};
-use millpond_format::{BlockNo, Epoch, LineageId, ObjectRef, SnapshotId, SnapshotRecord, TreeRoot, VolumeId};
+use millpond_format::{BlockNo, Epoch, JobsRecord, LineageId, ObjectRef, SnapshotId, SnapshotRecord, TreeRoot, VolumeId};
 
 use super::snapshots::SnapshotTable;
 use crate::space::Deadlist;
@@ -199,6 +199,8 @@ pub(crate) struct Catalog {
     pub(crate) next_walk: u64,
     /// Of volumes that have others than the defaults.
     options: BTreeMap<VolumeId, VolumeOptions>,
+    /// Jobs as they were written down last.
+    pub(crate) jobs: JobsRecord,
 }
 
 impl Catalog {

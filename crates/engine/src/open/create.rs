@@ -231,7 +231,7 @@ impl Pool {
                 return true;
             }
             let shelf = self.shelf_of(stream);
-            let next = self.core.space.segments.reserve(shelf);
+            let next = self.core.space.segments.reserve(shelf, false);
             self.log.streams[stream].next = next;
             special || next.is_some()
         })

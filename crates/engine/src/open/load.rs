@@ -146,6 +146,7 @@ fn load_catalog(core: &mut Core, checkpoint: &Checkpoint, object: Objects<'_>, u
     for (volume, options) in &checkpoint.options {
         catalog.set_options(*volume, VolumeOptions::of(options));
     }
+    catalog.jobs = checkpoint.jobs.clone();
     for walk in &checkpoint.walks {
         catalog.walks.insert(walk.id, Walk { lineage: walk.lineage, root: walk.root, bound: walk.bound, cursor: walk.cursor });
     }

@@ -60,6 +60,7 @@ impl Pool {
         }
         match command {
             Command::Close => {
+                self.suspend_jobs();
                 self.closing = Some(tag);
                 self.state = PoolState::Closing;
             }
@@ -75,14 +76,15 @@ impl Pool {
                 let outcome = self.stop_removing();
                 self.answer_job(tag, outcome);
             }
-            Command::Scrub => {
-                let outcome = self.scrub();
-                self.answer_job(tag, outcome);
+            Command::Scrub => self.change_jobs(tag, Pool::scrub),
+            Command::StopScrub => self.change_jobs(tag, Pool::stop_scrub),
+            Command::Rebalance { dry_run: true } => {
+                let told = self.rebalance(true);
+                self.replies.push_back((tag, told));
             }
-            Command::StopScrub => {
-                let outcome = self.stop_scrub();
-                self.answer_job(tag, outcome);
-            }
+            Command::Rebalance { dry_run: false } => self.change_jobs(tag, |pool| pool.rebalance(false)),
+            Command::StopRebalance => self.change_jobs(tag, Pool::stop_rebalance),
+            Command::SetJobRate { rate } => self.change_jobs(tag, |pool| pool.set_job_rate(rate)),
             Command::DestroySnapshots { snapshots } => self.start_destroy(tag, snapshots),
             Command::Places { target } => self.start_places(tag, target),
             Command::Lost { target } => self.start_lost(tag, target),
@@ -151,7 +153,7 @@ impl Pool {
         }
     }
 
-    fn log_records(&mut self, tag: Tag, records: Vec<Record>, reply: Reply) -> bool {
+    pub(crate) fn log_records(&mut self, tag: Tag, records: Vec<Record>, reply: Reply) -> bool {
         let id = self.new_op(Owner::Command(tag), Work::Command(Ok(reply)), true);
         for record in records {
             if self.append_item(id, &Item::Record(record.clone())).is_err() {
@@ -387,6 +389,9 @@ impl Pool {
             | Command::StopRemoving
             | Command::Scrub
             | Command::StopScrub
+            | Command::Rebalance { .. }
+            | Command::StopRebalance
+            | Command::SetJobRate { .. }
             | Command::Places { .. }
             | Command::Lost { .. }
             | Command::Close

@@ -74,7 +74,8 @@ impl Pool {
             allocated: allocated.min(size),
             free: size.saturating_sub(allocated),
             devices: devices.collect(),
-            jobs: self.filler.jobs().chain(self.evacuation_job()).chain(self.scrubber.job()).collect(),
+            jobs: self.jobs(),
+            job_rate: Some(self.core.catalog.jobs.rate).filter(|rate| *rate > 0),
             scrub: self.scrubber.found.as_ref().map(|found| found.info(|id| Some(self.core.catalog.volumes.get(&id)?.name.clone()))),
         }
     }

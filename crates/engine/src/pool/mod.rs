@@ -16,6 +16,7 @@ mod write;
 
 pub use command::check_name;
 pub use op::Target;
+pub(crate) use op::{Owner, Work};
 pub(crate) use read::check_node;
 pub(crate) use state::{Config, Context, Pool};
 pub(crate) use turn::Grain;

@@ -12,7 +12,9 @@ use crate::core::Core;
 use crate::io::IoTable;
 use crate::log::Log;
 use crate::slab::Slab;
-use crate::task::{Checkpointer, Cleaner, Evacuation, FillPiece, Filler, Relabeler, ScrubArea, ScrubRead, Scrubber, Waiting};
+use crate::task::{
+    Checkpointer, Cleaner, Evacuation, FillPiece, Filler, Pace, Rebalancer, Relabeler, ScrubArea, ScrubRead, Scrubber, Waiting,
+};
 use crate::tree::Miss;
 use crate::{CommandError, DiffExtent, Metrics, PoolState, Reply, Time, Tuning};
 
@@ -157,7 +159,11 @@ pub(crate) struct Pool {
     pub(crate) relabeler: Relabeler,
     pub(crate) filler: Filler,
     pub(crate) evacuation: Option<Evacuation>,
+    pub(crate) rebalancer: Rebalancer,
     pub(crate) scrubber: Scrubber,
+    pub(crate) pace: Pace,
+    /// When it was written down last how far jobs are.
+    pub(crate) jobs_noted: Time,
     pub(crate) cleaner: Cleaner,
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) replies: VecDeque<(Tag, Result<Reply, CommandError>)>,
@@ -232,7 +238,10 @@ impl Pool {
             relabeler: Relabeler::default(),
             filler: Filler::default(),
             evacuation: None,
+            rebalancer: Rebalancer::default(),
             scrubber: Scrubber::default(),
+            pace: Pace::default(),
+            jobs_noted: now,
             cleaner: Cleaner::default(),
             completions: VecDeque::new(),
             replies: VecDeque::new(),

@@ -215,7 +215,9 @@ impl Pool {
             self.step_relabel();
             busy |= self.step_fill();
             busy |= self.step_evacuation();
+            busy |= self.step_rebalance();
             busy |= self.step_scrub();
+            self.step_jobs();
             self.start_flush();
             if self.io.is_stalled() && self.now.0 >= self.last_retry.0 + FULL_RETRY_MILLIS {
                 self.last_retry = self.now;

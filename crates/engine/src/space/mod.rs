@@ -10,6 +10,6 @@ mod table;
 pub(crate) use chunks::{Chunk, NODE_GRAIN, Place};
 pub(crate) use deadlist::Deadlist;
 pub(crate) use rows::{PAGE, Rows, Shelf, Stripe};
-pub(crate) use segments::SegmentState;
+pub(crate) use segments::{Fill, Segment, SegmentState};
 pub(crate) use slots::Slots;
 pub(crate) use table::Space;

@@ -76,6 +76,8 @@ impl Stripe<'_> {
 struct Row {
     kind: Kind,
     shelf: Shelf,
+    /// First segment of the group.
+    group: SegmentId,
     parts: SmallVec<[(DeviceIndex, u32); 1]>,
     /// Parts that are read in turn; the others only where these cannot be.
     front: usize,
@@ -118,16 +120,17 @@ impl Rows {
                 Class::Special => Shelf::Special,
                 Class::Cache => continue,
             };
-            self.rows.resize(group.first.0 as usize, Row { kind, shelf, parts: SmallVec::new(), front: 0 });
+            let first = group.first;
+            self.rows.resize(first.0 as usize, Row { kind, shelf, group: first, parts: SmallVec::new(), front: 0 });
             let rows = &mut self.rows;
             group.for_each_row(|parts| {
                 let slow = parts.iter().filter(|(member, _)| shelf == Shelf::Nodes && data.contains(member)).count();
                 let parts: SmallVec<[(DeviceIndex, u32); 1]> = parts.iter().map(|(member, at)| (DeviceIndex(*member), *at)).collect();
-                rows.push(Row { kind, shelf, front: parts.len() - slow, parts });
+                rows.push(Row { kind, shelf, group: first, front: parts.len() - slow, parts });
             });
         }
         // what was lost with devices may still be referred to
-        let gap = Row { kind: Kind::Mirror, shelf: Shelf::Data, parts: SmallVec::new(), front: 0 };
+        let gap = Row { kind: Kind::Mirror, shelf: Shelf::Data, group: shape.next, parts: SmallVec::new(), front: 0 };
         self.rows.resize(self.rows.len().max(shape.next.0 as usize), gap);
     }
 
@@ -169,6 +172,11 @@ impl Rows {
     /// What a segment is for.
     pub(crate) fn shelf(&self, segment: SegmentId) -> Shelf {
         self.row(segment).map_or(Shelf::Data, |row| row.shelf)
+    }
+
+    /// What a segment is for, the first segment of its group, and its pages; nothing when there is no such segment.
+    pub(crate) fn home(&self, segment: SegmentId) -> Option<(Shelf, SegmentId, u32)> {
+        self.row(segment).map(|row| (row.shelf, row.group, self.pages(segment)))
     }
 
     /// Devices that a segment can do without.

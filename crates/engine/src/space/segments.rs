@@ -59,6 +59,8 @@ pub(crate) struct Segment {
     pub(crate) uses: u32,
     /// What it is for.
     pub(crate) shelf: Shelf,
+    /// The group that it belongs to.
+    bank: usize,
     /// The cleaner leaves it alone until this time (milliseconds): it could not be read.
     pub(crate) left_until: u64,
 }
@@ -66,12 +68,46 @@ pub(crate) struct Segment {
 /// The host has no bytes for a segment.
 type Fresh = bool;
 
+/// The segments of one group.
+#[derive(Debug)]
+struct Bank {
+    /// The first of the group, which is its name.
+    first: SegmentId,
+    shelf: Shelf,
+    /// Pages of each of its segments; the last ones of a stripe may have fewer.
+    pages: u32,
+    /// Free ones; in front those that the host has bytes for.
+    free: BTreeSet<(Fresh, SegmentId)>,
+    /// Those that are there, and of these the ones that hold nothing: free, or soon to be.
+    there: usize,
+    empty: usize,
+    /// What the group is still owed of what was handed out.
+    credit: i64,
+    /// It holds more than its share: what is moved goes to others.
+    spared: bool,
+}
+
+/// How full a group is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fill {
+    /// Its first segment.
+    pub(crate) first: SegmentId,
+    /// Segments that hold something, or are just being filled.
+    pub(crate) used: usize,
+    /// All of them.
+    pub(crate) there: usize,
+    /// Pages of each.
+    pub(crate) pages: u32,
+}
+
 /// All segments of a pool.
 #[derive(Debug)]
 pub(crate) struct SegmentTable {
     segments: Vec<Segment>,
-    /// Free ones of each shelf; in front those that the host has bytes for.
-    free: [BTreeSet<(Fresh, SegmentId)>; Shelf::ALL.len()],
+    /// Groups in the order of their segments.
+    banks: Vec<Bank>,
+    /// Free ones of each shelf.
+    free: [usize; Shelf::ALL.len()],
     backed_free: usize,
     /// Segments of each shelf that are there.
     there: [usize; Shelf::ALL.len()],
@@ -87,7 +123,8 @@ impl SegmentTable {
     pub(crate) fn new() -> SegmentTable {
         SegmentTable {
             segments: Vec::new(),
-            free: Default::default(),
+            banks: Vec::new(),
+            free: [0; Shelf::ALL.len()],
             backed_free: 0,
             there: [0; Shelf::ALL.len()],
             rest: [0; Shelf::ALL.len()],
@@ -97,8 +134,8 @@ impl SegmentTable {
         }
     }
 
-    /// Adds segments up to `count`: free ones of their shelf, but for those that are not there.
-    pub(crate) fn extend(&mut self, count: u32, shelf: impl Fn(SegmentId) -> Option<Shelf>) {
+    /// Adds segments up to `count`: free ones of their shelf and group, but for those that are not there.
+    pub(crate) fn extend(&mut self, count: u32, home: impl Fn(SegmentId) -> Option<(Shelf, SegmentId, u32)>) {
         let fresh = Segment {
             state: SegmentState::Free,
             live: 0,
@@ -117,17 +154,40 @@ impl SegmentTable {
             left_until: 0,
             leaving: false,
             shelf: Shelf::Data,
+            bank: 0,
         };
         let first = self.ids().len() as u32;
         for id in (first..count).map(SegmentId) {
-            let state = if shelf(id).is_some() { SegmentState::Free } else { SegmentState::Absent };
-            let shelf = shelf(id).unwrap_or(Shelf::Data);
-            self.segments.push(Segment { state, shelf, ..fresh.clone() });
-            if state == SegmentState::Free {
-                self.free[shelf as usize].insert((true, id));
-                self.there[shelf as usize] += 1;
+            let Some((shelf, group, pages)) = home(id) else {
+                self.segments.push(Segment { state: SegmentState::Absent, ..fresh.clone() });
+                continue;
+            };
+            if self.banks.last().is_none_or(|bank| bank.first != group) {
+                let free = BTreeSet::new();
+                self.banks.push(Bank { first: group, shelf, pages, free, there: 0, empty: 0, credit: 0, spared: false });
             }
+            let bank = self.banks.len() - 1;
+            self.segments.push(Segment { shelf, bank, ..fresh.clone() });
+            self.banks[bank].there += 1;
+            self.there[shelf as usize] += 1;
+            self.enter(id, SegmentState::Free);
         }
+    }
+
+    /// How full the groups of a shelf are.
+    pub(crate) fn fills(&self, shelf: Shelf) -> impl Iterator<Item = Fill> + '_ {
+        let banks = self.banks.iter().filter(move |bank| bank.shelf == shelf && bank.there > 0);
+        banks.map(|bank| Fill { first: bank.first, used: bank.there - bank.empty, there: bank.there, pages: bank.pages })
+    }
+
+    /// The first segment of the group of one.
+    pub(crate) fn group_of(&self, id: SegmentId) -> Option<SegmentId> {
+        self.get(id).and_then(|segment| self.banks.get(segment.bank)).map(|bank| bank.first)
+    }
+
+    /// What is moved goes to other groups than these while one of them has room; none: to all.
+    pub(crate) fn spare_groups(&mut self, spared: &[SegmentId]) {
+        self.banks.iter_mut().for_each(|bank| bank.spared = spared.contains(&bank.first));
     }
 
     pub(crate) fn get(&self, id: SegmentId) -> Option<&Segment> {
@@ -144,7 +204,7 @@ impl SegmentTable {
 
     /// Free ones of a shelf.
     pub(crate) fn free_in(&self, shelf: Shelf) -> usize {
-        self.free[shelf as usize].len()
+        self.free[shelf as usize]
     }
 
     /// Segments of a shelf that are there.
@@ -173,7 +233,7 @@ impl SegmentTable {
 
     /// The first of them.
     pub(crate) fn first_backed_free(&self) -> Option<SegmentId> {
-        self.free.iter().filter_map(|free| free.first()).find(|(fresh, _)| !fresh).map(|(_, id)| *id)
+        self.banks.iter().filter_map(|bank| bank.free.first()).find(|(fresh, _)| !fresh).map(|(_, id)| *id)
     }
 
     /// Segments whose space is being given back.
@@ -181,22 +241,46 @@ impl SegmentTable {
         self.discarding
     }
 
-    /// Takes a free segment of a shelf: the lowest of those that the host has bytes for, else the lowest.
-    pub(crate) fn reserve(&mut self, shelf: Shelf) -> Option<SegmentId> {
-        let (_, id) = self.free[shelf as usize].first().copied()?;
+    /// Takes a free segment of a shelf, of each group in turn as often as it has free ones (smooth weighted round robin): so groups fill up
+    /// together, whatever their size, and all devices take part all the time. In the group: the lowest of those that the host has bytes for,
+    /// else the lowest. `moved`: it is for what is moved.
+    pub(crate) fn reserve(&mut self, shelf: Shelf, moved: bool) -> Option<SegmentId> {
+        let has = |bank: &Bank| bank.shelf == shelf && !bank.free.is_empty();
+        let sparing = moved && self.banks.iter().any(|bank| has(bank) && !bank.spared);
+        let picked = |bank: &Bank| has(bank) && !(sparing && bank.spared);
+        let mut all = 0;
+        for bank in self.banks.iter_mut().filter(|bank| picked(bank)) {
+            bank.credit += bank.free.len() as i64;
+            all += bank.free.len() as i64;
+        }
+        let next = self.banks.iter_mut().filter(|bank| picked(bank)).max_by_key(|bank| (bank.credit, std::cmp::Reverse(bank.first)))?;
+        next.credit -= all;
+        let (_, id) = next.free.first().copied()?;
         self.set_state(id, SegmentState::Reserved);
         Some(id)
     }
 
     /// Changes a segment's state and keeps the indexes true.
     pub(crate) fn set_state(&mut self, id: SegmentId, state: SegmentState) {
-        let Some(segment) = self.segments.get_mut(id.0 as usize) else { return };
-        let shelf = segment.shelf as usize;
+        let Some(segment) = self.segments.get(id.0 as usize) else { return };
+        let state = if state == SegmentState::Free && segment.leaving { SegmentState::Absent } else { state };
+        self.leave(id);
+        self.enter(id, state);
+    }
+
+    fn leave(&mut self, id: SegmentId) {
+        let Some(segment) = self.segments.get(id.0 as usize) else { return };
+        let (shelf, backed, bank) = (segment.shelf as usize, segment.backed, &mut self.banks[segment.bank]);
+        bank.empty -= usize::from(is_empty(segment.state));
         match segment.state {
-            SegmentState::Absent => self.there[shelf] += 1,
+            SegmentState::Absent => {
+                self.there[shelf] += 1;
+                bank.there += 1;
+            }
             SegmentState::Free => {
-                self.free[shelf].remove(&(!segment.backed, id));
-                self.backed_free -= usize::from(segment.backed);
+                bank.free.remove(&(!backed, id));
+                self.free[shelf] -= 1;
+                self.backed_free -= usize::from(backed);
             }
             SegmentState::Resting(generation) => {
                 self.resting.remove(&(generation, id));
@@ -205,8 +289,13 @@ impl SegmentTable {
             SegmentState::Discarding => self.discarding -= 1,
             _ => {}
         }
-        let state = if state == SegmentState::Free && segment.leaving { SegmentState::Absent } else { state };
+    }
+
+    fn enter(&mut self, id: SegmentId, state: SegmentState) {
+        let Some(segment) = self.segments.get_mut(id.0 as usize) else { return };
+        let (shelf, bank) = (segment.shelf as usize, &mut self.banks[segment.bank]);
         segment.state = state;
+        bank.empty += usize::from(is_empty(state));
         match state {
             SegmentState::Free => {
                 segment.chunks.clear();
@@ -214,7 +303,8 @@ impl SegmentTable {
                 segment.left_until = 0;
                 segment.uses = segment.uses.wrapping_add(1);
                 (segment.last, segment.metadata, segment.unlogged) = (Lsn(0), false, 0);
-                self.free[shelf].insert((!segment.backed, id));
+                bank.free.insert((!segment.backed, id));
+                self.free[shelf] += 1;
                 self.backed_free += usize::from(segment.backed);
             }
             SegmentState::Resting(generation) => {
@@ -232,6 +322,7 @@ impl SegmentTable {
             SegmentState::Absent => {
                 segment.chunks.clear();
                 self.there[shelf] -= 1;
+                bank.there -= 1;
             }
             SegmentState::Open | SegmentState::Sealed => segment.backed = true,
         }
@@ -256,4 +347,9 @@ impl SegmentTable {
     pub(crate) fn resting_since(&self) -> Option<u64> {
         self.resting.last().map(|(generation, _)| *generation)
     }
+}
+
+/// Does a segment in this state hold nothing that stays?
+fn is_empty(state: SegmentState) -> bool {
+    matches!(state, SegmentState::Free | SegmentState::Resting(_) | SegmentState::Discarding)
 }

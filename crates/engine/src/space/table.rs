@@ -65,7 +65,7 @@ impl Space {
     /// Takes in segments that the rows have more.
     pub(crate) fn take_rows(&mut self) {
         let Space { rows, segments, .. } = self;
-        segments.extend(rows.count(), |id| (rows.pages(id) > 0).then(|| rows.shelf(id)));
+        segments.extend(rows.count(), |id| rows.home(id));
         for id in segments.ids() {
             if rows.pages(id) > 0 && segments.get(id).is_some_and(|s| s.state == SegmentState::Absent && !s.leaving) {
                 segments.set_state(id, SegmentState::Free);

@@ -355,6 +355,7 @@ impl Pool {
         let volumes: Vec<_> = self.core.catalog.volumes.keys().copied().collect();
         volumes.into_iter().for_each(|volume| self.trim_beyond(volume));
         self.fill_what_lacks();
+        self.resume_jobs();
     }
 }
 

@@ -27,8 +27,8 @@ use crate::{Planted, PoolState};
 
 /// Class-1 segments whose lives make one average.
 const LIFESPAN_WINDOW: u64 = 16;
-/// Chunks read at a time.
-const READS: usize = 4;
+/// Chunks read at a time: for jobs while guests are active, and else.
+const READS: (usize, usize) = (1, 4);
 /// Live bytes gathered before they are written, at most: one header then serves many chunks.
 const GATHER_BYTES: u64 = 1 << 20;
 
@@ -67,6 +67,8 @@ pub(crate) struct Cleaner {
     /// The segment being emptied and the chunks in it that are still to be moved.
     victim: Option<SegmentId>,
     todo: Vec<ChunkId>,
+    /// It is emptied for a job, not for its space.
+    for_job: bool,
     /// Headers of moves in it, by their page.
     headers: FxHashMap<u32, MoveHeader>,
     reading: usize,
@@ -127,7 +129,11 @@ impl Pool {
                 None => return self.write_gathered(),
             }
         }
-        while self.cleaner.reading < READS {
+        // what is wanted for its space waits for no job
+        let wanted = || self.closing.is_some() || self.waits_for_space() || !self.shelves_to_clean().is_empty();
+        let held = self.cleaner.for_job && !wanted();
+        let most = if held { self.job_depth(READS) } else { READS.1 };
+        while self.cleaner.reading < most && (!held || self.jobs_may_go_on()) {
             let Some(chunk) = self.cleaner.todo.pop() else { break };
             self.read_chunk(chunk);
         }
@@ -156,7 +162,7 @@ impl Pool {
     }
 
     fn cleaning_needed(&self) -> bool {
-        !self.shelves_to_clean().is_empty() || self.evacuation.as_ref().is_some_and(Evacuation::has_more)
+        !self.shelves_to_clean().is_empty() || self.evacuation.as_ref().is_some_and(Evacuation::has_more) || self.rebalancer.has_more()
     }
 
     /// The segment whose cleaning gains most: dead space times age over live space (cost-benefit); nothing when none gains anything. The best
@@ -170,12 +176,19 @@ impl Pool {
             !(written || self.is_blocked() || self.cleaner.gathered.iter().any(|g| g.from == *id))
         });
         if leaving.is_some() {
+            self.cleaner.for_job = true;
             return leaving;
         }
         let shelves = self.shelves_to_clean();
-        if self.is_blocked() || shelves.is_empty() {
+        if self.is_blocked() {
             return None;
         }
+        if shelves.is_empty() {
+            let surplus = self.next_surplus();
+            self.cleaner.for_job |= surplus.is_some();
+            return surplus;
+        }
+        self.cleaner.for_job = false;
         while let Some(id) = self.cleaner.candidates.pop() {
             if self.victim_score(id, &shelves).is_some() {
                 return Some(id);
@@ -267,7 +280,7 @@ impl Pool {
         self.cleaner.headers.clear();
         self.metrics.segments_cleaned += 1;
         self.core.space.settle(victim);
-        if self.core.space.rows.shelf(victim) == Shelf::Log {
+        if self.core.space.rows.shelf(victim) == Shelf::Log || self.cleaner.for_job {
             return;
         }
         self.cleaner.round += 1;
@@ -316,7 +329,12 @@ impl Pool {
     /// Starts reading the blocks of a chunk, when it is where it was.
     fn read_body(&mut self, id: ChunkId, identities: Vec<(u32, BlockIdentity)>, attempt: u8) {
         match self.core.space.chunks.get(id).and_then(|chunk| Some((chunk.place?, chunk.extent_units().div_ceil(8)))) {
-            Some((place, pages)) => self.read_segment(Context::Clean(id, identities, attempt), place.segment, place.page, pages, attempt),
+            Some((place, pages)) => {
+                if self.cleaner.for_job {
+                    self.charge_jobs(u64::from(pages) * PAGE);
+                }
+                self.read_segment(Context::Clean(id, identities, attempt), place.segment, place.page, pages, attempt);
+            }
             None => self.cleaner.reading -= 1,
         }
     }
@@ -543,7 +561,7 @@ impl Pool {
             let identities = if identified { cursor.page } else { u32::MAX };
             self.core.space.place_chunk(chunk, place, moves.stream as u8, identities, Some(live));
         }
-        if self.cleaner.victim.is_none_or(|victim| self.core.space.rows.shelf(victim) != Shelf::Log) {
+        if !self.cleaner.for_job && self.cleaner.victim.is_none_or(|victim| self.core.space.rows.shelf(victim) != Shelf::Log) {
             self.cleaner.spent += u64::from(header_pages + moves.pages);
         }
         self.submit_batch(moves.stream, &header, batch, moves.pieces);

@@ -229,7 +229,7 @@ impl Pool {
     /// What is done and to be done.
     pub(crate) fn evacuation_job(&self) -> Option<JobInfo> {
         if let Some(member) = self.relabeler.left.first() {
-            return Some(JobInfo { kind: JobKind::Remove, member: Some(*member), done: 1, total: 1, errors: 0 });
+            return Some(JobInfo { kind: JobKind::Remove, member: Some(*member), done: 1, total: 1, errors: 0, rate: 0 });
         }
         let evacuation = self.evacuation.as_ref()?;
         let extent = self.config.shape.extent_bytes;
@@ -238,7 +238,7 @@ impl Pool {
         let unreadable = |id: &&SegmentId| space.get(**id).is_some_and(|s| s.left_until > self.now.0);
         let errors = evacuation.removal.segments.iter().filter(unreadable).count() as u64;
         let (done, total) = ((total - left) * extent, total * extent);
-        Some(JobInfo { kind: JobKind::Remove, member: Some(evacuation.member), done, total, errors })
+        Some(JobInfo { kind: JobKind::Remove, member: Some(evacuation.member), done, total, errors, rate: 0 })
     }
 
     /// Goes on with an evacuation. True when it wants another turn soon.
@@ -253,7 +253,7 @@ impl Pool {
         self.hop_over_leaving();
         let Some(evacuation) = &mut self.evacuation else { return false };
         if evacuation.has_more() {
-            return !self.cleaner.is_reading();
+            return !self.cleaner.is_reading() && self.jobs_may_go_on();
         }
         if self.now.0 < evacuation.looked.0 + LOOK_MILLIS || !self.cleaner.idle() {
             return false;

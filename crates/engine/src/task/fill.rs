@@ -22,8 +22,6 @@ use crate::{JobInfo, JobKind, PoolState};
 const PAGES: u32 = 64;
 /// Copies under way at a time while guests are active, and while not.
 const AT_A_TIME: (usize, usize) = (1, 8);
-/// Milliseconds without a request after which guests count as not active.
-const QUIET_MILLIS: u64 = 50;
 
 /// A piece of a segment on its way.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +91,7 @@ impl Filler {
             done: fill.done,
             total: fill.total,
             errors: fill.unreadable,
+            rate: 0,
         });
         let waiting = self.waiting.iter().map(move |(member, twin)| JobInfo {
             kind: kind(*twin),
@@ -100,6 +99,7 @@ impl Filler {
             done: 0,
             total: 0,
             errors: 0,
+            rate: 0,
         });
         running.chain(waiting)
     }
@@ -201,9 +201,11 @@ impl Pool {
 
     /// Starts copies, as many as guests leave room for.
     fn copy_on(&mut self) -> bool {
-        let quiet = self.now.0 > self.last_activity.0 + QUIET_MILLIS;
-        let most = if quiet { AT_A_TIME.1 } else { AT_A_TIME.0 };
-        while let Some(piece) = self.next_piece(most) {
+        let most = self.job_depth(AT_A_TIME);
+        while self.jobs_may_go_on()
+            && let Some(piece) = self.next_piece(most)
+        {
+            self.charge_jobs(u64::from(piece.pages) * PAGE);
             self.read_piece(piece);
         }
         let Some(fill) = &self.filler.running else { return false };

@@ -34,7 +34,7 @@ impl Pool {
     pub(crate) fn release_rested(&mut self, hurry: bool) {
         let keep = if hurry { 0 } else { u64::from(self.tuning.rewind_checkpoints) };
         // a device that leaves takes the past with it
-        let oldest = if self.evacuation.is_some() { u64::MAX } else { self.oldest_kept() };
+        let oldest = if self.evacuation.is_some() || self.rebalancer.is_short() { u64::MAX } else { self.oldest_kept() };
         let most = self.core.space.segments.ids().len() / RESTING_PART;
         while let Some((segment, generation)) = self.core.space.segments.rested(self.checkpoint_generation, keep) {
             let stays = match hurry {

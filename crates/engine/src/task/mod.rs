@@ -1,10 +1,13 @@
-//! Background tasks: checkpoints, the cleaner, giving space back, labels, devices that are filled and emptied, scrub.
+//! Background tasks: checkpoints, the cleaner, giving space back, labels; jobs: devices that are filled and emptied, rebalancing, scrub.
 
 mod checkpoint;
 mod cleaner;
 mod evacuate;
 mod fill;
 mod give_back;
+mod jobs;
+mod pace;
+mod rebalance;
 mod relabel;
 mod reserve;
 mod scrub;
@@ -13,6 +16,8 @@ pub(crate) use checkpoint::{CHUNKS_PER_CHECKPOINT, Checkpointer, META_HEAD_PAGES
 pub(crate) use cleaner::Cleaner;
 pub(crate) use evacuate::{Evacuation, runs};
 pub(crate) use fill::{FillPiece, Filler};
+pub(crate) use pace::Pace;
+pub(crate) use rebalance::Rebalancer;
 pub(crate) use relabel::Relabeler;
 pub(crate) use reserve::{Purse, Waiting};
 pub(crate) use scrub::{ScrubArea, ScrubRead, Scrubber};

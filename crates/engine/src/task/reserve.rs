@@ -45,6 +45,8 @@ pub(crate) struct Estimate {
     again_in: u32,
 }
 
+/// Bytes that are said of jobs at most.
+const JOBS_BYTES: usize = 1024;
 /// Nodes and chunk table pages that a checkpoint of next to no changes writes.
 const LEAST_CHANGES: (usize, usize) = (8, 4);
 
@@ -88,7 +90,7 @@ impl Pool {
         for stream in [SMALL, KEPT] {
             let home = self.special_home(stream).filter(|shelf| self.log.streams[stream].next.is_none() && self.has_special_room(*shelf));
             if let Some(shelf) = home {
-                self.log.streams[stream].next = self.core.space.segments.reserve(shelf);
+                self.log.streams[stream].next = self.core.space.segments.reserve(shelf, false);
                 self.checkpointer.forced = true;
             }
         }
@@ -142,13 +144,13 @@ impl Pool {
     pub(crate) fn reserve_for(&mut self, stream: usize, purse: Purse) -> Option<SegmentId> {
         let shelf = self.shelf_of(stream);
         let room = self.free_in(shelf) > self.floor_on(shelf, purse);
-        room.then(|| self.core.space.segments.reserve(shelf)).flatten()
+        room.then(|| self.core.space.segments.reserve(shelf, purse == Purse::Cleaner)).flatten()
     }
 
     /// The next segment for nodes or objects.
     pub(crate) fn reserve_meta(&mut self) -> Option<SegmentId> {
         let (segments, homes) = (&mut self.core.space.segments, self.core.space.homes);
-        homes.nodes.and_then(|shelf| segments.reserve(shelf)).or_else(|| segments.reserve(homes.meta))
+        homes.nodes.and_then(|shelf| segments.reserve(shelf, false)).or_else(|| segments.reserve(homes.meta, false))
     }
 
     /// Free segments for nodes and objects.
@@ -277,7 +279,7 @@ impl Pool {
         let lists: usize = lists.filter(|list| list.needs_write()).map(|list| stored(list.list().encoded_bytes())).sum();
         let snapshots = catalog.snapshots.changed().map(|s| 160 + s.name.len() + s.description.len() + s.holds.len() * 9);
         let volumes = catalog.volumes.values().map(|v| 96 + v.name.len());
-        let options = catalog.options().len() * 160;
+        let options = catalog.options().len() * 160 + JOBS_BYTES;
         let others = (catalog.lineages.len() + catalog.walks.len() + catalog.frees.len()) * 96 + catalog.snapshots.pages() * 24;
         let resting = self.core.space.segments.resting_count() * 16;
         self.checkpointer.estimate.lists = lists;

@@ -14,11 +14,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use millpond_block::Buf;
 use millpond_device::{DeviceError, DeviceIndex};
-use millpond_format::{ChunkId, MAX_HEADER_PAGES, ObjectRef, SegmentId};
+use millpond_format::{ChunkId, MAX_HEADER_PAGES, ObjectRef, ScrubRecord, SegmentId};
 
 use crate::pool::{Context, Pool};
-use crate::space::{NODE_GRAIN, SegmentState};
-use crate::{CommandError, JobInfo, JobKind, PoolState, Time};
+use crate::space::{NODE_GRAIN, PAGE, SegmentState};
+use crate::{CommandError, JobInfo, JobKind, PoolState, Reply, Time};
 use labels::Labels;
 pub(crate) use labels::ScrubArea;
 pub(crate) use results::Scrubbed;
@@ -27,8 +27,6 @@ pub(crate) use results::Scrubbed;
 const GATHER_PAGES: u32 = 256;
 /// Places read at a time while guests are active, and while not. While they are, no more than one in each millisecond is begun.
 const AT_A_TIME: (usize, usize) = (1, 8);
-/// Milliseconds without a request after which guests count as not active.
-const QUIET_MILLIS: u64 = 50;
 /// Tries of a read.
 const TRIES: u8 = 2;
 
@@ -96,6 +94,8 @@ struct Run {
 #[derive(Debug, Default)]
 pub(crate) struct Scrubber {
     wanted: bool,
+    /// Segments before this one are read, by the import before, and how many bytes that was.
+    from: (SegmentId, u64),
     running: Option<Run>,
     runs: u64,
     /// What the last one, or the running one, has found.
@@ -107,11 +107,30 @@ impl Scrubber {
     pub(crate) fn job(&self) -> Option<JobInfo> {
         let (done, total) = match &self.running {
             Some(run) => (run.done, run.total),
-            None if self.wanted => (0, 0),
+            None if self.wanted => (self.from.1, 0),
             None => return None,
         };
         let errors = self.found.as_ref().map_or(0, |found| found.lost);
-        Some(JobInfo { kind: JobKind::Scrub, member: None, done, total, errors })
+        Some(JobInfo { kind: JobKind::Scrub, member: None, done, total, errors, rate: 0 })
+    }
+
+    /// What an import needs to go on, and to know what was found.
+    pub(crate) fn record(&self) -> Option<ScrubRecord> {
+        let found = self.found.as_ref()?;
+        let (next, done) = self.running.as_ref().map_or(self.from, Run::reached);
+        Some(found.record(next, done))
+    }
+
+    /// Goes on with what an import before this one began.
+    pub(crate) fn resume(&mut self, record: Option<ScrubRecord>) {
+        self.wanted = record.as_ref().is_some_and(|scrub| scrub.ended.is_none());
+        self.from = record.as_ref().map_or((SegmentId(0), 0), |scrub| (SegmentId(scrub.next), scrub.done));
+        self.found = record.as_ref().map(Scrubbed::of);
+    }
+
+    /// Ends it for this import.
+    pub(crate) fn suspend(&mut self) {
+        (self.wanted, self.running) = (false, None);
     }
 
     /// No checkpoint may begin now: rings are being compared.
@@ -124,26 +143,35 @@ impl Scrubber {
     }
 }
 
+impl Run {
+    /// The first segment that is not read yet, and the bytes of those before.
+    fn reached(&self) -> (SegmentId, u64) {
+        let waiting = self.segments.front().map(|(id, _)| *id);
+        let reading = self.readings.values().map(|reading| reading.place.segment).min();
+        (waiting.into_iter().chain(reading).min().unwrap_or(SegmentId(u32::MAX)), self.done)
+    }
+}
+
 impl Pool {
     /// Begins to read everything.
-    pub(crate) fn scrub(&mut self) -> Result<(), CommandError> {
+    pub(crate) fn scrub(&mut self) -> Result<Reply, CommandError> {
         if self.scrubber.job().is_some() {
             return Err(CommandError::Busy("a scrub is running; see 'pool jobs', or stop it with 'pool scrub --stop'".into()));
         }
-        self.scrubber.wanted = true;
+        (self.scrubber.wanted, self.scrubber.from) = (true, (SegmentId(0), 0));
         self.scrubber.found = Some(Scrubbed::begin(self.now));
-        Ok(())
+        Ok(Reply::Done)
     }
 
     /// Ends a scrub where it is. What it has found stays known.
-    pub(crate) fn stop_scrub(&mut self) -> Result<(), CommandError> {
+    pub(crate) fn stop_scrub(&mut self) -> Result<Reply, CommandError> {
         if self.scrubber.job().is_none() {
             return Err(CommandError::NotFound("a scrub".into()));
         }
-        (self.scrubber.wanted, self.scrubber.running) = (false, None);
+        self.scrubber.suspend();
         let now = self.now;
         self.scrubber.found.iter_mut().for_each(|found| found.end(now, false));
-        Ok(())
+        Ok(Reply::Done)
     }
 
     /// Goes on with a scrub. True when it wants another turn soon.
@@ -184,8 +212,9 @@ impl Pool {
         let space = &self.core.space;
         let there = |id: SegmentId| space.segments.get(id).filter(|s| s.state == SegmentState::Sealed && !space.rows.is_gap(id));
         let full = |id: SegmentId| there(id).map(|s| (id, s.uses));
-        let segments: VecDeque<_> = space.segments.ids().filter_map(full).collect();
-        let total = segments.iter().map(|(id, _)| self.scrub_bytes(*id)).sum();
+        let (from, done) = self.scrubber.from;
+        let segments: VecDeque<_> = space.segments.ids().filter(|id| *id >= from).filter_map(full).collect();
+        let total = done + segments.iter().map(|(id, _)| self.scrub_bytes(*id)).sum::<u64>();
         self.scrubber.runs += 1;
         let (number, mark, begun) = (self.scrubber.runs, self.io.mark(), self.now);
         self.scrubber.running = Some(Run {
@@ -200,7 +229,7 @@ impl Pool {
             next: 0,
             begun,
             labels: Labels::default(),
-            done: 0,
+            done,
             total,
         });
     }
@@ -225,11 +254,11 @@ impl Pool {
 
     /// Starts reads, as many as guests leave room for.
     fn scrub_on(&mut self) -> bool {
-        let quiet = self.now.0 > self.last_activity.0 + QUIET_MILLIS;
-        let most = if quiet { AT_A_TIME.1 } else { AT_A_TIME.0 };
+        let most = self.job_depth(AT_A_TIME);
+        let quiet = most == AT_A_TIME.1;
         loop {
             let Some(run) = &self.scrubber.running else { return false };
-            if run.readings.len() >= most || (!quiet && run.begun == self.now) {
+            if run.readings.len() >= most || (!quiet && run.begun == self.now) || !self.jobs_may_go_on() {
                 return false;
             }
             match self.next_place() {
@@ -324,6 +353,7 @@ impl Pool {
         let left = copies.len();
         let (segment, page, pages) = (place.segment, place.page, place.pages);
         run.readings.insert(reading, Reading { place, copies: copies.iter().map(|copy| (*copy, None)).collect(), left });
+        self.charge_jobs(u64::from(pages) * PAGE * left as u64);
         for copy in copies {
             self.read_copy(ScrubRead { run: number, reading, copy, tries: 1 }, segment, page, pages);
         }

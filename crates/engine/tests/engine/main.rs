@@ -6,6 +6,7 @@ mod cleaner;
 mod evacuate;
 mod faults;
 mod golden;
+mod jobs;
 mod mirror;
 mod model;
 mod options;

@@ -58,7 +58,7 @@ fn a_sound_pool_has_no_errors() {
             assert_eq!((found.errors, found.repaired, found.lost_blocks, found.lost_nodes), (0, 0, 0, 0), "{layout:?} {compression:?}");
             write_some(&mut rig, volume, 2, 2);
             rig.reopen();
-            assert_eq!(rig.engine.pool().unwrap().scrub, None);
+            assert_eq!(rig.engine.pool().unwrap().scrub, Some(found));
             assert_eq!(scrub(&mut rig).errors, 0);
         }
     }
@@ -175,8 +175,9 @@ fn it_goes_on_beside_guests_and_can_be_stopped() {
     assert!(jobs.iter().any(|job| job.kind == JobKind::Scrub && job.done < job.total), "{jobs:?}");
     while rig.engine.pop_reply().is_some() {}
     while rig.engine.pop_completion().is_some() {}
-    rig.command_beside(Command::StopScrub).unwrap();
+    rig.start(Command::StopScrub);
     rig.settle();
+    assert!(matches!(rig.engine.pop_reply(), Some((_, Ok(_)))));
     while rig.engine.pop_completion().is_some() {}
     let found = rig.engine.pool().unwrap().scrub.unwrap();
     assert!(!found.complete && found.ended.is_some() && found.errors == 0, "{found:?}");

@@ -3,9 +3,9 @@
 use super::Kind;
 use crate::{
     Addr, BATCH_FIXED, BatchHeader, BlockIdentity, BlockNo, Checkpoint, ChunkId, ChunkRecord, Class, Coding, Column, DeadRecord, DeviceId,
-    Encoder, Epoch, Group, HEADER_PAGE, Item, Label, Layout, Leg, LimitRecord, LineageId, LineageRecord, Lsn, Member, MemberState, Move,
-    NO_SEGMENT, NODE_BYTES, Node, ObjectRef, OptionsRecord, PoolId, Record, Root, STREAMS, SegmentId, Shape, SmallRun, SnapshotId,
-    SnapshotRecord, StreamStart, TreeRoot, VolumeId, VolumeRecord, WalkRecord,
+    Encoder, Epoch, Group, HEADER_PAGE, Item, JobsRecord, Label, Layout, Leg, LimitRecord, LineageId, LineageRecord, Lsn, Member,
+    MemberState, Move, NO_SEGMENT, NODE_BYTES, Node, ObjectRef, OptionsRecord, PoolId, Record, Root, STREAMS, ScrubRecord, SegmentId,
+    Shape, SmallRun, SnapshotId, SnapshotRecord, StreamStart, TreeRoot, VolumeId, VolumeRecord, WalkRecord,
 };
 
 const POOL: PoolId = PoolId(*b"sixteen bytes id");
@@ -126,6 +126,7 @@ fn records() -> Vec<Record> {
             },
         },
         Record::Sector { volume: volume_id, sector: 2 },
+        Record::Jobs { jobs: jobs() },
     ]
 }
 
@@ -247,7 +248,25 @@ fn checkpoint() -> Checkpoint {
                 limits: vec![LimitRecord { what: 3, sustained: 20 << 20, burst: 40 << 20, seconds: 2 }],
             },
         )],
+        jobs: jobs(),
     }
+}
+
+fn jobs() -> JobsRecord {
+    let scrub = ScrubRecord {
+        begun: 17,
+        ended: None,
+        complete: false,
+        next: 3,
+        done: 1 << 20,
+        errors: 2,
+        repaired: 1,
+        lost: 1,
+        lost_nodes: 0,
+        lost_unknown: 0,
+        blocks: vec![(VolumeId(1), BlockNo(9))],
+    };
+    JobsRecord { rate: 50 << 20, rebalance: true, scrub: Some(scrub) }
 }
 
 fn snapshot_page() -> Vec<u8> {

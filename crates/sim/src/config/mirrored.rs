@@ -20,6 +20,8 @@ pub struct Mirrored {
     pub fate: u64,
     /// They are taken out of the pool, too.
     pub removals: bool,
+    /// Groups are evened out, everything is read, and such jobs are stopped and slowed down.
+    pub jobs: bool,
     /// Silent damage befalls them too. Filling copies what it finds, so none is filled in these worlds.
     pub damage: bool,
 }
@@ -34,7 +36,7 @@ impl Config {
         let fate = *rng.pick(&[3, 10, 30]);
         if rng.percent(20) {
             let groups = vec![GroupSpec::data(self.layout)];
-            self.mirrored = Some(Mirrored { groups, copies: 1, fate, removals: false, damage: false });
+            self.mirrored = Some(Mirrored { groups, copies: 1, fate, removals: false, jobs: false, damage: false });
             self.rescale(rng);
             return;
         }
@@ -60,15 +62,15 @@ impl Config {
         }
         let copies =
             groups.iter().map(|g| if let Layout::Mirror { copies } = g.layout { usize::from(copies) } else { 1 }).min().unwrap_or(1);
-        self.mirrored = Some(Mirrored { groups, copies, fate, removals: false, damage: rng.percent(25) && !self.tight });
+        self.mirrored = Some(Mirrored { groups, copies, fate, removals: false, jobs: false, damage: rng.percent(25) && !self.tight });
         self.usable = rows * self.extent;
         self.rescale(rng);
     }
 
-    /// Devices are taken out of the pool, or not.
-    pub fn take_out(&mut self, removals: bool) {
+    /// Devices are taken out of the pool, or not; there are jobs, or not.
+    pub fn take_out(&mut self, removals: bool, jobs: bool) {
         if let Some(mirrored) = &mut self.mirrored {
-            mirrored.removals = removals;
+            (mirrored.removals, mirrored.jobs) = (removals, jobs);
         }
     }
 

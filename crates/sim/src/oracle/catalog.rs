@@ -100,7 +100,10 @@ impl Oracle {
             | Command::Remove { .. }
             | Command::StopRemoving
             | Command::Scrub
-            | Command::StopScrub => Due::Either,
+            | Command::StopScrub
+            | Command::Rebalance { .. }
+            | Command::StopRebalance
+            | Command::SetJobRate { .. } => Due::Either,
             // no workload asks for them
             Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } => Due::Either,
         }
@@ -134,7 +137,10 @@ impl Oracle {
             (Err(_), Due::Refusal) | (Err(CommandError::Busy(_)), Due::Either) => Ok(()),
             // what is on the device does not fit on the others, or it has left already
             (Err(CommandError::Invalid(_) | CommandError::NotFound(_)), _)
-                if matches!(issued.command, Command::Remove { .. } | Command::StopRemoving | Command::StopScrub) =>
+                if matches!(
+                    issued.command,
+                    Command::Remove { .. } | Command::StopRemoving | Command::StopScrub | Command::StopRebalance
+                ) =>
             {
                 Ok(())
             }
@@ -211,6 +217,9 @@ impl Oracle {
             | Command::StopRemoving
             | Command::Scrub
             | Command::StopScrub
+            | Command::Rebalance { .. }
+            | Command::StopRebalance
+            | Command::SetJobRate { .. }
             | Command::SetOptions { .. }
             | Command::Places { .. }
             | Command::Lost { .. }
@@ -289,7 +298,10 @@ impl Oracle {
             | Command::Remove { .. }
             | Command::StopRemoving
             | Command::Scrub
-            | Command::StopScrub => {}
+            | Command::StopScrub
+            | Command::Rebalance { .. }
+            | Command::StopRebalance
+            | Command::SetJobRate { .. } => {}
             Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } => {}
             Command::Close | Command::Checkpoint => {
                 // All that was acknowledged before is in the checkpoint, even of volumes that ignore flushes.
@@ -444,7 +456,5 @@ fn grows(command: &Command) -> bool {
             | Command::Replace { .. }
             | Command::Remove { .. }
             | Command::StopRemoving
-            | Command::Scrub
-            | Command::StopScrub
     )
 }

@@ -141,7 +141,10 @@ fn to_words(entry: &Entry) -> (Vec<u64>, Vec<String>) {
             | Command::Remove { .. }
             | Command::StopRemoving
             | Command::Scrub
-            | Command::StopScrub => {
+            | Command::StopScrub
+            | Command::Rebalance { .. }
+            | Command::StopRebalance
+            | Command::SetJobRate { .. } => {
                 unreachable!("devices of the reference system are not changed")
             }
             Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } => unreachable!("no workload asks for them"),

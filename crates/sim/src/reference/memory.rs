@@ -120,6 +120,9 @@ impl Memory {
             | Command::StopRemoving
             | Command::Scrub
             | Command::StopScrub
+            | Command::Rebalance { .. }
+            | Command::StopRebalance
+            | Command::SetJobRate { .. }
             | Command::SetOptions { .. }
             | Command::Places { .. }
             | Command::Lost { .. } => Err(CommandError::Invalid("no".to_owned())),
@@ -256,6 +259,9 @@ impl Memory {
             | Command::StopRemoving
             | Command::Scrub
             | Command::StopScrub
+            | Command::Rebalance { .. }
+            | Command::StopRebalance
+            | Command::SetJobRate { .. }
             | Command::SetOptions { .. }
             | Command::Places { .. }
             | Command::Lost { .. } => {}

@@ -47,7 +47,7 @@ struct Known {
 #[derive(Clone, Debug)]
 pub(crate) struct Fate {
     rng: Rng,
-    chance: u64,
+    pub(super) chance: u64,
     copies: usize,
     damage: bool,
     /// All groups are mirrors, of which a scrub mends everything.
@@ -74,6 +74,8 @@ pub(crate) struct Fate {
     leaving: BTreeSet<usize>,
     /// Chance of its own for removals, where there are any: other worlds are as they were when they found bugs.
     removals: Option<Rng>,
+    /// The same for jobs.
+    pub(super) work: Option<Rng>,
     removed: u32,
     replaced: u32,
     added: u32,
@@ -86,6 +88,7 @@ impl Fate {
     pub(super) fn new(mirrored: &Mirrored, mut rng: Rng) -> Fate {
         Fate {
             removals: mirrored.removals.then(|| rng.fork(1)),
+            work: mirrored.jobs.then(|| rng.fork(2)),
             rng,
             chance: mirrored.fate,
             copies: mirrored.copies,
@@ -177,6 +180,7 @@ impl<S: System> World<S> {
     /// Something befalls a device, now and then.
     pub(super) fn befall(&mut self) -> Verdict {
         self.take_out();
+        self.work();
         let Some(fate) = &mut self.fate else { return Ok(()) };
         let chance = fate.chance;
         if fate.rng.below(1000) >= chance || self.state() != PoolState::Online {
@@ -484,6 +488,7 @@ impl<S: System> World<S> {
 
     /// Waits for the jobs to come to their end.
     pub(super) fn finish_jobs(&mut self) -> Verdict {
+        self.hurry_jobs()?;
         for _ in 0..JOB_PATIENCE {
             self.settle_down()?;
             self.observe();

@@ -82,9 +82,10 @@ impl Pool {
         if self.metrics.checkpoints == before || self.relabeler.busy() {
             return false;
         }
-        self.scrubber.running = None;
+        self.scrubber.suspend();
         let now = self.now;
         self.scrubber.found.iter_mut().for_each(|found| found.end(now, true));
+        self.job_ended();
         true
     }
 

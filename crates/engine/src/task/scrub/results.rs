@@ -1,11 +1,13 @@
 //! What a scrub has found: counts, and the places of what is lost.
 
-use millpond_format::{BlockNo, VolumeId};
+use millpond_format::{BlockNo, ScrubRecord, SegmentId, VolumeId};
 
 use crate::{LostData, ScrubInfo, Time};
 
 /// Places that are remembered; more are counted.
 const MOST_PLACES: usize = 1000;
+/// Of these, so many are remembered by the next import.
+const MOST_WRITTEN: usize = 64;
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -26,6 +28,38 @@ pub(crate) struct Scrubbed {
 impl Scrubbed {
     pub(super) fn begin(now: Time) -> Scrubbed {
         Scrubbed { begun: now, ..Scrubbed::default() }
+    }
+
+    /// What an import before this one had found.
+    pub(super) fn of(record: &ScrubRecord) -> Scrubbed {
+        Scrubbed {
+            begun: Time(record.begun),
+            ended: record.ended.map(Time),
+            complete: record.complete,
+            errors: record.errors,
+            repaired: record.repaired,
+            lost: record.lost,
+            blocks: record.blocks.clone(),
+            nodes: record.lost_nodes,
+            unknown: record.lost_unknown,
+        }
+    }
+
+    /// The same for the next import; segments before `next` are read, `done` bytes.
+    pub(super) fn record(&self, next: SegmentId, done: u64) -> ScrubRecord {
+        ScrubRecord {
+            begun: self.begun.0,
+            ended: self.ended.map(|time| time.0),
+            complete: self.complete,
+            next: next.0,
+            done,
+            errors: self.errors,
+            repaired: self.repaired,
+            lost: self.lost,
+            lost_nodes: self.nodes,
+            lost_unknown: self.unknown,
+            blocks: self.blocks.iter().take(MOST_WRITTEN).copied().collect(),
+        }
     }
 
     pub(super) fn end(&mut self, now: Time, complete: bool) {

@@ -1,0 +1,128 @@
+//! Jobs that go on after an import, and what all of them may take.
+//!
+//! The catalog says which run and how far they are ([`JobsRecord`]): by the record of the command that begins or ends one, and by one more
+//! now and then. What was done since the last is done again after a crash: it is reading, or moving what was moved to a place that is not
+//! known any more. Devices being filled or emptied are in the labels.
+
+use millpond_block::{DiskError, Tag};
+use millpond_format::{Item, JobsRecord, Record};
+
+use crate::pool::{Owner, Pool, Work};
+use crate::{CommandError, JobInfo, PoolState, Reply, Time};
+
+/// Milliseconds between records of how far jobs are.
+const NOTE_MILLIS: u64 = 5_000;
+/// Bytes per second that jobs may be held to at the least: they read up to 4 MiB at a time.
+const LEAST_RATE: u64 = 64 << 10;
+/// Pages of such a record at most.
+const NOTE_PAGES: usize = 2;
+/// Milliseconds without a request after which guests count as not active.
+const QUIET_MILLIS: u64 = 50;
+
+impl Pool {
+    /// Carries a command about jobs out, and answers it when that is durable.
+    pub(crate) fn change_jobs(&mut self, tag: Tag, change: impl FnOnce(&mut Pool) -> Result<Reply, CommandError>) {
+        match change(self) {
+            Ok(reply) => {
+                let jobs = self.jobs_now();
+                if !self.log_records(tag, vec![Record::Jobs { jobs }], reply) {
+                    self.drop_unwritten_jobs();
+                }
+            }
+            Err(error) => self.replies.push_back((tag, Err(error))),
+        }
+    }
+
+    /// There is no room in the log for what a command began.
+    fn drop_unwritten_jobs(&mut self) {
+        let JobsRecord { rebalance, scrub, .. } = self.core.catalog.jobs.clone();
+        if !rebalance && self.rebalancer.is_on() {
+            self.end_rebalance();
+        }
+        if scrub.as_ref().is_none_or(|scrub| scrub.ended.is_some()) {
+            self.scrubber.suspend();
+            self.scrubber.resume(scrub);
+        }
+    }
+
+    /// Jobs have so many bytes per second from now on; 0: as many as there are.
+    pub(crate) fn set_job_rate(&mut self, rate: u64) -> Result<Reply, CommandError> {
+        if (1..LEAST_RATE).contains(&rate) {
+            return Err(CommandError::Invalid(format!("{rate} bytes per second are too few for jobs; give 64k or more, or none")));
+        }
+        self.core.catalog.jobs.rate = rate;
+        Ok(Reply::Done)
+    }
+
+    /// What runs, and how far it is.
+    pub(crate) fn jobs_now(&self) -> JobsRecord {
+        JobsRecord { rate: self.core.catalog.jobs.rate, rebalance: self.rebalancer.is_on(), scrub: self.scrubber.record() }
+    }
+
+    /// Goes on with what the catalog says was under way.
+    pub(crate) fn resume_jobs(&mut self) {
+        let JobsRecord { rebalance, scrub, .. } = self.core.catalog.jobs.clone();
+        self.scrubber.resume(scrub);
+        if rebalance {
+            self.rebalancer.begin();
+        }
+    }
+
+    /// Ends what runs for this import: the last checkpoint says how far it is.
+    pub(crate) fn suspend_jobs(&mut self) {
+        self.core.catalog.jobs = self.jobs_now();
+        self.scrubber.suspend();
+    }
+
+    /// Writes down how far jobs are, and how fast.
+    pub(crate) fn step_jobs(&mut self) {
+        if self.state != PoolState::Online {
+            return;
+        }
+        if self.pace.is_due(self.now) {
+            let jobs = self.jobs();
+            self.pace.look(self.now, &jobs);
+        }
+        if self.now.0 < self.jobs_noted.0 + NOTE_MILLIS {
+            return;
+        }
+        self.jobs_noted = self.now;
+        let jobs = self.jobs_now();
+        if jobs == self.core.catalog.jobs || !self.record_room(NOTE_PAGES) {
+            return;
+        }
+        let record = Record::Jobs { jobs };
+        let op = self.new_op(Owner::Nobody, Work::Command(Ok(Reply::Done)), false);
+        if self.append_item(op, &Item::Record(record.clone())).is_err() {
+            return self.fail_op(op, DiskError::NoSpace);
+        }
+        self.core.apply_record(&record);
+        self.release(op);
+    }
+
+    /// A job has ended: that is written down with the next turn.
+    pub(crate) fn job_ended(&mut self) {
+        self.jobs_noted = Time(0);
+    }
+
+    /// All jobs.
+    pub(crate) fn jobs(&self) -> Vec<JobInfo> {
+        let jobs = self.filler.jobs().chain(self.evacuation_job()).chain(self.rebalance_job()).chain(self.scrubber.job());
+        jobs.map(|job| JobInfo { rate: self.pace.rate_of(&job), ..job }).collect()
+    }
+
+    /// May jobs read more now?
+    pub(crate) fn jobs_may_go_on(&mut self) -> bool {
+        self.pace.allows(self.now, self.core.catalog.jobs.rate)
+    }
+
+    /// Jobs read so much.
+    pub(crate) fn charge_jobs(&mut self, bytes: u64) {
+        self.pace.charge(self.core.catalog.jobs.rate, bytes);
+    }
+
+    /// How many operations a job may have under way: fewer while guests are active.
+    pub(crate) fn job_depth(&self, (active, quiet): (usize, usize)) -> usize {
+        if self.now.0 > self.last_activity.0 + QUIET_MILLIS { quiet } else { active }
+    }
+}

@@ -1,0 +1,91 @@
+//! How fast jobs are, and how fast they may be.
+//!
+//! A job that may not go on is not lost: it is looked at again in every turn. What it could not use while nobody came it has saved up, for
+//! [`SAVED_MILLIS`] at most.
+
+use std::collections::BTreeMap;
+
+use crate::{JobInfo, JobKind, Time};
+
+/// Time whose allowance can be saved up: a caller with nothing to do comes every half second.
+const SAVED_MILLIS: u64 = 600;
+/// Milliseconds between two looks at how far jobs are.
+const LOOK_MILLIS: u64 = 1_000;
+
+/// Milliseconds that a rate is an average of, at the least; twice as many at most. Some jobs go on in steps of a segment.
+const WINDOW_MILLIS: u64 = 16_000;
+
+/// How fast one job is.
+#[derive(Clone, Copy, Debug)]
+struct Speed {
+    /// When so much was done: the two last times that a window began.
+    before: (Time, u64),
+    since: (Time, u64),
+    rate: u64,
+}
+
+/// Rates of all jobs of a pool.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    /// Bytes that jobs may still read; below 0 when a piece was larger than what was left.
+    allowance: i64,
+    filled: Time,
+    speeds: BTreeMap<(JobKind, Option<u16>), Speed>,
+    looked: Time,
+}
+
+impl Pace {
+    /// May jobs go on, which together have `rate` bytes per second? 0: as many as there are.
+    pub(crate) fn allows(&mut self, now: Time, rate: u64) -> bool {
+        if rate == 0 {
+            return true;
+        }
+        let millis = now.0.saturating_sub(self.filled.0).min(SAVED_MILLIS);
+        let earned = |millis: u64| i64::try_from(u128::from(rate) * u128::from(millis) / 1000).unwrap_or(i64::MAX);
+        let more = earned(millis);
+        // slow rates earn nothing in a millisecond
+        if more > 0 {
+            self.filled = now;
+            self.allowance = self.allowance.saturating_add(more).min(earned(SAVED_MILLIS).max(1));
+        }
+        self.allowance > 0
+    }
+
+    /// Jobs read so much.
+    pub(crate) fn charge(&mut self, rate: u64, bytes: u64) {
+        let most = i64::try_from(rate).unwrap_or(i64::MAX);
+        self.allowance = if rate == 0 { 0 } else { self.allowance.saturating_sub_unsigned(bytes).max(-most) };
+    }
+
+    /// Is it time to see how far the jobs are?
+    pub(crate) fn is_due(&self, now: Time) -> bool {
+        now.0 >= self.looked.0 + LOOK_MILLIS
+    }
+
+    /// So far the jobs are now.
+    pub(crate) fn look(&mut self, now: Time, jobs: &[JobInfo]) {
+        self.looked = now;
+        let before = std::mem::take(&mut self.speeds);
+        for job in jobs {
+            let key = (job.kind, job.member);
+            let begin = (now, job.done);
+            let first = Speed { before: begin, since: begin, rate: 0 };
+            let mut speed = before.get(&key).copied().filter(|last| last.since.1 <= job.done).unwrap_or(first);
+            if now.0 >= speed.since.0.0 + WINDOW_MILLIS {
+                (speed.before, speed.since) = (speed.since, begin);
+            }
+            let (at, done) = speed.before;
+            let millis = u128::from(now.0.saturating_sub(at.0).max(1));
+            speed.rate = u64::try_from(u128::from(job.done - done) * 1000 / millis).unwrap_or(u64::MAX);
+            self.speeds.insert(key, speed);
+        }
+    }
+
+    /// Bytes per second of a job lately; 0 when that is not known yet.
+    pub(crate) fn rate_of(&self, job: &JobInfo) -> u64 {
+        self.speeds.get(&(job.kind, job.member)).map_or(0, |speed| speed.rate)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,49 @@
+use super::*;
+
+#[test]
+fn jobs_keep_to_their_rate_however_often_they_are_looked_at() {
+    for step in [1, 7, 500] {
+        let (mut pace, mut read) = (Pace::default(), 0u64);
+        for now in (0..60_000).step_by(step) {
+            while pace.allows(Time(now), 1 << 20) {
+                pace.charge(1 << 20, 256 << 10);
+                read += 256 << 10;
+            }
+        }
+        let (least, most) = (58 << 20, 61 << 20);
+        assert!((least..=most).contains(&read), "{read} bytes in a minute with a look every {step} ms");
+    }
+}
+
+#[test]
+fn without_a_rate_nothing_holds_them_up_and_a_new_one_holds_at_once() {
+    let mut pace = Pace::default();
+    for _ in 0..1000 {
+        assert!(pace.allows(Time(5), 0));
+        pace.charge(0, 1 << 30);
+    }
+    assert!(pace.allows(Time(1_000), 1000));
+    pace.charge(1000, 1 << 30);
+    assert!(!pace.allows(Time(1_100), 1000));
+    // of a piece that was too large a second is made up for, no more
+    assert!(pace.allows(Time(2_600), 1000));
+}
+
+#[test]
+fn speed_is_what_was_done_lately() {
+    let mut pace = Pace::default();
+    let job = |done| JobInfo { kind: JobKind::Scrub, member: None, done, total: 1 << 30, errors: 0, rate: 0 };
+    pace.look(Time(0), &[job(0)]);
+    assert_eq!(pace.rate_of(&job(0)), 0);
+    pace.look(Time(2_000), &[job(4000)]);
+    assert_eq!(pace.rate_of(&job(0)), 2000);
+    // in steps, it is what they come to
+    pace.look(Time(20_000), &[job(4000)]);
+    pace.look(Time(40_000), &[job(84_000)]);
+    assert_eq!(pace.rate_of(&job(0)), 4000);
+    // one that began anew
+    pace.look(Time(41_000), &[job(10)]);
+    assert_eq!(pace.rate_of(&job(0)), 0);
+    pace.look(Time(42_000), &[]);
+    assert!(pace.speeds.is_empty());
+}

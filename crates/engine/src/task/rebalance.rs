@@ -1,0 +1,235 @@
+//! Rebalancing: groups that hold more than their share, because others came later, give some of it away.
+//!
+//! It is cleaning (I7): segments of the groups that are too full are emptied, those first of which least is left, and what is moved goes to
+//! the other groups while the job runs. Maps do not change, and a crash leaves nothing half done: the job looks again at what there is.
+//! What guests write goes to each group by its free space anyway (`SegmentTable::reserve`).
+
+use std::collections::VecDeque;
+
+use millpond_format::SegmentId;
+
+use crate::log::META_CLASS;
+use crate::pool::Pool;
+use crate::space::{Fill, PAGE, Segment, SegmentState, Shelf};
+use crate::{CommandError, GroupFill, JobInfo, JobKind, PoolState, Reply, Time};
+
+/// A group is left alone while it holds no more than this part of its segments, and so many more, above its share.
+const SLACK: (usize, usize) = (32, 2);
+/// Free segments that are left alone, beyond those that the cleaner works for.
+const SPARE: usize = 2;
+/// Milliseconds between looks at what is left to do.
+const LOOK_MILLIS: u64 = 100;
+/// Milliseconds without room to move to after which it is given up, and between checkpoints that may bring some.
+const PATIENCE: u64 = 60_000;
+const CHECKPOINT_MILLIS: u64 = 1_000;
+/// Rounds without gain after which what is left cannot be moved.
+const VAIN_ROUNDS: u32 = 3;
+
+/// A rebalance on its way.
+#[derive(Debug, Default)]
+struct Run {
+    /// Segments to be emptied, as of the last look.
+    todo: VecDeque<SegmentId>,
+    looked: Time,
+    /// Bytes above their shares, as far as is known now, and when it began.
+    left: u64,
+    total: u64,
+    /// The least that was left at a look, and looks since then.
+    least: u64,
+    vain: u32,
+    /// Since when there is no room to move to.
+    short_since: Option<Time>,
+}
+
+/// The task.
+#[derive(Debug, Default)]
+pub(crate) struct Rebalancer {
+    running: Option<Run>,
+}
+
+impl Rebalancer {
+    /// Is it to go on after an import?
+    pub(crate) fn is_on(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Is there something for the cleaner to do?
+    pub(crate) fn has_more(&self) -> bool {
+        self.running.as_ref().is_some_and(|run| !run.todo.is_empty())
+    }
+
+    /// It waits for room: what rests for a rewind by time alone is in its way.
+    pub(crate) fn is_short(&self) -> bool {
+        self.running.as_ref().is_some_and(|run| run.short_since.is_some())
+    }
+
+    pub(crate) fn begin(&mut self) {
+        self.running = Some(Run { least: u64::MAX, ..Run::default() });
+    }
+}
+
+/// A group and how many of its segments are above its share.
+struct Surplus {
+    fill: Fill,
+    above: usize,
+}
+
+impl Pool {
+    /// Begins to even groups out, or says what that would move. Nothing begins when there is nothing to do.
+    pub(crate) fn rebalance(&mut self, dry_run: bool) -> Result<Reply, CommandError> {
+        if self.rebalancer.is_on() {
+            return Err(CommandError::Busy("a rebalance is running; see 'pool jobs', or stop it with 'pool rebalance --stop'".into()));
+        }
+        if self.evacuation.is_some() && !dry_run {
+            return Err(CommandError::Busy("a device is being removed; rebalance when 'pool jobs' says that it is out".into()));
+        }
+        let fills: Vec<GroupFill> = self.surpluses().iter().map(|surplus| self.group_fill(surplus)).collect();
+        if !dry_run && fills.iter().any(|fill| fill.surplus > 0) {
+            self.rebalancer.begin();
+        }
+        Ok(Reply::Fills(fills))
+    }
+
+    /// Ends a rebalance. What was moved stays where it is.
+    pub(crate) fn stop_rebalance(&mut self) -> Result<Reply, CommandError> {
+        if !self.rebalancer.is_on() {
+            return Err(CommandError::NotFound("a rebalance".into()));
+        }
+        self.end_rebalance();
+        Ok(Reply::Done)
+    }
+
+    pub(crate) fn end_rebalance(&mut self) {
+        self.rebalancer.running = None;
+        self.core.space.segments.spare_groups(&[]);
+        self.job_ended();
+    }
+
+    /// What is done and to be done.
+    pub(crate) fn rebalance_job(&self) -> Option<JobInfo> {
+        let run = self.rebalancer.running.as_ref()?;
+        let done = run.total.saturating_sub(run.left);
+        Some(JobInfo { kind: JobKind::Rebalance, member: None, done, total: run.total, errors: 0, rate: 0 })
+    }
+
+    /// What each group of data holds above its share: the part of its segments that all groups together have in use.
+    fn surpluses(&self) -> Vec<Surplus> {
+        let fills: Vec<Fill> = self.core.space.segments.fills(Shelf::Data).collect();
+        let pages = |of: &dyn Fn(&Fill) -> usize| fills.iter().map(|fill| of(fill) as u128 * u128::from(fill.pages)).sum::<u128>();
+        let (used, there) = (pages(&|fill| fill.used), pages(&|fill| fill.there).max(1));
+        let surplus = |fill: &Fill| {
+            let fair = usize::try_from((fill.there as u128 * used).div_ceil(there)).unwrap_or(usize::MAX);
+            let above = fill.used.saturating_sub(fair);
+            let slack = fill.there / SLACK.0 + SLACK.1;
+            Surplus { fill: *fill, above: if above > slack { above } else { 0 } }
+        };
+        fills.iter().map(surplus).collect()
+    }
+
+    fn group_fill(&self, surplus: &Surplus) -> GroupFill {
+        let Surplus { fill, above } = surplus;
+        let bytes = |segments: usize| segments as u64 * u64::from(fill.pages) * PAGE;
+        let group = self.config.shape.groups.iter().find(|group| group.first == fill.first);
+        let mut members: Vec<u16> = group.map(|group| group.columns.iter().map(|column| column.member).collect()).unwrap_or_default();
+        members.sort_unstable();
+        members.dedup();
+        GroupFill { members, size: bytes(fill.there), allocated: bytes(fill.used), surplus: bytes(*above) }
+    }
+
+    /// Goes on with a rebalance. True when it wants another turn soon.
+    pub(crate) fn step_rebalance(&mut self) -> bool {
+        if self.state != PoolState::Online {
+            return false;
+        }
+        let room = self.has_room_to_move();
+        let Some(run) = &mut self.rebalancer.running else { return false };
+        if !run.todo.is_empty() && !room {
+            self.wait_for_room();
+            return false;
+        }
+        run.short_since = None;
+        if !run.todo.is_empty() {
+            return !self.cleaner.is_reading() && self.jobs_may_go_on();
+        }
+        if self.now.0 < run.looked.0 + LOOK_MILLIS || !self.cleaner.idle() || self.evacuation.is_some() {
+            return false;
+        }
+        self.look_for_surplus();
+        true
+    }
+
+    /// What was moved leaves segments that only checkpoints let go.
+    fn wait_for_room(&mut self) {
+        let (now, idle) = (self.now, self.cleaner.idle() && !self.checkpointer.running());
+        let Some(run) = &mut self.rebalancer.running else { return };
+        let since = *run.short_since.get_or_insert(now);
+        if now.0 > since.0 + PATIENCE {
+            return self.end_rebalance();
+        }
+        if idle && now.0 >= run.looked.0 + CHECKPOINT_MILLIS {
+            run.looked = now;
+            self.checkpointer.forced |= self.core.space.segments.resting_in(Shelf::Data) > 0;
+        }
+    }
+
+    fn look_for_surplus(&mut self) {
+        let surpluses = self.surpluses();
+        let left: u64 = surpluses.iter().map(|surplus| self.group_fill(surplus).surplus).sum();
+        let now = self.now;
+        let Some(run) = &mut self.rebalancer.running else { return };
+        run.looked = now;
+        (run.left, run.total) = (left, run.total.max(left));
+        run.vain = if left < run.least { 0 } else { run.vain + 1 };
+        run.least = run.least.min(left);
+        if left == 0 || run.vain == VAIN_ROUNDS {
+            return self.end_rebalance();
+        }
+        let full: Vec<&Surplus> = surpluses.iter().filter(|surplus| surplus.above > 0).collect();
+        let spared: Vec<SegmentId> = full.iter().map(|surplus| surplus.fill.first).collect();
+        let segments = &mut self.core.space.segments;
+        segments.spare_groups(&spared);
+        let mut todo = VecDeque::new();
+        for surplus in full {
+            let of_group = segments.ids().filter(|id| segments.group_of(*id) == Some(surplus.fill.first));
+            let mut found: Vec<(u32, SegmentId)> = of_group.filter_map(|id| Some((movable(segments.get(id)?)?, id))).collect();
+            found.sort_unstable();
+            todo.extend(found.iter().take(surplus.above).map(|(_, id)| *id));
+        }
+        if let Some(run) = &mut self.rebalancer.running {
+            run.todo = todo;
+        }
+    }
+
+    /// Is so much free that moving takes nothing from guests?
+    fn has_room_to_move(&self) -> bool {
+        self.free_in(Shelf::Data) > self.wanted_free(Shelf::Data) + SPARE
+    }
+
+    /// The next segment that a rebalance wants emptied.
+    pub(crate) fn next_surplus(&mut self) -> Option<SegmentId> {
+        if !self.rebalancer.has_more() || !self.has_room_to_move() {
+            return None;
+        }
+        let written = self.checkpointer.running();
+        let run = self.rebalancer.running.as_mut()?;
+        while let Some(id) = run.todo.pop_front() {
+            run.left = run.left.saturating_sub(u64::from(self.core.space.rows.pages(id)) * PAGE);
+            let ready = self.core.space.segments.get(id).is_some_and(|s| {
+                movable(s).is_some()
+                    && s.left_until <= self.now.0
+                    // nodes are not moved while a checkpoint writes them
+                    && !(written && s.class == META_CLASS)
+                    && !self.log.is_in_flight(id)
+            });
+            if ready {
+                return Some(id);
+            }
+        }
+        None
+    }
+}
+
+/// What lives in a segment that the cleaner can empty. Objects of checkpoints are written anew by those.
+fn movable(segment: &Segment) -> Option<u32> {
+    (segment.state == SegmentState::Sealed && segment.objects == 0 && segment.placed > 0).then_some(segment.live)
+}

@@ -1,0 +1,204 @@
+//! Jobs: groups are evened out, everything is read, at a rate, and both go on after crashes.
+
+use millpond_block::Op;
+use millpond_engine::{Command, CommandError, Compression, GroupFill, GroupSpec, JobInfo, JobKind, Layout, Reply, Target, VolumeId};
+
+use crate::rig::Rig;
+
+const SIZE: u64 = 24 << 20;
+const STEP: u64 = 256 << 10;
+
+fn pattern(at: u64, round: u8) -> Vec<u8> {
+    (0..STEP).map(|i| (i >> 9) as u8 ^ (at >> 16) as u8 ^ round).collect()
+}
+
+fn write_all(rig: &mut Rig, volume: VolumeId, round: u8) {
+    for at in (0..SIZE).step_by(STEP as usize) {
+        rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, round)).unwrap();
+    }
+}
+
+fn check(rig: &mut Rig, volume: VolumeId, round: u8) {
+    for at in (0..SIZE).step_by(STEP as usize) {
+        assert!(rig.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap() == pattern(at, round), "at {at}");
+    }
+}
+
+fn add(rig: &mut Rig, layout: Layout, sizes: &[usize]) {
+    let devices = sizes.iter().map(|mib| rig.new_device(*mib)).collect();
+    rig.command(Command::AddDevices { groups: vec![GroupSpec::data(layout)], devices }).unwrap();
+}
+
+/// A pool that is rather full, and another group that holds nothing.
+fn grown(layout: Layout, sizes: &[usize]) -> (Rig, VolumeId) {
+    let mut rig = Rig::new(sizes, layout);
+    let volume = rig.volume("disk0", SIZE, Compression::Off);
+    write_all(&mut rig, volume, 1);
+    rig.command(Command::Checkpoint).unwrap();
+    add(&mut rig, layout, sizes);
+    (rig, volume)
+}
+
+fn fills(rig: &mut Rig, dry_run: bool) -> Vec<GroupFill> {
+    rig.start(Command::Rebalance { dry_run });
+    for _ in 0..100 {
+        some_turns(rig, 1);
+        match rig.engine.pop_reply() {
+            Some((_, Ok(Reply::Fills(fills)))) => return fills,
+            Some(other) => panic!("{other:?}"),
+            None => {}
+        }
+    }
+    panic!("no reply");
+}
+
+/// Percent of each group that is in use.
+fn shares(rig: &mut Rig) -> Vec<u64> {
+    fills(rig, true).iter().map(|fill| fill.allocated * 100 / fill.size).collect()
+}
+
+fn job(rig: &Rig, kind: JobKind) -> Option<JobInfo> {
+    rig.engine.pool().unwrap().jobs.into_iter().find(|job| job.kind == kind)
+}
+
+/// Turns and device operations, so many.
+fn some_turns(rig: &mut Rig, turns: u32) {
+    for _ in 0..turns {
+        rig.turn();
+        while let Some(io) = rig.engine.pop_io() {
+            rig.perform(io);
+        }
+    }
+}
+
+#[test]
+fn groups_are_evened_out() {
+    for (layout, sizes) in
+        [(Layout::Linear, &[64][..]), (Layout::Stripe { width: 2, unit: 16384 }, &[32, 32]), (Layout::Mirror { copies: 2 }, &[64, 64])]
+    {
+        let (mut rig, volume) = grown(layout, sizes);
+        let told = fills(&mut rig, true);
+        let surplus: u64 = told.iter().map(|fill| fill.surplus).sum();
+        assert!(told.len() == 2 && surplus > SIZE / 4 && told[1].surplus == 0, "{told:?}");
+        assert!(job(&rig, JobKind::Rebalance).is_none(), "a dry run began something");
+        let begun: Vec<GroupFill> = match rig.command(Command::Rebalance { dry_run: false }) {
+            Ok(Reply::Fills(fills)) => fills,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(begun, told);
+        rig.finish_jobs();
+        let after = shares(&mut rig);
+        assert!(after[0].abs_diff(after[1]) <= 10, "{layout:?}: {after:?}");
+        check(&mut rig, volume, 1);
+        rig.audit();
+        // there is nothing left to do, and nothing begins
+        assert!(fills(&mut rig, false).iter().all(|fill| fill.surplus == 0));
+        assert!(rig.engine.pool().unwrap().jobs.is_empty());
+        rig.reopen();
+        check(&mut rig, volume, 1);
+        assert!(rig.engine.pool().unwrap().jobs.is_empty());
+        rig.audit();
+    }
+}
+
+#[test]
+fn what_is_written_goes_to_groups_by_what_is_free() {
+    let (mut rig, volume) = grown(Layout::Linear, &[64]);
+    let before = shares(&mut rig);
+    for round in 2..4 {
+        write_all(&mut rig, volume, round);
+        rig.command(Command::Checkpoint).unwrap();
+    }
+    let after = shares(&mut rig);
+    assert!(after[1] > before[1] + 10 && after[0].abs_diff(after[1]) < 30, "{before:?} {after:?}");
+    check(&mut rig, volume, 3);
+    rig.audit();
+}
+
+#[test]
+fn a_rebalance_goes_on_after_a_crash_and_can_be_stopped() {
+    for crash_at in [3, 30, 100, 300] {
+        let (mut rig, volume) = grown(Layout::Linear, &[64]);
+        rig.start(Command::Rebalance { dry_run: false });
+        some_turns(&mut rig, crash_at);
+        let answered = rig.engine.pop_reply().is_some();
+        rig.reopen();
+        assert!(!answered || job(&rig, JobKind::Rebalance).is_some(), "forgotten after {crash_at} turns");
+        rig.finish_jobs();
+        let after = shares(&mut rig);
+        assert!(!answered || after[0].abs_diff(after[1]) <= 10, "{after:?}");
+        check(&mut rig, volume, 1);
+        rig.audit();
+    }
+    let (mut rig, volume) = grown(Layout::Linear, &[64]);
+    fills(&mut rig, false);
+    assert!(matches!(rig.command_beside(Command::Rebalance { dry_run: false }), Err(CommandError::Busy(_))));
+    rig.command(Command::StopRebalance).unwrap();
+    assert!(matches!(rig.command(Command::StopRebalance), Err(CommandError::NotFound(_))));
+    rig.reopen();
+    assert!(rig.engine.pool().unwrap().jobs.is_empty());
+    check(&mut rig, volume, 1);
+    rig.audit();
+}
+
+#[test]
+fn a_scrub_goes_on_where_it_was() {
+    for clean in [false, true] {
+        let mut rig = Rig::new(&[64, 64], Layout::Mirror { copies: 2 });
+        let volume = rig.volume("disk0", SIZE, Compression::Off);
+        write_all(&mut rig, volume, 1);
+        rig.command(Command::Checkpoint).unwrap();
+        // slow, so that it can be met on its way
+        rig.command(Command::SetJobRate { rate: 4 << 20 }).unwrap();
+        rig.command(Command::Scrub).unwrap();
+        while job(&rig, JobKind::Scrub).is_some_and(|job| job.done < SIZE) {
+            rig.now += 250;
+            some_turns(&mut rig, 4);
+        }
+        let (begun, before) = (rig.engine.pool().unwrap().scrub.unwrap().begun, job(&rig, JobKind::Scrub).unwrap());
+        assert!(before.rate > 0 && before.rate < 8 << 20, "{before:?}");
+        if clean {
+            rig.command(Command::Close).unwrap();
+        }
+        let reads: u64 = rig.reads.iter().sum();
+        rig.reopen();
+        let after = job(&rig, JobKind::Scrub).unwrap();
+        assert!(after.done + (SIZE / 2) >= before.done, "from the start: {before:?} {after:?}");
+        rig.command(Command::SetJobRate { rate: 0 }).unwrap();
+        rig.finish_jobs();
+        let found = rig.engine.pool().unwrap().scrub.unwrap();
+        assert!(found.complete && found.begun == begun && found.errors == 0, "{found:?}");
+        assert!(rig.reads.iter().sum::<u64>() > reads);
+        // what it found is known after that, too
+        rig.now += 10_000;
+        rig.settle();
+        rig.reopen();
+        assert_eq!(rig.engine.pool().unwrap().scrub.unwrap(), found);
+        assert!(rig.engine.pool().unwrap().jobs.is_empty());
+        rig.audit();
+    }
+}
+
+#[test]
+fn jobs_keep_to_their_rate_and_a_changed_one_holds_at_once() {
+    let (mut rig, volume) = grown(Layout::Linear, &[64]);
+    rig.command(Command::SetJobRate { rate: 1 << 20 }).unwrap();
+    assert!(matches!(rig.command(Command::SetJobRate { rate: 7 }), Err(CommandError::Invalid(_))));
+    rig.reopen();
+    assert_eq!(rig.engine.pool().unwrap().job_rate, Some(1 << 20));
+    let moved = rig.engine.metrics().cleaner_bytes;
+    fills(&mut rig, false);
+    let begun = rig.now;
+    while rig.now < begun + 4_000 {
+        rig.now += 100;
+        some_turns(&mut rig, 8);
+    }
+    let moved = rig.engine.metrics().cleaner_bytes - moved;
+    assert!((2 << 20..8 << 20).contains(&moved), "{moved} bytes in four seconds at 1 MiB/s");
+    assert!(job(&rig, JobKind::Rebalance).is_some());
+    rig.command(Command::SetJobRate { rate: 0 }).unwrap();
+    rig.finish_jobs();
+    assert_eq!(rig.engine.pool().unwrap().job_rate, None);
+    check(&mut rig, volume, 1);
+    rig.audit();
+}

@@ -1,0 +1,43 @@
+//! Jobs in the worlds whose devices come and go: groups are evened out, everything is read, both are stopped, and held to rates; crashes and
+//! what befalls devices meet them wherever they are.
+
+use millpond_engine::{Command, PoolState};
+
+use super::World;
+use crate::oracle::Verdict;
+use crate::system::System;
+
+/// Rates in bytes per second: none, one that a world's jobs do not end with, and one that they hardly feel.
+const RATES: [u64; 3] = [0, 64 << 10, 64 << 20];
+
+impl<S: System> World<S> {
+    /// A job begins, ends or gets another rate, now and then.
+    pub(super) fn work(&mut self) {
+        let Some(fate) = &mut self.fate else { return };
+        let chance = fate.chance;
+        let Some(rng) = &mut fate.work else { return };
+        if rng.below(1000) >= chance {
+            return;
+        }
+        let command = match rng.weighted(&[40, 10, 25, 5, 20]) {
+            0 => Command::Rebalance { dry_run: rng.percent(10) },
+            1 => Command::StopRebalance,
+            2 => Command::Scrub,
+            3 => Command::StopScrub,
+            _ => Command::SetJobRate { rate: *rng.pick(&RATES) },
+        };
+        if self.state() == PoolState::Online {
+            self.stats.changes += 1;
+            self.command(command, vec![], vec![]);
+        }
+    }
+
+    /// From now on jobs are as fast as they can be.
+    pub(super) fn hurry_jobs(&mut self) -> Verdict {
+        let held = self.fate.as_ref().is_some_and(|fate| fate.work.is_some());
+        if held && self.state() == PoolState::Online {
+            self.command_and_wait(Command::SetJobRate { rate: 0 })?;
+        }
+        Ok(())
+    }
+}
