@@ -60,7 +60,7 @@ impl Serve {
             Ok(())
         };
         let stop = async {
-            signals.next().await;
+            signals.end().await;
             tell_manager(NotifyState::Stopping);
         };
         serve_until(daemon, control, ready, stop).await

@@ -84,10 +84,11 @@ impl Drop for Control {
     }
 }
 
-/// SIGTERM and SIGINT, caught from now on.
+/// SIGTERM, SIGINT and SIGHUP, caught from now on.
 pub struct Signals {
     term: Signal,
     int: Signal,
+    hangup: Signal,
 }
 
 impl Signals {
@@ -97,7 +98,8 @@ impl Signals {
     /// The host's.
     pub fn catch() -> Outcome<Signals> {
         let catch = |kind| signal(kind).map_err(|e| Failure::failed(format!("cannot catch signals: {e}")));
-        Ok(Signals { term: catch(SignalKind::terminate())?, int: catch(SignalKind::interrupt())? })
+        let hangup = catch(SignalKind::hangup())?;
+        Ok(Signals { term: catch(SignalKind::terminate())?, int: catch(SignalKind::interrupt())?, hangup })
     }
 
     /// Waits for the next one.
@@ -105,6 +107,20 @@ impl Signals {
         tokio::select! {
             _ = self.term.recv() => {}
             _ = self.int.recv() => {}
+            _ = self.hangup.recv() => {}
+        }
+    }
+
+    /// Waits for the next one that ends a service: that its terminal is gone is none, and what its configuration file says holds for its life.
+    pub async fn end(&mut self) {
+        loop {
+            tokio::select! {
+                _ = self.term.recv() => return,
+                _ = self.int.recv() => return,
+                _ = self.hangup.recv() => {
+                    tracing::warn!("SIGHUP changes nothing: the configuration file is read at start, changed credentials by themselves");
+                }
+            }
         }
     }
 }
