@@ -563,6 +563,7 @@ impl System for Reference {
             devices: Vec::new(),
             jobs: Vec::new(),
             scrub: None,
+            job_rate: None,
             read_only: false,
         })
     }

@@ -16,9 +16,9 @@ pub use export::{
     CreateExport, CreateFuse, CreateNbd, CreateTls, CreateVhostUser, Export, ExportClient, ExportTls, FuseAccess, NbdLimits, TlsMode,
 };
 pub use pool::{
-    AddDevices, Checkpoint, ClassSpec, CreatePool, Device, DeviceCap, DeviceGroup, DeviceIo, DeviceSpec, Found, GuestIo, ImportPool,
-    IoMode, Job, LayoutSpec, LimitDevice, ListCheckpoints, LostData, LostRange, Pool, PoolIo, PoolRemoval, RemoveDevice, ReplaceDevice,
-    Scrub, ScrubPool,
+    AddDevices, Checkpoint, ClassSpec, CreatePool, Device, DeviceCap, DeviceGroup, DeviceIo, DeviceSpec, Found, GroupFill, GuestIo,
+    ImportPool, IoMode, Job, LayoutSpec, LimitDevice, ListCheckpoints, LostData, LostRange, Pool, PoolIo, PoolRemoval, Rebalance,
+    RebalancePool, RemoveDevice, ReplaceDevice, Scrub, ScrubPool, SetPool,
 };
 pub use snapshot::{CloneSnapshot, CreateSnapshots, Created, DiffExtent, Hold, Rollback, RolledBack, Snapshot};
 pub use status::Status;

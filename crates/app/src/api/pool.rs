@@ -114,6 +114,47 @@ pub struct ScrubPool {
     pub stop: bool,
 }
 
+/// Asks for groups to be filled evenly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RebalancePool {
+    /// End the rebalance that runs instead.
+    #[serde(default)]
+    pub stop: bool,
+    /// Only say what would move.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What a rebalance moves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Rebalance {
+    /// Bytes above the shares of their groups; 0: there is nothing to do.
+    pub surplus_bytes: u64,
+    /// Groups of data.
+    pub groups: Vec<GroupFill>,
+}
+
+/// How full a group is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GroupFill {
+    /// Its devices.
+    pub devices: Vec<String>,
+    /// Bytes of its segments.
+    pub size: u64,
+    /// Bytes of those in use.
+    pub allocated: u64,
+    /// Bytes of these above its share of what all groups hold, when that is worth moving.
+    pub surplus: u64,
+}
+
+/// Changes properties of a pool; what is missing stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetPool {
+    /// Bytes per second that all jobs together may read; 0 lifts it.
+    pub job_rate: Option<u64>,
+}
+
 /// What a scrub has found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Scrub {
@@ -454,8 +495,11 @@ pub struct Pool {
     pub io: PoolIo,
     /// Clients connected to its exports.
     pub clients: u64,
-    /// The scrub that runs, or the last one since import.
+    /// The scrub that runs, or the last one.
     pub scrub: Option<Scrub>,
+    /// Bytes per second that jobs may read, all together; nothing: as fast as guests leave room for.
+    #[serde(default)]
+    pub job_rate: Option<u64>,
 }
 
 /// What `pool destroy` loses.
@@ -476,7 +520,7 @@ pub struct PoolRemoval {
 /// Background work of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Job {
-    /// `reclaim:POOL`, `resilver:POOL:DEVICE`, `replace:POOL:DEVICE`, `remove:POOL:DEVICE`, `scrub:POOL`.
+    /// `reclaim:POOL`, `resilver:POOL:DEVICE`, `replace:POOL:DEVICE`, `remove:POOL:DEVICE`, `rebalance:POOL`, `scrub:POOL`.
     pub id: String,
     /// The pool.
     pub pool: String,
@@ -489,6 +533,12 @@ pub struct Job {
     /// Bytes done, where it is known how many there are.
     #[serde(default)]
     pub done_bytes: u64,
+    /// Bytes per second lately, where that is known.
+    #[serde(default)]
+    pub rate: Option<u64>,
+    /// Seconds until it ends at that rate.
+    #[serde(default)]
+    pub eta_seconds: Option<u64>,
     /// What could not be read anywhere.
     #[serde(default)]
     pub errors: u64,

@@ -1,6 +1,6 @@
 //! What the lists show of each kind of thing.
 
-use crate::api::{Checkpoint, Device, DeviceCap, Export, Found, Job, LayoutSpec, LostRange, Pool, Snapshot, TlsMode, Volume};
+use crate::api::{Checkpoint, Device, DeviceCap, Export, Found, GroupFill, Job, LayoutSpec, LostRange, Pool, Snapshot, TlsMode, Volume};
 use crate::output::{Cell, Column, Shown};
 
 fn text(text: &str) -> Cell {
@@ -101,6 +101,7 @@ pub const POOL_PROPERTIES: &[Column<Pool>] = &[
     Column { name: "clients", cell: |p| Cell::Count(p.clients), shown: Shown::Always },
     Column { name: "imported", cell: |p| p.imported.map_or(Cell::None, Cell::Time), shown: Shown::Always },
     Column { name: "devices", cell: |p| text(&paths(&p.devices)), shown: Shown::Always },
+    Column { name: "job_rate", cell: |p| p.job_rate.map_or(Cell::None, |rate| Cell::Rate(rate as f64)), shown: Shown::Always },
     Column { name: "limits", cell: |p| Cell::text_or_none(limits(&p.devices).as_deref()), shown: Shown::Always },
 ];
 
@@ -188,7 +189,19 @@ pub const JOB: &[Column<Job>] = &[
     Column { name: "pool", cell: |j| text(&j.pool), shown: Shown::Always },
     Column { name: "kind", cell: |j| text(&j.kind), shown: Shown::Always },
     Column { name: "state", cell: |j| text(&j.state), shown: Shown::Always },
+    Column { name: "done_bytes", cell: |j| Cell::Bytes(j.done_bytes), shown: Shown::Always },
     Column { name: "remaining_bytes", cell: |j| Cell::Bytes(j.remaining_bytes), shown: Shown::Always },
+    Column { name: "rate", cell: |j| j.rate.map_or(Cell::None, |rate| Cell::Rate(rate as f64)), shown: Shown::Always },
+    Column { name: "eta_seconds", cell: |j| j.eta_seconds.map_or(Cell::None, Cell::Count), shown: Shown::Always },
+    Column { name: "errors", cell: |j| Cell::Count(j.errors), shown: Shown::Json },
+];
+
+/// Groups of a pool and what they hold.
+pub const GROUP_FILL: &[Column<GroupFill>] = &[
+    Column { name: "devices", cell: |g| text(&g.devices.join(" ")), shown: Shown::Always },
+    Column { name: "size", cell: |g| Cell::Bytes(g.size), shown: Shown::Always },
+    Column { name: "allocated", cell: |g| Cell::Bytes(g.allocated), shown: Shown::Always },
+    Column { name: "surplus", cell: |g| Cell::Bytes(g.surplus), shown: Shown::Always },
 ];
 
 /// Restore points of a pool.

@@ -11,7 +11,7 @@ use super::labels;
 use super::pools::{group_spec, open_new, vacant};
 use super::service::Daemon;
 use super::shard::{ShardHandle, ShardStatus};
-use crate::api::{AddDevices, ApiError, DeviceSpec, IoMode, Pool, RemoveDevice, ReplaceDevice, ScrubPool};
+use crate::api::{AddDevices, ApiError, DeviceSpec, IoMode, Pool, RemoveDevice, ReplaceDevice};
 
 /// How often devices on their way are looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -108,20 +108,6 @@ impl Daemon {
         if !request.dry_run && !request.stop {
             self.tell("pool.removing", name);
             tokio::spawn(Arc::clone(self).watch_devices(name.to_owned()));
-        }
-        self.pool(name).await
-    }
-
-    /// Begins to read everything in a pool, or ends that. The job has begun on return; it does not go on after a restart.
-    ///
-    /// # Errors
-    /// When there is no such pool, or a scrub runs already, or none does that could be ended.
-    pub async fn scrub(&self, name: &str, request: ScrubPool) -> Result<Pool, ApiError> {
-        let during = format!("cannot {} pool '{name}'", if request.stop { "stop the scrub of" } else { "scrub" });
-        let command = if request.stop { Command::StopScrub } else { Command::Scrub };
-        self.shard(name)?.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
-        if !request.stop {
-            self.tell("pool.scrubbing", name);
         }
         self.pool(name).await
     }

@@ -9,6 +9,7 @@ mod exports;
 mod fuse;
 mod import;
 mod inherited;
+mod jobs;
 mod labels;
 mod limits;
 mod mount;

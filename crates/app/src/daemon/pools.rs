@@ -212,10 +212,13 @@ impl Daemon {
                     JobKind::Resilver => "resilver",
                     JobKind::Replace => "replace",
                     JobKind::Remove => "remove",
+                    JobKind::Rebalance => "rebalance",
                     JobKind::Scrub => "scrub",
                 };
                 let (remaining, done) = (info.total.saturating_sub(info.done), info.done);
-                jobs.push(Job { done_bytes: done, errors: info.errors, ..job(&name, kind, info.member, remaining) });
+                let rate = Some(info.rate).filter(|rate| *rate > 0);
+                let eta_seconds = rate.filter(|_| info.total > 0).map(|rate| remaining.div_ceil(rate));
+                jobs.push(Job { done_bytes: done, rate, eta_seconds, errors: info.errors, ..job(&name, kind, info.member, remaining) });
             }
         }
         jobs
@@ -225,7 +228,17 @@ impl Daemon {
 /// A job of a pool, and of one of its devices.
 fn job(pool: &str, kind: &str, device: Option<u16>, remaining_bytes: u64) -> Job {
     let id = device.map_or_else(|| format!("{kind}:{pool}"), |device| format!("{kind}:{pool}:{device}"));
-    Job { id, pool: pool.to_owned(), kind: kind.to_owned(), state: "running".to_owned(), remaining_bytes, done_bytes: 0, errors: 0 }
+    Job {
+        id,
+        pool: pool.to_owned(),
+        kind: kind.to_owned(),
+        state: "running".to_owned(),
+        remaining_bytes,
+        done_bytes: 0,
+        rate: None,
+        eta_seconds: None,
+        errors: 0,
+    }
 }
 
 /// Refuses a device that holds something, unless forced.

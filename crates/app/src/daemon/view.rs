@@ -106,6 +106,7 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
         },
         clients: status.clients,
         scrub: status.pool.scrub.as_ref().map(scrub),
+        job_rate: status.pool.job_rate,
     }
 }
 
@@ -197,5 +198,6 @@ pub(super) fn unavailable(record: &PoolRecord, reason: String) -> Pool {
         io: PoolIo::default(),
         clients: 0,
         scrub: None,
+        job_rate: None,
     }
 }

@@ -3,8 +3,8 @@
 use super::subject::Subject;
 use super::{
     activation, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile, hostile_requests,
-    images, lab, libnbd, libvirt, limits, lost_special, model, modes, parity, restart, sectors, status, suites, tls, tls_renewal, trouble,
-    vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
+    images, jobs, lab, libnbd, libvirt, limits, lost_special, model, modes, parity, restart, sectors, status, suites, tls, tls_renewal,
+    trouble, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
 };
 use anyhow::Result;
 
@@ -158,6 +158,22 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: devices::run,
+    },
+    Case {
+        name: "rebalance",
+        about: "a second device comes, the job that evens both out is met by a kill, a rate and load; a scrub goes on after a restart",
+        needs: &["fio"],
+        guest: false,
+        asks: Asks::Everything,
+        run: jobs::rebalance,
+    },
+    Case {
+        name: "exchange",
+        about: "every device of a stripe leaves under load after new ones came: nothing is lost, nothing of them is needed",
+        needs: &["fio"],
+        guest: false,
+        asks: Asks::Everything,
+        run: jobs::exchange,
     },
     Case {
         name: "parity",

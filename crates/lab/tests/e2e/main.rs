@@ -20,6 +20,7 @@ mod guest_disk;
 mod hostile;
 mod hostile_requests;
 mod images;
+mod jobs;
 mod lab;
 mod libnbd;
 mod libvirt;

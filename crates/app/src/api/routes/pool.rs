@@ -12,8 +12,8 @@ use utoipa_axum::routes;
 
 use super::input::{Asked, Body};
 use crate::api::{
-    AddDevices, ApiError, Checkpoint, CreatePool, ErrorBody, Found, ImportPool, LimitDevice, ListCheckpoints, Pool, PoolRemoval,
-    RemoveDevice, ReplaceDevice, ScrubPool,
+    AddDevices, ApiError, Checkpoint, CreatePool, ErrorBody, Found, ImportPool, LimitDevice, ListCheckpoints, Pool, PoolRemoval, Rebalance,
+    RebalancePool, RemoveDevice, ReplaceDevice, ScrubPool, SetPool,
 };
 use crate::daemon::Daemon;
 
@@ -27,7 +27,9 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(add_devices))
         .routes(routes!(replace_device))
         .routes(routes!(remove_device))
+        .routes(routes!(rebalance))
         .routes(routes!(scrub))
+        .routes(routes!(set))
         .routes(routes!(limit_device))
 }
 
@@ -114,6 +116,24 @@ async fn remove_device(
     Body(request): Body<RemoveDevice>,
 ) -> Result<Json<Pool>, ApiError> {
     daemon.remove_device(&pool, request).await.map(Json)
+}
+
+/// Begins to even out what groups hold, or ends that, or says what it would move; a job does it. Nothing begins when there is nothing to do.
+#[utoipa::path(post, path = "/v1/pools/{pool}/rebalance", params(("pool" = String, Path)), request_body = RebalancePool,
+    responses((status = 200, body = Rebalance), (status = "default", body = ErrorBody)))]
+async fn rebalance(
+    State(daemon): State<Arc<Daemon>>,
+    Path(pool): Path<String>,
+    Body(request): Body<RebalancePool>,
+) -> Result<Json<Rebalance>, ApiError> {
+    daemon.rebalance(&pool, request).await.map(Json)
+}
+
+/// Changes properties, from now on and across restarts.
+#[utoipa::path(post, path = "/v1/pools/{pool}/properties", params(("pool" = String, Path)), request_body = SetPool,
+    responses((status = 200, body = Pool), (status = "default", body = ErrorBody)))]
+async fn set(State(daemon): State<Arc<Daemon>>, Path(pool): Path<String>, Body(request): Body<SetPool>) -> Result<Json<Pool>, ApiError> {
+    daemon.set_pool(&pool, request).await.map(Json)
 }
 
 /// Begins to read everything, or ends that; a job does it.

@@ -46,7 +46,7 @@ impl DeviceLimit {
 }
 
 /// Reads a rate: 0 for none.
-fn rate(word: &str) -> Outcome<u64> {
+pub(super) fn rate(word: &str) -> Outcome<u64> {
     if word == "none" {
         return Ok(0);
     }

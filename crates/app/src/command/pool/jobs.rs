@@ -52,6 +52,11 @@ pub async fn wait_devices(client: &Client, pool: &str) -> Outcome {
     }
 }
 
+/// Waits until the groups of a pool are evened out.
+pub async fn wait_rebalance(client: &Client, pool: &str) -> Outcome {
+    wait(client, &format!("rebalance:{pool}")).await
+}
+
 /// Waits until everything in a pool is read.
 pub async fn wait_scrub(client: &Client, pool: &str) -> Outcome {
     wait(client, &format!("scrub:{pool}")).await

@@ -8,6 +8,7 @@ mod devices;
 mod import;
 mod iostat;
 pub mod jobs;
+mod rebalance;
 mod scrub;
 mod show;
 mod spec;

@@ -2,7 +2,8 @@
 
 use clap::Args;
 
-use crate::api::Pool;
+use super::device_limit::rate;
+use crate::api::{Pool, SetPool};
 use crate::client::Client;
 use crate::command::columns::{DEVICE, POOL, POOL_PROPERTIES, layout, limit};
 use crate::command::get::print_property;
@@ -216,22 +217,37 @@ impl Get {
     }
 }
 
-/// Change a property of a pool (there is none to change in this version)
+/// Change a property of a pool
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  millpond pool set PROP=VAL tank")]
+#[command(after_help = "\
+Example:
+  millpond pool set job_rate=50M tank
+  millpond pool set job_rate=none tank
+
+job_rate: bytes per second that all jobs of the pool together may read (resilver, replace, remove, rebalance, scrub); in force at once, and
+after restarts, until it is lifted. Guests go before jobs with and without it.")]
 pub struct Set {
     /// PROP=VAL
     assignment: String,
     /// Name of the pool
-    _name: String,
+    name: String,
 }
 
 impl Set {
     /// Runs it.
-    pub fn run(self) -> Outcome {
-        let Some((property, _)) = self.assignment.split_once('=') else {
-            return Err(Failure::usage(format!("'{}' is not PROP=VAL; give a property and a value", self.assignment)));
+    pub async fn run(self, client: &Client) -> Outcome {
+        names::check(Kind::Pool, &self.name)?;
+        let Some((property, value)) = self.assignment.split_once('=') else {
+            return Err(Failure::usage(format!("'{}' is not PROP=VAL; give for example job_rate=50M", self.assignment)));
         };
-        Err(Failure::failed(format!("the pool property '{property}' cannot be set in this version; see 'millpond pool get all'")))
+        let request = match property {
+            "job_rate" => SetPool { job_rate: Some(rate(value)?) },
+            _ => {
+                return Err(Failure::failed(format!(
+                    "the pool property '{property}' cannot be set; job_rate can, see 'millpond pool set --help'"
+                )));
+            }
+        };
+        client.post::<_, Pool>(&format!("/v1/pools/{}/properties", self.name), &request).await.map(drop)
     }
 }

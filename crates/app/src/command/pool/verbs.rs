@@ -1,20 +1,10 @@
 //! The words after `pool`.
 
-use std::ffi::OsString;
+use clap::Subcommand;
 
-use clap::{Args, Subcommand};
-
-use super::{checkpoints, create, destroy, device_limit, devices, import, iostat, jobs, scrub, show};
+use super::{checkpoints, create, destroy, device_limit, devices, import, iostat, jobs, rebalance, scrub, show};
 use crate::client::Client;
-use crate::failure::{Failure, Outcome};
-
-/// Words of a verb that this version does not have.
-#[derive(Debug, Args)]
-#[command(disable_help_flag = true)]
-pub struct Later {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    _words: Vec<OsString>,
-}
+use crate::failure::Outcome;
 
 /// Verbs.
 #[derive(Debug, Subcommand)]
@@ -36,8 +26,7 @@ pub enum Pool {
     Replace(devices::Replace),
     Remove(devices::Remove),
     DeviceLimit(device_limit::DeviceLimit),
-    #[command(hide = true)]
-    Rebalance(Later),
+    Rebalance(rebalance::Rebalance),
     Scrub(scrub::Scrub),
 }
 
@@ -50,7 +39,7 @@ impl Pool {
             Pool::Status(status) => status.run(client).await,
             Pool::Show(show) => show.run(client).await,
             Pool::Get(get) => get.run(client).await,
-            Pool::Set(set) => set.run(),
+            Pool::Set(set) => set.run(client).await,
             Pool::Export(export) => export.run(client).await,
             Pool::Import(import) => import.run(client).await,
             Pool::Destroy(destroy) => destroy.run(client).await,
@@ -60,7 +49,7 @@ impl Pool {
             Pool::Add(add) => add.run(client).await,
             Pool::Replace(replace) => replace.run(client).await,
             Pool::Remove(remove) => remove.run(client).await,
-            Pool::Rebalance(_) => Err(Failure::later("pool rebalance")),
+            Pool::Rebalance(rebalance) => rebalance.run(client).await,
             Pool::Scrub(scrub) => scrub.run(client).await,
             Pool::DeviceLimit(limit) => limit.run(client).await,
         }

@@ -220,6 +220,7 @@ impl Pool for Double {
             devices: Vec::new(),
             jobs: Vec::new(),
             scrub: None,
+            job_rate: None,
         })
     }
 

@@ -1,0 +1,64 @@
+//! `pool rebalance`.
+
+use clap::Args;
+
+use crate::api::{GroupFill, Rebalance as Told, RebalancePool};
+use crate::client::Client;
+use crate::command::columns::GROUP_FILL;
+use crate::command::pool::jobs;
+use crate::failure::Outcome;
+use crate::names::{self, Kind};
+use crate::output::{Format, Listing, print, write_out};
+use crate::size::Size;
+
+/// Even out what groups of devices hold, after some were added
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  millpond pool rebalance tank -n
+  millpond pool rebalance tank --wait
+  millpond pool rebalance tank --stop
+
+Segments of groups that hold more than their share are moved to the others, guests first, as with 'pool remove': maps do not change. What is
+written goes to each group by its free space anyway. It goes on after a restart; 'pool jobs' shows how far it is.")]
+pub struct Rebalance {
+    /// Name of the pool
+    name: String,
+    /// End the one that runs; what was moved stays moved
+    #[arg(long, conflicts_with_all = ["wait", "dry_run"])]
+    stop: bool,
+    /// Only say what would move
+    #[arg(short = 'n', long, conflicts_with = "wait")]
+    dry_run: bool,
+    /// Wait until it has ended
+    #[arg(short = 'w', long)]
+    wait: bool,
+    #[command(flatten)]
+    how: Listing,
+}
+
+impl Rebalance {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        names::check(Kind::Pool, &self.name)?;
+        let request = RebalancePool { stop: self.stop, dry_run: self.dry_run };
+        let told: Told = client.post(&format!("/v1/pools/{}/rebalance", self.name), &request).await?;
+        let json = self.how.format == Format::Json;
+        if self.dry_run || (json && !self.stop) {
+            print::<GroupFill>(&told.groups, GROUP_FILL, &self.how)?;
+        }
+        if !json && !self.stop {
+            self.tell(&told)?;
+        }
+        if self.wait && told.surplus_bytes > 0 { jobs::wait_rebalance(client, &self.name).await } else { Ok(()) }
+    }
+
+    fn tell(&self, told: &Told) -> Outcome {
+        let what = match (told.surplus_bytes, self.dry_run) {
+            (0, _) => format!("nothing to do: the groups of pool {} hold their shares\n", self.name),
+            (bytes, true) => format!("would move about {}\n", Size(bytes)),
+            (bytes, false) => format!("moving about {}; see 'millpond pool jobs'\n", Size(bytes)),
+        };
+        write_out(&what)
+    }
+}

@@ -1,0 +1,77 @@
+//! Jobs that users begin: groups are evened out, everything is read; and how fast jobs may be. The pool itself remembers all of it.
+
+use std::path::PathBuf;
+
+use millpond_engine::{Command, GroupFill as Fill, Reply};
+
+use super::service::Daemon;
+use super::shard::{ShardHandle, ShardStatus};
+use crate::api::{ApiError, GroupFill, Pool, Rebalance, RebalancePool, ScrubPool, SetPool};
+
+impl Daemon {
+    /// Begins to read everything in a pool, or ends that. The job has begun on return, and goes on after a restart.
+    ///
+    /// # Errors
+    /// When there is no such pool, or a scrub runs already, or none does that could be ended.
+    pub async fn scrub(&self, name: &str, request: ScrubPool) -> Result<Pool, ApiError> {
+        let during = format!("cannot {} pool '{name}'", if request.stop { "stop the scrub of" } else { "scrub" });
+        let command = if request.stop { Command::StopScrub } else { Command::Scrub };
+        self.shard(name)?.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
+        if !request.stop {
+            self.tell("pool.scrubbing", name);
+        }
+        self.pool(name).await
+    }
+
+    /// Begins to even out what groups hold, or ends that, or says what it would move. The job has begun on return, and goes on after a restart.
+    ///
+    /// # Errors
+    /// When there is no such pool, or a rebalance runs already, or none does that could be ended.
+    pub async fn rebalance(&self, name: &str, request: RebalancePool) -> Result<Rebalance, ApiError> {
+        let during = format!("cannot {} pool '{name}'", if request.stop { "stop the rebalance of" } else { "rebalance" });
+        let shard = self.shard(name)?;
+        let command = match request.stop {
+            true if request.dry_run => return Err(ApiError::invalid("stopping is not rehearsed; leave one of the two out")),
+            true => Command::StopRebalance,
+            false => Command::Rebalance { dry_run: request.dry_run },
+        };
+        let reply = shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
+        let Reply::Fills(fills) = reply else { return Ok(Rebalance { surplus_bytes: 0, groups: Vec::new() }) };
+        let surplus_bytes = fills.iter().map(|fill| fill.surplus).sum();
+        if surplus_bytes > 0 && !request.dry_run {
+            self.tell("pool.rebalancing", name);
+        }
+        Ok(Rebalance { surplus_bytes, groups: self.groups(name, &shard, &fills).await? })
+    }
+
+    /// Changes properties of a pool. In force, and durable, on return.
+    ///
+    /// # Errors
+    /// When there is no such pool, or a value makes no sense.
+    pub async fn set_pool(&self, name: &str, request: SetPool) -> Result<Pool, ApiError> {
+        if let Some(rate) = request.job_rate {
+            let during = format!("cannot set job_rate of pool '{name}'");
+            self.shard(name)?.command(Command::SetJobRate { rate }).await.map_err(|e| ApiError::from(e).during(&during))?;
+        }
+        self.pool(name).await
+    }
+
+    async fn groups(&self, name: &str, shard: &ShardHandle, fills: &[Fill]) -> Result<Vec<GroupFill>, ApiError> {
+        let status = shard.status().await?;
+        let remembered = self.registry().pools.get(name).map(|entry| entry.record.devices.clone()).unwrap_or_default();
+        let device = |member: &u16| path_of(&status, &remembered, *member);
+        let group = |fill: &Fill| {
+            let devices = fill.members.iter().map(device).collect();
+            GroupFill { devices, size: fill.size, allocated: fill.allocated, surplus: fill.surplus }
+        };
+        Ok(fills.iter().map(group).collect())
+    }
+}
+
+/// Where a member is, or was; its number when nobody knows.
+fn path_of(status: &ShardStatus, remembered: &[PathBuf], member: u16) -> String {
+    let opened = status.pool.devices.iter().find(|device| device.member == member).and_then(|device| device.position);
+    let opened = opened.and_then(|at| status.devices.get(at)).and_then(Option::as_ref).map(|host| host.path.clone());
+    let known = opened.or_else(|| remembered.get(usize::from(member)).cloned());
+    known.map_or_else(|| member.to_string(), |path| path.display().to_string())
+}
