@@ -30,6 +30,8 @@ pub const NO_SEGMENT: SegmentId = SegmentId(u32::MAX);
 const LABEL_MAGIC: &[u8; 8] = b"MILLPOND";
 const ROOT_MAGIC: &[u8; 8] = b"MPONDROO";
 const NAME_MAX: usize = 64;
+/// Feature: devices of class cache.
+const CACHE_FLAG: u32 = 1;
 
 /// Who a device is.
 ///
@@ -37,7 +39,7 @@ const NAME_MAX: usize = 64;
 /// |---|---|---|
 /// | magic | 8 | `MILLPOND` |
 /// | version | 2 | 3 |
-/// | compat, ro_compat, incompat | 12 | feature flags; unknown `incompat` bits refuse the import, unknown `ro_compat` bits one that may write: every import |
+/// | compat, ro_compat, incompat | 12 | feature flags; unknown `incompat` bits refuse the import, unknown `ro_compat` bits one that may write: every import. Bit 0 of `incompat`: there are devices of class cache, which have no roots |
 /// | pool id | 16 | |
 /// | pool name | 2 + n | |
 /// | device id | 8 | which device this is |
@@ -58,7 +60,7 @@ pub struct Label {
     pub shape: Shape,
 }
 
-fn seal(encoder: Encoder) -> [u8; SECTOR_BYTES] {
+pub(crate) fn seal(encoder: Encoder) -> [u8; SECTOR_BYTES] {
     let mut sector = [0; SECTOR_BYTES];
     let (body, sum) = sector.split_at_mut(SECTOR_BYTES - 4);
     body[..encoder.len()].copy_from_slice(encoder.bytes());
@@ -66,7 +68,7 @@ fn seal(encoder: Encoder) -> [u8; SECTOR_BYTES] {
     sector
 }
 
-fn open<'a>(sector: &'a [u8], magic: &[u8; 8], known: u16) -> Result<Decoder<'a>, FormatError> {
+pub(crate) fn open<'a>(sector: &'a [u8], magic: &[u8; 8], known: u16) -> Result<Decoder<'a>, FormatError> {
     let (body, sum) = sector.split_at_checked(SECTOR_BYTES - 4).ok_or(FormatError::Truncated)?;
     if !body.starts_with(magic) {
         return Err(FormatError::Magic);
@@ -92,7 +94,8 @@ impl Label {
         let mut e = Encoder::with_capacity(SECTOR_BYTES);
         e.raw(LABEL_MAGIC);
         e.u16(LABEL_VERSION);
-        (0..3).for_each(|_| e.u32(0));
+        (0..2).for_each(|_| e.u32(0));
+        e.u32(if self.shape.has_cache() { CACHE_FLAG } else { 0 });
         e.raw(&self.pool.0);
         e.string(&self.name);
         e.u64(self.device.0);
@@ -108,9 +111,10 @@ impl Label {
     pub fn decode(sector: &[u8]) -> Result<Label, FormatError> {
         let mut d = open(sector, LABEL_MAGIC, LABEL_VERSION)?;
         d.u32()?;
-        let needed = d.u32()? | d.u32()?;
-        if needed != 0 {
-            return Err(FormatError::Incompatible(needed));
+        let (writers, all) = (d.u32()?, d.u32()?);
+        let unknown = writers | all & !CACHE_FLAG;
+        if unknown != 0 {
+            return Err(FormatError::Incompatible(unknown));
         }
         let pool = PoolId(d.bytes()?);
         let name = d.string()?;
@@ -121,6 +125,9 @@ impl Label {
         let shape = Shape::decode(&mut d)?;
         if usize::from(member) >= shape.members.len() {
             return Err(FormatError::Field("member"));
+        }
+        if shape.has_cache() != (all & CACHE_FLAG != 0) {
+            return Err(FormatError::Field("flags"));
         }
         Ok(Label { pool, name, device, member, shape })
     }

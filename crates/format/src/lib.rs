@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod cache;
 mod checksum;
 mod chunk;
 mod codec;
@@ -16,6 +17,7 @@ mod shape;
 pub mod testing;
 
 pub use batch::{BATCH_FIXED, BatchHeader, BlockIdentity, HEADER_PAGE, Item, MAX_HEADER_PAGES, Move, SmallRun, encode_run, run_bytes};
+pub use cache::{CacheHead, CacheSegment, Filling, MAX_CACHED};
 pub use checksum::crc32c;
 pub use chunk::{CHUNKS_PER_PAGE, ChunkRecord, DeadRecord, MAX_SLOT_WORDS};
 pub use codec::{Decoder, Encoder, FormatError};

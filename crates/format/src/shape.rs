@@ -174,7 +174,7 @@ impl Shape {
     /// The field that is out of range.
     pub fn check(&self) -> Result<(), FormatError> {
         // rows are looked at only when the layouts make sense
-        let sound: [(&dyn Fn() -> bool, &str); 9] = [
+        let sound: [(&dyn Fn() -> bool, &str); 10] = [
             (&|| (1..=MAX_DEVICES).contains(&self.members.len()), "devices"),
             (&|| (1..=MAX_GROUPS).contains(&self.groups.len()), "groups"),
             (&|| self.members.iter().all(|m| m.extents > 0), "extents"),
@@ -183,6 +183,7 @@ impl Shape {
             (&|| u64::from(self.chunk_units) * 512 <= self.extent_bytes, "chunk units"),
             (&|| self.groups.iter().all(|group| self.layout_fits(group)), "layout"),
             (&|| self.columns_are_apart(), "columns"),
+            (&|| self.caches_are_apart(), "cache"),
             (&|| self.segments_are_apart(), "segments"),
         ];
         sound.iter().find(|(ok, _)| !ok()).map_or(Ok(()), |(_, field)| Err(FormatError::Field(field)))
@@ -191,6 +192,7 @@ impl Shape {
     fn layout_fits(&self, group: &Group) -> bool {
         match group.layout {
             Layout::Linear => true,
+            _ if group.class == Class::Cache => false,
             Layout::Stripe { width, unit } => {
                 width > 0 && unit > 0 && u64::from(unit) % 4096 == 0 && self.extent_bytes.is_multiple_of(u64::from(unit))
             }
@@ -214,6 +216,15 @@ impl Shape {
             self.members.get(usize::from(*member)).is_some_and(|m| *end <= u64::from(m.extents) && m.state != MemberState::Gone)
         };
         all.iter().all(inside) && all.iter().zip(all.iter().skip(1)).all(|(a, b)| a.0 != b.0 || a.2 <= b.1)
+    }
+
+    /// A device is a cache as a whole or not at all.
+    fn caches_are_apart(&self) -> bool {
+        let columns = |cache: bool| self.groups.iter().filter(move |group| (group.class == Class::Cache) == cache).flat_map(|g| &g.columns);
+        columns(true).all(|own| {
+            let whole = self.members.get(usize::from(own.member)).is_some_and(|m| own.first == 0 && own.extents == m.extents);
+            whole && columns(false).all(|other| other.member != own.member)
+        })
     }
 
     /// No group can have more segments than extents.
@@ -260,6 +271,16 @@ impl Shape {
         both.any(|(then, now)| then.state == MemberState::Down && (then.down_since > now.down_since || then.down_since >= since))
     }
 
+    /// Is a member a device of the cache? It holds no segments and no roots, and nothing that the pool needs.
+    pub fn is_cache(&self, member: u16) -> bool {
+        self.groups.iter().any(|group| group.class == Class::Cache && group.columns.iter().any(|column| column.member == member))
+    }
+
+    /// Does the pool have a cache?
+    pub fn has_cache(&self) -> bool {
+        self.groups.iter().any(|group| group.class == Class::Cache)
+    }
+
     /// Adds a group, with the next segments.
     pub fn add(&mut self, class: Class, layout: Layout, columns: Vec<Column>) {
         let group = Group { class, layout, first: self.next, columns };
@@ -279,8 +300,11 @@ impl Group {
     /// Calls `row` for each segment in order, with the member and extent of every part. `linear`: column after column, one extent a row.
     /// `stripe` and `mirror`: every row takes its extents from the columns with the most left, so that devices of different size are used
     /// up together; a stripe gets narrower when devices run out, a mirror and parity end. The last parts of a row with parity hold it; the
-    /// row is turned left by its segment's id, so that every device has some.
+    /// row is turned left by its segment's id, so that every device has some. A cache has no segments.
     pub fn for_each_row(&self, mut row: impl FnMut(&[(u16, u32)])) {
+        if self.class == Class::Cache {
+            return;
+        }
         let (width, least) = match self.layout {
             Layout::Linear => {
                 for column in &self.columns {

@@ -2,10 +2,11 @@
 
 use super::Kind;
 use crate::{
-    Addr, BATCH_FIXED, BatchHeader, BlockIdentity, BlockNo, Checkpoint, ChunkId, ChunkRecord, Class, Coding, Column, DeadRecord, DeviceId,
-    Encoder, Epoch, Group, HEADER_PAGE, Item, JobsRecord, Label, Layout, Leg, LimitRecord, LineageId, LineageRecord, Lsn, Member,
-    MemberState, Move, NO_SEGMENT, NODE_BYTES, Node, ObjectRef, OptionsRecord, PoolId, Record, Root, STREAMS, ScrubRecord, SegmentId,
-    Shape, SmallRun, SnapshotId, SnapshotRecord, StreamStart, TreeRoot, VolumeId, VolumeRecord, WalkRecord,
+    Addr, BATCH_FIXED, BatchHeader, BlockIdentity, BlockNo, CacheHead, CacheSegment, Checkpoint, ChunkId, ChunkRecord, Class, Coding,
+    Column, DeadRecord, DeviceId, Encoder, Epoch, Filling, Group, HEADER_PAGE, Item, JobsRecord, Label, Layout, Leg, LimitRecord,
+    LineageId, LineageRecord, Lsn, Member, MemberState, Move, NO_SEGMENT, NODE_BYTES, Node, ObjectRef, OptionsRecord, PoolId, Record, Root,
+    STREAMS, ScrubRecord, SegmentId, Shape, SmallRun, SnapshotId, SnapshotRecord, StreamStart, TreeRoot, VolumeId, VolumeRecord,
+    WalkRecord,
 };
 
 const POOL: PoolId = PoolId(*b"sixteen bytes id");
@@ -32,7 +33,7 @@ fn volume(id: u32, name: &str) -> VolumeRecord {
     }
 }
 
-fn labels() -> [Label; 2] {
+fn labels() -> [Label; 3] {
     let member = |at: u64, extents: u32, state| Member {
         device: DeviceId(1 << 16 | at),
         extents,
@@ -79,7 +80,18 @@ fn labels() -> [Label; 2] {
     ];
     let shape = Shape { generation: 9, extent_bytes: 4 << 20, chunk_units: 1024, next: SegmentId(400), members, groups };
     let many = Label { device: DeviceId(1 << 16 | 2), member: 2, shape, ..linear.clone() };
-    [linear, many]
+    let mut cached = Label { device: DeviceId(1 << 16 | 1), member: 1, ..linear.clone() };
+    cached.shape.members.push(member(1, 30, MemberState::Present));
+    cached.shape.groups.push(group(Class::Cache, Layout::Linear, 80, &[(1, 0, 30)]));
+    [linear, many, cached]
+}
+
+fn cache() -> [Vec<u8>; 2] {
+    let (device, filling) = (DeviceId(1 << 16 | 1), Filling { incarnation: 3, time: 1_700_000_000_000 });
+    let head = CacheHead { pool: POOL, device, filling, incarnation: 5 };
+    let blocks = vec![Addr::new(ChunkId(77), 3, 8, Coding::Raw), Addr::new(ChunkId(78), 9, 3, Coding::Lz4)];
+    let segment = CacheSegment { pool: POOL, device, filling, sequence: 12, blocks };
+    [head.encode().to_vec(), segment.encode().to_vec()]
 }
 
 fn roots() -> [Root; 2] {
@@ -334,10 +346,11 @@ fn index() -> Vec<u8> {
 
 /// One or two of every structure: a name, what it is, its bytes.
 pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
-    let ([linear, stripe], [legs, bare], [blocks, moves]) = (labels(), roots(), batches());
+    let ([linear, stripe, cached], [legs, bare], [blocks, moves], [head, segment]) = (labels(), roots(), batches(), cache());
     vec![
         ("label-linear", Kind::Label, linear.encode().to_vec()),
         ("label-groups", Kind::Label, stripe.encode().to_vec()),
+        ("label-cache", Kind::Label, cached.encode().to_vec()),
         ("root-legs", Kind::Root, legs.encode().to_vec()),
         ("root-bare", Kind::Root, bare.encode().to_vec()),
         ("batch-blocks-records", Kind::Batch, blocks),
@@ -348,5 +361,7 @@ pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
         ("deadlist", Kind::Deadlist, deadlist()),
         ("object-index", Kind::ObjectIndex, index()),
         ("snapshot-page", Kind::SnapshotPage, snapshot_page()),
+        ("cache-head", Kind::CacheHead, head),
+        ("cache-segment", Kind::CacheSegment, segment),
     ]
 }
