@@ -526,6 +526,14 @@ pub struct Metrics {
     pub nodes_resident: u64,
     /// Device reads for guest data.
     pub data_reads: u64,
+    /// Blocks that guests read from the cache.
+    pub cache_hits: u64,
+    /// Bytes of them, as stored.
+    pub cache_hit_bytes: u64,
+    /// Blocks that they read elsewhere and that the cache could have had.
+    pub cache_misses: u64,
+    /// Bytes of blocks copied to the cache, as stored.
+    pub cache_fill_bytes: u64,
     /// Batches appended for guests.
     pub batches: u64,
     /// Bytes of guest blocks appended (after compression).

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod cache;
 mod check;
 mod core;
 mod engine;

@@ -5,6 +5,8 @@
 pub struct Tuning {
     /// Upper bound in bytes for map nodes kept in memory.
     pub map_memory: u64,
+    /// Upper bound in bytes for what is kept in memory of what is on devices of class cache: some 200 times as much of them is used.
+    pub cache_memory: u64,
     /// Bytes of log after which a checkpoint is started.
     pub checkpoint_log_bytes: u64,
     /// Checkpoints that stay rewindable: space freed is reused only after this many more.
@@ -29,6 +31,7 @@ impl Default for Tuning {
     fn default() -> Self {
         Tuning {
             map_memory: 1 << 30,
+            cache_memory: 1 << 29,
             checkpoint_log_bytes: 1 << 30,
             rewind_checkpoints: 2,
             rewind_millis: 600_000,
@@ -75,4 +78,6 @@ pub enum Planted {
     ReuseBeforeFlush,
     /// An import goes on from a log whose end is on some copies alone.
     SkipLeveling,
+    /// What is read from the cache is not compared with its checksum.
+    TrustCache,
 }

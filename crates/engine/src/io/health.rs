@@ -1,7 +1,7 @@
 //! Which members of a pool can be read and written, and which it can do without.
 
 use millpond_device::DeviceIndex;
-use millpond_format::{MemberState, SegmentId, Shape};
+use millpond_format::{Class, MemberState, SegmentId, Shape};
 use smallvec::SmallVec;
 
 use super::parity::Columns;
@@ -19,6 +19,8 @@ struct Set {
 pub(crate) struct Health {
     states: Vec<MemberState>,
     sets: Vec<Set>,
+    /// Members that nobody waits for: those of the cache.
+    caches: Vec<u16>,
 }
 
 impl Health {
@@ -30,12 +32,15 @@ impl Health {
             members.dedup();
             Set { members, spare: usize::from(group.layout.spare()) }
         };
-        Health { states: shape.members.iter().map(|m| m.state).collect(), sets: shape.groups.iter().map(set).collect() }
+        // a pool can do without any device of its cache
+        let needed = shape.groups.iter().filter(|group| group.class != Class::Cache);
+        let caches = (0u16..).take(shape.members.len()).filter(|member| shape.is_cache(*member)).collect();
+        Health { states: shape.members.iter().map(|m| m.state).collect(), sets: needed.map(set).collect(), caches }
     }
 
     /// Everything can be used: for devices of which nothing is known yet.
     pub(crate) fn all(members: usize) -> Health {
-        Health { states: vec![MemberState::Present; members], sets: Vec::new() }
+        Health { states: vec![MemberState::Present; members], ..Health::default() }
     }
 
     fn state(&self, member: u16) -> MemberState {
@@ -45,6 +50,11 @@ impl Health {
     /// Can a member be used at all?
     pub(crate) fn is_up(&self, member: DeviceIndex) -> bool {
         matches!(self.state(member.0), MemberState::Present | MemberState::Filling)
+    }
+
+    /// Is a member one of the cache, whatever becomes of it?
+    pub(crate) fn is_cache(&self, member: u16) -> bool {
+        self.caches.contains(&member)
     }
 
     /// Its state is another now.

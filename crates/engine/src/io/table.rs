@@ -1,6 +1,7 @@
 //! Device operations in flight: groups of them that complete together, each with the context that asked.
 
 mod columns;
+mod loose;
 
 use std::collections::VecDeque;
 
@@ -24,6 +25,8 @@ const WRITE_TRIES: u8 = 3;
 enum Kind {
     Read,
     Write,
+    /// A write that nobody relies on: no flush covers it, no device is given up for it.
+    Loose,
     Flush,
     Discard,
 }
@@ -507,15 +510,16 @@ impl<C> IoTable<C> {
             if let Some(errors) = self.errors.get_mut(member) {
                 *errors += 1;
             }
-            if g.kind == Kind::Write {
+            if matches!(g.kind, Kind::Write | Kind::Loose) {
                 let gone = p.twin && self.twins.get(member).copied().flatten().is_none();
-                if error == DeviceError::Full && !p.twin {
+                if error == DeviceError::Full && !p.twin && !self.health.is_cache(member as u16) {
                     let at = if probe { 0 } else { self.stalled.len() };
                     self.stalled.insert(at, (group, part));
                     return None;
                 }
                 p.tries += 1;
-                if error != DeviceError::Gone && p.tries < WRITE_TRIES && !gone {
+                let over = error == DeviceError::Gone || (error == DeviceError::Full && !p.twin);
+                if !over && p.tries < WRITE_TRIES && !gone {
                     self.resubmit(group, part);
                     return None;
                 }

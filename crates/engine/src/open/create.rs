@@ -58,7 +58,8 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
         Layout::Mirror { copies } => u64::from(copies),
         Layout::Parity { width, .. } => u64::from(width).min(range.len() as u64),
     });
-    let total: u64 = devices.iter().map(|d| extent_space(d.size)).sum();
+    let lasting = groups.iter().filter(|(group, _)| group.class != Class::Cache).flat_map(|(_, range)| range.clone());
+    let total: u64 = lasting.filter_map(|at| devices.get(at)).map(|d| extent_space(d.size)).sum();
     let fitting = (total / WANTED_SEGMENTS / segment_parts.max().unwrap_or(1)).max(1);
     if let Some(bytes) = spec.extent_bytes.filter(|bytes| !bytes.is_power_of_two() || !(EXTENTS.0..=EXTENTS.1).contains(bytes)) {
         return invalid(format!("extents of {bytes} bytes are not possible; use a power of two from 64k to 64M"));
@@ -161,10 +162,6 @@ fn add_group(shape: &mut Shape, spec: &GroupSpec, members: Range<usize>, nodes: 
     let column = |at: usize, first: u32, extents: u32| Column { member: u16::try_from(at).unwrap_or(u16::MAX), first, extents };
     let whole = |range: &Range<usize>| range.clone().map(|at| column(at, 0, extents(&at))).collect();
     let layout = checked_layout(shape, spec, u16::try_from(members.len()).unwrap_or(u16::MAX))?;
-    match spec.class {
-        Class::Cache => return invalid("devices for a cache are not possible so far".to_owned()),
-        Class::Data | Class::Log | Class::Special => {}
-    }
     let Layout::Parity { parity, .. } = layout else {
         let columns = whole(&members);
         shape.add(spec.class, layout, columns);
@@ -194,6 +191,7 @@ fn checked_layout(shape: &Shape, spec: &GroupSpec, count: u16) -> Result<Layout,
     };
     match spec.layout {
         Layout::Linear => Ok(Layout::Linear),
+        _ if spec.class == Class::Cache => invalid("a cache has no layout; name its devices after 'cache'".to_owned()),
         Layout::Stripe { width, unit } => Ok(Layout::Stripe { width: width.clamp(1, count), unit: turns(unit)? }),
         Layout::Mirror { copies } if copies > count => invalid(format!("{copies} copies need {copies} devices, not {count}; name more")),
         Layout::Mirror { copies } if !(2..=MAX_COPIES).contains(&copies) => {

@@ -24,43 +24,72 @@ pub(crate) struct Members {
     pub(crate) lost: BTreeSet<u16>,
 }
 
+/// Is a label that of a device of the cache?
+fn is_cache(label: &Label) -> bool {
+    label.shape.is_cache(label.member)
+}
+
 impl Members {
     /// Puts devices in their places. `errors`: why a device has no label, by position.
     ///
     /// # Errors
     /// One line: a device without a label or of another pool, given twice, or removed; a member that is missing and needed, or that
-    /// is missing and was not before, unless `degraded`. With `rebuild`, special devices are needed no more.
+    /// is missing and was not before, unless `degraded`. With `rebuild`, special devices are needed no more; those of the cache never are.
     pub(crate) fn choose(labels: &[Option<Label>], errors: &[String], degraded: bool, rebuild: bool) -> Result<Members, String> {
+        let mut reference: Option<&Label> = None;
         let mut newest: Option<&Label> = None;
         for (position, label) in labels.iter().enumerate() {
-            let Some(label) = label else {
-                let why = errors.get(position).map_or("", String::as_str);
-                let why = if why.is_empty() { "is too small to hold a pool; leave it out or name the right device" } else { why };
-                return Err(format!("device {position} {why}"));
-            };
-            let reference = newest.get_or_insert(label);
+            let Some(label) = label else { continue };
+            let reference = reference.get_or_insert(label);
             if reference.pool != label.pool {
                 return Err(format!(
                     "device {position} belongs to pool '{}' ({}), not to '{}' ({})",
                     label.name, label.pool, reference.name, reference.pool
                 ));
             }
-            if reference.shape.generation < label.shape.generation {
+            // what a cache says of the pool never counts: it may have been away, and nobody missed it
+            if !is_cache(label) && newest.is_none_or(|newest| newest.shape.generation < label.shape.generation) {
                 newest = Some(label);
             }
         }
-        let newest = newest.ok_or("no device was given")?.clone();
+        let unlabelled = |position: usize| {
+            let why = errors.get(position).map_or("", String::as_str);
+            let why = if why.is_empty() { "is too small to hold a pool; leave it out or name the right device" } else { why };
+            format!("device {position} {why}")
+        };
+        let bare: Vec<usize> = labels.iter().enumerate().filter(|(_, label)| label.is_none()).map(|(position, _)| position).collect();
+        let Some(newest) = newest.cloned() else {
+            let why = "only devices of the pool's cache were given; name the others too".to_owned();
+            return Err(bare.first().map_or(why, |position| unlabelled(*position)));
+        };
         let positions = vec![NOWHERE; newest.shape.members.len()];
         let mut found = Members { positions, twins: Vec::new(), stale: Vec::new(), lost: BTreeSet::new(), newest };
-        for (position, label) in (0u16..).zip(labels.iter().flatten()) {
-            found.place(position, label)?;
+        for (position, label) in (0u16..).zip(labels) {
+            label.iter().try_for_each(|label| found.place(position, label))?;
+        }
+        // as many as devices of the cache are missing may be those
+        if let Some(position) = bare.first().filter(|_| bare.len() > found.missing_caches()) {
+            return Err(unlabelled(*position));
         }
         found.check_missing(degraded, rebuild)?;
         Ok(found)
     }
 
+    fn missing_caches(&self) -> usize {
+        let shape = &self.newest.shape;
+        (0u16..).take(shape.members.len()).filter(|member| shape.is_cache(*member) && self.is_missing(usize::from(*member))).count()
+    }
+
     fn place(&mut self, position: u16, label: &Label) -> Result<(), String> {
         let (shape, member) = (&self.newest.shape, usize::from(label.member));
+        if is_cache(label) {
+            // one that is not in use any more is left alone
+            let known = shape.members.get(member).filter(|m| m.device == label.device && shape.is_cache(label.member));
+            if let (Some(_), Some(place @ &mut NOWHERE)) = (known, self.positions.get_mut(member)) {
+                *place = position;
+            }
+            return Ok(());
+        }
         if label.shape.generation == shape.generation && label.shape != *shape {
             return Err(format!(
                 "the label of device {position} contradicts the others: it was written to without them; leave it out or leave them out"
@@ -98,8 +127,9 @@ impl Members {
 
     fn check_missing(&mut self, degraded: bool, rebuild: bool) -> Result<(), String> {
         let shape = &self.newest.shape;
-        let needed = shape.members.iter().enumerate().filter(|(member, m)| self.is_missing(*member) && m.state != MemberState::Gone);
-        let missing: Vec<(u16, bool)> = needed.map(|(member, m)| (member as u16, m.state == MemberState::Down)).collect();
+        let gone = (0u16..).zip(&shape.members).filter(|(member, m)| self.is_missing(usize::from(*member)) && m.state != MemberState::Gone);
+        let needed = gone.filter(|(member, _)| !shape.is_cache(*member));
+        let missing: Vec<(u16, bool)> = needed.map(|(member, m)| (member, m.state == MemberState::Down)).collect();
         if missing.is_empty() {
             return Ok(());
         }

@@ -4,7 +4,7 @@ use millpond_block::{Completion, Data, DiskError};
 use millpond_device::DeviceError;
 use millpond_format::Lsn;
 
-use super::op::{BarrierKind, Op, Owner, Work};
+use super::op::{BarrierKind, Op, Owner, ReadWork, Work};
 use super::state::{Context, Pool};
 use crate::{CommandError, Planted};
 
@@ -15,6 +15,13 @@ impl Pool {
         op.pending -= 1;
         if op.pending > 0 {
             return;
+        }
+        if let (Work::Read(work), None) = (&mut op.work, op.error)
+            && work.again
+        {
+            *work = ReadWork { past_cache: true, ..ReadWork::new(work.target, work.request) };
+            op.pending = 1;
+            return self.ready.push_back(id);
         }
         if op.error.is_none() {
             let after = match &op.work {

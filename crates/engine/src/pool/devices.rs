@@ -22,7 +22,7 @@ impl Pool {
     }
 
     /// One change at a time: a removal has planned the shape that it leaves behind, and labels say one shape until they are durable.
-    fn check_unchanging(&self) -> Result<(), CommandError> {
+    pub(crate) fn check_unchanging(&self) -> Result<(), CommandError> {
         if self.evacuation.is_some() {
             return Err(CommandError::Busy(
                 "a device is being removed; wait for 'pool jobs', or stop that with 'pool remove --stop'".into(),
@@ -62,6 +62,9 @@ impl Pool {
     pub(crate) fn replace(&mut self, member: u16, device: NewDevice) -> Result<(), CommandError> {
         self.check_unchanging()?;
         let at = usize::from(member);
+        if self.config.shape.is_cache(member) {
+            return self.replace_cache(member, device);
+        }
         let extent_bytes = self.config.shape.extent_bytes;
         let id: DeviceId = device_id(self.config.shape.generation + 1, at);
         let known = self.config.shape.members.get_mut(at).filter(|m| m.state != MemberState::Gone);

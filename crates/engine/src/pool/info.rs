@@ -42,7 +42,8 @@ impl Pool {
         let devices = (0u16..).zip(&shape.members).filter(listed).map(|(member, m)| {
             let i = usize::from(member);
             let size = u64::from(m.extents) * bytes;
-            let free = free.get(i).copied().unwrap_or(0) * bytes;
+            let cache = shape.is_cache(member);
+            let free = if cache { size.saturating_sub(self.cache.used(member)) } else { free.get(i).copied().unwrap_or(0) * bytes };
             let group = shape.groups.iter().find(|group| group.columns.iter().any(|column| column.member == member));
             DeviceInfo {
                 member,

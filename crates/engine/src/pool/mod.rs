@@ -1,6 +1,7 @@
 //! A pool in service: guest requests, commands, the log's tail, and the tasks behind them.
 
 mod append;
+mod cached;
 mod clear;
 mod command;
 mod complete;

@@ -2,10 +2,11 @@
 
 use millpond_block::{Buf, Data, DiskError, Piece, Request, Tag};
 use millpond_device::DeviceIndex;
-use millpond_format::{BlockNo, Coding, LineageId, Lsn, SegmentId, SnapshotId, VolumeId};
+use millpond_format::{Addr, BlockNo, Coding, LineageId, Lsn, SegmentId, SnapshotId, VolumeId};
 use smallvec::SmallVec;
 
 use super::diff::Comparison;
+use crate::cache::Spot;
 use crate::{CommandError, Reply};
 
 /// What a request addresses.
@@ -76,6 +77,16 @@ pub(crate) struct ReadWork {
     pub(crate) after: Lsn,
     /// Copies that were not what they should be.
     pub(crate) bad: Vec<Bad>,
+    /// Something from the cache was not what it should be: all of it is read once more, past the cache.
+    pub(crate) again: bool,
+    pub(crate) past_cache: bool,
+}
+
+impl ReadWork {
+    /// A read of which nothing is known yet.
+    pub(crate) fn new(target: Target, request: Request) -> ReadWork {
+        ReadWork { target, request, parts: SmallVec::new(), after: Lsn(0), bad: Vec::new(), again: false, past_cache: false }
+    }
 }
 
 /// A copy of a part of a read that was not what it should be.
@@ -92,10 +103,12 @@ pub(crate) enum Part {
     Zero(usize),
     /// Bytes that are here.
     Ready(Piece),
-    /// Plain blocks on their way from a device, with their checksums.
-    Blocks { crcs: SmallVec<[u32; 1]>, place: (SegmentId, u32), attempt: u8 },
-    /// A packed block on its way.
-    Packed { crc: u32, coding: Coding, skip: usize, units: u32, place: (SegmentId, u32), pages: u32, attempt: u8 },
+    /// Plain blocks on their way from a device, with their checksums. Their addresses when the cache may want them.
+    Blocks { crcs: SmallVec<[u32; 1]>, addrs: SmallVec<[Addr; 1]>, place: (SegmentId, u32), attempt: u8 },
+    /// A packed block on its way; no address when the cache does not want it.
+    Packed { crc: u32, coding: Coding, skip: usize, units: u32, place: (SegmentId, u32), pages: u32, attempt: u8, addr: Addr },
+    /// Plain blocks that follow each other, or a packed one, on their way from the cache: addresses and checksums.
+    Cached { blocks: SmallVec<[(Addr, u32); 1]>, spot: Spot },
 }
 
 /// A write.

@@ -8,11 +8,13 @@ use millpond_device::{DeviceError, DeviceIndex};
 use millpond_format::{Addr, Coding, FANOUT, Node, SegmentId, TreeRoot, crc32c};
 use smallvec::SmallVec;
 
+use super::cached::follows;
 use super::op::{Bad, Op, Owner, Part, Target, Work};
 use super::state::{Context, NodeRead, Pool, ZEROES};
 use super::write::blocks_of;
 use crate::PoolState;
-use crate::space::PAGE;
+use crate::cache::Spot;
+use crate::space::{PAGE, Shelf};
 use crate::tree::Miss;
 
 /// Reads that are looked for together without an allocation.
@@ -64,12 +66,14 @@ impl Pool {
     /// Looks a read's blocks up and starts what device reads they need. Waits for a node when one is missing.
     pub(crate) fn try_read(&mut self, id: u32) {
         let Some(Op { work: Work::Read(work), .. }) = self.ops.get(id) else { return };
-        let (target, request) = (work.target, work.request);
+        let (target, request, past_cache) = (work.target, work.request, work.past_cache);
         let Some(root) = self.root_of(target) else { return self.fail_op(id, DiskError::Io) };
         let (first, count) = blocks_of(request.range);
         let end = first + count as u64;
         // what a record in flight took away may be shown as gone only when the record cannot be lost any more (I10)
         let mut plan = Plan { parts: SmallVec::new(), after: self.last_record };
+        let cached = !self.cache.is_empty();
+        let asks = cached && !past_cache;
         let mut block = first;
         while block < end {
             let stop = ((block / FANOUT as u64 + 1) * FANOUT as u64).min(end);
@@ -102,10 +106,15 @@ impl Pool {
                                 },
                             };
                             plan.parts.push(Planned::Ready(piece));
-                        } else if addr.coding() == Coding::Raw && unit % 8 == 0 {
-                            plan.block(segment, unit / 8, crc);
+                        } else if let Some(spot) = if asks { self.cache.find(addr) } else { None } {
+                            plan.copy(spot, addr, crc);
                         } else {
-                            plan.parts.push(Planned::Packed { segment, unit, units: addr.units(), crc, coding: addr.coding() });
+                            let wanted = cached && self.core.space.rows.shelf(segment) != Shelf::Special;
+                            if addr.coding() == Coding::Raw && unit % 8 == 0 {
+                                plan.block(segment, unit / 8, crc, Some(addr).filter(|_| wanted));
+                            } else {
+                                plan.parts.push(Planned::Packed { segment, unit, addr, crc, wanted });
+                            }
                         }
                     }
                 }
@@ -121,33 +130,42 @@ impl Pool {
             match planned {
                 Planned::Zero(bytes) => parts.push(Part::Zero(bytes)),
                 Planned::Ready(piece) => parts.push(Part::Ready(piece)),
-                Planned::Blocks { segment, page, crcs } => {
+                Planned::Blocks { segment, page, crcs, addrs } => {
                     let (mut from, mut at) = (0usize, page);
                     for (_, range) in self.core.space.rows.map(segment, page, crcs.len() as u32, 0) {
                         let pages = (range.length / 4096) as u32;
                         let mine = crcs.get(from..from + pages as usize).unwrap_or_default();
-                        parts.push(Part::Blocks { crcs: SmallVec::from_slice(mine), place: (segment, at), attempt: 0 });
+                        let addrs = SmallVec::from_slice(addrs.get(from..from + pages as usize).unwrap_or_default());
+                        parts.push(Part::Blocks { crcs: SmallVec::from_slice(mine), addrs, place: (segment, at), attempt: 0 });
                         from += pages as usize;
                         at += pages;
                     }
                 }
-                Planned::Packed { segment, unit, units, crc, coding } => {
+                Planned::Packed { segment, unit, addr, crc, wanted } => {
+                    let (units, coding) = (addr.units(), addr.coding());
                     let (page, pages) = pages_of(unit, units);
                     let skip = (unit % 8) as usize * 512;
-                    parts.push(Part::Packed { crc, coding, skip, units, place: (segment, page), pages, attempt: 0 });
+                    let addr = if wanted { addr } else { Addr::HOLE };
+                    parts.push(Part::Packed { crc, coding, skip, units, place: (segment, page), pages, attempt: 0, addr });
                 }
+                Planned::Cached { spot, blocks } => parts.push(Part::Cached { blocks, spot }),
             }
         }
+        let mut cached: SmallVec<[(u32, Spot, u32); 1]> = SmallVec::new();
         let wanted: SmallVec<[(u32, SegmentId, u32, u32); 4]> = (0u32..)
             .zip(&parts)
             .filter_map(|(part, p)| match p {
                 Part::Blocks { crcs, place, .. } => Some((part, place.0, place.1, crcs.len() as u32)),
                 Part::Packed { place, pages, .. } => Some((part, place.0, place.1, *pages)),
+                Part::Cached { blocks, spot } => {
+                    cached.push((part, *spot, blocks.len() as u32));
+                    None
+                }
                 Part::Zero(_) | Part::Ready(_) => None,
             })
             .collect();
         if let Some(op) = self.ops.get_mut(id) {
-            op.pending += wanted.len() as u32;
+            op.pending += (wanted.len() + cached.len()) as u32;
             if let Work::Read(work) = &mut op.work {
                 work.parts = parts;
                 work.after = plan.after;
@@ -157,6 +175,7 @@ impl Pool {
             self.metrics.data_reads += 1;
             self.read_segment(Context::Data { op: id, part }, segment, page, pages, 0);
         }
+        cached.into_iter().for_each(|(part, spot, pages)| self.read_cached(id, part, spot, pages));
         self.release(id);
     }
 
@@ -168,7 +187,7 @@ impl Pool {
         self.io.read(context, &self.core.space.rows, segment, page, pages, attempt, &mut self.bufs);
     }
 
-    fn unpack(&mut self, stored: &[u8], coding: Coding) -> Option<Piece> {
+    pub(super) fn unpack(&mut self, stored: &[u8], coding: Coding) -> Option<Piece> {
         let mut buf = self.bufs.take(4096);
         decode(stored, coding, buf.bytes_mut().get_mut(..4096)?)?;
         Some(Piece::new(Rc::new(buf), 0..4096))
@@ -185,11 +204,15 @@ impl Pool {
                 let bytes = crcs.len() * 4096;
                 sound.then(|| Piece::new(Rc::new(buf), 0..bytes))
             }
-            (Part::Packed { crc, coding, skip, units, .. }, Ok(()), Some(buf)) => {
+            (Part::Packed { crc, coding, skip, units, addr, .. }, Ok(()), Some(buf)) => {
                 let range = *skip..*skip + *units as usize * 512;
-                let (crc, coding) = (*crc, *coding);
+                let (crc, coding, addr) = (*crc, *coding, *addr);
                 let stored = buf.bytes().get(range.clone()).unwrap_or_default();
-                if crc32c(stored) != crc {
+                let sound = crc32c(stored) == crc;
+                if sound && addr.is_some() {
+                    self.copy_to_cache(addr, stored);
+                }
+                if !sound {
                     None
                 } else if coding == Coding::Raw {
                     Some(Piece::new(Rc::new(buf), range))
@@ -204,21 +227,24 @@ impl Pool {
         let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
         let Some(place) = work.parts.get_mut(part as usize) else { return };
         let (at, attempt) = match place {
-            Part::Blocks { place, crcs, attempt } => ((place.0, place.1, crcs.len() as u32), attempt),
+            Part::Blocks { place, crcs, attempt, .. } => ((place.0, place.1, crcs.len() as u32), attempt),
             Part::Packed { place, pages, attempt, .. } => ((place.0, place.1, *pages), attempt),
-            Part::Zero(_) | Part::Ready(_) => return,
+            Part::Zero(_) | Part::Ready(_) | Part::Cached { .. } => return,
         };
         let (segment, page, pages) = at;
         match good {
             Some(piece) => {
                 // what shares pages with others is left to scrub: here nobody knows whether those are sound
-                let whole = matches!(place, Part::Blocks { .. });
-                *place = Part::Ready(piece.clone());
+                let old = std::mem::replace(place, Part::Ready(piece.clone()));
+                let whole = matches!(old, Part::Blocks { .. });
                 if whole && !work.bad.is_empty() {
                     let (mine, others) = std::mem::take(&mut work.bad).into_iter().partition(|bad: &Bad| bad.part == part);
                     work.bad = others;
                     let mine: Vec<Bad> = mine;
                     mine.into_iter().for_each(|bad| self.repair(bad.member, segment, page, piece.clone()));
+                }
+                if let Part::Blocks { addrs, .. } = old {
+                    addrs.into_iter().zip(piece.bytes().chunks_exact(4096)).for_each(|(addr, bytes)| self.copy_to_cache(addr, bytes));
                 }
             }
             None => {
@@ -292,7 +318,7 @@ impl Pool {
                     }
                 }
                 Part::Ready(piece) => push(piece),
-                Part::Blocks { .. } | Part::Packed { .. } => {}
+                Part::Blocks { .. } | Part::Packed { .. } | Part::Cached { .. } => {}
             }
         }
         data
@@ -404,8 +430,9 @@ struct Plan {
 enum Planned {
     Zero(usize),
     Ready(Piece),
-    Blocks { segment: SegmentId, page: u32, crcs: SmallVec<[u32; 1]> },
-    Packed { segment: SegmentId, unit: u32, units: u32, crc: u32, coding: Coding },
+    Blocks { segment: SegmentId, page: u32, crcs: SmallVec<[u32; 1]>, addrs: SmallVec<[Addr; 1]> },
+    Packed { segment: SegmentId, unit: u32, addr: Addr, crc: u32, wanted: bool },
+    Cached { spot: Spot, blocks: SmallVec<[(Addr, u32); 1]> },
 }
 
 impl Plan {
@@ -416,11 +443,25 @@ impl Plan {
         }
     }
 
-    /// A block at a page; neighbours become one device read.
-    fn block(&mut self, segment: SegmentId, page: u32, crc: u32) {
+    /// A block at a page; neighbours become one device read. Its address when the cache may want it.
+    fn block(&mut self, segment: SegmentId, page: u32, crc: u32, addr: Option<Addr>) {
         match self.parts.last_mut() {
-            Some(Planned::Blocks { segment: s, page: p, crcs }) if *s == segment && *p + crcs.len() as u32 == page => crcs.push(crc),
-            _ => self.parts.push(Planned::Blocks { segment, page, crcs: SmallVec::from_elem(crc, 1) }),
+            Some(Planned::Blocks { segment: s, page: p, crcs, addrs }) if *s == segment && *p + crcs.len() as u32 == page => {
+                crcs.push(crc);
+                addrs.extend(addr);
+            }
+            _ => {
+                let (crcs, addrs) = (SmallVec::from_elem(crc, 1), addr.into_iter().collect());
+                self.parts.push(Planned::Blocks { segment, page, crcs, addrs });
+            }
+        }
+    }
+
+    /// A block in the cache; plain neighbours become one device read.
+    fn copy(&mut self, spot: Spot, addr: Addr, crc: u32) {
+        match self.parts.last_mut() {
+            Some(Planned::Cached { spot: first, blocks }) if follows(*first, blocks, spot, addr) => blocks.push((addr, crc)),
+            _ => self.parts.push(Planned::Cached { spot, blocks: SmallVec::from_elem((addr, crc), 1) }),
         }
     }
 }

@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
 use super::op::Op;
+use crate::cache::{Scan, Spot, Store};
 use crate::core::Core;
 use crate::io::IoTable;
 use crate::log::Log;
@@ -67,6 +68,15 @@ pub(crate) enum Context {
     /// A scrub reads a copy of a place, or a label or root.
     Scrub(ScrubRead),
     ScrubArea(ScrubArea),
+    /// Part of a read, from the cache: operation and part.
+    Cached {
+        op: u32,
+        part: u32,
+        spot: Spot,
+    },
+    /// A page of a device of the cache is looked at; something is written to it.
+    CacheScan(Scan),
+    CacheWrite(Scan),
     /// A free segment's space was given back.
     Discard(SegmentId),
     /// The cleaner reads the header at this page of its victim: what chunks hold that were moved there. Which try it is.
@@ -165,6 +175,7 @@ pub(crate) struct Pool {
     /// When it was written down last how far jobs are.
     pub(crate) jobs_noted: Time,
     pub(crate) cleaner: Cleaner,
+    pub(crate) cache: Store,
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) replies: VecDeque<(Tag, Result<Reply, CommandError>)>,
     pub(crate) diffs: VecDeque<(Tag, Result<Vec<DiffExtent>, CommandError>)>,
@@ -208,6 +219,7 @@ pub(crate) struct Pool {
 impl Pool {
     /// A pool in service over recovered state.
     pub(crate) fn new(config: Config, core: Core, log: Log, io: IoTable<Context>, bufs: BufPool, tuning: Tuning, now: Time) -> Pool {
+        let cache = Store::new(config.id, tuning.cache_memory);
         Pool {
             config,
             state: PoolState::Opening,
@@ -243,6 +255,7 @@ impl Pool {
             pace: Pace::default(),
             jobs_noted: now,
             cleaner: Cleaner::default(),
+            cache,
             completions: VecDeque::new(),
             replies: VecDeque::new(),
             diffs: VecDeque::new(),

@@ -53,7 +53,7 @@ impl Pool {
         let durable = mode.every_write_durable() || (request.fua && mode.honours_flush());
         match (request.op, volume) {
             (RequestOp::Read, _) if request.range.length > 0 => {
-                let work = ReadWork { target, request, parts: smallvec::SmallVec::new(), after: Lsn(0), bad: Vec::new() };
+                let work = ReadWork::new(target, request);
                 let id = self.new_op(owner, Work::Read(work), false);
                 self.try_read(id);
             }
@@ -121,6 +121,9 @@ impl Pool {
                 Ok(()) => self.checkpointer.wanted.clear(),
                 Err(error) => self.fault(format!("writing the labels failed ({error})")),
             },
+            Context::Cached { op, part, spot } => self.cached_read(op, part, spot, ended.result, ended.buf),
+            Context::CacheScan(scan) => self.cache_scanned(scan, ended.result, ended.buf),
+            Context::CacheWrite(scan) => self.cache_written(scan, ended.result),
             // a refused discard frees no space on the host, but the segment is as free as before
             Context::Discard(segment) => self.core.space.segments.set_state(segment, SegmentState::Free),
             Context::Relabel => self.relabel_done(ended.result),
@@ -218,6 +221,7 @@ impl Pool {
             busy |= self.step_rebalance();
             busy |= self.step_scrub();
             self.step_jobs();
+            self.step_cache();
             self.start_flush();
             if self.io.is_stalled() && self.now.0 >= self.last_retry.0 + FULL_RETRY_MILLIS {
                 self.last_retry = self.now;
@@ -329,6 +333,7 @@ impl Pool {
     /// The end of a clean shutdown: everything answered, a last checkpoint that holds it all.
     fn close_when_quiet(&mut self) {
         let Some(tag) = self.closing else { return };
+        self.keep_cache();
         let clean = self.quiet() && !self.checkpointer.running() && self.log.since_checkpoint == 0 && self.core.nodes.dirty() == 0;
         if clean && self.checkpointer.first_done && self.io.in_flight() == 0 && !self.relabeler.busy() {
             self.closing = None;

@@ -183,7 +183,7 @@ impl Pool {
             let range = ByteRange { offset: block.0 * 4096, length: 4096 };
             let request = Request { op: RequestOp::Read, range, fua: false };
             let target = Target::Head(volume);
-            let work = ReadWork { target, request, parts: smallvec::SmallVec::new(), after: Lsn(0), bad: Vec::new() };
+            let work = ReadWork::new(target, request);
             let child = self.new_op(Owner::Parent(id), Work::Read(work), false);
             self.try_read(child);
         }

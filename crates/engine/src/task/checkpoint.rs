@@ -268,7 +268,7 @@ impl Pool {
         self.io.write_raw(Context::Checkpoint, writes);
     }
 
-    /// Writes of one root to every device.
+    /// Writes of one root to every device but those of the cache.
     pub(crate) fn root_writes(&mut self, root: &Root, at_end: bool) -> Vec<(DeviceIndex, u64, Piece)> {
         let mut buf = self.bufs.take(4096);
         if let Some(to) = buf.bytes_mut().get_mut(..4096) {
@@ -277,7 +277,8 @@ impl Pool {
         let piece = Piece::new(Rc::new(buf), 0..4096);
         let slot = Root::slot_offset(root.generation);
         let area = |size: u64| if at_end { second_area(size) } else { 0 };
-        (0u16..).zip(&self.config.sizes).map(|(member, size)| (DeviceIndex(member), area(*size) + slot, piece.clone())).collect()
+        let rings = (0u16..).zip(&self.config.sizes).filter(|(member, _)| !self.config.shape.is_cache(*member));
+        rings.map(|(member, size)| (DeviceIndex(member), area(*size) + slot, piece.clone())).collect()
     }
 
     /// Nodes of the running checkpoint are written.
@@ -356,6 +357,7 @@ impl Pool {
         volumes.into_iter().for_each(|volume| self.trim_beyond(volume));
         self.fill_what_lacks();
         self.resume_jobs();
+        self.attach_caches();
     }
 }
 

@@ -170,6 +170,9 @@ impl Pool {
     pub(crate) fn remove_member(&mut self, member: u16, dry_run: bool) -> Result<(), CommandError> {
         let known = self.config.shape.members.get(usize::from(member)).filter(|m| m.state != MemberState::Gone);
         let Some(known) = known else { return Err(CommandError::NotFound(format!("member {member}"))) };
+        if self.config.shape.is_cache(member) {
+            return self.remove_cache(member, dry_run);
+        }
         if known.successor.is_some() || self.filler.jobs().next().is_some() || self.evacuation.is_some() || self.relabeler.busy() {
             return Err(CommandError::Busy("devices are just being changed; try again when 'pool jobs' is empty".into()));
         }

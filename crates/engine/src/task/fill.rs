@@ -302,8 +302,10 @@ impl Pool {
         let Some(fill) = &mut self.filler.running else { return };
         fill.step = Step::Ring;
         let (run, member, twin) = (fill.run, fill.member, fill.twin);
-        let whole = |(at, m): &(u16, &millpond_format::Member)| m.state == MemberState::Present && (twin || *at != member);
-        let mut sources = (0u16..).zip(&self.config.shape.members).filter(whole).map(|(at, _)| at);
+        let shape = &self.config.shape;
+        let whole =
+            |(at, m): &(u16, &millpond_format::Member)| m.state == MemberState::Present && (twin || *at != member) && !shape.is_cache(*at);
+        let mut sources = (0u16..).zip(&shape.members).filter(whole).map(|(at, _)| at);
         let Some(source) = sources.nth(fill.unreadable_rings) else {
             // nobody's can be read: the next roots make one
             fill.step = Step::Flush;

@@ -86,6 +86,7 @@ impl Pool {
             return; // it was about to go, and its successor has everything
         }
         self.stop_filling(failing.member, false);
+        self.cache.detach(failing.member, &mut self.bufs);
         self.config.shape.lose(usize::from(failing.member));
         self.relabel(None);
     }
@@ -184,6 +185,7 @@ impl Pool {
                     self.switch();
                     self.let_go();
                     self.release_held();
+                    self.attach_caches();
                 }
                 let tags = std::mem::take(&mut self.relabeler.answering);
                 self.replies.extend(tags.into_iter().map(|tag| (tag, Ok(Reply::Done))));

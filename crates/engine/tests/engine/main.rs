@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod bytes;
+mod cache;
 mod cleaner;
 mod evacuate;
 mod faults;

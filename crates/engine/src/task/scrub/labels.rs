@@ -98,7 +98,8 @@ impl Pool {
             for (second, area) in [(false, 0), (true, second_area(size))] {
                 let label = (What::Label(generation), area, SECTOR_BYTES as u64);
                 let ring = (What::Ring, area + RING_OFFSET, RING_SLOTS * SECTOR_BYTES as u64);
-                for (what, offset, length) in [label, ring] {
+                let ring = Some(ring).filter(|_| !self.config.shape.is_cache(member));
+                for (what, offset, length) in [Some(label), ring].into_iter().flatten() {
                     self.scrubber.of(run).into_iter().for_each(|run| run.labels.left += 1);
                     let context = Context::ScrubArea(ScrubArea { run, member, second, what });
                     self.io.read_raw(context, DeviceIndex(member), ByteRange { offset, length }, &mut self.bufs);

@@ -1,0 +1,224 @@
+//! Reads from the cache, what is copied to it, and the devices that make it up.
+//!
+//! Guests wait for nothing of it: what is copied is written when nobody asks, and what comes too fast is not copied.
+
+use millpond_block::{Buf, Piece};
+use millpond_device::{DeviceError, DeviceIndex};
+use millpond_format::{Addr, Coding, Filling, MemberState, crc32c};
+use std::rc::Rc;
+
+use super::op::{Op, Part, Work};
+use super::state::{Context, Pool};
+use crate::cache::{Scan, SegmentWrite, Spot};
+use crate::io::Failing;
+use crate::open::{device_id, extent_space};
+use crate::{CommandError, NewDevice, Planted, PoolState};
+
+/// Is a block in the cache the plain neighbour of those of a read?
+pub(super) fn follows(first: Spot, blocks: &[(Addr, u32)], spot: Spot, addr: Addr) -> bool {
+    let plain = |addr: &Addr| addr.coding() == Coding::Raw;
+    let next = Spot { unit: first.unit + 8 * blocks.len() as u32, ..first };
+    spot == next && plain(&addr) && blocks.iter().all(|(addr, _)| plain(addr))
+}
+
+impl Pool {
+    /// Takes devices of the cache into use that are there and were not.
+    pub(crate) fn attach_caches(&mut self) {
+        if self.tuning.read_only || self.state != PoolState::Online || !self.config.shape.has_cache() {
+            return;
+        }
+        let shape = &self.config.shape;
+        for (member, known) in (0u16..).zip(&shape.members) {
+            let there = known.state == MemberState::Present && self.io.health.is_up(DeviceIndex(member)) && shape.is_cache(member);
+            if there && !self.cache.has(member) {
+                self.cache.attach(member, known.device, u64::from(known.extents) * shape.extent_bytes);
+            }
+        }
+    }
+
+    /// Finds out what is on devices of the cache, a few pages at a time.
+    pub(crate) fn step_cache(&mut self) {
+        if self.closing.is_some() {
+            return; // nobody waits for the rest
+        }
+        while let Some((scan, member, range)) = self.cache.next_scan() {
+            self.io.read_raw(Context::CacheScan(scan), DeviceIndex(member), range, &mut self.bufs);
+        }
+    }
+
+    /// A page of a device of the cache was looked at.
+    pub(crate) fn cache_scanned(&mut self, scan: Scan, result: Result<(), DeviceError>, buf: Option<Buf>) {
+        let page = buf.as_ref().filter(|_| result.is_ok()).map(|buf| buf.bytes()).and_then(|bytes| bytes.get(..4096));
+        let begun = Filling { incarnation: self.incarnation, time: self.now.0 };
+        let write = self.cache.scanned(scan, page, begun);
+        buf.into_iter().for_each(|buf| self.bufs.give(buf));
+        if let Some(write) = write {
+            self.write_cache(write);
+        }
+        if let Err(error) = result
+            && let Some(member) = self.cache.failed(scan.drive, error)
+        {
+            self.give_cache_up(member, error);
+        }
+    }
+
+    /// Reads pages of the cache.
+    pub(super) fn read_cached(&mut self, op: u32, part: u32, spot: Spot, pages: u32) {
+        let place = self.cache.begin_read(spot, pages);
+        let (member, range) = place.expect("INV-CACHE-2: a segment of the cache is there until its reads have ended");
+        self.io.read_raw(Context::Cached { op, part, spot }, DeviceIndex(member), range, &mut self.bufs);
+    }
+
+    /// Pages of the cache were read. When they are not what the map says, the read begins again without the cache (INV-CACHE-1).
+    pub(crate) fn cached_read(&mut self, id: u32, part: u32, spot: Spot, result: Result<(), DeviceError>, buf: Option<Buf>) {
+        self.cache.ended(spot);
+        let trusting = self.planted(Planted::TrustCache);
+        let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
+        let Some(place) = work.parts.get_mut(part as usize) else { return };
+        let Part::Cached { blocks, .. } = &*place else { return };
+        let blocks = blocks.clone();
+        let piece = match (result, buf) {
+            (Ok(()), Some(buf)) => self.sound_copy(&blocks, spot, buf, trusting),
+            (_, buf) => {
+                buf.into_iter().for_each(|buf| self.bufs.give(buf));
+                None
+            }
+        };
+        match (piece, result) {
+            (Some(piece), _) => {
+                self.metrics.cache_hits += blocks.len() as u64;
+                self.metrics.cache_hit_bytes += blocks.iter().map(|(addr, _)| u64::from(addr.units()) * 512).sum::<u64>();
+                if let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id)
+                    && let Some(place) = work.parts.get_mut(part as usize)
+                {
+                    *place = Part::Ready(piece);
+                }
+            }
+            (None, result) => {
+                if let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) {
+                    work.again = true;
+                }
+                let failed = match result {
+                    Err(error) => self.cache.failed(spot.drive, error).map(|member| (member, error)),
+                    Ok(()) => {
+                        let errors = self.cache.wrong(spot).and_then(|member| self.io.errors.get_mut(usize::from(member)));
+                        errors.into_iter().for_each(|errors| *errors += 1);
+                        None
+                    }
+                };
+                if let Some((member, error)) = failed {
+                    self.give_cache_up(member, error);
+                }
+            }
+        }
+        self.release(id);
+    }
+
+    /// The blocks in what was read of the cache, when all of them are what they should be.
+    fn sound_copy(&mut self, blocks: &[(Addr, u32)], spot: Spot, buf: Buf, trusting: bool) -> Option<Piece> {
+        let skip = (spot.unit % 8) as usize * 512;
+        let bytes: usize = blocks.iter().map(|(addr, _)| addr.units() as usize * 512).sum();
+        let stored = buf.bytes().get(skip..skip + bytes).unwrap_or_default();
+        let mut rest = stored;
+        let sound = blocks.iter().all(|(addr, crc)| {
+            let (block, others) = rest.split_at(rest.len().min(addr.units() as usize * 512));
+            rest = others;
+            trusting || crc32c(block) == *crc
+        });
+        match blocks.first().map(|(addr, _)| addr.coding()) {
+            Some(Coding::Raw) if sound => return Some(Piece::new(Rc::new(buf), skip..skip + bytes)),
+            Some(coding) if sound => {
+                let piece = self.unpack(stored, coding);
+                self.bufs.give(buf);
+                return piece;
+            }
+            _ => {}
+        }
+        self.bufs.give(buf);
+        None
+    }
+
+    /// A block was read that the cache has not: it is copied when it was read before, too.
+    pub(super) fn copy_to_cache(&mut self, addr: Addr, stored: &[u8]) {
+        self.metrics.cache_misses += 1;
+        if self.state != PoolState::Online || !self.cache.wants(addr) {
+            return;
+        }
+        self.metrics.cache_fill_bytes += stored.len() as u64;
+        if let Some(write) = self.cache.take(addr, stored, self.now.0, &mut self.bufs) {
+            self.write_cache(write);
+        }
+    }
+
+    /// Before the pool is closed, what was not written yet is.
+    pub(crate) fn keep_cache(&mut self) {
+        if let Some(write) = self.cache.seal() {
+            self.write_cache(write);
+        }
+    }
+
+    fn write_cache(&mut self, write: SegmentWrite) {
+        self.io.write_loose(Context::CacheWrite(write.scan), write.member, write.offset, write.piece);
+    }
+
+    /// A write to the cache ended.
+    pub(crate) fn cache_written(&mut self, scan: Scan, result: Result<(), DeviceError>) {
+        if let Some(member) = self.cache.written(scan, result, self.now.0)
+            && let Err(error) = result
+        {
+            self.give_cache_up(member, error);
+        }
+    }
+
+    /// A device of the cache is of no use any more.
+    fn give_cache_up(&mut self, member: u16, error: DeviceError) {
+        self.cache.detach(member, &mut self.bufs);
+        self.io.health.set(member, MemberState::Down);
+        if matches!(self.state, PoolState::Online | PoolState::Closing) {
+            self.device_failed(Failing { member, twin: false, error });
+        }
+    }
+
+    /// A device leaves the cache: there is nothing to move.
+    pub(crate) fn remove_cache(&mut self, member: u16, dry_run: bool) -> Result<(), CommandError> {
+        self.check_unchanging()?;
+        if dry_run {
+            return Ok(());
+        }
+        self.cache.detach(member, &mut self.bufs);
+        let shape = &mut self.config.shape;
+        shape.groups.iter_mut().for_each(|group| group.columns.retain(|column| column.member != member));
+        shape.groups.retain(|group| !group.columns.is_empty());
+        if let Some(known) = shape.members.get_mut(usize::from(member)) {
+            known.state = MemberState::Gone;
+        }
+        self.io.health.set(member, MemberState::Gone);
+        self.relabeler.left.insert(member);
+        self.relabel(None);
+        Ok(())
+    }
+
+    /// Another device in the place of one of the cache: it begins empty.
+    pub(crate) fn replace_cache(&mut self, member: u16, device: NewDevice) -> Result<(), CommandError> {
+        let at = usize::from(member);
+        let shape = &mut self.config.shape;
+        let extents = u32::try_from(extent_space(device.geometry.size) / shape.extent_bytes).unwrap_or(u32::MAX);
+        if extents == 0 {
+            return Err(CommandError::Invalid("the new device is too small; use a larger one".into()));
+        }
+        let id = device_id(shape.generation + 1, at);
+        let columns = shape.groups.iter_mut().flat_map(|group| &mut group.columns);
+        columns.filter(|column| column.member == member).for_each(|column| column.extents = extents);
+        if let Some(known) = shape.members.get_mut(at) {
+            (known.device, known.extents, known.state) = (id, extents, MemberState::Present);
+        }
+        if let Some(size) = self.config.sizes.get_mut(at) {
+            *size = device.geometry.size;
+        }
+        self.cache.detach(member, &mut self.bufs);
+        self.io.set_position(member, u16::try_from(device.position).unwrap_or(u16::MAX));
+        self.io.health.set(member, MemberState::Present);
+        self.relabeler.fresh.insert(member);
+        Ok(())
+    }
+}
