@@ -1,5 +1,6 @@
 //! What a seed means: the devices, the pool, the guests and the fate of one world.
 
+mod cached;
 mod mirrored;
 mod parity;
 
@@ -12,6 +13,7 @@ use crate::disk::{Erased, Profile};
 use crate::fault::{Fault, FaultKind};
 use crate::machine::Latency;
 use crate::rng::{Rng, mix as hash};
+pub use cached::Cached;
 pub use mirrored::Mirrored;
 
 /// What the caller wants, beyond the seed.
@@ -39,6 +41,8 @@ pub struct Options {
     pub mirrors: bool,
     /// Parity in every world.
     pub parity: bool,
+    /// A cache in every world.
+    pub caches: bool,
     /// Worlds of mirrors, and of other layouts, in all of which devices are taken out of the pool, too.
     pub removals: bool,
     /// Jobs in every world, which is one of mirrors where it is none of parity.
@@ -106,6 +110,8 @@ pub struct Config {
     pub layout: Layout,
     /// What a world of mirrors has.
     pub mirrored: Option<Mirrored>,
+    /// What a world with a cache has.
+    pub cached: Option<Cached>,
     /// Bytes that fit, where that is not the sum of all devices.
     pub usable: u64,
     /// Bytes of a segment on one device.
@@ -179,6 +185,7 @@ impl Config {
             devices,
             layout,
             mirrored: None,
+            cached: None,
             usable: 0,
             extent,
             tuning: tuning(options, rng),
@@ -211,13 +218,24 @@ impl Config {
     /// Turns the world into what its seed makes of it. True when its devices come and go.
     pub fn transform(&mut self, seed: u64, options: &Options) -> bool {
         let mut rng = Rng::new(hash(!seed));
-        match (Config::is_mirrored(seed, options), Config::is_coded(seed, options)) {
-            (true, _) => self.mirror(&mut rng),
-            (_, true) => self.code(&mut rng),
-            _ => return false,
+        let transformed = match (Config::is_mirrored(seed, options), Config::is_coded(seed, options)) {
+            (true, _) => {
+                self.mirror(&mut rng);
+                true
+            }
+            (_, true) => {
+                self.code(&mut rng);
+                true
+            }
+            _ => false,
+        };
+        if transformed {
+            self.take_out(Config::has_removals(seed, options), Config::has_jobs(seed, options));
         }
-        self.take_out(Config::has_removals(seed, options), Config::has_jobs(seed, options));
-        true
+        if Config::has_cache(seed, options) {
+            self.cache(&mut rng.fork(7));
+        }
+        transformed
     }
 
     /// Are devices taken out of the pool, too? In no world that found something before they were.
@@ -234,7 +252,15 @@ impl Config {
 
     /// What the pool is made of.
     pub fn groups(&self) -> Vec<GroupSpec> {
-        self.mirrored.as_ref().map_or_else(|| vec![GroupSpec::data(self.layout)], |m| m.groups.clone())
+        let alone = || vec![GroupSpec { devices: Some(self.needed()), ..GroupSpec::data(self.layout) }];
+        let mut groups = self.mirrored.as_ref().map_or_else(alone, |m| m.groups.clone());
+        if let (Some(last), Some(cache)) = (groups.last_mut(), self.cache_group()) {
+            if last.devices.is_none() {
+                last.devices = Some(self.needed());
+            }
+            groups.push(cache);
+        }
+        groups
     }
 
     /// Bytes of all devices, or what fits of them.

@@ -47,6 +47,15 @@ impl Sick {
     }
 }
 
+/// What is wrong with a device that nobody needs.
+#[derive(Clone, Debug)]
+pub enum Ill {
+    /// Every operation fails.
+    Fails(DeviceError),
+    /// Some do.
+    Sick(Sick),
+}
+
 #[derive(Debug)]
 enum Job {
     Read,
@@ -80,6 +89,8 @@ pub struct Machine {
     pub broken: BTreeMap<usize, DeviceError>,
     /// The device that spoils what it is given.
     pub sick: Option<Sick>,
+    /// Devices of the cache with which something is wrong.
+    pub ills: BTreeMap<usize, Ill>,
     /// Devices that the engine said it has let go: nothing may be asked of them.
     pub let_go: BTreeSet<usize>,
     /// Operations completed.
@@ -104,6 +115,7 @@ impl Machine {
             armed: Armed::default(),
             broken: BTreeMap::new(),
             sick: None,
+            ills: BTreeMap::new(),
             let_go: BTreeSet::new(),
             completed: 0,
         }
@@ -122,6 +134,7 @@ impl Machine {
             armed: Armed::default(),
             broken: self.broken.clone(),
             sick: self.sick.clone(),
+            ills: self.ills.clone(),
             let_go: BTreeSet::new(),
             completed: 0,
         }
@@ -135,9 +148,9 @@ impl Machine {
         self.geometries()
     }
 
-    /// Plugs all but one device in; returns their geometries.
-    pub fn plug_without_one(&mut self) -> Vec<DeviceGeometry> {
-        self.order = (0..self.devices.len()).collect();
+    /// Plugs all but one of some devices in; returns their geometries.
+    pub fn plug_without_one(&mut self, needed: Vec<usize>) -> Vec<DeviceGeometry> {
+        self.order = needed;
         self.rng.shuffle(&mut self.order);
         self.order.pop();
         self.geometries()
@@ -268,9 +281,12 @@ impl Machine {
         self.clock = self.clock.max(due);
         self.completed += 1;
         let touch = self.touch(device, &io, &job);
-        let effect = match (self.broken.get(&device), &mut self.sick) {
-            (Some(error), _) => Effect::Fail(*error),
-            (None, Some(sick)) if sick.device == device => sick.effect(touch),
+        let effect = match (self.broken.get(&device), &mut self.sick, self.ills.get_mut(&device)) {
+            (Some(error), ..) => Effect::Fail(*error),
+            (None, Some(sick), _) if sick.device == device => sick.effect(touch),
+            (_, _, Some(Ill::Fails(DeviceError::Full))) if !matches!(touch, Touch::Write(_)) => Effect::Fine,
+            (_, _, Some(Ill::Fails(error))) => Effect::Fail(*error),
+            (_, _, Some(Ill::Sick(sick))) => sick.effect(touch),
             _ => self.armed.effect(device, touch),
         };
         let disk = &mut self.devices[device];

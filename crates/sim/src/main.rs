@@ -71,6 +71,9 @@ struct Args {
     /// Parity, and devices that come and go, in every world
     #[arg(long, conflicts_with_all = ["fault", "mirrors"])]
     parity: bool,
+    /// A cache, whose devices suffer anything, in every world
+    #[arg(long)]
+    caches: bool,
     /// Devices are taken out of the pool, too, in every world
     #[arg(long, conflicts_with = "fault")]
     removals: bool,
@@ -88,7 +91,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 8] = [
+const PLANTED: [(&str, Planted); 9] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -97,6 +100,7 @@ const PLANTED: [(&str, Planted); 8] = [
     ("cleaner-new-sequence", Planted::CleanerNewSequence),
     ("reuse-before-flush", Planted::ReuseBeforeFlush),
     ("skip-leveling", Planted::SkipLeveling),
+    ("trust-cache", Planted::TrustCache),
 ];
 
 fn range(text: &str) -> Result<Range<u64>, String> {
@@ -136,6 +140,7 @@ fn main() -> ExitCode {
         parity: args.parity,
         removals: args.removals,
         jobs: args.work,
+        caches: args.caches,
         ..Options::default()
     };
     if let Some(name) = &args.planted {
@@ -259,7 +264,10 @@ impl Batch {
             stats.kills, stats.cuts, stats.closes, stats.interrupted, stats.faults, stats.detected
         );
         println!("  {} checkpoints, {} segments cleaned", stats.checkpoints, stats.cleaned);
-        println!("  {} devices lost, {} replaced or added, {} trials without copies", stats.losses, stats.changes, stats.trials);
+        println!(
+            "  {} devices lost, {} replaced or added, {} trials without copies, {} blocks from caches",
+            stats.losses, stats.changes, stats.trials, stats.cached
+        );
         for (mode, count) in CacheMode::ALL.iter().zip(&stats.modes) {
             println!(
                 "  power cuts under {mode}: {} volumes, {} writes that had to survive did, {} of {} others lost",
@@ -289,6 +297,9 @@ fn again(seed: u64, args: &Args) -> String {
     }
     if args.work {
         command += " --work";
+    }
+    if args.caches {
+        command += " --caches";
     }
     if args.mirrors {
         command += " --mirrors";

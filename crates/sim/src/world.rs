@@ -1,5 +1,6 @@
 //! One run: a seed becomes a machine, a pool, guests, crashes and faults, and a verdict.
 
+mod caches;
 mod fate;
 mod finale;
 mod jobs;
@@ -22,6 +23,7 @@ use crate::rng::{Rng, mix};
 use crate::system::{System, Target, target_name};
 use crate::trace::{Event, Trace};
 use crate::workload::{Ask, Plan, Workload, query};
+use caches::Caches;
 use fate::Fate;
 
 /// What happened in a world, in numbers.
@@ -65,6 +67,8 @@ pub struct Stats {
     pub trials: u64,
     /// What power cuts left, by cache mode.
     pub modes: ByMode,
+    /// Blocks that guests read from the cache.
+    pub cached: u64,
 }
 
 impl Stats {
@@ -89,6 +93,7 @@ impl Stats {
         self.changes += other.changes;
         self.trials += other.trials;
         self.modes.iter_mut().zip(&other.modes).for_each(|(sum, count)| sum.add(count));
+        self.cached += other.cached;
     }
 }
 
@@ -119,6 +124,8 @@ pub struct World<S: System> {
     files: Option<Files>,
     /// What befalls devices, in worlds of mirrors.
     fate: Option<Fate>,
+    /// What befalls devices of the cache.
+    caches: Option<Caches>,
     /// The trace.
     pub trace: Trace,
     /// The numbers.
@@ -159,6 +166,7 @@ impl<S: System> World<S> {
         let mut trace = Trace::default();
         trace.print = options.trace;
         let fate = config.mirrored.as_ref().map(|mirrored| Fate::new(mirrored, rng.fork(3)));
+        let caches = config.cached.map(|cached| Caches::new(cached, config.devices.len(), rng.fork(4)));
         World {
             config,
             rng,
@@ -169,6 +177,7 @@ impl<S: System> World<S> {
             curious: None,
             files: None,
             fate,
+            caches,
             trace,
             stats: Stats::default(),
             tags: 0,
@@ -222,7 +231,8 @@ impl<S: System> World<S> {
         id.iter_mut().for_each(|byte| *byte = self.rng.next() as u8);
         let spec =
             PoolSpec { name: "pond".to_owned(), id: PoolId(id), groups: self.config.groups(), extent_bytes: Some(self.config.extent) };
-        let devices = self.machine.plug(true);
+        // a small device for a cache would make a bad one for data
+        let devices = self.machine.plug(self.config.cached.is_none());
         self.trace.note("format");
         match S::create(spec, devices, self.config.tuning.clone(), self.machine.now()) {
             Ok(system) => self.system = Some(system),
@@ -296,6 +306,7 @@ impl<S: System> World<S> {
         }
         made += u64::from(self.question());
         self.befall()?;
+        self.befall_cache();
         if let Some(plan) = self.workload.plan(&self.oracle, &self.busy())
             && self.waiting.len() + self.running.len() < 4
         {

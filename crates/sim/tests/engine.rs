@@ -42,6 +42,14 @@ fn worlds_of_parity() {
     clean(0..1, Mode::PowerCut, &parity);
 }
 
+/// Pools of every kind with a cache, whose devices fail, lie, are away, and are replaced at any time.
+#[test]
+fn worlds_with_a_cache() {
+    let caches = Options { caches: true, ..Options::default() };
+    clean(0..16, Mode::World, &caches);
+    clean(0..1, Mode::PowerCut, &Options { scale: 300, ..caches });
+}
+
 /// Devices are taken out of pools of every layout, too.
 #[test]
 fn worlds_with_removals() {
@@ -98,6 +106,7 @@ fn planted_bugs_are_found() {
         Planted::CleanerNewSequence,
         Planted::ReuseBeforeFlush,
         Planted::SkipLeveling,
+        Planted::TrustCache,
     ];
     for bug in planted {
         let options = Options { planted: Some(bug), ..Options::default() };

@@ -150,7 +150,8 @@ impl<S: System> World<S> {
             job: pool.jobs.iter().any(|job| job.member == Some(d.member)),
             special: d.class == Class::Special,
         };
-        let before = std::mem::replace(&mut fate.known, pool.devices.iter().map(known).collect());
+        let needed = pool.devices.iter().filter(|device| device.class != Class::Cache);
+        let before = std::mem::replace(&mut fate.known, needed.map(known).collect());
         fate.homes.extend(fate.known.iter().filter_map(|k| Some((k.member, k.device?))));
         fate.jobs = !pool.jobs.is_empty();
         if self.running.is_empty() {
@@ -354,9 +355,10 @@ impl<S: System> World<S> {
 
     /// Plugs in what is there; returns the geometries.
     pub(super) fn devices_there(&mut self) -> Vec<millpond_device::DeviceGeometry> {
-        let World { fate: Some(fate), machine, .. } = self else { return self.machine.plug(false) };
+        let cached: Vec<usize> = (0..self.machine.count()).filter(|d| self.cache_is_away(*d)).collect();
+        let World { fate: Some(fate), machine, .. } = self else { return self.plug_with_caches() };
         let out = |d: &usize| fate.away.contains(d) || fate.refused.contains(d) || machine.broken.contains_key(d);
-        let mut there: Vec<usize> = (0..machine.count()).filter(|d| !out(d)).collect();
+        let mut there: Vec<usize> = (0..machine.count()).filter(|d| !out(d) && !cached.contains(d)).collect();
         fate.rng.shuffle(&mut there);
         self.trace.note(format!("plugged in: {there:?}"));
         machine.plug_these(there)
@@ -437,6 +439,7 @@ impl<S: System> World<S> {
             fate.chance = 0;
         }
         self.machine.broken.clear();
+        self.do_without_cache();
         self.import_and_verify()?;
         let targets = self.oracle.targets();
         self.read_back(targets)?;

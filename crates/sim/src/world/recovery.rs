@@ -34,6 +34,7 @@ impl<S: System> World<S> {
         self.machine.armed = Armed::default();
         self.oracle.errors_allowed = self.damaged;
         self.come_and_go();
+        self.caches_come_and_go();
         self.import_and_verify()?;
         if self.rng_of_trials(40) {
             self.trial()?;
@@ -43,7 +44,7 @@ impl<S: System> World<S> {
 
     /// Imports with interruptions, then compares the catalog and reads back.
     pub(crate) fn import_and_verify(&mut self) -> Verdict {
-        if self.fate.is_none() && self.config.devices.len() > 1 && self.rng.percent(5) {
+        if self.fate.is_none() && self.config.needed() > 1 && self.rng.percent(5) {
             self.import_without_one()?;
         }
         while self.rng.percent(20) {
@@ -104,7 +105,8 @@ impl<S: System> World<S> {
     /// A missing device must be noticed: the import is refused, and nothing is harmed.
     fn import_without_one(&mut self) -> Verdict {
         self.trace.note("import with a device missing");
-        let devices = self.machine.plug_without_one();
+        let needed = (0..self.config.needed()).collect();
+        let devices = self.machine.plug_without_one(needed);
         self.system = Some(S::import(devices, self.config.tuning.clone(), self.machine.now()));
         let before = std::mem::replace(&mut self.oracle.errors_allowed, true);
         let verdict = self.wait_open(u64::MAX);
@@ -159,6 +161,7 @@ impl<S: System> World<S> {
     pub(crate) fn stop(&mut self, power: bool, loses_cache: bool, gone: Option<usize>) {
         self.collect();
         self.observe();
+        self.observe_caches();
         self.system = None;
         self.machine.let_go.clear();
         self.waiting.clear();
@@ -191,6 +194,7 @@ impl<S: System> World<S> {
             let metrics = system.metrics();
             self.stats.checkpoints += metrics.checkpoints;
             self.stats.cleaned += metrics.segments_cleaned;
+            self.stats.cached += metrics.cache_hits;
         }
     }
 
@@ -210,6 +214,7 @@ impl<S: System> World<S> {
         self.stats.closes += 1;
         self.collect();
         self.observe();
+        self.observe_caches();
         self.system = None;
         self.machine.let_go.clear();
         if self.rng.percent(30) {

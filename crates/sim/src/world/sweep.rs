@@ -85,6 +85,7 @@ impl<S: System> World<S> {
             curious: None,
             files: None,
             fate: self.fate.as_ref().map(|fate| fate.fork(label)),
+            caches: self.caches.as_ref().map(|caches| caches.fork(label)),
             trace: self.trace.fork(60),
             stats: Stats::default(),
             tags: self.tags,

@@ -1,0 +1,200 @@
+//! What befalls the devices of the cache: everything, at any time, to any of them. Nobody may notice.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use millpond_device::{DeviceError, DeviceGeometry};
+use millpond_engine::{Class, Command, GroupSpec, Layout, NewDevice, PoolState};
+
+use super::World;
+use crate::config::Cached;
+use crate::disk::SimDevice;
+use crate::machine::{Ill, Sick};
+use crate::rng::Rng;
+use crate::system::System;
+
+/// Devices added and replaced in one world at most.
+const MOST_NEW: usize = 6;
+
+/// The fate of the cache.
+#[derive(Clone, Debug)]
+pub(crate) struct Caches {
+    rng: Rng,
+    chance: u64,
+    /// The member that each of the machine's devices is, as the pool said last.
+    members: BTreeMap<usize, u16>,
+    /// All that ever were.
+    ever: BTreeSet<usize>,
+    /// Those of commands that were not answered: whether they have a label is not known.
+    unsure: BTreeSet<usize>,
+    /// Those that were asked to leave: whether the pool knows them is not known.
+    leaving: BTreeSet<usize>,
+    away: BTreeSet<usize>,
+    new: usize,
+}
+
+impl Caches {
+    /// The last of the machine's devices are the cache.
+    pub(super) fn new(cached: Cached, devices: usize, rng: Rng) -> Caches {
+        let ever = (devices - cached.devices..devices).collect();
+        Caches {
+            rng,
+            chance: cached.fate,
+            members: BTreeMap::new(),
+            ever,
+            unsure: BTreeSet::new(),
+            leaving: BTreeSet::new(),
+            away: BTreeSet::new(),
+            new: 0,
+        }
+    }
+
+    /// The same, with another future.
+    pub(super) fn fork(&self, label: u64) -> Caches {
+        Caches { rng: Rng::new(label ^ 0xcac4e), ..self.clone() }
+    }
+}
+
+impl<S: System> World<S> {
+    /// Learns what the pool says of the cache.
+    pub(super) fn observe_caches(&mut self) {
+        let (Some(caches), Some(pool)) = (&mut self.caches, self.system.as_ref().and_then(S::pool)) else { return };
+        if pool.state == PoolState::Opening {
+            return;
+        }
+        let of_cache = pool.devices.iter().filter(|device| device.class == Class::Cache);
+        let known = of_cache.filter_map(|device| Some((self.machine.at(device.position?)?, device.member)));
+        let before = std::mem::replace(&mut caches.members, known.collect());
+        for device in before.into_keys().filter(|device| !caches.members.contains_key(device)) {
+            // one that left, or whose place another has taken; one that is leaving is listed until the labels say so
+            if !pool.devices.iter().any(|d| d.position.and_then(|p| self.machine.at(p)) == Some(device)) {
+                caches.away.insert(device);
+                caches.unsure.insert(device);
+                self.machine.let_go.insert(device);
+            }
+        }
+        if self.running.is_empty() && self.waiting.is_empty() {
+            let Caches { unsure, members, .. } = caches;
+            unsure.retain(|device| !members.contains_key(device));
+        }
+    }
+
+    /// Something befalls a device of the cache, now and then.
+    pub(super) fn befall_cache(&mut self) {
+        let Some(caches) = &mut self.caches else { return };
+        if caches.rng.below(1000) >= caches.chance || self.state() != PoolState::Online {
+            return;
+        }
+        self.observe_caches();
+        let World { caches: Some(caches), machine, trace, .. } = self else { return };
+        let devices: Vec<usize> = caches.members.keys().copied().collect();
+        let rng = &mut caches.rng;
+        let choice = rng.weighted(&[20, 20, 30, 15, 10, 10, 10]);
+        if devices.is_empty() && choice != 6 {
+            return;
+        }
+        let device = devices.get(rng.index(devices.len())).copied().unwrap_or(0);
+        match choice {
+            0 => {
+                let error = *rng.pick(&[DeviceError::Gone, DeviceError::Failed(5), DeviceError::Full]);
+                machine.ills.insert(device, Ill::Fails(error));
+                self.stats.losses += 1;
+                trace.note(format!("device {device} of the cache FAILS from now on ({error})"));
+            }
+            1 => {
+                let chances = *rng.pick(&[[300, 0, 0], [0, 200, 0], [0, 0, 200], [50, 50, 50]]);
+                machine.ills.insert(device, Ill::Sick(Sick { device, chances, rng: Rng::new(rng.next()) }));
+                trace.note(format!("device {device} of the cache is sick from now on: {chances:?}"));
+            }
+            2 => {
+                for _ in 0..rng.between(1, 60) {
+                    if let Some(what) = machine.rot(device) {
+                        trace.note(format!("device {device} of the cache rots: {what}"));
+                    }
+                }
+            }
+            3 => {
+                machine.ills.remove(&device);
+                trace.note(format!("device {device} of the cache is well"));
+            }
+            4 => {
+                let member = caches.members.get(&device).copied().unwrap_or(0);
+                if caches.new < MOST_NEW {
+                    caches.leaving.insert(device);
+                    let device = self.new_cache();
+                    self.stats.changes += 1;
+                    self.command(Command::Replace { member, device }, vec![], vec![]);
+                }
+            }
+            5 => {
+                let member = caches.members.get(&device).copied().unwrap_or(0);
+                caches.leaving.insert(device);
+                self.stats.changes += 1;
+                self.command(Command::Remove { member, dry_run: false }, vec![], vec![]);
+            }
+            _ if caches.new < MOST_NEW => {
+                let devices = vec![self.new_cache()];
+                let groups = vec![GroupSpec { class: Class::Cache, layout: Layout::Linear, devices: None }];
+                self.stats.changes += 1;
+                self.command(Command::AddDevices { groups, devices }, vec![], vec![]);
+            }
+            _ => {}
+        }
+    }
+
+    fn new_cache(&mut self) -> NewDevice {
+        let Some((mut geometry, profile)) = self.config.devices.last().copied() else { unreachable!("a pool has devices") };
+        let mut noise = 0;
+        if let Some(caches) = &mut self.caches {
+            geometry.size = (self.config.extent * caches.rng.between(1, 20)).next_multiple_of(1 << 20) + (2 << 20);
+            noise = caches.rng.next();
+            caches.new += 1;
+        }
+        let position = self.machine.add(SimDevice::new(geometry, profile, noise));
+        let device = self.machine.at(position);
+        if let Some(caches) = &mut self.caches {
+            caches.ever.extend(device);
+            caches.unsure.extend(device);
+        }
+        NewDevice { position, geometry }
+    }
+
+    /// Between two eras devices of the cache come back, and others are away.
+    pub(super) fn caches_come_and_go(&mut self) {
+        let World { caches: Some(caches), machine, trace, .. } = self else { return };
+        for device in caches.ever.clone() {
+            if caches.unsure.contains(&device) || caches.leaving.contains(&device) {
+                caches.away.insert(device);
+            } else if caches.chance > 0 && caches.rng.percent(20) {
+                if !caches.away.remove(&device) {
+                    caches.away.insert(device);
+                }
+                trace.note(format!("device {device} of the cache is away: {}", caches.away.contains(&device)));
+            }
+            if caches.rng.percent(50) {
+                machine.ills.remove(&device);
+            }
+        }
+    }
+
+    /// Plugs in what is there of the pool and of its cache, in any order.
+    pub(super) fn plug_with_caches(&mut self) -> Vec<DeviceGeometry> {
+        let World { caches: Some(caches), machine, .. } = self else { return self.machine.plug(false) };
+        let mut there: Vec<usize> = (0..machine.count()).filter(|device| !caches.away.contains(device)).collect();
+        caches.rng.shuffle(&mut there);
+        machine.plug_these(there)
+    }
+
+    /// Is a device of the cache not plugged in?
+    pub(super) fn cache_is_away(&self, device: usize) -> bool {
+        self.caches.as_ref().is_some_and(|caches| caches.away.contains(&device))
+    }
+
+    /// Takes the cache away, for a world that has to do without it.
+    pub(super) fn do_without_cache(&mut self) {
+        if let Some(caches) = &mut self.caches
+            && caches.rng.percent(50)
+        {
+            caches.away.extend(caches.ever.clone());
+        }
+    }
+}
