@@ -25,6 +25,8 @@ pub struct ConfigFile {
     pub state: Option<PathBuf>,
     /// Upper bound in bytes for map nodes in memory, for each pool; takes sizes such as `512M`.
     pub map_memory: Option<String>,
+    /// Upper bound in bytes for what is kept in memory of what is on devices of class cache, for each pool: 20 for a block of 4 KiB.
+    pub cache_memory: Option<String>,
     /// Gives free segments back to what holds the pool, as holes of a file and discards of a disk; true when not said. A pool without it
     /// keeps what it once took.
     pub discard_freed: Option<bool>,
@@ -60,7 +62,7 @@ impl ConfigFile {
         toml::from_str(&text).map_err(|e| {
             let message = e.message().to_owned();
             Failure::failed(format!(
-                "{}: {message}; known keys are socket, state, map_memory, discard_freed, rewind_minutes, nbd",
+                "{}: {message}; known keys are socket, state, map_memory, cache_memory, discard_freed, rewind_minutes, nbd",
                 path.display()
             ))
         })
@@ -122,9 +124,10 @@ mod tests {
     fn an_unknown_key_is_refused_by_name() {
         let dir = tempfile::tempdir().expect("tempdir");
         let path = dir.path().join("c.toml");
-        fs::write(&path, "state = \"/s\"\nmap_memory = \"64M\"\n").expect("write");
+        fs::write(&path, "state = \"/s\"\nmap_memory = \"64M\"\ncache_memory = \"8M\"\n").expect("write");
         let config = ConfigFile::read(&path).expect("valid");
         assert_eq!((config.state, config.map_memory), (Some(PathBuf::from("/s")), Some("64M".to_owned())));
+        assert_eq!(config.cache_memory.as_deref(), Some("8M"));
         fs::write(&path, "[nbd]\nmax_clients = 3\nhandshake_seconds = 4\n").expect("write");
         let limits: NbdLimits = ConfigFile::read(&path).expect("valid").nbd.into();
         assert_eq!(limits, NbdLimits { max_clients: Some(3), max_requests: None, handshake_seconds: Some(4) });

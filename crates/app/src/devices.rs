@@ -20,15 +20,18 @@ const MAX_STRIPE_UNIT: u64 = 64 << 20;
 /// Reads the words after the pool's name. `stripes` and `unit` are `-i` and `-I`, for every stripe and every group with parity among them.
 ///
 /// # Errors
-/// Wrong usage; or one line "comes later" for classes that this version does not have.
+/// Wrong usage.
 pub fn parse(words: &[String], stripes: Option<u16>, unit: Option<Size>) -> Outcome<Vec<DeviceGroup>> {
     let mut begun: Vec<Begun> = Vec::new();
     let mut class = ClassSpec::Data;
     for word in words {
         let layout = match word.as_str() {
-            "cache" => return Err(Failure::failed("the device class 'cache' comes later; leave it out")),
-            "special" | "log" => {
-                class = if word == "log" { ClassSpec::Log } else { ClassSpec::Special };
+            "special" | "log" | "cache" => {
+                class = match word.as_str() {
+                    "log" => ClassSpec::Log,
+                    "cache" => ClassSpec::Cache,
+                    _ => ClassSpec::Special,
+                };
                 // the layout may follow
                 begun.push(Begun { class, layout: None, devices: Vec::new() });
                 continue;
@@ -58,7 +61,7 @@ pub fn parse(words: &[String], stripes: Option<u16>, unit: Option<Size>) -> Outc
     if begun.iter().all(|group| group.devices.is_empty()) {
         return Err(Failure::usage("no device is given; name block devices, files, or FILE:SIZE"));
     }
-    let turns = |group: &Begun| matches!(group.layout, None | Some(Word::Stripe | Word::Parity(_)));
+    let turns = |group: &Begun| group.class != ClassSpec::Cache && matches!(group.layout, None | Some(Word::Stripe | Word::Parity(_)));
     if !begun.iter().any(turns) && (stripes.is_some() || unit.is_some()) {
         return Err(Failure::usage("-i and -I belong to 'stripe' and 'parity'; leave them out"));
     }
@@ -78,7 +81,11 @@ impl Begun {
         if devices.is_empty() {
             return Err(Failure::usage("a layout or class comes without devices; name its devices after it"));
         }
+        if let (ClassSpec::Cache, Some(_)) = (class, layout) {
+            return Err(Failure::usage("a cache has no layout: whatever is on it is elsewhere, too; name its devices after 'cache'"));
+        }
         let layout = match layout.unwrap_or(Word::Stripe) {
+            _ if class == ClassSpec::Cache => LayoutSpec::Linear,
             Word::Linear => LayoutSpec::Linear,
             Word::Stripe => stripe(devices.len(), stripes, unit)?,
             Word::Mirror => mirror(devices.len())?,
@@ -102,7 +109,8 @@ enum Word {
 
 /// One line for groups whose loss would take the pool with them although the data itself could do without a device.
 pub fn weakness(groups: &[DeviceGroup], data: LayoutSpec) -> Option<String> {
-    let weak = groups.iter().find(|group| group.class != ClassSpec::Data && group.layout.spare() < data.spare())?;
+    let needed = |group: &&DeviceGroup| !matches!(group.class, ClassSpec::Data | ClassSpec::Cache);
+    let weak = groups.iter().filter(needed).find(|group| group.layout.spare() < data.spare())?;
     Some(format!(
         "the {} devices can do without {} of them, the data without {}: losing them loses the pool; make them a mirror of {}",
         weak.class.name(),

@@ -55,6 +55,8 @@ pub enum ClassSpec {
     Special,
     /// What was just written, until it is moved to data.
     Log,
+    /// Copies of what is read more than once.
+    Cache,
 }
 
 impl ClassSpec {
@@ -64,6 +66,7 @@ impl ClassSpec {
             ClassSpec::Data => "data",
             ClassSpec::Special => "special",
             ClassSpec::Log => "log",
+            ClassSpec::Cache => "cache",
         }
     }
 }
@@ -426,6 +429,18 @@ pub struct PoolIo {
     pub throttled: u64,
     /// Log records replayed at import.
     pub replayed_batches: u64,
+    /// Blocks that guests read from devices of class cache.
+    #[serde(default)]
+    pub cache_hits: u64,
+    /// Bytes of them, as stored.
+    #[serde(default)]
+    pub cache_hit_bytes: u64,
+    /// Blocks that they read elsewhere and that could have been there.
+    #[serde(default)]
+    pub cache_misses: u64,
+    /// Bytes of blocks copied there, as stored.
+    #[serde(default)]
+    pub cache_fill_bytes: u64,
     /// Turns of the pool's thread by length: the n-th number, from 0, counts those of less than 2^n microseconds and not less than half of
     /// that, the last all longer ones. A guest's request waits for a turn at most twice.
     pub turns: [u64; 20],
@@ -436,7 +451,7 @@ pub struct PoolIo {
 pub struct Device {
     /// Path it was opened by.
     pub path: String,
-    /// Class: `data`.
+    /// Class: `data`, `special`, `log` or `cache`.
     pub class: String,
     /// `linear`, `stripe` or `mirror`.
     pub layout: String,
@@ -472,7 +487,7 @@ pub struct Pool {
     pub name: String,
     /// Identity.
     pub id: String,
-    /// `opening`, `online`, `readonly` (imported to be read), `degraded` (a device is missing or not whole), `closing`, `faulted`, or `unavailable` when it could not be imported.
+    /// `opening`, `online`, `readonly` (imported to be read), `degraded` (a device is missing or not whole, and not one of class cache), `closing`, `faulted`, or `unavailable` when it could not be imported.
     pub health: String,
     /// Why it is not online.
     pub reason: Option<String>,

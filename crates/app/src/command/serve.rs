@@ -27,7 +27,7 @@ pub struct Serve {
     /// Directory in which pools and exports are remembered
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// TOML file with socket, state, map_memory, discard_freed, rewind_minutes, [nbd]; options win over it
+    /// TOML file with socket, state, map_memory, cache_memory, discard_freed, rewind_minutes, [nbd]; options win over it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -41,6 +41,10 @@ impl Serve {
         if let Some(size) = &config.map_memory {
             let Size(bytes) = size.parse()?;
             tuning.map_memory = bytes;
+        }
+        if let Some(size) = &config.cache_memory {
+            let Size(bytes) = size.parse()?;
+            tuning.cache_memory = bytes;
         }
         tuning.discard_freed = config.discard_freed.unwrap_or(tuning.discard_freed);
         tuning.rewind_millis = config.rewind_minutes.map_or(tuning.rewind_millis, |minutes| u64::from(minutes) * 60_000);

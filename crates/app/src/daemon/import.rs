@@ -74,7 +74,7 @@ impl Daemon {
             // a host comes up with what it has: what can be spared is no reason to keep every guest waiting
             let imported = match locate(&record).await {
                 Ok(found) => self
-                    .open(&found.devices(), &How { degraded: true, ..How::of(&record) })
+                    .open(&found, &How { degraded: true, ..How::of(&record) })
                     .await
                     .map(|shard| (shard, found))
                     .map_err(|e| e.to_string()),
@@ -153,7 +153,7 @@ impl Daemon {
         let record = self.remembered(&pool).unwrap_or_else(fresh).with(&pool);
         let record = PoolRecord { read_only: request.readonly, checkpoint: request.to.filter(|_| request.readonly), ..record };
         let how = How { degraded: request.degraded, aim, ..How::of(&record) };
-        let shard = self.open(&pool.devices(), &how).await.map_err(|e| way_out(e, &how).during(&during))?;
+        let shard = self.open(&pool, &how).await.map_err(|e| way_out(e, &how).during(&during))?;
         limits::apply(&record, &shard).await;
         {
             let mut registry = self.registry();
@@ -215,7 +215,7 @@ impl Daemon {
     /// What a pool loses when it does without its special devices. Nothing is written.
     async fn lost_without_special(&self, pool: &Labelled) -> Result<Vec<LostRange>, ApiError> {
         let how = How { io: IoMode::default(), degraded: true, aim: Aim::Rebuild, read_only: true };
-        let shard = self.open(&pool.devices(), &how).await?;
+        let shard = self.open(pool, &how).await?;
         let lost = lost_of(&pool.name, &shard).await;
         let closed = shard.shutdown().await;
         let lost = lost?;
@@ -232,10 +232,16 @@ impl Daemon {
     }
 
     /// Opens devices and imports the pool on them.
-    async fn open(&self, paths: &[PathBuf], how: &How) -> Result<ShardHandle, ApiError> {
-        let mut devices = Vec::with_capacity(paths.len());
-        for path in paths {
-            devices.push(open_patiently(path, how).await?);
+    async fn open(&self, found: &Labelled, how: &How) -> Result<ShardHandle, ApiError> {
+        let mut devices = Vec::new();
+        for path in found.devices() {
+            match open_patiently(&path, how).await {
+                Ok(device) => devices.push(device),
+                Err(error) if found.caches.contains(&path) => {
+                    tracing::warn!(pool = found.name, device = %path.display(), %error, "imported without this device of the cache");
+                }
+                Err(error) => return Err(error),
+            }
         }
         let How { degraded, aim, read_only, .. } = *how;
         let shard = shard::import(devices, Tuning { degraded, aim, read_only, ..self.options.tuning.clone() })?;

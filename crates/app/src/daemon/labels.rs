@@ -32,8 +32,10 @@ pub struct Labelled {
     pub missing: Vec<u16>,
     /// Those of them that are special devices and nothing else: a rebuild does without them.
     pub special: Vec<u16>,
-    /// Members that were not found, and were not there either.
+    /// Members that were not found, and were not there either, or that nobody needs.
     pub down: Vec<u16>,
+    /// Those of what was found that nobody needs: the pool's cache.
+    pub caches: Vec<PathBuf>,
 }
 
 impl Labelled {
@@ -43,7 +45,9 @@ impl Labelled {
     }
 
     fn of(labels: &[(PathBuf, Label)]) -> Option<Labelled> {
-        let newest = labels.iter().map(|(_, label)| label).max_by_key(|label| label.shape.generation)?;
+        // a cache may have been away, and nobody missed it: it is asked last
+        let cache = |label: &Label| label.shape.is_cache(label.member);
+        let newest = labels.iter().map(|(_, label)| label).max_by_key(|label| (!cache(label), label.shape.generation))?;
         let table = &newest.shape.members;
         let mut found = Labelled {
             id: newest.pool,
@@ -53,6 +57,7 @@ impl Labelled {
             missing: Vec::new(),
             special: Vec::new(),
             down: Vec::new(),
+            caches: Vec::new(),
         };
         for (path, label) in labels {
             let at = usize::from(label.member);
@@ -64,12 +69,14 @@ impl Labelled {
                 && place.is_none()
             {
                 *place = Some(path.clone());
+                found.caches.extend(cache(label).then(|| path.clone()));
             }
         }
         for ((at, known), place) in (0u16..).zip(table).zip(&found.members) {
             match known.state {
                 _ if place.is_some() => {}
                 MemberState::Gone => {}
+                _ if newest.shape.is_cache(at) => found.down.push(at),
                 MemberState::Down => found.down.push(at),
                 MemberState::Present | MemberState::Filling => found.missing.push(at),
             }

@@ -278,6 +278,7 @@ pub(super) fn group_spec(group: &DeviceGroup) -> GroupSpec {
         ClassSpec::Data => Class::Data,
         ClassSpec::Special => Class::Special,
         ClassSpec::Log => Class::Log,
+        ClassSpec::Cache => Class::Cache,
     };
     GroupSpec { class, layout, devices: Some(group.devices.len()) }
 }

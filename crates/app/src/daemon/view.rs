@@ -54,7 +54,8 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
         PoolState::Closing | PoolState::Closed => ("closing", None),
         PoolState::Faulted(reason) => ("faulted", Some(reason.clone())),
     };
-    let whole = status.pool.devices.iter().all(|device| device.state == MemberState::Present);
+    // without its cache a pool has all that it needs
+    let whole = status.pool.devices.iter().all(|device| device.state == MemberState::Present || device.class == Class::Cache);
     let health = match health {
         "online" if !whole => "degraded",
         "online" if status.pool.read_only => "readonly",
@@ -102,6 +103,10 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
             reclaim_backlog: metrics.reclaim_backlog,
             throttled: metrics.throttled,
             replayed_batches: metrics.replayed_batches,
+            cache_hits: metrics.cache_hits,
+            cache_hit_bytes: metrics.cache_hit_bytes,
+            cache_misses: metrics.cache_misses,
+            cache_fill_bytes: metrics.cache_fill_bytes,
             turns: status.turns.0,
         },
         clients: status.clients,

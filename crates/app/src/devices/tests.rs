@@ -50,8 +50,12 @@ fn parity_and_classes() {
     for bad in ["parity1 /d/a /d/b", "parity2 /d/a /d/b /d/c", "/d/a special parity1 /d/b /d/c /d/d", "/d/a special", "/d/a log mirror"] {
         assert_eq!(parse(&words(bad), None, None).err().map(|failure| failure.code), Some(Code::Usage), "{bad}");
     }
-    let later = parse(&words("/d/a cache /d/b"), None, None).expect_err("later");
-    assert!(later.code == Code::Failed && later.to_string().contains("comes later"), "{later}");
+    let groups = parse(&words("mirror /d/a /d/b cache /d/c /d/d"), None, None).expect("groups");
+    assert_eq!((groups[1].class, groups[1].layout, groups[1].devices.len()), (ClassSpec::Cache, LayoutSpec::Linear, 2));
+    assert_eq!(weakness(&groups, groups[0].layout), None);
+    for bad in ["/d/a cache mirror /d/b /d/c", "/d/a cache", "/d/a cache linear /d/b"] {
+        assert_eq!(parse(&words(bad), None, None).err().map(|failure| failure.code), Some(Code::Usage), "{bad}");
+    }
 }
 
 #[test]

@@ -178,6 +178,47 @@ fn devices_are_added_replaced_and_removed() {
 }
 
 #[test]
+fn a_cache_comes_and_goes_and_is_not_missed() {
+    let mut daemon = Daemon::start();
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| format!("{}:256M", daemon.text(name)));
+    daemon.run(&["pool", "create", "tank", "linear", &a, "cache", "mirror", &b, &c]).refused(2, "no layout");
+    daemon.run(&["pool", "create", "tank", "linear", &a, "cache", &b]).ok();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    let size = |daemon: &Daemon| daemon.json(&["pool", "list"])[0]["size"].as_u64();
+    let with_one = size(&daemon);
+    daemon.run(&["pool", "add", "tank", "cache", &c]).ok();
+    let states = |daemon: &Daemon| {
+        let pools = daemon.json(&["pool", "status", "tank"]);
+        let devices = &pools[0]["devices"];
+        let all = each(devices, "class").into_iter().zip(each(devices, "state")).map(|(class, state)| format!("{class} {state}"));
+        (pools[0]["health"].as_str().map(str::to_owned), all.collect::<Vec<_>>())
+    };
+    let online = Some("online".to_owned());
+    let all = ["data online", "cache online", "cache online"].map(str::to_owned).to_vec();
+    assert_eq!((states(&daemon), size(&daemon)), ((online.clone(), all.clone()), with_one));
+    let status = daemon.run(&["pool", "status", "-v", "tank"]).ok().out;
+    assert!(status.contains("cache: 0 blocks read from it"), "{status}");
+    let rows = daemon.json(&["pool", "iostat", "tank", "-v"]);
+    assert!(rows[0]["cache_hits"].as_f64() == Some(0.0) && rows[1]["cache_hits"].is_null(), "{rows}");
+    // nobody needs it
+    assert_eq!(daemon.stop("TERM"), 0);
+    std::fs::rename(daemon.path("b"), daemon.path("gone")).unwrap();
+    std::fs::write(daemon.path("c"), vec![0; 1 << 20]).unwrap();
+    daemon.restart();
+    let without = ["data online", "cache missing", "cache missing"].map(str::to_owned).to_vec();
+    assert_eq!(states(&daemon), (online.clone(), without));
+    daemon.run(&["pool", "replace", "tank", "2", &d, "--wait"]).waited();
+    daemon.run(&["pool", "export", "tank"]).ok();
+    std::fs::rename(daemon.path("gone"), daemon.path("b")).unwrap();
+    let dir = daemon.text("");
+    daemon.run(&["pool", "import", "tank", "-d", &dir]).ok();
+    assert_eq!(states(&daemon), (online.clone(), all));
+    daemon.run(&["pool", "remove", "tank", &daemon.text("d"), "--wait"]).waited();
+    daemon.run(&["pool", "remove", "tank", "1", "--wait"]).waited();
+    assert_eq!(states(&daemon), (online, vec!["data online".to_owned()]));
+}
+
+#[test]
 fn a_device_is_capped_across_restarts_and_until_it_is_lifted() {
     let mut daemon = Daemon::with_pool();
     let device = daemon.text("tank.img");

@@ -19,9 +19,10 @@ Example:
   millpond pool create slow linear /dev/sdd /dev/sde
   millpond pool create safe mirror /dev/sdb /dev/sdc mirror /dev/sdd /dev/sde
   millpond pool create bulk parity2 /dev/sd[b-i] special mirror /dev/nvme0n1 /dev/nvme1n1 /dev/nvme2n1
+  millpond pool create big mirror /dev/sdb /dev/sdc cache /dev/nvme0n1
 
 A plain list of devices is a stripe over all of them. FILE:SIZE makes a sparse file. Data comes first; 'special' devices take
-map nodes, a 'log' takes what was just written. Rows with parity bring a log of their own.")]
+map nodes, a 'log' takes what was just written, a 'cache' has copies of what is read again, and nothing depends on it. Rows with parity bring a log of their own.")]
 pub struct Create {
     /// Name of the pool
     name: String,

@@ -17,7 +17,9 @@ use crate::output::write_out;
 
 /// Add devices to a pool while it is in use
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  millpond pool add tank mirror /dev/sdd /dev/sde\n  millpond pool add -n tank /srv/more.img:20G")]
+#[command(
+    after_help = "Example:\n  millpond pool add tank mirror /dev/sdd /dev/sde\n  millpond pool add tank cache /dev/nvme0n1\n  millpond pool add -n tank /srv/more.img:20G"
+)]
 pub struct Add {
     /// Name of the pool
     name: String,
@@ -98,7 +100,8 @@ Example:
   millpond pool remove tank /dev/sdb
   millpond pool remove tank /dev/sdb --stop
 
-Afterwards nothing of the device is needed, and its label is gone. The other devices of a mirror that would have too few copies go with it.")]
+Afterwards nothing of the device is needed, and its label is gone. The other devices of a mirror that would have too few copies go with it.
+A device of class cache goes at once: what is on it is elsewhere, too.")]
 pub struct Remove {
     /// Name of the pool
     name: String,

@@ -19,6 +19,7 @@ use crate::output::{Cell, Column, Format, Listing, Shown, print, write_out};
 Example:
   millpond pool iostat tank             averages since import
   millpond pool iostat tank -v -l 1 5   five samples of one second, with classes, devices and latencies
+  millpond pool iostat tank -o name,read_operations,cache_hits,cache_misses 1
 
 Latencies are those of device operations. The first two are means of all that an operation took; queue is the part before it left for the
 device, where 'pool device-limit' holds it; p50 and p99 are what the device took, which half and 99 in 100 of the operations stay below.")]
@@ -60,6 +61,9 @@ struct Row {
     write_p50_nanos: Option<f64>,
     write_p99_nanos: Option<f64>,
     in_flight: u64,
+    /// Blocks that guests read from the pool's cache, and from elsewhere: in the line of the pool.
+    cache_hits: Option<f64>,
+    cache_misses: Option<f64>,
     interval_seconds: f64,
 }
 
@@ -81,6 +85,8 @@ const ROW: &[Column<Row>] = &[
     Column { name: "write_p50_nanos", cell: |r| Cell::Nanos(r.write_p50_nanos), shown: Shown::Json },
     Column { name: "write_p99_nanos", cell: |r| Cell::Nanos(r.write_p99_nanos), shown: Shown::Json },
     Column { name: "in_flight", cell: |r| Cell::Count(r.in_flight), shown: Shown::Json },
+    Column { name: "cache_hits", cell: |r| r.cache_hits.map_or(Cell::None, Cell::Per), shown: Shown::Json },
+    Column { name: "cache_misses", cell: |r| r.cache_misses.map_or(Cell::None, Cell::Per), shown: Shown::Json },
     Column { name: "interval_seconds", cell: |r| Cell::Text(format!("{:.3}", r.interval_seconds)), shown: Shown::Json },
 ];
 
@@ -135,7 +141,16 @@ impl Iostat {
         };
         let changes: Vec<DeviceIo> = after.devices.iter().map(change).collect();
         let total = changes.iter().fold(DeviceIo::default(), |sum, change| add(&sum, change));
-        let mut rows = vec![row(&after.name, "pool", (after.allocated, after.free), &total, seconds)];
+        let mut first = row(&after.name, "pool", (after.allocated, after.free), &total, seconds);
+        if after.devices.iter().any(|device| device.class == "cache") {
+            let rate = |get: fn(&Pool) -> u64| {
+                let old = before.map_or(0, get);
+                Some(per_second(get(after).checked_sub(old).unwrap_or(get(after)), seconds))
+            };
+            first.cache_hits = rate(|pool| pool.io.cache_hits);
+            first.cache_misses = rate(|pool| pool.io.cache_misses);
+        }
+        let mut rows = vec![first];
         if self.verbose {
             let mut classes: Vec<&str> = Vec::new();
             for device in &after.devices {
@@ -196,8 +211,12 @@ fn each(a: &DeviceIo, b: &DeviceIo, with: fn(u64, u64) -> u64) -> DeviceIo {
     }
 }
 
+fn per_second(n: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { n as f64 / seconds } else { 0.0 }
+}
+
 fn row(name: &str, level: &'static str, (allocated, free): (u64, u64), io: &DeviceIo, seconds: f64) -> Row {
-    let per_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
+    let per_second = |n: u64| per_second(n, seconds);
     let mean = |nanos: u64, n: u64| (n > 0).then(|| nanos as f64 / n as f64);
     let held = io.read_queue_nanos + io.write_queue_nanos;
     let queue = mean(held, io.reads + io.writes);
@@ -219,6 +238,8 @@ fn row(name: &str, level: &'static str, (allocated, free): (u64, u64), io: &Devi
         write_p50_nanos: quantile(&io.write_times, 0.5),
         write_p99_nanos: quantile(&io.write_times, 0.99),
         in_flight: io.in_flight,
+        cache_hits: None,
+        cache_misses: None,
         interval_seconds: seconds,
     }
 }

@@ -93,6 +93,7 @@ impl Status {
             if self.verbose {
                 write_out(&lost(pool))?;
                 write_out(&counters(pool))?;
+                write_out(&cache(pool))?;
                 write_out(&limits(pool))?;
             }
         }
@@ -170,6 +171,23 @@ fn counters(pool: &Pool) -> String {
         io.replayed_batches,
         io.turns.iter().skip(LONG_TURNS).sum::<u64>(),
         longest.div_ceil(1000)
+    )
+}
+
+/// What the cache is good for, where there is one.
+fn cache(pool: &Pool) -> String {
+    let io = &pool.io;
+    let blocks = io.cache_hits + io.cache_misses;
+    if blocks == 0 && pool.devices.iter().all(|device| device.class != "cache") {
+        return String::new();
+    }
+    let share = if blocks == 0 { 0.0 } else { io.cache_hits as f64 * 100.0 / blocks as f64 };
+    format!(
+        "  cache: {} blocks read from it ({}), {} from elsewhere, {share:.1} % hits; {} copied to it\n",
+        io.cache_hits,
+        Size(io.cache_hit_bytes),
+        io.cache_misses,
+        Size(io.cache_fill_bytes)
     )
 }
 

@@ -10,7 +10,7 @@ use crate::size::Size;
 /// Devices and what they are for.
 #[derive(Debug, Args)]
 pub struct Spec {
-    /// [special|log] [linear|stripe|mirror|parity1|parity2] DEVICE..., once or several times; a device being a block device, a file, or FILE:SIZE
+    /// [special|log|cache] [linear|stripe|mirror|parity1|parity2] DEVICE..., once or several times; a device being a block device, a file, or FILE:SIZE
     #[arg(required = true, value_name = "SPEC")]
     spec: Vec<String>,
     /// Devices per stripe, or per row with parity
