@@ -2,9 +2,9 @@
 
 use super::subject::Subject;
 use super::{
-    activation, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile, hostile_requests,
-    images, jobs, lab, libnbd, libvirt, limits, lost_special, model, modes, parity, restart, sectors, status, suites, tls, tls_renewal,
-    trouble, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
+    activation, cache, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile,
+    hostile_requests, images, jobs, lab, libnbd, libvirt, limits, lost_special, model, modes, parity, restart, sectors, status, suites,
+    tls, tls_renewal, trouble, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
 };
 use anyhow::Result;
 
@@ -182,6 +182,14 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: parity::run,
+    },
+    Case {
+        name: "cache",
+        about: "what is read again comes from the cache, after a kill too; it rots, is missing, replaced, and taken out under load",
+        needs: &["fio"],
+        guest: false,
+        asks: Asks::Everything,
+        run: cache::run,
     },
     Case {
         name: "trouble",
