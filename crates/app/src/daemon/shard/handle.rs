@@ -433,15 +433,6 @@ impl ShardHandle {
         self.ask(|answer| Message::ExportVhostUser(export, answer)).await
     }
 
-    /// Has every write that guests of a target over vhost-user make stay durable before its answer, as they may have been told, until their
-    /// front ends read the configuration anew. Asked for before the cache mode becomes a laxer one.
-    ///
-    /// # Errors
-    /// [`ShardError::Gone`].
-    pub async fn keep_promises(&self, target: Target) -> Result<(), ShardError> {
-        self.ask(|answer| Message::KeepPromises(target, answer)).await
-    }
-
     /// Has an export greet new clients with other credentials; those that are connected notice nothing.
     ///
     /// # Errors
@@ -596,7 +587,7 @@ impl ShardHandle {
         Ok(state.clone())
     }
 
-    async fn ask<T>(&self, message: impl FnOnce(Answer<T>) -> Message) -> Result<T, ShardError> {
+    pub(super) async fn ask<T>(&self, message: impl FnOnce(Answer<T>) -> Message) -> Result<T, ShardError> {
         let (sender, receiver) = oneshot::channel();
         self.messages.send(message(sender)).map_err(|_| ShardError::Gone)?;
         self.waker.0.wake();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use millpond_engine::Target;
 
-use crate::daemon::shard::handle::ExportId;
+use crate::daemon::shard::handle::{ExportId, Message, ShardError, ShardHandle};
 
 /// What to serve over vhost-user, and where.
 #[derive(Clone, Debug)]
@@ -24,4 +24,15 @@ pub struct VhostUserExport {
     /// Guests may have been told that there is no write cache, when the volume's mode was stricter: until a front end reads the configuration anew,
     /// their writes are durable before they are answered.
     pub promised: bool,
+}
+
+impl ShardHandle {
+    /// Has every write that guests of a target over vhost-user make stay durable before its answer, as they may have been told, until their
+    /// front ends read the configuration anew. Asked for before the cache mode becomes a laxer one.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn keep_promises(&self, target: Target) -> Result<(), ShardError> {
+        self.ask(|answer| Message::KeepPromises(target, answer)).await
+    }
 }
