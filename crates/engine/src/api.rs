@@ -123,7 +123,7 @@ pub enum Command {
     StopRebalance,
     /// Bytes per second that all jobs together may read, from now on and after every import.
     SetJobRate {
-        /// 0: as fast as guests leave room for.
+        /// 0: 64 MiB/s while guests are active, else as many as there are.
         rate: u64,
     },
     /// Give a volume another name.

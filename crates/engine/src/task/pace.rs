@@ -38,6 +38,7 @@ impl Pace {
     /// May jobs go on, which together have `rate` bytes per second? 0: as many as there are.
     pub(crate) fn allows(&mut self, now: Time, rate: u64) -> bool {
         if rate == 0 {
+            (self.filled, self.allowance) = (now, 0);
             return true;
         }
         let millis = now.0.saturating_sub(self.filled.0).min(SAVED_MILLIS);
