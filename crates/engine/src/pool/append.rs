@@ -136,7 +136,7 @@ impl Pool {
     }
 
     /// Would the pool come up without special devices? Then other devices say what is only there.
-    fn tells_of_small(&self) -> bool {
+    pub(crate) fn tells_of_small(&self) -> bool {
         self.core.space.homes.nodes == Some(Shelf::Nodes)
     }
 

@@ -172,8 +172,8 @@ pub(crate) struct Pool {
     pub(crate) rebalancer: Rebalancer,
     pub(crate) scrubber: Scrubber,
     pub(crate) pace: Pace,
-    /// When it was written down last how far jobs are.
-    pub(crate) jobs_noted: Time,
+    /// When it is written down next how far jobs are.
+    pub(crate) jobs_due: Time,
     pub(crate) cleaner: Cleaner,
     pub(crate) cache: Store,
     pub(crate) completions: VecDeque<Completion>,
@@ -253,7 +253,7 @@ impl Pool {
             rebalancer: Rebalancer::default(),
             scrubber: Scrubber::default(),
             pace: Pace::default(),
-            jobs_noted: now,
+            jobs_due: now,
             cleaner: Cleaner::default(),
             cache,
             completions: VecDeque::new(),

@@ -489,7 +489,8 @@ impl Pool {
         let identified = chunk.grain != NODE_GRAIN;
         let left = self.log.streams[stream].left();
         // the header may get a page more, for a note
-        let room = if left > first_header + pages { left } else { self.smallest_segment() } - 1;
+        let note = u32::from(self.tells_of_small());
+        let room = if left >= first_header + pages + note { left } else { self.smallest_segment() } - note;
         let b = batch.get_or_insert_with(|| MoveBatch {
             stream,
             items: Encoder::default(),

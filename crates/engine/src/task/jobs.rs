@@ -86,10 +86,10 @@ impl Pool {
             let jobs = self.jobs();
             self.pace.look(self.now, &jobs);
         }
-        if self.now.0 < self.jobs_noted.0 + NOTE_MILLIS {
+        if self.now < self.jobs_due {
             return;
         }
-        self.jobs_noted = self.now;
+        self.jobs_due = Time(self.now.0 + NOTE_MILLIS);
         let jobs = self.jobs_now();
         if jobs == self.core.catalog.jobs || !self.record_room(NOTE_PAGES) {
             return;
@@ -105,7 +105,7 @@ impl Pool {
 
     /// A job has ended: that is written down with the next turn.
     pub(crate) fn job_ended(&mut self) {
-        self.jobs_noted = Time(0);
+        self.jobs_due = self.now;
     }
 
     /// All jobs.
