@@ -33,7 +33,7 @@ pub struct Run {
     /// Contenders to take, separated by commas
     #[arg(long, value_delimiter = ',')]
     peers: Vec<String>,
-    /// Repetitions [default: 5, below scale 0.1: 2]
+    /// Repetitions [default: 5, below scale 0.1: 2, of long experiments 1]
     #[arg(long)]
     reps: Option<usize>,
     /// Directory for the reports
@@ -91,10 +91,12 @@ impl Run {
     }
 
     fn setup(&self) -> Setup {
+        let look = self.scale < 0.1;
         Setup {
             media: self.media,
             dir: if self.media == Media::Shm { PathBuf::from("/dev/shm") } else { self.disk_dir.clone() },
-            reps: self.reps.unwrap_or(if self.scale < 0.1 { FEW_REPETITIONS } else { REPETITIONS }),
+            reps: self.reps.unwrap_or(if look { FEW_REPETITIONS } else { REPETITIONS }),
+            long_reps: self.reps.unwrap_or(if look { 1 } else { REPETITIONS }),
             secs: self.secs.unwrap_or((SECONDS * self.scale.min(1.0)).max(LEAST_SECONDS)),
             size: self.size,
             scale: self.scale,

@@ -136,7 +136,7 @@ fn profile(setup: &Setup, results: &mut Results, rep: usize, subject: &Subject<'
 
 /// Both drives, bare and below Millpond. A drive is busy however little it is asked, so a look takes each once.
 fn on_drives(setup: &Setup, results: &mut Results, length: f64) -> Result<()> {
-    let reps = if setup.scale < 0.1 { 1 } else { setup.reps };
+    let reps = setup.long_reps;
     let ours = setup.contenders(&["millpond"], results).len() == 1;
     for rep in 0..reps {
         for drive in DRIVES {

@@ -108,7 +108,7 @@ fn each(setup: &Setup, results: &mut Results, step: fn(&Setup, &mut Results, usi
          mapper's snapshots in the guest, in pieces of 4 KiB as lvcreate makes them, on the disk of qsd-raw",
         count(setup)
     ));
-    let reps = if look { 1 } else { setup.reps };
+    let reps = setup.long_reps;
     for rep in 0..reps {
         for turn in 0..names.len() {
             let Some(name) = names.get((turn + rep) % names.len()) else { continue };

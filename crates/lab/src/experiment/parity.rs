@@ -40,7 +40,7 @@ pub fn run_parity(setup: &Setup, results: &mut Results) -> Result<()> {
             Err(reason) => results.skip(name, &format!("{reason:#}")),
         }
     }
-    let reps = if setup.scale < 0.1 { 1 } else { setup.reps };
+    let reps = setup.long_reps;
     for rep in 0..reps {
         for model in MODELS {
             for turn in 0..names.len() {

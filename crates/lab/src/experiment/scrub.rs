@@ -22,9 +22,9 @@ pub fn run_scrub(setup: &Setup, results: &mut Results) -> Result<()> {
     if setup.contenders(&["millpond"], results).is_empty() {
         return Ok(());
     }
-    for rep in 0..setup.reps {
+    for rep in 0..setup.long_reps {
         for (case, layout) in LAYOUTS {
-            results.say(&format!("repetition {} of {}: {case}", rep + 1, setup.reps));
+            results.say(&format!("repetition {} of {}: {case}", rep + 1, setup.long_reps));
             one(setup, results, rep, case, layout).with_context(|| case.to_owned())?;
         }
     }

@@ -27,6 +27,8 @@ pub struct Setup {
     pub dir: PathBuf,
     /// Repetitions.
     pub reps: usize,
+    /// Repetitions of what takes long at any scale: guests, drives that seek, phases of seconds. One for a look, unless it was said.
+    pub long_reps: usize,
     /// Seconds of one measurement.
     pub secs: f64,
     /// Bytes of the volume, unless an experiment needs its own.

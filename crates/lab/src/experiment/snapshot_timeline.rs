@@ -34,10 +34,10 @@ pub fn run_timeline(setup: &Setup, results: &mut Results) -> Result<()> {
         "the article loads two disks with 16 threads each and quiesces the guest for each snapshot; here it is one disk, two connections with 16 \
          requests each, and no guest",
     );
-    for rep in 0..setup.reps {
+    for rep in 0..setup.long_reps {
         for turn in 0..names.len() {
             let Some(name) = names.get((turn + rep) % names.len()) else { continue };
-            results.say(&format!("repetition {} of {}: {name}", rep + 1, setup.reps));
+            results.say(&format!("repetition {} of {}: {name}", rep + 1, setup.long_reps));
             one(setup, results, rep, name).with_context(|| name.clone())?;
         }
     }

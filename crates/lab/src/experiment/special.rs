@@ -54,7 +54,7 @@ pub fn run_special(setup: &Setup, results: &mut Results) -> Result<()> {
         "{count} files, 150 KiB in the mean, sixteen to a directory, on ext4 on a loop device that joins no requests, on the volume's file (FUSE); the pool's \
          disk is a simulated {HDD}, the special device a simulated {SSD}; before a case the filesystem is unmounted and the daemon started again"
     ));
-    let reps = if setup.scale < 0.1 { 1 } else { setup.reps };
+    let reps = setup.long_reps;
     for rep in 0..reps {
         for turn in 0..POOLS.len() {
             let Some((name, small)) = POOLS.get((turn + rep) % POOLS.len()) else { continue };

@@ -41,10 +41,10 @@ pub fn run_stripe(setup: &Setup, results: &mut Results) -> Result<()> {
         results.skip(MAPPED, &format!("{reason:#}"));
     }
     let secs = (SECONDS * setup.scale.min(1.0)).max(LEAST_SECONDS);
-    for rep in 0..setup.reps {
+    for rep in 0..setup.long_reps {
         for turn in 0..LAYOUTS.len() {
             let Some((case, layout)) = LAYOUTS.get((turn + rep) % LAYOUTS.len()) else { continue };
-            results.say(&format!("repetition {} of {}: {case}", rep + 1, setup.reps));
+            results.say(&format!("repetition {} of {}: {case}", rep + 1, setup.long_reps));
             if ours && let Some(refusal) = one(setup, results, rep, case, layout, secs).with_context(|| (*case).to_owned())? {
                 results.leave_out(&refusal);
                 return Ok(());

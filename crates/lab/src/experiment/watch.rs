@@ -19,10 +19,10 @@ fn case(snapshots: u32) -> String {
 pub fn run_monitor(setup: &Setup, results: &mut Results) -> Result<()> {
     let names = setup.contenders(&CONTENDERS, results);
     let secs = (SECONDS * setup.scale.min(1.0)).max(LEAST_SECONDS);
-    for rep in 0..setup.reps {
+    for rep in 0..setup.long_reps {
         for turn in 0..names.len() {
             let Some(name) = names.get((turn + rep) % names.len()) else { continue };
-            results.say(&format!("repetition {} of {}: {name}", rep + 1, setup.reps));
+            results.say(&format!("repetition {} of {}: {name}", rep + 1, setup.long_reps));
             let mut open = setup.open(name, setup.size_or(SIZE))?;
             let endpoint = open.contender.endpoint()?;
             run(&endpoint, &LoadSpec::fill()).with_context(|| format!("filling {name}"))?;
