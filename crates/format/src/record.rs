@@ -300,6 +300,7 @@ fields!(
 
 fields!(
     /// Jobs that go on after an import, and how fast all of them together may be.
+    #[derive(Default)]
     JobsRecord {
         /// Bytes per second; 0: as fast as guests leave room for.
         rate: u64,
@@ -361,12 +362,6 @@ fields!(
         jobs: JobsRecord,
     }
 );
-
-impl Default for JobsRecord {
-    fn default() -> Self {
-        JobsRecord { rate: 0, rebalance: false, scrub: None }
-    }
-}
 
 impl SnapshotRecord {
     /// A page of the table of snapshots: its records one after the other.

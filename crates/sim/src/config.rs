@@ -247,7 +247,7 @@ impl Config {
     /// Are there jobs? In no world that found something before there were.
     fn has_jobs(seed: u64, options: &Options) -> bool {
         let asked = options.mirrors || options.parity || options.removals;
-        options.jobs || if asked { seed % 16 == 14 } else { seed / 16 % 4 == 0 }
+        options.jobs || if asked { seed % 16 == 14 } else { (seed / 16).is_multiple_of(4) }
     }
 
     /// What the pool is made of.

@@ -1,5 +1,5 @@
 //! Where map nodes and objects of checkpoints go when there are special devices: rows of their own that have a copy on a device for data, so that
-//! a pool comes up without the special ones (`docs/decisions/0012-lost-special.md`).
+//! a pool comes up without the special ones (`docs/decisions/0013-lost-special.md`).
 //!
 //! Half of what special devices hold is for that; of each device for data an eighth at most. Every group has one of them, so that what
 //! is left of it without special devices is a plain run of extents.

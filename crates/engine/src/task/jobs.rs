@@ -19,7 +19,7 @@ const NOTE_PAGES: usize = 2;
 /// Milliseconds without a request after which guests count as not active.
 const QUIET_MILLIS: u64 = 50;
 /// Bytes per second of all jobs while guests are active, when nobody said another rate. Checksums and copies of what jobs read take turns of the
-/// pool's one thread: without it guests on fast devices keep a tenth of their requests.
+/// pool's one thread, which guests on fast devices notice.
 const BESIDE_GUESTS: u64 = 64 << 20;
 
 impl Pool {
