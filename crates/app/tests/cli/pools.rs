@@ -77,7 +77,7 @@ fn devices_that_hold_something_need_force() {
     daemon.run(&["pool", "create", "other", "mirror", &path]).refused(2, "2 to 8 devices");
     daemon.run(&["pool", "create", "other", "parity1", &path]).refused(2, "3 to 16 devices");
     daemon.run(&["pool", "create", "other", &path, "log", &path]).refused(2, "given twice");
-    daemon.run(&["pool", "create", "other", &path, "cache", &path]).refused(1, "comes later");
+    daemon.run(&["pool", "create", "other", &path, "cache", &path]).refused(2, "given twice");
     daemon.run(&["pool", "create", "other", "-o", "x=y", &path]).refused(1, "not in this version");
     daemon.run(&["pool", "create", "other", "-o", "io=fast", &path]).refused(2, "buffered");
     assert_eq!(daemon.run(&["pool", "create", "-bad", &path]).code, 2);
