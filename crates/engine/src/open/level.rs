@@ -18,6 +18,8 @@ use crate::space::{PAGE, Rows};
 
 /// Batches under way at a time.
 const AT_A_TIME: usize = 16;
+/// Times that all ways to read a batch are tried: the only one that is left may fail in passing.
+const ROUNDS: u8 = 4;
 
 /// A batch that may not be on all copies.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +29,7 @@ pub(crate) struct Uneven {
     page: u32,
     pages: u32,
     attempt: u8,
+    round: u8,
 }
 
 /// The batches to make whole.
@@ -41,7 +44,7 @@ impl Leveling {
         let uneven = |f: &&Found| f.header.lsn > durable && rows.spare(f.header.segment) > 0;
         let batch = |f: &Found| {
             let h = &f.header;
-            Uneven { lsn: h.lsn, segment: h.segment, page: h.offset, pages: u32::from(h.pages) + h.payload, attempt: 0 }
+            Uneven { lsn: h.lsn, segment: h.segment, page: h.offset, pages: u32::from(h.pages) + h.payload, attempt: 0, round: 0 }
         };
         Leveling { left: found.iter().filter(uneven).map(batch).collect() }
     }
@@ -71,6 +74,10 @@ impl Leveling {
         if result.is_err() || !is_sound(&batch, buf.bytes().get(..bytes).unwrap_or_default()) {
             if batch.attempt + 1 < io.attempts(rows, batch.segment) {
                 self.left.push(Uneven { attempt: batch.attempt + 1, ..batch });
+                return Ok(());
+            }
+            if batch.round + 1 < ROUNDS {
+                self.left.push(Uneven { attempt: 0, round: batch.round + 1, ..batch });
                 return Ok(());
             }
             return Err(format!("batch {} of the log cannot be read any more", batch.lsn));
