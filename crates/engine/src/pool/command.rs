@@ -48,7 +48,7 @@ impl Pool {
             return self.replies.push_back((tag, Err(CommandError::Busy("the pool is being closed".into()))));
         }
         if self.tuning.read_only {
-            return self.command_unwritten(tag, &command);
+            return self.command_unwritten(tag, command);
         }
         let pages = pages_of(&command);
         if pages >= self.smallest_segment() as usize {
@@ -107,15 +107,20 @@ impl Pool {
         }
     }
 
-    /// A command for a pool that is never written to.
-    fn command_unwritten(&mut self, tag: Tag, command: &Command) {
-        if *command == Command::Close {
-            self.closing = Some(tag);
-            self.state = PoolState::Closing;
-            return;
+    /// A command for a pool that is never written to: questions are answered.
+    fn command_unwritten(&mut self, tag: Tag, command: Command) {
+        match command {
+            Command::Close => {
+                self.closing = Some(tag);
+                self.state = PoolState::Closing;
+            }
+            Command::Places { target } => self.start_places(tag, target),
+            Command::Lost { target } => self.start_lost(tag, target),
+            _ => {
+                let why = "the pool is imported read-only; export it and import it without --readonly to change it";
+                self.replies.push_back((tag, Err(CommandError::Busy(why.to_owned()))));
+            }
         }
-        let why = "the pool is imported read-only; export it and import it without --readonly to change it";
-        self.replies.push_back((tag, Err(CommandError::Busy(why.to_owned()))));
     }
 
     /// Is there room for records of so many pages without taking what the next checkpoint needs?
