@@ -28,16 +28,21 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("stress-ng", "stress-ng"),
     ("pgrep", "procps"),
     ("busybox", "busybox-static"),
-    ("virt-qemu-run", "libvirt-daemon-driver-qemu"),
+    ("virt-qemu-run", LIBVIRT.0),
 ];
 /// Has no program: the guest's kernel.
 const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
 /// Has no program either: the guest's firmware.
 const FIRMWARE: (&str, &str) = ("/usr/share/ovmf/OVMF.fd", "ovmf");
+/// The package, and the user that its driver does not start without. The package of libvirt's daemon makes that one, which nobody needs here.
+const LIBVIRT: (&str, &str) = ("libvirt-daemon-driver-qemu", "libvirt-qemu");
 
 /// Packages that are not there.
 pub fn missing() -> Vec<&'static str> {
     let mut missing: Vec<&str> = PROGRAMS.iter().filter(|(program, _)| find(program).is_none()).map(|(_, package)| *package).collect();
+    if !has_user() {
+        missing.push(LIBVIRT.0);
+    }
     if !has_kernel() {
         missing.push(KERNEL_PACKAGE);
     }
@@ -55,7 +60,7 @@ pub fn find(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).chain(system).map(|dir| dir.join(program)).find(|file| file.is_file())
 }
 
-/// Installs packages; needs root and apt.
+/// Installs packages, and adds the user that libvirt wants; needs root and apt.
 ///
 /// # Errors
 /// Not root, no apt, or apt failed.
@@ -67,7 +72,21 @@ pub fn install(packages: &[&str]) -> Result<()> {
         let status = Command::new(&apt).args(&arguments).env("DEBIAN_FRONTEND", "noninteractive").status().context("starting apt-get")?;
         ensure!(status.success(), "apt-get {}: {status}", arguments.join(" "));
     }
+    add_user()
+}
+
+fn add_user() -> Result<()> {
+    if has_user() {
+        return Ok(());
+    }
+    let status = Command::new("useradd").args(["--system", "--user-group", LIBVIRT.1]).status().context("starting useradd")?;
+    ensure!(status.success(), "useradd {}: {status}", LIBVIRT.1);
     Ok(())
+}
+
+fn has_user() -> bool {
+    let known = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    known.lines().any(|line| line.split(':').next() == Some(LIBVIRT.1))
 }
 
 fn has_kernel() -> bool {

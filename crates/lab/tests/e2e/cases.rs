@@ -25,7 +25,7 @@ pub struct Case {
     pub name: &'static str,
     /// What it shows.
     pub about: &'static str,
-    /// Programs without which it is skipped; with a slash, files of the system; `root`, `fuse` and `volatile disk`: to be allowed to mount.
+    /// Programs without which it is skipped; with a slash, files of the system; `root`, `fuse` and `volatile disk`: to be allowed to mount; `user NAME`.
     pub needs: &'static [&'static str],
     /// It boots a guest.
     pub guest: bool,
@@ -498,7 +498,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "libvirt",
         about: "guests of libvirt, over NBD and vhost-user, with the lines that `exports` prints",
-        needs: &["virt-qemu-run", "root", "qemu-system-x86_64", "busybox", "mke2fs", "e2fsck", "ldd"],
+        needs: &["virt-qemu-run", "user libvirt-qemu", "root", "qemu-system-x86_64", "busybox", "mke2fs", "e2fsck", "ldd"],
         guest: true,
         asks: Asks::Everything,
         run: libvirt::run,

@@ -164,6 +164,11 @@ fn lacks(need: &str) -> Option<String> {
             Some("neither root may mount here nor is fusermount3 installed".to_owned())
         }
         "fuse" => None,
+        user if user.starts_with("user ") => {
+            let known = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+            let name = user.trim_start_matches("user ");
+            (!known.lines().any(|line| line.split(':').next() == Some(name))).then(|| format!("there is no {user}"))
+        }
         // Extended headers came with this one.
         "libnbd 1.18" => match libnbd::version() {
             Some(version) if version >= (1, 18) => None,
