@@ -45,7 +45,6 @@ pub fn run(root: &Path, install: bool, quick: bool) -> Result<bool> {
         parts.skip("simulation, planted bugs, end to end", "--quick");
         return Ok(parts.finish());
     }
-    parts.skip("seed 1046 of worlds of mirrors", "an open finding: docs/simulator.md");
     parts.command("simulation", 8, &mut simulator(root, &[], &WORLDS));
     parts.command("simulation of power cuts", 3, &mut simulator(root, &[], &POWER_CUTS));
     parts.check("planted bugs are found", || planted_bugs(root));

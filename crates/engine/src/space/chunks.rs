@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millpond_format::{Addr, CHUNKS_PER_PAGE, ChunkId, ChunkRecord, Encoder, Epoch, NODE_UNITS, ObjectRef, SegmentId};
+use millpond_format::{Addr, CHUNKS_PER_PAGE, ChunkId, ChunkRecord, Encoder, Epoch, Move, NODE_UNITS, ObjectRef, SegmentId};
 use rustc_hash::FxHashMap;
 
 use super::slots::Slots;
@@ -126,6 +126,13 @@ impl Chunk {
 
     pub(crate) fn has_all(&self) -> bool {
         self.present.is_none()
+    }
+
+    /// It lies where this move put it, whose payload begins at a page.
+    pub(crate) fn is_moved_by(&self, moved: &Move, payload: u32) -> bool {
+        let here = self.place.is_some_and(|place| place.page == payload + moved.at);
+        let kept = self.present.as_ref().is_some_and(|present| present.slots.iter().eq(Slots::from_words(moved.present.clone()).iter()));
+        here && kept && self.grain == moved.grain
     }
 }
 

@@ -16,8 +16,8 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::rc::Rc;
 
-pub(super) use self::identities::identities_of;
-use self::identities::{moved_identities, original_identities};
+pub(super) use self::identities::Moves;
+use self::identities::original_identities;
 use super::evacuate::Evacuation;
 use super::reserve::Purse;
 use crate::log::{BatchKind, CLEANED, KEPT, META_CLASS, OpenBatch, SHORT, is_special};
@@ -57,8 +57,7 @@ struct Gathered {
 enum MoveHeader {
     /// On its way; who waits for it.
     Reading(Vec<ChunkId>),
-    /// What was in the chunks when they were moved, by slot.
-    Read(FxHashMap<ChunkId, Vec<(u32, BlockIdentity)>>),
+    Read(Moves),
 }
 
 /// The cleaner.
@@ -309,16 +308,16 @@ impl Pool {
         // a moved chunk: its header is elsewhere in the same segment, with those of others
         let at = chunk.identities;
         match self.cleaner.headers.get_mut(&at) {
-            None => {
-                self.cleaner.headers.insert(at, MoveHeader::Reading(vec![id]));
-                self.read_move_header(place.segment, at, 0);
+            Some(MoveHeader::Reading(waiting)) => return waiting.push(id),
+            Some(MoveHeader::Read(moves)) => {
+                if let Some(identities) = moves.identities(id, chunk) {
+                    return self.read_body(id, identities, 0);
+                }
             }
-            Some(MoveHeader::Reading(waiting)) => waiting.push(id),
-            Some(MoveHeader::Read(known)) => {
-                let identities = known.remove(&id).unwrap_or_default();
-                self.read_body(id, identities, 0);
-            }
+            None => {}
         }
+        self.cleaner.headers.insert(at, MoveHeader::Reading(vec![id]));
+        self.read_move_header(place.segment, at, 0);
     }
 
     fn read_move_header(&mut self, segment: SegmentId, at: u32, attempt: u8) {
@@ -342,21 +341,29 @@ impl Pool {
     /// A header of moved chunks was read.
     pub(crate) fn move_header_read(&mut self, at: u32, attempt: u8, result: Result<(), DeviceError>, buf: Option<Buf>) {
         let Some(MoveHeader::Reading(waiting)) = self.cleaner.headers.remove(&at) else { return };
-        let known = buf.as_ref().filter(|_| result.is_ok()).and_then(|buf| moved_identities(buf.bytes()));
+        let victim = self.cleaner.victim;
+        let moves = victim.zip(buf.as_ref().filter(|_| result.is_ok())).and_then(|(segment, buf)| {
+            let (moves, _) = Moves::decode(buf.bytes(), self.config.id, segment, at)?;
+            // a chunk that died meanwhile needs nothing
+            let told = waiting.iter().map(|id| {
+                let chunk = self.core.space.chunks.get(*id);
+                Some((*id, chunk.map_or(Some(Vec::new()), |chunk| moves.identities(*id, chunk))?))
+            });
+            Some((told.collect::<Option<Vec<_>>>()?, moves))
+        });
         if let Some(buf) = buf {
             self.bufs.give(buf);
         }
-        let Some(mut known) = known else {
-            let segment = self.cleaner.victim.filter(|victim| attempt + 1 < self.io.attempts(&self.core.space.rows, *victim));
+        let Some((told, moves)) = moves else {
+            let segment = victim.filter(|victim| attempt + 1 < self.io.attempts(&self.core.space.rows, *victim));
             let Some(segment) = segment else { return waiting.iter().for_each(|_| self.clean_read_failed()) };
             self.cleaner.headers.insert(at, MoveHeader::Reading(waiting));
             return self.read_move_header(segment, at, attempt + 1);
         };
-        for id in waiting {
-            let identities = known.remove(&id).unwrap_or_default();
+        self.cleaner.headers.insert(at, MoveHeader::Read(moves));
+        for (id, identities) in told {
             self.read_body(id, identities, 0);
         }
-        self.cleaner.headers.insert(at, MoveHeader::Read(known));
     }
 
     fn clean_read_failed(&mut self) {

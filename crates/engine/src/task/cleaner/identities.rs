@@ -1,12 +1,12 @@
 //! What blocks are whose place is known: from the headers that were written with them.
 
-use millpond_format::{BLOCK_UNITS, BatchHeader, BlockIdentity, BlockNo, ChunkId, Item, Move};
+use millpond_format::{BLOCK_UNITS, BatchHeader, BlockIdentity, BlockNo, ChunkId, Item, Move, PoolId, SegmentId};
 use rustc_hash::FxHashMap;
 
-use crate::space::Slots;
+use crate::space::{Chunk, Slots};
 
 /// What the blocks of a chunk are that was never moved, by slot: from the headers between them.
-pub(super) fn original_identities(bytes: &[u8], pool: millpond_format::PoolId, chunk: ChunkId) -> Vec<(u32, BlockIdentity)> {
+pub(super) fn original_identities(bytes: &[u8], pool: PoolId, chunk: ChunkId) -> Vec<(u32, BlockIdentity)> {
     let mut found = Vec::new();
     let mut page = 0usize;
     while let Some(rest) = bytes.get(page * 4096..).filter(|rest| !rest.is_empty()) {
@@ -29,29 +29,41 @@ pub(super) fn original_identities(bytes: &[u8], pool: millpond_format::PoolId, c
     found
 }
 
-/// What the blocks of moved chunks are, by slot: from the header of the move. Nothing when it is damaged.
-pub(super) fn moved_identities(bytes: &[u8]) -> Option<FxHashMap<ChunkId, Vec<(u32, BlockIdentity)>>> {
-    let (_, items) = BatchHeader::decode(bytes).ok()?;
-    let moves = items.into_iter().filter_map(|item| match item {
-        Item::Move(moved) => Some((moved.chunk, identities_of(moved))),
-        _ => None,
-    });
-    Some(moves.collect())
+/// The moves that a header has in common, as one copy of it tells.
+#[derive(Debug)]
+pub(in crate::task) struct Moves {
+    /// Page of the segment where their payload begins.
+    payload: u32,
+    moves: FxHashMap<ChunkId, Move>,
 }
 
-/// What the blocks of one move are, by slot.
-pub(in crate::task) fn identities_of(moved: Move) -> Vec<(u32, BlockIdentity)> {
-    let present = Slots::from_words(moved.present);
-    let mut slots = present.iter();
-    let mut found = Vec::with_capacity(moved.identities.len());
-    for identity in moved.identities {
-        let Some(slot) = slots.next() else { break };
-        found.push((slot, identity));
-        // a packed block has a slot for each of its units
-        let more = u32::from(identity.units) / u32::from(moved.grain.max(1));
-        (1..more).for_each(|_| {
-            slots.next();
-        });
+impl Moves {
+    /// The moves of the header in these bytes and its pages, when it is one of this pool for this place.
+    pub(in crate::task) fn decode(bytes: &[u8], pool: PoolId, segment: SegmentId, page: u32) -> Option<(Moves, usize)> {
+        let (header, items) = BatchHeader::decode(bytes).ok()?;
+        if (header.pool, header.segment, header.offset) != (pool, segment, page) {
+            return None;
+        }
+        let moves = items.into_iter().filter_map(|item| if let Item::Move(moved) = item { Some((moved.chunk, moved)) } else { None });
+        Some((Moves { payload: page + u32::from(header.pages), moves: moves.collect() }, usize::from(header.pages)))
     }
-    found
+
+    /// What the blocks of a chunk are, by slot. Nothing when it was not moved by this header: a copy that missed it may still have the
+    /// header of an earlier use of the segment, sound and of this very place.
+    pub(in crate::task) fn identities(&self, id: ChunkId, chunk: &Chunk) -> Option<Vec<(u32, BlockIdentity)>> {
+        let moved = self.moves.get(&id).filter(|moved| chunk.is_moved_by(moved, self.payload))?;
+        let present = Slots::from_words(moved.present.clone());
+        let mut slots = present.iter();
+        let mut found = Vec::with_capacity(moved.identities.len());
+        for identity in &moved.identities {
+            let Some(slot) = slots.next() else { break };
+            found.push((slot, *identity));
+            // a packed block has a slot for each of its units
+            let more = u32::from(identity.units) / u32::from(moved.grain.max(1));
+            (1..more).for_each(|_| {
+                slots.next();
+            });
+        }
+        Some(found)
+    }
 }

@@ -11,7 +11,7 @@ use millpond_format::{
 use super::Place;
 use crate::pool::Pool;
 use crate::space::{Chunk, NODE_GRAIN, SegmentState};
-use crate::task::cleaner::identities_of;
+use crate::task::cleaner::Moves;
 
 const PAGE: usize = 4096;
 
@@ -182,17 +182,16 @@ impl Pool {
 
     /// Of a chunk that was moved: the header that it has in common with others, and its blocks.
     fn moved_items(&self, place: &Place, id: ChunkId, chunk: &Chunk, base: usize, copies: &[Copy], items: &mut Vec<Item>) -> u32 {
-        let mine = |h: &BatchHeader| h.pool == self.config.id && h.segment == place.segment && h.offset == place.page;
-        let Some((_, entries, raw)) = header_at(copies, 0, mine) else { return 0 };
+        let found = copies.iter().filter_map(|(_, buf)| Some(buf.as_ref()?.bytes())).find_map(|bytes| {
+            let (moves, pages) = Moves::decode(bytes, self.config.id, place.segment, place.page)?;
+            Some((moves.identities(id, chunk)?, bytes.get(..pages * PAGE)?.to_vec()))
+        });
+        let Some((identities, raw)) = found else { return 0 };
         if !items.iter().any(|item| item.from == 0) {
             items.push(Item { from: 0, bytes: raw.len(), check: Check::Same(raw) });
         }
-        let moved = entries.into_iter().find_map(|entry| match entry {
-            Entry::Move(moved) if moved.chunk == id => Some(moved),
-            _ => None,
-        });
         let mut seen = 0;
-        for (slot, identity) in moved.map(identities_of).unwrap_or_default() {
+        for (slot, identity) in identities {
             let Some(unit) = chunk.unit_of(slot).filter(|_| chunk.live.get(slot)) else { continue };
             let check = Check::Block(identity.crc, identity.volume, identity.block);
             items.push(Item { from: base + unit as usize * UNIT, bytes: usize::from(identity.units) * UNIT, check });
