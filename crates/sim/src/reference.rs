@@ -18,10 +18,8 @@ use millpond_engine::{
 
 use crate::disk::PAGE;
 use crate::system::{Media, System, Target};
-use crate::trace::Digest;
 use code::{Entry, HEADER};
 use memory::Memory;
-use std::hash::Hasher;
 
 /// A bug to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -594,11 +592,4 @@ impl System for Reference {
     }
 
     fn recycle(&mut self, _: Data) {}
-}
-
-/// Checksum of some bytes, for `code`.
-fn digest(parts: &[&[u8]]) -> u64 {
-    let mut digest = Digest::default();
-    parts.iter().for_each(|part| digest.write(part));
-    digest.finish()
 }

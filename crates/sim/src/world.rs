@@ -6,6 +6,7 @@ mod finale;
 mod jobs;
 mod recovery;
 mod sweep;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,6 +26,7 @@ use crate::trace::{Event, Trace};
 use crate::workload::{Ask, Plan, Workload, query};
 use caches::Caches;
 use fate::Fate;
+use words::{operation, outcome};
 
 /// What happened in a world, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -580,28 +582,4 @@ impl<S: System> World<S> {
 
 pub(crate) fn listing<S: System>(system: &S) -> Listing {
     Listing { volumes: system.volumes(), snapshots: system.snapshots() }
-}
-
-fn operation(op: Op) -> &'static str {
-    match op {
-        Op::Read => "read",
-        Op::Write => "write",
-        Op::Flush => "flush",
-        Op::Discard => "discard",
-        Op::WriteZeroes { .. } => "zero",
-        Op::Cache => "cache",
-    }
-}
-
-fn outcome(result: &Result<(), DiskError>) -> &'static str {
-    match result {
-        Ok(()) => "done",
-        Err(DiskError::Io) => "EIO",
-        Err(DiskError::NoSpace) => "ENOSPC",
-        Err(DiskError::Invalid) => "EINVAL",
-        Err(DiskError::OutOfBounds) => "beyond the end",
-        Err(DiskError::ReadOnly) => "EPERM",
-        Err(DiskError::NotSupported) => "ENOTSUP",
-        Err(DiskError::Shutdown) => "ESHUTDOWN",
-    }
 }

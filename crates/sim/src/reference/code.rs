@@ -1,10 +1,12 @@
 //! Bytes of the reference system's log.
 
+use std::hash::Hasher;
+
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_engine::{Command, Compression, SnapshotId, VolumeId};
 
-use super::digest;
 use crate::disk::PAGE;
+use crate::trace::Digest;
 
 /// Bytes of a record's header.
 pub const HEADER: usize = PAGE;
@@ -192,4 +194,11 @@ fn from_words(words: &[u64], strings: &[String]) -> Option<Entry> {
         16 => Entry::Command(Command::SetSector { volume: volume(1)?, sector: *SectorProfile::ALL.get(picked(2)?)? }),
         _ => return None,
     })
+}
+
+/// Checksum of some bytes.
+fn digest(parts: &[&[u8]]) -> u64 {
+    let mut digest = Digest::default();
+    parts.iter().for_each(|part| digest.write(part));
+    digest.finish()
 }

@@ -1,0 +1,306 @@
+//! What is listed: volumes, snapshots, devices, pools, jobs, counters.
+
+use millpond_block::{CacheMode, SectorProfile};
+use millpond_format::{Class, Layout, MemberState, PoolId, SnapshotId, VolumeId};
+
+use super::{Compression, Time};
+use crate::options::VolumeOptions;
+
+/// A volume, as listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeInfo {
+    /// Identity, never reused.
+    pub id: VolumeId,
+    /// Name without the pool's.
+    pub name: String,
+    /// Bytes.
+    pub size: u64,
+    /// What the guest sees.
+    pub sector: SectorProfile,
+    /// Cache mode.
+    pub cache: CacheMode,
+    /// Compression of new data.
+    pub compression: Compression,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// What it may take and what is kept for it.
+    pub options: VolumeOptions,
+    /// Bytes reachable from the head.
+    pub referenced_bytes: u64,
+    /// Bytes that would be freed if only this volume's head and snapshots went.
+    pub unique_bytes: u64,
+    /// Number of listed snapshots.
+    pub snapshots: u64,
+    /// `volume@snapshot` that it is a clone of.
+    pub origin: Option<String>,
+    /// When it was made.
+    pub created: Time,
+}
+
+/// A snapshot, as listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotInfo {
+    /// Identity, never reused.
+    pub id: SnapshotId,
+    /// Its volume.
+    pub volume: VolumeId,
+    /// The part of its name after `@`.
+    pub name: String,
+    /// When it was taken.
+    pub created: Time,
+    /// The pool's epoch that it closed.
+    pub epoch: u64,
+    /// Bytes reachable from it.
+    pub referenced_bytes: u64,
+    /// Bytes that would be freed if only it went.
+    pub unique_bytes: u64,
+    /// Holds on it.
+    pub holds: u32,
+    /// Volumes cloned from it.
+    pub clones: u32,
+    /// Free text.
+    pub description: String,
+    /// When it may be removed by itself.
+    pub expires: Option<Time>,
+    /// Size of the volume when it was taken, in bytes.
+    pub size: u64,
+}
+
+/// A volume or snapshot, as a directory shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageInfo {
+    /// Name of the volume, or the part of a snapshot's name after `@`.
+    pub name: String,
+    /// Bytes.
+    pub size: u64,
+    /// Bytes reachable from it.
+    pub referenced_bytes: u64,
+    /// When it was made.
+    pub created: Time,
+    /// Writes are refused.
+    pub read_only: bool,
+}
+
+/// Condition of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PoolState {
+    /// Import, creation or recovery goes on.
+    Opening,
+    /// In service.
+    Online,
+    /// Closing: the last checkpoint is being written.
+    Closing,
+    /// Closed cleanly: the devices may be let go.
+    Closed,
+    /// Stopped by a fault: reads are answered where possible, nothing is written. The reason, one line.
+    Faulted(String),
+}
+
+/// A device of a pool, as listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Its place in the table of members.
+    pub member: u16,
+    /// Position in the caller's vector; `None` when it is missing.
+    pub position: Option<usize>,
+    /// What it is to the pool.
+    pub state: MemberState,
+    /// Position of the device that is taking its place.
+    pub successor: Option<usize>,
+    /// What it is used for, in the first of the groups that it belongs to.
+    pub class: Class,
+    /// How.
+    pub layout: Layout,
+    /// Usable bytes for segments.
+    pub size: u64,
+    /// Bytes of segments in use.
+    pub allocated: u64,
+    /// Bytes of free segments.
+    pub free: u64,
+    /// Errors seen since import: operations that failed, and what did not match its checksum.
+    pub errors: u64,
+    /// Blocks and nodes that were written to it again from elsewhere.
+    pub repaired: u64,
+    /// Counters since import.
+    pub counters: DeviceCounters,
+}
+
+/// Operations on one device since import.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounters {
+    /// Reads.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Flushes.
+    pub flushes: u64,
+}
+
+/// A pool, as listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolInfo {
+    /// Name.
+    pub name: String,
+    /// Identity.
+    pub id: PoolId,
+    /// Condition.
+    pub state: PoolState,
+    /// It is never written to: imported to be read.
+    pub read_only: bool,
+    /// Layout of the data class.
+    pub layout: Layout,
+    /// Bytes that guests can fill: segments without labels and reserve.
+    pub size: u64,
+    /// Live bytes, snapshots and metadata included.
+    pub allocated: u64,
+    /// Bytes still to be had: size - allocated.
+    pub free: u64,
+    /// Devices in member order, without those that were removed.
+    pub devices: Vec<DeviceInfo>,
+    /// Work on them.
+    pub jobs: Vec<JobInfo>,
+    /// Bytes per second that it may read; `None`: as fast as guests leave room for.
+    pub job_rate: Option<u64>,
+    /// What the scrub that runs, or the last one since import, has found.
+    pub scrub: Option<ScrubInfo>,
+}
+
+/// What a scrub has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScrubInfo {
+    /// When it began.
+    pub begun: Time,
+    /// When it came to its end; `None` while it runs.
+    pub ended: Option<Time>,
+    /// It was not stopped.
+    pub complete: bool,
+    /// Copies of blocks, nodes, objects, labels and roots that were wrong.
+    pub errors: u64,
+    /// Pieces that were written again.
+    pub repaired: u64,
+    /// Blocks of which no copy is right.
+    pub lost_blocks: u64,
+    /// Map nodes of which no copy is right: each maps 2 MiB or more.
+    pub lost_nodes: u64,
+    /// Where these blocks are, by volume and offset: the first thousand.
+    pub lost: Vec<LostData>,
+}
+
+/// Data of which no copy is right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostData {
+    /// The volume that wrote it. It may be in the head, in snapshots, or in clones of them.
+    pub id: VolumeId,
+    /// What that is called; `None` when it was destroyed.
+    pub volume: Option<String>,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+/// Counters since import, for `iostat`, the lab and cost tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Metrics {
+    /// Guest reads answered.
+    pub guest_reads: u64,
+    /// Bytes of them.
+    pub guest_read_bytes: u64,
+    /// Guest writes answered.
+    pub guest_writes: u64,
+    /// Bytes of them.
+    pub guest_write_bytes: u64,
+    /// Guest flushes answered.
+    pub guest_flushes: u64,
+    /// Map nodes visited for guest requests.
+    pub nodes_touched: u64,
+    /// Map nodes read from devices.
+    pub node_reads: u64,
+    /// Map nodes written.
+    pub node_writes: u64,
+    /// Map nodes in memory now.
+    pub nodes_resident: u64,
+    /// Device reads for guest data.
+    pub data_reads: u64,
+    /// Blocks that guests read from the cache.
+    pub cache_hits: u64,
+    /// Bytes of them, as stored.
+    pub cache_hit_bytes: u64,
+    /// Blocks that they read elsewhere and that the cache could have had.
+    pub cache_misses: u64,
+    /// Bytes of blocks copied to the cache, as stored.
+    pub cache_fill_bytes: u64,
+    /// Batches appended for guests.
+    pub batches: u64,
+    /// Bytes of guest blocks appended (after compression).
+    pub user_bytes: u64,
+    /// Bytes of live blocks moved by the cleaner.
+    pub cleaner_bytes: u64,
+    /// Bytes of batch headers.
+    pub header_bytes: u64,
+    /// Bytes of nodes and checkpoint objects.
+    pub metadata_bytes: u64,
+    /// Segments emptied by the cleaner.
+    pub segments_cleaned: u64,
+    /// Device flushes.
+    pub flushes: u64,
+    /// Checkpoints committed.
+    pub checkpoints: u64,
+    /// Bytes of log since the last checkpoint.
+    pub log_bytes: u64,
+    /// Bytes that guests wrote since the pool was made.
+    pub written_bytes: u64,
+    /// Dead bytes that wait to be freed by reclaim.
+    pub reclaim_backlog: u64,
+    /// Log records replayed at import.
+    pub replayed_batches: u64,
+    /// Guest writes that waited for the cleaner.
+    pub throttled: u64,
+}
+
+/// What a job does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum JobKind {
+    /// Fills a member with what it should hold.
+    Resilver,
+    /// Fills a device that takes a member's place.
+    Replace,
+    /// Moves what is on a member elsewhere.
+    Remove,
+    /// Evens out what groups hold.
+    Rebalance,
+    /// Reads every copy of everything.
+    Scrub,
+}
+
+/// Work in the background on a pool's devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobInfo {
+    /// What it does.
+    pub kind: JobKind,
+    /// With which member.
+    pub member: Option<u16>,
+    /// Bytes done.
+    pub done: u64,
+    /// Bytes to do, the done ones included; 0 while it waits for others.
+    pub total: u64,
+    /// Pieces that cannot be read anywhere.
+    pub errors: u64,
+    /// Bytes done per second lately; 0 when that is not known yet.
+    pub rate: u64,
+}
+
+/// A difference between two states of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiffExtent {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// True when the newer state has data there, false when it reads as zeroes.
+    pub data: bool,
+}

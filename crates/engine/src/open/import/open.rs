@@ -1,0 +1,80 @@
+//! The pool that an import makes of what it read, and where the log of this import begins.
+
+use millpond_block::BufPool;
+use millpond_format::{Leg, Lsn, MAX_LEGS, Root};
+
+use super::Import;
+use crate::PoolState;
+use crate::io::{Health, IoTable};
+use crate::log::Log;
+use crate::open::ring::Rings;
+use crate::pool::Pool;
+
+impl Import {
+    pub(super) fn take_pool(&mut self) -> Option<Pool> {
+        let (core, replay) = (self.core.take()?, self.replay.take()?);
+        let (config, root, checkpoint) = (self.config.take()?, self.root.take()?, self.checkpoint.take()?);
+        let mut io = IoTable::new(self.positions.clone(), Health::of(&config.shape));
+        self.twins.iter().for_each(|(member, position)| io.set_twin(*member, Some(*position)));
+        let mut pool = Pool::new(config, core, Log::new(replay.end), io, BufPool::default(), self.tuning.clone(), self.now);
+        pool.log.notes = replay.notes;
+        pool.metrics.replayed_batches = replay.batches;
+        pool.log.since_checkpoint = replay.bytes;
+        pool.cleaner.lifespan = checkpoint.lifespan;
+        pool.incarnation = root.incarnation + 1;
+        pool.generation = root.generation;
+        pool.checkpoint_at = root.checkpoint;
+        pool.checkpoint_lsn = root.lsn;
+        pool.past_roots = self.rings.as_ref().map(Rings::times).unwrap_or_default();
+        pool.checkpointer.parts = std::mem::take(&mut self.parts);
+        pool.checkpointer.sealed_chunk = pool.core.next_chunk;
+        pool.legs.clone_from(&root.legs);
+        if let Some(last) = pool.legs.last_mut() {
+            last.end = replay.end;
+        }
+        // of a log that is damaged, what comes after the sound part counts no more
+        pool.legs.iter_mut().for_each(|leg| leg.end = leg.end.min(replay.end));
+        if self.tuning.read_only {
+            pool.state = PoolState::Online;
+            return Some(pool);
+        }
+        if self.rewound.is_none() {
+            // behind an older checkpoint lie the objects of those after it
+            pool.checkpointer.continue_objects(root.checkpoint, &mut pool.core.space);
+        }
+        if self.relabel {
+            pool.relabel(None);
+        }
+        if !pool.streams_fit() {
+            // what rests at a crash is free when it is certain that this root's checkpoint holds: its log goes on after that
+            let (generation, legs) = (root.generation + 1, pool.legs.clone());
+            pool.publish(Root { generation, time: self.now.0, legs, ..root });
+        } else {
+            pool.open_log();
+        }
+        Some(pool)
+    }
+}
+
+impl Pool {
+    /// Reserves the segments that this import's log begins in and publishes a root that names them.
+    pub(crate) fn open_log(&mut self) {
+        if !self.reserve_streams() {
+            return self.fault("no segment is free to go on with the log; the pool cannot be written");
+        }
+        let streams = std::array::from_fn(|i| self.log.streams[i].start());
+        self.legs.push(Leg { incarnation: self.incarnation, end: Lsn(u64::MAX), streams });
+        // with too many legs the pool opens with a checkpoint instead
+        if self.legs.len() < MAX_LEGS {
+            self.publish(Root {
+                pool: self.config.id,
+                generation: self.generation + 1,
+                incarnation: self.incarnation,
+                time: self.now.0,
+                checkpoint: self.checkpoint_at,
+                lsn: self.checkpoint_lsn,
+                legs: self.legs.clone(),
+            });
+        }
+    }
+}

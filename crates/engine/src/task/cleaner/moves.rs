@@ -1,0 +1,233 @@
+//! Batches of moves: live blocks of several chunks, written together behind one header that says what they are.
+
+use millpond_block::{Buf, Piece};
+use millpond_format::{
+    Addr, BATCH_FIXED, BlockIdentity, BlockNo, ChunkId, Coding, Encoder, HEADER_PAGE, Item, Lsn, MAX_HEADER_PAGES, Move, NODE_BYTES,
+    NODE_UNITS, Node, SegmentId, UNIT, VolumeId, crc32c,
+};
+use std::rc::Rc;
+
+use super::READ_PAUSE;
+use super::identities::original_identities;
+use crate::log::{BatchKind, CLEANED, KEPT, OpenBatch, SHORT, is_special};
+use crate::pool::Pool;
+use crate::space::{Chunk, NODE_GRAIN, PAGE, Place, Shelf, Slots};
+use crate::task::reserve::Purse;
+use crate::{Planted, PoolState};
+
+/// Live bytes gathered before they are written, at most: one header then serves many chunks.
+const GATHER_BYTES: u64 = 1 << 20;
+/// Turns of all devices with parity that are written together.
+const QUANTA: u64 = 16;
+
+/// A chunk that was read and waits to be written elsewhere.
+#[derive(Debug)]
+pub(super) struct Gathered {
+    pub(super) chunk: ChunkId,
+    pub(super) from: SegmentId,
+    pub(super) identities: Vec<(u32, BlockIdentity)>,
+    pub(super) buf: Buf,
+}
+
+/// A batch of moves being put together.
+struct MoveBatch {
+    stream: usize,
+    items: Encoder,
+    /// Pages of payload so far.
+    pages: u32,
+    /// Pages that it may grow to: what is left of the segment, or another one.
+    room: u32,
+    pieces: Vec<Piece>,
+    /// Chunk, page of its payload, whether the header has its identities, what of it came along.
+    chunks: Vec<(ChunkId, u32, bool, Slots)>,
+}
+
+impl Pool {
+    /// Live bytes that are written together: of rows with parity many, for the last one is filled up with nothing.
+    pub(super) fn gather_bytes(&self) -> u64 {
+        let next = self.log.streams.get(CLEANED).and_then(|s| s.cursor.map(|c| c.segment).or(s.next));
+        let rows = &self.core.space.rows;
+        let (quantum, pages) = next.map_or((1, 0), |id| (rows.quantum(id), rows.pages(id)));
+        if quantum > 1 {
+            return (u64::from(quantum) * PAGE * QUANTA).min(u64::from(pages) * PAGE / 2);
+        }
+        GATHER_BYTES.min(self.config.shape.extent_bytes * 2)
+    }
+
+    /// Writes what was gathered and gives the chunks their new places.
+    pub(super) fn write_gathered(&mut self) {
+        if self.cleaner.gathered.is_empty() {
+            return;
+        }
+        // what guests freed in this turn has to be in the log before the move that leaves it behind
+        self.seal_all();
+        self.cleaner.gathered_bytes = 0;
+        let mut waiting = std::mem::take(&mut self.cleaner.gathered);
+        waiting.sort_by_key(|g| {
+            let chunk = self.core.space.chunks.get(g.chunk);
+            (chunk.map_or(0, |c| self.stream_of(c)), g.chunk)
+        });
+        let mut batch: Option<MoveBatch> = None;
+        for g in waiting {
+            self.add_move(&mut batch, &g);
+            self.bufs.give(g.buf);
+        }
+        if let Some(batch) = batch {
+            self.write_moves(batch);
+        }
+    }
+
+    /// Adds what lives in a chunk to the batch of moves, or to another one when it does not fit there.
+    fn add_move(&mut self, batch: &mut Option<MoveBatch>, g: &Gathered) {
+        let Some(chunk) = self.core.space.chunks.get(g.chunk) else { return };
+        let here = chunk.place.is_some_and(|place| place.segment == g.from);
+        if chunk.live_count == 0 || !here || matches!(self.state, PoolState::Faulted(_)) {
+            return;
+        }
+        let stream = self.stream_of(chunk);
+        let live = chunk.live.clone();
+        let unit_bytes = usize::from(chunk.grain) * 512;
+        let pages = (live.count() as usize * unit_bytes).div_ceil(4096) as u32;
+        let Some(identities) = self.kept_identities(g, &live) else {
+            // as with what cannot be read: it stays where it is
+            if let Some(s) = self.core.space.segments.get_mut(g.from) {
+                s.left_until = self.now.0 + READ_PAUSE;
+            }
+            return;
+        };
+        let Some(chunk) = self.core.space.chunks.get(g.chunk) else { return };
+        let moved = Move {
+            chunk: g.chunk,
+            epoch: chunk.epoch,
+            birth: chunk.birth,
+            grain: chunk.grain,
+            at: batch.as_ref().filter(|b| b.stream == stream).map_or(0, |b| b.pages),
+            present: live.words().to_vec(),
+            identities,
+        };
+        let mut item = Encoder::default();
+        Item::Move(moved.clone()).encode(&mut item);
+        let first_header = (BATCH_FIXED + item.len()).div_ceil(HEADER_PAGE) as u32;
+        let fits = batch.as_ref().is_some_and(|b| {
+            let header = (BATCH_FIXED + b.items.len() + item.len()).div_ceil(HEADER_PAGE);
+            b.stream == stream && header <= MAX_HEADER_PAGES / 2 && header as u32 + b.pages + pages <= b.room
+        });
+        if !fits && let Some(full) = batch.take() {
+            self.write_moves(full);
+        }
+        let moved = if fits { moved } else { Move { at: 0, ..moved } };
+        let mut buf = self.bufs.take(pages as usize * 4096);
+        let Some(chunk) = self.core.space.chunks.get(g.chunk) else { return };
+        let (source, target) = (g.buf.bytes(), buf.bytes_mut());
+        let mut to = 0;
+        for unit in live.iter().filter_map(|slot| chunk.unit_of(slot)) {
+            let from = unit as usize * 512;
+            if let (Some(from), Some(into)) = (source.get(from..from + unit_bytes), target.get_mut(to..to + unit_bytes)) {
+                into.copy_from_slice(from);
+            }
+            to += unit_bytes;
+        }
+        if let Some(rest) = target.get_mut(to..pages as usize * 4096) {
+            rest.fill(0);
+        }
+        let identified = chunk.grain != NODE_GRAIN;
+        let left = self.log.streams[stream].left();
+        // the header may get a page more, for a note
+        let note = u32::from(self.tells_of_small());
+        let room = if left >= first_header + pages + note { left } else { self.smallest_segment() } - note;
+        let b = batch.get_or_insert_with(|| MoveBatch {
+            stream,
+            items: Encoder::default(),
+            pages: 0,
+            room,
+            pieces: Vec::new(),
+            chunks: Vec::new(),
+        });
+        b.chunks.push((g.chunk, moved.at, identified, live));
+        Item::Move(moved).encode(&mut b.items);
+        b.pages += pages;
+        b.pieces.push(Piece::new(Rc::new(buf), 0..pages as usize * 4096));
+        self.metrics.cleaner_bytes += to as u64;
+    }
+
+    /// What the live slots of a chunk hold. Nodes say their address. Nothing when a block does not match its own, or a header
+    /// that says what blocks are is damaged: a batch with such a block looks like one that was torn, and replay would end the log before it
+    /// and lose what came after.
+    pub(super) fn kept_identities(&self, g: &Gathered, live: &Slots) -> Option<Vec<BlockIdentity>> {
+        let chunk = self.core.space.chunks.get(g.chunk)?;
+        if chunk.grain == NODE_GRAIN {
+            let nodes = live.iter().filter_map(|slot| Some((slot, chunk.unit_of(slot)?))).map(|(slot, unit)| {
+                let from = unit as usize * 512;
+                let addr = Addr::new(g.chunk, slot, NODE_UNITS, Coding::Raw);
+                let crc = Node::checksum_at(g.buf.bytes().get(from..from + NODE_BYTES)?, addr)?;
+                let (volume, block) = (VolumeId(0), BlockNo(0));
+                Some(BlockIdentity { volume, block, lsn: Lsn(0), crc, units: NODE_GRAIN, coding: Coding::Raw })
+            });
+            return nodes.collect();
+        }
+        let all = if g.identities.is_empty() && chunk.has_all() {
+            original_identities(g.buf.bytes(), self.config.id, g.chunk)
+        } else {
+            g.identities.clone()
+        };
+        let mut kept = Vec::with_capacity(all.len());
+        for (slot, identity) in all.into_iter().filter(|(slot, _)| live.get(*slot)) {
+            let from = chunk.unit_of(slot)? as usize * UNIT;
+            if crc32c(g.buf.bytes().get(from..from + usize::from(identity.units) * UNIT)?) != identity.crc {
+                return None;
+            }
+            kept.push(identity);
+        }
+        let slots: u32 = kept.iter().map(|identity| u32::from(identity.units) / u32::from(chunk.grain)).sum();
+        if slots != live.count() {
+            return None;
+        }
+        if self.planted(Planted::CleanerNewSequence) {
+            let now = self.log.next;
+            kept.iter_mut().for_each(|identity| identity.lsn = now);
+        }
+        Some(kept)
+    }
+
+    fn write_moves(&mut self, moves: MoveBatch) {
+        let noted = BATCH_FIXED + self.log.notes.bytes() + moves.items.len();
+        let header_pages = u32::try_from(noted.div_ceil(HEADER_PAGE)).unwrap_or(u32::MAX);
+        let Ok(cursor) = self.make_room(moves.stream, Purse::Cleaner, header_pages, moves.pages) else {
+            // the chunks stay where they are
+            self.cleaner.blocked_at = Some(self.core.space.segments.free_in(Shelf::Data));
+            return;
+        };
+        let mut items = self.log.notes.take();
+        items.raw(moves.items.bytes());
+        let batch = OpenBatch::new(BatchKind::Exclusive, cursor.page, header_pages, 0, items);
+        let header = self.header(moves.stream, cursor.segment, &batch, moves.pages);
+        for (chunk, at, identified, live) in moves.chunks {
+            let place = Place { segment: cursor.segment, page: cursor.page + header_pages + at };
+            let identities = if identified { cursor.page } else { u32::MAX };
+            self.core.space.place_chunk(chunk, place, moves.stream as u8, identities, Some(live));
+        }
+        if !self.cleaner.for_job && self.cleaner.victim.is_none_or(|victim| self.core.space.rows.shelf(victim) != Shelf::Log) {
+            self.cleaner.spent += u64::from(header_pages + moves.pages);
+        }
+        self.submit_batch(moves.stream, &header, batch, moves.pieces);
+    }
+
+    /// The stream for a chunk of its class and age; the one with most room left when space is short. What is on special devices stays there.
+    fn stream_of(&self, chunk: &Chunk) -> usize {
+        if (chunk.grain == NODE_GRAIN || is_special(usize::from(chunk.class))) && self.special_room(KEPT) {
+            return KEPT;
+        }
+        if self.short_of_space() {
+            let left = |stream: &usize| self.log.streams[*stream].left();
+            return (CLEANED..KEPT).max_by_key(left).unwrap_or(CLEANED);
+        }
+        let age = self.core.clock.saturating_sub(chunk.birth);
+        let life = self.cleaner.lifespan.max(1);
+        match usize::from(chunk.class) {
+            SHORT => CLEANED,
+            _ if age < 4 * life => CLEANED + 1,
+            _ if age < 16 * life => CLEANED + 2,
+            _ => CLEANED + 3,
+        }
+    }
+}
