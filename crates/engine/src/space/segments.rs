@@ -59,8 +59,8 @@ pub(crate) struct Segment {
     pub(crate) uses: u32,
     /// What it is for.
     pub(crate) shelf: Shelf,
-    /// The group that it belongs to.
-    bank: usize,
+    /// The group that it belongs to; none of a group that was lost.
+    bank: Option<usize>,
     /// The cleaner leaves it alone until this time (milliseconds): it could not be read.
     pub(crate) left_until: u64,
 }
@@ -154,7 +154,7 @@ impl SegmentTable {
             left_until: 0,
             leaving: false,
             shelf: Shelf::Data,
-            bank: 0,
+            bank: None,
         };
         let first = self.ids().len() as u32;
         for id in (first..count).map(SegmentId) {
@@ -167,7 +167,7 @@ impl SegmentTable {
                 self.banks.push(Bank { first: group, shelf, pages, free, there: 0, empty: 0, credit: 0, spared: false });
             }
             let bank = self.banks.len() - 1;
-            self.segments.push(Segment { shelf, bank, ..fresh.clone() });
+            self.segments.push(Segment { shelf, bank: Some(bank), ..fresh.clone() });
             self.banks[bank].there += 1;
             self.there[shelf as usize] += 1;
             self.enter(id, SegmentState::Free);
@@ -182,7 +182,7 @@ impl SegmentTable {
 
     /// The first segment of the group of one.
     pub(crate) fn group_of(&self, id: SegmentId) -> Option<SegmentId> {
-        self.get(id).and_then(|segment| self.banks.get(segment.bank)).map(|bank| bank.first)
+        self.get(id).and_then(|segment| self.banks.get(segment.bank?)).map(|bank| bank.first)
     }
 
     /// What is moved goes to other groups than these while one of them has room; none: to all.
@@ -263,14 +263,20 @@ impl SegmentTable {
     /// Changes a segment's state and keeps the indexes true.
     pub(crate) fn set_state(&mut self, id: SegmentId, state: SegmentState) {
         let Some(segment) = self.segments.get(id.0 as usize) else { return };
-        let state = if state == SegmentState::Free && segment.leaving { SegmentState::Absent } else { state };
+        let state = match state {
+            SegmentState::Free if segment.leaving => SegmentState::Absent,
+            // nothing can be written where no group is
+            SegmentState::Free | SegmentState::Resting(_) | SegmentState::Discarding if segment.bank.is_none() => SegmentState::Absent,
+            _ => state,
+        };
         self.leave(id);
         self.enter(id, state);
     }
 
     fn leave(&mut self, id: SegmentId) {
         let Some(segment) = self.segments.get(id.0 as usize) else { return };
-        let (shelf, backed, bank) = (segment.shelf as usize, segment.backed, &mut self.banks[segment.bank]);
+        let Some(bank) = segment.bank.and_then(|bank| self.banks.get_mut(bank)) else { return };
+        let (shelf, backed) = (segment.shelf as usize, segment.backed);
         bank.empty -= usize::from(is_empty(segment.state));
         match segment.state {
             SegmentState::Absent => {
@@ -293,8 +299,9 @@ impl SegmentTable {
 
     fn enter(&mut self, id: SegmentId, state: SegmentState) {
         let Some(segment) = self.segments.get_mut(id.0 as usize) else { return };
-        let (shelf, bank) = (segment.shelf as usize, &mut self.banks[segment.bank]);
         segment.state = state;
+        let Some(bank) = segment.bank.and_then(|bank| self.banks.get_mut(bank)) else { return };
+        let shelf = segment.shelf as usize;
         bank.empty += usize::from(is_empty(state));
         match state {
             SegmentState::Free => {
