@@ -1,8 +1,8 @@
 //! The list of experiments.
 
 use super::{
-    Setup, absent, cache_mode, cdm, cleaner, clone_storm, delete, evacuate, file_system, fill, flat, fuse_speed, kill9, loss, nbd_speed,
-    parity, read_share, recovery, rewind, scrub, sectors, snap_under_load, snapshot_timeline, snapshots, special, stripe, sync,
+    Setup, cache_mode, cdm, cleaner, clone_storm, delete, evacuate, file_system, fill, flat, fuse_speed, kill9, loss, lost_special,
+    nbd_speed, parity, read_share, recovery, rewind, scrub, sectors, snap_under_load, snapshot_timeline, snapshots, special, stripe, sync,
     vhost_speed, watch,
 };
 use crate::report::Results;
@@ -54,7 +54,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     new("parity", "-", "random writes on six hard disks with two parities, against read-modify-write", parity::run_parity),
     new("scrub", "-", "bytes that a scrub reads and checks per second, beside what one processor copies", scrub::run_scrub),
     new("special", "C", "files on a hard disk, their metadata and small ones on an SSD", special::run_special),
-    new("lost-special", "C", "the pool after the loss of that class", absent::lost_special),
+    new("lost-special", "C", "the pool after the loss of that class", lost_special::run_lost_special),
     new("rewind", "C", "an import that goes back to an earlier checkpoint", rewind::run_rewind),
 ];
 

@@ -1,6 +1,5 @@
 //! The experiments. Each measures all its contenders in one run, interleaved, several times; the report has medians and paired ratios.
 
-mod absent;
 mod aging;
 mod cache_mode;
 mod cdm;
@@ -16,6 +15,7 @@ mod kill9;
 mod list;
 mod looked_at;
 mod loss;
+mod lost_special;
 mod nbd_speed;
 mod parity;
 mod read_share;
