@@ -204,9 +204,14 @@ impl Pool {
         Ok(())
     }
 
+    /// The member that the labels say is to leave.
+    fn member_leaving(&self) -> Option<u16> {
+        (0u16..).zip(&self.config.shape.members).find(|(_, known)| known.leaving).map(|(at, _)| at)
+    }
+
     /// Goes on with what an import found begun. What does not fit any more stays.
     pub(crate) fn go_on_removing(&mut self) {
-        let Some(member) = (0u16..).zip(&self.config.shape.members).find(|(_, known)| known.leaving).map(|(at, _)| at) else { return };
+        let Some(member) = self.member_leaving() else { return };
         if self.filler.jobs().next().is_some() || self.relabeler.busy() {
             return;
         }
@@ -218,15 +223,16 @@ impl Pool {
 
     /// Ends an evacuation: what was moved stays where it is, and the device can be filled again.
     pub(crate) fn stop_removing(&mut self) -> Result<(), CommandError> {
-        match self.evacuation.take() {
-            Some(evacuation) => {
-                self.core.space.stay(&evacuation.removal.segments);
-                self.config.shape.members.iter_mut().for_each(|known| known.leaving = false);
-                self.relabel(None);
-                Ok(())
-            }
-            None => Err(CommandError::NotFound("a removal".into())),
+        let evacuation = self.evacuation.take();
+        if evacuation.is_none() && self.member_leaving().is_none() {
+            return Err(CommandError::NotFound("a removal".into()));
         }
+        if let Some(evacuation) = evacuation {
+            self.core.space.stay(&evacuation.removal.segments);
+        }
+        self.config.shape.members.iter_mut().for_each(|known| known.leaving = false);
+        self.relabel(None);
+        Ok(())
     }
 
     /// What is done and to be done.
@@ -234,7 +240,11 @@ impl Pool {
         if let Some(member) = self.relabeler.left.first() {
             return Some(JobInfo { kind: JobKind::Remove, member: Some(*member), done: 1, total: 1, errors: 0, rate: 0 });
         }
-        let evacuation = self.evacuation.as_ref()?;
+        let Some(evacuation) = &self.evacuation else {
+            // after an import, until it is its turn
+            let member = self.member_leaving()?;
+            return Some(JobInfo { kind: JobKind::Remove, member: Some(member), done: 0, total: 1, errors: 0, rate: 0 });
+        };
         let extent = self.config.shape.extent_bytes;
         let (left, total) = (evacuation.left, evacuation.total.max(evacuation.left));
         let space = &self.core.space.segments;
