@@ -1,20 +1,26 @@
 //! `report`: the results of a directory, once more.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use millpond_lab::report::Book;
+use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Writes results.json, results.csv and report.html of a directory of results again, and prints the table
 #[derive(Args)]
-#[command(after_help = "Example: millpond lab report lab-results")]
+#[command(after_help = "Example:
+  millpond lab report lab-results
+  millpond lab report lab-results --into README.md --into docs/performance.md")]
 pub struct Report {
     /// Where `lab run --out` left them
     dir: PathBuf,
     /// Every figure, instead of the first of each case
     #[arg(long)]
     all: bool,
+    /// Makes the figures between `<!-- figures: EXPERIMENT... -->` and `<!-- /figures -->` of a document anew
+    #[arg(long, value_name = "FILE")]
+    into: Vec<PathBuf>,
 }
 
 impl Report {
@@ -25,6 +31,15 @@ impl Report {
     pub fn run(self) -> Result<ExitCode> {
         let book = Book::read(&self.dir)?;
         book.write(&self.dir)?;
+        for document in &self.into {
+            let of = || document.display().to_string();
+            let text = fs::read_to_string(document).with_context(of)?;
+            let made = book.figures(&text, &self.dir).with_context(of)?;
+            fs::write(document, made.text).with_context(of)?;
+            made.missing
+                .iter()
+                .for_each(|name| eprintln!("millpond-lab: {}: {name} is not in {}, its figures stay", of(), self.dir.display()));
+        }
         book.experiments.iter().for_each(|results| println!("{}", results.table(self.all)));
         Ok(ExitCode::SUCCESS)
     }
