@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::batch::{InFlight, OpenBatch};
 use super::notes::Notes;
+use crate::Time;
 
 /// A chunk being appended to.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +73,8 @@ pub(crate) struct Log {
     pub(crate) since_checkpoint: u64,
     /// What is on special devices alone and was not told elsewhere.
     pub(crate) notes: Notes,
+    /// Since when there is something of that.
+    pub(crate) untold_since: Option<Time>,
 }
 
 impl Log {
@@ -86,6 +89,7 @@ impl Log {
             by_segment: FxHashMap::default(),
             since_checkpoint: 0,
             notes: Notes::default(),
+            untold_since: None,
         }
     }
 

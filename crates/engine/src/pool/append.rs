@@ -11,12 +11,15 @@ use super::state::{Context, Pool, ZEROES};
 use crate::log::{BatchKind, CLEANED, Cursor, GUESTS, InFlight, KEPT, LONG, OpenBatch, OpenChunk, PACKED, SHORT, SMALL};
 use crate::space::{Place, SegmentState, Shelf};
 use crate::task::Purse;
-use crate::{Compression, Planted};
+use crate::{Compression, Planted, PoolState};
 
 /// Payload of a batch at most, in bytes: larger ones gain nothing and make neighbours wait.
 const BATCH_PAYLOAD: usize = 1 << 20;
 /// Payload of a batch of packed blocks at most: one gather buffer, so that its pieces stay whole pages.
 const PACKED_PAYLOAD: usize = 124 << 10;
+
+/// Milliseconds that small writes on special devices alone may stay untold.
+const UNTOLD_MILLIS: u64 = 1_000;
 
 /// There is no room in the log now.
 #[derive(Debug, PartialEq, Eq)]
@@ -142,12 +145,29 @@ impl Pool {
 
     /// Makes sure that what a batch of small writes holds can be told elsewhere.
     fn make_room_for_note(&mut self) -> Result<(), NoRoom> {
-        if self.tells_of_small() && self.log.notes.room() == 0 {
-            self.seal_all();
-            self.open_batch(LONG, Purse::Guest, BatchKind::Blocks, 1, 8)?;
-            self.seal(LONG);
-        }
+        if self.tells_of_small() && self.log.notes.room() == 0 { self.tell_of_small() } else { Ok(()) }
+    }
+
+    /// Writes what there is to tell of small writes by itself.
+    fn tell_of_small(&mut self) -> Result<(), NoRoom> {
+        self.seal_all();
+        self.open_batch(LONG, Purse::Guest, BatchKind::Blocks, 1, 8)?;
+        self.seal(LONG);
         Ok(())
+    }
+
+    /// What is on special devices alone does not stay untold for long when nothing else is written.
+    pub(crate) fn step_notes(&mut self) {
+        if self.log.notes.bytes() == 0 || !self.tells_of_small() || self.state != PoolState::Online {
+            self.log.untold_since = None;
+            return;
+        }
+        let since = *self.log.untold_since.get_or_insert(self.now);
+        if self.now.0 >= since.0 + UNTOLD_MILLIS {
+            self.log.untold_since = None;
+            // without room the next write of something else tells it
+            let _ = self.tell_of_small();
+        }
     }
 
     /// The stream that blocks replacing `old` go to: short-lived ones with the short-lived.

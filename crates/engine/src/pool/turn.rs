@@ -213,6 +213,7 @@ impl Pool {
             self.step_cleaner();
             self.wake_space_waiters();
             self.seal_all();
+            self.step_notes();
             busy |= self.step_checkpoint(!self.reclaimed);
             self.release_space();
             self.step_relabel();
