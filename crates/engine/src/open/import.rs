@@ -17,7 +17,7 @@ use super::create::extent_space;
 use super::forsake::forsake;
 use super::hunt::{Glance, Hunt};
 use super::level::{Leveling, Uneven};
-use super::members::Members;
+use super::members::{Members, NoLabel};
 use super::replay::Replay;
 use super::rewind::Rewound;
 use super::ring::Rings;
@@ -87,7 +87,7 @@ pub(crate) struct Import {
     pub(super) io: IoTable<Asked>,
     pub(super) bufs: BufPool,
     labels: Vec<Option<Label>>,
-    label_errors: Vec<String>,
+    unlabelled: Vec<NoLabel>,
     pub(super) config: Option<Config>,
     pub(super) positions: Vec<u16>,
     twins: Vec<(u16, u16)>,
@@ -140,7 +140,7 @@ impl Import {
             stage: Stage::Labels,
             io: IoTable::new((0..count).collect(), Health::all(devices.len())),
             labels: vec![None; devices.len()],
-            label_errors: vec![String::new(); devices.len()],
+            unlabelled: vec![NoLabel::default(); devices.len()],
             devices,
             tuning,
             now,
@@ -314,10 +314,10 @@ impl Import {
                 }
             }
             Err(why) => {
-                if let Some(place) = self.label_errors.get_mut(at)
-                    && (place.is_empty() || !second)
+                if let Some(place) = self.unlabelled.get_mut(at)
+                    && (place.why.is_empty() || !second)
                 {
-                    *place = why;
+                    *place = NoLabel { why, dead: result.is_err() };
                 }
             }
         }
@@ -326,7 +326,7 @@ impl Import {
     /// Finds out which device is which member, and whether all that is needed is there.
     fn choose_pool(&mut self) -> Result<(), String> {
         let rebuild = self.surveying || self.tuning.aim == Aim::Rebuild;
-        let found = Members::choose(&self.labels, &self.label_errors, self.tuning.degraded, rebuild)?;
+        let found = Members::choose(&self.labels, &self.unlabelled, self.tuning.degraded, rebuild)?;
         let Members { newest: label, positions, stale, .. } = &found;
         self.positions.clone_from(positions);
         self.twins.clone_from(&found.twins);

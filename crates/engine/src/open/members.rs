@@ -24,18 +24,27 @@ pub(crate) struct Members {
     pub(crate) lost: BTreeSet<u16>,
 }
 
+/// Why a device has no label that can be used.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NoLabel {
+    /// In words, after the name of the device.
+    pub(crate) why: String,
+    /// It could not be read.
+    pub(crate) dead: bool,
+}
+
 /// Is a label that of a device of the cache?
 fn is_cache(label: &Label) -> bool {
     label.shape.is_cache(label.member)
 }
 
 impl Members {
-    /// Puts devices in their places. `errors`: why a device has no label, by position.
+    /// Puts devices in their places. `unlabelled`: why a device has no label, by position.
     ///
     /// # Errors
     /// One line: a device without a label or of another pool, given twice, or removed; a member that is missing and needed, or that
     /// is missing and was not before, unless `degraded`. With `rebuild`, special devices are needed no more; those of the cache never are.
-    pub(crate) fn choose(labels: &[Option<Label>], errors: &[String], degraded: bool, rebuild: bool) -> Result<Members, String> {
+    pub(crate) fn choose(labels: &[Option<Label>], unlabelled: &[NoLabel], degraded: bool, rebuild: bool) -> Result<Members, String> {
         let mut reference: Option<&Label> = None;
         let mut newest: Option<&Label> = None;
         for (position, label) in labels.iter().enumerate() {
@@ -52,15 +61,17 @@ impl Members {
                 newest = Some(label);
             }
         }
-        let unlabelled = |position: usize| {
-            let why = errors.get(position).map_or("", String::as_str);
+        let told = |position: usize| {
+            let why = unlabelled.get(position).map_or("", |no_label| no_label.why.as_str());
             let why = if why.is_empty() { "is too small to hold a pool; leave it out or name the right device" } else { why };
             format!("device {position} {why}")
         };
-        let bare: Vec<usize> = labels.iter().enumerate().filter(|(_, label)| label.is_none()).map(|(position, _)| position).collect();
+        let mut bare: Vec<usize> = labels.iter().enumerate().filter(|(_, label)| label.is_none()).map(|(position, _)| position).collect();
+        // one that can be read and has none is rather not of the pool than one that is dead
+        bare.sort_by_key(|position| unlabelled.get(*position).is_some_and(|no_label| no_label.dead));
         let Some(newest) = newest.cloned() else {
             let why = "only devices of the pool's cache were given; name the others too".to_owned();
-            return Err(bare.first().map_or(why, |position| unlabelled(*position)));
+            return Err(bare.first().map_or(why, |position| told(*position)));
         };
         let positions = vec![NOWHERE; newest.shape.members.len()];
         let mut found = Members { positions, twins: Vec::new(), stale: Vec::new(), lost: BTreeSet::new(), newest };
@@ -69,7 +80,7 @@ impl Members {
         }
         // as many as devices of the cache are missing may be those
         if let Some(position) = bare.first().filter(|_| bare.len() > found.missing_caches()) {
-            return Err(unlabelled(*position));
+            return Err(told(*position));
         }
         found.check_missing(degraded, rebuild)?;
         Ok(found)
