@@ -292,11 +292,12 @@ fn lose(core: &mut Core, runs: &[SmallRun], after: Lsn, done: &mut usize) -> Res
         let from = done.saturating_sub(first).min(run.crcs.len());
         first += run.crcs.len();
         let handed_out = core.space.chunks.get(run.chunk).map_or(0, |chunk| chunk.slots);
-        let Some(lineage) = core.lineage_of(run.volume) else { continue };
-        if run.lsn <= after || u32::from(run.slot) + (from as u32) < handed_out || !core.space.rows.is_gap(run.segment) {
-            *done = first;
+        let behind = run.lsn <= after || u32::from(run.slot) + (from as u32) < handed_out || !core.space.rows.is_gap(run.segment);
+        let Some(lineage) = core.lineage_of(run.volume).filter(|_| !behind) else {
+            // what is behind of runs after this one stays behind
+            *done = first.max(*done);
             continue;
-        }
+        };
         if core.space.chunks.get(run.chunk).is_none() {
             core.space.chunks.insert(run.chunk, Chunk::new(core.epoch, core.clock, SMALL as u8, BLOCK_UNITS as u8));
             core.space.seal(run.segment);

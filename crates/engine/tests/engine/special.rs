@@ -346,3 +346,39 @@ fn what_is_too_small_for_data_is_no_pool() {
     let refused = Engine::create(spec, devices.to_vec(), tuning(), Time(1)).err().unwrap().to_string();
     assert!(refused.contains("segments") && refused.contains("larger devices"), "{refused}");
 }
+
+fn small_writes(rig: &mut Rig, volume: VolumeId) {
+    let options = VolumeOptions { special_small_blocks: 8192, ..VolumeOptions::default() };
+    rig.command(Command::Checkpoint).unwrap();
+    rig.command(Command::SetOptions { volume, options }).unwrap();
+    rig.command(Command::Checkpoint).unwrap();
+}
+
+fn no_checkpoints() -> Tuning {
+    Tuning { map_memory: 256 << 10, checkpoint_log_bytes: 256 << 20, ..Tuning::default() }
+}
+
+#[test]
+fn small_writes_over_two_leaves_that_are_lost_are_known() {
+    let groups = vec![group(Class::Data, Layout::Linear, 1), group(Class::Special, MIRROR, 2)];
+    let mut rig = Rig::with_groups(&[256, 64, 64], groups, no_checkpoints());
+    let volume = rig.volume("disk0", SIZE, Compression::Off);
+    write_all(&mut rig, volume, 1);
+    small_writes(&mut rig, volume);
+    let before = rig.engine.metrics().checkpoints;
+    let leaf = 2 << 20;
+    let mut small = Vec::new();
+    for end in (leaf..SIZE / 2).step_by(leaf as usize) {
+        rig.request(Target::Head(volume), Op::Write, end - STEP, 4096, &[3; 4096]).unwrap();
+        rig.request(Target::Head(volume), Op::Write, end - 4096, 8192, &[3; 8192]).unwrap();
+        small.extend([end - STEP, end - 4096, end]);
+    }
+    rig.request(Target::Head(volume), Op::Flush, 0, 0, &[]).unwrap();
+    // something else tells of them
+    rig.request(Target::Head(volume), Op::Write, SIZE - STEP, STEP, &pattern(SIZE - STEP, 3)).unwrap();
+    assert_eq!(rig.engine.metrics().checkpoints, before);
+    let media = vec![rig.media[0].clone()];
+    let mut rig = Rig::import_with(media, Tuning { aim: Aim::Rebuild, ..no_checkpoints() }, 1_000_000).unwrap();
+    let old: Vec<u64> = small.iter().copied().filter(|at| rig.request(Target::Head(volume), Op::Read, *at, 4096, &[]).is_ok()).collect();
+    assert_eq!(old, Vec::<u64>::new(), "read as they were before");
+}
