@@ -4,12 +4,13 @@ mod mend;
 mod objects;
 mod open;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_block::{Buf, BufPool, ByteRange};
 use millpond_device::{DeviceError, DeviceGeometry, DeviceIndex, Io, IoDone};
 use millpond_format::{
-    AREA_BYTES, Checkpoint, FormatError, Label, Lsn, MemberState, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, SegmentId,
+    AREA_BYTES, Checkpoint, FormatError, Item, Label, Lsn, MemberState, NO_SEGMENT, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES,
+    SegmentId, StreamStart,
 };
 
 use self::mend::Mending;
@@ -25,6 +26,7 @@ use super::scan::{Extent, Found, StreamScan, extent};
 use super::survey::{Probe, Survey};
 use crate::core::Core;
 use crate::io::{Ended, Health, IoTable};
+use crate::log::SMALL;
 use crate::pool::{Config, Pool};
 use crate::space::{Rows, Space};
 use crate::task::second_area;
@@ -473,7 +475,30 @@ impl Import {
         self.scan_next(at)
     }
 
+    /// Small writes on special devices that are there, which no stream leads to as what came before them is on those that are lost: where they
+    /// are is told. True when there is more to read.
+    fn scan_what_is_told(&mut self) -> Result<bool, String> {
+        let rows = self.core.as_ref().map(|core| &core.space.rows).or(self.rows.as_ref());
+        let (Some(lost), Some(rows), Some(root), Some(config)) = (self.lost_small, rows, &self.root, &self.config) else { return Ok(false) };
+        let seen: BTreeSet<SegmentId> = self.scans.iter().flat_map(|scan| scan.visited.iter().copied()).collect();
+        let runs = |item: &Item| if let Item::Small { runs, .. } = item { runs.clone() } else { Vec::new() };
+        let told = self.found.iter().flat_map(|found| found.items.iter().flat_map(runs)).filter(|run| run.lsn > root.lsn);
+        let told: BTreeSet<SegmentId> = told.map(|run| run.segment).filter(|id| rows.pages(*id) > 0 && !seen.contains(id)).collect();
+        let first = self.scans.len();
+        for (segment, leg) in told.iter().flat_map(|segment| root.legs.iter().map(move |leg| (*segment, leg))) {
+            if leg.incarnation <= lost {
+                let start = StreamStart { segment, offset: 0, next: NO_SEGMENT };
+                self.scans.push(StreamScan::new(config.id, leg, SMALL as u8, start, root.lsn));
+            }
+        }
+        (first..self.scans.len()).try_for_each(|scan| self.scan_next(scan))?;
+        Ok(first < self.scans.len())
+    }
+
     fn scanned(&mut self) -> Result<(), String> {
+        if self.scan_what_is_told()? {
+            return Ok(());
+        }
         let root = self.root.as_ref().ok_or("no root")?;
         let mut found = std::mem::take(&mut self.found);
         let extent = extent(&mut found, root.lsn, &root.legs, self.lost_small);

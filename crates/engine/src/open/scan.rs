@@ -253,23 +253,33 @@ pub(crate) fn extent(found: &mut Vec<Found>, after: Lsn, legs: &[Leg], lost: Opt
     found.sort_by_key(|f| f.header.lsn);
     found.dedup_by_key(|f| f.header.lsn);
     let settled = legs.iter().filter(|leg| leg.end != Lsn(u64::MAX)).map(|leg| leg.end).max().unwrap_or(after);
-    let durable = found.iter().map(|f| f.header.durable).max().unwrap_or(after).max(settled);
+    let mut durable = found.iter().map(|f| f.header.durable).max().unwrap_or(after).max(settled);
     let mut last = after;
     let mut count = 0;
+    // the first batch that each note tells of, and the one that has the note
+    let tells = |f: &&Found| lost.is_some_and(|lost| f.header.incarnation <= lost) && f.small_before() > 0;
+    let told: Vec<(u64, Lsn)> =
+        found.iter().filter(tells).map(|f| (f.header.lsn.0.saturating_sub(f.small_before()), f.header.lsn)).collect();
     for f in found.iter() {
         let next = Lsn(last.0 + 1);
-        let told = if lost.is_some_and(|lost| f.header.incarnation <= lost) { f.small_before() } else { 0 };
-        if f.header.lsn < next || f.header.lsn.0 > next.0.saturating_add(told) {
+        let known = || told.get(told.partition_point(|(_, by)| *by < f.header.lsn)).is_some_and(|(first, _)| *first <= next.0);
+        if f.header.lsn < next || (f.header.lsn > next && !known()) {
             break;
         }
         if !f.sound && f.header.lsn > durable {
+            // what it tells of came directly before it, and was durable where nothing is any more
+            if f.header.lsn > next {
+                durable = durable.min(last);
+            }
             break;
         }
         last = f.header.lsn;
         count += 1;
     }
     let none_behind = count == found.len() && legs.last().is_some_and(|leg| lost.is_some_and(|lost| leg.incarnation <= lost));
-    let durable = if none_behind { durable.min(last) } else { durable };
+    if none_behind {
+        durable = durable.min(last);
+    }
     found.truncate(count);
     if last < durable { Extent::Damaged(Lsn(last.0 + 1)) } else { Extent::Until(last, durable) }
 }
