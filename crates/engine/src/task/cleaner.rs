@@ -58,6 +58,8 @@ pub(crate) struct Cleaner {
     /// Segments to be emptied next, the best one last, and turns until the next look for some after one that found none.
     candidates: Vec<SegmentId>,
     look_again_in: u32,
+    /// The last look at what is short found nothing that could be gained.
+    found_none: bool,
     /// Average life of class-1 segments in blocks written.
     pub(crate) lifespan: u64,
     lives: u64,
@@ -111,7 +113,7 @@ impl Pool {
             }
         }
         // what is wanted for its space waits for no job
-        let wanted = || self.closing.is_some() || self.waits_for_space() || !self.shelves_to_clean().is_empty();
+        let wanted = || self.closing.is_some() || self.waits_for_space() || (!self.cleaner.found_none && !self.shelves_to_clean().is_empty());
         let held = self.cleaner.for_job && !wanted();
         let most = if held { self.job_depth(READS) } else { READS.1 };
         while self.cleaner.reading < most && (!held || self.jobs_may_go_on()) {
@@ -164,14 +166,21 @@ impl Pool {
         if self.is_blocked() {
             return None;
         }
-        if shelves.is_empty() {
-            let surplus = self.next_surplus();
-            self.cleaner.for_job |= surplus.is_some();
-            return surplus;
+        let victim = if shelves.is_empty() { None } else { self.best_victim(&shelves) };
+        self.cleaner.found_none = victim.is_none();
+        if victim.is_some() {
+            self.cleaner.for_job = false;
+            return victim;
         }
-        self.cleaner.for_job = false;
+        // shelves that are short, and where nothing can be gained, hold up no job
+        let surplus = self.next_surplus();
+        self.cleaner.for_job |= surplus.is_some();
+        surplus
+    }
+
+    fn best_victim(&mut self, shelves: &[Shelf]) -> Option<SegmentId> {
         while let Some(id) = self.cleaner.candidates.pop() {
-            if self.victim_score(id, &shelves).is_some() {
+            if self.victim_score(id, shelves).is_some() {
                 return Some(id);
             }
         }
@@ -181,7 +190,7 @@ impl Pool {
         }
         let segments = self.core.space.segments.ids();
         let mut scored: Vec<(f64, SegmentId)> =
-            segments.filter_map(|id| self.victim_score(id, &shelves).map(|score| (score, id))).collect();
+            segments.filter_map(|id| self.victim_score(id, shelves).map(|score| (score, id))).collect();
         scored.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
         self.cleaner.candidates.extend(scored.iter().take(CANDIDATES).rev().map(|(_, id)| *id));
         let best = self.cleaner.candidates.pop();

@@ -436,3 +436,29 @@ fn a_torn_end_does_not_keep_a_pool_without_special_devices() {
     let read = rig.request(Target::Head(volume), Op::Read, 8 << 20, STEP, &[]).unwrap();
     assert!(read == pattern(8 << 20, 1));
 }
+
+#[test]
+fn a_rebalance_goes_on_beside_full_special_devices() {
+    let groups = vec![group(Class::Data, Layout::Linear, 1), group(Class::Special, MIRROR, 2)];
+    let mut rig = Rig::with_groups(&[128, 8, 8], groups, tuning());
+    let leaf = 2 << 20;
+    let size = 1500 * leaf;
+    let volume = rig.volume("disk0", size, Compression::Off);
+    for at in (0..size).step_by(leaf as usize) {
+        rig.request(Target::Head(volume), Op::Write, at, 4096, &pattern(at, 1)[..4096]).unwrap();
+    }
+    for at in (0..48 << 20).step_by(STEP as usize) {
+        rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, 1)).unwrap();
+    }
+    rig.command(Command::Checkpoint).unwrap();
+    let pool = rig.engine.pool().unwrap();
+    assert!(pool.devices[1].free < 4 << 20, "not full: {:?}", pool.devices[1]);
+    let devices = vec![rig.new_device(128)];
+    rig.command(Command::AddDevices { groups: vec![group(Class::Data, Layout::Linear, 1)], devices }).unwrap();
+    match rig.command(Command::Rebalance { dry_run: false }).unwrap() {
+        Reply::Fills(fills) => assert!(fills.iter().any(|fill| fill.surplus > 0), "{fills:?}"),
+        other => panic!("{other:?}"),
+    }
+    rig.finish_jobs();
+    rig.audit();
+}
