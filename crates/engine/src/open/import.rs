@@ -479,7 +479,9 @@ impl Import {
     /// are is told. True when there is more to read.
     fn scan_what_is_told(&mut self) -> Result<bool, String> {
         let rows = self.core.as_ref().map(|core| &core.space.rows).or(self.rows.as_ref());
-        let (Some(lost), Some(rows), Some(root), Some(config)) = (self.lost_small, rows, &self.root, &self.config) else { return Ok(false) };
+        let (Some(lost), Some(rows), Some(root), Some(config)) = (self.lost_small, rows, &self.root, &self.config) else {
+            return Ok(false);
+        };
         let seen: BTreeSet<SegmentId> = self.scans.iter().flat_map(|scan| scan.visited.iter().copied()).collect();
         let runs = |item: &Item| if let Item::Small { runs, .. } = item { runs.clone() } else { Vec::new() };
         let told = self.found.iter().flat_map(|found| found.items.iter().flat_map(runs)).filter(|run| run.lsn > root.lsn);

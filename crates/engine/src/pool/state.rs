@@ -169,6 +169,8 @@ pub(crate) struct Pool {
     pub(crate) relabeler: Relabeler,
     pub(crate) filler: Filler,
     pub(crate) evacuation: Option<Evacuation>,
+    /// When it was last looked whether lost special devices left rows behind.
+    pub(crate) left_behind_looked: Time,
     pub(crate) rebalancer: Rebalancer,
     pub(crate) scrubber: Scrubber,
     pub(crate) pace: Pace,
@@ -250,6 +252,7 @@ impl Pool {
             relabeler: Relabeler::default(),
             filler: Filler::default(),
             evacuation: None,
+            left_behind_looked: Time(0),
             rebalancer: Rebalancer::default(),
             scrubber: Scrubber::default(),
             pace: Pace::default(),

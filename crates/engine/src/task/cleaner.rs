@@ -113,7 +113,8 @@ impl Pool {
             }
         }
         // what is wanted for its space waits for no job
-        let wanted = || self.closing.is_some() || self.waits_for_space() || (!self.cleaner.found_none && !self.shelves_to_clean().is_empty());
+        let wanted =
+            || self.closing.is_some() || self.waits_for_space() || (!self.cleaner.found_none && !self.shelves_to_clean().is_empty());
         let held = self.cleaner.for_job && !wanted();
         let most = if held { self.job_depth(READS) } else { READS.1 };
         while self.cleaner.reading < most && (!held || self.jobs_may_go_on()) {
@@ -189,8 +190,7 @@ impl Pool {
             return None;
         }
         let segments = self.core.space.segments.ids();
-        let mut scored: Vec<(f64, SegmentId)> =
-            segments.filter_map(|id| self.victim_score(id, shelves).map(|score| (score, id))).collect();
+        let mut scored: Vec<(f64, SegmentId)> = segments.filter_map(|id| self.victim_score(id, shelves).map(|score| (score, id))).collect();
         scored.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
         self.cleaner.candidates.extend(scored.iter().take(CANDIDATES).rev().map(|(_, id)| *id));
         let best = self.cleaner.candidates.pop();

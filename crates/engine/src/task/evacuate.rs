@@ -33,7 +33,8 @@ pub(crate) struct Removal {
 /// An evacuation on its way.
 #[derive(Debug)]
 pub(crate) struct Evacuation {
-    member: u16,
+    /// Who leaves; nobody when it is rows that special devices left behind.
+    member: Option<u16>,
     removal: Removal,
     total: u64,
     /// Segments that the cleaner is to empty, as of the last look at all of them.
@@ -81,17 +82,9 @@ impl Removal {
             }
             groups.extend(kept);
             let columns: Vec<Column> = freed.into_iter().filter_map(|(at, extents)| longest(at, extents)).collect();
-            let layout = match group.layout {
-                Layout::Stripe { width, unit } => Some(Layout::Stripe { width: width.min(columns.len() as u16), unit }),
-                // fewer copies than were asked for are none
-                Layout::Mirror { copies } if usize::from(copies) > columns.len() => None,
-                Layout::Parity { parity, .. } if columns.len() <= usize::from(parity) => None,
-                Layout::Parity { width, parity, unit } => Some(Layout::Parity { width: width.min(columns.len() as u16), parity, unit }),
-                same => Some(same),
-            };
-            match layout {
-                Some(layout) if !columns.is_empty() => rest.push((group.class, layout, columns)),
-                _ => members.extend(columns.iter().map(|column| column.member)),
+            match layout_over(group.layout, columns.len()) {
+                Some(layout) => rest.push((group.class, layout, columns)),
+                None => members.extend(columns.iter().map(|column| column.member)),
             }
         }
         let mut after = Shape { groups, ..shape.clone() };
@@ -105,6 +98,50 @@ impl Removal {
             }
         }
         (has_homes(&after) && after.fits()).then_some(Removal { members, segments, shape: after })
+    }
+
+    /// Plans to do without rows for nodes whose special devices are lost: one copy is left of them, on a device for data, and what is moved
+    /// from there has as many as data. Their extents become segments for data. `None` when there are no such rows.
+    pub(crate) fn plan_left_behind(shape: &Shape) -> Option<Removal> {
+        let members = |class: Class| shape.groups.iter().filter(move |g| g.class == class).flat_map(|g| g.columns.iter().map(|c| c.member));
+        let data: BTreeSet<u16> = members(Class::Data).collect();
+        let left_behind =
+            |group: &&Group| group.class == Class::Special && group.columns.iter().all(|column| data.contains(&column.member));
+        let (mut segments, mut freed) = (BTreeSet::new(), BTreeMap::<u16, Vec<u32>>::new());
+        for group in shape.groups.iter().filter(left_behind) {
+            let mut id = group.first.0;
+            group.for_each_row(|parts| {
+                segments.insert(SegmentId(id));
+                parts.iter().for_each(|(member, extent)| freed.entry(*member).or_default().push(*extent));
+                id += 1;
+            });
+        }
+        if segments.is_empty() {
+            return None;
+        }
+        let groups: Vec<Group> = shape.groups.iter().filter(|group| !left_behind(group)).cloned().collect();
+        let mut after = Shape { groups, ..shape.clone() };
+        for group in shape.groups.iter().filter(|group| group.class == Class::Data) {
+            let own = group.columns.iter().filter_map(|column| Some((column.member, freed.remove(&column.member)?)));
+            let columns: Vec<Column> = own.filter_map(|(member, extents)| longest(member, extents)).collect();
+            if let Some(layout) = layout_over(group.layout, columns.len()) {
+                after.add(Class::Data, layout, columns);
+            }
+        }
+        after.fits().then_some(Removal { members: BTreeSet::new(), segments, shape: after })
+    }
+}
+
+/// The same layout over so many columns; nothing when they are too few for it.
+fn layout_over(layout: Layout, columns: usize) -> Option<Layout> {
+    match layout {
+        _ if columns == 0 => None,
+        Layout::Stripe { width, unit } => Some(Layout::Stripe { width: width.min(columns as u16), unit }),
+        // fewer copies than were asked for are none
+        Layout::Mirror { copies } if usize::from(copies) > columns => None,
+        Layout::Parity { parity, .. } if columns <= usize::from(parity) => None,
+        Layout::Parity { width, parity, unit } => Some(Layout::Parity { width: width.min(columns as u16), parity, unit }),
+        same => Some(same),
     }
 }
 
@@ -193,15 +230,30 @@ impl Pool {
         if dry_run {
             return Ok(());
         }
-        let total = removal.segments.iter().filter(|id| self.core.space.segments.get(**id).is_some_and(|s| s.live > 0)).count() as u64;
-        self.core.space.leave_segments(&removal.segments);
-        self.leave_open_segments();
+        self.begin_evacuation(Some(member), removal);
         if let Some(known) = self.config.shape.members.get_mut(usize::from(member)).filter(|known| !known.leaving) {
             known.leaving = true;
             self.relabel(None);
         }
-        self.evacuation = Some(Evacuation { member, removal, total, todo: VecDeque::new(), left: total, looked: Time(0) });
         Ok(())
+    }
+
+    fn begin_evacuation(&mut self, member: Option<u16>, removal: Removal) {
+        let total = removal.segments.iter().filter(|id| self.core.space.segments.get(**id).is_some_and(|s| s.live > 0)).count() as u64;
+        self.core.space.leave_segments(&removal.segments);
+        self.leave_open_segments();
+        self.evacuation = Some(Evacuation { member, removal, total, todo: VecDeque::new(), left: total, looked: Time(0) });
+    }
+
+    /// Gives up rows that special devices left behind: the shape says that there are some, until it does without them.
+    fn give_up_left_behind(&mut self) {
+        if self.filler.jobs().next().is_some() || self.relabeler.busy() || self.now.0 < self.left_behind_looked.0 + LOOK_MILLIS {
+            return;
+        }
+        self.left_behind_looked = self.now;
+        if let Some(removal) = Removal::plan_left_behind(&self.config.shape) {
+            self.begin_evacuation(None, removal);
+        }
     }
 
     /// The member that the labels say is to leave.
@@ -210,8 +262,8 @@ impl Pool {
     }
 
     /// Goes on with what an import found begun. What does not fit any more stays.
-    pub(crate) fn go_on_removing(&mut self) {
-        let Some(member) = self.member_leaving() else { return };
+    fn go_on_removing(&mut self) {
+        let Some(member) = self.member_leaving() else { return self.give_up_left_behind() };
         if self.filler.jobs().next().is_some() || self.relabeler.busy() {
             return;
         }
@@ -223,10 +275,10 @@ impl Pool {
 
     /// Ends an evacuation: what was moved stays where it is, and the device can be filled again.
     pub(crate) fn stop_removing(&mut self) -> Result<(), CommandError> {
-        let evacuation = self.evacuation.take();
-        if evacuation.is_none() && self.member_leaving().is_none() {
+        if self.member_leaving().is_none() {
             return Err(CommandError::NotFound("a removal".into()));
         }
+        let evacuation = self.evacuation.take();
         if let Some(evacuation) = evacuation {
             self.core.space.stay(&evacuation.removal.segments);
         }
@@ -251,7 +303,7 @@ impl Pool {
         let unreadable = |id: &&SegmentId| space.get(**id).is_some_and(|s| s.left_until > self.now.0);
         let errors = evacuation.removal.segments.iter().filter(unreadable).count() as u64;
         let (done, total) = ((total - left) * extent, total * extent);
-        Some(JobInfo { kind: JobKind::Remove, member: Some(evacuation.member), done, total, errors, rate: 0 })
+        Some(JobInfo { kind: JobKind::Remove, member: evacuation.member, done, total, errors, rate: 0 })
     }
 
     /// Goes on with an evacuation. True when it wants another turn soon.

@@ -386,7 +386,8 @@ fn small_writes_over_two_leaves_that_are_lost_are_known() {
 #[test]
 fn small_writes_on_special_devices_behind_lost_ones_are_not_taken_back() {
     for lost in [1usize, 2] {
-        let groups = vec![group(Class::Data, Layout::Linear, 1), group(Class::Special, Layout::Linear, 1), group(Class::Special, Layout::Linear, 1)];
+        let groups =
+            vec![group(Class::Data, Layout::Linear, 1), group(Class::Special, Layout::Linear, 1), group(Class::Special, Layout::Linear, 1)];
         let tuning = Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 256 << 20, ..Tuning::default() };
         let mut rig = Rig::with_groups(&[64, 32, 32], groups, tuning.clone());
         let volume = rig.volume("disk0", SIZE, Compression::Off);
@@ -461,4 +462,42 @@ fn a_rebalance_goes_on_beside_full_special_devices() {
     }
     rig.finish_jobs();
     rig.audit();
+}
+
+#[test]
+fn rows_left_behind_are_given_up() {
+    for (sizes, layout) in [(vec![64, 64], MIRROR), (vec![64; 4], Layout::Parity { width: 16, parity: 2, unit: 4096 })] {
+        let data = sizes.len();
+        let groups = vec![group(Class::Data, layout, data), group(Class::Special, MIRROR, 2)];
+        let mut rig = Rig::with_groups(&[sizes, vec![16, 16]].concat(), groups, tuning());
+        let volume = rig.volume("disk0", SIZE, Compression::Off);
+        write_all(&mut rig, volume, 1);
+        let old = rig.snapshot(volume, "old");
+        write_all(&mut rig, volume, 2);
+        rig.command(Command::Checkpoint).unwrap();
+        let mut rig = rebuild(&rig.media[..data]);
+        rig.now += 1_000;
+        rig.settle();
+        rig.finish_jobs();
+        assert!(rig.engine.pool().unwrap().devices.iter().all(|device| device.class == Class::Data), "{layout:?}");
+        rig.audit();
+        // what has one copy at the end of the job has two again
+        for lost in 0..data {
+            let mut media = rig.media.clone();
+            media.remove(lost);
+            let mut rig = Rig::import_degraded(media, true).unwrap();
+            check(&mut rig, volume, 2);
+            for at in (0..SIZE).step_by(STEP as usize) {
+                assert!(rig.request(Target::Snapshot(old), Op::Read, at, STEP, &[]).unwrap() == pattern(at, 1), "{layout:?} at {at}");
+            }
+        }
+        // and new special devices are as those were
+        let devices = [16, 16].map(|mib| rig.new_device(mib)).to_vec();
+        rig.command(Command::AddDevices { groups: vec![group(Class::Special, MIRROR, 2)], devices }).unwrap();
+        write_all(&mut rig, volume, 3);
+        rig.command(Command::Checkpoint).unwrap();
+        rig.reopen();
+        check(&mut rig, volume, 3);
+        rig.audit();
+    }
 }
