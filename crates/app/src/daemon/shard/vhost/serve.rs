@@ -297,7 +297,7 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// Every write of a target's guests stays durable before its answer, whatever its mode is from now on: they may have been told so.
+    /// Every write of a target's guests stays durable before its answer, whatever its mode is from now on but `unsafe`: they may have been told so.
     pub(in crate::daemon::shard) fn keep_promises(&mut self, target: Target) {
         for export in self.vhost.exports.values_mut().filter(|export| export.spec.target == target) {
             export.spec.promised = true;
