@@ -189,12 +189,13 @@ impl<S: System> World<S> {
         self.caches.as_ref().is_some_and(|caches| caches.away.contains(&device))
     }
 
-    /// Takes the cache away, for a world that has to do without it.
+    /// Takes the cache away, for a world that has to do without it, or those that nobody knows to be of it.
     pub(super) fn do_without_cache(&mut self) {
-        if let Some(caches) = &mut self.caches
-            && caches.rng.percent(50)
-        {
-            caches.away.extend(caches.ever.clone());
+        let Some(Caches { rng, ever, unsure, leaving, away, .. }) = &mut self.caches else { return };
+        if rng.percent(50) {
+            away.extend(ever.iter());
+        } else {
+            away.extend(unsure.union(leaving));
         }
     }
 }
