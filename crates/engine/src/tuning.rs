@@ -80,4 +80,6 @@ pub enum Planted {
     SkipLeveling,
     /// What is read from the cache is not compared with its checksum.
     TrustCache,
+    /// A scrub makes parity of data as it lies, whatever checksums say.
+    ParityFromRot,
 }

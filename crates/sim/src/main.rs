@@ -91,7 +91,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 9] = [
+const PLANTED: [(&str, Planted); 10] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -101,6 +101,7 @@ const PLANTED: [(&str, Planted); 9] = [
     ("reuse-before-flush", Planted::ReuseBeforeFlush),
     ("skip-leveling", Planted::SkipLeveling),
     ("trust-cache", Planted::TrustCache),
+    ("parity-from-rot", Planted::ParityFromRot),
 ];
 
 fn range(text: &str) -> Result<Range<u64>, String> {
@@ -171,6 +172,8 @@ fn planted(name: &str, args: &Args, mode: Mode, mut options: Options) -> ExitCod
         return ExitCode::FAILURE;
     }
     options.planted = Some(*planted);
+    // only one world in sixteen has parity
+    options.parity |= *planted == Planted::ParityFromRot;
     for seed in args.from..args.from + args.max_seeds {
         if let Some(finding) = run::<Engine>(seed, mode, &options).finding {
             let sound = Options { planted: None, ..options.clone() };

@@ -79,6 +79,12 @@ impl Health {
         stripe.columns().into_iter().enumerate().filter(lacks).fold(0, |set, (column, _)| set | 1 << column)
     }
 
+    /// The columns of a row that are whole.
+    pub(crate) fn whole_columns(&self, stripe: &Stripe<'_>) -> Vec<usize> {
+        let missing = self.missing(stripe);
+        (0..stripe.width()).filter(|column| missing & 1 << column == 0).collect()
+    }
+
     /// The copies of a segment that are whole.
     pub(crate) fn whole_copies(&self, rows: &Rows, segment: SegmentId) -> SmallVec<[usize; 4]> {
         let whole = |(_, member): &(usize, DeviceIndex)| self.state(member.0) == MemberState::Present;

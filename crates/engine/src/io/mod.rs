@@ -5,5 +5,5 @@ mod parity;
 mod table;
 
 pub(crate) use health::Health;
-pub(crate) use parity::{Coders, Rebuild, Want, erased};
+pub(crate) use parity::{Coders, Columns, Rebuild, Want, answers, erased};
 pub(crate) use table::{Ended, Failing, IoTable};

@@ -149,6 +149,14 @@ impl Rebuild {
         }
     }
 
+    /// The same from columns in memory, each from byte `start` of its extent on. `None` when one that it needs is not there.
+    pub(crate) fn recall(&self, columns: &[Option<&[u8]>], start: u64, coders: &mut Coders, out: &mut [u8]) -> Option<()> {
+        let from = usize::try_from(self.local.offset.checked_sub(start)?).ok()?;
+        let to = from + usize::try_from(self.local.length).ok()?;
+        let read: Option<SmallVec<[&[u8]; 16]>> = self.sources.iter().map(|column| (*columns.get(*column)?)?.get(from..to)).collect();
+        self.assemble(&read?, coders, out)
+    }
+
     /// Computes the answer from what was read. `None` when parts of it are missing.
     pub(crate) fn assemble(&self, read: &[&[u8]], coders: &mut Coders, out: &mut [u8]) -> Option<()> {
         let length = usize::try_from(self.local.length).ok()?;

@@ -269,25 +269,30 @@ impl Pool {
 
     /// Writes what a copy should hold, unless it is the only one.
     pub(crate) fn repair(&mut self, member: DeviceIndex, segment: SegmentId, page: u32, piece: Piece) {
-        if !self.writes_allowed() {
-            return;
-        }
         let rows = &self.core.space.rows;
         let copy = rows.copies(segment).position(|copy| copy == member);
         // with parity the bytes are where they are once
         let copy = if rows.stripe(segment).is_some() { Some(0) } else { copy };
-        let Some(copy) = copy.filter(|_| self.io.health.is_up(member)) else { return };
-        if let Some(found) = self.core.space.segments.get_mut(segment) {
-            found.pins += 1;
+        let Some(copy) = copy else { return };
+        let pages = u32::try_from(piece.len() as u64 / PAGE).unwrap_or(0);
+        let places = self.core.space.rows.map(segment, page, pages, copy);
+        for (device, range) in places.into_iter().filter(|(device, _)| *device == member) {
+            self.repair_at(device, segment, range.offset, piece.clone());
+        }
+    }
+
+    /// Writes what a member should hold at an offset, where a part of a segment is.
+    pub(crate) fn repair_at(&mut self, member: DeviceIndex, segment: SegmentId, offset: u64, piece: Piece) {
+        if !self.writes_allowed() || !self.io.health.is_up(member) {
+            return;
         }
         if let Some(repaired) = self.io.repaired.get_mut(usize::from(member.0)) {
             *repaired += 1;
         }
-        let pages = u32::try_from(piece.len() as u64 / PAGE).unwrap_or(0);
-        let places = self.core.space.rows.map(segment, page, pages, copy);
-        for (device, range) in places.into_iter().filter(|(device, _)| *device == member) {
-            self.io.write_to(Context::Repair, Some(segment), device.0, false, range.offset, piece.clone());
-        }
+        self.repairs.begun += 1;
+        self.repairs.under_way += 1;
+        self.pin(segment);
+        self.io.write_to(Context::Repair, Some(segment), member.0, false, offset, piece);
     }
 
     fn writes_allowed(&self) -> bool {

@@ -127,6 +127,14 @@ impl Flusher {
     }
 }
 
+/// Copies that are written again because they were wrong.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Repairs {
+    /// Ever begun.
+    pub(crate) begun: u64,
+    pub(crate) under_way: usize,
+}
+
 /// A pool in service.
 pub(crate) struct Pool {
     pub(crate) config: Config,
@@ -173,6 +181,7 @@ pub(crate) struct Pool {
     pub(crate) left_behind_looked: Time,
     pub(crate) rebalancer: Rebalancer,
     pub(crate) scrubber: Scrubber,
+    pub(crate) repairs: Repairs,
     pub(crate) pace: Pace,
     /// When it is written down next how far jobs are.
     pub(crate) jobs_due: Time,
@@ -255,6 +264,7 @@ impl Pool {
             left_behind_looked: Time(0),
             rebalancer: Rebalancer::default(),
             scrubber: Scrubber::default(),
+            repairs: Repairs::default(),
             pace: Pace::default(),
             jobs_due: now,
             cleaner: Cleaner::default(),

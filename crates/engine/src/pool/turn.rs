@@ -108,7 +108,7 @@ impl Pool {
             Context::Data { op, part } => self.data_read(op, part, ended.result, ended.buf, ended.member),
             Context::Node(read) => self.node_read(read, ended.result, ended.buf, ended.member),
             // a copy that cannot be mended is found again by the next read, or its device is given up
-            Context::Repair => {}
+            Context::Repair => self.repairs.under_way -= 1,
             Context::FillRead(piece) => self.fill_read(piece, ended.result, ended.buf),
             Context::FillWrite(piece) => self.fill_written(piece),
             Context::Scrub(read) => self.scrub_read(read, ended.result, ended.buf),

@@ -70,6 +70,13 @@ impl Stripe<'_> {
     pub(crate) fn columns(&self) -> SmallVec<[(DeviceIndex, u64); 16]> {
         self.parts.iter().map(|(device, at)| (*device, AREA_BYTES + u64::from(*at) * self.extent_bytes)).collect()
     }
+
+    /// Where a column of pages that make up whole rows is.
+    pub(crate) fn column(&self, column: usize, page: u32, pages: u32) -> Option<(DeviceIndex, ByteRange)> {
+        let (device, start) = self.columns().get(column).copied()?;
+        let local = |pages: u32| u64::from(pages) * PAGE / self.data() as u64;
+        Some((device, ByteRange { offset: start + local(page), length: local(pages) }))
+    }
 }
 
 #[derive(Clone, Debug)]

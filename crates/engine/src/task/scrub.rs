@@ -2,6 +2,7 @@
 //!
 //! Blocks are checked by the headers of their batches, which say who they are, nodes by their own address and checksum, checkpoint objects by
 //! the references to them, labels and the newest root by what they should be. What has no good copy is remembered with its place.
+//! Of segments with parity whole rows are read, parity too (`rows`).
 //!
 //! INV-SCRUB-1: what is read lies still. Segments are looked at that were full when the scrub came to them; nothing in one is written again
 //! before it was free in between, and then it does not count (`uses`). Chunks that moved meanwhile were read by the cleaner.
@@ -9,6 +10,7 @@
 mod items;
 mod labels;
 mod results;
+mod rows;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,6 +24,7 @@ use crate::{CommandError, JobInfo, JobKind, PoolState, Reply, Time};
 use labels::Labels;
 pub(crate) use labels::ScrubArea;
 pub(crate) use results::Scrubbed;
+use rows::Stillness;
 
 /// Bytes of objects and of one chunk's neighbours that are read together, about.
 const GATHER_PAGES: u32 = 256;
@@ -29,6 +32,8 @@ const GATHER_PAGES: u32 = 256;
 const AT_A_TIME: (usize, usize) = (1, 8);
 /// Tries of a read.
 const TRIES: u8 = 2;
+/// Times that rows are read again while repairs are written; then their parity is left to the next scrub.
+const MOST_AGAIN: u8 = 100;
 
 /// A part of a segment that is read from all copies and judged as a whole.
 #[derive(Clone, Debug)]
@@ -39,17 +44,19 @@ struct Place {
     pages: u32,
     chunks: Vec<ChunkId>,
     objects: Vec<ObjectRef>,
-    /// Something in it was wrong: with parity, what else the other columns say is read, too.
-    deep: bool,
+    /// How often it was read again because others wrote to it meanwhile.
+    again: u8,
 }
 
 /// A place on its way.
 #[derive(Debug)]
 struct Reading {
     place: Place,
-    /// Which copies, and what was read of them.
+    /// Which copies, with parity: which columns, and what was read of them.
     copies: Vec<(usize, Option<Buf>)>,
     left: usize,
+    /// What was so when it began.
+    still: Option<Stillness>,
 }
 
 /// Which read of a scrub ended.
@@ -234,10 +241,9 @@ impl Pool {
         });
     }
 
-    /// Bytes of all copies of a segment.
+    /// Bytes of all copies of a segment, and of its parity.
     fn scrub_bytes(&self, id: SegmentId) -> u64 {
-        let rows = &self.core.space.rows;
-        u64::from(rows.pages(id)) * 4096 * (rows.copies(id).len() as u64).max(1)
+        self.core.space.rows.extents(id).map(|(_, range)| range.length).sum()
     }
 
     /// Every object that the last checkpoint consists of.
@@ -299,7 +305,7 @@ impl Pool {
 
     /// What there is to read in a segment. Places share no page: what is written to one takes nothing back from another.
     fn places_of(&self, segment: SegmentId, uses: u32, mut objects: Vec<ObjectRef>) -> VecDeque<Place> {
-        let place = |page, pages| Place { segment, uses, page, pages, chunks: Vec::new(), objects: Vec::new(), deep: false };
+        let place = |page, pages| Place { segment, uses, page, pages, chunks: Vec::new(), objects: Vec::new(), again: 0 };
         let space = &self.core.space;
         let mut chunks = space.segments.get(segment).map(|s| s.chunks.clone()).unwrap_or_default();
         chunks.sort_unstable();
@@ -312,7 +318,9 @@ impl Pool {
             // moved ones have a header in common that says what they hold
             let first = if moved { chunk.identities } else { at.page };
             let end = at.page + chunk.extent_units().div_ceil(8);
-            let end = if moved { end.max((first + MAX_HEADER_PAGES as u32).min(space.rows.pages(segment))) } else { end };
+            let head = (first + MAX_HEADER_PAGES as u32).min(space.rows.pages(segment));
+            // rows share nothing with those of another batch
+            let end = if moved && space.rows.stripe(segment).is_none() { end.max(head) } else { end };
             let known = places.entry(first).or_insert_with(|| place(first, 0));
             known.pages = known.pages.max(end - first);
             known.chunks.push(id);
@@ -332,18 +340,18 @@ impl Pool {
             known.objects.push(at);
         }
         found.extend(open);
-        found
+        self.whole_rows(found)
     }
 
     fn read_place(&mut self, place: Place) {
         let rows = &self.core.space.rows;
-        // with parity the first "copy" is what is there, the others are what the other columns say it should be
+        let stripe = rows.stripe(place.segment);
         let copies: Vec<usize> = match rows.copies(place.segment).len() {
-            0 if rows.stripe(place.segment).is_some() && place.deep => (0..usize::from(self.io.attempts(rows, place.segment))).collect(),
-            0 => vec![0],
+            0 => stripe.as_ref().map_or(vec![0], |stripe| self.io.health.whole_columns(stripe)),
             _ => self.io.health.whole_copies(rows, place.segment).to_vec(),
         };
-        let now = self.now;
+        let share = stripe.map_or(1, |stripe| stripe.data() as u64);
+        let (now, still) = (self.now, Some(self.stillness()).filter(|_| self.repairs.under_way == 0));
         let Some(run) = &mut self.scrubber.running else { return };
         if copies.is_empty() || place.pages == 0 {
             return;
@@ -352,8 +360,8 @@ impl Pool {
         let (number, reading) = (run.number, run.next);
         let left = copies.len();
         let (segment, page, pages) = (place.segment, place.page, place.pages);
-        run.readings.insert(reading, Reading { place, copies: copies.iter().map(|copy| (*copy, None)).collect(), left });
-        self.charge_jobs(u64::from(pages) * PAGE * left as u64);
+        run.readings.insert(reading, Reading { place, copies: copies.iter().map(|copy| (*copy, None)).collect(), left, still });
+        self.charge_jobs(u64::from(pages) * PAGE * left as u64 / share);
         for copy in copies {
             self.read_copy(ScrubRead { run: number, reading, copy, tries: 1 }, segment, page, pages);
         }
@@ -362,11 +370,10 @@ impl Pool {
     fn read_copy(&mut self, read: ScrubRead, segment: SegmentId, page: u32, pages: u32) {
         self.pin(segment);
         let (context, rows) = (Context::Scrub(read), &self.core.space.rows);
-        if rows.stripe(segment).is_some() {
-            let attempt = u8::try_from(read.copy).unwrap_or(u8::MAX);
-            return self.io.read(context, rows, segment, page, pages, attempt, &mut self.bufs);
+        match rows.stripe(segment).and_then(|stripe| stripe.column(read.copy, page, pages)) {
+            Some((device, range)) => self.io.read_pinned(context, segment, device, range, &mut self.bufs),
+            None => self.io.read_copy(context, rows, segment, page, pages, read.copy, &mut self.bufs),
         }
-        self.io.read_copy(context, rows, segment, page, pages, read.copy, &mut self.bufs);
     }
 
     /// A copy of a place was read.
@@ -385,14 +392,24 @@ impl Pool {
             return;
         }
         let reading = self.scrubber.of(read.run).and_then(|run| run.readings.remove(&read.reading));
-        if let Some(Reading { place, copies, .. }) = reading {
-            if self.looks_wrong(&place, &copies) {
-                self.read_place(Place { deep: true, ..place });
-            } else {
-                self.judge(&place, &copies);
-            }
-            copies.into_iter().filter_map(|(_, buf)| buf).for_each(|buf| self.bufs.give(buf));
+        let Some(Reading { place, copies, still, .. }) = reading else { return };
+        let again = if !self.lies_still(&place) {
+            false
+        } else if self.core.space.rows.stripe(place.segment).is_some() {
+            !self.judge_rows(&place, &copies, still)
+        } else {
+            self.judge(&place, &copies);
+            false
+        };
+        copies.into_iter().filter_map(|(_, buf)| buf).for_each(|buf| self.bufs.give(buf));
+        if again && place.again < MOST_AGAIN {
+            self.read_place(Place { again: place.again + 1, ..place });
         }
+    }
+
+    /// Is a place still what it was when the scrub began?
+    fn lies_still(&self, place: &Place) -> bool {
+        self.core.space.segments.get(place.segment).is_some_and(|s| s.uses == place.uses && s.state == SegmentState::Sealed)
     }
 
     /// An error of what a scrub read belongs to the device at a page of a copy.

@@ -117,6 +117,12 @@ impl Fate {
         Fate { rng: Rng::new(label), ..self.clone() }
     }
 
+    /// Was something damaged, and is enough there to mend all of it? Parity is compared only where all of its data is there.
+    fn is_mendable(&self) -> bool {
+        let all = self.known.iter().all(|k| k.state == MemberState::Present && k.device.is_some_and(|d| !self.away.contains(&d)));
+        self.has_damage() && (self.mirrors || all)
+    }
+
     /// Was anything damaged?
     pub(super) fn has_damage(&self) -> bool {
         self.spoilt.is_some()
@@ -511,7 +517,8 @@ impl<S: System> World<S> {
         }
         self.finish_jobs()?;
         self.audit()?;
-        if self.fate.as_ref().is_some_and(|fate| fate.has_damage() && fate.mirrors) {
+        let broken = !self.machine.broken.is_empty();
+        if self.fate.as_ref().is_some_and(|fate| fate.is_mendable() && (fate.mirrors || !broken)) {
             self.mend_damage()?;
         }
         self.lose_special()?;
@@ -530,6 +537,14 @@ impl<S: System> World<S> {
         self.trace.note(format!("{found:?}"));
         if found.as_ref().is_none_or(|found| !found.complete || found.lost_blocks + found.lost_nodes > 0) {
             return broken(format!("a scrub of a pool with good copies of everything ends with {found:?}"));
+        }
+        if !self.command_and_wait(Command::Scrub)? {
+            return broken("a second scrub is refused although none runs");
+        }
+        self.finish_jobs()?;
+        let found = self.system.as_ref().and_then(S::pool).and_then(|pool| pool.scrub);
+        if found.as_ref().is_none_or(|found| !found.complete || found.errors > 0) {
+            return broken(format!("a second scrub finds {found:?}"));
         }
         let good = self.fate.as_ref().and_then(|fate| fate.spoilt);
         if let Some(fate) = &mut self.fate {

@@ -1,11 +1,11 @@
 //! Reads of segments with parity: of a column, and of what others say about one that is missing or not to be trusted.
 
-use millpond_block::{Buf, BufPool, ByteRange};
+use millpond_block::{Buf, BufPool, ByteRange, Piece};
 use millpond_device::DeviceIndex;
 use millpond_format::SegmentId;
 use smallvec::SmallVec;
 
-use super::super::parity::{Coders, Rebuild, Want, erased};
+use super::super::parity::{Coders, Columns, Rebuild, Want, erased};
 use super::{IoTable, Kind, Part};
 use crate::space::{Rows, Stripe};
 
@@ -31,6 +31,31 @@ impl<C> IoTable<C> {
             self.push_read(group, *device, ByteRange { offset: start + local.offset, ..local }, bufs);
         }
         self.begin(group);
+    }
+
+    /// What is asked of rows whose columns are in memory from byte `start` of their extents on, without the `erased` ones.
+    pub(crate) fn recall(
+        &mut self,
+        stripe: &Stripe<'_>,
+        want: Want,
+        erased: Columns,
+        columns: &[Option<&[u8]>],
+        start: u64,
+        bufs: &mut BufPool,
+    ) -> Option<Buf> {
+        let rebuild = Rebuild::new(stripe, want, erased);
+        let mut out = bufs.take(rebuild.length());
+        let done = rebuild.recall(columns, start, &mut self.coders, out.bytes_mut());
+        if done.is_none() {
+            bufs.give(out);
+            return None;
+        }
+        Some(out)
+    }
+
+    /// What each column of whole rows should hold, parity last.
+    pub(crate) fn split(&mut self, stripe: &Stripe<'_>, pieces: Vec<Piece>, bufs: &mut BufPool) -> Vec<Vec<Piece>> {
+        self.coders.split(stripe, pieces, bufs)
     }
 
     /// Starts to read what others have, when what is wanted is on a device that lacks it or is not to be trusted. False when it is to be

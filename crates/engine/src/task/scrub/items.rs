@@ -10,7 +10,7 @@ use millpond_format::{
 
 use super::Place;
 use crate::pool::Pool;
-use crate::space::{Chunk, NODE_GRAIN, SegmentState};
+use crate::space::{Chunk, NODE_GRAIN};
 use crate::task::cleaner::Moves;
 
 const PAGE: usize = 4096;
@@ -28,9 +28,9 @@ enum Check {
 
 /// Some bytes of a place.
 #[derive(Debug)]
-struct Item {
-    from: usize,
-    bytes: usize,
+pub(super) struct Item {
+    pub(super) from: usize,
+    pub(super) bytes: usize,
     check: Check,
 }
 
@@ -39,8 +39,17 @@ impl Item {
         copy.get(self.from..self.from + self.bytes)
     }
 
-    fn is_right(&self, copy: Option<&Buf>) -> bool {
-        let Some(bytes) = copy.and_then(|buf| self.of(buf.bytes())) else { return false };
+    /// The pages that it is in.
+    pub(super) fn pages(&self) -> std::ops::Range<usize> {
+        self.from / PAGE..(self.from + self.bytes).div_ceil(PAGE)
+    }
+
+    pub(super) fn is_right(&self, copy: Option<&Buf>) -> bool {
+        copy.and_then(|buf| self.of(buf.bytes())).is_some_and(|bytes| self.matches(bytes))
+    }
+
+    /// Are these its bytes?
+    pub(super) fn matches(&self, bytes: &[u8]) -> bool {
         match &self.check {
             Check::Block(crc, ..) => crc32c(bytes) == *crc,
             Check::Node(addr) => Node::checksum_at(bytes, *addr).is_some(),
@@ -50,8 +59,8 @@ impl Item {
     }
 }
 
-/// A copy of a place.
-type Copy = (usize, Option<Buf>);
+/// A copy of a place; with parity a column.
+pub(super) type Copy = (usize, Option<Buf>);
 
 /// The first copy of bytes from `at` on that is a header of this pool for this place.
 fn header_at(copies: &[Copy], at: usize, right: impl Fn(&BatchHeader) -> bool) -> Option<(BatchHeader, Vec<Entry>, Vec<u8>)> {
@@ -63,17 +72,8 @@ fn header_at(copies: &[Copy], at: usize, right: impl Fn(&BatchHeader) -> bool) -
 }
 
 impl Pool {
-    /// Is something wrong in a place with parity of which only what is there was read?
-    pub(super) fn looks_wrong(&self, place: &Place, copies: &[Copy]) -> bool {
-        let only = copies.first().and_then(|(_, buf)| buf.as_ref());
-        !place.deep && self.core.space.rows.stripe(place.segment).is_some() && {
-            let (items, unknown) = self.items(place, copies);
-            unknown > 0 || items.iter().any(|item| !item.is_right(only))
-        }
-    }
-
     /// What there is to check in a place, and how many blocks nobody knows any more.
-    fn items(&self, place: &Place, copies: &[Copy]) -> (Vec<Item>, u64) {
+    pub(super) fn items(&self, place: &Place, copies: &[Copy]) -> (Vec<Item>, u64) {
         let (mut items, mut unknown) = (Vec::new(), 0);
         let first = place.page as usize * PAGE;
         for id in &place.chunks {
@@ -88,29 +88,21 @@ impl Pool {
 
     /// Compares the copies of a place with what they should be, and mends what can be mended.
     pub(super) fn judge(&mut self, place: &Place, copies: &[Copy]) {
-        let held = self.core.space.segments.get(place.segment).is_some_and(|s| s.uses == place.uses && s.state == SegmentState::Sealed);
-        if !held {
-            return;
-        }
         let (items, unknown) = self.items(place, copies);
-        let parity = self.core.space.rows.stripe(place.segment).is_some();
-        if let Some(found) = self.scrubber.found.as_mut().filter(|_| unknown > 0) {
-            found.lose_unknown(unknown);
-            found.errors += 1;
-        }
-        let mut lost_objects = Vec::new();
+        self.lose_unknown(unknown);
+        let mut lost = Vec::new();
         let mut wrong: Vec<(usize, Vec<&Item>)> = Vec::new();
         for item in &items {
             let bad: Vec<usize> = (0..copies.len()).filter(|at| !item.is_right(copies.get(*at).and_then(|copy| copy.1.as_ref()))).collect();
             let page = place.page + (item.from / PAGE) as u32;
-            for at in bad.iter().filter(|at| **at == 0 || !parity) {
+            for at in &bad {
                 // a read that failed was counted as it ended
                 if let Some((copy, Some(_))) = copies.get(*at) {
                     self.count_scrub_error(place.segment, page, *copy);
                 }
             }
             if bad.len() < copies.len() {
-                for at in bad.into_iter().filter(|at| *at == 0 || !parity) {
+                for at in bad {
                     match wrong.iter_mut().find(|(other, _)| *other == at) {
                         Some((_, items)) => items.push(item),
                         None => wrong.push((at, vec![item])),
@@ -118,18 +110,35 @@ impl Pool {
                 }
                 continue;
             }
-            let Some(found) = &mut self.scrubber.found else { continue };
-            match &item.check {
-                Check::Block(_, volume, block) => found.lose_block(*volume, *block),
-                Check::Node(_) => found.lose_node(),
-                Check::Object(at) => lost_objects.push(*at),
-                Check::Same(_) => {}
-            }
+            lost.push(item);
         }
         for (at, items) in wrong {
             self.mend(place, copies, at, &items);
         }
-        self.write_objects_again(&lost_objects);
+        self.lose(&lost);
+    }
+
+    /// What these were nobody has.
+    pub(super) fn lose(&mut self, items: &[&Item]) {
+        let mut objects = Vec::new();
+        for item in items {
+            let Some(found) = &mut self.scrubber.found else { continue };
+            match &item.check {
+                Check::Block(_, volume, block) => found.lose_block(*volume, *block),
+                Check::Node(_) => found.lose_node(),
+                Check::Object(at) => objects.push(*at),
+                Check::Same(_) => {}
+            }
+        }
+        self.write_objects_again(&objects);
+    }
+
+    /// Of so many blocks nobody knows what they were.
+    pub(super) fn lose_unknown(&mut self, count: u64) {
+        if let Some(found) = self.scrubber.found.as_mut().filter(|_| count > 0) {
+            found.lose_unknown(count);
+            found.errors += 1;
+        }
     }
 
     /// What there is to check in a chunk, as far as it lives where it was.
@@ -215,8 +224,7 @@ impl Pool {
                 copies.iter().find_map(|(_, buf)| buf.as_ref().filter(|buf| item.is_right(Some(buf))).and_then(|buf| item.of(buf.bytes())));
             let (Some(right), Some(to)) = (right, whole.bytes_mut().get_mut(item.from..item.from + item.bytes)) else { continue };
             to.copy_from_slice(right);
-            let (first, end) = (item.from / PAGE, (item.from + item.bytes).div_ceil(PAGE));
-            pages.push((first, end));
+            pages.push((item.pages().start, item.pages().end));
         }
         pages.sort_unstable();
         let mut runs: Vec<(usize, usize)> = Vec::new();
@@ -226,13 +234,8 @@ impl Pool {
                 None => runs.push((first, end)),
             }
         }
-        let (member, whole) = (self.core.space.rows.copies(place.segment).nth(*copy), Rc::new(whole));
-        // with parity each page has a device of its own
-        let runs: Vec<(usize, usize)> =
-            if member.is_some() { runs } else { runs.into_iter().flat_map(|(first, end)| (first..end).map(|at| (at, at + 1))).collect() };
+        let (Some(member), whole) = (self.core.space.rows.copies(place.segment).nth(*copy), Rc::new(whole)) else { return };
         for (first, end) in runs {
-            let there = || self.core.space.rows.map(place.segment, place.page + first as u32, 1, 0).first().map(|(device, _)| *device);
-            let Some(member) = member.or_else(there) else { continue };
             let piece = Piece::new(Rc::clone(&whole), first * PAGE..end * PAGE);
             self.repair(member, place.segment, place.page + first as u32, piece);
             self.scrubber.found.iter_mut().for_each(|found| found.repaired += 1);

@@ -1,0 +1,263 @@
+//! Rows with parity are read whole. What is wrong in them is computed from their other columns, and their parity is compared with their data.
+//!
+//! INV-SCRUB-2: parity is written again only where everything that lives in the same row is right, as it was read or as a checksum proves that it
+//! was computed: parity of data that is wrong would take from it the last way to be mended. What is dead counts as it lies. Nothing was written to
+//! any of the columns while they were read.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use millpond_block::{Buf, BufPool, Piece};
+use millpond_format::{MAX_HEADER_PAGES, SegmentId};
+
+use super::Place;
+use super::items::{Copy, Item};
+use crate::Planted;
+use crate::io::{Columns, Want, answers, erased};
+use crate::pool::Pool;
+use crate::space::PAGE;
+
+/// What tells that nobody wrote to a place while it was read: its segment is full, so only repairs, and devices that change, could have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stillness {
+    pub(super) repairs: u64,
+    pub(super) shape: u64,
+}
+
+/// The columns of a place.
+struct InMemory<'a> {
+    segment: SegmentId,
+    /// Bytes of the segment before the place, and its own.
+    from: u64,
+    bytes: usize,
+    columns: Vec<Option<&'a [u8]>>,
+    /// Those that are not there.
+    lacking: Columns,
+    /// Those of devices that are, but could not be read.
+    unread: Columns,
+}
+
+fn copy_of(buf: &Buf, bytes: usize, bufs: &mut BufPool) -> Buf {
+    let mut copy = bufs.take(bytes);
+    if let (Some(to), Some(from)) = (copy.bytes_mut().get_mut(..bytes), buf.bytes().get(..bytes)) {
+        to.copy_from_slice(from);
+    }
+    copy
+}
+
+/// Where in bytes two blocks of bytes differ, in pages.
+fn pages_that_differ<'a>(a: &'a [u8], b: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
+    a.chunks(PAGE as usize).zip(b.chunks(PAGE as usize)).enumerate().filter(|(_, (a, b))| a != b).map(|(page, _)| page)
+}
+
+impl Pool {
+    /// Makes places of segments with parity whole rows; those that share one become one.
+    pub(super) fn whole_rows(&self, places: impl IntoIterator<Item = Place>) -> VecDeque<Place> {
+        let rows = &self.core.space.rows;
+        let mut found: VecDeque<Place> = VecDeque::new();
+        for place in places {
+            if rows.stripe(place.segment).is_none() {
+                found.push_back(place);
+                continue;
+            }
+            let quantum = rows.quantum(place.segment);
+            let (first, end) = (place.page / quantum * quantum, (place.page + place.pages).next_multiple_of(quantum));
+            match found.back_mut().filter(|last| first < last.page + last.pages) {
+                Some(last) => {
+                    last.pages = last.pages.max(end - last.page);
+                    last.chunks.extend(place.chunks);
+                    last.objects.extend(place.objects);
+                }
+                None => found.push_back(Place { page: first, pages: end - first, ..place }),
+            }
+        }
+        found
+    }
+
+    /// Compares what was read of rows with what it should be, and mends it. False when they have to be read again.
+    pub(super) fn judge_rows(&mut self, place: &Place, read: &[Copy], still: Option<Stillness>) -> bool {
+        let Some(rows) = self.in_memory(place, read) else { return true };
+        let Some(lies) = self.joined(&rows) else { return true };
+        let mut copies: Vec<Copy> = vec![(0, Some(lies))];
+        self.find_header(&rows, place, &mut copies);
+        let (items, unknown) = self.items(place, &copies);
+        copies.truncate(1);
+        let Some(lies) = copies.pop().and_then(|(_, lies)| lies) else { return true };
+        let mut right = copy_of(&lies, rows.bytes, &mut self.bufs);
+        self.lose_unknown(unknown);
+        let (mut lost, mut wrong) = (Vec::new(), BTreeSet::new());
+        for item in &items {
+            if !self.compute_item(&rows, place, item, &mut right, &mut wrong) {
+                lost.push(item);
+            }
+        }
+        self.lose(&lost);
+        // pages with bytes that nobody knows stay as they are
+        wrong.retain(|page| !lost.iter().any(|item| item.pages().contains(page)));
+        let still = still == Some(self.stillness());
+        let right = Rc::new(right);
+        for page in wrong {
+            let at = place.page + page as u32;
+            let device = self.core.space.rows.map(place.segment, at, 1, 0).first().map(|(device, _)| *device);
+            let Some(device) = device.filter(|device| self.io.health.is_up(*device)) else { continue };
+            let piece = Piece::new(Rc::clone(&right), page * PAGE as usize..(page + 1) * PAGE as usize);
+            self.repair(device, place.segment, at, piece);
+            self.scrubber.found.iter_mut().for_each(|found| found.repaired += 1);
+        }
+        let data: Columns = self.core.space.rows.stripe(place.segment).map_or(0, |stripe| (1 << stripe.data()) - 1);
+        // what was computed with parity says nothing about parity
+        if unknown > 0 || rows.lacking & data != 0 {
+            return true;
+        }
+        let told = if self.planted(Planted::ParityFromRot) { Rc::new(lies) } else { right };
+        let doubtful: Vec<(usize, usize)> = lost.iter().map(|item| (item.from, item.from + item.bytes)).collect();
+        self.judge_parity(&rows, Piece::new(told, 0..rows.bytes), &doubtful, still)
+    }
+
+    /// What changes when somebody else writes to rows.
+    pub(super) fn stillness(&self) -> Stillness {
+        Stillness { repairs: self.repairs.begun, shape: self.config.shape.generation }
+    }
+
+    /// What was read of a place, by column.
+    fn in_memory<'a>(&self, place: &Place, read: &'a [Copy]) -> Option<InMemory<'a>> {
+        let stripe = self.core.space.rows.stripe(place.segment)?;
+        let bytes = place.pages as usize * PAGE as usize;
+        let length = bytes / stripe.data();
+        let of = |column: usize| read.iter().find(|(at, _)| *at == column)?.1.as_ref()?.bytes().get(..length);
+        let columns: Vec<Option<&[u8]>> = (0..stripe.width()).map(of).collect();
+        let lacking = (0..stripe.width()).filter(|at| columns.get(*at).is_none_or(Option::is_none)).fold(0, |set, at| set | 1 << at);
+        let unread = lacking & !self.io.health.missing(&stripe);
+        Some(InMemory { segment: place.segment, from: u64::from(place.page) * PAGE, bytes, columns, lacking, unread })
+    }
+
+    /// Bytes of a place, without some columns. `None` when parity does not reach so far.
+    fn recall(&mut self, rows: &InMemory<'_>, from: usize, bytes: usize, erased: Columns) -> Option<Buf> {
+        let stripe = self.core.space.rows.stripe(rows.segment)?;
+        let from = rows.from + from as u64;
+        let want = Want::Bytes { from, to: from + bytes as u64 };
+        self.io.recall(&stripe, want, erased, &rows.columns, rows.from / stripe.data() as u64, &mut self.bufs)
+    }
+
+    /// All of a place as it lies. Columns that are not there are computed; where too many lack they are zeroes, and nothing in them is right.
+    fn joined(&mut self, rows: &InMemory<'_>) -> Option<Buf> {
+        let spare = self.core.space.rows.spare(rows.segment);
+        if rows.lacking.count_ones() as usize <= spare {
+            return self.recall(rows, 0, rows.bytes, rows.lacking);
+        }
+        let nothing = vec![0; rows.bytes];
+        let columns = rows.columns.iter().map(|column| Some(column.unwrap_or(&nothing))).collect();
+        self.recall(&InMemory { columns, ..*rows }, 0, rows.bytes, 0)
+    }
+
+    /// Adds copies of a place with the header that says what its blocks are, as other columns have it.
+    fn find_header(&mut self, rows: &InMemory<'_>, place: &Place, copies: &mut Vec<Copy>) {
+        let head = rows.bytes.min(MAX_HEADER_PAGES * PAGE as usize);
+        let mut attempt = 1;
+        let mut unknown = self.items(place, copies).1;
+        while unknown > 0
+            && let Some(erased) = self.way(rows, 0, head, attempt)
+        {
+            attempt += 1;
+            let Some(header) = self.recall(rows, 0, head, erased) else { continue };
+            let Some(lies) = copies.first().and_then(|(_, lies)| lies.as_ref()) else { return };
+            let mut copy = copy_of(lies, rows.bytes, &mut self.bufs);
+            copy.bytes_mut().iter_mut().zip(header.bytes().iter().take(head)).for_each(|(to, right)| *to = *right);
+            self.bufs.give(header);
+            copies.push((usize::from(attempt), Some(copy)));
+            let left = self.items(place, copies).1;
+            if left < unknown {
+                unknown = left;
+            } else {
+                copies.pop().and_then(|(_, copy)| copy).into_iter().for_each(|copy| self.bufs.give(copy));
+            }
+        }
+    }
+
+    /// Which columns an attempt to compute some bytes does without; nothing when all were tried.
+    fn way(&self, rows: &InMemory<'_>, from: usize, bytes: usize, attempt: u8) -> Option<Columns> {
+        let stripe = self.core.space.rows.stripe(rows.segment)?;
+        let from = rows.from + from as u64;
+        let first = Want::Bytes { from, to: from + bytes as u64 }.columns(&stripe).trailing_zeros() as usize;
+        let ways = answers(stripe.width(), stripe.parity, rows.lacking);
+        if rows.lacking.count_ones() as usize > stripe.parity || attempt >= ways {
+            return None;
+        }
+        erased(stripe.width(), stripe.parity, rows.lacking, first, attempt)
+    }
+
+    /// Puts what an item should be into `right`, and the pages of it that have to be written to `wrong`. False when nobody knows.
+    fn compute_item(&mut self, rows: &InMemory<'_>, place: &Place, item: &Item, right: &mut Buf, wrong: &mut BTreeSet<usize>) -> bool {
+        let range = item.from..item.from + item.bytes;
+        let first = item.from / PAGE as usize;
+        let unread = |page: &usize| {
+            let from = rows.from + *page as u64 * PAGE;
+            let stripe = self.core.space.rows.stripe(rows.segment).filter(|stripe| rows.lacking.count_ones() as usize <= stripe.parity);
+            stripe.is_some_and(|stripe| Want::Bytes { from, to: from + PAGE }.columns(&stripe) & rows.unread != 0)
+        };
+        let unread: Vec<usize> = item.pages().filter(unread).collect();
+        if item.is_right(Some(right)) {
+            wrong.extend(unread);
+            return true;
+        }
+        let mut device = self.core.space.rows.map(rows.segment, place.page + first as u32, 1, 0).first().map(|(device, _)| *device);
+        let mut attempt = 1;
+        let mut found = false;
+        while !found && let Some(erased) = self.way(rows, range.start, item.bytes, attempt) {
+            attempt += 1;
+            let Some(computed) = self.recall(rows, range.start, item.bytes, erased) else { continue };
+            if let (Some(bytes), Some(to)) = (computed.bytes().get(..item.bytes), right.bytes_mut().get_mut(range.clone()))
+                && item.matches(bytes)
+            {
+                // pages of an item that begins within one
+                let skip = range.start % PAGE as usize;
+                let padded = |bytes: &[u8]| [&vec![0; skip], bytes].concat();
+                let differ: Vec<usize> = pages_that_differ(&padded(to), &padded(bytes)).map(|page| first + page).collect();
+                let at = differ.first().map_or(place.page, |page| place.page + *page as u32);
+                device = self.core.space.rows.map(rows.segment, at, 1, 0).first().map(|(device, _)| *device);
+                wrong.extend(differ.into_iter().chain(unread.iter().copied()));
+                to.copy_from_slice(bytes);
+                found = true;
+            }
+            self.bufs.give(computed);
+        }
+        self.count_error(device);
+        found
+    }
+
+    /// Compares parity with the data of its rows, but for rows with bytes that nobody knows. False when others wrote meanwhile.
+    fn judge_parity(&mut self, rows: &InMemory<'_>, data: Piece, doubtful: &[(usize, usize)], still: bool) -> bool {
+        let Some(stripe) = self.core.space.rows.stripe(rows.segment) else { return true };
+        let (unit, turn) = (stripe.unit as usize, stripe.unit as usize * stripe.data());
+        let is_known = |row: usize| !doubtful.iter().any(|(from, to)| *from < (row + 1) * turn && row * turn < *to);
+        let mut wrong: Vec<(usize, std::ops::Range<usize>, Piece)> = Vec::new();
+        for (column, right) in self.io.split(&stripe, vec![data], &mut self.bufs).into_iter().enumerate().skip(stripe.data()) {
+            let Some(right) = right.into_iter().next().filter(|_| (rows.lacking & !rows.unread) & 1 << column == 0) else { continue };
+            let there = rows.columns.get(column).copied().flatten();
+            let differs = |row: &usize| {
+                there.and_then(|there| there.get(row * unit..(row + 1) * unit)) != right.bytes().get(row * unit..(row + 1) * unit)
+            };
+            for row in (0..right.len() / unit).filter(|row| is_known(*row)).filter(differs) {
+                match wrong.last_mut().filter(|(at, rows, _)| *at == column && rows.end == row) {
+                    Some((_, rows, _)) => rows.end += 1,
+                    None => wrong.push((column, row..row + 1, right.clone())),
+                }
+            }
+        }
+        let start = rows.from / stripe.data() as u64;
+        let columns = stripe.columns();
+        if !wrong.is_empty() && !still {
+            return false;
+        }
+        for (column, turns, right) in wrong {
+            let Some((device, extent)) = columns.get(column).copied().filter(|(device, _)| self.io.health.is_up(*device)) else { continue };
+            if rows.unread & 1 << column == 0 {
+                self.count_error(Some(device));
+            }
+            let offset = extent + start + (turns.start * unit) as u64;
+            self.repair_at(device, rows.segment, offset, right.slice(turns.start * unit..turns.end * unit));
+            self.scrubber.found.iter_mut().for_each(|found| found.repaired += 1);
+        }
+        true
+    }
+}
