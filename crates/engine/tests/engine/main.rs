@@ -6,6 +6,7 @@ mod cache;
 mod cleaner;
 mod evacuate;
 mod faults;
+mod flips;
 mod golden;
 mod jobs;
 mod mirror;

@@ -1,0 +1,265 @@
+//! One flipped bit anywhere: labels, roots, headers, nodes, objects, data, parity, the cache. What is read is right or an error; where there is
+//! something to mend it from it is right, the pool comes up by itself, and a scrub makes it right again.
+//!
+//! `MILLPOND_FLIPS` says how many bits of each pool are tried, `all` for one in every byte that means something.
+
+use std::collections::BTreeMap;
+use std::env;
+
+use millpond_block::Op;
+use millpond_engine::{Class, Command, Compression, GroupSpec, Layout, SnapshotId, Target, Tuning, VolumeId, VolumeOptions};
+use millpond_format::{BATCH_FIXED, RING_OFFSET, RING_SLOTS, SECTOR_BYTES};
+
+use crate::rig::Rig;
+
+const SIZE: usize = 1 << 20;
+const STEP: usize = 64 << 10;
+const AREA: usize = 1 << 20;
+const PAGE: usize = 4096;
+/// What pages of guests begin with that are not packed.
+const MARK: &[u8; 8] = b"GUESTDAT";
+const HEADER: &[u8; 4] = b"MPBH";
+/// Rounds of overwriting until the cleaner has moved something.
+const ROUNDS: u8 = 60;
+/// Of so many flips after which everything is whole again one is followed by a trial without other devices.
+const TRIALS: usize = 3;
+
+/// A step of a volume: pages that say what they are; a half of each can be packed.
+fn pattern(at: usize, round: u8) -> Vec<u8> {
+    let noise = |i: usize| ((i ^ usize::from(round) << 24).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8;
+    let mut bytes: Vec<u8> = (at..at + STEP).map(|i| if i % PAGE < PAGE / 2 { round } else { noise(i) }).collect();
+    for (page, nth) in bytes.chunks_mut(PAGE).zip(0..) {
+        page[..8].copy_from_slice(MARK);
+        page[8..16].copy_from_slice(&((at + nth * PAGE) as u64).to_le_bytes());
+    }
+    bytes
+}
+
+/// A pool, and what is on it.
+struct Pool {
+    name: &'static str,
+    /// Devices that each group can do without.
+    spare: usize,
+    rig: Rig,
+    model: BTreeMap<Target, Vec<u8>>,
+}
+
+/// Where bits are flipped, by what is there.
+type Places = [Vec<(usize, usize)>; 5];
+
+fn tuning() -> Tuning {
+    Tuning { map_memory: 256 << 10, checkpoint_log_bytes: 1 << 20, log_percent: 10, ..Tuning::default() }
+}
+
+impl Pool {
+    fn write(&mut self, volume: VolumeId, at: usize, round: u8) {
+        let bytes = pattern(at, round);
+        self.rig.request(Target::Head(volume), Op::Write, at as u64, STEP as u64, &bytes).unwrap();
+        let model = self.model.entry(Target::Head(volume)).or_insert_with(|| vec![0; SIZE]);
+        model[at..at + STEP].copy_from_slice(&bytes);
+    }
+
+    fn snapshot(&mut self, volume: VolumeId, name: &str) -> SnapshotId {
+        let id = self.rig.snapshot(volume, name);
+        self.model.insert(Target::Snapshot(id), self.model[&Target::Head(volume)].clone());
+        id
+    }
+
+    /// Plain, packed and small blocks, snapshots, chunks that were moved, several checkpoints, and a log after the last one, all of it flushed.
+    fn new(name: &'static str, spare: usize, sizes: &[usize], groups: Vec<GroupSpec>) -> Pool {
+        let rig = Rig::with_groups(sizes, groups, tuning());
+        let mut pool = Pool { name, spare, rig, model: BTreeMap::new() };
+        let packings = [("a", Compression::Off), ("b", Compression::Lz4), ("c", Compression::Off)];
+        let [a, b, c] = packings.map(|(name, packing)| pool.rig.volume(name, SIZE as u64, packing));
+        let options = VolumeOptions { special_small_blocks: 128 << 10, ..VolumeOptions::default() };
+        pool.rig.command(Command::SetOptions { volume: c, options }).unwrap();
+        let steps = |every: usize| (0..SIZE).step_by(STEP * every);
+        for volume in [a, b, c] {
+            steps(1).for_each(|at| pool.write(volume, at, 1));
+        }
+        for volume in [a, b] {
+            pool.snapshot(volume, "one");
+        }
+        pool.rig.command(Command::Checkpoint).unwrap();
+        for round in 2..ROUNDS {
+            steps(2).for_each(|at| pool.write(a, at, round));
+            steps(3).for_each(|at| pool.write(b, at, round));
+            if pool.rig.engine.metrics().cleaner_bytes > SIZE as u64 / 4 {
+                break;
+            }
+        }
+        assert!(pool.rig.engine.metrics().cleaner_bytes > 0, "{name}: nothing was moved");
+        for _ in 0..3 {
+            assert_eq!(pool.errors("before"), 0);
+        }
+        pool.rig.command(Command::Checkpoint).unwrap();
+        for volume in [c, b, a] {
+            steps(4).for_each(|at| pool.write(volume, at, 100));
+        }
+        pool.rig.request(Target::Head(a), Op::Flush, 0, 0, &[]).unwrap();
+        // the header of this one says that what came before it is durable; of itself nobody can know
+        pool.write(a, 0, 100);
+        pool
+    }
+
+    /// Reads everything: how many steps are errors. Anything else than what was written is wrong.
+    fn errors(&mut self, what: &str) -> usize {
+        let mut errors = 0;
+        for (target, model) in &self.model {
+            for (at, wanted) in (0u64..).step_by(STEP).zip(model.chunks(STEP)) {
+                match self.rig.request(*target, Op::Read, at, STEP as u64, &[]) {
+                    Ok(read) => assert!(read == wanted, "{} {what}: wrong data of {target:?} at {at}", self.name),
+                    Err(_) => errors += 1,
+                }
+            }
+        }
+        errors
+    }
+
+    /// Bytes that mean something: of what the pool wrote every one or one in sixteen, of guests' data one in each page.
+    fn places(media: &[Vec<u8>]) -> Places {
+        let [mut labels, mut roots, mut headers, mut others, mut data]: Places = Default::default();
+        for (device, medium) in media.iter().enumerate() {
+            for area in [0, medium.len() - AREA] {
+                labels.extend((0..SECTOR_BYTES).map(|at| (device, area + at)));
+                let ring = area + RING_OFFSET as usize;
+                let slots = (0..RING_SLOTS as usize).map(|slot| ring + slot * SECTOR_BYTES);
+                let written = slots.filter(|at| medium[*at..at + SECTOR_BYTES].iter().any(|byte| *byte != 0));
+                // what a root says is at its front, its checksum at its end
+                roots.extend(written.flat_map(|at| (0..400).chain(SECTOR_BYTES - 4..SECTOR_BYTES).map(move |byte| (device, at + byte))));
+            }
+            for at in (AREA..medium.len() - AREA).step_by(PAGE) {
+                let page = &medium[at..at + PAGE];
+                if page.starts_with(MARK) {
+                    data.push((device, at + (at / PAGE * 37) % PAGE));
+                } else if page.starts_with(HEADER) {
+                    headers.extend((0..BATCH_FIXED + 160).map(|byte| (device, at + byte)));
+                } else if page.iter().any(|byte| *byte != 0) {
+                    // nodes, objects, packed blocks, parity
+                    others.extend((0..PAGE).step_by(16).map(|byte| (device, at + byte + (at / PAGE) % 16)));
+                }
+            }
+        }
+        [labels, roots, headers, others, data]
+    }
+
+    /// Flips bits one at a time in the pool as it was killed and as it was closed, `few` of them in each without another word.
+    #[allow(clippy::disallowed_methods, reason = "a person asks for more than fits into every test run")]
+    fn try_flips(mut self, few: usize) {
+        let killed = self.rig.media.clone();
+        self.rig.command(Command::Close).unwrap();
+        let closed = std::mem::take(&mut self.rig.media);
+        for (what, base) in [("killed", killed), ("closed", closed)] {
+            let few = match env::var("MILLPOND_FLIPS").as_deref() {
+                Ok("all") => usize::MAX,
+                Ok(count) => count.parse().unwrap(),
+                Err(_) => few,
+            };
+            self.try_some(what, &base, few);
+        }
+    }
+
+    #[allow(clippy::disallowed_macros, reason = "says what was tried")]
+    fn try_some(&mut self, what: &str, base: &[Vec<u8>], count: usize) {
+        let all = Self::places(base);
+        // as many of each kind; a stride that has no factor in common with pages or slots
+        let stride = |places: &[(usize, usize)]| (places.len() / (count / all.len()).max(1)).max(1) | 1;
+        let places: Vec<(usize, usize)> = all.iter().flat_map(|places| places.iter().copied().step_by(stride(places))).collect();
+        let (mut refused, mut errors, mut mended) = (0, 0, 0);
+        let mut media = base.to_vec();
+        for (nth, (device, at)) in places.iter().copied().enumerate() {
+            let what = format!("{what}, bit {} of byte {at} of device {device}", nth % 8);
+            media.iter_mut().zip(base).for_each(|(medium, base)| medium.copy_from_slice(base));
+            media[device][at] ^= 1 << (nth % 8);
+            match Rig::import_with(std::mem::take(&mut media), tuning(), self.rig.now + 1000) {
+                Ok(rig) => self.rig = rig,
+                Err(why) if self.spare > 0 => panic!("{} {what}: refused: {why}", self.name),
+                Err(why) => {
+                    assert!(why.len() > 20, "{} {what}: {why}", self.name);
+                    (refused, media) = (refused + 1, base.to_vec());
+                    continue;
+                }
+            }
+            let wrong = self.errors(&what);
+            errors += wrong;
+            if self.spare > 0 {
+                assert_eq!(wrong, 0, "{} {what}", self.name);
+                mended += usize::from(self.mend(&what));
+                if nth % TRIALS == 0 {
+                    self.do_without(device, &what);
+                }
+            }
+            media = std::mem::take(&mut self.rig.media);
+        }
+        // the test reaches what it is about
+        assert!(if self.spare > 0 { mended > 0 } else { refused + errors > 0 }, "{} {what}: {refused} {errors} {mended}", self.name);
+        println!("{} {what}: {} bits, {refused} imports refused, {errors} errors, {mended} mended", self.name, places.len());
+    }
+
+    /// A scrub makes all of it right, a second one finds nothing. True when there was something to find.
+    fn mend(&mut self, what: &str) -> bool {
+        let scrub = |rig: &mut Rig| {
+            rig.command(Command::Scrub).unwrap();
+            rig.finish_jobs();
+            rig.engine.pool().unwrap().scrub.unwrap()
+        };
+        let first = scrub(&mut self.rig);
+        assert_eq!((first.lost_blocks, first.lost_nodes), (0, 0), "{} {what}: {first:?}", self.name);
+        self.rig.audit();
+        let second = scrub(&mut self.rig);
+        assert_eq!((second.errors, second.repaired), (0, 0), "{} {what}: after {first:?} a second scrub finds {second:?}", self.name);
+        first.errors > 0 || self.rig.engine.pool().unwrap().devices.iter().any(|device| device.repaired > 0)
+    }
+
+    /// As many other devices of its class as can be spared are not there: what was flipped has to be right by itself.
+    fn do_without(&mut self, flipped: usize, what: &str) {
+        let devices = self.rig.engine.pool().unwrap().devices;
+        let class = devices[flipped].class;
+        let others = devices.iter().filter(|device| device.class == class && device.position != Some(flipped));
+        let lost: Vec<usize> = others.filter_map(|device| device.position).take(self.spare).collect();
+        let there = self.rig.media.iter().enumerate().filter(|(at, _)| !lost.contains(at));
+        let media: Vec<Vec<u8>> = there.map(|(_, medium)| medium.clone()).collect();
+        let tuning = Tuning { degraded: true, ..tuning() };
+        let alone = Rig::import_with(media, tuning, self.rig.now + 1000);
+        let whole = std::mem::replace(&mut self.rig, alone.unwrap_or_else(|why| panic!("{} {what}: without {lost:?}: {why}", self.name)));
+        assert_eq!(self.errors(&format!("{what}, mended, without {lost:?}")), 0, "{} {what}: without {lost:?}", self.name);
+        self.rig = whole;
+    }
+}
+
+const MIRROR: Layout = Layout::Mirror { copies: 2 };
+
+fn group(class: Class, layout: Layout, devices: usize) -> GroupSpec {
+    GroupSpec { class, layout, devices: Some(devices) }
+}
+
+#[test]
+fn a_flipped_bit_of_one_device_is_never_wrong_data() {
+    Pool::new("linear", 0, &[12], vec![GroupSpec::data(Layout::Linear)]).try_flips(200);
+}
+
+#[test]
+fn a_flipped_bit_of_a_stripe_with_special_and_log_is_never_wrong_data() {
+    let stripe = Layout::Stripe { width: 2, unit: 16384 };
+    let groups = vec![group(Class::Data, stripe, 2), group(Class::Special, Layout::Linear, 1), group(Class::Log, Layout::Linear, 1)];
+    Pool::new("stripe", 0, &[10, 10, 10, 10], groups).try_flips(200);
+}
+
+#[test]
+fn a_flipped_bit_of_a_mirror_with_a_cache_is_mended() {
+    let groups = vec![group(Class::Data, MIRROR, 2), group(Class::Cache, Layout::Linear, 1)];
+    Pool::new("mirror", 1, &[12, 12, 8], groups).try_flips(100);
+}
+
+#[test]
+fn a_flipped_bit_of_parity_is_mended() {
+    let parity = Layout::Parity { width: 16, parity: 1, unit: 4096 };
+    Pool::new("parity1", 1, &[12, 12, 12], vec![group(Class::Data, parity, 3)]).try_flips(30);
+}
+
+#[test]
+fn a_flipped_bit_of_double_parity_with_special_devices_is_mended() {
+    let parity = Layout::Parity { width: 16, parity: 2, unit: 4096 };
+    let groups = vec![group(Class::Data, parity, 4), group(Class::Special, Layout::Mirror { copies: 3 }, 3)];
+    Pool::new("parity2", 2, &[12, 12, 12, 12, 10, 10, 10], groups).try_flips(25);
+}
