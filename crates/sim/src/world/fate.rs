@@ -517,12 +517,31 @@ impl<S: System> World<S> {
         }
         self.finish_jobs()?;
         self.audit()?;
+        self.rot_at_last();
         let broken = !self.machine.broken.is_empty();
         if self.fate.as_ref().is_some_and(|fate| fate.is_mendable() && (fate.mirrors || !broken)) {
             self.mend_damage()?;
         }
         self.lose_special()?;
         self.trial()
+    }
+
+    /// One device of a pool with parity rots once everything is whole, which it seldom is before: data and parity of rows.
+    fn rot_at_last(&mut self) {
+        self.observe();
+        let World { fate: Some(fate), machine, .. } = self else { return };
+        let (whole, spare) = fate.spare(|d| machine.broken.contains_key(&d));
+        let all = whole.len() == fate.known.len() && machine.broken.is_empty();
+        if fate.mirrors || fate.spoilt.is_some() || spare == 0 || !all {
+            return;
+        }
+        fate.spoilt = fate.rng.pick(&whole).device;
+        let Some(device) = fate.spoilt else { return };
+        for _ in 0..fate.rng.between(20, 200) {
+            if let Some(what) = machine.rot(device) {
+                self.trace.note(format!("device {device} rots: {what}"));
+            }
+        }
     }
 
     /// The device that spoiled what it was given does so no more: a scrub finds and mends all of it, and then any copy will do.
