@@ -17,6 +17,8 @@ pub struct Tuning {
     pub discard_freed: bool,
     /// Percent of the log's segments that may be in use before some of it is moved to where data stays: what is overwritten soon is not moved.
     pub log_percent: u8,
+    /// Milliseconds that an import waits for a missing device before a spare takes its place. For one that fails while it is used nobody waits.
+    pub spare_millis: u64,
     /// Import a pool although devices are missing that it can do without. They are out of date from then on.
     pub degraded: bool,
     /// What an import comes to.
@@ -37,6 +39,7 @@ impl Default for Tuning {
             rewind_millis: 600_000,
             discard_freed: true,
             log_percent: 50,
+            spare_millis: 300_000,
             degraded: false,
             aim: Aim::Newest,
             read_only: false,

@@ -81,6 +81,15 @@ pub enum Class {
     Log,
     /// Copies of what is read.
     Cache,
+    /// Nothing: they wait to take the place of a device that is lost.
+    Spare,
+}
+
+impl Class {
+    /// Do devices of this class hold nothing that the pool needs: no segments and no roots?
+    pub fn is_aside(self) -> bool {
+        matches!(self, Class::Cache | Class::Spare)
+    }
 }
 
 /// How the segments of a group spread over its devices.

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use crate::codec::{Decoder, Encoder, FormatError};
-use crate::{DeviceId, Lsn, PoolId, SegmentId, Shape, crc32c};
+use crate::{Class, DeviceId, Lsn, MemberState, PoolId, SegmentId, Shape, crc32c};
 
 /// Bytes of the area at each end of a device.
 pub const AREA_BYTES: u64 = 1 << 20;
@@ -32,6 +32,8 @@ const ROOT_MAGIC: &[u8; 8] = b"MPONDROO";
 const NAME_MAX: usize = 64;
 /// Feature: devices of class cache.
 const CACHE_FLAG: u32 = 1;
+/// Feature: devices of class spare.
+const SPARE_FLAG: u32 = 2;
 
 /// Who a device is.
 ///
@@ -39,7 +41,7 @@ const CACHE_FLAG: u32 = 1;
 /// |---|---|---|
 /// | magic | 8 | `MILLPOND` |
 /// | version | 2 | 3 |
-/// | compat, ro_compat, incompat | 12 | feature flags; unknown `incompat` bits refuse the import, unknown `ro_compat` bits one that may write: every import. Bit 0 of `incompat`: there are devices of class cache, which have no roots |
+/// | compat, ro_compat, incompat | 12 | feature flags; unknown `incompat` bits refuse the import, unknown `ro_compat` bits one that may write: every import. Bits 0 and 1 of `incompat`: there are devices of class cache, of class spare, which have no roots |
 /// | pool id | 16 | |
 /// | pool name | 2 + n | |
 /// | device id | 8 | which device this is |
@@ -85,6 +87,12 @@ pub(crate) fn open<'a>(sector: &'a [u8], magic: &[u8; 8], known: u16) -> Result<
     Ok(decoder)
 }
 
+/// What a program must know to use the devices of a pool.
+fn features(shape: &Shape) -> u32 {
+    let has = |class: Class, flag: u32| if shape.has(class) { flag } else { 0 };
+    has(Class::Cache, CACHE_FLAG) | has(Class::Spare, SPARE_FLAG)
+}
+
 impl Label {
     /// The sector to write.
     ///
@@ -95,13 +103,21 @@ impl Label {
         e.raw(LABEL_MAGIC);
         e.u16(LABEL_VERSION);
         (0..2).for_each(|_| e.u32(0));
-        e.u32(if self.shape.has_cache() { CACHE_FLAG } else { 0 });
+        e.u32(features(&self.shape));
         e.raw(&self.pool.0);
         e.string(&self.name);
         e.u64(self.device.0);
         e.u16(self.member);
         self.shape.encode(&mut e);
         seal(e)
+    }
+
+    /// Which member of a newer shape its device is. A spare that has taken a place may not have been told yet: it is known by its id, which no
+    /// other device has.
+    pub fn member_in(&self, newer: &Shape) -> u16 {
+        let mut members = (0u16..).zip(&newer.members);
+        let taken = members.find(|(_, m)| m.device == self.device && m.state != MemberState::Gone).map(|(at, _)| at);
+        taken.filter(|_| self.shape.is_spare(self.member)).unwrap_or(self.member)
     }
 
     /// Reads a sector.
@@ -112,7 +128,7 @@ impl Label {
         let mut d = open(sector, LABEL_MAGIC, LABEL_VERSION)?;
         d.u32()?;
         let (writers, all) = (d.u32()?, d.u32()?);
-        let unknown = writers | all & !CACHE_FLAG;
+        let unknown = writers | all & !(CACHE_FLAG | SPARE_FLAG);
         if unknown != 0 {
             return Err(FormatError::Incompatible(unknown));
         }
@@ -126,7 +142,7 @@ impl Label {
         if usize::from(member) >= shape.members.len() {
             return Err(FormatError::Field("member"));
         }
-        if shape.has_cache() != (all & CACHE_FLAG != 0) {
+        if features(&shape) != all {
             return Err(FormatError::Field("flags"));
         }
         Ok(Label { pool, name, device, member, shape })

@@ -87,7 +87,7 @@ pub struct Group {
 /// | chunk units | 4 | longest chunk in 512-byte units |
 /// | next segment | 4 | the first that was never used |
 /// | members | 4 + n (8 + 4 + 1 + 8 + 8) | device id, extents, state and in bit 7 whether it leaves, successor or 0, generation that last called it down or 0 |
-/// | groups | 4 + n (1 + 1 + 2 + 4 + 4) | class, layout (0 linear, 1 stripe, 2 mirror, 3 and 4 parity of one and two), width or copies, unit, first segment |
+/// | groups | 4 + n (1 + 1 + 2 + 4 + 4) | class (0 data, 1 special, 2 log, 3 cache, 4 spare), layout (0 linear, 1 stripe, 2 mirror, 3 and 4 parity of one and two), width or copies, unit, first segment |
 /// | columns of each | 4 + n (2 + 4 + 4) | member, first extent, extents |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -133,6 +133,7 @@ impl Shape {
                 Class::Special => 1,
                 Class::Log => 2,
                 Class::Cache => 3,
+                Class::Spare => 4,
             });
             let (kind, width, unit) = match group.layout {
                 Layout::Linear => (0, 1, 0),
@@ -183,7 +184,7 @@ impl Shape {
             (&|| u64::from(self.chunk_units) * 512 <= self.extent_bytes, "chunk units"),
             (&|| self.groups.iter().all(|group| self.layout_fits(group)), "layout"),
             (&|| self.columns_are_apart(), "columns"),
-            (&|| self.caches_are_apart(), "cache"),
+            (&|| self.asides_are_apart(), "class"),
             (&|| self.segments_are_apart(), "segments"),
         ];
         sound.iter().find(|(ok, _)| !ok()).map_or(Ok(()), |(_, field)| Err(FormatError::Field(field)))
@@ -192,7 +193,7 @@ impl Shape {
     fn layout_fits(&self, group: &Group) -> bool {
         match group.layout {
             Layout::Linear => true,
-            _ if group.class == Class::Cache => false,
+            _ if group.class.is_aside() => false,
             Layout::Stripe { width, unit } => {
                 width > 0 && unit > 0 && u64::from(unit) % 4096 == 0 && self.extent_bytes.is_multiple_of(u64::from(unit))
             }
@@ -218,12 +219,12 @@ impl Shape {
         all.iter().all(inside) && all.iter().zip(all.iter().skip(1)).all(|(a, b)| a.0 != b.0 || a.2 <= b.1)
     }
 
-    /// A device is a cache as a whole or not at all.
-    fn caches_are_apart(&self) -> bool {
-        let columns = |cache: bool| self.groups.iter().filter(move |group| (group.class == Class::Cache) == cache).flat_map(|g| &g.columns);
-        columns(true).all(|own| {
+    /// A device is a cache or a spare as a whole or not at all.
+    fn asides_are_apart(&self) -> bool {
+        let of = |aside: bool| self.groups.iter().filter(move |group| group.class.is_aside() == aside);
+        of(true).flat_map(|group| &group.columns).all(|own| {
             let whole = self.members.get(usize::from(own.member)).is_some_and(|m| own.first == 0 && own.extents == m.extents);
-            whole && columns(false).all(|other| other.member != own.member)
+            whole && of(false).flat_map(|group| &group.columns).all(|other| other.member != own.member)
         })
     }
 
@@ -271,14 +272,43 @@ impl Shape {
         both.any(|(then, now)| then.state == MemberState::Down && (then.down_since > now.down_since || then.down_since >= since))
     }
 
-    /// Is a member a device of the cache? It holds no segments and no roots, and nothing that the pool needs.
-    pub fn is_cache(&self, member: u16) -> bool {
-        self.groups.iter().any(|group| group.class == Class::Cache && group.columns.iter().any(|column| column.member == member))
+    /// Is a member in a group of a class?
+    pub fn is_of(&self, member: u16, class: Class) -> bool {
+        self.groups.iter().any(|group| group.class == class && group.columns.iter().any(|column| column.member == member))
     }
 
-    /// Does the pool have a cache?
-    pub fn has_cache(&self) -> bool {
-        self.groups.iter().any(|group| group.class == Class::Cache)
+    /// What a member is for, first of all; none of one that is in no group.
+    pub fn class_of(&self, member: u16) -> Option<Class> {
+        self.groups.iter().find(|group| group.columns.iter().any(|column| column.member == member)).map(|group| group.class)
+    }
+
+    /// Is a member a device of the cache?
+    pub fn is_cache(&self, member: u16) -> bool {
+        self.is_of(member, Class::Cache)
+    }
+
+    /// Does a member wait to take the place of another?
+    pub fn is_spare(&self, member: u16) -> bool {
+        self.is_of(member, Class::Spare)
+    }
+
+    /// Is a member of the cache, or a spare? It holds no segments and no roots, and nothing that the pool needs.
+    pub fn is_aside(&self, member: u16) -> bool {
+        self.is_cache(member) || self.is_spare(member)
+    }
+
+    /// Is there a group of a class?
+    pub fn has(&self, class: Class) -> bool {
+        self.groups.iter().any(|group| group.class == class)
+    }
+
+    /// Takes a member out that holds nothing that the pool needs. Its place in the table stays its own.
+    pub fn drop_aside(&mut self, member: u16) {
+        self.groups.iter_mut().filter(|group| group.class.is_aside()).for_each(|g| g.columns.retain(|column| column.member != member));
+        self.groups.retain(|group| !group.columns.is_empty());
+        if let Some(known) = self.members.get_mut(usize::from(member)) {
+            known.state = MemberState::Gone;
+        }
     }
 
     /// Adds a group, with the next segments.
@@ -300,9 +330,9 @@ impl Group {
     /// Calls `row` for each segment in order, with the member and extent of every part. `linear`: column after column, one extent a row.
     /// `stripe` and `mirror`: every row takes its extents from the columns with the most left, so that devices of different size are used
     /// up together; a stripe gets narrower when devices run out, a mirror and parity end. The last parts of a row with parity hold it; the
-    /// row is turned left by its segment's id, so that every device has some. A cache has no segments.
+    /// row is turned left by its segment's id, so that every device has some. Caches and spares have no segments.
     pub fn for_each_row(&self, mut row: impl FnMut(&[(u16, u32)])) {
-        if self.class == Class::Cache {
+        if self.class.is_aside() {
             return;
         }
         let (width, least) = match self.layout {
@@ -370,6 +400,7 @@ fn group(d: &mut Decoder<'_>) -> Result<Group, FormatError> {
         1 => Class::Special,
         2 => Class::Log,
         3 => Class::Cache,
+        4 => Class::Spare,
         _ => return Err(FormatError::Field("class")),
     };
     let (kind, width, unit) = (d.u8()?, d.u16()?, d.u32()?);

@@ -237,8 +237,8 @@ impl Daemon {
         for path in found.devices() {
             match open_patiently(&path, how).await {
                 Ok(device) => devices.push(device),
-                Err(error) if found.caches.contains(&path) => {
-                    tracing::warn!(pool = found.name, device = %path.display(), %error, "imported without this device of the cache");
+                Err(error) if found.asides.contains(&path) => {
+                    tracing::warn!(pool = found.name, device = %path.display(), %error, "imported without this device of the cache, or spare");
                 }
                 Err(error) => return Err(error),
             }

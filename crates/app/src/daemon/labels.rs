@@ -34,8 +34,8 @@ pub struct Labelled {
     pub special: Vec<u16>,
     /// Members that were not found, and were not there either, or that nobody needs.
     pub down: Vec<u16>,
-    /// Those of what was found that nobody needs: the pool's cache.
-    pub caches: Vec<PathBuf>,
+    /// Those of what was found that nobody needs: the pool's cache and spares.
+    pub asides: Vec<PathBuf>,
 }
 
 impl Labelled {
@@ -57,10 +57,11 @@ impl Labelled {
             missing: Vec::new(),
             special: Vec::new(),
             down: Vec::new(),
-            caches: Vec::new(),
+            asides: Vec::new(),
         };
         for (path, label) in labels {
-            let at = usize::from(label.member);
+            let member = label.member_in(&newest.shape);
+            let at = usize::from(member);
             let Some(known) = table.get(at).filter(|known| known.state != MemberState::Gone) else { continue };
             if known.successor == Some(label.device) {
                 found.successors.push(path.clone());
@@ -69,14 +70,14 @@ impl Labelled {
                 && place.is_none()
             {
                 *place = Some(path.clone());
-                found.caches.extend(cache(label).then(|| path.clone()));
+                found.asides.extend(newest.shape.is_aside(member).then(|| path.clone()));
             }
         }
         for ((at, known), place) in (0u16..).zip(table).zip(&found.members) {
             match known.state {
                 _ if place.is_some() => {}
                 MemberState::Gone => {}
-                _ if newest.shape.is_cache(at) => found.down.push(at),
+                _ if newest.shape.is_aside(at) => found.down.push(at),
                 MemberState::Down => found.down.push(at),
                 MemberState::Present | MemberState::Filling => found.missing.push(at),
             }

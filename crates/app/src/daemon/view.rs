@@ -43,6 +43,7 @@ pub(super) fn class_word(class: Class) -> &'static str {
         Class::Special => "special",
         Class::Log => "log",
         Class::Cache => "cache",
+        Class::Spare => "spare",
     }
 }
 
@@ -54,8 +55,8 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
         PoolState::Closing | PoolState::Closed => ("closing", None),
         PoolState::Faulted(reason) => ("faulted", Some(reason.clone())),
     };
-    // without its cache a pool has all that it needs
-    let whole = status.pool.devices.iter().all(|device| device.state == MemberState::Present || device.class == Class::Cache);
+    // without its cache, and without spares, a pool has all that it needs
+    let whole = status.pool.devices.iter().all(|device| device.state == MemberState::Present || device.class.is_aside());
     let health = match health {
         "online" if !whole => "degraded",
         "online" if status.pool.read_only => "readonly",
@@ -67,6 +68,7 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
         let state = match (member.state, member.position, member.successor) {
             _ if reason.is_some() => "faulted",
             (MemberState::Present, _, Some(_)) => "replacing",
+            (MemberState::Present, _, None) if member.class == Class::Spare => "available",
             (MemberState::Present, _, None) => "online",
             (MemberState::Filling, ..) => "resilvering",
             (_, None, _) => "missing",

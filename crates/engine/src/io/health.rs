@@ -1,7 +1,7 @@
 //! Which members of a pool can be read and written, and which it can do without.
 
 use millpond_device::DeviceIndex;
-use millpond_format::{Class, MemberState, SegmentId, Shape};
+use millpond_format::{MemberState, SegmentId, Shape};
 use smallvec::SmallVec;
 
 use super::parity::Columns;
@@ -19,8 +19,8 @@ struct Set {
 pub(crate) struct Health {
     states: Vec<MemberState>,
     sets: Vec<Set>,
-    /// Members that nobody waits for: those of the cache.
-    caches: Vec<u16>,
+    /// Members that nobody waits for: those of the cache, and spares.
+    asides: Vec<u16>,
 }
 
 impl Health {
@@ -32,10 +32,10 @@ impl Health {
             members.dedup();
             Set { members, spare: usize::from(group.layout.spare()) }
         };
-        // a pool can do without any device of its cache
-        let needed = shape.groups.iter().filter(|group| group.class != Class::Cache);
-        let caches = (0u16..).take(shape.members.len()).filter(|member| shape.is_cache(*member)).collect();
-        Health { states: shape.members.iter().map(|m| m.state).collect(), sets: needed.map(set).collect(), caches }
+        // a pool can do without any device of its cache, and without spares
+        let needed = shape.groups.iter().filter(|group| !group.class.is_aside());
+        let asides = (0u16..).take(shape.members.len()).filter(|member| shape.is_aside(*member)).collect();
+        Health { states: shape.members.iter().map(|m| m.state).collect(), sets: needed.map(set).collect(), asides }
     }
 
     /// Everything can be used: for devices of which nothing is known yet.
@@ -52,9 +52,9 @@ impl Health {
         matches!(self.state(member.0), MemberState::Present | MemberState::Filling)
     }
 
-    /// Is a member one of the cache, whatever becomes of it?
-    pub(crate) fn is_cache(&self, member: u16) -> bool {
-        self.caches.contains(&member)
+    /// Is a member one of the cache or a spare, whatever becomes of it?
+    pub(crate) fn is_aside(&self, member: u16) -> bool {
+        self.asides.contains(&member)
     }
 
     /// Its state is another now.

@@ -168,11 +168,18 @@ impl<C> IoTable<C> {
         }
     }
 
-    /// The device at another position is the member now.
+    /// The device at another position is the member now: what the one before it did does not count against it.
     pub(crate) fn set_position(&mut self, member: u16, position: u16) {
-        if let Some(place) = self.positions.get_mut(usize::from(member)) {
+        let at = usize::from(member);
+        if let Some(place) = self.positions.get_mut(at) {
             *place = position;
         }
+        [&mut self.errors, &mut self.repaired].into_iter().filter_map(|counts| counts.get_mut(at)).for_each(|count| *count = 0);
+    }
+
+    /// The position of a member.
+    pub(crate) fn position_of(&self, member: u16) -> Option<u16> {
+        self.positions.get(usize::from(member)).copied()
     }
 
     /// The position of the device that is taking a member's place.
@@ -512,7 +519,7 @@ impl<C> IoTable<C> {
             }
             if matches!(g.kind, Kind::Write | Kind::Loose) {
                 let gone = p.twin && self.twins.get(member).copied().flatten().is_none();
-                if error == DeviceError::Full && !p.twin && !self.health.is_cache(member as u16) {
+                if error == DeviceError::Full && !p.twin && !self.health.is_aside(member as u16) {
                     let at = if probe { 0 } else { self.stalled.len() };
                     self.stalled.insert(at, (group, part));
                     return None;

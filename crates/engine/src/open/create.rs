@@ -58,7 +58,7 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
         Layout::Mirror { copies } => u64::from(copies),
         Layout::Parity { width, .. } => u64::from(width).min(range.len() as u64),
     });
-    let lasting = groups.iter().filter(|(group, _)| group.class != Class::Cache).flat_map(|(_, range)| range.clone());
+    let lasting = groups.iter().filter(|(group, _)| !group.class.is_aside()).flat_map(|(_, range)| range.clone());
     let total: u64 = lasting.filter_map(|at| devices.get(at)).map(|d| extent_space(d.size)).sum();
     let fitting = (total / WANTED_SEGMENTS / segment_parts.max().unwrap_or(1)).max(1);
     if let Some(bytes) = spec.extent_bytes.filter(|bytes| !bytes.is_power_of_two() || !(EXTENTS.0..=EXTENTS.1).contains(bytes)) {
@@ -192,6 +192,7 @@ fn checked_layout(shape: &Shape, spec: &GroupSpec, count: u16) -> Result<Layout,
     match spec.layout {
         Layout::Linear => Ok(Layout::Linear),
         _ if spec.class == Class::Cache => invalid("a cache has no layout; name its devices after 'cache'".to_owned()),
+        _ if spec.class == Class::Spare => invalid("spares have no layout; name them after 'spare'".to_owned()),
         Layout::Stripe { width, unit } => Ok(Layout::Stripe { width: width.clamp(1, count), unit: turns(unit)? }),
         Layout::Mirror { copies } if copies > count => invalid(format!("{copies} copies need {copies} devices, not {count}; name more")),
         Layout::Mirror { copies } if !(2..=MAX_COPIES).contains(&copies) => {

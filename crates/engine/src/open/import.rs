@@ -341,10 +341,10 @@ impl Import {
         let size_at = |position: u16| self.devices.get(usize::from(position)).map_or(0, |d| d.size);
         let sizes: Vec<u64> = positions.iter().map(|p| size_at(*p)).collect();
         (0..sizes.len()).filter(|member| found.is_missing(*member)).for_each(|member| shape.lose(member));
-        let caches: Vec<bool> = (0u16..).take(sizes.len()).map(|member| shape.is_cache(member)).collect();
+        let asides: Vec<bool> = (0u16..).take(sizes.len()).map(|member| shape.is_aside(member)).collect();
         for (member, (size, known)) in sizes.iter().zip(&mut shape.members).enumerate() {
-            if caches.get(member) == Some(&true) {
-                // what it holds is looked at again: it needs no filling
+            if asides.get(member) == Some(&true) {
+                // what a cache holds is looked at again, and a spare holds nothing: they need no filling
                 known.state = if found.is_missing(member) { known.state } else { MemberState::Present };
                 continue;
             }
@@ -369,8 +369,8 @@ impl Import {
         self.io = IoTable::new(self.positions.clone(), Health::of(&shape));
         self.rings = Some(Rings::new(label.pool, sizes.len()));
         for (member, size) in (0u16..).zip(sizes.clone()) {
-            // what is out of date says nothing about the newest root, and a cache has none
-            if shape.is_cache(member) || shape.members.get(usize::from(member)).is_none_or(|m| m.state != MemberState::Present) {
+            // what is out of date says nothing about the newest root, and who stands aside has none
+            if shape.is_aside(member) || shape.members.get(usize::from(member)).is_none_or(|m| m.state != MemberState::Present) {
                 if let Some(rings) = &mut self.rings {
                     rings.leave_out(usize::from(member));
                 }

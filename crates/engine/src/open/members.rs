@@ -43,7 +43,7 @@ impl Members {
     ///
     /// # Errors
     /// One line: a device without a label or of another pool, given twice, or removed; a member that is missing and needed, or that
-    /// is missing and was not before, unless `degraded`. With `rebuild`, special devices are needed no more; those of the cache never are.
+    /// is missing and was not before, unless `degraded`. With `rebuild`, special devices are needed no more; those of the cache and spares never are.
     pub(crate) fn choose(labels: &[Option<Label>], unlabelled: &[NoLabel], degraded: bool, rebuild: bool) -> Result<Members, String> {
         let mut reference: Option<&Label> = None;
         let mut newest: Option<&Label> = None;
@@ -78,24 +78,25 @@ impl Members {
         for (position, label) in (0u16..).zip(labels) {
             label.iter().try_for_each(|label| found.place(position, label))?;
         }
-        // as many as devices of the cache are missing may be those
-        if let Some(position) = bare.first().filter(|_| bare.len() > found.missing_caches()) {
+        // as many as devices are missing that nobody needs may be those
+        if let Some(position) = bare.first().filter(|_| bare.len() > found.missing_asides()) {
             return Err(told(*position));
         }
         found.check_missing(degraded, rebuild)?;
         Ok(found)
     }
 
-    fn missing_caches(&self) -> usize {
+    fn missing_asides(&self) -> usize {
         let shape = &self.newest.shape;
-        (0u16..).take(shape.members.len()).filter(|member| shape.is_cache(*member) && self.is_missing(usize::from(*member))).count()
+        (0u16..).take(shape.members.len()).filter(|member| shape.is_aside(*member) && self.is_missing(usize::from(*member))).count()
     }
 
     fn place(&mut self, position: u16, label: &Label) -> Result<(), String> {
-        let (shape, member) = (&self.newest.shape, usize::from(label.member));
+        let (shape, at) = (&self.newest.shape, label.member_in(&self.newest.shape));
+        let member = usize::from(at);
         if is_cache(label) {
             // one that is not in use any more is left alone
-            let known = shape.members.get(member).filter(|m| m.device == label.device && shape.is_cache(label.member));
+            let known = shape.members.get(member).filter(|m| m.device == label.device && shape.is_cache(at));
             if let (Some(_), Some(place @ &mut NOWHERE)) = (known, self.positions.get_mut(member)) {
                 *place = position;
             }
@@ -110,7 +111,7 @@ impl Members {
         let removed = || format!("device {position} was removed from pool '{}'; leave it out", self.newest.name);
         let known = known.ok_or_else(removed)?;
         if known.successor == Some(label.device) {
-            self.twins.push((label.member, position));
+            self.twins.push((at, position));
             return Ok(());
         }
         if known.device != label.device {
@@ -125,8 +126,8 @@ impl Members {
             Some(place) if *place == NOWHERE => *place = position,
             _ => return Err(format!("device {position} is given twice, or is a copy of another")),
         }
-        if known.state != MemberState::Present {
-            self.stale.push(label.member);
+        if known.state != MemberState::Present && !shape.is_aside(at) {
+            self.stale.push(at);
         }
         Ok(())
     }
@@ -139,7 +140,7 @@ impl Members {
     fn check_missing(&mut self, degraded: bool, rebuild: bool) -> Result<(), String> {
         let shape = &self.newest.shape;
         let gone = (0u16..).zip(&shape.members).filter(|(member, m)| self.is_missing(usize::from(*member)) && m.state != MemberState::Gone);
-        let needed = gone.filter(|(member, _)| !shape.is_cache(*member));
+        let needed = gone.filter(|(member, _)| !shape.is_aside(*member));
         let missing: Vec<(u16, bool)> = needed.map(|(member, m)| (member, m.state == MemberState::Down)).collect();
         if missing.is_empty() {
             return Ok(());

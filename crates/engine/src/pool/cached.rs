@@ -4,15 +4,14 @@
 
 use millpond_block::{Buf, Piece};
 use millpond_device::{DeviceError, DeviceIndex};
-use millpond_format::{Addr, Coding, Filling, MemberState, crc32c};
+use millpond_format::{Addr, Class, Coding, Filling, MemberState, crc32c};
 use std::rc::Rc;
 
 use super::op::{Op, Part, Work};
 use super::state::{Context, Pool};
 use crate::cache::{Scan, SegmentWrite, Spot};
 use crate::io::Failing;
-use crate::open::{device_id, extent_space};
-use crate::{CommandError, NewDevice, Planted, PoolState};
+use crate::{Planted, PoolState};
 
 /// Is a block in the cache the plain neighbour of those of a read?
 pub(super) fn follows(first: Spot, blocks: &[(Addr, u32)], spot: Spot, addr: Addr) -> bool {
@@ -24,7 +23,7 @@ pub(super) fn follows(first: Spot, blocks: &[(Addr, u32)], spot: Spot, addr: Add
 impl Pool {
     /// Takes devices of the cache into use that are there and were not.
     pub(crate) fn attach_caches(&mut self) {
-        if self.tuning.read_only || self.state != PoolState::Online || !self.config.shape.has_cache() {
+        if self.tuning.read_only || self.state != PoolState::Online || !self.config.shape.has(Class::Cache) {
             return;
         }
         let shape = &self.config.shape;
@@ -177,48 +176,5 @@ impl Pool {
         if matches!(self.state, PoolState::Online | PoolState::Closing) {
             self.device_failed(Failing { member, twin: false, error });
         }
-    }
-
-    /// A device leaves the cache: there is nothing to move.
-    pub(crate) fn remove_cache(&mut self, member: u16, dry_run: bool) -> Result<(), CommandError> {
-        self.check_unchanging()?;
-        if dry_run {
-            return Ok(());
-        }
-        self.cache.detach(member, &mut self.bufs);
-        let shape = &mut self.config.shape;
-        shape.groups.iter_mut().for_each(|group| group.columns.retain(|column| column.member != member));
-        shape.groups.retain(|group| !group.columns.is_empty());
-        if let Some(known) = shape.members.get_mut(usize::from(member)) {
-            known.state = MemberState::Gone;
-        }
-        self.io.health.set(member, MemberState::Gone);
-        self.relabeler.left.insert(member);
-        self.relabel(None);
-        Ok(())
-    }
-
-    /// Another device in the place of one of the cache: it begins empty.
-    pub(crate) fn replace_cache(&mut self, member: u16, device: NewDevice) -> Result<(), CommandError> {
-        let at = usize::from(member);
-        let shape = &mut self.config.shape;
-        let extents = u32::try_from(extent_space(device.geometry.size) / shape.extent_bytes).unwrap_or(u32::MAX);
-        if extents == 0 {
-            return Err(CommandError::Invalid("the new device is too small; use a larger one".into()));
-        }
-        let id = device_id(shape.generation + 1, at);
-        let columns = shape.groups.iter_mut().flat_map(|group| &mut group.columns);
-        columns.filter(|column| column.member == member).for_each(|column| column.extents = extents);
-        if let Some(known) = shape.members.get_mut(at) {
-            (known.device, known.extents, known.state) = (id, extents, MemberState::Present);
-        }
-        if let Some(size) = self.config.sizes.get_mut(at) {
-            *size = device.geometry.size;
-        }
-        self.cache.detach(member, &mut self.bufs);
-        self.io.set_position(member, u16::try_from(device.position).unwrap_or(u16::MAX));
-        self.io.health.set(member, MemberState::Present);
-        self.relabeler.fresh.insert(member);
-        Ok(())
     }
 }

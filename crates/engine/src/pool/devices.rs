@@ -1,7 +1,7 @@
 //! Commands about devices: more of them, and others in their place.
 
 use millpond_block::Tag;
-use millpond_format::{DeviceId, MemberState};
+use millpond_format::{Class, DeviceId, MemberState};
 
 use super::state::Pool;
 use crate::io::Health;
@@ -62,8 +62,8 @@ impl Pool {
     pub(crate) fn replace(&mut self, member: u16, device: NewDevice) -> Result<(), CommandError> {
         self.check_unchanging()?;
         let at = usize::from(member);
-        if self.config.shape.is_cache(member) {
-            return self.replace_cache(member, device);
+        if self.config.shape.is_aside(member) {
+            return self.replace_aside(member, device);
         }
         let extent_bytes = self.config.shape.extent_bytes;
         let id: DeviceId = device_id(self.config.shape.generation + 1, at);
@@ -93,6 +93,45 @@ impl Pool {
             self.io.health.set(member, MemberState::Filling);
             self.fill(member, false);
         }
+        Ok(())
+    }
+
+    /// A device of the cache or a spare leaves: there is nothing to move.
+    pub(crate) fn remove_aside(&mut self, member: u16, dry_run: bool) -> Result<(), CommandError> {
+        self.check_unchanging()?;
+        if dry_run {
+            return Ok(());
+        }
+        self.cache.detach(member, &mut self.bufs);
+        let class = self.config.shape.class_of(member).unwrap_or(Class::Data);
+        self.relabeler.left.insert(member, class);
+        self.config.shape.drop_aside(member);
+        self.io.health.set(member, MemberState::Gone);
+        self.relabel(None);
+        Ok(())
+    }
+
+    /// Another device in the place of one of the cache, which begins empty, or of a spare.
+    fn replace_aside(&mut self, member: u16, device: NewDevice) -> Result<(), CommandError> {
+        let at = usize::from(member);
+        let shape = &mut self.config.shape;
+        let extents = u32::try_from(extent_space(device.geometry.size) / shape.extent_bytes).unwrap_or(u32::MAX);
+        if extents == 0 {
+            return Err(CommandError::Invalid("the new device is too small; use a larger one".into()));
+        }
+        let id = device_id(shape.generation + 1, at);
+        let columns = shape.groups.iter_mut().flat_map(|group| &mut group.columns);
+        columns.filter(|column| column.member == member).for_each(|column| column.extents = extents);
+        if let Some(known) = shape.members.get_mut(at) {
+            (known.device, known.extents, known.state) = (id, extents, MemberState::Present);
+        }
+        if let Some(size) = self.config.sizes.get_mut(at) {
+            *size = device.geometry.size;
+        }
+        self.cache.detach(member, &mut self.bufs);
+        self.io.set_position(member, u16::try_from(device.position).unwrap_or(u16::MAX));
+        self.io.health.set(member, MemberState::Present);
+        self.relabeler.fresh.insert(member);
         Ok(())
     }
 }

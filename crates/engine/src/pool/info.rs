@@ -38,12 +38,14 @@ impl Pool {
         let bytes = space.rows.extent_bytes();
         let positions = self.io.positions();
         let there = |position: usize| Some(position).filter(|at| *at != usize::from(u16::MAX));
-        let listed = |(at, m): &(u16, &Member)| m.state != MemberState::Gone || self.relabeler.left.contains(at);
+        let listed = |(at, m): &(u16, &Member)| m.state != MemberState::Gone || self.relabeler.left.contains_key(at);
         let devices = (0u16..).zip(&shape.members).filter(listed).map(|(member, m)| {
             let i = usize::from(member);
             let size = u64::from(m.extents) * bytes;
-            let cache = shape.is_cache(member);
-            let free = if cache { size.saturating_sub(self.cache.used(member)) } else { free.get(i).copied().unwrap_or(0) * bytes };
+            let free = match shape.is_aside(member) {
+                true => size.saturating_sub(self.cache.used(member)),
+                false => free.get(i).copied().unwrap_or(0) * bytes,
+            };
             let group = shape.groups.iter().find(|group| group.columns.iter().any(|column| column.member == member));
             DeviceInfo {
                 member,
@@ -54,7 +56,7 @@ impl Pool {
                     state => state,
                 },
                 successor: self.io.twin(member).map(usize::from),
-                class: group.map_or(Class::Data, |group| group.class),
+                class: group.map(|group| group.class).or_else(|| self.relabeler.left.get(&member).copied()).unwrap_or(Class::Data),
                 layout: group.map_or(Layout::Linear, |group| group.layout),
                 size,
                 allocated: size - free.min(size),

@@ -14,7 +14,7 @@ use crate::io::IoTable;
 use crate::log::Log;
 use crate::slab::Slab;
 use crate::task::{
-    Checkpointer, Cleaner, Evacuation, FillPiece, Filler, Pace, Rebalancer, Relabeler, ScrubArea, ScrubRead, Scrubber, Waiting,
+    Checkpointer, Cleaner, Evacuation, FillPiece, Filler, Pace, Rebalancer, Relabeler, ScrubArea, ScrubRead, Scrubber, Spares, Waiting,
 };
 use crate::tree::Miss;
 use crate::{CommandError, DiffExtent, Metrics, PoolState, Reply, Time, Tuning};
@@ -176,6 +176,7 @@ pub(crate) struct Pool {
     pub(crate) checkpointer: Checkpointer,
     pub(crate) relabeler: Relabeler,
     pub(crate) filler: Filler,
+    pub(crate) spares: Spares,
     pub(crate) evacuation: Option<Evacuation>,
     /// When it was last looked whether lost special devices left rows behind.
     pub(crate) left_behind_looked: Time,
@@ -260,6 +261,7 @@ impl Pool {
             checkpointer: Checkpointer::default(),
             relabeler: Relabeler::default(),
             filler: Filler::default(),
+            spares: Spares::default(),
             evacuation: None,
             left_behind_looked: Time(0),
             rebalancer: Rebalancer::default(),

@@ -217,6 +217,7 @@ impl Pool {
             busy |= self.step_checkpoint(!self.reclaimed);
             self.release_space();
             self.step_relabel();
+            self.step_spares();
             busy |= self.step_fill();
             busy |= self.step_evacuation();
             busy |= self.step_rebalance();

@@ -125,7 +125,7 @@ impl Rows {
                 Class::Log => Shelf::Log,
                 Class::Special if group.columns.iter().any(|column| data.contains(&column.member)) => Shelf::Nodes,
                 Class::Special => Shelf::Special,
-                Class::Cache => continue,
+                Class::Cache | Class::Spare => continue,
             };
             let first = group.first;
             self.rows.resize(first.0 as usize, Row { kind, shelf, group: first, parts: SmallVec::new(), front: 0 });

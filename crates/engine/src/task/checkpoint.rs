@@ -268,7 +268,7 @@ impl Pool {
         self.io.write_raw(Context::Checkpoint, writes);
     }
 
-    /// Writes of one root to every device but those of the cache.
+    /// Writes of one root to every device but those of the cache and spares.
     pub(crate) fn root_writes(&mut self, root: &Root, at_end: bool) -> Vec<(DeviceIndex, u64, Piece)> {
         let mut buf = self.bufs.take(4096);
         if let Some(to) = buf.bytes_mut().get_mut(..4096) {
@@ -277,7 +277,7 @@ impl Pool {
         let piece = Piece::new(Rc::new(buf), 0..4096);
         let slot = Root::slot_offset(root.generation);
         let area = |size: u64| if at_end { second_area(size) } else { 0 };
-        let rings = (0u16..).zip(&self.config.sizes).filter(|(member, _)| !self.config.shape.is_cache(*member));
+        let rings = (0u16..).zip(&self.config.sizes).filter(|(member, _)| !self.config.shape.is_aside(*member));
         rings.map(|(member, size)| (DeviceIndex(member), area(*size) + slot, piece.clone())).collect()
     }
 

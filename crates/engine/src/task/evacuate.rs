@@ -207,8 +207,8 @@ impl Pool {
     pub(crate) fn remove_member(&mut self, member: u16, dry_run: bool) -> Result<(), CommandError> {
         let known = self.config.shape.members.get(usize::from(member)).filter(|m| m.state != MemberState::Gone);
         let Some(known) = known else { return Err(CommandError::NotFound(format!("member {member}"))) };
-        if self.config.shape.is_cache(member) {
-            return self.remove_cache(member, dry_run);
+        if self.config.shape.is_aside(member) {
+            return self.remove_aside(member, dry_run);
         }
         if known.successor.is_some() || self.filler.jobs().next().is_some() || self.evacuation.is_some() || self.relabeler.busy() {
             return Err(CommandError::Busy("devices are just being changed; try again when 'pool jobs' is empty".into()));
@@ -289,7 +289,7 @@ impl Pool {
 
     /// What is done and to be done.
     pub(crate) fn evacuation_job(&self) -> Option<JobInfo> {
-        if let Some(member) = self.relabeler.left.first() {
+        if let Some(member) = self.relabeler.left.keys().next() {
             return Some(JobInfo { kind: JobKind::Remove, member: Some(*member), done: 1, total: 1, errors: 0, rate: 0 });
         }
         let Some(evacuation) = &self.evacuation else {
@@ -389,6 +389,8 @@ impl Pool {
     fn end_evacuation(&mut self) {
         let Some(evacuation) = self.evacuation.take() else { return };
         let Removal { members, segments, shape } = evacuation.removal;
+        let class = |at: &u16| (*at, self.config.shape.class_of(*at).unwrap_or(Class::Data));
+        self.relabeler.left.extend(members.iter().map(class));
         (self.config.shape.groups, self.config.shape.next) = (shape.groups, shape.next);
         for (at, known) in (0u16..).zip(&mut self.config.shape.members) {
             if members.contains(&at) {
@@ -400,7 +402,6 @@ impl Pool {
                 segment.leaving = false;
             }
         }
-        self.relabeler.left.extend(members);
         self.io.health = Health::of(&self.config.shape);
         self.core.space.rows = Rows::new(&self.config.shape);
         self.relabel(None);
@@ -408,7 +409,7 @@ impl Pool {
 
     /// The labels say who has left: their devices are nobody's from now on.
     pub(crate) fn let_go(&mut self) {
-        for at in std::mem::take(&mut self.relabeler.left) {
+        for at in std::mem::take(&mut self.relabeler.left).into_keys() {
             self.io.set_position(at, u16::MAX);
             if let Some(size) = self.config.sizes.get_mut(usize::from(at)) {
                 *size = 0;

@@ -304,7 +304,7 @@ impl Pool {
         let (run, member, twin) = (fill.run, fill.member, fill.twin);
         let shape = &self.config.shape;
         let whole =
-            |(at, m): &(u16, &millpond_format::Member)| m.state == MemberState::Present && (twin || *at != member) && !shape.is_cache(*at);
+            |(at, m): &(u16, &millpond_format::Member)| m.state == MemberState::Present && (twin || *at != member) && !shape.is_aside(*at);
         let mut sources = (0u16..).zip(&shape.members).filter(whole).map(|(at, _)| at);
         let Some(source) = sources.nth(fill.unreadable_rings) else {
             // nobody's can be read: the next roots make one

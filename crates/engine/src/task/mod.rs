@@ -1,4 +1,4 @@
-//! Background tasks: checkpoints, the cleaner, giving space back, labels; jobs: devices that are filled and emptied, rebalancing, scrub.
+//! Background tasks: checkpoints, the cleaner, giving space back, labels; jobs: devices that are filled and emptied, spares, rebalancing, scrub.
 
 mod checkpoint;
 mod cleaner;
@@ -11,6 +11,7 @@ mod rebalance;
 mod relabel;
 mod reserve;
 mod scrub;
+mod spares;
 
 pub(crate) use checkpoint::{CHUNKS_PER_CHECKPOINT, Checkpointer, META_HEAD_PAGES, second_area};
 pub(crate) use cleaner::Cleaner;
@@ -21,3 +22,4 @@ pub(crate) use rebalance::Rebalancer;
 pub(crate) use relabel::Relabeler;
 pub(crate) use reserve::{Purse, Waiting};
 pub(crate) use scrub::{ScrubArea, ScrubRead, Scrubber};
+pub(crate) use spares::Spares;

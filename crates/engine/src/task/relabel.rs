@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use millpond_block::{Piece, Tag};
 use millpond_device::DeviceError;
-use millpond_format::{DeviceId, MemberState, SECTOR_BYTES};
+use millpond_format::{Class, DeviceId, MemberState, SECTOR_BYTES};
 
 use super::checkpoint::second_area;
 use crate::io::Failing;
@@ -42,8 +42,8 @@ pub(crate) struct Relabeler {
     pub(crate) fresh: BTreeSet<u16>,
     /// Members that are whole again; listed as such when the labels say so.
     pub(crate) filled: BTreeSet<u16>,
-    /// Members that have left, listed until the labels say so: nobody may take their devices away before.
-    pub(crate) left: BTreeSet<u16>,
+    /// Members that have left, and what they were for, listed until the labels say so: nobody may take their devices away before.
+    pub(crate) left: BTreeMap<u16, Class>,
     /// Members whose successor is whole, and which device they were. Until the labels say so both get everything that is written.
     pub(crate) switching: BTreeMap<u16, DeviceId>,
 }
@@ -88,6 +88,7 @@ impl Pool {
         self.stop_filling(failing.member, false);
         self.cache.detach(failing.member, &mut self.bufs);
         self.config.shape.lose(usize::from(failing.member));
+        self.spares.lost(failing.member, self.now, self.io.mark());
         self.relabel(None);
     }
 

@@ -18,5 +18,6 @@ mod rewind;
 mod rig;
 mod scrub;
 mod snapshots;
+mod spares;
 mod special;
 mod writes;

@@ -33,7 +33,7 @@ fn volume(id: u32, name: &str) -> VolumeRecord {
     }
 }
 
-fn labels() -> [Label; 3] {
+fn labels() -> [Label; 4] {
     let member = |at: u64, extents: u32, state| Member {
         device: DeviceId(1 << 16 | at),
         extents,
@@ -83,7 +83,9 @@ fn labels() -> [Label; 3] {
     let mut cached = Label { device: DeviceId(1 << 16 | 1), member: 1, ..linear.clone() };
     cached.shape.members.push(member(1, 30, MemberState::Present));
     cached.shape.groups.push(group(Class::Cache, Layout::Linear, 80, &[(1, 0, 30)]));
-    [linear, many, cached]
+    let mut spared = cached.clone();
+    spared.shape.groups[1].class = Class::Spare;
+    [linear, many, cached, spared]
 }
 
 fn cache() -> [Vec<u8>; 2] {
@@ -346,11 +348,12 @@ fn index() -> Vec<u8> {
 
 /// One or two of every structure: a name, what it is, its bytes.
 pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
-    let ([linear, stripe, cached], [legs, bare], [blocks, moves], [head, segment]) = (labels(), roots(), batches(), cache());
+    let ([linear, stripe, cached, spared], [legs, bare], [blocks, moves], [head, segment]) = (labels(), roots(), batches(), cache());
     vec![
         ("label-linear", Kind::Label, linear.encode().to_vec()),
         ("label-groups", Kind::Label, stripe.encode().to_vec()),
         ("label-cache", Kind::Label, cached.encode().to_vec()),
+        ("label-spare", Kind::Label, spared.encode().to_vec()),
         ("root-legs", Kind::Root, legs.encode().to_vec()),
         ("root-bare", Kind::Root, bare.encode().to_vec()),
         ("batch-blocks-records", Kind::Batch, blocks),

@@ -97,3 +97,25 @@ fn the_newest_label_says_who_belongs_to_a_pool() {
     assert_eq!((found.len(), &found[0].members, &found[0].missing), (1, &vec![None, Some(path("other"))], &vec![0]));
     assert_eq!(found[0].successors, [path("new")]);
 }
+
+#[test]
+fn a_spare_is_known_in_its_new_place_before_its_label_says_so() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = |name: &str| dir.path().join(name);
+    let mut before = label(1, 0, 3);
+    before.shape.groups[0].columns.pop();
+    let column = Column { member: 2, first: 0, extents: 4 };
+    let spare = Group { class: Class::Spare, layout: Layout::Linear, first: SegmentId(8), columns: vec![column] };
+    before.shape.groups.push(spare);
+    let waiting = Label { member: 2, device: before.shape.members[2].device, ..before.clone() };
+    device(&path("lost"), Some(&Label { member: 1, device: before.shape.members[1].device, ..before.clone() }), false);
+    device(&path("spare"), Some(&waiting), false);
+    let mut after = before.clone();
+    after.shape.drop_aside(2);
+    after.shape.generation = 2;
+    (after.shape.members[1].device, after.shape.members[1].state) = (waiting.device, MemberState::Filling);
+    device(&path("whole"), Some(&after), false);
+    let found = scan(&[dir.path().to_owned()]);
+    assert_eq!((found.len(), &found[0].missing), (1, &Vec::new()));
+    assert_eq!(found[0].members, [Some(path("whole")), Some(path("spare")), None]);
+}

@@ -98,7 +98,7 @@ impl Pool {
             for (second, area) in [(false, 0), (true, second_area(size))] {
                 let label = (What::Label(generation), area, SECTOR_BYTES as u64);
                 let ring = (What::Ring, area + RING_OFFSET, RING_SLOTS * SECTOR_BYTES as u64);
-                let ring = Some(ring).filter(|_| !self.config.shape.is_cache(member));
+                let ring = Some(ring).filter(|_| !self.config.shape.is_aside(member));
                 for (what, offset, length) in [Some(label), ring].into_iter().flatten() {
                     self.scrubber.of(run).into_iter().for_each(|run| run.labels.left += 1);
                     let context = Context::ScrubArea(ScrubArea { run, member, second, what });

@@ -1,0 +1,223 @@
+//! Spares take the places of devices that are lost, by themselves, and no crash leaves anything between.
+
+use millpond_block::Op;
+use millpond_engine::{Class, Command, Compression, GroupSpec, Layout, MemberState, PoolState, Target, Tuning, VolumeId};
+
+use crate::rig::Rig;
+
+const SIZE: u64 = 8 << 20;
+const STEP: u64 = 64 << 10;
+const MIRROR: Layout = Layout::Mirror { copies: 2 };
+/// What an import waits for a missing device, in milliseconds.
+const PATIENCE: u64 = 60_000;
+
+fn pattern(at: u64, round: u8) -> Vec<u8> {
+    (0..STEP).map(|i: u64| (i >> 9) as u8 ^ (at >> 16) as u8 ^ round).collect()
+}
+
+fn write_all(rig: &mut Rig, volume: VolumeId, round: u8) {
+    for at in (0..SIZE).step_by(STEP as usize) {
+        rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, round)).unwrap();
+    }
+}
+
+fn check_all(rig: &mut Rig, volume: VolumeId, round: u8) {
+    for at in (0..SIZE).step_by(STEP as usize) {
+        let read = rig.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap();
+        assert!(read == pattern(at, round), "at {at}");
+    }
+}
+
+fn tuning(degraded: bool) -> Tuning {
+    Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, spare_millis: PATIENCE, degraded, ..Tuning::default() }
+}
+
+/// A pool of some devices for data, and the others spare.
+fn pool(sizes_mib: &[usize], layout: Layout, data: usize) -> (Rig, VolumeId) {
+    let group = |class, layout, devices| GroupSpec { class, layout, devices: Some(devices) };
+    let groups = vec![group(Class::Data, layout, data), group(Class::Spare, Layout::Linear, sizes_mib.len() - data)];
+    let mut rig = Rig::with_groups(sizes_mib, groups, tuning(false));
+    let volume = rig.volume("disk0", SIZE, Compression::Off);
+    write_all(&mut rig, volume, 1);
+    (rig, volume)
+}
+
+fn import(media: Vec<Vec<u8>>) -> Rig {
+    Rig::import_with(media, tuning(true), 1).unwrap()
+}
+
+/// Class, state and position of every device.
+fn devices(rig: &Rig) -> Vec<(Class, MemberState, Option<usize>)> {
+    rig.engine.pool().unwrap().devices.iter().map(|d| (d.class, d.state, d.position)).collect()
+}
+
+fn data(position: usize) -> (Class, MemberState, Option<usize>) {
+    (Class::Data, MemberState::Present, Some(position))
+}
+
+#[test]
+fn a_spare_takes_the_place_of_a_device_that_fails() {
+    let (mut rig, volume) = pool(&[64, 64, 64], MIRROR, 2);
+    assert_eq!(devices(&rig), [data(0), data(1), (Class::Spare, MemberState::Present, Some(2))]);
+    let size = rig.engine.pool().unwrap().size;
+    rig.dead = vec![1];
+    write_all(&mut rig, volume, 2);
+    assert_eq!(*rig.engine.state(), PoolState::Online);
+    rig.finish_jobs();
+    assert_eq!(devices(&rig), [data(0), data(2)]);
+    let pool = rig.engine.pool().unwrap();
+    assert_eq!((pool.size, pool.devices[1].errors), (size, 0));
+    check_all(&mut rig, volume, 2);
+    rig.audit();
+    // the spare alone has everything, and the device that failed is a stranger
+    let mut alone = import(vec![rig.media[2].clone()]);
+    check_all(&mut alone, volume, 2);
+    let refused = Rig::import_degraded(rig.media, true).err().unwrap();
+    assert_eq!(refused, "device 1 was removed from pool 'pond'; leave it out");
+}
+
+/// Whatever the power cut leaves of the change, the spare is found to be what it is, and everything is there.
+#[test]
+fn a_crash_while_a_spare_takes_a_place_is_no_harm() {
+    let (mut rig, volume) = pool(&[24, 24, 24], MIRROR, 2);
+    rig.dead = vec![1];
+    rig.write(Target::Head(volume), 0, &pattern(0, 1));
+    let mut stages = Vec::new();
+    for at in 0..200_000 {
+        rig.turn();
+        let mut ios = Vec::new();
+        while let Some(io) = rig.engine.pop_io() {
+            ios.push(io);
+        }
+        for io in ios {
+            rig.perform(io);
+            let media = [rig.media[0].clone(), rig.media[2].clone()];
+            // labels and rings differ at each of the first; the filling itself is looked at now and then
+            if stages.len() < 40 || at % 997 == 0 {
+                stages.push(media);
+            }
+        }
+        if devices(&rig) == [data(0), data(2)] && rig.engine.pool().unwrap().jobs.is_empty() {
+            break;
+        }
+    }
+    assert!(devices(&rig) == [data(0), data(2)] && stages.len() > 40, "{} {:?}", stages.len(), devices(&rig));
+    for (nth, media) in stages.into_iter().enumerate() {
+        let mut rig = Rig::import_with(media.to_vec(), tuning(true), 1).unwrap_or_else(|why| panic!("at {nth}: {why}"));
+        // before the labels say anything the missing device is waited for
+        rig.now += PATIENCE;
+        rig.finish_jobs();
+        assert_eq!(devices(&rig), [data(0), data(1)], "at {nth}");
+        let mut alone = import(vec![rig.media.remove(1)]);
+        check_all(&mut alone, volume, 1);
+    }
+}
+
+#[test]
+fn a_device_that_is_missing_is_waited_for() {
+    let (rig, volume) = pool(&[64, 64, 64], MIRROR, 2);
+    let mut media = rig.media;
+    let away = media.remove(0);
+    let mut rig = import(media);
+    rig.now += PATIENCE / 2;
+    rig.settle();
+    assert_eq!(devices(&rig)[0], (Class::Data, MemberState::Down, None));
+    // it is back before the time: the spare stays one
+    let mut media = rig.media.clone();
+    media.push(away);
+    let mut back = import(media);
+    back.now += 2 * PATIENCE;
+    back.finish_jobs();
+    assert_eq!(devices(&back), [data(2), data(0), (Class::Spare, MemberState::Present, Some(1))]);
+    rig.now += PATIENCE;
+    rig.finish_jobs();
+    assert_eq!(devices(&rig), [data(1), data(0)]);
+    check_all(&mut rig, volume, 1);
+}
+
+#[test]
+fn the_smallest_that_fits_is_taken() {
+    let (mut rig, volume) = pool(&[64, 64, 96, 72, 32], MIRROR, 2);
+    rig.dead = vec![0];
+    write_all(&mut rig, volume, 2);
+    rig.finish_jobs();
+    let spare = |at| (Class::Spare, MemberState::Present, Some(at));
+    assert_eq!(devices(&rig), [data(3), data(1), spare(2), spare(4)]);
+    rig.dead = vec![0, 1];
+    write_all(&mut rig, volume, 3);
+    rig.finish_jobs();
+    assert_eq!(devices(&rig), [data(3), data(2), spare(4)]);
+    // one that is too small takes no place
+    rig.dead = vec![0, 1, 2];
+    write_all(&mut rig, volume, 4);
+    rig.finish_jobs();
+    assert_eq!(devices(&rig), [data(3), (Class::Data, MemberState::Down, Some(2)), spare(4)]);
+    check_all(&mut rig, volume, 4);
+}
+
+#[test]
+fn two_devices_that_fail_get_the_spares_there_are() {
+    let parity = Layout::Parity { width: 16, parity: 2, unit: 65536 };
+    let (mut rig, volume) = pool(&[48, 48, 48, 48, 48], parity, 4);
+    rig.dead = vec![0, 2];
+    write_all(&mut rig, volume, 2);
+    rig.finish_jobs();
+    let down = devices(&rig).into_iter().filter(|(_, state, _)| *state == MemberState::Down).count();
+    assert_eq!((down, devices(&rig).len()), (1, 4));
+    // another one comes later
+    let device = rig.new_device(48);
+    let groups = vec![GroupSpec { class: Class::Spare, layout: Layout::Linear, devices: None }];
+    rig.command(Command::AddDevices { groups, devices: vec![device] }).unwrap();
+    rig.finish_jobs();
+    assert!(devices(&rig).iter().all(|(class, state, _)| (*class, *state) == (Class::Data, MemberState::Present)), "{:?}", devices(&rig));
+    // two others may go now
+    let media = rig.media;
+    let mut rig = import(vec![media[4].clone(), media[5].clone()]);
+    check_all(&mut rig, volume, 2);
+    rig.audit();
+}
+
+#[test]
+fn a_spare_that_fails_while_it_is_filled_is_followed_by_another() {
+    let (mut rig, volume) = pool(&[64, 64, 64, 64], MIRROR, 2);
+    rig.dead = vec![1];
+    rig.start(Command::Checkpoint);
+    for _ in 0..2000 {
+        rig.turn();
+        while let Some(io) = rig.engine.pop_io() {
+            rig.perform(io);
+        }
+        if !rig.engine.pool().unwrap().jobs.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(devices(&rig)[1], (Class::Data, MemberState::Filling, Some(2)));
+    rig.dead = vec![1, 2];
+    write_all(&mut rig, volume, 2);
+    rig.finish_jobs();
+    assert_eq!(devices(&rig), [data(0), data(3)]);
+    check_all(&mut rig, volume, 2);
+}
+
+#[test]
+fn a_spare_is_not_missed_and_can_be_taken_out() {
+    let (mut rig, volume) = pool(&[64, 64, 64], MIRROR, 2);
+    // without it, and with one that is worn out, the pool is whole
+    let mut without = Rig::import_with(rig.media[..2].to_vec(), tuning(false), 1).unwrap();
+    assert_eq!(devices(&without), [data(0), data(1), (Class::Spare, MemberState::Down, None)]);
+    check_all(&mut without, volume, 1);
+    let mut media = without.media;
+    media.push(rig.media[2].clone());
+    let with = Rig::import_with(media.clone(), tuning(false), 1).unwrap();
+    assert_eq!(devices(&with)[2], (Class::Spare, MemberState::Present, Some(2)));
+    media[2].fill(0x33);
+    let blank = Rig::import_with(media, tuning(false), 1).unwrap();
+    assert_eq!(devices(&blank)[2].1, MemberState::Down);
+    rig.command(Command::Remove { member: 2, dry_run: false }).unwrap();
+    assert_eq!(devices(&rig), [data(0), data(1)]);
+    rig.dead = vec![1];
+    write_all(&mut rig, volume, 2);
+    rig.finish_jobs();
+    assert_eq!(devices(&rig), [data(0), (Class::Data, MemberState::Down, Some(1))]);
+    check_all(&mut rig, volume, 2);
+}
