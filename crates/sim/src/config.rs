@@ -43,6 +43,8 @@ pub struct Options {
     pub parity: bool,
     /// A cache in every world.
     pub caches: bool,
+    /// Spares in every world, which is one of mirrors where it is none of parity.
+    pub spares: bool,
     /// Worlds of mirrors, and of other layouts, in all of which devices are taken out of the pool, too.
     pub removals: bool,
     /// Jobs in every world, which is one of mirrors where it is none of parity.
@@ -207,7 +209,7 @@ impl Config {
     pub fn is_mirrored(seed: u64, options: &Options) -> bool {
         (seed % 16 == 10 && options.fault.is_none() && !options.append_only && !options.parity)
             || options.mirrors
-            || ((options.removals || options.jobs) && !options.parity)
+            || ((options.removals || options.jobs || options.spares) && !options.parity)
     }
 
     /// Is it one of parity?
@@ -231,6 +233,9 @@ impl Config {
         };
         if transformed {
             self.take_out(Config::has_removals(seed, options), Config::has_jobs(seed, options));
+            if Config::has_spares(seed, options) {
+                self.spare(&mut rng.fork(8));
+            }
         }
         if Config::has_cache(seed, options) {
             self.cache(&mut rng.fork(7));
@@ -246,8 +251,14 @@ impl Config {
 
     /// Are there jobs? In no world that found something before there were.
     fn has_jobs(seed: u64, options: &Options) -> bool {
-        let asked = options.mirrors || options.parity || options.removals;
+        let asked = options.mirrors || options.parity || options.removals || options.spares;
         options.jobs || if asked { seed % 16 == 14 } else { (seed / 16).is_multiple_of(4) }
+    }
+
+    /// Are there spares? In no world that found something before there were.
+    fn has_spares(seed: u64, options: &Options) -> bool {
+        let usual = !(options.mirrors || options.parity || options.removals || options.jobs);
+        options.spares || (usual && seed / 16 % 4 == 1)
     }
 
     /// What the pool is made of.

@@ -74,6 +74,9 @@ struct Args {
     /// A cache, whose devices suffer anything, in every world
     #[arg(long)]
     caches: bool,
+    /// Spares in every world, which take the places of devices that are lost
+    #[arg(long, conflicts_with = "fault")]
+    spares: bool,
     /// Devices are taken out of the pool, too, in every world
     #[arg(long, conflicts_with = "fault")]
     removals: bool,
@@ -142,6 +145,7 @@ fn main() -> ExitCode {
         removals: args.removals,
         jobs: args.work,
         caches: args.caches,
+        spares: args.spares,
         ..Options::default()
     };
     if let Some(name) = &args.planted {
@@ -268,8 +272,8 @@ impl Batch {
         );
         println!("  {} checkpoints, {} segments cleaned", stats.checkpoints, stats.cleaned);
         println!(
-            "  {} devices lost, {} replaced or added, {} trials without copies, {} blocks from caches",
-            stats.losses, stats.changes, stats.trials, stats.cached
+            "  {} devices lost, {} replaced or added, {} by spares, {} trials without copies, {} blocks from caches",
+            stats.losses, stats.changes, stats.spares, stats.trials, stats.cached
         );
         for (mode, count) in CacheMode::ALL.iter().zip(&stats.modes) {
             println!(
@@ -300,6 +304,9 @@ fn again(seed: u64, args: &Args) -> String {
     }
     if args.work {
         command += " --work";
+    }
+    if args.spares {
+        command += " --spares";
     }
     if args.caches {
         command += " --caches";

@@ -5,6 +5,7 @@ mod fate;
 mod finale;
 mod jobs;
 mod recovery;
+mod spares;
 mod sweep;
 mod words;
 
@@ -65,6 +66,8 @@ pub struct Stats {
     pub losses: u64,
     /// Devices replaced, added and removed.
     pub changes: u64,
+    /// Spares that took a place.
+    pub spares: u64,
     /// Times that as many copies were taken away as can be spared, and everything was read.
     pub trials: u64,
     /// What power cuts left, by cache mode.
@@ -93,6 +96,7 @@ impl Stats {
         self.queries += other.queries;
         self.losses += other.losses;
         self.changes += other.changes;
+        self.spares += other.spares;
         self.trials += other.trials;
         self.modes.iter_mut().zip(&other.modes).for_each(|(sum, count)| sum.add(count));
         self.cached += other.cached;
@@ -233,8 +237,9 @@ impl<S: System> World<S> {
         id.iter_mut().for_each(|byte| *byte = self.rng.next() as u8);
         let spec =
             PoolSpec { name: "pond".to_owned(), id: PoolId(id), groups: self.config.groups(), extent_bytes: Some(self.config.extent) };
-        // a small device for a cache would make a bad one for data
-        let devices = self.machine.plug(self.config.cached.is_none());
+        // a small device for a cache or a spare would make a bad one for data
+        let spares = self.config.mirrored.as_ref().is_some_and(|mirrored| mirrored.spares > 0);
+        let devices = self.machine.plug(self.config.cached.is_none() && !spares);
         self.trace.note("format");
         match S::create(spec, devices, self.config.tuning.clone(), self.machine.now()) {
             Ok(system) => self.system = Some(system),

@@ -51,6 +51,15 @@ fn worlds_with_a_cache() {
     clean(0..1, Mode::PowerCut, &Options { scale: 300, ..caches });
 }
 
+/// Spares take the places of devices that are lost, and fail, come and leave themselves.
+#[test]
+fn worlds_with_spares() {
+    let spares = Options { spares: true, ..Options::default() };
+    clean(0..8, Mode::World, &spares);
+    clean(0..4, Mode::World, &Options { parity: true, ..spares.clone() });
+    clean(1..2, Mode::PowerCut, &Options { scale: 300, ..spares });
+}
+
 /// Devices are taken out of pools of every layout, too.
 #[test]
 fn worlds_with_removals() {

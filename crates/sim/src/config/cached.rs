@@ -17,7 +17,7 @@ pub struct Cached {
 impl Config {
     /// Has the world of this seed a cache? No seed that found something before there were any.
     pub fn has_cache(seed: u64, options: &Options) -> bool {
-        let usual = !(options.append_only || options.mirrors || options.parity || options.removals || options.laps);
+        let usual = !(options.append_only || options.mirrors || options.parity || options.removals || options.spares || options.laps);
         let kind = seed % 16 == 9 || (seed / 16 % 4 == 3 && matches!(seed % 16, 6 | 10));
         options.caches || (usual && kind)
     }

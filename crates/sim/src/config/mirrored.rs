@@ -3,7 +3,7 @@
 use millpond_engine::{Class, GroupSpec, Layout};
 use millpond_format::{Column, Group, SegmentId};
 
-use super::{Config, KIB, LEAST_SEGMENTS, device, volumes};
+use super::{Config, KIB, LABELS, LEAST_SEGMENTS, device, volumes};
 use crate::rng::Rng;
 
 /// Extents of a device at least.
@@ -22,6 +22,8 @@ pub struct Mirrored {
     pub removals: bool,
     /// Groups are evened out, everything is read, and such jobs are stopped and slowed down.
     pub jobs: bool,
+    /// Devices that wait to take the place of others; they come after all others.
+    pub spares: usize,
     /// Silent damage befalls them too. Filling copies what it finds, so none is filled in these worlds.
     pub damage: bool,
 }
@@ -36,7 +38,7 @@ impl Config {
         let fate = *rng.pick(&[3, 10, 30]);
         if rng.percent(20) {
             let groups = vec![GroupSpec::data(self.layout)];
-            self.mirrored = Some(Mirrored { groups, copies: 1, fate, removals: false, jobs: false, damage: false });
+            self.mirrored = Some(Mirrored { groups, copies: 1, fate, removals: false, jobs: false, spares: 0, damage: false });
             self.rescale(rng);
             return;
         }
@@ -62,7 +64,8 @@ impl Config {
         }
         let copies =
             groups.iter().map(|g| if let Layout::Mirror { copies } = g.layout { usize::from(copies) } else { 1 }).min().unwrap_or(1);
-        self.mirrored = Some(Mirrored { groups, copies, fate, removals: false, jobs: false, damage: rng.percent(25) && !self.tight });
+        self.mirrored =
+            Some(Mirrored { groups, copies, fate, removals: false, jobs: false, spares: 0, damage: rng.percent(25) && !self.tight });
         self.usable = rows * self.extent;
         self.rescale(rng);
     }
@@ -72,6 +75,20 @@ impl Config {
         if let Some(mirrored) = &mut self.mirrored {
             (mirrored.removals, mirrored.jobs) = (removals, jobs);
         }
+    }
+
+    /// Some devices are spare, not all of them large enough. Filling would spread silent damage.
+    pub(super) fn spare(&mut self, rng: &mut Rng) {
+        let Some(mirrored) = self.mirrored.as_mut().filter(|mirrored| mirrored.copies > 1 && !mirrored.damage) else { return };
+        let sizes: Vec<u64> = self.devices.iter().map(|(geometry, _)| geometry.size - LABELS).collect();
+        let largest = sizes.iter().copied().max().unwrap_or(0);
+        mirrored.spares = rng.between(1, 3) as usize;
+        for _ in 0..mirrored.spares {
+            let size = if rng.percent(70) { largest } else { *rng.pick(&sizes) };
+            self.devices.push(device(size + rng.below(3) * self.extent, rng));
+        }
+        mirrored.groups.push(GroupSpec { class: Class::Spare, layout: Layout::Linear, devices: Some(mirrored.spares) });
+        self.tuning.spare_millis = *rng.pick(&[0, 500, 20_000, 100_000]);
     }
 
     /// Volumes that fit what there is now.

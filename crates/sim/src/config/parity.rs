@@ -35,6 +35,6 @@ impl Config {
             groups.push(GroupSpec { class: Class::Special, layout, devices: Some(parity as usize + 1) });
         }
         let removals = rng.percent(50);
-        self.mirrored = Some(Mirrored { groups, copies: parity as usize + 1, fate, removals, jobs: false, damage });
+        self.mirrored = Some(Mirrored { groups, copies: parity as usize + 1, fate, removals, jobs: false, spares: 0, damage });
     }
 }

@@ -11,6 +11,7 @@ use millpond_device::DeviceError;
 use millpond_engine::{Class, Command, GroupSpec, JobKind, Layout, MemberState, NewDevice, PoolState};
 
 use super::World;
+use super::spares::Spares;
 use crate::config::Mirrored;
 use crate::disk::SimDevice;
 use crate::machine::Sick;
@@ -76,6 +77,8 @@ pub(crate) struct Fate {
     removals: Option<Rng>,
     /// The same for jobs.
     pub(super) work: Option<Rng>,
+    /// What is known of spares, where there are any.
+    pub(super) spares: Option<Spares>,
     removed: u32,
     replaced: u32,
     added: u32,
@@ -89,6 +92,7 @@ impl Fate {
         Fate {
             removals: mirrored.removals.then(|| rng.fork(1)),
             work: mirrored.jobs.then(|| rng.fork(2)),
+            spares: (mirrored.spares > 0).then(|| Spares::new(rng.fork(3))),
             rng,
             chance: mirrored.fate,
             copies: mirrored.copies,
@@ -121,6 +125,11 @@ impl Fate {
     fn is_mendable(&self) -> bool {
         let all = self.known.iter().all(|k| k.state == MemberState::Present && k.device.is_some_and(|d| !self.away.contains(&d)));
         self.has_damage() && (self.mirrors || all)
+    }
+
+    /// An import may refuse a device: it is to leave, or to come.
+    pub(super) fn doubt(&mut self, device: usize) {
+        self.doubtful.insert(device);
     }
 
     /// Was anything damaged?
@@ -156,8 +165,15 @@ impl<S: System> World<S> {
             job: pool.jobs.iter().any(|job| job.member == Some(d.member)),
             special: d.class == Class::Special,
         };
-        let needed = pool.devices.iter().filter(|device| device.class != Class::Cache);
+        let needed = pool.devices.iter().filter(|device| !device.class.is_aside());
         let before = std::mem::replace(&mut fate.known, needed.map(known).collect());
+        if let Some(spares) = &mut fate.spares {
+            let were = spares.observe(&pool, machine);
+            self.stats.spares += fate.known.iter().filter(|k| k.device.is_some_and(|device| were.contains(&device))).count() as u64;
+            // whose place was taken is a stranger
+            let moved = fate.known.iter().filter_map(|k| Some((fate.homes.get(&k.member)?, k.device?)));
+            fate.doubtful.extend(moved.filter(|(home, now)| *home != now).map(|(home, _)| *home));
+        }
         fate.homes.extend(fate.known.iter().filter_map(|k| Some((k.member, k.device?))));
         fate.jobs = !pool.jobs.is_empty();
         if self.running.is_empty() {
@@ -188,6 +204,7 @@ impl<S: System> World<S> {
     pub(super) fn befall(&mut self) -> Verdict {
         self.take_out();
         self.work();
+        self.befall_spares();
         let Some(fate) = &mut self.fate else { return Ok(()) };
         let chance = fate.chance;
         if fate.rng.below(1000) >= chance || self.state() != PoolState::Online {
@@ -221,7 +238,7 @@ impl<S: System> World<S> {
     }
 
     /// From now on every operation on a device fails.
-    fn fail(&mut self, device: Option<usize>) {
+    pub(super) fn fail(&mut self, device: Option<usize>) {
         let (Some(fate), Some(device)) = (&mut self.fate, device) else { return };
         let error = *fate.rng.pick(&[DeviceError::Gone, DeviceError::Failed(5)]);
         let ever = fate.rng.percent(25);
@@ -250,6 +267,9 @@ impl<S: System> World<S> {
         if let Some(fate) = &mut self.fate {
             let old = fate.homes.get(&known.member).copied();
             fate.doubtful.extend(old.into_iter().chain(self.machine.at(position)));
+            // one may be the member by the time that the command is carried out
+            let spares: Vec<usize> = fate.spares.iter().flat_map(|spares| spares.devices()).copied().collect();
+            fate.doubtful.extend(spares);
         }
         self.stats.changes += 1;
         self.command(Command::Replace { member: known.member, device }, vec![], vec![]);
@@ -302,7 +322,7 @@ impl<S: System> World<S> {
         self.command(Command::Remove { member: picked.member, dry_run }, vec![], vec![]);
     }
 
-    fn new_device(&mut self, size: u64) -> NewDevice {
+    pub(super) fn new_device(&mut self, size: u64) -> NewDevice {
         let Some((mut geometry, profile)) = self.config.devices.first().copied() else { unreachable!("a pool has devices") };
         geometry.size = size;
         let noise = self.fate.as_mut().map_or(0, |fate| fate.rng.next());
@@ -516,6 +536,7 @@ impl<S: System> World<S> {
             return Ok(());
         }
         self.finish_jobs()?;
+        self.wait_for_spares()?;
         self.audit()?;
         self.rot_at_last();
         let broken = !self.machine.broken.is_empty();

@@ -1,0 +1,105 @@
+//! Spares, in worlds whose devices come and go: they fail, come and leave like the others, and whoever can be replaced by one must be.
+
+use std::collections::BTreeSet;
+
+use millpond_engine::{Class, Command, DeviceInfo, GroupSpec, Layout, MemberState, PoolInfo, PoolState};
+
+use super::World;
+use crate::machine::Machine;
+use crate::oracle::{Verdict, broken};
+use crate::rng::Rng;
+use crate::system::System;
+
+/// Spares added in one world at most.
+const MOST_NEW: u32 = 3;
+/// Times that the world waits for a spare to take a place, a second each: longer than any import waits for a missing device.
+const PATIENCE: u32 = 200;
+
+/// What is known of the spares.
+#[derive(Clone, Debug)]
+pub(super) struct Spares {
+    rng: Rng,
+    added: u32,
+    /// The machine's devices that are spares, as the pool said last.
+    devices: BTreeSet<usize>,
+}
+
+impl Spares {
+    pub(super) fn new(rng: Rng) -> Spares {
+        Spares { rng, added: 0, devices: BTreeSet::new() }
+    }
+
+    /// Learns which devices are spares; gives those that were.
+    pub(super) fn observe(&mut self, pool: &PoolInfo, machine: &Machine) -> BTreeSet<usize> {
+        let spares = pool.devices.iter().filter(|device| device.class == Class::Spare);
+        let devices = spares.filter_map(|device| machine.at(device.position?)).collect();
+        std::mem::replace(&mut self.devices, devices)
+    }
+
+    /// Those that may take a place at any time.
+    pub(super) fn devices(&self) -> &BTreeSet<usize> {
+        &self.devices
+    }
+}
+
+/// Is there a spare for every member that is down, as far as they are large enough?
+fn wanting(pool: &PoolInfo) -> Option<&DeviceInfo> {
+    let spares = || pool.devices.iter().filter(|device| device.class == Class::Spare && device.state == MemberState::Present);
+    let down = |device: &&DeviceInfo| !device.class.is_aside() && device.state == MemberState::Down && device.successor.is_none();
+    pool.devices.iter().filter(down).find(|device| spares().any(|spare| spare.size >= device.size))
+}
+
+impl<S: System> World<S> {
+    /// Something befalls the spares, now and then.
+    pub(super) fn befall_spares(&mut self) {
+        let Some(fate) = &mut self.fate else { return };
+        let chance = fate.chance;
+        let due = fate.spares.as_mut().is_some_and(|spares| spares.rng.below(1000) < chance);
+        if !due || self.state() != PoolState::Online {
+            return;
+        }
+        self.observe();
+        let Some(spares) = self.fate.as_mut().and_then(|fate| fate.spares.as_mut()) else { return };
+        let devices: Vec<usize> = spares.devices.iter().copied().collect();
+        let choice = spares.rng.weighted(&[30, 20, 50]);
+        let picked = devices.get(spares.rng.index(devices.len().max(1))).copied();
+        match (choice, picked) {
+            (0, Some(device)) => self.fail(Some(device)),
+            (1, Some(device)) => {
+                let pool = self.system.as_ref().and_then(S::pool);
+                let known =
+                    pool.and_then(|p| p.devices.into_iter().find(|d| d.position.and_then(|at| self.machine.at(at)) == Some(device)));
+                self.fate.iter_mut().for_each(|fate| fate.doubt(device));
+                if let Some(known) = known {
+                    self.stats.changes += 1;
+                    self.command(Command::Remove { member: known.member, dry_run: false }, vec![], vec![]);
+                }
+            }
+            (2, _) if spares.added < MOST_NEW => {
+                spares.added += 1;
+                let largest = self.config.devices.iter().map(|(geometry, _)| geometry.size).max().unwrap_or(0);
+                let device = self.new_device(largest);
+                let at = self.machine.at(device.position);
+                self.fate.iter_mut().for_each(|fate| at.into_iter().for_each(|device| fate.doubt(device)));
+                self.stats.changes += 1;
+                let groups = vec![GroupSpec { class: Class::Spare, layout: Layout::Linear, devices: None }];
+                self.command(Command::AddDevices { groups, devices: vec![device] }, vec![], vec![]);
+            }
+            _ => {}
+        }
+    }
+
+    /// Who is missing and could be replaced by a spare is, in time.
+    pub(super) fn wait_for_spares(&mut self) -> Verdict {
+        for _ in 0..PATIENCE {
+            let pool = self.system.as_ref().and_then(S::pool);
+            if pool.as_ref().is_none_or(|pool| pool.state != PoolState::Online || wanting(pool).is_none()) {
+                return Ok(());
+            }
+            self.machine.pass(1_000_000);
+            self.finish_jobs()?;
+        }
+        let devices = self.system.as_ref().and_then(S::pool).map(|pool| pool.devices);
+        broken(format!("no spare takes the place of a device that is lost: {devices:?}"))
+    }
+}
