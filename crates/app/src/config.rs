@@ -33,6 +33,8 @@ pub struct ConfigFile {
     /// For how many minutes the pool's checkpoints stay whole, so that an import can go back to them, as long as that takes a small part of the
     /// pool; 10 when not said.
     pub rewind_minutes: Option<u32>,
+    /// For how many minutes an import waits for a missing device before a spare takes its place; 5 when not said.
+    pub spare_minutes: Option<u32>,
     /// What clients of NBD exports may take, where an export says nothing: `max_clients`, `max_requests`, `handshake_seconds`.
     pub nbd: NbdSection,
 }
@@ -62,7 +64,7 @@ impl ConfigFile {
         toml::from_str(&text).map_err(|e| {
             let message = e.message().to_owned();
             Failure::failed(format!(
-                "{}: {message}; known keys are socket, state, map_memory, cache_memory, discard_freed, rewind_minutes, nbd",
+                "{}: {message}; known keys are socket, state, map_memory, cache_memory, discard_freed, rewind_minutes, spare_minutes, nbd",
                 path.display()
             ))
         })

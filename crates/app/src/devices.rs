@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use millpond_format::{MAX_COPIES, MAX_PARITY_WIDTH};
 
-use crate::api::{ClassSpec, DeviceGroup, DeviceSpec, LayoutSpec};
+use crate::api::{ClassSpec, Device, DeviceGroup, DeviceSpec, LayoutSpec, Pool};
 use crate::config::absolute;
 use crate::failure::{Failure, Outcome};
 use crate::size::Size;
@@ -26,10 +26,11 @@ pub fn parse(words: &[String], stripes: Option<u16>, unit: Option<Size>) -> Outc
     let mut class = ClassSpec::Data;
     for word in words {
         let layout = match word.as_str() {
-            "special" | "log" | "cache" => {
+            "special" | "log" | "cache" | "spare" => {
                 class = match word.as_str() {
                     "log" => ClassSpec::Log,
                     "cache" => ClassSpec::Cache,
+                    "spare" => ClassSpec::Spare,
                     _ => ClassSpec::Special,
                 };
                 // the layout may follow
@@ -61,7 +62,8 @@ pub fn parse(words: &[String], stripes: Option<u16>, unit: Option<Size>) -> Outc
     if begun.iter().all(|group| group.devices.is_empty()) {
         return Err(Failure::usage("no device is given; name block devices, files, or FILE:SIZE"));
     }
-    let turns = |group: &Begun| group.class != ClassSpec::Cache && matches!(group.layout, None | Some(Word::Stripe | Word::Parity(_)));
+    let aside = |class: ClassSpec| matches!(class, ClassSpec::Cache | ClassSpec::Spare);
+    let turns = |group: &Begun| !aside(group.class) && matches!(group.layout, None | Some(Word::Stripe | Word::Parity(_)));
     if !begun.iter().any(turns) && (stripes.is_some() || unit.is_some()) {
         return Err(Failure::usage("-i and -I belong to 'stripe' and 'parity'; leave them out"));
     }
@@ -84,8 +86,11 @@ impl Begun {
         if let (ClassSpec::Cache, Some(_)) = (class, layout) {
             return Err(Failure::usage("a cache has no layout: whatever is on it is elsewhere, too; name its devices after 'cache'"));
         }
+        if let (ClassSpec::Spare, Some(_)) = (class, layout) {
+            return Err(Failure::usage("spares have no layout: each takes the place of one device; name them after 'spare'"));
+        }
         let layout = match layout.unwrap_or(Word::Stripe) {
-            _ if class == ClassSpec::Cache => LayoutSpec::Linear,
+            _ if matches!(class, ClassSpec::Cache | ClassSpec::Spare) => LayoutSpec::Linear,
             Word::Linear => LayoutSpec::Linear,
             Word::Stripe => stripe(devices.len(), stripes, unit)?,
             Word::Mirror => mirror(devices.len())?,
@@ -109,7 +114,7 @@ enum Word {
 
 /// One line for groups whose loss would take the pool with them although the data itself could do without a device.
 pub fn weakness(groups: &[DeviceGroup], data: LayoutSpec) -> Option<String> {
-    let needed = |group: &&DeviceGroup| !matches!(group.class, ClassSpec::Data | ClassSpec::Cache);
+    let needed = |group: &&DeviceGroup| !matches!(group.class, ClassSpec::Data | ClassSpec::Cache | ClassSpec::Spare);
     let weak = groups.iter().filter(needed).find(|group| group.layout.spare() < data.spare())?;
     Some(format!(
         "the {} devices can do without {} of them, the data without {}: losing them loses the pool; make them a mirror of {}",
@@ -118,6 +123,25 @@ pub fn weakness(groups: &[DeviceGroup], data: LayoutSpec) -> Option<String> {
         data.spare(),
         data.spare() + 1
     ))
+}
+
+/// One line for spares that can take the place of no device, or not of every one.
+pub fn unfit_spare(pool: &Pool) -> Option<String> {
+    let spares = pool.devices.iter().filter(|device| device.class == ClassSpec::Spare.name());
+    let smallest = spares.min_by_key(|device| device.size)?;
+    let redundant = |device: &&Device| device.layout == "mirror" || device.layout.starts_with("parity");
+    let Some(largest) = pool.devices.iter().filter(redundant).max_by_key(|device| device.size) else {
+        return Some("no device of this pool has copies or parity elsewhere: a spare can take the place of none; remove it".to_owned());
+    };
+    (smallest.size < largest.size).then(|| {
+        format!(
+            "the spare {} has room for {}, {} for {}: it cannot take its place; use a larger one",
+            smallest.path,
+            Size(smallest.size),
+            largest.path,
+            Size(largest.size)
+        )
+    })
 }
 
 /// Rows over all devices named, or over `-i` of them.

@@ -57,6 +57,8 @@ pub enum ClassSpec {
     Log,
     /// Copies of what is read more than once.
     Cache,
+    /// Nothing, until one takes the place of a device that is lost.
+    Spare,
 }
 
 impl ClassSpec {
@@ -67,6 +69,7 @@ impl ClassSpec {
             ClassSpec::Special => "special",
             ClassSpec::Log => "log",
             ClassSpec::Cache => "cache",
+            ClassSpec::Spare => "spare",
         }
     }
 }

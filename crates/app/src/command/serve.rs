@@ -27,7 +27,7 @@ pub struct Serve {
     /// Directory in which pools and exports are remembered
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// TOML file with socket, state, map_memory, cache_memory, discard_freed, rewind_minutes, [nbd]; options win over it
+    /// TOML file with socket, state, map_memory, cache_memory, discard_freed, rewind_minutes, spare_minutes, [nbd]; options win over it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -48,6 +48,7 @@ impl Serve {
         }
         tuning.discard_freed = config.discard_freed.unwrap_or(tuning.discard_freed);
         tuning.rewind_millis = config.rewind_minutes.map_or(tuning.rewind_millis, |minutes| u64::from(minutes) * 60_000);
+        tuning.spare_millis = config.spare_minutes.map_or(tuning.spare_millis, |minutes| u64::from(minutes) * 60_000);
         let limits = config.nbd.into();
         check_nbd_limits(&limits).map_err(|e| Failure::failed(e.message))?;
         let inherited = Arc::new(Inherited::from_env());

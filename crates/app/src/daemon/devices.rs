@@ -11,10 +11,13 @@ use super::labels;
 use super::pools::{group_spec, open_new, vacant};
 use super::service::Daemon;
 use super::shard::{ShardHandle, ShardStatus};
+use super::state::PoolRecord;
 use crate::api::{AddDevices, ApiError, DeviceSpec, IoMode, Pool, RemoveDevice, ReplaceDevice};
 
 /// How often devices on their way are looked at.
 const LOOK: Duration = Duration::from_millis(250);
+/// How often it is looked whether spares took places.
+const SPARES: Duration = Duration::from_secs(5);
 /// Tries to take the label from a device that was let go.
 const WIPE_TRIES: u32 = 12;
 
@@ -139,6 +142,20 @@ impl Daemon {
         }
     }
 
+    /// Notices spares that took the places of lost devices, for as long as the daemon lives.
+    pub async fn watch_spares(self: Arc<Daemon>) {
+        loop {
+            sleep(SPARES).await;
+            for (name, shard) in self.shards() {
+                let Ok(status) = shard.status().await else { continue };
+                let known = self.registry().pools.get(&name).map(|entry| entry.record.clone());
+                if known.is_some_and(|record| !places_taken(&record, &status).is_empty()) {
+                    tokio::spawn(Arc::clone(&self).watch_devices(name));
+                }
+            }
+        }
+    }
+
     /// Follows replacements and removals in a pool to their end: then devices that it does not use any more are let go, lose their labels, and
     /// are forgotten.
     async fn watch_devices(self: Arc<Daemon>, name: String) {
@@ -184,6 +201,10 @@ impl Daemon {
 
     /// Remembers where the devices of a pool are now.
     fn remember_devices(&self, name: &str, status: &ShardStatus) {
+        let record = self.registry().pools.get(name).map(|entry| entry.record.clone());
+        for (spare, lost) in record.iter().flat_map(|record| places_taken(record, status)) {
+            self.tell("device.spare-used", format!("{name}: {} takes the place of {}", spare.display(), lost.display()));
+        }
         let path = |position: usize| status.devices.get(position).and_then(Option::as_ref).map(|host| host.path.clone());
         let members = status.pool.devices.iter().map(|device| usize::from(device.member) + 1).max().unwrap_or(0);
         let changed = {
@@ -209,6 +230,16 @@ impl Daemon {
             tracing::error!(%error, "the devices of a pool are not remembered");
         }
     }
+}
+
+/// Devices that were remembered as other members, and those whose places they have now: spares, for nobody else changes places.
+fn places_taken(record: &PoolRecord, status: &ShardStatus) -> Vec<(PathBuf, PathBuf)> {
+    let path = |position: usize| status.devices.get(position).and_then(Option::as_ref).map(|host| host.path.clone());
+    let taken = status.pool.devices.iter().filter_map(|device| {
+        let (now, before) = (path(device.position?)?, record.devices.get(usize::from(device.member))?);
+        (now != *before && record.devices.contains(&now)).then(|| (now, before.clone()))
+    });
+    taken.collect()
 }
 
 /// Lets devices go again that came to nothing, and removes the files that were made for them.

@@ -279,6 +279,7 @@ pub(super) fn group_spec(group: &DeviceGroup) -> GroupSpec {
         ClassSpec::Special => Class::Special,
         ClassSpec::Log => Class::Log,
         ClassSpec::Cache => Class::Cache,
+        ClassSpec::Spare => Class::Spare,
     };
     GroupSpec { class, layout, devices: Some(group.devices.len()) }
 }

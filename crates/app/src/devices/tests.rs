@@ -53,7 +53,10 @@ fn parity_and_classes() {
     let groups = parse(&words("mirror /d/a /d/b cache /d/c /d/d"), None, None).expect("groups");
     assert_eq!((groups[1].class, groups[1].layout, groups[1].devices.len()), (ClassSpec::Cache, LayoutSpec::Linear, 2));
     assert_eq!(weakness(&groups, groups[0].layout), None);
-    for bad in ["/d/a cache mirror /d/b /d/c", "/d/a cache", "/d/a cache linear /d/b"] {
+    let groups = parse(&words("mirror /d/a /d/b spare /d/c /d/d"), None, None).expect("groups");
+    assert_eq!((groups[1].class, groups[1].layout, groups[1].devices.len()), (ClassSpec::Spare, LayoutSpec::Linear, 2));
+    assert_eq!(weakness(&groups, groups[0].layout), None);
+    for bad in ["/d/a cache mirror /d/b /d/c", "/d/a cache", "/d/a cache linear /d/b", "/d/a spare mirror /d/b /d/c"] {
         assert_eq!(parse(&words(bad), None, None).err().map(|failure| failure.code), Some(Code::Usage), "{bad}");
     }
 }

@@ -11,6 +11,8 @@ use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_millpond");
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The daemon's configuration file, where a test has one.
+const CONFIG: &str = "millpond.toml";
 
 /// How a command ended.
 #[derive(Debug)]
@@ -128,6 +130,14 @@ impl Daemon {
         daemon
     }
 
+    /// Starts one with this configuration file.
+    pub fn with_config(text: &str) -> Daemon {
+        let mut daemon = Daemon { running: None, dir: tempfile::tempdir().expect("a temporary directory") };
+        std::fs::write(daemon.path(CONFIG), text).expect("a configuration file");
+        daemon.restart();
+        daemon
+    }
+
     /// Starts one with the pool `tank` on a file.
     pub fn with_pool() -> Daemon {
         let daemon = Daemon::start();
@@ -154,8 +164,12 @@ impl Daemon {
     /// Starts it (again) and waits until it answers.
     pub fn restart(&mut self) {
         assert!(self.running.is_none());
-        let (socket, state) = (self.socket(), self.text("state"));
-        self.running = Some(Running::start(command(&["serve", "--socket", &socket, "--state", &state])));
+        let (socket, state, config) = (self.socket(), self.text("state"), self.text(CONFIG));
+        let mut words = vec!["serve", "--socket", &socket, "--state", &state];
+        if self.path(CONFIG).exists() {
+            words.extend(["--config", &config]);
+        }
+        self.running = Some(Running::start(command(&words)));
         self.run(&["status", "--wait", "30"]);
     }
 

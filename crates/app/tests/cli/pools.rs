@@ -219,6 +219,41 @@ fn a_cache_comes_and_goes_and_is_not_missed() {
 }
 
 #[test]
+fn a_spare_takes_the_place_of_a_device_that_stays_away() {
+    let mut daemon = Daemon::with_config("spare_minutes = 0\n");
+    let [a, b, c, d] = ["a:256M", "b:256M", "c:300M", "d:128M"].map(|spec| daemon.text(spec));
+    daemon.run(&["pool", "create", "tank", "mirror", &a, &b, "spare", "mirror", &c, &d]).refused(2, "no layout");
+    let small = daemon.run(&["pool", "create", "tank", "mirror", &a, &b, "spare", &d]);
+    assert!(small.code == 0 && small.err.contains("cannot take its place"), "{small:?}");
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    let size = |daemon: &Daemon| daemon.json(&["pool", "list"])[0]["size"].as_u64();
+    let before = size(&daemon);
+    daemon.run(&["pool", "remove", "tank", &daemon.text("d"), "--wait"]).waited();
+    daemon.run(&["pool", "add", "tank", "spare", &c]).ok();
+    let states = |daemon: &Daemon| {
+        let pools = daemon.json(&["pool", "status", "tank"]);
+        let devices = &pools[0]["devices"];
+        let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+        let all = each(devices, "path").into_iter().zip(each(devices, "class")).zip(each(devices, "state"));
+        let all = all.map(|((path, class), state)| format!("{} {class} {state}", name(path)));
+        (pools[0]["health"].as_str().map(str::to_owned), all.collect::<Vec<_>>())
+    };
+    let online = |devices: &[&str]| (Some("online".to_owned()), devices.iter().map(|device| (*device).to_owned()).collect::<Vec<_>>());
+    assert_eq!(states(&daemon), online(&["a data online", "b data online", "c spare available"]));
+    assert_eq!(size(&daemon), before);
+    assert_eq!(daemon.stop("TERM"), 0);
+    std::fs::rename(daemon.path("b"), daemon.path("gone")).unwrap();
+    daemon.restart();
+    let taken = online(&["a data online", "c data online"]);
+    eventually("the spare is whole", || states(&daemon) == taken);
+    // what was lost is a stranger now, and the daemon knows where the pool is
+    std::fs::rename(daemon.path("gone"), daemon.path("b")).unwrap();
+    assert_eq!(daemon.stop("TERM"), 0);
+    daemon.restart();
+    assert_eq!(states(&daemon), taken);
+}
+
+#[test]
 fn a_device_is_capped_across_restarts_and_until_it_is_lifted() {
     let mut daemon = Daemon::with_pool();
     let device = daemon.text("tank.img");

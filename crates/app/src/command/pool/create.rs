@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::spec::{Spec, warn_of_weakness};
+use super::spec::{Spec, warn_of_spare, warn_of_weakness};
 use crate::api::{ClassSpec, CreatePool, DeviceGroup, IoMode, Pool};
 use crate::client::Client;
 use crate::command::columns::layout;
@@ -19,10 +19,10 @@ Example:
   millpond pool create slow linear /dev/sdd /dev/sde
   millpond pool create safe mirror /dev/sdb /dev/sdc mirror /dev/sdd /dev/sde
   millpond pool create bulk parity2 /dev/sd[b-i] special mirror /dev/nvme0n1 /dev/nvme1n1 /dev/nvme2n1
-  millpond pool create big mirror /dev/sdb /dev/sdc cache /dev/nvme0n1
+  millpond pool create big mirror /dev/sdb /dev/sdc cache /dev/nvme0n1 spare /dev/sdd
 
 A plain list of devices is a stripe over all of them. FILE:SIZE makes a sparse file. Data comes first; 'special' devices take
-map nodes, a 'log' takes what was just written, a 'cache' has copies of what is read again, and nothing depends on it. Rows with parity bring a log of their own.")]
+map nodes, a 'log' takes what was just written, a 'cache' has copies of what is read again, and nothing depends on it; a 'spare' takes the place of a device that is lost. Rows with parity bring a log of their own.")]
 pub struct Create {
     /// Name of the pool
     name: String,
@@ -50,8 +50,12 @@ impl Create {
         }
         let would = format!("would create pool {} {}\n", self.name, describe(&groups));
         let request = CreatePool { name: self.name.clone(), groups, io, force: self.force, dry_run: self.dry_run };
-        client.post::<_, Pool>("/v1/pools", &request).await?;
-        if self.dry_run { write_out(&would) } else { Ok(()) }
+        let pool = client.post::<_, Pool>("/v1/pools", &request).await?;
+        if self.dry_run {
+            return write_out(&would);
+        }
+        warn_of_spare(&pool);
+        Ok(())
     }
 }
 

@@ -5,8 +5,8 @@ use std::path::Path;
 use clap::Args;
 
 use super::create::describe;
-use super::spec::{Spec, warn_of_weakness};
-use crate::api::{AddDevices, Pool, RemoveDevice, ReplaceDevice};
+use super::spec::{Spec, warn_of_spare, warn_of_weakness};
+use crate::api::{AddDevices, ClassSpec, Pool, RemoveDevice, ReplaceDevice};
 use crate::client::Client;
 use crate::command::pool::jobs;
 use crate::config::absolute;
@@ -18,7 +18,7 @@ use crate::output::write_out;
 /// Add devices to a pool while it is in use
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  millpond pool add tank mirror /dev/sdd /dev/sde\n  millpond pool add tank cache /dev/nvme0n1\n  millpond pool add -n tank /srv/more.img:20G"
+    after_help = "Example:\n  millpond pool add tank mirror /dev/sdd /dev/sde\n  millpond pool add tank cache /dev/nvme0n1\n  millpond pool add tank spare /dev/sdf\n  millpond pool add -n tank /srv/more.img:20G"
 )]
 pub struct Add {
     /// Name of the pool
@@ -42,7 +42,13 @@ impl Add {
         let request = AddDevices { groups, force: self.force, dry_run: self.dry_run };
         let pool = client.post::<_, Pool>(&format!("/v1/pools/{}/devices", self.name), &request).await?;
         warn_of_weakness(&request.groups, pool.layout);
-        if self.dry_run { write_out(&would) } else { Ok(()) }
+        if self.dry_run {
+            return write_out(&would);
+        }
+        if request.groups.iter().any(|group| group.class == ClassSpec::Spare) {
+            warn_of_spare(&pool);
+        }
+        Ok(())
     }
 }
 
@@ -101,7 +107,7 @@ Example:
   millpond pool remove tank /dev/sdb --stop
 
 Afterwards nothing of the device is needed, and its label is gone. The other devices of a mirror that would have too few copies go with it.
-A device of class cache goes at once: what is on it is elsewhere, too.")]
+A device of class cache goes at once: what is on it is elsewhere, too. So does a spare, which holds nothing.")]
 pub struct Remove {
     /// Name of the pool
     name: String,

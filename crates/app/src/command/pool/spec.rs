@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::api::{DeviceGroup, LayoutSpec};
+use crate::api::{DeviceGroup, LayoutSpec, Pool};
 use crate::devices;
 use crate::failure::Outcome;
 use crate::size::Size;
@@ -10,7 +10,7 @@ use crate::size::Size;
 /// Devices and what they are for.
 #[derive(Debug, Args)]
 pub struct Spec {
-    /// [special|log|cache] [linear|stripe|mirror|parity1|parity2] DEVICE..., once or several times; a device being a block device, a file, or FILE:SIZE
+    /// [special|log|cache|spare] [linear|stripe|mirror|parity1|parity2] DEVICE..., once or several times; a device being a block device, a file, or FILE:SIZE
     #[arg(required = true, value_name = "SPEC")]
     spec: Vec<String>,
     /// Devices per stripe, or per row with parity
@@ -35,6 +35,13 @@ impl Spec {
 /// Says so when some devices are a weaker link than the data.
 pub fn warn_of_weakness(groups: &[DeviceGroup], data: LayoutSpec) {
     if let Some(line) = devices::weakness(groups, data) {
+        eprintln!("millpond: warning: {line}");
+    }
+}
+
+/// Says so when a spare is of no use.
+pub fn warn_of_spare(pool: &Pool) {
+    if let Some(line) = devices::unfit_spare(pool) {
         eprintln!("millpond: warning: {line}");
     }
 }
