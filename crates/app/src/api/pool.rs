@@ -454,11 +454,11 @@ pub struct PoolIo {
 pub struct Device {
     /// Path it was opened by.
     pub path: String,
-    /// Class: `data`, `special`, `log` or `cache`.
+    /// Class: `data`, `special`, `log`, `cache` or `spare`.
     pub class: String,
     /// `linear`, `stripe` or `mirror`.
     pub layout: String,
-    /// `online`; `missing`, `failed` or `resilvering`; `replacing`, and the device that takes its place is another one in the list;
+    /// `online`, a spare `available`; `missing`, `failed` or `resilvering`; `replacing`, and the device that takes its place is another one in the list;
     /// `unavailable` when its pool is not in service.
     pub state: String,
     /// Usable bytes.
@@ -479,6 +479,13 @@ pub struct Device {
     /// What it is capped at.
     #[serde(default)]
     pub limit: DeviceCap,
+    /// `ok`; `slow`, as compared with devices of the same class and layout in the last minute in which there was enough to compare;
+    /// `failing`, when its errors have grown in the last 24 hours.
+    #[serde(default)]
+    pub health: String,
+    /// Why it is not `ok`.
+    #[serde(default)]
+    pub health_reason: Option<String>,
     /// Counters since import.
     pub io: DeviceIo,
 }

@@ -115,6 +115,7 @@ pub const DEVICE: &[Column<Device>] = &[
     Column { name: "allocated", cell: |d| Cell::Bytes(d.allocated), shown: Shown::Always },
     Column { name: "free", cell: |d| Cell::Bytes(d.free), shown: Shown::Always },
     Column { name: "errors", cell: |d| Cell::Count(d.errors), shown: Shown::Always },
+    Column { name: "health", cell: |d| text(&d.health), shown: Shown::Asked },
     Column { name: "sector", cell: |d| Cell::Count(u64::from(d.sector)), shown: Shown::Asked },
     Column { name: "direct", cell: |d| yes(d.direct), shown: Shown::Asked },
     Column { name: "limit", cell: |d| Cell::text_or_none(limit(&d.limit).as_deref()), shown: Shown::Asked },

@@ -2,22 +2,22 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millpond_engine::{Command, NewDevice, PoolId};
 use tokio::time::sleep;
 
 use super::labels;
 use super::pools::{group_spec, open_new, vacant};
-use super::service::Daemon;
+use super::service::{Daemon, PoolEntry};
 use super::shard::{ShardHandle, ShardStatus};
 use super::state::PoolRecord;
 use crate::api::{AddDevices, ApiError, DeviceSpec, IoMode, Pool, RemoveDevice, ReplaceDevice};
 
 /// How often devices on their way are looked at.
 const LOOK: Duration = Duration::from_millis(250);
-/// How often it is looked whether spares took places.
-const SPARES: Duration = Duration::from_secs(5);
+/// How often it is looked how devices do, and whether spares took places.
+const CARE: Duration = Duration::from_secs(5);
 /// Tries to take the label from a device that was let go.
 const WIPE_TRIES: u32 = 12;
 
@@ -142,10 +142,15 @@ impl Daemon {
         }
     }
 
-    /// Notices spares that took the places of lost devices, for as long as the daemon lives.
-    pub async fn watch_spares(self: Arc<Daemon>) {
+    /// Notices devices that are slow or failing, and spares that took the places of lost ones, for as long as the daemon lives.
+    pub async fn care(self: Arc<Daemon>) {
         loop {
-            sleep(SPARES).await;
+            sleep(CARE).await;
+            for pool in self.pools().await {
+                let looked = |entry: &mut PoolEntry| entry.conditions.look(&pool.devices, Instant::now());
+                let news = self.registry().pools.get_mut(&pool.name).map(looked);
+                news.into_iter().flatten().for_each(|(path, why)| self.tell("device.unwell", format!("{}: {path}: {why}", pool.name)));
+            }
             for (name, shard) in self.shards() {
                 let Ok(status) = shard.status().await else { continue };
                 let known = self.registry().pools.get(&name).map(|entry| entry.record.clone());

@@ -30,10 +30,14 @@ impl Daemon {
                 Ok(shard) => shard.status().await.map_err(|e| e.to_string()),
                 Err(reason) => Err(reason),
             };
-            pools.push(match status {
+            let mut pool = match status {
                 Ok(status) => view(&record, since, status),
                 Err(reason) => unavailable(&record, reason),
-            });
+            };
+            if let Some(entry) = self.registry().pools.get(&pool.name) {
+                entry.conditions.tell(&mut pool.devices);
+            }
+            pools.push(pool);
         }
         pools
     }

@@ -175,18 +175,18 @@ async fn serve(daemon: &Arc<Daemon>, control: &Control, stop: impl Future<Output
         let daemon = Arc::clone(daemon);
         tokio::spawn(async move { daemon.renew().await })
     };
-    let watching = tokio::spawn(Arc::clone(daemon).watch_spares());
+    let caring = tokio::spawn(Arc::clone(daemon).care());
     tokio::select! {
         () = stop => {}
         ended = &mut server => {
             expiring.abort();
-            watching.abort();
+            caring.abort();
             renewing.abort();
             return ended.map_err(io::Error::other).and_then(|served| served).map_err(fail);
         }
     }
     expiring.abort();
-    watching.abort();
+    caring.abort();
     renewing.abort();
     daemon.stop();
     if tokio::time::timeout(LAST_REQUESTS, &mut server).await.is_err() {

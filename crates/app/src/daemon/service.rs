@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use millpond_engine::{SnapshotInfo, Tuning, VolumeInfo};
 use tokio::sync::{broadcast, watch};
 
+use super::condition::Conditions;
 use super::inherited::Inherited;
 use super::mount::Mounted;
 use super::shard::ShardHandle;
@@ -43,6 +44,8 @@ pub(super) struct PoolEntry {
     pub(super) since: Timestamp,
     /// When to look for expired snapshots next; `None`: no snapshot expires.
     pub(super) due: Option<Timestamp>,
+    /// How its devices do.
+    pub(super) conditions: Conditions,
 }
 
 impl PoolEntry {
@@ -50,7 +53,7 @@ impl PoolEntry {
     pub(super) fn new(record: PoolRecord, shard: Result<ShardHandle, String>) -> PoolEntry {
         let since = instant::now();
         // What expires is not known before it was looked for.
-        PoolEntry { record, shard, since, due: Some(since) }
+        PoolEntry { record, shard, since, due: Some(since), conditions: Conditions::default() }
     }
 }
 

@@ -154,6 +154,8 @@ fn device_view(record: &PoolRecord, member: &DeviceInfo, state: &str, position: 
         repaired: member.repaired,
         sector: host.map_or(0, |host| host.geometry.logical_sector),
         direct: host.is_some_and(|host| host.direct),
+        health: "ok".to_owned(),
+        health_reason: None,
         limit: host.map_or(DeviceCap::default(), |host| DeviceCap { bps: host.limit.bytes_per_second, iops: host.limit.ops_per_second }),
         io: DeviceIo {
             reads: load.reads,
@@ -188,6 +190,8 @@ pub(super) fn unavailable(record: &PoolRecord, reason: String) -> Pool {
         sector: 0,
         direct: false,
         limit: DeviceCap::default(),
+        health: "ok".to_owned(),
+        health_reason: None,
         io: DeviceIo::default(),
     };
     Pool {

@@ -196,6 +196,8 @@ fn a_cache_comes_and_goes_and_is_not_missed() {
     let online = Some("online".to_owned());
     let all = ["data online", "cache online", "cache online"].map(str::to_owned).to_vec();
     assert_eq!((states(&daemon), size(&daemon)), ((online.clone(), all.clone()), with_one));
+    let listed = daemon.json(&["pool", "status", "tank"]);
+    assert_eq!(each(&listed[0]["devices"], "health"), ["ok", "ok", "ok"]);
     let status = daemon.run(&["pool", "status", "-v", "tank"]).ok().out;
     assert!(status.contains("cache: 0 blocks read from it"), "{status}");
     let rows = daemon.json(&["pool", "iostat", "tank", "-v"]);

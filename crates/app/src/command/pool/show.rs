@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::device_limit::rate;
-use crate::api::{Pool, SetPool};
+use crate::api::{Device, Pool, SetPool};
 use crate::client::Client;
 use crate::command::columns::{DEVICE, POOL, POOL_PROPERTIES, layout, limit};
 use crate::command::get::print_property;
@@ -95,6 +95,7 @@ impl Status {
                 write_out(&counters(pool))?;
                 write_out(&cache(pool))?;
                 write_out(&limits(pool))?;
+                write_out(&unwell(pool))?;
             }
         }
         Ok(())
@@ -195,6 +196,12 @@ fn cache(pool: &Pool) -> String {
 fn limits(pool: &Pool) -> String {
     let capped = pool.devices.iter().filter_map(|device| Some(format!("  {} limited to {}\n", device.path, limit(&device.limit)?)));
     capped.collect()
+}
+
+/// The devices that are slow or failing.
+fn unwell(pool: &Pool) -> String {
+    let told = |device: &Device| Some(format!("  {} is {}: {}\n", device.path, device.health, device.health_reason.as_ref()?));
+    pool.devices.iter().filter_map(told).collect()
 }
 
 /// Show one pool with everything known of it

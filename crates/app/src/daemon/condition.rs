@@ -1,0 +1,133 @@
+//! Whether devices are slow or failing: what they did lately, compared with others that do the same.
+//!
+//! Devices of one class and layout get the same kind of work, so their latencies can be compared, and one that is apart from the others is
+//! worn out, wrongly connected, or busy with something else. Nothing is done about it but saying so. What a cap holds up is not the
+//! device's time.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crate::api::Device;
+use crate::latency::quantile;
+
+#[cfg(test)]
+mod tests;
+
+/// What counts as lately.
+const WINDOW: Duration = Duration::from_secs(60);
+/// Operations of a kind in a window below which nothing is said of a device, nor of others by it.
+const LEAST: u64 = 50;
+/// So many times as long as its peers a device takes that is slow,
+const FACTOR: f64 = 4.0;
+/// and so many nanoseconds longer: below, the pool's own turns are seen.
+const MARGIN: f64 = 2e6;
+/// How long an error is remembered.
+const MEMORY: Duration = Duration::from_secs(24 * 3600);
+
+/// The condition of a pool's devices, by path.
+#[derive(Debug, Default)]
+pub(super) struct Conditions {
+    /// When the window began, and what the devices had done by then.
+    since: Option<Instant>,
+    seen: BTreeMap<String, Sample>,
+    /// Why a device is slow, as of the last window in which there was enough to compare.
+    slow: BTreeMap<String, String>,
+    /// Errors, and when the last came.
+    failing: BTreeMap<String, (u64, Instant)>,
+}
+
+/// What a device did in some time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Sample {
+    errors: u64,
+    reads: Vec<u64>,
+    writes: Vec<u64>,
+}
+
+impl Sample {
+    fn of(device: &Device) -> Sample {
+        Sample { errors: device.errors, reads: device.io.read_times.clone(), writes: device.io.write_times.clone() }
+    }
+
+    fn since(&self, before: &Sample) -> Sample {
+        let rest = |now: &[u64], then: &[u64]| {
+            now.iter().enumerate().map(|(class, count)| count.saturating_sub(then.get(class).copied().unwrap_or(0))).collect()
+        };
+        Sample {
+            errors: self.errors.saturating_sub(before.errors),
+            reads: rest(&self.reads, &before.reads),
+            writes: rest(&self.writes, &before.writes),
+        }
+    }
+}
+
+impl Conditions {
+    /// Takes in what the devices have done by now. Returns those that were not known to be slow or failing, and why they are.
+    pub(super) fn look(&mut self, devices: &[Device], now: Instant) -> Vec<(String, String)> {
+        self.failing.retain(|_, (_, last)| now.saturating_duration_since(*last) < MEMORY);
+        if self.since.is_some_and(|since| now.saturating_duration_since(since) < WINDOW) {
+            return Vec::new();
+        }
+        let seen: BTreeMap<String, Sample> = devices.iter().map(|device| (device.path.clone(), Sample::of(device))).collect();
+        let before = std::mem::replace(&mut self.seen, seen);
+        self.slow.retain(|path, _| self.seen.contains_key(path));
+        self.failing.retain(|path, _| self.seen.contains_key(path));
+        self.since = Some(now);
+        let lately = |device: &Device| Some(self.seen.get(&device.path)?.since(before.get(&device.path)?));
+        let lately: Vec<(&Device, Sample)> = devices.iter().filter_map(|device| Some((device, lately(device)?))).collect();
+        let mut news = Vec::new();
+        for (device, own) in &lately {
+            if own.errors > 0 {
+                let (errors, last) = self.failing.entry(device.path.clone()).or_insert_with(|| {
+                    news.push((device.path.clone(), format!("{} errors in a minute", own.errors)));
+                    (0, now)
+                });
+                (*errors, *last) = (*errors + own.errors, now);
+            }
+            let peers = || {
+                lately.iter().filter(|(peer, _)| peer.path != device.path && (&peer.class, &peer.layout) == (&device.class, &device.layout))
+            };
+            let reads = compare("reads", &own.reads, peers().map(|(_, peer)| peer.reads.as_slice()));
+            let writes = compare("writes", &own.writes, peers().map(|(_, peer)| peer.writes.as_slice()));
+            match (reads.clone().flatten().or(writes.clone().flatten()), reads.or(writes)) {
+                (Some(reason), _) => {
+                    if self.slow.insert(device.path.clone(), reason.clone()).is_none() {
+                        news.push((device.path.clone(), reason));
+                    }
+                }
+                (None, Some(_)) => drop(self.slow.remove(&device.path)),
+                (None, None) => {}
+            }
+        }
+        news
+    }
+
+    /// Says of devices what is known of them.
+    pub(super) fn tell(&self, devices: &mut [Device]) {
+        for device in devices {
+            let (word, reason) = self.of(&device.path);
+            (device.health, device.health_reason) = (word.to_owned(), reason);
+        }
+    }
+
+    /// What a device's condition is called, and why.
+    fn of(&self, path: &str) -> (&'static str, Option<String>) {
+        match (self.failing.get(path), self.slow.get(path)) {
+            (Some((errors, _)), _) => ("failing", Some(format!("{errors} errors in the last 24 hours"))),
+            (None, Some(reason)) => ("slow", Some(reason.clone())),
+            (None, None) => ("ok", None),
+        }
+    }
+}
+
+/// Whether operations take much longer than those of the others: the reason, when they do; nothing at all when there is too little to compare.
+fn compare<'a>(what: &str, own: &[u64], peers: impl Iterator<Item = &'a [u64]>) -> Option<Option<String>> {
+    let median = |counts: &[u64]| quantile(counts, 0.5).filter(|_| counts.iter().sum::<u64>() >= LEAST);
+    let own = median(own)?;
+    let mut others: Vec<f64> = peers.filter_map(median).collect();
+    others.sort_by(f64::total_cmp);
+    let usual = *others.get(others.len().checked_sub(1)? / 2)?;
+    let millis = |nanos: f64| nanos / 1e6;
+    let slow = own > FACTOR * usual && own > usual + MARGIN;
+    Some(slow.then(|| format!("half of its {what} take longer than {:.1} ms, {:.1} ms with its peers", millis(own), millis(usual))))
+}

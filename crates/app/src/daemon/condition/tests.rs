@@ -1,0 +1,114 @@
+//! The slow one is named, and none of a healthy pool.
+
+use super::*;
+use crate::api::{DeviceCap, DeviceIo};
+use crate::latency::Latencies;
+
+/// Devices that have read and written so often, taking so many microseconds.
+fn devices(of: &[(&str, u64, u64)]) -> Vec<Device> {
+    let device = |(path, count, micros): &(&str, u64, u64)| {
+        let mut times = Latencies::default();
+        // a spread of a factor of two, as there always is
+        (0..*count).for_each(|nth| times.count((micros + micros * (nth % 10) / 10) * 1000));
+        let io = DeviceIo { read_times: times.counts(), write_times: times.counts(), ..DeviceIo::default() };
+        Device {
+            path: (*path).to_owned(),
+            class: "data".to_owned(),
+            layout: "mirror".to_owned(),
+            state: "online".to_owned(),
+            size: 0,
+            allocated: 0,
+            free: 0,
+            errors: 0,
+            repaired: 0,
+            sector: 512,
+            direct: true,
+            limit: DeviceCap::default(),
+            health: String::new(),
+            health_reason: None,
+            io,
+        }
+    };
+    of.iter().map(device).collect()
+}
+
+fn after(conditions: &mut Conditions, at: &mut Instant, devices: &[Device]) -> Vec<(String, String)> {
+    *at += WINDOW;
+    conditions.look(devices, *at)
+}
+
+#[test]
+fn the_slow_one_is_named_until_it_is_no_more() {
+    let (mut conditions, mut at) = (Conditions::default(), Instant::now());
+    after(&mut conditions, &mut at, &devices(&[("a", 0, 1), ("b", 0, 1), ("c", 0, 1)]));
+    let now = devices(&[("a", 1000, 5000), ("b", 1000, 90_000), ("c", 1000, 7000)]);
+    // half a window says nothing
+    assert_eq!(conditions.look(&now, at + WINDOW / 2), []);
+    let news = after(&mut conditions, &mut at, &now);
+    assert_eq!(news.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(), ["b"]);
+    let (word, reason) = conditions.of("b");
+    assert!(word == "slow" && reason.as_ref().is_some_and(|r| r.starts_with("half of its reads take longer than")), "{reason:?}");
+    assert_eq!([conditions.of("a").0, conditions.of("c").0], ["ok", "ok"]);
+    // an idle minute changes nothing, and is no news
+    assert_eq!(after(&mut conditions, &mut at, &now), []);
+    assert_eq!(conditions.of("b").0, "slow");
+    let mut quicker = now.clone();
+    let fast = devices(&[("b", 3000, 6000)]).remove(0).io;
+    quicker.iter_mut().for_each(|device| {
+        let grown = |then: &[u64]| {
+            let longest = then.len().max(fast.read_times.len());
+            (0..longest).map(|at| then.get(at).unwrap_or(&0) + fast.read_times.get(at).unwrap_or(&0)).collect::<Vec<_>>()
+        };
+        (device.io.read_times, device.io.write_times) = (grown(&device.io.read_times), grown(&device.io.write_times));
+    });
+    after(&mut conditions, &mut at, &quicker);
+    assert_eq!(conditions.of("b"), ("ok", None));
+}
+
+#[test]
+fn a_healthy_pool_names_none() {
+    for of in [
+        [("a", 1000, 5000), ("b", 1000, 9000), ("c", 1000, 15_000)], // unlike, but not that much
+        [("a", 1000, 20), ("b", 1000, 900), ("c", 1000, 30)],        // below what turns make of it
+        [("a", 10, 5000), ("b", 10, 500_000), ("c", 10, 5000)],      // too few to say
+        [("a", 0, 1), ("b", 1000, 500_000), ("c", 0, 1)],            // nobody to compare with
+    ] {
+        let (mut conditions, mut at) = (Conditions::default(), Instant::now());
+        after(&mut conditions, &mut at, &devices(&[("a", 0, 1), ("b", 0, 1), ("c", 0, 1)]));
+        assert_eq!(after(&mut conditions, &mut at, &devices(&of)), [], "{of:?}");
+        assert!(["a", "b", "c"].iter().all(|path| conditions.of(path).0 == "ok"), "{of:?}");
+    }
+}
+
+#[test]
+fn devices_of_another_class_are_no_peers() {
+    let (mut conditions, mut at) = (Conditions::default(), Instant::now());
+    let mut now = devices(&[("a", 0, 1), ("b", 0, 1)]);
+    after(&mut conditions, &mut at, &now);
+    now = devices(&[("a", 1000, 100), ("b", 1000, 90_000)]);
+    now[0].class = "special".to_owned();
+    assert_eq!(after(&mut conditions, &mut at, &now), []);
+}
+
+#[test]
+fn errors_that_grow_are_remembered_for_a_day() {
+    let (mut conditions, mut at) = (Conditions::default(), Instant::now());
+    let mut now = devices(&[("a", 0, 1), ("b", 0, 1)]);
+    now[0].errors = 7; // from before anybody looked
+    assert_eq!(after(&mut conditions, &mut at, &now), []);
+    now[1].errors = 2;
+    assert_eq!(after(&mut conditions, &mut at, &now), [("b".to_owned(), "2 errors in a minute".to_owned())]);
+    now[1].errors = 3;
+    assert_eq!(after(&mut conditions, &mut at, &now), []);
+    assert_eq!(conditions.of("b"), ("failing", Some("3 errors in the last 24 hours".to_owned())));
+    assert_eq!(conditions.of("a"), ("ok", None));
+    at += MEMORY;
+    after(&mut conditions, &mut at, &now);
+    assert_eq!(conditions.of("b"), ("ok", None));
+    // who has left is forgotten
+    now[1].errors = 9;
+    after(&mut conditions, &mut at, &now);
+    now.pop();
+    after(&mut conditions, &mut at, &now);
+    assert_eq!(conditions.of("b").0, "ok");
+}
