@@ -171,15 +171,11 @@ impl<C> IoTable<C> {
     /// The device at another position is the member now: what the one before it did does not count against it.
     pub(crate) fn set_position(&mut self, member: u16, position: u16) {
         let at = usize::from(member);
-        if let Some(place) = self.positions.get_mut(at) {
-            *place = position;
+        if let (Some(place), Some(errors), Some(repaired)) =
+            (self.positions.get_mut(at), self.errors.get_mut(at), self.repaired.get_mut(at))
+        {
+            (*place, *errors, *repaired) = (position, 0, 0);
         }
-        [&mut self.errors, &mut self.repaired].into_iter().filter_map(|counts| counts.get_mut(at)).for_each(|count| *count = 0);
-    }
-
-    /// The position of a member.
-    pub(crate) fn position_of(&self, member: u16) -> Option<u16> {
-        self.positions.get(usize::from(member)).copied()
     }
 
     /// The position of the device that is taking a member's place.

@@ -74,9 +74,8 @@ impl Pool {
     fn take_place(&mut self, member: u16, spare: u16) {
         let (at, from) = (usize::from(member), usize::from(spare));
         let known = self.config.shape.members.get(from).map(|m| m.device);
-        let (Some(device), Some(position), Some(size)) = (known, self.io.position_of(spare), self.config.sizes.get(from).copied()) else {
-            return;
-        };
+        let position = self.io.positions().get(from).and_then(|at| u16::try_from(*at).ok());
+        let (Some(device), Some(position), Some(size)) = (known, position, self.config.sizes.get(from).copied()) else { return };
         self.config.shape.drop_aside(spare);
         self.io.health.set(spare, MemberState::Gone);
         self.io.set_position(spare, u16::MAX);
