@@ -124,6 +124,16 @@ pub enum Command {
     },
     /// End that where it is.
     StopRebalance,
+    /// Make sure that what nothing refers to any more cannot be read on the devices: of what was destroyed, overwritten or discarded before, and
+    /// copies that were left behind. Answered when it has begun; see [`PoolInfo::jobs`]. After an import it begins anew, as when it is asked for again.
+    Wipe {
+        /// In which way.
+        how: Wipe,
+        /// Only say what it would move and overwrite.
+        dry_run: bool,
+    },
+    /// End that where it is.
+    StopWipe,
     /// Bytes per second that all jobs together may read, from now on and after every import.
     SetJobRate {
         /// 0: 64 MiB/s while guests are active, else as many as there are.
@@ -247,6 +257,45 @@ pub enum Reply {
     Lost(Vec<ByteRange>),
     /// What groups of data hold.
     Fills(Vec<GroupFill>),
+    /// What a wipe moves and overwrites.
+    Wipe(WipePlan),
+}
+
+/// How bytes are made unreadable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wipe {
+    /// The devices are asked to discard them; what cannot is overwritten.
+    Discard,
+    /// They are overwritten with zeroes.
+    Zero,
+}
+
+impl Wipe {
+    /// As the pool remembers it.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Wipe::Discard => 1,
+            Wipe::Zero => 2,
+        }
+    }
+
+    /// From what the pool remembers.
+    pub(crate) fn of(code: u8) -> Option<Wipe> {
+        match code {
+            0 => None,
+            1 => Some(Wipe::Discard),
+            _ => Some(Wipe::Zero),
+        }
+    }
+}
+
+/// What a wipe does, as far as is known when it begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WipePlan {
+    /// Bytes that live beside what is wiped, and are moved.
+    pub moved: u64,
+    /// Bytes that are overwritten or discarded, on each copy.
+    pub erased: u64,
 }
 
 /// How full a group is.

@@ -313,11 +313,13 @@ fields!(
 
 /// Snapshot ids of one page of their table.
 pub const SNAPSHOTS_PER_PAGE: u64 = 64;
-/// Version of checkpoint objects; 2 moved the snapshots into pages of their own, 3 made deadlists shorter, 4 has options at the end, 5 jobs.
-const VERSION: u16 = 5;
-/// The oldest that can be read: it has no options. The one after it has no jobs.
+/// Version of checkpoint objects; 2 moved the snapshots into pages of their own, 3 made deadlists shorter, 4 has options at the end, 5 jobs, 6 the
+/// wipe.
+const VERSION: u16 = 6;
+/// The oldest that can be read: it has no options. The one after it has no jobs, and the next no wipe.
 const WITHOUT_OPTIONS: u16 = 3;
 const WITHOUT_JOBS: u16 = 4;
+const WITHOUT_WIPE: u16 = 5;
 
 fields!(
     /// What a checkpoint object holds.
@@ -360,6 +362,8 @@ fields!(
         options: Vec<(VolumeId, OptionsRecord)>,
         /// Jobs.
         jobs: JobsRecord,
+        /// The wipe that is on its way: 0: none; 1: devices are asked to discard; 2: zeroes are written.
+        wipe: u8,
     }
 );
 
@@ -408,7 +412,8 @@ impl Checkpoint {
         // the same with nothing of what came later at the end
         let (next, added): (u16, &[u8]) = match version {
             WITHOUT_OPTIONS => (WITHOUT_JOBS, &[0; <Vec<OptionsRecord>>::LEAST]),
-            WITHOUT_JOBS => (VERSION, &[0; JobsRecord::LEAST]),
+            WITHOUT_JOBS => (WITHOUT_WIPE, &[0; JobsRecord::LEAST]),
+            WITHOUT_WIPE => (VERSION, &[0]),
             VERSION => (VERSION, &[]),
             _ => return Err(FormatError::Version(version)),
         };
@@ -585,5 +590,10 @@ records! {
     Jobs {
         /// All of them.
         jobs: JobsRecord,
+    }
+    17 /// A wipe has begun or ended.
+    Wipe {
+        /// As in [`Checkpoint`].
+        wipe: u8,
     }
 }

@@ -273,6 +273,8 @@ pub enum JobKind {
     Remove,
     /// Evens out what groups hold.
     Rebalance,
+    /// Makes unreadable what nothing refers to.
+    Wipe,
     /// Reads every copy of everything.
     Scrub,
 }

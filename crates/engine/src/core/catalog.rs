@@ -201,6 +201,8 @@ pub(crate) struct Catalog {
     options: BTreeMap<VolumeId, VolumeOptions>,
     /// Jobs as they were written down last.
     pub(crate) jobs: JobsRecord,
+    /// The wipe that was on its way then ([`Wipe::code`](crate::Wipe::code)).
+    pub(crate) wipe: u8,
 }
 
 impl Catalog {

@@ -100,6 +100,7 @@ impl Core {
             }
             Record::Options { volume, options } => self.catalog.set_options(*volume, VolumeOptions::of(options)),
             Record::Jobs { jobs } => self.catalog.jobs = jobs.clone(),
+            Record::Wipe { wipe } => self.catalog.wipe = *wipe,
             Record::Sector { volume, sector } => {
                 if let Some(v) = self.catalog.volumes.get_mut(volume) {
                     v.sector = sector_of(*sector);

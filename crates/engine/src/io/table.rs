@@ -515,7 +515,7 @@ impl<C> IoTable<C> {
             }
             if matches!(g.kind, Kind::Write | Kind::Loose) {
                 let gone = p.twin && self.twins.get(member).copied().flatten().is_none();
-                if error == DeviceError::Full && !p.twin && !self.health.is_aside(member as u16) {
+                if error == DeviceError::Full && !p.twin && g.kind == Kind::Write && !self.health.is_aside(member as u16) {
                     let at = if probe { 0 } else { self.stalled.len() };
                     self.stalled.insert(at, (group, part));
                     return None;

@@ -147,6 +147,7 @@ fn load_catalog(core: &mut Core, checkpoint: &Checkpoint, object: Objects<'_>, u
         catalog.set_options(*volume, VolumeOptions::of(options));
     }
     catalog.jobs = checkpoint.jobs.clone();
+    catalog.wipe = checkpoint.wipe;
     for walk in &checkpoint.walks {
         catalog.walks.insert(walk.id, Walk { lineage: walk.lineage, root: walk.root, bound: walk.bound, cursor: walk.cursor });
     }

@@ -84,6 +84,12 @@ impl Pool {
             }
             Command::Rebalance { dry_run: false } => self.change_jobs(tag, |pool| pool.rebalance(false)),
             Command::StopRebalance => self.change_jobs(tag, Pool::stop_rebalance),
+            Command::Wipe { how, dry_run: true } => {
+                let told = self.wipe(how, true);
+                self.replies.push_back((tag, told));
+            }
+            Command::Wipe { how, dry_run: false } => self.change_jobs(tag, |pool| pool.wipe(how, false)),
+            Command::StopWipe => self.change_jobs(tag, Pool::stop_wipe),
             Command::SetJobRate { rate } => self.change_jobs(tag, |pool| pool.set_job_rate(rate)),
             Command::DestroySnapshots { snapshots } => self.start_destroy(tag, snapshots),
             Command::Places { target } => self.start_places(tag, target),
@@ -396,6 +402,8 @@ impl Pool {
             | Command::StopScrub
             | Command::Rebalance { .. }
             | Command::StopRebalance
+            | Command::Wipe { .. }
+            | Command::StopWipe
             | Command::SetJobRate { .. }
             | Command::Places { .. }
             | Command::Lost { .. }

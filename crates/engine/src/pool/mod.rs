@@ -19,5 +19,5 @@ pub use command::check_name;
 pub use op::Target;
 pub(crate) use op::{Owner, Work};
 pub(crate) use read::check_node;
-pub(crate) use state::{Config, Context, Pool};
+pub(crate) use state::{Config, Context, Pool, ZEROES};
 pub(crate) use turn::Grain;

@@ -15,6 +15,7 @@ use crate::log::Log;
 use crate::slab::Slab;
 use crate::task::{
     Checkpointer, Cleaner, Evacuation, FillPiece, Filler, Pace, Rebalancer, Relabeler, ScrubArea, ScrubRead, Scrubber, Spares, Waiting,
+    Wiper,
 };
 use crate::tree::Miss;
 use crate::{CommandError, DiffExtent, Metrics, PoolState, Reply, Time, Tuning};
@@ -79,6 +80,8 @@ pub(crate) enum Context {
     CacheWrite(Scan),
     /// A free segment's space was given back.
     Discard(SegmentId),
+    /// Something was overwritten or discarded for a wipe.
+    Wipe,
     /// The cleaner reads the header at this page of its victim: what chunks hold that were moved there. Which try it is.
     CleanHeader(u32, u8),
     /// The cleaner reads a chunk. Of a moved one: what its slots hold. Which try it is.
@@ -183,6 +186,7 @@ pub(crate) struct Pool {
     pub(crate) rebalancer: Rebalancer,
     pub(crate) scrubber: Scrubber,
     pub(crate) repairs: Repairs,
+    pub(crate) wiper: Wiper,
     pub(crate) pace: Pace,
     /// When it is written down next how far jobs are.
     pub(crate) jobs_due: Time,
@@ -267,6 +271,7 @@ impl Pool {
             rebalancer: Rebalancer::default(),
             scrubber: Scrubber::default(),
             repairs: Repairs::default(),
+            wiper: Wiper::default(),
             pace: Pace::default(),
             jobs_due: now,
             cleaner: Cleaner::default(),

@@ -126,6 +126,7 @@ impl Pool {
             Context::CacheWrite(scan) => self.cache_written(scan, ended.result),
             // a refused discard frees no space on the host, but the segment is as free as before
             Context::Discard(segment) => self.core.space.segments.set_state(segment, SegmentState::Free),
+            Context::Wipe => self.wiped(ended.result),
             Context::Relabel => self.relabel_done(ended.result),
             Context::CleanHeader(page, attempt) => self.move_header_read(page, attempt, ended.result, ended.buf),
             Context::Clean(chunk, identities, attempt) => self.chunk_read(chunk, identities, attempt, ended.result, ended.buf),
@@ -221,6 +222,7 @@ impl Pool {
             busy |= self.step_fill();
             busy |= self.step_evacuation();
             busy |= self.step_rebalance();
+            busy |= self.step_wipe();
             busy |= self.step_scrub();
             self.step_jobs();
             self.step_cache();
@@ -310,7 +312,9 @@ impl Pool {
         let since = *self.starved_since.get_or_insert(self.metrics.checkpoints);
         let resting = self.core.space.segments.resting_count() > 0 || self.checkpointer.running();
         let checkpoints = self.metrics.checkpoints - since;
-        if self.is_freeing() || !self.cleaner.idle() || self.io.is_stalled() || (resting && checkpoints < STARVED_CHECKPOINTS) {
+        // a wipe gives back what it holds before anybody is refused
+        let held = self.wiper.holds_space();
+        if held || self.is_freeing() || !self.cleaner.idle() || self.io.is_stalled() || (resting && checkpoints < STARVED_CHECKPOINTS) {
             return;
         }
         if !self.victim_left() {

@@ -216,10 +216,15 @@ impl Rows {
         AREA_BYTES + u64::from(extent) * self.extent_bytes
     }
 
+    /// An extent of any device: its byte range.
+    pub(crate) fn range_of(&self, extent: u32) -> ByteRange {
+        ByteRange { offset: self.start(extent), length: self.extent_bytes }
+    }
+
     /// The extents of a segment: device and byte range.
     pub(crate) fn extents(&self, segment: SegmentId) -> impl Iterator<Item = (DeviceIndex, ByteRange)> + '_ {
         let row = self.row(segment).map_or(&[][..], |row| row.parts.as_slice());
-        row.iter().map(|(device, at)| (*device, ByteRange { offset: self.start(*at), length: self.extent_bytes }))
+        row.iter().map(|(device, at)| (*device, self.range_of(*at)))
     }
 
     /// Where `pages` pages from `page` on lie: device and byte range of each piece, in order. Of a mirrored segment: its `copy`-th copy.

@@ -55,6 +55,11 @@ pub(crate) struct Segment {
     pub(crate) backed: bool,
     /// A device of its is leaving the pool: once it is free it is not to be had.
     pub(crate) leaving: bool,
+    /// It is to be wiped: once it is free nothing is written to it before that.
+    emptying: bool,
+    /// It may hold bytes that nothing refers to: something in it died, or was moved away, since it was wiped or the pool was
+    /// made; or that is not known, after an import and where a removal left room.
+    pub(crate) unclean: bool,
     /// How often it became free: what was noted of it before is no longer about what it holds.
     pub(crate) uses: u32,
     /// What it is for.
@@ -63,6 +68,18 @@ pub(crate) struct Segment {
     bank: Option<usize>,
     /// The cleaner leaves it alone until this time (milliseconds): it could not be read.
     pub(crate) left_until: u64,
+}
+
+impl Segment {
+    /// Is there something to wipe?
+    pub(crate) fn is_unclean(&self) -> bool {
+        self.unclean && self.bank.is_some() && self.state != SegmentState::Absent
+    }
+
+    /// Has it to be empty soon, for good or to be wiped?
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.leaving || self.emptying
+    }
 }
 
 /// The host has no bytes for a segment.
@@ -153,6 +170,8 @@ impl SegmentTable {
             uses: 0,
             left_until: 0,
             leaving: false,
+            emptying: false,
+            unclean: true,
             shelf: Shelf::Data,
             bank: None,
         };
@@ -265,6 +284,7 @@ impl SegmentTable {
         let Some(segment) = self.segments.get(id.0 as usize) else { return };
         let state = match state {
             SegmentState::Free if segment.leaving => SegmentState::Absent,
+            SegmentState::Free if segment.emptying => SegmentState::Discarding,
             // nothing can be written where no group is
             SegmentState::Free | SegmentState::Resting(_) | SegmentState::Discarding if segment.bank.is_none() => SegmentState::Absent,
             _ => state,
@@ -333,6 +353,37 @@ impl SegmentTable {
             }
             SegmentState::Open | SegmentState::Sealed => segment.backed = true,
         }
+    }
+
+    /// The pool is new: there is nothing of it anywhere.
+    pub(crate) fn trust_all(&mut self) {
+        self.segments.iter_mut().for_each(|segment| segment.unclean = false);
+    }
+
+    /// A segment is to be empty: it is not free before it was wiped.
+    pub(crate) fn empty_out(&mut self, id: SegmentId) {
+        let Some(segment) = self.get_mut(id) else { return };
+        segment.emptying = true;
+        if segment.state == SegmentState::Free {
+            self.set_state(id, SegmentState::Discarding);
+        }
+    }
+
+    /// It is not to be wiped after all.
+    pub(crate) fn keep(&mut self, id: SegmentId) {
+        let Some(segment) = self.get_mut(id) else { return };
+        segment.emptying = false;
+        if segment.state == SegmentState::Discarding {
+            segment.backed = true;
+            self.set_state(id, SegmentState::Free);
+        }
+    }
+
+    /// It was wiped; with `backed` the host has bytes for it.
+    pub(crate) fn cleaned(&mut self, id: SegmentId, backed: bool) {
+        let Some(segment) = self.get_mut(id) else { return };
+        (segment.emptying, segment.unclean, segment.backed) = (false, false, backed);
+        self.set_state(id, SegmentState::Free);
     }
 
     /// What emptied the segments that began to rest since the last call is in the log up to `lsn`.

@@ -179,6 +179,7 @@ impl Space {
         self.freed_units += u64::from(freed * u32::from(grain));
         if let Some(segment) = place.and_then(|p| self.segments.get_mut(p.segment)) {
             segment.live -= units;
+            segment.unclean |= freed > 0;
         }
         if dead {
             self.drop_chunk(id);
@@ -251,6 +252,7 @@ impl Space {
         if let Some(old) = old {
             if let Some(segment) = self.segments.get_mut(old.segment) {
                 segment.live -= before;
+                segment.unclean = true;
             }
             self.leave(old.segment);
         }

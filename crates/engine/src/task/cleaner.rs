@@ -146,7 +146,10 @@ impl Pool {
     }
 
     fn cleaning_needed(&self) -> bool {
-        !self.shelves_to_clean().is_empty() || self.evacuation.as_ref().is_some_and(Evacuation::has_more) || self.rebalancer.has_more()
+        !self.shelves_to_clean().is_empty()
+            || self.evacuation.as_ref().is_some_and(Evacuation::has_more)
+            || self.rebalancer.has_more()
+            || self.wiper.has_more()
     }
 
     /// The segment whose cleaning gains most: dead space times age over live space (cost-benefit); nothing when none gains anything. The best
@@ -174,9 +177,11 @@ impl Pool {
             return victim;
         }
         // shelves that are short, and where nothing can be gained, hold up no job
-        let surplus = self.next_surplus();
-        self.cleaner.for_job |= surplus.is_some();
-        surplus
+        let wanted = self.next_surplus().or_else(|| self.next_unclean());
+        // what is gathered from it already would be moved twice; who wants it asks again
+        let wanted = wanted.filter(|id| !self.cleaner.gathered.iter().any(|g| g.from == *id));
+        self.cleaner.for_job |= wanted.is_some();
+        wanted
     }
 
     fn best_victim(&mut self, shelves: &[Shelf]) -> Option<SegmentId> {

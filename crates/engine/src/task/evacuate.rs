@@ -13,7 +13,7 @@ use super::reserve::Purse;
 use crate::io::Health;
 use crate::log::{BatchKind, OpenBatch, SMALL};
 use crate::pool::Pool;
-use crate::space::{Rows, SegmentState};
+use crate::space::{Rows, Segment, SegmentState};
 use crate::{CommandError, JobInfo, JobKind, PoolState, Time};
 
 /// Groups that a removal may leave behind: a label has room for few.
@@ -353,7 +353,7 @@ impl Pool {
     }
 
     /// Streams leave segments that are to be given up, those that they have been promised too: a batch of nothing leads replay on.
-    fn hop_over_leaving(&mut self) {
+    pub(super) fn hop_over_leaving(&mut self) {
         let meta = [self.checkpointer.nodes_at, self.checkpointer.objects_at];
         if !self.checkpointer.running() && meta.iter().flatten().any(|cursor| self.is_leaving(Some(cursor.segment))) {
             self.leave_open_segments();
@@ -382,7 +382,7 @@ impl Pool {
     }
 
     fn is_leaving(&self, id: Option<SegmentId>) -> bool {
-        id.is_some_and(|id| self.core.space.segments.get(id).is_some_and(|s| s.leaving))
+        id.is_some_and(|id| self.core.space.segments.get(id).is_some_and(Segment::is_given_up))
     }
 
     /// Nothing needs the segments any more: the shape does without them.

@@ -8,7 +8,7 @@ use millpond_block::{DiskError, Tag};
 use millpond_format::{Item, JobsRecord, Record};
 
 use crate::pool::{Owner, Pool, Work};
-use crate::{CommandError, JobInfo, PoolState, Reply, Time};
+use crate::{CommandError, JobInfo, PoolState, Reply, Time, Wipe};
 
 /// Milliseconds between records of how far jobs are.
 const NOTE_MILLIS: u64 = 5_000;
@@ -27,8 +27,8 @@ impl Pool {
     pub(crate) fn change_jobs(&mut self, tag: Tag, change: impl FnOnce(&mut Pool) -> Result<Reply, CommandError>) {
         match change(self) {
             Ok(reply) => {
-                let jobs = self.jobs_now();
-                if !self.log_records(tag, vec![Record::Jobs { jobs }], reply) {
+                let records = [Record::Jobs { jobs: self.jobs_now() }].into_iter().chain(self.wipe_record()).collect();
+                if !self.log_records(tag, records, reply) {
                     self.drop_unwritten_jobs();
                 }
             }
@@ -41,6 +41,9 @@ impl Pool {
         let JobsRecord { rebalance, scrub, .. } = self.core.catalog.jobs.clone();
         if !rebalance && self.rebalancer.is_on() {
             self.end_rebalance();
+        }
+        if self.core.catalog.wipe == 0 && self.wiper.is_on() {
+            self.end_wipe();
         }
         if scrub.as_ref().is_none_or(|scrub| scrub.ended.is_some()) {
             self.scrubber.suspend();
@@ -62,6 +65,17 @@ impl Pool {
         JobsRecord { rate: self.core.catalog.jobs.rate, rebalance: self.rebalancer.is_on(), scrub: self.scrubber.record() }
     }
 
+    /// The wipe that runs, as it is written down.
+    fn wipe_now(&self) -> u8 {
+        self.wiper.how().map_or(0, Wipe::code)
+    }
+
+    /// The same, when it is not written down yet.
+    fn wipe_record(&self) -> Option<Record> {
+        let wipe = self.wipe_now();
+        (wipe != self.core.catalog.wipe).then_some(Record::Wipe { wipe })
+    }
+
     /// Goes on with what the catalog says was under way.
     pub(crate) fn resume_jobs(&mut self) {
         let JobsRecord { rebalance, scrub, .. } = self.core.catalog.jobs.clone();
@@ -69,11 +83,15 @@ impl Pool {
         if rebalance {
             self.rebalancer.begin();
         }
+        if let Some(how) = Wipe::of(self.core.catalog.wipe) {
+            self.wiper.begin(how);
+        }
     }
 
     /// Ends what runs for this import: the last checkpoint says how far it is.
     pub(crate) fn suspend_jobs(&mut self) {
         self.core.catalog.jobs = self.jobs_now();
+        self.core.catalog.wipe = self.wipe_now();
         self.scrubber.suspend();
     }
 
@@ -90,16 +108,18 @@ impl Pool {
             return;
         }
         self.jobs_due = Time(self.now.0 + NOTE_MILLIS);
-        let jobs = self.jobs_now();
-        if jobs == self.core.catalog.jobs || !self.record_room(NOTE_PAGES) {
+        let jobs = Some(self.jobs_now()).filter(|jobs| *jobs != self.core.catalog.jobs).map(|jobs| Record::Jobs { jobs });
+        let records: Vec<Record> = jobs.into_iter().chain(self.wipe_record()).collect();
+        if records.is_empty() || !self.record_room(NOTE_PAGES) {
             return;
         }
-        let record = Record::Jobs { jobs };
         let op = self.new_op(Owner::Nobody, Work::Command(Ok(Reply::Done)), false);
-        if self.append_item(op, &Item::Record(record.clone())).is_err() {
-            return self.fail_op(op, DiskError::NoSpace);
+        for record in records {
+            if self.append_item(op, &Item::Record(record.clone())).is_err() {
+                return self.fail_op(op, DiskError::NoSpace);
+            }
+            self.core.apply_record(&record);
         }
-        self.core.apply_record(&record);
         self.release(op);
     }
 
@@ -110,7 +130,8 @@ impl Pool {
 
     /// All jobs.
     pub(crate) fn jobs(&self) -> Vec<JobInfo> {
-        let jobs = self.filler.jobs().chain(self.evacuation_job()).chain(self.rebalance_job()).chain(self.scrubber.job());
+        let jobs =
+            self.filler.jobs().chain(self.evacuation_job()).chain(self.rebalance_job()).chain(self.wipe_job()).chain(self.scrubber.job());
         jobs.map(|job| JobInfo { rate: self.pace.rate_of(&job), ..job }).collect()
     }
 

@@ -1,4 +1,4 @@
-//! Background tasks: checkpoints, the cleaner, giving space back, labels; jobs: devices that are filled and emptied, spares, rebalancing, scrub.
+//! Background tasks: checkpoints, the cleaner, giving space back, labels; jobs: devices that are filled and emptied, spares, rebalancing, scrub, wiping.
 
 mod checkpoint;
 mod cleaner;
@@ -12,6 +12,7 @@ mod relabel;
 mod reserve;
 mod scrub;
 mod spares;
+mod wipe;
 
 pub(crate) use checkpoint::{CHUNKS_PER_CHECKPOINT, Checkpointer, META_HEAD_PAGES, second_area};
 pub(crate) use cleaner::Cleaner;
@@ -23,3 +24,4 @@ pub(crate) use relabel::Relabeler;
 pub(crate) use reserve::{Purse, Waiting};
 pub(crate) use scrub::{ScrubArea, ScrubRead, Scrubber};
 pub(crate) use spares::Spares;
+pub(crate) use wipe::Wiper;

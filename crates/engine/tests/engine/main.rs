@@ -20,4 +20,5 @@ mod scrub;
 mod snapshots;
 mod spares;
 mod special;
+mod wipe;
 mod writes;

@@ -141,6 +141,7 @@ fn records() -> Vec<Record> {
         },
         Record::Sector { volume: volume_id, sector: 2 },
         Record::Jobs { jobs: jobs() },
+        Record::Wipe { wipe: 2 },
     ]
 }
 
@@ -263,6 +264,7 @@ fn checkpoint() -> Checkpoint {
             },
         )],
         jobs: jobs(),
+        wipe: 1,
     }
 }
 

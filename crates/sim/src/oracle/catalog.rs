@@ -103,6 +103,8 @@ impl Oracle {
             | Command::StopScrub
             | Command::Rebalance { .. }
             | Command::StopRebalance
+            | Command::Wipe { .. }
+            | Command::StopWipe
             | Command::SetJobRate { .. } => Due::Either,
             // no workload asks for them
             Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } => Due::Either,
@@ -139,7 +141,7 @@ impl Oracle {
             (Err(CommandError::Invalid(_) | CommandError::NotFound(_)), _)
                 if matches!(
                     issued.command,
-                    Command::Remove { .. } | Command::StopRemoving | Command::StopScrub | Command::StopRebalance
+                    Command::Remove { .. } | Command::StopRemoving | Command::StopScrub | Command::StopRebalance | Command::StopWipe
                 ) =>
             {
                 Ok(())
@@ -219,6 +221,8 @@ impl Oracle {
             | Command::StopScrub
             | Command::Rebalance { .. }
             | Command::StopRebalance
+            | Command::Wipe { .. }
+            | Command::StopWipe
             | Command::SetJobRate { .. }
             | Command::SetOptions { .. }
             | Command::Places { .. }
@@ -301,6 +305,8 @@ impl Oracle {
             | Command::StopScrub
             | Command::Rebalance { .. }
             | Command::StopRebalance
+            | Command::Wipe { .. }
+            | Command::StopWipe
             | Command::SetJobRate { .. } => {}
             Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } => {}
             Command::Close | Command::Checkpoint => {

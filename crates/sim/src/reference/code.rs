@@ -146,6 +146,8 @@ fn to_words(entry: &Entry) -> (Vec<u64>, Vec<String>) {
             | Command::StopScrub
             | Command::Rebalance { .. }
             | Command::StopRebalance
+            | Command::Wipe { .. }
+            | Command::StopWipe
             | Command::SetJobRate { .. } => {
                 unreachable!("devices of the reference system are not changed")
             }

@@ -122,6 +122,8 @@ impl Memory {
             | Command::StopScrub
             | Command::Rebalance { .. }
             | Command::StopRebalance
+            | Command::Wipe { .. }
+            | Command::StopWipe
             | Command::SetJobRate { .. }
             | Command::SetOptions { .. }
             | Command::Places { .. }
@@ -261,6 +263,8 @@ impl Memory {
             | Command::StopScrub
             | Command::Rebalance { .. }
             | Command::StopRebalance
+            | Command::Wipe { .. }
+            | Command::StopWipe
             | Command::SetJobRate { .. }
             | Command::SetOptions { .. }
             | Command::Places { .. }

@@ -518,11 +518,16 @@ impl<S: System> World<S> {
     /// Waits for the jobs to come to their end.
     pub(super) fn finish_jobs(&mut self) -> Verdict {
         self.hurry_jobs()?;
-        for _ in 0..JOB_PATIENCE {
+        for waited in 0..JOB_PATIENCE {
             self.settle_down()?;
             self.observe();
             if self.fate.as_ref().is_none_or(|fate| !fate.jobs) {
                 return Ok(());
+            }
+            // a wipe waits for devices that are away, and for room, as long as it takes
+            let jobs = self.system.as_ref().and_then(S::pool).map(|pool| pool.jobs).unwrap_or_default();
+            if waited >= JOB_PATIENCE / 2 && jobs.iter().all(|job| job.kind == JobKind::Wipe) {
+                self.command_and_wait(Command::StopWipe)?;
             }
             self.machine.pass(1_000_000);
         }

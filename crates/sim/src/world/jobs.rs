@@ -1,7 +1,7 @@
-//! Jobs in the worlds whose devices come and go: groups are evened out, everything is read, both are stopped, and held to rates; crashes and
+//! Jobs in the worlds whose devices come and go: groups are evened out, everything is read, what died is wiped, all of it is stopped, and held to rates; crashes and
 //! what befalls devices meet them wherever they are.
 
-use millpond_engine::{Command, PoolState};
+use millpond_engine::{Command, PoolState, Wipe};
 
 use super::World;
 use crate::oracle::Verdict;
@@ -19,12 +19,14 @@ impl<S: System> World<S> {
         if rng.below(1000) >= chance {
             return;
         }
-        let command = match rng.weighted(&[40, 10, 25, 5, 20]) {
+        let command = match rng.weighted(&[30, 10, 20, 5, 15, 15, 5]) {
             0 => Command::Rebalance { dry_run: rng.percent(10) },
             1 => Command::StopRebalance,
             2 => Command::Scrub,
             3 => Command::StopScrub,
-            _ => Command::SetJobRate { rate: *rng.pick(&RATES) },
+            4 => Command::SetJobRate { rate: *rng.pick(&RATES) },
+            5 => Command::Wipe { how: *rng.pick(&[Wipe::Discard, Wipe::Zero]), dry_run: rng.percent(10) },
+            _ => Command::StopWipe,
         };
         if self.state() == PoolState::Online {
             self.stats.changes += 1;

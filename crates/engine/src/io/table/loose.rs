@@ -13,4 +13,13 @@ impl<C> IoTable<C> {
         self.push_write(group, DeviceIndex(member), range, vec![piece], false);
         self.begin(group);
     }
+
+    /// Writes the same to a range of each of some members.
+    pub(crate) fn overwrite(&mut self, context: C, ranges: &[(DeviceIndex, ByteRange)], pieces: &[Piece]) {
+        let group = self.add(context, Kind::Loose, None);
+        for (device, range) in ranges {
+            self.push_write(group, *device, *range, pieces.to_vec(), false);
+        }
+        self.begin(group);
+    }
 }

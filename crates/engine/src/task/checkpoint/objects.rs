@@ -116,7 +116,9 @@ impl Pool {
             .segments
             .ids()
             .filter_map(|id| space.segments.get(id).map(|s| (id, s)))
-            .filter(|(id, s)| s.state == SegmentState::Sealed && s.objects > 0 && (s.leaving || s.objects * 2 < space.rows.pages(*id) * 8))
+            .filter(|(id, s)| {
+                s.state == SegmentState::Sealed && s.objects > 0 && (s.is_given_up() || s.objects * 2 < space.rows.pages(*id) * 8)
+            })
             .map(|(id, s)| (s.objects, id))
             .collect();
         sparse.sort_unstable();

@@ -157,6 +157,7 @@ impl Pool {
             resting: self.core.space.segments.resting().map(|(id, generation)| (id.0, generation)).collect(),
             options: catalog.options().iter().map(|(id, options)| (*id, options.record())).collect(),
             jobs: catalog.jobs.clone(),
+            wipe: catalog.wipe,
         };
         let settling = Settling::default();
         Sealed { settling, flushes, packer: Packer::default(), lists, snapshots, lineages, frees, checkpoint: Some(checkpoint) }

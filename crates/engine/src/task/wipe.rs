@@ -1,0 +1,448 @@
+//! Wiping: what nothing refers to any more cannot be read on the devices either.
+//!
+//! The promise (INV-WIPE-1): when a wipe has ended, no segment holds a block that nothing referred to when its round began: of what was destroyed, of
+//! what was overwritten or discarded, and the copies that the cleaner left behind. Blocks that something else refers to stay.
+//!
+//! A round begins when all that was destroyed before it is given back. Then every segment in which something has died since it was last wiped is
+//! emptied as others are (the cleaner moves what lives, checkpoints write their objects anew, streams go on elsewhere), rests as long as a
+//! checkpoint needs it (I1), and is overwritten or discarded before it counts as free. What moves in the meantime lived when the round began. At the end
+//! a checkpoint makes all of it durable. Which segments are clean is known in memory alone: after an import none is, and a round starts over.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use millpond_block::{ByteRange, Piece};
+use millpond_device::{DeviceError, DeviceIndex};
+use millpond_format::{MemberState, SegmentId};
+
+use crate::log::META_CLASS;
+use crate::pool::{Context, Pool, ZEROES};
+use crate::space::{PAGE, Segment, SegmentState, Shelf};
+use crate::{CommandError, JobInfo, JobKind, PoolState, Reply, Time, Wipe, WipePlan};
+
+/// Bytes overwritten at a time on each device, and how often at once: while guests are active, and else.
+const STEP: u64 = 1 << 20;
+const WRITES: (usize, usize) = (1, 4);
+/// Segments that are emptied together at most: each such batch takes some checkpoints.
+const MOST_TOGETHER: usize = 256;
+/// The part of a shelf's segments that is emptied together at most.
+const PART_TOGETHER: usize = 8;
+/// Free segments that are left alone, beyond those that the cleaner works for.
+const SPARE: usize = 2;
+/// Milliseconds between looks at what is left to do, between checkpoints that are waited for, and before a device that refused is asked again.
+const LOOK_MILLIS: u64 = 50;
+const CHECKPOINT_MILLIS: u64 = 100;
+const REFUSED_MILLIS: u64 = 1_000;
+/// That between checkpoints doubles so often while they bring nothing.
+const MOST_DOUBLED: u32 = 7;
+
+/// What a round still has to do.
+#[derive(Debug)]
+struct Round {
+    /// Segments that are not clean yet, those of the batch included.
+    todo: BTreeSet<SegmentId>,
+    /// Those that are being emptied.
+    batch: BTreeSet<SegmentId>,
+    /// Of these, those that the cleaner is to empty, as of the last look.
+    victims: VecDeque<SegmentId>,
+    /// Parts of devices that belong to no segment any more.
+    loose: Vec<(DeviceIndex, ByteRange)>,
+    /// Everything is overwritten; the number of checkpoints then.
+    over: Option<u64>,
+}
+
+/// Bytes that are being overwritten or discarded.
+#[derive(Debug)]
+struct Erasure {
+    /// Whose they are; none: nobody's.
+    segment: Option<SegmentId>,
+    /// Ranges of devices, all of one length.
+    extents: Vec<(DeviceIndex, ByteRange)>,
+    /// Overwritten, not discarded.
+    zero: bool,
+    next: u64,
+    in_flight: usize,
+    failed: bool,
+}
+
+impl Erasure {
+    fn length(&self) -> u64 {
+        self.extents.iter().map(|(_, range)| range.length).max().unwrap_or(0)
+    }
+}
+
+/// A wipe on its way.
+#[derive(Debug)]
+struct Run {
+    how: Wipe,
+    /// None while what was destroyed is being given back.
+    round: Option<Round>,
+    done: u64,
+    total: u64,
+    errors: u64,
+    looked: Time,
+    /// When it asked for a checkpoint last, and how often without anything wiped since.
+    forced: Time,
+    vain: u32,
+}
+
+/// The task.
+#[derive(Debug, Default)]
+pub(crate) struct Wiper {
+    running: Option<Run>,
+    erasure: Option<Erasure>,
+}
+
+impl Wiper {
+    /// How, when one is on its way or goes on after an import.
+    pub(crate) fn how(&self) -> Option<Wipe> {
+        self.running.as_ref().map(|run| run.how)
+    }
+
+    /// Is there something for the cleaner to do?
+    pub(crate) fn has_more(&self) -> bool {
+        self.running.as_ref().and_then(|run| run.round.as_ref()).is_some_and(|round| !round.victims.is_empty())
+    }
+
+    /// What rests for a rewind by time alone is in its way.
+    pub(crate) fn is_on(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Does it hold segments that could be free?
+    pub(crate) fn holds_space(&self) -> bool {
+        self.erasure.is_some() || self.running.as_ref().and_then(|run| run.round.as_ref()).is_some_and(|round| !round.batch.is_empty())
+    }
+
+    /// Begins; what runs already begins anew, in the more thorough way of both.
+    pub(crate) fn begin(&mut self, how: Wipe) {
+        let how = self.how().map_or(how, |before| before.max(how));
+        self.running = Some(Run { how, round: None, done: 0, total: 0, errors: 0, looked: Time(0), forced: Time(0), vain: 0 });
+    }
+}
+
+impl Pool {
+    /// Begins a wipe, or says what it would move and overwrite.
+    pub(crate) fn wipe(&mut self, how: Wipe, dry_run: bool) -> Result<Reply, CommandError> {
+        if self.config.shape.has_cache() {
+            let why = "the pool has a cache, which may hold copies; take it out with 'pool remove', and add it again after the wipe";
+            return Err(CommandError::Busy(why.into()));
+        }
+        if !self.all_are_there() {
+            return Err(CommandError::Busy("a device is missing or being filled, and could not be wiped; see 'pool status'".into()));
+        }
+        let space = &self.core.space;
+        let mut plan = WipePlan::default();
+        for (id, s) in space.segments.ids().filter_map(|id| space.segments.get(id).filter(|s| s.is_unclean()).map(|s| (id, s))) {
+            plan.moved += if holds(s.state) { u64::from(s.live) * 512 } else { 0 };
+            plan.erased += u64::from(space.rows.pages(id)) * PAGE;
+        }
+        if !dry_run {
+            self.leave_batch();
+            self.wiper.begin(how);
+        }
+        Ok(Reply::Wipe(plan))
+    }
+
+    /// Ends a wipe. What was wiped stays so.
+    pub(crate) fn stop_wipe(&mut self) -> Result<Reply, CommandError> {
+        if !self.wiper.is_on() {
+            return Err(CommandError::NotFound("a wipe".into()));
+        }
+        self.end_wipe();
+        Ok(Reply::Done)
+    }
+
+    pub(crate) fn end_wipe(&mut self) {
+        self.leave_batch();
+        self.wiper.running = None;
+        self.job_ended();
+    }
+
+    /// Segments that are being emptied may be used again as they are.
+    fn leave_batch(&mut self) {
+        // what is on its way comes to its end first
+        let idle = self.wiper.erasure.take_if(|erasure| erasure.in_flight == 0);
+        idle.and_then(|erasure| erasure.segment).into_iter().for_each(|id| self.core.space.segments.keep(id));
+        let busy = self.wiper.erasure.as_ref().and_then(|erasure| erasure.segment);
+        let Some(round) = self.wiper.running.as_mut().and_then(|run| run.round.as_mut()) else { return };
+        round.victims.clear();
+        for id in std::mem::take(&mut round.batch).into_iter().filter(|id| busy != Some(*id)) {
+            self.core.space.segments.keep(id);
+        }
+    }
+
+    /// What is done and to be done.
+    pub(crate) fn wipe_job(&self) -> Option<JobInfo> {
+        let run = self.wiper.running.as_ref()?;
+        let unreadable = |id: &&SegmentId| self.core.space.segments.get(**id).is_some_and(|s| s.left_until > self.now.0);
+        let unreadable = run.round.as_ref().map_or(0, |round| round.batch.iter().filter(unreadable).count() as u64);
+        let (done, total, errors) = (run.done.min(run.total), run.total, run.errors + unreadable);
+        Some(JobInfo { kind: JobKind::Wipe, member: None, done, total, errors, rate: 0 })
+    }
+
+    /// A device that is away keeps what it has.
+    fn all_are_there(&self) -> bool {
+        let there = |state| matches!(state, MemberState::Present | MemberState::Gone);
+        let shape = &self.config.shape;
+        shape.members.iter().all(|m| there(m.state) && m.successor.is_none()) && self.filler.jobs().next().is_none()
+    }
+
+    /// Goes on with a wipe. True when it wants another turn soon.
+    pub(crate) fn step_wipe(&mut self) -> bool {
+        if self.state != PoolState::Online || !self.wiper.is_on() {
+            self.leave_batch();
+            return false;
+        }
+        if self.evacuation.is_some() || self.relabeler.busy() || !self.all_are_there() {
+            // the shape is about to change: the next round sees what there is then
+            self.leave_batch();
+            if let Some(run) = &mut self.wiper.running {
+                run.round = None;
+            }
+            return false;
+        }
+        if self.is_hungry() {
+            // what guests wait for is not kept from them
+            self.leave_batch();
+            return false;
+        }
+        if self.wiper.erasure.is_some() {
+            self.erase_on();
+            return false;
+        }
+        let freeing = !self.core.catalog.frees.is_empty() || !self.core.catalog.walks.is_empty() || !self.destroying.is_empty();
+        let Some(run) = &mut self.wiper.running else { return false };
+        if run.round.is_none() && freeing {
+            return false;
+        }
+        if run.round.is_none() {
+            self.begin_round();
+        }
+        self.hop_over_leaving();
+        if let Some(erasure) = self.next_erasure() {
+            self.wiper.erasure = Some(erasure);
+            self.erase_on();
+            return false;
+        }
+        if self.wiper.has_more() {
+            return !self.cleaner.is_reading() && self.has_room_to_wipe(Shelf::Data) && self.jobs_may_go_on();
+        }
+        let (now, checkpoints) = (self.now, self.metrics.checkpoints);
+        let Some(run) = self.wiper.running.as_mut() else { return false };
+        // what is gathered is still where it was: it would be moved twice
+        if now.0 < run.looked.0 + LOOK_MILLIS || !self.cleaner.idle() {
+            return false;
+        }
+        run.looked = now;
+        let Some(round) = run.round.as_mut() else { return false };
+        match round.over {
+            Some(before) if checkpoints > before + 1 => self.end_wipe(),
+            Some(_) => self.force_checkpoint(),
+            None if round.todo.is_empty() && round.loose.is_empty() => round.over = Some(checkpoints),
+            None if round.batch.is_empty() => self.choose_batch(),
+            None => self.look_at_batch(),
+        }
+        true
+    }
+
+    /// Lists what is not clean.
+    fn begin_round(&mut self) {
+        let space = &self.core.space;
+        let todo: BTreeSet<SegmentId> =
+            space.segments.ids().filter(|id| space.segments.get(*id).is_some_and(Segment::is_unclean)).collect();
+        let loose = self.loose_extents();
+        let pages: u64 = todo.iter().map(|id| u64::from(space.rows.pages(*id))).sum();
+        let bytes = pages * PAGE + loose.iter().map(|(_, range)| range.length).sum::<u64>();
+        let Some(run) = &mut self.wiper.running else { return };
+        (run.done, run.total) = (0, bytes);
+        run.round = Some(Round { todo, batch: BTreeSet::new(), victims: VecDeque::new(), loose, over: None });
+    }
+
+    /// Extents of devices that are in no segment: what removals left over.
+    fn loose_extents(&self) -> Vec<(DeviceIndex, ByteRange)> {
+        let shape = &self.config.shape;
+        let rows = &self.core.space.rows;
+        let used: BTreeSet<(u16, u64)> =
+            self.core.space.segments.ids().flat_map(|id| rows.extents(id)).map(|(device, range)| (device.0, range.offset)).collect();
+        let members = (0u16..).zip(&shape.members).filter(|(_, member)| member.state == MemberState::Present);
+        let extents = members.flat_map(|(at, member)| (0..member.extents).map(move |extent| (at, extent)));
+        let ranges = extents.map(|(at, extent)| (DeviceIndex(at), rows.range_of(extent)));
+        ranges.filter(|(device, range)| !used.contains(&(device.0, range.offset))).collect()
+    }
+
+    /// Is so much free that emptying takes nothing from guests and cleaner? What special devices have no room for goes elsewhere.
+    fn has_room_to_wipe(&self, shelf: Shelf) -> bool {
+        self.room_to_wipe(shelf) > 0
+    }
+
+    fn room_to_wipe(&self, shelf: Shelf) -> usize {
+        match shelf {
+            Shelf::Data | Shelf::Log => self.free_in(shelf).saturating_sub(self.wanted_free(shelf) + SPARE),
+            Shelf::Special | Shelf::Nodes => 1,
+        }
+    }
+
+    /// The next segments to be emptied: of each shelf as many as there is room for, those that are empty or nearly so first.
+    fn choose_batch(&mut self) {
+        let segments = &self.core.space.segments;
+        let Some(round) = self.wiper.running.as_ref().and_then(|run| run.round.as_ref()) else { return };
+        let data_room = self.room_to_wipe(Shelf::Data);
+        let mut chosen = Vec::new();
+        for shelf in Shelf::ALL {
+            let most = self.room_to_wipe(shelf).min(segments.count_in(shelf) / PART_TOGETHER).clamp(1, MOST_TOGETHER);
+            // what is just being given back to its device is looked at again later
+            let ready = |s: &&Segment| s.shelf == shelf && s.state != SegmentState::Discarding;
+            let of_shelf = round.todo.iter().filter_map(|id| segments.get(*id).filter(ready).map(|s| (s, *id)));
+            let mut found: Vec<(u32, SegmentId)> = of_shelf.map(|(s, id)| (s.live + s.objects, id)).collect();
+            found.sort_unstable();
+            if self.has_room_to_wipe(shelf) && data_room > 0 {
+                chosen.extend(found.iter().take(most).map(|(_, id)| *id));
+            }
+        }
+        if chosen.is_empty() {
+            return;
+        }
+        chosen.iter().for_each(|id| self.core.space.segments.empty_out(*id));
+        if let Some(round) = self.wiper.running.as_mut().and_then(|run| run.round.as_mut()) {
+            round.batch.extend(chosen);
+        }
+        self.look_at_batch();
+    }
+
+    /// Finds what of the batch the cleaner can empty, and whether a checkpoint has to do the rest.
+    fn look_at_batch(&mut self) {
+        let segments = &self.core.space.segments;
+        let Some(round) = self.wiper.running.as_mut().and_then(|run| run.round.as_mut()) else { return };
+        let mut waits = false;
+        for id in &round.batch {
+            match segments.get(*id) {
+                Some(s) if s.state == SegmentState::Sealed && s.objects == 0 && s.placed > 0 => round.victims.push_back(*id),
+                Some(s) => waits |= matches!(s.state, SegmentState::Sealed | SegmentState::Resting(_)),
+                None => {}
+            }
+        }
+        if waits && !self.wiper.has_more() && self.cleaner.idle() {
+            self.force_checkpoint();
+        }
+    }
+
+    fn force_checkpoint(&mut self) {
+        let (now, running) = (self.now, self.checkpointer.running());
+        let Some(run) = &mut self.wiper.running else { return };
+        if !running && now.0 >= run.forced.0 + (CHECKPOINT_MILLIS << run.vain.min(MOST_DOUBLED)) {
+            (run.forced, run.vain) = (now, run.vain + 1);
+            self.checkpointer.forced = true;
+        }
+    }
+
+    /// The next segment that a wipe wants emptied.
+    pub(crate) fn next_unclean(&mut self) -> Option<SegmentId> {
+        if !self.wiper.has_more() || !self.has_room_to_wipe(Shelf::Data) {
+            return None;
+        }
+        let written = self.checkpointer.running();
+        let round = self.wiper.running.as_mut()?.round.as_mut()?;
+        while let Some(id) = round.victims.pop_front() {
+            let ready = self.core.space.segments.get(id).is_some_and(|s| {
+                let there = s.state == SegmentState::Sealed && s.objects == 0 && s.placed > 0 && s.left_until <= self.now.0;
+                // nodes are not moved while a checkpoint writes them
+                there && !(written && s.class == META_CLASS) && !self.log.is_in_flight(id)
+            });
+            if ready {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// The next of the batch that is empty and that nothing needs, or the next part that is nobody's.
+    fn next_erasure(&mut self) -> Option<Erasure> {
+        let run = self.wiper.running.as_mut()?;
+        let (zero, looked) = (run.how == Wipe::Zero, run.looked);
+        let round = run.round.as_mut()?;
+        if looked.0 > self.now.0 {
+            return None;
+        }
+        let segments = &self.core.space.segments;
+        let empty = |id: &&SegmentId| segments.get(**id).is_some_and(|s| s.state == SegmentState::Discarding);
+        let (segment, extents) = match round.batch.iter().find(empty) {
+            Some(id) => (Some(*id), self.core.space.rows.extents(*id).collect()),
+            None => (None, vec![round.loose.pop()?]),
+        };
+        Some(Erasure { segment, extents, zero, next: 0, in_flight: 0, failed: false })
+    }
+
+    /// Overwrites or discards more of a segment.
+    fn erase_on(&mut self) {
+        let most = self.job_depth(WRITES);
+        while self.jobs_may_go_on() {
+            let Some(erasure) = &mut self.wiper.erasure else { return };
+            let (at, length) = (erasure.next, erasure.length());
+            if at >= length || erasure.in_flight >= most {
+                return;
+            }
+            erasure.in_flight += 1;
+            if !erasure.zero {
+                erasure.next = length;
+                let extents = erasure.extents.clone();
+                return self.io.discard(Context::Wipe, extents.into_iter());
+            }
+            let bytes = STEP.min(length - at);
+            erasure.next += bytes;
+            let part = |(device, range): &(DeviceIndex, ByteRange)| (*device, ByteRange { offset: range.offset + at, length: bytes });
+            let ranges: Vec<(DeviceIndex, ByteRange)> = erasure.extents.iter().map(part).collect();
+            let zeroes = |bytes: u64| Piece::zeroes(self.zeroes.clone(), 0..usize::try_from(bytes).unwrap_or(ZEROES).min(ZEROES));
+            let steps = (0..bytes).step_by(ZEROES).map(|from| bytes - from);
+            let pieces: Vec<Piece> = steps.map(zeroes).collect();
+            self.charge_jobs(bytes * ranges.len() as u64);
+            self.io.overwrite(Context::Wipe, &ranges, &pieces);
+        }
+    }
+
+    /// Some of a segment is overwritten or discarded, or could not be.
+    pub(crate) fn wiped(&mut self, result: Result<(), DeviceError>) {
+        let Some(erasure) = &mut self.wiper.erasure else { return };
+        erasure.in_flight -= 1;
+        if result.is_err() {
+            erasure.failed |= erasure.zero;
+            if !erasure.zero {
+                // who cannot discard can be overwritten
+                (erasure.zero, erasure.next) = (true, 0);
+            }
+        }
+        let over = erasure.failed || erasure.next >= erasure.length();
+        if erasure.in_flight > 0 || !over {
+            return;
+        }
+        let Some(Erasure { segment, extents, zero, failed, .. }) = self.wiper.erasure.take() else { return };
+        let bytes =
+            segment.map_or_else(|| extents.iter().map(|(_, r)| r.length).sum(), |id| u64::from(self.core.space.rows.pages(id)) * PAGE);
+        let now = self.now;
+        let Some(Run { round: Some(round), done, errors, looked, vain, .. }) = &mut self.wiper.running else {
+            // it was stopped, or begins anew
+            segment.into_iter().for_each(|id| self.core.space.segments.keep(id));
+            return;
+        };
+        if failed {
+            *errors += 1;
+            // asked again after a while
+            *looked = Time(now.0 + REFUSED_MILLIS);
+            if segment.is_none() {
+                round.loose.extend(extents);
+            }
+            return;
+        }
+        *done += bytes;
+        *vain = 0;
+        if let Some(id) = segment {
+            round.batch.remove(&id);
+            round.todo.remove(&id);
+            self.core.space.segments.cleaned(id, zero);
+        }
+    }
+}
+
+/// Does a segment in this state hold something that lives?
+fn holds(state: SegmentState) -> bool {
+    matches!(state, SegmentState::Sealed | SegmentState::Open | SegmentState::Reserved)
+}
