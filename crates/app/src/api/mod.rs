@@ -9,6 +9,7 @@ pub mod routes;
 mod snapshot;
 mod status;
 mod volume;
+mod wipe;
 
 pub use error::{ApiError, ErrorBody, ErrorKind};
 pub use event::Event;
@@ -23,3 +24,4 @@ pub use pool::{
 pub use snapshot::{CloneSnapshot, CreateSnapshots, Created, DiffExtent, Hold, Rollback, RolledBack, Snapshot};
 pub use status::Status;
 pub use volume::{CreateVolume, Destroy, Destroyed, Extent, LIMITS, Place, Rename, Resize, Resized, SetProperties, SetSector, Volume};
+pub use wipe::{WipeMode, WipePool, Wiping};

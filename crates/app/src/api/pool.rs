@@ -545,7 +545,7 @@ pub struct PoolRemoval {
 /// Background work of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Job {
-    /// `reclaim:POOL`, `resilver:POOL:DEVICE`, `replace:POOL:DEVICE`, `remove:POOL:DEVICE`, `rebalance:POOL`, `scrub:POOL`.
+    /// `reclaim:POOL`, `resilver:POOL:DEVICE`, `replace:POOL:DEVICE`, `remove:POOL:DEVICE`, `rebalance:POOL`, `wipe:POOL`, `scrub:POOL`.
     pub id: String,
     /// The pool.
     pub pool: String,

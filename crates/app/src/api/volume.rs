@@ -6,6 +6,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::{WipeMode, Wiping};
+
 /// A volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Volume {
@@ -172,6 +174,9 @@ pub struct Destroy {
     /// Clones go as well, and holds do not protect.
     #[serde(default)]
     pub clones: bool,
+    /// What it leaves on the devices is made unreadable by a job that begins with it.
+    #[serde(default)]
+    pub wipe: Option<WipeMode>,
     /// Only say what would go.
     #[serde(default)]
     pub dry_run: bool,
@@ -186,6 +191,9 @@ pub struct Destroyed {
     pub freed_bytes: u64,
     /// False: `freed_bytes` is a lower bound, for what only several of the snapshots share is not in it.
     pub exact: bool,
+    /// What the wipe does, when one was asked for.
+    #[serde(default)]
+    pub wiping: Option<Wiping>,
     /// It was only asked.
     pub dry_run: bool,
 }

@@ -119,7 +119,7 @@ async fn show(daemon: &Daemon, socket: &Path) -> Outcome {
 
     let from = load.mark();
     let asked = Instant::now();
-    let request = Destroy { name: format!("{DISK}@%"), recursive: false, clones: false, dry_run: false };
+    let request = Destroy { name: format!("{DISK}@%"), recursive: false, clones: false, wipe: None, dry_run: false };
     let gone = daemon.destroy(&request).await.map_err(failed)?;
     let destroyed = asked.elapsed();
     watch(&load, PHASE).await?;

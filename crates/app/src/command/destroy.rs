@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use clap::Args;
 
 use super::consent::Consent;
-use super::pool::jobs::wait_reclaimed;
+use super::pool::jobs::{wait_reclaimed, wait_wipe};
 use crate::api;
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
@@ -19,7 +19,10 @@ use crate::size::Size;
 Example:
   millpond destroy -n tank/vm1@monday%friday    what would go, and how much that frees
   millpond destroy -y tank/vm1@%                all snapshots of a volume
-  millpond destroy -y -r tank/vm1               a volume with its snapshots")]
+  millpond destroy -y -r tank/vm1               a volume with its snapshots
+  millpond destroy -y -w --wipe zero tank/vm1   the same, and nothing of it is left on the devices
+
+--wipe: see 'millpond pool wipe --help'.")]
 pub struct Destroy {
     /// POOL/VOL, POOL/VOL@SNAP, POOL/VOL@FIRST%LAST, POOL/VOL@%
     name: String,
@@ -29,9 +32,12 @@ pub struct Destroy {
     /// Clones go as well, and holds do not protect
     #[arg(short = 'R', long)]
     clones: bool,
+    /// discard or zero: make what it leaves on the devices unreadable; a job does that
+    #[arg(long, value_name = "MODE")]
+    wipe: Option<String>,
     #[command(flatten)]
     consent: Consent,
-    /// Wait until the space is free again
+    /// Wait until the space is free again, and wiped
     #[arg(short = 'w', long)]
     wait: bool,
     /// Do not wait (the default)
@@ -45,7 +51,8 @@ impl Destroy {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let doomed: Doomed = self.name.parse()?;
-        let request = |dry_run| api::Destroy { name: self.name.clone(), recursive: self.recursive, clones: self.clones, dry_run };
+        let wipe = self.wipe.as_deref().map(wipe_of).transpose()?;
+        let request = |dry_run| api::Destroy { name: self.name.clone(), recursive: self.recursive, clones: self.clones, wipe, dry_run };
         let planned: api::Destroyed = client.post("/v1/destroy", &request(true)).await?;
         if self.consent.dry_run {
             return self.tell(&planned);
@@ -65,6 +72,9 @@ impl Destroy {
                 Doomed::Range { of, .. } => &of.pool,
             };
             wait_reclaimed(client, pool).await?;
+            if wipe.is_some() {
+                wait_wipe(client, pool).await?;
+            }
         }
         Ok(())
     }
@@ -86,6 +96,27 @@ impl Destroy {
             true => writeln!(text, "{frees} {least}{bytes}"),
             false => writeln!(text, "{frees} {least}{} ({bytes} bytes)", Size(bytes)),
         };
+        if let Some(wiping) = &what.wiping {
+            let _ = writeln!(text, "{}", wiping_line(wiping, what.dry_run));
+        }
         write_out(&text)
+    }
+}
+
+/// The value of `--wipe`.
+fn wipe_of(option: &str) -> Result<api::WipeMode, Failure> {
+    match option {
+        "discard" => Ok(api::WipeMode::Discard),
+        "zero" => Ok(api::WipeMode::Zero),
+        _ => Err(Failure::usage(format!("'{option}' is no way to wipe; give discard or zero"))),
+    }
+}
+
+/// What a wipe does, in words.
+pub fn wiping_line(wiping: &api::Wiping, dry_run: bool) -> String {
+    let (moved, erased) = (Size(wiping.moved_bytes), Size(wiping.erased_bytes));
+    match dry_run {
+        true => format!("would wipe about {erased} on each copy, and move {moved} that live beside it"),
+        false => format!("wiping about {erased} on each copy, and moving {moved} that live beside it; see 'millpond pool jobs'"),
     }
 }

@@ -6,7 +6,7 @@ use millpond_engine::{Command, SnapshotId, SnapshotInfo, Target, VolumeId, Volum
 
 use super::service::Daemon;
 use super::shard::ShardHandle;
-use crate::api::{ApiError, Destroy, Destroyed};
+use crate::api::{ApiError, Destroy, Destroyed, WipePool};
 use crate::names::{Doomed, Name, VolumeName};
 
 #[cfg(test)]
@@ -40,15 +40,25 @@ impl Daemon {
                 return Err(ApiError::busy(format!("'{what}' is exported; run 'millpond unexport {id}' first")).during(during));
             }
         }
+        // what would be refused is refused before anything is lost
+        let wipe = request.wipe.map(|mode| WipePool { mode, stop: false, dry_run: true });
+        let mut wiping = match wipe {
+            Some(rehearsed) => Some(self.wipe(&of.pool, rehearsed).await.map_err(|e| e.during(&during))?),
+            None => None,
+        };
         if !request.dry_run {
             self.carry_out(&shard, &plan, &catalog).await.map_err(|e| e.during(&during))?;
+        }
+        if let Some(rehearsed) = wipe.filter(|_| !request.dry_run) {
+            let begun = self.wipe(&of.pool, WipePool { dry_run: false, ..rehearsed }).await;
+            wiping = Some(begun.map_err(|e| e.during(format!("'{}' is destroyed, but not wiped", request.name)))?);
         }
         let (freed_bytes, exact) = plan.frees(&catalog);
         let destroyed: Vec<String> = plan.targets(&catalog).into_iter().map(|target| catalog.told(&of.pool, target)).collect();
         if !request.dry_run {
             destroyed.iter().for_each(|name| self.tell("destroyed", name));
         }
-        Ok(Destroyed { destroyed, freed_bytes, exact, dry_run: request.dry_run })
+        Ok(Destroyed { destroyed, freed_bytes, exact, wiping, dry_run: request.dry_run })
     }
 
     async fn carry_out(&self, shard: &ShardHandle, plan: &Plan, catalog: &Catalog) -> Result<(), ApiError> {

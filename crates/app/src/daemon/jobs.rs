@@ -1,12 +1,12 @@
-//! Jobs that users begin: groups are evened out, everything is read; and how fast jobs may be. The pool itself remembers all of it.
+//! Jobs that users begin: groups are evened out, everything is read, what died is wiped; and how fast jobs may be. The pool itself remembers all of it.
 
 use std::path::PathBuf;
 
-use millpond_engine::{Command, GroupFill as Fill, Reply};
+use millpond_engine::{Command, GroupFill as Fill, Reply, Wipe};
 
 use super::service::Daemon;
 use super::shard::{ShardHandle, ShardStatus};
-use crate::api::{ApiError, GroupFill, Pool, Rebalance, RebalancePool, ScrubPool, SetPool};
+use crate::api::{ApiError, GroupFill, Pool, Rebalance, RebalancePool, ScrubPool, SetPool, WipeMode, WipePool, Wiping};
 
 impl Daemon {
     /// Begins to read everything in a pool, or ends that. The job has begun on return, and goes on after a restart.
@@ -42,6 +42,30 @@ impl Daemon {
             self.tell("pool.rebalancing", name);
         }
         Ok(Rebalance { surplus_bytes, groups: self.groups(name, &shard, &fills).await? })
+    }
+
+    /// Begins to make unreadable what nothing refers to any more, or ends that, or says what it would do. The job has begun on return; it goes on
+    /// after a restart.
+    ///
+    /// # Errors
+    /// When there is no such pool, a device is missing, the pool has a cache, or none runs that could be ended.
+    pub async fn wipe(&self, name: &str, request: WipePool) -> Result<Wiping, ApiError> {
+        let during = format!("cannot {} pool '{name}'", if request.stop { "stop the wipe of" } else { "wipe" });
+        let how = match request.mode {
+            WipeMode::Discard => Wipe::Discard,
+            WipeMode::Zero => Wipe::Zero,
+        };
+        let command = match request.stop {
+            true if request.dry_run => return Err(ApiError::invalid("stopping is not rehearsed; leave one of the two out")),
+            true => Command::StopWipe,
+            false => Command::Wipe { how, dry_run: request.dry_run },
+        };
+        let reply = self.shard(name)?.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
+        let Reply::Wipe(plan) = reply else { return Ok(Wiping::default()) };
+        if !request.dry_run {
+            self.tell("pool.wiping", name);
+        }
+        Ok(Wiping { moved_bytes: plan.moved, erased_bytes: plan.erased })
     }
 
     /// Changes properties of a pool. In force, and durable, on return.

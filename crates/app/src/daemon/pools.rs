@@ -217,6 +217,7 @@ impl Daemon {
                     JobKind::Replace => "replace",
                     JobKind::Remove => "remove",
                     JobKind::Rebalance => "rebalance",
+                    JobKind::Wipe => "wipe",
                     JobKind::Scrub => "scrub",
                 };
                 let (remaining, done) = (info.total.saturating_sub(info.done), info.done);

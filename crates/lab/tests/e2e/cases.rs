@@ -168,6 +168,14 @@ pub const CASES: &[Case] = &[
         run: jobs::rebalance,
     },
     Case {
+        name: "wipe",
+        about: "a volume is destroyed with a wipe that a kill meets: what it held is on no device, what lives beside it is whole",
+        needs: &[],
+        guest: false,
+        asks: Asks::Everything,
+        run: jobs::wipe,
+    },
+    Case {
         name: "exchange",
         about: "every device of a stripe leaves under load after new ones came: nothing is lost, nothing of them is needed",
         needs: &["fio"],

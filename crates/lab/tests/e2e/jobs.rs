@@ -1,4 +1,5 @@
-//! Jobs on the devices of a pool, under load, over kills and restarts: groups are evened out, every device leaves, a scrub goes on where it was.
+//! Jobs on the devices of a pool, under load, over kills and restarts: groups are evened out, every device leaves, a scrub goes on where it was,
+//! what was destroyed is wiped.
 
 use super::devices::{device, pool, wait_whole};
 use super::fio::fio;
@@ -128,4 +129,47 @@ pub fn exchange(subject: &mut Subject) -> Result<()> {
     millpond.cli(&["pool", "scrub", "tank", "--wait"])?;
     millpond.cli(&["rollback", "tank/disk@first"])?;
     fio(&uri, "randwrite", 1, &["--verify_only=1"])
+}
+
+/// Does a file hold these bytes?
+fn holds(path: &Path, mark: &[u8]) -> Result<bool> {
+    let bytes = fs::read(path)?;
+    Ok(bytes.chunks_exact(512).any(|sector| sector.starts_with(mark)))
+}
+
+/// A volume is destroyed with a wipe that a kill meets: what it held is on no device, what its clone shares is there.
+pub fn wipe(subject: &mut Subject) -> Result<()> {
+    let dir = subject.file("server");
+    let (a, b) = (dir.join("a"), dir.join("b"));
+    let (secret, shared) = (subject.file("secret"), subject.file("shared"));
+    let image =
+        |mark: &[u8; 16]| -> Vec<u8> { (0..16u32 << 11).flat_map(|n| [mark.repeat(31), n.to_le_bytes().repeat(4)].concat()).collect() };
+    fs::write(&secret, image(b"nobody may know."))?;
+    fs::write(&shared, image(b"many may know it"))?;
+    let millpond = subject.millpond()?;
+    millpond.start_empty(&dir)?;
+    millpond.cli(&["pool", "create", "tank", "mirror", &format!("{}:{SIZED}", a.display()), &format!("{}:{SIZED}", b.display())])?;
+    for (from, to) in [(&secret, "tank/secret"), (&shared, "tank/shared")] {
+        millpond.cli(&["import-image", &from.display().to_string(), to, "-f", "raw"])?;
+    }
+    millpond.cli(&["snapshot", "tank/shared@s"])?;
+    millpond.cli(&["clone", "tank/shared@s", "tank/clone"])?;
+    ensure!(holds(&a, b"nobody may know.")? && holds(&b, b"nobody may know.")?, "there is nothing to wipe");
+    let told = millpond.json(&["destroy", "-n", "--wipe", "zero", "tank/secret"])?;
+    ensure!(told["wiping"]["erased_bytes"].as_u64() > Some(0), "{told}");
+    millpond.cli(&["pool", "set", "job_rate=1M", "tank"])?;
+    millpond.cli(&["destroy", "-y", "--wipe", "zero", "tank/secret"])?;
+    ensure!(job(millpond, "wipe")?.is_some(), "no job wipes");
+    millpond.kill9()?;
+    millpond.launch()?;
+    ensure!(job(millpond, "wipe")?.is_some(), "a kill ended the job");
+    millpond.cli(&["pool", "set", "job_rate=none", "tank"])?;
+    millpond.cli(&["pool", "jobs", "--wait", "wipe:tank"])?;
+    ensure!(!holds(&a, b"nobody may know.")? && !holds(&b, b"nobody may know.")?, "what was destroyed is still there");
+    ensure!(holds(&a, b"many may know it")? && holds(&b, b"many may know it")?, "what lives is gone");
+    let back = subject.file("back");
+    let millpond = subject.millpond()?;
+    millpond.cli(&["export-image", "tank/clone", &back.display().to_string(), "-f", "raw"])?;
+    ensure!(fs::read(&back)? == fs::read(&shared)?, "the clone is another");
+    Ok(())
 }

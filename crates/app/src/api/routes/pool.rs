@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 use super::input::{Asked, Body};
 use crate::api::{
     AddDevices, ApiError, Checkpoint, CreatePool, ErrorBody, Found, ImportPool, LimitDevice, ListCheckpoints, Pool, PoolRemoval, Rebalance,
-    RebalancePool, RemoveDevice, ReplaceDevice, ScrubPool, SetPool,
+    RebalancePool, RemoveDevice, ReplaceDevice, ScrubPool, SetPool, WipePool, Wiping,
 };
 use crate::daemon::Daemon;
 
@@ -28,6 +28,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(replace_device))
         .routes(routes!(remove_device))
         .routes(routes!(rebalance))
+        .routes(routes!(wipe))
         .routes(routes!(scrub))
         .routes(routes!(set))
         .routes(routes!(limit_device))
@@ -127,6 +128,17 @@ async fn rebalance(
     Body(request): Body<RebalancePool>,
 ) -> Result<Json<Rebalance>, ApiError> {
     daemon.rebalance(&pool, request).await.map(Json)
+}
+
+/// Begins to make unreadable what nothing refers to any more, or ends that, or says what it would do; a job does it. When one runs it begins anew.
+#[utoipa::path(post, path = "/v1/pools/{pool}/wipe", params(("pool" = String, Path)), request_body = WipePool,
+    responses((status = 200, body = Wiping), (status = "default", body = ErrorBody)))]
+async fn wipe(
+    State(daemon): State<Arc<Daemon>>,
+    Path(pool): Path<String>,
+    Body(request): Body<WipePool>,
+) -> Result<Json<Wiping>, ApiError> {
+    daemon.wipe(&pool, request).await.map(Json)
 }
 
 /// Changes properties, from now on and across restarts.

@@ -98,7 +98,7 @@ impl ExportImage {
                 } else {
                     self.one(client, &mut signals, &instant, &path, format).await
                 };
-                let request = Destroy { name: instant.to_string(), recursive: false, clones: false, dry_run: false };
+                let request = Destroy { name: instant.to_string(), recursive: false, clones: false, wipe: None, dry_run: false };
                 let gone = client.post::<_, Destroyed>("/v1/destroy", &request).await.map(drop);
                 written.and(gone)
             }

@@ -81,7 +81,7 @@ impl ImportImage {
         let brought = bring(client, &mut signals, &path, &name, states, self.verify).await;
         if let Err(failure) = brought {
             // The volume is ours and incomplete.
-            let request = Destroy { name: name.to_string(), recursive: true, clones: false, dry_run: false };
+            let request = Destroy { name: name.to_string(), recursive: true, clones: false, wipe: None, dry_run: false };
             client
                 .post::<_, Destroyed>("/v1/destroy", &request)
                 .await

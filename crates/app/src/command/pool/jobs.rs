@@ -57,6 +57,11 @@ pub async fn wait_rebalance(client: &Client, pool: &str) -> Outcome {
     wait(client, &format!("rebalance:{pool}")).await
 }
 
+/// Waits until what nothing refers to in a pool is wiped.
+pub async fn wait_wipe(client: &Client, pool: &str) -> Outcome {
+    wait(client, &format!("wipe:{pool}")).await
+}
+
 /// Waits until everything in a pool is read.
 pub async fn wait_scrub(client: &Client, pool: &str) -> Outcome {
     wait(client, &format!("scrub:{pool}")).await

@@ -13,5 +13,6 @@ mod scrub;
 mod show;
 mod spec;
 mod verbs;
+mod wipe;
 
 pub use verbs::Pool;

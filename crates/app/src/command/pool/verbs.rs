@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 
-use super::{checkpoints, create, destroy, device_limit, devices, import, iostat, jobs, rebalance, scrub, show};
+use super::{checkpoints, create, destroy, device_limit, devices, import, iostat, jobs, rebalance, scrub, show, wipe};
 use crate::client::Client;
 use crate::failure::Outcome;
 
@@ -28,6 +28,7 @@ pub enum Pool {
     DeviceLimit(device_limit::DeviceLimit),
     Rebalance(rebalance::Rebalance),
     Scrub(scrub::Scrub),
+    Wipe(wipe::Wipe),
 }
 
 impl Pool {
@@ -51,6 +52,7 @@ impl Pool {
             Pool::Remove(remove) => remove.run(client).await,
             Pool::Rebalance(rebalance) => rebalance.run(client).await,
             Pool::Scrub(scrub) => scrub.run(client).await,
+            Pool::Wipe(wipe) => wipe.run(client).await,
             Pool::DeviceLimit(limit) => limit.run(client).await,
         }
     }
