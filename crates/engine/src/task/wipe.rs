@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use millpond_block::{ByteRange, Piece};
 use millpond_device::{DeviceError, DeviceIndex};
-use millpond_format::{MemberState, SegmentId};
+use millpond_format::{Class, MemberState, SegmentId};
 
 use crate::log::META_CLASS;
 use crate::pool::{Context, Pool, ZEROES};
@@ -123,7 +123,7 @@ impl Wiper {
 impl Pool {
     /// Begins a wipe, or says what it would move and overwrite.
     pub(crate) fn wipe(&mut self, how: Wipe, dry_run: bool) -> Result<Reply, CommandError> {
-        if self.config.shape.has_cache() {
+        if self.config.shape.groups.iter().any(|group| group.class == Class::Cache) {
             let why = "the pool has a cache, which may hold copies; take it out with 'pool remove', and add it again after the wipe";
             return Err(CommandError::Busy(why.into()));
         }
