@@ -10,7 +10,7 @@ use crate::api;
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::names::Doomed;
-use crate::output::{Format, Listing, write_out};
+use crate::output::{Format, write_out};
 use crate::size::Size;
 
 /// Destroy a volume, a snapshot, or a range of snapshots
@@ -32,8 +32,8 @@ pub struct Destroy {
     /// Clones go as well, and holds do not protect
     #[arg(short = 'R', long)]
     clones: bool,
-    /// discard or zero: make what it leaves on the devices unreadable; a job does that
-    #[arg(long, value_name = "MODE")]
+    /// none, discard or zero: make what it leaves on the devices unreadable; a job does that. `-o wipe=MODE` is the same
+    #[arg(short = 'o', long, value_name = "MODE")]
     wipe: Option<String>,
     #[command(flatten)]
     consent: Consent,
@@ -43,15 +43,19 @@ pub struct Destroy {
     /// Do not wait (the default)
     #[arg(long, conflicts_with = "wait")]
     no_wait: bool,
-    #[command(flatten)]
-    how: Listing,
+    /// Output format
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    format: Format,
+    /// Exact numbers
+    #[arg(short = 'p', long)]
+    parsable: bool,
 }
 
 impl Destroy {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let doomed: Doomed = self.name.parse()?;
-        let wipe = self.wipe.as_deref().map(wipe_of).transpose()?;
+        let wipe = self.wipe.as_deref().map_or(Ok(None), wipe_of)?;
         let request = |dry_run| api::Destroy { name: self.name.clone(), recursive: self.recursive, clones: self.clones, wipe, dry_run };
         let planned: api::Destroyed = client.post("/v1/destroy", &request(true)).await?;
         if self.consent.dry_run {
@@ -80,7 +84,7 @@ impl Destroy {
     }
 
     fn tell(&self, what: &api::Destroyed) -> Outcome {
-        if self.how.format == Format::Json {
+        if self.format == Format::Json {
             let text = serde_json::to_string_pretty(what).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
             return write_out(&(text + "\n"));
         }
@@ -92,7 +96,7 @@ impl Destroy {
         }
         let least = if what.exact { "" } else { "at least " };
         let bytes = what.freed_bytes;
-        let _ = match self.how.parsable {
+        let _ = match self.parsable {
             true => writeln!(text, "{frees} {least}{bytes}"),
             false => writeln!(text, "{frees} {least}{} ({bytes} bytes)", Size(bytes)),
         };
@@ -103,12 +107,13 @@ impl Destroy {
     }
 }
 
-/// The value of `--wipe`.
-fn wipe_of(option: &str) -> Result<api::WipeMode, Failure> {
-    match option {
-        "discard" => Ok(api::WipeMode::Discard),
-        "zero" => Ok(api::WipeMode::Zero),
-        _ => Err(Failure::usage(format!("'{option}' is no way to wipe; give discard or zero"))),
+/// The value of `--wipe`, or of `-o`.
+fn wipe_of(option: &str) -> Result<Option<api::WipeMode>, Failure> {
+    match option.strip_prefix("wipe=").unwrap_or(option) {
+        "none" => Ok(None),
+        "discard" => Ok(Some(api::WipeMode::Discard)),
+        "zero" => Ok(Some(api::WipeMode::Zero)),
+        _ => Err(Failure::usage(format!("'{option}' is no way to wipe; give none, discard or zero"))),
     }
 }
 
