@@ -176,7 +176,10 @@ impl Pool {
             self.cleaner.for_job = false;
             return victim;
         }
-        // shelves that are short, and where nothing can be gained, hold up no job
+        // special shelves that are short, and where nothing can be gained, hold up no job; jobs move to the others
+        if shelves.iter().any(|shelf| matches!(shelf, Shelf::Data | Shelf::Log)) {
+            return None;
+        }
         let wanted = self.next_surplus().or_else(|| self.next_unclean());
         // what is gathered from it already would be moved twice; who wants it asks again
         let wanted = wanted.filter(|id| !self.cleaner.gathered.iter().any(|g| g.from == *id));

@@ -227,6 +227,13 @@ impl Pool {
                 missing.div_ceil(1 << 20)
             )));
         }
+        // what was begun goes on: it had room then
+        if !known.leaving && self.is_short_without(&removal.segments) {
+            return Err(CommandError::Invalid(
+                "too little of what is free is on other devices, so there is no room to move to; add a device or destroy something first"
+                    .into(),
+            ));
+        }
         if dry_run {
             return Ok(());
         }

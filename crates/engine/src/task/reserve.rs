@@ -5,11 +5,13 @@
 //! before it need. What a checkpoint needs grows with what changes, so nothing is appended while it does not fit (`NoRoom`): a checkpoint comes
 //! first then.
 
+use std::collections::BTreeSet;
+
 use millpond_format::{Leg, NO_SEGMENT, NODE_BYTES, ObjectRef, SegmentId};
 
 use crate::log::{CLEANED, Cursor, KEPT, SMALL, is_special};
 use crate::pool::Pool;
-use crate::space::Shelf;
+use crate::space::{SegmentState, Shelf};
 use crate::task::META_HEAD_PAGES;
 
 /// Segments that records and guests leave to the cleaner: it fills one with what is left in others, and has one to go on.
@@ -128,6 +130,18 @@ impl Pool {
             Purse::Record => meta(checkpoints()) + cleaner,
             Purse::Guest => meta(checkpoints()) + 2 * (cleaner + KEPT_FOR_RECORDS),
         }
+    }
+
+    /// Would guests be left without a free segment, if these were not to be had?
+    pub(crate) fn is_short_without(&self, gone: &BTreeSet<SegmentId>) -> bool {
+        [Shelf::Data, Shelf::Log].into_iter().any(|shelf| {
+            let on_shelf = |id: &&SegmentId| self.core.space.segments.get(**id).is_some_and(|s| s.shelf == shelf);
+            let is_free = |id: &&SegmentId| self.core.space.segments.get(**id).is_some_and(|s| s.state == SegmentState::Free);
+            let taken = gone.iter().filter(on_shelf).count();
+            let free = self.free_in(shelf) - gone.iter().filter(on_shelf).filter(is_free).count();
+            // of a shelf that goes as a whole nothing is needed any more
+            (1..self.core.space.segments.count_in(shelf)).contains(&taken) && free <= self.floor_on(shelf, Purse::Guest)
+        })
     }
 
     /// Is there a segment to go on with, besides those that are left to others?
