@@ -55,7 +55,17 @@ impl Pool {
             let error = CommandError::Invalid("that many names do not fit into a segment of this pool; take fewer at a time".into());
             return self.replies.push_back((tag, Err(error)));
         }
-        if self.state == PoolState::Opening || (!self.record_room(pages) && !self.records_starve()) {
+        // what needs no room in the log, above all what makes room, waits for none
+        let unlogged = matches!(
+            command,
+            Command::AddDevices { .. }
+                | Command::Replace { .. }
+                | Command::Remove { .. }
+                | Command::StopRemoving
+                | Command::Places { .. }
+                | Command::Lost { .. }
+        );
+        if self.state == PoolState::Opening || (!unlogged && !self.record_room(pages) && !self.records_starve()) {
             return self.parked_commands.push((tag, command));
         }
         match command {
