@@ -54,6 +54,10 @@ impl Daemon {
             wiping = Some(begun.map_err(|e| e.during(format!("'{}' is destroyed, but not wiped", request.name)))?);
         }
         let (freed_bytes, exact) = plan.frees(&catalog);
+        if let Some(wiping) = wiping.as_mut().filter(|_| request.dry_run) {
+            // it has not died yet
+            wiping.erased_bytes += freed_bytes;
+        }
         let destroyed: Vec<String> = plan.targets(&catalog).into_iter().map(|target| catalog.told(&of.pool, target)).collect();
         if !request.dry_run {
             destroyed.iter().for_each(|name| self.tell("destroyed", name));
