@@ -244,12 +244,21 @@ impl Pool {
 
     fn read_piece(&mut self, piece: FillPiece) {
         let FillPiece { segment, page, pages, attempt, .. } = piece;
+        let member = self.filler.running.as_ref().map_or(0, |fill| fill.member);
+        let twin = self.filler.running.as_ref().is_some_and(|fill| fill.twin);
+        // a member that was away may lack what the others have
+        let whole = |own: &usize| self.io.health.whole_copies(&self.core.space.rows, segment).contains(own);
+        let own = self.core.space.rows.copies(segment).position(|copy| copy.0 == member).filter(|own| twin && attempt == 0 && whole(own));
+        if let Some(own) = own {
+            // INV-FILL-2: what a member had right its successor has right, whatever rots on the others
+            self.pin(segment);
+            return self.io.read_copy(Context::FillRead(piece), &self.core.space.rows, segment, page, pages, own, &mut self.bufs);
+        }
         if self.core.space.rows.copies(segment).len() > 0 {
             // not from one that is being filled itself
             self.pin(segment);
             return self.io.read_whole(Context::FillRead(piece), &self.core.space.rows, segment, page, pages, attempt, &mut self.bufs);
         }
-        let member = self.filler.running.as_ref().map_or(0, |fill| fill.member);
         if self.core.space.rows.stripe(segment).is_some() {
             let local = ByteRange { offset: u64::from(page) * PAGE, length: u64::from(pages) * PAGE };
             self.pin(segment);

@@ -187,3 +187,23 @@ fn it_goes_on_beside_guests_and_can_be_stopped() {
     check(&mut rig, Target::Snapshot(snapshot), [1, 1]);
     rig.audit();
 }
+
+/// What the other device of a mirror has is rotten, all of it: the successor has what its member had.
+#[test]
+fn a_successor_is_filled_from_its_member() {
+    let (mut rig, volume, snapshot) = pool(&[64, 64], Layout::Mirror { copies: 2 }, Compression::Off);
+    rig.command(Command::Checkpoint).unwrap();
+    for member in [1, 0] {
+        let device = rig.new_device(64);
+        let other = rig.engine.pool().unwrap().devices.iter().find(|d| d.member != member).and_then(|d| d.position).unwrap();
+        let end = rig.media[other].len() - AREA;
+        rig.media[other][AREA..end].iter_mut().for_each(|byte| *byte ^= 0x21);
+        rig.command(Command::Replace { member, device }).unwrap();
+        rig.finish_jobs();
+        let found = scrub(&mut rig);
+        assert_eq!((found.lost_blocks, found.lost_nodes), (0, 0), "{found:?}");
+        rig.audit();
+    }
+    check(&mut rig, Target::Head(volume), [2, 1]);
+    check(&mut rig, Target::Snapshot(snapshot), [1, 1]);
+}
