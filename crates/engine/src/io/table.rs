@@ -535,7 +535,7 @@ impl<C> IoTable<C> {
             } else {
                 self.groups.get_mut(group)?.error.get_or_insert(error);
             }
-        } else if g.kind == Kind::Write
+        } else if (g.kind == Kind::Write || (g.kind == Kind::Loose && !self.health.is_aside(member as u16)))
             && let Some(written) = self.written.get_mut(member)
         {
             *written += 1;

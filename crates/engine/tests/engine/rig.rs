@@ -18,6 +18,8 @@ pub struct Rig {
     pub dead: Vec<u16>,
     /// They are counted, by device.
     pub reads: Vec<u64>,
+    /// What was overwritten with zeroes since its last flush, by device.
+    pub unflushed_zeroes: Vec<Vec<(u64, usize)>>,
     next_tag: u64,
 }
 
@@ -39,7 +41,17 @@ impl Rig {
         let media: Vec<Vec<u8>> = sizes_mib.iter().map(|mib| vec![0; mib << 20]).collect();
         let spec = PoolSpec { name: "pond".into(), id: PoolId([7; 16]), groups, extent_bytes: None };
         let engine = Engine::create(spec, geometry(&media), tuning.clone(), Time(1)).unwrap();
-        let mut rig = Rig { engine, media, now: 1, tuning, unreadable: false, dead: Vec::new(), reads: vec![0; 64], next_tag: 1 };
+        let mut rig = Rig {
+            engine,
+            media,
+            now: 1,
+            tuning,
+            unreadable: false,
+            dead: Vec::new(),
+            reads: vec![0; 64],
+            unflushed_zeroes: vec![Vec::new(); 64],
+            next_tag: 1,
+        };
         rig.settle();
         assert_eq!(*rig.engine.state(), PoolState::Online);
         rig
@@ -60,7 +72,17 @@ impl Rig {
     pub fn import_degraded(media: Vec<Vec<u8>>, degraded: bool) -> Result<Rig, String> {
         let tuning = Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, degraded, ..Tuning::default() };
         let engine = Engine::import(geometry(&media), tuning.clone(), Time(1));
-        let mut rig = Rig { engine, media, now: 1, tuning, unreadable: false, dead: Vec::new(), reads: vec![0; 64], next_tag: 1 };
+        let mut rig = Rig {
+            engine,
+            media,
+            now: 1,
+            tuning,
+            unreadable: false,
+            dead: Vec::new(),
+            reads: vec![0; 64],
+            unflushed_zeroes: vec![Vec::new(); 64],
+            next_tag: 1,
+        };
         rig.settle();
         match rig.engine.state() {
             PoolState::Online => Ok(rig),
@@ -75,7 +97,17 @@ impl Rig {
     /// The reason why it was refused.
     pub fn import_with(media: Vec<Vec<u8>>, tuning: Tuning, now: u64) -> Result<Rig, String> {
         let engine = Engine::import(geometry(&media), tuning.clone(), Time(now));
-        let mut rig = Rig { engine, media, now, tuning, unreadable: false, dead: Vec::new(), reads: vec![0; 64], next_tag: 1 };
+        let mut rig = Rig {
+            engine,
+            media,
+            now,
+            tuning,
+            unreadable: false,
+            dead: Vec::new(),
+            reads: vec![0; 64],
+            unflushed_zeroes: vec![Vec::new(); 64],
+            next_tag: 1,
+        };
         rig.settle();
         match rig.engine.state() {
             PoolState::Online => Ok(rig),
@@ -166,13 +198,16 @@ impl Rig {
             }
             IoKind::Write { offset, pieces } => {
                 let mut at = offset as usize;
+                if pieces.iter().all(|piece| piece.bytes().iter().all(|byte| *byte == 0)) {
+                    self.unflushed_zeroes[io.device.0 as usize].push((offset, pieces.iter().map(|piece| piece.len()).sum()));
+                }
                 for piece in pieces {
                     assert_eq!(piece.len() % 4096, 0);
                     media[at..at + piece.len()].copy_from_slice(piece.bytes());
                     at += piece.len();
                 }
             }
-            IoKind::Flush => {}
+            IoKind::Flush => self.unflushed_zeroes[io.device.0 as usize].clear(),
             IoKind::Discard { offset, length } => media[offset as usize..(offset + length) as usize].fill(0xdd),
         }
         self.engine.io_done(IoDone { id: io.id, result, buf: back });

@@ -181,6 +181,30 @@ fn a_crash_and_guests_in_between_change_nothing_of_the_promise() {
 }
 
 #[test]
+fn a_wipe_ends_when_its_zeroes_are_flushed() {
+    for (groups, sizes) in layouts() {
+        let tuning = Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, discard_freed: false, ..Tuning::default() };
+        let mut rig = Rig::with_groups(&sizes, groups.clone(), tuning);
+        let (_, doomed) = aged(&mut rig);
+        rig.command(Command::DestroyVolume { volume: doomed }).unwrap();
+        rig.start(Command::Wipe { how: Wipe::Zero, dry_run: false });
+        let (mut zeroed, mut began) = (0, false);
+        while !began || is_wiping(&rig) {
+            rig.now += 5;
+            rig.turn();
+            while let Some(io) = rig.engine.pop_io() {
+                rig.perform(io);
+            }
+            zeroed += rig.unflushed_zeroes.iter().flatten().count();
+            began |= rig.engine.pop_reply().is_some();
+        }
+        assert!(zeroed > 0, "{groups:?}");
+        let left: Vec<_> = rig.unflushed_zeroes.iter().flatten().collect();
+        assert!(left.is_empty(), "{groups:?}: a power cut brings back what was at {left:?}");
+    }
+}
+
+#[test]
 fn a_wipe_can_be_stopped_and_needs_all_devices() {
     let mut rig = Rig::new(&[96, 96], Layout::Mirror { copies: 2 });
     let (kept, doomed) = aged(&mut rig);
