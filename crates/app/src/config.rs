@@ -27,6 +27,8 @@ pub struct ConfigFile {
     pub map_memory: Option<String>,
     /// Upper bound in bytes for what is kept in memory of what is on devices of class cache, for each pool: 20 for a block of 4 KiB.
     pub cache_memory: Option<String>,
+    /// Upper bound in bytes for blocks in memory that guests read more than once, for all pools together; 256M when not said, 0 for none.
+    pub read_cache: Option<String>,
     /// Gives free segments back to what holds the pool, as holes of a file and discards of a disk; true when not said. A pool without it
     /// keeps what it once took.
     pub discard_freed: Option<bool>,
@@ -64,7 +66,7 @@ impl ConfigFile {
         toml::from_str(&text).map_err(|e| {
             let message = e.message().to_owned();
             Failure::failed(format!(
-                "{}: {message}; known keys are socket, state, map_memory, cache_memory, discard_freed, rewind_minutes, spare_minutes, nbd",
+                "{}: {message}; known keys are socket, state, map_memory, cache_memory, read_cache, discard_freed, rewind_minutes, spare_minutes, nbd",
                 path.display()
             ))
         })

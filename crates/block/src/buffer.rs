@@ -102,6 +102,11 @@ impl Piece {
         self.len == 0
     }
 
+    /// True when it is all of its buffer.
+    pub fn is_whole(&self) -> bool {
+        self.len == self.buf.size()
+    }
+
     /// A part of this piece.
     pub fn slice(&self, range: Range<usize>) -> Piece {
         assert!(range.end <= self.len, "slice outside its piece");

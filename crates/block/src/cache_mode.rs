@@ -34,6 +34,11 @@ impl CacheMode {
         self != CacheMode::Unsafe
     }
 
+    /// True when the daemon may keep what guests read in its memory.
+    pub fn caches_reads(self) -> bool {
+        !matches!(self, CacheMode::None | CacheMode::Directsync)
+    }
+
     /// The word users type.
     pub fn name(self) -> &'static str {
         match self {

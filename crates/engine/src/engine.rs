@@ -262,6 +262,14 @@ impl Engine {
         self.open().map(Pool::metrics).unwrap_or_default()
     }
 
+    /// Sets how many bytes of blocks the read cache may keep, at once; what is more goes.
+    pub fn set_read_cache(&mut self, bytes: u64) {
+        match &mut self.phase {
+            Phase::Importing(import) => import.set_read_cache(bytes),
+            Phase::Open(pool) => pool.arrange_read_cache(bytes),
+        }
+    }
+
     /// Where buffers for payloads come from and data of reads goes back to.
     pub fn buffers(&mut self) -> &mut BufPool {
         match &mut self.phase {

@@ -49,17 +49,23 @@ pub struct VolumeOptions {
     pub reservation: u64,
     /// Writes of at most so many bytes go to special devices, while these have room; 0: none. What was written before stays where it is.
     pub special_small_blocks: u32,
+    /// Bytes of the pool's read cache that are the volume's own, and no more; nothing: what all others share.
+    pub read_cache: Option<u64>,
     /// Rates.
     pub limits: Limits,
 }
+
+/// What a limit says that is not a rate: bytes of the read cache.
+const READ_CACHE: u8 = 6;
 
 impl VolumeOptions {
     /// As the pool keeps it.
     pub(crate) fn record(&self) -> OptionsRecord {
         let limits = self.limits.rates().into_iter().zip(0u8..).filter(|(rate, _)| **rate != Rate::default());
         let limit = |(rate, what): (&Rate, u8)| LimitRecord { what, sustained: rate.sustained, burst: rate.burst, seconds: rate.seconds };
+        let memory = self.read_cache.map(|bytes| LimitRecord { what: READ_CACHE, sustained: bytes, burst: 0, seconds: 0 });
         let VolumeOptions { reservation, special_small_blocks, .. } = *self;
-        OptionsRecord { reservation, special_small_blocks, limits: limits.map(limit).collect() }
+        OptionsRecord { reservation, special_small_blocks, limits: limits.map(limit).chain(memory).collect() }
     }
 
     /// From what the pool keeps. What no version wrote is no limit.
@@ -67,6 +73,9 @@ impl VolumeOptions {
         let OptionsRecord { reservation, special_small_blocks, .. } = *record;
         let mut options = VolumeOptions { reservation, special_small_blocks, ..VolumeOptions::default() };
         for limit in &record.limits {
+            if limit.what == READ_CACHE {
+                options.read_cache = Some(limit.sustained);
+            }
             if let Some(rate) = options.limits.rates_mut().into_iter().nth(usize::from(limit.what)) {
                 *rate = Rate { sustained: limit.sustained, burst: limit.burst, seconds: limit.seconds };
             }
@@ -81,10 +90,10 @@ mod tests {
 
     #[test]
     fn options_are_kept_as_they_are() {
-        let mut options = VolumeOptions { reservation: 7, special_small_blocks: 9, ..VolumeOptions::default() };
+        let mut options = VolumeOptions { reservation: 7, special_small_blocks: 9, read_cache: Some(0), ..VolumeOptions::default() };
         options.limits.bps_rd = Rate { sustained: 1, burst: 2, seconds: 3 };
         options.limits.iops = Rate { sustained: 4, burst: 0, seconds: 0 };
-        assert_eq!(options.record().limits.len(), 2);
+        assert_eq!(options.record().limits.len(), 3);
         assert_eq!(VolumeOptions::of(&options.record()), options);
         assert_eq!(VolumeOptions::of(&VolumeOptions::default().record()), VolumeOptions::default());
     }

@@ -7,6 +7,8 @@ pub struct Tuning {
     pub map_memory: u64,
     /// Upper bound in bytes for what is kept in memory of what is on devices of class cache: some 200 times as much of them is used.
     pub cache_memory: u64,
+    /// Upper bound in bytes for blocks that guests read more than once and that are kept in memory; 0: none.
+    pub read_cache: u64,
     /// Bytes of log after which a checkpoint is started.
     pub checkpoint_log_bytes: u64,
     /// Checkpoints that stay rewindable: space freed is reused only after this many more.
@@ -34,6 +36,7 @@ impl Default for Tuning {
         Tuning {
             map_memory: 1 << 30,
             cache_memory: 1 << 29,
+            read_cache: 0,
             checkpoint_log_bytes: 1 << 30,
             rewind_checkpoints: 2,
             rewind_millis: 600_000,
@@ -71,6 +74,8 @@ pub enum Planted {
     FreeTooEarly,
     /// Update the map when a batch completes instead of when it is appended.
     ApplyAtCompletion,
+    /// Find blocks in the read cache by where they are instead of by their address.
+    ReadCacheByPlace,
     /// Leave one entry out of a deadlist.
     ForgetDeadlistEntry,
     /// Do not log a discard.

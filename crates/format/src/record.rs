@@ -177,9 +177,10 @@ fields!(
 );
 
 fields!(
-    /// A rate that guests of a volume are held to.
+    /// What guests of a volume are held to.
     LimitRecord {
-        /// 0 requests, 1 reads, 2 writes, 3 bytes, 4 bytes read, 5 bytes written.
+        /// 0 requests, 1 reads, 2 writes, 3 bytes, 4 bytes read, 5 bytes written; 6 is no rate: bytes of memory that the volume has for what is
+        /// read. Who does not know one passes it over.
         what: u8,
         /// Per second; 0: none.
         sustained: u64,

@@ -240,6 +240,9 @@ impl Config {
         if Config::has_cache(seed, options) {
             self.cache(&mut rng.fork(7));
         }
+        if Config::remembers(seed, options) {
+            self.remember(&mut rng.fork(9));
+        }
         transformed
     }
 

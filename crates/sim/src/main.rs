@@ -94,7 +94,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 10] = [
+const PLANTED: [(&str, Planted); 11] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -104,6 +104,7 @@ const PLANTED: [(&str, Planted); 10] = [
     ("reuse-before-flush", Planted::ReuseBeforeFlush),
     ("skip-leveling", Planted::SkipLeveling),
     ("trust-cache", Planted::TrustCache),
+    ("read-cache-by-place", Planted::ReadCacheByPlace),
     ("parity-from-rot", Planted::ParityFromRot),
 ];
 

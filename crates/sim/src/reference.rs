@@ -75,7 +75,7 @@ struct Waiter {
 enum Doing {
     Label,
     Scan(usize),
-    Record(u64, Entry, Vec<u8>),
+    Record(u64, Box<Entry>, Vec<u8>),
     Flush,
 }
 
@@ -208,7 +208,7 @@ impl Reference {
         if self.bug != Bug::ApplyAtCompletion || !matches!(entry, Entry::Write { .. }) {
             self.memory.apply(&entry, &payload);
         }
-        self.write(self.order[member], page, &bytes, Doing::Record(n, entry, payload));
+        self.write(self.order[member], page, &bytes, Doing::Record(n, Box::new(entry), payload));
     }
 
     fn room(&self, bytes: usize) -> bool {
@@ -502,7 +502,7 @@ impl System for Reference {
                 if done.result.is_err() {
                     return self.fault("the log cannot be written");
                 }
-                if self.bug == Bug::ApplyAtCompletion && matches!(entry, Entry::Write { .. }) {
+                if self.bug == Bug::ApplyAtCompletion && matches!(*entry, Entry::Write { .. }) {
                     self.memory.apply(&entry, &payload);
                 }
                 self.done.insert(n, true);

@@ -117,6 +117,7 @@ fn planted_bugs_are_found() {
         Planted::ReuseBeforeFlush,
         Planted::SkipLeveling,
         Planted::TrustCache,
+        Planted::ReadCacheByPlace,
         Planted::ParityFromRot,
     ];
     for bug in planted {

@@ -432,6 +432,18 @@ pub struct PoolIo {
     pub throttled: u64,
     /// Log records replayed at import.
     pub replayed_batches: u64,
+    /// Bytes of memory for what guests read more than once.
+    #[serde(default)]
+    pub read_cache_limit: u64,
+    /// Bytes of it in use.
+    #[serde(default)]
+    pub read_cache_bytes: u64,
+    /// Blocks that guests read from there.
+    #[serde(default)]
+    pub read_cache_hits: u64,
+    /// Blocks that were not there, of requests that looked.
+    #[serde(default)]
+    pub read_cache_misses: u64,
     /// Blocks that guests read from devices of class cache.
     #[serde(default)]
     pub cache_hits: u64,

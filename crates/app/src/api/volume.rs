@@ -31,6 +31,15 @@ pub struct Volume {
     /// Writes of at most so many bytes go to special devices; 0: none.
     #[serde(default)]
     pub special_small_blocks: u32,
+    /// Bytes of the daemon's read cache that are its own; null: what volumes without share.
+    #[serde(default)]
+    pub read_cache: Option<u64>,
+    /// Blocks of 4 KiB that guests read from the daemon's memory since the pool's import.
+    #[serde(default)]
+    pub read_cache_hits: u64,
+    /// Blocks that were not there, though the requests were short enough and the cache mode allows it.
+    #[serde(default)]
+    pub read_cache_misses: u64,
     /// [`LIMITS`] by name; 0: none.
     #[serde(flatten)]
     pub limits: BTreeMap<String, u64>,
@@ -74,6 +83,8 @@ pub struct SetProperties {
     pub reservation: Option<u64>,
     /// Bytes; writes of at most so many go to special devices.
     pub special_small_blocks: Option<u64>,
+    /// Memory for what guests read: a size, `none`, or `auto` for a share of what volumes without a size have.
+    pub read_cache: Option<String>,
     /// [`LIMITS`] by name; 0 lifts one. Other names are refused.
     #[serde(flatten)]
     pub limits: BTreeMap<String, u64>,

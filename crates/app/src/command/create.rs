@@ -58,11 +58,12 @@ pub fn assign(word: &str, properties: &mut SetProperties) -> Outcome {
         "readonly" => properties.readonly = Some(switch(value)?),
         "reservation" => properties.reservation = Some(amount(value)?),
         "special_small_blocks" => properties.special_small_blocks = Some(amount(value)?),
+        "read_cache" => properties.read_cache = Some(value.to_owned()),
         _ if LIMITS.contains(&property) => drop(properties.limits.insert(property.to_owned(), amount(value)?)),
         "sector" => return Err(Failure::failed("tables and filesystems count in sectors; see 'millpond convert-sectors --help'")),
         _ => {
             return Err(Failure::usage(format!(
-                "no property '{property}' can be set; choose from cache, compression, readonly, reservation, special_small_blocks, {}",
+                "no property '{property}' can be set; choose from cache, compression, readonly, read_cache, reservation, special_small_blocks, {}",
                 LIMITS.join(", ")
             )));
         }
@@ -100,9 +101,16 @@ mod tests {
     #[test]
     fn properties_are_read_or_refused_by_kind() {
         let mut properties = SetProperties::default();
-        for word in
-            ["cache=none", "readonly=on", "compression=lz4", "reservation=1G", "special_small_blocks=16k", "bps_max=20M", "iops=none"]
-        {
+        for word in [
+            "cache=none",
+            "readonly=on",
+            "compression=lz4",
+            "reservation=1G",
+            "special_small_blocks=16k",
+            "read_cache=auto",
+            "bps_max=20M",
+            "iops=none",
+        ] {
             assign(word, &mut properties).expect(word);
         }
         let wanted = SetProperties {
@@ -111,6 +119,7 @@ mod tests {
             readonly: Some(true),
             reservation: Some(1 << 30),
             special_small_blocks: Some(16 << 10),
+            read_cache: Some("auto".to_owned()),
             limits: [("bps_max".to_owned(), 20 << 20), ("iops".to_owned(), 0)].into(),
         };
         assert_eq!(properties, wanted);

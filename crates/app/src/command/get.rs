@@ -159,7 +159,7 @@ impl Get {
     }
 }
 
-/// Change properties of a volume: cache, compression, readonly, reservation, special_small_blocks, limits
+/// Change properties of a volume: cache, compression, readonly, read_cache, reservation, special_small_blocks, limits
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:

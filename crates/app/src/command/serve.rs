@@ -10,7 +10,7 @@ use sd_notify::NotifyState;
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{ConfigFile, socket_path, state_dir};
-use crate::daemon::{Control, Daemon, Inherited, Options, Signals, StateDir, check_nbd_limits, serve_until};
+use crate::daemon::{Control, Daemon, Inherited, Options, READ_CACHE, Signals, StateDir, check_nbd_limits, serve_until};
 use crate::failure::{Failure, Outcome};
 use crate::size::Size;
 
@@ -27,7 +27,7 @@ pub struct Serve {
     /// Directory in which pools and exports are remembered
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// TOML file with socket, state, map_memory, cache_memory, discard_freed, rewind_minutes, spare_minutes, [nbd]; options win over it
+    /// TOML file with socket, state, map_memory, cache_memory, read_cache, discard_freed, rewind_minutes, spare_minutes, [nbd]; options win over it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -46,6 +46,7 @@ impl Serve {
             let Size(bytes) = size.parse()?;
             tuning.cache_memory = bytes;
         }
+        let read_cache = config.read_cache.as_deref().map_or(Ok(Size(READ_CACHE)), str::parse)?;
         tuning.discard_freed = config.discard_freed.unwrap_or(tuning.discard_freed);
         tuning.rewind_millis = config.rewind_minutes.map_or(tuning.rewind_millis, |minutes| u64::from(minutes) * 60_000);
         tuning.spare_millis = config.spare_minutes.map_or(tuning.spare_millis, |minutes| u64::from(minutes) * 60_000);
@@ -56,7 +57,7 @@ impl Serve {
         let dir = StateDir::open(&state_dir(self.state.as_deref().or(config.state.as_deref()))?)?;
         let control = Control::bind(&socket, &inherited)?;
         let mut signals = Signals::catch()?;
-        let options = Options { socket, tuning, nbd: limits, inherited: Arc::clone(&inherited) };
+        let options = Options { socket, tuning, read_cache: read_cache.0, nbd: limits, inherited: Arc::clone(&inherited) };
         let daemon = Arc::new(Daemon::new(options, dir)?);
         let ready = async |_: &Daemon| {
             inherited.report_unused();

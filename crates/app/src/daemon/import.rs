@@ -103,6 +103,7 @@ impl Daemon {
                 }
             }
         }
+        self.share_read_cache().await;
     }
 
     /// Finds pools, and imports the one named. Durable on return, the daemon's memory of it included.
@@ -160,6 +161,7 @@ impl Daemon {
             registry.known.retain(|known| known.id != record.id);
             registry.pools.insert(pool.name.clone(), PoolEntry::new(record, Ok(shard)));
         }
+        self.share_read_cache().await;
         self.restore_exports(&pool.name).await;
         self.save()?;
         self.tell("pool.imported", &pool.name);

@@ -36,5 +36,5 @@ pub use inherited::Inherited;
 pub use mount::clear as clear_mount;
 pub use pools::format_file;
 pub use run::{Control, Signals, serve_until};
-pub use service::{Daemon, Options};
+pub use service::{Daemon, Options, READ_CACHE};
 pub use state::StateDir;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use millpond_engine::{Rate, VolumeOptions};
 
 use crate::api::{ApiError, LIMITS, SetProperties};
+use crate::size::{Size, SizeError};
 
 /// Longest burst in seconds: an hour.
 const MAX_LENGTH: u64 = 3600;
@@ -39,6 +40,12 @@ pub(super) fn changed(old: VolumeOptions, change: &SetProperties) -> Result<Opti
             .ok()
             .filter(|bytes| *bytes <= MAX_SMALL)
             .ok_or_else(|| ApiError::invalid(format!("special_small_blocks={bytes} is too much; give at most 1M, or 0 for none")))?,
+    };
+    options.read_cache = match change.read_cache.as_deref() {
+        None => old.read_cache,
+        Some("auto") => None,
+        Some("none") => Some(0),
+        Some(size) => Some(size.parse().map(|Size(bytes)| bytes).map_err(|e: SizeError| ApiError::invalid(format!("read_cache: {e}")))?),
     };
     for (kind, rate) in KINDS.into_iter().zip(options.limits.rates_mut()) {
         let given = |suffix: &str| change.limits.get(&format!("{kind}{suffix}")).copied();

@@ -100,6 +100,7 @@ impl Daemon {
             registry.pools.insert(record.name.clone(), PoolEntry::new(record.clone(), Ok(shard.clone())));
         }
         self.save()?;
+        self.share_read_cache().await;
         self.tell("pool.created", &record.name);
         Ok(view(&record, instant::now(), shard.status().await?))
     }
@@ -122,6 +123,7 @@ impl Daemon {
             of_pool.for_each(|export| export.trouble = Some(format!("pool '{name}' is exported")));
         }
         self.save()?;
+        self.share_read_cache().await;
         self.tell("pool.exported", name);
         closed
     }
@@ -181,6 +183,7 @@ impl Daemon {
             registry.exports.retain(|_, export| export.record.pool != name);
             registry.pools.remove(name).map(|entry| entry.record)
         };
+        self.share_read_cache().await;
         // Forgotten first: a crash from here on leaves a pool that somebody could import, never a daemon that expects one.
         self.save()?;
         let id = record

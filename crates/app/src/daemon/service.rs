@@ -21,17 +21,34 @@ use crate::names::{SnapshotName, VolumeName};
 /// Events kept for a listener that is slow; older ones are dropped for it.
 const EVENT_BACKLOG: usize = 256;
 
+/// Bytes of memory for what guests read, when nothing is said.
+pub const READ_CACHE: u64 = 256 << 20;
+
 /// How a daemon runs.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Its control socket, for messages and for where exports go by default.
     pub socket: PathBuf,
     /// Knobs of every pool's engine.
     pub tuning: Tuning,
+    /// Bytes of memory for what guests of all pools read more than once.
+    pub read_cache: u64,
     /// What clients of an NBD export may take where the export says nothing.
     pub nbd: NbdLimits,
     /// Sockets that listen already.
     pub inherited: Arc<Inherited>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            socket: PathBuf::new(),
+            tuning: Tuning::default(),
+            read_cache: READ_CACHE,
+            nbd: NbdLimits::default(),
+            inherited: Arc::default(),
+        }
+    }
 }
 
 /// A pool that the daemon answers for.
@@ -176,6 +193,16 @@ impl Daemon {
         let registry = self.registry();
         let open = registry.pools.iter().filter_map(|(name, entry)| Some((name.clone(), entry.shard.as_ref().ok()?.clone())));
         open.collect()
+    }
+
+    /// Deals the memory for what guests read out to the pools in service: the same to each. To be called when there are more or fewer of them.
+    pub(super) async fn share_read_cache(&self) {
+        let shards = self.shards();
+        let each = self.options.read_cache / shards.len().max(1) as u64;
+        for (_, shard) in shards {
+            // one that has ended meanwhile needs none
+            let _ = shard.set_read_cache(each).await;
+        }
     }
 
     /// A volume by name.

@@ -86,7 +86,10 @@ impl Daemon {
         let properties = Properties::read(request)?;
         // two changes at a time would undo each other's options
         // or export what a promise is being kept for
-        let options_change = request.reservation.is_some() || request.special_small_blocks.is_some() || !request.limits.is_empty();
+        let options_change = request.reservation.is_some()
+            || request.special_small_blocks.is_some()
+            || request.read_cache.is_some()
+            || !request.limits.is_empty();
         let _changing = if options_change || properties.cache.is_some() { Some(self.changing.lock().await) } else { None };
         let during = format!("cannot change '{name}'");
         let (shard, volume) = self.find_volume(name).await?;
@@ -257,6 +260,9 @@ fn view(pool: &str, volume: VolumeInfo) -> Volume {
         readonly: volume.read_only,
         reservation: volume.options.reservation,
         special_small_blocks: volume.options.special_small_blocks,
+        read_cache: volume.options.read_cache,
+        read_cache_hits: volume.read_cache.hits,
+        read_cache_misses: volume.read_cache.misses,
         limits: options::words(&volume.options),
         referenced_bytes: volume.referenced_bytes,
         unique_bytes: volume.unique_bytes,

@@ -5,6 +5,7 @@ use millpond_format::{Class, Layout, MemberState, PoolId, SnapshotId, VolumeId};
 
 use super::{Compression, Time};
 use crate::options::VolumeOptions;
+use crate::read_cache::ReadCacheUse;
 
 /// A volume, as listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub struct VolumeInfo {
     pub read_only: bool,
     /// What it may take and what is kept for it.
     pub options: VolumeOptions,
+    /// What its guests, and those of its snapshots, read from the daemon's memory since import.
+    pub read_cache: ReadCacheUse,
     /// Bytes reachable from the head.
     pub referenced_bytes: u64,
     /// Bytes that would be freed if only this volume's head and snapshots went.
@@ -234,6 +237,14 @@ pub struct Metrics {
     pub cache_misses: u64,
     /// Bytes of blocks copied to the cache, as stored.
     pub cache_fill_bytes: u64,
+    /// Bytes of blocks in the read cache at most.
+    pub read_cache_limit: u64,
+    /// Bytes of blocks in it now.
+    pub read_cache_bytes: u64,
+    /// Blocks that guests read from it.
+    pub read_cache_hits: u64,
+    /// Blocks that they did not find there.
+    pub read_cache_misses: u64,
     /// Batches appended for guests.
     pub batches: u64,
     /// Bytes of guest blocks appended (after compression).

@@ -1,4 +1,4 @@
-//! [`Ghosts`]: which blocks were read lately and are not in the cache, by marks of two bytes.
+//! [`Ghosts`]: which blocks were read lately and are not in a cache, by marks of two bytes.
 //!
 //! What is read once, by a copy or a backup of everything, leaves a mark and nothing else; only what is read again before its mark is
 //! pushed out goes to the cache.
@@ -10,16 +10,16 @@ const BUCKET: usize = 4;
 
 /// Marks of blocks by key.
 #[derive(Debug, Default)]
-pub(super) struct Ghosts(Vec<[u16; BUCKET]>);
+pub(crate) struct Ghosts(Vec<[u16; BUCKET]>);
 
 impl Ghosts {
     /// Room for so many marks; all are lost.
-    pub(super) fn resize(&mut self, most: usize) {
+    pub(crate) fn resize(&mut self, most: usize) {
         self.0 = vec![[0; BUCKET]; most.div_ceil(BUCKET)];
     }
 
     /// A block was read. True when it was before; its mark is gone then.
-    pub(super) fn meet(&mut self, key: u64) -> bool {
+    pub(crate) fn meet(&mut self, key: u64) -> bool {
         let spread = spread(key);
         let at = ((u128::from(spread) * self.0.len() as u128) >> 64) as usize;
         let mark = (spread as u16).max(1);

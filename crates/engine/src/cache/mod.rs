@@ -10,4 +10,5 @@ mod index;
 mod store;
 
 pub(crate) use drive::Spot;
+pub(crate) use ghosts::Ghosts;
 pub(crate) use store::{Scan, SegmentWrite, Store};

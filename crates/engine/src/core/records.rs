@@ -134,7 +134,7 @@ impl Core {
                 let clone = Volume { name, size, sector, cache, compression, read_only: false, lineage, created: *created };
                 self.catalog.add_volume(*volume, clone);
                 // space is kept for whom it was promised to alone
-                let options = VolumeOptions { reservation: 0, ..self.catalog.options_of(from) };
+                let options = VolumeOptions { reservation: 0, read_cache: None, ..self.catalog.options_of(from) };
                 self.catalog.set_options(*volume, options);
             }
             Record::Hold { snapshot, until } => {

@@ -135,6 +135,11 @@ impl Import {
         matches!(self.stage, Stage::Surveyed).then(|| std::mem::take(&mut self.surveyed))
     }
 
+    /// What the pool may keep of what guests read, once it is open.
+    pub(crate) fn set_read_cache(&mut self, bytes: u64) {
+        self.tuning.read_cache = bytes;
+    }
+
     /// Starts to read the labels.
     pub(crate) fn new(devices: Vec<DeviceGeometry>, tuning: Tuning, now: Time) -> Import {
         let count = u16::try_from(devices.len()).unwrap_or(u16::MAX);

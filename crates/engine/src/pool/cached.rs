@@ -75,7 +75,7 @@ impl Pool {
         let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
         let Some(place) = work.parts.get_mut(part as usize) else { return };
         let Part::Cached { blocks, .. } = &*place else { return };
-        let blocks = blocks.clone();
+        let (blocks, remembered) = (blocks.clone(), work.remembered);
         let piece = match (result, buf) {
             (Ok(()), Some(buf)) => self.sound_copy(&blocks, spot, buf, trusting),
             (_, buf) => {
@@ -87,6 +87,9 @@ impl Pool {
             (Some(piece), _) => {
                 self.metrics.cache_hits += blocks.len() as u64;
                 self.metrics.cache_hit_bytes += blocks.iter().map(|(addr, _)| u64::from(addr.units()) * 512).sum::<u64>();
+                if let Some(volume) = remembered {
+                    self.remember(volume, blocks.iter().map(|(addr, _)| *addr), &piece);
+                }
                 if let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id)
                     && let Some(place) = work.parts.get_mut(part as usize)
                 {

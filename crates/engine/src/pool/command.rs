@@ -183,6 +183,7 @@ impl Pool {
             }
             self.core.apply_record(&record);
         }
+        self.arrange_read_cache(self.read_cache.limit());
         self.seal_all();
         self.release(id);
         true

@@ -179,6 +179,7 @@ impl Pool {
             compression: v.compression,
             read_only: v.read_only || self.tuning.read_only,
             options: catalog.options_of(id),
+            read_cache: self.read_cache.uses(id),
             referenced_bytes: line.head.map_or(0, |h| h.mapped * 4096),
             unique_bytes: owned_units * 512,
             snapshots: catalog.snapshot_count(id),
@@ -274,6 +275,9 @@ impl Pool {
         let mut metrics = self.metrics;
         metrics.nodes_touched = self.core.nodes_touched;
         metrics.nodes_resident = self.core.nodes.len() as u64;
+        (metrics.read_cache_limit, metrics.read_cache_bytes) = (self.read_cache.limit(), self.read_cache.used());
+        let uses = self.read_cache.all_uses();
+        (metrics.read_cache_hits, metrics.read_cache_misses) = (uses.hits, uses.misses);
         metrics.written_bytes = self.core.clock * 4096;
         metrics.log_bytes = self.log.since_checkpoint;
         metrics.reclaim_backlog = self.core.catalog.backlog * 512;

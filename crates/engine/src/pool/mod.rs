@@ -9,6 +9,7 @@ mod destroy;
 mod devices;
 mod diff;
 mod info;
+mod memory;
 mod op;
 mod read;
 mod state;

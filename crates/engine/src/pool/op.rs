@@ -80,12 +80,23 @@ pub(crate) struct ReadWork {
     /// Something from the cache was not what it should be: all of it is read once more, past the cache.
     pub(crate) again: bool,
     pub(crate) past_cache: bool,
+    /// The volume in whose share of the read cache its blocks may be.
+    pub(crate) remembered: Option<VolumeId>,
 }
 
 impl ReadWork {
     /// A read of which nothing is known yet.
     pub(crate) fn new(target: Target, request: Request) -> ReadWork {
-        ReadWork { target, request, parts: SmallVec::new(), after: Lsn(0), bad: Vec::new(), again: false, past_cache: false }
+        ReadWork {
+            target,
+            request,
+            parts: SmallVec::new(),
+            after: Lsn(0),
+            bad: Vec::new(),
+            again: false,
+            past_cache: false,
+            remembered: None,
+        }
     }
 }
 

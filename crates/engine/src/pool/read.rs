@@ -72,8 +72,9 @@ impl Pool {
         let end = first + count as u64;
         // what a record in flight took away may be shown as gone only when the record cannot be lost any more (I10)
         let mut plan = Plan { parts: SmallVec::new(), after: self.last_record };
-        let cached = !self.cache.is_empty();
-        let asks = cached && !past_cache;
+        let remembered = self.share_of(target, request.range.length);
+        let (mut hits, mut misses) = (0, 0);
+        let asks = !self.cache.is_empty() && !past_cache;
         let mut block = first;
         while block < end {
             let stop = ((block / FANOUT as u64 + 1) * FANOUT as u64).min(end);
@@ -106,10 +107,15 @@ impl Pool {
                                 },
                             };
                             plan.parts.push(Planned::Ready(piece));
+                        } else if let Some(piece) = self.find_in_memory(remembered, addr) {
+                            hits += 1;
+                            plan.parts.push(Planned::Ready(piece));
                         } else if let Some(spot) = if asks { self.cache.find(addr) } else { None } {
+                            misses += 1;
                             plan.copy(spot, addr, crc);
                         } else {
-                            let wanted = cached && self.core.space.rows.shelf(segment) != Shelf::Special;
+                            misses += 1;
+                            let wanted = remembered.is_some() || self.may_copy(segment);
                             if addr.coding() == Coding::Raw && unit % 8 == 0 {
                                 plan.block(segment, unit / 8, crc, Some(addr).filter(|_| wanted));
                             } else {
@@ -120,6 +126,12 @@ impl Pool {
                 }
             }
             block = stop;
+        }
+        if let Some(volume) = remembered {
+            self.read_cache.count(volume, hits, misses);
+        }
+        if let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) {
+            work.remembered = remembered;
         }
         self.carry_out(id, plan);
     }
@@ -179,6 +191,11 @@ impl Pool {
         self.release(id);
     }
 
+    /// May copies of what a segment holds go to devices of class cache?
+    fn may_copy(&self, segment: SegmentId) -> bool {
+        !self.cache.is_empty() && self.core.space.rows.shelf(segment) != Shelf::Special
+    }
+
     /// Reads pages of a segment that may not be reused before the read is done: with each `attempt` from another copy, where there are several.
     pub(crate) fn read_segment(&mut self, context: Context, segment: SegmentId, page: u32, pages: u32, attempt: u8) {
         if let Some(found) = self.core.space.segments.get_mut(segment) {
@@ -198,21 +215,22 @@ impl Pool {
     pub(crate) fn data_read(&mut self, id: u32, part: u32, result: Result<(), DeviceError>, buf: Option<Buf>, member: Option<DeviceIndex>) {
         let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
         let Some(place) = work.parts.get_mut(part as usize) else { return };
+        let remembered = work.remembered;
         let good = match (&*place, result, buf) {
             (Part::Blocks { crcs, .. }, Ok(()), Some(buf)) => {
                 let sound = crcs.iter().zip(buf.bytes().chunks_exact(4096)).all(|(crc, bytes)| crc32c(bytes) == *crc);
                 let bytes = crcs.len() * 4096;
                 sound.then(|| Piece::new(Rc::new(buf), 0..bytes))
             }
-            (Part::Packed { crc, coding, skip, units, addr, .. }, Ok(()), Some(buf)) => {
+            (Part::Packed { crc, coding, skip, units, addr, place: (segment, _), .. }, Ok(()), Some(buf)) => {
                 let range = *skip..*skip + *units as usize * 512;
-                let (crc, coding, addr) = (*crc, *coding, *addr);
+                let (crc, coding, addr, segment) = (*crc, *coding, *addr, *segment);
                 let stored = buf.bytes().get(range.clone()).unwrap_or_default();
                 let sound = crc32c(stored) == crc;
-                if sound && addr.is_some() {
+                if sound && addr.is_some() && self.may_copy(segment) {
                     self.copy_to_cache(addr, stored);
                 }
-                if !sound {
+                let piece = if !sound {
                     None
                 } else if coding == Coding::Raw {
                     Some(Piece::new(Rc::new(buf), range))
@@ -220,7 +238,11 @@ impl Pool {
                     let unpacked = self.unpack(buf.bytes().get(range).unwrap_or_default(), coding);
                     self.bufs.give(buf);
                     unpacked
+                };
+                if let (Some(volume), Some(piece)) = (remembered, &piece) {
+                    self.remember(volume, std::iter::once(addr), piece);
                 }
+                piece
             }
             _ => None,
         };
@@ -244,7 +266,12 @@ impl Pool {
                     mine.into_iter().for_each(|bad| self.repair(bad.member, segment, page, piece.clone()));
                 }
                 if let Part::Blocks { addrs, .. } = old {
-                    addrs.into_iter().zip(piece.bytes().chunks_exact(4096)).for_each(|(addr, bytes)| self.copy_to_cache(addr, bytes));
+                    if let Some(volume) = remembered {
+                        self.remember(volume, addrs.iter().copied(), &piece);
+                    }
+                    if self.may_copy(segment) {
+                        addrs.into_iter().zip(piece.bytes().chunks_exact(4096)).for_each(|(addr, bytes)| self.copy_to_cache(addr, bytes));
+                    }
                 }
             }
             None => {

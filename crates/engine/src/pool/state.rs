@@ -12,6 +12,7 @@ use crate::cache::{Scan, Spot, Store};
 use crate::core::Core;
 use crate::io::IoTable;
 use crate::log::Log;
+use crate::read_cache::ReadCache;
 use crate::slab::Slab;
 use crate::task::{
     Checkpointer, Cleaner, Evacuation, FillPiece, Filler, Pace, Rebalancer, Relabeler, ScrubArea, ScrubRead, Scrubber, Spares, Waiting,
@@ -192,6 +193,7 @@ pub(crate) struct Pool {
     pub(crate) jobs_due: Time,
     pub(crate) cleaner: Cleaner,
     pub(crate) cache: Store,
+    pub(crate) read_cache: ReadCache,
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) replies: VecDeque<(Tag, Result<Reply, CommandError>)>,
     pub(crate) diffs: VecDeque<(Tag, Result<Vec<DiffExtent>, CommandError>)>,
@@ -236,7 +238,8 @@ impl Pool {
     /// A pool in service over recovered state.
     pub(crate) fn new(config: Config, core: Core, log: Log, io: IoTable<Context>, bufs: BufPool, tuning: Tuning, now: Time) -> Pool {
         let cache = Store::new(config.id, tuning.cache_memory);
-        Pool {
+        let read_cache = ReadCache::new(tuning.read_cache);
+        let mut pool = Pool {
             config,
             state: PoolState::Opening,
             tuning,
@@ -276,6 +279,7 @@ impl Pool {
             jobs_due: now,
             cleaner: Cleaner::default(),
             cache,
+            read_cache,
             completions: VecDeque::new(),
             replies: VecDeque::new(),
             diffs: VecDeque::new(),
@@ -300,7 +304,9 @@ impl Pool {
             starved_commands: 0,
             destroying: VecDeque::new(),
             resizes: Vec::new(),
-        }
+        };
+        pool.arrange_read_cache(pool.read_cache.limit());
+        pool
     }
 
     /// True when a bug is planted and this build allows it.

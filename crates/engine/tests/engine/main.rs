@@ -14,6 +14,7 @@ mod model;
 mod options;
 mod parity;
 mod queries;
+mod read_cache;
 mod rewind;
 mod rig;
 mod scrub;

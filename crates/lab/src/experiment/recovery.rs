@@ -3,7 +3,7 @@
 use super::Setup;
 use crate::load::{LoadSpec, Mix, run, run_until};
 use crate::peer::{Contender, POOL};
-use crate::process::{Workspace, memory, with_peak_memory};
+use crate::process::{memory, with_peak_memory};
 use crate::report::{Goal, Results};
 use anyhow::{Result, anyhow, bail};
 use serde_json::json;
@@ -76,12 +76,9 @@ fn replay(setup: &Setup, results: &mut Results) -> Result<()> {
 }
 
 fn bounded_memory(setup: &Setup, results: &mut Results) -> Result<()> {
-    let settings = Workspace::new(&setup.dir, "settings")?;
-    let config = settings.path().join("config.toml");
-    std::fs::write(&config, format!("map_memory = \"{BOUND_MIB}M\"\n"))?;
     let writes = setup.scaled(1_000_000, 10_000);
     let pool = writes * 4096 * 3 + (8 << 30);
-    let open = setup.open_millpond(64 << 20, pool, &["--config", &config.display().to_string()])?;
+    let open = setup.open_millpond(64 << 20, pool, &[&format!("map_memory = \"{BOUND_MIB}M\"")])?;
     let volume = format!("{POOL}/huge");
     open.millpond.control()?.post("/v1/volumes", &json!({"name": volume, "size": HUGE}))?;
     let endpoint = open.millpond.export(&volume)?;

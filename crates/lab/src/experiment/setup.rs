@@ -110,8 +110,9 @@ impl Setup {
     ///
     /// # Errors
     /// It did not start.
-    pub fn open_millpond(&self, size: u64, pool_bytes: u64, serve_args: &[&str]) -> Result<OpenMillpond> {
-        self.begin_millpond(Millpond::new(millpond_binary()?).with_pool_bytes(pool_bytes).with_serve_args(serve_args), size)
+    pub fn open_millpond(&self, size: u64, pool_bytes: u64, settings: &[&str]) -> Result<OpenMillpond> {
+        let millpond = Millpond::new(millpond_binary()?).with_pool_bytes(pool_bytes);
+        self.begin_millpond(settings.iter().fold(millpond, |millpond, line| millpond.with_setting(line)), size)
     }
 
     /// As [`Setup::open_millpond`], with all of the pool's file there ([`Millpond::allocated`]).

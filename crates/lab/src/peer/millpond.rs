@@ -40,7 +40,7 @@ pub struct Millpond {
     pool_bytes: Option<u64>,
     allocated: bool,
     daemon: Option<Daemon>,
-    serve_args: Vec<String>,
+    settings: Vec<String>,
 }
 
 /// The pool that [`Millpond`] makes.
@@ -49,9 +49,18 @@ pub const POOL: &str = "lab";
 pub const DISK: &str = "lab/disk";
 
 impl Millpond {
-    /// Not started yet. The pool gets four times the size of the volume and 256 MiB, all sparse.
+    /// Not started yet. The pool gets four times the size of the volume and 256 MiB, all sparse. There is no read cache: what is measured is the
+    /// engine, beside servers that have none either.
     pub fn new(binary: PathBuf) -> Millpond {
-        Millpond { binary, dir: PathBuf::new(), size: 0, pool_bytes: None, allocated: false, daemon: None, serve_args: Vec::new() }
+        Millpond {
+            binary,
+            dir: PathBuf::new(),
+            size: 0,
+            pool_bytes: None,
+            allocated: false,
+            daemon: None,
+            settings: vec!["read_cache = \"0\"".to_owned()],
+        }
     }
 
     /// With a pool of this many bytes.
@@ -69,10 +78,16 @@ impl Millpond {
         self
     }
 
-    /// With more arguments for `millpond serve`.
-    pub fn with_serve_args(mut self, args: &[&str]) -> Millpond {
-        self.serve_args = args.iter().map(|a| (*a).to_owned()).collect();
+    /// With this line in the daemon's configuration.
+    pub fn with_setting(mut self, line: &str) -> Millpond {
+        self.settings.push(line.to_owned());
         self
+    }
+
+    /// With so many bytes of read cache from the next launch on.
+    pub fn set_read_cache(&mut self, bytes: u64) {
+        self.settings.retain(|line| !line.starts_with("read_cache"));
+        self.settings.push(format!("read_cache = \"{bytes}\""));
     }
 
     /// Path of the control socket.
@@ -154,8 +169,10 @@ impl Millpond {
     /// It ended or did not answer within a minute.
     pub fn launch(&mut self) -> Result<Duration> {
         let socket = self.control_socket();
+        let config = self.dir.join("config.toml");
+        std::fs::write(&config, self.settings.join("\n")).context("writing the daemon's configuration")?;
         let mut command = Command::new(&self.binary);
-        command.arg("serve").arg("--socket").arg(&socket).arg("--state").arg(self.dir.join("state")).args(&self.serve_args);
+        command.arg("serve").arg("--socket").arg(&socket).arg("--state").arg(self.dir.join("state")).arg("--config").arg(config);
         let mut daemon = Daemon::spawn(&mut command, &self.dir.join("millpond.log"))?;
         let took =
             daemon.wait_ready(Duration::from_secs(60), || Control::connect(&socket).and_then(|mut c| c.get("/v1/status")).is_ok())?;
@@ -210,9 +227,7 @@ impl Contender for Millpond {
     fn start(&mut self, dir: &Path, size: u64) -> Result<()> {
         self.size = size;
         if self.allocated {
-            let config = dir.join("config.toml");
-            std::fs::write(&config, "discard_freed = false\n").context("writing the daemon's configuration")?;
-            self.serve_args.extend(["--config".to_owned(), config.display().to_string()]);
+            self.settings.push("discard_freed = false".to_owned());
         }
         self.start_empty(dir)?;
         let bytes = self.pool_bytes.unwrap_or(4 * size + (256 << 20));

@@ -3,8 +3,8 @@
 use super::subject::Subject;
 use super::{
     activation, cache, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile,
-    hostile_requests, images, jobs, lab, libnbd, libvirt, limits, lost_special, model, modes, parity, restart, sectors, status, suites,
-    tls, tls_renewal, trouble, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
+    hostile_requests, images, jobs, lab, libnbd, libvirt, limits, lost_special, model, modes, parity, read_cache, restart, sectors, status,
+    suites, tls, tls_renewal, trouble, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
 };
 use anyhow::Result;
 
@@ -198,6 +198,14 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: cache::run,
+    },
+    Case {
+        name: "read-cache",
+        about: "what clients read again comes from memory, with limits that hold, and none for modes without a read cache",
+        needs: &["fio"],
+        guest: false,
+        asks: Asks::Everything,
+        run: read_cache::run,
     },
     Case {
         name: "trouble",

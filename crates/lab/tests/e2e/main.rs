@@ -30,6 +30,7 @@ mod lost_special;
 mod model;
 mod modes;
 mod parity;
+mod read_cache;
 mod restart;
 mod sectors;
 mod status;

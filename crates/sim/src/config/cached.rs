@@ -1,4 +1,4 @@
-//! Devices of the cache, in worlds of every kind.
+//! Devices of the cache, and the read cache in memory, in worlds of every kind.
 
 use millpond_engine::{Class, GroupSpec, Layout};
 
@@ -20,6 +20,19 @@ impl Config {
         let usual = !(options.append_only || options.mirrors || options.parity || options.removals || options.spares || options.laps);
         let kind = seed % 16 == 9 || (seed / 16 % 4 == 3 && matches!(seed % 16, 6 | 10));
         options.caches || (usual && kind)
+    }
+
+    /// Is what guests of this seed's world read kept in memory? In no world that found something before it was.
+    pub(super) fn remembers(seed: u64, options: &Options) -> bool {
+        let usual = !(options.append_only || options.mirrors || options.parity || options.removals || options.spares || options.jobs);
+        if options.caches { seed % 2 == 1 } else { usual && matches!(seed % 16, 1 | 8) }
+    }
+
+    /// Gives the world a read cache in memory, often too small.
+    pub(super) fn remember(&mut self, rng: &mut Rng) {
+        self.mix.requests[0] = self.mix.requests[0].max(60);
+        self.mix.hot = self.mix.hot.max(40);
+        self.tuning.read_cache = (64 << 10) << rng.below(7);
     }
 
     /// Gives the world a cache; all chance is from `rng`, so that other worlds stay as they are.

@@ -300,6 +300,7 @@ impl Memory {
             cache: v.cache,
             compression: v.compression,
             read_only: v.read_only,
+            read_cache: millpond_engine::ReadCacheUse::default(),
             options: VolumeOptions::default(),
             referenced_bytes: 0,
             unique_bytes: 0,

@@ -93,6 +93,7 @@ impl Status {
             if self.verbose {
                 write_out(&lost(pool))?;
                 write_out(&counters(pool))?;
+                write_out(&read_cache(pool))?;
                 write_out(&cache(pool))?;
                 write_out(&limits(pool))?;
                 write_out(&unwell(pool))?;
@@ -172,6 +173,23 @@ fn counters(pool: &Pool) -> String {
         io.replayed_batches,
         io.turns.iter().skip(LONG_TURNS).sum::<u64>(),
         longest.div_ceil(1000)
+    )
+}
+
+/// What the memory for reads is good for, once something looked there.
+fn read_cache(pool: &Pool) -> String {
+    let io = &pool.io;
+    let blocks = io.read_cache_hits + io.read_cache_misses;
+    if blocks == 0 {
+        return String::new();
+    }
+    format!(
+        "  read cache: {} of {} in memory, {} blocks read from it, {} from elsewhere, {:.1} % hits\n",
+        Size(io.read_cache_bytes),
+        Size(io.read_cache_limit),
+        io.read_cache_hits,
+        io.read_cache_misses,
+        io.read_cache_hits as f64 * 100.0 / blocks as f64
     )
 }
 

@@ -14,6 +14,7 @@ fn volume(id: u32, name: &str, origin: Option<&str>) -> VolumeInfo {
         cache: CacheMode::Writeback,
         compression: Compression::Off,
         read_only: false,
+        read_cache: millpond_engine::ReadCacheUse::default(),
         options: VolumeOptions::default(),
         referenced_bytes: 0,
         unique_bytes: 1000,

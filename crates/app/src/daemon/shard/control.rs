@@ -137,6 +137,10 @@ impl<P: Pool> Shard<P> {
                 }
                 let _ = answer.send(if known { Ok(()) } else { Err(ShardError::NoDevice(device)) });
             }
+            Message::ReadCache(bytes, answer) => {
+                self.pool.set_read_cache(bytes);
+                let _ = answer.send(Ok(()));
+            }
             Message::AddDevice(host, answer) => {
                 let geometry = host.geometry();
                 let added = self.ring.add_device(*host).map_err(|_| {

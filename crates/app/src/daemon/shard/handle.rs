@@ -359,6 +359,7 @@ pub(super) enum Message {
     Exports(Answer<Vec<ExportInfo>>),
     Diff(Option<Target>, Target, Answer<Vec<DiffExtent>>),
     Limit(DeviceIndex, DeviceLimit, Answer<()>),
+    ReadCache(u64, Answer<()>),
     Read(Target, ByteRange, Answer<Vec<u8>>),
     Write(Target, u64, Vec<u8>, Answer<()>),
     Flush(Target, Answer<()>),
@@ -537,6 +538,14 @@ impl ShardHandle {
     /// [`ShardError::NoDevice`], [`ShardError::Gone`].
     pub async fn limit_device(&self, device: DeviceIndex, limit: DeviceLimit) -> Result<(), ShardError> {
         self.ask(|answer| Message::Limit(device, limit, answer)).await
+    }
+
+    /// Sets how many bytes of what guests read may be kept in memory.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn set_read_cache(&self, bytes: u64) -> Result<(), ShardError> {
+        self.ask(|answer| Message::ReadCache(bytes, answer)).await
     }
 
     /// Reads a range (at most `MAX_REQUEST_BYTES`), as a guest would: for image export.

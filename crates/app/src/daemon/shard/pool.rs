@@ -60,6 +60,8 @@ pub trait Pool: 'static {
     fn older_state(&self, target: Target, name: &str) -> Option<SnapshotId>;
     /// What volumes may take and what is kept for them, where it is not the default.
     fn options(&self) -> &BTreeMap<VolumeId, VolumeOptions>;
+    /// Sets how many bytes of what guests read it may keep in memory.
+    fn set_read_cache(&mut self, _bytes: u64) {}
     /// Counters since import.
     fn metrics(&self) -> Metrics;
     /// What a target offers; `None` when there is no such target.
@@ -167,6 +169,10 @@ impl Pool for Engine {
 
     fn options(&self) -> &BTreeMap<VolumeId, VolumeOptions> {
         Engine::options(self)
+    }
+
+    fn set_read_cache(&mut self, bytes: u64) {
+        Engine::set_read_cache(self, bytes);
     }
 
     fn metrics(&self) -> Metrics {

@@ -233,6 +233,7 @@ impl Pool for Double {
             cache: CacheMode::Writeback,
             compression: Compression::Off,
             read_only: false,
+            read_cache: millpond_engine::ReadCacheUse::default(),
             options: self.options.get(&VolumeId(1)).copied().unwrap_or_default(),
             referenced_bytes: 0,
             unique_bytes: 0,

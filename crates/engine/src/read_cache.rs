@@ -1,0 +1,184 @@
+//! [`ReadCache`]: blocks that guests read more than once, in memory, for volumes whose cache mode allows it.
+//!
+//! INV-READ-CACHE-1: a block is found by the address that the map has, which never means other bytes (I11), and only bytes that matched the map's
+//! checksum (I5) are kept. So nothing is ever invalidated, and volumes that share blocks share what is kept of them.
+//!
+//! What is read once, by a backup or a scan, leaves a mark and nothing else; which blocks then stay, `quick_cache` decides (S3-FIFO, after
+//! Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023).
+
+use std::collections::BTreeMap;
+
+use millpond_block::{BufPool, Piece};
+use millpond_format::VolumeId;
+use quick_cache::unsync::Cache;
+use quick_cache::{Lifecycle, OptionsBuilder, UnitWeighter};
+use rustc_hash::FxBuildHasher;
+use std::rc::Rc;
+
+use crate::cache::Ghosts;
+
+/// Bytes of a block.
+const BLOCK: u64 = 4096;
+/// Longest request in bytes that looks for its blocks here: longer ones are sequential, and devices are good at those.
+pub(crate) const LONGEST: u64 = 128 << 10;
+/// Marks of blocks that were read, for each block that there is room for.
+const MARKS: usize = 4;
+
+/// Takes what is evicted out of the cache, for its buffer.
+#[derive(Debug)]
+struct Evict;
+
+impl Lifecycle<u64, Piece> for Evict {
+    type RequestState = Vec<Piece>;
+
+    fn on_evict(&self, evicted: &mut Vec<Piece>, _: u64, piece: Piece) {
+        evicted.push(piece);
+    }
+}
+
+/// What is kept for one volume with a limit of its own, or for all the others.
+struct Share {
+    blocks: Cache<u64, Piece, UnitWeighter, FxBuildHasher, Evict>,
+    ghosts: Ghosts,
+}
+
+impl Share {
+    fn new(bytes: u64) -> Share {
+        let most = bytes / BLOCK;
+        let items = usize::try_from(most).unwrap_or(usize::MAX);
+        let options = OptionsBuilder::new().shards(1).estimated_items_capacity(items).weight_capacity(most).build();
+        let options = options.expect("both capacities are given");
+        let mut ghosts = Ghosts::default();
+        ghosts.resize(items.saturating_mul(MARKS));
+        Share { blocks: Cache::with_options(options, UnitWeighter, FxBuildHasher, Evict), ghosts }
+    }
+
+    /// The same for other bytes; what there is room for stays.
+    fn resized(mut self, bytes: u64) -> Share {
+        let before = self.bytes();
+        if before == bytes {
+            return self;
+        }
+        if before == 0 || bytes == 0 {
+            return Share::new(bytes);
+        }
+        self.blocks.set_capacity(bytes / BLOCK);
+        self.ghosts.resize(usize::try_from(bytes / BLOCK).unwrap_or(usize::MAX).saturating_mul(MARKS));
+        self
+    }
+
+    fn bytes(&self) -> u64 {
+        self.blocks.capacity() * BLOCK
+    }
+}
+
+/// What guests of a volume found here, and did not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadCacheUse {
+    /// Blocks of 4 KiB that came from memory.
+    pub hits: u64,
+    /// Blocks that did not, though requests were short enough.
+    pub misses: u64,
+}
+
+/// The cache of a pool.
+pub(crate) struct ReadCache {
+    limit: u64,
+    common: Share,
+    own: BTreeMap<VolumeId, Share>,
+    /// Since import, by volume.
+    uses: BTreeMap<VolumeId, ReadCacheUse>,
+    all: ReadCacheUse,
+}
+
+impl ReadCache {
+    /// An empty one for so many bytes.
+    pub(crate) fn new(limit: u64) -> ReadCache {
+        ReadCache { limit, common: Share::new(limit), own: BTreeMap::new(), uses: BTreeMap::new(), all: ReadCacheUse::default() }
+    }
+
+    /// Bytes of blocks at most.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Bytes of blocks now.
+    pub(crate) fn used(&self) -> u64 {
+        let shares = std::iter::once(&self.common).chain(self.own.values());
+        shares.map(|share| share.blocks.weight() * BLOCK).sum()
+    }
+
+    /// What a volume's guests found.
+    pub(crate) fn uses(&self, volume: VolumeId) -> ReadCacheUse {
+        self.uses.get(&volume).copied().unwrap_or_default()
+    }
+
+    /// Bytes at most, and for volumes with a limit of their own, which is taken off: in order, as far as there is room.
+    pub(crate) fn arrange(&mut self, limit: u64, limits: impl Iterator<Item = (VolumeId, u64)>) {
+        self.limit = limit;
+        let mut left = limit / BLOCK * BLOCK;
+        let mut before = std::mem::take(&mut self.own);
+        for (volume, wanted) in limits {
+            let bytes = (wanted / BLOCK * BLOCK).min(left);
+            left -= bytes;
+            let share = before.remove(&volume).unwrap_or_else(|| Share::new(0));
+            self.own.insert(volume, share.resized(bytes));
+        }
+        let common = std::mem::replace(&mut self.common, Share::new(0));
+        self.common = common.resized(left);
+    }
+
+    /// What all of them found.
+    pub(crate) fn all_uses(&self) -> ReadCacheUse {
+        self.all
+    }
+
+    /// Counts for no other volumes than these.
+    pub(crate) fn keep_uses(&mut self, is_there: impl Fn(VolumeId) -> bool) {
+        self.uses.retain(|volume, _| is_there(*volume));
+    }
+
+    /// Has a volume a share at all?
+    pub(crate) fn serves(&self, volume: VolumeId) -> bool {
+        self.own.get(&volume).unwrap_or(&self.common).blocks.capacity() > 0
+    }
+
+    fn share(&mut self, volume: VolumeId) -> &mut Share {
+        self.own.get_mut(&volume).unwrap_or(&mut self.common)
+    }
+
+    /// A block, when it is here.
+    pub(crate) fn find(&self, volume: VolumeId, key: u64) -> Option<Piece> {
+        self.own.get(&volume).unwrap_or(&self.common).blocks.get(&key).cloned()
+    }
+
+    /// So many blocks of a request were here, and were not.
+    pub(crate) fn count(&mut self, volume: VolumeId, hits: u64, misses: u64) {
+        for uses in [&mut self.all, self.uses.entry(volume).or_default()] {
+            uses.hits += hits;
+            uses.misses += misses;
+        }
+    }
+
+    /// A block was read from a device: it is kept when it was read before, too.
+    pub(crate) fn offer(&mut self, volume: VolumeId, key: u64, piece: &Piece, bufs: &mut BufPool) {
+        let share = self.share(volume);
+        if !share.ghosts.meet(key) {
+            return;
+        }
+        let kept = if piece.is_whole() {
+            piece.clone()
+        } else {
+            // a part would keep the rest of its buffer in memory
+            let mut buf = bufs.take(piece.len());
+            buf.bytes_mut().iter_mut().zip(piece.bytes()).for_each(|(to, from)| *to = *from);
+            Piece::new(Rc::new(buf), 0..piece.len())
+        };
+        let mut evicted = Vec::new();
+        share.blocks.insert_with_lifecycle(key, kept, &mut evicted);
+        bufs.give_data(evicted);
+    }
+}
+
+#[cfg(test)]
+mod tests;

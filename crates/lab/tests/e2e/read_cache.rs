@@ -1,0 +1,64 @@
+//! The read cache: what clients read again comes from memory, with limits that hold, and none for modes without one.
+
+use super::devices::pool;
+use super::fio::fio;
+use super::subject::Subject;
+use anyhow::{Context, Result, ensure};
+use millpond_lab::peer::{Contender, Millpond};
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+
+fn number(value: &Value, key: &str) -> Result<u64> {
+    value[key].as_u64().with_context(|| format!("no {key} in {value}"))
+}
+
+/// Blocks that a volume's clients found in memory while everything was read and compared `times` times.
+fn hits(millpond: &Millpond, volume: &str, uri: &str, times: usize) -> Result<u64> {
+    let before = number(&millpond.json(&["show", volume])?, "read_cache_hits")?;
+    (0..times).try_for_each(|_| fio(uri, "randwrite", 1, &["--verify_only=1"]))?;
+    Ok(number(&millpond.json(&["show", volume])?, "read_cache_hits")? - before)
+}
+
+/// What is read is what was written, from memory where that is allowed.
+pub fn run(subject: &mut Subject) -> Result<()> {
+    let dir = subject.file("server");
+    let millpond = subject.millpond()?;
+    millpond.set_read_cache(128 * MIB);
+    millpond.start_empty(&dir)?;
+    millpond.cli(&["pool", "create", "tank", "linear", &format!("{}:512M", dir.join("a").display())])?;
+    let mut uris = Vec::new();
+    for (name, mode) in [("tank/kept", "writeback"), ("tank/none", "none"), ("tank/small", "writethrough")] {
+        millpond.cli(&["create", name, "-L", "64M", "--cache", mode])?;
+        uris.push(millpond.export(name)?.uri());
+        fio(&uris[uris.len() - 1], "randwrite", 1, &[])?;
+    }
+    millpond.cli(&["set", "read_cache=4M", "tank/small"])?;
+    let blocks = 64 * MIB / 4096;
+    let kept = hits(millpond, "tank/kept", &uris[0], 4)?;
+    ensure!(kept > blocks, "only {kept} of {blocks} blocks came from memory, of four times reading");
+    ensure!(hits(millpond, "tank/none", &uris[1], 3)? == 0, "cache=none is read from memory");
+    let io = &pool(millpond)?["io"];
+    let before = number(io, "read_cache_bytes")?;
+    hits(millpond, "tank/small", &uris[2], 3)?;
+    let more = number(&pool(millpond)?["io"], "read_cache_bytes")? - before;
+    ensure!(more <= 4 * MIB, "{more} bytes for a volume that may have 4 MiB");
+
+    // what is written is read, whatever is in memory
+    fio(&uris[0], "randwrite", 2, &[])?;
+    fio(&uris[0], "randwrite", 2, &["--verify_only=1"])?;
+    millpond.cli(&["set", "cache=directsync", "tank/kept"])?;
+    let before = number(&millpond.json(&["show", "tank/kept"])?, "read_cache_hits")?;
+    fio(&uris[0], "randwrite", 2, &["--verify_only=1"])?;
+    ensure!(number(&millpond.json(&["show", "tank/kept"])?, "read_cache_hits")? == before, "directsync is read from memory");
+
+    // another pool has its part
+    millpond.cli(&["pool", "create", "pond", "linear", &format!("{}:64M", dir.join("b").display())])?;
+    let io = &pool(millpond)?["io"];
+    ensure!(number(io, "read_cache_limit")? == 64 * MIB && number(io, "read_cache_bytes")? <= 64 * MIB, "{io}");
+    millpond.cli(&["pool", "destroy", "pond", "-y"])?;
+    ensure!(number(&pool(millpond)?["io"], "read_cache_limit")? == 128 * MIB, "the part of a pool that is gone is lost");
+    let verbose = millpond.cli(&["pool", "status", "-v", "tank"])?;
+    ensure!(verbose.contains("read cache: "), "{verbose}");
+    Ok(())
+}
