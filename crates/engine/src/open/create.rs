@@ -231,7 +231,8 @@ impl Pool {
                 return true;
             }
             let shelf = self.shelf_of(stream);
-            let next = self.core.space.segments.reserve(shelf, false);
+            // one for special devices may have its segment since labels were written
+            let next = self.log.streams[stream].next.or_else(|| self.core.space.segments.reserve(shelf, false));
             self.log.streams[stream].next = next;
             special || next.is_some()
         })
