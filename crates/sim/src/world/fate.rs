@@ -14,7 +14,7 @@ use super::World;
 use super::spares::Spares;
 use crate::config::Mirrored;
 use crate::disk::SimDevice;
-use crate::machine::Sick;
+use crate::machine::{Ill, Sick};
 use crate::oracle::{Verdict, Violation, broken};
 use crate::rng::Rng;
 use crate::system::System;
@@ -570,10 +570,12 @@ impl<S: System> World<S> {
         }
     }
 
-    /// The device that spoiled what it was given does so no more: a scrub finds and mends all of it, and then any copy will do.
+    /// Devices that spoiled what they were given do so no more, those of a cache either: a scrub finds and mends all of it, and then any copy
+    /// will do.
     fn mend_damage(&mut self) -> Verdict {
         self.trace.note("scrub");
         self.machine.sick = None;
+        self.machine.ills.retain(|_, ill| !matches!(ill, Ill::Sick(_)));
         if !self.command_and_wait(Command::Scrub)? {
             return broken("a scrub is refused although none runs");
         }
