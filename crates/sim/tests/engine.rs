@@ -19,7 +19,9 @@ fn worlds() {
 /// Seeds that found something once.
 #[test]
 fn worlds_that_found_bugs() {
-    for seed in [588, 605, 1076, 1189, 1458, 10_071, 10_734, 11_467, 12_404, 3_750, 9_027, 1_951, 1_146, 2_042, 3_638, 5_306] {
+    for seed in
+        [588, 605, 1076, 1189, 1458, 10_071, 10_734, 11_467, 12_404, 3_750, 9_027, 1_951, 1_146, 2_042, 3_638, 5_306, 1_222, 2_038, 2_806]
+    {
         clean(seed..seed + 1, Mode::World, &Options::default());
     }
 }

@@ -145,6 +145,16 @@ impl Pool {
         shelves
     }
 
+    /// Do jobs wait because nothing can be gained on the `shelves` that are short? They move to where data stays; other shelves hold up none.
+    fn holds_jobs_up(&self, shelves: &[Shelf]) -> bool {
+        self.cleaner.found_none && shelves.contains(&Shelf::Data)
+    }
+
+    /// Would the next turn take on what a job wants moved?
+    pub(crate) fn cleans_for_jobs(&mut self) -> bool {
+        !self.cleaner.is_reading() && !self.is_blocked() && !self.holds_jobs_up(&self.shelves_to_clean()) && self.jobs_may_go_on()
+    }
+
     fn cleaning_needed(&self) -> bool {
         !self.shelves_to_clean().is_empty()
             || self.evacuation.as_ref().is_some_and(Evacuation::has_more)
@@ -176,8 +186,7 @@ impl Pool {
             self.cleaner.for_job = false;
             return victim;
         }
-        // special shelves that are short, and where nothing can be gained, hold up no job; jobs move to the others
-        if shelves.iter().any(|shelf| matches!(shelf, Shelf::Data | Shelf::Log)) {
+        if self.holds_jobs_up(&shelves) {
             return None;
         }
         let wanted = self.next_surplus().or_else(|| self.next_unclean());

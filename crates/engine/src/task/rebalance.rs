@@ -149,7 +149,7 @@ impl Pool {
         }
         run.short_since = None;
         if !run.todo.is_empty() {
-            return !self.cleaner.is_reading() && self.jobs_may_go_on();
+            return self.cleans_for_jobs();
         }
         if self.now.0 < run.looked.0 + LOOK_MILLIS || !self.cleaner.idle() || self.evacuation.is_some() {
             return false;

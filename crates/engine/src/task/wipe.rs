@@ -225,7 +225,7 @@ impl Pool {
             return false;
         }
         if self.wiper.has_more() {
-            return !self.cleaner.is_reading() && self.has_room_to_wipe(Shelf::Data) && self.jobs_may_go_on();
+            return self.has_room_to_wipe(Shelf::Data) && self.cleans_for_jobs();
         }
         let (now, checkpoints) = (self.now, self.metrics.checkpoints);
         let Some(run) = self.wiper.running.as_mut() else { return false };
