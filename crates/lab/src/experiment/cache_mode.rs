@@ -12,6 +12,8 @@ use std::path::Path;
 const SIZE: u64 = 512 << 20;
 const SIZES: [&str; 4] = ["512", "4k", "64k", "1024k"];
 const REQUESTS: u32 = 10;
+/// Bytes of memory for what is read, the daemon's default.
+const READ_CACHE: u64 = 256 << 20;
 /// The article's: each measurement ten times.
 const TIMES: u64 = 10;
 const CONTENDERS: [&str; 2] = ["millpond", "qsd-raw"];
@@ -48,7 +50,11 @@ pub fn run_cache_mode(setup: &Setup, results: &mut Results) -> Result<()> {
 fn one(setup: &Setup, results: &mut Results, rep: usize, name: &str, mode: CacheMode, times: u64) -> Result<()> {
     let size = setup.size_or(SIZE);
     let (_workspace, mut contender): (Workspace, Box<dyn Contender>) = if name == "millpond" {
-        let (workspace, millpond) = setup.open_millpond_allocated(size, 4 * size + (256 << 20))?.into_parts();
+        let (workspace, mut millpond) = setup.open_millpond_allocated(size, 4 * size + (256 << 20))?.into_parts();
+        // what some modes have and others have not
+        millpond.set_read_cache(READ_CACHE);
+        millpond.stop()?;
+        millpond.restart()?;
         millpond.cli(&["set", &format!("cache={}", mode.name()), DISK])?;
         (workspace, Box::new(millpond))
     } else {

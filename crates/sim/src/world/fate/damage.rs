@@ -1,0 +1,91 @@
+//! The end of a world: a device rots, scrubs find and mend all of it, and then any copy will do.
+
+use std::collections::BTreeSet;
+
+use millpond_engine::{Command, PoolState};
+
+use crate::machine::Ill;
+use crate::oracle::{Verdict, Violation, broken};
+use crate::system::System;
+use crate::world::World;
+
+impl<S: System> World<S> {
+    /// The end of a world of mirrors.
+    pub(in crate::world) fn last_trial(&mut self) -> Verdict {
+        if self.fate.is_none() || self.state() != PoolState::Online {
+            return Ok(());
+        }
+        self.finish_jobs()?;
+        self.wait_for_spares()?;
+        self.audit()?;
+        self.rot_at_last();
+        let broken = !self.machine.broken.is_empty();
+        if self.fate.as_ref().is_some_and(|fate| fate.is_mendable() && (fate.mirrors || !broken)) {
+            self.mend_damage()?;
+        }
+        self.lose_special()?;
+        self.trial()
+    }
+
+    /// One device of a pool with parity rots once everything is whole, which it seldom is before: data and parity of rows.
+    fn rot_at_last(&mut self) {
+        self.observe();
+        let World { fate: Some(fate), machine, .. } = self else { return };
+        let (whole, spare) = fate.spare(|d| machine.broken.contains_key(&d));
+        let all = whole.len() == fate.known.len() && machine.broken.is_empty();
+        if fate.mirrors || fate.spoilt.is_some() || spare == 0 || !all {
+            return;
+        }
+        fate.spoilt = fate.rng.pick(&whole).device;
+        let Some(device) = fate.spoilt else { return };
+        for _ in 0..fate.rng.between(20, 200) {
+            if let Some(what) = machine.rot(device) {
+                self.trace.note(format!("device {device} rots: {what}"));
+            }
+        }
+    }
+
+    /// Devices that spoiled what they were given do so no more, those of a cache either: a scrub finds and mends all of it, and then any copy
+    /// will do.
+    fn mend_damage(&mut self) -> Verdict {
+        self.trace.note("scrub");
+        self.machine.sick = None;
+        self.machine.ills.retain(|_, ill| !matches!(ill, Ill::Sick(_)));
+        if !self.command_and_wait(Command::Scrub)? {
+            return broken("a scrub is refused although none runs");
+        }
+        self.finish_jobs()?;
+        let found = self.system.as_ref().and_then(S::pool).and_then(|pool| pool.scrub);
+        self.trace.note(format!("{found:?}"));
+        if found.as_ref().is_none_or(|found| !found.complete || found.lost_blocks + found.lost_nodes > 0) {
+            return broken(format!("a scrub of a pool with good copies of everything ends with {found:?}"));
+        }
+        if !self.command_and_wait(Command::Scrub)? {
+            return broken("a second scrub is refused although none runs");
+        }
+        self.finish_jobs()?;
+        let found = self.system.as_ref().and_then(S::pool).and_then(|pool| pool.scrub);
+        if found.as_ref().is_none_or(|found| !found.complete || found.errors > 0) {
+            return broken(format!("a second scrub finds {found:?}"));
+        }
+        let good = self.fate.as_ref().and_then(|fate| fate.spoilt);
+        if let Some(fate) = &mut self.fate {
+            fate.spoilt = None;
+        }
+        self.audit()?;
+        // all but the device that was mended, where it is one of few
+        let World { fate: Some(fate), machine, .. } = self else { return Ok(()) };
+        let (mut whole, spare) = fate.spare(|d| machine.broken.contains_key(&d));
+        whole.retain(|k| k.device != good);
+        let mut taken: BTreeSet<usize> = whole.iter().take(spare).filter_map(|k| k.device).collect();
+        taken.extend(machine.broken.keys());
+        let (label, power) = (fate.rng.next(), fate.rng.percent(50));
+        let mut fork = self.fork(label & 0xff);
+        fork.trace.print = self.trace.print;
+        let verdict = fork.do_without(taken, power);
+        verdict.map_err(|Violation(what)| {
+            std::mem::swap(&mut self.trace, &mut fork.trace);
+            Violation(format!("{what} (after a scrub, without other copies)"))
+        })
+    }
+}
