@@ -37,7 +37,7 @@ fn properties_change_and_are_kept() {
     let mut daemon = Daemon::with_pool();
     daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
     daemon.run(&["set", "cache=directsync", "tank/v"]).ok();
-    daemon.run(&["set", "compression=zstd", "readonly=on", "special_small_blocks=16k", "tank/v"]).ok();
+    daemon.run(&["set", "compression=zstd", "readonly=on", "special_small_blocks=16k", "read_cache=1M", "tank/v"]).ok();
     let check = |daemon: &Daemon| {
         let properties = daemon.json(&["get", "all", "tank/v"]);
         let value =
@@ -46,11 +46,18 @@ fn properties_change_and_are_kept() {
         assert_eq!(value("compression"), Some("zstd".into()));
         assert_eq!(value("readonly"), Some(true.into()));
         assert_eq!(value("special_small_blocks"), Some(16384.into()));
+        assert_eq!(value("read_cache"), Some((1 << 20).into()));
     };
     check(&daemon);
     assert_eq!(daemon.stop("TERM"), 0);
     daemon.restart();
     check(&daemon);
+    for (word, told) in [("none", "0"), ("auto", "auto")] {
+        daemon.run(&["set", &format!("read_cache={word}"), "tank/v"]).ok();
+        let line = daemon.run(&["get", "-H", "-p", "-o", "value", "read_cache", "tank/v"]).ok();
+        assert_eq!(line.out.trim(), told);
+    }
+    daemon.run(&["set", "read_cache=lots", "tank/v"]).refused(1, "read_cache");
     daemon.run(&["set", "cache=warm", "tank/v"]).refused(1, "not a cache mode");
     daemon.run(&["set", "sector=4kn", "tank/v"]).refused(1, "sector");
     daemon.run(&["set", "colour=red", "tank/v"]).refused(2, "no property");
