@@ -1,7 +1,7 @@
 //! Labels and roots: what an import reads first.
 //!
-//! A device begins and ends with an area of [`AREA_BYTES`]: the label in its first 4 KiB, then, [`RING_OFFSET`] bytes in, a ring of
-//! [`RING_SLOTS`] roots of 4 KiB. Each lies in a physical sector of its own. Everything between the areas is extents.
+//! A device begins and ends with an area of [`AREA_BYTES`]: the label in its first 4 KiB, then, [`CLAIM_OFFSET`](crate::CLAIM_OFFSET) bytes
+//! in, a claim, and, [`RING_OFFSET`] bytes in, a ring of [`RING_SLOTS`] roots of 4 KiB. Each lies in a physical sector of its own. Everything between the areas is extents.
 
 use std::collections::BTreeSet;
 

@@ -7,6 +7,7 @@ mod batch;
 mod cache;
 mod checksum;
 mod chunk;
+mod claim;
 mod codec;
 mod id;
 mod label;
@@ -20,6 +21,7 @@ pub use batch::{BATCH_FIXED, BatchHeader, BlockIdentity, HEADER_PAGE, Item, MAX_
 pub use cache::{CacheHead, CacheSegment, Filling, MAX_CACHED};
 pub use checksum::crc32c;
 pub use chunk::{CHUNKS_PER_PAGE, ChunkRecord, DeadRecord, MAX_SLOT_WORDS};
+pub use claim::{CLAIM_OFFSET, Claim, Holder};
 pub use codec::{Decoder, Encoder, FormatError};
 pub use id::{
     Addr, BLOCK, BLOCK_UNITS, BlockNo, ChunkId, Class, Coding, DeviceId, Epoch, Layout, LineageId, Lsn, PoolId, SegmentId, SnapshotId,

@@ -2,7 +2,7 @@
 
 use super::sample::batch;
 use crate::{
-    Addr, BatchHeader, CacheHead, CacheSegment, Checkpoint, ChunkRecord, DeadRecord, Encoder, FormatError, Label, NODE_BYTES, Node,
+    Addr, BatchHeader, CacheHead, CacheSegment, Checkpoint, ChunkRecord, Claim, DeadRecord, Encoder, FormatError, Label, NODE_BYTES, Node,
     ObjectRef, Root, SnapshotRecord, crc32c,
 };
 
@@ -31,11 +31,13 @@ pub enum Kind {
     CacheHead,
     /// [`CacheSegment`].
     CacheSegment,
+    /// [`Claim`].
+    Claim,
 }
 
 impl Kind {
     /// Every kind, in the order of a fuzz input's first byte.
-    pub const ALL: [Kind; 11] = [
+    pub const ALL: [Kind; 12] = [
         Kind::Label,
         Kind::Root,
         Kind::Batch,
@@ -47,11 +49,12 @@ impl Kind {
         Kind::SnapshotPage,
         Kind::CacheHead,
         Kind::CacheSegment,
+        Kind::Claim,
     ];
 
     /// True for those that hold their checksum; that of the others is with who refers to them.
     pub fn holds_checksum(self) -> bool {
-        matches!(self, Kind::Label | Kind::Root | Kind::Batch | Kind::CacheHead | Kind::CacheSegment)
+        matches!(self, Kind::Label | Kind::Root | Kind::Batch | Kind::CacheHead | Kind::CacheSegment | Kind::Claim)
     }
 }
 
@@ -78,6 +81,7 @@ fn encoded_again(kind: Kind, bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
         Kind::Batch => return BatchHeader::decode(bytes).map(|(header, items)| batch(&header, &items)),
         Kind::CacheHead => return CacheHead::decode(bytes).map(|head| head.encode().to_vec()),
         Kind::CacheSegment => return CacheSegment::decode(bytes).map(|segment| segment.encode().to_vec()),
+        Kind::Claim => return Claim::decode(bytes).map(|claim| claim.encode().to_vec()),
         Kind::Node => {
             let mut out = vec![0; NODE_BYTES];
             let node = Node::decode(bytes)?;
@@ -96,7 +100,7 @@ fn encoded_again(kind: Kind, bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
 /// Makes the checksum in a structure match what it is now, where it has one.
 pub fn put_checksum_right(kind: Kind, bytes: &mut [u8]) {
     let (covered, at) = match kind {
-        Kind::Label | Kind::Root | Kind::CacheHead | Kind::CacheSegment => (4092, 4092),
+        Kind::Label | Kind::Root | Kind::CacheHead | Kind::CacheSegment | Kind::Claim => (4092, 4092),
         Kind::Node => (NODE_BYTES - 4, NODE_BYTES - 4),
         Kind::Batch => (BatchHeader::peek_pages(bytes).unwrap_or(1) * 4096, 92),
         _ => return,
@@ -114,7 +118,7 @@ pub fn put_checksum_right(kind: Kind, bytes: &mut [u8]) {
 /// A structure from hostile bytes. The first byte chooses: its low bits the kind, bit 7 puts the checksum right. The rest is the structure.
 pub fn fuzz_structure(data: &[u8]) {
     let Some((choice, bytes)) = data.split_first() else { return };
-    let Some(kind) = Kind::ALL.get(usize::from((choice & 0x7f) % 11)).copied() else { return };
+    let Some(kind) = Kind::ALL.get(usize::from((choice & 0x7f) % 12)).copied() else { return };
     let mut bytes = bytes.to_vec();
     if choice & 0x80 != 0 {
         put_checksum_right(kind, &mut bytes);

@@ -2,11 +2,11 @@
 
 use super::Kind;
 use crate::{
-    Addr, BATCH_FIXED, BatchHeader, BlockIdentity, BlockNo, CacheHead, CacheSegment, Checkpoint, ChunkId, ChunkRecord, Class, Coding,
-    Column, DeadRecord, DeviceId, Encoder, Epoch, Filling, Group, HEADER_PAGE, Item, JobsRecord, Label, Layout, Leg, LimitRecord,
-    LineageId, LineageRecord, Lsn, Member, MemberState, Move, NO_SEGMENT, NODE_BYTES, Node, ObjectRef, OptionsRecord, PoolId, Record, Root,
-    STREAMS, ScrubRecord, SegmentId, Shape, SmallRun, SnapshotId, SnapshotRecord, StreamStart, TreeRoot, VolumeId, VolumeRecord,
-    WalkRecord,
+    Addr, BATCH_FIXED, BatchHeader, BlockIdentity, BlockNo, CacheHead, CacheSegment, Checkpoint, ChunkId, ChunkRecord, Claim, Class,
+    Coding, Column, DeadRecord, DeviceId, Encoder, Epoch, Filling, Group, HEADER_PAGE, Holder, Item, JobsRecord, Label, Layout, Leg,
+    LimitRecord, LineageId, LineageRecord, Lsn, Member, MemberState, Move, NO_SEGMENT, NODE_BYTES, Node, ObjectRef, OptionsRecord, PoolId,
+    Record, Root, STREAMS, ScrubRecord, SegmentId, Shape, SmallRun, SnapshotId, SnapshotRecord, StreamStart, TreeRoot, VolumeId,
+    VolumeRecord, WalkRecord,
 };
 
 const POOL: PoolId = PoolId(*b"sixteen bytes id");
@@ -348,6 +348,11 @@ fn index() -> Vec<u8> {
     e.into_bytes()
 }
 
+fn claim(released: bool) -> Vec<u8> {
+    let holder = Holder { host: *b"the host's bytes", name: "pond.example".into(), session: *b"of this import.." };
+    Claim { pool: POOL, holder, term: 3, beat: 77, time: 1_700_000_000_000, lease: 10_000, released }.encode().to_vec()
+}
+
 /// One or two of every structure: a name, what it is, its bytes.
 pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
     let ([linear, stripe, cached, spared], [legs, bare], [blocks, moves], [head, segment]) = (labels(), roots(), batches(), cache());
@@ -368,5 +373,7 @@ pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
         ("snapshot-page", Kind::SnapshotPage, snapshot_page()),
         ("cache-head", Kind::CacheHead, head),
         ("cache-segment", Kind::CacheSegment, segment),
+        ("claim", Kind::Claim, claim(false)),
+        ("claim-released", Kind::Claim, claim(true)),
     ]
 }
