@@ -9,6 +9,7 @@ mod gate;
 mod handle;
 mod listen;
 mod mount;
+mod passage;
 mod pool;
 mod serve;
 #[expect(clippy::module_inception, reason = "the file is named after its main type")]

@@ -20,6 +20,7 @@ use super::control::{Pending, Stage};
 use super::gate::Gate;
 use super::handle::{IoCounters, Message};
 use super::mount::Mounts;
+use super::passage::Passage;
 use super::pool::Pool;
 use super::table::{Clients, ExportTable};
 use super::throttle::Throttles;
@@ -64,6 +65,7 @@ pub(super) struct Shard<P: Pool> {
     /// The clock at the start of this turn, in nanoseconds.
     pub(super) now: u64,
     pub(super) wall: Time,
+    passage: Passage,
     next_check: u64,
     /// The last wait was a short one.
     soon: bool,
@@ -80,6 +82,7 @@ pub(super) struct Shard<P: Pool> {
 impl<P: Pool> Shard<P> {
     pub fn new(ring: Ring, pool: P, messages: mpsc::Receiver<Message>, state: watch::Sender<PoolState>) -> Shard<P> {
         let clock = Monotonic::default();
+        let (now, wall) = (clock.nanos(), wall_millis());
         Shard {
             ring,
             pool,
@@ -92,9 +95,10 @@ impl<P: Pool> Shard<P> {
             vhost: VhostUsers::default(),
             mounts: Mounts::default(),
             active: Vec::new(),
-            now: clock.nanos(),
+            now,
             clock,
-            wall: Time(wall_millis()),
+            wall: Time(wall),
+            passage: Passage::new(wall, now),
             next_check: 0,
             soon: false,
             pending: HashMap::new(),
@@ -140,7 +144,7 @@ impl<P: Pool> Shard<P> {
         if idle {
             self.soon = self.now - since <= SOON_NANOS;
         }
-        self.wall = Time(wall_millis());
+        self.wall = Time(self.passage.at(wall_millis(), self.now));
         let mut woken = false;
         while let Some(event) = self.ring.pop() {
             match event {
