@@ -4,7 +4,7 @@ mod listed;
 
 use millpond_block::{ByteRange, CacheMode, SectorProfile};
 use millpond_device::DeviceGeometry;
-pub use millpond_format::{Class, DeviceId, Layout, Lsn, MemberState, PoolId, SnapshotId, VolumeId};
+pub use millpond_format::{Class, DeviceId, Holder, Layout, Lsn, MemberState, PoolId, SnapshotId, VolumeId};
 
 pub use self::listed::*;
 use crate::options::VolumeOptions;

@@ -126,9 +126,14 @@ impl Engine {
 
     /// Goes on with requests, and with making the room that they wait for: what waits for ended device operations, and what came since. A
     /// caller whose devices answer at once calls it as often as that helps before the next turn, so that requests do not wait for background work.
-    pub fn answer(&mut self) {
-        if let Phase::Open(pool) = &mut self.phase {
-            pool.answer();
+    /// `now` must not go back, and is not long ago when the operations that come out are started.
+    pub fn answer(&mut self, now: Time) {
+        match &mut self.phase {
+            Phase::Importing(import) => import.at(now),
+            Phase::Open(pool) => {
+                pool.keeper.at(now);
+                pool.answer();
+            }
         }
     }
 
@@ -138,14 +143,15 @@ impl Engine {
         match &mut self.phase {
             Phase::Open(pool) => pool.turn(now),
             Phase::Importing(import) => {
-                let ready = import.turn();
+                let ready = import.turn(now);
+                let rests = import.rests();
                 if let Some(why) = import.failure() {
                     self.opening = PoolState::Faulted(why.to_owned());
                 }
                 if let Some(pool) = ready {
                     self.phase = Phase::Open(Box::new(pool));
                 }
-                !matches!(self.opening, PoolState::Faulted(_))
+                !rests && !matches!(self.opening, PoolState::Faulted(_))
             }
         }
     }
@@ -162,7 +168,7 @@ impl Engine {
     pub fn pop_io(&mut self) -> Option<Io> {
         match &mut self.phase {
             Phase::Importing(import) => import.pop_io(),
-            Phase::Open(pool) => pool.io.pop(),
+            Phase::Open(pool) => pool.io.pop(pool.holds_back()),
         }
     }
 

@@ -29,7 +29,7 @@ impl Survey {
 
     /// Goes on. The restore points when all is known, or why that cannot be (one line); nothing while reads are to be done.
     pub fn turn(&mut self) -> Option<Result<Surveyed, String>> {
-        self.import.turn();
+        self.import.turn(Time(0));
         if let Some(why) = self.import.failure() {
             return Some(Err(why.to_owned()));
         }

@@ -1,5 +1,7 @@
 //! [`Tuning`]: what the caller decides at each start; nothing of it is on disk.
 
+use millpond_format::Holder;
+
 /// Knobs of an engine that are not on disk.
 #[derive(Clone, Debug)]
 pub struct Tuning {
@@ -25,6 +27,11 @@ pub struct Tuning {
     pub degraded: bool,
     /// What an import comes to.
     pub aim: Aim,
+    /// Who has the pool from then on, for other hosts to see. Without it no claim is written and nobody's is looked at: where the devices cannot
+    /// be another host's, too.
+    pub holder: Option<Holder>,
+    /// Import a pool that another host has claimed and not closed: it is taken from it.
+    pub force: bool,
     /// Nothing is written to any device: the log is replayed in memory, guests read, changes are refused.
     pub read_only: bool,
     /// Faults planted on purpose, for tests of the tests; `None` always in production.
@@ -45,6 +52,8 @@ impl Default for Tuning {
             spare_millis: 300_000,
             degraded: false,
             aim: Aim::Newest,
+            holder: None,
+            force: false,
             read_only: false,
             planted: None,
         }

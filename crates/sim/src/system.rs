@@ -20,6 +20,8 @@ pub type Media<'a> = &'a mut dyn FnMut(usize, u64, &mut [u8]);
 
 /// A storage engine as a state machine; see `millpond_engine` for what each call promises.
 pub trait System: Sized {
+    /// It knows of other hosts.
+    const CLAIMS: bool = false;
     /// Formats the devices; `Opening` until done.
     ///
     /// # Errors
@@ -72,6 +74,7 @@ pub trait System: Sized {
 }
 
 impl System for Engine {
+    const CLAIMS: bool = true;
     fn create(spec: PoolSpec, devices: Vec<DeviceGeometry>, tuning: Tuning, now: Time) -> Result<Engine, CommandError> {
         Engine::create(spec, devices, tuning, now)
     }
@@ -97,7 +100,7 @@ impl System for Engine {
         Engine::command(self, tag, command);
     }
     fn turn(&mut self, now: Time) -> bool {
-        Engine::answer(self);
+        Engine::answer(self, now);
         Engine::turn(self, now)
     }
     fn io_done(&mut self, done: IoDone) {

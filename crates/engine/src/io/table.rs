@@ -134,11 +134,21 @@ impl<C> IoTable<C> {
         self.positions.iter().map(|p| usize::from(*p)).collect()
     }
 
+    /// Position of a member in the caller's vector, when it has one.
+    pub(crate) fn position_of(&self, member: u16) -> Option<usize> {
+        self.positions.get(usize::from(member)).filter(|position| **position != u16::MAX).map(|position| usize::from(*position))
+    }
+
     pub(crate) fn in_flight(&self) -> usize {
         self.groups.len()
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Io> {
+    /// The next operation to start; only reads when `held`.
+    pub(crate) fn pop(&mut self, held: bool) -> Option<Io> {
+        if held {
+            let at = self.outbox.iter().position(|io| matches!(io.kind, IoKind::Read { .. }))?;
+            return self.outbox.remove(at);
+        }
         self.outbox.pop_front()
     }
 

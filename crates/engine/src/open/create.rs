@@ -7,8 +7,8 @@ use std::rc::Rc;
 use millpond_block::{BufPool, Piece};
 use millpond_device::{DeviceGeometry, DeviceIndex};
 use millpond_format::{
-    AREA_BYTES, Class, Column, DeviceId, Label, Layout, Lsn, MAX_COPIES, MAX_DEVICES, MAX_PARITY_WIDTH, Member, MemberState, RING_OFFSET,
-    RING_SLOTS, SECTOR_BYTES, STREAMS, SegmentId, Shape,
+    AREA_BYTES, CLAIM_OFFSET, Class, Column, DeviceId, Label, Layout, Lsn, MAX_COPIES, MAX_DEVICES, MAX_PARITY_WIDTH, Member, MemberState,
+    RING_OFFSET, RING_SLOTS, SECTOR_BYTES, STREAMS, SegmentId, Shape,
 };
 
 use super::nodes::NodeRows;
@@ -17,7 +17,7 @@ use crate::io::{Health, IoTable};
 use crate::log::{Log, is_special};
 use crate::pool::{Config, Context, Pool};
 use crate::space::{Rows, Shelf, Space};
-use crate::task::second_area;
+use crate::task::{Keeper, first_claim, second_area};
 use crate::tree::NodeCache;
 use crate::{CommandError, GroupSpec, Planted, PoolSpec, Time, Tuning};
 
@@ -89,6 +89,8 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     let io = IoTable::new(positions, Health::of(&config.shape));
     let mut pool = Pool::new(config, core, Log::new(Lsn(0)), io, BufPool::default(), tuning, now);
     pool.incarnation = 1;
+    let mine = pool.tuning.holder.as_ref().map(|holder| first_claim(pool.config.id, holder, 1, now));
+    pool.keeper = Keeper::new(mine, (0u16..).zip(0..members).collect(), now);
     if !pool.reserve_streams() {
         return invalid("the devices are too small".into());
     }
@@ -256,7 +258,7 @@ impl Pool {
         Label { pool: self.config.id, name: self.config.name.clone(), device: successor.unwrap_or(own), member, shape: shape.clone() }
     }
 
-    /// What an area of a device begins with that was not part of the pool: with the label a ring of zeroes, for what lay there before must not
+    /// What an area of a device begins with that was not part of the pool: with the label the claim, where there is one, and a ring of zeroes, for what lay there before must not
     /// pass for a damaged root (INV-RING-2).
     pub(crate) fn fresh_area(&mut self, member: u16) -> Piece {
         let bytes = (RING_OFFSET + RING_SLOTS * SECTOR_BYTES as u64) as usize;
@@ -265,6 +267,11 @@ impl Pool {
         if let Some((head, rest)) = buf.bytes_mut().get_mut(..bytes).and_then(|all| all.split_at_mut_checked(SECTOR_BYTES)) {
             head.copy_from_slice(&label);
             rest.fill(0);
+        }
+        if let (Some(claim), false) = (self.keeper.claim(), self.config.shape.is_aside(member))
+            && let Some(to) = buf.bytes_mut().get_mut(CLAIM_OFFSET as usize..CLAIM_OFFSET as usize + SECTOR_BYTES)
+        {
+            to.copy_from_slice(&claim.encode());
         }
         Piece::new(Rc::new(buf), 0..bytes)
     }

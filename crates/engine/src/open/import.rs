@@ -1,5 +1,6 @@
-//! Import: labels -> roots -> checkpoint object -> the objects it names -> log -> replay -> a root of this import's own.
+//! Import: labels -> claims -> roots -> checkpoint object -> the objects it names -> log -> replay -> a root of this import's own.
 
+mod claim;
 mod mend;
 mod objects;
 mod open;
@@ -13,6 +14,7 @@ use millpond_format::{
     SegmentId, StreamStart,
 };
 
+use self::claim::{Claiming, Claims};
 use self::mend::Mending;
 use super::create::extent_space;
 use super::forsake::forsake;
@@ -57,11 +59,16 @@ pub(crate) enum Asked {
     Leveled,
     /// A flush or a write that mends the newest root.
     Mend,
+    /// A member's claim, in its first or second area; one was written or made durable.
+    Claim(u16, bool),
+    Claimed,
 }
 
 /// Where an import is.
 pub(super) enum Stage {
     Labels,
+    /// It is found out whose the pool is, or it is claimed.
+    Claim(Claiming),
     Rings,
     /// Checkpoints are looked for.
     Hunt,
@@ -120,6 +127,7 @@ pub(crate) struct Import {
     pub(super) surveying: bool,
     pub(super) surveyed: Surveyed,
     pub(super) rewound: Option<Rewound>,
+    pub(super) claims: Claims,
     failed: Option<String>,
 }
 
@@ -176,6 +184,7 @@ impl Import {
             surveying: false,
             surveyed: Surveyed::default(),
             rewound: None,
+            claims: Claims::default(),
             failed: None,
         };
         for position in 0..count {
@@ -195,7 +204,7 @@ impl Import {
     }
 
     pub(crate) fn pop_io(&mut self) -> Option<Io> {
-        self.io.pop()
+        self.io.pop(self.holds_back())
     }
 
     /// The reason, when the import cannot succeed any more.
@@ -237,6 +246,8 @@ impl Import {
                 _ => Err("the log cannot be read any more".into()),
             },
             Asked::Leveled => result.map_err(|error| format!("the end of the log cannot be written again ({error})")),
+            Asked::Claim(member, second) => self.claim_read(member, second, result, buf.as_ref()),
+            Asked::Claimed => result.map_err(|error| format!("the pool cannot be claimed for this host ({error})")),
             Asked::Mend => result.map_err(|error| format!("the newest root cannot be written again ({error})")),
             Asked::Probe(probe) => {
                 if let (Some(survey), Some(rows)) = (&mut self.survey, &self.rows) {
@@ -272,16 +283,19 @@ impl Import {
     }
 
     /// Goes on when everything asked for is there. Gives the pool when it is ready to publish itself.
-    pub(crate) fn turn(&mut self) -> Option<Pool> {
+    pub(crate) fn turn(&mut self, now: Time) -> Option<Pool> {
         if self.failed.is_some() {
             return None;
         }
+        self.at(now);
+        self.keep_claim();
         while let Some(ended) = self.io.pop_idle() {
             self.ended(ended);
         }
         let waits = self.io.in_flight() > 0;
         let step = match self.stage {
             Stage::Labels if !waits => self.choose_pool(),
+            Stage::Claim(step) if !waits => self.claim_on(step),
             Stage::Rings if !waits => self.choose_root(),
             Stage::Hunt => self.hunt_on(),
             Stage::Survey => self.survey_on(),
@@ -289,6 +303,8 @@ impl Import {
             Stage::Scan if !waits => self.scanned(),
             Stage::Replay => return self.replay_on(),
             Stage::Level if self.io.is_stalled() => Err("the end of the log cannot be written again (a device is full)".into()),
+            // the pool begins with nothing on its way
+            Stage::Level if self.is_looking_at_claims() => Ok(()),
             Stage::Level => return self.level_on(),
             Stage::Mend(_) if self.io.is_stalled() => Err("the newest root cannot be written again (a device is full)".into()),
             Stage::Mend(step) if !waits => return self.mend_on(step),
@@ -373,23 +389,28 @@ impl Import {
         self.rows = Some(Rows::new(&shape));
         self.io = IoTable::new(self.positions.clone(), Health::of(&shape));
         self.rings = Some(Rings::new(label.pool, sizes.len()));
-        for (member, size) in (0u16..).zip(sizes.clone()) {
+        for member in (0u16..).take(sizes.len()) {
             // what is out of date says nothing about the newest root, and who stands aside has none
-            if shape.is_aside(member) || shape.members.get(usize::from(member)).is_none_or(|m| m.state != MemberState::Present) {
-                if let Some(rings) = &mut self.rings {
-                    rings.leave_out(usize::from(member));
-                }
-                continue;
+            let whole = shape.members.get(usize::from(member)).is_some_and(|m| m.state == MemberState::Present);
+            if let Some(rings) = self.rings.as_mut().filter(|_| shape.is_aside(member) || !whole) {
+                rings.leave_out(usize::from(member));
             }
+        }
+        let twins = found.twins.iter().map(|(member, position)| (*member, size_at(*position))).collect();
+        self.config = Some(Config { id: label.pool, name: label.name.clone(), shape, sizes, twins });
+        self.claim_before_reading()
+    }
+
+    fn read_rings(&mut self) {
+        let (Some(rings), Some(config)) = (&self.rings, &self.config) else { return };
+        for member in rings.members() {
+            let size = config.sizes.get(usize::from(member)).copied().unwrap_or(0);
             for (second, area) in [(false, 0), (true, second_area(size))] {
                 let range = ByteRange { offset: area + RING_OFFSET, length: RING_SLOTS * SECTOR_BYTES as u64 };
                 self.io.read_raw(Asked::Ring(member, second), DeviceIndex(member), range, &mut self.bufs);
             }
         }
-        let twins = found.twins.iter().map(|(member, position)| (*member, size_at(*position))).collect();
-        self.config = Some(Config { id: label.pool, name: label.name.clone(), shape, sizes, twins });
         self.stage = Stage::Rings;
-        Ok(())
     }
 
     fn choose_root(&mut self) -> Result<(), String> {
@@ -553,10 +574,7 @@ impl Import {
             Ok(true) if self.io.in_flight() > 0 => None,
             // it is never written to, so nothing has to be whole on every copy
             Ok(true) if self.tuning.read_only => self.take_pool(),
-            Ok(true) => {
-                self.stage = Stage::Level;
-                self.level_on()
-            }
+            Ok(true) => self.claim_before_writing(),
         }
     }
 

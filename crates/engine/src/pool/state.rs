@@ -15,8 +15,8 @@ use crate::log::Log;
 use crate::read_cache::ReadCache;
 use crate::slab::Slab;
 use crate::task::{
-    Checkpointer, Cleaner, Evacuation, FillPiece, Filler, Pace, Rebalancer, Relabeler, ScrubArea, ScrubRead, Scrubber, Spares, Waiting,
-    Wiper,
+    Checkpointer, ClaimIo, Cleaner, Evacuation, FillPiece, Filler, Keeper, Pace, Rebalancer, Relabeler, ScrubArea, ScrubRead, Scrubber,
+    Spares, Waiting, Wiper,
 };
 use crate::tree::Miss;
 use crate::{CommandError, DiffExtent, Metrics, PoolState, Reply, Time, Tuning};
@@ -83,6 +83,8 @@ pub(crate) enum Context {
     Discard(SegmentId),
     /// Something was overwritten or discarded for a wipe.
     Wipe,
+    /// The claim was looked at or written.
+    Claim(ClaimIo),
     /// The cleaner reads the header at this page of its victim: what chunks hold that were moved there. Which try it is.
     CleanHeader(u32, u8),
     /// The cleaner reads a chunk. Of a moved one: what its slots hold. Which try it is.
@@ -188,6 +190,7 @@ pub(crate) struct Pool {
     pub(crate) scrubber: Scrubber,
     pub(crate) repairs: Repairs,
     pub(crate) wiper: Wiper,
+    pub(crate) keeper: Keeper,
     pub(crate) pace: Pace,
     /// When it is written down next how far jobs are.
     pub(crate) jobs_due: Time,
@@ -275,6 +278,7 @@ impl Pool {
             scrubber: Scrubber::default(),
             repairs: Repairs::default(),
             wiper: Wiper::default(),
+            keeper: Keeper::default(),
             pace: Pace::default(),
             jobs_due: now,
             cleaner: Cleaner::default(),

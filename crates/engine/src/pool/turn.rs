@@ -80,7 +80,7 @@ impl Pool {
             Grain::Byte => request.validate_bytes(&geometry, &features)?,
         }
         match &self.state {
-            PoolState::Faulted(_) if request.op != RequestOp::Read => Err(DiskError::Io),
+            PoolState::Faulted(_) if request.op != RequestOp::Read || self.keeper.is_lost() => Err(DiskError::Io),
             PoolState::Online | PoolState::Faulted(_) => Ok(()),
             PoolState::Opening | PoolState::Closing | PoolState::Closed => Err(DiskError::Shutdown),
         }
@@ -127,6 +127,7 @@ impl Pool {
             // a refused discard frees no space on the host, but the segment is as free as before
             Context::Discard(segment) => self.core.space.segments.set_state(segment, SegmentState::Free),
             Context::Wipe => self.wiped(ended.result),
+            Context::Claim(io) => self.claim_done(io, ended.result, ended.buf),
             Context::Relabel => self.relabel_done(ended.result),
             Context::CleanHeader(page, attempt) => self.move_header_read(page, attempt, ended.result, ended.buf),
             Context::Clean(chunk, identities, attempt) => self.chunk_read(chunk, identities, attempt, ended.result, ended.buf),
@@ -156,7 +157,7 @@ impl Pool {
     /// Goes on with requests, and with making the room that they wait for.
     pub(crate) fn answer(&mut self) {
         self.go_on_with_ready();
-        if self.tuning.read_only {
+        if self.tuning.read_only || self.keeper.is_giving_back() {
             return;
         }
         if matches!(self.state, PoolState::Faulted(_) | PoolState::Closed) {
@@ -197,6 +198,7 @@ impl Pool {
     /// One turn. True when it wants another soon even without events.
     pub(crate) fn turn(&mut self, now: Time) -> bool {
         self.now = now.max(self.now);
+        self.keeper.at(now);
         let mut busy = false;
         while let Some(ended) = self.io.pop_idle() {
             self.ended(ended);
@@ -206,7 +208,12 @@ impl Pool {
         self.go_on_with_ready();
         if self.tuning.read_only {
             self.close_when_read();
-        } else if !matches!(self.state, PoolState::Faulted(_) | PoolState::Closed) {
+        } else if matches!(self.state, PoolState::Faulted(_) | PoolState::Closed) {
+            // nothing is written any more
+        } else if self.keeper.is_giving_back() {
+            self.step_claim();
+            self.close_when_quiet();
+        } else {
             busy |= self.reclaim();
             self.retry_resizes();
             self.retry_commands();
@@ -226,6 +233,7 @@ impl Pool {
             busy |= self.step_scrub();
             self.step_jobs();
             self.step_cache();
+            self.step_claim();
             self.start_flush();
             if self.io.is_stalled() && self.now.0 >= self.last_retry.0 + FULL_RETRY_MILLIS {
                 self.last_retry = self.now;
@@ -339,9 +347,15 @@ impl Pool {
     /// The end of a clean shutdown: everything answered, a last checkpoint that holds it all.
     fn close_when_quiet(&mut self) {
         let Some(tag) = self.closing else { return };
-        self.keep_cache();
-        let clean = self.quiet() && !self.checkpointer.running() && self.log.since_checkpoint == 0 && self.core.nodes.dirty() == 0;
-        if clean && self.checkpointer.first_done && self.io.in_flight() == 0 && !self.relabeler.busy() {
+        if !self.keeper.is_giving_back() {
+            self.keep_cache();
+            let clean = self.quiet() && !self.checkpointer.running() && self.log.since_checkpoint == 0 && self.core.nodes.dirty() == 0;
+            if !clean || !self.checkpointer.first_done || self.io.in_flight() > 0 || self.relabeler.busy() {
+                return;
+            }
+        }
+        // from the first write of this on another host may have the pool: nothing else is written after it
+        if self.give_back_claim() {
             self.closing = None;
             self.state = PoolState::Closed;
             self.replies.push_back((tag, Ok(Reply::Done)));

@@ -1,6 +1,7 @@
-//! Background tasks: checkpoints, the cleaner, giving space back, labels; jobs: devices that are filled and emptied, spares, rebalancing, scrub, wiping.
+//! Background tasks: checkpoints, the cleaner, giving space back, labels, the claim; jobs: devices that are filled and emptied, spares, rebalancing, scrub, wiping.
 
 mod checkpoint;
+mod claim;
 mod cleaner;
 mod evacuate;
 mod fill;
@@ -15,6 +16,7 @@ mod spares;
 mod wipe;
 
 pub(crate) use checkpoint::{CHUNKS_PER_CHECKPOINT, Checkpointer, META_HEAD_PAGES, second_area};
+pub(crate) use claim::{BEAT_MILLIS, ClaimIo, Keeper, LEASE_MILLIS, claim_at, first_claim, is_over, read_claim};
 pub(crate) use cleaner::Cleaner;
 pub(crate) use evacuate::{Evacuation, runs};
 pub(crate) use fill::{FillPiece, Filler};

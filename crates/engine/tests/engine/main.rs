@@ -3,6 +3,7 @@
 
 mod bytes;
 mod cache;
+mod claim;
 mod cleaner;
 mod evacuate;
 mod faults;

@@ -96,9 +96,19 @@ impl Rig {
     /// # Errors
     /// The reason why it was refused.
     pub fn import_with(media: Vec<Vec<u8>>, tuning: Tuning, now: u64) -> Result<Rig, String> {
-        let engine = Engine::import(geometry(&media), tuning.clone(), Time(now));
-        let mut rig = Rig {
-            engine,
+        let mut rig = Rig::begin_import(media, tuning, now);
+        rig.settle();
+        match rig.engine.state() {
+            PoolState::Online => Ok(rig),
+            PoolState::Faulted(why) => Err(why.clone()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The same, before its first turn.
+    pub fn begin_import(media: Vec<Vec<u8>>, tuning: Tuning, now: u64) -> Rig {
+        Rig {
+            engine: Engine::import(geometry(&media), tuning.clone(), Time(now)),
             media,
             now,
             tuning,
@@ -107,12 +117,6 @@ impl Rig {
             reads: vec![0; 64],
             unflushed_zeroes: vec![Vec::new(); 64],
             next_tag: 1,
-        };
-        rig.settle();
-        match rig.engine.state() {
-            PoolState::Online => Ok(rig),
-            PoolState::Faulted(why) => Err(why.clone()),
-            other => panic!("{other:?}"),
         }
     }
 

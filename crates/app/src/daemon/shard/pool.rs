@@ -25,7 +25,7 @@ pub trait Pool: 'static {
     /// Takes a command.
     fn command(&mut self, tag: Tag, command: Command);
     /// Goes on with requests, without background work.
-    fn answer(&mut self);
+    fn answer(&mut self, now: Time);
     /// Works on what was taken; true when it wants to be called again soon.
     fn turn(&mut self, now: Time) -> bool;
     /// Takes the end of a device operation.
@@ -99,8 +99,8 @@ impl Pool for Engine {
         Engine::command(self, tag, command);
     }
 
-    fn answer(&mut self) {
-        Engine::answer(self);
+    fn answer(&mut self, now: Time) {
+        Engine::answer(self, now);
     }
 
     fn turn(&mut self, now: Time) -> bool {

@@ -177,13 +177,13 @@ impl<P: Pool> Shard<P> {
         }
         self.take_from_guests();
         self.serve_mounts();
-        self.pool.answer();
+        self.pool.answer(self.wall);
         let mut ended = self.pump();
         for _ in 0..ENDED_ROUNDS {
             if !ended {
                 break;
             }
-            self.pool.answer();
+            self.pool.answer(self.wall);
             ended = self.pump();
         }
         // Answers made room for requests that had to wait; those must not wait for the next event.

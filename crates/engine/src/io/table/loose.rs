@@ -14,6 +14,16 @@ impl<C> IoTable<C> {
         self.begin(group);
     }
 
+    /// Writes to several places in the same way.
+    pub(crate) fn write_loosely(&mut self, context: C, writes: Vec<(u16, u64, Piece)>) {
+        let group = self.add(context, Kind::Loose, None);
+        for (member, offset, piece) in writes {
+            let range = ByteRange { offset, length: piece.len() as u64 };
+            self.push_write(group, DeviceIndex(member), range, vec![piece], false);
+        }
+        self.begin(group);
+    }
+
     /// Writes the same to a range of each of some members.
     pub(crate) fn overwrite(&mut self, context: C, ranges: &[(DeviceIndex, ByteRange)], pieces: &[Piece]) {
         let group = self.add(context, Kind::Loose, None);

@@ -13,10 +13,12 @@ use crate::pool::Pool;
 impl Import {
     pub(super) fn take_pool(&mut self) -> Option<Pool> {
         let (core, replay) = (self.core.take()?, self.replay.take()?);
+        let keeper = self.keeper();
         let (config, root, checkpoint) = (self.config.take()?, self.root.take()?, self.checkpoint.take()?);
         let mut io = IoTable::new(self.positions.clone(), Health::of(&config.shape));
         self.twins.iter().for_each(|(member, position)| io.set_twin(*member, Some(*position)));
         let mut pool = Pool::new(config, core, Log::new(replay.end), io, BufPool::default(), self.tuning.clone(), self.now);
+        pool.keeper = keeper;
         pool.log.notes = replay.notes;
         pool.metrics.replayed_batches = replay.batches;
         pool.log.since_checkpoint = replay.bytes;

@@ -179,7 +179,7 @@ impl Pool for Double {
         self.replies.push_back((tag, result));
     }
 
-    fn answer(&mut self) {}
+    fn answer(&mut self, _now: Time) {}
 
     fn turn(&mut self, _now: Time) -> bool {
         if self.state == PoolState::Opening {

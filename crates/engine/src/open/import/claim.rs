@@ -1,0 +1,398 @@
+//! Whose the pool is, before an import believes or writes anything; and making it this host's.
+//!
+//! A pool that nobody has is claimed when it was read and before the first write. One that another host has not closed is refused; it is watched
+//! for a while to say whether that host lives. By force it is claimed at once: then its claim is in place for as long as the other may go on
+//! without seeing it (INV-CLAIM-1), and only then the pool is read.
+//!
+//! INV-CLAIM-2: of several imports that find the same second claims, at most one goes on. Each writes first claims, looks whether the second ones
+//! are as they were, writes those, and looks whether another's are anywhere. Say two went on, and B wrote its first claim after A: A saw none of
+//! B's, so it had written its second claim before, and B found that changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use millpond_block::{Buf, Piece};
+use millpond_device::{DeviceError, DeviceIndex};
+use millpond_format::{Claim, FormatError, Holder, SECTOR_BYTES};
+
+use super::{Asked, Import, Stage};
+use crate::Time;
+use crate::pool::Pool;
+use crate::task::{BEAT_MILLIS, Keeper, LEASE_MILLIS, claim_at, first_claim, is_over, read_claim};
+
+/// Milliseconds for which a claim must not change until its host is called silent.
+const WATCH_MILLIS: u64 = 10_000;
+/// Milliseconds between two looks meanwhile.
+const WATCH_STEP_MILLIS: u64 = 1_000;
+/// Milliseconds that clocks may differ by in the time of a lease.
+const CLOCK_MILLIS: u64 = 1_000;
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::open) enum Claiming {
+    /// The claims are read.
+    Look,
+    /// They are read again then.
+    Rest(Time),
+    First,
+    FirstFlush,
+    /// The second claims are read again: nobody came meanwhile.
+    Door,
+    Second,
+    SecondFlush,
+    /// The other host has until then to see that the pool is not its own.
+    Settle(Time),
+    /// All claims are read again: none is another's.
+    Confirm,
+}
+
+/// What an import knows of claims.
+#[derive(Debug, Default)]
+pub(in crate::open) struct Claims {
+    /// The time as it is; what an import writes says when it began.
+    now: Time,
+    /// What was read last, by member and area, and how many reads are under way. When that began.
+    found: BTreeMap<(u16, bool), Claim>,
+    newer: Option<FormatError>,
+    reading: usize,
+    asked: Time,
+    /// Another host's claim as it was first seen, and when.
+    watched: Option<(Claim, Time)>,
+    /// Whose the pool was when it began to be read: session, term, and whether it was closed.
+    before: Option<([u8; 16], u64, bool)>,
+    /// The second claims when this import began to write its own.
+    door: BTreeMap<u16, Claim>,
+    mine: Option<Claim>,
+    /// It is in place, was last seen there then, and is on these members.
+    seen: Option<Time>,
+    on: BTreeSet<u16>,
+    /// Milliseconds that the one from which the pool is taken may go on.
+    others_lease: Option<u32>,
+    /// The pool was read: from now on it is written to.
+    late: bool,
+}
+
+impl Claims {
+    /// The claim that holds: the newest of the second ones; where none can be read, of the first ones. Of its beats, the last.
+    fn owner(&self) -> Option<Claim> {
+        let newest =
+            |second: bool| self.found.iter().filter(|((_, at), _)| *at == second).map(|(_, claim)| claim).max_by_key(|claim| claim.term);
+        let owner = newest(true).or_else(|| newest(false))?;
+        let beats = self.found.values().filter(|claim| claim.holder.session == owner.holder.session && claim.term == owner.term);
+        let last = beats.max_by_key(|claim| claim.beat).unwrap_or(owner);
+        Some(Claim { released: owner.released, ..last.clone() })
+    }
+
+    /// Another's claim of the same term as this import's, or a later one.
+    fn rival(&self) -> Option<&Claim> {
+        let mine = self.mine.as_ref()?;
+        self.found.values().find(|claim| claim.supersedes(mine))
+    }
+
+    /// As in [`before`](Self::before).
+    fn owned(&self) -> Option<([u8; 16], u64, bool)> {
+        self.owner().map(|owner| (owner.holder.session, owner.term, owner.released))
+    }
+
+    fn second_ones(&self) -> BTreeMap<u16, Claim> {
+        let second = self.found.iter().filter(|((_, second), _)| *second);
+        second.map(|((member, _), claim)| (*member, claim.clone())).collect()
+    }
+}
+
+/// How long ago, in words.
+fn ago(since: u64, now: Time) -> String {
+    match now.0.saturating_sub(since) / 1000 {
+        seconds @ 0..=119 => format!("{seconds} s ago"),
+        seconds @ 120..=7_199 => format!("{} min ago", seconds / 60),
+        seconds @ 7_200..=172_799 => format!("{} h ago", seconds / 3_600),
+        seconds => format!("{} days ago", seconds / 86_400),
+    }
+}
+
+impl Import {
+    fn holder(&self) -> Option<&Holder> {
+        self.tuning.holder.as_ref().filter(|_| !self.surveying)
+    }
+
+    /// The labels are known: looks whose the pool is before it is read.
+    pub(super) fn claim_before_reading(&mut self) -> Result<(), String> {
+        if self.holder().is_none() {
+            self.read_rings();
+            return Ok(());
+        }
+        self.look_at_claims(Claiming::Look);
+        Ok(())
+    }
+
+    /// Everything is read: the pool is claimed before the first write.
+    pub(super) fn claim_before_writing(&mut self) -> Option<Pool> {
+        self.claims.late = true;
+        if self.holder().is_none() {
+            self.stage = Stage::Level;
+            return self.level_on();
+        }
+        self.look_at_claims(if self.claims.seen.is_some() { Claiming::Confirm } else { Claiming::Look });
+        None
+    }
+
+    /// Takes the time in before anything is given to a device.
+    pub(crate) fn at(&mut self, now: Time) {
+        self.claims.now = now.max(self.claims.now);
+    }
+
+    /// True while there is nothing to do but wait.
+    pub(crate) fn rests(&self) -> bool {
+        matches!(self.stage, Stage::Claim(Claiming::Rest(until) | Claiming::Settle(until)) if self.claims.now < until)
+    }
+
+    /// Nothing may be given to a device now but reads (INV-CLAIM-1).
+    pub(crate) fn holds_back(&self) -> bool {
+        !matches!(self.stage, Stage::Claim(_)) && self.claims.seen.is_some_and(|seen| is_over(seen, self.claims.now))
+    }
+
+    /// Claims are being read.
+    pub(super) fn is_looking_at_claims(&self) -> bool {
+        self.claims.reading > 0
+    }
+
+    fn look_at_claims(&mut self, step: Claiming) {
+        self.stage = Stage::Claim(step);
+        self.read_claims();
+    }
+
+    fn read_claims(&mut self) {
+        self.claims.found.clear();
+        self.claims.asked = self.claims.now;
+        for member in self.claimed_members() {
+            for second in [false, true] {
+                self.claims.reading += 1;
+                let place = claim_at(self.member_size(member), second);
+                self.io.read_raw(Asked::Claim(member, second), DeviceIndex(member), place, &mut self.bufs);
+            }
+        }
+    }
+
+    /// Members that say whose the pool is: those that say which roots there are.
+    fn claimed_members(&self) -> Vec<u16> {
+        self.rings.as_ref().map(|rings| rings.members()).unwrap_or_default()
+    }
+
+    fn member_size(&self, member: u16) -> u64 {
+        self.config.as_ref().and_then(|config| config.sizes.get(usize::from(member)).copied()).unwrap_or(0)
+    }
+
+    /// A claim was read. What is damaged or cannot be read says nothing: its other copies do.
+    pub(super) fn claim_read(
+        &mut self,
+        member: u16,
+        second: bool,
+        result: Result<(), DeviceError>,
+        buf: Option<&Buf>,
+    ) -> Result<(), String> {
+        self.claims.reading -= 1;
+        match read_claim(result, buf) {
+            Ok(claim) if self.config.as_ref().is_some_and(|config| config.id == claim.pool) => {
+                self.claims.found.insert((member, second), claim);
+            }
+            Err(why @ FormatError::Version(_)) => self.claims.newer = Some(why),
+            _ => {}
+        }
+        if self.claims.reading > 0 || matches!(self.stage, Stage::Claim(_)) {
+            return Ok(());
+        }
+        // a look while the pool is being written to
+        self.confirm()
+    }
+
+    /// Looks now and then whether the pool is still this host's while it is made ready.
+    pub(super) fn keep_claim(&mut self) {
+        let writing = matches!(self.stage, Stage::Level | Stage::Mend(_)) && self.claims.seen.is_some() && self.claims.reading == 0;
+        if writing && self.claims.now.0 >= self.claims.asked.0.saturating_add(BEAT_MILLIS) {
+            self.read_claims();
+        }
+    }
+
+    /// Goes on when what was asked for is there.
+    pub(super) fn claim_on(&mut self, step: Claiming) -> Result<(), String> {
+        if self.io.is_stalled() {
+            return Err("the pool cannot be claimed for this host (a device is full)".into());
+        }
+        match step {
+            Claiming::Look => self.looked(),
+            Claiming::Rest(until) => {
+                if self.claims.now >= until {
+                    self.look_at_claims(Claiming::Look);
+                }
+                Ok(())
+            }
+            Claiming::First => self.flush_claims(Claiming::FirstFlush),
+            Claiming::FirstFlush => {
+                self.look_at_claims(Claiming::Door);
+                Ok(())
+            }
+            Claiming::Door => {
+                let there = self.claims.second_ones();
+                if there.iter().any(|(member, claim)| self.claims.door.get(member).is_some_and(|before| before != claim)) {
+                    return Err(self.refusal("another host is just importing it; see there, or try again"));
+                }
+                if there.keys().any(|member| !self.claims.door.contains_key(member)) {
+                    // it is new, or could not be read before: whose is the pool?
+                    self.look_at_claims(Claiming::Look);
+                    return Ok(());
+                }
+                self.write_claims(true);
+                self.stage = Stage::Claim(Claiming::Second);
+                Ok(())
+            }
+            Claiming::Second => self.flush_claims(Claiming::SecondFlush),
+            Claiming::SecondFlush => {
+                match self.claims.others_lease {
+                    Some(lease) => {
+                        let until = self.claims.now.0.saturating_add(u64::from(lease) + CLOCK_MILLIS);
+                        self.stage = Stage::Claim(Claiming::Settle(Time(until)));
+                    }
+                    None => self.look_at_claims(Claiming::Confirm),
+                }
+                Ok(())
+            }
+            Claiming::Settle(until) => {
+                if self.claims.now >= until {
+                    self.look_at_claims(Claiming::Confirm);
+                }
+                Ok(())
+            }
+            Claiming::Confirm => {
+                self.confirm()?;
+                if self.claims.late {
+                    self.stage = Stage::Level;
+                } else {
+                    self.read_rings();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn flush_claims(&mut self, step: Claiming) -> Result<(), String> {
+        self.stage = Stage::Claim(step);
+        self.io.flush(Asked::Claimed);
+        Ok(())
+    }
+
+    /// The claims are known: whose is the pool?
+    fn looked(&mut self) -> Result<(), String> {
+        let me = self.holder().map(|holder| holder.host);
+        if let Some(why) = self.claims.newer {
+            return Err(self.refusal(&format!("its claim is of a newer program ({why}); use that")));
+        }
+        let others = self.claims.owner().filter(|owner| !owner.released && Some(owner.holder.host) != me);
+        let Some(owner) = others else {
+            if !self.claims.late {
+                self.claims.before = self.claims.owned();
+                self.read_rings();
+            } else if self.claims.before == self.claims.owned() {
+                self.begin_claim();
+            } else {
+                // it was written to since: what was read is old
+                return Err(self.refusal("another host had it in use just now; try again"));
+            }
+            return Ok(());
+        };
+        if self.tuning.force && !self.claims.late {
+            if self.tuning.read_only {
+                self.read_rings();
+            } else {
+                self.claims.others_lease = Some(owner.lease);
+                self.begin_claim();
+            }
+            return Ok(());
+        }
+        let Some((first, since)) = self.claims.watched.clone().filter(|_| !self.claims.late) else {
+            if self.claims.late {
+                return Err(self.in_use(&owner));
+            }
+            self.claims.watched = Some((owner, self.claims.now));
+            return self.rest();
+        };
+        if first.holder.session != owner.holder.session || first.beat != owner.beat {
+            return Err(self.in_use(&owner));
+        }
+        if self.claims.now.0 < since.0.saturating_add(WATCH_MILLIS) {
+            return self.rest();
+        }
+        if self.tuning.read_only {
+            // nothing is written that could harm it
+            self.read_rings();
+            return Ok(());
+        }
+        let (host, last) = (&owner.holder.name, ago(owner.time, self.claims.now));
+        Err(self.refusal(&format!(
+            "host '{host}' has not closed it: it was last heard of {last}, and has been silent for {} s; export the pool there, or take it over \
+             with --force when that host is off or has lost the devices for good",
+            WATCH_MILLIS / 1000
+        )))
+    }
+
+    fn rest(&mut self) -> Result<(), String> {
+        self.stage = Stage::Claim(Claiming::Rest(Time(self.claims.now.0.saturating_add(WATCH_STEP_MILLIS))));
+        Ok(())
+    }
+
+    fn refusal(&self, why: &str) -> String {
+        let name = self.config.as_ref().map_or("", |config| config.name.as_str());
+        format!("pool '{name}' is not taken: {why}")
+    }
+
+    fn in_use(&self, owner: &Claim) -> String {
+        let (host, last) = (&owner.holder.name, ago(owner.time, self.claims.now));
+        self.refusal(&format!(
+            "it is in use on host '{host}', which was heard of {last}; export it there (--force takes it away from under its guests)"
+        ))
+    }
+
+    /// Begins to write this import's claims.
+    fn begin_claim(&mut self) {
+        let (Some(holder), Some(config)) = (self.tuning.holder.clone(), &self.config) else { return };
+        let term = self.claims.found.values().map(|claim| claim.term).max().unwrap_or(0) + 1;
+        self.claims.mine = Some(first_claim(config.id, &holder, term, self.claims.now));
+        self.claims.door = self.claims.second_ones();
+        self.claims.on = self.claimed_members().into_iter().collect();
+        self.write_claims(false);
+        self.stage = Stage::Claim(Claiming::First);
+    }
+
+    fn write_claims(&mut self, second: bool) {
+        let Some(sector) = self.claims.mine.as_ref().map(Claim::encode) else { return };
+        let mut buf = self.bufs.take(SECTOR_BYTES);
+        if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
+            to.copy_from_slice(&sector);
+        }
+        let piece = Piece::new(Rc::new(buf), 0..SECTOR_BYTES);
+        let members = self.claims.on.iter();
+        let writes = members.map(|member| (DeviceIndex(*member), claim_at(self.member_size(*member), second).offset, piece.clone()));
+        let writes = writes.collect();
+        self.io.write_raw(Asked::Claimed, writes);
+    }
+
+    /// The claims were read once more: no other's may be among them.
+    fn confirm(&mut self) -> Result<(), String> {
+        if let Some(why) = self.claims.newer {
+            return Err(self.refusal(&format!("its claim is of a newer program ({why}); use that")));
+        }
+        if let Some(rival) = self.claims.rival().cloned() {
+            return Err(self.in_use(&rival));
+        }
+        self.claims.seen = Some(self.claims.asked);
+        Ok(())
+    }
+
+    /// Who keeps the claim of the pool that was opened.
+    pub(super) fn keeper(&mut self) -> Keeper {
+        let Some(seen) = self.claims.seen else { return Keeper::default() };
+        let holding = self.claims.on.iter().filter_map(|member| Some((*member, self.io.position_of(*member)?))).collect();
+        Keeper::new(self.claims.mine.take(), holding, seen)
+    }
+}
+
+const _: () = assert!(WATCH_MILLIS > 2 * BEAT_MILLIS && LEASE_MILLIS as u64 > 2 * BEAT_MILLIS);
