@@ -395,6 +395,13 @@ impl Machine {
         }
     }
 
+    /// The same of a device, plugged in or not.
+    pub fn peek_device(&self, device: usize, offset: u64, out: &mut [u8]) {
+        if let Some(device) = self.devices.get(device) {
+            device.read(offset as usize / PAGE, out, &mut Rng::new(0));
+        }
+    }
+
     /// A page of one device rots.
     pub fn rot(&mut self, device: usize) -> Option<String> {
         let Machine { devices, rng, .. } = self;

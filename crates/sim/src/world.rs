@@ -3,6 +3,7 @@
 mod caches;
 mod fate;
 mod finale;
+mod hosts;
 mod jobs;
 mod recovery;
 mod spares;
@@ -27,6 +28,7 @@ use crate::trace::{Event, Trace};
 use crate::workload::{Ask, Plan, Workload, query};
 use caches::Caches;
 use fate::Fate;
+use hosts::Hosts;
 use words::{operation, outcome};
 
 /// What happened in a world, in numbers.
@@ -132,6 +134,8 @@ pub struct World<S: System> {
     fate: Option<Fate>,
     /// What befalls devices of the cache.
     caches: Option<Caches>,
+    /// The hosts that see the devices, where they claim the pool.
+    hosts: Option<Hosts<S>>,
     /// The trace.
     pub trace: Trace,
     /// The numbers.
@@ -154,7 +158,8 @@ impl<S: System> World<S> {
         let mut config = Config::new(&mut rng, options);
         let mirrored = config.transform(seed, options);
         let curious = (seed % 8 < 2 || mirrored && mix(seed).is_multiple_of(4)).then(|| Rng::new(!seed));
-        let world = World { curious, ..World::with_config(config, rng, options) };
+        let hosts = S::CLAIMS.then(|| Hosts::of(seed)).flatten();
+        let world = World { curious, hosts, ..World::with_config(config, rng, options) };
         if seed % 8 == 1 || options.bytes { world.with_files(Files::new(seed)) } else { world }
     }
 
@@ -184,6 +189,7 @@ impl<S: System> World<S> {
             files: None,
             fate,
             caches,
+            hosts: None,
             trace,
             stats: Stats::default(),
             tags: 0,
@@ -241,13 +247,17 @@ impl<S: System> World<S> {
         let spares = self.config.mirrored.as_ref().is_some_and(|mirrored| mirrored.spares > 0);
         let devices = self.machine.plug(self.config.cached.is_none() && !spares);
         self.trace.note("format");
-        match S::create(spec, devices, self.config.tuning.clone(), self.machine.now()) {
+        let tuning = self.tuning();
+        match S::create(spec, devices, tuning, self.machine.now()) {
             Ok(system) => self.system = Some(system),
             Err(error) => return broken(format!("the pool cannot be made: {error}")),
         }
         self.wait_open(u64::MAX)?;
         match self.state() {
-            PoolState::Online => Ok(()),
+            PoolState::Online => {
+                self.note_held();
+                Ok(())
+            }
             state => broken(format!("a new pool is {state:?}")),
         }
     }

@@ -21,7 +21,11 @@ impl<S: System> World<S> {
         self.stats.faults += u64::from(struck.is_some());
         let loses_cache = matches!(struck, Some(FaultKind::FlushDrop | FaultKind::Gone));
         let gone = self.machine.armed.fault().filter(|_| struck == Some(FaultKind::Gone)).map(|f| f.device);
+        self.note_end(closed, struck.is_none());
         if !closed {
+            if end != End::Power && struck.is_none() {
+                self.keep_ghost();
+            }
             self.stop(end == End::Power, loses_cache, gone);
         }
         // An error that goes on strikes the first attempt to import too, which may then be refused.
@@ -50,10 +54,12 @@ impl<S: System> World<S> {
         while self.rng.percent(20) {
             let operations = self.rng.below(60);
             self.stats.interrupted += 1;
+            self.note_interrupted();
             self.import(operations)?;
             let power = self.rng.percent(50);
             self.stop(power, false, None);
         }
+        self.import_elsewhere()?;
         if self.fate.is_some() {
             self.open_what_is_there()?;
         } else {
@@ -61,7 +67,7 @@ impl<S: System> World<S> {
             self.import(u64::MAX)?;
         }
         match self.state() {
-            PoolState::Online => {}
+            PoolState::Online => self.note_held(),
             PoolState::Faulted(reason) if self.damaged => {
                 self.trace.note(format!("import refused, rightly: {reason}"));
                 self.stats.detected += 1;
@@ -107,7 +113,8 @@ impl<S: System> World<S> {
         self.trace.note("import with a device missing");
         let needed = (0..self.config.needed()).collect();
         let devices = self.machine.plug_without_one(needed);
-        self.system = Some(S::import(devices, self.config.tuning.clone(), self.machine.now()));
+        let tuning = self.tuning();
+        self.system = Some(S::import(devices, tuning, self.machine.now()));
         let before = std::mem::replace(&mut self.oracle.errors_allowed, true);
         let verdict = self.wait_open(u64::MAX);
         self.oracle.errors_allowed = before;
@@ -122,7 +129,7 @@ impl<S: System> World<S> {
     pub(super) fn import(&mut self, operations: u64) -> Verdict {
         self.trace.note("import");
         let devices = self.devices_there();
-        let mut tuning = self.config.tuning.clone();
+        let mut tuning = self.tuning();
         tuning.degraded |= self.fate.is_some();
         self.system = Some(S::import(devices.clone(), tuning.clone(), self.machine.now()));
         self.wait_open(operations)?;

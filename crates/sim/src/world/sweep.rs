@@ -86,6 +86,7 @@ impl<S: System> World<S> {
             files: None,
             fate: self.fate.as_ref().map(|fate| fate.fork(label)),
             caches: self.caches.as_ref().map(|caches| caches.fork(label)),
+            hosts: self.hosts.as_ref().map(|hosts| hosts.fork(label)),
             trace: self.trace.fork(60),
             stats: Stats::default(),
             tags: self.tags,

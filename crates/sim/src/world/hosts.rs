@@ -1,0 +1,183 @@
+//! Hosts, in a quarter of the worlds: the pool is imported on another one now and then, which must be refused while it is not closed, and the one
+//! that it was taken from may only have been held up.
+
+use millpond_block::{ByteRange, Op, Payload, Request, Tag};
+use millpond_device::{IoDone, IoKind};
+use millpond_engine::{Holder, PoolState, Tuning};
+
+use super::World;
+use crate::oracle::{BLOCK, Verdict, broken};
+use crate::rng::{Rng, mix};
+use crate::system::{System, Target};
+
+/// The tag of a request that is made of a host which was held up.
+const LATE: Tag = Tag(u64::MAX);
+
+/// What the claims should say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    /// The pool was in service here and was not closed.
+    Yes,
+    /// It was closed.
+    No,
+    /// A fault came between.
+    Unknown,
+}
+
+/// A host that was held up: its engine, and which devices it knows at which position.
+struct Ghost<S> {
+    system: S,
+    devices: Vec<usize>,
+    target: Option<Target>,
+}
+
+/// The hosts that see the devices.
+pub(super) struct Hosts<S> {
+    rng: Rng,
+    here: u8,
+    held: Held,
+    ghost: Option<Ghost<S>>,
+}
+
+impl<S> Hosts<S> {
+    /// In a quarter of the worlds of a system that knows of them.
+    pub(super) fn of(seed: u64) -> Option<Hosts<S>> {
+        let seed = mix(seed ^ 0x686f_7374);
+        seed.is_multiple_of(4).then(|| Hosts { rng: Rng::new(seed), here: 0, held: Held::Unknown, ghost: None })
+    }
+
+    /// The same in another future.
+    pub(super) fn fork(&self, label: u64) -> Hosts<S> {
+        Hosts { rng: Rng::new(label), here: self.here, held: self.held, ghost: None }
+    }
+
+    fn holder(&mut self) -> Holder {
+        let mut session = [0; 16];
+        session.iter_mut().for_each(|byte| *byte = self.rng.next() as u8);
+        Holder { host: [self.here; 16], name: format!("host{}", self.here), session }
+    }
+}
+
+impl<S: System> World<S> {
+    /// What the next engine is started with: another import than all before.
+    pub(super) fn tuning(&mut self) -> Tuning {
+        let mut tuning = self.config.tuning.clone();
+        if let Some(hosts) = &mut self.hosts {
+            if self.fate.is_some() && hosts.rng.percent(20) {
+                // what befalls devices may befall them while the pool is taken
+                hosts.here = hosts.here.wrapping_add(1);
+                tuning.force = true;
+            }
+            // before another host may have taken it by force, and not have come through
+            tuning.force |= self.fate.is_some();
+            tuning.holder = Some(hosts.holder());
+        }
+        tuning
+    }
+
+    /// The pool is in service.
+    pub(super) fn note_held(&mut self) {
+        if let Some(hosts) = &mut self.hosts {
+            hosts.held = Held::Yes;
+        }
+    }
+
+    /// The pool was closed, or a fault may have come between that and what the claims say.
+    pub(super) fn note_end(&mut self, closed: bool, certain: bool) {
+        if let Some(hosts) = &mut self.hosts {
+            hosts.held = match (closed, certain) {
+                (true, _) => Held::No,
+                (false, true) => hosts.held,
+                (false, false) => Held::Unknown,
+            };
+        }
+    }
+
+    /// An import was interrupted: it may have claimed the pool.
+    pub(super) fn note_interrupted(&mut self) {
+        if let Some(hosts) = &mut self.hosts
+            && hosts.held == Held::No
+        {
+            hosts.held = Held::Unknown;
+        }
+    }
+
+    /// The host may only have been held up, not dead.
+    pub(super) fn keep_ghost(&mut self) {
+        let target = self.oracle.targets().into_iter().find(|target| matches!(target, Target::Head(_)));
+        let World { hosts: Some(hosts), machine, fate: None, system, .. } = self else { return };
+        if hosts.held == Held::Yes && hosts.rng.percent(50) {
+            let devices = (0..machine.count()).map_while(|position| machine.at(position)).collect();
+            hosts.ghost = system.take().map(|system| Ghost { system, devices, target });
+        }
+    }
+
+    /// Another host imports the pool, now and then. Whether it did, and has it or was rightly told why not.
+    pub(super) fn import_elsewhere(&mut self) -> Verdict {
+        let World { hosts: Some(hosts), fate: None, damaged: false, .. } = self else { return Ok(()) };
+        if !hosts.rng.percent(30) {
+            hosts.ghost = None;
+            return Ok(());
+        }
+        hosts.here = hosts.here.wrapping_add(1);
+        let held = hosts.held;
+        self.trace.note(format!("another host: the pool is held: {held:?}"));
+        if held == Held::Yes {
+            let begun = self.machine.now();
+            self.machine.plug(true);
+            self.import(u64::MAX)?;
+            match self.state() {
+                PoolState::Faulted(why) if why.contains("has not closed it") && self.machine.now().0 >= begun.0 + 10_000 => {}
+                state => return broken(format!("a pool that another host did not close is {state:?}")),
+            }
+            self.stop(false, false, None);
+        }
+        if held != Held::No {
+            self.config.tuning.force = true;
+        }
+        self.machine.plug(true);
+        let verdict = self.import(u64::MAX);
+        self.config.tuning.force = false;
+        verdict?;
+        match self.state() {
+            PoolState::Online => {}
+            state => return broken(format!("taking a pool over ends {state:?}")),
+        }
+        self.wake_ghost()?;
+        // it is imported again, as if nothing had happened
+        self.note_held();
+        self.stop(false, false, None);
+        Ok(())
+    }
+
+    /// The host that was held up goes on.
+    fn wake_ghost(&mut self) -> Verdict {
+        let World { hosts: Some(hosts), machine, trace, .. } = self else { return Ok(()) };
+        let Some(mut ghost) = hosts.ghost.take() else { return Ok(()) };
+        trace.note("the host before was only held up");
+        if let Some(target) = ghost.target {
+            let request = Request { op: Op::Write, range: ByteRange { offset: 0, length: BLOCK }, fua: true };
+            ghost.system.submit(target, LATE, request, Payload::Copy(&vec![0xdd; BLOCK as usize]));
+        }
+        for _ in 0..200 {
+            machine.pass(100_000);
+            let now = machine.now();
+            ghost.system.turn(now);
+            while let Some(io) = ghost.system.pop_io() {
+                let IoKind::Read { offset, length, mut buf } = io.kind else {
+                    return broken(format!("a host that the pool was taken from has a device do {:?}", io.kind));
+                };
+                if let (Some(device), Some(to)) = (ghost.devices.get(usize::from(io.device.0)), buf.bytes_mut().get_mut(..length)) {
+                    machine.peek_device(*device, offset, to);
+                }
+                ghost.system.io_done(IoDone { id: io.id, result: Ok(()), buf: Some(buf) });
+            }
+            while let Some(completion) = ghost.system.pop_completion() {
+                if completion.tag == LATE && completion.result.is_ok() {
+                    return broken("a host that the pool was taken from acknowledges a write");
+                }
+            }
+        }
+        Ok(())
+    }
+}
