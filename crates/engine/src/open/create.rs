@@ -90,7 +90,7 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     let mut pool = Pool::new(config, core, Log::new(Lsn(0)), io, BufPool::default(), tuning, now);
     pool.incarnation = 1;
     let mine = pool.tuning.holder.as_ref().map(|holder| first_claim(pool.config.id, holder, 1, now));
-    pool.keeper = Keeper::new(mine, (0u16..).zip(0..members).collect(), now);
+    pool.keeper = Keeper::new(mine, now);
     if !pool.reserve_streams() {
         return invalid("the devices are too small".into());
     }

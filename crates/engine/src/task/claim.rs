@@ -3,6 +3,8 @@
 //! INV-CLAIM-1: nothing is handed to a device later than [`LEASE_MILLIS`] after the beginning of the last look that found no other's claim. Who
 //! takes a pool waits as long after its claim is in place everywhere, and only then reads what the pool is: so both never write, whatever time
 //! this host was held up for. What a device was given before, and has not done yet, is beyond that.
+//!
+//! INV-CLAIM-3: every device that the labels call whole has the claim, durable: new ones with their first label, others before they are called so.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -25,8 +27,6 @@ pub(crate) const LEASE_MILLIS: u32 = 10_000;
 pub(crate) enum ClaimIo {
     /// The second area's claim of the member at this position; asked then.
     Look { member: u16, position: usize, asked: Time },
-    /// Both claims of a member that has none of this import.
-    Put { member: u16, position: usize },
     /// The first area's claim.
     Beat,
     /// Both claims say that nobody has the pool.
@@ -53,9 +53,7 @@ enum Release {
 pub(crate) struct Keeper {
     /// What is claimed; nothing where nobody else can have the devices, or nothing is written to them.
     mine: Option<Claim>,
-    /// Members, and the positions of their devices, that hold it.
-    holding: BTreeSet<(u16, usize)>,
-    /// Those that are asked, or written, just now.
+    /// Members, and the positions of their devices, that are asked just now.
     busy: BTreeSet<(u16, usize)>,
     /// When the last look began, and when the last one that found no other's claim did.
     asked: Time,
@@ -67,9 +65,9 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// The claim is on these members, where it was seen at a time.
-    pub(crate) fn new(mine: Option<Claim>, holding: BTreeSet<(u16, usize)>, seen: Time) -> Keeper {
-        Keeper { mine, holding, seen, asked: seen, ..Keeper::default() }
+    /// The claim was seen at a time.
+    pub(crate) fn new(mine: Option<Claim>, seen: Time) -> Keeper {
+        Keeper { mine, seen, asked: seen, ..Keeper::default() }
     }
 
     /// What is claimed.
@@ -121,12 +119,12 @@ pub(crate) fn read_claim(result: Result<(), DeviceError>, buf: Option<&Buf>) -> 
 }
 
 impl Pool {
-    /// The device of a member that a claim belongs on: one that the pool needs and that has everything.
+    /// The device of a member that says whose the pool is: one that the pool needs and that has everything. It got the claim before it was called so.
     fn claimable(&self, member: u16) -> Option<usize> {
         let known = self.config.shape.members.get(usize::from(member))?;
         let counts = known.state == MemberState::Present && !self.config.shape.is_aside(member);
         let position = self.io.position_of(member).filter(|_| counts && self.io.health.is_up(DeviceIndex(member)))?;
-        Some(position).filter(|_| !self.relabeler.left.contains_key(&member))
+        Some(position).filter(|_| !self.relabeler.left.contains_key(&member) && !self.relabeler.fresh.contains(&member))
     }
 
     /// Members with the positions of their devices.
@@ -158,19 +156,13 @@ impl Pool {
         (mine.beat, mine.time) = (mine.beat + 1, self.now.0);
         self.keeper.asked = self.now;
         self.look();
-        // who has everything now, or was replaced, is not one of those that say whose the pool is before it says so itself
-        for (member, position) in self.claimable_members() {
-            if !self.keeper.holding.contains(&(member, position)) && self.keeper.busy.insert((member, position)) {
-                self.write_claim(ClaimIo::Put { member, position }, member, &[false, true]);
-            }
-        }
     }
 
-    /// Reads what those say that hold the claim.
+    /// Reads whose the pool is.
     fn look(&mut self) {
         let asked = self.now;
         for (member, position) in self.claimable_members() {
-            if self.keeper.holding.contains(&(member, position)) && self.keeper.busy.insert((member, position)) {
+            if self.keeper.busy.insert((member, position)) {
                 let context = Context::Claim(ClaimIo::Look { member, position, asked });
                 let size = self.config.sizes.get(usize::from(member)).copied().unwrap_or(0);
                 self.io.read_raw(context, DeviceIndex(member), claim_at(size, true), &mut self.bufs);
@@ -196,17 +188,14 @@ impl Pool {
 
     /// A look or a write of the claim is over.
     pub(crate) fn claim_done(&mut self, io: ClaimIo, result: Result<(), DeviceError>, buf: Option<Buf>) {
-        if let ClaimIo::Look { member, position, .. } | ClaimIo::Put { member, position } = io {
-            self.keeper.busy.remove(&(member, position));
-        }
         match io {
             ClaimIo::Look { member, position, asked } => {
+                self.keeper.busy.remove(&(member, position));
                 let found = read_claim(result, buf.as_ref());
                 buf.into_iter().for_each(|buf| self.bufs.give(buf));
                 self.looked(member, position, asked, &found);
             }
-            ClaimIo::Put { member, position } if result.is_ok() => drop(self.keeper.holding.insert((member, position))),
-            ClaimIo::Put { .. } | ClaimIo::Beat => {}
+            ClaimIo::Beat => {}
             ClaimIo::Release => {
                 let Release::Writing(left) = self.keeper.release else { return };
                 self.keeper.release = Release::Writing(left - 1);

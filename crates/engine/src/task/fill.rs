@@ -14,6 +14,7 @@ use millpond_device::{DeviceError, DeviceIndex};
 use millpond_format::{DeviceId, MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, SegmentId};
 
 use super::checkpoint::second_area;
+use super::claim::claim_at;
 use crate::pool::{Context, Pool};
 use crate::space::{PAGE, SegmentState};
 use crate::{JobInfo, JobKind, PoolState};
@@ -317,9 +318,8 @@ impl Pool {
         let mut sources = (0u16..).zip(&shape.members).filter(whole).map(|(at, _)| at);
         let Some(source) = sources.nth(fill.unreadable_rings) else {
             // nobody's can be read: the next roots make one
-            fill.step = Step::Flush;
-            self.flusher.wants.fill = true;
-            return;
+            fill.in_flight = 0;
+            return self.claim_filled(run, member, twin);
         };
         let range = ByteRange { offset: RING_OFFSET, length: RING_SLOTS * SECTOR_BYTES as u64 };
         self.io.read_raw(Context::FillRing(run), DeviceIndex(source), range, &mut self.bufs);
@@ -338,13 +338,11 @@ impl Pool {
                 for area in [0, second] {
                     self.io.write_to(Context::FillRing(run), None, member, twin, area + RING_OFFSET, piece.clone());
                 }
+                self.claim_filled(run, member, twin);
             }
             (Ok(()), None) => {
                 fill.in_flight -= 1;
-                if fill.in_flight == 0 {
-                    fill.step = Step::Flush;
-                    self.flusher.wants.fill = true;
-                }
+                self.flush_filled(run);
             }
             (Err(_), _) if fill.in_flight == 0 => {
                 fill.unreadable_rings += 1;
@@ -352,6 +350,27 @@ impl Pool {
             }
             // the device cannot be written, nor spared: it stays as it is until the next import
             (Err(_), _) => self.stop_filling(member, twin),
+        }
+    }
+
+    /// Who is whole says whose the pool is: it may not be called so without the claim (INV-CLAIM-3).
+    fn claim_filled(&mut self, run: u64, member: u16, twin: bool) {
+        if let Some(piece) = self.claim_piece() {
+            let size = if twin { self.config.twins.get(&member) } else { self.config.sizes.get(usize::from(member)) };
+            let size = size.copied().unwrap_or(0);
+            self.filler.of(run).into_iter().for_each(|fill| fill.in_flight += 2);
+            for second in [false, true] {
+                self.io.write_to(Context::FillRing(run), None, member, twin, claim_at(size, second).offset, piece.clone());
+            }
+        }
+        self.flush_filled(run);
+    }
+
+    /// When all of it is written, it is made durable.
+    fn flush_filled(&mut self, run: u64) {
+        if let Some(fill) = self.filler.of(run).filter(|fill| fill.in_flight == 0) {
+            fill.step = Step::Flush;
+            self.flusher.wants.fill = true;
         }
     }
 

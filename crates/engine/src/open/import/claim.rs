@@ -8,7 +8,7 @@
 //! are as they were, writes those, and looks whether another's are anywhere. Say two went on, and B wrote its first claim after A: A saw none of
 //! B's, so it had written its second claim before, and B found that changed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use millpond_block::{Buf, Piece};
@@ -63,9 +63,8 @@ pub(in crate::open) struct Claims {
     /// The second claims when this import began to write its own.
     door: BTreeMap<u16, Claim>,
     mine: Option<Claim>,
-    /// It is in place, was last seen there then, and is on these members.
+    /// It is in place, and was last seen there then.
     seen: Option<Time>,
-    on: BTreeSet<u16>,
     /// Milliseconds that the one from which the pool is taken may go on.
     others_lease: Option<u32>,
     /// The pool was read: from now on it is written to.
@@ -357,7 +356,6 @@ impl Import {
         let term = self.claims.found.values().map(|claim| claim.term).max().unwrap_or(0) + 1;
         self.claims.mine = Some(first_claim(config.id, &holder, term, self.claims.now));
         self.claims.door = self.claims.second_ones();
-        self.claims.on = self.claimed_members().into_iter().collect();
         self.write_claims(false);
         self.stage = Stage::Claim(Claiming::First);
     }
@@ -369,9 +367,8 @@ impl Import {
             to.copy_from_slice(&sector);
         }
         let piece = Piece::new(Rc::new(buf), 0..SECTOR_BYTES);
-        let members = self.claims.on.iter();
-        let writes = members.map(|member| (DeviceIndex(*member), claim_at(self.member_size(*member), second).offset, piece.clone()));
-        let writes = writes.collect();
+        let place = |member: u16| (DeviceIndex(member), claim_at(self.member_size(member), second).offset, piece.clone());
+        let writes = self.claimed_members().into_iter().map(place).collect();
         self.io.write_raw(Asked::Claimed, writes);
     }
 
@@ -390,8 +387,7 @@ impl Import {
     /// Who keeps the claim of the pool that was opened.
     pub(super) fn keeper(&mut self) -> Keeper {
         let Some(seen) = self.claims.seen else { return Keeper::default() };
-        let holding = self.claims.on.iter().filter_map(|member| Some((*member, self.io.position_of(*member)?))).collect();
-        Keeper::new(self.claims.mine.take(), holding, seen)
+        Keeper::new(self.claims.mine.take(), seen)
     }
 }
 
