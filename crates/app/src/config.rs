@@ -37,6 +37,8 @@ pub struct ConfigFile {
     pub rewind_minutes: Option<u32>,
     /// For how many minutes an import waits for a missing device before a spare takes its place; 5 when not said.
     pub spare_minutes: Option<u32>,
+    /// What tells this host from others that see the same devices: any text; the machine's id when not said.
+    pub host_id: Option<String>,
     /// What clients of NBD exports may take, where an export says nothing: `max_clients`, `max_requests`, `handshake_seconds`.
     pub nbd: NbdSection,
 }
@@ -66,7 +68,7 @@ impl ConfigFile {
         toml::from_str(&text).map_err(|e| {
             let message = e.message().to_owned();
             Failure::failed(format!(
-                "{}: {message}; known keys are socket, state, map_memory, cache_memory, read_cache, discard_freed, rewind_minutes, spare_minutes, nbd",
+                "{}: {message}; known keys are socket, state, map_memory, cache_memory, read_cache, discard_freed, rewind_minutes, spare_minutes, host_id, nbd",
                 path.display()
             ))
         })

@@ -295,6 +295,9 @@ pub struct ImportPool {
     /// without them for good.
     #[serde(default)]
     pub rebuild: bool,
+    /// Import it although another host has it in use, or did not close it: it is taken from that host.
+    #[serde(default)]
+    pub force: bool,
     /// Only say what would be imported.
     #[serde(default)]
     pub dry_run: bool,

@@ -10,7 +10,7 @@ use sd_notify::NotifyState;
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{ConfigFile, socket_path, state_dir};
-use crate::daemon::{Control, Daemon, Inherited, Options, READ_CACHE, Signals, StateDir, check_nbd_limits, serve_until};
+use crate::daemon::{Control, Daemon, Inherited, Options, READ_CACHE, Signals, StateDir, check_nbd_limits, serve_until, this_host};
 use crate::failure::{Failure, Outcome};
 use crate::size::Size;
 
@@ -27,7 +27,7 @@ pub struct Serve {
     /// Directory in which pools and exports are remembered
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// TOML file with socket, state, map_memory, cache_memory, read_cache, discard_freed, rewind_minutes, spare_minutes, [nbd]; options win over it
+    /// TOML file with socket, state, map_memory, cache_memory, read_cache, discard_freed, rewind_minutes, spare_minutes, host_id, [nbd]; options win over it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -55,6 +55,7 @@ impl Serve {
         let inherited = Arc::new(Inherited::from_env());
         let socket = socket_path(socket.or(config.socket.as_deref()));
         let dir = StateDir::open(&state_dir(self.state.as_deref().or(config.state.as_deref()))?)?;
+        tuning.holder = Some(this_host(config.host_id.as_deref(), dir.path())?);
         let control = Control::bind(&socket, &inherited)?;
         let mut signals = Signals::catch()?;
         let options = Options { socket, tuning, read_cache: read_cache.0, nbd: limits, inherited: Arc::clone(&inherited) };

@@ -11,7 +11,7 @@ use super::exports::path_text;
 use super::serve::log_to_stderr;
 use crate::api::{CreateExport, CreateNbd, CreateVolume, Export, ImportPool, SetProperties, Volume};
 use crate::config::absolute;
-use crate::daemon::{Control, Daemon, Inherited, Options, Signals, StateDir, format_file, serve_until};
+use crate::daemon::{Control, Daemon, Inherited, Options, Signals, StateDir, format_file, serve_until, this_host};
 use crate::failure::{Failure, Outcome};
 use crate::output::write_out;
 use crate::size::Size;
@@ -58,10 +58,11 @@ impl Up {
         let control = Control::bind(&socket, &Inherited::default())?;
         let mut signals = Signals::catch()?;
         let file = dir.join("pond.millpond");
+        let tuning = Tuning { holder: Some(this_host(None, &dir)?), ..Tuning::default() };
         if !file.exists() {
-            format_file(&file, POOL, pool_bytes(disk_bytes), DISK, disk_bytes, Tuning::default()).await?;
+            format_file(&file, POOL, pool_bytes(disk_bytes), DISK, disk_bytes, tuning.clone()).await?;
         }
-        let daemon = Arc::new(Daemon::new(Options { socket: socket.clone(), ..Options::default() }, state)?);
+        let daemon = Arc::new(Daemon::new(Options { socket: socket.clone(), tuning, ..Options::default() }, state)?);
         let ready = async |daemon: &Daemon| {
             let (volume, exports) = self.put_into_service(daemon, &dir, &file, disk_bytes).await?;
             write_out(&told(&volume, &exports, &socket))

@@ -28,13 +28,15 @@ struct How {
     degraded: bool,
     aim: Aim,
     read_only: bool,
+    /// Another host's claim is no reason to refuse it.
+    force: bool,
 }
 
 impl How {
     /// As it is remembered.
     fn of(record: &PoolRecord) -> How {
         let aim = record.checkpoint.map_or(Aim::Newest, Aim::To);
-        How { io: record.io, degraded: false, aim, read_only: record.read_only }
+        How { io: record.io, degraded: false, aim, read_only: record.read_only, force: false }
     }
 }
 
@@ -153,7 +155,7 @@ impl Daemon {
         };
         let record = self.remembered(&pool).unwrap_or_else(fresh).with(&pool);
         let record = PoolRecord { read_only: request.readonly, checkpoint: request.to.filter(|_| request.readonly), ..record };
-        let how = How { degraded: request.degraded, aim, ..How::of(&record) };
+        let how = How { degraded: request.degraded, aim, force: request.force, ..How::of(&record) };
         let shard = self.open(&pool, &how).await.map_err(|e| way_out(e, &how).during(&during))?;
         limits::apply(&record, &shard).await;
         {
@@ -216,7 +218,7 @@ impl Daemon {
 
     /// What a pool loses when it does without its special devices. Nothing is written.
     async fn lost_without_special(&self, pool: &Labelled) -> Result<Vec<LostRange>, ApiError> {
-        let how = How { io: IoMode::default(), degraded: true, aim: Aim::Rebuild, read_only: true };
+        let how = How { io: IoMode::default(), degraded: true, aim: Aim::Rebuild, read_only: true, force: true };
         let shard = self.open(pool, &how).await?;
         let lost = lost_of(&pool.name, &shard).await;
         let closed = shard.shutdown().await;
@@ -245,8 +247,8 @@ impl Daemon {
                 Err(error) => return Err(error),
             }
         }
-        let How { degraded, aim, read_only, .. } = *how;
-        let shard = shard::import(devices, Tuning { degraded, aim, read_only, ..self.options.tuning.clone() })?;
+        let How { degraded, aim, read_only, force, .. } = *how;
+        let shard = shard::import(devices, Tuning { degraded, aim, read_only, force, ..self.options.tuning.clone() })?;
         wait_online(&shard).await?;
         Ok(shard)
     }

@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use millpond_device::{HostDevice, OpenOptions};
-use millpond_format::{AREA_BYTES, Class, Label, MemberState, PoolId, SECTOR_BYTES};
+use millpond_format::{AREA_BYTES, CLAIM_OFFSET, Claim, Class, Label, MemberState, PoolId, SECTOR_BYTES};
 
 #[cfg(test)]
 mod tests;
@@ -127,6 +127,18 @@ pub fn read(path: &Path) -> io::Result<Option<Label>> {
         }
     }
     Ok(None)
+}
+
+/// Who has a pool in use, or did not close it, as a device of it says.
+///
+/// # Errors
+/// The host's, when it cannot be opened or read.
+pub fn claim(path: &Path, pool: PoolId) -> io::Result<Option<Claim>> {
+    let (file, size) = open(path)?;
+    // the second one says who took it
+    let claims = areas(size).map(|area| sector(&file, area + CLAIM_OFFSET)).collect::<io::Result<Vec<_>>>()?;
+    let last = claims.iter().rev().find_map(|sector| Claim::decode(sector).ok().filter(|claim| claim.pool == pool));
+    Ok(last.filter(|claim| !claim.released))
 }
 
 /// Every pool found on the files and block devices named, or lying directly in the directories named. What cannot be read is passed over.

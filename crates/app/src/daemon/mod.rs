@@ -8,6 +8,7 @@ mod destroy;
 mod devices;
 mod exports;
 mod fuse;
+mod host;
 mod import;
 mod inherited;
 mod jobs;
@@ -32,6 +33,7 @@ mod view;
 mod volumes;
 
 pub use exports::check_nbd_limits;
+pub use host::this_host;
 pub use inherited::Inherited;
 pub use mount::clear as clear_mount;
 pub use pools::format_file;

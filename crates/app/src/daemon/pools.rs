@@ -148,6 +148,21 @@ impl Daemon {
         }
     }
 
+    /// A pool that did not come because it is another host's is not this one's to destroy.
+    fn refuse_others(&self, name: &str) -> Result<(), ApiError> {
+        let registry = self.registry();
+        let Some(entry) = registry.pools.get(name).filter(|entry| entry.shard.is_err()) else { return Ok(()) };
+        let (id, me) = (parse_id(&entry.record.id), self.options.tuning.holder.as_ref().map(|holder| holder.host));
+        let claims = entry.record.paths().filter_map(|path| labels::claim(path, id?).ok().flatten());
+        match claims.into_iter().find(|claim| Some(claim.holder.host) != me) {
+            Some(claim) => Err(ApiError::busy(format!(
+                "pool '{name}' was not closed by host '{}'; destroy it there, or take it over first with 'millpond pool import {name} --force'",
+                claim.holder.name
+            ))),
+            None => Ok(()),
+        }
+    }
+
     /// Destroys a pool with all its volumes: labels and checkpoints are overwritten. With `dry_run`, only says what would be lost.
     ///
     /// # Errors
@@ -173,6 +188,7 @@ impl Daemon {
             let why = format!("pool '{name}' is imported read-only; export it and import it without --readonly to destroy it");
             return Err(ApiError::busy(why));
         }
+        self.refuse_others(name)?;
         self.refuse_clients(name, "destroy").await?;
         // A shard that could not write its last checkpoint is no reason to keep a pool that is to be destroyed.
         if let Err(error) = self.close_pool(name).await {

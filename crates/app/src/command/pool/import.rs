@@ -47,7 +47,7 @@ fn lost(point: &Checkpoint) -> String {
 /// Take a pool into service; without a name, list the pools found
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  millpond pool import -d /srv\n  millpond pool import tank -d /srv\n  millpond pool import tank --to 41 -n\n  millpond pool import tank --rebuild -n"
+    after_help = "Example:\n  millpond pool import -d /srv\n  millpond pool import tank -d /srv\n  millpond pool import tank --to 41 -n\n  millpond pool import tank --rebuild -n\n  millpond pool import tank --force"
 )]
 pub struct Import {
     /// Name or id of the pool
@@ -71,6 +71,10 @@ pub struct Import {
     /// checkpoints on all of the devices, and go to the newest that is whole, and as far as its log is sound
     #[arg(long, conflicts_with_all = ["to", "rewind"], requires = "name")]
     rebuild: bool,
+    /// Take it from another host that did not export it, or has it in use: only when that host is off, or has lost the devices. Its guests lose
+    /// what they did not flush
+    #[arg(short, long, requires = "name")]
+    force: bool,
     #[command(flatten)]
     consent: Consent,
     #[command(flatten)]
@@ -85,9 +89,9 @@ impl Import {
         }
         let search = self.search.iter().map(|path| path_text(path)).collect::<Outcome<Vec<_>>>()?;
         let quiet = self.name.is_some() && !self.consent.dry_run;
-        let Import { degraded, readonly, rewind, to, rebuild, .. } = self;
+        let Import { degraded, readonly, rewind, to, rebuild, force, .. } = self;
         let back = rewind || rebuild || to.is_some();
-        let request = ImportPool { name: self.name, search, degraded, readonly, rewind, to, rebuild, dry_run: self.consent.dry_run };
+        let request = ImportPool { name: self.name, search, degraded, readonly, rewind, to, rebuild, force, dry_run: self.consent.dry_run };
         if back && quiet && !readonly {
             let planned: Vec<Found> = client.post("/v1/import", &ImportPool { dry_run: true, ..request.clone() }).await?;
             if let Some(Found { missing, lost: Some(lost), .. }) = planned.first() {

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::mpsc;
 use std::thread;
 
-use millpond_device::{DeviceGeometry, HostDevice, Ring, wall_millis};
+use millpond_device::{DeviceGeometry, HostDevice, Ring, entropy, wall_millis};
 use millpond_engine::{CommandError, Engine, PoolSpec, PoolState, Time, Tuning};
 use tokio::sync::watch;
 
@@ -17,6 +17,7 @@ use super::shard::Shard;
 /// # Errors
 /// [`ShardError::Command`] when the engine refuses the devices or words, [`ShardError::Start`].
 pub fn create(spec: PoolSpec, devices: Vec<HostDevice>, tuning: Tuning) -> Result<ShardHandle, ShardError> {
+    let tuning = with_session(tuning)?;
     spawn(devices, move |geometries, now| Engine::create(spec, geometries, tuning, now))
 }
 
@@ -25,7 +26,16 @@ pub fn create(spec: PoolSpec, devices: Vec<HostDevice>, tuning: Tuning) -> Resul
 /// # Errors
 /// [`ShardError::Start`]. What is wrong with the pool itself is told by its state.
 pub fn import(devices: Vec<HostDevice>, tuning: Tuning) -> Result<ShardHandle, ShardError> {
+    let tuning = with_session(tuning)?;
     spawn(devices, move |geometries, now| Ok(Engine::import(geometries, tuning, now)))
+}
+
+/// Tells this import of a pool from every other one.
+fn with_session(mut tuning: Tuning) -> Result<Tuning, ShardError> {
+    if let Some(holder) = &mut tuning.holder {
+        holder.session = entropy().map_err(ShardError::Start)?;
+    }
+    Ok(tuning)
 }
 
 /// Runs a shard on its own thread. `make` is called there.
