@@ -181,6 +181,8 @@ pub enum Command {
         /// Which.
         target: Target,
     },
+    /// Find out how much of each volume, its snapshots included, came with writes of which size. Changes nothing, and reads all map nodes.
+    Census,
     /// Change what the guest is told of sectors. Nothing of what is stored changes: who asks has converted it, and serves the volume to nobody.
     SetSector {
         /// Which.
@@ -255,6 +257,8 @@ pub enum Reply {
     Places(Vec<SegmentPlace>),
     /// Ranges in order, neighbours joined.
     Lost(Vec<ByteRange>),
+    /// By volume.
+    Census(Census),
     /// What groups of data hold.
     Fills(Vec<GroupFill>),
     /// What a wipe moves and overwrites.
@@ -296,6 +300,36 @@ pub struct WipePlan {
     pub moved: u64,
     /// Bytes that are overwritten or discarded, on each copy.
     pub erased: u64,
+}
+
+/// Sizes of writes that are told apart, in bytes: those worth a choice of `special_small_blocks`.
+pub const WRITE_SIZES: [u64; 6] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10];
+
+/// What a volume and its snapshots hold. A block counts whole, as special devices keep it, and once, however many versions have it; of clones, what was
+/// written since they were made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeCensus {
+    /// Which; one that was destroyed while clones still hold something of it is not listed any more.
+    pub volume: VolumeId,
+    /// Bytes by the size of the write that they came with: up to each of [`WRITE_SIZES`], but above the one before; and larger.
+    pub sizes: [u64; WRITE_SIZES.len() + 1],
+    /// Bytes of these on special devices.
+    pub special: u64,
+}
+
+/// What a pool holds, by size of writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Census {
+    /// Volumes that hold something.
+    pub volumes: Vec<VolumeCensus>,
+    /// Bytes of map nodes.
+    pub nodes: u64,
+    /// Bytes of checkpoint objects.
+    pub objects: u64,
+    /// Bytes of the segments on special devices for small writes, and, where those below are none, for nodes.
+    pub special: u64,
+    /// Bytes of those for nodes and objects alone.
+    pub special_nodes: u64,
 }
 
 /// How full a group is.

@@ -64,6 +64,7 @@ impl Pool {
                 | Command::StopRemoving
                 | Command::Places { .. }
                 | Command::Lost { .. }
+                | Command::Census
         );
         if self.state == PoolState::Opening || (!unlogged && !self.record_room(pages) && !self.records_starve()) {
             return self.parked_commands.push((tag, command));
@@ -104,6 +105,7 @@ impl Pool {
             Command::DestroySnapshots { snapshots } => self.start_destroy(tag, snapshots),
             Command::Places { target } => self.start_places(tag, target),
             Command::Lost { target } => self.start_lost(tag, target),
+            Command::Census => self.start_census(tag),
             other => match self.records(other) {
                 Ok((records, reply)) => {
                     let begun = records.iter().find_map(|record| match record {
@@ -132,6 +134,7 @@ impl Pool {
             }
             Command::Places { target } => self.start_places(tag, target),
             Command::Lost { target } => self.start_lost(tag, target),
+            Command::Census => self.start_census(tag),
             _ => {
                 let why = "the pool is imported read-only; export it and import it without --readonly to change it";
                 self.replies.push_back((tag, Err(CommandError::Busy(why.to_owned()))));
@@ -255,7 +258,7 @@ impl Pool {
             op.durable |= match &op.work {
                 Work::Write(work) => work.volume == volume,
                 Work::Clear(work) => work.volume == volume,
-                Work::Read(_) | Work::Barrier(_) | Work::Command(_) | Work::Compare(_) | Work::Walk { .. } => false,
+                Work::Read(_) | Work::Barrier(_) | Work::Command(_) | Work::Compare(_) | Work::Census(_) | Work::Walk { .. } => false,
             };
         }
     }
@@ -418,6 +421,7 @@ impl Pool {
             | Command::SetJobRate { .. }
             | Command::Places { .. }
             | Command::Lost { .. }
+            | Command::Census
             | Command::Close
             | Command::Checkpoint => Err(CommandError::Invalid("not a catalog change".into())),
         }

@@ -2,6 +2,7 @@
 
 mod append;
 mod cached;
+mod census;
 mod clear;
 mod command;
 mod complete;
@@ -12,6 +13,7 @@ mod info;
 mod memory;
 mod op;
 mod read;
+mod spans;
 mod state;
 mod turn;
 mod write;

@@ -5,6 +5,7 @@ use millpond_device::DeviceIndex;
 use millpond_format::{Addr, BlockNo, Coding, LineageId, Lsn, SegmentId, SnapshotId, VolumeId};
 use smallvec::SmallVec;
 
+use super::census::CensusWork;
 use super::diff::Comparison;
 use crate::cache::Spot;
 use crate::{CommandError, Reply};
@@ -54,6 +55,8 @@ pub(crate) enum Work {
     Command(Result<Reply, CommandError>),
     /// A comparison of two states.
     Compare(Box<Comparison>),
+    /// A look at everything that maps hold.
+    Census(Box<CensusWork>),
     /// A walk that reclaims a destroyed version.
     Walk {
         id: u64,

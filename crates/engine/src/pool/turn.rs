@@ -263,6 +263,7 @@ impl Pool {
             Work::Walk { .. } if matches!(self.state, PoolState::Faulted(_)) => self.release(id),
             Work::Walk { .. } => self.try_walk(id),
             Work::Compare(_) => self.try_compare(id),
+            Work::Census(_) => self.try_census(id),
             Work::Barrier(_) | Work::Command(_) => self.release(id),
         }
     }

@@ -3,6 +3,7 @@
 
 mod bytes;
 mod cache;
+mod census;
 mod claim;
 mod cleaner;
 mod evacuate;

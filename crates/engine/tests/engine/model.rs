@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use millpond_block::Op;
 use millpond_engine::{Command, Compression, Layout, Reply, SnapshotId, Target, VolumeId};
 
+use crate::census::census;
 use crate::rig::Rig;
 
 type Content = BTreeMap<u64, u64>;
@@ -118,6 +119,14 @@ impl Model {
         }
     }
 
+    /// The census counts what volumes own, block by block.
+    fn count(&mut self) {
+        let counted = census(&mut self.rig);
+        let of = |id: VolumeId| counted.volumes.iter().find(|of| of.volume == id).map_or(0, |of| of.sizes.iter().sum());
+        let listed: Vec<(u64, u64)> = self.rig.engine.volumes().iter().map(|v| (of(v.id), v.unique_bytes)).collect();
+        assert!(listed.iter().all(|(counted, owned)| counted == owned), "{listed:?}");
+    }
+
     fn verify(&mut self) {
         let heads: Vec<_> = self.volumes.iter().map(|(id, c)| (Target::Head(*id), c.clone())).collect();
         let snaps: Vec<_> = self.snapshots.iter().map(|(id, (_, c))| (Target::Snapshot(*id), c.clone())).collect();
@@ -153,6 +162,9 @@ fn run(seed: u64, steps: usize) {
     }
     model.verify();
     model.rig.audit();
+    if compression == Compression::Off {
+        model.count();
+    }
     model.rig.reopen();
     model.verify();
     model.rig.audit();

@@ -106,6 +106,7 @@ impl Oracle {
             | Command::Wipe { .. }
             | Command::StopWipe
             | Command::SetJobRate { .. } => Due::Either,
+            Command::Census => Due::Either,
             // no workload asks for them
             Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } => Due::Either,
         }
@@ -166,6 +167,7 @@ impl Oracle {
                 }
                 _ => false,
             },
+            (Command::Census, reply) => matches!(reply, Reply::Census(_)),
             _ => true,
         }
     }
@@ -227,6 +229,7 @@ impl Oracle {
             | Command::SetOptions { .. }
             | Command::Places { .. }
             | Command::Lost { .. }
+            | Command::Census
             | Command::Close
             | Command::Checkpoint => false,
         })
@@ -308,7 +311,7 @@ impl Oracle {
             | Command::Wipe { .. }
             | Command::StopWipe
             | Command::SetJobRate { .. } => {}
-            Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } => {}
+            Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } | Command::Census => {}
             Command::Close | Command::Checkpoint => {
                 // All that was acknowledged before is in the checkpoint, even of volumes that ignore flushes.
                 for volume in self.volumes.values_mut() {

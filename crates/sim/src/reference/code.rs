@@ -151,7 +151,9 @@ fn to_words(entry: &Entry) -> (Vec<u64>, Vec<String>) {
             | Command::SetJobRate { .. } => {
                 unreachable!("devices of the reference system are not changed")
             }
-            Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } => unreachable!("no workload asks for them"),
+            Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } | Command::Census => {
+                unreachable!("no workload asks for them")
+            }
         },
     }
 }

@@ -127,7 +127,8 @@ impl Memory {
             | Command::SetJobRate { .. }
             | Command::SetOptions { .. }
             | Command::Places { .. }
-            | Command::Lost { .. } => Err(CommandError::Invalid("no".to_owned())),
+            | Command::Lost { .. }
+            | Command::Census => Err(CommandError::Invalid("no".to_owned())),
             Command::Release { .. } | Command::Close | Command::Checkpoint => Ok(()),
         }
     }
@@ -268,7 +269,8 @@ impl Memory {
             | Command::SetJobRate { .. }
             | Command::SetOptions { .. }
             | Command::Places { .. }
-            | Command::Lost { .. } => {}
+            | Command::Lost { .. }
+            | Command::Census => {}
         }
     }
 

@@ -1,5 +1,5 @@
 //! Jobs in the worlds whose devices come and go: groups are evened out, everything is read, what died is wiped, all of it is stopped, and held to rates; crashes and
-//! what befalls devices meet them wherever they are.
+//! what befalls devices meet them wherever they are. So does a census, that looks at all maps beside them.
 
 use millpond_engine::{Command, PoolState, Wipe};
 
@@ -19,14 +19,15 @@ impl<S: System> World<S> {
         if rng.below(1000) >= chance {
             return;
         }
-        let command = match rng.weighted(&[30, 10, 20, 5, 15, 15, 5]) {
+        let command = match rng.weighted(&[30, 10, 20, 5, 15, 15, 5, 10]) {
             0 => Command::Rebalance { dry_run: rng.percent(10) },
             1 => Command::StopRebalance,
             2 => Command::Scrub,
             3 => Command::StopScrub,
             4 => Command::SetJobRate { rate: *rng.pick(&RATES) },
             5 => Command::Wipe { how: *rng.pick(&[Wipe::Discard, Wipe::Zero]), dry_run: rng.percent(10) },
-            _ => Command::StopWipe,
+            6 => Command::StopWipe,
+            _ => Command::Census,
         };
         if self.state() == PoolState::Online {
             self.stats.changes += 1;

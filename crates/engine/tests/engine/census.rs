@@ -1,0 +1,128 @@
+//! The census says what special devices would hold: the same writes on a pool that has them are the proof.
+
+use millpond_block::Op;
+use millpond_engine::{
+    Census, Class, Command, Compression, GroupSpec, Layout, Reply, Target, Tuning, VolumeCensus, VolumeId, VolumeOptions, WRITE_SIZES,
+};
+
+use crate::rig::Rig;
+
+const SIZE: u64 = 48 << 20;
+const BLOCK: u64 = 4096;
+
+pub fn census(rig: &mut Rig) -> Census {
+    match rig.command(Command::Census).unwrap() {
+        Reply::Census(census) => census,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn of(census: &Census, volume: VolumeId) -> VolumeCensus {
+    *census.volumes.iter().find(|of| of.volume == volume).unwrap()
+}
+
+/// Bytes that came with writes of at most so many.
+fn up_to(of: &VolumeCensus, bytes: u64) -> u64 {
+    WRITE_SIZES.iter().zip(of.sizes).filter(|(size, _)| **size <= bytes).map(|(_, bytes)| bytes).sum()
+}
+
+fn small(blocks: u64) -> VolumeOptions {
+    VolumeOptions { special_small_blocks: (blocks * BLOCK) as u32, ..VolumeOptions::default() }
+}
+
+/// A pool with special devices, or without.
+fn pool(special: bool) -> (Rig, VolumeId) {
+    let group = |class, devices| GroupSpec { class, layout: Layout::Linear, devices: Some(devices) };
+    let tuning = Tuning { map_memory: 512 << 10, checkpoint_log_bytes: 8 << 20, ..Tuning::default() };
+    let mut groups = vec![group(Class::Data, 1)];
+    groups.extend(special.then(|| group(Class::Special, 1)));
+    let mut rig = Rig::with_groups(&[320, 160][..groups.len()], groups, tuning);
+    let volume = rig.volume("disk0", SIZE, Compression::Off);
+    (rig, volume)
+}
+
+/// Everything, in large writes; then writes of 1 to 8 blocks, and some of 64 to 400, at random, with a snapshot after every third of them.
+fn write(rig: &mut Rig, volume: VolumeId, rounds: u64) {
+    let mut rng = 11u64;
+    let mut below = |n: u64| {
+        rng = rng.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (rng >> 33) % n
+    };
+    let all = SIZE / BLOCK / 256;
+    for step in 0..all + rounds {
+        let (blocks, at) = match step < all {
+            true => (256, step * 256),
+            false => {
+                let blocks = if below(32) == 0 { 64 + below(337) } else { 1 << below(4) };
+                (blocks, below(SIZE / BLOCK - blocks))
+            }
+        };
+        let bytes: Vec<u8> = (0..blocks * BLOCK).map(|i| (i >> 7) as u8 ^ ((i * step) >> 11) as u8).collect();
+        rig.request(Target::Head(volume), Op::Write, at * BLOCK, blocks * BLOCK, &bytes).unwrap();
+        if step >= all && step % (rounds / 3) == 7 {
+            rig.snapshot(volume, &format!("s{step}"));
+        }
+    }
+}
+
+#[test]
+fn what_is_foretold_is_what_special_devices_hold() {
+    let (mut rig, volume) = pool(false);
+    write(&mut rig, volume, 900);
+    let told = census(&mut rig);
+    assert_eq!((told.special, told.special_nodes, of(&told, volume).special), (0, 0, 0));
+    rig.reopen();
+    assert_eq!(census(&mut rig).volumes, told.volumes, "after an import");
+    // half of a write that is left counts as one of half the size: between sizes that are near to each other that shows
+    for (blocks, percent) in [(2, 10), (8, 5), (16, 5)] {
+        let (mut rig, volume) = pool(true);
+        rig.command(Command::Checkpoint).unwrap();
+        rig.command(Command::SetOptions { volume, options: small(blocks) }).unwrap();
+        write(&mut rig, volume, 900);
+        let there = of(&census(&mut rig), volume);
+        let foretold = up_to(&of(&told, volume), blocks * BLOCK);
+        assert!(there.special > 256 << 10, "{there:?}");
+        assert!(foretold.abs_diff(there.special) * 100 <= there.special * percent, "up to {blocks} blocks: {foretold}, {there:?}");
+        // and those who have special devices are told the same
+        assert!(up_to(&there, blocks * BLOCK).abs_diff(foretold) * 100 <= foretold * percent, "{foretold} {there:?}");
+    }
+}
+
+#[test]
+fn cleaning_and_removals_change_nothing() {
+    let (mut rig, volume) = pool(false);
+    write(&mut rig, volume, 600);
+    let told = census(&mut rig);
+    let devices = vec![rig.new_device(320)];
+    rig.command(Command::AddDevices { groups: vec![GroupSpec::data(Layout::Linear)], devices }).unwrap();
+    rig.command(Command::Remove { member: 0, dry_run: false }).unwrap();
+    rig.finish_jobs();
+    assert!(rig.engine.metrics().cleaner_bytes > 10 << 20);
+    assert_eq!(census(&mut rig).volumes, told.volumes);
+}
+
+#[test]
+fn what_versions_share_counts_once() {
+    let (mut rig, volume) = pool(false);
+    let put = |rig: &mut Rig, volume: VolumeId, at: u64, blocks: u64| {
+        rig.request(Target::Head(volume), Op::Write, at * BLOCK, blocks * BLOCK, &vec![3; (blocks * BLOCK) as usize]).unwrap();
+    };
+    put(&mut rig, volume, 0, 200);
+    put(&mut rig, volume, 1000, 4);
+    let old = rig.snapshot(volume, "old");
+    put(&mut rig, volume, 50, 2);
+    rig.snapshot(volume, "new");
+    put(&mut rig, volume, 1000, 1);
+    let Reply::Volume(clone) = rig.command(Command::Clone { snapshot: old, name: "clone".into() }).unwrap() else { panic!() };
+    put(&mut rig, clone, 3000, 16);
+    let blocks = |census: &Census, volume: VolumeId| of(census, volume).sizes.map(|bytes| bytes / BLOCK);
+    let told = census(&mut rig);
+    // of the four blocks the snapshots have one and the head three
+    assert_eq!(blocks(&told, volume), [1, 2, 4, 0, 0, 0, 200]);
+    assert_eq!(blocks(&told, clone), [0, 0, 0, 0, 16, 0, 0]);
+    rig.command(Command::Rollback { snapshot: old, keep_as: "kept".into() }).unwrap();
+    put(&mut rig, volume, 0, 8);
+    let told = census(&mut rig);
+    assert_eq!(blocks(&told, volume), [1, 2, 4, 8, 0, 0, 200]);
+    assert_eq!(blocks(&told, clone), [0, 0, 0, 0, 16, 0, 0]);
+}
