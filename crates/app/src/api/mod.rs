@@ -1,6 +1,7 @@
 //! The control API: what is said over the control socket. The types are shared by the daemon, which serves them, and by the command line,
 //! its first client; the OpenAPI document is generated from them and from the routes.
 
+mod advice;
 mod error;
 mod event;
 mod export;
@@ -11,6 +12,7 @@ mod status;
 mod volume;
 mod wipe;
 
+pub use advice::{SmallBytes, SpecialAdvice, SpecialThreshold, VolumeSmall};
 pub use error::{ApiError, ErrorBody, ErrorKind};
 pub use event::Event;
 pub use export::{

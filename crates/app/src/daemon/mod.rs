@@ -3,6 +3,7 @@
 //! *Architecture Invariant:* guest data never passes through here. A pool is a shard thread (`shard`); this side talks to it by messages,
 //! on one current-thread runtime that serves the control socket.
 
+mod advice;
 mod condition;
 mod destroy;
 mod devices;

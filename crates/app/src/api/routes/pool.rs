@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 use super::input::{Asked, Body};
 use crate::api::{
     AddDevices, ApiError, Checkpoint, CreatePool, ErrorBody, Found, ImportPool, LimitDevice, ListCheckpoints, Pool, PoolRemoval, Rebalance,
-    RebalancePool, RemoveDevice, ReplaceDevice, ScrubPool, SetPool, WipePool, Wiping,
+    RebalancePool, RemoveDevice, ReplaceDevice, ScrubPool, SetPool, SpecialAdvice, WipePool, Wiping,
 };
 use crate::daemon::Daemon;
 
@@ -32,6 +32,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(scrub))
         .routes(routes!(set))
         .routes(routes!(limit_device))
+        .routes(routes!(advise_special))
 }
 
 /// Every pool.
@@ -175,4 +176,21 @@ async fn limit_device(
     Body(request): Body<LimitDevice>,
 ) -> Result<Json<Pool>, ApiError> {
     daemon.limit_device(&pool, request).await.map(Json)
+}
+
+#[derive(Deserialize, IntoParams)]
+struct Assumed {
+    /// Usable bytes of special devices to look at instead of those that the pool has.
+    special: Option<u64>,
+}
+
+/// Says what special devices would hold, for each value of `special_small_blocks` that is worth a choice. All map nodes are read.
+#[utoipa::path(get, path = "/v1/pools/{pool}/advice/special", params(("pool" = String, Path), Assumed),
+    responses((status = 200, body = SpecialAdvice), (status = "default", body = ErrorBody)))]
+async fn advise_special(
+    State(daemon): State<Arc<Daemon>>,
+    Path(pool): Path<String>,
+    Asked(how): Asked<Assumed>,
+) -> Result<Json<SpecialAdvice>, ApiError> {
+    daemon.advise_special(&pool, how.special).await.map(Json)
 }

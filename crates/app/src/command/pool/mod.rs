@@ -1,5 +1,6 @@
 //! `pool`: one file per verb.
 
+mod advise;
 mod checkpoints;
 mod create;
 mod destroy;

@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 
-use super::{checkpoints, create, destroy, device_limit, devices, import, iostat, jobs, rebalance, scrub, show, wipe};
+use super::{advise, checkpoints, create, destroy, device_limit, devices, import, iostat, jobs, rebalance, scrub, show, wipe};
 use crate::client::Client;
 use crate::failure::Outcome;
 
@@ -29,6 +29,7 @@ pub enum Pool {
     Rebalance(rebalance::Rebalance),
     Scrub(scrub::Scrub),
     Wipe(wipe::Wipe),
+    Advise(advise::Advise),
 }
 
 impl Pool {
@@ -53,6 +54,7 @@ impl Pool {
             Pool::Rebalance(rebalance) => rebalance.run(client).await,
             Pool::Scrub(scrub) => scrub.run(client).await,
             Pool::Wipe(wipe) => wipe.run(client).await,
+            Pool::Advise(advise) => advise.run(client).await,
             Pool::DeviceLimit(limit) => limit.run(client).await,
         }
     }
