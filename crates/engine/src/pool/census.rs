@@ -65,7 +65,9 @@ impl Pool {
             // out of the operation while the trees are looked at
             let (mut spans, next) = (std::mem::take(&mut work.spans), work.next);
             let looked = match self.part(version) {
-                Some(part) if part.root.addr.is_some() && next < capacity(part.root.height) => self.look_into(&part, next, &mut spans).map(Some),
+                Some(part) if part.root.addr.is_some() && next < capacity(part.root.height) => {
+                    self.look_into(&part, next, &mut spans).map(Some)
+                }
                 _ => Ok(None),
             };
             let after = self.following(version);
