@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_device::{DeviceError, DeviceGeometry};
 use millpond_engine::{Class, Command, GroupSpec, Layout, NewDevice, PoolState};
-use millpond_format::{AREA_BYTES, Label, SECTOR_BYTES};
 
 use super::World;
 use crate::config::Cached;
@@ -185,21 +184,9 @@ impl<S: System> World<S> {
         machine.plug_these(there)
     }
 
-    /// Takes a device of the cache away that an import says to leave out. False when one of its labels is sound.
-    pub(super) fn leaves_cache_out(&mut self, position: usize) -> bool {
-        let World { caches: Some(caches), machine, trace, .. } = self else { return false };
-        let Some(device) = machine.at(position).filter(|device| caches.ever.contains(device)) else { return false };
-        let size = machine.geometry(device).map_or(0, |geometry| geometry.size);
-        let sound = |offset: u64| {
-            let mut sector = [0; SECTOR_BYTES];
-            machine.peek(position, offset, &mut sector);
-            Label::decode(&sector).is_ok()
-        };
-        if sound(0) || sound((size / AREA_BYTES).saturating_sub(1) * AREA_BYTES) {
-            return false;
-        }
-        trace.note(format!("device {device} of the cache is left out: its labels have rotted"));
-        caches.away.insert(device)
+    /// Takes a device of the cache away, if it is one.
+    pub(super) fn take_cache_away(&mut self, device: usize) -> bool {
+        self.caches.as_mut().is_some_and(|caches| caches.ever.contains(&device) && caches.away.insert(device))
     }
 
     /// Is a device of the cache not plugged in?

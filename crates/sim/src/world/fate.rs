@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_device::DeviceError;
 use millpond_engine::{Class, Command, GroupSpec, JobKind, Layout, MemberState, NewDevice, PoolState};
+use millpond_format::{AREA_BYTES, Label, SECTOR_BYTES};
 
 use super::World;
 use super::spares::Spares;
@@ -400,7 +401,7 @@ impl<S: System> World<S> {
             let reason = reason.clone();
             let words = reason.split_whitespace();
             let named = words.skip_while(|word| *word != "device").nth(1).and_then(|n| n.trim_end_matches(',').parse::<usize>().ok());
-            if reason.contains("leave") && named.is_some_and(|position| self.leaves_cache_out(position)) {
+            if reason.contains("leave") && named.is_some_and(|position| self.leaves_rotten_out(position)) {
                 self.stop(false, false, None);
                 continue;
             }
@@ -424,6 +425,27 @@ impl<S: System> World<S> {
         }
         self.observe();
         Ok(())
+    }
+
+    /// Takes a device away that an import says to leave out, when both of its labels have rotted, as those of a cache may, and those of the device
+    /// that is spoiled.
+    fn leaves_rotten_out(&mut self, position: usize) -> bool {
+        let Some(device) = self.machine.at(position) else { return false };
+        let size = self.machine.geometry(device).map_or(0, |geometry| geometry.size);
+        let sound = |offset: u64| {
+            let mut sector = [0; SECTOR_BYTES];
+            self.machine.peek(position, offset, &mut sector);
+            Label::decode(&sector).is_ok()
+        };
+        if sound(0) || sound((size / AREA_BYTES).saturating_sub(1) * AREA_BYTES) {
+            return false;
+        }
+        let spoilt = self.fate.as_mut().is_some_and(|fate| fate.spoilt == Some(device) && fate.away.insert(device));
+        let taken = spoilt || self.take_cache_away(device);
+        if taken {
+            self.trace.note(format!("device {device} is left out: its labels have rotted"));
+        }
+        taken
     }
 
     /// Is it time for a trial, in so many percent of cases?
