@@ -219,6 +219,7 @@ impl<S: System> World<S> {
         }
         self.trace.note("closed");
         self.stats.closes += 1;
+        self.note_end(true, true);
         self.collect();
         self.observe();
         self.observe_caches();
