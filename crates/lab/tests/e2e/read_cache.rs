@@ -4,7 +4,7 @@ use super::devices::pool;
 use super::fio::fio;
 use super::subject::Subject;
 use anyhow::{Context, Result, ensure};
-use millpond_lab::peer::{Contender, Millpond};
+use millpond_lab::peer::Millpond;
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
