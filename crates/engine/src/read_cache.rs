@@ -171,7 +171,9 @@ impl ReadCache {
         } else {
             // a part would keep the rest of its buffer in memory
             let mut buf = bufs.take(piece.len());
-            buf.bytes_mut().iter_mut().zip(piece.bytes()).for_each(|(to, from)| *to = *from);
+            if let Some(to) = buf.bytes_mut().get_mut(..piece.len()) {
+                to.copy_from_slice(piece.bytes());
+            }
             Piece::new(Rc::new(buf), 0..piece.len())
         };
         let mut evicted = Vec::new();

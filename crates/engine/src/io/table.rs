@@ -25,7 +25,7 @@ const WRITE_TRIES: u8 = 3;
 enum Kind {
     Read,
     Write,
-    /// A write that nobody relies on: no flush covers it, no device is given up for it.
+    /// A write for which no device is given up: who asked says what a failure means. A flush covers it, but for those to devices that stand aside.
     Loose,
     Flush,
     Discard,

@@ -179,6 +179,7 @@ impl Pool {
 
     pub(crate) fn log_records(&mut self, tag: Tag, records: Vec<Record>, reply: Reply) -> bool {
         let id = self.new_op(Owner::Command(tag), Work::Command(Ok(reply)), true);
+        let deals_anew = records.iter().any(|record| matches!(record, Record::Options { .. } | Record::DestroyVolume { .. }));
         for record in records {
             if self.append_item(id, &Item::Record(record.clone())).is_err() {
                 self.fail_op(id, DiskError::NoSpace);
@@ -186,7 +187,9 @@ impl Pool {
             }
             self.core.apply_record(&record);
         }
-        self.arrange_read_cache(self.read_cache.limit());
+        if deals_anew {
+            self.arrange_read_cache(self.read_cache.limit());
+        }
         self.seal_all();
         self.release(id);
         true

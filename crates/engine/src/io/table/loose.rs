@@ -1,4 +1,4 @@
-//! Writes that may as well be lost.
+//! Writes for which no device is given up.
 
 use millpond_block::{ByteRange, Piece};
 use millpond_device::DeviceIndex;
@@ -6,7 +6,7 @@ use millpond_device::DeviceIndex;
 use super::{IoTable, Kind};
 
 impl<C> IoTable<C> {
-    /// Writes to one member: no flush waits for it, it does not wait for room, and who asked says what a failure means.
+    /// Writes to one member: it does not wait for room, and who asked says what a failure means.
     pub(crate) fn write_loose(&mut self, context: C, member: u16, offset: u64, piece: Piece) {
         let group = self.add(context, Kind::Loose, None);
         let range = ByteRange { offset, length: piece.len() as u64 };
