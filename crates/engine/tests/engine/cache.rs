@@ -6,10 +6,10 @@ use millpond_engine::{Class, Command, Compression, GroupSpec, Layout, MemberStat
 use crate::rig::Rig;
 
 const SIZE: u64 = 8 << 20;
-const STEP: u64 = 64 << 10;
+pub const STEP: u64 = 64 << 10;
 
 /// Bytes of which a quarter can be packed.
-fn pattern(at: u64, round: u8) -> Vec<u8> {
+pub fn pattern(at: u64, round: u8) -> Vec<u8> {
     let noise = |i: u64| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u8;
     (at..at + STEP).map(|i| if i % 4096 < 1024 { 7 } else { noise(i ^ u64::from(round) << 40) }).collect()
 }

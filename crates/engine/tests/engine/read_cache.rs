@@ -3,15 +3,10 @@
 use millpond_block::{CacheMode, Op};
 use millpond_engine::{Command, Compression, Layout, Reply, SnapshotId, Target, Tuning, VolumeId};
 
+use crate::cache::{STEP, pattern};
 use crate::rig::Rig;
 
 const SIZE: u64 = 4 << 20;
-const STEP: u64 = 64 << 10;
-
-fn pattern(at: u64, round: u8) -> Vec<u8> {
-    let noise = |i: u64| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u8;
-    (at..at + STEP).map(|i| if i % 4096 < 1024 { 7 } else { noise(i ^ u64::from(round) << 40) }).collect()
-}
 
 fn write_all(rig: &mut Rig, volume: VolumeId, round: u8) {
     for at in (0..SIZE).step_by(STEP as usize) {

@@ -41,17 +41,7 @@ impl Rig {
         let media: Vec<Vec<u8>> = sizes_mib.iter().map(|mib| vec![0; mib << 20]).collect();
         let spec = PoolSpec { name: "pond".into(), id: PoolId([7; 16]), groups, extent_bytes: None };
         let engine = Engine::create(spec, geometry(&media), tuning.clone(), Time(1)).unwrap();
-        let mut rig = Rig {
-            engine,
-            media,
-            now: 1,
-            tuning,
-            unreadable: false,
-            dead: Vec::new(),
-            reads: vec![0; 64],
-            unflushed_zeroes: vec![Vec::new(); 64],
-            next_tag: 1,
-        };
+        let mut rig = Rig::over(engine, media, tuning, 1);
         rig.settle();
         assert_eq!(*rig.engine.state(), PoolState::Online);
         rig
@@ -71,24 +61,7 @@ impl Rig {
     /// The reason why it was refused.
     pub fn import_degraded(media: Vec<Vec<u8>>, degraded: bool) -> Result<Rig, String> {
         let tuning = Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, degraded, ..Tuning::default() };
-        let engine = Engine::import(geometry(&media), tuning.clone(), Time(1));
-        let mut rig = Rig {
-            engine,
-            media,
-            now: 1,
-            tuning,
-            unreadable: false,
-            dead: Vec::new(),
-            reads: vec![0; 64],
-            unflushed_zeroes: vec![Vec::new(); 64],
-            next_tag: 1,
-        };
-        rig.settle();
-        match rig.engine.state() {
-            PoolState::Online => Ok(rig),
-            PoolState::Faulted(why) => Err(why.clone()),
-            other => panic!("{other:?}"),
-        }
+        Rig::import_with(media, tuning, 1)
     }
 
     /// The same with other knobs.
@@ -107,8 +80,13 @@ impl Rig {
 
     /// The same, before its first turn.
     pub fn begin_import(media: Vec<Vec<u8>>, tuning: Tuning, now: u64) -> Rig {
+        let engine = Engine::import(geometry(&media), tuning.clone(), Time(now));
+        Rig::over(engine, media, tuning, now)
+    }
+
+    fn over(engine: Engine, media: Vec<Vec<u8>>, tuning: Tuning, now: u64) -> Rig {
         Rig {
-            engine: Engine::import(geometry(&media), tuning.clone(), Time(now)),
+            engine,
             media,
             now,
             tuning,
