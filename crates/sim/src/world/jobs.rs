@@ -29,7 +29,9 @@ impl<S: System> World<S> {
             6 => Command::StopWipe,
             _ => Command::Census,
         };
-        if self.state() == PoolState::Online {
+        // one at a time: more than are answered would hold up every other question for ever
+        let asked = self.running.values().any(|plan| matches!((&plan.command, &command), (Some(Command::Census), Command::Census)));
+        if self.state() == PoolState::Online && !asked {
             self.stats.changes += 1;
             self.command(command, vec![], vec![]);
         }
