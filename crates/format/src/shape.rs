@@ -277,9 +277,15 @@ impl Shape {
         self.groups.iter().any(|group| group.class == class && group.columns.iter().any(|column| column.member == member))
     }
 
-    /// What a member is for, first of all; none of one that is in no group.
+    /// The group that says what a member is for, which is one for data when it is in several; none of one that is in no group.
+    pub fn group_of(&self, member: u16) -> Option<&Group> {
+        let own = || self.groups.iter().filter(|group| group.columns.iter().any(|column| column.member == member));
+        own().find(|group| group.class == Class::Data).or_else(|| own().next())
+    }
+
+    /// What a member is for, first of all.
     pub fn class_of(&self, member: u16) -> Option<Class> {
-        self.groups.iter().find(|group| group.columns.iter().any(|column| column.member == member)).map(|group| group.class)
+        self.group_of(member).map(|group| group.class)
     }
 
     /// Is a member a device of the cache?

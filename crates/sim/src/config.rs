@@ -226,7 +226,7 @@ impl Config {
                 true
             }
             (_, true) => {
-                self.code(&mut rng);
+                self.code(&mut rng, Config::has_removals(seed, options));
                 true
             }
             _ => false,
@@ -249,7 +249,8 @@ impl Config {
     /// Are devices taken out of the pool, too? In no world that found something before they were.
     pub fn has_removals(seed: u64, options: &Options) -> bool {
         let some = if options.mirrors { seed % 8 == 4 } else { seed / 16 % 2 == 1 };
-        options.removals || (some && Config::is_mirrored(seed, options))
+        let coded = seed / 16 % 8 == 5 && !options.parity && Config::is_coded(seed, options);
+        options.removals || coded || (some && Config::is_mirrored(seed, options))
     }
 
     /// Are there jobs? In no world that found something before there were.

@@ -17,7 +17,7 @@ use crate::io::{Health, IoTable};
 use crate::log::{Log, is_special};
 use crate::pool::{Config, Context, Pool};
 use crate::space::{Rows, Shelf, Space};
-use crate::task::{Keeper, first_claim, second_area};
+use crate::task::{Keeper, LEAST_LOG, first_claim, second_area};
 use crate::tree::NodeCache;
 use crate::{CommandError, GroupSpec, Planted, PoolSpec, Time, Tuning};
 
@@ -27,8 +27,6 @@ const WANTED_SEGMENTS: u64 = 1024;
 const LEAST_SEGMENTS: usize = 64;
 /// Of each device with parity such a part is a log.
 const LOG_SHARE: u32 = 16;
-/// Segments of that at least.
-const LEAST_LOG: u32 = 48;
 /// Bytes of an extent by default: as the size of the pool allows, between these.
 const EXTENTS: (u64, u64) = (64 << 10, 64 << 20);
 

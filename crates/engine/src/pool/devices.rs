@@ -23,7 +23,7 @@ impl Pool {
 
     /// One change at a time: a removal has planned the shape that it leaves behind, and labels say one shape until they are durable.
     pub(crate) fn check_unchanging(&self) -> Result<(), CommandError> {
-        if self.evacuation.is_some() {
+        if self.evacuation.is_some() || self.member_leaving().is_some() {
             return Err(CommandError::Busy(
                 "a device is being removed; wait for 'pool jobs', or stop that with 'pool remove --stop'".into(),
             ));

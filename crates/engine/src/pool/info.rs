@@ -46,7 +46,7 @@ impl Pool {
                 true => size.saturating_sub(self.cache.used(member)),
                 false => free.get(i).copied().unwrap_or(0) * bytes,
             };
-            let group = shape.groups.iter().find(|group| group.columns.iter().any(|column| column.member == member));
+            let group = shape.group_of(member);
             DeviceInfo {
                 member,
                 position: positions.get(i).copied().and_then(there),
@@ -72,7 +72,7 @@ impl Pool {
             id: self.config.id,
             state: self.state.clone(),
             read_only: self.tuning.read_only,
-            layout: shape.groups.first().map_or(Layout::Linear, |group| group.layout),
+            layout: shape.groups.iter().min_by_key(|group| group.class != Class::Data).map_or(Layout::Linear, |group| group.layout),
             size,
             allocated: allocated.min(size),
             free: size.saturating_sub(allocated),

@@ -15,8 +15,8 @@ use crate::log::Log;
 use crate::read_cache::ReadCache;
 use crate::slab::Slab;
 use crate::task::{
-    Checkpointer, ClaimIo, Cleaner, Evacuation, FillPiece, Filler, Keeper, Pace, Rebalancer, Relabeler, ScrubArea, ScrubRead, Scrubber,
-    Spares, Waiting, Wiper,
+    Checkpointer, ClaimIo, Cleaner, Departure, Evacuation, FillPiece, Filler, Keeper, Pace, Rebalancer, Relabeler, ScrubArea, ScrubRead,
+    Scrubber, Spares, Waiting, Wiper,
 };
 use crate::tree::Miss;
 use crate::{CommandError, DiffExtent, Metrics, PoolState, Reply, Time, Tuning};
@@ -184,6 +184,7 @@ pub(crate) struct Pool {
     pub(crate) filler: Filler,
     pub(crate) spares: Spares,
     pub(crate) evacuation: Option<Evacuation>,
+    pub(crate) departure: Departure,
     /// When it was last looked whether lost special devices left rows behind.
     pub(crate) left_behind_looked: Time,
     pub(crate) rebalancer: Rebalancer,
@@ -273,6 +274,7 @@ impl Pool {
             filler: Filler::default(),
             spares: Spares::default(),
             evacuation: None,
+            departure: Departure::default(),
             left_behind_looked: Time(0),
             rebalancer: Rebalancer::default(),
             scrubber: Scrubber::default(),

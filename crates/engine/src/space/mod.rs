@@ -12,4 +12,4 @@ pub(crate) use deadlist::Deadlist;
 pub(crate) use rows::{PAGE, Rows, Shelf, Stripe};
 pub(crate) use segments::{Fill, Segment, SegmentState};
 pub(crate) use slots::Slots;
-pub(crate) use table::Space;
+pub(crate) use table::{Space, usable};

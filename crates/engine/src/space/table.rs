@@ -45,6 +45,15 @@ pub(crate) struct Space {
     pub(crate) reuse_at_once: bool,
 }
 
+/// Units that guests can fill of those segments for data that `pick` takes.
+pub(crate) fn usable(rows: &Rows, pick: impl Fn(SegmentId) -> bool) -> u64 {
+    let ids = (0..rows.count()).map(SegmentId).filter(|id| rows.shelf(*id) == Shelf::Data && pick(*id));
+    let (count, pages) =
+        ids.map(|id| u64::from(rows.pages(id))).filter(|pages| *pages > 0).fold((0, 0), |(n, sum), pages| (n + 1, sum + pages));
+    let reserve = (pages * RESERVE_PERCENT / 100).max(pages / u64::max(count, 1) * RESERVE_SEGMENTS);
+    pages.saturating_sub(reserve) * 8
+}
+
 impl Space {
     pub(crate) fn new(rows: Rows) -> Space {
         let mut space = Space {
@@ -93,12 +102,7 @@ impl Space {
 
     /// Units that guests could fill without some segments.
     pub(crate) fn usable_without(&self, gone: &BTreeSet<SegmentId>) -> u64 {
-        let there = |id: &SegmentId| self.segments.get(*id).is_some_and(|s| s.shelf == Shelf::Data && !s.leaving);
-        let there = self.segments.ids().filter(|id| !gone.contains(id) && there(id));
-        let (count, pages) =
-            there.map(|id| u64::from(self.rows.pages(id))).filter(|n| *n > 0).fold((0, 0), |(n, sum), pages| (n + 1, sum + pages));
-        let reserve = (pages * RESERVE_PERCENT / 100).max(pages / u64::max(count, 1) * RESERVE_SEGMENTS);
-        pages.saturating_sub(reserve) * 8
+        usable(&self.rows, |id| !gone.contains(&id) && self.segments.get(id).is_some_and(|s| !s.leaving))
     }
 
     /// Segments are not to be had any more, once they are free.

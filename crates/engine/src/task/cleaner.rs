@@ -165,26 +165,21 @@ impl Pool {
     /// The segment whose cleaning gains most: dead space times age over live space (cost-benefit); nothing when none gains anything. The best
     /// of one look at all segments last for several victims.
     fn choose_victim(&mut self) -> Option<SegmentId> {
-        // nodes are not moved while a checkpoint writes them
-        let leaving = self.next_leaving();
-        let leaving = leaving.filter(|id| {
-            let nodes = self.core.space.segments.get(*id).is_some_and(|s| s.class == META_CLASS);
-            let written = nodes && self.checkpointer.running();
-            !(written || self.is_blocked() || self.cleaner.gathered.iter().any(|g| g.from == *id))
-        });
-        if leaving.is_some() {
-            self.cleaner.for_job = true;
-            return leaving;
-        }
         let shelves = self.shelves_to_clean();
-        if self.is_blocked() {
-            return None;
+        // who leaves gives nothing back: when space is short others go first that do
+        let leaving = if shelves.contains(&Shelf::Data) { None } else { self.leaving_victim() };
+        if leaving.is_some() || self.is_blocked() {
+            return leaving;
         }
         let victim = if shelves.is_empty() { None } else { self.best_victim(&shelves) };
         self.cleaner.found_none = victim.is_none();
         if victim.is_some() {
             self.cleaner.for_job = false;
             return victim;
+        }
+        let leaving = self.leaving_victim();
+        if leaving.is_some() {
+            return leaving;
         }
         if self.holds_jobs_up(&shelves) {
             return None;
@@ -194,6 +189,18 @@ impl Pool {
         let wanted = wanted.filter(|id| !self.cleaner.gathered.iter().any(|g| g.from == *id));
         self.cleaner.for_job |= wanted.is_some();
         wanted
+    }
+
+    /// The next segment of those that are to be given up.
+    fn leaving_victim(&mut self) -> Option<SegmentId> {
+        // nodes are not moved while a checkpoint writes them
+        let leaving = self.next_leaving().filter(|id| {
+            let nodes = self.core.space.segments.get(*id).is_some_and(|s| s.class == META_CLASS);
+            let written = nodes && self.checkpointer.running();
+            !(written || self.is_blocked() || self.cleaner.gathered.iter().any(|g| g.from == *id))
+        });
+        self.cleaner.for_job |= leaving.is_some();
+        leaving
     }
 
     fn best_victim(&mut self, shelves: &[Shelf]) -> Option<SegmentId> {
@@ -237,6 +244,7 @@ impl Pool {
         // segments of objects are emptied by checkpoints, most of those of nodes too; nodes are not moved while one writes them
         if !shelves.contains(&s.shelf)
             || s.state != SegmentState::Sealed
+            || s.leaving
             || s.objects > 0
             || s.left_until > self.now.0
             || (!destage && used + (units / 16).max(16) > units)

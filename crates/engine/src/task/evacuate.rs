@@ -3,32 +3,36 @@
 //! Segments with a part on it are not handed out any more, and the cleaner moves what lives in the others; maps never change for it (I7).
 //! Objects of checkpoints are written anew by the next one. When nothing needs those segments, the shape does without them: what is
 //! left of the devices that shared them becomes new segments, and nothing remembers the device but its place in the table.
+//!
+//! When the others have no room for all of it now, but will have, because every segment has a part on the device, it goes in steps: as many
+//! segments as can be done without are emptied into the others, and what comes of them takes in the next ones.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod removal;
+
+use std::collections::{BTreeSet, VecDeque};
 
 use millpond_block::Tag;
-use millpond_format::{Class, Column, Encoder, Group, Layout, MemberState, SegmentId, Shape};
+use millpond_format::{Class, Encoder, MemberState, SegmentId};
 
-use super::reserve::Purse;
+use super::reserve::{LEAST_LOG, Purse};
 use crate::io::Health;
 use crate::log::{BatchKind, OpenBatch, SMALL};
 use crate::pool::Pool;
-use crate::space::{Rows, Segment, SegmentState};
+use crate::space::{Rows, Segment, SegmentState, Shelf, usable};
 use crate::{CommandError, JobInfo, JobKind, PoolState, Time};
+use removal::Removal;
+pub(crate) use removal::runs;
 
-/// Groups that a removal may leave behind: a label has room for few.
-const MOST_GROUPS: usize = 24;
+/// Steps of a removal that may be foreseen: each leaves groups behind.
+const MOST_STEPS: u32 = 6;
+/// Such a part of what lives has to fit besides.
+const CLEANING_PART: u64 = 16;
+/// A step empties such a part of what is left at least.
+const STEP_PART: usize = 16;
+/// Milliseconds without gain after which a removal does not wait for room any longer.
+const ROOM_MILLIS: u64 = 60_000;
 /// Milliseconds between looks at all segments that are to be given up.
 const LOOK_MILLIS: u64 = 100;
-
-/// Which segments go with a member, and what the shape is afterwards.
-#[derive(Debug)]
-pub(crate) struct Removal {
-    /// The member, and those that are of no use without it.
-    pub(crate) members: BTreeSet<u16>,
-    pub(crate) segments: BTreeSet<SegmentId>,
-    pub(crate) shape: Shape,
-}
 
 /// An evacuation on its way.
 #[derive(Debug)]
@@ -37,11 +41,31 @@ pub(crate) struct Evacuation {
     member: Option<u16>,
     removal: Removal,
     total: u64,
+    /// Segments that the steps after this one are to empty.
+    later: u64,
     /// Segments that the cleaner is to empty, as of the last look at all of them.
     todo: VecDeque<SegmentId>,
     /// Segments that were not given up at the last look, and when it was.
     left: u64,
     looked: Time,
+}
+
+/// What is known of a removal from step to step.
+#[derive(Debug, Default)]
+pub(crate) struct Departure {
+    /// Segments that steps have emptied.
+    emptied: u64,
+    /// When the next step was looked for.
+    looked: Time,
+    /// Since when it waits for the cleaner to make room, and how many segments were free at most meanwhile.
+    room: Option<(Time, usize)>,
+}
+
+impl Departure {
+    /// Has the cleaner to make room for a step?
+    pub(crate) fn wants_room(&self) -> bool {
+        self.room.is_some()
+    }
 }
 
 impl Evacuation {
@@ -51,155 +75,14 @@ impl Evacuation {
     }
 }
 
-impl Removal {
-    /// Plans to do without a member. `None` when the shape could not be told in a label.
-    pub(crate) fn plan(shape: &Shape, member: u16) -> Option<Removal> {
-        let mut members = BTreeSet::from([member]);
-        let mut segments = BTreeSet::new();
-        let mut groups = Vec::new();
-        let mut rest = Vec::new();
-        for group in &shape.groups {
-            if !group.columns.iter().any(|column| column.member == member) {
-                groups.push(group.clone());
-                continue;
-            }
-            let mut rows: Vec<(SegmentId, Vec<(u16, u32)>)> = Vec::new();
-            let mut id = group.first.0;
-            group.for_each_row(|parts| {
-                rows.push((SegmentId(id), parts.to_vec()));
-                id += 1;
-            });
-            let stays = |parts: &[(u16, u32)]| parts.iter().all(|(at, _)| *at != member);
-            let mut kept = runs(group, rows.iter().filter(|(_, parts)| stays(parts)));
-            if kept.len() + groups.len() > MOST_GROUPS / 2 {
-                kept.clear();
-            }
-            let kept_ids: BTreeSet<u32> = kept.iter().flat_map(|g| g.first.0..g.first.0 + g.rows() as u32).collect();
-            let mut freed: BTreeMap<u16, Vec<u32>> = BTreeMap::new();
-            for (id, parts) in rows.iter().filter(|(id, _)| !kept_ids.contains(&id.0)) {
-                segments.insert(*id);
-                parts.iter().filter(|(at, _)| *at != member).for_each(|(at, extent)| freed.entry(*at).or_default().push(*extent));
-            }
-            groups.extend(kept);
-            let columns: Vec<Column> = freed.into_iter().filter_map(|(at, extents)| longest(at, extents)).collect();
-            match layout_over(group.layout, columns.len()) {
-                Some(layout) => rest.push((group.class, layout, columns)),
-                None => members.extend(columns.iter().map(|column| column.member)),
-            }
-        }
-        let mut after = Shape { groups, ..shape.clone() };
-        after.groups.sort_by_key(|group| group.first);
-        rest.into_iter().for_each(|(class, layout, columns)| after.add(class, layout, columns));
-        // who serves in another group stays
-        members.retain(|at| *at == member || !after.groups.iter().any(|group| group.columns.iter().any(|c| c.member == *at)));
-        for (at, known) in (0u16..).zip(&mut after.members) {
-            if members.contains(&at) {
-                known.state = MemberState::Gone;
-            }
-        }
-        (has_homes(&after) && after.fits()).then_some(Removal { members, segments, shape: after })
-    }
-
-    /// Plans to do without rows for nodes whose special devices are lost: one copy is left of them, on a device for data, and what is moved
-    /// from there has as many as data. Their extents become segments for data. `None` when there are no such rows.
-    pub(crate) fn plan_left_behind(shape: &Shape) -> Option<Removal> {
-        let members = |class: Class| shape.groups.iter().filter(move |g| g.class == class).flat_map(|g| g.columns.iter().map(|c| c.member));
-        let data: BTreeSet<u16> = members(Class::Data).collect();
-        let left_behind =
-            |group: &&Group| group.class == Class::Special && group.columns.iter().all(|column| data.contains(&column.member));
-        let (mut segments, mut freed) = (BTreeSet::new(), BTreeMap::<u16, Vec<u32>>::new());
-        for group in shape.groups.iter().filter(left_behind) {
-            let mut id = group.first.0;
-            group.for_each_row(|parts| {
-                segments.insert(SegmentId(id));
-                parts.iter().for_each(|(member, extent)| freed.entry(*member).or_default().push(*extent));
-                id += 1;
-            });
-        }
-        if segments.is_empty() {
-            return None;
-        }
-        let groups: Vec<Group> = shape.groups.iter().filter(|group| !left_behind(group)).cloned().collect();
-        let mut after = Shape { groups, ..shape.clone() };
-        for group in shape.groups.iter().filter(|group| group.class == Class::Data) {
-            let own = group.columns.iter().filter_map(|column| Some((column.member, freed.remove(&column.member)?)));
-            let columns: Vec<Column> = own.filter_map(|(member, extents)| longest(member, extents)).collect();
-            if let Some(layout) = layout_over(group.layout, columns.len()) {
-                after.add(Class::Data, layout, columns);
-            }
-        }
-        after.fits().then_some(Removal { members: BTreeSet::new(), segments, shape: after })
-    }
-}
-
-/// The same layout over so many columns; nothing when they are too few for it.
-fn layout_over(layout: Layout, columns: usize) -> Option<Layout> {
-    match layout {
-        _ if columns == 0 => None,
-        Layout::Stripe { width, unit } => Some(Layout::Stripe { width: width.min(columns as u16), unit }),
-        // fewer copies than were asked for are none
-        Layout::Mirror { copies } if usize::from(copies) > columns => None,
-        Layout::Parity { parity, .. } if columns <= usize::from(parity) => None,
-        Layout::Parity { width, parity, unit } => Some(Layout::Parity { width: width.min(columns as u16), parity, unit }),
-        same => Some(same),
-    }
-}
-
-/// Is there a place for everything that is written?
-fn has_homes(shape: &Shape) -> bool {
-    let has = |pick: &dyn Fn(&Group) -> bool| shape.groups.iter().any(pick);
-    let parity = |group: &Group| group.class == Class::Data && matches!(group.layout, Layout::Parity { .. });
-    has(&|group| group.class == Class::Data) && (!has(&parity) || has(&|group| group.class == Class::Log))
-}
-
-/// Rows as groups: those that follow each other on the same members, extent by extent.
-pub(crate) fn runs<'a>(group: &Group, rows: impl Iterator<Item = &'a (SegmentId, Vec<(u16, u32)>)>) -> Vec<Group> {
-    let mut found: Vec<Group> = Vec::new();
-    for (id, parts) in rows {
-        let mut parts = parts.clone();
-        if matches!(group.layout, Layout::Parity { .. }) {
-            let turned = id.0 as usize % parts.len().max(1);
-            parts.rotate_right(turned);
-        }
-        let goes_on = found.last().is_some_and(|run| {
-            let length = run.columns.first().map_or(0, |column| column.extents);
-            run.first.0 + length == id.0
-                && run.columns.len() == parts.len()
-                && run.columns.iter().zip(&parts).all(|(column, (at, extent))| column.member == *at && column.first + length == *extent)
-        });
-        match found.last_mut().filter(|_| goes_on) {
-            Some(run) => run.columns.iter_mut().for_each(|column| column.extents += 1),
-            None => {
-                let width = parts.len() as u16;
-                let layout = match group.layout {
-                    Layout::Linear => Layout::Linear,
-                    Layout::Stripe { unit, .. } => Layout::Stripe { width, unit },
-                    Layout::Mirror { .. } => Layout::Mirror { copies: width },
-                    parity @ Layout::Parity { .. } => parity,
-                };
-                let columns = parts.iter().map(|(member, first)| Column { member: *member, first: *first, extents: 1 }).collect();
-                found.push(Group { class: group.class, layout, first: *id, columns });
-            }
-        }
-    }
-    found
-}
-
-/// The longest run among extents of a member.
-fn longest(member: u16, mut extents: Vec<u32>) -> Option<Column> {
-    extents.sort_unstable();
-    let mut best: Option<Column> = None;
-    let mut run: Option<Column> = None;
-    for extent in extents {
-        run = match run {
-            Some(column) if column.first + column.extents == extent => Some(Column { extents: column.extents + 1, ..column }),
-            _ => Some(Column { member, first: extent, extents: 1 }),
-        };
-        if run.map(|column| column.extents) > best.map(|column| column.extents) {
-            best = run;
-        }
-    }
-    best
+/// Is `all` emptied in few steps, when so much is `free`, each takes `most` at most, and of all of it `lost` does not come back?
+fn few_steps(all: u64, lost: u64, mut free: u64, most: u64) -> bool {
+    let mut left = all;
+    (0..MOST_STEPS).any(|_| {
+        let step = if left <= free { left } else { free.min(most) };
+        (left, free) = (left - step, free.saturating_sub(step * lost / all.max(1)));
+        left == 0
+    })
 }
 
 impl Pool {
@@ -213,31 +96,13 @@ impl Pool {
         if known.successor.is_some() || self.filler.jobs().next().is_some() || self.evacuation.is_some() || self.relabeler.busy() {
             return Err(CommandError::Busy("devices are just being changed; try again when 'pool jobs' is empty".into()));
         }
-        let Some(removal) = Removal::plan(&self.config.shape, member) else {
-            return Err(CommandError::Invalid(
-                "the pool needs this device: nothing would be left, or it could not be told in a label".into(),
-            ));
-        };
-        let after = self.core.space.usable_without(&removal.segments);
-        let live = self.core.space.live_units();
-        if live > after {
-            let missing = (live - after) * 512;
-            return Err(CommandError::Invalid(format!(
-                "what is on this device does not fit on the others: {} MiB more are needed; add a device or destroy something first",
-                missing.div_ceil(1 << 20)
-            )));
-        }
-        // what was begun goes on: it had room then
-        if !known.leaving && self.is_short_without(&removal.segments) {
-            return Err(CommandError::Invalid(
-                "too little of what is free is on other devices, so there is no room to move to; add a device or destroy something first"
-                    .into(),
-            ));
-        }
+        let plan = self.plan_removal(member, known.leaving)?;
         if dry_run {
             return Ok(());
         }
-        self.begin_evacuation(Some(member), removal);
+        if let Some((removal, later)) = plan {
+            self.begin_evacuation(Some(member), removal, later);
+        }
         if let Some(known) = self.config.shape.members.get_mut(usize::from(member)).filter(|known| !known.leaving) {
             known.leaving = true;
             self.relabel(None);
@@ -245,11 +110,70 @@ impl Pool {
         Ok(())
     }
 
-    fn begin_evacuation(&mut self, member: Option<u16>, removal: Removal) {
-        let total = removal.segments.iter().filter(|id| self.core.space.segments.get(**id).is_some_and(|s| s.live > 0)).count() as u64;
+    /// How to go on doing without a member: with all of it when the others have room for it, else with a step that makes some, and how many
+    /// segments later steps are to empty. Nothing as long as the cleaner has to make room for a step.
+    fn plan_removal(&self, member: u16, begun: bool) -> Result<Option<(Removal, u64)>, CommandError> {
+        let (shape, space) = (&self.config.shape, &self.core.space);
+        let Some(whole) = Removal::plan(shape, member) else {
+            return Err(CommandError::Invalid(
+                "the pool needs this device: nothing would be left, or it could not be told in a label".into(),
+            ));
+        };
+        let needed = self.needed_units();
+        let fits = |gone: &BTreeSet<SegmentId>| needed <= space.usable_without(gone);
+        let can_go = |gone: &BTreeSet<SegmentId>| fits(gone) && !self.is_short_without(gone);
+        if can_go(&whole.segments) {
+            return Ok(Some((whole, 0)));
+        }
+        let rows = Rows::new(&whole.shape);
+        let after = usable(&rows, |_| true);
+        if needed > after {
+            return Err(CommandError::Invalid(format!(
+                "what is on this device does not fit on the others: {} MiB more are needed; add a device or destroy something first",
+                ((needed - after) * 512).div_ceil(1 << 20)
+            )));
+        }
+        if Removal::plan_step(shape, member, |_| true).is_some() && (begun || self.steps_lead_to(&whole, &rows)) {
+            let step = Removal::plan_step(shape, member, can_go);
+            let step = step.filter(|step| step.segments.len() * STEP_PART >= whole.segments.len());
+            let later = |step: &Removal| self.filled_of(whole.segments.difference(&step.segments).copied());
+            return Ok(step.map(|step| (later(&step), step)).map(|(later, step)| (step, later)));
+        }
+        // what was begun goes on: it had room then
+        if begun && space.live_units() <= space.usable_without(&whole.segments) && !self.misses_log_without(&whole.segments) {
+            return Ok(Some((whole, 0)));
+        }
+        Err(CommandError::Invalid("too little is free, so there is no room to move to; add a device or destroy something first".into()))
+    }
+
+    /// What lives, and some more: a removal is cleaning, which makes no room where all is full.
+    fn needed_units(&self) -> u64 {
+        let live = self.core.space.live_units();
+        live + live / CLEANING_PART
+    }
+
+    /// Do few steps lead to the end? Each empties as much as is free, and of that less comes back. `after`: rows at the end.
+    fn steps_lead_to(&self, whole: &Removal, after: &Rows) -> bool {
+        let (space, guests_after) = (&self.core.space, usable(after, |_| true));
+        let on = |shelf: Shelf| whole.segments.iter().filter(move |id| space.rows.shelf(**id) == shelf);
+        let data: u64 = on(Shelf::Data).map(|id| u64::from(space.rows.pages(*id)) * 8).sum();
+        let free = space.usable_units().saturating_sub(self.needed_units());
+        let guests = few_steps(data, space.usable_units().saturating_sub(guests_after), free, data);
+        let (log, logs) = (on(Shelf::Log).count() as u64, space.segments.count_in(Shelf::Log) as u64);
+        let logs_after = (0..after.count()).filter(|id| after.shelf(SegmentId(*id)) == Shelf::Log).count() as u64;
+        guests && few_steps(log, logs.saturating_sub(logs_after), logs.saturating_sub(u64::from(LEAST_LOG)), log / 2)
+    }
+
+    /// How many segments hold something.
+    fn filled_of(&self, segments: impl Iterator<Item = SegmentId>) -> u64 {
+        segments.filter(|id| self.core.space.segments.get(*id).is_some_and(|s| s.live > 0)).count() as u64
+    }
+
+    fn begin_evacuation(&mut self, member: Option<u16>, removal: Removal, later: u64) {
+        let total = self.filled_of(removal.segments.iter().copied());
         self.core.space.leave_segments(&removal.segments);
         self.leave_open_segments();
-        self.evacuation = Some(Evacuation { member, removal, total, todo: VecDeque::new(), left: total, looked: Time(0) });
+        self.evacuation = Some(Evacuation { member, removal, total, later, todo: VecDeque::new(), left: total, looked: Time(0) });
     }
 
     /// Gives up rows that special devices left behind: the shape says that there are some, until it does without them.
@@ -259,12 +183,12 @@ impl Pool {
         }
         self.left_behind_looked = self.now;
         if let Some(removal) = Removal::plan_left_behind(&self.config.shape) {
-            self.begin_evacuation(None, removal);
+            self.begin_evacuation(None, removal, 0);
         }
     }
 
     /// The member that the labels say is to leave.
-    fn member_leaving(&self) -> Option<u16> {
+    pub(crate) fn member_leaving(&self) -> Option<u16> {
         (0u16..).zip(&self.config.shape.members).find(|(_, known)| known.leaving).map(|(at, _)| at)
     }
 
@@ -274,10 +198,32 @@ impl Pool {
         if self.filler.jobs().next().is_some() || self.relabeler.busy() {
             return;
         }
-        if self.evacuation.is_none() && self.remove_member(member, false).is_err() {
-            self.config.shape.members.iter_mut().for_each(|known| known.leaving = false);
-            self.relabel(None);
+        if self.evacuation.is_some() || self.now.0 < self.departure.looked.0 + LOOK_MILLIS {
+            return;
         }
+        self.departure.looked = self.now;
+        match self.remove_member(member, false) {
+            Ok(()) if self.evacuation.is_some() => self.departure.room = None,
+            Ok(()) if self.waits_for_step() => {}
+            _ => self.keep_leaving(),
+        }
+    }
+
+    /// The next step has to wait for the cleaner. False when that gained nothing for long.
+    fn waits_for_step(&mut self) -> bool {
+        let free = self.free_in(Shelf::Data) + self.free_in(Shelf::Log);
+        let (since, most) = *self.departure.room.get_or_insert((self.now, free));
+        if free > most {
+            self.departure.room = Some((self.now, free));
+        }
+        free > most || self.now.0 < since.0 + ROOM_MILLIS
+    }
+
+    /// Nobody leaves any more.
+    fn keep_leaving(&mut self) {
+        self.config.shape.members.iter_mut().for_each(|known| known.leaving = false);
+        self.departure = Departure::default();
+        self.relabel(None);
     }
 
     /// Ends an evacuation: what was moved stays where it is, and the device can be filled again.
@@ -289,8 +235,7 @@ impl Pool {
         if let Some(evacuation) = evacuation {
             self.core.space.stay(&evacuation.removal.segments);
         }
-        self.config.shape.members.iter_mut().for_each(|known| known.leaving = false);
-        self.relabel(None);
+        self.keep_leaving();
         Ok(())
     }
 
@@ -299,13 +244,14 @@ impl Pool {
         if let Some(member) = self.relabeler.left.keys().next() {
             return Some(JobInfo { kind: JobKind::Remove, member: Some(*member), done: 1, total: 1, errors: 0, rate: 0 });
         }
-        let Some(evacuation) = &self.evacuation else {
-            // after an import, until it is its turn
-            let member = self.member_leaving()?;
-            return Some(JobInfo { kind: JobKind::Remove, member: Some(member), done: 0, total: 1, errors: 0, rate: 0 });
-        };
         let extent = self.config.shape.extent_bytes;
-        let (left, total) = (evacuation.left, evacuation.total.max(evacuation.left));
+        let Some(evacuation) = &self.evacuation else {
+            // after an import or a step, until it is its turn
+            let (member, done) = (Some(self.member_leaving()?), self.departure.emptied * extent);
+            return Some(JobInfo { kind: JobKind::Remove, member, done, total: done + extent, errors: 0, rate: 0 });
+        };
+        let left = evacuation.left + evacuation.later;
+        let total = self.departure.emptied + evacuation.total.max(evacuation.left) + evacuation.later;
         let space = &self.core.space.segments;
         let unreadable = |id: &&SegmentId| space.get(**id).is_some_and(|s| s.left_until > self.now.0);
         let errors = evacuation.removal.segments.iter().filter(unreadable).count() as u64;
@@ -383,6 +329,10 @@ impl Pool {
             let items = if stream == SMALL { Encoder::default() } else { self.log.notes.take() };
             let batch = OpenBatch::new(BatchKind::Exclusive, cursor.page, 1, 0, items);
             let header = self.header(stream, cursor.segment, &batch, 0);
+            if stream == SMALL {
+                // nobody else knows of it when special devices are lost
+                self.log.notes.seal(header.lsn);
+            }
             self.submit_batch(stream, &header, batch, Vec::new());
             self.leave_open_segments();
         }
@@ -396,6 +346,9 @@ impl Pool {
     fn end_evacuation(&mut self) {
         let Some(evacuation) = self.evacuation.take() else { return };
         let Removal { members, segments, shape } = evacuation.removal;
+        let step = evacuation.member.is_some() && members.is_empty();
+        let emptied = if step { self.departure.emptied + evacuation.total } else { 0 };
+        self.departure = Departure { emptied, ..Departure::default() };
         let class = |at: &u16| (*at, self.config.shape.class_of(*at).unwrap_or(Class::Data));
         self.relabeler.left.extend(members.iter().map(class));
         (self.config.shape.groups, self.config.shape.next) = (shape.groups, shape.next);

@@ -129,7 +129,8 @@ impl Pool {
     fn group_fill(&self, surplus: &Surplus) -> GroupFill {
         let Surplus { fill, above } = surplus;
         let bytes = |segments: usize| segments as u64 * u64::from(fill.pages) * PAGE;
-        let group = self.config.shape.groups.iter().find(|group| group.first == fill.first);
+        // of one that a device is leaving the first segments may be gone
+        let group = self.config.shape.groups.iter().filter(|group| group.first >= fill.first).min_by_key(|group| group.first);
         let mut members: Vec<u16> = group.map(|group| group.columns.iter().map(|column| column.member).collect()).unwrap_or_default();
         members.sort_unstable();
         members.dedup();

@@ -22,6 +22,11 @@ const KEPT_FOR_RECORDS: usize = 2;
 const WORTH: usize = 4;
 /// Of special devices such a part is left to nodes by small writes.
 const SPECIAL_PART: usize = 4;
+/// Segments of the log that comes with parity, at least: as many as its streams and a checkpoint need.
+pub(crate) const LEAST_LOG: u32 = 48;
+/// Such a part of a shelf is free when cleaner and checkpoints rest; while a device that is to leave waits for room; else.
+const DEPARTURE_PART: usize = 6;
+const USUAL_PART: usize = 96;
 /// Turns between looks at all deadlists while there is space enough.
 const TURNS_PER_ESTIMATE: u32 = 64;
 
@@ -134,14 +139,28 @@ impl Pool {
 
     /// Would guests be left without a free segment, if these were not to be had?
     pub(crate) fn is_short_without(&self, gone: &BTreeSet<SegmentId>) -> bool {
+        let space = &self.core.space;
+        if self.misses_log_without(gone) {
+            return true;
+        }
         [Shelf::Data, Shelf::Log].into_iter().any(|shelf| {
-            let on_shelf = |id: &&SegmentId| self.core.space.segments.get(**id).is_some_and(|s| s.shelf == shelf);
-            let is_free = |id: &&SegmentId| self.core.space.segments.get(**id).is_some_and(|s| s.state == SegmentState::Free);
+            let on_shelf = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.shelf == shelf);
+            let is_free = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.state == SegmentState::Free);
             let taken = gone.iter().filter(on_shelf).count();
             let free = self.free_in(shelf) - gone.iter().filter(on_shelf).filter(is_free).count();
             // of a shelf that goes as a whole nothing is needed any more
-            (1..self.core.space.segments.count_in(shelf)).contains(&taken) && free <= self.floor_on(shelf, Purse::Guest)
+            (1..space.segments.count_in(shelf)).contains(&taken) && free <= self.floor_on(shelf, Purse::Guest)
         })
+    }
+
+    /// Would too little of a log be left, if these were not to be had, for rows with parity, which are written whole?
+    pub(crate) fn misses_log_without(&self, gone: &BTreeSet<SegmentId>) -> bool {
+        let space = &self.core.space;
+        let on_log = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.shelf == Shelf::Log);
+        let taken = gone.iter().filter(on_log).count();
+        let stays = |id: &SegmentId| !gone.contains(id) && space.segments.get(*id).is_some_and(|s| s.shelf == Shelf::Data && !s.leaving);
+        let parity_stays = || space.segments.ids().filter(stays).any(|id| space.rows.stripe(id).is_some());
+        taken > 0 && space.segments.count_in(Shelf::Log) < taken + LEAST_LOG as usize && parity_stays()
     }
 
     /// Is there a segment to go on with, besides those that are left to others?
@@ -205,7 +224,9 @@ impl Pool {
     pub(crate) fn wanted_free(&self, shelf: Shelf) -> usize {
         let total = self.core.space.segments.count_in(shelf);
         let purse = if shelf == self.core.space.homes.landing { Purse::Guest } else { Purse::Cleaner };
-        (total / 96).max(12).max(self.floor_on(shelf, purse) + 4)
+        // a device that is to leave takes free segments with it
+        let part = if self.departure.wants_room() { DEPARTURE_PART } else { USUAL_PART };
+        (total / part).max(12).max(self.floor_on(shelf, purse) + 4)
     }
 
     /// Is less free than cleaner and checkpoints work for?

@@ -72,6 +72,71 @@ fn a_device_leaves_each_layout() {
     }
 }
 
+/// Pools in which every segment, or nearly, has a part on every device.
+fn without_room_elsewhere() -> Vec<(Vec<usize>, Layout)> {
+    let stripe = |width| Layout::Stripe { width, unit: 16384 };
+    let parity = |parity| Layout::Parity { width: 16, parity, unit: 65536 };
+    vec![
+        (vec![64; 2], stripe(2)),
+        (vec![64, 72, 80], stripe(3)),
+        (vec![32; 5], stripe(4)),
+        (vec![64; 3], Layout::Mirror { copies: 2 }),
+        (vec![128; 3], parity(1)),
+        (vec![96, 128, 96, 96], parity(1)),
+        (vec![96; 6], parity(2)),
+    ]
+}
+
+#[test]
+fn a_device_leaves_where_every_segment_has_a_part_on_it() {
+    for (sizes, layout) in without_room_elsewhere() {
+        for member in [0, sizes.len() as u16 - 1] {
+            let (mut rig, volume, snapshot) = pool(&sizes, layout);
+            let size = rig.engine.pool().unwrap().size;
+            remove(&mut rig, volume, member, 3);
+            check(&mut rig, Target::Head(volume), 3);
+            check(&mut rig, Target::Snapshot(snapshot), 1);
+            rig.audit();
+            let mut rig = reimport(rig);
+            check(&mut rig, Target::Head(volume), 3);
+            check(&mut rig, Target::Snapshot(snapshot), 1);
+            rig.audit();
+            // what is left of the others is all in use
+            let info = rig.engine.pool().unwrap();
+            assert_eq!(info.devices.len() + 1, sizes.len());
+            let parity = if let Layout::Parity { parity, .. } = layout { usize::from(parity) } else { 0 };
+            let (before, after) = ((sizes.len() - parity) as u64, (sizes.len() - 1 - parity) as u64);
+            assert!(info.size * before * 10 > size * after * 8, "{layout:?} {size} {info:?}");
+            assert!(info.devices.iter().all(|device| device.class == Class::Data), "{info:?}");
+            write_all(&mut rig, volume, 4);
+            check(&mut rig, Target::Head(volume), 4);
+        }
+    }
+}
+
+#[test]
+fn a_removal_in_steps_goes_on_after_a_crash() {
+    for (sizes, layout) in without_room_elsewhere() {
+        for crash_at in [10, 40, 90, 160, 250, 400] {
+            let (mut rig, volume, snapshot) = pool(&sizes, layout);
+            rig.command(Command::Remove { member: 1, dry_run: false }).unwrap();
+            for _ in 0..crash_at {
+                rig.turn();
+                while let Some(io) = rig.engine.pop_io() {
+                    rig.perform(io);
+                }
+            }
+            rig.reopen();
+            rig.finish_jobs();
+            assert_eq!(rig.engine.pool().unwrap().devices.len(), sizes.len() - 1);
+            let mut rig = reimport(rig);
+            check(&mut rig, Target::Head(volume), 2);
+            check(&mut rig, Target::Snapshot(snapshot), 1);
+            rig.audit();
+        }
+    }
+}
+
 #[test]
 fn every_device_is_exchanged_for_new_ones() {
     let (mut rig, volume, snapshot) = pool(&[64, 72, 80], Layout::Stripe { width: 3, unit: 16384 });
@@ -106,6 +171,39 @@ fn what_does_not_fit_is_refused_before_it_begins() {
     assert!(matches!(&refused, Err(CommandError::Invalid(why)) if why.contains("needs this device")), "{refused:?}");
     assert!(matches!(rig.command(Command::Remove { member: 1, dry_run: false }), Err(CommandError::NotFound(_))));
     check(&mut rig, Target::Head(volume), 2);
+}
+
+#[test]
+fn what_just_fits_on_the_others_leaves() {
+    let byte = |mib: u64| vec![mib as u8; 1 << 20];
+    for (sizes, layout) in without_room_elsewhere().into_iter().step_by(2) {
+        let fill = |filled: u64| {
+            let mut rig = Rig::new(&sizes, layout);
+            let volume = rig.volume("disk0", 1 << 30, Compression::Off);
+            for mib in 0..filled {
+                rig.request(Target::Head(volume), Op::Write, mib << 20, 1 << 20, &byte(mib)).unwrap();
+            }
+            (rig, volume)
+        };
+        let (mut rig, volume) = fill(0);
+        let mut fits = 0;
+        let refused = loop {
+            rig.request(Target::Head(volume), Op::Write, fits << 20, 1 << 20, &byte(fits)).unwrap();
+            match rig.command(Command::Remove { member: 0, dry_run: true }) {
+                Ok(_) => fits += 1,
+                Err(refused) => break refused,
+            }
+        };
+        assert!(matches!(&refused, CommandError::Invalid(why) if why.contains("destroy something first")), "{refused:?}");
+        let (mut rig, volume) = fill(fits);
+        rig.command(Command::Remove { member: 0, dry_run: false }).unwrap();
+        rig.finish_jobs();
+        assert_eq!(rig.engine.pool().unwrap().devices.len(), sizes.len() - 1, "{layout:?} {fits}");
+        for mib in 0..fits {
+            assert!(rig.request(Target::Head(volume), Op::Read, mib << 20, 1 << 20, &[]).unwrap() == byte(mib), "{mib}");
+        }
+        rig.audit();
+    }
 }
 
 #[test]

@@ -126,14 +126,14 @@ impl Rig {
 
     /// Turns until no job is left, too. They go on by themselves: only checkpoints that nobody waits for take their time.
     pub fn finish_jobs(&mut self) {
-        for _ in 0..100 {
+        for _ in 0..1000 {
             self.settle();
             self.now += 100;
             if self.engine.pool().unwrap().jobs.is_empty() {
                 return self.settle();
             }
         }
-        panic!("jobs do not end: {:?}", self.engine.pool());
+        panic!("jobs do not end: {:?} {}", self.engine.pool(), self.engine.space_report());
     }
 
     /// Turns until nothing is left to do.

@@ -132,7 +132,17 @@ impl Remove {
         client.post::<_, Pool>(&format!("/v1/pools/{}/remove", self.name), &request).await?;
         match (self.dry_run, self.wait) {
             (true, _) => write_out(&format!("would remove {} from pool {}\n", request.device, self.name)),
-            (false, true) => jobs::wait_devices(client, &self.name).await,
+            (false, true) => {
+                jobs::wait_devices(client, &self.name).await?;
+                let pool: Pool = client.get(&format!("/v1/pools/{}", self.name)).await?;
+                if !self.stop && pool.devices.iter().any(|device| device.path == request.device) {
+                    return Err(Failure::failed(format!(
+                        "{} stays in pool {}: room for what is on it ran out, or its removal was stopped; add a device, or destroy something and try again",
+                        request.device, self.name
+                    )));
+                }
+                Ok(())
+            }
             (false, false) => Ok(()),
         }
     }

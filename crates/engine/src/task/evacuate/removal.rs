@@ -1,0 +1,233 @@
+//! What a pool is without one of its devices: which segments are given up, and which come of what is left of the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use millpond_format::{Class, Column, Group, Layout, MemberState, SegmentId, Shape};
+
+/// Groups that a removal may leave behind: a label has room for few.
+const MOST_GROUPS: usize = 24;
+/// So many numbers of rows are looked at for a step.
+const LENGTHS: usize = 64;
+
+/// Which segments go with a member, and what the shape is afterwards.
+#[derive(Debug)]
+pub(crate) struct Removal {
+    /// The member, and those that are of no use without it.
+    pub(crate) members: BTreeSet<u16>,
+    pub(crate) segments: BTreeSet<SegmentId>,
+    pub(crate) shape: Shape,
+}
+
+impl Removal {
+    /// Plans to do without a member. `None` when the shape could not be told in a label.
+    pub(crate) fn plan(shape: &Shape, member: u16) -> Option<Removal> {
+        let mut members = BTreeSet::from([member]);
+        let mut segments = BTreeSet::new();
+        let mut groups = Vec::new();
+        let mut rest = Vec::new();
+        for group in &shape.groups {
+            if !group.columns.iter().any(|column| column.member == member) {
+                groups.push(group.clone());
+                continue;
+            }
+            let rows = rows_of(group);
+            let stays = |parts: &[(u16, u32)]| parts.iter().all(|(at, _)| *at != member);
+            let mut kept = runs(group, rows.iter().filter(|(_, parts)| stays(parts)));
+            if kept.len() + groups.len() > MOST_GROUPS / 2 {
+                kept.clear();
+            }
+            let kept_ids: BTreeSet<u32> = kept.iter().flat_map(|g| g.first.0..g.first.0 + g.rows() as u32).collect();
+            let mut freed: BTreeMap<u16, Vec<u32>> = BTreeMap::new();
+            for (id, parts) in rows.iter().filter(|(id, _)| !kept_ids.contains(&id.0)) {
+                segments.insert(*id);
+                parts.iter().filter(|(at, _)| *at != member).for_each(|(at, extent)| freed.entry(*at).or_default().push(*extent));
+            }
+            groups.extend(kept);
+            let columns: Vec<Column> = freed.into_iter().filter_map(|(at, extents)| longest(at, extents)).collect();
+            match layout_over(group.layout, columns.len()) {
+                Some(layout) => rest.push((group.class, layout, columns)),
+                None => members.extend(columns.iter().map(|column| column.member)),
+            }
+        }
+        let mut after = Shape { groups, ..shape.clone() };
+        after.groups.sort_by_key(|group| group.first);
+        rest.into_iter().for_each(|(class, layout, columns)| after.add(class, layout, columns));
+        // who serves in another group stays
+        members.retain(|at| *at == member || !after.groups.iter().any(|group| group.columns.iter().any(|c| c.member == *at)));
+        for (at, known) in (0u16..).zip(&mut after.members) {
+            if members.contains(&at) {
+                known.state = MemberState::Gone;
+            }
+        }
+        (has_homes(&after) && after.fits()).then_some(Removal { members, segments, shape: after })
+    }
+
+    /// Plans to do without the first rows of a member's groups, as many as `can_go` allows, when not all of them can go at once: what is left of
+    /// their extents becomes segments without the member, which make room for the next step. `None` when that leads nowhere.
+    pub(crate) fn plan_step(shape: &Shape, member: u16, can_go: impl Fn(&BTreeSet<SegmentId>) -> bool) -> Option<Removal> {
+        let mut segments = BTreeSet::new();
+        let (mut groups, mut rest) = (Vec::new(), Vec::new());
+        for group in &shape.groups {
+            let may = |rows: &[Row]| can_go(&rows.iter().map(|(id, _)| *id).chain(segments.iter().copied()).collect());
+            let Some((kept, rows)) = cut(group, member, may) else {
+                groups.push(group.clone());
+                continue;
+            };
+            groups.extend(Some(kept).filter(|group| !group.columns.is_empty()));
+            segments.extend(rows.iter().map(|(id, _)| *id));
+            let mut freed: BTreeMap<u16, Vec<u32>> = BTreeMap::new();
+            let parts = rows.iter().flat_map(|(_, parts)| parts).filter(|(at, _)| *at != member);
+            parts.for_each(|(at, extent)| freed.entry(*at).or_default().push(*extent));
+            let columns: Vec<Column> = freed.into_iter().filter_map(|(at, extents)| longest(at, extents)).collect();
+            rest.extend(layout_over(group.layout, columns.len()).map(|layout| (group.class, layout, columns)));
+        }
+        let mut after = Shape { groups, ..shape.clone() };
+        rest.into_iter().for_each(|(class, layout, columns)| after.add(class, layout, columns));
+        let told = after.groups.len() <= MOST_GROUPS && after.fits();
+        (told && !segments.is_empty()).then_some(Removal { members: BTreeSet::new(), segments, shape: after })
+    }
+
+    /// Plans to do without rows for nodes whose special devices are lost: one copy is left of them, on a device for data, and what is moved
+    /// from there has as many as data. Their extents become segments for data. `None` when there are no such rows.
+    pub(crate) fn plan_left_behind(shape: &Shape) -> Option<Removal> {
+        let members = |class: Class| shape.groups.iter().filter(move |g| g.class == class).flat_map(|g| g.columns.iter().map(|c| c.member));
+        let data: BTreeSet<u16> = members(Class::Data).collect();
+        let left_behind =
+            |group: &&Group| group.class == Class::Special && group.columns.iter().all(|column| data.contains(&column.member));
+        let (mut segments, mut freed) = (BTreeSet::new(), BTreeMap::<u16, Vec<u32>>::new());
+        for group in shape.groups.iter().filter(left_behind) {
+            let mut id = group.first.0;
+            group.for_each_row(|parts| {
+                segments.insert(SegmentId(id));
+                parts.iter().for_each(|(member, extent)| freed.entry(*member).or_default().push(*extent));
+                id += 1;
+            });
+        }
+        if segments.is_empty() {
+            return None;
+        }
+        let groups: Vec<Group> = shape.groups.iter().filter(|group| !left_behind(group)).cloned().collect();
+        let mut after = Shape { groups, ..shape.clone() };
+        for group in shape.groups.iter().filter(|group| group.class == Class::Data) {
+            let own = group.columns.iter().filter_map(|column| Some((column.member, freed.remove(&column.member)?)));
+            let columns: Vec<Column> = own.filter_map(|(member, extents)| longest(member, extents)).collect();
+            if let Some(layout) = layout_over(group.layout, columns.len()) {
+                after.add(Class::Data, layout, columns);
+            }
+        }
+        after.fits().then_some(Removal { members: BTreeSet::new(), segments, shape: after })
+    }
+}
+
+/// A segment and its parts: members and extents.
+type Row = (SegmentId, Vec<(u16, u32)>);
+
+/// The segments of a group.
+fn rows_of(group: &Group) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let mut id = group.first.0;
+    group.for_each_row(|parts| {
+        rows.push((SegmentId(id), parts.to_vec()));
+        id += 1;
+    });
+    rows
+}
+
+/// What is left of a group without its first rows, as many as may go for a member to leave, and those. The rest are the same rows as before:
+/// they follow from what is left of the columns.
+fn cut(group: &Group, member: u16, may: impl Fn(&[Row]) -> bool) -> Option<(Group, Vec<Row>)> {
+    let others = group.columns.iter().filter(|column| column.member != member).count();
+    if others == group.columns.len() || layout_over(group.layout, others).is_none() {
+        return None;
+    }
+    let mut rows = rows_of(group);
+    let most = match (group.class, group.layout) {
+        // what is given up of it makes nothing new
+        (_, Layout::Linear) => 0,
+        (Class::Data, _) => rows.len(),
+        // guests land there meanwhile
+        (Class::Log, _) => rows.len() / 2,
+        _ => 0,
+    };
+    let counts: Vec<usize> = (1..=most).step_by((most / LENGTHS).max(1)).collect();
+    let fitting = counts.partition_point(|count| rows.get(..*count).is_some_and(&may));
+    rows.truncate(*counts.get(..fitting)?.last()?);
+    let mut kept = Group { first: SegmentId(group.first.0 + rows.len() as u32), ..group.clone() };
+    for column in &mut kept.columns {
+        let own = |(at, extent): &&(u16, u32)| *at == column.member && (column.first..column.first + column.extents).contains(extent);
+        let taken = rows.iter().flat_map(|(_, parts)| parts).filter(own).count() as u32;
+        (column.first, column.extents) = (column.first + taken, column.extents - taken);
+    }
+    kept.columns.retain(|column| column.extents > 0);
+    Some((kept, rows))
+}
+
+/// The same layout over so many columns; nothing when they are too few for it.
+fn layout_over(layout: Layout, columns: usize) -> Option<Layout> {
+    match layout {
+        _ if columns == 0 => None,
+        Layout::Stripe { width, unit } => Some(Layout::Stripe { width: width.min(columns as u16), unit }),
+        // fewer copies than were asked for are none
+        Layout::Mirror { copies } if usize::from(copies) > columns => None,
+        Layout::Parity { parity, .. } if columns <= usize::from(parity) => None,
+        Layout::Parity { width, parity, unit } => Some(Layout::Parity { width: width.min(columns as u16), parity, unit }),
+        same => Some(same),
+    }
+}
+
+/// Is there a place for everything that is written?
+fn has_homes(shape: &Shape) -> bool {
+    let has = |pick: &dyn Fn(&Group) -> bool| shape.groups.iter().any(pick);
+    let parity = |group: &Group| group.class == Class::Data && matches!(group.layout, Layout::Parity { .. });
+    has(&|group| group.class == Class::Data) && (!has(&parity) || has(&|group| group.class == Class::Log))
+}
+
+/// Rows as groups: those that follow each other on the same members, extent by extent.
+pub(crate) fn runs<'a>(group: &Group, rows: impl Iterator<Item = &'a (SegmentId, Vec<(u16, u32)>)>) -> Vec<Group> {
+    let mut found: Vec<Group> = Vec::new();
+    for (id, parts) in rows {
+        let mut parts = parts.clone();
+        if matches!(group.layout, Layout::Parity { .. }) {
+            let turned = id.0 as usize % parts.len().max(1);
+            parts.rotate_right(turned);
+        }
+        let goes_on = found.last().is_some_and(|run| {
+            let length = run.columns.first().map_or(0, |column| column.extents);
+            run.first.0 + length == id.0
+                && run.columns.len() == parts.len()
+                && run.columns.iter().zip(&parts).all(|(column, (at, extent))| column.member == *at && column.first + length == *extent)
+        });
+        match found.last_mut().filter(|_| goes_on) {
+            Some(run) => run.columns.iter_mut().for_each(|column| column.extents += 1),
+            None => {
+                let width = parts.len() as u16;
+                let layout = match group.layout {
+                    Layout::Linear => Layout::Linear,
+                    Layout::Stripe { unit, .. } => Layout::Stripe { width, unit },
+                    Layout::Mirror { .. } => Layout::Mirror { copies: width },
+                    parity @ Layout::Parity { .. } => parity,
+                };
+                let columns = parts.iter().map(|(member, first)| Column { member: *member, first: *first, extents: 1 }).collect();
+                found.push(Group { class: group.class, layout, first: *id, columns });
+            }
+        }
+    }
+    found
+}
+
+/// The longest run among extents of a member.
+fn longest(member: u16, mut extents: Vec<u32>) -> Option<Column> {
+    extents.sort_unstable();
+    let mut best: Option<Column> = None;
+    let mut run: Option<Column> = None;
+    for extent in extents {
+        run = match run {
+            Some(column) if column.first + column.extents == extent => Some(Column { extents: column.extents + 1, ..column }),
+            _ => Some(Column { member, first: extent, extents: 1 }),
+        };
+        if run.map(|column| column.extents) > best.map(|column| column.extents) {
+            best = run;
+        }
+    }
+    best
+}
