@@ -65,14 +65,25 @@ impl Book {
 }
 
 impl Results {
-    /// Goals and what was reached, with the run that they are of.
+    /// Goals and what was reached, the article's figures, and the run that they are of.
     fn goals_table(&self) -> String {
-        let mut text = format!("| `{}` | figure | wanted | reached | |\n|---|---|---|---|---|\n", self.experiment);
+        let mut text = String::new();
+        if self.verdicts.is_empty() {
+            let _ = writeln!(text, "`{}`, {}:", self.experiment, self.about);
+        } else {
+            let _ = writeln!(text, "| `{}` | figure | wanted | reached | |\n|---|---|---|---|---|", self.experiment);
+        }
         for v in &self.verdicts {
             let reached = v.reached.map_or("not measured".to_owned(), show);
             let whose = if v.contender == "millpond" { String::new() } else { format!(" of {}", v.contender) };
             let outcome = if v.met { "met" } else { "**missed**" };
             let _ = writeln!(text, "| {} | {}{whose} | {} | {reached} | {outcome} |", v.case, v.metric, v.goal);
+        }
+        if !self.claims.is_empty() {
+            text.push('\n');
+            self.claims_table(&mut text);
+            text.truncate(text.trim_end().len());
+            text.push('\n');
         }
         let day = self.began.split('T').next().unwrap_or_default();
         let _ = writeln!(text, "\n`{}`, {day}, {} processors, Linux {}", self.scene.command, self.scene.cpus, self.scene.kernel);

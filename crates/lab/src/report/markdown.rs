@@ -53,7 +53,7 @@ impl Results {
         text
     }
 
-    fn claims_table(&self, text: &mut String) {
+    pub(super) fn claims_table(&self, text: &mut String) {
         if self.claims.is_empty() {
             return;
         }
