@@ -24,7 +24,7 @@ use removal::Removal;
 pub(crate) use removal::runs;
 
 /// Steps of a removal that may be foreseen: each leaves groups behind.
-const MOST_STEPS: u32 = 6;
+const MOST_STEPS: u32 = 10;
 /// Such a part of what lives has to fit besides.
 const CLEANING_PART: u64 = 16;
 /// A step empties such a part of what is left at least.
@@ -75,11 +75,11 @@ impl Evacuation {
     }
 }
 
-/// Is `all` emptied in few steps, when so much is `free`, each takes `most` at most, and of all of it `lost` does not come back?
-fn few_steps(all: u64, lost: u64, mut free: u64, most: u64) -> bool {
+/// Is `all` emptied in few steps, when so much is `free`, each takes half of that, and of all of it `lost` does not come back?
+fn few_steps(all: u64, lost: u64, mut free: u64) -> bool {
     let mut left = all;
     (0..MOST_STEPS).any(|_| {
-        let step = if left <= free { left } else { free.min(most) };
+        let step = left.min(free / 2);
         (left, free) = (left - step, free.saturating_sub(step * lost / all.max(1)));
         left == 0
     })
@@ -120,8 +120,14 @@ impl Pool {
             ));
         };
         let needed = self.needed_units();
-        let fits = |gone: &BTreeSet<SegmentId>| needed <= space.usable_without(gone);
-        let can_go = |gone: &BTreeSet<SegmentId>| fits(gone) && !self.is_short_without(gone);
+        let in_steps = Removal::plan_step(shape, member, |_| true).is_some();
+        // guests go on writing: a step takes half of what is free at most, and half of the log
+        let least = if in_steps { needed.max(needed.midpoint(space.usable_units())) } else { needed };
+        let fits = |gone: &BTreeSet<SegmentId>| least <= space.usable_without(gone);
+        let logs = space.segments.count_in(Shelf::Log);
+        let of_log = |gone: &BTreeSet<SegmentId>| gone.iter().filter(|id| space.rows.shelf(**id) == Shelf::Log).count();
+        let spares_log = |gone: &BTreeSet<SegmentId>| !in_steps || of_log(gone) * 2 <= logs || of_log(gone) == logs;
+        let can_go = |gone: &BTreeSet<SegmentId>| fits(gone) && spares_log(gone) && !self.is_short_without(gone);
         if can_go(&whole.segments) {
             return Ok(Some((whole, 0)));
         }
@@ -133,7 +139,7 @@ impl Pool {
                 ((needed - after) * 512).div_ceil(1 << 20)
             )));
         }
-        if Removal::plan_step(shape, member, |_| true).is_some() && (begun || self.steps_lead_to(&whole, &rows)) {
+        if in_steps && (begun || self.steps_lead_to(&whole, &rows)) {
             let step = Removal::plan_step(shape, member, can_go);
             let step = step.filter(|step| step.segments.len() * STEP_PART >= whole.segments.len());
             let later = |step: &Removal| self.filled_of(whole.segments.difference(&step.segments).copied());
@@ -152,16 +158,16 @@ impl Pool {
         live + live / CLEANING_PART
     }
 
-    /// Do few steps lead to the end? Each empties as much as is free, and of that less comes back. `after`: rows at the end.
+    /// Do few steps lead to the end? `after`: rows at the end.
     fn steps_lead_to(&self, whole: &Removal, after: &Rows) -> bool {
         let (space, guests_after) = (&self.core.space, usable(after, |_| true));
         let on = |shelf: Shelf| whole.segments.iter().filter(move |id| space.rows.shelf(**id) == shelf);
         let data: u64 = on(Shelf::Data).map(|id| u64::from(space.rows.pages(*id)) * 8).sum();
         let free = space.usable_units().saturating_sub(self.needed_units());
-        let guests = few_steps(data, space.usable_units().saturating_sub(guests_after), free, data);
+        let guests = few_steps(data, space.usable_units().saturating_sub(guests_after), free);
         let (log, logs) = (on(Shelf::Log).count() as u64, space.segments.count_in(Shelf::Log) as u64);
         let logs_after = (0..after.count()).filter(|id| after.shelf(SegmentId(*id)) == Shelf::Log).count() as u64;
-        guests && few_steps(log, logs.saturating_sub(logs_after), logs.saturating_sub(u64::from(LEAST_LOG)), log / 2)
+        guests && few_steps(log, logs.saturating_sub(logs_after), logs.saturating_sub(u64::from(LEAST_LOG)))
     }
 
     /// How many segments hold something.

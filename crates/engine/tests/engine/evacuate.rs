@@ -115,6 +115,20 @@ fn a_device_leaves_where_every_segment_has_a_part_on_it() {
 }
 
 #[test]
+fn one_device_after_another_leaves_parity() {
+    let (mut rig, volume, snapshot) = pool(&[96; 7], Layout::Parity { width: 16, parity: 2, unit: 65536 });
+    for (member, round) in [(3, 3), (0, 4), (6, 5), (5, 6)] {
+        remove(&mut rig, volume, member, round);
+        check(&mut rig, Target::Head(volume), round);
+    }
+    let mut rig = reimport(rig);
+    assert_eq!(rig.engine.pool().unwrap().devices.len(), 3);
+    check(&mut rig, Target::Head(volume), 6);
+    check(&mut rig, Target::Snapshot(snapshot), 1);
+    rig.audit();
+}
+
+#[test]
 fn a_removal_in_steps_goes_on_after_a_crash() {
     for (sizes, layout) in without_room_elsewhere() {
         for crash_at in [10, 40, 90, 160, 250, 400] {

@@ -6,6 +6,8 @@ use millpond_format::{Class, Column, Group, Layout, MemberState, SegmentId, Shap
 
 /// Groups that a removal may leave behind: a label has room for few.
 const MOST_GROUPS: usize = 24;
+/// Runs of rows that a group leaves behind untouched; where there are more all of them are given up.
+const MOST_KEPT: usize = 2;
 /// So many numbers of rows are looked at for a step.
 const LENGTHS: usize = 64;
 
@@ -33,7 +35,7 @@ impl Removal {
             let rows = rows_of(group);
             let stays = |parts: &[(u16, u32)]| parts.iter().all(|(at, _)| *at != member);
             let mut kept = runs(group, rows.iter().filter(|(_, parts)| stays(parts)));
-            if kept.len() + groups.len() > MOST_GROUPS / 2 {
+            if kept.len() > MOST_KEPT || kept.len() + groups.len() > MOST_GROUPS / 2 {
                 kept.clear();
             }
             let kept_ids: BTreeSet<u32> = kept.iter().flat_map(|g| g.first.0..g.first.0 + g.rows() as u32).collect();
@@ -79,7 +81,9 @@ impl Removal {
             let parts = rows.iter().flat_map(|(_, parts)| parts).filter(|(at, _)| *at != member);
             parts.for_each(|(at, extent)| freed.entry(*at).or_default().push(*extent));
             let columns: Vec<Column> = freed.into_iter().filter_map(|(at, extents)| longest(at, extents)).collect();
-            rest.extend(layout_over(group.layout, columns.len()).map(|layout| (group.class, layout, columns)));
+            if let Some(layout) = layout_over(group.layout, columns.len()) {
+                add_rest(&mut rest, group.class, layout, columns);
+            }
         }
         let mut after = Shape { groups, ..shape.clone() };
         rest.into_iter().for_each(|(class, layout, columns)| after.add(class, layout, columns));
@@ -144,9 +148,7 @@ fn cut(group: &Group, member: u16, may: impl Fn(&[Row]) -> bool) -> Option<(Grou
     let most = match (group.class, group.layout) {
         // what is given up of it makes nothing new
         (_, Layout::Linear) => 0,
-        (Class::Data, _) => rows.len(),
-        // guests land there meanwhile
-        (Class::Log, _) => rows.len() / 2,
+        (Class::Data | Class::Log, _) => rows.len(),
         _ => 0,
     };
     let counts: Vec<usize> = (1..=most).step_by((most / LENGTHS).max(1)).collect();
@@ -160,6 +162,18 @@ fn cut(group: &Group, member: u16, may: impl Fn(&[Row]) -> bool) -> Option<(Grou
     }
     kept.columns.retain(|column| column.extents > 0);
     Some((kept, rows))
+}
+
+/// Adds what becomes a group; to one that ends where it begins when there is such a one, for a label has room for few.
+fn add_rest(rest: &mut Vec<(Class, Layout, Vec<Column>)>, class: Class, layout: Layout, columns: Vec<Column>) {
+    let follows = |before: &[Column]| {
+        let goes_on = |(a, b): (&Column, &Column)| a.member == b.member && a.first + a.extents == b.first;
+        before.len() == columns.len() && before.iter().zip(&columns).all(goes_on)
+    };
+    match rest.iter_mut().find(|(c, l, before)| (*c, *l) == (class, layout) && follows(before)) {
+        Some((_, _, before)) => before.iter_mut().zip(&columns).for_each(|(column, more)| column.extents += more.extents),
+        None => rest.push((class, layout, columns)),
+    }
 }
 
 /// The same layout over so many columns; nothing when they are too few for it.
