@@ -19,6 +19,8 @@ pub struct Tuning {
     pub rewind_millis: u64,
     /// Give freed segments back to the host (hole punch, TRIM) before they are reused.
     pub discard_freed: bool,
+    /// Bytes of each copy that a scrub reads at a time, about.
+    pub scrub_strip: u32,
     /// Percent of the log's segments that may be in use before some of it is moved to where data stays: what is overwritten soon is not moved.
     pub log_percent: u8,
     /// Milliseconds that an import waits for a missing device before a spare takes its place. For one that fails while it is used nobody waits.
@@ -48,6 +50,7 @@ impl Default for Tuning {
             rewind_checkpoints: 2,
             rewind_millis: 600_000,
             discard_freed: true,
+            scrub_strip: 128 << 10,
             log_percent: 50,
             spare_millis: 300_000,
             degraded: false,
@@ -99,4 +102,6 @@ pub enum Planted {
     TrustCache,
     /// A scrub makes parity of data as it lies, whatever checksums say.
     ParityFromRot,
+    /// A scrub takes other copies, and parity, for right where the data of one copy is.
+    SkimOneCopy,
 }

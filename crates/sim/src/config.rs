@@ -346,9 +346,10 @@ fn tuning(options: &Options, rng: &mut Rng) -> Tuning {
         planted: options.planted,
         ..Tuning::default()
     };
-    // no choice of its own, so that every seed keeps its world
+    // no choices of their own, so that every seed keeps its world
     let rewind_millis = u64::from(tuning.rewind_checkpoints) * 1_000;
-    Tuning { rewind_millis, ..tuning }
+    let scrub_strip = tuning.scrub_strip.min((tuning.map_memory / 16) as u32);
+    Tuning { rewind_millis, scrub_strip, ..tuning }
 }
 
 fn mix(rng: &mut Rng) -> Mix {

@@ -94,7 +94,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 11] = [
+const PLANTED: [(&str, Planted); 12] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -106,6 +106,7 @@ const PLANTED: [(&str, Planted); 11] = [
     ("trust-cache", Planted::TrustCache),
     ("read-cache-by-place", Planted::ReadCacheByPlace),
     ("parity-from-rot", Planted::ParityFromRot),
+    ("skim-one-copy", Planted::SkimOneCopy),
 ];
 
 fn range(text: &str) -> Result<Range<u64>, String> {
@@ -178,7 +179,7 @@ fn planted(name: &str, args: &Args, mode: Mode, mut options: Options) -> ExitCod
     }
     options.planted = Some(*planted);
     // only one world in sixteen has parity
-    options.parity |= *planted == Planted::ParityFromRot;
+    options.parity |= matches!(planted, Planted::ParityFromRot | Planted::SkimOneCopy);
     for seed in args.from..args.from + args.max_seeds {
         if let Some(finding) = run::<Engine>(seed, mode, &options).finding {
             let sound = Options { planted: None, ..options.clone() };

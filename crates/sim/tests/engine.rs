@@ -127,10 +127,12 @@ fn planted_bugs_are_found() {
         Planted::TrustCache,
         Planted::ReadCacheByPlace,
         Planted::ParityFromRot,
+        Planted::SkimOneCopy,
     ];
     for bug in planted {
         // only one world in sixteen has parity
-        let options = Options { planted: Some(bug), parity: bug == Planted::ParityFromRot, ..Options::default() };
+        let parity = matches!(bug, Planted::ParityFromRot | Planted::SkimOneCopy);
+        let options = Options { planted: Some(bug), parity, ..Options::default() };
         let finds = |seed, options: &Options| run::<Engine>(seed, Mode::World, options).finding.is_some();
         let found = (0..1000).find(|seed| finds(*seed, &options) && !finds(*seed, &Options { planted: None, ..options.clone() }));
         assert!(found.is_some(), "{bug:?} is not found in 1000 seeds");

@@ -13,6 +13,9 @@ use smallvec::SmallVec;
 
 use crate::space::Stripe;
 
+/// Bytes of each column that are compared at a time: what parity should be is written down first, and stays in the processor's cache.
+const COMPARED: usize = 4 << 10;
+
 /// Columns of a row, one bit each.
 pub(crate) type Columns = u32;
 
@@ -206,6 +209,17 @@ impl Coders {
         self.0.entry((data, parity)).or_insert_with(|| {
             let coder = Matrix::reed_solomon(data, parity).and_then(rusty_erasure::coder);
             coder.expect("INV-PARITY-2: shapes with rows that cannot be coded are refused")
+        })
+    }
+
+    /// Is the parity in all columns of rows, the last ones, that of the others?
+    pub(crate) fn agrees(&mut self, stripe: &Stripe<'_>, columns: &[&[u8]]) -> bool {
+        let coder = self.of(stripe.data(), stripe.parity);
+        let length = columns.iter().map(|column| column.len()).max().unwrap_or(0);
+        (0..length).step_by(COMPARED).all(|from| {
+            let range = from..length.min(from + COMPARED);
+            let parts: SmallVec<[&[u8]; 16]> = columns.iter().map(|column| column.get(range.clone()).unwrap_or_default()).collect();
+            parts.split_at_checked(stripe.data()).is_some_and(|(data, parity)| coder.verify(data, parity).unwrap_or(false))
         })
     }
 

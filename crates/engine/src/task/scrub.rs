@@ -2,7 +2,7 @@
 //!
 //! Blocks are checked by the headers of their batches, which say who they are, nodes by their own address and checksum, checkpoint objects by
 //! the references to them, labels and the newest root by what they should be. What has no good copy is remembered with its place.
-//! Of segments with parity whole rows are read, parity too (`rows`).
+//! Of segments with parity whole rows are read, parity too (`rows`). What is sound is read and found so in strips (`strips`).
 //!
 //! INV-SCRUB-1: what is read lies still. Segments are looked at that were full when the scrub came to them; nothing in one is written again
 //! before it was free in between, and then it does not count (`uses`). Chunks that moved meanwhile were read by the cleaner.
@@ -11,6 +11,7 @@ mod items;
 mod labels;
 mod results;
 mod rows;
+mod strips;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -25,11 +26,18 @@ use labels::Labels;
 pub(crate) use labels::ScrubArea;
 pub(crate) use results::Scrubbed;
 use rows::Stillness;
+use strips::Skim;
 
 /// Bytes of objects and of one chunk's neighbours that are read together, about.
 const GATHER_PAGES: u32 = 256;
-/// Places read at a time while guests are active, and while not. While they are, no more than one in each millisecond is begun.
-const AT_A_TIME: (usize, usize) = (1, 8);
+/// Bytes of all copies read at a time while guests are active, and while not, about: hard disks want to be asked for what follows before they
+/// have turned past it.
+const AT_A_TIME: (usize, usize) = (1 << 20, 4 << 20);
+/// Bytes whose reads are begun in a turn, about. Devices in memory have them ready in the same turn: they are compared while they lie in the
+/// processor's cache, in buffers that do, too. While guests are active a turn begins one read.
+const A_TURN: (usize, usize) = (1, 512 << 10);
+/// Bytes whose reads are begun in a millisecond while guests are active, about.
+const A_MILLI: usize = 1 << 20;
 /// Tries of a read.
 const TRIES: u8 = 2;
 /// Times that rows are read again while repairs are written; then their parity is left to the next scrub.
@@ -55,8 +63,12 @@ struct Reading {
     /// Which copies, with parity: which columns, and what was read of them.
     copies: Vec<(usize, Option<Buf>)>,
     left: usize,
+    /// Bytes of all copies.
+    bytes: usize,
     /// What was so when it began.
     still: Option<Stillness>,
+    /// It is a strip of a place.
+    skim: Option<u64>,
 }
 
 /// Which read of a scrub ended.
@@ -90,8 +102,12 @@ struct Run {
     places: VecDeque<Place>,
     listed: bool,
     readings: BTreeMap<u64, Reading>,
+    /// Places on their way in strips: of the last one more is to be read.
+    skims: BTreeMap<u64, Skim>,
     next: u64,
-    begun: Time,
+    /// Bytes of all copies whose reads were begun, and how many had been when this millisecond began.
+    begun: usize,
+    milli: (Time, usize),
     labels: Labels,
     done: u64,
     total: u64,
@@ -154,8 +170,21 @@ impl Run {
     /// The first segment that is not read yet, and the bytes of those before.
     fn reached(&self) -> (SegmentId, u64) {
         let waiting = self.segments.front().map(|(id, _)| *id);
-        let reading = self.readings.values().map(|reading| reading.place.segment).min();
-        (waiting.into_iter().chain(reading).min().unwrap_or(SegmentId(u32::MAX)), self.done)
+        let reading = self.readings.values().map(|reading| reading.place.segment);
+        let skimmed = self.skims.values().map(|skim| skim.place.segment);
+        (waiting.into_iter().chain(reading).chain(skimmed).min().unwrap_or(SegmentId(u32::MAX)), self.done)
+    }
+
+    /// May it begin another read, when so many bytes may be read at a time? One is always under way.
+    fn has_room(&self, now: Time, most: usize) -> bool {
+        let paced = most == AT_A_TIME.1 || self.milli.0 != now || self.begun - self.milli.1 < A_MILLI;
+        let reading: usize = self.readings.values().map(|reading| reading.bytes).sum();
+        paced && (self.readings.is_empty() || reading < most)
+    }
+
+    /// Is everything read, and looked at?
+    fn is_over(&self) -> bool {
+        self.segments.is_empty() && self.readings.is_empty() && self.skims.is_empty()
     }
 }
 
@@ -223,7 +252,7 @@ impl Pool {
         let segments: VecDeque<_> = space.segments.ids().filter(|id| *id >= from).filter_map(full).collect();
         let total = done + segments.iter().map(|(id, _)| self.scrub_bytes(*id)).sum::<u64>();
         self.scrubber.runs += 1;
-        let (number, mark, begun) = (self.scrubber.runs, self.io.mark(), self.now);
+        let (number, mark) = (self.scrubber.runs, self.io.mark());
         self.scrubber.running = Some(Run {
             number,
             step: Step::Settling,
@@ -233,8 +262,10 @@ impl Pool {
             places: VecDeque::new(),
             listed: false,
             readings: BTreeMap::new(),
+            skims: BTreeMap::new(),
             next: 0,
-            begun,
+            begun: 0,
+            milli: (self.now, 0),
             labels: Labels::default(),
             done,
             total,
@@ -260,20 +291,23 @@ impl Pool {
 
     /// Starts reads, as many as guests leave room for.
     fn scrub_on(&mut self) -> bool {
-        let most = self.job_depth(AT_A_TIME);
-        let quiet = most == AT_A_TIME.1;
+        let (most, turn) = (self.job_depth(AT_A_TIME), self.job_depth(A_TURN));
+        let before = self.scrubber.running.as_ref().map_or(0, |run| run.begun);
         loop {
             let Some(run) = &self.scrubber.running else { return false };
-            if run.readings.len() >= most || (!quiet && run.begun == self.now) || !self.jobs_may_go_on() {
+            if run.begun - before >= turn || !run.has_room(self.now, most) || !self.jobs_may_go_on() {
                 return false;
             }
+            if self.read_strip() {
+                continue;
+            }
             match self.next_place() {
-                Some(place) => self.read_place(place),
+                Some(place) => self.begin_place(place),
                 None => break,
             }
         }
         let Some(run) = &mut self.scrubber.running else { return false };
-        if run.segments.is_empty() && run.readings.is_empty() {
+        if run.is_over() {
             run.step = Step::Labels;
             return true;
         }
@@ -343,25 +377,51 @@ impl Pool {
         self.whole_rows(found)
     }
 
-    fn read_place(&mut self, place: Place) {
+    /// The copies of a segment, with parity its columns, that are to be right.
+    fn copies_to_scrub(&self, segment: SegmentId) -> Vec<usize> {
         let rows = &self.core.space.rows;
-        let stripe = rows.stripe(place.segment);
-        let copies: Vec<usize> = match rows.copies(place.segment).len() {
-            0 => stripe.as_ref().map_or(vec![0], |stripe| self.io.health.whole_columns(stripe)),
-            _ => self.io.health.whole_copies(rows, place.segment).to_vec(),
-        };
-        let share = stripe.map_or(1, |stripe| stripe.data() as u64);
+        match rows.copies(segment).len() {
+            0 => rows.stripe(segment).map_or(vec![0], |stripe| self.io.health.whole_columns(&stripe)),
+            _ => self.io.health.whole_copies(rows, segment).to_vec(),
+        }
+    }
+
+    /// Begins to read a place in strips, where that can tell whether it is right.
+    fn begin_place(&mut self, place: Place) {
+        match (self.skim(place), &mut self.scrubber.running) {
+            (Ok(skim), Some(run)) => {
+                run.next += 1;
+                run.skims.insert(run.next, skim);
+            }
+            (Err(place), _) => self.read_place(place),
+            (Ok(_), None) => {}
+        }
+    }
+
+    /// Reads a place as a whole.
+    fn read_place(&mut self, place: Place) {
+        let copies = self.copies_to_scrub(place.segment);
+        self.read_parts(place, copies, None);
+    }
+
+    fn read_parts(&mut self, place: Place, copies: Vec<usize>, skim: Option<u64>) {
+        let share = self.core.space.rows.stripe(place.segment).map_or(1, |stripe| stripe.data());
         let (now, still) = (self.now, Some(self.stillness()).filter(|_| self.repairs.under_way == 0));
         let Some(run) = &mut self.scrubber.running else { return };
         if copies.is_empty() || place.pages == 0 {
             return;
         }
-        (run.next, run.begun) = (run.next + 1, now);
-        let (number, reading) = (run.number, run.next);
         let left = copies.len();
         let (segment, page, pages) = (place.segment, place.page, place.pages);
-        run.readings.insert(reading, Reading { place, copies: copies.iter().map(|copy| (*copy, None)).collect(), left, still });
-        self.charge_jobs(u64::from(pages) * PAGE * left as u64 / share);
+        let bytes = pages as usize * PAGE as usize * left / share;
+        if run.milli.0 != now {
+            run.milli = (now, run.begun);
+        }
+        (run.next, run.begun) = (run.next + 1, run.begun + bytes);
+        let (number, reading) = (run.number, run.next);
+        let empty = copies.iter().map(|copy| (*copy, None)).collect();
+        run.readings.insert(reading, Reading { place, copies: empty, left, bytes, still, skim });
+        self.charge_jobs(bytes as u64);
         for copy in copies {
             self.read_copy(ScrubRead { run: number, reading, copy, tries: 1 }, segment, page, pages);
         }
@@ -381,7 +441,7 @@ impl Pool {
         let found = self.scrubber.of(read.run).and_then(|run| run.readings.get_mut(&read.reading));
         let Some(reading) = found else { return buf.into_iter().for_each(|buf| self.bufs.give(buf)) };
         let Place { segment, page, pages, .. } = reading.place;
-        if result.is_err() && read.tries < TRIES {
+        if result.is_err() && read.tries < TRIES && reading.skim.is_none() {
             return self.read_copy(ScrubRead { tries: read.tries + 1, ..read }, segment, page, pages);
         }
         if let (Ok(()), Some(place)) = (result, reading.copies.iter_mut().find(|(copy, _)| *copy == read.copy)) {
@@ -392,7 +452,11 @@ impl Pool {
             return;
         }
         let reading = self.scrubber.of(read.run).and_then(|run| run.readings.remove(&read.reading));
-        let Some(Reading { place, copies, still, .. }) = reading else { return };
+        let Some(reading) = reading else { return };
+        if let Some(skim) = reading.skim {
+            return self.strip_read(read.run, skim, reading);
+        }
+        let Reading { place, copies, still, .. } = reading;
         let again = if !self.lies_still(&place) {
             false
         } else if self.core.space.rows.stripe(place.segment).is_some() {
@@ -401,7 +465,7 @@ impl Pool {
             self.judge(&place, &copies);
             false
         };
-        copies.into_iter().filter_map(|(_, buf)| buf).for_each(|buf| self.bufs.give(buf));
+        self.give_copies(copies);
         if again && place.again < MOST_AGAIN {
             self.read_place(Place { again: place.again + 1, ..place });
         }

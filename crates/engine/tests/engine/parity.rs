@@ -272,3 +272,40 @@ fn parity_of_what_is_lost_stays_as_it_is() {
     assert_eq!(scrub(&mut rig).errors, 0);
     check_both(&mut rig, volume, snapshot);
 }
+
+/// Every column counts, parity too: one wrong bit is found and mended in each.
+#[test]
+fn a_scrub_finds_one_flipped_bit_in_any_column() {
+    let (mut rig, volume, snapshot) = pool(6, 2);
+    rig.reopen();
+    rig.command(Command::Checkpoint).unwrap();
+    assert_eq!(scrub(&mut rig).errors, 0);
+    // all data and P make zeroes together, so that Q is left over
+    let is_row = |at: &usize| {
+        let pages = rig.media.iter().map(|medium| &medium[*at..at + 4096]);
+        let left = pages.clone().fold(vec![0; 4096], |sum, page| sum.iter().zip(page).map(|(a, b)| a ^ b).collect());
+        left.iter().any(|byte| *byte != 0) && pages.clone().any(|page| page == left)
+    };
+    let rows: Vec<usize> = (1 << 20..rig.media[0].len() - (1 << 20)).step_by(4096).filter(is_row).step_by(37).collect();
+    let mut looked_at = 0;
+    for at in rows {
+        let whole: Vec<Vec<u8>> = rig.media.iter().map(|medium| medium[at..at + 4096].to_vec()).collect();
+        for device in 0..6 {
+            rig.media[device][at + 1000] ^= 16;
+            let found = scrub(&mut rig);
+            if device == 0 && found.errors == 0 {
+                // nothing of this row lives
+                rig.media[device][at + 1000] ^= 16;
+                break;
+            }
+            looked_at += 1;
+            assert_eq!((found.errors, found.repaired), (1, 1), "device {device} at {at}: {found:?}");
+            assert!(rig.media.iter().zip(&whole).all(|(medium, page)| medium[at..at + 4096] == *page), "device {device} at {at}");
+        }
+        if looked_at >= 48 {
+            break;
+        }
+    }
+    assert!(looked_at >= 12, "{looked_at}");
+    check_both(&mut rig, volume, snapshot);
+}

@@ -1,7 +1,8 @@
 //! Scrub: rot is found wherever it is, mended where there is a good copy, and named where there is none.
 
 use millpond_block::Op;
-use millpond_engine::{Command, Compression, JobKind, Layout, ScrubInfo, SnapshotId, Target, VolumeId};
+use millpond_device::IoKind;
+use millpond_engine::{Command, Compression, JobKind, Layout, ScrubInfo, SnapshotId, Target, Tuning, VolumeId};
 use millpond_format::{Checkpoint, Label, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
 
 use crate::rig::Rig;
@@ -206,4 +207,116 @@ fn a_successor_is_filled_from_its_member() {
     }
     check(&mut rig, Target::Head(volume), [2, 1]);
     check(&mut rig, Target::Snapshot(snapshot), [1, 1]);
+}
+
+/// Half of each page does not shrink: packed blocks lie across pages, and across what is read at a time.
+fn half_random(at: u64) -> Vec<u8> {
+    let mut bytes = vec![0; STEP as usize];
+    for (page, first) in bytes.chunks_mut(4096).zip(0u64..) {
+        let mut state = (at / 4096 + first + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        for byte in &mut page[..2600] {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            *byte = (state >> 32) as u8;
+        }
+    }
+    bytes
+}
+
+/// Each page of every copy counts, although chunks are longer than what is read of them at a time.
+#[test]
+fn a_flipped_bit_is_found_wherever_it_is() {
+    for (layout, compression) in [
+        (Layout::Linear, Compression::Off),
+        (Layout::Linear, Compression::Lz4),
+        (Layout::Stripe { width: 2, unit: 16384 }, Compression::Off),
+        (Layout::Mirror { copies: 2 }, Compression::Lz4),
+    ] {
+        let tuning = Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, scrub_strip: 4096, ..Tuning::default() };
+        let mut rig = Rig::with(&[64, 64], layout, tuning);
+        let volume = rig.volume("disk0", SIZE, compression);
+        for at in (0..SIZE).step_by(STEP as usize) {
+            rig.request(Target::Head(volume), Op::Write, at, STEP, &half_random(at)).unwrap();
+        }
+        rig.command(Command::Checkpoint).unwrap();
+        let copies = if matches!(layout, Layout::Mirror { .. }) { 2 } else { 1 };
+        let mut flipped = 0;
+        for block in (0..SIZE / 4096).step_by(61) {
+            let told = &half_random(block / 16 * STEP)[(block % 16 * 4096) as usize..][..64];
+            for device in 0..2 {
+                // what is stored packed does not begin with a page
+                let here: Vec<usize> =
+                    rig.media[device].chunks(512).zip(0..).filter(|(unit, _)| has(unit, told)).map(|(_, at)| at * 512).collect();
+                for at in here {
+                    flipped += 1;
+                    let whole = rig.media[device][at..at + 512].to_vec();
+                    rig.media[device][at + 300] ^= 2;
+                    let found = scrub(&mut rig);
+                    assert_eq!(
+                        (found.errors, found.repaired, found.lost_blocks),
+                        (1, copies - 1, 2 - copies),
+                        "{layout:?} {block} at {at}"
+                    );
+                    assert_eq!(rig.media[device][at..at + 512] == whole, copies == 2);
+                    rig.media[device][at..at + 512].copy_from_slice(&whole);
+                }
+            }
+        }
+        assert_eq!(flipped, (SIZE / 4096).div_ceil(61) * copies, "{layout:?} {compression:?}");
+        assert_eq!(scrub(&mut rig).errors, 0);
+    }
+}
+
+/// Packed bytes follow a few that say how they are packed.
+fn has(unit: &[u8], told: &[u8]) -> bool {
+    unit[..told.len() + 32].windows(told.len()).any(|bytes| bytes == told)
+}
+
+/// Only what is wrong is read again, to judge it with what else there is.
+#[test]
+fn what_is_sound_is_read_once() {
+    // with parity the cleaner reads of the log meanwhile
+    for layout in [Layout::Linear, Layout::Mirror { copies: 2 }] {
+        let mut rig = Rig::new(&[64; 4], layout);
+        let volume = rig.volume("disk0", SIZE, Compression::Off);
+        write_some(&mut rig, volume, 1, 1);
+        rig.reopen();
+        rig.command(Command::Checkpoint).unwrap();
+        // the first one leaves open segments, of which the cleaner reads, too
+        scrub(&mut rig);
+        let sound = reads_of_scrub(&mut rig);
+        let twice = |reads: &[(u16, u64, u64)]| reads.iter().zip(&reads[1..]).filter(|(a, b)| a.0 == b.0 && a.1 + a.2 > b.1).count();
+        let bytes: u64 = sound.iter().map(|(_, _, length)| length).sum();
+        assert!(bytes > SIZE && twice(&sound) == 0, "{layout:?}: {bytes} bytes");
+        let wanted = &pattern(5 * STEP, 1)[..4096];
+        let page_of = |medium: &Vec<u8>| medium.chunks(4096).position(|page| page == wanted);
+        let (device, at) = (0..4).find_map(|device| Some((device, page_of(&rig.media[device])?))).unwrap();
+        rig.media[device][at * 4096 + 17] ^= 8;
+        assert!(twice(&reads_of_scrub(&mut rig)) > 0, "{layout:?}");
+        assert_eq!(rig.engine.pool().unwrap().scrub.unwrap().errors, 1, "{layout:?}");
+    }
+}
+
+/// What a scrub reads besides labels: device, offset and bytes of each read, in order of places.
+fn reads_of_scrub(rig: &mut Rig) -> Vec<(u16, u64, u64)> {
+    rig.start(Command::Scrub);
+    let mut reads = Vec::new();
+    for _ in 0..10_000 {
+        rig.turn();
+        while let Some(io) = rig.engine.pop_io() {
+            let end = (rig.media[usize::from(io.device.0)].len() - AREA) as u64;
+            if let IoKind::Read { offset, length, .. } = &io.kind
+                && (AREA as u64..end).contains(offset)
+            {
+                reads.push((io.device.0, *offset, *length as u64));
+            }
+            rig.perform(io);
+        }
+        if rig.engine.pop_reply().is_none() && rig.engine.pool().unwrap().jobs.is_empty() {
+            reads.sort_unstable();
+            return reads;
+        }
+    }
+    panic!("the scrub does not end");
 }

@@ -58,6 +58,11 @@ impl<C> IoTable<C> {
         self.coders.split(stripe, pieces, bufs)
     }
 
+    /// Is the parity in all columns of rows that of their data?
+    pub(crate) fn agrees(&mut self, stripe: &Stripe<'_>, columns: &[&[u8]]) -> bool {
+        self.coders.agrees(stripe, columns)
+    }
+
     /// Starts to read what others have, when what is wanted is on a device that lacks it or is not to be trusted. False when it is to be
     /// read where it is.
     pub(super) fn rebuild(&mut self, group: u32, stripe: &Stripe<'_>, want: Want, attempt: u8, bufs: &mut BufPool) -> bool {

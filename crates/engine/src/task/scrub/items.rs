@@ -71,6 +71,25 @@ fn header_at(copies: &[Copy], at: usize, right: impl Fn(&BatchHeader) -> bool) -
     })
 }
 
+/// What there is to check of a batch of a chunk that begins at `base` of its place; the batch's blocks begin at `from`. Gives the number of live
+/// slots that they are in.
+pub(super) fn block_items(chunk: &Chunk, base: usize, mut from: usize, entries: Vec<Entry>, items: &mut Vec<Item>) -> u32 {
+    let (grain, mut seen) = (u32::from(chunk.grain), 0);
+    for entry in entries {
+        let Entry::Blocks { volume, block, stored } = entry else { continue };
+        for (i, (crc, units, _)) in (0u64..).zip(stored) {
+            let bytes = usize::from(units) * UNIT;
+            let slot = ((from - base) / UNIT) as u32 / grain;
+            if chunk.live.get(slot) {
+                seen += u32::from(units) / grain;
+                items.push(Item { from, bytes, check: Check::Block(crc, volume, BlockNo(block.0 + i)) });
+            }
+            from += bytes;
+        }
+    }
+    seen
+}
+
 impl Pool {
     /// What there is to check in a place, and how many blocks nobody knows any more.
     pub(super) fn items(&self, place: &Place, copies: &[Copy]) -> (Vec<Item>, u64) {
@@ -165,28 +184,21 @@ impl Pool {
     /// Of a chunk that was never moved: the headers between its blocks, and the blocks. Gives the number of live slots that were found.
     fn written_items(&self, place: &Place, id: ChunkId, chunk: &Chunk, base: usize, copies: &[Copy], items: &mut Vec<Item>) -> u32 {
         let (mut at, end, mut seen) = (base, base + chunk.extent_units() as usize * UNIT, 0);
-        let grain = u32::from(chunk.grain);
         while at < end {
-            let page = place.page + (at / PAGE) as u32;
-            let mine = |h: &BatchHeader| h.pool == self.config.id && h.chunk == id && h.segment == place.segment && h.offset == page;
+            let mine = |header: &BatchHeader| self.is_batch_at(header, id, place, at);
             let Some((header, entries, raw)) = header_at(copies, at, mine) else { break };
-            let mut from = at + raw.len();
+            let from = at + raw.len();
+            items.push(Item { from: at, bytes: raw.len(), check: Check::Same(raw) });
+            seen += block_items(chunk, base, from, entries, items);
             at = from + header.payload as usize * PAGE;
-            items.push(Item { from: from - raw.len(), bytes: raw.len(), check: Check::Same(raw) });
-            for entry in entries {
-                let Entry::Blocks { volume, block, stored } = entry else { continue };
-                for (i, (crc, units, _)) in (0u64..).zip(stored) {
-                    let bytes = usize::from(units) * UNIT;
-                    let slot = ((from - base) / UNIT) as u32 / grain;
-                    if chunk.live.get(slot) {
-                        seen += u32::from(units) / grain;
-                        items.push(Item { from, bytes, check: Check::Block(crc, volume, BlockNo(block.0 + i)) });
-                    }
-                    from += bytes;
-                }
-            }
         }
         seen
+    }
+
+    /// Is this the header of a batch of a chunk, `at` bytes into a place?
+    pub(super) fn is_batch_at(&self, header: &BatchHeader, chunk: ChunkId, place: &Place, at: usize) -> bool {
+        let page = place.page + (at / PAGE) as u32;
+        (header.pool, header.chunk, header.segment, header.offset) == (self.config.id, chunk, place.segment, page)
     }
 
     /// Of a chunk that was moved: the header that it has in common with others, and its blocks.

@@ -1,0 +1,261 @@
+//! Places in strips: read one after another, and looked at while they lie in the processor's cache.
+//!
+//! Strips tell whether all of a place is right: every copy could be read, what lives matches its checksum in the first, the others say the same,
+//! and parity is that of its data. Where it is not so, or cannot be told, the place is read as a whole and judged (`items`, `rows`): nothing is
+//! counted, mended or given up here.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use millpond_block::Buf;
+use millpond_format::{BatchHeader, ChunkId, MAX_HEADER_PAGES, UNIT};
+use smallvec::SmallVec;
+
+use super::items::{Copy, Item, block_items};
+use super::{Place, Reading};
+use crate::Planted;
+use crate::pool::Pool;
+use crate::space::{Chunk, NODE_GRAIN};
+
+const PAGE: usize = 4096;
+
+/// A place on its way in strips.
+#[derive(Debug)]
+pub(super) struct Skim {
+    pub(super) place: Place,
+    /// Which copies are read, with parity: which columns.
+    copies: Vec<usize>,
+    /// Pages of each strip but the last.
+    strip: u32,
+    /// Pages that reads were begun of, and pages that were looked at.
+    asked: u32,
+    looked: u32,
+    /// What was read before its turn came, by its first page.
+    early: BTreeMap<u32, Vec<Copy>>,
+    walk: Walk,
+}
+
+impl Skim {
+    /// The next strip to read.
+    fn next(&mut self) -> Option<Place> {
+        let pages = self.strip.min(self.place.pages - self.asked);
+        let page = self.place.page + self.asked;
+        self.asked += pages;
+        let Place { segment, uses, .. } = self.place;
+        (pages > 0).then(|| Place { segment, uses, page, pages, chunks: Vec::new(), objects: Vec::new(), again: 0 })
+    }
+}
+
+/// How far the bytes of a place were looked at, and what is to come.
+#[derive(Debug, Default)]
+struct Walk {
+    /// Bytes of the place before those that come next.
+    at: usize,
+    /// What there is to check, in order.
+    items: VecDeque<Item>,
+    written: Option<Written>,
+    /// What has come of an item or a header that goes on.
+    begun: Vec<u8>,
+}
+
+/// A chunk that was never moved: what it holds is told by headers between its blocks.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    chunk: ChunkId,
+    /// Where its next header is, and where it ends.
+    header: usize,
+    end: usize,
+    /// Live slots that were found.
+    seen: u32,
+}
+
+impl Walk {
+    /// Bytes of the place of which the last are among `bytes`. Nothing when more of them is to come.
+    fn part<'a>(&'a mut self, from: usize, length: usize, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        if let Some(skip) = from.checked_sub(self.at) {
+            if let Some(part) = bytes.get(skip..skip + length) {
+                return Some(part);
+            }
+            self.begun.clear();
+            self.begun.extend_from_slice(bytes.get(skip..).unwrap_or_default());
+            return None;
+        }
+        // who asks for more than before begins again
+        self.begun.truncate(self.at - from);
+        let missing = length.saturating_sub(self.begun.len()).min(bytes.len());
+        self.begun.extend_from_slice(bytes.get(..missing).unwrap_or_default());
+        self.begun.get(..length)
+    }
+}
+
+impl Pool {
+    /// Begins to read a place in strips. It is given back when it has to be read as a whole.
+    pub(super) fn skim(&self, place: Place) -> Result<Skim, Place> {
+        let rows = &self.core.space.rows;
+        let copies = self.copies_to_scrub(place.segment);
+        let stripe = rows.stripe(place.segment);
+        let whole = stripe.as_ref().is_none_or(|stripe| copies.len() == stripe.width());
+        let is_written = |id: &ChunkId| self.core.space.chunks.get(*id).is_some_and(was_written);
+        let alone = stripe.is_none() && place.chunks.len() == 1 && place.objects.is_empty();
+        if copies.is_empty() || place.pages == 0 || !whole || (!alone && place.chunks.iter().any(is_written)) {
+            return Err(place);
+        }
+        // with parity, turns of all devices
+        let strip = (self.tuning.scrub_strip / PAGE as u32).max(1).next_multiple_of(rows.quantum(place.segment));
+        Ok(Skim { place, copies, strip, asked: 0, looked: 0, early: BTreeMap::new(), walk: Walk::default() })
+    }
+
+    /// Begins to read the next strip. False when none is left.
+    pub(super) fn read_strip(&mut self) -> bool {
+        let Some(run) = &mut self.scrubber.running else { return false };
+        let Some(mut last) = run.skims.last_entry() else { return false };
+        let (number, skim) = (*last.key(), last.get_mut());
+        let Some(strip) = skim.next() else { return false };
+        let copies = skim.copies.clone();
+        self.read_parts(strip, copies, Some(number));
+        true
+    }
+
+    /// A strip was read.
+    pub(super) fn strip_read(&mut self, run: u64, number: u64, strip: Reading) {
+        let skim = self.scrubber.of(run).and_then(|run| run.skims.remove(&number));
+        let Some(mut skim) = skim else { return self.give_copies(strip.copies) };
+        skim.early.insert(strip.place.page, strip.copies);
+        let gone = !self.lies_still(&skim.place);
+        let mut right = !gone;
+        while right && let Some(copies) = skim.early.remove(&(skim.place.page + skim.looked)) {
+            right = self.look_at(&mut skim, &copies);
+            self.give_copies(copies);
+        }
+        if right && skim.looked < skim.place.pages {
+            if let Some(run) = self.scrubber.of(run) {
+                run.skims.insert(number, skim);
+            }
+            return;
+        }
+        std::mem::take(&mut skim.early).into_values().for_each(|copies| self.give_copies(copies));
+        let sound = right && self.was_all(&skim);
+        if !sound && !gone {
+            self.read_place(skim.place);
+        }
+    }
+
+    /// Compares the next strip with what it should be. False when something is wrong.
+    fn look_at(&mut self, skim: &mut Skim, copies: &[Copy]) -> bool {
+        let pages = skim.strip.min(skim.place.pages - skim.looked);
+        let bytes = pages as usize * PAGE;
+        let segment = skim.place.segment;
+        let share = self.core.space.rows.stripe(segment).map_or(1, |stripe| stripe.data());
+        let read: Option<SmallVec<[&[u8]; 16]>> = copies.iter().map(|(_, buf)| buf.as_ref()?.bytes().get(..bytes / share)).collect();
+        let Some(read) = read else { return false };
+        if skim.looked == 0 && !self.begin_walk(skim, copies) {
+            return false;
+        }
+        skim.looked += pages;
+        let Some(stripe) = self.core.space.rows.stripe(segment) else {
+            let Some((first, others)) = read.split_first() else { return false };
+            let same = others.iter().all(|other| other == first) || self.planted(Planted::SkimOneCopy);
+            return same && self.walk(&skim.place, &mut skim.walk, first);
+        };
+        let (unit, data) = (stripe.unit as usize, stripe.data());
+        for at in (0..bytes / share).step_by(unit) {
+            let turn: SmallVec<[&[u8]; 16]> = read.iter().map(|column| column.get(at..at + unit).unwrap_or_default()).collect();
+            let right = turn.iter().take(data).all(|column| self.walk(&skim.place, &mut skim.walk, column));
+            if !right || !(self.io.agrees(&stripe, &turn) || self.planted(Planted::SkimOneCopy)) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// What there is to check in a place, of which the first strip was read. False when that is not all told there.
+    fn begin_walk(&mut self, skim: &mut Skim, copies: &[Copy]) -> bool {
+        let place = &skim.place;
+        if let [id] = place.chunks.as_slice()
+            && let Some(chunk) = self.core.space.chunks.get(*id).filter(|chunk| was_written(chunk))
+        {
+            let end = chunk.extent_units() as usize * UNIT;
+            skim.walk.written = Some(Written { chunk: *id, header: 0, end, seen: 0 });
+            return true;
+        }
+        let joined =
+            if self.core.space.rows.stripe(place.segment).is_some() { vec![(0, self.head(place, skim.strip, copies))] } else { Vec::new() };
+        let (mut items, unknown) = self.items(place, if joined.is_empty() { copies } else { &joined });
+        self.give_copies(joined);
+        items.sort_unstable_by_key(|item| item.from);
+        let apart = items.iter().zip(items.iter().skip(1)).all(|(item, next)| item.from + item.bytes <= next.from);
+        skim.walk.items = items.into();
+        unknown == 0 && apart
+    }
+
+    /// The first bytes of rows with parity, in order, as many as a header may have.
+    fn head(&mut self, place: &Place, strip: u32, columns: &[Copy]) -> Option<Buf> {
+        let stripe = self.core.space.rows.stripe(place.segment)?;
+        let (unit, data) = (stripe.unit as usize, stripe.data());
+        let bytes = place.pages.min(strip).min(MAX_HEADER_PAGES as u32) as usize * PAGE;
+        let mut head = self.bufs.take(bytes);
+        for (turn, to) in head.bytes_mut().get_mut(..bytes)?.chunks_mut(unit).enumerate() {
+            let from = turn / data * unit;
+            let column = columns.get(turn % data).and_then(|(_, buf)| buf.as_ref()?.bytes().get(from..from + to.len()));
+            to.copy_from_slice(column?);
+        }
+        Some(head)
+    }
+
+    /// Compares bytes that follow those before with what they should be.
+    fn walk(&self, place: &Place, walk: &mut Walk, bytes: &[u8]) -> bool {
+        let mut right = true;
+        while right {
+            if let Some(item) = walk.items.pop_front() {
+                let Some(found) = walk.part(item.from, item.bytes, bytes) else {
+                    walk.items.push_front(item);
+                    break;
+                };
+                right = item.matches(found);
+                continue;
+            }
+            let Some(written) = walk.written.filter(|written| written.header < written.end) else { break };
+            let Some(pages) = walk.part(written.header, PAGE, bytes).map(|page| BatchHeader::peek_pages(page).unwrap_or(1)) else { break };
+            let Some(header) = walk.part(written.header, pages * PAGE, bytes) else { break };
+            let (next, items) = self.next_batch(place, written, header);
+            walk.written = Some(next);
+            walk.items = items.into();
+        }
+        walk.at += bytes.len();
+        right
+    }
+
+    /// What the header of a chunk's next batch tells. What follows one that is not its header is nothing of it.
+    fn next_batch(&self, place: &Place, written: Written, header: &[u8]) -> (Written, Vec<Item>) {
+        let mut items = Vec::new();
+        let over = Written { header: written.end, ..written };
+        let Some(chunk) = self.still_there(place, written.chunk) else { return (over, items) };
+        let Ok((told, entries)) = BatchHeader::decode(header) else { return (over, items) };
+        if !self.is_batch_at(&told, written.chunk, place, written.header) {
+            return (over, items);
+        }
+        let from = written.header + header.len();
+        let seen = written.seen + block_items(chunk, 0, from, entries, &mut items);
+        (Written { header: from + told.payload as usize * PAGE, seen, ..written }, items)
+    }
+
+    /// A chunk, when it is still where it was.
+    fn still_there(&self, place: &Place, id: ChunkId) -> Option<&Chunk> {
+        self.core.space.chunks.get(id).filter(|chunk| chunk.place.is_some_and(|at| at.segment == place.segment && at.page == place.page))
+    }
+
+    /// Was everything found that lives in a place?
+    fn was_all(&self, skim: &Skim) -> bool {
+        let found = |written: Written| self.still_there(&skim.place, written.chunk).is_none_or(|chunk| chunk.live_count <= written.seen);
+        skim.walk.items.is_empty() && skim.walk.written.is_none_or(found)
+    }
+
+    /// Takes buffers back.
+    pub(super) fn give_copies(&mut self, copies: Vec<Copy>) {
+        copies.into_iter().filter_map(|(_, buf)| buf).for_each(|buf| self.bufs.give(buf));
+    }
+}
+
+/// Do headers between the blocks of a chunk tell what they are?
+fn was_written(chunk: &Chunk) -> bool {
+    chunk.grain != NODE_GRAIN && chunk.identities == u32::MAX
+}
