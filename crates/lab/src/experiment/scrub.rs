@@ -1,20 +1,31 @@
-//! `scrub`: how fast a pool in memory is read and checked, beside what one processor can copy: a scrub copies every byte once and computes its checksum.
+//! `scrub`: how fast a pool in memory is read and checked, beside what one processor can copy: a scrub copies every byte once and computes
+//! its checksum. And how fast parity is computed.
 
 use super::Setup;
 use crate::load::{LoadSpec, run};
 use crate::peer::{Contender, Millpond, POOL, millpond_binary};
 use crate::process::{Workspace, cpu_time};
 use crate::report::{Goal, Results};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use rusty_erasure::Matrix;
 use std::hint::black_box;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 const SIZE: u64 = 4 << 30;
 const LEAST_SIZE: u64 = 256 << 20;
 const COPY: &str = "one processor copies memory";
-/// Larger than any cache of a processor.
+const ENCODE: &str = "two parities of four, computed";
+/// The rows of six devices with two parities.
+const DATA: usize = 4;
+const PARITY: usize = 2;
+const UNIT: usize = 64 << 10;
+/// Larger than the part of a cache that one processor gets.
 const BUFFER: usize = 256 << 20;
-const COPY_SECONDS: f64 = 1.0;
+const TIMED_SECONDS: f64 = 1.0;
+/// Nothing happens when nothing was read or written for so long.
+const STILL: Duration = Duration::from_secs(1);
+const LONGEST_SETTLING: Duration = Duration::from_secs(120);
 const LAYOUTS: [(&str, &[&str]); 3] = [("linear", &["linear"]), ("mirror of two", &["mirror"]), ("parity2 of six", &["parity2"])];
 
 /// See the module.
@@ -27,8 +38,11 @@ pub fn run_scrub(setup: &Setup, results: &mut Results) -> Result<()> {
             results.say(&format!("repetition {} of {}: {case}", rep + 1, setup.long_reps));
             one(setup, results, rep, case, layout).with_context(|| case.to_owned())?;
         }
+        let (encode, copy) = (encode_rate()?, copy_rate()?);
+        results.add(rep, "millpond", ENCODE, "gb_s", encode / 1e9);
+        results.add(rep, "millpond", ENCODE, "of_copy", encode / copy);
     }
-    for (case, _) in LAYOUTS {
+    for case in LAYOUTS.map(|(case, _)| case).into_iter().chain([ENCODE]) {
         results.goal(case, "of_copy", "millpond", Goal::AtLeast(0.5));
     }
     Ok(())
@@ -48,14 +62,16 @@ fn one(setup: &Setup, results: &mut Results, rep: usize, case: &str, layout: &[&
     let words: Vec<String> = layout.iter().map(|word| (*word).to_owned()).chain(files).collect();
     millpond.start_with(workspace.path(), &words, size)?;
     run(&millpond.endpoint()?, &LoadSpec::fill()).context("filling")?;
-    // what was written last is moved, and nodes are written, before anything is timed
+    // what was written last is moved, and nodes are written, before anything is timed; and who wrote it is gone
+    settle(&millpond)?;
     millpond.cli(&["pool", "export", POOL])?;
     millpond.cli(&["pool", "import", POOL])?;
+    settle(&millpond)?;
     let pid = millpond.pid()?;
-    let (bytes, cpu, begin) = (read_bytes(&millpond)?, cpu_time(pid)?, Instant::now());
+    let (bytes, cpu, begin) = (bytes_of(&millpond, "read_bytes")?, cpu_time(pid)?, Instant::now());
     millpond.cli(&["pool", "scrub", POOL, "--wait"])?;
     let seconds = begin.elapsed().as_secs_f64();
-    let (bytes, cpu) = (read_bytes(&millpond)? - bytes, cpu_time(pid)?.saturating_sub(cpu).as_secs_f64());
+    let (bytes, cpu) = (bytes_of(&millpond, "read_bytes")? - bytes, cpu_time(pid)?.saturating_sub(cpu).as_secs_f64());
     let copy = copy_rate()?;
     let per_processor = bytes / cpu.max(1e-3);
     results.add(rep, "millpond", case, "gb_s", bytes / 1e9 / seconds);
@@ -65,12 +81,29 @@ fn one(setup: &Setup, results: &mut Results, rep: usize, case: &str, layout: &[&
     millpond.stop()
 }
 
-fn read_bytes(millpond: &Millpond) -> Result<f64> {
+/// Waits until the pool does nothing by itself any more: with parity, what was written last moves to where it stays.
+fn settle(millpond: &Millpond) -> Result<()> {
+    let begin = Instant::now();
+    let moved = || Ok::<f64, anyhow::Error>(bytes_of(millpond, "read_bytes")? + bytes_of(millpond, "write_bytes")?);
+    let mut before = moved()?;
+    while begin.elapsed() < LONGEST_SETTLING {
+        sleep(STILL);
+        let now = moved()?;
+        if now == before {
+            return Ok(());
+        }
+        before = now;
+    }
+    bail!("the pool does not come to rest in {LONGEST_SETTLING:?}")
+}
+
+/// Bytes that all devices have read, or written.
+fn bytes_of(millpond: &Millpond, counter: &str) -> Result<f64> {
     let pool = millpond.control()?.get(&format!("/v1/pools/{POOL}"))?;
     let devices = pool.get("devices").and_then(serde_json::Value::as_array).context("the pool lists no devices")?;
     devices
         .iter()
-        .map(|d| d.pointer("/io/read_bytes").and_then(serde_json::Value::as_f64))
+        .map(|d| d.pointer(&format!("/io/{counter}")).and_then(serde_json::Value::as_f64))
         .sum::<Option<f64>>()
         .context("a device tells no bytes")
 }
@@ -78,10 +111,33 @@ fn read_bytes(millpond: &Millpond) -> Result<f64> {
 /// Bytes that one thread copies from one buffer to another in a second of a processor.
 fn copy_rate() -> Result<f64> {
     let (from, mut to) = (vec![1u8; BUFFER], vec![2u8; BUFFER]);
-    let (begin, mut copied, before) = (Instant::now(), 0.0, cpu_time(std::process::id())?);
-    while begin.elapsed() < Duration::from_secs_f64(COPY_SECONDS) {
+    rate(|| {
         black_box(&mut to).copy_from_slice(black_box(&from));
-        copied += BUFFER as f64;
+        Ok(())
+    })
+}
+
+/// Bytes of data that one thread computes two parities of in a second of a processor: turn by turn over six devices, as rows are written, with
+/// the arithmetic that the engine uses.
+fn encode_rate() -> Result<f64> {
+    let coder = rusty_erasure::coder(Matrix::reed_solomon(DATA, PARITY).context("the matrix")?).context("the coder")?;
+    let (from, mut parity) = (vec![1u8; BUFFER], vec![0u8; PARITY * UNIT]);
+    rate(|| {
+        for turn in black_box(&from).chunks_exact(DATA * UNIT) {
+            let data: Vec<&[u8]> = turn.chunks_exact(UNIT).collect();
+            let mut parity: Vec<&mut [u8]> = black_box(&mut parity).chunks_exact_mut(UNIT).collect();
+            coder.encode(&data, &mut parity).context("parity")?;
+        }
+        Ok(())
+    })
+}
+
+/// Bytes per second of a processor of something that takes [`BUFFER`] bytes at a time.
+fn rate(mut work: impl FnMut() -> Result<()>) -> Result<f64> {
+    let (begin, mut done, before) = (Instant::now(), 0.0, cpu_time(std::process::id())?);
+    while begin.elapsed() < Duration::from_secs_f64(TIMED_SECONDS) {
+        work()?;
+        done += BUFFER as f64;
     }
-    Ok(copied / cpu_time(std::process::id())?.saturating_sub(before).as_secs_f64())
+    Ok(done / cpu_time(std::process::id())?.saturating_sub(before).as_secs_f64())
 }
