@@ -206,4 +206,22 @@ pub struct Export {
     pub connections: Vec<ExportClient>,
     /// All clients since the export was made or restored.
     pub io: GuestIo,
+    /// Of a mount, the volumes and snapshots that were opened and are still there.
+    #[serde(default)]
+    pub volumes: Vec<ExportVolume>,
+}
+
+/// A volume or snapshot that is served as a file of a mount.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExportVolume {
+    /// `pool/volume` or `pool/volume@snapshot`.
+    pub name: String,
+    /// Path of the file.
+    pub address: String,
+    /// Writes are refused.
+    pub readonly: bool,
+    /// How often it is open now.
+    pub clients: u64,
+    /// What went through it since it was mounted.
+    pub io: GuestIo,
 }

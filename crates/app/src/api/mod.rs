@@ -16,7 +16,8 @@ pub use advice::{SmallBytes, SpecialAdvice, SpecialThreshold, VolumeSmall};
 pub use error::{ApiError, ErrorBody, ErrorKind};
 pub use event::Event;
 pub use export::{
-    CreateExport, CreateFuse, CreateNbd, CreateTls, CreateVhostUser, Export, ExportClient, ExportTls, FuseAccess, NbdLimits, TlsMode,
+    CreateExport, CreateFuse, CreateNbd, CreateTls, CreateVhostUser, Export, ExportClient, ExportTls, ExportVolume, FuseAccess, NbdLimits,
+    TlsMode,
 };
 pub use pool::{
     AddDevices, Checkpoint, ClassSpec, CreatePool, Device, DeviceCap, DeviceGroup, DeviceIo, DeviceSpec, Found, GroupFill, GuestIo,

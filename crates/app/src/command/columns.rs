@@ -150,6 +150,7 @@ pub const EXPORT: &[Column<Export>] = &[
     Column { name: "reason", cell: |e| Cell::text_or_none(e.reason.as_deref()), shown: Shown::Json },
     Column { name: "connections", cell: |e| text(&peers(e)), shown: Shown::Json },
     Column { name: "io", cell: |e| Cell::Count(e.io.reads + e.io.writes), shown: Shown::Json },
+    Column { name: "volumes", cell: |e| Cell::Count(e.volumes.len() as u64), shown: Shown::Json },
 ];
 
 /// Pools found for import.

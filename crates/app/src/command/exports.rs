@@ -9,7 +9,7 @@ use super::columns::EXPORT;
 use super::connect::{self, Lines};
 use super::owner;
 use super::tls::TlsWords;
-use crate::api::{CreateExport, CreateFuse, CreateNbd, CreateVhostUser, Export, FuseAccess, NbdLimits, Volume};
+use crate::api::{CreateExport, CreateFuse, CreateNbd, CreateVhostUser, Export, ExportVolume, FuseAccess, NbdLimits, Volume};
 use crate::client::Client;
 use crate::config::absolute;
 use crate::failure::{Failure, Outcome};
@@ -183,6 +183,8 @@ impl Fuse {
 }
 
 /// List exports with their clients and counters, or show one with the lines to use it
+///
+/// Below a mount are its files that were opened. With -H or -o there is one line of each export.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  millpond exports --format json\n  millpond exports 3")]
 pub struct Exports {
@@ -196,7 +198,12 @@ impl Exports {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let mut exports: Vec<Export> = client.get("/v1/exports").await?;
-        let Some(id) = self.id else { return print(&exports, EXPORT, &self.how) };
+        // programs have one line of each export
+        let of_people = self.how.format == Format::Table && self.how.columns.is_empty() && !self.how.no_header;
+        let Some(id) = self.id else {
+            let listed = if of_people { exports.into_iter().flat_map(with_volumes).collect() } else { exports };
+            return print(&listed, EXPORT, &self.how);
+        };
         exports.retain(|export| export.id == id);
         let Some(export) = exports.pop() else {
             return Err(Failure::failed(format!("no export {id}; see 'millpond exports'")));
@@ -208,14 +215,30 @@ impl Exports {
             return write_out(&(text + "\n"));
         }
         print_pairs(&export, EXPORT, &self.how)?;
+        if of_people && !export.volumes.is_empty() {
+            write_out("\n")?;
+            let volumes: Vec<Export> = with_volumes(export.clone()).split_off(1);
+            print(&volumes, EXPORT, &self.how)?;
+        }
         match lines {
-            Some(lines) if self.how.columns.is_empty() && !self.how.no_header => {
+            Some(lines) if of_people => {
                 let uris = export.uris.join(" ") + if export.uris.is_empty() { "" } else { "\n" };
                 write_out(&format!("{uris}\n{}", lines.text()))
             }
             _ => Ok(()),
         }
     }
+}
+
+/// A line of an export, and one of each of its files, as if that were an export by itself.
+fn with_volumes(mut export: Export) -> Vec<Export> {
+    let volumes = std::mem::take(&mut export.volumes);
+    let line = |volume: ExportVolume| {
+        let ExportVolume { name, address, readonly, clients, io } = volume;
+        Export { name, address, readonly, clients, io, connections: Vec::new(), ..export.clone() }
+    };
+    let files: Vec<Export> = volumes.into_iter().map(line).collect();
+    std::iter::once(export).chain(files).collect()
 }
 
 /// An export, and how to use it.

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use millpond_engine::{SnapshotId, Target, VolumeId};
 
 use super::service::{Daemon, ExportEntry};
-use super::shard::{ExportId, ExportInfo, NbdExport, ShardHandle, VhostUserExport};
+use super::shard::{ExportId, ExportInfo, ImageLoad, NbdExport, ShardHandle, VhostUserExport};
 use super::state::{Door, ExportRecord, Served};
 use super::view::guest_io;
 use crate::api::{
-    ApiError, CreateExport, CreateNbd, CreateVhostUser, ErrorKind, Export, ExportClient, FuseAccess, GuestIo, NbdLimits, TlsMode,
+    ApiError, CreateExport, CreateNbd, CreateVhostUser, ErrorKind, Export, ExportClient, ExportVolume, FuseAccess, GuestIo, NbdLimits,
+    TlsMode,
 };
 use crate::instant;
 use crate::names::Name;
@@ -366,6 +367,18 @@ fn view(entry: &ExportEntry, live: Option<&ExportInfo>) -> Export {
         clients: connections.len() as u64,
         connections,
         io: live.map_or(GuestIo::default(), |info| guest_io(&info.counters)),
+        volumes: live.iter().flat_map(|info| &info.images).map(|image| volume_view(record, image)).collect(),
         unix,
     }
+}
+
+/// A file of a mount.
+fn volume_view(record: &ExportRecord, image: &ImageLoad) -> ExportVolume {
+    let ImageLoad { volume, snapshot, open, counters } = image;
+    let (name, file) = match snapshot {
+        None => (format!("{}/{volume}", record.pool), volume.clone()),
+        Some(snapshot) => (format!("{}/{volume}@{snapshot}", record.pool), format!(".snapshots/{volume}/{snapshot}")),
+    };
+    let address = record.door.path().map(|dir| dir.join(file).display().to_string()).unwrap_or_default();
+    ExportVolume { name, address, readonly: record.readonly || snapshot.is_some(), clients: *open, io: guest_io(counters) }
 }

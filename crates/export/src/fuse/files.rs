@@ -85,14 +85,15 @@ impl Session {
         let bytes = u64::from(wanted.size).min(room);
         let range = ByteRange { offset: wanted.offset, length: bytes };
         // the kernel sends no FSYNC after a write past its cache: the flags are all that says so
-        let request = Request { op: Op::Write, range, fua: wanted.flags & O_DSYNC != 0 };
+        let fua = wanted.flags & O_DSYNC != 0;
+        let (kind, request) = (Kind::Write { fua }, Request { op: Op::Write, range, fua });
         if bytes >= LARGE_WRITE {
             let spare = spare(tree);
             let body = message.exchange(spare);
-            self.submit(header, image, wanted.fh, Kind::Write, request, Payload::Owned(body), tree);
+            self.submit(header, image, wanted.fh, kind, request, Payload::Owned(body), tree);
         } else {
             let payload = message.payload(super::wire::WRITE_HEAD + bytes as usize);
-            self.submit(header, image, wanted.fh, Kind::Write, request, Payload::Copy(payload), tree);
+            self.submit(header, image, wanted.fh, kind, request, Payload::Copy(payload), tree);
         }
         Ok(None)
     }

@@ -7,8 +7,8 @@ use millpond_block::Tag;
 pub(super) enum Kind {
     /// Send what was read.
     Read,
-    /// Say how many bytes were written.
-    Write,
+    /// Say how many bytes were written; with `fua` they are stable then.
+    Write { fua: bool },
     /// Say that a hole was made.
     Clear,
     /// Say that everything is stable.
@@ -51,7 +51,7 @@ impl InFlight {
 
     /// Bytes in memory for a request.
     fn weight(pending: &Pending) -> u64 {
-        if matches!(pending.kind, Kind::Read | Kind::Write) { pending.bytes } else { 0 }
+        if matches!(pending.kind, Kind::Read | Kind::Write { .. }) { pending.bytes } else { 0 }
     }
 
     pub fn insert(&mut self, pending: Pending) -> Tag {

@@ -28,7 +28,7 @@ mod tree;
 pub(crate) mod wire;
 
 pub use attr::Owner;
-pub use handles::{Counters, Handle};
+pub use handles::{Counters, Handle, Load};
 pub use message::{MAX_TRANSFER, Message};
 pub use reply::Reply;
 pub use session::{MAX_BYTES, MAX_REQUESTS, Session};

@@ -6,19 +6,19 @@
 //!   leaves the rest with the kernel.
 //! - `INV-FUSE-3` The kernel keeps nothing of the tree or of the content: each name, size and byte is what the pool says at that moment.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use millpond_block::{Answer, Buf, Completion, DiskError, Tag};
 use zerocopy::FromBytes;
 
 use super::attr::{Owner, attributes};
 use super::directory;
-use super::handles::{Counters, Handle, Handles};
-use super::inflight::{InFlight, Kind, Pending};
+use super::handles::{Counters, Handle, Handles, Load};
+use super::inflight::{InFlight, Kind};
 use super::message::{MAX_TRANSFER, Message};
 use super::node::Node;
 use super::reply::Reply;
-use super::tree::Tree;
+use super::tree::{Image, Tree};
 use super::wire::{
     AttrOut, EntryOut, InHeader, InitIn, InitOut, MAJOR, MINOR, NAME_MAX, OLDEST_MINOR, ReadIn, ReleaseIn, SetattrIn, StatfsOut, WriteOut,
     errno, init_flag, opcode, setattr_flag,
@@ -48,8 +48,6 @@ pub struct Session {
     pub(super) in_flight: InFlight,
     pub(super) handles: Handles,
     pub(super) replies: VecDeque<Reply>,
-    /// Of files that are closed, and of requests without one.
-    past: Counters,
 }
 
 /// How a request was dealt with at once: with a reply, or with an error. `None`: the answer comes later, or none is wanted.
@@ -59,14 +57,7 @@ impl Session {
     /// A new mount whose files belong to `owner`. `id` goes into the upper half of every tag; it must not be given to another session while
     /// completions of this one are outstanding.
     pub fn new(id: u32, owner: Owner) -> Session {
-        Session {
-            owner,
-            ready: false,
-            in_flight: InFlight::new(id),
-            handles: Handles::default(),
-            replies: VecDeque::new(),
-            past: Counters::default(),
-        }
+        Session { owner, ready: false, in_flight: InFlight::new(id), handles: Handles::default(), replies: VecDeque::new() }
     }
 
     /// False while the next request has to wait for answers.
@@ -96,7 +87,12 @@ impl Session {
 
     /// Everything since the mount was made.
     pub fn counters(&self) -> Counters {
-        self.handles.iter().fold(self.past, |sum, (_, handle)| sum.plus(&handle.counters))
+        self.handles.total()
+    }
+
+    /// The same by image, of those that were opened.
+    pub fn loads(&self) -> BTreeMap<Image, Load> {
+        self.handles.loads()
     }
 
     /// Takes a request of `length` bytes that was read into `message`. `spare` gives a buffer of the size of the message's own, for when
@@ -110,7 +106,7 @@ impl Session {
             Ok(Some(reply)) => self.replies.push_back(reply),
             Err(error) => {
                 // asking for what we do not have is no failure
-                self.past.errors += u64::from(error != errno::ENOSYS && error != errno::ENOENT);
+                self.handles.rest().errors += u64::from(error != errno::ENOSYS && error != errno::ENOENT);
                 self.replies.push_back(Reply::error(header.unique, error));
             }
         }
@@ -236,8 +232,7 @@ impl Session {
 
     fn release(&mut self, header: &InHeader, arguments: &[u8]) -> Outcome {
         let wanted = take::<ReleaseIn>(arguments)?;
-        let handle = self.handles.close(wanted.fh).ok_or(errno::EBADF)?;
-        self.past = self.past.plus(&handle.counters);
+        self.handles.close(wanted.fh).ok_or(errno::EBADF)?;
         Ok(Some(Reply::done(header.unique)))
     }
 
@@ -245,7 +240,7 @@ impl Session {
     pub fn complete(&mut self, completion: Completion, nanos: u64) -> bool {
         let Some(pending) = self.in_flight.remove(completion.tag) else { return false };
         let took = nanos.saturating_sub(pending.since);
-        let counters = self.counters_of(&pending);
+        let counters = self.handles.counters_of(pending.handle, pending.image);
         let reply = match completion.result {
             Err(error) => {
                 counters.errors += 1;
@@ -258,8 +253,9 @@ impl Session {
                     counters.read_nanos += took;
                     Reply::data(pending.unique, data)
                 }
-                Kind::Write => {
+                Kind::Write { fua } => {
                     counters.writes += 1;
+                    counters.fua_writes += u64::from(fua);
                     counters.write_bytes += pending.bytes;
                     counters.write_nanos += took;
                     // at most MAX_TRANSFER
@@ -288,7 +284,7 @@ impl Session {
             Ok(Some(reply)) => self.replies.push_back(reply),
             Err(error) => {
                 // that there is no more data is an answer, too
-                self.past.errors += u64::from(error != errno::ENXIO);
+                self.handles.counters_of(pending.handle, pending.image).errors += u64::from(error != errno::ENXIO);
                 self.replies.push_back(Reply::error(pending.unique, error));
             }
         }
@@ -298,14 +294,6 @@ impl Session {
     /// The id of the session that submitted the request with this tag.
     pub fn id_of(tag: Tag) -> u32 {
         (tag.0 >> 32) as u32
-    }
-
-    fn counters_of(&mut self, pending: &Pending) -> &mut Counters {
-        match self.handles.get_mut(pending.handle) {
-            Some(handle) => &mut handle.counters,
-            // closed meanwhile
-            None => &mut self.past,
-        }
     }
 }
 

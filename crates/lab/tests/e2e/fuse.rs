@@ -6,6 +6,7 @@ use millpond_lab::load::Rng;
 use millpond_lab::peer::{Contender, DISK, Millpond, POOL};
 use millpond_lab::process::{run_command, run_tool, wait_until};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -52,6 +53,29 @@ fn refusal(millpond: &Millpond, args: &[&str]) -> Result<String> {
     let output = millpond.command(args).output().context("starting millpond")?;
     ensure!(output.status.code() == Some(1), "millpond {args:?} was not refused: {output:?}");
     Ok(String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// What went through each file is told beside the mount, and is known to advice; files that nobody opened are not listed.
+fn counted(millpond: &Millpond, path: &Path, snapshot: &Path) -> Result<()> {
+    let exports = millpond.json(&["exports"])?;
+    let mount = exports.as_array().into_iter().flatten().find(|export| export["kind"] == "fuse").context("no fuse export is listed")?;
+    let files: Vec<&Path> =
+        mount["volumes"].as_array().into_iter().flatten().filter_map(|file| file["address"].as_str().map(Path::new)).collect();
+    ensure!(files == [path, snapshot], "{mount}");
+    let [disk, older] = [&mount["volumes"][0], &mount["volumes"][1]];
+    ensure!(
+        disk["name"] == "lab/disk" && disk["readonly"] == false && older["name"] == "lab/disk@s1" && older["readonly"] == true,
+        "{mount}"
+    );
+    let number = |of: &Value, key: &str| of["io"][key].as_u64().unwrap_or(0);
+    ensure!(number(disk, "write_bytes") == 203 * 300_000 && number(disk, "flushes") > 0 && number(older, "writes") == 0, "{mount}");
+    ensure!(number(older, "read_bytes") >= 4 * SIZE, "{mount}");
+    ensure!(["reads", "writes"].iter().all(|key| number(disk, key) + number(older, key) == number(mount, key)), "{mount}");
+    let lines = |args: &[&str]| millpond.cli(args).map(|said| said.lines().filter(|line| line.contains("/mnt/disk")).count());
+    ensure!((lines(&["exports"])?, lines(&["exports", "-H"])?) == (1, 0), "{}", millpond.cli(&["exports"])?);
+    let advice = millpond.cli(&["cache", "advise", "lab/disk"])?;
+    ensure!(advice.contains("flushes: 0.0"), "{advice}");
+    Ok(())
 }
 
 /// The directory lives; files are of fixed size, sparse, copied with their holes; snapshots hold still and cannot be written.
@@ -105,6 +129,7 @@ pub fn files(subject: &mut Subject) -> Result<()> {
     }
     writer.join().map_err(|_| anyhow::anyhow!("the writer panicked"))??;
     ensure!(fs::read(&snapshot)? == expected, "a snapshot changed");
+    counted(millpond, &path, &snapshot)?;
     ensure!(File::options().write(true).open(&snapshot).is_err_and(|e| e.raw_os_error() == Some(30)), "snapshots are read-only");
     ensure!(fs::metadata(&snapshot)?.mode() & 0o7777 == 0o400);
     for n in 0..300 {

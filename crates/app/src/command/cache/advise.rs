@@ -116,8 +116,10 @@ impl Advise {
             let name: VolumeName = name.parse()?;
             let volume: Volume = client.get(&format!("/v1/volumes/{name}")).await?;
             let exports: Vec<Export> = client.get("/v1/exports").await?;
-            let of_volume = exports.iter().filter(|export| export.name == volume.name);
-            load = Load::measured(kind, of_volume.map(|export| &export.io), volume.referenced_bytes);
+            let own = exports.iter().map(|export| (&export.name, &export.io));
+            let mounted = exports.iter().flat_map(|export| &export.volumes).map(|file| (&file.name, &file.io));
+            let of_volume = own.chain(mounted).filter(|(served, _)| **served == volume.name).map(|(_, io)| io);
+            load = Load::measured(kind, of_volume, volume.referenced_bytes);
             current = Some(volume.cache);
         } else if let (Some(writes), Some(flushes)) = (self.write_rate, self.flush_rate) {
             if !(writes > 0.0 && writes.is_finite() && flushes >= 0.0 && flushes.is_finite()) {

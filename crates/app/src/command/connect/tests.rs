@@ -21,6 +21,7 @@ fn export(unix: Option<&str>, tcp: Option<&str>, readonly: bool) -> Export {
         clients: 0,
         connections: Vec::new(),
         io: GuestIo::default(),
+        volumes: Vec::new(),
     }
 }
 

@@ -120,7 +120,7 @@ impl<P: Pool> Shard<P> {
             Message::FindSnapshot(volume, name, answer) => drop(answer.send(Ok(self.pool.find_snapshot(volume, &name)))),
             Message::Exports(answer) => {
                 let sockets = self.exports.values().map(|export| export.info(&self.clients));
-                let exports = sockets.chain(self.vhost.infos()).chain(self.mounts.infos()).collect();
+                let exports = sockets.chain(self.vhost.infos()).chain(self.mounts.infos(&self.pool)).collect();
                 let _ = answer.send(Ok(exports));
             }
             Message::Diff(older, newer, answer) => {

@@ -19,6 +19,7 @@ use millpond_engine::{
 };
 use tokio::sync::{oneshot, watch};
 
+use super::mount::ImageLoad;
 use super::turns::Turns;
 use super::vhost::VhostUserExport;
 use crate::daemon::tls::Credentials;
@@ -184,6 +185,8 @@ pub struct ExportInfo {
     pub clients: Vec<ClientInfo>,
     /// All clients since the export was made, present and gone.
     pub counters: IoCounters,
+    /// Of a mount: each file that was opened and is still there.
+    pub images: Vec<ImageLoad>,
 }
 
 /// Operations on one device as the shard saw them, since import.

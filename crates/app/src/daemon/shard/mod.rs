@@ -28,6 +28,7 @@ pub use handle::{
 };
 #[allow(unused_imports, reason = "parts of what the calls take and give, for callers that name them")]
 pub use handle::{DeviceLimit, DeviceLoad, DeviceTimes, HostDeviceInfo, OpenFile};
+pub use mount::ImageLoad;
 pub use start::{create, import};
 pub use vhost::VhostUserExport;
 

@@ -2,8 +2,8 @@
 
 use millpond_block::{Answer as MapAnswer, Completion, Tag};
 use millpond_device::ConnectionId;
-use millpond_engine::Time;
-use millpond_export::fuse::{Counters, Handle, MAX_TRANSFER, Message, Owner, Session};
+use millpond_engine::{SnapshotId, Target, Time};
+use millpond_export::fuse::{Counters, Handle, Load, MAX_TRANSFER, Message, Owner, Session};
 use rustix::io::Errno;
 
 use super::handle::{Answer, ClientInfo, ExportId, ExportInfo, FuseExport, IoCounters, OpenFile, ShardError};
@@ -21,6 +21,19 @@ const FAIR_BYTES: usize = 256 << 10;
 /// Replies that are written together, at most: the first wakes the client, and those that follow at once find it awake. With one at a time it sleeps
 /// again after each, and is woken for each.
 const TOGETHER: usize = 16;
+
+/// What went through a file of a mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageLoad {
+    /// Name of the volume.
+    pub volume: String,
+    /// The part of a snapshot's name after `@`, when it is one.
+    pub snapshot: Option<String>,
+    /// How often it is open now.
+    pub open: u64,
+    /// Since the mount was made.
+    pub counters: IoCounters,
+}
 
 /// A mounted directory.
 pub(super) struct Mount {
@@ -79,8 +92,8 @@ impl Mounts {
     }
 
     /// The mounts, as listed.
-    pub fn infos(&self) -> impl Iterator<Item = ExportInfo> {
-        self.iter().map(Mount::info)
+    pub fn infos<P: Pool>(&self, pool: &P) -> impl Iterator<Item = ExportInfo> {
+        self.iter().map(|mount| mount.info(pool))
     }
 
     /// The exports that they are.
@@ -121,7 +134,7 @@ impl Mounts {
 }
 
 impl Mount {
-    fn info(&self) -> ExportInfo {
+    fn info<P: Pool>(&self, pool: &P) -> ExportInfo {
         let client = |(number, handle): (u64, &Handle)| ClientInfo {
             id: number,
             peer: format!("pid={}", handle.pid),
@@ -138,8 +151,23 @@ impl Mount {
             read_only: false,
             clients: self.session.handles().map(client).collect(),
             counters: self.session.counters().into(),
+            images: self.session.loads().into_iter().filter_map(|(image, load)| load_of(pool, target_of(image), &load)).collect(),
         }
     }
+}
+
+/// What went through an image; `None` when it is gone.
+fn load_of<P: Pool>(pool: &P, target: Target, load: &Load) -> Option<ImageLoad> {
+    let (volume, snapshot) = match target {
+        Target::Head(volume) => (volume, None),
+        Target::Snapshot(id) => {
+            let before = id.0.checked_sub(1).map(SnapshotId);
+            let found = pool.snapshots_after(before, 1).into_iter().find(|snapshot| snapshot.id == id)?;
+            (found.volume, Some(found.name))
+        }
+    };
+    let volume = pool.image(Target::Head(volume))?.name;
+    Some(ImageLoad { volume, snapshot, open: load.open, counters: load.counters.into() })
 }
 
 impl<P: Pool> Shard<P> {
@@ -168,7 +196,7 @@ impl<P: Pool> Shard<P> {
             queued: false,
             closing: None,
         };
-        let info = mount.info();
+        let info = mount.info(&self.pool);
         if let Some(place) = self.mounts.table.get_mut(index) {
             *place = Some(mount);
         }
@@ -322,9 +350,7 @@ impl<P: Pool> Shard<P> {
 
 impl From<Counters> for IoCounters {
     fn from(counters: Counters) -> IoCounters {
-        let Counters { reads, read_bytes, read_nanos, writes, write_bytes, write_nanos, flushes, discards, discard_bytes, errors } =
-            counters;
-        IoCounters {
+        let Counters {
             reads,
             read_bytes,
             read_nanos,
@@ -332,10 +358,11 @@ impl From<Counters> for IoCounters {
             write_bytes,
             write_nanos,
             flushes,
-            fua_writes: 0,
+            fua_writes,
             discards,
             discard_bytes,
             errors,
-        }
+        } = counters;
+        IoCounters { reads, read_bytes, read_nanos, writes, write_bytes, write_nanos, flushes, fua_writes, discards, discard_bytes, errors }
     }
 }

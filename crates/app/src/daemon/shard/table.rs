@@ -99,6 +99,7 @@ impl Export {
             read_only: self.spec.read_only,
             clients: here,
             counters,
+            images: Vec::new(),
         }
     }
 

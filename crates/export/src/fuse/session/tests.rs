@@ -288,6 +288,57 @@ fn bytes_go_where_they_belong() {
 }
 
 #[test]
+fn each_image_is_counted_by_itself() {
+    let mut mount = pond();
+    let nodes = [1, 2].map(|id| super::Node::Image(Image::Volume(id)).number());
+    let add = |mount: &mut MemoryMount, node: u64, fh: u64, flags: u32| {
+        let wanted = WriteIn { fh, offset: 0, size: 3, flags, ..WriteIn::default() };
+        mount.get::<WriteOut>(opcode::WRITE, node, &wanted, b"abc").expect("a write");
+    };
+    let close = |mount: &mut MemoryMount, node: u64, fh: u64| {
+        assert_eq!(mount.ask(opcode::RELEASE, node, &ReleaseIn { fh, ..ReleaseIn::default() }, &[]).0, 0);
+    };
+    let told = |mount: &MemoryMount| -> Vec<(Image, u64, u64)> {
+        mount.session.loads().into_iter().map(|(image, load)| (image, load.open, load.counters.write_bytes)).collect()
+    };
+    let [first, second] = nodes;
+    let files = [first, second, first].map(|node| (node, open(&mut mount, node, 2).expect("an open file")));
+    files.iter().for_each(|(node, fh)| add(&mut mount, *node, *fh, 1 | 0o10000));
+    assert_eq!(told(&mount), [(Image::Volume(1), 2, 6), (Image::Volume(2), 1, 3)]);
+    files[..2].iter().for_each(|(node, fh)| close(&mut mount, *node, *fh));
+    assert_eq!(told(&mount), [(Image::Volume(1), 1, 6), (Image::Volume(2), 0, 3)], "files that are closed count on");
+    // the file is closed while its write waits, and its number is another's when that is answered
+    let wanted = WriteIn { fh: files[2].1, offset: 0, size: 3, ..WriteIn::default() };
+    mount.start(opcode::WRITE, first, &wanted, b"abc");
+    mount.start(opcode::RELEASE, first, &ReleaseIn { fh: files[2].1, ..ReleaseIn::default() }, &[]);
+    mount.start(opcode::OPEN, second, &OpenIn { flags: 2, open_flags: 0 }, &[]);
+    mount.settle();
+    assert_eq!(told(&mount), [(Image::Volume(1), 0, 9), (Image::Volume(2), 1, 3)]);
+    let all = mount.session.counters();
+    assert_eq!((all.write_bytes, all.writes, all.fua_writes), (12, 4, 3));
+}
+
+#[test]
+fn any_number_of_snapshots_is_opened_and_volumes_stay_counted() {
+    let mut mount = pond();
+    (100..5100).for_each(|id| mount.tree.add_snapshot(id, 1, &format!("s{id}")));
+    let images = [Image::Volume(1)].into_iter().chain((100..5100).map(Image::Snapshot));
+    for image in images {
+        let node = super::Node::Image(image).number();
+        let fh = open(&mut mount, node, 0).expect("an open file");
+        assert_eq!(mount.ask(opcode::READ, node, &ReadIn { fh, size: 10, ..ReadIn::default() }, &[]).0, 0);
+        assert_eq!(mount.ask(opcode::RELEASE, node, &ReleaseIn { fh, ..ReleaseIn::default() }, &[]).0, 0);
+    }
+    let loads = mount.session.loads();
+    assert_eq!(
+        (loads.len(), loads.first_key_value().map(|(image, load)| (*image, load.counters.reads))),
+        (4096, Some((Image::Volume(1), 1)))
+    );
+    assert!(loads.contains_key(&Image::Snapshot(5099)) && !loads.contains_key(&Image::Snapshot(100)), "the oldest make room");
+    assert_eq!(mount.session.counters().reads, 5001, "the mount has all");
+}
+
+#[test]
 fn errors_of_the_disk_reach_the_caller() {
     let mut mount = pond();
     let node = lookup(&mut mount, ROOT, "vm1").expect("a volume").nodeid;

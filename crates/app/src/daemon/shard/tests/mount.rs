@@ -97,6 +97,8 @@ fn files_are_the_volumes_and_a_mount_ends_when_it_is_told_to() {
     let info = wait(shard.exports()).expect("exports").remove(0);
     assert_eq!((info.id, info.target, info.clients.len(), info.clients[0].peer.as_str()), (export, None, 1, "pid=99"));
     assert_eq!((info.counters.writes, info.counters.write_bytes, info.counters.reads), (1, 70_001, 1));
+    let images: Vec<_> = info.images.iter().map(|image| (image.volume.as_str(), image.open, image.counters.write_bytes)).collect();
+    assert_eq!(images, [("disk0", 1, 70_001)]);
     assert_eq!(wait(shard.status()).expect("status").clients, 1);
     assert_eq!(kernel.ask(RELEASE, node, &[&fh.to_ne_bytes()[..], &[0; 16]].concat()).0, 0);
     assert_eq!(wait(shard.open_files()).expect("files"), []);

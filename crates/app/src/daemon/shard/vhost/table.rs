@@ -161,6 +161,7 @@ impl VhostExport {
             read_only: self.spec.read_only,
             clients: guest.map(Guest::info).into_iter().collect(),
             counters,
+            images: Vec::new(),
         }
     }
 }
