@@ -3,8 +3,8 @@
 use super::subject::Subject;
 use super::{
     activation, cache, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile,
-    hostile_requests, images, jobs, lab, libnbd, libvirt, limits, lost_special, model, modes, parity, read_cache, restart, sectors, status,
-    suites, tls, tls_renewal, trouble, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
+    hostile_requests, images, jobs, lab, libnbd, libvirt, limits, lost_special, model, modes, parity, read_cache, restart, sectors, spares,
+    status, suites, tls, tls_renewal, trouble, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
 };
 use anyhow::Result;
 
@@ -190,6 +190,14 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: parity::run,
+    },
+    Case {
+        name: "spares",
+        about: "a device of a mirror, and of rows with parity, dies under load; a spare takes its place, over a kill, and is enough",
+        needs: &["fio", "volatile disk"],
+        guest: false,
+        asks: Asks::Everything,
+        run: spares::run,
     },
     Case {
         name: "cache",

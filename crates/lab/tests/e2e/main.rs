@@ -33,6 +33,7 @@ mod parity;
 mod read_cache;
 mod restart;
 mod sectors;
+mod spares;
 mod status;
 mod subject;
 mod suites;
