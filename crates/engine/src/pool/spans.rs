@@ -4,7 +4,7 @@
 //! together, past what was overwritten in the middle and past the headers of batches. So a small write in the middle of a large one does not
 //! make two small ones of it. Writes that followed each other in the log and on the disk cannot be told apart: they look like one.
 
-use millpond_format::{Addr, BLOCK_UNITS, ChunkId};
+use millpond_format::{Addr, BLOCK_UNITS, ChunkId, STREAMS};
 
 use crate::WRITE_SIZES;
 use crate::space::Chunk;
@@ -16,7 +16,10 @@ const MANY: usize = 2 * HOLE as usize;
 /// Units of the header of a batch of blocks, at most.
 const HEADER_UNITS: u32 = 3 * 8;
 /// Chunks that other streams may have begun before a stream went on in its next one.
-const BESIDE: u64 = 64;
+const BESIDE: u64 = STREAMS as u64;
+/// Blocks that may be gone where a write went on in the next chunk. In small chunks small writes fit behind each other by chance, the more so the
+/// longer the hole.
+const HOLE_BETWEEN: u32 = 8;
 
 /// Blocks by the size of the write that they came with: of each of [`WRITE_SIZES`] at most, and larger.
 pub(super) type Sizes = [u64; WRITE_SIZES.len() + 1];
@@ -101,7 +104,8 @@ impl Span {
         let packed = grain < BLOCK_UNITS;
         if id != self.chunk {
             // the chunk was full: the next one of the stream begins with a header
-            let next = id.0.checked_sub(self.chunk.0).is_some_and(|ids| ids <= BESIDE) && self.grain == chunk.grain;
+            let next =
+                id.0.checked_sub(self.chunk.0).is_some_and(|ids| ids <= BESIDE) && self.grain == chunk.grain && ahead <= HOLE_BETWEEN;
             let header = |units: u32| unit >= units && self.left + unit == units + ahead * BLOCK_UNITS;
             return next && (!packed || ahead == 0) && (BLOCK_UNITS..=HEADER_UNITS).step_by(BLOCK_UNITS as usize).any(header);
         }
@@ -177,6 +181,23 @@ mod tests {
         // it had no more than two blocks, that is known
         (0..8).for_each(|at| spans.add(at, addr(1, 1 + at as u32), &full, true, 2));
         assert_eq!(spans.take(), [0, 8, 0, 0, 0, 0, 0]);
+    }
+
+    /// The chunks of a pool of 512 MiB are that small.
+    #[test]
+    fn small_writes_at_random_look_large_by_chance_alone() {
+        let mut small = Chunk::new(Epoch(1), 0, 0, 8);
+        small.slots = 32;
+        small.live.insert_range(1, 31);
+        let (mut spans, blocks) = (Spans::default(), 31 * 256);
+        for block in 0..blocks {
+            // a permutation without short strides
+            let place = block * 4999 % blocks;
+            let addr = Addr::new(ChunkId(1 + place / 31), 1 + (place % 31) as u32, 8, Coding::Raw);
+            spans.add(block, addr, &small, true, u64::MAX);
+        }
+        let found = spans.take();
+        assert!(found[0] * 100 >= blocks * 95, "{found:?}");
     }
 
     #[test]
