@@ -138,6 +138,8 @@ pub struct Config {
     pub tight: bool,
     /// The devices held another pool before.
     pub second_hand: bool,
+    /// At the end everything is destroyed and wiped.
+    pub wiped: bool,
     /// Nothing about reuse of space is asked.
     pub append_only: bool,
     /// A power-cut sweep goes over roots in a ring that is full, with what earlier crashes left in it.
@@ -200,6 +202,7 @@ impl Config {
             eager: *rng.pick(&[100, 90, 50, 20]),
             tight,
             second_hand: rng.percent(10),
+            wiped: false,
             append_only: options.append_only,
             laps: options.laps,
         }
@@ -243,6 +246,9 @@ impl Config {
         if Config::remembers(seed, options) {
             self.remember(&mut rng.fork(9));
         }
+        let (jobs, damage) = self.mirrored.as_ref().map_or((false, false), |mirrored| (mirrored.jobs, mirrored.damage));
+        // what a device wrote elsewhere than it was told to is in no segment, and nobody knows of it
+        self.wiped = (seed % 8 == 3 || jobs) && !damage && !options.append_only;
         transformed
     }
 

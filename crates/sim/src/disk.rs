@@ -149,6 +149,13 @@ impl SimDevice {
         self.inflight.push(InFlight { write, first, change: Change::Discard(count) });
     }
 
+    /// From now on nothing of what is discarded can be read.
+    pub fn discard_for_good(&mut self) {
+        if self.profile.erased == Erased::Old {
+            self.profile.erased = Erased::Zero;
+        }
+    }
+
     fn take(&mut self, write: WriteNo) -> Option<InFlight> {
         let i = self.inflight.iter().position(|f| f.write == write)?;
         Some(self.inflight.remove(i))

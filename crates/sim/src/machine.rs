@@ -402,6 +402,11 @@ impl Machine {
         }
     }
 
+    /// From now on devices give nothing of what they discard back.
+    pub fn discard_for_good(&mut self) {
+        self.devices.iter_mut().for_each(SimDevice::discard_for_good);
+    }
+
     /// A page of one device rots.
     pub fn rot(&mut self, device: usize) -> Option<String> {
         let Machine { devices, rng, .. } = self;

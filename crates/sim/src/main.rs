@@ -274,8 +274,8 @@ impl Batch {
         );
         println!("  {} checkpoints, {} segments cleaned", stats.checkpoints, stats.cleaned);
         println!(
-            "  {} devices lost, {} replaced or added, {} by spares, {} trials without copies, {} blocks from caches",
-            stats.losses, stats.changes, stats.spares, stats.trials, stats.cached
+            "  {} devices lost, {} replaced or added, {} by spares, {} trials without copies, {} wiped, {} blocks from caches",
+            stats.losses, stats.changes, stats.spares, stats.trials, stats.wipes, stats.cached
         );
         for (mode, count) in CacheMode::ALL.iter().zip(&stats.modes) {
             println!(

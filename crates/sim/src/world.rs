@@ -7,7 +7,9 @@ mod hosts;
 mod jobs;
 mod recovery;
 mod spares;
+mod stats;
 mod sweep;
+mod wiped;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +23,7 @@ use crate::content::stamp;
 use crate::disk::SimDevice;
 use crate::fault::{Armed, FaultKind};
 use crate::machine::Machine;
-use crate::oracle::{ByMode, Listing, Oracle, Verdict, Violation, broken};
+use crate::oracle::{Listing, Oracle, Verdict, Violation, broken};
 use crate::rng::{Rng, mix};
 use crate::system::{System, Target, target_name};
 use crate::trace::{Event, Trace};
@@ -29,81 +31,8 @@ use crate::workload::{Ask, Plan, Workload, query};
 use caches::Caches;
 use fate::Fate;
 use hosts::Hosts;
+pub use stats::Stats;
 use words::{operation, outcome};
-
-/// What happened in a world, in numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Guest requests answered.
-    pub requests: u64,
-    /// Of them, refused for want of space.
-    pub no_space: u64,
-    /// Of them, failed.
-    pub failed: u64,
-    /// Commands that succeeded.
-    pub commands: u64,
-    /// Device operations.
-    pub operations: u64,
-    /// Daemon kills.
-    pub kills: u64,
-    /// Power cuts.
-    pub cuts: u64,
-    /// Clean shutdowns.
-    pub closes: u64,
-    /// Recoveries that were themselves interrupted.
-    pub interrupted: u64,
-    /// Faults that struck.
-    pub faults: u64,
-    /// Damage that was detected: refused imports and errors when reading back.
-    pub detected: u64,
-    /// Checkpoints that the engine committed.
-    pub checkpoints: u64,
-    /// Segments that the engine cleaned.
-    pub cleaned: u64,
-    /// Comparisons judged.
-    pub diffs: u64,
-    /// Answers about maps judged.
-    pub queries: u64,
-    /// Devices that failed, were away or spoiled something, and that the pool had to do without.
-    pub losses: u64,
-    /// Devices replaced, added and removed.
-    pub changes: u64,
-    /// Spares that took a place.
-    pub spares: u64,
-    /// Times that as many copies were taken away as can be spared, and everything was read.
-    pub trials: u64,
-    /// What power cuts left, by cache mode.
-    pub modes: ByMode,
-    /// Blocks that guests read from the cache.
-    pub cached: u64,
-}
-
-impl Stats {
-    /// Adds another world's numbers.
-    pub fn add(&mut self, other: &Stats) {
-        self.requests += other.requests;
-        self.no_space += other.no_space;
-        self.failed += other.failed;
-        self.commands += other.commands;
-        self.operations += other.operations;
-        self.kills += other.kills;
-        self.cuts += other.cuts;
-        self.closes += other.closes;
-        self.interrupted += other.interrupted;
-        self.faults += other.faults;
-        self.detected += other.detected;
-        self.checkpoints += other.checkpoints;
-        self.cleaned += other.cleaned;
-        self.diffs += other.diffs;
-        self.queries += other.queries;
-        self.losses += other.losses;
-        self.changes += other.changes;
-        self.spares += other.spares;
-        self.trials += other.trials;
-        self.modes.iter_mut().zip(&other.modes).for_each(|(sum, count)| sum.add(count));
-        self.cached += other.cached;
-    }
-}
 
 /// Simulated time after which an unanswered request is a finding, in milliseconds: nothing is slower than fifty times ten times two.
 const PATIENCE: u64 = 120_000;

@@ -482,7 +482,7 @@ impl<S: System> World<S> {
         })
     }
 
-    fn without_operations(fork: &World<S>) -> super::Stats {
+    pub(super) fn without_operations(fork: &World<S>) -> super::Stats {
         super::Stats { operations: 0, ..fork.stats }
     }
 

@@ -21,6 +21,7 @@ impl<S: System> World<S> {
         self.settle_down()?;
         self.audit()?;
         self.last_trial()?;
+        self.last_wipe()?;
         if self.config.pool_bytes() <= REFILL_LIMIT && !self.config.append_only && self.rng.percent(30) {
             self.refill()?;
         }
@@ -46,20 +47,7 @@ impl<S: System> World<S> {
 
     /// Deletes everything: then the space must be there again, and take new data.
     fn refill(&mut self) -> Verdict {
-        self.trace.note("everything is deleted");
-        let held: Vec<_> = self.oracle.snapshots().flat_map(|s| (0..s.holds).map(|_| s.id)).collect();
-        for snapshot in held {
-            self.command_and_wait(Command::Release { snapshot })?;
-        }
-        while self.oracle.volumes().next().is_some() {
-            let cloned = |id: VolumeId| self.oracle.snapshots().any(|s| s.volume == id && self.oracle.clones(s.id) > 0);
-            let Some(volume) = self.oracle.volumes().map(|v| v.id).find(|id| !cloned(*id)) else {
-                return broken("clones in a circle");
-            };
-            if !self.command_and_wait(Command::DestroyVolume { volume })? {
-                return broken("a volume cannot be destroyed");
-            }
-        }
+        self.destroy_all()?;
         for _ in 0..self.config.tuning.rewind_checkpoints + 3 {
             self.settle_down()?;
             self.machine.pass(600_000_000);
@@ -94,5 +82,24 @@ impl<S: System> World<S> {
             return broken(format!("of {} bytes that were free, {size} cannot be written: ENOSPC", pool.free));
         }
         self.read_back(vec![Target::Head(volume)])
+    }
+
+    /// Destroys all volumes and snapshots.
+    pub(super) fn destroy_all(&mut self) -> Verdict {
+        self.trace.note("everything is deleted");
+        let held: Vec<_> = self.oracle.snapshots().flat_map(|s| (0..s.holds).map(|_| s.id)).collect();
+        for snapshot in held {
+            self.command_and_wait(Command::Release { snapshot })?;
+        }
+        while self.oracle.volumes().next().is_some() {
+            let cloned = |id: VolumeId| self.oracle.snapshots().any(|s| s.volume == id && self.oracle.clones(s.id) > 0);
+            let Some(volume) = self.oracle.volumes().map(|v| v.id).find(|id| !cloned(*id)) else {
+                return broken("clones in a circle");
+            };
+            if !self.command_and_wait(Command::DestroyVolume { volume })? {
+                return broken("a volume cannot be destroyed");
+            }
+        }
+        Ok(())
     }
 }

@@ -1,0 +1,80 @@
+//! What happened in a world, in numbers.
+
+use crate::oracle::ByMode;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Guest requests answered.
+    pub requests: u64,
+    /// Of them, refused for want of space.
+    pub no_space: u64,
+    /// Of them, failed.
+    pub failed: u64,
+    /// Commands that succeeded.
+    pub commands: u64,
+    /// Device operations.
+    pub operations: u64,
+    /// Daemon kills.
+    pub kills: u64,
+    /// Power cuts.
+    pub cuts: u64,
+    /// Clean shutdowns.
+    pub closes: u64,
+    /// Recoveries that were themselves interrupted.
+    pub interrupted: u64,
+    /// Faults that struck.
+    pub faults: u64,
+    /// Damage that was detected: refused imports and errors when reading back.
+    pub detected: u64,
+    /// Checkpoints that the engine committed.
+    pub checkpoints: u64,
+    /// Segments that the engine cleaned.
+    pub cleaned: u64,
+    /// Comparisons judged.
+    pub diffs: u64,
+    /// Answers about maps judged.
+    pub queries: u64,
+    /// Devices that failed, were away or spoiled something, and that the pool had to do without.
+    pub losses: u64,
+    /// Devices replaced, added and removed.
+    pub changes: u64,
+    /// Spares that took a place.
+    pub spares: u64,
+    /// Times that as many copies were taken away as can be spared, and everything was read.
+    pub trials: u64,
+    /// Times that everything was destroyed and wiped, and nothing of it was found.
+    pub wipes: u64,
+    /// What power cuts left, by cache mode.
+    pub modes: ByMode,
+    /// Blocks that guests read from the cache.
+    pub cached: u64,
+}
+
+impl Stats {
+    /// Adds another world's numbers.
+    pub fn add(&mut self, other: &Stats) {
+        self.requests += other.requests;
+        self.no_space += other.no_space;
+        self.failed += other.failed;
+        self.commands += other.commands;
+        self.operations += other.operations;
+        self.kills += other.kills;
+        self.cuts += other.cuts;
+        self.closes += other.closes;
+        self.interrupted += other.interrupted;
+        self.faults += other.faults;
+        self.detected += other.detected;
+        self.checkpoints += other.checkpoints;
+        self.cleaned += other.cleaned;
+        self.diffs += other.diffs;
+        self.queries += other.queries;
+        self.losses += other.losses;
+        self.changes += other.changes;
+        self.spares += other.spares;
+        self.trials += other.trials;
+        self.wipes += other.wipes;
+        self.modes.iter_mut().zip(&other.modes).for_each(|(sum, count)| sum.add(count));
+        self.cached += other.cached;
+    }
+}

@@ -1,0 +1,105 @@
+//! What a wipe promises (INV-WIPE-1), judged by the media: of what was destroyed no device of the pool holds a sector.
+
+use millpond_block::ByteRange;
+use millpond_engine::{Command, JobKind, MemberState, PoolState, Wipe};
+
+use super::World;
+use super::fate::Fate;
+use crate::content::{Content, identify};
+use crate::disk::PAGE;
+use crate::oracle::{Verdict, Violation, broken};
+use crate::system::System;
+
+/// Requests of guests between two wipes: blocks die in segments that are clean, and are moved there.
+const REQUESTS: u64 = 80;
+/// Times that the world waits for a wipe to come to its end, a second each.
+const PATIENCE: u32 = 200;
+
+impl<S: System> World<S> {
+    /// In a world beside this one everything is wiped, guests go on, everything is destroyed and wiped again, and the power fails.
+    pub(super) fn last_wipe(&mut self) -> Verdict {
+        let spoilt = self.damaged || self.fate.as_ref().is_some_and(Fate::has_damage);
+        // the former pool's sectors are nobody's to wipe
+        if !self.config.wiped || spoilt || self.config.second_hand || self.state() != PoolState::Online {
+            return Ok(());
+        }
+        let mut fork = self.fork(0);
+        fork.trace.print = self.trace.print;
+        let verdict = fork.wipe_and_look();
+        self.stats.add(&Self::without_operations(&fork));
+        verdict.map_err(|Violation(what)| {
+            std::mem::swap(&mut self.trace, &mut fork.trace);
+            Violation(format!("{what} (in a world that is wiped)"))
+        })
+    }
+
+    fn wipe_and_look(&mut self) -> Verdict {
+        self.trace.note("a world that is wiped");
+        self.machine.discard_for_good();
+        if let Some(fate) = &mut self.fate {
+            fate.chance = 0;
+        }
+        let [power, before, after] = [50; 3].map(|percent| self.rng.percent(percent));
+        let how = |zero: bool| if zero { Wipe::Zero } else { Wipe::Discard };
+        self.stop(power, false, None);
+        self.import_and_verify()?;
+        self.finish_jobs()?;
+        if !self.command_and_wait(Command::Wipe { how: how(before), dry_run: false })? {
+            return Ok(()); // devices are missing, or there is a cache
+        }
+        if !self.wipe_ends()? {
+            // too full
+            self.command_and_wait(Command::StopWipe)?;
+        }
+        self.guests(REQUESTS)?;
+        self.drain()?;
+        let targets = self.oracle.targets();
+        self.read_back(targets)?;
+        self.destroy_all()?;
+        if !self.command_and_wait(Command::Wipe { how: how(after), dry_run: false })? {
+            return broken("a wipe is refused although there was one before");
+        }
+        if !self.wipe_ends()? {
+            return broken("a wipe of an empty pool does not come to an end");
+        }
+        self.audit()?;
+        let pool = self.system.as_ref().and_then(S::pool);
+        let members = pool.iter().flat_map(|pool| &pool.devices).filter(|device| device.state == MemberState::Present);
+        let devices: Vec<usize> = members.filter_map(|device| self.machine.at(device.position?)).collect();
+        self.stop(true, false, None);
+        self.stats.wipes += 1;
+        devices.into_iter().try_for_each(|device| self.holds_nothing(device))
+    }
+
+    /// Waits for a wipe to come to its end; false when it does not.
+    fn wipe_ends(&mut self) -> Result<bool, Violation> {
+        for _ in 0..PATIENCE {
+            self.settle_down()?;
+            let jobs = self.system.as_ref().and_then(S::pool).map(|pool| pool.jobs).unwrap_or_default();
+            if jobs.iter().all(|job| job.kind != JobKind::Wipe) {
+                return Ok(true);
+            }
+            self.machine.pass(1_000_000);
+        }
+        Ok(false)
+    }
+
+    /// No sector of a device says which guest wrote it.
+    fn holds_nothing(&self, device: usize) -> Verdict {
+        let grid = self.oracle.grid();
+        let pages = self.machine.geometry(device).map_or(0, |geometry| geometry.size / PAGE as u64);
+        let mut page = [0; PAGE];
+        for at in (0..pages).map(|page| page * PAGE as u64) {
+            self.machine.peek_device(device, at, &mut page);
+            for (_, place) in grid.places(ByteRange { offset: 0, length: PAGE as u64 }) {
+                let (byte, found) = (at + place.start as u64, page.get(place).map(identify));
+                if let Some(Content::Stamp { op, volume, cell }) = found {
+                    return broken(format!(
+                        "after a wipe device {device} still holds, at byte {byte:#x}, what op {op} wrote to cell {cell} of volume {volume}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
