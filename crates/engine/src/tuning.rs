@@ -104,4 +104,6 @@ pub enum Planted {
     ParityFromRot,
     /// A scrub takes other copies, and parity, for right where the data of one copy is.
     SkimOneCopy,
+    /// A segment that was wiped counts as clean although something died in it since.
+    WipeOnce,
 }

@@ -94,7 +94,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 12] = [
+const PLANTED: [(&str, Planted); 13] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -107,6 +107,7 @@ const PLANTED: [(&str, Planted); 12] = [
     ("read-cache-by-place", Planted::ReadCacheByPlace),
     ("parity-from-rot", Planted::ParityFromRot),
     ("skim-one-copy", Planted::SkimOneCopy),
+    ("wipe-once", Planted::WipeOnce),
 ];
 
 fn range(text: &str) -> Result<Range<u64>, String> {

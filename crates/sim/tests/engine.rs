@@ -128,6 +128,7 @@ fn planted_bugs_are_found() {
         Planted::ReadCacheByPlace,
         Planted::ParityFromRot,
         Planted::SkimOneCopy,
+        Planted::WipeOnce,
     ];
     for bug in planted {
         // only one world in sixteen has parity

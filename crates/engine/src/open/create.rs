@@ -82,6 +82,7 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     let mut space = Space::new(rows);
     space.segments.trust_all();
     space.reuse_at_once = cfg!(feature = "planted") && tuning.planted == Some(Planted::FreeTooEarly);
+    space.wipe_once = cfg!(feature = "planted") && tuning.planted == Some(Planted::WipeOnce);
     let core = Core::new(space, NodeCache::new(tuning.map_memory), chunk_units, tuning.planted);
     let positions = (0..u16::try_from(members).unwrap_or(u16::MAX)).collect();
     let io = IoTable::new(positions, Health::of(&config.shape));

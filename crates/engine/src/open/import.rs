@@ -450,6 +450,7 @@ impl Import {
         let (root, checkpoint) = (self.root.clone().ok_or("no root")?, self.checkpoint.take().ok_or("no checkpoint")?);
         let mut space = Space::new(rows);
         space.reuse_at_once = cfg!(feature = "planted") && self.tuning.planted == Some(Planted::FreeTooEarly);
+        space.wipe_once = cfg!(feature = "planted") && self.tuning.planted == Some(Planted::WipeOnce);
         let nodes = NodeCache::new(self.tuning.map_memory);
         let mut core = Core::new(space, nodes, config.shape.chunk_units, self.tuning.planted);
         super::load::load(&mut core, &checkpoint, &root, &|at| self.object(at), &self.parts)?;

@@ -43,6 +43,8 @@ pub(crate) struct Space {
     pub(crate) freed_units: u64,
     /// A planted bug: segments are reused at once.
     pub(crate) reuse_at_once: bool,
+    /// A planted bug: what dies in a segment that was wiped leaves it clean.
+    pub(crate) wipe_once: bool,
 }
 
 /// Units that guests can fill of those segments for data that `pick` takes.
@@ -66,6 +68,7 @@ impl Space {
             usable_units: 0,
             freed_units: 0,
             reuse_at_once: false,
+            wipe_once: false,
         };
         space.take_rows();
         space
@@ -183,7 +186,7 @@ impl Space {
         self.freed_units += u64::from(freed * u32::from(grain));
         if let Some(segment) = place.and_then(|p| self.segments.get_mut(p.segment)) {
             segment.live -= units;
-            segment.unclean |= freed > 0;
+            segment.unclean |= freed > 0 && !self.wipe_once;
         }
         if dead {
             self.drop_chunk(id);
