@@ -2,7 +2,7 @@
 
 use super::subject::Subject;
 use super::{
-    activation, cache, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile,
+    activation, advise, cache, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile,
     hostile_requests, images, jobs, lab, libnbd, libvirt, limits, lost_special, model, modes, parity, read_cache, restart, sectors, spares,
     status, suites, tls, tls_renewal, trouble, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
 };
@@ -166,6 +166,14 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: jobs::rebalance,
+    },
+    Case {
+        name: "advise",
+        about: "how much small writes would take of special devices is foretold, and is what they take",
+        needs: &["fio"],
+        guest: false,
+        asks: Asks::Everything,
+        run: advise::run,
     },
     Case {
         name: "wipe",

@@ -5,6 +5,7 @@
 //! A test whose programs are missing is skipped with a visible line.
 
 mod activation;
+mod advise;
 mod cache;
 mod cases;
 mod devices;
