@@ -2,9 +2,9 @@
 
 use super::subject::Subject;
 use super::{
-    activation, advise, cache, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk, hostile,
-    hostile_requests, images, jobs, lab, libnbd, libvirt, limits, lost_special, model, modes, parity, read_cache, restart, sectors, spares,
-    status, suites, tls, tls_renewal, trouble, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
+    activation, advise, cache, claims, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk,
+    hostile, hostile_requests, images, jobs, lab, libnbd, libvirt, limits, lost_special, model, modes, parity, read_cache, restart,
+    sectors, spares, status, suites, tls, tls_renewal, trouble, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
 };
 use anyhow::Result;
 
@@ -230,6 +230,14 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: trouble::run,
+    },
+    Case {
+        name: "claims",
+        about: "two hosts see one disk: refused while the other lives or is silent, taken by force; who was held up writes nothing more",
+        needs: &["volatile disk"],
+        guest: false,
+        asks: Asks::Everything,
+        run: claims::run,
     },
     Case {
         name: "lost-special",

@@ -8,6 +8,7 @@ mod activation;
 mod advise;
 mod cache;
 mod cases;
+mod claims;
 mod devices;
 mod disk_images;
 mod drives;
