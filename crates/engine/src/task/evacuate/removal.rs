@@ -148,7 +148,7 @@ fn cut(group: &Group, member: u16, may: impl Fn(&[Row]) -> bool) -> Option<(Grou
     let most = match (group.class, group.layout) {
         // what is given up of it makes nothing new
         (_, Layout::Linear) => 0,
-        (Class::Data | Class::Log, _) => rows.len(),
+        (Class::Data, _) => rows.len(),
         _ => 0,
     };
     let counts: Vec<usize> = (1..=most).step_by((most / LENGTHS).max(1)).collect();
