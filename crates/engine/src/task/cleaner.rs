@@ -225,7 +225,7 @@ impl Pool {
     }
 
     /// Was there no room to move to?
-    fn is_blocked(&self) -> bool {
+    pub(super) fn is_blocked(&self) -> bool {
         self.cleaner.blocked_at.is_some_and(|free| self.core.space.segments.free_in(Shelf::Data) <= free)
     }
 

@@ -31,6 +31,8 @@ const CLEANING_PART: u64 = 16;
 const STEP_PART: usize = 16;
 /// Milliseconds without gain after which a removal does not wait for room any longer.
 const ROOM_MILLIS: u64 = 60_000;
+/// Milliseconds between looks whether there is room for a step.
+const ROOM_LOOK_MILLIS: u64 = 2_000;
 /// Milliseconds between looks at all segments that are to be given up.
 const LOOK_MILLIS: u64 = 100;
 
@@ -140,8 +142,10 @@ impl Pool {
         if in_steps && (begun || self.steps_lead_to(&whole, after)) {
             let step = Removal::plan_step(shape, member, can_go);
             let step = step.filter(|step| step.segments.len() * STEP_PART >= whole.segments.len());
-            let later = |step: &Removal| self.filled_of(whole.segments.difference(&step.segments).copied());
-            return Ok(step.map(|step| (later(&step), step)).map(|(later, step)| (step, later)));
+            return Ok(step.map(|step| {
+                let later = self.filled_of(whole.segments.difference(&step.segments).copied());
+                (step, later)
+            }));
         }
         // what was begun goes on: it had room then
         if begun && space.live_units() <= space.usable_without(&whole.segments) && !self.misses_log_without(&whole.segments) {
@@ -199,7 +203,9 @@ impl Pool {
         if self.filler.jobs().next().is_some() || self.relabeler.busy() {
             return;
         }
-        if self.evacuation.is_some() || self.now.0 < self.departure.looked.0 + LOOK_MILLIS {
+        // a look at all segments takes time, and room takes longer
+        let pause = if self.departure.wants_room() { ROOM_LOOK_MILLIS } else { LOOK_MILLIS };
+        if self.evacuation.is_some() || self.now.0 < self.departure.looked.0 + pause {
             return;
         }
         self.departure.looked = self.now;
@@ -212,7 +218,7 @@ impl Pool {
 
     /// The next step has to wait for the cleaner. False when that gained nothing for long.
     fn waits_for_step(&mut self) -> bool {
-        let free = self.free_in(Shelf::Data) + self.free_in(Shelf::Log);
+        let free = self.free_in(Shelf::Data);
         let (since, most) = *self.departure.room.get_or_insert((self.now, free));
         if free > most {
             self.departure.room = Some((self.now, free));
@@ -270,7 +276,12 @@ impl Pool {
             return false;
         }
         self.hop_over_leaving();
+        let blocked = self.is_blocked();
         let Some(evacuation) = &mut self.evacuation else { return false };
+        if blocked {
+            // nothing can be moved now: they are looked for again
+            evacuation.todo.clear();
+        }
         if evacuation.has_more() {
             return !self.cleaner.is_reading() && self.jobs_may_go_on();
         }

@@ -56,6 +56,15 @@ fn reimport(rig: Rig) -> Rig {
     Rig::import(media).unwrap()
 }
 
+/// Imports from them, and finds a snapshot of round 1 and a head of another.
+fn reimport_whole(rig: Rig, volume: VolumeId, snapshot: SnapshotId, round: u8) -> Rig {
+    let mut rig = reimport(rig);
+    check(&mut rig, Target::Head(volume), round);
+    check(&mut rig, Target::Snapshot(snapshot), 1);
+    rig.audit();
+    rig
+}
+
 #[test]
 fn a_device_leaves_each_layout() {
     for layout in [Layout::Linear, Layout::Stripe { width: 2, unit: 16384 }, Layout::Stripe { width: 3, unit: 65536 }] {
@@ -65,10 +74,7 @@ fn a_device_leaves_each_layout() {
         check(&mut rig, Target::Head(volume), 3);
         check(&mut rig, Target::Snapshot(snapshot), 1);
         rig.audit();
-        let mut rig = reimport(rig);
-        check(&mut rig, Target::Head(volume), 3);
-        check(&mut rig, Target::Snapshot(snapshot), 1);
-        rig.audit();
+        reimport_whole(rig, volume, snapshot, 3);
     }
 }
 
@@ -88,10 +94,7 @@ fn a_device_leaves_where_every_segment_has_a_part_on_it() {
             check(&mut rig, Target::Head(volume), 3);
             check(&mut rig, Target::Snapshot(snapshot), 1);
             rig.audit();
-            let mut rig = reimport(rig);
-            check(&mut rig, Target::Head(volume), 3);
-            check(&mut rig, Target::Snapshot(snapshot), 1);
-            rig.audit();
+            let mut rig = reimport_whole(rig, volume, snapshot, 3);
             // what is left of the others is all in use
             let info = rig.engine.pool().unwrap();
             assert_eq!(info.devices.len() + 1, sizes.len());
@@ -111,11 +114,8 @@ fn one_device_after_another_leaves_a_stripe() {
         remove(&mut rig, volume, member, round);
         check(&mut rig, Target::Head(volume), round);
     }
-    let mut rig = reimport(rig);
+    let rig = reimport_whole(rig, volume, snapshot, 6);
     assert_eq!(rig.engine.pool().unwrap().devices.len(), 3);
-    check(&mut rig, Target::Head(volume), 6);
-    check(&mut rig, Target::Snapshot(snapshot), 1);
-    rig.audit();
     // rows with parity need their log meanwhile
     let (mut rig, ..) = pool(&[96; 6], Layout::Parity { width: 6, parity: 2, unit: 65536 });
     let refused = rig.command(Command::Remove { member: 0, dry_run: false });
@@ -137,10 +137,7 @@ fn a_removal_in_steps_goes_on_after_a_crash() {
             rig.reopen();
             rig.finish_jobs();
             assert_eq!(rig.engine.pool().unwrap().devices.len(), sizes.len() - 1);
-            let mut rig = reimport(rig);
-            check(&mut rig, Target::Head(volume), 2);
-            check(&mut rig, Target::Snapshot(snapshot), 1);
-            rig.audit();
+            reimport_whole(rig, volume, snapshot, 2);
         }
     }
 }
@@ -153,19 +150,13 @@ fn every_device_is_exchanged_for_new_ones() {
         remove(&mut rig, volume, member, round);
         check(&mut rig, Target::Head(volume), round);
     }
-    let mut rig = reimport(rig);
+    let mut rig = reimport_whole(rig, volume, snapshot, 5);
     assert_eq!(rig.engine.pool().unwrap().devices.len(), 2);
-    check(&mut rig, Target::Head(volume), 5);
-    check(&mut rig, Target::Snapshot(snapshot), 1);
-    rig.audit();
     // what came last goes as a whole: half a mirror is none
     add(&mut rig, Layout::Linear, &[64]);
     remove(&mut rig, volume, 3, 6);
-    let mut rig = reimport(rig);
+    let rig = reimport_whole(rig, volume, snapshot, 6);
     assert_eq!(rig.engine.pool().unwrap().devices.len(), 1);
-    check(&mut rig, Target::Head(volume), 6);
-    check(&mut rig, Target::Snapshot(snapshot), 1);
-    rig.audit();
 }
 
 #[test]
@@ -290,10 +281,7 @@ fn a_removal_begins_in_the_middle_of_a_checkpoint() {
         while rig.engine.pop_reply().is_some() {}
         assert_eq!(rig.engine.pool().unwrap().devices.len(), 1);
         rig.audit();
-        let mut rig = reimport(rig);
-        check(&mut rig, Target::Head(volume), 2);
-        check(&mut rig, Target::Snapshot(snapshot), 1);
-        rig.audit();
+        reimport_whole(rig, volume, snapshot, 2);
     }
 }
 

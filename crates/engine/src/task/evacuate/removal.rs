@@ -141,17 +141,13 @@ fn rows_of(group: &Group) -> Vec<Row> {
 /// they follow from what is left of the columns.
 fn cut(group: &Group, member: u16, may: impl Fn(&[Row]) -> bool) -> Option<(Group, Vec<Row>)> {
     let others = group.columns.iter().filter(|column| column.member != member).count();
-    if others == group.columns.len() || layout_over(group.layout, others).is_none() {
+    // what is given up of a linear group makes nothing new
+    let makes_room = group.class == Class::Data && group.layout != Layout::Linear && layout_over(group.layout, others).is_some();
+    if others == group.columns.len() || !makes_room {
         return None;
     }
     let mut rows = rows_of(group);
-    let most = match (group.class, group.layout) {
-        // what is given up of it makes nothing new
-        (_, Layout::Linear) => 0,
-        (Class::Data, _) => rows.len(),
-        _ => 0,
-    };
-    let counts: Vec<usize> = (1..=most).step_by((most / LENGTHS).max(1)).collect();
+    let counts: Vec<usize> = (1..=rows.len()).step_by((rows.len() / LENGTHS).max(1)).collect();
     let fitting = counts.partition_point(|count| rows.get(..*count).is_some_and(&may));
     rows.truncate(*counts.get(..fitting)?.last()?);
     let mut kept = Group { first: SegmentId(group.first.0 + rows.len() as u32), ..group.clone() };
