@@ -566,7 +566,7 @@ pub struct Job {
     pub pool: String,
     /// What is done.
     pub kind: String,
-    /// `running`.
+    /// `running`, or `stopped` with its pool, which is `faulted`.
     pub state: String,
     /// Bytes still to do.
     pub remaining_bytes: u64,

@@ -224,12 +224,14 @@ impl Daemon {
         let reclaiming = |pool: &Pool| pool.io.reclaim_backlog > 0;
         let mut jobs = Vec::new();
         for pool in self.pools().await.iter().filter(|pool| reclaiming(pool)) {
-            jobs.push(job(&pool.name, "reclaim", None, pool.io.reclaim_backlog));
+            let state = job_state(pool.health == "faulted");
+            jobs.push(Job { state, ..job(&pool.name, "reclaim", None, pool.io.reclaim_backlog) });
         }
         let shards: Vec<(String, ShardHandle)> =
             self.registry().pools.iter().filter_map(|(name, entry)| Some((name.clone(), entry.shard.clone().ok()?))).collect();
         for (name, shard) in shards {
             let Ok(status) = shard.status().await else { continue };
+            let state = job_state(matches!(status.pool.state, PoolState::Faulted(_)));
             for info in &status.pool.jobs {
                 let kind = match info.kind {
                     JobKind::Resilver => "resilver",
@@ -242,11 +244,17 @@ impl Daemon {
                 let (remaining, done) = (info.total.saturating_sub(info.done), info.done);
                 let rate = Some(info.rate).filter(|rate| *rate > 0);
                 let eta_seconds = rate.filter(|_| info.total > 0).map(|rate| remaining.div_ceil(rate));
-                jobs.push(Job { done_bytes: done, rate, eta_seconds, errors: info.errors, ..job(&name, kind, info.member, remaining) });
+                let (state, errors) = (state.clone(), info.errors);
+                jobs.push(Job { state, done_bytes: done, rate, eta_seconds, errors, ..job(&name, kind, info.member, remaining) });
             }
         }
         jobs
     }
+}
+
+/// What a job does in a pool that goes on, or does not.
+fn job_state(faulted: bool) -> String {
+    if faulted { "stopped" } else { "running" }.to_owned()
 }
 
 /// A job of a pool, and of one of its devices.
@@ -256,7 +264,7 @@ fn job(pool: &str, kind: &str, device: Option<u16>, remaining_bytes: u64) -> Job
         id,
         pool: pool.to_owned(),
         kind: kind.to_owned(),
-        state: "running".to_owned(),
+        state: job_state(false),
         remaining_bytes,
         done_bytes: 0,
         rate: None,

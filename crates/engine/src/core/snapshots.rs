@@ -95,6 +95,16 @@ impl SnapshotTable {
         self.dirty.len()
     }
 
+    /// Does the next checkpoint write this page?
+    pub(crate) fn is_dirty(&self, page: u64) -> bool {
+        self.dirty.contains(&page)
+    }
+
+    /// Where the last checkpoint put the page of a snapshot.
+    pub(crate) fn page_at(&self, id: SnapshotId) -> Option<ObjectRef> {
+        self.stored.get(&page_of(id)).copied()
+    }
+
     /// The pages that changed, for a checkpoint; and the deadlists that changed go to `lists`.
     pub(crate) fn seal(&mut self, lists: &mut impl Extend<(std::rc::Rc<crate::space::Deadlist>, Stored)>) -> Vec<SealedPage> {
         let dirty = std::mem::take(&mut self.dirty);

@@ -111,6 +111,15 @@ pub(crate) struct Wants {
     pub(crate) fill: bool,
 }
 
+/// Since when writes wait for room.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Starved {
+    pub(super) since: Time,
+    /// Checkpoints written when the cleaner moved something last, and the bytes that it had moved by then.
+    pub(super) checkpoints: u64,
+    pub(super) moved: u64,
+}
+
 /// The pool's flush, shared by all who wait for one.
 #[derive(Debug, Default)]
 pub(crate) struct Flusher {
@@ -217,8 +226,8 @@ pub(crate) struct Pool {
     pub(crate) reclaimed: bool,
     pub(crate) last_checkpoint: Time,
     pub(crate) last_activity: Time,
-    /// Number of checkpoints when writes began to wait for room.
-    pub(crate) starved_since: Option<u64>,
+    /// Writes wait for room.
+    pub(crate) starved_since: Option<Starved>,
     pub(crate) last_retry: Time,
     /// Since when writes find their device full.
     pub(crate) stalled_since: Option<Time>,

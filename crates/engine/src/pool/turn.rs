@@ -6,7 +6,7 @@ use millpond_format::Lsn;
 
 use super::diff::STEPS_PER_TURN;
 use super::op::{BarrierKind, Owner, ReadWork, Target, Work};
-use super::state::{Context, Pool};
+use super::state::{Context, Pool, Starved};
 use crate::io::Ended;
 use crate::space::SegmentState;
 use crate::task::{Purse, Waiting};
@@ -24,6 +24,8 @@ const PRESSED_SLICES: usize = 4;
 const MOST_SLICES: usize = 64;
 /// Checkpoints that do not help after which waiting writes are told that the pool is full.
 const STARVED_CHECKPOINTS: u64 = 6;
+/// Milliseconds that writes wait for room while the cleaner moves something, at most.
+const STARVED_MILLIS: u64 = 30_000;
 /// Milliseconds between tries of writes whose device was full.
 const FULL_RETRY_MILLIS: u64 = 200;
 /// Milliseconds after which a pool whose device stays full stops, so that guests learn of it.
@@ -303,8 +305,8 @@ impl Pool {
         !self.record_waiters.is_empty() || !self.parked_commands.is_empty() || !self.destroying.is_empty()
     }
 
-    /// Lets waiting writes try again when there is room, and tells them that there is none when nothing can make any: the cleaner finds
-    /// no segment worth it, nothing waits to be freed, and checkpoints have let go what rested.
+    /// Lets waiting writes try again when there is room, and tells them that there is none when nothing can make any: the cleaner moves
+    /// nothing and finds no segment worth it, nothing waits to be freed, and checkpoints have let go what rested.
     fn wake_space_waiters(&mut self) {
         if self.space_waiters.is_empty() {
             self.starved_since = None;
@@ -318,9 +320,13 @@ impl Pool {
             }
             return;
         }
-        let since = *self.starved_since.get_or_insert(self.metrics.checkpoints);
-        let resting = self.core.space.segments.resting_count() > 0 || self.checkpointer.running();
-        let checkpoints = self.metrics.checkpoints - since;
+        let (checkpoints, moved) = (self.metrics.checkpoints, self.metrics.cleaner_bytes);
+        let starved = self.starved_since.get_or_insert(Starved { since: self.now, checkpoints, moved });
+        if starved.moved != moved && self.now.0 < starved.since.0 + STARVED_MILLIS {
+            (starved.checkpoints, starved.moved) = (checkpoints, moved);
+        }
+        let checkpoints = checkpoints - starved.checkpoints;
+        let resting = self.core.space.segments.resting_count() > 0 || self.checkpointer.running() || self.checkpoint_brings_space();
         // a wipe gives back what it holds before anybody is refused
         let held = self.wiper.holds_space();
         if held || self.is_freeing() || !self.cleaner.idle() || self.io.is_stalled() || (resting && checkpoints < STARVED_CHECKPOINTS) {

@@ -255,6 +255,11 @@ impl ChunkTable {
         self.dirty.len()
     }
 
+    /// Does the next checkpoint write this page?
+    pub(crate) fn is_dirty(&self, page: u64) -> bool {
+        self.dirty.contains(&page)
+    }
+
     /// The next checkpoint writes this page.
     pub(crate) fn dirty_page(&mut self, page: u64) {
         self.dirty.insert(page);

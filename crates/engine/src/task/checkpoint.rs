@@ -9,6 +9,7 @@
 mod objects;
 mod seal;
 mod settle;
+mod sparse;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -131,9 +132,11 @@ impl Pool {
                     && !self.scrubber.holds_roots()
                     && self.relabeler.switching.is_empty()
                     && self.checkpoint_due()
-                    && self.free_meta() >= self.checkpoint_segments()
                 {
-                    self.seal_checkpoint();
+                    self.estimate_again();
+                    if self.free_meta() >= self.checkpoint_segments() {
+                        self.seal_checkpoint();
+                    }
                 }
                 self.checkpointer.running()
             }

@@ -224,9 +224,9 @@ impl Pool {
         best
     }
 
-    /// Was there no room to move to?
+    /// Was there no room to move to, or is there none for what the next checkpoint would have to say of it?
     pub(super) fn is_blocked(&self) -> bool {
-        self.cleaner.blocked_at.is_some_and(|free| self.core.space.segments.free_in(Shelf::Data) <= free)
+        self.cleaner.blocked_at.is_some_and(|free| self.core.space.segments.free_in(Shelf::Data) <= free) || !self.checkpoint_fits_with(1)
     }
 
     /// Did cleaning gain nothing lately?

@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, VecDeque};
 use millpond_block::Tag;
 use millpond_format::{Class, Encoder, MemberState, SegmentId};
 
-use super::reserve::Purse;
+use super::reserve::{LEAST_LOG, Purse};
 use crate::io::Health;
 use crate::log::{BatchKind, OpenBatch, SMALL};
 use crate::pool::Pool;
@@ -122,24 +122,30 @@ impl Pool {
             ));
         };
         let needed = self.needed_units();
-        // a log that a step had shortened had no room left for the checkpoint that writes its objects anew
-        let log_stays = whole.segments.iter().all(|id| space.rows.shelf(*id) != Shelf::Log);
-        let in_steps = log_stays && Removal::plan_step(shape, member, |_| true).is_some();
-        // guests go on writing: a step takes half of what is free at most
+        let in_steps = Removal::plan_step(shape, member, |_| true).is_some();
+        // guests go on writing: a step takes half of what is free at most, and half of the log and of what is free of it
         let least = if in_steps { needed.max(needed.midpoint(space.usable_units())) } else { needed };
         let fits = |gone: &BTreeSet<SegmentId>| least <= space.usable_without(gone);
-        let can_go = |gone: &BTreeSet<SegmentId>| fits(gone) && !self.is_short_without(gone);
+        let (logs, free_logs) = (space.segments.count_in(Shelf::Log), self.free_in(Shelf::Log));
+        let is_free = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.state == SegmentState::Free);
+        let spares_log = |gone: &BTreeSet<SegmentId>| {
+            let of_log = || gone.iter().filter(|id| space.rows.shelf(**id) == Shelf::Log);
+            let taken = of_log().count();
+            !in_steps || taken == logs || (taken * 2 <= logs && of_log().filter(is_free).count() * 2 <= free_logs)
+        };
+        let can_go = |gone: &BTreeSet<SegmentId>| fits(gone) && spares_log(gone) && !self.is_short_without(gone);
         if can_go(&whole.segments) {
             return Ok(Some((whole, 0)));
         }
-        let after = usable(&Rows::new(&whole.shape), |_| true);
+        let rows = Rows::new(&whole.shape);
+        let after = usable(&rows, |_| true);
         if needed > after {
             return Err(CommandError::Invalid(format!(
                 "what is on this device does not fit on the others: {} MiB more are needed; add a device or destroy something first",
                 ((needed - after) * 512).div_ceil(1 << 20)
             )));
         }
-        if in_steps && (begun || self.steps_lead_to(&whole, after)) {
+        if in_steps && (begun || self.steps_lead_to(&whole, &rows)) {
             let step = Removal::plan_step(shape, member, can_go);
             let step = step.filter(|step| step.segments.len() * STEP_PART >= whole.segments.len());
             return Ok(step.map(|step| {
@@ -160,13 +166,16 @@ impl Pool {
         live + live / CLEANING_PART
     }
 
-    /// Do few steps lead to the end? `after`: units that guests could fill at the end.
-    fn steps_lead_to(&self, whole: &Removal, after: u64) -> bool {
-        let space = &self.core.space;
-        let on_data = whole.segments.iter().filter(|id| space.rows.shelf(**id) == Shelf::Data);
-        let data: u64 = on_data.map(|id| u64::from(space.rows.pages(*id)) * 8).sum();
+    /// Do few steps lead to the end? `after`: rows at the end.
+    fn steps_lead_to(&self, whole: &Removal, after: &Rows) -> bool {
+        let (space, guests_after) = (&self.core.space, usable(after, |_| true));
+        let on = |shelf: Shelf| whole.segments.iter().filter(move |id| space.rows.shelf(**id) == shelf);
+        let data: u64 = on(Shelf::Data).map(|id| u64::from(space.rows.pages(*id)) * 8).sum();
         let free = space.usable_units().saturating_sub(self.needed_units());
-        few_steps(data, space.usable_units().saturating_sub(after), free)
+        let guests = few_steps(data, space.usable_units().saturating_sub(guests_after), free);
+        let (log, logs) = (on(Shelf::Log).count() as u64, space.segments.count_in(Shelf::Log) as u64);
+        let logs_after = (0..after.count()).filter(|id| after.shelf(SegmentId(*id)) == Shelf::Log).count() as u64;
+        guests && few_steps(log, logs.saturating_sub(logs_after), logs.saturating_sub(u64::from(LEAST_LOG)))
     }
 
     /// How many segments hold something.
@@ -218,7 +227,7 @@ impl Pool {
 
     /// The next step has to wait for the cleaner. False when that gained nothing for long.
     fn waits_for_step(&mut self) -> bool {
-        let free = self.free_in(Shelf::Data);
+        let free = self.free_in(Shelf::Data) + self.free_in(Shelf::Log);
         let (since, most) = *self.departure.room.get_or_insert((self.now, free));
         if free > most {
             self.departure.room = Some((self.now, free));

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use millpond_format::{Leg, NO_SEGMENT, NODE_BYTES, ObjectRef, SegmentId};
 
+use crate::core::StoredDeadlist;
 use crate::log::{CLEANED, Cursor, KEPT, SMALL, is_special};
 use crate::pool::Pool;
 use crate::space::{SegmentState, Shelf};
@@ -48,6 +49,8 @@ pub(crate) struct Estimate {
     lists: usize,
     /// Bytes of the catalog.
     catalog: usize,
+    /// Bytes of an object that is to leave a segment which is given up, and found no room.
+    pub(super) moving: usize,
     /// Turns until the next look.
     again_in: u32,
 }
@@ -129,12 +132,18 @@ impl Pool {
             if shelf == self.core.space.homes.meta { segments.saturating_sub(self.free_for_nodes()) } else { 0 }
         };
         let cleaner = if shelf == Shelf::Data { KEPT_FOR_CLEANER } else { 0 };
-        let checkpoints = || self.checkpoint_segments() + self.least_segments();
+        let checkpoints = || self.checkpoint_segments() + self.least_segments() + self.moving_segments();
         match purse {
             Purse::Cleaner => meta(self.checkpoint_segments()) + 1,
             Purse::Record => meta(checkpoints()) + cleaner,
             Purse::Guest => meta(checkpoints()) + 2 * (cleaner + KEPT_FOR_RECORDS),
         }
+    }
+
+    /// Segments that are left to an object which is to leave one that is given up: a quarter at most.
+    fn moving_segments(&self) -> usize {
+        let moving = if self.evacuation.is_some() { self.checkpointer.estimate.moving } else { 0 };
+        self.object_segments(moving).min(self.core.space.segments.count_in(self.core.space.homes.meta) / 4)
     }
 
     /// Would guests be left without a free segment, if these were not to be had?
@@ -143,13 +152,15 @@ impl Pool {
         if self.misses_log_without(gone) {
             return true;
         }
+        let largest = self.object_segments(self.largest_object_in(gone));
         [Shelf::Data, Shelf::Log].into_iter().any(|shelf| {
             let on_shelf = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.shelf == shelf);
             let is_free = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.state == SegmentState::Free);
             let taken = gone.iter().filter(on_shelf).count();
             let free = self.free_in(shelf) - gone.iter().filter(on_shelf).filter(is_free).count();
             // of a shelf that goes as a whole nothing is needed any more
-            (1..space.segments.count_in(shelf)).contains(&taken) && free <= self.floor_on(shelf, Purse::Guest)
+            let floor = self.floor_on(shelf, Purse::Guest) + if shelf == space.homes.meta { largest } else { 0 };
+            (1..space.segments.count_in(shelf)).contains(&taken) && free <= floor
         })
     }
 
@@ -194,6 +205,11 @@ impl Pool {
     /// Is there room for the next checkpoint and the one after it? If not, nothing may change before it, but for what the cleaner moves.
     pub(crate) fn checkpoint_is_safe(&self) -> bool {
         self.free_meta() >= self.checkpoint_segments() + self.least_segments()
+    }
+
+    /// Would there be room for the next checkpoint if so many more pages of the chunk table changed?
+    pub(crate) fn checkpoint_fits_with(&self, pages: usize) -> bool {
+        self.free_meta() >= self.checkpoint_segments_with(pages)
     }
 
     /// May a batch begin?
@@ -251,18 +267,23 @@ impl Pool {
 
     /// Segments that the next checkpoint takes at most for what changed so far. The running one has its own set aside.
     pub(crate) fn checkpoint_segments(&self) -> usize {
+        self.checkpoint_segments_with(0)
+    }
+
+    /// The same if so many more pages of the chunk table changed.
+    fn checkpoint_segments_with(&self, pages: usize) -> usize {
         let at = &self.checkpointer;
         let changed = self.core.nodes.dirty() - at.unwritten;
         let objects_at = at.objects_at.filter(|_| !at.running());
         let nodes = self.segments_for(self.node_pages(changed + 4), self.chunk_pages(), at.nodes_at);
-        let objects = self.object_bytes(self.core.space.chunks.dirty_pages()) + at.estimate.lists;
+        let objects = self.object_bytes(self.core.space.chunks.dirty_pages() + pages) + at.estimate.lists;
         nodes + self.segments_for(objects.div_ceil(4096), self.part_bytes() / 4096, objects_at)
     }
 
     /// Segments that a checkpoint of next to no changes takes at most.
     fn least_segments(&self) -> usize {
         let nodes = self.segments_for(self.node_pages(LEAST_CHANGES.0), self.chunk_pages(), None);
-        nodes + self.segments_for(self.object_bytes(LEAST_CHANGES.1).div_ceil(4096), self.part_bytes() / 4096, None)
+        nodes + self.object_segments(self.object_bytes(LEAST_CHANGES.1))
     }
 
     /// Segments for so many pages from `cursor` on; the last `waste` pages of each may be too few for what comes next.
@@ -283,16 +304,49 @@ impl Pool {
         nodes.div_ceil(in_chunk) * (in_chunk * NODE_BYTES).div_ceil(4096)
     }
 
+    /// Segments for so many bytes of objects.
+    fn object_segments(&self, bytes: usize) -> usize {
+        self.segments_for(bytes.div_ceil(4096), self.part_bytes() / 4096, None)
+    }
+
+    /// Bytes of objects that so many segments have room for.
+    pub(super) fn object_room(&self, segments: usize) -> usize {
+        let pages = self.smallest_segment().saturating_sub(META_HEAD_PAGES) as usize;
+        segments * pages.saturating_sub(self.part_bytes() / 4096) * 4096
+    }
+
     /// Bytes that so many chunk table pages and the catalog take.
     fn object_bytes(&self, pages: usize) -> usize {
         let chunks = self.core.space.chunks.len();
         let records = (pages * 64).min(chunks);
-        records * (64 + 2 * self.bitmap_bytes()) + (chunks / 64 + pages) * 24 + self.checkpointer.estimate.catalog + 2 * 4096
+        records * self.record_bytes() + (chunks / 64 + pages) * 24 + self.checkpointer.estimate.catalog + 2 * 4096
+    }
+
+    /// Bytes that a chunk takes at most in its page of the table.
+    fn record_bytes(&self) -> usize {
+        64 + 2 * self.bitmap_bytes()
+    }
+
+    /// Bytes that a page of the chunk table takes at most.
+    pub(super) fn chunk_page_bytes(&self) -> usize {
+        self.core.space.chunks.len().min(64) * self.record_bytes() + 24
+    }
+
+    /// Bytes that a deadlist takes at most: it begins at a step, and a long one has an index of its parts.
+    pub(super) fn list_bytes(&self, list: &StoredDeadlist) -> usize {
+        let bytes = list.list().encoded_bytes();
+        bytes.next_multiple_of(ObjectRef::STEP) + (bytes / self.part_bytes() + 1) * ObjectRef::STEP
     }
 
     /// Bytes of a bitmap over the blocks of a full chunk.
     fn bitmap_bytes(&self) -> usize {
         self.core.chunk_units.div_ceil(512) as usize * 8
+    }
+
+    /// Looks up at once what deadlists and catalog will take.
+    pub(super) fn estimate_again(&mut self) {
+        self.checkpointer.estimate.again_in = 0;
+        self.estimate_checkpoint();
     }
 
     /// Looks up what deadlists and catalog will take: now and then, and always when space is short.
@@ -309,9 +363,7 @@ impl Pool {
             .map(|line| &line.deadlist)
             .chain(catalog.snapshots.changed().map(|s| &s.deadlist))
             .chain(catalog.frees.iter().map(|(_, list)| list));
-        // each begins at a step, and a long one has an index of its parts
-        let stored = |bytes: usize| bytes.next_multiple_of(ObjectRef::STEP) + (bytes / self.part_bytes() + 1) * ObjectRef::STEP;
-        let lists: usize = lists.filter(|list| list.needs_write()).map(|list| stored(list.list().encoded_bytes())).sum();
+        let lists: usize = lists.filter(|list| list.needs_write()).map(|list| self.list_bytes(list)).sum();
         let snapshots = catalog.snapshots.changed().map(|s| 160 + s.name.len() + s.description.len() + s.holds.len() * 9);
         let volumes = catalog.volumes.values().map(|v| 96 + v.name.len());
         let options = catalog.options().len() * 160 + JOBS_BYTES;

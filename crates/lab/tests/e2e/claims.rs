@@ -191,6 +191,8 @@ fn is_dead(dir: &Path) -> Result<()> {
 fn is_held_up(dir: &Path) -> Result<()> {
     let hosts = Hosts::start(dir)?;
     hosts.is_refused("in use on host")?;
+    // a job that is not done by then
+    hosts.one.cli(&["pool", "set", "job_rate=64K", "tank"])?;
     let signal = |signal: Signal| -> Result<()> {
         let pid = i32::try_from(hosts.one.pid()?).ok().and_then(Pid::from_raw).context("an impossible process id")?;
         kill_process(pid, signal).context("signalling the first host")
@@ -199,6 +201,7 @@ fn is_held_up(dir: &Path) -> Result<()> {
     let (first, second, endpoint) = thread::scope(|scope| -> Result<_> {
         let writer = scope.spawn(|| written(&hosts.begun, 1, 0..HALF, &progress));
         wait_until("the first host writes", PATIENCE, || progress.load(Ordering::Relaxed) > 500 || writer.is_finished())?;
+        hosts.one.cli(&["pool", "scrub", "tank"])?;
         signal(Signal::STOP)?;
         let taken = hosts.is_taken().and_then(|endpoint| {
             let (second, outcome) = written(&endpoint, 2, SECOND, &AtomicU64::new(0));
@@ -218,6 +221,10 @@ fn is_held_up(dir: &Path) -> Result<()> {
     })?;
     let told = hosts.one.cli(&["pool", "status", "tank"])?;
     ensure!(told.contains("faulted") && told.contains("took the pool over"), "{told}");
+    let waiting = hosts.one.command(&["pool", "scrub", "tank", "--wait"]).output()?;
+    let waited = hosts.one.command(&["pool", "jobs", "--wait", "scrub:tank"]).output()?;
+    let said = String::from_utf8_lossy(&waited.stderr);
+    ensure!(waited.status.code() == Some(1) && said.contains("is stopped") && !waiting.status.success(), "{waited:?} {waiting:?}");
     let refused = Client::connect(&hosts.begun, 1, BLOCK, false).and_then(|mut client| client.call(Op::Read, 0, BLOCK));
     ensure!(refused.is_err(), "a host without a pool answers");
     let output = hosts.import(&[]).output()?;

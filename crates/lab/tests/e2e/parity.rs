@@ -1,4 +1,4 @@
-//! Two of six devices with parity rot, go missing and are replaced under load, while a client with checksums of its own writes and reads.
+//! Two of six devices with parity rot, go missing and are replaced under load, and one is taken out, while a client with checksums of its own writes and reads.
 
 use super::devices::{device, pool, rot, wait_whole};
 use super::fio::fio;
@@ -31,7 +31,7 @@ fn without(millpond: &Millpond, dir: &str, gone: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Two devices rot under load, then they are missing, then new ones take their places under load and a kill, then two others are missing.
+/// Two devices rot under load, then they are missing, then new ones take their places under load and a kill, then one leaves, and two others are missing.
 pub fn run(subject: &mut Subject) -> Result<()> {
     let dir = subject.file("server").join("devices");
     let millpond = subject.millpond()?;
@@ -70,8 +70,15 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     wait_whole(millpond)?;
     fio(&uri, "randwrite", 3, &["--verify_only=1"])?;
 
+    // every row has a part on each device, and there is no other group
+    let leaving = at[4].display().to_string();
+    loaded(&uri, 4, || millpond.cli(&["pool", "remove", "tank", &leaving, "--wait"]))?;
+    let listed = pool(millpond)?;
+    ensure!(listed["devices"].as_array().is_some_and(|devices| devices.len() == 5) && device(&listed, &at[4]).is_err(), "{listed}");
+    fio(&uri, "randwrite", 4, &["--verify_only=1"])?;
+
     without(millpond, &search, &at[2..4])?;
-    fio(&uri, "randwrite", 3, &["--verify_only=1"])?;
+    fio(&uri, "randwrite", 4, &["--verify_only=1"])?;
     millpond.cli(&["rollback", "tank/disk@first"])?;
     fio(&uri, "randwrite", 1, &["--verify_only=1"])
 }

@@ -76,6 +76,9 @@ async fn wait(client: &Client, id: &str) -> Outcome {
     loop {
         let jobs: Vec<Job> = client.get("/v1/jobs").await?;
         let Some(job) = jobs.iter().find(|job| job.id == id) else { break };
+        if job.state == "stopped" {
+            return Err(Failure::failed(format!("pool '{0}' is stopped, and '{id}' with it; see 'millpond pool status {0}'", job.pool)));
+        }
         progress.get_or_insert_with(|| Progress::new(id, job.remaining_bytes)).remaining(job.remaining_bytes);
         tokio::time::sleep(LOOK).await;
     }

@@ -1,6 +1,5 @@
 //! The objects of a checkpoint: packed into segments of their own, several to a write.
 
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use millpond_block::Piece;
@@ -48,7 +47,9 @@ impl Pool {
                 self.core.space.segments.set_state(old.segment, SegmentState::Sealed);
                 self.core.space.settle(old.segment);
             }
-            let segment = self.checkpointer.reserved.pop().or_else(|| self.reserve_meta())?;
+            let set_aside = self.checkpointer.reserved.pop();
+            debug_assert!(set_aside.is_some(), "INV-CKPT-4: a checkpoint takes no more than what is set aside for it");
+            let segment = set_aside.or_else(|| self.reserve_meta())?;
             self.core.space.segments.set_state(segment, SegmentState::Open);
             if let Some(s) = self.core.space.segments.get_mut(segment) {
                 s.class = class;
@@ -106,48 +107,6 @@ impl Pool {
         let (segment, page, _) = self.meta_space(OBJECT_CLASS, 1)?;
         self.write_meta_page(segment, page, &root.encode());
         Some(())
-    }
-
-    /// Objects in segments that are less than half in use are written again, the sparsest first, as far as there is room: so the segments
-    /// of objects are at most about twice what lives in them. A segment gets there only when as much of it was replaced.
-    pub(super) fn dirty_sparse_objects(&mut self) {
-        let space = &self.core.space;
-        let mut sparse: Vec<(u32, SegmentId)> = space
-            .segments
-            .ids()
-            .filter_map(|id| space.segments.get(id).map(|s| (id, s)))
-            .filter(|(id, s)| {
-                s.state == SegmentState::Sealed && s.objects > 0 && (s.is_given_up() || s.objects * 2 < space.rows.pages(*id) * 8)
-            })
-            .map(|(id, s)| (s.objects, id))
-            .collect();
-        sparse.sort_unstable();
-        let spare = self.free_meta().saturating_sub(self.checkpoint_segments() + 1) as u64;
-        let mut room = spare * u64::from(self.smallest_segment()) * 8;
-        let mut chosen = BTreeSet::new();
-        for (units, id) in sparse {
-            let Some(left) = room.checked_sub(u64::from(units) * 2) else { break };
-            room = left;
-            chosen.insert(id);
-        }
-        if !chosen.is_empty() {
-            self.rewrite_objects(|at| chosen.contains(&at.segment));
-        }
-    }
-
-    /// The next checkpoint writes objects elsewhere of which `moves` holds for the whole or for a part.
-    pub(crate) fn rewrite_objects(&mut self, moves: impl Fn(ObjectRef) -> bool) {
-        let parts = &self.checkpointer.parts;
-        let here = |at: ObjectRef| {
-            let mut its = parts.get(&(at.segment, at.offset)).into_iter().flatten();
-            moves(at) || its.any(|part| moves(*part))
-        };
-        let pages: Vec<u64> = self.core.space.chunks.stored().filter(|(_, at)| here(*at)).map(|(page, _)| page).collect();
-        pages.into_iter().for_each(|page| self.core.space.chunks.dirty_page(page));
-        let catalog = &mut self.core.catalog;
-        let lists = catalog.lineages.values_mut().map(|line| &mut line.deadlist).chain(catalog.frees.iter_mut().map(|(_, list)| list));
-        lists.filter(|list| list.stored().is_some_and(here)).for_each(|list| list.touch());
-        catalog.snapshots.rewrite(here);
     }
 
     /// Adds an object to the running checkpoint: whole, or in parts behind an index when it is longer than a part may be.

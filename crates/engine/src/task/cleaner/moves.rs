@@ -84,8 +84,14 @@ impl Pool {
         if chunk.live_count == 0 || !here || matches!(self.state, PoolState::Faulted(_)) {
             return;
         }
-        let stream = self.stream_of(chunk);
-        let live = chunk.live.clone();
+        let (stream, live) = (self.stream_of(chunk), chunk.live.clone());
+        if !self.checkpoint_fits_with(batch.as_ref().map_or(0, |b| b.chunks.len()) + 1) {
+            batch.take().into_iter().for_each(|full| self.write_moves(full));
+            if !self.checkpoint_fits_with(1) {
+                return;
+            }
+        }
+        let Some(chunk) = self.core.space.chunks.get(g.chunk) else { return };
         let unit_bytes = usize::from(chunk.grain) * 512;
         let pages = (live.count() as usize * unit_bytes).div_ceil(4096) as u32;
         let Some(identities) = self.kept_identities(g, &live) else {

@@ -142,7 +142,8 @@ fn rows_of(group: &Group) -> Vec<Row> {
 fn cut(group: &Group, member: u16, may: impl Fn(&[Row]) -> bool) -> Option<(Group, Vec<Row>)> {
     let others = group.columns.iter().filter(|column| column.member != member).count();
     // what is given up of a linear group makes nothing new
-    let makes_room = group.class == Class::Data && group.layout != Layout::Linear && layout_over(group.layout, others).is_some();
+    let makes_room =
+        matches!(group.class, Class::Data | Class::Log) && group.layout != Layout::Linear && layout_over(group.layout, others).is_some();
     if others == group.columns.len() || !makes_room {
         return None;
     }

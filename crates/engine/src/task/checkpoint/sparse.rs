@@ -1,0 +1,103 @@
+//! Objects that a checkpoint writes again though they did not change, so that the segments they are in can be reused.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use millpond_format::{ObjectRef, SegmentId};
+
+use crate::core::StoredDeadlist;
+use crate::pool::Pool;
+use crate::space::{Segment, SegmentState};
+
+/// Where an object is: its segment and its offset.
+type At = (SegmentId, u32);
+
+impl Pool {
+    /// Objects in segments that are less than half in use are written again, the sparsest first, as far as there is room: so the segments
+    /// of objects are at most about twice what lives in them. A segment gets there only when as much of it was replaced. Those in segments
+    /// that are given up are written again one by one.
+    pub(super) fn dirty_sparse_objects(&mut self) {
+        self.checkpointer.estimate.moving = 0;
+        let sparse = self.sparse_segments();
+        if sparse.is_empty() {
+            return;
+        }
+        let objects = self.objects_in(&sparse.iter().copied().collect());
+        let mut room = self.object_room(self.free_meta().saturating_sub(self.checkpoint_segments() + 1));
+        let (mut chosen, mut waiting) = (BTreeSet::new(), None::<usize>);
+        for id in sparse {
+            let here = objects.get(&id).into_iter().flatten().filter(|(at, _)| !chosen.contains(at)).copied();
+            let here: Vec<(At, usize)> = here.collect();
+            if self.core.space.segments.get(id).is_some_and(Segment::is_given_up) {
+                for (at, bytes) in here {
+                    match room.checked_sub(bytes) {
+                        Some(left) => (room, _) = (left, chosen.insert(at)),
+                        None => waiting = Some(waiting.map_or(bytes, |least| least.min(bytes))),
+                    }
+                }
+            } else if let Some(left) = room.checked_sub(here.iter().map(|(_, bytes)| bytes).sum()) {
+                room = left;
+                chosen.extend(here.iter().map(|(at, _)| *at));
+            }
+        }
+        self.checkpointer.estimate.moving = waiting.unwrap_or(0);
+        if !chosen.is_empty() {
+            self.rewrite_objects(|at| chosen.contains(&(at.segment, at.offset)));
+            self.estimate_again();
+        }
+    }
+
+    /// Segments of objects that are less than half in use or given up, the emptiest first.
+    fn sparse_segments(&self) -> Vec<SegmentId> {
+        let space = &self.core.space;
+        let known = space.segments.ids().filter_map(|id| Some((id, space.segments.get(id)?)));
+        let of_objects = known.filter(|(_, s)| s.state == SegmentState::Sealed && s.objects > 0);
+        let sparse = of_objects.filter(|(id, s)| s.is_given_up() || s.objects * 2 < space.rows.pages(*id) * 8);
+        let mut sparse: Vec<(u32, SegmentId)> = sparse.map(|(id, s)| (s.objects, id)).collect();
+        sparse.sort_unstable();
+        sparse.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// Objects that are in these segments, whole or with a part, and the bytes that the next checkpoint takes at most for each of them more than
+    /// it takes anyway: an object is written whole.
+    fn objects_in(&self, segments: &BTreeSet<SegmentId>) -> BTreeMap<SegmentId, Vec<(At, usize)>> {
+        let (chunks, catalog) = (&self.core.space.chunks, &self.core.catalog);
+        let pages = chunks.stored().filter(|(page, _)| !chunks.is_dirty(*page)).map(|(_, at)| (at, self.chunk_page_bytes()));
+        let names = catalog.snapshots.stored().filter(|(page, _)| !catalog.snapshots.is_dirty(*page));
+        let names = names.map(|(_, at)| (at, at.bytes() as usize + ObjectRef::STEP));
+        let list = |list: &StoredDeadlist| Some((list.stored().filter(|_| !list.needs_write())?, self.list_bytes(list)));
+        let lineages = catalog.lineages.values().map(|line| &line.deadlist).chain(catalog.frees.iter().map(|(_, list)| list));
+        let of_snapshots = catalog.snapshots.iter().filter_map(|(id, snapshot)| {
+            // what says where it is changes with it
+            let page = catalog.snapshots.page_at(*id).map_or(0, |at| at.bytes() as usize);
+            list(&snapshot.deadlist).map(|(at, bytes)| (at, bytes + page))
+        });
+        let mut found: BTreeMap<SegmentId, Vec<(At, usize)>> = BTreeMap::new();
+        for (object, bytes) in pages.chain(names).chain(lineages.filter_map(list)).chain(of_snapshots) {
+            let at = (object.segment, object.offset);
+            let parts = self.checkpointer.parts.get(&at).into_iter().flatten().map(|part| part.segment);
+            let touched: BTreeSet<SegmentId> = parts.chain([object.segment]).filter(|id| segments.contains(id)).collect();
+            touched.into_iter().for_each(|id| found.entry(id).or_default().push((at, bytes)));
+        }
+        found
+    }
+
+    /// Bytes that the largest object in these segments takes at most to be written again.
+    pub(crate) fn largest_object_in(&self, segments: &BTreeSet<SegmentId>) -> usize {
+        self.objects_in(segments).into_values().flatten().map(|(_, bytes)| bytes).max().unwrap_or(0)
+    }
+
+    /// The next checkpoint writes objects elsewhere of which `moves` holds for the whole or for a part.
+    pub(crate) fn rewrite_objects(&mut self, moves: impl Fn(ObjectRef) -> bool) {
+        let parts = &self.checkpointer.parts;
+        let here = |at: ObjectRef| {
+            let mut its = parts.get(&(at.segment, at.offset)).into_iter().flatten();
+            moves(at) || its.any(|part| moves(*part))
+        };
+        let pages: Vec<u64> = self.core.space.chunks.stored().filter(|(_, at)| here(*at)).map(|(page, _)| page).collect();
+        pages.into_iter().for_each(|page| self.core.space.chunks.dirty_page(page));
+        let catalog = &mut self.core.catalog;
+        let lists = catalog.lineages.values_mut().map(|line| &mut line.deadlist).chain(catalog.frees.iter_mut().map(|(_, list)| list));
+        lists.filter(|list| list.stored().is_some_and(here)).for_each(|list| list.touch());
+        catalog.snapshots.rewrite(here);
+    }
+}
