@@ -7,6 +7,8 @@ use crate::rng::Rng;
 
 /// Segments of the log that comes with parity, at least.
 const LOG_SEGMENTS: u64 = 48;
+/// Of each device such a part is a log.
+const LOG_SHARE: u64 = 16;
 
 impl Config {
     /// Turns a world into one with parity, small enough that most of what is written moves to rows with parity; all chance is from `rng`.
@@ -18,9 +20,13 @@ impl Config {
         let parity = rng.between(1, 2);
         let count = rng.between(parity + 2, parity + 4);
         let log = (LOG_SEGMENTS * (parity + 1)).div_ceil(count);
-        // what is on a device that leaves fits on others
-        let log = if removals { 3 * log } else { log };
-        let fair = 2 * log + LEAST_SEGMENTS + rng.below(60);
+        // what is on a device that leaves fits on others; the log of long devices can do without one, too
+        let (log, fair) = match (removals, count % 2) {
+            (true, 0) => (2 * log, 2 * log * LOG_SHARE),
+            (true, _) => (3 * log, 6 * log + LEAST_SEGMENTS),
+            (false, _) => (log, 2 * log + LEAST_SEGMENTS),
+        };
+        let fair = fair + rng.below(60);
         let extents: Vec<u64> = (0..count).map(|_| fair + rng.below(20) * rng.below(2)).collect();
         self.devices = extents.iter().map(|own| device(own * self.extent, rng)).collect();
         let unit = (4 * KIB as u32) << rng.below(3);
