@@ -12,8 +12,9 @@ use crate::system::System;
 
 /// Requests of guests between two wipes: blocks die in segments that are clean, and are moved there.
 const REQUESTS: u64 = 80;
-/// Times that the world waits for a wipe to come to its end, a second each.
+/// Times that the world waits for a wipe to get on, and in all for it to come to its end, a second each.
 const PATIENCE: u32 = 200;
+const MOST_PATIENCE: u32 = 20 * PATIENCE;
 
 impl<S: System> World<S> {
     /// In a world beside this one everything is wiped, guests go on, everything is destroyed and wiped again, and the power fails.
@@ -73,11 +74,15 @@ impl<S: System> World<S> {
 
     /// Waits for a wipe to come to its end; false when it does not.
     fn wipe_ends(&mut self) -> Result<bool, Violation> {
-        for _ in 0..PATIENCE {
+        let (mut before, mut left) = (None, PATIENCE);
+        for _ in 0..MOST_PATIENCE {
             self.settle_down()?;
             let jobs = self.system.as_ref().and_then(S::pool).map(|pool| pool.jobs).unwrap_or_default();
-            if jobs.iter().all(|job| job.kind != JobKind::Wipe) {
-                return Ok(true);
+            let Some(wipe) = jobs.iter().find(|job| job.kind == JobKind::Wipe) else { return Ok(true) };
+            left = if before == Some(wipe.done) { left - 1 } else { PATIENCE };
+            before = Some(wipe.done);
+            if left == 0 {
+                break;
             }
             self.machine.pass(1_000_000);
         }
