@@ -5,6 +5,7 @@ use millpond_format::{Item, Record, SnapshotId};
 
 use super::op::{Owner, Work};
 use super::state::Pool;
+use crate::core::Catalog;
 use crate::{CommandError, Reply};
 
 /// Snapshots looked at per turn before any is destroyed.
@@ -48,6 +49,7 @@ impl Pool {
                 few @ ..=DESTROYS_TOGETHER => few,
                 _ => DESTROYS_PER_SLICE * self.slices(),
             };
+            let (count, bytes) = self.affordable(work.snapshots.iter().skip(work.done).take(count));
             let next = work.snapshots.iter().skip(work.done).take(count).copied();
             // what was named twice, or went meanwhile, is gone as wanted
             let known: Vec<SnapshotId> = next.filter(|id| self.known_snapshot(*id).is_ok()).collect();
@@ -63,6 +65,7 @@ impl Pool {
                     return true;
                 }
                 self.core.apply_record(&record);
+                self.checkpointer.estimate.lists += bytes;
                 self.starved_commands = 0;
                 self.seal_all();
             }
@@ -73,6 +76,30 @@ impl Pool {
             self.release(work.op);
         }
         true
+    }
+
+    /// How many of them can be destroyed before the next checkpoint, at least one, and the bytes of deadlists that it has to write anew for
+    /// that: theirs and those after them.
+    fn affordable<'a>(&self, snapshots: impl Iterator<Item = &'a SnapshotId>) -> (usize, usize) {
+        let catalog = &self.core.catalog;
+        let room = self.room_for_lists();
+        let costs = snapshots.map(|id| {
+            let Some(snapshot) = catalog.snapshots.get(id) else { return 0 };
+            let line = catalog.lineages.get(&snapshot.lineage);
+            let next = line.and_then(|line| match Catalog::after(line, *id) {
+                Some(next) => catalog.snapshots.get(&next).map(|next| &next.deadlist),
+                None => Some(&line.deadlist),
+            });
+            self.list_bytes(&snapshot.deadlist) + next.map_or(0, |list| self.list_bytes(list))
+        });
+        let (mut count, mut bytes) = (0, 0);
+        for cost in costs {
+            if count > 0 && bytes + cost > room {
+                break;
+            }
+            (count, bytes) = (count + 1, bytes + cost);
+        }
+        (count, bytes)
     }
 
     fn check_destroyable(&self, id: SnapshotId) -> Result<(), CommandError> {

@@ -287,7 +287,8 @@ impl Pool {
         if self.step_destroys() {
             return true;
         }
-        if !self.core.catalog.frees.is_empty() && self.checkpoint_is_safe() {
+        // when no checkpoint can begin, what has to be said of what died has to go first
+        if !self.core.catalog.frees.is_empty() && (self.checkpoint_is_safe() || !self.checkpoint_fits_with(0)) {
             self.core.free_some(FREES_PER_SLICE * self.slices());
         } else if self.closing.is_none() && self.state == PoolState::Online {
             self.start_walk_step();
@@ -326,10 +327,12 @@ impl Pool {
             (starved.checkpoints, starved.moved) = (checkpoints, moved);
         }
         let checkpoints = checkpoints - starved.checkpoints;
-        let resting = self.core.space.segments.resting_count() > 0 || self.checkpointer.running() || self.checkpoint_brings_space();
+        let running = self.checkpointer.running();
+        let comes = self.checkpoint_fits_with(0) && (self.core.space.segments.resting_count() > 0 || self.checkpoint_brings_space());
         // a wipe gives back what it holds before anybody is refused
         let held = self.wiper.holds_space();
-        if held || self.is_freeing() || !self.cleaner.idle() || self.io.is_stalled() || (resting && checkpoints < STARVED_CHECKPOINTS) {
+        let freeing = !self.core.catalog.frees.is_empty() || (self.is_freeing() && (running || self.checkpoint_fits_with(0)));
+        if held || freeing || !self.cleaner.idle() || self.io.is_stalled() || ((running || comes) && checkpoints < STARVED_CHECKPOINTS) {
             return;
         }
         if !self.victim_left() {

@@ -140,6 +140,8 @@ impl Chunk {
 #[derive(Debug, Default)]
 pub(crate) struct ChunkTable {
     chunks: FxHashMap<ChunkId, Chunk>,
+    /// Those with a slot for each unit.
+    packed: usize,
     /// Where the last checkpoint put each page; nothing for pages that never were in one.
     stored: BTreeMap<u64, Option<ObjectRef>>,
     dirty: BTreeSet<u64>,
@@ -181,17 +183,30 @@ impl ChunkTable {
 
     pub(crate) fn insert(&mut self, id: ChunkId, chunk: Chunk) {
         self.mark(page_of(id));
+        self.packed += usize::from(chunk.grain == 1);
         let old = self.chunks.insert(id, chunk);
         assert!(old.is_none(), "I11: chunk {id} used twice");
     }
 
     pub(crate) fn remove(&mut self, id: ChunkId) -> Option<Chunk> {
         self.mark(page_of(id));
-        self.chunks.remove(&id)
+        let chunk = self.chunks.remove(&id);
+        self.packed -= usize::from(chunk.as_ref().is_some_and(|chunk| chunk.grain == 1));
+        chunk
     }
 
     pub(crate) fn len(&self) -> usize {
         self.chunks.len()
+    }
+
+    /// Chunks with a slot for each unit.
+    pub(crate) fn packed(&self) -> usize {
+        self.packed
+    }
+
+    /// Pages that a checkpoint has, or that wait for one.
+    pub(crate) fn pages(&self) -> usize {
+        self.stored.len()
     }
 
     /// Ids in order: for audits and recovery, not for the data path.
@@ -255,6 +270,11 @@ impl ChunkTable {
         self.dirty.len()
     }
 
+    /// Does the next checkpoint write the page of this chunk?
+    pub(crate) fn changes_with(&self, id: ChunkId) -> bool {
+        self.is_dirty(page_of(id))
+    }
+
     /// Does the next checkpoint write this page?
     pub(crate) fn is_dirty(&self, page: u64) -> bool {
         self.dirty.contains(&page)
@@ -280,6 +300,7 @@ impl ChunkTable {
             if !r.present.is_empty() {
                 chunk.present = Some(Present::new(Slots::from_words(r.present.into_owned())));
             }
+            self.packed += usize::from(chunk.grain == 1);
             self.chunks.insert(r.chunk, chunk);
         }
     }

@@ -72,12 +72,15 @@ pub(crate) struct Cleaner {
     exhausted_until: u64,
     /// There was no room to move to with so many segments free: not again before a checkpoint made some, or there are more.
     blocked_at: Option<usize>,
+    /// There was no room for what the next checkpoint would have to say of a move: none before it but from the log, where what it says anyway
+    /// lies.
+    crowded: bool,
 }
 
 impl Cleaner {
     /// A checkpoint let segments go.
     pub(crate) fn unblock(&mut self) {
-        self.blocked_at = None;
+        (self.blocked_at, self.crowded) = (None, false);
     }
 
     /// One line for debugging.
@@ -165,10 +168,11 @@ impl Pool {
     /// The segment whose cleaning gains most: dead space times age over live space (cost-benefit); nothing when none gains anything. The best
     /// of one look at all segments last for several victims.
     fn choose_victim(&mut self) -> Option<SegmentId> {
-        let shelves = self.shelves_to_clean();
+        let mut shelves = self.shelves_to_clean();
+        shelves.retain(|shelf| *shelf == Shelf::Log || !self.cleaner.crowded);
         // who leaves gives nothing back: when space is short others go first that do
         let leaving = if shelves.contains(&Shelf::Data) { None } else { self.leaving_victim() };
-        if leaving.is_some() || self.is_blocked() {
+        if leaving.is_some() || self.is_stuck() {
             return leaving;
         }
         let victim = if shelves.is_empty() { None } else { self.best_victim(&shelves) };
@@ -181,7 +185,7 @@ impl Pool {
         if leaving.is_some() {
             return leaving;
         }
-        if self.holds_jobs_up(&shelves) {
+        if self.cleaner.crowded || self.holds_jobs_up(&shelves) {
             return None;
         }
         let wanted = self.next_surplus().or_else(|| self.next_unclean());
@@ -224,9 +228,14 @@ impl Pool {
         best
     }
 
-    /// Was there no room to move to, or is there none for what the next checkpoint would have to say of it?
+    /// Was there no room to move to?
+    fn is_stuck(&self) -> bool {
+        self.cleaner.blocked_at.is_some_and(|free| self.core.space.segments.free_in(Shelf::Data) <= free)
+    }
+
+    /// Can nothing be moved but from the log, or that neither?
     pub(super) fn is_blocked(&self) -> bool {
-        self.cleaner.blocked_at.is_some_and(|free| self.core.space.segments.free_in(Shelf::Data) <= free) || !self.checkpoint_fits_with(1)
+        self.is_stuck() || self.cleaner.crowded
     }
 
     /// Did cleaning gain nothing lately?
@@ -265,9 +274,9 @@ impl Pool {
 
     /// Is there a segment whose cleaning would make room?
     pub(crate) fn victim_left(&self) -> bool {
-        let shelves: SmallVec<[Shelf; 3]> =
-            Shelf::ALL.into_iter().filter(|shelf| *shelf != Shelf::Data || !self.cleaning_is_vain()).collect();
-        !self.is_blocked() && self.core.space.segments.ids().any(|id| self.victim_score(id, &shelves).is_some())
+        let may = |shelf: &Shelf| *shelf == Shelf::Log || !(self.cleaner.crowded || (*shelf == Shelf::Data && self.cleaning_is_vain()));
+        let shelves: SmallVec<[Shelf; 3]> = Shelf::ALL.into_iter().filter(may).collect();
+        !self.is_stuck() && self.core.space.segments.ids().any(|id| self.victim_score(id, &shelves).is_some())
     }
 
     fn begin_victim(&mut self, victim: SegmentId) {

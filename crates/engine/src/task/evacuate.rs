@@ -133,7 +133,8 @@ impl Pool {
             let taken = of_log().count();
             !in_steps || taken == logs || (taken * 2 <= logs && of_log().filter(is_free).count() * 2 <= free_logs)
         };
-        let can_go = |gone: &BTreeSet<SegmentId>| fits(gone) && spares_log(gone) && !self.is_short_without(gone);
+        let largest = self.largest_objects();
+        let can_go = |gone: &BTreeSet<SegmentId>| fits(gone) && spares_log(gone) && !self.is_short_without(gone, &largest);
         if can_go(&whole.segments) {
             return Ok(Some((whole, 0)));
         }
@@ -312,7 +313,7 @@ impl Pool {
             }
         }
         if evacuation.left > 0 {
-            self.checkpointer.forced |= waits && !evacuation.has_more() && !self.checkpointer.running();
+            self.checkpointer.forced |= waits && (blocked || !evacuation.has_more()) && !self.checkpointer.running();
             return true;
         }
         // streams of an older root may begin in what is given up

@@ -5,7 +5,7 @@
 //! before it need. What a checkpoint needs grows with what changes, so nothing is appended while it does not fit (`NoRoom`): a checkpoint comes
 //! first then.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_format::{Leg, NO_SEGMENT, NODE_BYTES, ObjectRef, SegmentId};
 
@@ -19,6 +19,8 @@ use crate::task::META_HEAD_PAGES;
 const KEPT_FOR_CLEANER: usize = 2;
 /// Segments that guests leave to records.
 const KEPT_FOR_RECORDS: usize = 2;
+/// Segments for what open batches of guests change besides, at most.
+const KEPT_FOR_GUESTS: usize = 4;
 /// Segments that a checkpoint gives back, for each that it takes, to be worth it while the cleaner still makes others free.
 const WORTH: usize = 4;
 /// Of special devices such a part is left to nodes by small writes.
@@ -46,7 +48,7 @@ pub(crate) enum Purse {
 #[derive(Debug, Default)]
 pub(crate) struct Estimate {
     /// Bytes of changed deadlists.
-    lists: usize,
+    pub(crate) lists: usize,
     /// Bytes of the catalog.
     catalog: usize,
     /// Bytes of an object that is to leave a segment which is given up, and found no room.
@@ -146,13 +148,15 @@ impl Pool {
         self.object_segments(moving).min(self.core.space.segments.count_in(self.core.space.homes.meta) / 4)
     }
 
-    /// Would guests be left without a free segment, if these were not to be had?
-    pub(crate) fn is_short_without(&self, gone: &BTreeSet<SegmentId>) -> bool {
+    /// Would guests be left without a free segment, if these were not to be had? The `largest` objects are those of
+    /// [`largest_objects`](Self::largest_objects).
+    pub(crate) fn is_short_without(&self, gone: &BTreeSet<SegmentId>, largest: &BTreeMap<SegmentId, usize>) -> bool {
         let space = &self.core.space;
         if self.misses_log_without(gone) {
             return true;
         }
-        let largest = self.object_segments(self.largest_object_in(gone));
+        let largest = gone.iter().filter_map(|id| largest.get(id)).max().copied().unwrap_or(0);
+        let largest = self.object_segments(largest);
         [Shelf::Data, Shelf::Log].into_iter().any(|shelf| {
             let on_shelf = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.shelf == shelf);
             let is_free = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.state == SegmentState::Free);
@@ -202,6 +206,11 @@ impl Pool {
         self.free_for_nodes() + self.free_in(self.core.space.homes.meta)
     }
 
+    /// Bytes of deadlists that may change so that the next checkpoint and the one after it still have room.
+    pub(crate) fn room_for_lists(&self) -> usize {
+        self.object_room(self.free_meta().saturating_sub(self.checkpoint_segments() + self.least_segments()))
+    }
+
     /// Is there room for the next checkpoint and the one after it? If not, nothing may change before it, but for what the cleaner moves.
     pub(crate) fn checkpoint_is_safe(&self) -> bool {
         self.free_meta() >= self.checkpoint_segments() + self.least_segments()
@@ -216,7 +225,11 @@ impl Pool {
     pub(crate) fn may_change(&self, purse: Purse) -> bool {
         match purse {
             Purse::Cleaner => self.free_in(Shelf::Data) >= self.floor(purse),
-            Purse::Guest | Purse::Record => self.checkpoint_is_safe(),
+            Purse::Record => self.checkpoint_is_safe(),
+            // each of their streams goes on with what has begun
+            Purse::Guest => {
+                self.free_meta() >= self.checkpoint_segments() + self.least_segments() + self.least_segments().min(KEPT_FOR_GUESTS)
+            }
         }
     }
 
@@ -317,30 +330,30 @@ impl Pool {
 
     /// Bytes that so many chunk table pages and the catalog take.
     fn object_bytes(&self, pages: usize) -> usize {
-        let chunks = self.core.space.chunks.len();
-        let records = (pages * 64).min(chunks);
-        records * self.record_bytes() + (chunks / 64 + pages) * 24 + self.checkpointer.estimate.catalog + 2 * 4096
+        let chunks = &self.core.space.chunks;
+        self.record_bytes((pages * 64).min(chunks.len())) + (chunks.pages() + pages) * 24 + self.checkpointer.estimate.catalog + 2 * 4096
     }
 
-    /// Bytes that a chunk takes at most in its page of the table.
-    fn record_bytes(&self) -> usize {
-        64 + 2 * self.bitmap_bytes()
+    /// Bytes that so many chunks take at most in their pages of the table.
+    fn record_bytes(&self, chunks: usize) -> usize {
+        let packed = self.core.space.chunks.packed().min(chunks);
+        chunks * 64 + ((chunks - packed) * self.bitmap_bytes(8) + packed * self.bitmap_bytes(1)) * 2
     }
 
     /// Bytes that a page of the chunk table takes at most.
     pub(super) fn chunk_page_bytes(&self) -> usize {
-        self.core.space.chunks.len().min(64) * self.record_bytes() + 24
+        self.record_bytes(self.core.space.chunks.len().min(64)) + 24
     }
 
     /// Bytes that a deadlist takes at most: it begins at a step, and a long one has an index of its parts.
-    pub(super) fn list_bytes(&self, list: &StoredDeadlist) -> usize {
+    pub(crate) fn list_bytes(&self, list: &StoredDeadlist) -> usize {
         let bytes = list.list().encoded_bytes();
         bytes.next_multiple_of(ObjectRef::STEP) + (bytes / self.part_bytes() + 1) * ObjectRef::STEP
     }
 
-    /// Bytes of a bitmap over the blocks of a full chunk.
-    fn bitmap_bytes(&self) -> usize {
-        self.core.chunk_units.div_ceil(512) as usize * 8
+    /// Bytes of a bitmap over the slots of a full chunk, of so many units each.
+    fn bitmap_bytes(&self, grain: u32) -> usize {
+        self.core.chunk_units.div_ceil(64 * grain) as usize * 8
     }
 
     /// Looks up at once what deadlists and catalog will take.

@@ -323,25 +323,9 @@ fn long_objects_leave_with_what_they_lie_in() {
     let tuning = Tuning { checkpoint_log_bytes: 2 << 20, ..Tuning::default() };
     let mut rig = Rig::with(&[126; 6], Layout::Parity { width: 16, parity: 2, unit: 4096 }, tuning);
     let volume = rig.volume("disk0", BLOCKS * 4096, Compression::Off);
+    // an odd factor goes through all blocks, out of order
     let write = |rig: &mut Rig, round: u8| {
-        let mut waiting = 0;
-        // an odd factor goes through all blocks, out of order
-        for block in (0..BLOCKS).map(|i| i * 7919 % BLOCKS) {
-            rig.write(Target::Head(volume), block * 4096, &[round; 4096]);
-            waiting += 1;
-            while waiting == DEPTH {
-                rig.turn();
-                while let Some(io) = rig.engine.pop_io() {
-                    rig.perform(io);
-                }
-                while let Some(done) = rig.engine.pop_completion() {
-                    done.result.unwrap();
-                    waiting -= 1;
-                }
-            }
-        }
-        rig.settle();
-        while rig.engine.pop_completion().is_some() {}
+        assert_eq!(rig.write_blocks(Target::Head(volume), (0..BLOCKS).map(|i| i * 7919 % BLOCKS), round, DEPTH), 0);
     };
     write(&mut rig, 1);
     let snapshot = rig.snapshot(volume, "one");

@@ -6,6 +6,7 @@ mod cache;
 mod census;
 mod claim;
 mod cleaner;
+mod crowded;
 mod evacuate;
 mod faults;
 mod flips;

@@ -38,8 +38,12 @@ impl Rig {
     }
 
     pub fn with_groups(sizes_mib: &[usize], groups: Vec<GroupSpec>, tuning: Tuning) -> Rig {
+        Rig::with_extents(sizes_mib, groups, tuning, None)
+    }
+
+    pub fn with_extents(sizes_mib: &[usize], groups: Vec<GroupSpec>, tuning: Tuning, extent_bytes: Option<u64>) -> Rig {
         let media: Vec<Vec<u8>> = sizes_mib.iter().map(|mib| vec![0; mib << 20]).collect();
-        let spec = PoolSpec { name: "pond".into(), id: PoolId([7; 16]), groups, extent_bytes: None };
+        let spec = PoolSpec { name: "pond".into(), id: PoolId([7; 16]), groups, extent_bytes };
         let engine = Engine::create(spec, geometry(&media), tuning.clone(), Time(1)).unwrap();
         let mut rig = Rig::over(engine, media, tuning, 1);
         rig.settle();
@@ -134,6 +138,33 @@ impl Rig {
             }
         }
         panic!("jobs do not end: {:?} {}", self.engine.pool(), self.engine.space_report());
+    }
+
+    /// A turn, and what the devices have to do for it. Gives how many requests were answered, and of those how many with an error.
+    pub fn step(&mut self) -> (u64, u64) {
+        self.turn();
+        while let Some(io) = self.engine.pop_io() {
+            self.perform(io);
+        }
+        let answers: Vec<bool> = std::iter::from_fn(|| self.engine.pop_completion()).map(|done| done.result.is_err()).collect();
+        (answers.len() as u64, answers.iter().filter(|failed| **failed).count() as u64)
+    }
+
+    /// Writes blocks, `depth` at a time, filled with `byte`. Gives how many were answered with an error.
+    pub fn write_blocks(&mut self, target: Target, blocks: impl Iterator<Item = u64>, byte: u8, depth: u64) -> u64 {
+        let (mut waiting, mut failed) = (0, 0);
+        let mut blocks = blocks.peekable();
+        while waiting > 0 || blocks.peek().is_some() {
+            while waiting < depth
+                && let Some(block) = blocks.next()
+            {
+                self.write(target, block * 4096, &[byte; 4096]);
+                waiting += 1;
+            }
+            let (answered, errors) = self.step();
+            (waiting, failed) = (waiting - answered, failed + errors);
+        }
+        failed
     }
 
     /// Turns until nothing is left to do.

@@ -21,8 +21,11 @@ impl Pool {
         if sparse.is_empty() {
             return;
         }
-        let objects = self.objects_in(&sparse.iter().copied().collect());
         let mut room = self.object_room(self.free_meta().saturating_sub(self.checkpoint_segments() + 1));
+        if room == 0 && self.evacuation.is_none() {
+            return;
+        }
+        let objects = self.objects_in(&sparse.iter().copied().collect());
         let (mut chosen, mut waiting) = (BTreeSet::new(), None::<usize>);
         for id in sparse {
             let here = objects.get(&id).into_iter().flatten().filter(|(at, _)| !chosen.contains(at)).copied();
@@ -81,9 +84,10 @@ impl Pool {
         found
     }
 
-    /// Bytes that the largest object in these segments takes at most to be written again.
-    pub(crate) fn largest_object_in(&self, segments: &BTreeSet<SegmentId>) -> usize {
-        self.objects_in(segments).into_values().flatten().map(|(_, bytes)| bytes).max().unwrap_or(0)
+    /// Bytes that the largest object in each segment takes at most to be written again.
+    pub(crate) fn largest_objects(&self) -> BTreeMap<SegmentId, usize> {
+        let objects = self.objects_in(&self.core.space.segments.ids().collect());
+        objects.into_iter().map(|(id, here)| (id, here.into_iter().map(|(_, bytes)| bytes).max().unwrap_or(0))).collect()
     }
 
     /// The next checkpoint writes objects elsewhere of which `moves` holds for the whole or for a part.

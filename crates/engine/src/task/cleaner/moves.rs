@@ -85,10 +85,11 @@ impl Pool {
             return;
         }
         let (stream, live) = (self.stream_of(chunk), chunk.live.clone());
-        if !self.checkpoint_fits_with(batch.as_ref().map_or(0, |b| b.chunks.len()) + 1) {
+        if !self.core.space.chunks.changes_with(g.chunk) && !self.checkpoint_fits_with(batch.as_ref().map_or(0, |b| b.chunks.len()) + 1) {
             batch.take().into_iter().for_each(|full| self.write_moves(full));
             if !self.checkpoint_fits_with(1) {
-                return;
+                self.cleaner.crowded = true;
+                return self.leave_for_now(g.from);
             }
         }
         let Some(chunk) = self.core.space.chunks.get(g.chunk) else { return };
@@ -96,10 +97,7 @@ impl Pool {
         let pages = (live.count() as usize * unit_bytes).div_ceil(4096) as u32;
         let Some(identities) = self.kept_identities(g, &live) else {
             // as with what cannot be read: it stays where it is
-            if let Some(s) = self.core.space.segments.get_mut(g.from) {
-                s.left_until = self.now.0 + READ_PAUSE;
-            }
-            return;
+            return self.leave_for_now(g.from);
         };
         let Some(chunk) = self.core.space.chunks.get(g.chunk) else { return };
         let moved = Move {
@@ -154,6 +152,13 @@ impl Pool {
         b.pages += pages;
         b.pieces.push(Piece::new(Rc::new(buf), 0..pages as usize * 4096));
         self.metrics.cleaner_bytes += to as u64;
+    }
+
+    /// Leaves a segment alone for a while.
+    fn leave_for_now(&mut self, id: SegmentId) {
+        if let Some(s) = self.core.space.segments.get_mut(id) {
+            s.left_until = self.now.0 + READ_PAUSE;
+        }
     }
 
     /// What the live slots of a chunk hold. Nodes say their address. Nothing when a block does not match its own, or a header
