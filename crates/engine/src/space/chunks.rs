@@ -280,6 +280,11 @@ impl ChunkTable {
         self.dirty.contains(&page)
     }
 
+    /// Bytes that the pages take that the next checkpoint writes, and each of them in whole `steps`: it goes through all of them.
+    pub(crate) fn dirty_bytes(&self, step: usize) -> usize {
+        self.dirty.iter().map(|page| self.encode_page(*page).len().next_multiple_of(step)).sum()
+    }
+
     /// The next checkpoint writes this page.
     pub(crate) fn dirty_page(&mut self, page: u64) {
         self.dirty.insert(page);

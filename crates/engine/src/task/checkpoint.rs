@@ -134,7 +134,7 @@ impl Pool {
                     && self.checkpoint_due()
                 {
                     self.estimate_again();
-                    if self.free_meta() >= self.checkpoint_segments() {
+                    if self.checkpoint_fits_with(0) || self.checkpoint_fits_after_all() {
                         self.seal_checkpoint();
                     }
                 }

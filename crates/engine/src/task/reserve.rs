@@ -278,6 +278,15 @@ impl Pool {
         self.is_split() && used * 100 > count * usize::from(self.tuning.log_percent)
     }
 
+    /// Is there room for the next checkpoint, though it may look as if there was none? Pages of the chunk table are counted by what is in them:
+    /// most of what was there may be dead.
+    pub(crate) fn checkpoint_fits_after_all(&self) -> bool {
+        let pages = self.core.space.chunks.dirty_bytes(ObjectRef::STEP);
+        let others =
+            (self.core.space.chunks.pages() + self.core.space.chunks.dirty_pages()) * 24 + self.checkpointer.estimate.catalog + 2 * 4096;
+        self.free_meta() >= self.segments_with_objects(pages + others)
+    }
+
     /// Segments that the next checkpoint takes at most for what changed so far. The running one has its own set aside.
     pub(crate) fn checkpoint_segments(&self) -> usize {
         self.checkpoint_segments_with(0)
@@ -285,11 +294,16 @@ impl Pool {
 
     /// The same if so many more pages of the chunk table changed.
     fn checkpoint_segments_with(&self, pages: usize) -> usize {
+        self.segments_with_objects(self.object_bytes(self.core.space.chunks.dirty_pages() + pages))
+    }
+
+    /// The same with so many bytes of objects besides deadlists.
+    fn segments_with_objects(&self, objects: usize) -> usize {
         let at = &self.checkpointer;
         let changed = self.core.nodes.dirty() - at.unwritten;
         let objects_at = at.objects_at.filter(|_| !at.running());
         let nodes = self.segments_for(self.node_pages(changed + 4), self.chunk_pages(), at.nodes_at);
-        let objects = self.object_bytes(self.core.space.chunks.dirty_pages() + pages) + at.estimate.lists;
+        let objects = objects + at.estimate.lists;
         nodes + self.segments_for(objects.div_ceil(4096), self.part_bytes() / 4096, objects_at)
     }
 
