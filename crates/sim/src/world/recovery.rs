@@ -31,6 +31,7 @@ impl<S: System> World<S> {
         // An error that goes on strikes the first attempt to import too, which may then be refused.
         let lingering = struck.is_some() && !loses_cache && self.rng.percent(40);
         if lingering {
+            self.note_interrupted();
             self.import(u64::MAX)?;
             self.collect();
             self.stop(false, false, None);
