@@ -51,6 +51,13 @@ pub enum IoKind {
     },
 }
 
+impl IoKind {
+    /// False for a read: everything else may change what the device holds, or what of it is stable.
+    pub fn changes(&self) -> bool {
+        !matches!(self, IoKind::Read { .. })
+    }
+}
+
 /// One operation for one device.
 #[derive(Debug)]
 pub struct Io {
@@ -60,6 +67,8 @@ pub struct Io {
     pub device: DeviceIndex,
     /// What.
     pub kind: IoKind,
+    /// It overtakes operations that are not, wherever they wait: limits and queues do not delay it.
+    pub urgent: bool,
 }
 
 /// Why an operation failed.

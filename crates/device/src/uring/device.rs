@@ -116,16 +116,22 @@ impl Ring {
     ///
     /// Reads past the end of the medium are filled with zeroes; writes and discards there fail. A flush covers the writes whose completion
     /// was popped before it was submitted. After a failed flush the device answers every write and flush with that error.
+    /// When the lease is over ([`Ring::set_lease`]) a write, flush or discard comes back as [`Event::Unsent`] instead.
     pub fn submit(&mut self, io: Io) {
         match self.devices.admit(io) {
             Ok(mut op) => {
                 if self.devices.is_instant(&op) {
+                    if op.changes() && self.lease_is_over() {
+                        return self.unsend(op);
+                    }
                     let result = self.devices.carry_out(&mut op);
                     return self.io_done(op, result);
                 }
                 let index = self.slots.insert(Op::Io(op));
                 let Some(Op::Io(op)) = self.slots.get_mut(index) else { return };
+                let urgent = op.urgent;
                 match self.devices.entry(op) {
+                    Some(entry) if urgent => self.push_first(index, entry),
                     Some(entry) => self.push(index, entry),
                     None => {
                         if let Some(Op::Io(op)) = self.slots.remove(index) {
@@ -141,6 +147,16 @@ impl Ring {
     pub(super) fn io_done(&mut self, op: IoOp, result: i32) {
         let done = self.devices.finish(op, result);
         self.events.push_back(Event::Io(done));
+    }
+}
+
+impl Ring {
+    /// Gives back an operation that the kernel does not have.
+    pub(super) fn unsend(&mut self, op: IoOp) {
+        if let Some(device) = self.devices.get_mut(op.device) {
+            device.in_flight = device.in_flight.saturating_sub(1);
+        }
+        self.events.push_back(Event::Unsent(op.into_io()));
     }
 }
 
@@ -176,7 +192,7 @@ impl Devices {
 
     /// Checks an operation and makes it ready, or answers it.
     fn admit(&mut self, io: Io) -> Result<IoOp, IoDone> {
-        let Io { id, device: index, kind } = io;
+        let Io { id, device: index, kind, urgent } = io;
         let vectors = self.spare.pop().unwrap_or_default();
         let (kind, error) = match self.get_mut(index) {
             None => (kind, Some(DeviceError::Gone)),
@@ -194,7 +210,7 @@ impl Devices {
             (IoKind::Flush, None) => IoOpKind::Flush,
             (IoKind::Discard { offset, length }, None) => IoOpKind::Discard { offset, length },
         };
-        Ok(IoOp { id, device: index, kind, done: 0, stuck: 0 })
+        Ok(IoOp { id, device: index, kind, done: 0, stuck: 0, urgent })
     }
 
     /// The request for what is left of an operation. `op` must lie in its slot already: the request points into what it owns.

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use crate::IoDone;
+use crate::{Io, IoDone};
 
 /// Names a connection; never means another one later, even when its place is used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -31,6 +31,9 @@ pub struct WatchId {
 pub enum Event {
     /// A device operation ended.
     Io(IoDone),
+    /// A device operation was not handed to the kernel, because the lease was over ([`super::Ring::set_lease`]). No other end of it follows.
+    /// The device may hold a part of it, when the kernel had carried out that part before.
+    Unsent(Io),
     /// A client connected. The socket is not yet known to the ring.
     Accepted {
         /// Through which listener.

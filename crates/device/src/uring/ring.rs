@@ -16,7 +16,7 @@ use super::slots::{Op, Slots};
 use super::socket::{Sockets, take_descriptor};
 use super::wake::Waker;
 use super::watch::Watches;
-use crate::IoDone;
+use crate::{Deadline, IoDone};
 
 /// Entries of the submission queue: what one turn may start without a second system call. 64 connections' receives and sends and a few
 /// hundred device operations.
@@ -40,8 +40,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Ring {
     uring: IoUring,
     pub(super) slots: Slots,
-    /// Entries for which the submission queue had no room.
+    /// Entries for the next system call.
     waiting: VecDeque<Entry>,
+    /// Until when devices may be changed; for ever where there is none.
+    lease: Option<Deadline>,
+    /// The kernel left entries in its queue that must not reach it any more: nothing is handed to it from now on.
+    sealed: bool,
     pub(super) events: VecDeque<Event>,
     pub(super) devices: Devices,
     pub(super) sockets: Sockets,
@@ -62,6 +66,8 @@ impl Ring {
             uring,
             slots: Slots::default(),
             waiting: VecDeque::new(),
+            lease: None,
+            sealed: false,
             events: VecDeque::new(),
             devices,
             sockets: Sockets::default(),
@@ -80,6 +86,17 @@ impl Ring {
     /// The next event, oldest first.
     pub fn pop(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+
+    /// From now on nothing that changes a device is handed to the kernel after `until`: it comes back as [`Event::Unsent`]. The clock is read right
+    /// before the system call, so however long an operation waited here, or this thread was held up, makes no difference. What the kernel was
+    /// given before goes on.
+    pub fn set_lease(&mut self, until: Option<Deadline>) {
+        self.lease = until;
+    }
+
+    pub(super) fn lease_is_over(&self) -> bool {
+        self.lease.is_some_and(|lease| lease.is_over())
     }
 
     /// The next event when it is the end of a device operation: since the last turn's events were popped, of one that was carried out at once.
@@ -101,8 +118,8 @@ impl Ring {
     /// The kernel's, when the ring does not work any more. Interruptions and ends of waits are no errors.
     pub fn turn(&mut self, wait: Wait) -> io::Result<()> {
         self.rearm_listeners();
-        self.refill();
         self.collect();
+        self.refill()?;
         let wait = if self.events.is_empty() { self.sockets.bound_wait(wait) } else { Wait::No };
         self.enter(wait)?;
         self.collect();
@@ -143,35 +160,78 @@ impl Ring {
         self.slots.live()
     }
 
+    /// Device operations under way.
+    pub fn io_in_flight(&self) -> usize {
+        self.slots.ios().count()
+    }
+
+    /// Forgets the device operations that have not reached the kernel, and asks it to cancel the others. It does not cancel what a device is at:
+    /// those end later, or never when the device hangs.
+    pub fn cancel_io(&mut self) {
+        for entry in mem::take(&mut self.waiting) {
+            let index = u32::try_from(entry.get_user_data()).unwrap_or(u32::MAX);
+            match self.slots.get_mut(index) {
+                Some(Op::Io(_)) => drop(self.slots.remove(index)),
+                _ => self.waiting.push_back(entry),
+            }
+        }
+        let started: Vec<u32> = self.slots.ios().collect();
+        started.into_iter().for_each(|index| self.cancel(index));
+    }
+
     pub(super) fn submitter(&self) -> Submitter<'_> {
         self.uring.submitter()
     }
 
     /// Queues an entry whose memory is owned by the slot named by its `user_data`.
     pub(super) fn push(&mut self, index: u32, entry: Entry) {
-        let entry = entry.user_data(u64::from(index));
-        // Order among entries is kept: a send that waits is not overtaken.
-        if self.waiting.is_empty() {
-            // SAFETY: what the entry points to is owned by slot `index`, lies on the heap and stays there until the operation's last
-            // completion was seen (INV-RING-1); descriptors are owned by `devices`, `sockets` and `waker`, or are checked by the kernel.
-            if unsafe { self.uring.submission().push(&entry) }.is_ok() {
-                return;
-            }
-        }
-        self.waiting.push_back(entry);
+        self.waiting.push_back(entry.user_data(u64::from(index)));
     }
 
-    /// Moves entries that waited for room into the submission queue.
-    fn refill(&mut self) {
-        if self.waiting.is_empty() {
-            return;
+    /// The same, before all others.
+    pub(super) fn push_first(&mut self, index: u32, entry: Entry) {
+        self.waiting.push_front(entry.user_data(u64::from(index)));
+    }
+
+    /// Moves entries into the submission queue, right before the system call. This is the one place through which operations reach the kernel
+    /// (those on files in memory aside, see [`Ring::submit`]), so the lease is asked for here.
+    fn refill(&mut self) -> io::Result<()> {
+        let left = self.uring.submission().len();
+        if left == 0 && self.waiting.is_empty() {
+            return Ok(());
+        }
+        if self.lease_is_over() {
+            if left > 0 {
+                // the kernel was short of memory; what it has not taken cannot be taken out of its queue again
+                self.sealed = true;
+                return Err(io::Error::other("the kernel took operations too late for the pool's lease"));
+            }
+            self.recall();
         }
         let mut queue = self.uring.submission();
         while let Some(entry) = self.waiting.pop_front() {
-            // SAFETY: as in `push`.
+            // SAFETY: what the entry points to is owned by the slot that it names, lies on the heap and stays there until the operation's last
+            // completion was seen (INV-RING-1); descriptors are owned by `devices`, `sockets` and `waker`, or are checked by the kernel.
             if unsafe { queue.push(&entry) }.is_err() {
                 self.waiting.push_front(entry);
-                return;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back everything that would change a device and that the kernel does not have yet.
+    fn recall(&mut self) {
+        for entry in mem::take(&mut self.waiting) {
+            let named = u32::try_from(entry.get_user_data()).ok();
+            let changes = |index: &u32| matches!(self.slots.get_mut(*index), Some(Op::Io(op)) if op.changes());
+            match named.filter(changes) {
+                Some(index) => {
+                    if let Some(Op::Io(op)) = self.slots.remove(index) {
+                        self.unsend(op);
+                    }
+                }
+                None => self.waiting.push_back(entry),
             }
         }
     }
@@ -258,6 +318,12 @@ impl Ring {
                 self.slots.remove(index);
             }
         }
+        self.sealed |= self.lease_is_over() && !self.uring.submission().is_empty();
+        if self.sealed {
+            return self.slots.live() == 0;
+        }
+        // nothing but cancellations is handed over from here on
+        self.lease = None;
         let deadline = Instant::now() + PATIENCE;
         let mut pause = Duration::from_millis(1);
         loop {
@@ -271,8 +337,7 @@ impl Ring {
             // Completions of writes may start another part of them, and a wake-up arms the waker again: cancel until nothing is left.
             let index = self.slots.insert(Op::Cancel);
             self.push(index, opcode::AsyncCancel2::new(CancelBuilder::any().all()).build());
-            self.refill();
-            if self.enter(Wait::AtMost(pause)).is_err() {
+            if self.refill().is_err() || self.enter(Wait::AtMost(pause)).is_err() {
                 return false;
             }
             pause = (pause * 2).min(Duration::from_millis(100));

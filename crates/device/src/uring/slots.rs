@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use millpond_block::{Buf, Piece};
 
-use crate::{DeviceIndex, IoId};
+use crate::{DeviceIndex, Io, IoId, IoKind};
 
 /// What an operation owns while the kernel works on it. Everything the kernel has a pointer to lies on the heap (buffers, boxes, vectors
 /// that do not grow), so that a slot may move when the table of slots grows.
@@ -34,6 +34,26 @@ pub(super) struct IoOp {
     pub done: u64,
     /// Attempts without progress.
     pub stuck: u32,
+    /// It overtakes others.
+    pub urgent: bool,
+}
+
+impl IoOp {
+    /// It may change what the device holds, or what of it is stable.
+    pub fn changes(&self) -> bool {
+        !matches!(self.kind, IoOpKind::Read { .. })
+    }
+
+    /// The operation as it was asked for, from the start.
+    pub fn into_io(self) -> Io {
+        let kind = match self.kind {
+            IoOpKind::Read { offset, length, buf } => IoKind::Read { offset, length, buf },
+            IoOpKind::Write { offset, pieces, .. } => IoKind::Write { offset, pieces },
+            IoOpKind::Flush => IoKind::Flush,
+            IoOpKind::Discard { offset, length } => IoKind::Discard { offset, length },
+        };
+        Io { id: self.id, device: self.device, kind, urgent: self.urgent }
+    }
 }
 
 pub(super) enum IoOpKind {
@@ -78,6 +98,11 @@ impl Slots {
             self.free.push(index);
         }
         op
+    }
+
+    /// The device operations in flight.
+    pub fn ios(&self) -> impl Iterator<Item = u32> {
+        (0u32..).zip(&self.slots).filter(|(_, op)| matches!(op, Some(Op::Io(_)))).map(|(index, _)| index)
     }
 
     /// Operations in flight.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use millpond_block::{Buf, PAGE, Piece};
 
-use crate::{DeviceError, DeviceIndex, Event, HostDevice, Io, IoDone, IoId, IoKind, MemoryDevice, OpenOptions, Ring, Wait};
+use crate::{DeviceError, DeviceIndex, Event, HostDevice, Io, IoDone, IoId, IoKind, MemoryDevice, Monotonic, OpenOptions, Ring, Wait};
 
 const FIRST: DeviceIndex = DeviceIndex(0);
 
@@ -23,7 +23,7 @@ fn piece(byte: u8, bytes: usize) -> Piece {
 fn run(ring: &mut Ring, kinds: Vec<IoKind>) -> Vec<IoDone> {
     let count = kinds.len();
     for (id, kind) in kinds.into_iter().enumerate() {
-        ring.submit(Io { id: IoId(id as u64), device: FIRST, kind });
+        ring.submit(Io { id: IoId(id as u64), device: FIRST, kind, urgent: false });
     }
     let mut done = BTreeMap::new();
     while done.len() < count {
@@ -74,7 +74,7 @@ fn twin(device: HostDevice, instant: bool) {
                     pieces.push(piece(1 + random(255) as u8, bytes));
                     left -= bytes;
                 }
-                let shadow = Io { id: IoId(0), device: FIRST, kind: IoKind::Write { offset, pieces: pieces.clone() } };
+                let shadow = Io { id: IoId(0), device: FIRST, kind: IoKind::Write { offset, pieces: pieces.clone() }, urgent: false };
                 assert_eq!(memory.execute(shadow).result, Ok(()));
                 assert_eq!(one(&mut ring, IoKind::Write { offset, pieces }).result, Ok(()), "round {round}");
             }
@@ -182,7 +182,7 @@ fn what_cannot_be_done_is_answered() {
         assert_eq!(done.result, invalid, "operation {index}");
         assert_eq!(done.buf.is_some(), index >= 4, "a read gives its buffer back");
     }
-    ring.submit(Io { id: IoId(9), device: DeviceIndex(3), kind: IoKind::Flush });
+    ring.submit(Io { id: IoId(9), device: DeviceIndex(3), kind: IoKind::Flush, urgent: false });
     assert!(matches!(ring.pop(), Some(Event::Io(IoDone { id: IoId(9), result: Err(DeviceError::Gone), .. }))));
     let meta = std::fs::metadata(dir.path().join("d")).expect("metadata");
     assert_eq!(meta.len(), 64 << 10, "nothing grew");
@@ -250,7 +250,7 @@ fn more_operations_than_the_queue_holds_and_a_drop_in_their_midst() {
         assert_eq!(done.buf.as_ref().expect("buffer").bytes()[17], number as u8);
     }
     for number in 0..2000u64 {
-        ring.submit(Io { id: IoId(number), device: FIRST, kind: read(number * 4096, PAGE) });
+        ring.submit(Io { id: IoId(number), device: FIRST, kind: read(number * 4096, PAGE), urgent: false });
         if number == 700 {
             ring.turn(Wait::No).expect("turn");
         }
@@ -277,4 +277,65 @@ fn devices_come_and_go() {
     assert!(ring.device(DeviceIndex(1)).is_some() && ring.device(FIRST).is_none());
     let again = open(&dir.path().join("a"), 64 << 10, false);
     assert_eq!(ring.add_device(again).expect("room"), DeviceIndex(2));
+}
+
+/// What came back unsent, by id, and the results of what was carried out.
+fn ends(ring: &mut Ring, count: usize) -> (Vec<Io>, Vec<IoDone>) {
+    let (mut unsent, mut done) = (Vec::new(), Vec::new());
+    while unsent.len() + done.len() < count {
+        ring.turn(Wait::AtMost(Duration::from_secs(10))).expect("turn");
+        while let Some(event) = ring.pop() {
+            match event {
+                Event::Io(io) => done.push(io),
+                Event::Unsent(io) => unsent.push(io),
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+    }
+    unsent.sort_by_key(|io| io.id);
+    (unsent, done)
+}
+
+#[test]
+fn after_the_lease_devices_are_read_alone() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("d");
+    let clock = Monotonic::default();
+    let far = clock.deadline(u64::MAX);
+    for instant in [false, true] {
+        let mut ring = Ring::new().expect("ring");
+        ring.add_device(open(&path, 8 << 20, false)).expect("room");
+        ring.devices.set_instant(FIRST, instant);
+        ring.set_lease(Some(far));
+        assert_eq!(one(&mut ring, IoKind::Write { offset: 0, pieces: vec![piece(1, 4096)] }).result, Ok(()));
+        // the lease ends while operations wait for the system call, more of them than it takes; one in memory is carried out at once
+        let soon = clock.deadline(clock.nanos() + 1_000_000);
+        ring.set_lease(Some(if instant { clock.deadline(0) } else { far }));
+        for number in 0..1000 {
+            let kind = match number % 4 {
+                0 => IoKind::Write { offset: 0, pieces: vec![piece(2, 4096)] },
+                1 => IoKind::Discard { offset: 0, length: 4096 },
+                2 => IoKind::Flush,
+                _ => read(0, 4096),
+            };
+            ring.submit(Io { id: IoId(number), device: FIRST, kind, urgent: number == 500 });
+        }
+        ring.set_lease(Some(soon));
+        while !soon.is_over() {
+            std::hint::spin_loop();
+        }
+        let (unsent, done) = ends(&mut ring, 1000);
+        assert_eq!(unsent.len(), 750, "instant: {instant}");
+        assert!(done.iter().all(|done| done.result == Ok(()) && done.buf.as_ref().is_some_and(|buf| buf.bytes()[..4096] == [1; 4096])));
+        assert_eq!(std::fs::read(&path).expect("read")[..4096], [1; 4096]);
+        // what came back is whole, and is carried out when the lease is renewed
+        ring.set_lease(Some(far));
+        let IoKind::Write { offset: 0, pieces } = &unsent[0].kind else { panic!("{:?}", unsent[0]) };
+        assert_eq!((unsent[0].id, pieces[0].bytes()), (IoId(0), &[2; 4096][..]));
+        unsent.into_iter().filter(|io| !matches!(io.kind, IoKind::Discard { .. })).for_each(|io| ring.submit(io));
+        let (unsent, done) = ends(&mut ring, 500);
+        assert!(unsent.is_empty() && done.iter().all(|done| done.result == Ok(())));
+        assert_eq!(std::fs::read(&path).expect("read")[..4096], [2; 4096]);
+        assert!(ring.remove_device(FIRST).is_some(), "nothing counts as under way");
+    }
 }
