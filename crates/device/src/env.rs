@@ -1,35 +1,60 @@
 //! The host's clock and entropy, for those who hand time and randomness to the engine.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::rand::{GetRandomFlags, getrandom};
+use rustix::time::{ClockId, clock_gettime};
 
 /// Milliseconds since the Unix epoch; 0 when the clock stands before it. It may jump when the clock is set.
 pub fn wall_millis() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// A clock that never goes back, counted from when it was made.
+/// A clock that never goes back, counted from when it was made. It goes on while the host is suspended.
 #[derive(Clone, Copy, Debug)]
 pub struct Monotonic {
-    start: Instant,
+    start: Duration,
 }
 
 impl Default for Monotonic {
     fn default() -> Self {
-        Monotonic { start: Instant::now() }
+        Monotonic { start: since_boot() }
+    }
+}
+
+fn since_boot() -> Duration {
+    let time = clock_gettime(ClockId::Boottime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// An instant of a [`Monotonic`] clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    clock: Monotonic,
+    nanos: u64,
+}
+
+impl Deadline {
+    /// Reads the clock: is the instant past?
+    pub fn is_over(&self) -> bool {
+        self.clock.nanos() > self.nanos
     }
 }
 
 impl Monotonic {
     /// Time since this clock was made.
     pub fn elapsed(&self) -> Duration {
-        self.start.elapsed()
+        since_boot().saturating_sub(self.start)
     }
 
     /// Nanoseconds since this clock was made; enough for 584 years.
     pub fn nanos(&self) -> u64 {
         u64::try_from(self.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// The instant at which [`nanos`](Monotonic::nanos) is so much.
+    pub fn deadline(self, nanos: u64) -> Deadline {
+        Deadline { clock: self, nanos }
     }
 }
 

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use millpond_block::{Buf, PAGE};
-use rustix::fs::{self, AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Statx, StatxFlags};
+use rustix::fs::{self, Advice, AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Statx, StatxFlags};
 use rustix::io::Errno;
 
 use crate::DeviceGeometry;
@@ -197,7 +197,23 @@ impl HostDevice {
         if created {
             self.make_entry_durable()?;
         }
-        self.measure()
+        self.measure()?;
+        self.forget_cached();
+        Ok(())
+    }
+
+    /// Through the page cache, what is read may never have reached the device: when the kernel could not write a page back it calls it clean all the
+    /// same, and shows it until it needs the memory. A pool that stopped for a failed flush and is imported again would take such pages for
+    /// what is stored, call them durable, and lose them in the next power cut. So what can be written is, and the cache is dropped: what
+    /// is read from now on is what the device has. What cannot be written stays dirty, or is dropped; the next flush tells in the first case, and
+    /// the import misses it in the second.
+    fn forget_cached(&self) {
+        if self.direct || self.in_memory {
+            return;
+        }
+        // Neither is a reason not to open the device.
+        let _ = fs::fdatasync(&self.file);
+        let _ = fs::fadvise(&self.file, 0, None, Advice::DontNeed);
     }
 
     fn fail(&self, step: OpenStep, errno: Errno) -> OpenError {

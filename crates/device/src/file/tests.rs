@@ -132,3 +132,42 @@ fn block_devices_tell_size_and_sectors_and_are_exclusive() {
         assert_eq!(error, Some(OpenError::TooSmall { path: disk.device.clone(), size: 8 << 20, needed: 9 << 20 }));
     }
 }
+
+/// Whether a read of the first page needs no device.
+fn is_cached(path: &Path) -> Option<bool> {
+    use rustix::io::{ReadWriteFlags, preadv2};
+    let file = std::fs::File::open(path).expect("open");
+    let mut page = [0; PAGE];
+    match preadv2(&file, &mut [std::io::IoSliceMut::new(&mut page)], 0, ReadWriteFlags::NOWAIT) {
+        Ok(count) => Some(count == PAGE),
+        Err(Errno::AGAIN) => Some(false),
+        Err(_) => None,
+    }
+}
+
+#[test]
+fn what_only_the_page_cache_has_is_not_believed() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("a");
+    std::fs::write(&path, vec![7; 1 << 20]).expect("write");
+    std::fs::File::open(&path).and_then(|file| file.sync_all()).expect("sync");
+    let buffered = OpenOptions { create_size: None, direct: false, read_only: false };
+    let device = HostDevice::open(&path, buffered);
+    if device.as_ref().is_ok_and(HostDevice::in_memory) {
+        eprintln!("SKIPPED: the temporary directory is in memory");
+        return;
+    }
+    drop(device);
+    std::fs::read(&path).expect("read");
+    let Some(true) = is_cached(&path) else {
+        eprintln!("SKIPPED: the file system does not tell what is cached");
+        return;
+    };
+    for read_only in [false, true] {
+        std::fs::read(&path).expect("read");
+        let device = HostDevice::open(&path, OpenOptions { read_only, ..buffered }).expect("open");
+        assert!(!device.direct());
+        // opening reads nothing, so nothing is cached again
+        assert_eq!(is_cached(&path), Some(false), "pages that may never have been written are still shown");
+    }
+}
