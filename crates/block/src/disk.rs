@@ -37,6 +37,11 @@ pub trait Disk {
     /// Says that reads of these ranges are about to be submitted. Nothing follows from it but that the disk may look for what they need all at
     /// once, which is faster than one by one.
     fn expect(&mut self, _reads: &[ByteRange]) {}
+    /// Asks for memory for a request that moves so many bytes, before its payload is received or it is submitted. False when there is none just now:
+    /// the request waits, and whoever drives the export asks again when there may be some. It is given back by that one, too.
+    fn reserve(&mut self, _bytes: u64) -> bool {
+        true
+    }
     /// Starts a request.
     fn submit(&mut self, tag: Tag, request: Request, payload: Payload<'_>);
     /// Starts to find out what the map says. Exactly one [`Answer`](crate::Answer) is delivered for it; it takes account of every write

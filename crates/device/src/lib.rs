@@ -13,8 +13,9 @@ mod memory;
 #[allow(unsafe_code)]
 mod uring;
 
-pub use env::{Monotonic, entropy, wall_millis};
+pub use env::{Deadline, Monotonic, entropy, wall_millis};
 pub use file::{HostDevice, HostDeviceKind, OpenError, OpenOptions, OpenStep};
 pub use io::{DeviceError, DeviceGeometry, DeviceIndex, Io, IoDone, IoId, IoKind};
+pub use mapping::Guard;
 pub use memory::MemoryDevice;
 pub use uring::{ConnectionId, Event, ListenerId, Ring, Wait, Waker, WatchId};

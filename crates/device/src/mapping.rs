@@ -6,6 +6,8 @@
 //! Who may write to a file may cut it short, and touching a page that is gone ends a process with SIGBUS. So a handler puts an empty page there
 //! and marks the mapping as broken; its reader throws away what it copied, and reads the file by calls from then on. Signals for other
 //! addresses go to the handler that was there before.
+//!
+//! The same goes for memory of others that is written to as well, such as a guest's: who maps it has it watched by a [`Guard`].
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -13,8 +15,9 @@ use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
 
-/// Files mapped at a time by the whole process: 64 devices of each of four pools. More are read by calls.
-const MAX_MAPPINGS: usize = 256;
+/// Mappings at a time of the whole process: 64 devices of each of four pools, which are read by calls when there are more, and the memory of a
+/// thousand guests.
+const MAX_MAPPINGS: usize = 4096;
 const PAGE: usize = 4096;
 
 /// Where mappings lie, for the handler. A place is free while `end` is 0.
@@ -22,16 +25,48 @@ static PLACES: [Place; MAX_MAPPINGS] = [const { Place::new() }; MAX_MAPPINGS];
 /// What was done about SIGBUS before; `None` where the handler could not be installed.
 static BEFORE: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 
+#[derive(Debug)]
 struct Place {
     taken: AtomicBool,
     start: AtomicUsize,
     end: AtomicUsize,
     broken: AtomicBool,
+    /// Bytes of a page of the file.
+    page: AtomicUsize,
+    /// It is written to.
+    writable: AtomicBool,
 }
 
 impl Place {
     const fn new() -> Place {
-        Place { taken: AtomicBool::new(false), start: AtomicUsize::new(0), end: AtomicUsize::new(0), broken: AtomicBool::new(false) }
+        Place {
+            taken: AtomicBool::new(false),
+            start: AtomicUsize::new(0),
+            end: AtomicUsize::new(0),
+            broken: AtomicBool::new(false),
+            page: AtomicUsize::new(PAGE),
+            writable: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes a place that nobody has; `None` where there is none, or no handler.
+    fn take() -> Option<&'static Place> {
+        BEFORE.get_or_init(install).as_ref()?;
+        PLACES.iter().find(|place| !place.taken.swap(true, Ordering::AcqRel))
+    }
+
+    /// Watches a range from now on.
+    fn watch(&self, start: usize, length: usize, page: usize, writable: bool) {
+        self.broken.store(false, Ordering::Relaxed);
+        self.page.store(page, Ordering::Relaxed);
+        self.writable.store(writable, Ordering::Relaxed);
+        self.start.store(start, Ordering::Release);
+        self.end.store(start + length, Ordering::Release);
+    }
+
+    fn give_back(&self) {
+        self.end.store(0, Ordering::Release);
+        self.taken.store(false, Ordering::Release);
     }
 
     fn holds(&self, address: usize) -> bool {
@@ -50,19 +85,16 @@ impl Mapping {
     /// Maps the first `length` bytes; `None` when the host or the process has no room for it, which is no error.
     pub fn new(file: BorrowedFd<'_>, length: u64) -> Option<Mapping> {
         let length = usize::try_from(length).ok().filter(|length| *length > 0)?;
-        BEFORE.get_or_init(install).as_ref()?;
-        let place = PLACES.iter().find(|place| !place.taken.swap(true, Ordering::AcqRel))?;
+        let place = Place::take()?;
         // SAFETY: a new mapping at a place of the kernel's choice touches no memory that is in use; the kernel checks descriptor and length.
         let mapped =
             unsafe { libc::mmap(ptr::null_mut(), length, libc::PROT_READ, libc::MAP_SHARED | libc::MAP_NORESERVE, file.as_raw_fd(), 0) };
         let base = NonNull::new(mapped.cast::<u8>()).filter(|_| mapped != libc::MAP_FAILED);
         let Some(base) = base else {
-            place.taken.store(false, Ordering::Release);
+            place.give_back();
             return None;
         };
-        place.broken.store(false, Ordering::Relaxed);
-        place.start.store(base.addr().get(), Ordering::Release);
-        place.end.store(base.addr().get() + length, Ordering::Release);
+        place.watch(base.addr().get(), length, PAGE, false);
         Some(Mapping { base, length, place })
     }
 
@@ -91,8 +123,36 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: base and length are those of a mapping that `new` made and nobody else knows; nothing borrows from it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.length) };
-        self.place.end.store(0, Ordering::Release);
-        self.place.taken.store(false, Ordering::Release);
+        self.place.give_back();
+    }
+}
+
+/// Watches memory that somebody else may take away: touching a page that is gone marks the guard as broken, instead of ending the process. From then on
+/// an empty page of this process alone is in its place. To be dropped when nobody touches the memory any more.
+#[derive(Debug)]
+pub struct Guard {
+    place: &'static Place,
+}
+
+impl Guard {
+    /// Watches `length` bytes that are mapped at `start`, for reading and writing, from a file with pages of `page` bytes. `None` when too many are watched.
+    pub fn new(start: *const u8, length: usize, page: usize) -> Option<Guard> {
+        let place = Place::take()?;
+        place.watch(start.expose_provenance(), length, page.max(PAGE), true);
+        Some(Guard { place })
+    }
+
+    /// A page was found to be gone.
+    pub fn is_broken(&self) -> bool {
+        // the handler runs in the thread that touches the page
+        compiler_fence(Ordering::SeqCst);
+        self.place.broken.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.place.give_back();
     }
 }
 
@@ -115,10 +175,13 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_
     let address = unsafe { (*info).si_addr() }.addr();
     if let Some(place) = PLACES.iter().find(|place| place.holds(address)) {
         place.broken.store(true, Ordering::Relaxed);
-        let page = ptr::with_exposed_provenance_mut::<c_void>(address / PAGE * PAGE);
+        let bytes = place.page.load(Ordering::Relaxed);
+        let page = ptr::with_exposed_provenance_mut::<c_void>(address / bytes * bytes);
         let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: the page lies in a mapping of ours that is there for reading alone; mmap is a bare system call.
-        if unsafe { libc::mmap(page, PAGE, libc::PROT_READ, flags, -1, 0) } != libc::MAP_FAILED {
+        let protection = if place.writable.load(Ordering::Relaxed) { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        // SAFETY: the page lies in a mapping of ours, or in one that a `Guard` watches for whoever made it, which is of shared memory: nobody counts on
+        // what is there; mmap is a bare system call.
+        if unsafe { libc::mmap(page, bytes, protection, flags, -1, 0) } != libc::MAP_FAILED {
             return;
         }
     }

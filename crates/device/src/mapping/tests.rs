@@ -3,7 +3,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{MAX_MAPPINGS, Mapping, PAGE};
+use super::{Guard, MAX_MAPPINGS, Mapping, PAGE};
 
 /// One test at a time: all share the places of the process.
 static TURN: Mutex<()> = Mutex::new(());
@@ -64,4 +64,31 @@ fn too_many_are_none() {
     }
     mapped.pop();
     assert!(Mapping::new(file.as_fd(), PAGE as u64).is_some());
+}
+
+#[test]
+fn watched_memory_that_is_taken_away_breaks_its_guard_alone() {
+    let _turn = turn();
+    let map = |file: &std::fs::File| {
+        let flags = rustix::mm::MapFlags::SHARED;
+        let access = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
+        // SAFETY: a new mapping at a place of the kernel's choice.
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), 4 * PAGE, access, flags, file, 0) }.expect("map").cast::<u8>();
+        (base, Guard::new(base, 4 * PAGE, PAGE).expect("a place"))
+    };
+    let files = [(); 2].map(|()| tempfile::tempfile_in("/dev/shm").expect("file"));
+    files.iter().for_each(|file| file.set_len(4 * PAGE as u64).expect("size"));
+    let [(cut, broken), (kept, whole)] = [map(&files[0]), map(&files[1])];
+    files[0].set_len(PAGE as u64).expect("size");
+    // SAFETY: both mappings are four pages long and belong to this test.
+    unsafe {
+        cut.write_volatile(1);
+        assert!(!broken.is_broken(), "that page is there");
+        cut.add(2 * PAGE).write_volatile(7);
+        kept.add(2 * PAGE).write_volatile(7);
+        assert!(broken.is_broken() && !whole.is_broken());
+        assert_eq!((cut.add(2 * PAGE).read_volatile(), cut.add(3 * PAGE).read_volatile()), (7, 0), "empty pages of this process");
+        drop((broken, whole));
+        let _ = [cut, kept].map(|base| rustix::mm::munmap(base.cast(), 4 * PAGE).expect("unmap"));
+    }
 }

@@ -6,7 +6,7 @@ use super::*;
 use crate::{DeviceIndex, IoId};
 
 fn io(kind: IoKind) -> Io {
-    Io { id: IoId(7), device: DeviceIndex(0), kind }
+    Io { id: IoId(7), device: DeviceIndex(0), kind, urgent: false }
 }
 
 fn piece(byte: u8, pages: usize) -> Piece {
