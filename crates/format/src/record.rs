@@ -473,7 +473,7 @@ records! {
         /// The volume.
         volume: VolumeRecord,
     }
-    2 /// A volume and its snapshots are gone.
+    2 /// A volume and all its snapshots are gone at once, as earlier versions recorded it.
     DestroyVolume {
         /// Which.
         volume: VolumeId,
@@ -596,5 +596,10 @@ records! {
     Wipe {
         /// As in [`Checkpoint`].
         wipe: u8,
+    }
+    18 /// A volume is gone; its snapshots are no longer listed, and go with records of their own.
+    RemoveVolume {
+        /// Which.
+        volume: VolumeId,
     }
 }

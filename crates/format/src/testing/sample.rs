@@ -142,6 +142,7 @@ fn records() -> Vec<Record> {
         Record::Sector { volume: volume_id, sector: 2 },
         Record::Jobs { jobs: jobs() },
         Record::Wipe { wipe: 2 },
+        Record::RemoveVolume { volume: volume_id },
     ]
 }
 
