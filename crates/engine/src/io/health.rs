@@ -21,6 +21,8 @@ pub(crate) struct Health {
     sets: Vec<Set>,
     /// Members that nobody waits for: those of the cache, and spares.
     asides: Vec<u16>,
+    /// Members that have not answered for a while: they are read from when others cannot help.
+    silent: Vec<u16>,
 }
 
 impl Health {
@@ -35,7 +37,7 @@ impl Health {
         // a pool can do without any device of its cache, and without spares
         let needed = shape.groups.iter().filter(|group| !group.class.is_aside());
         let asides = (0u16..).take(shape.members.len()).filter(|member| shape.is_aside(*member)).collect();
-        Health { states: shape.members.iter().map(|m| m.state).collect(), sets: needed.map(set).collect(), asides }
+        Health { states: shape.members.iter().map(|m| m.state).collect(), sets: needed.map(set).collect(), asides, silent: Vec::new() }
     }
 
     /// Everything can be used: for devices of which nothing is known yet.
@@ -57,6 +59,16 @@ impl Health {
         self.asides.contains(&member)
     }
 
+    /// These members have not answered for a while.
+    pub(crate) fn set_silent(&mut self, silent: Vec<u16>) {
+        self.silent = silent;
+    }
+
+    /// Has a member not answered for a while?
+    pub(crate) fn is_silent(&self, member: DeviceIndex) -> bool {
+        self.silent.contains(&member.0)
+    }
+
     /// Its state is another now.
     pub(crate) fn set(&mut self, member: u16, state: MemberState) {
         if let Some(place) = self.states.get_mut(usize::from(member)) {
@@ -66,7 +78,12 @@ impl Health {
 
     /// Would everything still be there without a member? Always so of one that is not complete.
     pub(crate) fn can_spare(&self, member: u16) -> bool {
-        let whole = |m: &&u16| **m == member || self.state(**m) == MemberState::Present;
+        self.can_spare_beside(member, &[])
+    }
+
+    /// The same when `others` are of no use either.
+    pub(crate) fn can_spare_beside(&self, member: u16, others: &[u16]) -> bool {
+        let whole = |m: &&u16| **m == member || (self.state(**m) == MemberState::Present && !others.contains(m));
         self.sets.iter().filter(|set| set.members.contains(&member)).all(|set| {
             let unusable = set.members.len() - set.members.iter().filter(whole).count();
             unusable < set.spare
@@ -77,6 +94,12 @@ impl Health {
     pub(crate) fn missing(&self, stripe: &Stripe<'_>) -> Columns {
         let lacks = |(_, (device, _)): &(usize, (DeviceIndex, u64))| self.state(device.0) != MemberState::Present;
         stripe.columns().into_iter().enumerate().filter(lacks).fold(0, |set, (column, _)| set | 1 << column)
+    }
+
+    /// The same, and those that have not answered for a while.
+    pub(crate) fn missing_or_silent(&self, stripe: &Stripe<'_>) -> Columns {
+        let silent = |(_, (device, _)): &(usize, (DeviceIndex, u64))| self.is_silent(*device);
+        stripe.columns().into_iter().enumerate().filter(silent).fold(self.missing(stripe), |set, (column, _)| set | 1 << column)
     }
 
     /// The columns of a row that are whole.
@@ -99,11 +122,13 @@ impl Health {
         if count == 0 {
             return order;
         }
-        let states: SmallVec<[MemberState; 4]> = copies.map(|member| self.state(member.0)).collect();
+        let states: SmallVec<[(MemberState, bool); 4]> = copies.map(|member| (self.state(member.0), self.is_silent(member))).collect();
         // neighbours are read from one device, regions from different ones
         let start = (page >> 8) as usize + segment.0 as usize;
         let front = rows.front(segment).clamp(1, count);
-        for wanted in [MemberState::Present, MemberState::Filling] {
+        for wanted in
+            [(MemberState::Present, false), (MemberState::Present, true), (MemberState::Filling, false), (MemberState::Filling, true)]
+        {
             let in_turn = (0..front).map(|at| (start + at) % front).chain(front..count);
             order.extend(in_turn.filter(|at| states.get(*at) == Some(&wanted)));
         }

@@ -1,24 +1,26 @@
 //! Device operations in flight: groups of them that complete together, each with the context that asked.
 
 mod columns;
+mod ending;
+mod full;
 mod loose;
+mod silence;
+mod urgent;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use millpond_block::{Buf, BufPool, ByteRange, Piece};
-use millpond_device::{DeviceError, DeviceIndex, Io, IoDone, IoId, IoKind};
-use millpond_format::{MemberState, SegmentId};
+use millpond_device::{DeviceError, DeviceIndex, Io, IoId, IoKind};
+use millpond_format::SegmentId;
 use smallvec::SmallVec;
 
-use self::columns::compute;
+use self::full::Full;
+use self::silence::Line;
 use super::health::Health;
 use super::parity::{Coders, Rebuild, Want, answers};
-use crate::DeviceCounters;
 use crate::slab::Slab;
 use crate::space::{PAGE, Rows};
-
-/// Tries of a failing write before it counts as failed.
-const WRITE_TRIES: u8 = 3;
+use crate::{DeviceCounters, DeviceTrouble};
 
 /// What a group is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +34,13 @@ enum Kind {
 }
 
 struct Group<C> {
-    context: C,
+    /// Who asked; nothing once that was answered, while the caller still has operations of devices that were given up.
+    context: Option<C>,
     kind: Kind,
+    /// Parts that it waits for.
     left: u16,
+    /// Parts that the caller has, waited for or not.
+    out: u16,
     error: Option<DeviceError>,
     parts: SmallVec<[Part; 1]>,
     pin: Option<SegmentId>,
@@ -42,10 +48,16 @@ struct Group<C> {
     rebuild: Option<Box<Rebuild>>,
     /// How many had begun before it.
     nth: u64,
+    /// What of which segment is read, where it may be read elsewhere instead when a device does not answer.
+    place: Option<(SegmentId, u32, u32)>,
+    /// Its operations overtake others.
+    urgent: bool,
 }
 
 struct Part {
     device: DeviceIndex,
+    /// Position of the device that it is for.
+    position: u16,
     /// It goes to the device that is taking the member's place.
     twin: bool,
     range: ByteRange,
@@ -53,6 +65,25 @@ struct Part {
     /// What a write writes, kept to try again.
     pieces: Vec<Piece>,
     tries: u8,
+    stage: Stage,
+    /// Nobody asks any more how it ends.
+    void: bool,
+}
+
+/// Where a part is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It is to be handed to the caller, or waits for room on its device.
+    Waiting,
+    /// The caller has it.
+    Out,
+    Ended,
+}
+
+impl Part {
+    fn new(device: DeviceIndex, range: ByteRange) -> Part {
+        Part { device, position: u16::MAX, twin: false, range, buf: None, pieces: Vec::new(), tries: 0, stage: Stage::Waiting, void: false }
+    }
 }
 
 /// A group that ended.
@@ -75,15 +106,19 @@ pub(crate) struct Failing {
     /// It is the device that is taking the member's place.
     pub(crate) twin: bool,
     /// Why.
-    pub(crate) error: DeviceError,
+    pub(crate) why: DeviceTrouble,
 }
 
 /// Operations in flight and operations to start.
 pub(crate) struct IoTable<C> {
     groups: Slab<Group<C>>,
+    /// Groups of which only late completions are waited for.
+    ghosts: usize,
     /// Groups ever begun.
     begun: u64,
     outbox: VecDeque<Io>,
+    /// Groups that begin now are urgent.
+    urgent: bool,
     /// Position in the caller's vector of each member, and of the device that is taking its place.
     positions: Vec<u16>,
     twins: Vec<Option<u16>>,
@@ -98,10 +133,19 @@ pub(crate) struct IoTable<C> {
     /// Writes completed on each member, and how many of them a completed flush covers.
     written: Vec<u64>,
     flushed: Vec<u64>,
-    /// Writes that found their device full, the oldest first.
-    stalled: VecDeque<(u32, u16)>,
-    /// One of them that is being tried again: the others follow when it gets through.
-    probe: Option<(u32, u16)>,
+    /// Devices, by position, whose writes wait for room.
+    full: BTreeMap<u16, Full>,
+    /// Since when devices have not answered, by position.
+    lines: Vec<Line>,
+    /// The caller's time, and how much of it counts for that.
+    now: u64,
+    clock: u64,
+    /// Why members were given up since import.
+    trouble: Vec<Option<DeviceTrouble>>,
+    /// The table is used until the caller has no operation any more: only then those of a device that is given up need not be waited for.
+    pub(crate) lasting: bool,
+    /// INV-SPARE-1 is violated, for tests of the tests.
+    pub(crate) late_answers_count: bool,
 }
 
 impl<C> IoTable<C> {
@@ -110,8 +154,10 @@ impl<C> IoTable<C> {
         let n = positions.len();
         IoTable {
             groups: Slab::default(),
+            ghosts: 0,
             begun: 0,
             outbox: VecDeque::new(),
+            urgent: false,
             positions,
             twins: vec![None; n],
             health,
@@ -124,8 +170,13 @@ impl<C> IoTable<C> {
             // what an earlier run wrote counts as not flushed
             written: vec![1; n],
             flushed: vec![0; n],
-            stalled: VecDeque::new(),
-            probe: None,
+            full: BTreeMap::new(),
+            lines: Vec::new(),
+            now: 0,
+            clock: 0,
+            trouble: vec![None; n],
+            lasting: false,
+            late_answers_count: false,
         }
     }
 
@@ -139,23 +190,34 @@ impl<C> IoTable<C> {
         self.positions.get(usize::from(member)).filter(|position| **position != u16::MAX).map(|position| usize::from(*position))
     }
 
+    /// Groups that somebody waits for.
     pub(crate) fn in_flight(&self) -> usize {
-        self.groups.len()
+        self.groups.len() - self.ghosts
     }
 
     /// The next operation to start; only reads when `held`.
     pub(crate) fn pop(&mut self, held: bool) -> Option<Io> {
-        if held {
+        let io = if held {
             let at = self.outbox.iter().position(|io| matches!(io.kind, IoKind::Read { .. }))?;
-            return self.outbox.remove(at);
+            self.outbox.remove(at)
+        } else {
+            self.outbox.pop_front()
+        }?;
+        let (group, part) = names(io.id);
+        if let Some(g) = self.groups.get_mut(group)
+            && let Some(p) = g.parts.get_mut(usize::from(part))
+        {
+            p.stage = Stage::Out;
+            g.out += 1;
         }
-        self.outbox.pop_front()
+        self.begins(io.device.0);
+        Some(io)
     }
 
-    fn position(&self, part: &Part) -> DeviceIndex {
+    fn position(&self, part: &Part) -> u16 {
         let at = usize::from(part.device.0);
         let position = if part.twin { self.twins.get(at).copied().flatten() } else { self.positions.get(at).copied() };
-        DeviceIndex(position.unwrap_or(u16::MAX))
+        position.unwrap_or(u16::MAX)
     }
 
     /// Takes in more members.
@@ -168,6 +230,7 @@ impl<C> IoTable<C> {
         self.repaired.resize(n, 0);
         self.written.resize(n, 1);
         self.flushed.resize(n, 0);
+        self.trouble.resize(n, None);
         self.health = health;
     }
 
@@ -178,13 +241,20 @@ impl<C> IoTable<C> {
         }
     }
 
-    /// The device at another position is the member now: what the one before it did does not count against it.
+    /// The device at another position is the member now: what the one before it did, and does from now on, does not count against it
+    /// (INV-SPARE-1).
     pub(crate) fn set_position(&mut self, member: u16, position: u16) {
         let at = usize::from(member);
-        if let (Some(place), Some(errors), Some(repaired)) =
-            (self.positions.get_mut(at), self.errors.get_mut(at), self.repaired.get_mut(at))
-        {
-            (*place, *errors, *repaired) = (position, 0, 0);
+        if let (Some(place), Some(errors), Some(repaired), Some(trouble), Some(written)) = (
+            self.positions.get_mut(at),
+            self.errors.get_mut(at),
+            self.repaired.get_mut(at),
+            self.trouble.get_mut(at),
+            self.written.get_mut(at),
+        ) {
+            (*place, *errors, *repaired, *trouble) = (position, 0, 0, None);
+            // what is on it already was not flushed by this table
+            *written += 1;
         }
     }
 
@@ -196,14 +266,6 @@ impl<C> IoTable<C> {
     /// The next device that fails and can be spared: it is not used any more.
     pub(crate) fn pop_failing(&mut self) -> Option<Failing> {
         self.failing.pop()
-    }
-
-    /// The next group that ended without any device.
-    pub(crate) fn pop_idle(&mut self) -> Option<Ended<C>> {
-        let g = self.groups.remove(self.idle.pop_front()?)?;
-        let missing = g.kind == Kind::Read || g.error.is_some();
-        let result = if missing { Err(g.error.unwrap_or(DeviceError::Gone)) } else { Ok(()) };
-        Some(Ended { context: g.context, result, buf: None, pin: g.pin, member: None })
     }
 
     /// True when [`pop_idle`](Self::pop_idle) has something.
@@ -218,7 +280,7 @@ impl<C> IoTable<C> {
 
     /// Has all ended that began before a mark?
     pub(crate) fn has_ended(&self, mark: u64) -> bool {
-        self.groups.iter().all(|group| group.nth >= mark)
+        self.groups.iter().filter(|group| group.context.is_some()).all(|group| group.nth >= mark)
     }
 
     /// A group without a part never gets an answer from a device.
@@ -230,11 +292,14 @@ impl<C> IoTable<C> {
 
     fn add(&mut self, context: C, kind: Kind, pin: Option<SegmentId>) -> u32 {
         self.begun += 1;
-        self.groups.insert(Group { context, kind, left: 0, error: None, parts: SmallVec::new(), pin, rebuild: None, nth: self.begun - 1 })
+        let (parts, nth) = (SmallVec::new(), self.begun - 1);
+        let (context, urgent) = (Some(context), self.urgent);
+        self.groups.insert(Group { context, kind, left: 0, out: 0, error: None, parts, pin, rebuild: None, nth, place: None, urgent })
     }
 
-    fn push(&mut self, group: u32, part: Part, io: IoKind) {
-        let device = self.position(&part);
+    fn push(&mut self, group: u32, mut part: Part, io: IoKind) {
+        part.position = self.position(&part);
+        let device = DeviceIndex(part.position);
         if let Some(counters) = self.counters.get_mut(usize::from(part.device.0)) {
             match &io {
                 IoKind::Read { .. } => {
@@ -253,7 +318,8 @@ impl<C> IoTable<C> {
             let id = IoId(u64::from(group) | (g.parts.len() as u64) << 32);
             g.parts.push(part);
             g.left += 1;
-            self.outbox.push_back(Io { id, device, kind: io });
+            let urgent = g.urgent;
+            self.outbox.push_back(Io { id, device, kind: io, urgent });
         }
     }
 
@@ -277,18 +343,29 @@ impl<C> IoTable<C> {
             return;
         }
         let io = IoKind::Read { offset: range.offset, length, buf: bufs.take(length) };
-        self.push(group, Part { device, twin: false, range, buf: None, pieces: Vec::new(), tries: 0 }, io);
+        self.push(group, Part::new(device, range), io);
     }
 
     /// Reads pages of a segment. Of one with several copies: from another copy at each `attempt`; of one with parity: without another column.
     #[expect(clippy::too_many_arguments, reason = "a place, and who asks")]
     pub(crate) fn read(&mut self, context: C, rows: &Rows, segment: SegmentId, page: u32, pages: u32, attempt: u8, bufs: &mut BufPool) {
         let group = self.add(context, Kind::Read, Some(segment));
+        if attempt == 0
+            && let Some(g) = self.groups.get_mut(group)
+        {
+            g.place = Some((segment, page, pages));
+        }
+        self.read_place(group, rows, (segment, page, pages), attempt, bufs);
+        self.begin(group);
+    }
+
+    fn read_place(&mut self, group: u32, rows: &Rows, place: (SegmentId, u32, u32), attempt: u8, bufs: &mut BufPool) {
+        let (segment, page, pages) = place;
         if let Some(stripe) = rows.stripe(segment) {
             let from = u64::from(page) * PAGE;
             let want = Want::Bytes { from, to: from + u64::from(pages) * PAGE };
             if self.rebuild(group, &stripe, want, attempt, bufs) {
-                return self.begin(group);
+                return;
             }
         }
         let order = self.health.order(rows, segment, page);
@@ -296,7 +373,6 @@ impl<C> IoTable<C> {
         for (device, range) in rows.map(segment, page, pages, copy) {
             self.push_read(group, device, range, bufs);
         }
-        self.begin(group);
     }
 
     /// The same, from copies that are whole alone: for who cannot tell an older state from what should be there.
@@ -364,7 +440,7 @@ impl<C> IoTable<C> {
             return;
         }
         let io = IoKind::Write { offset: range.offset, pieces: pieces.clone() };
-        self.push(group, Part { device, twin, range, buf: None, pieces, tries: 0 }, io);
+        self.push(group, Part { twin, pieces, ..Part::new(device, range) }, io);
     }
 
     /// Writes to a member, and to the device that is taking its place.
@@ -474,8 +550,7 @@ impl<C> IoTable<C> {
         for (member, twin, written) in written {
             // a flush has no range: the offset remembers how many writes it covers
             let range = ByteRange { offset: written, length: 0 };
-            let part = Part { device: DeviceIndex(member), twin, range, buf: None, pieces: Vec::new(), tries: 0 };
-            self.push(group, part, IoKind::Flush);
+            self.push(group, Part { twin, ..Part::new(DeviceIndex(member), range) }, IoKind::Flush);
         }
         true
     }
@@ -486,131 +561,14 @@ impl<C> IoTable<C> {
         for (device, range) in ranges {
             if self.health.is_up(device) {
                 let io = IoKind::Discard { offset: range.offset, length: range.length };
-                self.push(group, Part { device, twin: false, range, buf: None, pieces: Vec::new(), tries: 0 }, io);
+                self.push(group, Part::new(device, range), io);
             }
         }
         self.begin(group);
     }
-
-    /// Starts the oldest write again that found its device full.
-    pub(crate) fn retry_stalled(&mut self) {
-        if self.probe.is_none() {
-            self.probe = self.stalled.pop_front();
-            self.probe.into_iter().for_each(|(group, part)| self.resubmit(group, part));
-        }
-    }
-
-    /// True when writes wait for room on a device.
-    pub(crate) fn is_stalled(&self) -> bool {
-        self.probe.is_some() || !self.stalled.is_empty()
-    }
-
-    fn resubmit(&mut self, group: u32, part: u16) {
-        let Some(p) = self.groups.get(group).and_then(|g| g.parts.get(usize::from(part))) else { return };
-        let io = IoKind::Write { offset: p.range.offset, pieces: p.pieces.clone() };
-        let device = self.position(p);
-        self.outbox.push_back(Io { id: IoId(u64::from(group) | u64::from(part) << 32), device, kind: io });
-    }
-
-    /// Takes a completion in. Gives the group back when it was its last.
-    pub(crate) fn done(&mut self, done: IoDone, bufs: &mut BufPool) -> Option<Ended<C>> {
-        let (group, part) = ((done.id.0 & 0xffff_ffff) as u32, (done.id.0 >> 32) as u16);
-        let g = self.groups.get_mut(group)?;
-        let p = g.parts.get_mut(usize::from(part))?;
-        let member = usize::from(p.device.0);
-        let probe = self.probe.take_if(|at| *at == (group, part)).is_some();
-        if let Err(error) = done.result {
-            if let Some(errors) = self.errors.get_mut(member) {
-                *errors += 1;
-            }
-            if matches!(g.kind, Kind::Write | Kind::Loose) {
-                let gone = p.twin && self.twins.get(member).copied().flatten().is_none();
-                if error == DeviceError::Full && !p.twin && g.kind == Kind::Write && !self.health.is_aside(member as u16) {
-                    let at = if probe { 0 } else { self.stalled.len() };
-                    self.stalled.insert(at, (group, part));
-                    return None;
-                }
-                p.tries += 1;
-                let over = error == DeviceError::Gone || (error == DeviceError::Full && !p.twin);
-                if !over && p.tries < WRITE_TRIES && !gone {
-                    self.resubmit(group, part);
-                    return None;
-                }
-            }
-            let (kind, twin) = (g.kind, p.twin);
-            let spared = matches!(kind, Kind::Write | Kind::Flush)
-                && (twin || !self.health.is_up(DeviceIndex(member as u16)) || self.health.can_spare(member as u16));
-            if spared {
-                self.spare(Failing { member: member as u16, twin, error });
-            } else {
-                self.groups.get_mut(group)?.error.get_or_insert(error);
-            }
-        } else if (g.kind == Kind::Write || (g.kind == Kind::Loose && !self.health.is_aside(member as u16)))
-            && let Some(written) = self.written.get_mut(member)
-        {
-            *written += 1;
-        } else if g.kind == Kind::Flush
-            && let Some(flushed) = self.flushed.get_mut(member)
-        {
-            *flushed = (*flushed).max(p.range.offset);
-        }
-        if probe {
-            std::mem::take(&mut self.stalled).into_iter().for_each(|(group, part)| self.resubmit(group, part));
-        }
-        let g = self.groups.get_mut(group)?;
-        if let Some(p) = g.parts.get_mut(usize::from(part)) {
-            p.buf = done.buf;
-        }
-        g.left -= 1;
-        if g.left > 0 {
-            return None;
-        }
-        let mut g = self.groups.remove(group)?;
-        let member = g.parts.first().map(|part| part.device).filter(|device| g.parts.iter().all(|part| part.device == *device));
-        // those that the log or a read still holds come back from there
-        bufs.give_data(g.parts.iter_mut().flat_map(|part| part.pieces.drain(..)));
-        let mut result = g.error.map_or(Ok(()), Err);
-        let (buf, member) = match &g.rebuild {
-            Some(rebuild) => (compute(rebuild, g.parts, &mut self.coders, bufs), None),
-            None if g.parts.len() == 1 => (g.parts.first_mut().and_then(|part| part.buf.take()), member),
-            None => (join(g.parts, bufs), member),
-        };
-        if g.rebuild.is_some() && buf.is_none() {
-            result = result.and(Err(DeviceError::Gone));
-        }
-        Some(Ended { context: g.context, result, buf, pin: g.pin, member })
-    }
-
-    /// A device that can be spared failed: it gets nothing more.
-    fn spare(&mut self, failing: Failing) {
-        let known = if failing.twin {
-            self.twins.get_mut(usize::from(failing.member)).and_then(Option::take).is_none()
-        } else {
-            let known = !self.health.is_up(DeviceIndex(failing.member));
-            self.health.set(failing.member, MemberState::Down);
-            known
-        };
-        if !known {
-            self.failing.push(failing);
-        }
-    }
 }
 
-/// The parts of a read as one buffer.
-fn join(parts: SmallVec<[Part; 1]>, bufs: &mut BufPool) -> Option<Buf> {
-    let total: u64 = parts.iter().filter(|p| p.buf.is_some()).map(|p| p.range.length).sum();
-    if total == 0 {
-        return None;
-    }
-    let mut joined = bufs.take(usize::try_from(total).ok()?);
-    let mut at = 0;
-    for part in parts {
-        let length = usize::try_from(part.range.length).ok()?;
-        if let Some(buf) = part.buf {
-            joined.bytes_mut().get_mut(at..at + length)?.copy_from_slice(buf.bytes().get(..length)?);
-            at += length;
-            bufs.give(buf);
-        }
-    }
-    Some(joined)
+/// The group and the part of it that an operation is.
+fn names(id: IoId) -> (u32, u16) {
+    ((id.0 & 0xffff_ffff) as u32, (id.0 >> 32) as u16)
 }

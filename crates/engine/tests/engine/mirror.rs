@@ -1,7 +1,9 @@
 //! Mirrors: what one device loses or spoils comes from another, and devices come, go and are replaced.
 
 use millpond_block::Op;
-use millpond_engine::{Class, Command, Compression, GroupSpec, Layout, MemberState, PoolState, Target, VolumeId};
+use millpond_engine::{
+    Class, Command, Compression, GroupSpec, LabelsInForce, Layout, MemberState, NewestLabel, PoolState, Target, Tuning, VolumeId,
+};
 
 use crate::rig::Rig;
 
@@ -59,6 +61,34 @@ fn both_copies_serve_and_either_is_enough() {
         check_all(&mut rig, volume, 2);
         assert_eq!(states(&rig)[lost], MemberState::Down);
     }
+}
+
+#[test]
+fn labels_in_force_say_who_is_up_to_date_and_an_older_half_can_be_refused() {
+    let (mut rig, volume) = mirrored(&[64, 64], 2);
+    let before = rig.engine.labels_in_force().unwrap();
+    assert_eq!(before.current.len(), 2);
+    rig.dead = vec![0];
+    write_all(&mut rig, volume, 2);
+    let after = rig.engine.labels_in_force().unwrap();
+    assert!(after.generation > before.generation, "{before:?} {after:?}");
+    assert_eq!(after.current, before.current[1..]);
+    let expected = |labels: &LabelsInForce| NewestLabel {
+        generation: labels.generation,
+        devices: labels.current.iter().map(|(_, device)| *device).collect(),
+    };
+    let import = |at: usize, newest: NewestLabel| {
+        let tuning = Tuning { degraded: true, newest_label: Some(newest), ..Tuning::default() };
+        Rig::import_with(vec![rig.media[at].clone()], tuning, rig.now + 1000)
+    };
+    // the half that was given up says of itself that it is whole
+    let refused = import(0, expected(&after)).err().unwrap();
+    assert!(refused.contains("older state"), "{refused}");
+    assert!(import(0, expected(&before)).is_ok());
+    assert!(import(1, expected(&after)).is_ok());
+    // a label as new on a device that is not trusted: the halves were used apart
+    let other = NewestLabel { devices: vec![before.current[0].1], ..expected(&after) };
+    assert!(import(1, other).is_err());
 }
 
 #[test]

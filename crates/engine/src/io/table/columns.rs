@@ -66,8 +66,13 @@ impl<C> IoTable<C> {
     /// Starts to read what others have, when what is wanted is on a device that lacks it or is not to be trusted. False when it is to be
     /// read where it is.
     pub(super) fn rebuild(&mut self, group: u32, stripe: &Stripe<'_>, want: Want, attempt: u8, bufs: &mut BufPool) -> bool {
-        let (missing, wanted) = (self.health.missing(stripe), want.columns(stripe));
+        let (mut missing, wanted) = (self.health.missing(stripe), want.columns(stripe));
         let first = wanted.trailing_zeros() as usize;
+        let reachable = self.health.missing_or_silent(stripe);
+        // only at first: who found out that this does not help waits for those that are silent
+        if attempt == 0 && reachable.count_ones() as usize <= stripe.parity {
+            missing = reachable;
+        }
         let Some(erased) = erased(stripe.width(), stripe.parity, missing, first, attempt) else {
             // too many are missing: what is wanted may still be there
             return wanted & missing != 0;

@@ -1,0 +1,303 @@
+//! The end of operations: completions, groups that end with their last part, devices that are given up.
+//!
+//! INV-SPARE-1: a completion counts for the device that the operation was handed to. When that is not used any more, or is no part of the pool,
+//! it counts for nobody: it is no error of the device that has its place now, and nothing is tried again there. Groups do not wait for it either.
+//! The caller has the buffers of such an operation until it reports the end; until then the handle of its group is not used again.
+
+use millpond_block::{Buf, BufPool};
+use millpond_device::{DeviceError, DeviceIndex, Io, IoDone, IoId, IoKind};
+use millpond_format::MemberState;
+use smallvec::SmallVec;
+
+use super::columns::compute;
+use super::{Ended, Failing, IoTable, Kind, Part, Stage, names};
+use crate::DeviceTrouble;
+
+/// Tries of a failing write before it counts as failed.
+const WRITE_TRIES: u8 = 3;
+
+/// What the device at a position is to a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It is the member.
+    Member,
+    /// It is taking the member's place.
+    Twin,
+    /// It was one of these.
+    Nobody,
+}
+
+impl<C> IoTable<C> {
+    /// The next group that ended otherwise than with a completion: without any device that could do it, or because its devices were given up.
+    pub(crate) fn pop_idle(&mut self, bufs: &mut BufPool) -> Option<Ended<C>> {
+        while let Some(group) = self.idle.pop_front() {
+            if let Some(ended) = self.end(group, bufs) {
+                return Some(ended);
+            }
+        }
+        None
+    }
+
+    fn role(&self, part: &Part) -> Role {
+        let at = usize::from(part.device.0);
+        let twin = self.twins.get(at).copied().flatten();
+        // a device that took a member's place meanwhile is the member
+        if self.positions.get(at) == Some(&part.position) {
+            Role::Member
+        } else if twin == Some(part.position) {
+            Role::Twin
+        } else {
+            Role::Nobody
+        }
+    }
+
+    /// Hands a write to the caller again.
+    pub(super) fn resubmit(&mut self, group: u32, part: u16) -> bool {
+        let Some(g) = self.groups.get(group) else { return false };
+        let Some(p) = g.parts.get(usize::from(part)).filter(|p| !p.void) else { return false };
+        let io = IoKind::Write { offset: p.range.offset, pieces: p.pieces.clone() };
+        let (position, urgent) = (p.position, g.urgent);
+        if let Some(p) = self.groups.get_mut(group).and_then(|g| g.parts.get_mut(usize::from(part))) {
+            p.stage = Stage::Waiting;
+        }
+        self.outbox.push_back(Io { id: IoId(u64::from(group) | u64::from(part) << 32), device: DeviceIndex(position), kind: io, urgent });
+        true
+    }
+
+    /// Takes a completion in. Gives the group back when it was the last that this waited for.
+    pub(crate) fn done(&mut self, done: IoDone, bufs: &mut BufPool) -> Option<Ended<C>> {
+        let (group, part) = names(done.id);
+        let g = self.groups.get_mut(group)?;
+        let p = g.parts.get_mut(usize::from(part)).filter(|p| p.stage == Stage::Out)?;
+        (p.stage, g.out) = (Stage::Ended, g.out - 1);
+        let (position, void, member) = (p.position, p.void, p.device.0);
+        self.answers(position);
+        let probe = self.probed(position, (group, part));
+        if void {
+            done.buf.into_iter().for_each(|buf| bufs.give(buf));
+            self.bury(group);
+            if let (true, Err(error)) = (self.late_answers_count && self.health.can_spare(member), done.result) {
+                self.spare(Failing { member, twin: false, why: DeviceTrouble::Failed(error) });
+            }
+            return None;
+        }
+        let ends = match done.result {
+            Ok(()) => {
+                self.count(group, part);
+                true
+            }
+            Err(error) => self.failed(group, part, error, probe),
+        };
+        if !ends {
+            return None;
+        }
+        if probe {
+            self.try_all_again(position);
+        }
+        let g = self.groups.get_mut(group)?;
+        if let Some(p) = g.parts.get_mut(usize::from(part)) {
+            p.buf = done.buf;
+        }
+        g.left -= 1;
+        if g.left > 0 { None } else { self.end(group, bufs) }
+    }
+
+    /// A part succeeded.
+    fn count(&mut self, group: u32, part: u16) {
+        let Some(g) = self.groups.get(group) else { return };
+        let Some(p) = g.parts.get(usize::from(part)) else { return };
+        if self.role(p) == Role::Nobody {
+            return;
+        }
+        let (member, kind, offset) = (p.device.0, g.kind, p.range.offset);
+        let at = usize::from(member);
+        if kind == Kind::Write || (kind == Kind::Loose && !self.health.is_aside(member)) {
+            self.written.get_mut(at).into_iter().for_each(|written| *written += 1);
+        } else if kind == Kind::Flush
+            && let Some(flushed) = self.flushed.get_mut(at)
+        {
+            *flushed = (*flushed).max(offset);
+        }
+    }
+
+    /// A part failed. False when it is tried again, now or when there is room.
+    fn failed(&mut self, group: u32, part: u16, error: DeviceError, probe: bool) -> bool {
+        let Some(g) = self.groups.get(group) else { return true };
+        let Some(p) = g.parts.get(usize::from(part)) else { return true };
+        let (role, kind, member, position, tries) = (self.role(p), g.kind, p.device.0, p.position, p.tries + 1);
+        if role != Role::Nobody
+            && let Some(errors) = self.errors.get_mut(usize::from(member))
+        {
+            *errors += 1;
+        }
+        let twin = role == Role::Twin;
+        if matches!(kind, Kind::Write | Kind::Loose) && role != Role::Nobody {
+            if error == DeviceError::Full && !twin && kind == Kind::Write && !self.health.is_aside(member) {
+                self.stall(position, (group, part), probe);
+                return false;
+            }
+            if let Some(p) = self.groups.get_mut(group).and_then(|g| g.parts.get_mut(usize::from(part))) {
+                p.tries = tries;
+            }
+            let over = error == DeviceError::Gone || (error == DeviceError::Full && !twin);
+            if !over && tries < WRITE_TRIES {
+                return !self.resubmit(group, part);
+            }
+        }
+        // what nobody waits for any more need not be done; who asked for one of the others decides
+        let needless = matches!(kind, Kind::Write | Kind::Flush);
+        let spared = needless
+            && match role {
+                Role::Nobody | Role::Twin => true,
+                Role::Member => !self.health.is_up(DeviceIndex(member)) || self.health.can_spare(member),
+            };
+        if spared && role != Role::Nobody {
+            let why = if error == DeviceError::Full { DeviceTrouble::Full } else { DeviceTrouble::Failed(error) };
+            self.spare(Failing { member, twin, why });
+        } else if !spared && let Some(g) = self.groups.get_mut(group) {
+            g.error.get_or_insert(error);
+        }
+        true
+    }
+
+    /// A device that can be spared failed: it gets nothing more.
+    pub(super) fn spare(&mut self, failing: Failing) {
+        let at = usize::from(failing.member);
+        if failing.twin {
+            let Some(position) = self.twins.get_mut(at).and_then(Option::take) else { return };
+            self.abandon(position);
+        } else {
+            if !self.health.is_up(DeviceIndex(failing.member)) {
+                return;
+            }
+            self.lose(failing.member, failing.why);
+        }
+        self.failing.push(failing);
+    }
+
+    /// A member is not used any more.
+    pub(crate) fn lose(&mut self, member: u16, why: DeviceTrouble) {
+        let at = usize::from(member);
+        self.health.set(member, MemberState::Down);
+        self.trouble.get_mut(at).into_iter().for_each(|trouble| *trouble = Some(why));
+        if let Some(position) = self.positions.get(at).copied() {
+            self.abandon(position);
+        }
+    }
+
+    /// Why a member was given up since import.
+    pub(crate) fn trouble(&self, member: u16) -> Option<DeviceTrouble> {
+        self.trouble.get(usize::from(member)).copied().flatten()
+    }
+
+    /// Nobody waits any more for what the device at a position was asked for. What was not handed to the caller yet never is.
+    pub(crate) fn abandon(&mut self, position: u16) {
+        if !self.lasting {
+            return;
+        }
+        self.full.remove(&position);
+        self.is_over(position);
+        for group in self.groups.handles() {
+            self.abandon_parts(group, |part| part.position == position);
+        }
+        self.drop_void();
+    }
+
+    /// The same of some parts of one group.
+    fn abandon_parts(&mut self, group: u32, which: impl Fn(&Part) -> bool) {
+        let Some(g) = self.groups.get_mut(group).filter(|g| g.context.is_some() && g.left > 0) else { return };
+        let mut voided = 0;
+        for part in g.parts.iter_mut().filter(|part| part.stage != Stage::Ended && !part.void && which(part)) {
+            part.void = true;
+            voided += 1;
+        }
+        if voided == 0 {
+            return;
+        }
+        if !matches!(g.kind, Kind::Write | Kind::Flush) {
+            g.error.get_or_insert(DeviceError::Gone);
+        }
+        g.left -= voided;
+        if g.left == 0 {
+            self.idle.push_back(group);
+        }
+    }
+
+    /// Takes out of the queue what nobody waits for.
+    pub(super) fn drop_void(&mut self) {
+        let groups = &mut self.groups;
+        self.outbox.retain(|io| {
+            let (group, part) = names(io.id);
+            let part = groups.get_mut(group).and_then(|g| g.parts.get_mut(usize::from(part)));
+            let void = part.as_ref().is_some_and(|part| part.void);
+            part.into_iter().filter(|part| part.void).for_each(|part| part.stage = Stage::Ended);
+            !void
+        });
+    }
+
+    /// A group of which nothing is left but late completions is forgotten with the last of them.
+    pub(super) fn bury(&mut self, group: u32) {
+        if self.groups.get(group).is_some_and(|g| g.context.is_none() && g.out == 0) {
+            self.groups.remove(group);
+            self.ghosts -= 1;
+        }
+    }
+
+    /// Ends a group; its handle stays taken while the caller has operations of it.
+    fn end(&mut self, group: u32, bufs: &mut BufPool) -> Option<Ended<C>> {
+        let g = self.groups.get_mut(group)?;
+        let context = g.context.take()?;
+        let (kind, error, pin, rebuild) = (g.kind, g.error, g.pin, g.rebuild.take());
+        let mut parts = std::mem::take(&mut g.parts);
+        if g.out > 0 {
+            g.parts = parts.iter().map(Part::late).collect();
+            self.ghosts += 1;
+        } else {
+            self.groups.remove(group);
+        }
+        // those that the log or a read still holds come back from there
+        bufs.give_data(parts.iter_mut().flat_map(|part| part.pieces.drain(..)));
+        parts.retain(|part| !part.void);
+        let member = parts.first().map(|part| part.device).filter(|device| parts.iter().all(|part| part.device == *device));
+        let counts = parts.iter().all(|part| self.role(part) != Role::Nobody);
+        let mut result = error.map_or(Ok(()), Err);
+        if kind == Kind::Read && parts.is_empty() {
+            result = result.and(Err(DeviceError::Gone));
+        }
+        let (buf, member) = match &rebuild {
+            Some(rebuild) => (compute(rebuild, parts, &mut self.coders, bufs), None),
+            None if parts.len() == 1 => (parts.first_mut().and_then(|part| part.buf.take()), member.filter(|_| counts)),
+            None => (join(parts, bufs), member.filter(|_| counts)),
+        };
+        if rebuild.is_some() && buf.is_none() {
+            result = result.and(Err(DeviceError::Gone));
+        }
+        Some(Ended { context, result, buf, pin, member })
+    }
+}
+
+impl Part {
+    /// What is to be known of it when its end comes late.
+    fn late(&self) -> Part {
+        Part { position: self.position, stage: self.stage, void: true, ..Part::new(self.device, self.range) }
+    }
+}
+
+/// The parts of a read as one buffer.
+fn join(parts: SmallVec<[Part; 1]>, bufs: &mut BufPool) -> Option<Buf> {
+    let total: u64 = parts.iter().filter(|p| p.buf.is_some()).map(|p| p.range.length).sum();
+    if total == 0 {
+        return None;
+    }
+    let mut joined = bufs.take(usize::try_from(total).ok()?);
+    let mut at = 0;
+    for part in parts {
+        let length = usize::try_from(part.range.length).ok()?;
+        if let Some(buf) = part.buf {
+            joined.bytes_mut().get_mut(at..at + length)?.copy_from_slice(buf.bytes().get(..length)?);
+            at += length;
+            bufs.give(buf);
+        }
+    }
+    Some(joined)
+}

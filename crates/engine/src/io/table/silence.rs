@@ -1,0 +1,204 @@
+//! Devices that do not answer.
+//!
+//! A device is judged by whether *anything* that it was asked for ends, not by the age of one operation: one that is busy, or that is slowed down
+//! on purpose, ends others meanwhile. Time counts only as far as this program was there to see it pass: after a pause of the host nobody is judged
+//! by it.
+
+use millpond_block::BufPool;
+use millpond_device::DeviceIndex;
+use millpond_format::SegmentId;
+
+use super::{Failing, IoTable, Kind, Stage};
+use crate::space::Rows;
+use crate::{DeviceTrouble, Time};
+
+/// So many times as long as its longest pause lately a device may pause,
+const PAUSES: u64 = 4;
+/// but no longer than so many times the least patience.
+const MOST: u64 = 6;
+/// How long a pause is remembered, in milliseconds: this long, and at most twice.
+const LATELY: u64 = 600_000;
+/// Of the time between two looks so much of the patience counts at most.
+const LOOKS: u64 = 8;
+
+/// What is known of how a device answers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Line {
+    /// Operations that the caller has.
+    out: u32,
+    /// When the last one ended, or the first of these began.
+    since: u64,
+    /// The longest pauses of this window and of the one before, and when this one began.
+    pauses: [u64; 2],
+    window: u64,
+    /// Nobody waits for what it was asked for.
+    over: bool,
+}
+
+impl Line {
+    fn silent(&self, clock: u64) -> u64 {
+        if self.out > 0 && !self.over { clock.saturating_sub(self.since) } else { 0 }
+    }
+
+    fn patience(&self, least: u64) -> u64 {
+        let longest = self.pauses.iter().copied().max().unwrap_or(0);
+        least.max((PAUSES * longest).min(MOST * least))
+    }
+}
+
+impl<C> IoTable<C> {
+    /// Takes the time in.
+    pub(crate) fn at(&mut self, now: Time, patience: u64) {
+        let passed = if self.now == 0 { 0 } else { now.0.saturating_sub(self.now) };
+        self.clock += passed.min((patience / LOOKS).max(1));
+        self.now = now.0.max(self.now);
+    }
+
+    fn line(&mut self, position: u16) -> Option<&mut Line> {
+        let at = usize::from(position);
+        if self.lines.len() <= at && position < u16::MAX {
+            self.lines.resize(at + 1, Line::default());
+        }
+        self.lines.get_mut(at)
+    }
+
+    /// An operation was handed to the caller.
+    pub(super) fn begins(&mut self, position: u16) {
+        let clock = self.clock;
+        if let Some(line) = self.line(position) {
+            if line.out == 0 || line.over {
+                line.since = clock;
+            }
+            (line.out, line.over) = (line.out + 1, false);
+        }
+    }
+
+    /// One ended.
+    pub(super) fn answers(&mut self, position: u16) {
+        let clock = self.clock;
+        if let Some(line) = self.line(position) {
+            if clock >= line.window + LATELY {
+                (line.pauses, line.window) = ([0, line.pauses[0]], clock);
+            }
+            line.pauses[0] = line.pauses[0].max(line.silent(clock));
+            (line.out, line.since) = (line.out.saturating_sub(1), clock);
+        }
+    }
+
+    /// One comes back from the caller, who did not hand it to the device.
+    pub(super) fn unsent(&mut self, position: u16) {
+        self.line(position).into_iter().for_each(|line| line.out = line.out.saturating_sub(1));
+    }
+
+    /// What a device was asked for is held back by the caller: it need not answer.
+    pub(crate) fn excuse(&mut self, position: u16) {
+        let clock = self.clock;
+        self.line(position).into_iter().for_each(|line| line.since = clock);
+    }
+
+    /// Nobody waits any more for what a device was asked for.
+    pub(super) fn is_over(&mut self, position: u16) {
+        self.line(position).into_iter().for_each(|line| line.over = true);
+    }
+
+    /// For how many milliseconds the device at a position has ended nothing of what it was asked for.
+    fn silence(&self, position: u16) -> u64 {
+        self.lines.get(usize::from(position)).map_or(0, |line| line.silent(self.clock))
+    }
+
+    /// The same of a member.
+    pub(crate) fn silence_of(&self, member: u16) -> u64 {
+        self.positions.get(usize::from(member)).map_or(0, |position| self.silence(*position))
+    }
+
+    /// The member that the device at a position is, or is taking the place of.
+    pub(super) fn user(&self, position: u16) -> Option<(u16, bool)> {
+        let of = |place: &u16| *place == position;
+        let member = self.positions.iter().position(of).map(|at| (at, false));
+        let twin = || self.twins.iter().position(|twin| twin.as_ref().is_some_and(of)).map(|at| (at, true));
+        let (at, twin) = member.or_else(twin)?;
+        Some((u16::try_from(at).ok()?, twin))
+    }
+
+    /// Learns which members have not answered for so long that they are better not read from.
+    pub(crate) fn find_silent(&mut self, patience: u64) -> bool {
+        let members = 0..u16::try_from(self.positions.len()).unwrap_or(u16::MAX);
+        let silent: Vec<u16> = if self.lines.iter().any(|line| line.silent(self.clock) >= patience) {
+            members.filter(|member| self.silence_of(*member) >= patience).collect()
+        } else {
+            Vec::new()
+        };
+        let any = !silent.is_empty();
+        self.health.set_silent(silent);
+        any
+    }
+
+    /// Reads that wait for silent devices begin again with others, where others have the same.
+    pub(crate) fn read_elsewhere(&mut self, rows: &Rows, bufs: &mut BufPool) {
+        let mut any = false;
+        for group in self.groups.handles() {
+            let Some(g) = self.groups.get(group).filter(|g| g.kind == Kind::Read && g.context.is_some() && g.left > 0) else { continue };
+            let Some(place) = g.place else { continue };
+            let waits = g.parts.iter().any(|part| !part.void && part.stage != Stage::Ended && self.health.is_silent(part.device));
+            if !waits || !self.has_others(rows, place.0, place.1) {
+                continue;
+            }
+            if let Some(g) = self.groups.get_mut(group) {
+                (g.left, g.error, g.rebuild, g.place) = (0, None, None, None);
+                for part in &mut g.parts {
+                    part.void = true;
+                    part.buf.take().into_iter().for_each(|buf| bufs.give(buf));
+                }
+            }
+            self.read_place(group, rows, place, 0, bufs);
+            self.begin(group);
+            any = true;
+        }
+        if any {
+            self.drop_void();
+        }
+    }
+
+    /// Can a place be read without those that are silent?
+    fn has_others(&self, rows: &Rows, segment: SegmentId, page: u32) -> bool {
+        if let Some(stripe) = rows.stripe(segment) {
+            return self.health.missing_or_silent(&stripe).count_ones() as usize <= stripe.parity;
+        }
+        let first = self.health.order(rows, segment, page).first().and_then(|copy| rows.copies(segment).nth(*copy));
+        first.is_some_and(|member| !self.health.is_silent(member))
+    }
+
+    /// Gives devices up that have not answered for too long, as if all that they were asked for had failed. A member only when the pool can do
+    /// without it and all others that do not answer either: when nothing answers, the fault is elsewhere. `spares` says whether the labels can say so.
+    pub(crate) fn give_up_silent(&mut self, least: u64, spares: bool, closing: bool) {
+        let clock = self.clock;
+        if self.lines.iter().all(|line| line.silent(clock) < least) {
+            return;
+        }
+        for position in 0..u16::try_from(self.lines.len()).unwrap_or(u16::MAX) {
+            let due = self.lines.get(usize::from(position)).is_some_and(|line| line.silent(clock) >= line.patience(least));
+            if !due {
+                continue;
+            }
+            match self.user(position) {
+                None => self.abandon(position),
+                Some((member, false)) if !self.health.is_up(DeviceIndex(member)) => self.abandon(position),
+                // nothing else is written, and the labels say what they said
+                Some(_) if closing => self.abandon(position),
+                Some((member, true)) if spares => self.spare(Failing { member, twin: true, why: DeviceTrouble::Silent }),
+                Some((member, false)) if spares && self.can_spare_now(member, least / 2) => {
+                    self.spare(Failing { member, twin: false, why: DeviceTrouble::Silent });
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Can the pool do without a member, and without those that answer nothing for so long, or are full?
+    pub(super) fn can_spare_now(&self, member: u16, patience: u64) -> bool {
+        let idle = |other: &u16| self.silence_of(*other) >= patience.max(1) || self.full_since(*other).is_some();
+        let members = 0..u16::try_from(self.positions.len()).unwrap_or(u16::MAX);
+        let others: Vec<u16> = members.filter(|other| *other != member).filter(idle).collect();
+        self.health.can_spare_beside(member, &others)
+    }
+}

@@ -1,0 +1,34 @@
+//! Operations that overtake others, and operations that come back undone.
+
+use millpond_device::Io;
+
+use super::{IoTable, Stage, names};
+
+impl<C> IoTable<C> {
+    /// Whatever `begin` begins overtakes everything that is not urgent: in the outbox, in the limits of devices and in the queues behind them.
+    pub(crate) fn urgently(&mut self, begin: impl FnOnce(&mut Self)) {
+        let before = self.outbox.len();
+        self.urgent = true;
+        begin(self);
+        self.urgent = false;
+        let begun = self.outbox.len().saturating_sub(before);
+        self.outbox.rotate_right(begun);
+    }
+
+    /// An operation that was popped and that no device was given: it is popped again before all others, when its time has come, unless nobody waits
+    /// for it any more.
+    pub(crate) fn take_back(&mut self, io: Io) {
+        let (group, part) = names(io.id);
+        self.unsent(io.device.0);
+        let Some(g) = self.groups.get_mut(group) else { return };
+        let Some(p) = g.parts.get_mut(usize::from(part)).filter(|p| p.stage == Stage::Out) else { return };
+        g.out -= 1;
+        if p.void {
+            p.stage = Stage::Ended;
+            self.bury(group);
+        } else {
+            p.stage = Stage::Waiting;
+            self.outbox.push_front(io);
+        }
+    }
+}

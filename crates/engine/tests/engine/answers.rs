@@ -1,0 +1,293 @@
+//! Devices that answer late, or not at all.
+
+use millpond_block::Op;
+use millpond_device::{DeviceError, Io, IoDone};
+use millpond_engine::{Command, Compression, DeviceTrouble, Layout, MemberState, Target, Tuning};
+
+use crate::rig::Rig;
+
+fn states(rig: &Rig) -> Vec<MemberState> {
+    rig.engine.pool().unwrap().devices.iter().map(|d| d.state).collect()
+}
+
+/// Turns with nothing ended on one device; gives what it was asked for.
+fn hold(rig: &mut Rig, device: u16, turns: u32) -> Vec<Io> {
+    let mut held = Vec::new();
+    for _ in 0..turns {
+        rig.turn();
+        while let Some(io) = rig.engine.pop_io() {
+            if io.device.0 == device { held.push(io) } else { rig.perform(io) }
+        }
+    }
+    held
+}
+
+/// The end of an operation that comes when nobody reckons with it any more.
+fn late(rig: &mut Rig, io: Io, result: Result<(), DeviceError>) {
+    let buf = if let millpond_device::IoKind::Read { buf, .. } = io.kind { Some(buf) } else { None };
+    rig.engine.io_done(IoDone { id: io.id, result, buf });
+}
+
+/// INV-SPARE-1 for a device that is replaced: what the one before it still answers is nobody's.
+#[test]
+fn late_answers_of_a_device_that_was_replaced_count_for_nobody() {
+    for result in [Err(DeviceError::Gone), Err(DeviceError::Failed(5)), Err(DeviceError::Full), Ok(())] {
+        let mut rig = Rig::new(&[64, 64], Layout::Mirror { copies: 2 });
+        let head = Target::Head(rig.volume("disk0", 8 << 20, Compression::Off));
+        let mut held: Vec<Io> = Vec::new();
+        for at in 0..4u64 {
+            rig.write(head, at << 20, &[at as u8 + 1; 4096]);
+            held.extend(hold(&mut rig, 1, 1));
+        }
+        assert!(held.len() >= 4, "{held:?}");
+        let first = held.remove(0);
+        late(&mut rig, first, Err(DeviceError::Gone));
+        rig.settle();
+        assert_eq!(states(&rig), [MemberState::Present, MemberState::Down]);
+        assert_eq!(rig.engine.pool().unwrap().devices[1].trouble, Some(DeviceTrouble::Failed(DeviceError::Gone)));
+        let answered = std::iter::from_fn(|| rig.engine.pop_completion()).filter(|done| done.result.is_ok()).count();
+        assert_eq!(answered, 4, "nobody waits for the device that was given up");
+
+        let device = rig.new_device(64);
+        rig.command(Command::Replace { member: 1, device }).unwrap();
+        let second = held.remove(0);
+        late(&mut rig, second, result);
+        rig.finish_jobs();
+        assert_eq!(states(&rig), [MemberState::Present, MemberState::Present], "it does not wait for the old device");
+        // some answer only now, and what is begun meanwhile must not be taken for what they answer
+        rig.write(head, 5 << 20, &[6; 4096]);
+        rig.turn();
+        for io in held {
+            late(&mut rig, io, result);
+        }
+        rig.settle();
+        assert!(rig.engine.pop_completion().is_some_and(|done| done.result.is_ok()));
+        let info = rig.engine.pool().unwrap();
+        assert_eq!((info.devices[1].state, info.devices[1].errors, info.devices[1].trouble), (MemberState::Present, 0, None));
+        // the new device has everything
+        rig.dead.push(0);
+        for at in [0, 1, 2, 3, 5u64] {
+            assert_eq!(rig.request(head, Op::Read, at << 20, 4096, &[]).unwrap(), [at as u8 + 1; 4096]);
+        }
+        rig.audit();
+    }
+}
+
+/// A rig whose devices are soon given up.
+fn impatient(sizes_mib: &[usize], layout: Layout) -> Rig {
+    let tuning =
+        Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, silence_millis: 1000, reread_millis: 100, ..Tuning::default() };
+    Rig::with(sizes_mib, layout, tuning)
+}
+
+/// Time passes in steps of 10 ms and one device answers nothing.
+fn wait(rig: &mut Rig, device: u16, millis: u64) -> Vec<Io> {
+    let mut held = Vec::new();
+    for _ in 0..millis / 10 {
+        rig.now += 9;
+        held.extend(hold(rig, device, 1));
+    }
+    held
+}
+
+fn answered(rig: &mut Rig) -> usize {
+    std::iter::from_fn(|| rig.engine.pop_completion()).filter(|done| done.result.is_ok()).count()
+}
+
+/// Defect: a mirror hung with one of its devices.
+#[test]
+fn a_device_that_does_not_answer_is_given_up_when_others_have_everything() {
+    for layout in [
+        Layout::Mirror { copies: 2 },
+        Layout::Parity { width: 5, parity: 1, unit: 65536 },
+        Layout::Parity { width: 5, parity: 2, unit: 65536 },
+    ] {
+        let sizes: &[usize] = if matches!(layout, Layout::Mirror { .. }) { &[64, 64] } else { &[64, 64, 64, 64, 64] };
+        let mut rig = impatient(sizes, layout);
+        let head = Target::Head(rig.volume("disk0", 8 << 20, Compression::Off));
+        rig.write(head, 0, &[1; 4096]);
+        rig.turn();
+        // one of those that get something, and not the first
+        let first: Vec<Io> = std::iter::from_fn(|| rig.engine.pop_io()).collect();
+        let member = first.iter().map(|io| io.device.0).max().unwrap();
+        let at = usize::from(member);
+        assert!(at > 0, "{layout:?}");
+        let (mut held, others): (Vec<Io>, Vec<Io>) = first.into_iter().partition(|io| io.device.0 == member);
+        others.into_iter().for_each(|io| rig.perform(io));
+        for at in 1..4u64 {
+            rig.write(head, at << 20, &[at as u8 + 1; 4096]);
+            rig.submit(head, Op::Flush, 0, 0);
+        }
+        held.extend(wait(&mut rig, member, 500));
+        assert_eq!(states(&rig)[at], MemberState::Present, "{layout:?}: given up too soon");
+        assert!(rig.engine.pool().unwrap().devices[at].silent.is_some_and(|millis| millis >= 100), "{layout:?}: nobody says so");
+        held.extend(wait(&mut rig, member, 1000));
+        assert_eq!(states(&rig)[at], MemberState::Down, "{layout:?}");
+        assert_eq!(rig.engine.pool().unwrap().devices[at].trouble, Some(DeviceTrouble::Silent));
+        held.extend(wait(&mut rig, member, 100));
+        assert_eq!(answered(&mut rig), 7, "{layout:?}: guests go on");
+
+        // the place is taken while the old device still has its operations; when they end at last they are nobody's
+        let device = rig.new_device(64);
+        rig.command(Command::Replace { member, device }).unwrap();
+        rig.finish_jobs();
+        assert_eq!(states(&rig)[at], MemberState::Present, "{layout:?}: the resilver waits for the old device");
+        for (nth, io) in held.into_iter().enumerate() {
+            late(&mut rig, io, if nth % 2 == 0 { Ok(()) } else { Err(DeviceError::Failed(5)) });
+        }
+        rig.settle();
+        assert_eq!(rig.engine.pool().unwrap().devices[at].errors, 0);
+        rig.dead.push(0);
+        for at in 0..4u64 {
+            assert_eq!(rig.request(head, Op::Read, at << 20, 4096, &[]).unwrap(), [at as u8 + 1; 4096], "{layout:?}");
+        }
+        rig.audit();
+    }
+}
+
+/// INV-LABEL-1: what was flushed without the silent device is there after a power cut that leaves it alone behind.
+#[test]
+fn a_flush_without_the_silent_device_waits_for_labels_that_say_so() {
+    let mut rig = impatient(&[64, 64], Layout::Mirror { copies: 2 });
+    let head = Target::Head(rig.volume("disk0", 8 << 20, Compression::Off));
+    rig.request(head, Op::Write, 0, 4096, &[1; 4096]).unwrap();
+    rig.write(head, 0, &[2; 4096]);
+    rig.submit(head, Op::Flush, 0, 0);
+    wait(&mut rig, 1, 1500);
+    let label = rig.media[0][..4096].to_vec();
+    rig.write(head, 0, &[3; 4096]);
+    rig.submit(head, Op::Flush, 0, 0);
+    wait(&mut rig, 1, 50);
+    assert_eq!(answered(&mut rig), 4);
+    assert_eq!(rig.media[0][..4096], label, "the label said so before");
+    let media = rig.media.clone();
+    let stale = Rig::import_degraded(vec![media[1].clone()], true);
+    drop(stale); // alone it may be imported: it cannot know
+    let mut both = Rig::import(media).unwrap();
+    assert_eq!(both.request(head, Op::Read, 0, 4096, &[]).unwrap(), [3; 4096]);
+}
+
+/// When nothing answers no device is to blame, and one that nothing can replace is waited for.
+#[test]
+fn nothing_is_given_up_when_nothing_answers() {
+    for (sizes, layout) in [(&[64usize, 64] as &[usize], Layout::Mirror { copies: 2 }), (&[64], Layout::Linear)] {
+        let mut rig = impatient(sizes, layout);
+        let head = Target::Head(rig.volume("disk0", 8 << 20, Compression::Off));
+        rig.write(head, 0, &[1; 4096]);
+        let mut held = Vec::new();
+        for _ in 0..1000 {
+            rig.now += 9;
+            rig.turn();
+            held.extend(std::iter::from_fn(|| rig.engine.pop_io()));
+        }
+        assert!(states(&rig).iter().all(|state| *state == MemberState::Present), "{:?}", states(&rig));
+        assert_eq!(answered(&mut rig), 0);
+        assert!(rig.engine.pool().unwrap().devices[0].silent.is_some_and(|millis| millis > 5000));
+        held.into_iter().for_each(|io| rig.perform(io));
+        rig.settle();
+        assert_eq!(answered(&mut rig), 1);
+        assert_eq!(rig.engine.pool().unwrap().devices[0].silent, None);
+    }
+}
+
+/// A device is judged by what it ends, not by its slowest operation; nor by time in which this program did not run, nor while its operations are
+/// held back.
+#[test]
+fn a_device_that_ends_something_is_not_given_up() {
+    let mut rig = impatient(&[64, 64], Layout::Mirror { copies: 2 });
+    let head = Target::Head(rig.volume("disk0", 8 << 20, Compression::Off));
+    rig.write(head, 0, &[1; 4096]);
+    let stuck = hold(&mut rig, 1, 1).remove(0);
+    for nth in 1..40u64 {
+        rig.write(head, nth * 4096, &[2; 4096]);
+        let others = wait(&mut rig, 1, 500);
+        others.into_iter().for_each(|io| rig.perform(io));
+    }
+    assert_eq!(states(&rig)[1], MemberState::Present);
+    late(&mut rig, stuck, Err(DeviceError::Failed(5))); // it is tried again
+    rig.settle();
+    assert_eq!(answered(&mut rig), 40);
+    rig.write(head, 0, &[3; 4096]);
+    let held = hold(&mut rig, 1, 1);
+    rig.now += 3_600_000;
+    rig.turn();
+    rig.turn();
+    assert_eq!(states(&rig)[1], MemberState::Present, "the host was paused");
+    for _ in 0..1000 {
+        rig.now += 9;
+        rig.engine.excuse(millpond_device::DeviceIndex(1));
+        assert_eq!(hold(&mut rig, 1, 1).len(), 0);
+    }
+    assert_eq!(states(&rig)[1], MemberState::Present, "it is slowed down on purpose");
+    held.into_iter().for_each(|io| rig.perform(io));
+    rig.settle();
+    assert_eq!(answered(&mut rig), 1);
+    rig.audit();
+}
+
+/// Guests do not wait for a device that hangs until it is given up: others have what they read.
+#[test]
+fn what_a_silent_device_should_read_is_read_elsewhere() {
+    for layout in [Layout::Mirror { copies: 2 }, Layout::Parity { width: 5, parity: 1, unit: 65536 }] {
+        let sizes: &[usize] = if matches!(layout, Layout::Mirror { .. }) { &[64, 64] } else { &[64, 64, 64, 64, 64] };
+        let mut rig = impatient(sizes, layout);
+        let head = Target::Head(rig.volume("disk0", 32 << 20, Compression::Off));
+        for at in 0..64u64 {
+            rig.request(head, Op::Write, at * 65536, 65536, &[at as u8; 65536]).unwrap();
+        }
+        rig.command(Command::Checkpoint).unwrap();
+        for device in 0..sizes.len() as u16 {
+            let mut held: Vec<Io> = Vec::new();
+            for turn in 0..94u64 {
+                if turn < 64 {
+                    rig.submit(head, Op::Read, turn * 65536, 65536);
+                } else {
+                    rig.now += 9;
+                }
+                // what is just being moved is on its way to all devices
+                let (reads, writes): (Vec<Io>, Vec<Io>) =
+                    hold(&mut rig, device, 1).into_iter().partition(|io| matches!(io.kind, millpond_device::IoKind::Read { .. }));
+                writes.into_iter().for_each(|io| rig.perform(io));
+                held.extend(reads);
+            }
+            let done: Vec<_> = std::iter::from_fn(|| rig.engine.pop_completion()).collect();
+            assert_eq!(done.len(), 64, "{layout:?}: guests wait for device {device}, which has {}", held.len());
+            for done in done {
+                let bytes: Vec<u8> = done.result.unwrap().iter().flat_map(|piece| piece.bytes().to_vec()).collect();
+                assert!(bytes.len() == 65536 && bytes.iter().all(|byte| *byte == bytes[0]));
+            }
+            assert!(states(&rig).iter().all(|state| *state == MemberState::Present), "{layout:?}: it is not given up for that");
+            held.into_iter().for_each(|io| rig.perform(io));
+            rig.settle();
+        }
+        rig.audit();
+    }
+}
+
+/// A device that hangs can be replaced, and the one that takes its place may hang, too.
+#[test]
+fn a_replacement_waits_for_neither_device() {
+    for hangs in [1u16, 2] {
+        let mut rig = impatient(&[64, 64], Layout::Mirror { copies: 2 });
+        let head = Target::Head(rig.volume("disk0", 8 << 20, Compression::Off));
+        rig.request(head, Op::Write, 0, 4096, &[1; 4096]).unwrap();
+        let device = rig.new_device(64);
+        if hangs == 1 {
+            rig.write(head, 4096, &[2; 4096]);
+            assert!(!hold(&mut rig, 1, 1).is_empty());
+        }
+        rig.start(Command::Replace { member: 1, device });
+        for _ in 0..3 {
+            wait(&mut rig, hangs, 1000);
+        }
+        assert!(rig.engine.pop_reply().is_some_and(|(_, reply)| reply.is_ok()));
+        for _ in 0..30 {
+            wait(&mut rig, hangs, 100);
+        }
+        let info = rig.engine.pool().unwrap();
+        assert!(info.jobs.is_empty(), "{info:?}");
+        let position = if hangs == 1 { 2 } else { 1 };
+        assert_eq!((info.devices[1].state, info.devices[1].position), (MemberState::Present, Some(position)), "device {hangs} hangs");
+        rig.audit();
+    }
+}
