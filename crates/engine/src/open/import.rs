@@ -207,6 +207,10 @@ impl Import {
         self.io.pop(self.holds_back())
     }
 
+    pub(crate) fn take_back(&mut self, io: Io) {
+        self.io.take_back(io);
+    }
+
     /// The reason, when the import cannot succeed any more.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.failed.as_deref()
@@ -289,7 +293,7 @@ impl Import {
         }
         self.at(now);
         self.keep_claim();
-        while let Some(ended) = self.io.pop_idle() {
+        while let Some(ended) = self.io.pop_idle(&mut self.bufs) {
             self.ended(ended);
         }
         let waits = self.io.in_flight() > 0;
@@ -350,6 +354,9 @@ impl Import {
     fn choose_pool(&mut self) -> Result<(), String> {
         let rebuild = self.surveying || self.tuning.aim == Aim::Rebuild;
         let found = Members::choose(&self.labels, &self.unlabelled, self.tuning.degraded, rebuild)?;
+        if let Some(expected) = &self.tuning.newest_label {
+            found.check_newest(&self.labels, expected)?;
+        }
         let Members { newest: label, positions, stale, .. } = &found;
         self.positions.clone_from(positions);
         self.twins.clone_from(&found.twins);

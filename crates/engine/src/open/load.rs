@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millpond_format::{Checkpoint, ChunkRecord, ObjectRef, Root, SegmentId, SnapshotRecord};
+use millpond_format::{Checkpoint, ChunkRecord, LineageId, ObjectRef, Root, SegmentId, SnapshotRecord};
 
 use crate::VolumeOptions;
 use crate::core::{Core, Head, Lineage, Snapshot, StoredDeadlist, Volume, Walk, cache_of, compression_of, sector_of};
@@ -125,7 +125,11 @@ fn load_catalog(core: &mut Core, checkpoint: &Checkpoint, object: Objects<'_>, u
     }
     let origins: Vec<_> = catalog.lineages.iter().filter_map(|(id, line)| line.origin.map(|o| (*id, o))).collect();
     for (child, origin) in origins {
-        catalog.snapshots.loaded_mut(origin).ok_or("a clone's origin is missing: the catalog is damaged")?.children.push(child);
+        let parent = catalog.snapshots.loaded_mut(origin).ok_or("a clone's origin is missing: the catalog is damaged")?;
+        if !starts_from_older(child, parent.lineage) {
+            return Err(format!("lineage {} starts from a snapshot of a younger one: the catalog is damaged", child.0));
+        }
+        parent.children.push(child);
     }
     for v in &checkpoint.volumes {
         let volume = Volume {
@@ -143,9 +147,7 @@ fn load_catalog(core: &mut Core, checkpoint: &Checkpoint, object: Objects<'_>, u
         }
         catalog.add_volume(v.id, volume);
     }
-    for (volume, options) in &checkpoint.options {
-        catalog.set_options(*volume, VolumeOptions::of(options));
-    }
+    catalog.load_options(checkpoint.options.iter().map(|(volume, options)| (*volume, VolumeOptions::of(options))));
     catalog.jobs = checkpoint.jobs.clone();
     catalog.wipe = checkpoint.wipe;
     for walk in &checkpoint.walks {
@@ -155,11 +157,30 @@ fn load_catalog(core: &mut Core, checkpoint: &Checkpoint, object: Objects<'_>, u
         let list = deadlist(Some(*at))?;
         catalog.add_free(*lineage, list);
     }
+    catalog.find_removed();
     used.extend(paged);
     Ok(())
+}
+
+/// INV-CAT-4: a lineage starts from a snapshot of an older lineage, and ids rise with age. So origins form no circle, and following them ends.
+pub(crate) fn starts_from_older(child: LineageId, parent: LineageId) -> bool {
+    parent < child
 }
 
 /// The snapshots of a page.
 pub(crate) fn snapshot_page(bytes: &[u8]) -> Result<Vec<SnapshotRecord>, String> {
     SnapshotRecord::decode_page(bytes).map_err(|error| format!("a page of snapshots is damaged ({error})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn origins_of_a_sound_catalog_form_no_circle() {
+        assert!(starts_from_older(LineageId(2), LineageId(1)));
+        // a forged circle has a lineage that starts from itself or from a younger one
+        assert!(!starts_from_older(LineageId(1), LineageId(2)));
+        assert!(!starts_from_older(LineageId(1), LineageId(1)));
+    }
 }

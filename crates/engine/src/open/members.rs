@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use millpond_format::{Class, Label, MemberState, Shape};
 
+use crate::NewestLabel;
 use crate::io::Health;
 
 /// "No device" in a table of positions.
@@ -84,6 +85,22 @@ impl Members {
         }
         found.check_missing(degraded, rebuild)?;
         Ok(found)
+    }
+
+    /// Is the newest label as new as the caller knows that there is one, and on a device that the caller trusts?
+    ///
+    /// # Errors
+    /// One line, when it is not: a device that has it could not be read.
+    pub(crate) fn check_newest(&self, labels: &[Option<Label>], expected: &NewestLabel) -> Result<(), String> {
+        let generation = self.newest.shape.generation;
+        let mut newest = labels.iter().flatten().filter(|label| !is_cache(label) && label.shape.generation == generation);
+        if generation >= expected.generation && newest.any(|label| expected.devices.contains(&label.device)) {
+            return Ok(());
+        }
+        Err(format!(
+            "the newest labels of pool '{}' cannot be read any more, and the others are of an older state; check the devices and try again",
+            self.newest.name
+        ))
     }
 
     fn missing_asides(&self) -> usize {

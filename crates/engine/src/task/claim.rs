@@ -2,7 +2,9 @@
 //!
 //! INV-CLAIM-1: nothing is handed to a device later than [`LEASE_MILLIS`] after the beginning of the last look that found no other's claim. Who
 //! takes a pool waits as long after its claim is in place everywhere, and only then reads what the pool is: so both never write, whatever time
-//! this host was held up for. What a device was given before, and has not done yet, is beyond that.
+//! this host was held up for. What a device was given before, and has not done yet, is beyond that. Operations may wait for long between the engine
+//! and the device: whoever hands them over asks [`Engine::lease`](crate::Engine::lease) again, and gives back what comes too late. Looks and
+//! claims overtake all of them.
 //!
 //! INV-CLAIM-3: every device that the labels call whole has the claim, durable: new ones with their first label, others before they are called so.
 
@@ -21,6 +23,9 @@ use crate::{PoolState, Time};
 pub(crate) const BEAT_MILLIS: u64 = 2_000;
 /// Milliseconds after a look in which devices are given something to do: as long as a loaded disk may take to answer.
 pub(crate) const LEASE_MILLIS: u32 = 10_000;
+
+/// Milliseconds after the last look that came back in which looks fail until the pool stops, so that guests learn of it.
+const UNSEEN_MILLIS: u64 = 30_000;
 
 /// What a device was asked for.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +60,7 @@ pub(crate) struct Keeper {
     mine: Option<Claim>,
     /// Members, and the positions of their devices, that are asked just now.
     busy: BTreeSet<(u16, usize)>,
-    /// When the last look began, and when the last one that found no other's claim did.
+    /// When the last look began, and when the last one did that came back and found no other's claim.
     asked: Time,
     seen: Time,
     /// The time as it was told last, between turns, too.
@@ -85,9 +90,14 @@ impl Keeper {
         self.release != Release::No
     }
 
+    /// Until when devices may be given something else than reads; for ever where there is none.
+    fn lease(&self) -> Option<Time> {
+        if self.lost { Some(Time(0)) } else { self.mine.is_some().then(|| lease_of(self.seen)) }
+    }
+
     /// Nothing may be given to a device now but reads.
     fn holds_back(&self) -> bool {
-        self.lost || (self.mine.is_some() && is_over(self.seen, self.now))
+        self.lost || self.lease().is_some_and(|until| self.now > until)
     }
 
     /// Takes the time in before anything is given to a device.
@@ -96,9 +106,9 @@ impl Keeper {
     }
 }
 
-/// Is a lease over that began at a time?
-pub(crate) fn is_over(seen: Time, now: Time) -> bool {
-    now.0 > seen.0.saturating_add(u64::from(LEASE_MILLIS))
+/// Until when a look that began at a time allows writes.
+pub(crate) fn lease_of(seen: Time) -> Time {
+    Time(seen.0.saturating_add(u64::from(LEASE_MILLIS)))
 }
 
 /// The first claim of a holder that found others of terms below.
@@ -133,6 +143,11 @@ impl Pool {
         members.filter_map(|member| Some((member, self.claimable(member)?))).collect()
     }
 
+    /// Until when devices may be given something else than reads (INV-CLAIM-1).
+    pub(crate) fn lease(&self) -> Option<Time> {
+        self.keeper.lease()
+    }
+
     /// True when writes wait until the claim is seen in place again (INV-CLAIM-1).
     pub(crate) fn holds_back(&self) -> bool {
         self.keeper.holds_back()
@@ -165,7 +180,7 @@ impl Pool {
             if self.keeper.busy.insert((member, position)) {
                 let context = Context::Claim(ClaimIo::Look { member, position, asked });
                 let size = self.config.sizes.get(usize::from(member)).copied().unwrap_or(0);
-                self.io.read_raw(context, DeviceIndex(member), claim_at(size, true), &mut self.bufs);
+                self.io.urgently(|io| io.read_raw(context, DeviceIndex(member), claim_at(size, true), &mut self.bufs));
             }
         }
     }
@@ -183,7 +198,7 @@ impl Pool {
         let Some(piece) = self.claim_piece() else { return };
         let size = self.config.sizes.get(usize::from(member)).copied().unwrap_or(0);
         let writes = areas.iter().map(|second| (member, claim_at(size, *second).offset, piece.clone())).collect();
-        self.io.write_loosely(Context::Claim(context), writes);
+        self.io.urgently(|io| io.write_loosely(Context::Claim(context), writes));
     }
 
     /// A look or a write of the claim is over.
@@ -193,7 +208,7 @@ impl Pool {
                 self.keeper.busy.remove(&(member, position));
                 let found = read_claim(result, buf.as_ref());
                 buf.into_iter().for_each(|buf| self.bufs.give(buf));
-                self.looked(member, position, asked, &found);
+                self.looked(member, position, asked, result.err(), &found);
             }
             ClaimIo::Beat => {}
             ClaimIo::Release => {
@@ -208,15 +223,20 @@ impl Pool {
         }
     }
 
-    fn looked(&mut self, member: u16, position: usize, asked: Time, found: &Result<Claim, FormatError>) {
+    fn looked(&mut self, member: u16, position: usize, asked: Time, failed: Option<DeviceError>, found: &Result<Claim, FormatError>) {
         let Some(mine) = &self.keeper.mine else { return };
         match found {
             Ok(other) if other.supersedes(mine) => return self.lose_claim(&format!("host '{}'", other.holder.name)),
             Err(FormatError::Version(_)) => return self.lose_claim("a newer program"),
             _ => {}
         }
-        // what is damaged, or cannot be read, is no other's: who takes a pool makes sure that it has
-        self.keeper.seen = self.keeper.seen.max(asked);
+        match failed {
+            // what is damaged is no other's: who takes a pool makes sure that its claim can be read
+            None => self.keeper.seen = self.keeper.seen.max(asked),
+            // nothing was seen: another's claim may be there
+            Some(error) if self.now.0 > self.keeper.seen.0.saturating_add(UNSEEN_MILLIS) => return self.cannot_look(error),
+            Some(_) => {}
+        }
         let right = found.as_ref().is_ok_and(|found| found.holder == mine.holder);
         if matches!(self.state, PoolState::Faulted(_)) {
             return;
@@ -228,6 +248,14 @@ impl Pool {
             Release::Looking if self.keeper.busy.is_empty() => self.write_release(),
             _ => {}
         }
+    }
+
+    /// For long no look has come back: writes cannot wait for ever.
+    fn cannot_look(&mut self, error: DeviceError) {
+        self.fault(format!(
+            "the claim cannot be read on any device ({error}), so another host may have taken the pool: repair the devices, then export the pool \
+             here and import it again"
+        ));
     }
 
     /// Another host has the pool: nothing is written any more, and nothing that is read can be trusted.

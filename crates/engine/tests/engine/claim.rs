@@ -437,3 +437,68 @@ fn an_idle_pool_beats_every_two_seconds_and_sleeps_between() {
     assert!((58..=62).contains(&operations), "a look and a beat: {operations}");
     assert!(turns <= 125, "{turns}");
 }
+
+#[test]
+fn a_look_that_fails_renews_nothing() {
+    let (mut rig, volume) = pool(1);
+    rig.command(Command::Checkpoint).unwrap();
+    rig.unreadable = true;
+    let begun = rig.now;
+    while rig.now < begun + 14_000 {
+        rig.now += 500;
+        rig.step();
+    }
+    // another host may have come and have read the pool meanwhile
+    rig.write(Target::Head(volume), 0, &[3; 4096]);
+    for _ in 0..5 {
+        rig.turn();
+        assert!(writes(&mut rig).is_empty(), "no look has come back for more than ten seconds");
+    }
+    rig.unreadable = false;
+    rig.now += 2_500;
+    rig.settle();
+    assert!(rig.engine.pop_completion().unwrap().result.is_ok(), "one did");
+    // guests do not wait for ever
+    rig.unreadable = true;
+    rig.write(Target::Head(volume), 0, &[4; 4096]);
+    while rig.now < begun + 70_000 {
+        rig.now += 500;
+        rig.turn();
+        writes(&mut rig);
+    }
+    let PoolState::Faulted(why) = rig.engine.state() else { panic!("{:?}", rig.engine.state()) };
+    assert!(why.starts_with("the claim cannot be read on any device (device error 5)"), "{why}");
+    assert!(rig.engine.pop_completion().unwrap().result.is_err());
+}
+
+#[test]
+fn one_device_that_answers_looks_is_enough() {
+    let (mut rig, volume) = pool(2);
+    rig.dead = vec![0];
+    for _ in 0..60 {
+        rig.now += 1_000;
+        rig.settle();
+    }
+    rig.request(Target::Head(volume), Op::Write, 0, MIB, &vec![2; MIB as usize]).unwrap();
+    assert_eq!(*rig.engine.state(), PoolState::Online);
+    assert!(reads(&mut rig, volume, 2));
+}
+
+#[test]
+fn a_claim_that_was_written_over_while_its_host_waited_is_not_believed() {
+    let (rig, _) = pool(1);
+    let old = claim(&rig.media[0], true).unwrap();
+    let mut other = Rig::begin_import(rig.media.clone(), forced(2, 2), rig.now);
+    while claim(&other.media[0], true).unwrap().holder.session != [2; 16] {
+        other.turn();
+        if let Some(io) = other.engine.pop_io() {
+            other.perform(io);
+        }
+    }
+    // the first host could not read its claim, and wrote it again; it sees it in place and goes on
+    let at = (15 * MIB + CLAIM_OFFSET) as usize;
+    other.media[0][at..at + 4096].copy_from_slice(&old.encode());
+    let mut media = std::mem::take(&mut other.media);
+    let (_, outcome) = open(&mut other, &mut media, None);
+    assert!(outcome.unwrap_err().contains("it is in use on host 'host1'"));
+}

@@ -18,7 +18,7 @@ use millpond_format::{Claim, FormatError, Holder, SECTOR_BYTES};
 use super::{Asked, Import, Stage};
 use crate::Time;
 use crate::pool::Pool;
-use crate::task::{BEAT_MILLIS, Keeper, LEASE_MILLIS, claim_at, first_claim, is_over, read_claim};
+use crate::task::{BEAT_MILLIS, Keeper, LEASE_MILLIS, claim_at, first_claim, lease_of, read_claim};
 
 /// Milliseconds for which a claim must not change until its host is called silent.
 const WATCH_MILLIS: u64 = 10_000;
@@ -88,6 +88,19 @@ impl Claims {
         self.found.values().find(|claim| claim.supersedes(mine))
     }
 
+    /// A second claim that is not this import's.
+    fn overwritten(&self) -> Option<&Claim> {
+        let mine = self.mine.as_ref()?;
+        let second = self.found.iter().filter(|((_, second), _)| *second).map(|(_, claim)| claim);
+        second.into_iter().find(|claim| claim.holder.session != mine.holder.session)
+    }
+
+    /// This import's second claim was read somewhere.
+    fn is_in_place(&self) -> bool {
+        let mine = self.mine.as_ref().map(|mine| mine.holder.session);
+        self.found.iter().any(|((_, second), claim)| *second && Some(claim.holder.session) == mine)
+    }
+
     /// As in [`before`](Self::before).
     fn owned(&self) -> Option<([u8; 16], u64, bool)> {
         self.owner().map(|owner| (owner.holder.session, owner.term, owner.released))
@@ -145,9 +158,14 @@ impl Import {
         matches!(self.stage, Stage::Claim(Claiming::Rest(until) | Claiming::Settle(until)) if self.claims.now < until)
     }
 
-    /// Nothing may be given to a device now but reads (INV-CLAIM-1).
+    /// Until when devices may be given something else than reads (INV-CLAIM-1). Claims are written by turns that another host sees (INV-CLAIM-2).
+    pub(crate) fn lease(&self) -> Option<Time> {
+        self.claims.seen.filter(|_| !matches!(self.stage, Stage::Claim(_))).map(lease_of)
+    }
+
+    /// Nothing may be given to a device now but reads.
     pub(crate) fn holds_back(&self) -> bool {
-        !matches!(self.stage, Stage::Claim(_)) && self.claims.seen.is_some_and(|seen| is_over(seen, self.claims.now))
+        self.lease().is_some_and(|until| self.claims.now > until)
     }
 
     /// Claims are being read.
@@ -167,7 +185,8 @@ impl Import {
             for second in [false, true] {
                 self.claims.reading += 1;
                 let place = claim_at(self.member_size(member), second);
-                self.io.read_raw(Asked::Claim(member, second), DeviceIndex(member), place, &mut self.bufs);
+                let asked = Asked::Claim(member, second);
+                self.io.urgently(|io| io.read_raw(asked, DeviceIndex(member), place, &mut self.bufs));
             }
         }
     }
@@ -377,10 +396,15 @@ impl Import {
         if let Some(why) = self.claims.newer {
             return Err(self.refusal(&format!("its claim is of a newer program ({why}); use that")));
         }
-        if let Some(rival) = self.claims.rival().cloned() {
+        // every second claim was this import's: whatever another one says, it was written after that
+        if let Some(rival) = self.claims.rival().or_else(|| self.claims.overwritten()).cloned() {
             return Err(self.in_use(&rival));
         }
-        self.claims.seen = Some(self.claims.asked);
+        if self.claims.is_in_place() {
+            self.claims.seen = Some(self.claims.asked);
+        } else if self.claims.seen.is_none() {
+            return Err(self.refusal("its claim cannot be read on any device; check the devices, then try again"));
+        }
         Ok(())
     }
 
