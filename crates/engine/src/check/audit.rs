@@ -10,6 +10,7 @@ use millpond_format::{
 use crate::core::Core;
 use crate::engine::Engine;
 use crate::io::{Coders, Health, Rebuild, Want, erased};
+use crate::open::starts_from_older;
 use crate::space::{PAGE, SegmentState};
 use crate::tree::{Miss, node_index};
 
@@ -90,8 +91,29 @@ impl Engine {
             let before = std::mem::replace(&mut audit, auditor.audit);
             audit.findings.splice(0..0, before.findings);
         }
+        audit.findings.extend(reservation_findings(&pool.core));
+        audit.findings.extend(origin_findings(&pool.core));
         audit
     }
+}
+
+/// INV-CAT-3: what reserved volumes own is counted again, and the sum of what is kept for them.
+fn reservation_findings(core: &Core) -> Vec<String> {
+    let reservations = &core.catalog.reservations;
+    let wrong = reservations.iter().filter(|(volume, owned)| core.catalog.owned_units(*volume) != *owned);
+    let mut findings: Vec<String> =
+        wrong.map(|(volume, owned)| format!("{volume:?} owns {} units, not {owned}", core.catalog.owned_units(volume))).collect();
+    if !reservations.is_exact() {
+        findings.push("the sum of what is kept for reserved volumes is wrong".to_owned());
+    }
+    findings
+}
+
+/// INV-CAT-4: an import refuses a catalog that is otherwise.
+fn origin_findings(core: &Core) -> Vec<String> {
+    let origins = core.catalog.lineages.iter().filter_map(|(id, line)| Some((*id, core.catalog.snapshots.get(&line.origin?)?.lineage)));
+    let wrong = origins.filter(|(child, parent)| !starts_from_older(*child, *parent));
+    wrong.map(|(child, parent)| format!("lineage {} starts from a snapshot of lineage {}", child.0, parent.0)).collect()
 }
 
 impl Auditor<'_, '_> {

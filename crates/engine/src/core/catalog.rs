@@ -8,12 +8,10 @@ use std::rc::Rc;
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_format::{BlockNo, Epoch, JobsRecord, LineageId, ObjectRef, SnapshotId, SnapshotRecord, TreeRoot, VolumeId};
 
+use super::reservations::Reservations;
 use super::snapshots::SnapshotTable;
 use crate::space::Deadlist;
 use crate::{Compression, VolumeOptions};
-
-/// Units kept for one request that overwrites what is reserved: 4 MiB.
-const OVERWRITE_UNITS: u64 = 8192;
 
 /// A volume: a name for the head of a lineage.
 #[derive(Clone, Debug)]
@@ -193,12 +191,15 @@ pub(crate) struct Catalog {
     pub(crate) walks: BTreeMap<u64, Walk>,
     /// Dead blocks waiting for their turn, oldest first.
     pub(crate) frees: VecDeque<(LineageId, StoredDeadlist)>,
+    /// Lineages of removed volumes whose snapshots are to be destroyed; the last goes first.
+    pub(crate) removed: Vec<LineageId>,
     pub(crate) next_volume: u32,
     pub(crate) next_snapshot: u64,
     pub(crate) next_lineage: u64,
     pub(crate) next_walk: u64,
     /// Of volumes that have others than the defaults.
     options: BTreeMap<VolumeId, VolumeOptions>,
+    pub(crate) reservations: Reservations,
     /// Jobs as they were written down last.
     pub(crate) jobs: JobsRecord,
     /// The wipe that was on its way then ([`Wipe::code`](crate::Wipe::code)).
@@ -217,29 +218,57 @@ impl Catalog {
     }
 
     pub(crate) fn set_options(&mut self, volume: VolumeId, options: VolumeOptions) {
-        match options == VolumeOptions::default() || !self.volumes.contains_key(&volume) {
+        let known = self.volumes.contains_key(&volume);
+        match options == VolumeOptions::default() || !known {
             true => self.options.remove(&volume),
             false => self.options.insert(volume, options),
         };
+        if known && options.reservation > 0 {
+            self.reservations.set(volume, options.reservation, self.owned_units(volume));
+        } else {
+            self.reservations.remove(volume);
+        }
+    }
+
+    /// Takes options over from a checkpoint, whose lineages are there.
+    pub(crate) fn load_options(&mut self, options: impl Iterator<Item = (VolumeId, VolumeOptions)>) {
+        let mut owned: BTreeMap<VolumeId, u64> = BTreeMap::new();
+        self.lineages.values().for_each(|line| *owned.entry(line.volume).or_default() += line.owned_units);
+        for (volume, options) in
+            options.filter(|(volume, options)| *options != VolumeOptions::default() && self.volumes.contains_key(volume))
+        {
+            self.options.insert(volume, options);
+            self.reservations.set(volume, options.reservation, owned.get(&volume).copied().unwrap_or(0));
+        }
+    }
+
+    /// A lineage owns so many units of data more. Gives it back, when it is there.
+    pub(crate) fn grow(&mut self, lineage: LineageId, units: u64) -> Option<&mut Lineage> {
+        let line = self.lineages.get_mut(&lineage)?;
+        line.owned_units += units;
+        self.reservations.grow(line.volume, units);
+        Some(line)
+    }
+
+    /// A lineage owns so many units of data less.
+    pub(crate) fn shrink(&mut self, lineage: LineageId, units: u64) {
+        if let Some(line) = self.lineages.get_mut(&lineage) {
+            let units = units.min(line.owned_units);
+            line.owned_units -= units;
+            self.reservations.shrink(line.volume, units);
+        }
+    }
+
+    /// Takes a lineage out, and what it owns with it.
+    pub(crate) fn remove_lineage(&mut self, id: LineageId) -> Option<Lineage> {
+        let line = self.lineages.remove(&id)?;
+        self.reservations.shrink(line.volume, line.owned_units);
+        Some(line)
     }
 
     /// Units of the volume's data, its snapshots' included.
     pub(crate) fn owned_units(&self, volume: VolumeId) -> u64 {
         self.lineages.values().filter(|line| line.volume == volume).map(|line| line.owned_units).sum()
-    }
-
-    /// Units that are kept for volumes and that they have not taken yet; those of `volume` left out.
-    pub(crate) fn promised_units(&self, but: Option<VolumeId>) -> u64 {
-        let others = self.options.iter().filter(|(id, _)| Some(**id) != but);
-        others.map(|(id, options)| self.missing_units(*id, options.reservation)).sum()
-    }
-
-    /// Units that a volume needs to have `reservation` bytes, and to overwrite them: a block dies when the new one is appended.
-    pub(crate) fn missing_units(&self, volume: VolumeId, reservation: u64) -> u64 {
-        if reservation == 0 {
-            return 0;
-        }
-        reservation.div_ceil(512).saturating_sub(self.owned_units(volume)) + OVERWRITE_UNITS
     }
 
     pub(crate) fn volume_named(&self, name: &str) -> Option<VolumeId> {
@@ -265,7 +294,7 @@ impl Catalog {
         let volume = self.volumes.remove(&id)?;
         self.volume_names.remove(&volume.name);
         self.options.remove(&id);
-        self.snapshot_counts.retain(|volume, count| *volume != id || *count > 0);
+        self.reservations.remove(id);
         Some(volume)
     }
 
@@ -311,8 +340,37 @@ impl Catalog {
             self.snapshot_names.remove(&(snapshot.volume, snapshot.name.clone()));
             if let Some(count) = self.snapshot_counts.get_mut(&snapshot.volume) {
                 *count -= 1;
+                if *count == 0 {
+                    self.snapshot_counts.remove(&snapshot.volume);
+                }
             }
         }
+    }
+
+    /// A snapshot that is listed: neither destroyed nor of a removed volume.
+    pub(crate) fn listed(&self, id: SnapshotId) -> Option<&Snapshot> {
+        self.snapshots.get(&id).filter(|s| !s.hidden && self.volumes.contains_key(&s.volume))
+    }
+
+    /// Up to `most` snapshots of removed volumes that are to be destroyed next: of the youngest lineage, since a lineage starts from a snapshot
+    /// of an older one, the oldest first.
+    pub(crate) fn next_removed(&mut self, most: usize) -> Vec<SnapshotId> {
+        while let Some(id) = self.removed.last() {
+            let snapshots = self.lineages.get(id).map(|line| line.snapshots.iter().copied());
+            let left = snapshots.into_iter().flatten().filter(|id| self.snapshots.get(id).is_some_and(|s| !s.hidden));
+            let next: Vec<SnapshotId> = left.take(most).collect();
+            if !next.is_empty() {
+                return next;
+            }
+            self.removed.pop();
+        }
+        Vec::new()
+    }
+
+    /// Finds the lineages of removed volumes: a checkpoint does not name them.
+    pub(crate) fn find_removed(&mut self) {
+        let gone = self.lineages.iter().filter(|(_, line)| !self.volumes.contains_key(&line.volume));
+        self.removed = gone.map(|(id, _)| *id).collect();
     }
 
     /// How many listed snapshots a volume has.

@@ -132,9 +132,8 @@ impl Core {
     /// A block's old address is not the head's any more.
     fn release(&mut self, lineage: LineageId, addr: Addr) {
         let Some(born) = self.space.chunks.get(addr.chunk()).map(|chunk| chunk.epoch) else { return };
-        let line = self.lineage_mut(lineage);
-        if born > line.last_snap {
-            line.owned_units = line.owned_units.saturating_sub(u64::from(addr.units()));
+        if born > self.lineage_mut(lineage).last_snap {
+            self.catalog.shrink(lineage, u64::from(addr.units()));
             self.space.free(addr);
         } else {
             self.bury(lineage, born, addr, true);
@@ -154,11 +153,10 @@ impl Core {
         let node = &mut self.nodes.get_mut(leaf).node;
         let old = std::mem::replace(&mut node.entries[slot], addr);
         node.crcs[slot] = crc;
-        let line = self.lineage_mut(lineage);
-        line.owned_units += u64::from(addr.units());
+        let line = self.catalog.grow(lineage, u64::from(addr.units()));
         if old.is_some() {
             self.release(lineage, old);
-        } else if let Some(head) = &mut line.head {
+        } else if let Some(head) = line.and_then(|line| line.head.as_mut()) {
             head.mapped += 1;
         }
     }
@@ -176,9 +174,8 @@ impl Core {
                 old.push(std::mem::replace(entry, Addr::new(chunk, at, BLOCK_UNITS, Coding::Raw)));
             }
             node.crcs[from..from + now.len()].copy_from_slice(now);
-            let line = self.lineage_mut(lineage);
-            line.owned_units += now.len() as u64 * u64::from(BLOCK_UNITS);
-            if let Some(head) = &mut line.head {
+            let line = self.catalog.grow(lineage, now.len() as u64 * u64::from(BLOCK_UNITS));
+            if let Some(head) = line.and_then(|line| line.head.as_mut()) {
                 head.mapped += old.iter().filter(|addr| addr.is_hole()).count() as u64;
             }
             self.release_all(lineage, &old);
@@ -196,10 +193,9 @@ impl Core {
             let Some((born, grain)) = self.space.chunks.get(addr.chunk()).map(|chunk| (chunk.epoch, u32::from(chunk.grain))) else {
                 continue;
             };
-            let line = self.lineage_mut(lineage);
-            if born > line.last_snap {
+            if born > self.lineage_mut(lineage).last_snap {
                 let units: u64 = group.iter().map(|addr| u64::from(addr.units())).sum();
-                line.owned_units = line.owned_units.saturating_sub(units);
+                self.catalog.shrink(lineage, units);
                 self.space.free_slots(addr.chunk(), group.iter().flat_map(|addr| addr.slot()..addr.slot() + addr.units() / grain));
             } else {
                 group.iter().for_each(|addr| self.bury(lineage, born, *addr, true));

@@ -5,10 +5,12 @@ mod catalog;
 mod map;
 mod reclaim;
 mod records;
+mod reservations;
 mod snapshots;
 mod state;
 
 pub(crate) use catalog::{Catalog, Head, Lineage, Snapshot, Stored, StoredDeadlist, Volume, Walk};
 pub(crate) use records::{cache_code, cache_of, compression_code, compression_of, sector_code, sector_of};
+pub(crate) use reservations::Reservations;
 pub(crate) use snapshots::SealedPage;
 pub(crate) use state::{Core, MetaFlush};

@@ -26,9 +26,7 @@ impl Core {
                         }
                     }
                     self.space.free_unlogged(chunk, dead.slots.iter());
-                    if let Some(line) = self.catalog.lineages.get_mut(&lineage) {
-                        line.owned_units = line.owned_units.saturating_sub(u64::from(dead.units));
-                    }
+                    self.catalog.shrink(lineage, u64::from(dead.units));
                 }
                 None => {
                     if let Some((_, list)) = self.catalog.frees.pop_front() {
@@ -165,9 +163,7 @@ impl Core {
                 self.space.free(*block);
             }
         }
-        if let Some(line) = self.catalog.lineages.get_mut(&lineage) {
-            line.owned_units = line.owned_units.saturating_sub(units);
-        }
+        self.catalog.shrink(lineage, units);
         self.free_node(addr);
     }
 }

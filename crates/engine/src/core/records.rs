@@ -85,6 +85,7 @@ impl Core {
                 );
             }
             Record::DestroyVolume { volume } => self.destroy_volume(*volume),
+            Record::RemoveVolume { volume } => self.remove_volume(*volume),
             Record::RenameVolume { volume, name } => self.catalog.rename_volume(*volume, name.clone()),
             Record::Resize { volume, size } => {
                 if let Some(v) = self.catalog.volumes.get_mut(volume) {
@@ -215,6 +216,14 @@ impl Core {
         }
     }
 
+    /// Takes a volume's name and head. Its snapshots may be many: they are destroyed by records of their own, some at a time.
+    fn remove_volume(&mut self, id: VolumeId) {
+        let Some(volume) = self.catalog.remove_volume(id) else { return };
+        let lineages = self.catalog.lineages.iter().filter(|(_, line)| line.volume == id).map(|(lineage, _)| *lineage);
+        self.catalog.removed.extend(lineages.collect::<Vec<_>>());
+        self.drop_head(volume.lineage);
+    }
+
     fn destroy_volume(&mut self, id: VolumeId) {
         let Some(volume) = self.catalog.remove_volume(id) else { return };
         let lineages: Vec<LineageId> =
@@ -259,7 +268,7 @@ impl Core {
             return;
         }
         let origin = line.origin;
-        if let Some(line) = self.catalog.lineages.remove(&id) {
+        if let Some(line) = self.catalog.remove_lineage(id) {
             self.retire(&line.deadlist);
         }
         if let Some(origin) = origin {
@@ -297,7 +306,7 @@ impl Core {
         if line.head.is_some() || line.snapshots.last() != Some(&at) || (line.volume != young.volume && line.snapshots.len() > 1) {
             return false;
         }
-        let Some(young) = self.catalog.lineages.remove(&child) else { return false };
+        let Some(young) = self.catalog.remove_lineage(child) else { return false };
         for snapshot in &young.snapshots {
             if let Some(s) = self.catalog.snapshots.get_mut(snapshot) {
                 s.lineage = parent;
@@ -319,7 +328,9 @@ impl Core {
         }
         let mut stale = None;
         if let Some(line) = self.catalog.lineages.get_mut(&parent) {
+            self.catalog.reservations.shrink(line.volume, line.owned_units);
             line.volume = young.volume;
+            self.catalog.reservations.grow(line.volume, line.owned_units + young.owned_units);
             line.snapshots.extend(young.snapshots);
             line.head = young.head;
             stale = Some(std::mem::replace(&mut line.deadlist, young.deadlist));

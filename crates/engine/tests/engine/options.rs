@@ -78,6 +78,41 @@ fn what_is_reserved_is_there_whatever_others_take() {
     rig.audit();
 }
 
+/// The audit counts again what reserved volumes own (INV-CAT-3).
+#[test]
+fn what_reserved_volumes_own_is_known_through_clones_rollbacks_and_destroys() {
+    let mut rig = Rig::new(&[96], Layout::Linear);
+    let (a, b) = (rig.volume("a", 16 * MIB, Compression::Off), rig.volume("b", 16 * MIB, Compression::Off));
+    assert_eq!(fill(&mut rig, a, 0, 4), 4);
+    reserve(&mut rig, a, 8 * MIB).unwrap();
+    reserve(&mut rig, b, 6 * MIB).unwrap();
+    let first = rig.snapshot(a, "first");
+    assert_eq!(fill(&mut rig, a, 2, 4), 4);
+    let second = rig.snapshot(a, "second");
+    rig.command(Command::Clone { snapshot: second, name: "clone".into() }).unwrap();
+    let clone = rig.engine.find_volume("clone").unwrap().id;
+    reserve(&mut rig, clone, 5 * MIB).unwrap();
+    assert_eq!(fill(&mut rig, clone, 0, 3), 3);
+    assert_eq!(fill(&mut rig, b, 0, 2), 2);
+    rig.audit();
+    rig.command(Command::Rollback { snapshot: first, keep_as: "before".into() }).unwrap();
+    assert_eq!(fill(&mut rig, a, 0, 3), 3);
+    rig.request(Target::Head(b), Op::Discard, MIB, MIB, &[]).unwrap();
+    rig.audit();
+    rig.reopen();
+    rig.audit();
+    // the lineage of the clone becomes the continuation of the one that it started from
+    rig.command(Command::DestroyVolume { volume: clone }).unwrap();
+    rig.command(Command::DestroySnapshots { snapshots: vec![second] }).unwrap();
+    rig.settle();
+    rig.audit();
+    rig.command(Command::DestroyVolume { volume: a }).unwrap();
+    rig.settle();
+    rig.audit();
+    rig.reopen();
+    rig.audit();
+}
+
 #[test]
 fn places_name_the_segments_that_hold_the_data() {
     let mut rig = Rig::new(&[48, 48], Layout::Stripe { width: 2, unit: 65536 });

@@ -31,6 +31,57 @@ fn a_thousand_snapshots_cost_nothing_to_read_and_return_their_space() {
     assert!(after < before + (64 << 10), "{before} -> {after}");
 }
 
+/// Guests wait for no more than a slice of it, and a crash in the middle leaves nothing behind.
+#[test]
+fn a_volume_of_many_snapshots_goes_at_once_and_its_snapshots_in_slices() {
+    const SNAPSHOTS: u64 = 300;
+    for turns_before_crash in [0, 1, 2, 3, 5, 9, 1000] {
+        let mut rig = Rig::new(&[96], Layout::Linear);
+        let other = rig.volume("other", 4 << 20, Compression::Off);
+        rig.write(Target::Head(other), 0, &[5; 4096]);
+        let volume = rig.volume("disk0", 4 << 20, Compression::Off);
+        let mut first = None;
+        for i in 0..SNAPSHOTS {
+            rig.write(Target::Head(volume), (i % 64) * 4096, &[1; 4096]);
+            rig.settle();
+            let id = rig.snapshot(volume, &format!("s{i}"));
+            first.get_or_insert(id);
+        }
+        rig.command(Command::Rollback { snapshot: first.unwrap(), keep_as: "kept".into() }).unwrap();
+        rig.command(Command::Checkpoint).unwrap();
+        let before = rig.engine.metrics().header_bytes;
+        rig.start(Command::DestroyVolume { volume });
+        for _ in 0..turns_before_crash {
+            rig.step();
+        }
+        if turns_before_crash < 1000 {
+            assert_eq!(rig.engine.snapshots(), [], "none is listed from the first turn on");
+        } else {
+            assert!(rig.engine.metrics().header_bytes - before >= 5 * 4096, "its snapshots go by records of their own");
+        }
+        rig.reopen();
+        rig.settle();
+        if rig.engine.find_volume("disk0").is_some() {
+            // the command was not durable yet
+            assert_eq!(rig.engine.snapshots().len() as u64, SNAPSHOTS + 1);
+            rig.command(Command::DestroyVolume { volume }).unwrap();
+        }
+        // the name can be had at once
+        let again = rig.volume("disk0", 4 << 20, Compression::Off);
+        assert_eq!(rig.engine.find_volume("disk0").unwrap().snapshots, 0);
+        rig.snapshot(again, "s0");
+        rig.command(Command::DestroyVolume { volume: again }).unwrap();
+        rig.settle();
+        rig.command(Command::Checkpoint).unwrap();
+        rig.command(Command::Checkpoint).unwrap();
+        rig.audit();
+        assert_eq!(rig.engine.snapshots(), []);
+        let allocated = rig.engine.pool().unwrap().allocated;
+        assert!(allocated < 2 << 20, "{allocated} bytes are left of it");
+        assert_eq!(rig.request(Target::Head(other), Op::Read, 0, 4096, &[]).unwrap(), [5; 4096]);
+    }
+}
+
 #[test]
 fn rollback_keeps_newer_snapshots_and_the_old_head() {
     let mut rig = Rig::new(&[32], Layout::Linear);
