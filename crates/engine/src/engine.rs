@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use millpond_block::{Answer, BufPool, ByteRange, Completion, DiskError, Features, Geometry, Payload, Query, Request, Tag};
-use millpond_device::{DeviceGeometry, Io, IoDone};
+use millpond_device::{DeviceGeometry, DeviceIndex, Io, IoDone};
 use millpond_format::{SnapshotId, VolumeId};
 
 use crate::open::{Import, create};
 use crate::pool::{Grain, Pool, Target};
 use crate::{
-    Command, CommandError, DiffExtent, ImageInfo, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Time, Tuning, VolumeInfo,
-    VolumeOptions,
+    Command, CommandError, DiffExtent, ImageInfo, LabelsInForce, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Time, Tuning,
+    VolumeInfo, VolumeOptions,
 };
 
 /// What commands are told during an import.
@@ -164,11 +164,36 @@ impl Engine {
         }
     }
 
+    /// Operations of a device are held back on purpose, so that none of them can end: that it answers nothing is not its fault.
+    pub fn excuse(&mut self, device: DeviceIndex) {
+        if let Phase::Open(pool) = &mut self.phase {
+            pool.io.excuse(device.0);
+        }
+    }
+
     /// The next device operation to start. They may be carried out and complete in any order.
     pub fn pop_io(&mut self) -> Option<Io> {
         match &mut self.phase {
             Phase::Importing(import) => import.pop_io(),
             Phase::Open(pool) => pool.io.pop(pool.holds_back()),
+        }
+    }
+
+    /// Until when operations other than reads may be handed to devices (INV-CLAIM-1); for ever where there is none. The caller makes sure of it where
+    /// it hands them over, for operations may wait after [`pop_io`](Engine::pop_io), and gives those that came too late to
+    /// [`take_back`](Engine::take_back).
+    pub fn lease(&self) -> Option<Time> {
+        match &self.phase {
+            Phase::Importing(import) => import.lease(),
+            Phase::Open(pool) => pool.lease(),
+        }
+    }
+
+    /// An operation that no device was given, because the lease was over: it is popped again when the claim was seen in place.
+    pub fn take_back(&mut self, io: Io) {
+        match &mut self.phase {
+            Phase::Importing(import) => import.take_back(io),
+            Phase::Open(pool) => pool.io.take_back(io),
         }
     }
 
@@ -211,6 +236,16 @@ impl Engine {
     /// The pool, once it is known.
     pub fn pool(&self) -> Option<PoolInfo> {
         self.open().map(Pool::info)
+    }
+
+    /// Generation of the labels in force; `None` while they are being written, and until the pool is open.
+    pub fn label_generation(&self) -> Option<u64> {
+        self.open().and_then(Pool::label_generation)
+    }
+
+    /// The labels in force; `None` while they are being written, and until the pool is open.
+    pub fn labels_in_force(&self) -> Option<LabelsInForce> {
+        self.open().and_then(Pool::labels_in_force)
     }
 
     /// Its volumes.

@@ -29,4 +29,4 @@ pub use options::{Limits, Rate, VolumeOptions};
 pub use pool::{Target, check_name};
 pub use read_cache::ReadCacheUse;
 pub use survey::{RestorePoint, Survey, Surveyed, Whole};
-pub use tuning::{Aim, Planted, Tuning};
+pub use tuning::{Aim, NewestLabel, Planted, Tuning};

@@ -39,6 +39,11 @@ impl<T> Slab<T> {
         Some(value)
     }
 
+    /// Handles of all values, and some that are vacant.
+    pub(crate) fn handles(&self) -> std::ops::Range<u32> {
+        0..u32::try_from(self.items.len()).unwrap_or(u32::MAX)
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.items.iter().flatten()
     }

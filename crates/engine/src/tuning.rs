@@ -1,6 +1,6 @@
 //! [`Tuning`]: what the caller decides at each start; nothing of it is on disk.
 
-use millpond_format::Holder;
+use millpond_format::{DeviceId, Holder};
 
 /// Knobs of an engine that are not on disk.
 #[derive(Clone, Debug)]
@@ -25,8 +25,16 @@ pub struct Tuning {
     pub log_percent: u8,
     /// Milliseconds that an import waits for a missing device before a spare takes its place. For one that fails while it is used nobody waits.
     pub spare_millis: u64,
+    /// Milliseconds in which a device ends nothing of what it was asked for after which it is given up, where the pool can do without it, and four
+    /// times as long as its longest pause in the last ten minutes, up to six times this. More than a disk needs to spin up, less than guests wait.
+    pub silence_millis: u64,
+    /// Milliseconds of that after which is read from other devices what they have, too.
+    pub reread_millis: u64,
     /// Import a pool although devices are missing that it can do without. They are out of date from then on.
     pub degraded: bool,
+    /// An import refuses labels that are older than these, or on other devices: what the caller has read of the labels may not be what the engine
+    /// reads of them. `None`: whatever is there.
+    pub newest_label: Option<NewestLabel>,
     /// What an import comes to.
     pub aim: Aim,
     /// Who has the pool from then on, for other hosts to see. Without it no claim is written and nobody's is looked at: where the devices cannot
@@ -53,7 +61,10 @@ impl Default for Tuning {
             scrub_strip: 128 << 10,
             log_percent: 50,
             spare_millis: 300_000,
+            silence_millis: 15_000,
+            reread_millis: 2_000,
             degraded: false,
+            newest_label: None,
             aim: Aim::Newest,
             holder: None,
             force: false,
@@ -61,6 +72,15 @@ impl Default for Tuning {
             planted: None,
         }
     }
+}
+
+/// The newest label that an import is to find.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewestLabel {
+    /// Its generation at least.
+    pub generation: u64,
+    /// Devices that may have it: one of them has to.
+    pub devices: Vec<DeviceId>,
 }
 
 /// What an import comes to.
@@ -104,6 +124,8 @@ pub enum Planted {
     ParityFromRot,
     /// A scrub takes other copies, and parity, for right where the data of one copy is.
     SkimOneCopy,
+    /// What a device that was replaced answers late counts for the one in its place.
+    LateAnswersCount,
     /// A segment that was wiped counts as clean although something died in it since.
     WipeOnce,
 }

@@ -1,7 +1,8 @@
 //! What is listed: volumes, snapshots, devices, pools, jobs, counters.
 
 use millpond_block::{CacheMode, SectorProfile};
-use millpond_format::{Class, Layout, MemberState, PoolId, SnapshotId, VolumeId};
+use millpond_device::DeviceError;
+use millpond_format::{Class, DeviceId, Layout, MemberState, PoolId, SnapshotId, VolumeId};
 
 use super::{Compression, Time};
 use crate::options::VolumeOptions;
@@ -120,12 +121,32 @@ pub struct DeviceInfo {
     pub allocated: u64,
     /// Bytes of free segments.
     pub free: u64,
+    /// Why it was given up since import; `None` when it was not, and when another device has its place.
+    pub trouble: Option<DeviceTrouble>,
+    /// For how many milliseconds it has answered nothing although it was asked, when that is long; the pool waits for it.
+    pub silent: Option<u64>,
+    /// Since when writes to it wait because the filesystem or volume below it is full; they are tried again by themselves.
+    pub full: Option<Time>,
     /// Errors seen since import: operations that failed, and what did not match its checksum.
     pub errors: u64,
     /// Blocks and nodes that were written to it again from elsewhere.
     pub repaired: u64,
     /// Counters since import.
     pub counters: DeviceCounters,
+}
+
+/// Why a device was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceTrouble {
+    /// It failed.
+    #[error("{0}")]
+    Failed(DeviceError),
+    /// It did not answer for as long as [`crate::Tuning::silence_millis`] says, and longer.
+    #[error("the device does not answer")]
+    Silent,
+    /// The filesystem or volume below it is full.
+    #[error("the filesystem or volume below is full")]
+    Full,
 }
 
 /// Operations on one device since import.
@@ -143,6 +164,16 @@ pub struct DeviceCounters {
     pub flushes: u64,
 }
 
+/// The labels in force: every device of the pool that is in service has one of this generation, durably, in both places.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabelsInForce {
+    /// Generation of the shape that they describe.
+    pub generation: u64,
+    /// Members that hold everything that was acknowledged, and which devices they are. Without the cache and spares, and without members that are
+    /// being filled.
+    pub current: Vec<(u16, DeviceId)>,
+}
+
 /// A pool, as listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolInfo {
@@ -154,6 +185,8 @@ pub struct PoolInfo {
     pub state: PoolState,
     /// It is never written to: imported to be read.
     pub read_only: bool,
+    /// A device that it cannot do without is full: guests' writes are answered ENOSPC until there is room again.
+    pub refuses_writes: bool,
     /// Layout of the data class.
     pub layout: Layout,
     /// Bytes that guests can fill: segments without labels and reserve.

@@ -137,6 +137,18 @@ impl Log {
         complete
     }
 
+    /// Takes out who waits for batches in flight, and for which.
+    pub(crate) fn take_waiters(&mut self) -> Vec<(Lsn, u32)> {
+        self.in_flight.iter_mut().flat_map(|batch| std::mem::take(&mut batch.waiters).into_iter().map(|id| (batch.lsn, id))).collect()
+    }
+
+    /// Puts some of them back.
+    pub(crate) fn give_waiters(&mut self, waiters: Vec<(Lsn, u32)>) {
+        for (lsn, id) in waiters {
+            self.find_mut(lsn).into_iter().for_each(|batch| batch.waiters.push(id));
+        }
+    }
+
     /// True when a segment has batches in flight.
     pub(crate) fn is_in_flight(&self, segment: SegmentId) -> bool {
         self.by_segment.contains_key(&segment)

@@ -11,7 +11,7 @@ use super::op::{Op, Part, Work};
 use super::state::{Context, Pool};
 use crate::cache::{Scan, SegmentWrite, Spot};
 use crate::io::Failing;
-use crate::{Planted, PoolState};
+use crate::{DeviceTrouble, Planted, PoolState};
 
 /// Is a block in the cache the plain neighbour of those of a read?
 pub(super) fn follows(first: Spot, blocks: &[(Addr, u32)], spot: Spot, addr: Addr) -> bool {
@@ -175,9 +175,10 @@ impl Pool {
     /// A device of the cache is of no use any more.
     fn give_cache_up(&mut self, member: u16, error: DeviceError) {
         self.cache.detach(member, &mut self.bufs);
-        self.io.health.set(member, MemberState::Down);
+        let why = DeviceTrouble::Failed(error);
+        self.io.lose(member, why);
         if matches!(self.state, PoolState::Online | PoolState::Closing) {
-            self.device_failed(Failing { member, twin: false, error });
+            self.device_failed(Failing { member, twin: false, why });
         }
     }
 }

@@ -52,6 +52,9 @@ impl Pool {
 
     /// Goes on with a clear: one step, then the next turn.
     pub(crate) fn try_clear(&mut self, id: u32) {
+        if self.refuses_write(id) {
+            return self.fail_op(id, DiskError::NoSpace);
+        }
         let Some(Op { work: Work::Clear(work), owner, .. }) = self.ops.get(id) else { return };
         let (volume, mut next, end) = (work.volume, work.next, work.end);
         if matches!(owner, Owner::Nobody) {

@@ -5,7 +5,7 @@ use millpond_format::{Item, LineageId, Record, SnapshotId, VolumeId, VolumeRecor
 
 use super::op::{ClearWork, Op, Owner, Work};
 use super::state::Pool;
-use crate::core::{cache_code, compression_code, sector_code};
+use crate::core::{Reservations, cache_code, compression_code, sector_code};
 use crate::log::LONG;
 use crate::task::Purse;
 use crate::{Command, CommandError, PoolState, Reply};
@@ -179,7 +179,7 @@ impl Pool {
 
     pub(crate) fn log_records(&mut self, tag: Tag, records: Vec<Record>, reply: Reply) -> bool {
         let id = self.new_op(Owner::Command(tag), Work::Command(Ok(reply)), true);
-        let deals_anew = records.iter().any(|record| matches!(record, Record::Options { .. } | Record::DestroyVolume { .. }));
+        let deals_anew = records.iter().any(|record| matches!(record, Record::Options { .. } | Record::RemoveVolume { .. }));
         for record in records {
             if self.append_item(id, &Item::Record(record.clone())).is_err() {
                 self.fail_op(id, DiskError::NoSpace);
@@ -271,8 +271,7 @@ impl Pool {
     }
 
     pub(crate) fn known_snapshot(&self, snapshot: SnapshotId) -> Result<&crate::core::Snapshot, CommandError> {
-        let found = self.core.catalog.snapshots.get(&snapshot).filter(|s| !s.hidden);
-        found.ok_or_else(|| CommandError::NotFound("the snapshot".into()))
+        self.core.catalog.listed(snapshot).ok_or_else(|| CommandError::NotFound("the snapshot".into()))
     }
 
     fn free_volume_name(&self, name: &str) -> Result<(), CommandError> {
@@ -327,7 +326,7 @@ impl Pool {
                         return Err(CommandError::Busy(format!("snapshot '{}' is held; release it first", snapshot.name)));
                     }
                 }
-                one(Record::DestroyVolume { volume }, Reply::Done)
+                one(Record::RemoveVolume { volume }, Reply::Done)
             }
             Command::RenameVolume { volume, name } => {
                 self.known_volume(volume)?;
@@ -349,10 +348,10 @@ impl Pool {
             }
             Command::SetOptions { volume, options } => {
                 self.known_volume(volume)?;
-                let kept = catalog.missing_units(volume, options.reservation);
+                let kept = Reservations::missing_for(options.reservation, catalog.owned_units(volume));
                 let space = &self.core.space;
                 let more = options.reservation > catalog.options_of(volume).reservation;
-                if more && space.live_units() + catalog.promised_units(Some(volume)) + kept > space.usable_units() {
+                if more && space.live_units() + catalog.reservations.missing_of_others(volume) + kept > space.usable_units() {
                     return Err(CommandError::NoSpace);
                 }
                 one(Record::Options { volume, options: options.record() }, Reply::Done)

@@ -50,6 +50,9 @@ impl Pool {
                 _ => DESTROYS_PER_SLICE * self.slices(),
             };
             let (count, bytes) = self.affordable(work.snapshots.iter().skip(work.done).take(count));
+            if count == 0 && work.done < work.snapshots.len() {
+                return self.postpone_destroy(work);
+            }
             let next = work.snapshots.iter().skip(work.done).take(count).copied();
             // what was named twice, or went meanwhile, is gone as wanted
             let known: Vec<SnapshotId> = next.filter(|id| self.known_snapshot(*id).is_ok()).collect();
@@ -78,8 +81,52 @@ impl Pool {
         true
     }
 
-    /// How many of them can be destroyed before the next checkpoint, at least one, and the bytes of deadlists that it has to write anew for
-    /// that: theirs and those after them.
+    /// Goes on with destroying the snapshots of removed volumes. False when there are none, or there is no room for the record of it.
+    pub(super) fn step_removed(&mut self) -> bool {
+        if self.core.catalog.removed.is_empty() || self.closing.is_some() || !self.record_room(2) {
+            return false;
+        }
+        let next = self.core.catalog.next_removed(DESTROYS_PER_SLICE * self.slices());
+        if next.is_empty() {
+            return false;
+        }
+        let (count, bytes) = self.affordable(next.iter());
+        let snapshots: Vec<SnapshotId> = next.into_iter().take(count).collect();
+        if snapshots.is_empty() {
+            self.ask_for_room();
+            return false;
+        }
+        let record = Record::DestroySnapshots { snapshots };
+        let op = self.new_op(Owner::Nobody, Work::Command(Ok(Reply::Done)), true);
+        let logged = self.append_item(op, &Item::Record(record.clone())).is_ok();
+        if logged {
+            self.core.apply_record(&record);
+            self.checkpointer.estimate.lists += bytes;
+            self.seal_all();
+        }
+        self.release(op);
+        logged
+    }
+
+    /// The next checkpoint has no room for what a destroy would add to it. It waits for what checkpoints and the cleaner give back, and is refused
+    /// when nothing comes: what is recorded has to be in the next checkpoint, and a pool whose checkpoint does not fit makes no room ever after.
+    fn postpone_destroy(&mut self, work: Destroying) -> bool {
+        if self.records_starve() {
+            self.fail_op(work.op, DiskError::NoSpace);
+            return true;
+        }
+        self.ask_for_room();
+        self.destroying.push_front(work);
+        false
+    }
+
+    /// A checkpoint gives back what rests.
+    fn ask_for_room(&mut self) {
+        self.checkpointer.forced |= self.log.since_checkpoint > 0 && !self.checkpointer.running();
+    }
+
+    /// How many of them can be destroyed before the next checkpoint, and the bytes of deadlists that it has to write anew for that: theirs and those
+    /// after them.
     fn affordable<'a>(&self, snapshots: impl Iterator<Item = &'a SnapshotId>) -> (usize, usize) {
         let catalog = &self.core.catalog;
         let room = self.room_for_lists();
@@ -94,7 +141,7 @@ impl Pool {
         });
         let (mut count, mut bytes) = (0, 0);
         for cost in costs {
-            if count > 0 && bytes + cost > room {
+            if bytes + cost > room {
                 break;
             }
             (count, bytes) = (count + 1, bytes + cost);

@@ -84,6 +84,8 @@ impl Pool {
             self.fill(member, true);
         } else {
             self.stop_filling(member, false);
+            // INV-SPARE-1: nobody waits for the device that is replaced, and nothing that it answers counts for the new one
+            self.io.position_of(member).and_then(|at| u16::try_from(at).ok()).into_iter().for_each(|at| self.io.abandon(at));
             let Some(known) = self.config.shape.members.get_mut(at) else { return Ok(()) };
             (known.device, known.state) = (id, MemberState::Filling);
             if let Some(size) = self.config.sizes.get_mut(at) {
@@ -129,6 +131,7 @@ impl Pool {
             *size = device.geometry.size;
         }
         self.cache.detach(member, &mut self.bufs);
+        self.io.position_of(member).and_then(|at| u16::try_from(at).ok()).into_iter().for_each(|at| self.io.abandon(at));
         self.io.set_position(member, u16::try_from(device.position).unwrap_or(u16::MAX));
         self.io.health.set(member, MemberState::Present);
         self.relabeler.fresh.insert(member);

@@ -9,7 +9,7 @@ use super::op::Target;
 use super::state::Pool;
 use crate::core::Catalog;
 use crate::space::SegmentState;
-use crate::{DeviceInfo, ImageInfo, Metrics, PoolInfo, SnapshotInfo, Time, VolumeInfo};
+use crate::{DeviceInfo, ImageInfo, LabelsInForce, Metrics, PoolInfo, SnapshotInfo, Time, VolumeInfo};
 
 impl Pool {
     pub(crate) fn geometry(&self, target: Target) -> Option<(Geometry, Features)> {
@@ -20,7 +20,7 @@ impl Pool {
                 Some((Geometry { size: v.size, sector: v.sector }, features))
             }
             Target::Snapshot(id) => {
-                let s = self.core.catalog.snapshots.get(&id).filter(|s| !s.hidden)?;
+                let s = self.core.catalog.listed(id)?;
                 let sector = self.core.catalog.volumes.get(&s.volume).map(|v| v.sector).unwrap_or_default();
                 Some((Geometry { size: s.size, sector }, Features { read_only: true, write_cache: true }))
             }
@@ -61,6 +61,9 @@ impl Pool {
                 size,
                 allocated: size - free.min(size),
                 free,
+                trouble: self.io.trouble(member),
+                silent: Some(self.io.silence_of(member)).filter(|silence| *silence >= self.tuning.reread_millis.max(1)),
+                full: self.io.full_since(member),
                 errors: self.io.errors.get(i).copied().unwrap_or(0),
                 repaired: self.io.repaired.get(i).copied().unwrap_or(0),
                 counters: self.io.counters.get(i).copied().unwrap_or_default(),
@@ -72,6 +75,7 @@ impl Pool {
             id: self.config.id,
             state: self.state.clone(),
             read_only: self.tuning.read_only,
+            refuses_writes: self.refuses,
             layout: shape.groups.iter().min_by_key(|group| group.class != Class::Data).map_or(Layout::Linear, |group| group.layout),
             size,
             allocated: allocated.min(size),
@@ -81,6 +85,19 @@ impl Pool {
             job_rate: Some(self.core.catalog.jobs.rate).filter(|rate| *rate > 0),
             scrub: self.scrubber.found.as_ref().map(|found| found.info(|id| Some(self.core.catalog.volumes.get(&id)?.name.clone()))),
         }
+    }
+
+    /// Generation of the labels in force; `None` while labels are being written.
+    pub(crate) fn label_generation(&self) -> Option<u64> {
+        Some(self.config.shape.generation).filter(|_| !self.relabeler.busy())
+    }
+
+    /// The labels in force; `None` while labels are being written.
+    pub(crate) fn labels_in_force(&self) -> Option<LabelsInForce> {
+        let generation = self.label_generation()?;
+        let shape = &self.config.shape;
+        let members = (0u16..).zip(&shape.members).filter(|(at, m)| m.state == MemberState::Present && !shape.is_aside(*at));
+        Some(LabelsInForce { generation, current: members.map(|(at, m)| (at, m.device)).collect() })
     }
 
     pub(crate) fn space_report(&self) -> String {
@@ -110,7 +127,7 @@ impl Pool {
             self.core.space.freed_units,
             self.floor(crate::task::Purse::Guest),
             self.space_waiters.len(),
-            self.starved_since,
+            self.starved,
             self.cleaner.idle(),
             self.checkpointer.running(),
             self.core.space.live_units(),
@@ -166,7 +183,7 @@ impl Pool {
         while let Some(own) = origin.filter(|s| s.volume == id) {
             origin = catalog.lineages.get(&own.lineage).and_then(|line| line.origin).and_then(|s| catalog.snapshots.get(&s));
         }
-        let origin = origin.filter(|s| !s.hidden).map(|s| {
+        let origin = origin.filter(|s| !s.hidden && catalog.volumes.contains_key(&s.volume)).map(|s| {
             let name = catalog.volumes.get(&s.volume).map_or("?", |v| v.name.as_str());
             format!("{name}@{}", s.name)
         });
@@ -198,7 +215,7 @@ impl Pool {
                 Some(ImageInfo { name, size: v.size, referenced_bytes, created, read_only: v.read_only || self.tuning.read_only })
             }
             Target::Snapshot(id) => {
-                let s = self.core.catalog.snapshots.get(&id).filter(|s| !s.hidden)?;
+                let s = self.core.catalog.listed(id)?;
                 let (name, created) = (s.name.clone(), Time(s.created));
                 Some(ImageInfo { name, size: s.size, referenced_bytes: s.mapped * 4096, created, read_only: true })
             }
@@ -219,7 +236,7 @@ impl Pool {
         for line in self.core.catalog.lineages.values().filter(|line| line.volume == volume) {
             // hidden ones are not counted, so each line may give up to `most`
             let listed = line.snapshots.range(first..).copied();
-            ids.extend(listed.filter(|id| self.core.catalog.snapshots.get(id).is_some_and(|s| !s.hidden)).take(most));
+            ids.extend(listed.filter(|id| self.core.catalog.listed(*id).is_some()).take(most));
         }
         ids.sort_unstable();
         ids.into_iter().filter_map(|id| Some((id, self.image(Target::Snapshot(id))?))).take(most).collect()
@@ -239,7 +256,7 @@ impl Pool {
 
     fn snapshot_info(&self, id: SnapshotId) -> Option<SnapshotInfo> {
         let catalog = &self.core.catalog;
-        let s = catalog.snapshots.get(&id).filter(|s| !s.hidden)?;
+        let s = catalog.listed(id)?;
         let line = catalog.lineages.get(&s.lineage)?;
         let before = catalog.epoch_before(line, id);
         let next = Catalog::after(line, id).and_then(|n| catalog.snapshots.get(&n)).map(|n| n.deadlist.list());

@@ -19,7 +19,7 @@ use crate::task::{
     Scrubber, Spares, Waiting, Wiper,
 };
 use crate::tree::Miss;
-use crate::{CommandError, DiffExtent, Metrics, PoolState, Reply, Time, Tuning};
+use crate::{CommandError, DiffExtent, Metrics, Planted, PoolState, Reply, Time, Tuning};
 
 /// Bytes of the shared buffer of zeroes that reads of holes are answered from.
 pub(crate) const ZEROES: usize = 64 << 10;
@@ -214,8 +214,6 @@ pub(crate) struct Pool {
     pub(crate) answers: VecDeque<Answer>,
     /// Steps of comparisons left in this turn.
     pub(crate) comparisons: usize,
-    /// Units that are kept for others than a volume, as counted in this turn.
-    pub(crate) promised: BTreeMap<VolumeId, u64>,
     pub(crate) metrics: Metrics,
     pub(crate) closing: Option<Tag>,
     /// An operation is working on a walk.
@@ -227,10 +225,10 @@ pub(crate) struct Pool {
     pub(crate) last_checkpoint: Time,
     pub(crate) last_activity: Time,
     /// Writes wait for room.
-    pub(crate) starved_since: Option<Starved>,
+    pub(crate) starved: Option<Starved>,
     pub(crate) last_retry: Time,
-    /// Since when writes find their device full.
-    pub(crate) stalled_since: Option<Time>,
+    /// A device is full, so that guests' writes are answered ENOSPC.
+    pub(crate) refuses: bool,
     pub(crate) scratch: Vec<u8>,
     /// The last batch with a clear or a catalog record.
     pub(crate) last_record: Lsn,
@@ -249,9 +247,11 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// A pool in service over recovered state.
-    pub(crate) fn new(config: Config, core: Core, log: Log, io: IoTable<Context>, bufs: BufPool, tuning: Tuning, now: Time) -> Pool {
+    pub(crate) fn new(config: Config, core: Core, log: Log, mut io: IoTable<Context>, bufs: BufPool, tuning: Tuning, now: Time) -> Pool {
         let cache = Store::new(config.id, tuning.cache_memory);
         let read_cache = ReadCache::new(tuning.read_cache);
+        io.lasting = true;
+        io.late_answers_count = cfg!(feature = "planted") && tuning.planted == Some(Planted::LateAnswersCount);
         let mut pool = Pool {
             config,
             state: PoolState::Opening,
@@ -300,7 +300,6 @@ impl Pool {
             diffs: VecDeque::new(),
             answers: VecDeque::new(),
             comparisons: 0,
-            promised: BTreeMap::new(),
             metrics: Metrics::default(),
             closing: None,
             walking: false,
@@ -308,9 +307,9 @@ impl Pool {
             reclaimed: false,
             last_checkpoint: now,
             last_activity: now,
-            starved_since: None,
+            starved: None,
             last_retry: now,
-            stalled_since: None,
+            refuses: false,
             scratch: Vec::new(),
             last_record: Lsn(0),
             trimming: BTreeMap::new(),

@@ -24,12 +24,8 @@ const PRESSED_SLICES: usize = 4;
 const MOST_SLICES: usize = 64;
 /// Checkpoints that do not help after which waiting writes are told that the pool is full.
 const STARVED_CHECKPOINTS: u64 = 6;
-/// Milliseconds that writes wait for room while the cleaner moves something, at most.
+/// Milliseconds that writes wait for room while the cleaner moves something, or for a checkpoint to begin, at most.
 const STARVED_MILLIS: u64 = 30_000;
-/// Milliseconds between tries of writes whose device was full.
-const FULL_RETRY_MILLIS: u64 = 200;
-/// Milliseconds after which a pool whose device stays full stops, so that guests learn of it.
-const FULL_PATIENCE_MILLIS: u64 = 30_000;
 
 /// What a guest's requests are multiples of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,12 +197,12 @@ impl Pool {
     pub(crate) fn turn(&mut self, now: Time) -> bool {
         self.now = now.max(self.now);
         self.keeper.at(now);
+        self.watch_devices();
         let mut busy = false;
-        while let Some(ended) = self.io.pop_idle() {
+        while let Some(ended) = self.io.pop_idle(&mut self.bufs) {
             self.ended(ended);
         }
         self.comparisons = STEPS_PER_TURN;
-        self.promised.clear();
         self.go_on_with_ready();
         if self.tuning.read_only {
             self.close_when_read();
@@ -237,16 +233,7 @@ impl Pool {
             self.step_cache();
             self.step_claim();
             self.start_flush();
-            if self.io.is_stalled() && self.now.0 >= self.last_retry.0 + FULL_RETRY_MILLIS {
-                self.last_retry = self.now;
-                self.io.retry_stalled();
-                let since = *self.stalled_since.get_or_insert(self.now);
-                if self.now.0 > since.0 + FULL_PATIENCE_MILLIS {
-                    self.fault("the filesystem or volume below a device is full; make room there");
-                }
-            } else if !self.io.is_stalled() {
-                self.stalled_since = None;
-            }
+            self.step_full();
             self.close_when_quiet();
         }
         self.core.nodes.evict();
@@ -273,7 +260,7 @@ impl Pool {
     /// Is there anything left to give back of what was destroyed?
     fn is_freeing(&self) -> bool {
         let catalog = &self.core.catalog;
-        !catalog.frees.is_empty() || catalog.walks.len() > self.stuck_walks.len()
+        !catalog.frees.is_empty() || catalog.walks.len() > self.stuck_walks.len() || !catalog.removed.is_empty()
     }
 
     /// Goes on with giving back what destroyed snapshots and volumes held. True when there is more to do.
@@ -284,7 +271,7 @@ impl Pool {
             return more;
         }
         // a destroy that waits for room waits for what those before it give back
-        if self.step_destroys() {
+        if self.step_destroys() || self.step_removed() {
             return true;
         }
         // when no checkpoint can begin, what has to be said of what died has to go first
@@ -310,11 +297,11 @@ impl Pool {
     /// nothing and finds no segment worth it, nothing waits to be freed, and checkpoints have let go what rested.
     fn wake_space_waiters(&mut self) {
         if self.space_waiters.is_empty() {
-            self.starved_since = None;
+            self.starved = None;
             return;
         }
         if self.has_room(Purse::Guest) {
-            self.starved_since = None;
+            self.starved = None;
             self.metrics.throttled += self.space_waiters.len() as u64;
             for id in std::mem::take(&mut self.space_waiters) {
                 self.go_on(id);
@@ -322,21 +309,25 @@ impl Pool {
             return;
         }
         let (checkpoints, moved) = (self.metrics.checkpoints, self.metrics.cleaner_bytes);
-        let starved = self.starved_since.get_or_insert(Starved { since: self.now, checkpoints, moved });
+        let starved = self.starved.get_or_insert(Starved { since: self.now, checkpoints, moved });
         if starved.moved != moved && self.now.0 < starved.since.0 + STARVED_MILLIS {
             (starved.checkpoints, starved.moved) = (checkpoints, moved);
         }
-        let checkpoints = checkpoints - starved.checkpoints;
+        let (checkpoints, patient) = (checkpoints - starved.checkpoints, self.now.0 < starved.since.0 + STARVED_MILLIS);
         let running = self.checkpointer.running();
-        let comes = self.checkpoint_fits_with(0) && (self.core.space.segments.resting_count() > 0 || self.checkpoint_brings_space());
+        // one that finds no room now may find some when more was freed, or counted closely
+        let can_begin = running || patient || self.checkpoint_fits_with(0);
+        let rests = self.core.space.segments.resting_count() > 0;
+        let gives = running || rests || self.checkpoint_brings_space() || self.moves_wait_for_checkpoint();
+        let freeing = !self.core.catalog.frees.is_empty() || (self.is_freeing() && can_begin);
         // a wipe gives back what it holds before anybody is refused
         let held = self.wiper.holds_space();
-        let freeing = !self.core.catalog.frees.is_empty() || (self.is_freeing() && (running || self.checkpoint_fits_with(0)));
-        if held || freeing || !self.cleaner.idle() || self.io.is_stalled() || ((running || comes) && checkpoints < STARVED_CHECKPOINTS) {
+        let comes = can_begin && gives && checkpoints < STARVED_CHECKPOINTS;
+        if held || freeing || comes || !self.cleaner.idle() || self.io.is_stalled() {
             return;
         }
         if !self.victim_left() {
-            self.starved_since = None;
+            self.starved = None;
             for id in std::mem::take(&mut self.space_waiters) {
                 self.fail_op(id, DiskError::NoSpace);
             }

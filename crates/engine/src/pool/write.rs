@@ -49,6 +49,9 @@ impl Pool {
 
     /// Goes on with a write as far as it can. `given`: the payload when it was not kept yet.
     pub(crate) fn try_write(&mut self, id: u32, given: Option<&[u8]>) {
+        if self.refuses_write(id) {
+            return self.fail_op(id, DiskError::NoSpace);
+        }
         let Some(Op { work: Work::Write(work), .. }) = self.ops.get(id) else { return };
         let (volume, request, held) = (work.volume, work.request, work.edges.locked.clone());
         let (filled, edge_lineage) = (work.edges.filled, work.edges.lineage);
@@ -75,7 +78,7 @@ impl Pool {
             return self.keep_payload(id, given);
         }
         let need = count as u64 * u64::from(BLOCK_UNITS);
-        if self.core.space.live_units() + need + self.promised_to_others(volume) > self.core.space.usable_units() {
+        if self.core.space.live_units() + need + self.core.catalog.reservations.missing_of_others(volume) > self.core.space.usable_units() {
             return self.fail_op(id, DiskError::NoSpace);
         }
         let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) else { return };
@@ -107,14 +110,6 @@ impl Pool {
         }
         self.unlock_before(id, BlockNo(last + 1));
         self.release(id);
-    }
-
-    /// Units that are kept for other volumes. Those who wrote in this turn have taken some of it since; the next turn knows.
-    fn promised_to_others(&mut self, volume: VolumeId) -> u64 {
-        if self.core.catalog.options().is_empty() {
-            return 0;
-        }
-        *self.promised.entry(volume).or_insert_with(|| self.core.catalog.promised_units(Some(volume)))
     }
 
     /// The blocks of a payload from `done` on, in a buffer of their own.

@@ -280,9 +280,9 @@ impl ChunkTable {
         self.dirty.contains(&page)
     }
 
-    /// Bytes that the pages take that the next checkpoint writes, and each of them in whole `steps`: it goes through all of them.
-    pub(crate) fn dirty_bytes(&self, step: usize) -> usize {
-        self.dirty.iter().map(|page| self.encode_page(*page).len().next_multiple_of(step)).sum()
+    /// Bytes of each page that the next checkpoint writes. It encodes all of them.
+    pub(crate) fn dirty_lengths(&self) -> impl Iterator<Item = usize> + '_ {
+        self.dirty.iter().map(|page| self.encode_page(*page).len())
     }
 
     /// The next checkpoint writes this page.

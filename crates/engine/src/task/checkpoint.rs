@@ -18,13 +18,14 @@ use millpond_block::{Piece, Tag};
 use millpond_device::{DeviceError, DeviceIndex};
 use millpond_format::{AREA_BYTES, Lsn, NODE_BYTES, ObjectRef, Root, SegmentId};
 
-pub(crate) use self::objects::META_HEAD_PAGES;
+pub(crate) use self::objects::{META_HEAD_PAGES, OBJECT_WRITE};
 use self::seal::Sealed;
+pub(crate) use self::sparse::{At, ObjectsIn};
 use super::reserve::Estimate;
 use crate::log::{Cursor, is_special};
 use crate::pool::{Context, Pool};
 use crate::space::{Place, SegmentState, Space};
-use crate::{PoolState, Reply};
+use crate::{PoolState, Reply, Time};
 
 /// Nodes whose checksums are computed in a slice: some 2 microseconds each.
 const SUMS_PER_SLICE: usize = 12;
@@ -36,6 +37,8 @@ const NODES_PER_WRITE: usize = 8;
 const WRITES_IN_FLIGHT: u32 = 16;
 /// Chunk ids handed out between checkpoints at most: recovery skips as many to be sure that none is used twice (I11).
 pub(crate) const CHUNKS_PER_CHECKPOINT: u64 = 1 << 20;
+/// Milliseconds between close counts of what a checkpoint takes that seems to have no room.
+const COUNT_MILLIS: u64 = 500;
 /// An idle pool with resting segments writes a checkpoint after this long, in milliseconds, so that space returns.
 const IDLE_MILLIS: u64 = 3_000;
 
@@ -88,6 +91,8 @@ pub(crate) struct Checkpointer {
     /// Parts of objects that are in parts, by where their index is.
     pub(crate) parts: BTreeMap<(SegmentId, u32), Vec<ObjectRef>>,
     pub(crate) first_done: bool,
+    /// When what it takes was counted closely.
+    counted: Time,
 }
 
 impl Checkpointer {
@@ -134,7 +139,7 @@ impl Pool {
                     && self.checkpoint_due()
                 {
                     self.estimate_again();
-                    if self.checkpoint_fits_with(0) || self.checkpoint_fits_after_all() {
+                    if self.checkpoint_fits_with(0) || self.counts_again() {
                         self.seal_checkpoint();
                     }
                 }
@@ -143,6 +148,15 @@ impl Pool {
             Stage::Writing => (!turn && self.checkpointer.is_writing()) || self.write_on(),
             _ => false,
         }
+    }
+
+    /// Is there room when it is counted closely? That takes time: only when all that died is freed, and now and then.
+    fn counts_again(&mut self) -> bool {
+        if !self.core.catalog.frees.is_empty() || self.now.0 < self.checkpointer.counted.0 + COUNT_MILLIS {
+            return false;
+        }
+        self.checkpointer.counted = self.now;
+        self.checkpoint_fits_after_all()
     }
 
     fn root_lsn(&self) -> Lsn {
@@ -333,6 +347,9 @@ impl Pool {
         }
         self.core.space.sealed_generation = sealed;
         self.release_reserved();
+        if self.evacuation.is_some() {
+            self.count_moving();
+        }
         self.metrics.checkpoints += 1;
         self.cleaner.unblock();
         if self.state == PoolState::Opening {

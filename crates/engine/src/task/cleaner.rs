@@ -72,15 +72,12 @@ pub(crate) struct Cleaner {
     exhausted_until: u64,
     /// There was no room to move to with so many segments free: not again before a checkpoint made some, or there are more.
     blocked_at: Option<usize>,
-    /// There was no room for what the next checkpoint would have to say of a move: none before it but from the log, where what it says anyway
-    /// lies.
-    crowded: bool,
 }
 
 impl Cleaner {
     /// A checkpoint let segments go.
     pub(crate) fn unblock(&mut self) {
-        (self.blocked_at, self.crowded) = (None, false);
+        self.blocked_at = None;
     }
 
     /// One line for debugging.
@@ -168,10 +165,16 @@ impl Pool {
     /// The segment whose cleaning gains most: dead space times age over live space (cost-benefit); nothing when none gains anything. The best
     /// of one look at all segments last for several victims.
     fn choose_victim(&mut self) -> Option<SegmentId> {
+        if self.moves_wait_for_checkpoint() {
+            self.checkpointer.forced |= !self.checkpointer.running();
+            return None;
+        }
         let mut shelves = self.shelves_to_clean();
-        shelves.retain(|shelf| *shelf == Shelf::Log || !self.cleaner.crowded);
-        // who leaves gives nothing back: when space is short others go first that do
-        let leaving = if shelves.contains(&Shelf::Data) { None } else { self.leaving_victim() };
+        shelves.retain(|shelf| *shelf == Shelf::Log || self.has_room_for_moves(*shelf, true, 1));
+        // who leaves gives nothing back: when space is short others go first that do, of the log in turns
+        let log_first = self.cleaner.for_job && self.coming_free(Shelf::Log) < self.wanted_free(Shelf::Log);
+        let others_first = shelves.contains(&Shelf::Data) || (log_first && shelves.contains(&Shelf::Log));
+        let leaving = if others_first { None } else { self.leaving_victim() };
         if leaving.is_some() || self.is_stuck() {
             return leaving;
         }
@@ -185,7 +188,7 @@ impl Pool {
         if leaving.is_some() {
             return leaving;
         }
-        if self.cleaner.crowded || self.holds_jobs_up(&shelves) {
+        if self.is_crowded() || self.holds_jobs_up(&shelves) {
             return None;
         }
         let wanted = self.next_surplus().or_else(|| self.next_unclean());
@@ -233,9 +236,14 @@ impl Pool {
         self.cleaner.blocked_at.is_some_and(|free| self.core.space.segments.free_in(Shelf::Data) <= free)
     }
 
-    /// Can nothing be moved but from the log, or that neither?
+    /// Is there no room for what the next checkpoint would have to say of a move for a job?
+    fn is_crowded(&self) -> bool {
+        !self.has_room_for_moves(Shelf::Data, false, 1)
+    }
+
+    /// Can nothing be moved for jobs?
     pub(super) fn is_blocked(&self) -> bool {
-        self.is_stuck() || self.cleaner.crowded
+        self.is_stuck() || self.is_crowded()
     }
 
     /// Did cleaning gain nothing lately?
@@ -274,7 +282,8 @@ impl Pool {
 
     /// Is there a segment whose cleaning would make room?
     pub(crate) fn victim_left(&self) -> bool {
-        let may = |shelf: &Shelf| *shelf == Shelf::Log || !(self.cleaner.crowded || (*shelf == Shelf::Data && self.cleaning_is_vain()));
+        let may_clean = |shelf: Shelf| self.has_room_for_moves(shelf, true, 1) && !(shelf == Shelf::Data && self.cleaning_is_vain());
+        let may = |shelf: &Shelf| *shelf == Shelf::Log || may_clean(*shelf);
         let shelves: SmallVec<[Shelf; 3]> = Shelf::ALL.into_iter().filter(may).collect();
         !self.is_stuck() && self.core.space.segments.ids().any(|id| self.victim_score(id, &shelves).is_some())
     }

@@ -133,8 +133,8 @@ impl Pool {
             let taken = of_log().count();
             !in_steps || taken == logs || (taken * 2 <= logs && of_log().filter(is_free).count() * 2 <= free_logs)
         };
-        let largest = self.largest_objects();
-        let can_go = |gone: &BTreeSet<SegmentId>| fits(gone) && spares_log(gone) && !self.is_short_without(gone, &largest);
+        let objects = self.stored_objects();
+        let can_go = |gone: &BTreeSet<SegmentId>| fits(gone) && spares_log(gone) && !self.is_short_without(gone, &objects);
         if can_go(&whole.segments) {
             return Ok(Some((whole, 0)));
         }
@@ -189,6 +189,7 @@ impl Pool {
         self.core.space.leave_segments(&removal.segments);
         self.leave_open_segments();
         self.evacuation = Some(Evacuation { member, removal, total, later, todo: VecDeque::new(), left: total, looked: Time(0) });
+        self.count_moving();
     }
 
     /// Gives up rows that special devices left behind: the shape says that there are some, until it does without them.

@@ -8,7 +8,7 @@ use millpond_block::{DiskError, Tag};
 use millpond_format::{Item, JobsRecord, Record};
 
 use crate::pool::{Owner, Pool, Work};
-use crate::{CommandError, JobInfo, PoolState, Reply, Time, Wipe};
+use crate::{CommandError, JobInfo, JobKind, PoolState, Reply, Time, Wipe};
 
 /// Milliseconds between records of how far jobs are.
 const NOTE_MILLIS: u64 = 5_000;
@@ -130,9 +130,17 @@ impl Pool {
 
     /// All jobs.
     pub(crate) fn jobs(&self) -> Vec<JobInfo> {
-        let jobs =
-            self.filler.jobs().chain(self.evacuation_job()).chain(self.rebalance_job()).chain(self.wipe_job()).chain(self.scrubber.job());
+        let devices = self.filler.jobs().chain(self.jobs_at_labels()).chain(self.evacuation_job());
+        let jobs = devices.chain(self.rebalance_job()).chain(self.wipe_job()).chain(self.scrubber.job());
         jobs.map(|job| JobInfo { rate: self.pace.rate_of(&job), ..job }).collect()
+    }
+
+    /// Devices that hold everything, where the labels do not say so yet. Their jobs have not ended: the pool still lists the device that is replaced,
+    /// and calls the one that was filled incomplete.
+    fn jobs_at_labels(&self) -> impl Iterator<Item = JobInfo> + '_ {
+        let replaced = self.relabeler.switching.keys().map(|member| (JobKind::Replace, *member));
+        let filled = self.relabeler.filled.iter().map(|member| (JobKind::Resilver, *member));
+        replaced.chain(filled).map(|(kind, member)| JobInfo { kind, member: Some(member), done: 1, total: 1, errors: 0, rate: 0 })
     }
 
     /// May jobs read more now?

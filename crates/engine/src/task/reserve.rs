@@ -13,7 +13,8 @@ use crate::core::StoredDeadlist;
 use crate::log::{CLEANED, Cursor, KEPT, SMALL, is_special};
 use crate::pool::Pool;
 use crate::space::{SegmentState, Shelf};
-use crate::task::META_HEAD_PAGES;
+use crate::task::checkpoint::{At, ObjectsIn};
+use crate::task::{META_HEAD_PAGES, OBJECT_WRITE};
 
 /// Segments that records and guests leave to the cleaner: it fills one with what is left in others, and has one to go on.
 const KEPT_FOR_CLEANER: usize = 2;
@@ -51,12 +52,14 @@ pub(crate) struct Estimate {
     pub(crate) lists: usize,
     /// Bytes of the catalog.
     catalog: usize,
-    /// Bytes of an object that is to leave a segment which is given up, and found no room.
+    /// Bytes of all objects that are still to leave segments which a removal gives up: no checkpoint before wrote them again.
     pub(super) moving: usize,
     /// Turns until the next look.
     again_in: u32,
 }
 
+/// Pages of objects that go into one write, the last of which is filled up.
+const WRITE_PAGES: usize = OBJECT_WRITE / 4096;
 /// Bytes that are said of jobs at most.
 const JOBS_BYTES: usize = 1024;
 /// Nodes and chunk table pages that a checkpoint of next to no changes writes.
@@ -142,28 +145,27 @@ impl Pool {
         }
     }
 
-    /// Segments that are left to an object which is to leave one that is given up: a quarter at most.
+    /// Segments that are left to the objects which are to leave those that are given up.
     fn moving_segments(&self) -> usize {
-        let moving = if self.evacuation.is_some() { self.checkpointer.estimate.moving } else { 0 };
-        self.object_segments(moving).min(self.core.space.segments.count_in(self.core.space.homes.meta) / 4)
+        self.object_segments(if self.evacuation.is_some() { self.checkpointer.estimate.moving } else { 0 })
     }
 
-    /// Would guests be left without a free segment, if these were not to be had? The `largest` objects are those of
-    /// [`largest_objects`](Self::largest_objects).
-    pub(crate) fn is_short_without(&self, gone: &BTreeSet<SegmentId>, largest: &BTreeMap<SegmentId, usize>) -> bool {
+    /// Would guests be left without a free segment, if these were not to be had? The `objects` that lie in them, of all
+    /// [`stored_objects`](Self::stored_objects), are written again into the others, which get nothing back for it before all of them are empty.
+    pub(crate) fn is_short_without(&self, gone: &BTreeSet<SegmentId>, objects: &ObjectsIn) -> bool {
         let space = &self.core.space;
         if self.misses_log_without(gone) {
             return true;
         }
-        let largest = gone.iter().filter_map(|id| largest.get(id)).max().copied().unwrap_or(0);
-        let largest = self.object_segments(largest);
+        let moving: BTreeMap<At, usize> = gone.iter().filter_map(|id| objects.get(id)).flatten().copied().collect();
+        let moving = self.object_segments(moving.values().sum());
         [Shelf::Data, Shelf::Log].into_iter().any(|shelf| {
             let on_shelf = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.shelf == shelf);
             let is_free = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.state == SegmentState::Free);
             let taken = gone.iter().filter(on_shelf).count();
             let free = self.free_in(shelf) - gone.iter().filter(on_shelf).filter(is_free).count();
             // of a shelf that goes as a whole nothing is needed any more
-            let floor = self.floor_on(shelf, Purse::Guest) + if shelf == space.homes.meta { largest } else { 0 };
+            let floor = self.floor_on(shelf, Purse::Guest) + if shelf == space.homes.meta { moving } else { 0 };
             (1..space.segments.count_in(shelf)).contains(&taken) && free <= floor
         })
     }
@@ -228,9 +230,33 @@ impl Pool {
             Purse::Record => self.checkpoint_is_safe(),
             // each of their streams goes on with what has begun
             Purse::Guest => {
-                self.free_meta() >= self.checkpoint_segments() + self.least_segments() + self.least_segments().min(KEPT_FOR_GUESTS)
+                let kept = self.least_segments() + self.moving_segments();
+                self.free_meta() >= self.checkpoint_segments() + kept + self.least_segments().min(KEPT_FOR_GUESTS)
             }
         }
+    }
+
+    /// Is there room for what the next checkpoint would have to say of so many moves out of a segment on a shelf, which `stays` or is given up?
+    /// Where nodes and objects do not lie where data stays, only a move that empties a segment of their own shelf makes room for them. All others
+    /// leave what these need, and the objects that have to move: every checkpoint scatters what it replaces, and would use up what is left.
+    pub(super) fn has_room_for_moves(&self, shelf: Shelf, stays: bool, moves: usize) -> bool {
+        let homes = self.core.space.homes;
+        // what the log is emptied into has to have room first
+        let for_log = || shelf == Shelf::Data && !self.room_beyond(Purse::Cleaner, KEPT_FOR_CLEANER);
+        let makes_room = !self.keeps_meta_apart() || (stays && (shelf == homes.meta || homes.nodes == Some(shelf) || for_log()));
+        let kept = if makes_room { 0 } else { self.least_segments() + self.moving_segments() };
+        self.free_meta() >= self.checkpoint_segments_with(moves) + kept
+    }
+
+    /// Do nodes and objects lie elsewhere than where data stays? Then what the cleaner gains there is no room for them.
+    pub(super) fn keeps_meta_apart(&self) -> bool {
+        self.core.space.homes.meta != Shelf::Data
+    }
+
+    /// Is there no room for one more move before the next checkpoint, which makes some of what was emptied in the log?
+    pub(crate) fn moves_wait_for_checkpoint(&self) -> bool {
+        let comes = || self.checkpointer.running() || (self.core.space.chunks.dirty_pages() > 0 && self.checkpoint_fits_with(0));
+        self.keeps_meta_apart() && !self.checkpoint_fits_with(1) && comes()
     }
 
     /// Is so little free that records wait?
@@ -278,13 +304,12 @@ impl Pool {
         self.is_split() && used * 100 > count * usize::from(self.tuning.log_percent)
     }
 
-    /// Is there room for the next checkpoint, though it may look as if there was none? Pages of the chunk table are counted by what is in them:
-    /// most of what was there may be dead.
+    /// Is there room for the next checkpoint, though it looks as if there was none? Pages of the chunk table are counted by what is in them: most
+    /// of what was there may be dead. It takes as long as encoding them.
     pub(crate) fn checkpoint_fits_after_all(&self) -> bool {
-        let pages = self.core.space.chunks.dirty_bytes(ObjectRef::STEP);
-        let others =
-            (self.core.space.chunks.pages() + self.core.space.chunks.dirty_pages()) * 24 + self.checkpointer.estimate.catalog + 2 * 4096;
-        self.free_meta() >= self.segments_with_objects(pages + others)
+        let chunks = &self.core.space.chunks;
+        let pages: usize = chunks.dirty_lengths().map(|bytes| self.stored_bytes(bytes)).sum();
+        self.free_meta() >= self.segments_with_objects(pages + self.catalog_bytes(chunks.dirty_pages()))
     }
 
     /// Segments that the next checkpoint takes at most for what changed so far. The running one has its own set aside.
@@ -304,11 +329,11 @@ impl Pool {
         let objects_at = at.objects_at.filter(|_| !at.running());
         let nodes = self.segments_for(self.node_pages(changed + 4), self.chunk_pages(), at.nodes_at);
         let objects = objects + at.estimate.lists;
-        nodes + self.segments_for(objects.div_ceil(4096), self.part_bytes() / 4096, objects_at)
+        nodes + self.segments_for(written_pages(objects), self.part_bytes() / 4096, objects_at)
     }
 
     /// Segments that a checkpoint of next to no changes takes at most.
-    fn least_segments(&self) -> usize {
+    pub(super) fn least_segments(&self) -> usize {
         let nodes = self.segments_for(self.node_pages(LEAST_CHANGES.0), self.chunk_pages(), None);
         nodes + self.object_segments(self.object_bytes(LEAST_CHANGES.1))
     }
@@ -333,19 +358,25 @@ impl Pool {
 
     /// Segments for so many bytes of objects.
     fn object_segments(&self, bytes: usize) -> usize {
-        self.segments_for(bytes.div_ceil(4096), self.part_bytes() / 4096, None)
+        self.segments_for(written_pages(bytes), self.part_bytes() / 4096, None)
     }
 
     /// Bytes of objects that so many segments have room for.
     pub(super) fn object_room(&self, segments: usize) -> usize {
         let pages = self.smallest_segment().saturating_sub(META_HEAD_PAGES) as usize;
-        segments * pages.saturating_sub(self.part_bytes() / 4096) * 4096
+        let pages = segments * pages.saturating_sub(self.part_bytes() / 4096);
+        (pages - pages.div_ceil(WRITE_PAGES)) * 4096
     }
 
     /// Bytes that so many chunk table pages and the catalog take.
     fn object_bytes(&self, pages: usize) -> usize {
         let chunks = &self.core.space.chunks;
-        self.record_bytes((pages * 64).min(chunks.len())) + (chunks.pages() + pages) * 24 + self.checkpointer.estimate.catalog + 2 * 4096
+        self.record_bytes((pages * 64).min(chunks.len())) + self.catalog_bytes(pages)
+    }
+
+    /// Bytes that the catalog takes, with a directory of so many chunk table pages that change and of those that are there.
+    fn catalog_bytes(&self, pages: usize) -> usize {
+        (self.core.space.chunks.pages() + pages) * 24 + self.checkpointer.estimate.catalog + 2 * 4096
     }
 
     /// Bytes that so many chunks take at most in their pages of the table.
@@ -356,12 +387,16 @@ impl Pool {
 
     /// Bytes that a page of the chunk table takes at most.
     pub(super) fn chunk_page_bytes(&self) -> usize {
-        self.record_bytes(self.core.space.chunks.len().min(64)) + 24
+        self.stored_bytes(self.record_bytes(self.core.space.chunks.len().min(64))) + 24
     }
 
-    /// Bytes that a deadlist takes at most: it begins at a step, and a long one has an index of its parts.
+    /// Bytes that a deadlist takes at most.
     pub(crate) fn list_bytes(&self, list: &StoredDeadlist) -> usize {
-        let bytes = list.list().encoded_bytes();
+        self.stored_bytes(list.list().encoded_bytes())
+    }
+
+    /// Bytes that an object of so many takes at most: it begins at a step, and a long one has an index of its parts.
+    fn stored_bytes(&self, bytes: usize) -> usize {
         bytes.next_multiple_of(ObjectRef::STEP) + (bytes / self.part_bytes() + 1) * ObjectRef::STEP
     }
 
@@ -427,6 +462,12 @@ impl Pool {
         // it takes segments itself: worth it when it gives back several times as many
         gain >= (WORTH * need).min(total / 32).max(wanted / 2)
     }
+}
+
+/// Pages that so many bytes of objects take: they go out in writes of whole pages.
+fn written_pages(bytes: usize) -> usize {
+    let pages = bytes.div_ceil(4096);
+    pages + pages.div_ceil(WRITE_PAGES)
 }
 
 /// Segments that are free when the log is durable, on each shelf.

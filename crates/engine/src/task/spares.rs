@@ -24,7 +24,7 @@ pub(crate) struct Spares {
 struct Lost {
     /// One that is missing may only be unplugged.
     due: Time,
-    /// INV-SPARE-1: what began before a device failed has ended before another is the member: its late errors would be the other's.
+    /// What began before a device failed has ended before another is the member.
     mark: u64,
 }
 

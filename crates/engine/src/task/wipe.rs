@@ -210,7 +210,9 @@ impl Pool {
             self.erase_on();
             return false;
         }
-        let freeing = !self.core.catalog.frees.is_empty() || !self.core.catalog.walks.is_empty() || !self.destroying.is_empty();
+        let catalog = &self.core.catalog;
+        let removed = !catalog.removed.is_empty() || !self.destroying.is_empty();
+        let freeing = !catalog.frees.is_empty() || !catalog.walks.is_empty() || removed;
         let Some(run) = &mut self.wiper.running else { return false };
         if run.round.is_none() && freeing {
             return false;

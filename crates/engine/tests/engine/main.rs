@@ -1,15 +1,19 @@
 //! The engine over memory devices that complete at once: what it stores, snapshots, frees and recovers, against a plain model.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod answers;
 mod bytes;
 mod cache;
 mod census;
 mod claim;
 mod cleaner;
 mod crowded;
+mod departure;
 mod evacuate;
 mod faults;
 mod flips;
+mod full;
+mod full_host;
 mod golden;
 mod jobs;
 mod mirror;

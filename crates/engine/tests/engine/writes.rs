@@ -103,47 +103,6 @@ fn a_full_pool_still_reads_discards_and_comes_back() {
     rig.audit();
 }
 
-/// The host has no room below a device: one write knocks now and then, the others wait for it, and in the end the guests are told.
-#[test]
-fn a_full_device_is_tried_with_one_write_and_stops_the_pool_at_last() {
-    let mut rig = Rig::new(&[32], Layout::Linear);
-    let head = Target::Head(rig.volume("disk0", 8 << 20, Compression::Off));
-    rig.request(head, Op::Write, 0, 4096, &[7; 4096]).unwrap();
-    for _ in 0..2 {
-        for block in 0..20 {
-            rig.write(head, block * 4096, &[8; 4096]);
-            rig.turn();
-        }
-        let held: Vec<_> = std::iter::from_fn(|| rig.engine.pop_io()).collect();
-        assert!(held.len() >= 20, "each turn wrote a batch: {}", held.len());
-        held.into_iter().for_each(|io| rig.refuse(io));
-        let mut knocks = 0;
-        for _ in 0..25 {
-            rig.now += 199;
-            rig.turn();
-            rig.turn(); // while the write is on its way
-            let tried: Vec<_> = std::iter::from_fn(|| rig.engine.pop_io()).collect();
-            knocks += tried.len();
-            tried.into_iter().for_each(|io| rig.refuse(io));
-        }
-        assert!((25..40).contains(&knocks), "{knocks} tries, with those of a checkpoint that begins meanwhile");
-        assert_eq!(rig.engine.state(), &PoolState::Online);
-        // there is room again: all of them get through
-        rig.now += 200;
-        rig.settle();
-        assert_eq!(std::iter::from_fn(|| rig.engine.pop_completion()).filter(|done| done.result.is_ok()).count(), 20);
-    }
-    rig.write(head, 0, &[9; 4096]);
-    for _ in 0..200 {
-        rig.now += 199;
-        rig.turn();
-        rig.turn();
-        std::iter::from_fn(|| rig.engine.pop_io()).collect::<Vec<_>>().into_iter().for_each(|io| rig.refuse(io));
-    }
-    assert!(matches!(rig.engine.state(), PoolState::Faulted(why) if why.contains("full")), "{:?}", rig.engine.state());
-    assert_eq!(rig.engine.pop_completion().map(|done| done.result.is_err()), Some(true));
-}
-
 /// What NBD's CAN_MULTI_CONN promises: the engine does not know who asked, and a flush waits for the devices whichever write was before it.
 #[test]
 fn a_flush_covers_what_was_answered_before_whoever_asked() {

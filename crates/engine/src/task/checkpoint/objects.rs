@@ -12,7 +12,7 @@ use crate::space::SegmentState;
 /// Pages that a segment of nodes or objects begins with.
 pub(crate) const META_HEAD_PAGES: u32 = 1;
 /// Bytes of objects that go into one write.
-const WRITE_BYTES: usize = 256 << 10;
+pub(crate) const OBJECT_WRITE: usize = 256 << 10;
 
 /// Packs objects, several to a write.
 #[derive(Debug, Default)]
@@ -135,7 +135,7 @@ impl Pool {
         if packer.at.is_none() {
             // the cursor moves when it is known how much came together
             let (segment, page, left) = self.meta_space(OBJECT_CLASS, u32::try_from(length.div_ceil(4096)).ok()?)?;
-            packer.at = Some((segment, page, (left as usize * 4096).min(WRITE_BYTES.max(length))));
+            packer.at = Some((segment, page, (left as usize * 4096).min(OBJECT_WRITE.max(length))));
         }
         let (segment, page, _) = packer.at?;
         let offset = page as usize * 4096 + packer.bytes.len();

@@ -7,14 +7,21 @@ use millpond_format::{ObjectRef, SegmentId};
 use crate::core::StoredDeadlist;
 use crate::pool::Pool;
 use crate::space::{Segment, SegmentState};
+use crate::task::Purse;
 
 /// Where an object is: its segment and its offset.
-type At = (SegmentId, u32);
+pub(crate) type At = (SegmentId, u32);
+/// Objects that are in segments, whole or with a part, and the bytes that the next checkpoint takes at most for each of them more than it takes
+/// anyway: an object is written whole.
+pub(crate) type ObjectsIn = BTreeMap<SegmentId, Vec<(At, usize)>>;
+/// A segment of objects is sparse when less than such a part of it is in use; such a part where that is all the room they have, and it is short.
+const SPARSE: (u32, u32) = (1, 2);
+const SPARSE_WHEN_SHORT: (u32, u32) = (3, 4);
 
 impl Pool {
     /// Objects in segments that are less than half in use are written again, the sparsest first, as far as there is room: so the segments
     /// of objects are at most about twice what lives in them. A segment gets there only when as much of it was replaced. Those in segments
-    /// that are given up are written again one by one.
+    /// that are given up are written again one by one: that brings nothing back, so room for another checkpoint stays.
     pub(super) fn dirty_sparse_objects(&mut self) {
         self.checkpointer.estimate.moving = 0;
         let sparse = self.sparse_segments();
@@ -26,15 +33,18 @@ impl Pool {
             return;
         }
         let objects = self.objects_in(&sparse.iter().copied().collect());
-        let (mut chosen, mut waiting) = (BTreeSet::new(), None::<usize>);
+        let kept = self.object_room(self.least_segments());
+        let (mut chosen, mut moving) = (BTreeSet::new(), BTreeMap::new());
         for id in sparse {
             let here = objects.get(&id).into_iter().flatten().filter(|(at, _)| !chosen.contains(at)).copied();
             let here: Vec<(At, usize)> = here.collect();
             if self.core.space.segments.get(id).is_some_and(Segment::is_given_up) {
+                let leaves = self.core.space.segments.get(id).is_some_and(|s| s.leaving);
                 for (at, bytes) in here {
-                    match room.checked_sub(bytes) {
+                    match room.checked_sub(bytes).filter(|left| *left >= kept) {
                         Some(left) => (room, _) = (left, chosen.insert(at)),
-                        None => waiting = Some(waiting.map_or(bytes, |least| least.min(bytes))),
+                        None if leaves => _ = moving.insert(at, bytes),
+                        None => {}
                     }
                 }
             } else if let Some(left) = room.checked_sub(here.iter().map(|(_, bytes)| bytes).sum()) {
@@ -42,7 +52,8 @@ impl Pool {
                 chosen.extend(here.iter().map(|(at, _)| *at));
             }
         }
-        self.checkpointer.estimate.moving = waiting.unwrap_or(0);
+        moving.retain(|at, _| !chosen.contains(at));
+        self.checkpointer.estimate.moving = moving.values().sum();
         if !chosen.is_empty() {
             self.rewrite_objects(|at| chosen.contains(&(at.segment, at.offset)));
             self.estimate_again();
@@ -54,15 +65,16 @@ impl Pool {
         let space = &self.core.space;
         let known = space.segments.ids().filter_map(|id| Some((id, space.segments.get(id)?)));
         let of_objects = known.filter(|(_, s)| s.state == SegmentState::Sealed && s.objects > 0);
-        let sparse = of_objects.filter(|(id, s)| s.is_given_up() || s.objects * 2 < space.rows.pages(*id) * 8);
+        let short = self.keeps_meta_apart() && !self.may_change(Purse::Guest);
+        let (part, of) = if short { SPARSE_WHEN_SHORT } else { SPARSE };
+        let sparse = of_objects.filter(|(id, s)| s.is_given_up() || s.objects * of < space.rows.pages(*id) * 8 * part);
         let mut sparse: Vec<(u32, SegmentId)> = sparse.map(|(id, s)| (s.objects, id)).collect();
         sparse.sort_unstable();
         sparse.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Objects that are in these segments, whole or with a part, and the bytes that the next checkpoint takes at most for each of them more than
-    /// it takes anyway: an object is written whole.
-    fn objects_in(&self, segments: &BTreeSet<SegmentId>) -> BTreeMap<SegmentId, Vec<(At, usize)>> {
+    /// Objects that are in these segments.
+    fn objects_in(&self, segments: &BTreeSet<SegmentId>) -> ObjectsIn {
         let (chunks, catalog) = (&self.core.space.chunks, &self.core.catalog);
         let pages = chunks.stored().filter(|(page, _)| !chunks.is_dirty(*page)).map(|(_, at)| (at, self.chunk_page_bytes()));
         let names = catalog.snapshots.stored().filter(|(page, _)| !catalog.snapshots.is_dirty(*page));
@@ -74,7 +86,7 @@ impl Pool {
             let page = catalog.snapshots.page_at(*id).map_or(0, |at| at.bytes() as usize);
             list(&snapshot.deadlist).map(|(at, bytes)| (at, bytes + page))
         });
-        let mut found: BTreeMap<SegmentId, Vec<(At, usize)>> = BTreeMap::new();
+        let mut found = ObjectsIn::new();
         for (object, bytes) in pages.chain(names).chain(lineages.filter_map(list)).chain(of_snapshots) {
             let at = (object.segment, object.offset);
             let parts = self.checkpointer.parts.get(&at).into_iter().flatten().map(|part| part.segment);
@@ -84,10 +96,17 @@ impl Pool {
         found
     }
 
-    /// Bytes that the largest object in each segment takes at most to be written again.
-    pub(crate) fn largest_objects(&self) -> BTreeMap<SegmentId, usize> {
-        let objects = self.objects_in(&self.core.space.segments.ids().collect());
-        objects.into_iter().map(|(id, here)| (id, here.into_iter().map(|(_, bytes)| bytes).max().unwrap_or(0))).collect()
+    /// All objects, by the segments that they are in.
+    pub(crate) fn stored_objects(&self) -> ObjectsIn {
+        self.objects_in(&self.core.space.segments.ids().collect())
+    }
+
+    /// Looks up what is still to leave the segments that a removal gives up.
+    pub(crate) fn count_moving(&mut self) {
+        let segments = &self.core.space.segments;
+        let leaving = segments.ids().filter(|id| segments.get(*id).is_some_and(|s| s.leaving && s.objects > 0)).collect();
+        let moving: BTreeMap<At, usize> = self.objects_in(&leaving).into_values().flatten().collect();
+        self.checkpointer.estimate.moving = moving.values().sum();
     }
 
     /// The next checkpoint writes objects elsewhere of which `moves` holds for the whole or for a part.

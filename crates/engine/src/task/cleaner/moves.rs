@@ -85,11 +85,15 @@ impl Pool {
             return;
         }
         let (stream, live) = (self.stream_of(chunk), chunk.live.clone());
-        if !self.core.space.chunks.changes_with(g.chunk) && !self.checkpoint_fits_with(batch.as_ref().map_or(0, |b| b.chunks.len()) + 1) {
+        let moves = batch.as_ref().map_or(0, |b| b.chunks.len()) + 1;
+        if !self.core.space.chunks.changes_with(g.chunk) && !self.has_room_for_move(g.from, moves) {
             batch.take().into_iter().for_each(|full| self.write_moves(full));
-            if !self.checkpoint_fits_with(1) {
-                self.cleaner.crowded = true;
-                return self.leave_for_now(g.from);
+            if !self.has_room_for_move(g.from, 1) {
+                // after the next checkpoint it is looked at again
+                if !self.moves_wait_for_checkpoint() {
+                    self.leave_for_now(g.from);
+                }
+                return;
             }
         }
         let Some(chunk) = self.core.space.chunks.get(g.chunk) else { return };
@@ -152,6 +156,12 @@ impl Pool {
         b.pages += pages;
         b.pieces.push(Piece::new(Rc::new(buf), 0..pages as usize * 4096));
         self.metrics.cleaner_bytes += to as u64;
+    }
+
+    /// Is there room for what the next checkpoint would have to say of so many moves, the last one out of this segment?
+    fn has_room_for_move(&self, from: SegmentId, moves: usize) -> bool {
+        let stays = self.core.space.segments.get(from).is_some_and(|s| !s.is_given_up());
+        self.has_room_for_moves(self.core.space.rows.shelf(from), stays, moves)
     }
 
     /// Leaves a segment alone for a while.

@@ -1,0 +1,166 @@
+//! A device leaves rows with parity while guests write as fast as they are answered, in small pieces and without flushes: nobody is refused room
+//! that there is, and the removal ends.
+
+use millpond_block::{ByteRange, Op, Payload, Request, Tag};
+use millpond_device::{Io, IoKind};
+use millpond_engine::{Command, Compression, GroupSpec, JobKind, Layout, PoolState, Target, Time, Tuning, VolumeId};
+
+use crate::rig::Rig;
+
+/// Blocks of the volume.
+const BLOCKS: u64 = (64 << 20) / 4096;
+/// Requests of the guest that are under way together.
+const DEPTH: usize = 16;
+/// Blocks of a request at most.
+const MOST: u64 = 16;
+/// Turns without progress after which nothing comes any more.
+const PATIENCE: u32 = 200_000;
+/// When the pool is imported again, in milliseconds.
+const LATER: u64 = 1_000_000_000;
+
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % end
+    }
+}
+
+/// How long things take, in microseconds: a turn at least, operations half of it to one and a half, a few of them much longer.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    turn: u64,
+    read: u64,
+    write: u64,
+    flush: u64,
+}
+
+/// Devices that answer late and in any order, and a guest.
+struct Machine {
+    rig: Rig,
+    chance: Chance,
+    times: Times,
+    micros: u64,
+    pending: Vec<(u64, Io)>,
+    under_way: usize,
+    next_tag: u64,
+}
+
+impl Machine {
+    fn new(rig: Rig, seed: u64, times: Times) -> Machine {
+        let micros = rig.now * 1000;
+        Machine { rig, chance: Chance(seed * 2 + 1), times, micros, pending: Vec::new(), under_way: 0, next_tag: 1 << 40 }
+    }
+
+    fn start(&mut self) {
+        while let Some(io) = self.rig.engine.pop_io() {
+            let usual = match io.kind {
+                IoKind::Read { .. } => self.times.read,
+                IoKind::Flush => self.times.flush,
+                _ => self.times.write,
+            };
+            let due = self.micros + usual / 2 + self.chance.below(usual + 1) + if self.chance.below(50) == 0 { 5 * usual } else { 0 };
+            self.pending.push((due, io));
+        }
+    }
+
+    /// Operations that are due end, and the engine has a turn. Gives how many requests were refused.
+    fn step(&mut self) -> u64 {
+        let mut at = 0;
+        while let Some((due, _)) = self.pending.get(at) {
+            if *due > self.micros {
+                at += 1;
+                continue;
+            }
+            let (_, io) = self.pending.swap_remove(at);
+            self.rig.perform(io);
+        }
+        self.rig.now = self.micros / 1000;
+        let now = Time(self.rig.now);
+        self.rig.engine.answer(now);
+        self.start();
+        let more = self.rig.engine.turn(now);
+        self.start();
+        let answers: Vec<bool> = std::iter::from_fn(|| self.rig.engine.pop_completion()).map(|done| done.result.is_err()).collect();
+        self.under_way -= answers.len();
+        while self.rig.engine.pop_reply().is_some() {}
+        let soon = self.micros + self.times.turn;
+        let next = self.pending.iter().map(|(due, _)| *due).min().unwrap_or(u64::MAX);
+        self.micros = if more || !answers.is_empty() { soon } else { next.clamp(soon, soon + 500_000) };
+        answers.into_iter().filter(|refused| *refused).count() as u64
+    }
+
+    fn submit(&mut self, volume: VolumeId, block: u64, count: u64, round: u8) {
+        let bytes = vec![round; (count * 4096) as usize];
+        self.next_tag += 1;
+        self.under_way += 1;
+        let request = Request { op: Op::Write, range: ByteRange { offset: block * 4096, length: count * 4096 }, fua: false };
+        self.rig.engine.submit(Target::Head(volume), Tag(self.next_tag), request, Payload::Copy(&bytes));
+    }
+
+    /// Writes every block once, in pieces in any order, and goes on until `done`.
+    fn write_all(&mut self, volume: VolumeId, round: u8, done: impl Fn(&Rig) -> bool) {
+        let mut written = vec![false; BLOCKS as usize];
+        let (mut left, mut quiet, mut last) = (BLOCKS, 0, (0, 0));
+        while left > 0 || self.under_way > 0 || !done(&self.rig) {
+            while left > 0 && self.under_way < DEPTH {
+                let mut first = self.chance.below(BLOCKS);
+                while written[first as usize] {
+                    first = (first + 1) % BLOCKS;
+                }
+                let most = (1 + self.chance.below(MOST)).min(BLOCKS - first);
+                let count = (0..most).take_while(|i| !written[(first + i) as usize]).count() as u64;
+                (first..first + count).for_each(|block| written[block as usize] = true);
+                left -= count;
+                self.submit(volume, first, count, round);
+            }
+            let refused = self.step();
+            let pool = self.rig.engine.pool().unwrap();
+            let words = || format!("{:?}, {left} blocks left: {pool:?} {}", self.times, self.rig.engine.space_report());
+            assert_eq!(pool.state, PoolState::Online);
+            assert_eq!(refused, 0, "refused with {} of {} MiB free, {}", pool.free >> 20, pool.size >> 20, words());
+            let job = pool.jobs.iter().find(|job| job.kind == JobKind::Remove).map_or(0, |job| job.done);
+            (quiet, last) = if (job, left) == last { (quiet + 1, last) } else { (0, (job, left)) };
+            assert!(quiet < PATIENCE, "no progress, {}", words());
+        }
+    }
+}
+
+/// A pool of six devices with a snapshot of a full volume that was written twice since, as a crash leaves it.
+fn made() -> (Vec<Vec<u8>>, VolumeId) {
+    let groups = vec![GroupSpec::data(Layout::Parity { width: 16, parity: 2, unit: 65536 })];
+    let mut rig = Rig::with_groups(&[128; 6], groups, Tuning::default());
+    let volume = rig.volume("disk", 64 << 20, Compression::Off);
+    let mut machine = Machine::new(rig, 99, Times { turn: 100, read: 300, write: 500, flush: 1000 });
+    machine.write_all(volume, 1, |_| true);
+    machine.rig.start(Command::Snapshot { targets: vec![(volume, "first".into())], description: String::new(), expires: None });
+    while machine.rig.engine.snapshots().is_empty() {
+        assert_eq!(machine.step(), 0);
+    }
+    (2..4).for_each(|round| machine.write_all(volume, round, |_| true));
+    (machine.rig.media, volume)
+}
+
+/// With 64 KiB extents each block is a chunk, and what checkpoints say of them is a third of the log, half of which a step gives up.
+#[test]
+fn guests_go_on_while_a_device_leaves_parity() {
+    let (media, volume) = made();
+    for (seed, times) in
+        [(1, Times { turn: 500, read: 200, write: 3000, flush: 3000 }), (3, Times { turn: 200, read: 500, write: 5000, flush: 10_000 })]
+    {
+        let rig = Rig::import_with(media.clone(), Tuning::default(), LATER).unwrap();
+        let mut machine = Machine::new(rig, seed, times);
+        machine.rig.start(Command::Remove { member: 4, dry_run: false });
+        machine.write_all(volume, 4, |rig| rig.engine.pool().is_some_and(|pool| pool.jobs.is_empty() && pool.devices.len() == 5));
+        let Machine { mut rig, pending, .. } = machine;
+        pending.into_iter().for_each(|(_, io)| rig.perform(io));
+        rig.settle();
+        rig.audit();
+        for block in (0..BLOCKS).step_by(97) {
+            assert!(rig.request(Target::Head(volume), Op::Read, block * 4096, 4096, &[]).unwrap().iter().all(|byte| *byte == 4));
+        }
+    }
+}

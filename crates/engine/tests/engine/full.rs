@@ -1,0 +1,135 @@
+//! A full pool with long deadlists: whatever is destroyed or discarded, it goes on (I9).
+
+use millpond_block::Op;
+use millpond_engine::{Command, CommandError, Compression, GroupSpec, Layout, PoolState, Reply, SnapshotId, Target, Tuning, VolumeId};
+
+use crate::rig::Rig;
+
+/// Turns in which whatever was asked for has to happen: some orders of magnitude more than it takes.
+const TURNS: u32 = 60_000;
+
+/// A pool that is full to the last block that guests may have, with two snapshots: between them half of what was there died, and after them the rest.
+struct Full {
+    rig: Rig,
+    volume: VolumeId,
+    snapshots: [SnapshotId; 2],
+    /// Blocks that died in snapshots; those behind them are the head's alone.
+    old: u64,
+    last: u64,
+}
+
+fn fill(mut rig: Rig, old: u64) -> Full {
+    let volume = rig.volume("disk0", 4 << 30, Compression::Off);
+    let head = Target::Head(volume);
+    assert_eq!(rig.write_blocks(head, 0..old, 1, 64), 0);
+    rig.settle();
+    let first = rig.snapshot(volume, "s1");
+    assert_eq!(rig.write_blocks(head, (0..old).step_by(2), 2, 64), 0);
+    rig.settle();
+    let second = rig.snapshot(volume, "s2");
+    assert_eq!(rig.write_blocks(head, (1..old).step_by(2), 3, 64), 0);
+    rig.settle();
+    let mut last = old;
+    while last < 8 * old && rig.write_blocks(head, last..last + 64, 4, 64) == 0 {
+        last += 64;
+    }
+    assert!(last < 8 * old, "it was never full: {}", rig.engine.space_report());
+    Full { rig, volume, snapshots: [first, second], old, last }
+}
+
+impl Full {
+    /// What a command is answered within so many turns.
+    fn ask(&mut self, what: &str, command: Command) -> Result<Reply, CommandError> {
+        while self.rig.engine.pop_reply().is_some() {}
+        self.rig.start(command);
+        for _ in 0..TURNS {
+            self.rig.step();
+            if let Some((_, reply)) = self.rig.engine.pop_reply() {
+                return reply;
+            }
+        }
+        panic!("{what}: no answer in {TURNS} turns: {:?} {}", self.rig.engine.state(), self.rig.engine.space_report());
+    }
+
+    fn turns(&mut self, count: u32) {
+        for _ in 0..count {
+            self.rig.step();
+        }
+    }
+
+    fn overwrites_pass(&mut self, when: &str) {
+        let (head, old) = (Target::Head(self.volume), self.old);
+        let refused = self.rig.write_blocks(head, old..old + 64, 6, 16);
+        assert_eq!(refused, 0, "{when}: overwrites are refused: {}", self.rig.engine.space_report());
+    }
+
+    fn discard_passes(&mut self) {
+        self.rig.submit(Target::Head(self.volume), Op::Discard, self.old * 4096, (self.last - self.old) / 2 * 4096);
+        for _ in 0..TURNS {
+            let (answered, errors) = self.rig.step();
+            if answered > 0 {
+                return assert_eq!(errors, 0, "the discard is refused: {}", self.rig.engine.space_report());
+            }
+        }
+        panic!("the discard is not answered in {TURNS} turns: {}", self.rig.engine.space_report());
+    }
+
+    /// All that a destroy must not break.
+    fn goes_on(&mut self) {
+        self.turns(5000);
+        self.rig.now += 60_000;
+        self.turns(5000);
+        self.ask("a checkpoint", Command::Checkpoint).unwrap();
+        self.discard_passes();
+        self.overwrites_pass("after the destroy");
+        let first = self.snapshots[0];
+        self.ask("destroying the other snapshot", Command::DestroySnapshots { snapshots: vec![first] }).unwrap();
+        for _ in 0..TURNS {
+            self.rig.step();
+            if self.rig.engine.metrics().reclaim_backlog == 0 {
+                break;
+            }
+        }
+        assert_eq!(self.rig.engine.metrics().reclaim_backlog, 0, "{}", self.rig.engine.space_report());
+        self.overwrites_pass("after all destroys");
+        self.rig.reopen();
+        self.overwrites_pass("after a restart");
+        self.rig.settle();
+        self.rig.audit();
+        self.ask("closing", Command::Close).unwrap();
+        assert_eq!(*self.rig.engine.state(), PoolState::Closed);
+    }
+}
+
+fn tuning(checkpoint_log_bytes: u64) -> Tuning {
+    Tuning { checkpoint_log_bytes, ..Tuning::default() }
+}
+
+fn pool(mib: usize, extent: u64, checkpoint_log_bytes: u64) -> Rig {
+    Rig::with_extents(&[mib], vec![GroupSpec::data(Layout::Linear)], tuning(checkpoint_log_bytes), Some(extent))
+}
+
+/// The newer snapshot goes, whose list is joined with the head's: both are long.
+fn destroying_one_of(rig: Rig, old: u64) {
+    let mut full = fill(rig, old);
+    let second = full.snapshots[1];
+    match full.ask("destroying a snapshot", Command::DestroySnapshots { snapshots: vec![second] }) {
+        Ok(_) | Err(CommandError::NoSpace) => {}
+        Err(other) => panic!("{other:?}"),
+    }
+    full.goes_on();
+}
+
+#[test]
+fn destroying_a_snapshot_of_a_full_pool_when_checkpoints_are_rare() {
+    destroying_one_of(pool(256, 64 << 10, 1 << 30), 26_000);
+}
+
+/// Extents are as large as they were when the pool was made: in one that grew, lists are long and segments short.
+#[test]
+fn destroying_a_snapshot_of_a_full_pool_that_grew() {
+    let mut rig = Rig::with(&[64], Layout::Linear, tuning(1 << 30));
+    let device = rig.new_device(200);
+    rig.command(Command::AddDevices { groups: vec![GroupSpec::data(Layout::Linear)], devices: vec![device] }).unwrap();
+    destroying_one_of(rig, 26_000);
+}
