@@ -239,6 +239,9 @@ impl Config {
             if Config::has_spares(seed, options) {
                 self.spare(&mut rng.fork(8));
             }
+            if Config::has_hangs(seed) {
+                self.hang(&mut Rng::new(hash(seed ^ 0x6861_6e67)));
+            }
         }
         if Config::has_cache(seed, options) {
             self.cache(&mut rng.fork(7));
@@ -269,6 +272,11 @@ impl Config {
     fn has_spares(seed: u64, options: &Options) -> bool {
         let usual = !(options.mirrors || options.parity || options.removals || options.jobs);
         options.spares || (usual && seed / 16 % 4 == 1)
+    }
+
+    /// Do devices take their time? In no world that found something before they did.
+    fn has_hangs(seed: u64) -> bool {
+        hash(seed ^ 0x7369_6c65).is_multiple_of(3)
     }
 
     /// What the pool is made of.

@@ -25,7 +25,7 @@ pub enum FaultKind {
     FlushError,
     /// Flushes fail, and the device drops half of what they should have covered.
     FlushDrop,
-    /// Writes to pages that were never written fail for want of space.
+    /// Writes to pages that were never written fail for want of space, for a while.
     Full,
     /// Everything takes fifty times as long.
     Slow,
@@ -116,7 +116,9 @@ impl Fault {
             FaultKind::Lost | FaultKind::Misdirected | FaultKind::FlushDrop | FaultKind::Rot => 1,
             FaultKind::ReadError | FaultKind::WriteError | FaultKind::FlushError if rng.percent(50) => 1,
             FaultKind::ReadError | FaultKind::WriteError | FaultKind::FlushError => rng.between(2, 40),
-            FaultKind::Full | FaultKind::Slow | FaultKind::Gone => u64::MAX,
+            // room comes back: writes that find none are tried again and again
+            FaultKind::Full => 100,
+            FaultKind::Slow | FaultKind::Gone => u64::MAX,
         };
         let reach = if matches!(kind, FaultKind::FlushError | FaultKind::FlushDrop) { 20 } else { 200 };
         Fault { kind, device: rng.index(devices), era: rng.below(u64::from(eras)) as u32, after: rng.below(reach), times }

@@ -71,7 +71,21 @@ struct Pending {
     device: usize,
     due: u64,
     job: Job,
+    /// It ends with this.
+    late: Option<DeviceError>,
 }
+
+/// A device that does not answer.
+#[derive(Clone, Copy, Debug)]
+struct Hang {
+    /// Until then.
+    until: u64,
+    /// How what it was asked for meanwhile ends: as usual, or with an error.
+    late: Option<DeviceError>,
+}
+
+/// How long a device that had something counts as one that may be given up for it, in microseconds.
+const AFTERMATH: u64 = 3_000_000;
 
 /// The devices and what is under way on them.
 #[derive(Debug)]
@@ -87,6 +101,14 @@ pub struct Machine {
     pub armed: Armed,
     /// Devices on which every operation fails, and how.
     pub broken: BTreeMap<usize, DeviceError>,
+    /// Devices that do not answer.
+    hangs: BTreeMap<usize, Hang>,
+    /// Devices that have no room for what was never written, until then.
+    full: BTreeMap<usize, u64>,
+    /// Devices that ever had something for which they may be given up.
+    pub ever: BTreeSet<usize>,
+    /// Devices that had something, which the engine may not have seen the end of until then.
+    shaken: BTreeMap<usize, u64>,
     /// The device that spoils what it is given.
     pub sick: Option<Sick>,
     /// Devices of the cache with which something is wrong.
@@ -114,6 +136,10 @@ impl Machine {
             rng,
             armed: Armed::default(),
             broken: BTreeMap::new(),
+            hangs: BTreeMap::new(),
+            full: BTreeMap::new(),
+            ever: BTreeSet::new(),
+            shaken: BTreeMap::new(),
             sick: None,
             ills: BTreeMap::new(),
             let_go: BTreeSet::new(),
@@ -133,6 +159,10 @@ impl Machine {
             rng: Rng::new(label),
             armed: Armed::default(),
             broken: self.broken.clone(),
+            hangs: BTreeMap::new(),
+            full: BTreeMap::new(),
+            ever: self.ever.clone(),
+            shaken: BTreeMap::new(),
             sick: self.sick.clone(),
             ills: self.ills.clone(),
             let_go: BTreeSet::new(),
@@ -203,9 +233,70 @@ impl Machine {
         self.clock += micros;
     }
 
-    /// True when nothing is under way.
+    /// True when nothing is under way but on devices that do not answer.
     pub fn idle(&self) -> bool {
-        self.pending.is_empty()
+        self.pending.iter().all(|pending| self.hangs.contains_key(&pending.device))
+    }
+
+    /// Devices that have something under way.
+    pub fn busy(&self) -> BTreeSet<usize> {
+        self.pending.iter().map(|pending| pending.device).collect()
+    }
+
+    /// From now on nothing ends on a device, for so many microseconds; what it has then ends with an error, or as usual.
+    pub fn hang(&mut self, device: usize, micros: u64, late: Option<DeviceError>) {
+        self.ever.insert(device);
+        self.hangs.insert(device, Hang { until: self.clock + micros, late });
+    }
+
+    /// From now on a device has no room for what was never written, for so many microseconds.
+    pub fn fill_up(&mut self, device: usize, micros: u64) {
+        self.ever.insert(device);
+        self.full.insert(device, self.clock + micros);
+    }
+
+    /// Devices answer again, and have room.
+    pub fn relieve(&mut self) {
+        let now = self.clock;
+        self.hangs.values_mut().for_each(|hang| hang.until = now);
+        self.full.values_mut().for_each(|until| *until = now);
+        self.wake();
+    }
+
+    /// Is a device one that fails, or may be given up?
+    pub fn is_bad(&self, device: usize) -> bool {
+        let shaken = self.shaken.get(&device).is_some_and(|until| self.clock < *until);
+        let late = || self.pending.iter().any(|pending| pending.device == device && pending.late.is_some());
+        self.broken.contains_key(&device) || self.hangs.contains_key(&device) || self.full.contains_key(&device) || shaken || late()
+    }
+
+    /// Devices that are bad.
+    pub fn bad(&self) -> BTreeSet<usize> {
+        (0..self.devices.len()).filter(|device| self.is_bad(*device)).collect()
+    }
+
+    /// The time of some devices has come.
+    fn wake(&mut self) {
+        let now = self.clock;
+        let over: Vec<(usize, Hang)> =
+            self.hangs.iter().filter(|(_, hang)| hang.until <= now).map(|(device, hang)| (*device, *hang)).collect();
+        for (device, hang) in over {
+            self.hangs.remove(&device);
+            self.shaken.insert(device, now + AFTERMATH);
+            for pending in self.pending.iter_mut().filter(|pending| pending.device == device) {
+                (pending.due, pending.late) = (now, hang.late);
+            }
+        }
+        let room: Vec<usize> = self.full.iter().filter(|(_, until)| **until <= now).map(|(device, _)| *device).collect();
+        for device in room {
+            self.full.remove(&device);
+            self.shaken.insert(device, now + AFTERMATH);
+        }
+    }
+
+    /// Nothing is wrong with devices any more that only took their time.
+    pub fn settle(&mut self) {
+        (self.hangs, self.full, self.shaken) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     }
 
     /// Starts a device operation.
@@ -250,7 +341,7 @@ impl Machine {
             micros *= 10;
         }
         let due = self.clock + micros * self.armed.slowness(device);
-        self.pending.push(Pending { io, device, due, job });
+        self.pending.push(Pending { io, device, due, job, late: None });
         Ok(())
     }
 
@@ -276,13 +367,17 @@ impl Machine {
 
     /// Ends the operation that is due first, if there is one, and moves the clock there.
     pub fn finish_one(&mut self, trace: &mut Trace) -> Option<IoDone> {
-        let next = (0..self.pending.len()).min_by_key(|i| (self.pending[*i].due, self.pending[*i].io.id))?;
-        let Pending { io, device, due, job } = self.pending.swap_remove(next);
+        self.wake();
+        let answers = |i: &usize| !self.hangs.contains_key(&self.pending[*i].device);
+        let next = (0..self.pending.len()).filter(answers).min_by_key(|i| (self.pending[*i].due, self.pending[*i].io.id))?;
+        let Pending { io, device, due, job, late } = self.pending.swap_remove(next);
         self.clock = self.clock.max(due);
         self.completed += 1;
         let touch = self.touch(device, &io, &job);
         let effect = match (self.broken.get(&device), &mut self.sick, self.ills.get_mut(&device)) {
             (Some(error), ..) => Effect::Fail(*error),
+            _ if late.is_some() => late.map_or(Effect::Fine, Effect::Fail),
+            _ if touch == Touch::Write(true) && self.full.contains_key(&device) => Effect::Fail(DeviceError::Full),
             (None, Some(sick), _) if sick.device == device => sick.effect(touch),
             (_, _, Some(Ill::Fails(DeviceError::Full))) if !matches!(touch, Touch::Write(_)) => Effect::Fine,
             (_, _, Some(Ill::Fails(error))) => Effect::Fail(*error),

@@ -94,7 +94,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 13] = [
+const PLANTED: [(&str, Planted); 14] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -107,6 +107,7 @@ const PLANTED: [(&str, Planted); 13] = [
     ("read-cache-by-place", Planted::ReadCacheByPlace),
     ("parity-from-rot", Planted::ParityFromRot),
     ("skim-one-copy", Planted::SkimOneCopy),
+    ("late-answers-count", Planted::LateAnswersCount),
     ("wipe-once", Planted::WipeOnce),
 ];
 
@@ -181,6 +182,7 @@ fn planted(name: &str, args: &Args, mode: Mode, mut options: Options) -> ExitCod
     options.planted = Some(*planted);
     // only one world in sixteen has parity
     options.parity |= matches!(planted, Planted::ParityFromRot | Planted::SkimOneCopy);
+    options.mirrors |= *planted == Planted::LateAnswersCount;
     for seed in args.from..args.from + args.max_seeds {
         if let Some(finding) = run::<Engine>(seed, mode, &options).finding {
             let sound = Options { planted: None, ..options.clone() };

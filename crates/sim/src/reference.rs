@@ -142,7 +142,7 @@ impl Reference {
     fn io(&mut self, device: usize, kind: IoKind, doing: Doing) {
         self.io += 1;
         self.doing.insert(self.io, (doing, device));
-        self.ios.push_back(Io { id: IoId(self.io), device: DeviceIndex(device as u16), kind });
+        self.ios.push_back(Io { id: IoId(self.io), device: DeviceIndex(device as u16), kind, urgent: false });
     }
 
     fn write(&mut self, device: usize, page: usize, bytes: &[u8], doing: Doing) {
@@ -563,6 +563,7 @@ impl System for Reference {
             scrub: None,
             job_rate: None,
             read_only: false,
+            refuses_writes: false,
         })
     }
 

@@ -1,5 +1,6 @@
 //! One run: a seed becomes a machine, a pool, guests, crashes and faults, and a verdict.
 
+mod answers;
 mod caches;
 mod fate;
 mod finale;

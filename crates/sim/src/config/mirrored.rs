@@ -24,6 +24,8 @@ pub struct Mirrored {
     pub jobs: bool,
     /// Devices that wait to take the place of others; they come after all others.
     pub spares: usize,
+    /// Devices do not answer for a while, or have no room.
+    pub hangs: bool,
     /// Silent damage befalls them too. Filling copies what it finds, so none is filled in these worlds.
     pub damage: bool,
 }
@@ -38,7 +40,8 @@ impl Config {
         let fate = *rng.pick(&[3, 10, 30]);
         if rng.percent(20) {
             let groups = vec![GroupSpec::data(self.layout)];
-            self.mirrored = Some(Mirrored { groups, copies: 1, fate, removals: false, jobs: false, spares: 0, damage: false });
+            self.mirrored =
+                Some(Mirrored { groups, copies: 1, fate, removals: false, jobs: false, spares: 0, hangs: false, damage: false });
             self.rescale(rng);
             return;
         }
@@ -64,8 +67,16 @@ impl Config {
         }
         let copies =
             groups.iter().map(|g| if let Layout::Mirror { copies } = g.layout { usize::from(copies) } else { 1 }).min().unwrap_or(1);
-        self.mirrored =
-            Some(Mirrored { groups, copies, fate, removals: false, jobs: false, spares: 0, damage: rng.percent(25) && !self.tight });
+        self.mirrored = Some(Mirrored {
+            groups,
+            copies,
+            fate,
+            removals: false,
+            jobs: false,
+            spares: 0,
+            hangs: false,
+            damage: rng.percent(25) && !self.tight,
+        });
         self.usable = rows * self.extent;
         self.rescale(rng);
     }
@@ -74,6 +85,15 @@ impl Config {
     pub fn take_out(&mut self, removals: bool, jobs: bool) {
         if let Some(mirrored) = &mut self.mirrored {
             (mirrored.removals, mirrored.jobs) = (removals, jobs);
+        }
+    }
+
+    /// Devices do not answer for a while, or have no room. Where damage is done what is read elsewhere may be wrong.
+    pub(super) fn hang(&mut self, rng: &mut Rng) {
+        if let Some(mirrored) = self.mirrored.as_mut().filter(|mirrored| mirrored.copies > 1 && !mirrored.damage) {
+            mirrored.hangs = true;
+            self.tuning.silence_millis = *rng.pick(&[200, 1_000, 5_000]);
+            self.tuning.reread_millis = self.tuning.silence_millis / *rng.pick(&[1, 4, 10]);
         }
     }
 

@@ -44,6 +44,7 @@ impl Config {
         }
         // others draw from it after this one
         let _ = rng.percent(50);
-        self.mirrored = Some(Mirrored { groups, copies: parity as usize + 1, fate, removals, jobs: false, spares: 0, damage });
+        self.mirrored =
+            Some(Mirrored { groups, copies: parity as usize + 1, fate, removals, jobs: false, spares: 0, hangs: false, damage });
     }
 }

@@ -142,7 +142,7 @@ impl Oracle {
                 }
                 let growing = matches!(flight.request.op, Op::Write | Op::WriteZeroes { .. });
                 match error {
-                    DiskError::NoSpace if growing => Ok(()),
+                    DiskError::NoSpace if growing || self.errors_allowed => Ok(()),
                     DiskError::Io | DiskError::Shutdown if self.errors_allowed => Ok(()),
                     _ => broken(format!("{} fails: {error}", what())),
                 }

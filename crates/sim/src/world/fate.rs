@@ -35,14 +35,14 @@ const JOB_PATIENCE: u32 = 200;
 
 /// What a pool says of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Known {
+pub(super) struct Known {
     member: u16,
     state: MemberState,
     /// Which of the machine's devices it is.
-    device: Option<usize>,
-    twin: Option<usize>,
+    pub(super) device: Option<usize>,
+    pub(super) twin: Option<usize>,
     /// It is being filled, or its twin is.
-    job: bool,
+    pub(super) job: bool,
     /// It is for nodes and small writes.
     special: bool,
 }
@@ -56,8 +56,10 @@ pub(crate) struct Fate {
     damage: bool,
     /// All groups are mirrors, of which a scrub mends everything.
     mirrors: bool,
+    /// A device was given up without a cause.
+    unjust: Option<String>,
     /// What the pool said last.
-    known: Vec<Known>,
+    pub(super) known: Vec<Known>,
     /// The device that was seen last as each member.
     homes: BTreeMap<u16, usize>,
     /// Some job is under way.
@@ -80,6 +82,8 @@ pub(crate) struct Fate {
     removals: Option<Rng>,
     /// The same for jobs.
     pub(super) work: Option<Rng>,
+    /// The same for devices that do not answer, or are full.
+    pub(super) answers: Option<Rng>,
     /// What is known of spares, where there are any.
     pub(super) spares: Option<Spares>,
     removed: u32,
@@ -95,12 +99,14 @@ impl Fate {
         Fate {
             removals: mirrored.removals.then(|| rng.fork(1)),
             work: mirrored.jobs.then(|| rng.fork(2)),
+            answers: mirrored.hangs.then(|| rng.fork(4)),
             spares: (mirrored.spares > 0).then(|| Spares::new(rng.fork(3))),
             rng,
             chance: mirrored.fate,
             copies: mirrored.copies,
             damage: mirrored.damage,
             mirrors: mirrored.groups.iter().all(|group| matches!(group.layout, Layout::Mirror { .. })),
+            unjust: None,
             known: Vec::new(),
             homes: BTreeMap::new(),
             jobs: false,
@@ -141,7 +147,7 @@ impl Fate {
     }
 
     /// Members that are whole and can be taken away, and how many of them may be.
-    fn spare(&self, failing: impl Fn(usize) -> bool) -> (Vec<Known>, usize) {
+    pub(super) fn spare(&self, failing: impl Fn(usize) -> bool) -> (Vec<Known>, usize) {
         let good = |k: &&Known| {
             k.state == MemberState::Present
                 && k.device.is_some_and(|d| !failing(d) && !self.away.contains(&d) && !self.refused.contains(&d) && self.spoilt != Some(d))
@@ -177,6 +183,11 @@ impl<S: System> World<S> {
             let moved = fate.known.iter().filter_map(|k| Some((fate.homes.get(&k.member)?, k.device?)));
             fate.doubtful.extend(moved.filter(|(home, now)| *home != now).map(|(home, _)| *home));
         }
+        self.machine.ever.extend(fate.away.iter().chain(&fate.spoilt).chain(self.machine.broken.keys()));
+        let blameless = |k: &&Known| k.state == MemberState::Down && k.device.is_some_and(|device| !self.machine.ever.contains(&device));
+        if let Some(known) = fate.known.iter().find(blameless) {
+            fate.unjust = Some(format!("a device is given up that nothing befell: {known:?}"));
+        }
         fate.homes.extend(fate.known.iter().filter_map(|k| Some((k.member, k.device?))));
         fate.jobs = !pool.jobs.is_empty();
         if self.running.is_empty() {
@@ -208,14 +219,16 @@ impl<S: System> World<S> {
         self.take_out();
         self.work();
         self.befall_spares();
+        self.befall_answers();
         let Some(fate) = &mut self.fate else { return Ok(()) };
         let chance = fate.chance;
         if fate.rng.below(1000) >= chance || self.state() != PoolState::Online {
             return Ok(());
         }
         self.observe();
+        self.judge_losses()?;
         let World { fate: Some(fate), machine, .. } = self else { return Ok(()) };
-        let (whole, spare) = fate.spare(|d| machine.broken.contains_key(&d));
+        let (whole, spare) = fate.spare(|d| machine.is_bad(d));
         let spoilt = fate.spoilt.is_some();
         match fate.rng.weighted(&[30, 15, 30, 8, 12, 10]) {
             0 if spare > 0 && !spoilt => {
@@ -225,7 +238,7 @@ impl<S: System> World<S> {
             1 => {
                 // one that is whole may be the member before it knows
                 let twins: Vec<usize> =
-                    fate.known.iter().filter(|k| k.job).filter_map(|k| k.twin).filter(|d| !machine.broken.contains_key(d)).collect();
+                    fate.known.iter().filter(|k| k.job).filter_map(|k| k.twin).filter(|d| !machine.is_bad(*d)).collect();
                 if !twins.is_empty() {
                     let device = *fate.rng.pick(&twins);
                     self.fail(Some(device));
@@ -248,6 +261,7 @@ impl<S: System> World<S> {
         if ever {
             fate.lost.insert(device);
         }
+        self.machine.ever.insert(device);
         self.machine.broken.insert(device, error);
         self.stats.losses += 1;
         self.trace.note(format!("device {device} FAILS from now on ({error}){}", if ever { ", for ever" } else { "" }));
@@ -336,7 +350,7 @@ impl<S: System> World<S> {
     /// One device begins to spoil what it holds, or goes on: only while all is whole, for filling would spread it.
     fn damage(&mut self, whole: &[Known], spare: usize) {
         let World { fate: Some(fate), machine, .. } = self else { return };
-        let untouched = !fate.jobs && whole.len() == fate.known.len() && machine.broken.is_empty() && fate.away.is_empty();
+        let untouched = !fate.jobs && whole.len() == fate.known.len() && machine.bad().is_empty() && fate.away.is_empty();
         if fate.spoilt.is_none() && untouched && spare > 0 {
             let device = fate.rng.pick(whole).device;
             let chances = *fate.rng.pick(&[[0, 0, 0], [100, 0, 0], [0, 30, 0], [0, 0, 30], [30, 10, 10]]);
@@ -380,6 +394,19 @@ impl<S: System> World<S> {
             self.stats.losses += 1;
             self.trace.note(format!("device {device} is away"));
         }
+    }
+
+    /// No device may be given up for what others did.
+    pub(super) fn judge_losses(&mut self) -> Verdict {
+        self.fate.as_mut().and_then(|fate| fate.unjust.take()).map_or(Ok(()), broken)
+    }
+
+    /// Is something under way on a device that the pool uses?
+    pub(super) fn uses_devices(&self) -> bool {
+        let busy = self.machine.busy();
+        let Some(fate) = &self.fate else { return !busy.is_empty() };
+        let used = |k: &Known| matches!(k.state, MemberState::Present | MemberState::Filling);
+        fate.known.iter().any(|k| (used(k) && k.device.is_some_and(|d| busy.contains(&d))) || k.twin.is_some_and(|d| busy.contains(&d)))
     }
 
     /// Plugs in what is there; returns the geometries.
@@ -460,14 +487,14 @@ impl<S: System> World<S> {
             return Ok(());
         }
         let World { fate: Some(fate), machine, .. } = self else { return Ok(()) };
-        let (mut whole, spare) = fate.spare(|d| machine.broken.contains_key(&d));
+        let (mut whole, spare) = fate.spare(|d| machine.is_bad(d));
         if spare == 0 {
             return Ok(());
         }
         fate.trials += 1;
         fate.rng.shuffle(&mut whole);
         let mut taken: BTreeSet<usize> = whole.iter().take(spare).filter_map(|k| k.device).collect();
-        taken.extend(machine.broken.keys());
+        taken.extend(machine.bad());
         let (label, power) = (fate.rng.next(), fate.rng.percent(50));
         self.trace.note(format!("before a trial: {:?}", fate.known));
         let mut fork = self.fork(label & 0xff);
@@ -494,6 +521,7 @@ impl<S: System> World<S> {
             fate.chance = 0;
         }
         self.machine.broken.clear();
+        self.machine.settle();
         self.do_without_cache();
         self.import_and_verify()?;
         let targets = self.oracle.targets();
@@ -507,14 +535,14 @@ impl<S: System> World<S> {
     pub(super) fn lose_special(&mut self) -> Verdict {
         self.observe();
         let World { fate: Some(fate), machine, .. } = self else { return Ok(()) };
-        let (whole, _) = fate.spare(|d| machine.broken.contains_key(&d));
+        let (whole, _) = fate.spare(|d| machine.is_bad(d));
         let missing = fate.known.iter().any(|k| !k.special && whole.iter().all(|w| w.member != k.member));
         let special: BTreeSet<usize> = fate.known.iter().filter(|k| k.special).flat_map(|k| [k.device, k.twin]).flatten().collect();
         if special.is_empty() || missing || self.state() != PoolState::Online {
             return Ok(());
         }
         let World { fate: Some(fate), machine, .. } = self else { return Ok(()) };
-        let taken: BTreeSet<usize> = special.into_iter().chain(machine.broken.keys().copied()).collect();
+        let taken: BTreeSet<usize> = special.into_iter().chain(machine.bad()).collect();
         let (label, power) = (fate.rng.next(), fate.rng.percent(70));
         let mut fork = self.fork(label & 0xff);
         fork.trace.print = self.trace.print;

@@ -17,6 +17,8 @@ impl<S: System> World<S> {
     /// Ends the era, imports the pool again and reads back what must be there.
     pub(super) fn recover(&mut self, end: End) -> Verdict {
         let closed = end == End::Close && self.close()?;
+        self.observe();
+        self.judge_losses()?;
         let struck = self.machine.armed.kind();
         self.stats.faults += u64::from(struck.is_some());
         let loses_cache = matches!(struck, Some(FaultKind::FlushDrop | FaultKind::Gone));
@@ -188,6 +190,7 @@ impl<S: System> World<S> {
                 self.machine.kill();
             }
         }
+        self.machine.settle();
         let power = power || loses_cache || gone.is_some();
         self.stats.cuts += u64::from(power);
         self.stats.kills += u64::from(!power);
@@ -215,9 +218,13 @@ impl<S: System> World<S> {
         if self.state() != PoolState::Closed {
             return broken(format!("after the answer to a close the pool is {:?}", self.state()));
         }
-        if !self.machine.idle() {
+        self.observe();
+        if self.uses_devices() {
             return broken("after the answer to a close device operations are under way");
         }
+        // devices that were given up may still have some
+        self.machine.kill();
+        self.machine.settle();
         self.trace.note("closed");
         self.stats.closes += 1;
         self.note_end(true, true);

@@ -19,7 +19,7 @@ impl<S: System> World<S> {
         self.wait_for_spares()?;
         self.audit()?;
         self.rot_at_last();
-        let broken = !self.machine.broken.is_empty();
+        let broken = !self.machine.bad().is_empty();
         if self.fate.as_ref().is_some_and(|fate| fate.is_mendable() && (fate.mirrors || !broken)) {
             self.mend_damage()?;
         }
@@ -31,8 +31,8 @@ impl<S: System> World<S> {
     fn rot_at_last(&mut self) {
         self.observe();
         let World { fate: Some(fate), machine, .. } = self else { return };
-        let (whole, spare) = fate.spare(|d| machine.broken.contains_key(&d));
-        let all = whole.len() == fate.known.len() && machine.broken.is_empty();
+        let (whole, spare) = fate.spare(|d| machine.is_bad(d));
+        let all = whole.len() == fate.known.len() && machine.bad().is_empty();
         if fate.mirrors || fate.spoilt.is_some() || spare == 0 || !all {
             return;
         }
@@ -75,10 +75,10 @@ impl<S: System> World<S> {
         self.audit()?;
         // all but the device that was mended, where it is one of few
         let World { fate: Some(fate), machine, .. } = self else { return Ok(()) };
-        let (mut whole, spare) = fate.spare(|d| machine.broken.contains_key(&d));
+        let (mut whole, spare) = fate.spare(|d| machine.is_bad(d));
         whole.retain(|k| k.device != good);
         let mut taken: BTreeSet<usize> = whole.iter().take(spare).filter_map(|k| k.device).collect();
-        taken.extend(machine.broken.keys());
+        taken.extend(machine.bad());
         let (label, power) = (fate.rng.next(), fate.rng.percent(50));
         let mut fork = self.fork(label & 0xff);
         fork.trace.print = self.trace.print;

@@ -1,0 +1,57 @@
+//! Devices that do not answer for a while, answer late, or have no room for a while, in some worlds whose devices come and go.
+//!
+//! *Budget*: from the moment that something befalls a device until some time after it is over, it counts as one that is spoiled: the pool may
+//! give it up at any moment of that time, and need not.
+
+use super::World;
+use crate::rng::Rng;
+use crate::system::System;
+use millpond_device::DeviceError;
+use millpond_engine::PoolState;
+
+impl<S: System> World<S> {
+    /// Something befalls a device, now and then, in these worlds.
+    pub(super) fn befall_answers(&mut self) {
+        let Some(fate) = &mut self.fate else { return };
+        let chance = fate.chance;
+        let due = fate.answers.as_mut().is_some_and(|rng| rng.below(1000) < chance);
+        if !due || self.state() != PoolState::Online {
+            return;
+        }
+        self.observe();
+        let silence = self.config.tuning.silence_millis * 1000;
+        let World { fate: Some(fate), machine, trace, stats, .. } = self else { return };
+        let (whole, spare) = fate.spare(|device| machine.is_bad(device));
+        let twins: Vec<usize> = fate.known.iter().filter(|k| k.job).filter_map(|k| k.twin).filter(|d| !machine.is_bad(*d)).collect();
+        let spoilt = fate.has_damage();
+        let Some(rng) = &mut fate.answers else { return };
+        let time = |rng: &mut Rng| match rng.below(4) {
+            0 => rng.below(silence),
+            1 => silence * rng.between(2, 20),
+            2 => silence * 1000,
+            _ => rng.below(2 * silence),
+        };
+        match rng.weighted(&[40, 10, 20, 30]) {
+            kind @ (0 | 2) if spare > 0 && !spoilt => {
+                let Some(device) = rng.pick(&whole).device else { return };
+                let time = time(rng);
+                let late = *rng.pick(&[None, None, Some(DeviceError::Gone), Some(DeviceError::Failed(5))]);
+                if kind == 0 {
+                    machine.hang(device, time, late);
+                    trace.note(format!("device {device} HANGS for {time} us, and ends what it has then with {late:?}"));
+                } else {
+                    machine.fill_up(device, time);
+                    trace.note(format!("device {device} is FULL for {time} us"));
+                }
+                stats.losses += 1;
+            }
+            1 if !twins.is_empty() => {
+                let (device, time) = (*rng.pick(&twins), time(rng));
+                machine.hang(device, time, None);
+                trace.note(format!("device {device} HANGS for {time} us while it is filled"));
+            }
+            3 => machine.relieve(),
+            _ => {}
+        }
+    }
+}
