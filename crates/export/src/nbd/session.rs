@@ -256,6 +256,15 @@ impl Session {
         }
     }
 
+    /// Bytes that requests in flight move, and of replies that are not sent yet.
+    pub fn held(&self) -> u64 {
+        let moved = match &self.state {
+            State::Transmission(transmission) => transmission.bytes(),
+            _ => 0,
+        };
+        moved + self.output.unsent() as u64
+    }
+
     /// Bytes of replies that are not sent yet.
     pub fn unsent(&self) -> usize {
         self.output.unsent()
@@ -264,6 +273,12 @@ impl Session {
     /// True when no request is in flight and every reply is sent: after [`Session::shutdown`], the moment to close.
     pub fn is_idle(&self) -> bool {
         self.in_flight() == 0 && self.output.unsent() == 0
+    }
+
+    /// It is the client's turn: replies are to be read, or the rest of a message is to be sent, and the disk has nothing to do for it.
+    pub fn waits_for_client(&self) -> bool {
+        let receiving = self.is_inside_message();
+        self.output.unsent() > 0 || (receiving && self.in_flight() <= 1)
     }
 
     /// What was served so far.

@@ -122,6 +122,11 @@ impl Transmission {
         self.in_flight.len()
     }
 
+    /// Bytes that requests in flight move.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     pub(super) fn is_inside_message(&self) -> bool {
         !matches!(self.partial, Partial::None)
     }
@@ -279,6 +284,9 @@ impl Transmission {
         let asked = Asked { cookie: header.cookie, offset: header.offset };
         let pending = Pending { asked, bytes, kind: Kind::Op { op: request.op, whole: header.flags & command_flag::DF != 0 } };
         if request.op != Op::Write {
+            if !disk.reserve(u64::from(bytes)) {
+                return Admission::NoRoom;
+            }
             input.consume(size);
             let tag = self.enter(pending);
             self.count(&request);
@@ -286,17 +294,22 @@ impl Transmission {
             return Admission::Taken;
         }
         let length = bytes as usize;
+        let here = input.bytes().len() >= size + length;
+        if !here && bytes < LARGE_WRITE {
+            return Admission::NeedsPayload;
+        }
+        if !disk.reserve(u64::from(bytes)) {
+            return Admission::NoRoom;
+        }
         if let Some(payload) = input.bytes().get(size..size + length) {
             let tag = self.enter(pending);
             self.count(&request);
             disk.submit(tag, request, Payload::Copy(payload));
             input.consume(size + length);
-        } else if bytes >= LARGE_WRITE {
+        } else {
             input.consume(size);
             let tag = self.enter(pending);
             self.partial = Partial::Large(LargeWrite { tag, request, length, filled: 0, buf: None });
-        } else {
-            return Admission::NeedsPayload;
         }
         self.after_large = bytes >= LARGE_WRITE;
         Admission::Taken
