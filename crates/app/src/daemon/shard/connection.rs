@@ -1,7 +1,9 @@
 //! One client: its session, the disk it talks to, and what it did.
 
+use std::sync::Arc;
+
 use millpond_block::{Buf, ByteRange, Disk, Features, Geometry, Op, Payload, Query, Request, SectorProfile, Tag};
-use millpond_device::{ConnectionId, Ring};
+use millpond_device::{ConnectionId, Guard, Ring, Waker};
 use millpond_engine::{Target, Time};
 use millpond_export::nbd::Session;
 
@@ -9,6 +11,7 @@ use super::handle::{ClientInfo, ExportId, IoCounters};
 use super::pool::Pool;
 use super::throttle::Throttles;
 use super::wire::Wire;
+use crate::daemon::budget::{Budget, Purse};
 
 /// A connected client.
 pub(super) struct Connection {
@@ -33,6 +36,10 @@ pub(super) struct Connection {
     pub queued: bool,
     /// When it is broken off unless it got further, in nanoseconds of the shard's clock.
     pub deadline: Option<u64>,
+    /// The memory that its requests hold.
+    pub purse: Purse,
+    /// When it last sent or read something.
+    pub moved: u64,
 }
 
 impl Connection {
@@ -42,9 +49,11 @@ impl Connection {
         pool: &'a mut P,
         throttles: &'a mut Throttles,
         now: u64,
+        memory: &'a Memory,
     ) -> (&'a mut Session, ConnectionDisk<'a, P>) {
-        let Connection { session, meter, target, read_only, .. } = self;
-        (session, ConnectionDisk { pool, throttles, meter, target: *target, read_only: *read_only, now })
+        let Connection { session, meter, target, read_only, purse, .. } = self;
+        let purse = Some((purse, memory));
+        (session, ConnectionDisk { pool, throttles, meter, target: *target, read_only: *read_only, now, guards: &[], purse })
     }
 
     /// The socket has no room: sends nothing before it has.
@@ -133,6 +142,16 @@ pub(super) struct ConnectionDisk<'a, P> {
     pub target: Target,
     pub read_only: bool,
     pub now: u64,
+    /// Of the memory that payloads are copied from.
+    pub guards: &'a [Arc<Guard>],
+    /// What pays for memory; nothing where it is bounded otherwise.
+    pub purse: Option<(&'a mut Purse, &'a Memory)>,
+}
+
+/// The daemon's budget as a shard sees it.
+pub(super) struct Memory {
+    pub budget: Arc<Budget>,
+    pub waker: Waker,
 }
 
 impl<P: Pool> ConnectionDisk<'_, P> {
@@ -161,9 +180,17 @@ impl<P: Pool> Disk for ConnectionDisk<'_, P> {
         self.pool.expect(self.target, reads);
     }
 
-    fn submit(&mut self, tag: Tag, request: Request, payload: Payload<'_>) {
+    fn submit(&mut self, tag: Tag, mut request: Request, payload: Payload<'_>) {
+        if request.op == Op::Write && self.guards.iter().any(|guard| guard.is_broken()) {
+            // what was copied may be an empty page in place of the guest's: it must not be written anywhere
+            request.range.offset = u64::MAX;
+        }
         self.meter.start(tag, &request, self.now);
         self.throttles.submit(self.pool, self.target, tag, request, payload, false, self.now);
+    }
+
+    fn reserve(&mut self, bytes: u64) -> bool {
+        self.purse.as_mut().is_none_or(|(purse, memory)| purse.take(&memory.budget, bytes, &memory.waker))
     }
 
     fn query(&mut self, tag: Tag, query: Query) {

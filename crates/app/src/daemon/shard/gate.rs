@@ -60,7 +60,8 @@ impl Gate {
         device.load.in_flight += 1;
         // A flush covers what was answered before it came: it need not wait for what is held.
         let (What::Read(bytes) | What::Write(bytes)) = what else { return Some(io) };
-        if device.limit == DeviceLimit::default() {
+        // The claim is looked at however much waits: else whoever lost the pool would learn of it too late.
+        if io.urgent || device.limit == DeviceLimit::default() {
             return Some(io);
         }
         if device.held.is_empty() && device.pay(bytes, now) {
@@ -89,6 +90,12 @@ impl Gate {
     /// When the next held operation may start.
     pub fn next_release(&self) -> Option<u64> {
         self.devices.values().filter(|device| !device.held.is_empty()).map(|device| device.free_at).min()
+    }
+
+    /// Devices of which every operation is held back.
+    pub fn holding(&self) -> impl Iterator<Item = DeviceIndex> + '_ {
+        let held = |device: &Device| !device.held.is_empty() && device.load.in_flight == device.held.len() as u64;
+        self.devices.iter().filter(move |(_, device)| held(device)).map(|(index, _)| *index)
     }
 
     /// Counts the end of an operation.
@@ -125,6 +132,14 @@ impl Gate {
                 load.flush_nanos += nanos;
             }
             What::Discard => load.discards += 1,
+        }
+    }
+
+    /// An operation was not carried out, and goes back to the pool: it counts nowhere.
+    pub fn undone(&mut self, id: IoId) {
+        let Some(started) = self.under_way.remove(&id) else { return };
+        if let Some(device) = self.devices.get_mut(&started.device) {
+            device.load.in_flight = device.load.in_flight.saturating_sub(1);
         }
     }
 

@@ -6,6 +6,7 @@ use millpond_engine::Target;
 use millpond_export::nbd::{Encryption, Limits, Phase, Session};
 use millpond_export::{ExportInfo as Offer, Exports};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use super::connection::{self, Connection, Meter};
 use super::handle::{Answer, ExportId, ExportInfo, IoCounters, NbdExport, ShardError, TlsOffer};
@@ -14,12 +15,18 @@ use super::pool::Pool;
 use super::shard::Shard;
 use super::table::{Export, Listener};
 use super::wire::{Lost, Wire};
+use crate::daemon::budget::{Budget, PATIENCE, Purse};
+use crate::daemon::descriptors;
 use crate::daemon::tls::Credentials;
 
 /// Clients of a shard at a time. Each may hold its socket buffers, an input buffer of 256 KiB and what its requests in flight move.
 const MAX_CLIENTS: usize = 512;
+/// Descriptors of an export and its first client: two listeners, and what looks whether a socket is in use.
+const EXPORT_DESCRIPTORS: u64 = 4;
 /// Snapshots listed as metadata contexts, so that a client cannot hold the others up by asking for tens of thousands: some 100 microseconds.
 const MAX_LISTED: usize = 1000;
+/// A pause of the shard after which clients that seem to do nothing are looked at anew, in nanoseconds.
+const PAUSE_NANOS: u64 = 5_000_000_000;
 /// How long a client that ends may take to read its last replies, in nanoseconds.
 const LINGER_NANOS: u64 = 10_000_000_000;
 
@@ -44,6 +51,11 @@ impl<P: Pool> Exports for OneOffer<'_, P> {
     }
 }
 
+/// Refuses what would take descriptors that are kept.
+pub(super) fn need_descriptors(count: u64) -> Result<(), ShardError> {
+    if descriptors::have_room(count) { Ok(()) } else { Err(ShardError::NoDescriptors) }
+}
+
 /// What the clients of an export that goes are told.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Farewell {
@@ -56,6 +68,7 @@ pub(super) enum Farewell {
 impl<P: Pool> Shard<P> {
     /// Starts to serve.
     pub(super) fn export(&mut self, spec: NbdExport) -> Result<ExportInfo, ShardError> {
+        need_descriptors(EXPORT_DESCRIPTORS)?;
         if self.exports.contains_key(&spec.id) || self.vhost.contains(spec.id) || self.mounts.ids().contains(&spec.id) {
             return Err(ShardError::ExportExists(spec.id));
         }
@@ -161,6 +174,10 @@ impl<P: Pool> Shard<P> {
         if export.closing.is_some() {
             return;
         }
+        if !descriptors::may_keep(&socket) {
+            tracing::warn!(export = %export.spec.id, "a client was turned away: {}", descriptors::refusal());
+            return;
+        }
         let of_export = self.clients.iter().filter(|client| client.export == export.spec.id).count();
         let most = export.spec.limits;
         if self.clients.len() >= MAX_CLIENTS || of_export >= most.clients as usize {
@@ -196,6 +213,8 @@ impl<P: Pool> Shard<P> {
             blocked: false,
             queued: false,
             deadline: Some(deadline),
+            purse: Purse::new(self.memory.budget.asker()),
+            moved: self.now,
         });
         self.enqueue(index);
     }
@@ -260,6 +279,7 @@ impl<P: Pool> Shard<P> {
     /// Lets a client go whose session has nothing in flight.
     pub(super) fn end_client(&mut self, index: u32) {
         let Some(mut client) = self.clients.remove(index) else { return };
+        client.purse.empty(&self.memory.budget);
         client.wire.close(&mut self.ring, client.id);
         self.ring.close(client.id);
         let counters = client.counters();
@@ -283,9 +303,53 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// Breaks clients off that took too long to negotiate or to end.
-    pub(super) fn check_deadlines(&mut self) {
+    /// Has clients looked at that wait for memory: there may be some.
+    pub(super) fn wake_waiting(&mut self) {
         for index in self.clients.indexes() {
+            if self.clients.get_mut(index).is_some_and(|client| client.purse.waits()) {
+                self.enqueue(index);
+            }
+        }
+    }
+
+    /// From now on requests are paid for from this budget. What clients hold of another one is given back there, and is in no budget until it ends.
+    pub(super) fn set_budget(&mut self, budget: Arc<Budget>) {
+        if Arc::ptr_eq(&self.memory.budget, &budget) {
+            return;
+        }
+        for index in self.clients.indexes() {
+            if let Some(client) = self.clients.get_mut(index) {
+                client.purse.empty(&self.memory.budget);
+                client.purse = Purse::new(budget.asker());
+            }
+        }
+        self.memory.budget = budget;
+        // whoever waited for the old one asks again
+        self.clients.indexes().into_iter().for_each(|index| self.enqueue(index));
+    }
+
+    /// Breaks clients off that took too long to negotiate or to end, and those that hold memory which others may need and neither send nor read.
+    /// After a pause of `late` nanoseconds nobody had a chance to.
+    pub(super) fn check_deadlines(&mut self, late: u64) {
+        let patience = u64::try_from(PATIENCE.as_nanos()).unwrap_or(u64::MAX);
+        for index in self.clients.indexes() {
+            if late > PAUSE_NANOS
+                && let Some(client) = self.clients.get_mut(index)
+            {
+                client.moved = self.now;
+            }
+            if let Some(client) = self.clients.get_mut(index)
+                && client.purse.holds_shared()
+                && client.session.waits_for_client()
+                && self.now.saturating_sub(client.moved) > patience
+                && client.deadline.is_none()
+            {
+                tracing::warn!(
+                    export = %client.export, peer = client.peer, bytes = client.session.held(),
+                    "a client is broken off: it holds memory of requests and has neither read nor sent anything for {} s", PATIENCE.as_secs()
+                );
+                client.deadline = Some(self.now);
+            }
             if let Some(client) = self.clients.get_mut(index)
                 && client.deadline.is_some_and(|deadline| deadline <= self.now)
             {

@@ -11,7 +11,7 @@ const MILLI: u64 = 1_000_000;
 
 fn write(id: u64, pages: usize) -> Io {
     let piece = Piece::new(Rc::new(Buf::zeroed(pages * 4096)), 0..pages * 4096);
-    Io { id: IoId(id), device: DISK, kind: IoKind::Write { offset: 0, pieces: vec![piece] } }
+    Io { id: IoId(id), device: DISK, kind: IoKind::Write { offset: 0, pieces: vec![piece] }, urgent: false }
 }
 
 fn done(id: u64) -> IoDone {
@@ -22,7 +22,7 @@ fn done(id: u64) -> IoDone {
 fn without_a_cap_everything_passes_and_is_counted() {
     let mut gate = Gate::default();
     assert!(gate.admit(write(1, 2), 100).is_some());
-    assert!(gate.admit(Io { id: IoId(2), device: DISK, kind: IoKind::Flush }, 100).is_some());
+    assert!(gate.admit(Io { id: IoId(2), device: DISK, kind: IoKind::Flush, urgent: false }, 100).is_some());
     assert_eq!(gate.of(DISK).0.in_flight, 2);
     gate.done(&done(1), 350);
     gate.done(&IoDone { result: Err(DeviceError::Full), ..done(2) }, 400);
@@ -49,6 +49,21 @@ fn waiting_and_the_device_are_told_apart() {
     assert_eq!((writes.iter().sum::<u64>(), queue.iter().sum::<u64>()), (2, 2));
     assert!(quantile(&writes, 0.99).is_some_and(|nanos| nanos < 2.5e6), "{writes:?}");
     assert!(quantile(&queue, 0.99).is_some_and(|nanos| (40e6..60e6).contains(&nanos)), "{queue:?}");
+}
+
+/// A device that has nothing to answer is not one that does not answer.
+#[test]
+fn who_waits_for_the_cap_alone_is_known() {
+    let mut gate = Gate::default();
+    gate.limit(DISK, DeviceLimit { bytes_per_second: None, ops_per_second: Some(10) });
+    assert!(gate.admit(write(1, 1), 1000 * MILLI).is_some());
+    assert!(gate.admit(write(2, 1), 1000 * MILLI).is_none());
+    assert_eq!(gate.holding().count(), 0, "the device has one");
+    gate.done(&done(1), 1001 * MILLI);
+    assert_eq!(gate.holding().collect::<Vec<_>>(), [DISK]);
+    let free = gate.next_release().expect("one waits");
+    assert!(gate.release(free).is_some());
+    assert_eq!(gate.holding().count(), 0);
 }
 
 /// Drives a gate over `millis` with as much as it lets through and gives the number of operations.
@@ -87,11 +102,25 @@ fn flushes_pass_what_is_held_and_lifting_the_cap_frees_it() {
     gate.limit(DISK, DeviceLimit { bytes_per_second: Some(4096), ops_per_second: None });
     assert!(gate.admit(write(1, 10), 10_000 * MILLI).is_some());
     assert!(gate.admit(write(2, 1), 10_000 * MILLI).is_none());
-    assert!(gate.admit(Io { id: IoId(3), device: DISK, kind: IoKind::Flush }, 10_000 * MILLI).is_some());
+    assert!(gate.admit(Io { id: IoId(3), device: DISK, kind: IoKind::Flush, urgent: false }, 10_000 * MILLI).is_some());
     assert!(gate.admit(write(4, 1), 10_000 * MILLI).is_none());
     assert!(gate.next_release().is_some_and(|when| when > 19_000 * MILLI));
     assert!(gate.release(10_001 * MILLI).is_none());
     gate.limit(DISK, DeviceLimit::default());
     let freed: Vec<u64> = std::iter::from_fn(|| gate.release(10_001 * MILLI)).map(|io| io.id.0).collect();
     assert_eq!(freed, [2, 4], "in order");
+}
+
+#[test]
+fn what_is_urgent_passes_what_is_held_and_what_comes_back_counts_nowhere() {
+    let mut gate = Gate::default();
+    gate.limit(DISK, DeviceLimit { bytes_per_second: Some(4096), ops_per_second: None });
+    assert!(gate.admit(write(1, 10), 10_000 * MILLI).is_some());
+    assert!(gate.admit(write(2, 1), 10_000 * MILLI).is_none());
+    assert!(gate.admit(Io { urgent: true, ..write(3, 1) }, 10_000 * MILLI).is_some());
+    gate.undone(IoId(1));
+    gate.undone(IoId(1));
+    gate.done(&done(3), 10_001 * MILLI);
+    let load = gate.of(DISK).0;
+    assert_eq!((load.in_flight, load.writes), (1, 1), "the one that is held, and the urgent one");
 }

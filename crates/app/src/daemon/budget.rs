@@ -1,0 +1,219 @@
+//! The memory that requests of all clients may hold together: payloads and replies in flight.
+//!
+//! Each client has a share of its own, [`SHARE`], that it need not ask for, so small requests never wait for other clients. What it holds beyond that
+//! comes from one budget of the daemon. When the budget cannot give what a client asks for, the client waits its turn in one queue of all shards:
+//! nobody is given anything before the first in the queue, however little it asks for.
+//!
+//! Nobody waits for ever: no request is larger than the budget ([`LEAST`]), so the first in the queue is served at the latest when all others have
+//! given back what they hold, and nobody is given more meanwhile. What others hold is requests that the pool answers, payloads that clients send, and
+//! replies that clients read; whoever neither sends nor reads for [`PATIENCE`] is broken off. Who holds memory waits for nothing but those, never for
+//! the budget: a request has all its memory before it begins.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use millpond_block::MAX_REQUEST_BYTES;
+use millpond_device::Waker;
+
+/// Bytes that each client may hold without asking: some sixty requests of 4 KiB.
+pub const SHARE: u64 = 256 << 10;
+/// The budget is at least as large: the longest request, and its reply's headers.
+pub const LEAST: u64 = 2 * MAX_REQUEST_BYTES;
+/// How long a client that holds memory of the budget may neither send nor read.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// The part of the host's memory that is used when nothing is said: 1/N, and at most [`MOST`].
+const PART: u64 = 4;
+/// Bytes of it at most when nothing is said: what 64 clients with the longest requests hold.
+const MOST: u64 = 4 << 30;
+
+/// Who waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Asker(pub u64);
+
+/// The budget.
+#[derive(Debug)]
+pub struct Budget {
+    total: u64,
+    used: AtomicU64,
+    /// Length of the queue, to be looked at without a lock.
+    waits: AtomicUsize,
+    queue: Mutex<VecDeque<(Asker, Waker)>>,
+    /// Numbers for askers.
+    last: AtomicU64,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Budget::new((memory_of_host() / PART).min(MOST))
+    }
+}
+
+impl Budget {
+    /// One of so many bytes, or [`LEAST`].
+    pub fn new(bytes: u64) -> Budget {
+        Budget {
+            total: bytes.max(LEAST),
+            used: AtomicU64::new(0),
+            waits: AtomicUsize::new(0),
+            queue: Mutex::default(),
+            last: AtomicU64::new(0),
+        }
+    }
+
+    /// Bytes in all, and those in use.
+    pub fn use_of(&self) -> (u64, u64) {
+        (self.total, self.used.load(Ordering::Acquire))
+    }
+
+    /// A name for somebody who will ask.
+    pub fn asker(&self) -> Asker {
+        Asker(self.last.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn queue(&self) -> MutexGuard<'_, VecDeque<(Asker, Waker)>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_take(&self, bytes: u64) -> bool {
+        let more = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.total);
+        self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    }
+
+    /// Takes bytes. False when they are not there, or others wait: `waker` wakes when it makes sense to ask again.
+    pub fn take(&self, asker: Asker, bytes: u64, waker: &Waker) -> bool {
+        if bytes == 0 || (self.waits.load(Ordering::Acquire) == 0 && self.try_take(bytes)) {
+            return true;
+        }
+        let mut queue = self.queue();
+        let place = queue.iter().position(|(waiting, _)| *waiting == asker);
+        let first = place.map_or(queue.is_empty(), |place| place == 0);
+        if first && self.try_take(bytes) {
+            if place.is_some() {
+                queue.pop_front();
+            }
+            self.passed_on(&queue);
+            return true;
+        }
+        if place.is_none() {
+            queue.push_back((asker, waker.clone()));
+            self.waits.store(queue.len(), Ordering::Release);
+            // what was given back before the queue was seen woke nobody
+            self.passed_on(&queue);
+        }
+        false
+    }
+
+    /// Gives bytes back.
+    pub fn give_back(&self, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        self.used.fetch_sub(bytes, Ordering::AcqRel);
+        if self.waits.load(Ordering::Acquire) > 0 {
+            self.passed_on(&self.queue());
+        }
+    }
+
+    /// Somebody asks no more.
+    pub fn leave(&self, asker: Asker) {
+        if self.waits.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let mut queue = self.queue();
+        queue.retain(|(waiting, _)| *waiting != asker);
+        self.passed_on(&queue);
+    }
+
+    /// Tells the first in the queue that it is its turn.
+    fn passed_on(&self, queue: &VecDeque<(Asker, Waker)>) {
+        self.waits.store(queue.len(), Ordering::Release);
+        if let Some((_, waker)) = queue.front() {
+            waker.wake();
+        }
+    }
+}
+
+/// What the process may use: of the host, or of its control group where that is less.
+fn memory_of_host() -> u64 {
+    let number = |text: &str| text.trim().parse::<u64>().ok();
+    let host = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+        number(line.trim().trim_end_matches("kB")).map(|kilobytes| kilobytes << 10)
+    });
+    let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| number(&text));
+    host.into_iter().chain(group).min().unwrap_or(0)
+}
+
+/// What one client holds.
+#[derive(Debug)]
+pub struct Purse {
+    asker: Asker,
+    held: u64,
+    /// It asked, and was given nothing yet.
+    waits: bool,
+    /// It has asked since it was last settled.
+    asked: bool,
+}
+
+impl Purse {
+    /// An empty one.
+    pub fn new(asker: Asker) -> Purse {
+        Purse { asker, held: 0, waits: false, asked: false }
+    }
+
+    fn shared(held: u64) -> u64 {
+        held.saturating_sub(SHARE)
+    }
+
+    /// It asked, and was given nothing yet.
+    pub fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// It holds something of the budget.
+    pub fn holds_shared(&self) -> bool {
+        Purse::shared(self.held) > 0
+    }
+
+    /// Takes bytes; false when it has to wait.
+    pub fn take(&mut self, budget: &Budget, bytes: u64, waker: &Waker) -> bool {
+        let more = Purse::shared(self.held + bytes) - Purse::shared(self.held);
+        self.waits = !budget.take(self.asker, more, waker);
+        self.asked = true;
+        if !self.waits {
+            self.held += bytes;
+        }
+        !self.waits
+    }
+
+    /// It holds so much now, if that is less than before.
+    pub fn shrink(&mut self, budget: &Budget, held: u64) {
+        if held < self.held {
+            budget.give_back(Purse::shared(self.held) - Purse::shared(held));
+            self.held = held;
+        }
+    }
+
+    /// Its requests were looked at: a place in the queue that it has not asked for again is for others.
+    pub fn settle(&mut self, budget: &Budget) {
+        if self.waits && !self.asked {
+            budget.leave(self.asker);
+            self.waits = false;
+        }
+        self.asked = false;
+    }
+
+    /// It holds nothing and asks no more.
+    pub fn empty(&mut self, budget: &Budget) {
+        self.shrink(budget, 0);
+        if self.waits {
+            budget.leave(self.asker);
+            self.waits = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
