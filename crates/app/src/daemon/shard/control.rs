@@ -43,6 +43,8 @@ enum StagePhase {
     Draining,
     /// The pool is being closed.
     Closing,
+    /// The pool is not closed any more: only what the kernel has is waited for.
+    Abandoned,
     Over,
 }
 
@@ -52,7 +54,11 @@ impl Stage {
     }
 
     pub fn is_over(&self) -> bool {
-        self.phase == StagePhase::Over
+        matches!(self.phase, StagePhase::Abandoned | StagePhase::Over)
+    }
+
+    pub fn is_abandoned(&self) -> bool {
+        self.phase == StagePhase::Abandoned
     }
 
     pub fn is_busy(&self) -> bool {
@@ -78,6 +84,7 @@ impl<P: Pool> Shard<P> {
     pub(super) fn take_messages(&mut self) {
         loop {
             match self.messages.try_recv() {
+                Ok(_) if self.stage.is_abandoned() => {}
                 Ok(message) => self.take(message),
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Disconnected) => return self.drain(),
@@ -137,10 +144,8 @@ impl<P: Pool> Shard<P> {
                 }
                 let _ = answer.send(if known { Ok(()) } else { Err(ShardError::NoDevice(device)) });
             }
-            Message::ReadCache(bytes, answer) => {
-                self.pool.set_read_cache(bytes);
-                let _ = answer.send(Ok(()));
-            }
+            Message::ReadCache(bytes) => self.pool.set_read_cache(bytes),
+            Message::Budget(budget) => self.set_budget(budget),
             Message::AddDevice(host, answer) => {
                 let geometry = host.geometry();
                 let added = self.ring.add_device(*host).map_err(|_| {
@@ -163,10 +168,13 @@ impl<P: Pool> Shard<P> {
                 let range = ByteRange { offset: 0, length: 0 };
                 self.request(target, Op::Flush, range, Payload::None, Pending::Done(answer));
             }
+            #[cfg(test)]
+            Message::Panic => panic!("as a test asked"),
             Message::Shutdown(answer) => {
                 self.stage.answers.push(answer);
                 self.drain();
             }
+            Message::Abandon => self.stage.phase = StagePhase::Abandoned,
         }
     }
 

@@ -4,24 +4,26 @@
 //! that has ended answers [`ShardError::Gone`]. Dropping every handle closes the pool in an orderly way, as [`ShardHandle::shutdown`] does.
 
 use std::fmt;
-use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use millpond_block::{ByteRange, DiskError};
+use millpond_block::ByteRange;
 use millpond_device::{DeviceGeometry, DeviceIndex, HostDevice, Waker};
 use millpond_engine::{
-    Command, CommandError, DiffExtent, Metrics, NewDevice, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo, Target, Time, VolumeId,
+    Command, DiffExtent, LabelsInForce, Metrics, NewDevice, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo, Target, Time, VolumeId,
     VolumeInfo,
 };
 use tokio::sync::{oneshot, watch};
 
+pub use super::error::ShardError;
+use super::fall::Fall;
 use super::mount::ImageLoad;
 use super::turns::Turns;
 use super::vhost::VhostUserExport;
+use crate::daemon::budget::Budget;
 use crate::daemon::tls::Credentials;
 use crate::latency::Latencies;
 
@@ -274,72 +276,6 @@ pub struct ShardStatus {
     pub turns: Turns,
 }
 
-/// Why a shard did not do what was asked. Display is one line: what, why, what to do.
-#[derive(Debug)]
-pub enum ShardError {
-    /// The shard has ended.
-    Gone,
-    /// The engine refused or failed.
-    Command(CommandError),
-    /// No export has this id.
-    NoExport(ExportId),
-    /// An export with this id is there already.
-    ExportExists(ExportId),
-    /// Neither a unix path nor a TCP address was given.
-    NoAddress,
-    /// The volume or snapshot to export does not exist.
-    NoTarget(Target),
-    /// The listener could not be made.
-    Listen {
-        /// Where.
-        address: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// No device has this position.
-    NoDevice(DeviceIndex),
-    /// A request of [`ShardHandle::read`] and its siblings failed.
-    Disk(DiskError),
-    /// The thread or its io_uring could not be set up.
-    Start(io::Error),
-}
-
-impl fmt::Display for ShardError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ShardError::Gone => f.write_str("the pool is not open any more; import it again"),
-            ShardError::Command(error) => error.fmt(f),
-            ShardError::NoExport(id) => write!(f, "no export {id}; see 'millpond exports'"),
-            ShardError::ExportExists(id) => write!(f, "export {id} exists already; unexport it first"),
-            ShardError::NoAddress => f.write_str("no address to export on; give --unix PATH or --tcp ADDR"),
-            ShardError::NoTarget(target) => write!(f, "cannot export {target:?}, it does not exist; see 'millpond list -t all'"),
-            ShardError::Listen { address, source } => {
-                write!(f, "cannot listen on {address}: {source}; choose another address or end who uses it")
-            }
-            ShardError::NoDevice(index) => write!(f, "the pool has no device {}; see 'millpond pool status -v'", index.0),
-            ShardError::Disk(error) => write!(f, "the request failed: {error}"),
-            ShardError::Start(error) => write!(f, "cannot start the pool's thread: {error}; is io_uring allowed here?"),
-        }
-    }
-}
-
-impl std::error::Error for ShardError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            ShardError::Command(error) => Some(error),
-            ShardError::Listen { source, .. } | ShardError::Start(source) => Some(source),
-            ShardError::Disk(error) => Some(error),
-            _ => None,
-        }
-    }
-}
-
-impl From<CommandError> for ShardError {
-    fn from(error: CommandError) -> Self {
-        ShardError::Command(error)
-    }
-}
-
 /// Where a message's answer goes.
 pub(super) type Answer<T> = oneshot::Sender<Result<T, ShardError>>;
 
@@ -362,14 +298,22 @@ pub(super) enum Message {
     Exports(Answer<Vec<ExportInfo>>),
     Diff(Option<Target>, Target, Answer<Vec<DiffExtent>>),
     Limit(DeviceIndex, DeviceLimit, Answer<()>),
-    ReadCache(u64, Answer<()>),
+    ReadCache(u64),
+    Budget(Arc<Budget>),
     Read(Target, ByteRange, Answer<Vec<u8>>),
     Write(Target, u64, Vec<u8>, Answer<()>),
     Flush(Target, Answer<()>),
     AddDevice(Box<HostDevice>, Answer<NewDevice>),
     RemoveDevice(usize, Answer<bool>),
     Shutdown(Answer<()>),
+    /// As if the program had a defect.
+    #[cfg(test)]
+    Panic,
+    Abandon,
 }
+
+/// How long a shard may take to answer what needs no device: its thread is at other work for milliseconds at most, unless the kernel holds it.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// A way to talk to a shard: cheap to clone, `Send` and `Sync`.
 #[derive(Clone)]
@@ -378,6 +322,8 @@ pub struct ShardHandle {
     messages: mpsc::Sender<Message>,
     waker: WakeOnDrop,
     state: watch::Receiver<PoolState>,
+    labels: watch::Receiver<Option<LabelsInForce>>,
+    fall: Fall,
 }
 
 /// Wakes the shard when dropped, so that it notices that nobody is left.
@@ -392,8 +338,26 @@ impl Drop for WakeOnDrop {
 
 #[allow(dead_code, reason = "serves `import-image` and `export-image`, whose verbs are not there yet")]
 impl ShardHandle {
-    pub(super) fn new(messages: mpsc::Sender<Message>, waker: Waker, state: watch::Receiver<PoolState>) -> ShardHandle {
-        ShardHandle { messages, waker: WakeOnDrop(waker), state }
+    pub(super) fn new(
+        messages: mpsc::Sender<Message>,
+        waker: Waker,
+        state: watch::Receiver<PoolState>,
+        labels: watch::Receiver<Option<LabelsInForce>>,
+        fall: Fall,
+    ) -> ShardHandle {
+        ShardHandle { messages, waker: WakeOnDrop(waker), state, labels, fall }
+    }
+
+    /// Why the shard has ended, when nobody asked it to. Its devices are free.
+    pub fn fallen(&self) -> Option<&str> {
+        self.fall.reason()
+    }
+
+    /// Makes the shard's thread panic.
+    #[cfg(test)]
+    pub fn panic(&self) {
+        let _ = self.messages.send(Message::Panic);
+        self.waker.0.wake();
     }
 
     /// Carries out a change or a job and answers when it is durable. [`Command::Close`] is for [`ShardHandle::shutdown`]; given here it
@@ -418,7 +382,7 @@ impl ShardHandle {
     /// # Errors
     /// [`ShardError::Gone`].
     pub async fn remove_device(&self, position: usize) -> Result<bool, ShardError> {
-        self.ask(|answer| Message::RemoveDevice(position, answer)).await
+        self.query(|answer| Message::RemoveDevice(position, answer)).await
     }
 
     /// Starts serving; answers when clients can connect, with the addresses bound.
@@ -442,7 +406,7 @@ impl ShardHandle {
     /// # Errors
     /// [`ShardError::NoExport`] when it is not there or not encrypted, [`ShardError::Gone`].
     pub async fn renew_tls(&self, id: ExportId, credentials: Credentials) -> Result<(), ShardError> {
-        self.ask(|answer| Message::RenewTls(id, credentials, answer)).await
+        self.query(|answer| Message::RenewTls(id, credentials, answer)).await
     }
 
     /// Starts serving a mount.
@@ -458,7 +422,7 @@ impl ShardHandle {
     /// # Errors
     /// [`ShardError::Gone`].
     pub async fn open_files(&self) -> Result<Vec<OpenFile>, ShardError> {
-        self.ask(Message::OpenFiles).await
+        self.query(Message::OpenFiles).await
     }
 
     /// Stops serving: the listeners close at once, requests received are finished and answered, then the connections close and the
@@ -475,7 +439,7 @@ impl ShardHandle {
     /// # Errors
     /// [`ShardError::Command`] while the pool is `Opening` and when it could not be opened; [`ShardError::Gone`].
     pub async fn status(&self) -> Result<ShardStatus, ShardError> {
-        self.ask(Message::Status).await
+        self.query(Message::Status).await
     }
 
     /// The volumes.
@@ -483,7 +447,7 @@ impl ShardHandle {
     /// # Errors
     /// [`ShardError::Gone`].
     pub async fn volumes(&self) -> Result<Vec<VolumeInfo>, ShardError> {
-        self.ask(Message::Volumes).await
+        self.query(Message::Volumes).await
     }
 
     /// The volume of this name.
@@ -491,7 +455,7 @@ impl ShardHandle {
     /// # Errors
     /// [`ShardError::Gone`].
     pub async fn find_volume(&self, name: &str) -> Result<Option<VolumeInfo>, ShardError> {
-        self.ask(|answer| Message::FindVolume(name.to_owned(), answer)).await
+        self.query(|answer| Message::FindVolume(name.to_owned(), answer)).await
     }
 
     /// The snapshots of all volumes, by id. Fetched piece by piece, so that clients are served in between: one that is made or goes
@@ -503,7 +467,7 @@ impl ShardHandle {
         let mut all: Vec<SnapshotInfo> = Vec::new();
         loop {
             let after = all.last().map(|snapshot| snapshot.id);
-            let piece = self.ask(|answer| Message::Snapshots(after, answer)).await?;
+            let piece = self.query(|answer| Message::Snapshots(after, answer)).await?;
             if piece.is_empty() {
                 return Ok(all);
             }
@@ -516,7 +480,7 @@ impl ShardHandle {
     /// # Errors
     /// [`ShardError::Gone`].
     pub async fn find_snapshot(&self, volume: VolumeId, name: &str) -> Result<Option<SnapshotInfo>, ShardError> {
-        self.ask(|answer| Message::FindSnapshot(volume, name.to_owned(), answer)).await
+        self.query(|answer| Message::FindSnapshot(volume, name.to_owned(), answer)).await
     }
 
     /// The exports with their clients and counters, by id.
@@ -524,7 +488,7 @@ impl ShardHandle {
     /// # Errors
     /// [`ShardError::Gone`].
     pub async fn exports(&self) -> Result<Vec<ExportInfo>, ShardError> {
-        self.ask(Message::Exports).await
+        self.query(Message::Exports).await
     }
 
     /// What differs from `older` (`None`: from nothing) to `newer`, by rising offset.
@@ -540,15 +504,17 @@ impl ShardHandle {
     /// # Errors
     /// [`ShardError::NoDevice`], [`ShardError::Gone`].
     pub async fn limit_device(&self, device: DeviceIndex, limit: DeviceLimit) -> Result<(), ShardError> {
-        self.ask(|answer| Message::Limit(device, limit, answer)).await
+        self.query(|answer| Message::Limit(device, limit, answer)).await
     }
 
-    /// Sets how many bytes of what guests read may be kept in memory.
-    ///
-    /// # Errors
-    /// [`ShardError::Gone`].
-    pub async fn set_read_cache(&self, bytes: u64) -> Result<(), ShardError> {
-        self.ask(|answer| Message::ReadCache(bytes, answer)).await
+    /// The budget for the memory of requests that all shards of a daemon share, soon: nobody waits for it.
+    pub fn set_budget(&self, budget: Arc<Budget>) {
+        self.post(Message::Budget(budget));
+    }
+
+    /// Sets how many bytes of what guests read may be kept in memory, soon: nobody waits for it.
+    pub fn set_read_cache(&self, bytes: u64) {
+        self.post(Message::ReadCache(bytes));
     }
 
     /// Reads a range (at most `MAX_REQUEST_BYTES`), as a guest would: for image export.
@@ -584,6 +550,27 @@ impl ShardHandle {
         self.ask(Message::Shutdown).await
     }
 
+    /// Ends the shard without closing the pool, as a crash of the process would: clients are disconnected, no operation is started any more, whoever
+    /// waits for an answer is told [`ShardError::Gone`]. Nothing acknowledged is lost; the next import replays the log. The devices stay locked
+    /// until the kernel has finished the operations that it has: see [`ShardHandle::ended`].
+    pub fn abandon(&self) {
+        self.post(Message::Abandon);
+    }
+
+    /// Waits until the shard has ended and its devices may be opened by somebody else. It may never come to that when a device hangs.
+    pub async fn ended(&self) {
+        let mut state = self.state.clone();
+        // the sender is dropped last of all that the shard has
+        while state.changed().await.is_ok() {}
+    }
+
+    /// True when the shard has ended, and its devices may be opened by somebody else.
+    pub fn has_ended(&self) -> bool {
+        let mut state = self.state.clone();
+        state.mark_unchanged();
+        state.has_changed().is_err()
+    }
+
     /// The pool's condition as it changes, without a round trip; `Opening` at first. The channel closes when the shard has ended.
     pub fn state(&self) -> watch::Receiver<PoolState> {
         self.state.clone()
@@ -597,6 +584,24 @@ impl ShardHandle {
         let mut state = self.state.clone();
         let state = state.wait_for(|state| *state != PoolState::Opening).await.map_err(|_| ShardError::Gone)?;
         Ok(state.clone())
+    }
+
+    /// The labels in force as they change; the last ones while others are being written. The channel closes when the shard has ended.
+    pub fn labels(&self) -> watch::Receiver<Option<LabelsInForce>> {
+        self.labels.clone()
+    }
+
+    /// Says something that is not answered.
+    fn post(&self, message: Message) {
+        // a shard that has ended needs to be told nothing
+        if self.messages.send(message).is_ok() {
+            self.waker.0.wake();
+        }
+    }
+
+    /// Asks for what the shard knows without its devices.
+    async fn query<T>(&self, message: impl FnOnce(Answer<T>) -> Message) -> Result<T, ShardError> {
+        tokio::time::timeout(SILENCE, self.ask(message)).await.unwrap_or(Err(ShardError::Silent))
     }
 
     pub(super) async fn ask<T>(&self, message: impl FnOnce(Answer<T>) -> Message) -> Result<T, ShardError> {

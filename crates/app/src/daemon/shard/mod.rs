@@ -3,8 +3,12 @@
 //! No locks on the data path: other threads talk to a shard by messages through a [`ShardHandle`]. Start one with [`create`] or [`import`];
 //! both return at once with the pool in `Opening`, wait with [`ShardHandle::opened`].
 
+mod abandon;
+mod clock;
 mod connection;
 mod control;
+mod error;
+mod fall;
 mod gate;
 mod handle;
 mod listen;
@@ -22,9 +26,9 @@ mod turns;
 mod vhost;
 mod wire;
 
+pub use error::ShardError;
 pub use handle::{
-    ClientInfo, ClientLimits, ExportId, ExportInfo, FuseExport, InheritedSockets, IoCounters, NbdExport, ShardError, ShardHandle,
-    ShardStatus, TlsOffer,
+    ClientInfo, ClientLimits, ExportId, ExportInfo, FuseExport, InheritedSockets, IoCounters, NbdExport, ShardHandle, ShardStatus, TlsOffer,
 };
 #[allow(unused_imports, reason = "parts of what the calls take and give, for callers that name them")]
 pub use handle::{DeviceLimit, DeviceLoad, DeviceTimes, HostDeviceInfo, OpenFile};
@@ -33,4 +37,4 @@ pub use start::{create, import};
 pub use vhost::VhostUserExport;
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

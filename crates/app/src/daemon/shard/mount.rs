@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use super::handle::{Answer, ClientInfo, ExportId, ExportInfo, FuseExport, IoCounters, OpenFile, ShardError};
 use super::pool::Pool;
+use super::serve::need_descriptors;
 use super::shard::Shard;
 use super::tree::{PoolTree, target_of};
 
@@ -79,6 +80,11 @@ impl Mounts {
     fn find(&self, matches: impl Fn(&Mount) -> bool) -> Option<u32> {
         let place = self.table.iter().position(|mount| mount.as_ref().is_some_and(&matches))?;
         u32::try_from(place).ok()
+    }
+
+    /// What the mounts are served through.
+    pub fn devices(&self) -> Vec<ConnectionId> {
+        self.iter().map(|mount| mount.device).collect()
     }
 
     /// True when none is left.
@@ -181,6 +187,7 @@ impl<P: Pool> Shard<P> {
         if self.exports.contains_key(&spec.id) || self.mounts.ids().contains(&spec.id) {
             return Err(ShardError::ExportExists(spec.id));
         }
+        need_descriptors(0)?;
         let index = self.mounts.table.iter().position(Option::is_none).unwrap_or_else(|| {
             self.mounts.table.push(None);
             self.mounts.table.len() - 1

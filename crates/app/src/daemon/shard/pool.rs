@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use millpond_block::{Answer, BufPool, ByteRange, Completion, Features, Geometry, Payload, Query, Request, Tag};
-use millpond_device::{Io, IoDone};
+use millpond_device::{DeviceIndex, Io, IoDone};
 use millpond_engine::{
-    Command, CommandError, DiffExtent, Engine, ImageInfo, Metrics, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo, Target, Time,
-    VolumeId, VolumeInfo, VolumeOptions,
+    Command, CommandError, DiffExtent, Engine, ImageInfo, LabelsInForce, Metrics, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo,
+    Target, Time, VolumeId, VolumeInfo, VolumeOptions,
 };
 
 /// A pool as a state machine: requests, commands, ended device operations and time go in; device operations, completions and replies
@@ -30,8 +30,14 @@ pub trait Pool: 'static {
     fn turn(&mut self, now: Time) -> bool;
     /// Takes the end of a device operation.
     fn io_done(&mut self, done: IoDone);
+    /// Operations of a device are held back on purpose.
+    fn excuse(&mut self, _device: DeviceIndex) {}
     /// The next device operation to start.
     fn pop_io(&mut self) -> Option<Io>;
+    /// Until when operations other than reads may be handed to devices.
+    fn lease(&self) -> Option<Time>;
+    /// Takes an operation back that came too late for that.
+    fn take_back(&mut self, io: Io);
     /// The next answer to a guest request.
     fn pop_completion(&mut self) -> Option<Completion>;
     /// The next answer to a query.
@@ -40,6 +46,14 @@ pub trait Pool: 'static {
     fn pop_reply(&mut self) -> Option<(Tag, Result<Reply, CommandError>)>;
     /// The pool, as listed; `None` until it is known, and then neither commands nor comparisons are answered.
     fn pool(&self) -> Option<PoolInfo>;
+    /// Generation of the labels in force; `None` while they are being written.
+    fn label_generation(&self) -> Option<u64> {
+        None
+    }
+    /// The labels in force.
+    fn labels_in_force(&self) -> Option<LabelsInForce> {
+        None
+    }
     /// Its volumes.
     fn volumes(&self) -> Vec<VolumeInfo>;
     /// The volume of this name.
@@ -111,8 +125,20 @@ impl Pool for Engine {
         Engine::io_done(self, done);
     }
 
+    fn excuse(&mut self, device: DeviceIndex) {
+        Engine::excuse(self, device);
+    }
+
     fn pop_io(&mut self) -> Option<Io> {
         Engine::pop_io(self)
+    }
+
+    fn lease(&self) -> Option<Time> {
+        Engine::lease(self)
+    }
+
+    fn take_back(&mut self, io: Io) {
+        Engine::take_back(self, io);
     }
 
     fn pop_completion(&mut self) -> Option<Completion> {
@@ -129,6 +155,14 @@ impl Pool for Engine {
 
     fn pool(&self) -> Option<PoolInfo> {
         Engine::pool(self)
+    }
+
+    fn label_generation(&self) -> Option<u64> {
+        Engine::label_generation(self)
+    }
+
+    fn labels_in_force(&self) -> Option<LabelsInForce> {
+        Engine::labels_in_force(self)
     }
 
     fn volumes(&self) -> Vec<VolumeInfo> {

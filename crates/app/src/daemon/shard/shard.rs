@@ -7,16 +7,19 @@
 //! INV-SHARD-2: while something may be received, wants to be sent, or waits in the pool or in the channel, the loop does not sleep.
 
 use std::collections::HashMap;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use millpond_block::{Completion, Tag};
-use millpond_device::{ConnectionId, Event, Monotonic, Ring, Wait, wall_millis};
-use millpond_engine::{PoolState, Time};
+use millpond_device::{ConnectionId, Event, Ring, Wait};
+use millpond_engine::{LabelsInForce, PoolState, Time};
 use millpond_export::nbd::{Phase, Session};
 use tokio::sync::watch;
 
+use super::clock::Clock;
+use super::connection::Memory;
 use super::control::{Pending, Stage};
+use super::fall::Unwinding;
 use super::gate::Gate;
 use super::handle::{IoCounters, Message};
 use super::mount::Mounts;
@@ -27,9 +30,10 @@ use super::throttle::Throttles;
 use super::turns::Turns;
 use super::vhost::VhostUsers;
 use super::wire::{Lost, Received, Sent};
+use crate::daemon::budget::Budget;
 
 /// The loop wakes at least this often, so that the pool sees time pass and overdue clients are noticed.
-const TICK: Duration = Duration::from_millis(500);
+pub(super) const TICK: Duration = Duration::from_millis(500);
 /// How long the loop looks for the next event before it sleeps, when the last one came soon. A wake-up of a sleeping thread costs both sides
 /// several microseconds, about what a client needs to come back with its next request. Measured with 4 KiB reads at depth 32: on a quiet
 /// machine 20 us carry 1.25 times as many as 0, and 50 us 1.1 times as many again; where clients compete for the same cores 20 us change
@@ -52,7 +56,8 @@ pub(super) struct Shard<P: Pool> {
     pub(super) ring: Ring,
     pub(super) pool: P,
     pub(super) messages: mpsc::Receiver<Message>,
-    state: watch::Sender<PoolState>,
+    pub(super) state: watch::Sender<PoolState>,
+    labels: watch::Sender<Option<LabelsInForce>>,
     pub(super) gate: Gate,
     pub(super) throttles: Throttles,
     pub(super) clients: Clients,
@@ -61,7 +66,7 @@ pub(super) struct Shard<P: Pool> {
     pub(super) mounts: Mounts,
     /// Clients to look at in this turn.
     pub(super) active: Vec<u32>,
-    clock: Monotonic,
+    clock: Clock,
     /// The clock at the start of this turn, in nanoseconds.
     pub(super) now: u64,
     pub(super) wall: Time,
@@ -77,17 +82,26 @@ pub(super) struct Shard<P: Pool> {
     pub(super) past: IoCounters,
     pub(super) stage: Stage,
     pub(super) turns: Turns,
+    pub(super) memory: Memory,
 }
 
 impl<P: Pool> Shard<P> {
-    pub fn new(ring: Ring, pool: P, messages: mpsc::Receiver<Message>, state: watch::Sender<PoolState>) -> Shard<P> {
-        let clock = Monotonic::default();
-        let (now, wall) = (clock.nanos(), wall_millis());
+    pub fn new(
+        clock: Clock,
+        ring: Ring,
+        pool: P,
+        messages: mpsc::Receiver<Message>,
+        state: watch::Sender<PoolState>,
+        labels: watch::Sender<Option<LabelsInForce>>,
+    ) -> Shard<P> {
+        let memory = Memory { budget: Arc::new(Budget::default()), waker: ring.waker() };
+        let (now, wall) = (clock.nanos(), clock.wall_millis());
         Shard {
             ring,
             pool,
             messages,
             state,
+            labels,
             gate: Gate::default(),
             throttles: Throttles::default(),
             clients: Clients::default(),
@@ -107,19 +121,30 @@ impl<P: Pool> Shard<P> {
             past: IoCounters::default(),
             stage: Stage::default(),
             turns: Turns::default(),
+            memory,
         }
     }
 
     /// Runs until the shard is told to end, or its ring fails. Everything is let go of before who asked is told.
-    pub fn run(mut self) {
+    ///
+    /// # Errors
+    /// How the ring failed, in words.
+    pub fn run(mut self) -> Result<(), String> {
+        // dropped before `self` is
+        let _unwinding = Unwinding(self.state.clone());
+        let mut failed = Ok(());
         let mut wait = Wait::No;
         while !self.stage.is_over() {
             if let Err(error) = self.turn(wait) {
                 tracing::error!(%error, "the ring of a shard failed; the pool is let go of and must be imported again");
+                failed = Err(format!("io_uring failed: {error}"));
                 self.state.send_replace(PoolState::Faulted(format!("io_uring failed: {error}")));
                 break;
             }
             wait = self.next_wait();
+        }
+        if self.stage.is_abandoned() {
+            self.await_last_operations();
         }
         let waiting = self.stage.take_answers();
         let outcome = self.stage.outcome();
@@ -128,6 +153,7 @@ impl<P: Pool> Shard<P> {
             // Who asked may have gone; the shard has ended all the same.
             let _ = answer.send(outcome.clone().map_err(Into::into));
         }
+        failed
     }
 
     fn turn(&mut self, wait: Wait) -> std::io::Result<()> {
@@ -144,13 +170,17 @@ impl<P: Pool> Shard<P> {
         if idle {
             self.soon = self.now - since <= SOON_NANOS;
         }
-        self.wall = Time(self.passage.at(wall_millis(), self.now));
+        self.wall = Time(self.passage.at(self.clock.wall_millis(), self.now));
         let mut woken = false;
         while let Some(event) = self.ring.pop() {
             match event {
                 Event::Io(done) => {
                     self.gate.done(&done, self.now);
                     self.pool.io_done(done);
+                }
+                Event::Unsent(io) => {
+                    self.gate.undone(io.id);
+                    self.pool.take_back(io);
                 }
                 Event::Readable { connection, ended } => self.wake_client(connection, |client| {
                     client.readable = true;
@@ -167,6 +197,10 @@ impl<P: Pool> Shard<P> {
         if woken {
             self.take_messages();
             self.take_orders();
+            self.wake_waiting();
+        }
+        if self.stage.is_abandoned() {
+            return Ok(());
         }
         self.throttles.release(&mut self.pool, self.now);
         for index in std::mem::take(&mut self.active) {
@@ -189,6 +223,9 @@ impl<P: Pool> Shard<P> {
         // Answers made room for requests that had to wait; those must not wait for the next event.
         let late = self.flush_clients() | self.publish_to_guests();
         self.flush_mounts();
+        for device in self.gate.holding() {
+            self.pool.excuse(device);
+        }
         // Guests have their answers: now what else there is to do.
         let again = self.pool.turn(self.wall);
         let ended = self.pump();
@@ -196,10 +233,12 @@ impl<P: Pool> Shard<P> {
         let late = late | (self.vhost.has_answers() && self.publish_to_guests());
         self.stage.set_busy(again || late || ended);
         if self.now >= self.next_check {
+            let late = self.now - self.next_check;
             self.next_check = self.now + TICK.as_nanos() as u64;
-            self.check_deadlines();
+            self.check_deadlines(late);
         }
         self.advance_ends();
+        self.publish_labels();
         let state = self.pool.state();
         let changed = self.state.send_if_modified(|known| {
             let differs = known != state;
@@ -212,6 +251,14 @@ impl<P: Pool> Shard<P> {
             self.throttles.set(self.pool.options());
         }
         Ok(())
+    }
+
+    /// Says which labels are in force, when they are others than before: the daemon remembers them.
+    fn publish_labels(&self) {
+        let generation = self.pool.label_generation();
+        if generation.is_some() && generation != self.labels.borrow().as_ref().map(|labels| labels.generation) {
+            self.labels.send_replace(self.pool.labels_in_force());
+        }
     }
 
     /// Hands the ends of operations that were carried out at once to the pool. False when there are none.
@@ -247,7 +294,7 @@ impl<P: Pool> Shard<P> {
         loop {
             self.negotiate(index);
             let Some(client) = self.clients.get_mut(index) else { return };
-            let (session, mut disk) = client.disk(&mut self.pool, &mut self.throttles, self.now);
+            let (session, mut disk) = client.disk(&mut self.pool, &mut self.throttles, self.now, &self.memory);
             session.requests(&mut disk);
             if !client.readable {
                 break;
@@ -259,6 +306,7 @@ impl<P: Pool> Shard<P> {
                     // When nothing is left, the ring tells when more has come.
                     client.readable = more || client.ended;
                     client.session.received(recv, count);
+                    client.moved = self.now;
                     budget = budget.saturating_sub(count);
                 }
                 Err(lost) => {
@@ -277,8 +325,19 @@ impl<P: Pool> Shard<P> {
         self.enqueue(index);
     }
 
+    /// Tells the ring until when the pool's devices may be changed (INV-CLAIM-1). `now` was read before `wall`, so what time the thread lost between
+    /// the two shortens the lease.
+    fn pass_lease_on(&mut self) {
+        let lease = self.pool.lease().map(|until| match until.0.checked_sub(self.wall.0) {
+            Some(millis) => self.clock.deadline(self.now.saturating_add(millis.saturating_mul(1_000_000))),
+            None => self.clock.deadline(0),
+        });
+        self.ring.set_lease(lease);
+    }
+
     /// Hands the pool's operations to the ring and its answers to who asked. True when the pool was told of ends meanwhile.
     fn pump(&mut self) -> bool {
+        self.pass_lease_on();
         let mut ended = false;
         while let Some(io) = self.pool.pop_io() {
             if let Some(io) = self.gate.admit(io, self.now) {
@@ -354,6 +413,9 @@ impl<P: Pool> Shard<P> {
         {
             match client.wire.send(&mut self.ring, client.id, batch.slices()) {
                 Ok(Sent { count, full }) => {
+                    if count > 0 {
+                        client.moved = self.now;
+                    }
                     client.session.sent(batch, count, self.pool.buffers());
                     if full {
                         client.block(&mut self.ring);
@@ -378,10 +440,12 @@ impl<P: Pool> Shard<P> {
             client.queued = false;
             self.send(index);
             let Some(client) = self.clients.get_mut(index) else { continue };
+            client.purse.shrink(&self.memory.budget, client.session.held());
             let before = client.session.in_flight();
-            let (session, mut disk) = client.disk(&mut self.pool, &mut self.throttles, self.now);
+            let (session, mut disk) = client.disk(&mut self.pool, &mut self.throttles, self.now, &self.memory);
             session.requests(&mut disk);
             late |= client.session.in_flight() > before;
+            client.purse.settle(&self.memory.budget);
             self.settle(index);
         }
         late

@@ -4,13 +4,19 @@ use std::io;
 use std::sync::mpsc;
 use std::thread;
 
-use millpond_device::{DeviceGeometry, HostDevice, Ring, entropy, wall_millis};
+use millpond_device::{DeviceGeometry, HostDevice, Ring, entropy};
 use millpond_engine::{CommandError, Engine, PoolSpec, PoolState, Time, Tuning};
 use tokio::sync::watch;
 
+use super::clock::Clock;
+use super::fall::Fall;
 use super::handle::{ShardError, ShardHandle};
 use super::pool::Pool;
+use super::serve::need_descriptors;
 use super::shard::Shard;
+
+/// Descriptors of a pool beside its devices: the ring and what wakes it.
+const POOL_DESCRIPTORS: u64 = 2;
 
 /// Formats the devices and puts the new pool into service; it is `Opening` until [`ShardHandle::opened`] answers.
 ///
@@ -43,14 +49,25 @@ pub(super) fn spawn<P: Pool>(
     devices: Vec<HostDevice>,
     make: impl FnOnce(Vec<DeviceGeometry>, Time) -> Result<P, CommandError> + Send + 'static,
 ) -> Result<ShardHandle, ShardError> {
+    spawn_by(Clock::default(), devices, make)
+}
+
+/// The same, by a clock of the caller's.
+pub(super) fn spawn_by<P: Pool>(
+    clock: Clock,
+    devices: Vec<HostDevice>,
+    make: impl FnOnce(Vec<DeviceGeometry>, Time) -> Result<P, CommandError> + Send + 'static,
+) -> Result<ShardHandle, ShardError> {
     let (report, made) = mpsc::sync_channel(1);
     let body = move || {
-        let (shard, handle) = match build(devices, make) {
+        let (sender, watched) = watch::channel(PoolState::Opening);
+        let fall = Fall::default();
+        let (shard, handle) = match build(clock, devices, make, (sender.clone(), watched), fall.clone()) {
             Ok(built) => built,
             Err(error) => return drop(report.send(Err(error))),
         };
         if report.send(Ok(handle)).is_ok() {
-            shard.run();
+            fall.watch(&sender, || shard.run());
         }
     };
     thread::Builder::new().name("shard".to_owned()).spawn(body).map_err(ShardError::Start)?;
@@ -58,17 +75,21 @@ pub(super) fn spawn<P: Pool>(
 }
 
 fn build<P: Pool>(
+    clock: Clock,
     devices: Vec<HostDevice>,
     make: impl FnOnce(Vec<DeviceGeometry>, Time) -> Result<P, CommandError>,
+    (state, watched): (watch::Sender<PoolState>, watch::Receiver<PoolState>),
+    fall: Fall,
 ) -> Result<(Shard<P>, ShardHandle), ShardError> {
+    need_descriptors(POOL_DESCRIPTORS)?;
     let mut ring = Ring::new().map_err(ShardError::Start)?;
     let geometries = devices.iter().map(HostDevice::geometry).collect();
     for device in devices {
         ring.add_device(device).map_err(|_| ShardError::Command(CommandError::Invalid("too many devices; use fewer".to_owned())))?;
     }
-    let pool = make(geometries, Time(wall_millis()))?;
+    let pool = make(geometries, Time(clock.wall_millis()))?;
     let (sender, messages) = mpsc::channel();
-    let (state, watched) = watch::channel(PoolState::Opening);
-    let handle = ShardHandle::new(sender, ring.waker(), watched);
-    Ok((Shard::new(ring, pool, messages, state), handle))
+    let (labels, watched_labels) = watch::channel(None);
+    let handle = ShardHandle::new(sender, ring.waker(), watched, watched_labels, fall);
+    Ok((Shard::new(clock, ring, pool, messages, state, labels), handle))
 }

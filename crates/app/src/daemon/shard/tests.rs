@@ -1,4 +1,6 @@
-mod client;
+//! The shard's tests: its loop over a pool that is a test double, and over the engine.
+
+pub(in crate::daemon) mod client;
 mod control;
 pub(super) mod double;
 mod endings;

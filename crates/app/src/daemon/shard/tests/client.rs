@@ -9,7 +9,10 @@ use std::time::Duration;
 use crate::daemon::shard::start::spawn;
 use crate::daemon::shard::{ClientLimits, ExportId, InheritedSockets, NbdExport, ShardHandle};
 
-use super::double::{Double, HEAD};
+use super::double::{Double, HEAD, Medium};
+
+/// The longest wait for an answer or a state that must come. On a machine with other work either may take its time.
+pub const PATIENCE: Duration = Duration::from_secs(600);
 
 pub const READ: u16 = 0;
 pub const WRITE: u16 = 1;
@@ -30,7 +33,7 @@ pub struct Client {
 impl Client {
     pub fn unix(path: &Path) -> Client {
         let stream = UnixStream::connect(path).expect("connect");
-        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
+        stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
         Client::greet(Box::new(stream))
     }
 
@@ -111,12 +114,17 @@ impl Client {
 /// Waits for a future.
 pub fn wait<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
-    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(20), future).await.expect("in time") })
+    runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await.expect("in time") })
 }
 
 /// A shard with 8 MiB in memory.
 pub fn in_memory() -> ShardHandle {
     spawn(Vec::new(), |_, _| Ok(Double::memory(8 << 20))).expect("shard")
+}
+
+/// A shard whose medium never answers.
+pub fn hung() -> ShardHandle {
+    spawn(Vec::new(), |_, _| Ok(Double::new(Medium::Hung, 8 << 20))).expect("shard")
 }
 
 pub fn on_unix(id: u64, path: &Path) -> NbdExport {

@@ -22,6 +22,8 @@ pub const SNAPSHOT: Target = Target::Snapshot(SnapshotId(1));
 pub enum Medium {
     Memory(Vec<u8>),
     Device,
+    /// One that never answers: neither requests nor commands do.
+    Hung,
 }
 
 pub struct Double {
@@ -37,6 +39,8 @@ pub struct Double {
     diffs: VecDeque<(Tag, Result<Vec<DiffExtent>, CommandError>)>,
     buffers: BufPool,
     options: BTreeMap<VolumeId, VolumeOptions>,
+    /// Requests that came and are never answered. Its metrics call them writes.
+    held: u64,
 }
 
 impl Double {
@@ -54,6 +58,7 @@ impl Double {
             diffs: VecDeque::new(),
             buffers: BufPool::default(),
             options: BTreeMap::new(),
+            held: 0,
         }
     }
 
@@ -103,7 +108,7 @@ impl Double {
         };
         self.last_io += 1;
         self.under_way.insert(IoId(self.last_io), (tag, if request.op == Op::Read { length } else { 0 }));
-        self.ios.push_back(Io { id: IoId(self.last_io), device: DeviceIndex(0), kind });
+        self.ios.push_back(Io { id: IoId(self.last_io), device: DeviceIndex(0), kind, urgent: false });
     }
 }
 
@@ -124,6 +129,7 @@ impl Pool for Double {
                 self.completions.push_back(Completion { tag, result });
             }
             Medium::Device => self.on_device(tag, request, payload),
+            Medium::Hung => self.held += 1,
         }
     }
 
@@ -160,6 +166,9 @@ impl Pool for Double {
     }
 
     fn command(&mut self, tag: Tag, command: Command) {
+        if matches!(self.medium, Medium::Hung) {
+            return;
+        }
         let result = match command {
             Command::Close => {
                 self.state = PoolState::Closed;
@@ -195,6 +204,14 @@ impl Pool for Double {
         self.completions.push_back(Completion { tag, result });
     }
 
+    fn lease(&self) -> Option<Time> {
+        None
+    }
+
+    fn take_back(&mut self, io: Io) {
+        self.ios.push_front(io);
+    }
+
     fn pop_io(&mut self) -> Option<Io> {
         self.ios.pop_front()
     }
@@ -213,6 +230,7 @@ impl Pool for Double {
             id: PoolId([7; 16]),
             state: self.state.clone(),
             read_only: false,
+            refuses_writes: false,
             layout: Layout::Linear,
             size: self.size,
             allocated: 0,
@@ -260,7 +278,7 @@ impl Pool for Double {
     }
 
     fn metrics(&self) -> Metrics {
-        Metrics::default()
+        Metrics { guest_writes: self.held, ..Metrics::default() }
     }
 
     fn geometry(&self, target: Target) -> Option<(Geometry, Features)> {

@@ -22,6 +22,9 @@ const STATFS: u32 = 17;
 const RELEASE: u32 = 18;
 const INIT: u32 = 26;
 
+/// So often half a second without a reply is waited for one that must come: ten minutes.
+const ROUNDS: u32 = 1200;
+
 /// The kernel's side.
 struct Kernel {
     device: OwnedFd,
@@ -61,7 +64,7 @@ impl Kernel {
     fn ask(&mut self, opcode: u32, node: u64, body: &[u8]) -> (i32, Vec<u8>) {
         let number = self.start(opcode, node, body);
         loop {
-            let (unique, error, rest) = self.reply().expect("a reply");
+            let (unique, error, rest) = (0..ROUNDS).find_map(|_| self.reply()).expect("a reply");
             if unique == number {
                 return (error, rest);
             }
@@ -124,7 +127,7 @@ fn hostile_requests_leave_the_shard_serving() {
         send(&kernel.device, &hostile.damaged((1 << 40) + 2 * number), SendFlags::empty()).expect("the shard reads on");
         if number % 8 == 7 {
             // a reply that has no room in the socket is lost, which no device does: ask again
-            let served = (0..20).any(|_| {
+            let served = (0..ROUNDS).any(|_| {
                 let asked = kernel.start(STATFS, 1, &[]);
                 std::iter::from_fn(|| kernel.reply()).any(|(unique, error, _)| unique == asked && error == 0)
             });

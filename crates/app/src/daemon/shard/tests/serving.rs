@@ -2,13 +2,17 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use millpond_device::{DeviceIndex, HostDevice, OpenOptions};
 
-use super::client::{Client, DISCONNECT, FLUSH, READ, WRITE, in_memory, on_unix, wait};
+use super::client::{Client, DISCONNECT, FLUSH, PATIENCE, READ, WRITE, in_memory, on_unix, wait};
 use super::double::{Double, Medium, SNAPSHOT};
-use crate::daemon::shard::start::spawn;
+use crate::daemon::budget::{Budget, LEAST};
+use crate::daemon::shard::clock::Clock;
+use crate::daemon::shard::start::{spawn, spawn_by};
 use crate::daemon::shard::{DeviceLimit, ExportId, NbdExport, ShardError, ShardHandle};
 
 const EPERM: u32 = 1;
@@ -210,7 +214,56 @@ fn clients_that_vanish_or_talk_nonsense_harm_nobody() {
     }
     let start = Instant::now();
     while wait(shard.status()).expect("status").clients > 1 {
-        assert!(start.elapsed() < Duration::from_secs(10), "clients that are gone stay listed");
+        assert!(start.elapsed() < PATIENCE, "clients that are gone stay listed");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+#[test]
+fn clients_that_never_read_hold_no_more_than_the_budget_and_are_broken_off() {
+    const CLIENTS: usize = 24;
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("s");
+    let ahead: &'static AtomicU64 = Box::leak(Box::default());
+    let shard = spawn_by(Clock::ahead_by(ahead), Vec::new(), |_, _| Ok(Double::memory(64 << 20))).expect("shard");
+    let budget = Arc::new(Budget::new(0));
+    shard.set_budget(Arc::clone(&budget));
+    wait(shard.export_nbd(on_unix(1, &path))).expect("export");
+    let mut hogs: Vec<Client> = (0..CLIENTS).map(|_| Client::unix(&path)).collect();
+    let clients = || wait(shard.exports()).expect("exports")[0].clients.len();
+    let reads = || wait(shard.status()).expect("status").guests.reads;
+    for hog in &mut hogs {
+        hog.send(READ, 1, 0, 56 << 20, &[]);
+    }
+    // as many reads as the budget has room for are done, and not one more
+    while reads() < LEAST / (56 << 20) {
+        std::thread::yield_now();
+    }
+    for _ in 0..100 {
+        // as when a pool comes or goes: what is held stays counted
+        shard.set_budget(Arc::clone(&budget));
+        let (total, used) = budget.use_of();
+        assert!(used <= total && reads() <= LEAST / (56 << 20), "{used} of {total}");
+    }
+    assert!(budget.use_of().1 > 56 << 20, "the replies that nobody reads are held");
+    // a small request of another client does not wait for them
+    let mut small = Client::unix(&path);
+    assert_eq!(small.read(0, 4096).expect("read"), [0; 4096]);
+    assert_eq!(clients(), CLIENTS + 1);
+    // whoever does not read goes, those that waited get their turn, and go as well
+    let mut rounds = 0;
+    while clients() > 1 {
+        rounds += 1;
+        assert!(rounds < 10_000, "{} are left", clients());
+        for _ in 0..40 {
+            // never so much at once that the shard takes it for a pause of its own
+            ahead.fetch_add(2_000_000_000, Ordering::SeqCst);
+            let (total, used) = budget.use_of();
+            assert!(used <= total && reads() <= CLIENTS as u64 + 1);
+        }
+    }
+    assert_eq!(budget.use_of().1, 0);
+    let large = small.read(0, 56 << 20).expect("one that reads is served");
+    assert_eq!(large.len(), 56 << 20);
+    wait(shard.shutdown()).expect("shutdown");
 }

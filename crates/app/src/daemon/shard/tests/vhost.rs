@@ -1,12 +1,18 @@
 //! Front ends that come and go; what queues do is shown with guests, end to end.
 
-use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::fs::File;
+use std::io::{IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::client::{in_memory, on_unix, wait};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
+use super::client::{Client, PATIENCE, in_memory, on_unix, wait};
 use super::double::{HEAD, SNAPSHOT};
 use crate::daemon::shard::{ExportId, ShardError, ShardHandle, VhostUserExport};
 
@@ -28,7 +34,7 @@ fn spec(id: u64, path: &Path) -> VhostUserExport {
 
 fn connect(path: &Path) -> UnixStream {
     let stream = UnixStream::connect(path).expect("connect");
-    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
+    stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
     stream
 }
 
@@ -57,7 +63,7 @@ fn clients(shard: &ShardHandle) -> usize {
 fn eventually(what: &str, ready: impl Fn() -> bool) {
     let start = Instant::now();
     while !ready() {
-        assert!(start.elapsed() < Duration::from_secs(10), "{what}");
+        assert!(start.elapsed() < PATIENCE, "{what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -79,7 +85,7 @@ fn front_ends_are_served_one_after_another() {
     second.set_read_timeout(Some(Duration::from_millis(50))).expect("timeout");
     assert!(second.read(&mut [0; 20]).is_err());
     drop(first);
-    second.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
+    second.set_read_timeout(Some(PATIENCE)).expect("timeout");
     let mut reply = [0; 20];
     second.read_exact(&mut reply).expect("reply");
     send(&mut second, SET_MEM_TABLE, &[0xff; 40]);
@@ -122,5 +128,69 @@ fn what_cannot_be_exported_is_refused() {
     wait(shard.export_vhost_user(snapshot)).expect("export");
     assert_ne!(features(&mut connect(&dir.path().join("t"))) & READ_ONLY, 0, "a snapshot takes no writes");
     assert!(matches!(wait(shard.export_nbd(on_unix(3, &dir.path().join("u")))), Err(ShardError::ExportExists(_))));
+    wait(shard.shutdown()).expect("shutdown");
+}
+
+/// Sends a message with a descriptor.
+fn send_with(stream: &UnixStream, code: u32, payload: &[u8], fd: BorrowedFd<'_>) {
+    let mut bytes: Vec<u8> = [code, 1, payload.len() as u32].iter().flat_map(|field| field.to_ne_bytes()).collect();
+    bytes.extend_from_slice(payload);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let fds = [fd];
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+    let sent = rustix::net::sendmsg(stream, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::empty()).expect("send");
+    assert_eq!(sent, bytes.len());
+}
+
+fn words(fields: &[u64]) -> Vec<u8> {
+    fields.iter().flat_map(|field| field.to_ne_bytes()).collect()
+}
+
+/// Two 32-bit fields.
+fn pair(first: u32, second: u32) -> Vec<u8> {
+    words(&[u64::from(first) | u64::from(second) << 32])
+}
+
+#[test]
+fn a_guest_whose_memory_is_cut_short_is_broken_off_alone() {
+    const SET_FEATURES: u32 = 2;
+    const SET_VRING_NUM: u32 = 8;
+    const SET_VRING_ADDR: u32 = 9;
+    const SET_VRING_BASE: u32 = 10;
+    const SET_VRING_KICK: u32 = 12;
+    const VERSION_1: u64 = 1 << 32;
+    const MEMORY: u64 = 1 << 20;
+    let dir = tempfile::tempdir().expect("directory");
+    let (path, other) = (dir.path().join("s"), dir.path().join("o"));
+    let shard = in_memory();
+    wait(shard.export_vhost_user(spec(1, &path))).expect("export");
+    wait(shard.export_nbd(on_unix(2, &other))).expect("export");
+    let mut neighbour = Client::unix(&other);
+    let mut stream = connect(&path);
+    features(&mut stream);
+    send(&mut stream, SET_FEATURES, &words(&[VERSION_1]));
+    // no memfd: it takes no seals
+    let memory: File = tempfile::tempfile_in("/dev/shm").expect("memory");
+    memory.set_len(MEMORY).expect("size");
+    send_with(&stream, SET_MEM_TABLE, &words(&[1, 0, MEMORY, 0, 0]), memory.as_fd());
+    send(&mut stream, SET_VRING_NUM, &pair(0, 8));
+    send(&mut stream, SET_VRING_BASE, &pair(0, 0));
+    send(&mut stream, SET_VRING_ADDR, &[pair(0, 0), words(&[0x1000, 0x3000, 0x2000, 0])].concat());
+    let kick = eventfd(0, EventfdFlags::NONBLOCK).expect("eventfd");
+    send_with(&stream, SET_VRING_KICK, &words(&[0]), kick.as_fd());
+    assert_ne!(features(&mut stream), 0, "all of that was taken");
+    eventually("the queue runs", || {
+        // the device asks to be kicked, or not to be, in the used ring
+        let mut used = [0; 64];
+        memory.read_exact_at(&mut used, 0x3000).is_ok() && clients(&shard) == 2
+    });
+    memory.set_len(0).expect("size");
+    rustix::io::write(&kick, &1u64.to_ne_bytes()).expect("kick");
+    assert!(ends(&mut stream), "the front end is broken off");
+    assert_eq!(neighbour.write(0, &[5; 4096]), 0);
+    assert_eq!(neighbour.read(0, 4096).expect("read"), [5; 4096]);
+    // it may come again
+    assert_ne!(features(&mut connect(&path)), 0);
     wait(shard.shutdown()).expect("shutdown");
 }

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use millpond_device::WatchId;
+use millpond_device::{Guard, WatchId};
 use millpond_engine::{Target, Time};
 use millpond_export::vhost_user::{Device, Memory, wire};
 use rustix::net::SendFlags;
@@ -48,12 +49,30 @@ pub(super) struct Guest {
     pub leaving: Option<Answer<Memory>>,
     /// It is looked at in every turn, and need not kick.
     pub hot: bool,
+    /// What says that its memory was taken away: of its regions, and of other memory of the front end's.
+    pub guards: Vec<Arc<Guard>>,
+    pub shared: Vec<Arc<Guard>>,
+    /// That was so: nothing is taken from it any more, and it is told of nothing.
+    pub lost: bool,
 }
 
 impl Guest {
     /// Hands what it offers to the pool; true when there was something.
     pub fn take<P: Pool>(&mut self, pool: &mut P, throttles: &mut Throttles, now: u64) -> bool {
-        let mut disk = ConnectionDisk { pool, throttles, meter: &mut self.meter, target: self.target, read_only: self.read_only, now };
+        if self.lost {
+            return false;
+        }
+        let guards = self.guards.as_slice();
+        let mut disk = ConnectionDisk {
+            pool,
+            throttles,
+            meter: &mut self.meter,
+            target: self.target,
+            read_only: self.read_only,
+            now,
+            guards,
+            purse: None,
+        };
         let taken = self.device.take(&mut disk);
         if let Some((index, error)) = taken.broken {
             tracing::warn!(export = %self.export, peer = self.peer, queue = index, %error, "a queue stands still");
@@ -64,8 +83,16 @@ impl Guest {
         taken.requests > 0
     }
 
+    /// Its memory was taken away.
+    pub fn has_lost_memory(&self) -> bool {
+        self.guards.iter().chain(&self.shared).any(|guard| guard.is_broken())
+    }
+
     /// Tells it of what was answered.
     pub fn publish(&mut self) {
+        if self.lost {
+            return;
+        }
         let calls = &self.calls;
         self.device.publish(|index| {
             if let Some(call) = calls.get(&index) {

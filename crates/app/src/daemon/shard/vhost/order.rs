@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use millpond_block::{Features, Geometry};
-use millpond_device::Waker;
+use millpond_device::{Guard, Waker};
 use millpond_export::vhost_user::{DirtyLog, Memory, QueueSetup, Signal};
 use tokio::sync::oneshot;
 
@@ -33,7 +33,9 @@ pub(super) enum What {
         answer: Answer<(Geometry, Features)>,
     },
     /// Exchange the memory; gives the old one back, to be unmapped elsewhere.
-    Memory(Memory, Answer<Memory>),
+    Memory(Memory, Vec<Arc<Guard>>, Answer<Memory>),
+    /// Other memory of the front end's that is touched from now on.
+    Shared(Arc<Guard>),
     /// Exchange the log of dirty pages; gives the old one back.
     Log(DirtyLog, Answer<Option<DirtyLog>>),
     Features(u64),

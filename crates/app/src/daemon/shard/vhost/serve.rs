@@ -18,8 +18,11 @@ use crate::daemon::shard::connection::{Meter, offer};
 use crate::daemon::shard::handle::{Answer, ExportId, ExportInfo, IoCounters, ShardError};
 use crate::daemon::shard::listen;
 use crate::daemon::shard::pool::Pool;
+use crate::daemon::shard::serve::need_descriptors;
 use crate::daemon::shard::shard::Shard;
 
+/// Descriptors of an export, and of a guest with one queue.
+const VHOST_DESCRIPTORS: u64 = 12;
 /// Hex digits of the pool's identity in a serial number, which has room for 20 characters.
 const POOL_DIGITS: usize = 8;
 
@@ -32,6 +35,7 @@ impl<P: Pool> Shard<P> {
         if self.pool.geometry(spec.target).is_none() {
             return Err(ShardError::NoTarget(spec.target));
         }
+        need_descriptors(VHOST_DESCRIPTORS)?;
         let failed = |source| ShardError::Listen { address: spec.unix.display().to_string(), source };
         let (socket, file) = listen::unix(&spec.unix).map_err(failed)?;
         let stop = Arc::new(Stop::new(socket));
@@ -116,7 +120,9 @@ impl<P: Pool> Shard<P> {
             what => {
                 let Some((_, guest)) = self.vhost.guest_of(id) else { return };
                 match what {
-                    What::Memory(memory, answer) => {
+                    What::Shared(guard) => guest.shared.push(guard),
+                    What::Memory(memory, guards, answer) => {
+                        guest.guards = guards;
                         let exchanged = guest.device.set_memory(memory).map_err(|(error, _)| error.to_string());
                         let _ = answer.send(exchanged);
                     }
@@ -174,6 +180,9 @@ impl<P: Pool> Shard<P> {
             stops: Vec::new(),
             leaving: None,
             hot: false,
+            guards: Vec::new(),
+            shared: Vec::new(),
+            lost: false,
         };
         if let Some(place) = self.vhost.guests.get_mut(index as usize) {
             *place = Some(guest);
@@ -259,6 +268,24 @@ impl<P: Pool> Shard<P> {
                 guest.take(&mut self.pool, &mut self.throttles, self.now);
             }
         }
+        self.break_off_guests();
+    }
+
+    /// Breaks guests off whose memory was taken away, before they are told of anything: what they were to read may not have reached them.
+    fn break_off_guests(&mut self) {
+        for guest in self.vhost.guests.iter_mut().flatten() {
+            if guest.lost || !guest.has_lost_memory() {
+                continue;
+            }
+            guest.lost = true;
+            tracing::error!(
+                export = %guest.export, peer = guest.peer,
+                "the guest is broken off: a page of its memory is gone (its file was cut short, or the host has no memory for it)"
+            );
+            if let Some(export) = self.vhost.exports.get(&guest.export) {
+                export.stop.break_off();
+            }
+        }
     }
 
     /// The pool has answered a guest's request.
@@ -276,6 +303,7 @@ impl<P: Pool> Shard<P> {
     /// Tells guests of their answers. True when one is to be looked at again at once.
     pub(in crate::daemon::shard) fn publish_to_guests(&mut self) -> bool {
         self.vhost.untold = false;
+        self.break_off_guests();
         let mut settled = Vec::new();
         for (index, guest) in (0u32..).zip(&mut self.vhost.guests) {
             let Some(guest) = guest else { continue };

@@ -34,6 +34,14 @@ impl Stop {
         !self.is_ended()
     }
 
+    /// Ends the connection that is being served; the next one is served as ever.
+    pub fn break_off(&self) {
+        let place = self.connection.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(connection) = place.as_ref() {
+            let _ = rustix::net::shutdown(connection, Shutdown::Both);
+        }
+    }
+
     /// Wakes the thread from whatever it waits for, for ever.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Release);

@@ -10,6 +10,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 
+use millpond_block::PAGE;
+use millpond_device::Guard;
 use millpond_export::vhost_user::wire::{HEADER, Header, MAX_DESCRIPTORS, Region};
 use millpond_export::vhost_user::{
     Backend, DirtyLog, InflightMemory, Memory, MemoryRegion, Offer, QueueSetup, Reply, Session, SessionError, Signal,
@@ -23,11 +25,14 @@ use vm_memory::{FileOffset, GuestAddress, GuestRegionMmap, MmapRegion};
 
 use super::order::{Orders, What};
 use super::stop::Stop;
+use crate::daemon::descriptors;
 use crate::daemon::shard::listen;
 
 /// Types of file systems whose pages are in memory.
 const TMPFS: i64 = 0x0102_1994;
 const HUGETLBFS: i64 = 0x9584_58f6;
+/// Pieces of shared memory beside the guest's that one connection may bring: each move to another host takes one or two.
+const MAX_SHARED: usize = 64;
 /// How an eventfd looks.
 const EVENTFD: &str = "anon_inode:[eventfd]";
 
@@ -52,6 +57,15 @@ impl From<Errno> for TalkError {
 pub(super) struct Talk {
     orders: Orders,
     queues: u16,
+    /// Pieces of shared memory that the front end has brought.
+    shared: usize,
+}
+
+/// A region of the guest's memory. The front end may take the memory away, whatever it has promised.
+#[derive(Clone)]
+pub(super) struct Watched {
+    region: MemoryRegion,
+    guard: Arc<Guard>,
 }
 
 /// Says that the thread has ended, however it does.
@@ -69,7 +83,7 @@ impl Talk {
         let name = format!("vhost-user-{}", orders.export);
         let body = move || {
             let _ending = Ending(orders.clone());
-            let mut talk = Talk { orders, queues };
+            let mut talk = Talk { orders, queues, shared: 0 };
             while !stop.is_ended() {
                 match accept(&stop) {
                     Ok(socket) => talk.serve(&socket, &stop),
@@ -92,10 +106,14 @@ impl Talk {
     }
 
     fn serve(&mut self, socket: &OwnedFd, stop: &Stop) {
-        let Ok(copy) = socket.try_clone() else { return };
+        let copy = socket.try_clone().ok().filter(|copy| descriptors::may_keep(copy));
+        let Some(copy) = copy else {
+            return tracing::warn!(export = %self.orders.export, "a front end was turned away: {}", descriptors::refusal());
+        };
         if !stop.serving(Some(copy)) {
             return;
         }
+        self.shared = 0;
         let peer = listen::prepare(socket, false);
         match self.orders.ask(|answer| What::Attach { peer: peer.clone(), answer }) {
             Ok(()) => {
@@ -151,6 +169,9 @@ fn receive(socket: &OwnedFd, target: &mut [u8], fds: &mut Vec<OwnedFd>) -> Resul
         if received.bytes == 0 {
             return Err(TalkError::Closed);
         }
+        if !fds.iter().all(descriptors::may_keep) {
+            return Err(io::Error::other(descriptors::refusal()).into());
+        }
         if fds.len() > MAX_DESCRIPTORS {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "too many descriptors with one message").into());
         }
@@ -183,7 +204,7 @@ fn send(socket: &OwnedFd, reply: Reply) -> Result<(), TalkError> {
 }
 
 impl Backend for Talk {
-    type Region = MemoryRegion;
+    type Region = Watched;
 
     fn offer(&mut self) -> Result<Offer, String> {
         self.ask_offer(false)
@@ -193,22 +214,25 @@ impl Backend for Talk {
         self.ask_offer(fresh)
     }
 
-    fn map(&mut self, region: &Region, file: OwnedFd) -> Result<MemoryRegion, String> {
-        in_memory(&file)?;
-        // A file that became shorter would end this process when it is touched. Where the file takes no seals, the front end is trusted.
+    fn map(&mut self, region: &Region, file: OwnedFd) -> Result<Watched, String> {
+        let page = in_memory(&file)?;
+        // A file that becomes shorter, or that the host has no memory for, breaks its guard, and the front end is broken off. Where the file takes seals
+        // it does not become shorter.
         let _ = rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK);
         let size = usize::try_from(region.size).map_err(|_| "a region of memory is too large".to_owned())?;
         let mapped = MmapRegion::from_file(FileOffset::new(File::from(file), region.offset), size).map_err(|error| error.to_string())?;
+        let guard = watch(&mapped, page)?;
         let region = GuestRegionMmap::new(mapped, GuestAddress(region.guest)).ok_or("a region of memory ends beyond all addresses")?;
-        Ok(Arc::new(region))
+        Ok(Watched { region: Arc::new(region), guard })
     }
 
-    fn set_memory(&mut self, regions: Vec<MemoryRegion>) -> Result<(), String> {
+    fn set_memory(&mut self, regions: Vec<Watched>) -> Result<(), String> {
+        let (regions, guards): (Vec<_>, Vec<_>) = regions.into_iter().map(|Watched { region, guard }| (region, guard)).unzip();
         let memory = match regions.is_empty() {
             true => Memory::new(),
             false => Memory::from_arc_regions(regions).map_err(|error| error.to_string())?,
         };
-        self.orders.ask(|answer| What::Memory(memory, answer)).map(drop)
+        self.orders.ask(|answer| What::Memory(memory, guards, answer)).map(drop)
     }
 
     fn make_inflight(&mut self, size: u64) -> Result<OwnedFd, String> {
@@ -222,11 +246,16 @@ impl Backend for Talk {
     }
 
     fn map_shared(&mut self, file: OwnedFd, offset: u64, size: u64) -> Result<InflightMemory, String> {
-        in_memory(&file)?;
+        let page = in_memory(&file)?;
         let _ = rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK);
         let size = usize::try_from(size).map_err(|_| "a piece of shared memory is too large".to_owned())?;
-        let mapped = MmapRegion::from_file(FileOffset::new(File::from(file), offset), size);
-        mapped.map(Arc::new).map_err(|error| error.to_string())
+        self.shared += 1;
+        if self.shared > MAX_SHARED {
+            return Err("too many pieces of shared memory for one connection".to_owned());
+        }
+        let mapped = MmapRegion::from_file(FileOffset::new(File::from(file), offset), size).map_err(|error| error.to_string())?;
+        self.orders.tell(What::Shared(watch(&mapped, page)?));
+        Ok(Arc::new(mapped))
     }
 
     fn set_log(&mut self, log: DirtyLog) -> Result<(), String> {
@@ -274,11 +303,18 @@ impl Backend for Talk {
     }
 }
 
-/// Refuses files that are not in memory.
-fn in_memory(file: &OwnedFd) -> Result<(), String> {
+/// Has memory watched for pages that are taken away.
+fn watch(mapped: &MmapRegion, page: usize) -> Result<Arc<Guard>, String> {
+    let guard = Guard::new(mapped.as_ptr(), mapped.size(), page).ok_or("too many pieces of memory are mapped already")?;
+    Ok(Arc::new(guard))
+}
+
+/// Refuses files that are not in memory. Gives the size of its pages.
+fn in_memory(file: &OwnedFd) -> Result<usize, String> {
     let stat = rustix::fs::fstatfs(file).map_err(|errno| errno.to_string())?;
     match stat.f_type {
-        TMPFS | HUGETLBFS => Ok(()),
+        TMPFS => Ok(PAGE),
+        HUGETLBFS => usize::try_from(stat.f_bsize).map_err(|_| "pages of an impossible size".to_owned()),
         _ => Err("the guest's memory must be a memfd, or a file of tmpfs or hugetlbfs (QEMU: memory-backend-memfd, share=on)".to_owned()),
     }
 }

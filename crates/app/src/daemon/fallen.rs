@@ -1,0 +1,50 @@
+//! Pools whose shard has ended by itself are out of service, and say so.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::service::{Daemon, PoolEntry};
+use super::shard::ShardHandle;
+
+/// How often it is looked for them.
+const LOOK: Duration = Duration::from_millis(500);
+
+impl Daemon {
+    /// Looks for them as long as the daemon lives.
+    pub(super) async fn watch_falls(&self) {
+        loop {
+            sleep(LOOK).await;
+            self.look_for_falls().await;
+        }
+    }
+
+    /// Takes pools out of service whose shard has fallen: they can be imported again.
+    pub(super) async fn look_for_falls(&self) {
+        let fallen: Vec<(String, String)> = {
+            let mut registry = self.registry();
+            let reason = |entry: &PoolEntry| entry.shard.as_ref().ok().and_then(ShardHandle::fallen).map(str::to_owned);
+            let fallen: Vec<_> = registry.pools.iter().filter_map(|(name, entry)| Some((name.clone(), reason(entry)?))).collect();
+            for (name, reason) in &fallen {
+                if let Some(entry) = registry.pools.get_mut(name) {
+                    entry.shard = Err(reason.clone());
+                }
+                let trouble = format!("pool '{name}' is not in service: {reason}");
+                let of_pool = registry.exports.values_mut().filter(|export| export.record.pool == *name);
+                of_pool.for_each(|export| export.trouble = Some(trouble.clone()));
+            }
+            fallen
+        };
+        for (name, reason) in &fallen {
+            self.tell("pool.faulted", format!("{name}: {reason}"));
+            // nobody serves their mounts any more
+            self.end_fuses(Some(name)).await;
+        }
+        if !fallen.is_empty() {
+            self.share_read_cache();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

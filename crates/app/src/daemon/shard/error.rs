@@ -1,0 +1,85 @@
+//! Why a shard did not do what was asked.
+
+use std::fmt;
+use std::io;
+
+use millpond_block::DiskError;
+use millpond_device::DeviceIndex;
+use millpond_engine::{CommandError, Target};
+
+use super::handle::ExportId;
+use crate::daemon::descriptors;
+
+/// Why a shard did not do what was asked. Display is one line: what, why, what to do.
+#[derive(Debug)]
+pub enum ShardError {
+    /// The shard has ended.
+    Gone,
+    /// The shard's thread does not answer: the kernel holds it.
+    Silent,
+    /// The engine refused or failed.
+    Command(CommandError),
+    /// No export has this id.
+    NoExport(ExportId),
+    /// An export with this id is there already.
+    ExportExists(ExportId),
+    /// Neither a unix path nor a TCP address was given.
+    NoAddress,
+    /// The volume or snapshot to export does not exist.
+    NoTarget(Target),
+    /// The listener could not be made.
+    Listen {
+        /// Where.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// No device has this position.
+    NoDevice(DeviceIndex),
+    /// A request of [`ShardHandle::read`] and its siblings failed.
+    Disk(DiskError),
+    /// The thread or its io_uring could not be set up.
+    Start(io::Error),
+    /// Nearly all file descriptors are in use.
+    NoDescriptors,
+}
+
+impl fmt::Display for ShardError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ShardError::Gone => f.write_str("the pool is not open any more; import it again"),
+            ShardError::Silent => f.write_str(
+                "the pool's thread does not answer, the host may be waiting for a device; see the host's messages, or give the pool up with 'millpond pool export NAME --force'",
+            ),
+            ShardError::Command(error) => error.fmt(f),
+            ShardError::NoExport(id) => write!(f, "no export {id}; see 'millpond exports'"),
+            ShardError::ExportExists(id) => write!(f, "export {id} exists already; unexport it first"),
+            ShardError::NoAddress => f.write_str("no address to export on; give --unix PATH or --tcp ADDR"),
+            ShardError::NoTarget(target) => write!(f, "cannot export {target:?}, it does not exist; see 'millpond list -t all'"),
+            ShardError::Listen { address, source } => {
+                write!(f, "cannot listen on {address}: {source}; choose another address or end who uses it")
+            }
+            ShardError::NoDevice(index) => write!(f, "the pool has no device {}; see 'millpond pool status -v'", index.0),
+            ShardError::Disk(error) => write!(f, "the request failed: {error}"),
+            ShardError::NoDescriptors => f.write_str(&descriptors::refusal()),
+            ShardError::Start(error) => write!(f, "cannot start the pool's thread: {error}; is io_uring allowed here?"),
+        }
+    }
+}
+
+impl std::error::Error for ShardError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ShardError::Command(error) => Some(error),
+            ShardError::Listen { source, .. } | ShardError::Start(source) => Some(source),
+            ShardError::Disk(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<CommandError> for ShardError {
+    fn from(error: CommandError) -> Self {
+        ShardError::Command(error)
+    }
+}
