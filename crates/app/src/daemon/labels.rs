@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use millpond_device::{HostDevice, OpenOptions};
 use millpond_format::{AREA_BYTES, CLAIM_OFFSET, Claim, Class, Label, MemberState, PoolId, SECTOR_BYTES};
 
+use super::decision::Evidence;
+
 #[cfg(test)]
 mod tests;
 
@@ -36,6 +38,25 @@ pub struct Labelled {
     pub down: Vec<u16>,
     /// Those of what was found that nobody needs: the pool's cache and spares.
     pub asides: Vec<PathBuf>,
+    /// Generation of the newest label.
+    pub generation: u64,
+    /// Ids of the devices that have a label of this generation.
+    pub newest_on: Vec<u64>,
+    /// Ids of all devices found.
+    pub ids: Vec<u64>,
+    /// Who has the pool, or had it last, as the newest claim on its devices says.
+    pub claim: Option<Claim>,
+}
+
+/// What was read from a device of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Looked {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its label.
+    pub label: Label,
+    /// The claim on it, released or not.
+    pub claim: Option<Claim>,
 }
 
 impl Labelled {
@@ -44,10 +65,37 @@ impl Labelled {
         self.members.iter().flatten().chain(&self.successors).cloned().collect()
     }
 
-    fn of(labels: &[(PathBuf, Label)]) -> Option<Labelled> {
+    /// What the labels say for the decision whether the pool is imported by itself; `me`: this host.
+    pub(super) fn evidence(&self, me: Option<[u8; 16]>) -> Evidence {
+        let other = self.claim.as_ref().filter(|claim| me.is_some_and(|me| claim.holder.host != me));
+        Evidence {
+            generation: self.generation,
+            newest_on: self.newest_on.clone(),
+            devices: self.ids.clone(),
+            missing: self.missing.clone(),
+            down: self.down.clone(),
+            other_host: other.map(|claim| claim.holder.name.clone()),
+        }
+    }
+
+    /// Puts the pools together from what was read.
+    pub fn group(looked: Vec<Looked>) -> Vec<Labelled> {
+        let mut found: BTreeMap<PoolId, Vec<Looked>> = BTreeMap::new();
+        for device in looked {
+            let known = found.entry(device.label.pool).or_default();
+            if known.iter().all(|other| other.path != device.path) {
+                known.push(device);
+            }
+        }
+        found.values().filter_map(|devices| Labelled::of(devices)).collect()
+    }
+
+    fn of(devices: &[Looked]) -> Option<Labelled> {
         // a cache may have been away, and nobody missed it: it is asked last
         let cache = |label: &Label| label.shape.is_cache(label.member);
-        let newest = labels.iter().map(|(_, label)| label).max_by_key(|label| (!cache(label), label.shape.generation))?;
+        let labels = || devices.iter().map(|device| &device.label);
+        let newest = labels().max_by_key(|label| (!cache(label), label.shape.generation))?;
+        let of_newest = labels().filter(|label| !cache(label) && label.shape.generation == newest.shape.generation);
         let table = &newest.shape.members;
         let mut found = Labelled {
             id: newest.pool,
@@ -58,8 +106,12 @@ impl Labelled {
             special: Vec::new(),
             down: Vec::new(),
             asides: Vec::new(),
+            generation: newest.shape.generation,
+            newest_on: of_newest.map(|label| label.device.0).collect(),
+            ids: labels().map(|label| label.device.0).collect(),
+            claim: devices.iter().filter_map(|device| device.claim.clone()).max_by_key(|claim| (claim.term, !claim.released)),
         };
-        for (path, label) in labels {
+        for Looked { path, label, .. } in devices {
             let member = label.member_in(&newest.shape);
             let at = usize::from(member);
             let Some(known) = table.get(at).filter(|known| known.state != MemberState::Gone) else { continue };
@@ -129,33 +181,27 @@ pub fn read(path: &Path) -> io::Result<Option<Label>> {
     Ok(None)
 }
 
-/// Who has a pool in use, or did not close it, as a device of it says.
-///
-/// # Errors
-/// The host's, when it cannot be opened or read.
-pub fn claim(path: &Path, pool: PoolId) -> io::Result<Option<Claim>> {
+/// The claim on a device: who has the pool, or had it last.
+fn last_claim(path: &Path, pool: PoolId) -> io::Result<Option<Claim>> {
     let (file, size) = open(path)?;
     // the second one says who took it
     let claims = areas(size).map(|area| sector(&file, area + CLAIM_OFFSET)).collect::<io::Result<Vec<_>>>()?;
-    let last = claims.iter().rev().find_map(|sector| Claim::decode(sector).ok().filter(|claim| claim.pool == pool));
-    Ok(last.filter(|claim| !claim.released))
+    Ok(claims.iter().rev().find_map(|sector| Claim::decode(sector).ok().filter(|claim| claim.pool == pool)))
 }
 
-/// Every pool found on the files and block devices named, or lying directly in the directories named. What cannot be read is passed over.
-pub fn scan(search: &[PathBuf]) -> Vec<Labelled> {
-    let mut found: BTreeMap<PoolId, Vec<(PathBuf, Label)>> = BTreeMap::new();
-    for path in search.iter().flat_map(|path| candidates(path)) {
-        let Ok(Some(label)) = read(&path) else { continue };
-        let known = found.entry(label.pool).or_default();
-        if known.iter().all(|(other, _)| *other != path) {
-            known.push((path, label));
-        }
-    }
-    found.values().filter_map(|labels| Labelled::of(labels)).collect()
+/// Looks what is on a device: its label and the claim on it; `None` when it is of no pool.
+///
+/// # Errors
+/// The host's, when it cannot be opened or read.
+pub fn look(path: &Path) -> io::Result<Option<Looked>> {
+    let Some(label) = read(path)? else { return Ok(None) };
+    // one that cannot be read says nothing, and is looked at again by the import
+    let claim = last_claim(path, label.pool).unwrap_or_default();
+    Ok(Some(Looked { path: path.to_owned(), label, claim }))
 }
 
-/// The files and block devices that a path stands for.
-fn candidates(path: &Path) -> Vec<PathBuf> {
+/// The files and block devices that a path stands for: itself, or what lies directly in the directory.
+pub fn candidates(path: &Path) -> Vec<PathBuf> {
     let usable = |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device());
     if !path.is_dir() {
         return if usable(path) { vec![path.to_owned()] } else { Vec::new() };

@@ -9,8 +9,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use millpond_engine::LabelsInForce;
 use serde::{Deserialize, Serialize};
 
+use super::decision::InForce;
 use super::labels::Labelled;
 use super::tls::TlsFiles;
 use crate::api::{DeviceCap, FuseAccess, IoMode, NbdLimits, TlsMode};
@@ -48,6 +50,9 @@ pub struct PoolRecord {
     /// Devices that are capped, by their place in the pool's table.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limits: BTreeMap<u16, DeviceCap>,
+    /// The labels that were last in force: an automatic import takes nothing older.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_force: Option<InForce>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde asks for")]
@@ -56,6 +61,12 @@ fn is_false(flag: &bool) -> bool {
 }
 
 impl PoolRecord {
+    /// A pool with its devices, and nothing else that is particular to it.
+    pub fn new(name: String, id: String, devices: Vec<PathBuf>, io: IoMode) -> PoolRecord {
+        let (successors, limits) = (Vec::new(), BTreeMap::new());
+        PoolRecord { name, id, devices, successors, io, read_only: false, checkpoint: None, limits, in_force: None }
+    }
+
     /// Where its devices are, or were.
     pub fn paths(&self) -> impl Iterator<Item = &PathBuf> {
         self.devices.iter().chain(&self.successors).filter(|path| !path.as_os_str().is_empty())
@@ -66,6 +77,11 @@ impl PoolRecord {
         let place = |(at, path): (usize, &Option<PathBuf>)| path.clone().or_else(|| self.devices.get(at).cloned()).unwrap_or_default();
         let devices = found.members.iter().enumerate().map(place).collect();
         PoolRecord { devices, successors: found.successors.clone(), ..self }
+    }
+
+    /// With labels that are in force.
+    pub fn remembering(self, labels: &LabelsInForce) -> PoolRecord {
+        PoolRecord { in_force: Some(InForce::of(labels, self.in_force.as_ref())), ..self }
     }
 }
 
@@ -262,7 +278,12 @@ impl StateDir {
         if state.version != VERSION {
             return Err(damaged(format!("its version is {}, this program writes {VERSION}", state.version)));
         }
-        state.each_path(|path| *path = self.dir.join(&*path));
+        // the empty path of a device that was removed is no place in the directory
+        state.each_path(|path| {
+            if !path.as_os_str().is_empty() {
+                *path = self.dir.join(&*path);
+            }
+        });
         Ok(state)
     }
 
@@ -293,7 +314,8 @@ impl State {
     }
 
     fn each_path(&mut self, mut change: impl FnMut(&mut PathBuf)) {
-        self.pools.iter_mut().chain(&mut self.known).flat_map(|pool| &mut pool.devices).for_each(&mut change);
+        let pools = self.pools.iter_mut().chain(&mut self.known);
+        pools.flat_map(|pool| pool.devices.iter_mut().chain(&mut pool.successors)).for_each(&mut change);
         self.exports.iter_mut().filter_map(|export| export.door.path_mut()).for_each(&mut change);
     }
 }

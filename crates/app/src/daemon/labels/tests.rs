@@ -31,6 +31,12 @@ fn label(pool: u8, member: u16, members: u16) -> Label {
     Label { pool: PoolId([pool; 16]), name: format!("pool{pool}"), device: device(member), member, shape }
 }
 
+/// Every pool found on the files named, or lying directly in the directories named.
+fn scan(search: &[PathBuf]) -> Vec<Labelled> {
+    let looked = search.iter().flat_map(|path| candidates(path)).filter_map(|path| look(&path).ok().flatten());
+    Labelled::group(looked.collect())
+}
+
 fn device(path: &Path, label: Option<&Label>, at_end_only: bool) {
     let size = 4 * AREA_BYTES;
     let file = File::create(path).expect("create");

@@ -8,12 +8,14 @@ fn sample(dir: &Path) -> State {
         pools: vec![PoolRecord {
             name: "p".to_owned(),
             id: "00".to_owned(),
-            successors: Vec::new(),
-            devices: vec![dir.join("a"), PathBuf::from("/dev/x")],
+            // on its way in; and the one in the middle was removed
+            successors: vec![dir.join("b"), PathBuf::from("/dev/y")],
+            devices: vec![dir.join("a"), PathBuf::new(), PathBuf::from("/dev/x")],
             io: IoMode::Buffered,
             read_only: false,
             checkpoint: None,
             limits: BTreeMap::from([(1, DeviceCap { bps: Some(50 << 20), iops: None })]),
+            in_force: Some(InForce { generation: 4, current: BTreeMap::from([(0, u64::MAX)]), since: jiff::Timestamp::UNIX_EPOCH }),
         }],
         exports: vec![
             ExportRecord {
@@ -54,6 +56,8 @@ fn what_is_saved_is_loaded_and_survives_a_move() {
     assert_eq!(state.load(), Ok(State::default()));
     state.save(&sample(&old)).expect("save");
     assert_eq!(state.load(), Ok(sample(&old)));
+    let text = fs::read_to_string(old.join(FILE)).expect("read");
+    assert!(!text.contains("/old"), "a path inside the directory is not relative: {text}");
     drop(state);
     fs::rename(&old, &new).expect("move");
     assert_eq!(StateDir::open(&new).expect("open").load(), Ok(sample(&new)));

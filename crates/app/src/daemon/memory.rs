@@ -1,0 +1,105 @@
+//! Keeps what is remembered of the labels in force: see [`super::decision`].
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::select_all;
+use millpond_engine::{LabelsInForce, PoolState};
+use tokio::time::sleep;
+
+use super::decision::InForce;
+use super::service::Daemon;
+use super::shard::{ShardError, ShardHandle};
+use crate::api::ApiError;
+use crate::instant;
+
+/// When a state file that could not be written is tried again.
+const AGAIN: Duration = Duration::from_secs(2);
+
+impl InForce {
+    /// What to remember of labels; `before`: what was remembered.
+    pub(super) fn of(labels: &LabelsInForce, before: Option<&InForce>) -> InForce {
+        let current: BTreeMap<u16, u64> = labels.current.iter().map(|(member, device)| (*member, device.0)).collect();
+        let since = match before {
+            Some(before) if before.generation == labels.generation && before.current == current => before.since,
+            _ => instant::now(),
+        };
+        InForce { generation: labels.generation, current, since }
+    }
+}
+
+/// The labels of a pool that has just come into service, once they are durable on all of its devices.
+///
+/// # Errors
+/// When the pool stops before.
+pub(super) async fn settled(shard: &ShardHandle) -> Result<LabelsInForce, ApiError> {
+    let (mut labels, mut state) = (shard.labels(), shard.state());
+    let gone = |_| ApiError::from(ShardError::Gone);
+    let stopped = async {
+        let stopped = state.wait_for(|state| !matches!(state, PoolState::Opening | PoolState::Online)).await;
+        stopped.map(|state| state.clone())
+    };
+    tokio::select! {
+        biased;
+        labels = labels.wait_for(Option::is_some) => {
+            labels.map_err(gone)?.clone().ok_or_else(|| ApiError::internal("the pool has no labels"))
+        }
+        state = stopped => Err(match state.map_err(gone)? {
+            PoolState::Faulted(reason) => ApiError::busy(reason),
+            state => ApiError::busy(format!("it came to {state:?}")),
+        }),
+    }
+}
+
+impl Daemon {
+    /// Remembers the labels in force of every pool in service as they change, for as long as the daemon lives.
+    pub(super) async fn keep_labels(&self) {
+        let (mut unsaved, mut told) = (false, false);
+        loop {
+            let mut changes = vec![pending::<()>().boxed()];
+            for (name, shard) in self.shards() {
+                let mut labels = shard.labels();
+                let now = labels.borrow_and_update().clone();
+                unsaved |= now.is_some_and(|now| self.note_labels(&name, &now));
+                let next = async move {
+                    if labels.changed().await.is_err() {
+                        pending::<()>().await; // the shard has ended: nothing changes any more
+                    }
+                };
+                changes.push(next.boxed());
+            }
+            if unsaved {
+                let saved = self.save();
+                unsaved = saved.is_err();
+                if let Some(error) = saved.err().filter(|_| !told) {
+                    self.tell("state.unsaved", format!("which devices are up to date is not remembered: {}", error.message));
+                }
+                told = unsaved;
+            }
+            tokio::select! {
+                () = self.pools_changed.notified() => {}
+                _ = select_all(changes) => {}
+                () = sleep(AGAIN), if unsaved => {}
+            }
+        }
+    }
+
+    /// Takes the labels of all pools in service into their records. True when some are others than before.
+    pub(super) fn note_all_labels(&self) -> bool {
+        let labels = |shard: &ShardHandle| shard.labels().borrow().clone();
+        let known: Vec<_> = self.shards().into_iter().filter_map(|(name, shard)| Some((name, labels(&shard)?))).collect();
+        known.iter().fold(false, |changed, (name, labels)| self.note_labels(name, labels) | changed)
+    }
+
+    /// Takes labels into the record of a pool. True when they are others than before.
+    fn note_labels(&self, name: &str, labels: &LabelsInForce) -> bool {
+        let mut registry = self.registry();
+        let Some(entry) = registry.pools.get_mut(name) else { return false };
+        let now = InForce::of(labels, entry.record.in_force.as_ref());
+        let changed = entry.record.in_force.as_ref() != Some(&now);
+        entry.record.in_force = Some(now);
+        changed
+    }
+}
