@@ -64,16 +64,16 @@ impl Client {
         self.call::<(), T>(Method::DELETE, path, None).await
     }
 
-    /// Asks for the status until the daemon answers or `patience` is over.
+    /// Asks for the status until the daemon is ready or `patience` is over; then it gives what the daemon says by then.
     ///
     /// # Errors
     /// Unreachable; or what the daemon says.
     pub async fn wait(&self, patience: Duration) -> Outcome<Status> {
         let end = Instant::now() + patience;
         loop {
-            // A daemon that is still importing has its socket but does not answer: the patience covers that as well.
             let answer = tokio::time::timeout_at(end, self.get::<Status>("/v1/status")).await;
             match answer {
+                Ok(Ok(status)) if !status.ready && Instant::now() + RETRY < end => sleep(RETRY).await,
                 Ok(Err(failure)) if failure.code == crate::failure::Code::Unreachable && Instant::now() + RETRY < end => sleep(RETRY).await,
                 Ok(answer) => return answer,
                 Err(_) => {

@@ -29,6 +29,9 @@ pub struct ConfigFile {
     pub cache_memory: Option<String>,
     /// Upper bound in bytes for blocks in memory that guests read more than once, for all pools together; 256M when not said, 0 for none.
     pub read_cache: Option<String>,
+    /// Upper bound in bytes for payloads and replies in flight of all NBD clients together, beside 256 KiB for each; a quarter of the host's memory, at most
+    /// 4G, when not said, and never less than two of the longest requests.
+    pub request_memory: Option<String>,
     /// Gives free segments back to what holds the pool, as holes of a file and discards of a disk; true when not said. A pool without it
     /// keeps what it once took.
     pub discard_freed: Option<bool>,
@@ -37,6 +40,9 @@ pub struct ConfigFile {
     pub rewind_minutes: Option<u32>,
     /// For how many minutes an import waits for a missing device before a spare takes its place; 5 when not said.
     pub spare_minutes: Option<u32>,
+    /// How long the start waits for missing devices of a pool before it imports it without them, when redundancy allows that: a span such as
+    /// `90s` or `5m`; 30 s when not said.
+    pub import_wait: Option<String>,
     /// What tells this host from others that see the same devices: any text; the machine's id when not said.
     pub host_id: Option<String>,
     /// What clients of NBD exports may take, where an export says nothing: `max_clients`, `max_requests`, `handshake_seconds`.
@@ -68,7 +74,7 @@ impl ConfigFile {
         toml::from_str(&text).map_err(|e| {
             let message = e.message().to_owned();
             Failure::failed(format!(
-                "{}: {message}; known keys are socket, state, map_memory, cache_memory, read_cache, discard_freed, rewind_minutes, spare_minutes, host_id, nbd",
+                "{}: {message}; known keys are socket, state, map_memory, cache_memory, read_cache, request_memory, discard_freed, rewind_minutes, spare_minutes, import_wait, host_id, nbd",
                 path.display()
             ))
         })

@@ -16,6 +16,7 @@ mod progress;
 mod size;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 
@@ -26,6 +27,9 @@ use crate::failure::Failure;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// How long work beside the main thread, such as looking at a device, may take after everything else has ended.
+const LAST_WORK: Duration = Duration::from_secs(2);
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -33,7 +37,12 @@ fn main() -> ExitCode {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome = match runtime {
-        Ok(runtime) => runtime.block_on(cli.run()),
+        Ok(runtime) => {
+            let outcome = runtime.block_on(cli.run());
+            // what still waits for a device or file system that hangs keeps nobody from ending
+            runtime.shutdown_timeout(LAST_WORK);
+            outcome
+        }
         Err(e) => Err(Failure::failed(format!("cannot start: {e}"))),
     };
     match outcome {

@@ -108,11 +108,11 @@ impl From<ShardError> for ApiError {
     fn from(error: ShardError) -> Self {
         let kind = match error {
             ShardError::Command(error) => return error.into(),
-            ShardError::Gone => ErrorKind::Unavailable,
+            ShardError::Gone | ShardError::Silent => ErrorKind::Unavailable,
             ShardError::NoExport(_) | ShardError::NoTarget(_) | ShardError::NoDevice(_) => ErrorKind::NotFound,
             ShardError::ExportExists(_) => ErrorKind::Exists,
             ShardError::NoAddress => ErrorKind::Invalid,
-            ShardError::Listen { .. } => ErrorKind::Busy,
+            ShardError::Listen { .. } | ShardError::NoDescriptors => ErrorKind::Busy,
             _ => ErrorKind::Internal,
         };
         ApiError::new(kind, error.to_string())

@@ -18,6 +18,18 @@ pub enum CreateExport {
     Fuse(CreateFuse),
 }
 
+impl CreateExport {
+    /// The pool of what is to be served, as the request has it.
+    pub fn pool(&self) -> &str {
+        match self {
+            CreateExport::Nbd(CreateNbd { name, .. }) | CreateExport::VhostUser(CreateVhostUser { name, .. }) => {
+                name.split_once('/').map_or(name, |(pool, _)| pool)
+            }
+            CreateExport::Fuse(request) => &request.pool,
+        }
+    }
+}
+
 /// Asks for a pool to be mounted: one image file per volume, `.snapshots/VOL/SNAP` read-only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreateFuse {

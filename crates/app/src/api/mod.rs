@@ -2,6 +2,7 @@
 //! its first client; the OpenAPI document is generated from them and from the routes.
 
 mod advice;
+mod closing;
 mod error;
 mod event;
 mod export;
@@ -13,6 +14,7 @@ mod volume;
 mod wipe;
 
 pub use advice::{SmallBytes, SpecialAdvice, SpecialThreshold, VolumeSmall};
+pub use closing::PoolExport;
 pub use error::{ApiError, ErrorBody, ErrorKind};
 pub use event::Event;
 pub use export::{
@@ -21,10 +23,10 @@ pub use export::{
 };
 pub use pool::{
     AddDevices, Checkpoint, ClassSpec, CreatePool, Device, DeviceCap, DeviceGroup, DeviceIo, DeviceSpec, Found, GroupFill, GuestIo,
-    ImportPool, IoMode, Job, LayoutSpec, LimitDevice, ListCheckpoints, LostData, LostRange, Pool, PoolIo, PoolRemoval, Rebalance,
-    RebalancePool, RemoveDevice, ReplaceDevice, Scrub, ScrubPool, SetPool,
+    ImportPool, IoMode, Job, LayoutSpec, LeftDevice, LimitDevice, ListCheckpoints, LostData, LostRange, Pool, PoolIo, PoolRemoval,
+    Rebalance, RebalancePool, RemoveDevice, ReplaceDevice, Scrub, ScrubPool, SetPool,
 };
 pub use snapshot::{CloneSnapshot, CreateSnapshots, Created, DiffExtent, Hold, Rollback, RolledBack, Snapshot};
-pub use status::Status;
+pub use status::{RequestMemory, Status};
 pub use volume::{CreateVolume, Destroy, Destroyed, Extent, LIMITS, Place, Rename, Resize, Resized, SetProperties, SetSector, Volume};
 pub use wipe::{WipeMode, WipePool, Wiping};

@@ -310,7 +310,7 @@ pub struct Found {
     pub name: String,
     /// Identity.
     pub id: String,
-    /// `importable`, `degraded` (devices are missing, and the pool did without them), `incomplete` (others are missing), `imported`, or `in-use` by another program.
+    /// `importable`, `degraded` (devices are missing, and the pool did without them), `incomplete` (others are missing), `imported`, `in-use` by another program, or `no-answer`: a device that hangs.
     pub state: String,
     /// Paths found.
     pub devices: Vec<String>,
@@ -322,6 +322,9 @@ pub struct Found {
     /// What a rebuild without special devices loses: small writes that were there alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<Vec<LostRange>>,
+    /// A warning: the changes that an import of this older state gives up, or the reason why a device cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
 }
 
 /// A part of a volume or snapshot that no device has.
@@ -495,7 +498,8 @@ pub struct Device {
     #[serde(default)]
     pub limit: DeviceCap,
     /// `ok`; `slow`, as compared with devices of the same class and layout in the last minute in which there was enough to compare;
-    /// `failing`, when its errors have grown in the last 24 hours.
+    /// `failing`, when its errors have grown in the last 24 hours; `silent`, when it does not answer; `full`, when the filesystem or volume
+    /// below it is; `failed`, when it was given up.
     #[serde(default)]
     pub health: String,
     /// Why it is not `ok`.
@@ -512,7 +516,7 @@ pub struct Pool {
     pub name: String,
     /// Identity.
     pub id: String,
-    /// `opening`, `online`, `readonly` (imported to be read), `degraded` (a device is missing or not whole, and not one of class cache), `closing`, `faulted`, or `unavailable` when it could not be imported.
+    /// `opening` (being imported), `online`, `readonly` (imported to be read), `degraded` (a device is missing or not whole, and not one of class cache), `closing`, `faulted`, or `unavailable` when it could not be imported.
     pub health: String,
     /// Why it is not online.
     pub reason: Option<String>,
@@ -555,6 +559,18 @@ pub struct PoolRemoval {
     pub allocated: u64,
     /// Devices whose labels go.
     pub devices: Vec<String>,
+    /// Of these, the ones that were not there: their labels are left, and why.
+    #[serde(default)]
+    pub left: Vec<LeftDevice>,
+}
+
+/// A device whose label is left.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LeftDevice {
+    /// Where it was.
+    pub path: String,
+    /// Why.
+    pub reason: String,
 }
 
 /// Background work of a pool.

@@ -6,6 +6,15 @@ use utoipa::ToSchema;
 
 use super::{Export, Pool};
 
+/// Memory that payloads and replies in flight may take, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RequestMemory {
+    /// At most, beside 256 KiB for each client.
+    pub limit: u64,
+    /// Now.
+    pub used: u64,
+}
+
 /// The daemon, its pools and exports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Status {
@@ -16,10 +25,15 @@ pub struct Status {
     /// When it started.
     #[schema(value_type = String, format = DateTime)]
     pub started: Timestamp,
+    /// Every remembered pool is in service or waits for something that `pools` names. Until then some may still be being imported.
+    #[serde(default)]
+    pub ready: bool,
     /// Control socket.
     pub socket: String,
     /// State directory.
     pub state_dir: String,
+    /// Memory for requests of all NBD clients together.
+    pub request_memory: RequestMemory,
     /// Pools, those that could not be imported included.
     pub pools: Vec<Pool>,
     /// Exports.

@@ -10,8 +10,12 @@ use sd_notify::NotifyState;
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{ConfigFile, socket_path, state_dir};
-use crate::daemon::{Control, Daemon, Inherited, Options, READ_CACHE, Signals, StateDir, check_nbd_limits, serve_until, this_host};
+use crate::daemon::{
+    Budget, Control, Daemon, IMPORT_WAIT, Inherited, Options, READ_CACHE, Signals, StateDir, check_nbd_limits, raise_descriptors,
+    serve_until, this_host,
+};
 use crate::failure::{Failure, Outcome};
+use crate::instant::parse_span;
 use crate::size::Size;
 
 /// Run the daemon in the foreground
@@ -21,13 +25,14 @@ Example:
   millpond serve --state /var/lib/millpond --socket /run/millpond/control.sock
 
 Sockets of systemd (LISTEN_FDS) are used where an export or the control socket has their address.
-It is ready when the socket answers ('millpond status --wait 10'). SIGTERM or Ctrl-C stops it cleanly.
+The socket answers at once. It is ready when each pool that it had is in service again, or waits for something that 'millpond status' names, and
+after 30 s at the latest ('millpond status --wait 40' waits for that). SIGTERM or Ctrl-C stops it cleanly.
 MILLPOND_LOG=debug says more on standard error.")]
 pub struct Serve {
     /// Directory in which pools and exports are remembered
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// TOML file with socket, state, map_memory, cache_memory, read_cache, discard_freed, rewind_minutes, spare_minutes, host_id, [nbd]; options win over it
+    /// TOML file with socket, state, map_memory, cache_memory, read_cache, request_memory, discard_freed, rewind_minutes, spare_minutes, import_wait, host_id, [nbd]; options win over it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -36,6 +41,7 @@ impl Serve {
     /// Runs it.
     pub async fn run(self, socket: Option<&Path>) -> Outcome {
         log_to_stderr("info");
+        raise_descriptors();
         let config = self.config.as_deref().map(ConfigFile::read).transpose()?.unwrap_or_default();
         let mut tuning = Tuning::default();
         if let Some(size) = &config.map_memory {
@@ -47,6 +53,13 @@ impl Serve {
             tuning.cache_memory = bytes;
         }
         let read_cache = config.read_cache.as_deref().map_or(Ok(Size(READ_CACHE)), str::parse)?;
+        let budget = match &config.request_memory {
+            Some(size) => {
+                let Size(bytes) = size.parse()?;
+                Budget::new(bytes)
+            }
+            None => Budget::default(),
+        };
         tuning.discard_freed = config.discard_freed.unwrap_or(tuning.discard_freed);
         tuning.rewind_millis = config.rewind_minutes.map_or(tuning.rewind_millis, |minutes| u64::from(minutes) * 60_000);
         tuning.spare_millis = config.spare_minutes.map_or(tuning.spare_millis, |minutes| u64::from(minutes) * 60_000);
@@ -58,7 +71,17 @@ impl Serve {
         tuning.holder = Some(this_host(config.host_id.as_deref(), dir.path())?);
         let control = Control::bind(&socket, &inherited)?;
         let mut signals = Signals::catch()?;
-        let options = Options { socket, tuning, read_cache: read_cache.0, nbd: limits, inherited: Arc::clone(&inherited) };
+        let import_wait = config.import_wait.as_deref().map_or(Ok(IMPORT_WAIT), parse_span)?;
+        let options = Options {
+            socket,
+            tuning,
+            read_cache: read_cache.0,
+            budget: Arc::new(budget),
+            nbd: limits,
+            inherited: Arc::clone(&inherited),
+            import_wait,
+            ..Options::default()
+        };
         let daemon = Arc::new(Daemon::new(options, dir)?);
         let ready = async |_: &Daemon| {
             inherited.report_unused();

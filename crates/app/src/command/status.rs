@@ -5,16 +5,17 @@ use std::time::Duration;
 use clap::Args;
 
 use super::columns::{EXPORT, POOL};
-use crate::api::Status as Answer;
+use crate::api::{RequestMemory, Status as Answer};
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Format, Listing, print, write_out};
+use crate::size::Size;
 
 /// Show the daemon, its pools and exports
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  millpond status --wait 10")]
 pub struct Status {
-    /// Wait up to this long until the daemon answers
+    /// Wait up to this long until the daemon answers and is ready: each pool is in service, or waits for something that is named
     #[arg(long, value_name = "SECONDS")]
     wait: Option<u64>,
     #[command(flatten)]
@@ -43,6 +44,8 @@ impl Status {
             status.socket,
             status.state_dir
         ))?;
+        let RequestMemory { limit, used } = status.request_memory;
+        write_out(&format!("memory of requests {} of {}\n", Size(used), Size(limit)))?;
         for pool in status.pools.iter().filter(|pool| pool.health != "online") {
             write_out(&format!("pool {} is {}: {}\n", pool.name, pool.health, pool.reason.as_deref().unwrap_or("no reason given")))?;
         }

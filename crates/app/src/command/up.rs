@@ -51,6 +51,7 @@ impl Up {
     /// Runs it.
     pub async fn run(self, socket: Option<&Path>) -> Outcome {
         log_to_stderr("warn");
+        crate::daemon::raise_descriptors();
         let Size(disk_bytes) = self.size.parse()?;
         let dir = absolute(&self.dir);
         let state = StateDir::open(&dir)?;
@@ -62,7 +63,7 @@ impl Up {
         if !file.exists() {
             format_file(&file, POOL, pool_bytes(disk_bytes), DISK, disk_bytes, tuning.clone()).await?;
         }
-        let daemon = Arc::new(Daemon::new(Options { socket: socket.clone(), tuning, ..Options::default() }, state)?);
+        let daemon = Arc::new(Daemon::new(Options { socket: socket.clone(), tuning, start_limit: None, ..Options::default() }, state)?);
         let ready = async |daemon: &Daemon| {
             let (volume, exports) = self.put_into_service(daemon, &dir, &file, disk_bytes).await?;
             write_out(&told(&volume, &exports, &socket))

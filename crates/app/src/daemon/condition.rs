@@ -32,6 +32,8 @@ pub(super) struct Conditions {
     seen: BTreeMap<String, Sample>,
     /// Why a device is slow, as of the last window in which there was enough to compare.
     slow: BTreeMap<String, String>,
+    /// Words of the pool itself for devices that are not as they should be.
+    known: BTreeMap<String, String>,
     /// Errors, and when the last came.
     failing: BTreeMap<String, (u64, Instant)>,
 }
@@ -65,8 +67,15 @@ impl Conditions {
     /// Takes in what the devices have done by now. Returns those that were not known to be slow or failing, and why they are.
     pub(super) fn look(&mut self, devices: &[Device], now: Instant) -> Vec<(String, String)> {
         self.failing.retain(|_, (_, last)| now.saturating_duration_since(*last) < MEMORY);
+        let unwell = |device: &&Device| device.health_reason.is_some() && !matches!(device.health.as_str(), "slow" | "failing");
+        let known: BTreeMap<String, String> =
+            devices.iter().filter(unwell).map(|device| (device.path.clone(), device.health.clone())).collect();
+        let before = std::mem::replace(&mut self.known, known);
+        let fresh = devices.iter().filter(unwell).filter(|device| before.get(&device.path) != Some(&device.health));
+        let mut news: Vec<(String, String)> =
+            fresh.filter_map(|device| Some((device.path.clone(), device.health_reason.clone()?))).collect();
         if self.since.is_some_and(|since| now.saturating_duration_since(since) < WINDOW) {
-            return Vec::new();
+            return news;
         }
         let seen: BTreeMap<String, Sample> = devices.iter().map(|device| (device.path.clone(), Sample::of(device))).collect();
         let before = std::mem::replace(&mut self.seen, seen);
@@ -75,7 +84,6 @@ impl Conditions {
         self.since = Some(now);
         let lately = |device: &Device| Some(self.seen.get(&device.path)?.since(before.get(&device.path)?));
         let lately: Vec<(&Device, Sample)> = devices.iter().filter_map(|device| Some((device, lately(device)?))).collect();
-        let mut news = Vec::new();
         for (device, own) in &lately {
             if own.errors > 0 {
                 let (errors, last) = self.failing.entry(device.path.clone()).or_insert_with(|| {
@@ -104,7 +112,8 @@ impl Conditions {
 
     /// Says of devices what is known of them.
     pub(super) fn tell(&self, devices: &mut [Device]) {
-        for device in devices {
+        // what the pool itself says comes first
+        for device in devices.iter_mut().filter(|device| device.health_reason.is_none()) {
             let (word, reason) = self.of(&device.path);
             (device.health, device.health_reason) = (word.to_owned(), reason);
         }

@@ -24,6 +24,8 @@ impl Daemon {
             Doomed::One(Name::Volume(of)) | Doomed::Range { of, .. } => of,
             Doomed::One(Name::Snapshot(name)) => &name.of,
         };
+        // nothing of it is exported, renamed or changed between the look and the command
+        let _pool = self.lock_pool(&of.pool).await?;
         let (shard, _) = self.find_volume(of).await?;
         let catalog = Catalog::new(shard.volumes().await?, shard.snapshots().await?);
         let during = format!("cannot destroy '{}'", request.name);

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millpond_engine::{Command, NewDevice, PoolId};
+use millpond_engine::{Command, JobKind, NewDevice, PoolId};
 use tokio::time::sleep;
 
 use super::labels;
-use super::pools::{group_spec, open_new, vacant};
+use super::pools::{all_vacant, group_spec, open_new};
 use super::service::{Daemon, PoolEntry};
-use super::shard::{ShardHandle, ShardStatus};
+use super::shard::{ShardError, ShardHandle, ShardStatus};
 use super::state::PoolRecord;
 use crate::api::{AddDevices, ApiError, DeviceSpec, IoMode, Pool, RemoveDevice, ReplaceDevice};
 
@@ -27,32 +27,35 @@ impl Daemon {
     /// # Errors
     /// When there is no such pool, a device cannot be used or holds something, or the engine refuses.
     pub async fn add_devices(&self, name: &str, request: AddDevices) -> Result<Pool, ApiError> {
-        let _changing = self.changing.lock().await;
+        let _pool = self.lock_pool(name).await?;
         let during = format!("cannot add to pool '{name}'");
         let (shard, io) = (self.shard(name)?, self.io_mode(name));
         let specs: Vec<DeviceSpec> = request.groups.iter().flat_map(|group| group.devices.clone()).collect();
-        for spec in &specs {
-            vacant(spec, request.force).map_err(|e| e.during(&during))?;
-        }
+        let _devices = self.reserve_devices(specs.iter().map(|spec| spec.path.as_str())).map_err(|e| e.during(&during))?;
+        let fresh = all_vacant(&specs, request.force).await.map_err(|e| e.during(&during))?;
         if request.dry_run {
             return self.pool(name).await;
         }
-        let fresh: Vec<PathBuf> = specs.iter().map(|spec| PathBuf::from(&spec.path)).filter(|path| !path.exists()).collect();
         let mut devices = Vec::new();
-        let added = async {
+        let opened = async {
             for spec in &specs {
-                devices.push(shard.add_device(open_new(spec, io)?).await?);
+                devices.push(shard.add_device(open_new(spec, io).await?).await?);
             }
-            let groups = request.groups.iter().map(group_spec).collect();
-            shard.command(Command::AddDevices { groups, devices: devices.clone() }).await?;
             Ok::<_, ApiError>(())
         };
-        if let Err(error) = added.await {
+        if let Err(error) = opened.await {
             give_up(&shard, &devices, &fresh).await;
             return Err(error.during(&during));
         }
+        let paths: Vec<PathBuf> = specs.iter().map(|spec| PathBuf::from(&spec.path)).collect();
+        self.expect_devices(name, &paths)?;
+        let groups = request.groups.iter().map(group_spec).collect();
+        if let Err(error) = shard.command(Command::AddDevices { groups, devices: devices.clone() }).await {
+            return Err(self.not_taken(name, &shard, &devices, &fresh, &paths, error).await.during(&during));
+        }
         if let Some(entry) = self.registry().pools.get_mut(name) {
-            entry.record.devices.extend(specs.iter().map(|spec| PathBuf::from(&spec.path)));
+            entry.record.successors.retain(|known| !paths.contains(known));
+            entry.record.devices.extend(paths);
         }
         self.save()?;
         self.tell("pool.devices-added", name);
@@ -64,32 +67,23 @@ impl Daemon {
     /// # Errors
     /// When there is no such pool or device, the new one cannot be used or holds something, or the engine refuses.
     pub async fn replace_device(self: &Arc<Daemon>, name: &str, request: ReplaceDevice) -> Result<Pool, ApiError> {
-        let _changing = self.changing.lock().await;
+        let _pool = self.lock_pool(name).await?;
         let during = format!("cannot replace {} of pool '{name}'", request.old);
         let (shard, io) = (self.shard(name)?, self.io_mode(name));
         let member = self.member(name, &shard, &request.old).await?;
-        vacant(&request.new, request.force).map_err(|e| e.during(&during))?;
+        let _devices = self.reserve_devices([request.new.path.as_str()].into_iter()).map_err(|e| e.during(&during))?;
+        let fresh = all_vacant(std::slice::from_ref(&request.new), request.force).await.map_err(|e| e.during(&during))?;
         if request.dry_run {
             return self.pool(name).await;
         }
         let path = PathBuf::from(&request.new.path);
-        let fresh: Vec<PathBuf> = Some(path.clone()).filter(|path| !path.exists()).into_iter().collect();
-        let device = shard.add_device(open_new(&request.new, io)?).await?;
-        // remembered first: a crash from here on finds it
-        if let Some(entry) = self.registry().pools.get_mut(name) {
-            entry.record.successors.push(path.clone());
-        }
-        self.save()?;
+        let device = shard.add_device(open_new(&request.new, io).await?).await?;
+        self.expect_devices(name, std::slice::from_ref(&path))?;
         if let Err(error) = shard.command(Command::Replace { member, device }).await {
-            give_up(&shard, &[device], &fresh).await;
-            if let Some(entry) = self.registry().pools.get_mut(name) {
-                entry.record.successors.retain(|known| *known != path);
-            }
-            self.save()?;
-            return Err(ApiError::from(error).during(&during));
+            return Err(self.not_taken(name, &shard, &[device], &fresh, &[path], error).await.during(&during));
         }
         self.tell("pool.replacing", name);
-        tokio::spawn(Arc::clone(self).watch_devices(name.to_owned()));
+        self.follow(name, Some(("replace", member)));
         self.pool(name).await
     }
 
@@ -98,7 +92,7 @@ impl Daemon {
     /// # Errors
     /// When there is no such pool or device, or what is on it does not fit on the others.
     pub async fn remove_device(self: &Arc<Daemon>, name: &str, request: RemoveDevice) -> Result<Pool, ApiError> {
-        let _changing = self.changing.lock().await;
+        let _pool = self.lock_pool(name).await?;
         let during = format!("cannot remove {} from pool '{name}'", request.device);
         let shard = self.shard(name)?;
         let member = self.member(name, &shard, &request.device).await?;
@@ -110,9 +104,41 @@ impl Daemon {
         shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
         if !request.dry_run && !request.stop {
             self.tell("pool.removing", name);
-            tokio::spawn(Arc::clone(self).watch_devices(name.to_owned()));
+            self.follow(name, Some(("remove", member)));
         }
         self.pool(name).await
+    }
+
+    /// Remembers devices before they become members: whatever happens from here on, the next import finds them.
+    fn expect_devices(&self, name: &str, paths: &[PathBuf]) -> Result<(), ApiError> {
+        if let Some(entry) = self.registry().pools.get_mut(name) {
+            entry.record.successors.extend(paths.iter().cloned());
+        }
+        self.save()
+    }
+
+    /// Gives devices up that did not become members. When the pool was given up meanwhile nobody knows whether they did: they stay as they are, and
+    /// remembered.
+    async fn not_taken(
+        &self,
+        name: &str,
+        shard: &ShardHandle,
+        devices: &[NewDevice],
+        fresh: &[PathBuf],
+        paths: &[PathBuf],
+        error: ShardError,
+    ) -> ApiError {
+        if matches!(error, ShardError::Gone) {
+            return ApiError::from(error);
+        }
+        give_up(shard, devices, fresh).await;
+        if let Some(entry) = self.registry().pools.get_mut(name) {
+            entry.record.successors.retain(|known| !paths.contains(known));
+        }
+        match self.save() {
+            Ok(()) => ApiError::from(error),
+            Err(also) => ApiError::from(error).during(also),
+        }
     }
 
     fn io_mode(&self, name: &str) -> IoMode {
@@ -134,16 +160,19 @@ impl Daemon {
             .ok_or_else(|| ApiError::not_found(format!("pool '{name}' has no device {old}; see 'millpond pool status {name}'")))
     }
 
-    /// Follows what happens to the devices of every pool that an earlier daemon began to change.
-    pub fn watch_all_devices(self: &Arc<Daemon>) {
-        let pools: Vec<String> = self.registry().pools.keys().cloned().collect();
-        for name in pools {
-            tokio::spawn(Arc::clone(self).watch_devices(name));
-        }
+    /// Follows what happens to the devices of a pool that an earlier daemon began to change.
+    pub(super) fn follow_devices(self: &Arc<Daemon>, name: &str) {
+        self.follow(name, None);
     }
 
-    /// Notices devices that are slow or failing, and spares that took the places of lost ones, for as long as the daemon lives.
+    /// Notices pools that ended by themselves, devices that are slow or failing, and spares that took the places of lost ones, for as long as the
+    /// daemon lives.
     pub async fn care(self: Arc<Daemon>) {
+        let daemon = Arc::clone(&self);
+        tokio::join!(daemon.watch_falls(), self.care_for_devices());
+    }
+
+    async fn care_for_devices(self: Arc<Daemon>) {
         loop {
             sleep(CARE).await;
             for pool in self.pools().await {
@@ -155,37 +184,61 @@ impl Daemon {
                 let Ok(status) = shard.status().await else { continue };
                 let known = self.registry().pools.get(&name).map(|entry| entry.record.clone());
                 if known.is_some_and(|record| !places_taken(&record, &status).is_empty()) {
-                    tokio::spawn(Arc::clone(&self).watch_devices(name));
+                    self.follow(&name, None);
                 }
             }
         }
     }
 
+    /// Follows what happens to the devices of a pool. A job that a command began is listed until the daemon remembers what came of it.
+    fn follow(self: &Arc<Daemon>, name: &str, job: Option<(&'static str, u16)>) {
+        if let (Some(job), Some(entry)) = (job, self.registry().pools.get_mut(name)) {
+            entry.followed.push(job);
+        }
+        tokio::spawn(Arc::clone(self).watch_devices(name.to_owned(), job));
+    }
+
     /// Follows replacements and removals in a pool to their end: then devices that it does not use any more are let go, lose their labels, and
     /// are forgotten.
-    async fn watch_devices(self: Arc<Daemon>, name: String) {
+    async fn watch_devices(self: Arc<Daemon>, name: String, job: Option<(&'static str, u16)>) {
+        let mut followed = Followed { daemon: &self, name: &name, job };
         loop {
             // a device that a command is about to name is not one that nobody uses
-            let changing = self.changing.lock().await;
+            let pool = self.wait_for_pool(&name).await;
             let Ok(shard) = self.shard(&name) else { return };
-            let Ok(status) = shard.status().await else { return };
+            let status = match shard.status().await {
+                Ok(status) => status,
+                // the host holds its thread: it may let go of it
+                Err(ShardError::Silent) => continue,
+                Err(_) => return,
+            };
             let used = |at: usize| status.pool.devices.iter().any(|device| device.position == Some(at) || device.successor == Some(at));
-            // between the end of copying and the labels that say so there is no job, but a successor
-            let mut left = !status.pool.jobs.is_empty() || status.pool.devices.iter().any(|device| device.successor.is_some());
+            let of_devices = |kind| matches!(kind, JobKind::Resilver | JobKind::Replace | JobKind::Remove);
+            let switching = status.pool.devices.iter().any(|device| device.successor.is_some());
+            let mut left = switching || status.pool.jobs.iter().any(|job| of_devices(job.kind));
+            // INV-JOB-1: the job is listed until the pool's table and the state on disk are without the old device
+            self.remember_devices(&name, &status);
+            if !left {
+                followed.end();
+            }
             let unused =
                 status.devices.iter().enumerate().filter_map(|(at, host)| host.as_ref().filter(|_| !used(at)).map(|host| (at, host)));
+            let mut released = Vec::new();
             for (at, host) in unused {
                 match shard.remove_device(at).await {
-                    Ok(true) => self.let_go(host.path.clone(), status.pool.id).await,
+                    Ok(true) => released.push(host.path.clone()),
                     Ok(false) => left = true,
                     Err(_) => return,
                 }
             }
-            self.remember_devices(&name, &status);
+            // one that hangs keeps no command waiting
+            drop(pool);
+            for path in released {
+                self.let_go(path, status.pool.id).await;
+            }
             if !left {
                 return;
             }
-            drop(changing);
             sleep(LOOK).await;
         }
     }
@@ -234,6 +287,30 @@ impl Daemon {
         if changed && let Err(error) = self.save() {
             tracing::error!(%error, "the devices of a pool are not remembered");
         }
+    }
+}
+
+/// A job that is listed while what came of it is not remembered.
+struct Followed<'a> {
+    daemon: &'a Daemon,
+    name: &'a str,
+    job: Option<(&'static str, u16)>,
+}
+
+impl Followed<'_> {
+    fn end(&mut self) {
+        let Some(job) = self.job.take() else { return };
+        if let Some(entry) = self.daemon.registry().pools.get_mut(self.name)
+            && let Some(at) = entry.followed.iter().position(|followed| *followed == job)
+        {
+            entry.followed.remove(at);
+        }
+    }
+}
+
+impl Drop for Followed<'_> {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -1,9 +1,9 @@
 //! Exports: making, listing, restoring and ending them.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use futures_util::future::join_all;
 use millpond_engine::{SnapshotId, Target, VolumeId};
 
 use super::service::{Daemon, ExportEntry};
@@ -11,8 +11,7 @@ use super::shard::{ExportId, ExportInfo, ImageLoad, NbdExport, ShardHandle, Vhos
 use super::state::{Door, ExportRecord, Served};
 use super::view::guest_io;
 use crate::api::{
-    ApiError, CreateExport, CreateNbd, CreateVhostUser, ErrorKind, Export, ExportClient, ExportVolume, FuseAccess, GuestIo, NbdLimits,
-    TlsMode,
+    ApiError, CreateExport, CreateNbd, CreateVhostUser, Export, ExportClient, ExportVolume, FuseAccess, GuestIo, NbdLimits, TlsMode,
 };
 use crate::instant;
 use crate::names::Name;
@@ -57,10 +56,10 @@ impl Daemon {
     /// None of its own.
     pub async fn exports(&self) -> Result<Vec<Export>, ApiError> {
         let mut live: HashMap<u64, ExportInfo> = HashMap::new();
-        for (_, shard) in self.shards() {
+        let shards = self.shards();
+        for exports in join_all(shards.iter().map(|(_, shard)| shard.exports())).await {
             // A shard that ended in between serves nothing.
-            let exports = shard.exports().await.unwrap_or_default();
-            live.extend(exports.into_iter().map(|info| (info.id.0, info)));
+            live.extend(exports.unwrap_or_default().into_iter().map(|info| (info.id.0, info)));
         }
         let registry = self.registry();
         let mut all: Vec<Export> = registry.exports.values().map(|entry| view(entry, live.get(&entry.record.id))).collect();
@@ -77,8 +76,9 @@ impl Daemon {
     /// # Errors
     /// When an address cannot be used, or would be open to other machines without consent.
     pub async fn create_export(&self, request: &CreateExport, kept: bool) -> Result<Export, ApiError> {
-        let _changing = self.changing.lock().await;
-        let id = self.registry().next_export;
+        let _pool = self.lock_pool(request.pool()).await?;
+        let reserved = self.reserve_export();
+        let id = reserved.id;
         let (shard, mut record) = match request {
             CreateExport::Nbd(request) => {
                 let during = format!("cannot export '{}'", request.name);
@@ -99,7 +99,6 @@ impl Daemon {
         }
         {
             let mut registry = self.registry();
-            registry.next_export = id + 1;
             registry.exports.insert(id, ExportEntry { record: record.clone(), kept, trouble: None });
         }
         if let Err(error) = self.save() {
@@ -130,7 +129,7 @@ impl Daemon {
         if let Some(path) = &unix {
             check_socket(path)?;
         }
-        self.refuse_taken(unix.as_deref(), tcp)?;
+        self.reserve_addresses(id, unix.as_deref(), tcp)?;
         let record = ExportRecord {
             id,
             pool: name.pool().to_owned(),
@@ -147,7 +146,7 @@ impl Daemon {
         let (shard, target) = self.find_target(&name).await?;
         let unix = PathBuf::from(&request.unix);
         check_socket(&unix)?;
-        self.refuse_taken(Some(&unix), None)?;
+        self.reserve_addresses(id, Some(&unix), None)?;
         let queues = request.queues.unwrap_or(QUEUES);
         if queues == 0 || queues > MAX_QUEUES {
             return Err(ApiError::invalid(format!("a guest cannot have {queues} queues; give 1 to {MAX_QUEUES}")));
@@ -168,9 +167,12 @@ impl Daemon {
     /// # Errors
     /// When there is no such export, or files of a mount are open.
     pub async fn unexport(&self, id: u64, lazy: bool) -> Result<(), ApiError> {
-        let _changing = self.changing.lock().await;
-        let record = self.registry().exports.get(&id).map(|entry| entry.record.clone());
-        let record = record.ok_or_else(|| ApiError::not_found(format!("no export {id}; see 'millpond exports'")))?;
+        let record = || {
+            let record = self.registry().exports.get(&id).map(|entry| entry.record.clone());
+            record.ok_or_else(|| ApiError::not_found(format!("no export {id}; see 'millpond exports'")))
+        };
+        let _pool = self.lock_pool(&record()?.pool).await?;
+        let record = record()?;
         let during = format!("cannot end export {id}");
         self.end_fuse(id, lazy).await.map_err(|e| e.during(&during))?;
         // What is detached lazily is served until the kernel says that nobody uses it any more.
@@ -288,30 +290,15 @@ impl Daemon {
     /// Where an export goes when no address is given: beside the control socket, named after what it serves.
     fn default_socket(&self, name: &Name, id: u64) -> PathBuf {
         let plain = self.beside_control(&format!("{}.sock", name.to_string().replace('/', ".")));
-        let taken = self.registry().exports.values().any(|entry| entry.record.door.path() == Some(&plain));
+        let registry = self.registry();
+        let taken = registry.exports.values().any(|entry| entry.record.door.path() == Some(&plain))
+            || registry.reserved.has(Some(&plain), None).is_some();
         if taken || plain == self.options.socket { self.beside_control(&format!("export-{id}.sock")) } else { plain }
     }
 
     /// A path beside the control socket.
     fn beside_control(&self, file: &str) -> PathBuf {
         self.options.socket.parent().unwrap_or(Path::new("/")).join(file)
-    }
-
-    /// Refuses an address that another export has, in service or not.
-    pub(super) fn refuse_taken(&self, unix: Option<&Path>, tcp: Option<SocketAddr>) -> Result<(), ApiError> {
-        if unix == Some(self.options.socket.as_path()) {
-            return Err(ApiError::invalid("that is the control socket; give another path"));
-        }
-        let tcp = tcp.filter(|address| address.port() != 0).map(|address| address.to_string());
-        for entry in self.registry().exports.values() {
-            let record = &entry.record;
-            let same_path = unix.is_some() && record.door.path().map(PathBuf::as_path) == unix;
-            if same_path || (tcp.is_some() && record.door.tcp() == tcp.as_ref()) {
-                let message = format!("export {} has that address; give another one or run 'millpond unexport {}'", record.id, record.id);
-                return Err(ApiError::new(ErrorKind::Exists, message));
-            }
-        }
-        Ok(())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::locks::blocking;
 use super::mount::{Mounted, mount};
 use super::service::Daemon;
 use super::shard::{ExportId, ExportInfo, FuseExport, ShardHandle};
@@ -20,7 +21,7 @@ impl Daemon {
         if inside(self.dir.path()) || inside(&self.options.socket) {
             return Err(ApiError::invalid(format!("{} holds what the daemon itself needs; give another directory", dir.display())));
         }
-        self.refuse_taken(Some(&dir), None)?;
+        self.reserve_addresses(id, Some(&dir), None)?;
         let access = request.access;
         if let Some(mode) = access.mode.filter(|mode| mode & !0o666 != 0) {
             return Err(ApiError::invalid(format!("mode {mode:04o} is more than reading and writing; give one like 0640")));
@@ -111,8 +112,4 @@ fn real_path(dir: &Path) -> Result<PathBuf, ApiError> {
         Ok(_) => path.canonicalize().map_err(|e| ApiError::not_found(format!("{told} leads nowhere: {e}; give a directory"))),
         Err(_) => Ok(path),
     }
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, ApiError> + Send + 'static) -> Result<T, ApiError> {
-    tokio::task::spawn_blocking(work).await.map_err(|e| ApiError::internal(e.to_string()))?
 }

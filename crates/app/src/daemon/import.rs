@@ -1,17 +1,21 @@
-//! Taking pools into service that exist already: by the user's word, and at start from memory.
+//! Taking pools into service that exist already, by the user's word. What the daemon does by itself is in [`super::bring_up`].
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use millpond_device::{HostDevice, OpenError, OpenOptions};
-use millpond_engine::{Aim, Command, Reply, Target, Tuning};
-use tokio::time::{Instant, sleep};
+use millpond_engine::{Aim, Command, DeviceId, NewestLabel, Reply, Target, Tuning};
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::{Instant, sleep, timeout};
 
+use super::decision;
+use super::host_calls::{NoAnswer, PATIENCE};
 use super::labels::{self, Labelled};
 use super::limits;
+use super::memory::settled;
 use super::pools::{parse_id, wait_online};
+use super::scan::Scan;
 use super::service::{Daemon, PoolEntry};
 use super::shard::{self, ShardHandle};
 use super::state::PoolRecord;
@@ -21,22 +25,36 @@ use crate::api::{ApiError, ErrorKind, Found, ImportPool, IoMode, LostRange};
 const RELEASE: Duration = Duration::from_secs(3);
 /// How often it is tried again.
 const RETRY: Duration = Duration::from_millis(20);
+/// How long a command waits for an import of the same pool that is under way.
+const TURN: Duration = Duration::from_secs(10);
 
 /// How a pool is imported.
-struct How {
+pub(super) struct How {
     io: IoMode,
     degraded: bool,
     aim: Aim,
     read_only: bool,
     /// Another host's claim is no reason to refuse it.
     force: bool,
+    /// What its labels have to be.
+    newest: Option<NewestLabel>,
 }
 
 impl How {
     /// As it is remembered.
-    fn of(record: &PoolRecord) -> How {
+    pub(super) fn of(record: &PoolRecord) -> How {
         let aim = record.checkpoint.map_or(Aim::Newest, Aim::To);
-        How { io: record.io, degraded: false, aim, read_only: record.read_only, force: false }
+        How { io: record.io, degraded: false, aim, read_only: record.read_only, force: false, newest: None }
+    }
+
+    /// The same, for an import that nobody asked for: of what was found, or newer.
+    pub(super) fn by_itself(record: &PoolRecord, found: &Labelled, degraded: bool) -> How {
+        let current = |device: &u64| record.in_force.as_ref().is_some_and(|known| known.current.values().any(|id| id == device));
+        let (trusted, others): (Vec<u64>, Vec<u64>) = found.newest_on.iter().copied().partition(current);
+        // none is known when every device was replaced elsewhere, and all of them are there
+        let devices = if trusted.is_empty() { others } else { trusted };
+        let newest = NewestLabel { generation: found.generation, devices: devices.into_iter().map(DeviceId).collect() };
+        How { degraded, newest: Some(newest), ..How::of(record) }
     }
 }
 
@@ -68,65 +86,56 @@ impl Search {
 }
 
 impl Daemon {
-    /// Imports every remembered pool and restores its exports. One that does not come is noted with its reason and stops nobody.
-    pub async fn restore(&self) {
-        let _changing = self.changing.lock().await;
-        let records: Vec<PoolRecord> = self.registry().pools.values().map(|entry| entry.record.clone()).collect();
-        let import = async |record: PoolRecord| {
-            // a host comes up with what it has: what can be spared is no reason to keep every guest waiting
-            let imported = match locate(&record).await {
-                Ok(found) => self
-                    .open(&found, &How { degraded: true, ..How::of(&record) })
-                    .await
-                    .map(|shard| (shard, found))
-                    .map_err(|e| e.to_string()),
-                Err(reason) => Err(reason),
-            };
-            (record, imported)
-        };
-        // All at once: each replays its log on a thread of its own.
-        for (record, imported) in join_all(records.into_iter().map(import)).await {
-            match imported {
-                Ok((shard, found)) => {
-                    let record = record.with(&found);
-                    let name = record.name.clone();
-                    limits::apply(&record, &shard).await;
-                    self.registry().pools.insert(name.clone(), PoolEntry::new(record, Ok(shard)));
-                    self.restore_exports(&name).await;
-                    self.tell("pool.imported", name);
-                }
-                Err(reason) => {
-                    tracing::error!(pool = record.name, reason, "not imported");
-                    let mut registry = self.registry();
-                    let trouble = format!("pool '{}' is not in service: {reason}", record.name);
-                    let of_pool = registry.exports.values_mut().filter(|export| export.record.pool == record.name);
-                    of_pool.for_each(|export| export.trouble = Some(trouble.clone()));
-                    registry.pools.insert(record.name.clone(), PoolEntry::new(record, Err(reason)));
-                }
-            }
-        }
-        self.share_read_cache().await;
-    }
-
     /// Finds pools, and imports the one named. Durable on return, the daemon's memory of it included.
     ///
     /// # Errors
     /// When it is not found, is incomplete, is in service already, or does not come up.
     pub async fn import_pool(&self, request: ImportPool) -> Result<Vec<Found>, ApiError> {
-        let _changing = self.changing.lock().await;
-        let labelled = self.search(&request.search).await?;
+        if let Some(wanted) = &request.name {
+            self.refuse_left_behind(wanted)?;
+        }
         let Some(wanted) = request.name else {
-            return Ok(labelled.iter().map(|pool| self.found(pool)).collect());
+            let scan = self.search(&request.search).await;
+            return Ok(scan.pools.iter().map(|pool| self.found(pool)).chain(scan.silent.iter().map(not_answering)).collect());
         };
         let during = format!("cannot import '{wanted}'");
-        let pool = self.choose(&wanted, labelled)?;
+        let waited = self.in_service(&wanted).is_none();
+        let _importing = self.importing(&wanted).await.map_err(|e| e.during(&during))?;
+        if let Some(found) = self.in_service(&wanted).filter(|_| waited && !request.dry_run) {
+            // the daemon has just done it by itself
+            return Ok(vec![found]);
+        }
+        let Scan { pools, silent, .. } = self.search(&request.search).await;
+        let also = |e: ApiError| match silent.first() {
+            Some(silent) => ApiError { message: format!("{}; {silent}", e.message), ..e },
+            None => e,
+        };
+        let pool = self.choose(&wanted, pools).map_err(also)?;
+        let lock = self.lock_pool(&pool.name).await?;
+        // what was found may have changed while another command had the pool
+        let again = if lock.waited { self.search(&request.search).await.pools } else { vec![pool.clone()] };
+        let pool = self.choose(&wanted, again).and_then(|again| match again.name == pool.name {
+            true => Ok(again),
+            false => Err(ApiError::busy(format!("pool '{wanted}' has changed its name meanwhile; try again"))),
+        })?;
         // special devices alone are missing, and are to be given up
         let rebuild = request.rebuild && !pool.missing.is_empty() && pool.special == pool.missing;
         if !pool.missing.is_empty() && !request.degraded && !rebuild {
             let why = missing(&pool, self.remembered(&pool).as_ref());
-            return Err(ApiError::new(ErrorKind::Unavailable, why).during(during));
+            return Err(also(ApiError::new(ErrorKind::Unavailable, why)).during(during));
         }
         let mut found = self.found(&pool);
+        if let Some(record) = self.remembered(&pool)
+            && let Err(refusal) = decision::check(record.in_force.as_ref(), &pool.evidence(None))
+        {
+            let why = refusal.told(&record);
+            let whole = pool.missing.is_empty() && pool.down.is_empty();
+            let chosen = whole || request.degraded || request.rewind || request.rebuild || request.to.is_some();
+            if !chosen && !request.dry_run {
+                return Err(ApiError::new(ErrorKind::Unavailable, why).during(during));
+            }
+            found.warning = Some(why);
+        }
         let aim = match request.to {
             Some(id) => Aim::To(id),
             None if request.rebuild => Aim::Rebuild,
@@ -143,45 +152,93 @@ impl Daemon {
         if request.dry_run {
             return Ok(vec![found]);
         }
-        let fresh = || PoolRecord {
-            name: pool.name.clone(),
-            id: pool.id.to_string(),
-            devices: Vec::new(),
-            successors: Vec::new(),
-            io: IoMode::default(),
-            read_only: false,
-            checkpoint: None,
-            limits: BTreeMap::new(),
-        };
+        let fresh = || PoolRecord::new(pool.name.clone(), pool.id.to_string(), Vec::new(), IoMode::default());
         let record = self.remembered(&pool).unwrap_or_else(fresh).with(&pool);
         let record = PoolRecord { read_only: request.readonly, checkpoint: request.to.filter(|_| request.readonly), ..record };
         let how = How { degraded: request.degraded, aim, force: request.force, ..How::of(&record) };
         let shard = self.open(&pool, &how).await.map_err(|e| way_out(e, &how).during(&during))?;
+        // by the user's word: what is in service now is what counts, whatever was remembered
+        let record = record.remembering(&settled(&shard).await.map_err(|e| e.during(&during))?);
         limits::apply(&record, &shard).await;
         {
             let mut registry = self.registry();
             registry.known.retain(|known| known.id != record.id);
-            registry.pools.insert(pool.name.clone(), PoolEntry::new(record, Ok(shard)));
+            let importing = registry.pools.get(&pool.name).map(|entry| Arc::clone(&entry.importing)).unwrap_or_default();
+            registry.pools.insert(pool.name.clone(), PoolEntry { importing, ..PoolEntry::new(record, Ok(shard)) });
         }
-        self.share_read_cache().await;
+        self.pools_changed.notify_one();
+        self.share_read_cache();
+        // remembered before anybody is served: a crash from here on never takes another state of it
+        let saved = self.save();
+        let incomplete = !(pool.missing.is_empty() && pool.down.is_empty());
+        if let Some(error) = saved.as_ref().err().filter(|_| incomplete) {
+            // INV-MEMORY-1: the next start would trust the devices that are missing now
+            let ending = self.close_pool(&pool.name, true).await;
+            self.retire(&pool.name, &ending);
+            let why =
+                format!("it cannot be remembered that devices are out of date ({}); make room there and import it again", error.message);
+            return Err(ApiError::internal(why).during(during));
+        }
         self.restore_exports(&pool.name).await;
-        self.save()?;
+        saved?;
+        if let Some(warning) = &found.warning {
+            self.tell("pool.older-state", format!("{}: {warning}", pool.name));
+        }
         self.tell("pool.imported", &pool.name);
         Ok(vec![Found { state: "imported".to_owned(), ..found }])
     }
 
+    /// The turn to import a pool, which the daemon may just be doing by itself; `None` of one that it does not remember.
+    ///
+    /// # Errors
+    /// When that takes long: a device of it may hang.
+    pub(super) async fn importing(&self, wanted: &str) -> Result<Option<OwnedMutexGuard<()>>, ApiError> {
+        let found = {
+            let registry = self.registry();
+            let entry = registry.pools.values().find(|entry| entry.record.name == wanted || entry.record.id == wanted);
+            entry.map(|entry| Arc::clone(&entry.importing))
+        };
+        let Some(importing) = found else { return Ok(None) };
+        match timeout(TURN, importing.lock_owned()).await {
+            Ok(turn) => Ok(Some(turn)),
+            Err(_) => Err(ApiError::busy(format!(
+                "the daemon has been importing it for more than {} s; see 'millpond status', and try again",
+                TURN.as_secs()
+            ))),
+        }
+    }
+
+    /// A pool in service, as an import tells of it.
+    fn in_service(&self, wanted: &str) -> Option<Found> {
+        let registry = self.registry();
+        let entry = registry.pools.values().find(|entry| entry.record.name == wanted || entry.record.id == wanted)?;
+        entry.shard.as_ref().ok()?;
+        Some(Found {
+            name: entry.record.name.clone(),
+            id: entry.record.id.clone(),
+            state: "imported".to_owned(),
+            devices: entry.record.paths().map(|path| path.display().to_string()).collect(),
+            missing: Vec::new(),
+            checkpoint: None,
+            lost: None,
+            warning: None,
+        })
+    }
+
     /// Looks for pools where the user says, or where they were before and on the block devices of the host.
-    pub(super) async fn search(&self, given: &[String]) -> Result<Vec<Labelled>, ApiError> {
+    pub(super) async fn search(&self, given: &[String]) -> Scan {
         let search: Vec<PathBuf> = if given.is_empty() {
             let registry = self.registry();
             let unavailable = registry.pools.values().filter(|entry| entry.shard.is_err()).map(|entry| &entry.record);
             let remembered = registry.known.iter().chain(unavailable).flat_map(|record| record.paths().cloned().collect::<Vec<_>>());
-            remembered.chain(labels::host_devices()).collect()
+            let found: Vec<PathBuf> = remembered.chain(labels::host_devices()).collect();
+            drop(registry);
+            let silent = self.unanswering();
+            found.into_iter().filter(|path| !silent.contains(path)).collect()
         } else {
             given.iter().map(PathBuf::from).collect()
         };
-        let labelled = tokio::task::spawn_blocking(move || labels::scan(&search)).await;
-        labelled.map_err(|e| ApiError::internal(e.to_string()))
+        self.scan(search).await
     }
 
     /// The one pool of this name or id that is not here yet.
@@ -213,12 +270,13 @@ impl Daemon {
             missing: pool.missing.iter().chain(&pool.down).copied().collect(),
             checkpoint: None,
             lost: None,
+            warning: None,
         }
     }
 
     /// What a pool loses when it does without its special devices. Nothing is written.
     async fn lost_without_special(&self, pool: &Labelled) -> Result<Vec<LostRange>, ApiError> {
-        let how = How { io: IoMode::default(), degraded: true, aim: Aim::Rebuild, read_only: true, force: true };
+        let how = How { io: IoMode::default(), degraded: true, aim: Aim::Rebuild, read_only: true, force: true, newest: None };
         let shard = self.open(pool, &how).await?;
         let lost = lost_of(&pool.name, &shard).await;
         let closed = shard.shutdown().await;
@@ -236,10 +294,10 @@ impl Daemon {
     }
 
     /// Opens devices and imports the pool on them.
-    async fn open(&self, found: &Labelled, how: &How) -> Result<ShardHandle, ApiError> {
+    pub(super) async fn open(&self, found: &Labelled, how: &How) -> Result<ShardHandle, ApiError> {
         let mut devices = Vec::new();
         for path in found.devices() {
-            match open_patiently(&path, how).await {
+            match self.open_patiently(&path, how).await {
                 Ok(device) => devices.push(device),
                 Err(error) if found.asides.contains(&path) => {
                     tracing::warn!(pool = found.name, device = %path.display(), %error, "imported without this device of the cache, or spare");
@@ -248,9 +306,41 @@ impl Daemon {
             }
         }
         let How { degraded, aim, read_only, force, .. } = *how;
-        let shard = shard::import(devices, Tuning { degraded, aim, read_only, force, ..self.options.tuning.clone() })?;
+        let newest_label = how.newest.clone();
+        let shard = shard::import(devices, Tuning { degraded, newest_label, aim, read_only, force, ..self.options.tuning.clone() })?;
         wait_online(&shard).await?;
         Ok(shard)
+    }
+}
+
+impl Daemon {
+    /// Opens a device. The kernel lets go of a killed daemon's devices a little after the process is gone, when its ring is taken down; so one
+    /// that is in use is tried again for a while.
+    async fn open_patiently(&self, path: &Path, how: &How) -> Result<HostDevice, ApiError> {
+        let options = OpenOptions { create_size: None, direct: how.io == IoMode::Direct, read_only: how.read_only };
+        let end = Instant::now() + RELEASE;
+        loop {
+            let opened = self.calls.call(path, PATIENCE, move |path| HostDevice::open(path, options)).await;
+            match opened.map_err(|silent| ApiError::busy(silent.to_string()))? {
+                Ok(device) => return Ok(device),
+                Err(OpenError::InUse { .. }) if Instant::now() < end => sleep(RETRY).await,
+                Err(error) => return Err(ApiError::busy(error.to_string())),
+            }
+        }
+    }
+}
+
+/// A device that does not answer, as it is listed among pools.
+fn not_answering(silent: &NoAnswer) -> Found {
+    Found {
+        name: "-".to_owned(),
+        id: "-".to_owned(),
+        state: "no-answer".to_owned(),
+        devices: vec![silent.path.display().to_string()],
+        missing: Vec::new(),
+        checkpoint: None,
+        lost: None,
+        warning: Some(silent.to_string()),
     }
 }
 
@@ -274,20 +364,6 @@ async fn lost_of(pool: &str, shard: &ShardHandle) -> Result<Vec<LostRange>, ApiE
         lost.extend(ranges.iter().map(|range| LostRange { name: name.clone(), offset: range.offset, length: range.length }));
     }
     Ok(lost)
-}
-
-/// Opens a device. The kernel lets go of a killed daemon's devices a little after the process is gone, when its ring is taken down; so one
-/// that is in use is tried again for a while.
-async fn open_patiently(path: &Path, how: &How) -> Result<HostDevice, ApiError> {
-    let options = OpenOptions { create_size: None, direct: how.io == IoMode::Direct, read_only: how.read_only };
-    let end = Instant::now() + RELEASE;
-    loop {
-        match HostDevice::open(path, options) {
-            Ok(device) => return Ok(device),
-            Err(OpenError::InUse { .. }) if Instant::now() < end => sleep(RETRY).await,
-            Err(error) => return Err(ApiError::busy(error.to_string())),
-        }
-    }
 }
 
 /// Says what to do about a newest state that is damaged.
@@ -315,31 +391,4 @@ fn missing(pool: &Labelled, record: Option<&PoolRecord>) -> String {
         names.join(", "),
         pool.members.len()
     )
-}
-
-/// Where the devices of a remembered pool are now: where they were, or wherever their labels are found on this host.
-async fn locate(record: &PoolRecord) -> Result<Labelled, String> {
-    let id = parse_id(&record.id).ok_or("its remembered id is not valid")?;
-    let search: Vec<PathBuf> = record.paths().cloned().collect();
-    let scan = move || {
-        let mine = |found: Vec<Labelled>| found.into_iter().find(|pool| pool.id == id);
-        let here = mine(labels::scan(&search));
-        if here.as_ref().is_some_and(|pool| pool.missing.is_empty() && pool.down.is_empty()) {
-            return here;
-        }
-        let wider: Vec<PathBuf> = search.into_iter().chain(labels::host_devices()).collect();
-        mine(labels::scan(&wider)).or(here)
-    };
-    let found = tokio::task::spawn_blocking(scan).await.map_err(|e| e.to_string())?;
-    found.ok_or_else(|| gone(record))
-}
-
-/// Why none of a pool's devices can be found.
-fn gone(record: &PoolRecord) -> String {
-    let describe = |path: &Path| match path.exists() {
-        true => format!("{} holds no label of it", path.display()),
-        false => format!("{} does not exist", path.display()),
-    };
-    let told: Vec<String> = record.paths().map(|path| describe(path)).collect();
-    told.join(", ")
 }

@@ -13,7 +13,7 @@ impl Daemon {
     /// # Errors
     /// When there is no such pool or device, or the device is missing.
     pub async fn limit_device(&self, name: &str, request: LimitDevice) -> Result<Pool, ApiError> {
-        let _changing = self.changing.lock().await;
+        let _pool = self.lock_pool(name).await?;
         let shard = self.shard(name)?;
         let member = self.member(name, &shard, &request.device).await?;
         let cap = {

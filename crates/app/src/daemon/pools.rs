@@ -4,16 +4,19 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use jiff::Timestamp;
+use futures_util::future::join_all;
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_device::{HostDevice, OpenOptions, entropy};
 use millpond_engine::{Class, Command, Compression, GroupSpec, JobKind, Layout, PoolId, PoolSpec, PoolState, Tuning};
 
+use super::closing::Ending;
+use super::locks::blocking;
+use super::memory::settled;
+use super::probe;
 use super::service::{Daemon, PoolEntry};
 use super::shard::{self, ShardHandle};
 use super::state::PoolRecord;
 use super::view::{unavailable, view};
-use super::{labels, probe};
 use crate::api::{ApiError, ClassSpec, CreatePool, DeviceGroup, DeviceSpec, ErrorKind, IoMode, Job, LayoutSpec, Pool, PoolRemoval};
 use crate::failure::{Failure, Outcome};
 use crate::instant;
@@ -22,24 +25,14 @@ use crate::names::{self, Kind};
 impl Daemon {
     /// Every pool, those that could not be imported included.
     pub async fn pools(&self) -> Vec<Pool> {
-        let entries: Vec<(PoolRecord, Result<ShardHandle, String>, Timestamp)> =
-            self.registry().pools.values().map(|entry| (entry.record.clone(), entry.shard.clone(), entry.since)).collect();
-        let mut pools = Vec::with_capacity(entries.len());
-        for (record, shard, since) in entries {
-            let status = match shard {
-                Ok(shard) => shard.status().await.map_err(|e| e.to_string()),
-                Err(reason) => Err(reason),
-            };
-            let mut pool = match status {
-                Ok(status) => view(&record, since, status),
-                Err(reason) => unavailable(&record, reason),
-            };
-            if let Some(entry) = self.registry().pools.get(&pool.name) {
-                entry.conditions.tell(&mut pool.devices);
-            }
-            pools.push(pool);
-        }
-        pools
+        let names: Vec<String> = self.registry().pools.keys().cloned().collect();
+        // all at once: one that does not answer delays the list by its own limit alone
+        join_all(names.iter().map(|name| self.look_at(name))).await.into_iter().flatten().collect()
+    }
+
+    /// Devices of a pool out of service that are not there, as they were last looked at.
+    fn absent_devices(&self, name: &str) -> BTreeMap<PathBuf, &'static str> {
+        self.registry().pools.get(name).map(|entry| entry.absent.clone()).unwrap_or_default()
     }
 
     /// One pool.
@@ -47,9 +40,29 @@ impl Daemon {
     /// # Errors
     /// When there is none of this name.
     pub async fn pool(&self, name: &str) -> Result<Pool, ApiError> {
-        let pools = self.pools().await;
-        let found = pools.into_iter().find(|pool| pool.name == name);
+        let found = self.look_at(name).await;
         found.ok_or_else(|| ApiError::not_found(format!("no pool '{name}'; see 'millpond pool list'")))
+    }
+
+    async fn look_at(&self, name: &str) -> Option<Pool> {
+        let (record, shard, since) =
+            self.registry().pools.get(name).map(|entry| (entry.record.clone(), entry.shard.clone(), entry.since))?;
+        let in_service = shard.is_ok();
+        let status = match shard {
+            Ok(shard) => shard.status().await.map_err(|e| e.to_string()),
+            Err(reason) => Err(reason),
+        };
+        let mut pool = match status {
+            Ok(status) => view(&record, since, status),
+            Err(reason) => unavailable(&record, reason, &self.absent_devices(name)),
+        };
+        if let Some(entry) = self.registry().pools.get(name) {
+            if entry.opening && !in_service {
+                pool.health = "opening".to_owned();
+            }
+            entry.conditions.tell(&mut pool.devices);
+        }
+        Some(pool)
     }
 
     /// Makes a pool and takes it into service. Durable on return, the daemon's memory of it included.
@@ -57,33 +70,24 @@ impl Daemon {
     /// # Errors
     /// When the name is taken, a device cannot be used or holds something, or the engine refuses. Files made for it are removed again.
     pub async fn create_pool(&self, request: CreatePool) -> Result<Pool, ApiError> {
-        let _changing = self.changing.lock().await;
         names::check(Kind::Pool, &request.name)?;
+        let _pool = self.lock_pool(&request.name).await?;
         if self.registry().pools.contains_key(&request.name) {
             return Err(ApiError::new(ErrorKind::Exists, format!("pool '{}' exists already; choose another name", request.name)));
         }
         let during = format!("cannot create pool '{}'", request.name);
         let devices: Vec<DeviceSpec> = request.groups.iter().flat_map(|group| group.devices.clone()).collect();
-        for device in &devices {
-            vacant(device, request.force).map_err(|e| e.during(&during))?;
-        }
-        let record = PoolRecord {
-            name: request.name.clone(),
-            id: String::new(),
-            devices: devices.iter().map(|device| PathBuf::from(&device.path)).collect(),
-            successors: Vec::new(),
-            io: request.io,
-            read_only: false,
-            checkpoint: None,
-            limits: BTreeMap::new(),
-        };
+        let _devices = self.reserve_devices(devices.iter().map(|device| device.path.as_str())).map_err(|e| e.during(&during))?;
+        let fresh = all_vacant(&devices, request.force).await.map_err(|e| e.during(&during))?;
+        let paths = devices.iter().map(|device| PathBuf::from(&device.path)).collect();
+        let record = PoolRecord::new(request.name.clone(), String::new(), paths, request.io);
         if request.dry_run {
-            let mut planned = unavailable(&record, "only asked for".to_owned());
+            let absent = fresh.iter().map(|path| (path.clone(), "missing")).collect();
+            let mut planned = unavailable(&record, "only asked for".to_owned(), &absent);
             planned.health = "planned".to_owned();
             planned.layout = request.groups.first().map_or(LayoutSpec::Linear, |group| group.layout);
             return Ok(planned);
         }
-        let fresh: Vec<PathBuf> = record.devices.iter().filter(|path| !path.exists()).cloned().collect();
         let made = format_devices(&request.name, &request.groups, request.io, self.options.tuning.clone()).await;
         let (shard, id) = match made {
             Ok(made) => made,
@@ -93,74 +97,17 @@ impl Daemon {
                 return Err(error.during(&during));
             }
         };
-        let record = PoolRecord { id: id.to_string(), ..record };
+        let record = PoolRecord { id: id.to_string(), ..record }.remembering(&settled(&shard).await.map_err(|e| e.during(&during))?);
         {
             let mut registry = self.registry();
             registry.known.retain(|known| known.name != record.name);
             registry.pools.insert(record.name.clone(), PoolEntry::new(record.clone(), Ok(shard.clone())));
         }
+        self.pools_changed.notify_one();
         self.save()?;
-        self.share_read_cache().await;
+        self.share_read_cache();
         self.tell("pool.created", &record.name);
         Ok(view(&record, instant::now(), shard.status().await?))
-    }
-
-    /// Closes a pool cleanly and lets its devices go; where it was is remembered for the next import.
-    ///
-    /// # Errors
-    /// When clients are connected, or it could not be closed cleanly (it is out of service all the same).
-    pub async fn export_pool(&self, name: &str) -> Result<(), ApiError> {
-        let _changing = self.changing.lock().await;
-        self.refuse_clients(name, "export").await?;
-        let closed = self.close_pool(name).await;
-        {
-            let mut registry = self.registry();
-            if let Some(entry) = registry.pools.remove(name) {
-                registry.known.retain(|known| known.id != entry.record.id);
-                registry.known.push(entry.record);
-            }
-            let of_pool = registry.exports.values_mut().filter(|export| export.record.pool == name);
-            of_pool.for_each(|export| export.trouble = Some(format!("pool '{name}' is exported")));
-        }
-        self.save()?;
-        self.share_read_cache().await;
-        self.tell("pool.exported", name);
-        closed
-    }
-
-    /// Ends the shard of a pool, if it has one.
-    async fn close_pool(&self, name: &str) -> Result<(), ApiError> {
-        self.end_fuses(Some(name)).await;
-        let shard = self.registry().pools.get(name).and_then(|entry| entry.shard.clone().ok());
-        match shard {
-            Some(shard) => shard.shutdown().await.map_err(|e| ApiError::from(e).during(format!("pool '{name}' was not closed cleanly"))),
-            None => Ok(()),
-        }
-    }
-
-    async fn refuse_clients(&self, name: &str, verb: &str) -> Result<(), ApiError> {
-        let pool = self.pool(name).await?;
-        match pool.clients {
-            0 => Ok(()),
-            n => Err(ApiError::busy(format!(
-                "cannot {verb} pool '{name}': {n} clients are connected; disconnect them, see 'millpond exports'"
-            ))),
-        }
-    }
-
-    /// A pool that did not come because it is another host's is not this one's to destroy.
-    fn refuse_others(&self, name: &str) -> Result<(), ApiError> {
-        let registry = self.registry();
-        let Some(entry) = registry.pools.get(name).filter(|entry| entry.shard.is_err()) else { return Ok(()) };
-        let (id, me) = (parse_id(&entry.record.id), self.options.tuning.holder.as_ref().map(|holder| holder.host));
-        let claims = entry.record.paths().filter_map(|path| labels::claim(path, id?).ok().flatten());
-        match claims.into_iter().find(|claim| Some(claim.holder.host) != me) {
-            Some(claim) => Err(ApiError::busy(format!(
-                "pool '{name}' was not closed by host '{}'; destroy it there, or take it over first with 'millpond pool import {name} --force'",
-                claim.holder.name
-            ))),
-            None => Ok(()),
-        }
     }
 
     /// Destroys a pool with all its volumes: labels and checkpoints are overwritten. With `dry_run`, only says what would be lost.
@@ -168,7 +115,8 @@ impl Daemon {
     /// # Errors
     /// When clients are connected or a label cannot be overwritten.
     pub async fn destroy_pool(&self, name: &str, dry_run: bool) -> Result<PoolRemoval, ApiError> {
-        let _changing = self.changing.lock().await;
+        let _importing = self.importing(name).await.map_err(|e| e.during(format!("cannot destroy pool '{name}'")))?;
+        let _pool = self.lock_pool(name).await?;
         let pool = self.pool(name).await?;
         let mut removal = PoolRemoval {
             name: name.to_owned(),
@@ -176,6 +124,7 @@ impl Daemon {
             snapshots: 0,
             allocated: pool.allocated,
             devices: pool.devices.iter().map(|device| device.path.clone()).collect(),
+            left: Vec::new(),
         };
         if let Ok(shard) = self.shard(name) {
             removal.volumes = shard.volumes().await?.into_iter().map(|volume| format!("{name}/{}", volume.name)).collect();
@@ -188,33 +137,31 @@ impl Daemon {
             let why = format!("pool '{name}' is imported read-only; export it and import it without --readonly to destroy it");
             return Err(ApiError::busy(why));
         }
-        self.refuse_others(name)?;
+        self.refuse_others(name).await?;
         self.refuse_clients(name, "destroy").await?;
         // A shard that could not write its last checkpoint is no reason to keep a pool that is to be destroyed.
-        if let Err(error) = self.close_pool(name).await {
-            tracing::warn!(%error, "closing before destroying");
+        match self.close_pool(name, true).await {
+            Ending::Clean => {}
+            Ending::Unclean(why) => tracing::warn!(pool = name, "closing before destroying: {why}"),
+            ending @ Ending::InUse(_) => {
+                self.retire(name, &ending);
+                self.save()?;
+                let message = format!(
+                    "pool '{name}' is exported and not destroyed: its devices do not answer; when they do, import it and destroy it again"
+                );
+                return Err(ApiError::busy(message));
+            }
         }
         let record = {
             let mut registry = self.registry();
             registry.exports.retain(|_, export| export.record.pool != name);
             registry.pools.remove(name).map(|entry| entry.record)
         };
-        self.share_read_cache().await;
+        self.share_read_cache();
         // Forgotten first: a crash from here on leaves a pool that somebody could import, never a daemon that expects one.
         self.save()?;
-        let id = record
-            .as_ref()
-            .and_then(|record| parse_id(&record.id))
-            .ok_or_else(|| ApiError::internal(format!("pool '{name}' has no valid id")))?;
-        let devices: Vec<PathBuf> = record.iter().flat_map(|record| record.paths().cloned().collect::<Vec<_>>()).collect();
-        for path in devices.into_iter().filter(|path| path.exists()) {
-            let told = path.display().to_string();
-            let wiped = tokio::task::spawn_blocking(move || labels::wipe(&path, id)).await;
-            wiped
-                .map_err(|e| ApiError::internal(e.to_string()))
-                .and_then(|wiped| wiped.map_err(|e| ApiError::internal(e.to_string())))
-                .map_err(|e| e.during(format!("pool '{name}' is out of service but the label on {told} is still there")))?;
-        }
+        let record = record.ok_or_else(|| ApiError::internal(format!("pool '{name}' has no record")))?;
+        removal.left = self.take_labels(&record).await?;
         self.tell("pool.destroyed", name);
         Ok(removal)
     }
@@ -227,11 +174,12 @@ impl Daemon {
             let state = job_state(pool.health == "faulted");
             jobs.push(Job { state, ..job(&pool.name, "reclaim", None, pool.io.reclaim_backlog) });
         }
-        let shards: Vec<(String, ShardHandle)> =
-            self.registry().pools.iter().filter_map(|(name, entry)| Some((name.clone(), entry.shard.clone().ok()?))).collect();
-        for (name, shard) in shards {
-            let Ok(status) = shard.status().await else { continue };
+        let shards = self.shards();
+        let statuses = join_all(shards.iter().map(|(_, shard)| shard.status())).await;
+        for ((name, _), status) in shards.iter().zip(statuses) {
+            let Ok(status) = status else { continue };
             let state = job_state(matches!(status.pool.state, PoolState::Faulted(_)));
+            let begun = jobs.len();
             for info in &status.pool.jobs {
                 let kind = match info.kind {
                     JobKind::Resilver => "resilver",
@@ -245,7 +193,15 @@ impl Daemon {
                 let rate = Some(info.rate).filter(|rate| *rate > 0);
                 let eta_seconds = rate.filter(|_| info.total > 0).map(|rate| remaining.div_ceil(rate));
                 let (state, errors) = (state.clone(), info.errors);
-                jobs.push(Job { state, done_bytes: done, rate, eta_seconds, errors, ..job(&name, kind, info.member, remaining) });
+                jobs.push(Job { state, done_bytes: done, rate, eta_seconds, errors, ..job(name, kind, info.member, remaining) });
+            }
+            let followed = self.registry().pools.get(name).map(|entry| entry.followed.clone()).unwrap_or_default();
+            for (kind, member) in followed {
+                // a missing device is resilvered, whatever the command was called
+                let of_member = format!(":{name}:{member}");
+                if !jobs.iter().skip(begun).any(|job| job.id.ends_with(&of_member)) {
+                    jobs.push(Job { state: state.clone(), ..job(name, kind, Some(member), 0) });
+                }
             }
         }
         jobs
@@ -274,7 +230,7 @@ fn job(pool: &str, kind: &str, device: Option<u16>, remaining_bytes: u64) -> Job
 }
 
 /// Refuses a device that holds something, unless forced.
-pub(super) fn vacant(device: &DeviceSpec, force: bool) -> Result<(), ApiError> {
+fn vacant(device: &DeviceSpec, force: bool) -> Result<(), ApiError> {
     let path = Path::new(&device.path);
     if !path.is_absolute() {
         return Err(ApiError::invalid(format!("'{}' is not an absolute path; give one", device.path)));
@@ -292,10 +248,21 @@ pub(super) fn vacant(device: &DeviceSpec, force: bool) -> Result<(), ApiError> {
     }
 }
 
+/// Refuses devices that hold something, unless forced; gives those that are files still to be made.
+pub(super) async fn all_vacant(devices: &[DeviceSpec], force: bool) -> Result<Vec<PathBuf>, ApiError> {
+    let devices = devices.to_vec();
+    let look = move || {
+        devices.iter().try_for_each(|device| vacant(device, force))?;
+        Ok(devices.iter().map(|device| PathBuf::from(&device.path)).filter(|path| !path.exists()).collect())
+    };
+    blocking(look).await
+}
+
 /// Opens a device that is no part of a pool yet.
-pub(super) fn open_new(device: &DeviceSpec, io: IoMode) -> Result<HostDevice, ApiError> {
+pub(super) async fn open_new(device: &DeviceSpec, io: IoMode) -> Result<HostDevice, ApiError> {
     let options = OpenOptions { create_size: device.create, direct: io == IoMode::Direct, read_only: false };
-    HostDevice::open(Path::new(&device.path), options).map_err(|e| ApiError::busy(e.to_string()))
+    let path = PathBuf::from(&device.path);
+    blocking(move || HostDevice::open(&path, options).map_err(|e| ApiError::busy(e.to_string()))).await
 }
 
 /// A group as the engine is told.
@@ -318,7 +285,10 @@ pub(super) fn group_spec(group: &DeviceGroup) -> GroupSpec {
 
 /// Formats devices and waits until the pool is in service.
 async fn format_devices(name: &str, groups: &[DeviceGroup], io: IoMode, tuning: Tuning) -> Result<(ShardHandle, PoolId), ApiError> {
-    let devices = groups.iter().flat_map(|group| &group.devices).map(|device| open_new(device, io)).collect::<Result<Vec<_>, _>>()?;
+    let mut devices = Vec::new();
+    for device in groups.iter().flat_map(|group| &group.devices) {
+        devices.push(open_new(device, io).await?);
+    }
     let id = PoolId(entropy().map_err(|e| ApiError::internal(format!("no entropy: {e}")))?);
     let groups = groups.iter().map(group_spec).collect();
     let spec = PoolSpec { name: name.to_owned(), id, groups, extent_bytes: None };

@@ -12,7 +12,6 @@ use std::time::Duration;
 use rustix::fs::Mode;
 use rustix::process::umask;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::task::JoinSet;
 
 use super::inherited::Inherited;
 use super::service::Daemon;
@@ -125,8 +124,8 @@ impl Signals {
     }
 }
 
-/// Imports what is remembered, runs `ready`, answers on the control socket until `stop` completes, then shuts everything down cleanly.
-/// The socket does not answer before `ready` is done.
+/// Answers on the control socket until `stop` completes, then shuts everything down cleanly. Meanwhile it imports what is remembered, each pool by
+/// itself; runs `ready` when each is in service or waits for something, or when that takes long; and then says that it is ready.
 ///
 /// # Errors
 /// What `ready` says, or the pools that could not be closed cleanly.
@@ -136,27 +135,23 @@ pub async fn serve_until(
     ready: impl AsyncFnOnce(&Daemon) -> Outcome,
     stop: impl Future<Output = ()>,
 ) -> Outcome {
-    tokio::pin!(stop);
+    let mut starting = daemon.start_pools();
     let start = async {
-        daemon.restore().await;
-        daemon.watch_all_devices();
-        ready(&daemon).await
+        starting.first_round(daemon.options.start_limit).await;
+        ready(&daemon).await?;
+        daemon.set_ready();
+        Ok(())
     };
-    let started = tokio::select! {
-        started = start => Some(started),
-        () = &mut stop => None,
-    };
-    let served = match started {
-        Some(Ok(())) => serve(&daemon, &control, stop).await,
-        Some(Err(failure)) => Err(failure),
-        None => Ok(()),
-    };
+    let served = serve(&daemon, &control, start, stop).await;
     daemon.stop();
+    // what has not come by now does not come any more
+    starting.tasks.shutdown().await;
     let closed = daemon.close().await;
     served.and(closed)
 }
 
-async fn serve(daemon: &Arc<Daemon>, control: &Control, stop: impl Future<Output = ()>) -> Outcome {
+/// Serves the control socket, and runs `start` beside it: when that fails, the service ends.
+async fn serve(daemon: &Arc<Daemon>, control: &Control, start: impl Future<Output = Outcome>, stop: impl Future<Output = ()>) -> Outcome {
     let fail = |e: io::Error| Failure::failed(format!("cannot serve {}: {e}", control.path().display()));
     let listener = control.listener.try_clone().and_then(tokio::net::UnixListener::from_std).map_err(fail)?;
     let router = routes::router(Arc::clone(daemon));
@@ -169,56 +164,33 @@ async fn serve(daemon: &Arc<Daemon>, control: &Control, stop: impl Future<Output
     let mut server = tokio::spawn(server.into_future());
     let expiring = {
         let daemon = Arc::clone(daemon);
-        tokio::spawn(async move { daemon.expire().await })
+        tokio::spawn(daemon.expire())
     };
     let renewing = {
         let daemon = Arc::clone(daemon);
         tokio::spawn(async move { daemon.renew().await })
     };
     let caring = tokio::spawn(Arc::clone(daemon).care());
-    tokio::select! {
-        () = stop => {}
-        ended = &mut server => {
-            expiring.abort();
-            caring.abort();
-            renewing.abort();
-            return ended.map_err(io::Error::other).and_then(|served| served).map_err(fail);
+    let remembering = {
+        let daemon = Arc::clone(daemon);
+        tokio::spawn(async move { daemon.keep_labels().await })
+    };
+    let started = async {
+        match start.await {
+            Ok(()) => std::future::pending().await,
+            Err(failure) => failure,
         }
-    }
-    expiring.abort();
-    caring.abort();
-    renewing.abort();
+    };
+    let ended = tokio::select! {
+        () = stop => Ok(()),
+        failure = started => Err(failure),
+        ended = &mut server => ended.map_err(io::Error::other).and_then(|served| served).map_err(fail),
+    };
+    [expiring, renewing, caring, remembering].iter().for_each(tokio::task::JoinHandle::abort);
     daemon.stop();
-    if tokio::time::timeout(LAST_REQUESTS, &mut server).await.is_err() {
+    if !server.is_finished() && tokio::time::timeout(LAST_REQUESTS, &mut server).await.is_err() {
         tracing::warn!("requests on the control socket did not end in time");
         server.abort();
     }
-    Ok(())
-}
-
-impl Daemon {
-    /// Closes every pool, all at once: exports end, the last checkpoints are written, devices are let go.
-    ///
-    /// # Errors
-    /// One line naming the pools that could not be closed cleanly; they have ended all the same.
-    pub async fn close(&self) -> Outcome {
-        self.end_fuses(None).await;
-        let mut closing = JoinSet::new();
-        for (name, shard) in self.shards() {
-            closing.spawn(async move { shard.shutdown().await.map_err(|e| format!("pool '{name}': {e}")) });
-        }
-        let mut failed = Vec::new();
-        while let Some(closed) = closing.join_next().await {
-            if let Err(why) = closed.map_err(|e| e.to_string()).and_then(|closed| closed) {
-                failed.push(why);
-            }
-        }
-        if failed.is_empty() {
-            return Ok(());
-        }
-        Err(Failure::failed(format!(
-            "not closed cleanly: {}; nothing acknowledged is lost, the next import replays the log",
-            failed.join("; ")
-        )))
-    }
+    ended
 }

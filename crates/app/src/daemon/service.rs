@@ -3,17 +3,22 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use millpond_engine::{SnapshotInfo, Tuning, VolumeInfo};
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{Notify, broadcast, watch};
 
+use super::budget::Budget;
+use super::closing::LeftBehind;
 use super::condition::Conditions;
+use super::host_calls::HostCalls;
 use super::inherited::Inherited;
+use super::locks::{Deadlines, PoolLocks, Reserved};
 use super::mount::Mounted;
 use super::shard::ShardHandle;
 use super::state::{ExportRecord, PoolRecord, State, StateDir};
-use crate::api::{ApiError, ErrorKind, Event, NbdLimits, Status};
+use crate::api::{ApiError, ErrorKind, Event, NbdLimits, RequestMemory, Status};
 use crate::failure::Outcome;
 use crate::instant;
 use crate::names::{SnapshotName, VolumeName};
@@ -33,11 +38,24 @@ pub struct Options {
     pub tuning: Tuning,
     /// Bytes of memory for what guests of all pools read more than once.
     pub read_cache: u64,
+    /// Memory for requests of all clients.
+    pub budget: Arc<Budget>,
     /// What clients of an NBD export may take where the export says nothing.
     pub nbd: NbdLimits,
     /// Sockets that listen already.
     pub inherited: Arc<Inherited>,
+    /// How long the start waits for missing devices of a pool that can do without them.
+    pub import_wait: Duration,
+    /// How long the daemon waits for its pools before it says that it is ready; nothing: as long as it takes.
+    pub start_limit: Option<Duration>,
+    /// How long it waits for what may never come.
+    pub deadlines: Deadlines,
 }
+
+/// How long missing devices are waited for, when nothing is said.
+pub const IMPORT_WAIT: Duration = Duration::from_secs(30);
+/// How long the start of a daemon may wait for pools whose log is being replayed.
+const START_LIMIT: Duration = Duration::from_secs(30);
 
 impl Default for Options {
     fn default() -> Self {
@@ -45,8 +63,12 @@ impl Default for Options {
             socket: PathBuf::new(),
             tuning: Tuning::default(),
             read_cache: READ_CACHE,
+            budget: Arc::default(),
             nbd: NbdLimits::default(),
             inherited: Arc::default(),
+            import_wait: IMPORT_WAIT,
+            start_limit: Some(START_LIMIT),
+            deadlines: Deadlines::default(),
         }
     }
 }
@@ -63,6 +85,14 @@ pub(super) struct PoolEntry {
     pub(super) due: Option<Timestamp>,
     /// How its devices do.
     pub(super) conditions: Conditions,
+    /// Held while it is being imported, by itself or by hand.
+    pub(super) importing: Arc<tokio::sync::Mutex<()>>,
+    /// It is being imported.
+    pub(super) opening: bool,
+    /// Of a pool that is not in service: devices that are not there, and in which state they are.
+    pub(super) absent: BTreeMap<PathBuf, &'static str>,
+    /// Jobs of devices whose outcome is not remembered yet: kind and member.
+    pub(super) followed: Vec<(&'static str, u16)>,
 }
 
 impl PoolEntry {
@@ -70,7 +100,17 @@ impl PoolEntry {
     pub(super) fn new(record: PoolRecord, shard: Result<ShardHandle, String>) -> PoolEntry {
         let since = instant::now();
         // What expires is not known before it was looked for.
-        PoolEntry { record, shard, since, due: Some(since), conditions: Conditions::default() }
+        PoolEntry {
+            record,
+            shard,
+            since,
+            due: Some(since),
+            conditions: Conditions::default(),
+            importing: Arc::default(),
+            opening: false,
+            absent: BTreeMap::new(),
+            followed: Vec::new(),
+        }
     }
 }
 
@@ -90,19 +130,31 @@ pub(super) struct Registry {
     pub(super) exports: BTreeMap<u64, ExportEntry>,
     pub(super) known: Vec<PoolRecord>,
     pub(super) next_export: u64,
+    /// What commands under way need for themselves.
+    pub(super) reserved: Reserved,
+    /// Pools that were given up while the kernel had operations of their devices.
+    pub(super) left: Vec<LeftBehind>,
 }
 
 /// The daemon behind the control API.
 pub struct Daemon {
     pub(super) options: Options,
     pub(super) dir: StateDir,
-    /// Held over changes to the set of pools and exports, so that two of them never mix.
-    pub(super) changing: tokio::sync::Mutex<()>,
+    /// Calls to the host that may never return.
+    pub(super) calls: HostCalls,
+    /// A pool came into service.
+    pub(super) pools_changed: Notify,
+    /// Those of commands that change a pool.
+    pub(super) locks: Mutex<PoolLocks>,
+    /// Held while the state is written, from the look at the registry on: an older state never replaces a newer one.
+    saving: Mutex<()>,
     registry: Mutex<Registry>,
     /// Directories where pools are mounted, by export.
     mounts: Mutex<BTreeMap<u64, Mounted>>,
     events: broadcast::Sender<Event>,
     stopping: watch::Sender<bool>,
+    /// Every remembered pool is in service or waits for something.
+    ready: watch::Sender<bool>,
     started: Timestamp,
 }
 
@@ -116,15 +168,26 @@ impl Daemon {
         let waiting = || "not imported yet".to_owned();
         let pools = state.pools.into_iter().map(|record| (record.name.clone(), PoolEntry::new(record, Err(waiting()))));
         let exports = state.exports.into_iter().map(|record| (record.id, ExportEntry { record, kept: true, trouble: Some(waiting()) }));
-        let registry = Registry { pools: pools.collect(), exports: exports.collect(), known: state.known, next_export: state.next_export };
+        let registry = Registry {
+            pools: pools.collect(),
+            exports: exports.collect(),
+            known: state.known,
+            next_export: state.next_export,
+            reserved: Reserved::default(),
+            left: Vec::new(),
+        };
         Ok(Daemon {
             options,
             dir,
-            changing: tokio::sync::Mutex::new(()),
+            calls: HostCalls::default(),
+            pools_changed: Notify::new(),
+            locks: Mutex::default(),
+            saving: Mutex::default(),
             registry: Mutex::new(registry),
             mounts: Mutex::default(),
             events: broadcast::channel(EVENT_BACKLOG).0,
             stopping: watch::channel(false).0,
+            ready: watch::channel(false).0,
             started: instant::now(),
         })
     }
@@ -141,6 +204,7 @@ impl Daemon {
 
     /// Writes the state file; durable on return.
     pub(super) fn save(&self) -> Result<(), ApiError> {
+        let _saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
         let state = {
             let registry = self.registry();
             let pools = registry.pools.values().map(|entry| entry.record.clone()).collect();
@@ -171,9 +235,37 @@ impl Daemon {
         self.stopping.subscribe()
     }
 
+    /// Waits until every remembered pool is in service or waits for something, for at most as long as a start may take.
+    pub async fn wait_until_ready(&self) {
+        let (mut ready, mut stopping) = (self.ready.subscribe(), self.stopping.subscribe());
+        tokio::select! {
+            _ = ready.wait_for(|ready| *ready) => {}
+            _ = stopping.wait_for(|stopping| *stopping) => {}
+            () = tokio::time::sleep(START_LIMIT) => {}
+        }
+    }
+
+    /// Says that every remembered pool is in service or waits for something.
+    pub(super) fn set_ready(&self) {
+        self.ready.send_replace(true);
+    }
+
+    /// Puts a shard into the entry of its pool: it can be used from now on.
+    pub(super) fn put_in_service(&self, name: &str, shard: ShardHandle) {
+        if let Some(entry) = self.registry().pools.get_mut(name) {
+            *entry = PoolEntry { importing: Arc::clone(&entry.importing), ..PoolEntry::new(entry.record.clone(), Ok(shard)) };
+        }
+        self.pools_changed.notify_one();
+    }
+
     /// Says that the daemon begins to stop: streams end.
     pub fn stop(&self) {
         self.stopping.send_replace(true);
+    }
+
+    /// How long a command on the control socket may take before whoever asked is told that it goes on.
+    pub fn command_limit(&self) -> Duration {
+        self.options.deadlines.command
     }
 
     /// The shard of a pool in service.
@@ -195,13 +287,14 @@ impl Daemon {
         open.collect()
     }
 
-    /// Deals the memory for what guests read out to the pools in service: the same to each. To be called when there are more or fewer of them.
-    pub(super) async fn share_read_cache(&self) {
+    /// Deals the memory for what guests read out to the pools in service: the same to each. To be called when there are more or fewer of them. No
+    /// pool is waited for.
+    pub(super) fn share_read_cache(&self) {
         let shards = self.shards();
         let each = self.options.read_cache / shards.len().max(1) as u64;
         for (_, shard) in shards {
-            // one that has ended meanwhile needs none
-            let _ = shard.set_read_cache(each).await;
+            shard.set_read_cache(each);
+            shard.set_budget(Arc::clone(&self.options.budget));
         }
     }
 
@@ -227,12 +320,16 @@ impl Daemon {
     /// # Errors
     /// None of its own: a pool that does not answer is listed as unavailable.
     pub async fn status(&self) -> Result<Status, ApiError> {
+        let ready = *self.ready.borrow();
+        let (limit, used) = self.options.budget.use_of();
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             started: self.started,
+            ready,
             socket: self.options.socket.display().to_string(),
             state_dir: self.dir.path().display().to_string(),
+            request_memory: RequestMemory { limit, used },
             pools: self.pools().await,
             exports: self.exports().await?,
         })

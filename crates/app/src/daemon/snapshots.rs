@@ -1,7 +1,9 @@
 //! Snapshots: taking, listing, holding, going back to, cloning, comparing, and their expiry.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use jiff::Timestamp;
 use millpond_engine::{Command, SnapshotInfo, Target, Time};
 
@@ -25,8 +27,10 @@ impl Daemon {
             None => self.shards(),
         };
         let mut listed = Vec::new();
-        for (pool, shard) in shards {
-            let mut volumes = shard.volumes().await?;
+        let looks = shards.iter().map(|(_, shard)| async { Ok::<_, ApiError>((shard.volumes().await?, shard.snapshots().await?)) });
+        let looks = join_all(looks).await;
+        for ((pool, _), look) in shards.into_iter().zip(looks) {
+            let (mut volumes, mut snapshots) = look?;
             volumes.sort_by(|a, b| a.name.cmp(&b.name));
             if let Some(wanted) = volume {
                 volumes.retain(|volume| volume.name == wanted);
@@ -34,7 +38,6 @@ impl Daemon {
                     return Err(ApiError::not_found(format!("no volume '{pool}/{wanted}'; see 'millpond list {pool}'")));
                 }
             }
-            let mut snapshots = shard.snapshots().await?;
             snapshots.sort_by_key(|snapshot| (snapshot.epoch, snapshot.id));
             for volume in volumes {
                 let of_volume = snapshots.iter().filter(|snapshot| snapshot.volume == volume.id);
@@ -204,7 +207,7 @@ impl Daemon {
 
     /// Removes snapshots whose time has come, again and again; those with holds, clones or exports wait. A pool is only looked through when
     /// one of its snapshots is due.
-    pub async fn expire(&self) {
+    pub async fn expire(self: Arc<Daemon>) {
         loop {
             tokio::time::sleep(EXPIRY_TURN).await;
             let now = instant::now();
@@ -216,19 +219,25 @@ impl Daemon {
                 if let Some(entry) = self.registry().pools.get_mut(&pool) {
                     entry.due = None;
                 }
-                let next = self.expire_in(&pool, &shard, now).await.unwrap_or_else(|error| {
-                    tracing::warn!(pool, %error, "expired snapshots stay");
-                    Some(now)
+                let daemon = Arc::clone(&self);
+                // a pool that does not answer keeps no other one waiting
+                tokio::spawn(async move {
+                    let next = daemon.expire_in(&pool, &shard, now).await.unwrap_or_else(|error| {
+                        tracing::warn!(pool, %error, "expired snapshots stay");
+                        Some(now)
+                    });
+                    if let Some(next) = next {
+                        daemon.expires(&pool, next);
+                    }
                 });
-                if let Some(next) = next {
-                    self.expires(&pool, next);
-                }
             }
         }
     }
 
     /// Removes what has expired in a pool, and tells when to look again.
     async fn expire_in(&self, pool: &str, shard: &ShardHandle, now: Timestamp) -> Result<Option<Timestamp>, ApiError> {
+        // none is exported between the look and the command
+        let _pool = self.lock_pool(pool).await?;
         let time_of = |snapshot: &SnapshotInfo| snapshot.expires.map(|time| instant::from_millis(time.0));
         let all = shard.snapshots().await?;
         let open = shard.open_files().await?;

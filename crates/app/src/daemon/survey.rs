@@ -28,11 +28,13 @@ impl Daemon {
         let known = self.registry().pools.get(&request.name).map(|entry| (entry.record.clone(), entry.shard.clone()));
         let (devices, shard) = match known {
             Some((record, shard)) if request.search.is_empty() => {
-                (record.paths().filter(|path| path.exists()).cloned().collect(), shard.ok())
+                let scan = self.scan(record.paths().cloned().collect()).await;
+                let found = Search::one(scan.pools, &record.id).map(|pool| pool.devices());
+                (found.map_err(|e| e.during(&during))?, shard.ok())
             }
             _ => {
-                let labelled = self.search(&request.search).await?;
-                (Search::one(labelled, &request.name)?.devices(), None)
+                let scan = self.search(&request.search).await;
+                (Search::one(scan.pools, &request.name)?.devices(), None)
             }
         };
         let surveyed = self.survey(devices, Aim::Newest).await.map_err(|e| e.during(during))?;

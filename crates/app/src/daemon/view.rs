@@ -1,5 +1,6 @@
 //! How the API sees pools: what a shard says of itself, put into the API's words.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use jiff::Timestamp;
@@ -62,11 +63,13 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
         "online" if status.pool.read_only => "readonly",
         other => other,
     };
+    let faulted = reason.is_some();
+    let reason = reason.or_else(|| refusal(record, &status));
     let (layout, _) = layout_words(status.pool.layout);
     let mut devices = Vec::new();
     for member in &status.pool.devices {
         let state = match (member.state, member.position, member.successor) {
-            _ if reason.is_some() => "faulted",
+            _ if faulted => "faulted",
             (MemberState::Present, _, Some(_)) => "replacing",
             (MemberState::Present, _, None) if member.class == Class::Spare => "available",
             (MemberState::Present, _, None) => "online",
@@ -140,14 +143,44 @@ fn scrub(info: &ScrubInfo) -> Scrub {
     }
 }
 
-/// A member, or the device that takes its place.
-fn device_view(record: &PoolRecord, member: &DeviceInfo, state: &str, position: Option<usize>, status: &ShardStatus) -> Device {
+/// What a device is called, by a host's path where it is open.
+fn path_of(record: &PoolRecord, member: &DeviceInfo, position: Option<usize>, status: &ShardStatus) -> String {
     let host = position.and_then(|at| status.devices.get(at)).and_then(Option::as_ref);
     let remembered =
         || record.devices.get(usize::from(member.member)).map_or_else(|| member.member.to_string(), |p| p.display().to_string());
+    host.map_or_else(remembered, |host| host.path.display().to_string())
+}
+
+/// Why guests' writes are refused although the pool is in service.
+fn refusal(record: &PoolRecord, status: &ShardStatus) -> Option<String> {
+    let full = status.pool.devices.iter().filter(|device| device.full.is_some());
+    let paths: Vec<String> = full.map(|device| path_of(record, device, device.position, status)).collect();
+    status.pool.refuses_writes.then(|| {
+        format!(
+            "the filesystem or volume below {} is full: writes are answered ENOSPC until there is room; make room there",
+            paths.join(", ")
+        )
+    })
+}
+
+/// What the pool itself knows of a device: a word and the reason.
+fn condition(member: &DeviceInfo) -> (&'static str, Option<String>) {
+    match (member.trouble, member.full, member.silent) {
+        (Some(why), ..) => ("failed", Some(format!("given up: {why}"))),
+        (None, Some(_), _) => ("full", Some("the filesystem or volume below it is full; make room there".to_owned())),
+        (None, None, Some(millis)) => ("silent", Some(format!("it has not answered for {} s", millis / 1000))),
+        (None, None, None) => ("ok", None),
+    }
+}
+
+/// A member, or the device that takes its place.
+fn device_view(record: &PoolRecord, member: &DeviceInfo, state: &str, position: Option<usize>, status: &ShardStatus) -> Device {
+    let host = position.and_then(|at| status.devices.get(at)).and_then(Option::as_ref);
+    let own = position == member.position;
+    let (health, health_reason) = if own { condition(member) } else { ("ok", None) };
     let (load, times) = host.map(|host| (host.load, host.times)).unwrap_or_default();
     Device {
-        path: host.map_or_else(remembered, |host| host.path.display().to_string()),
+        path: path_of(record, member, position, status),
         class: class_word(member.class).to_owned(),
         layout: layout_words(member.layout).1.to_owned(),
         state: state.to_owned(),
@@ -158,8 +191,8 @@ fn device_view(record: &PoolRecord, member: &DeviceInfo, state: &str, position: 
         repaired: member.repaired,
         sector: host.map_or(0, |host| host.geometry.logical_sector),
         direct: host.is_some_and(|host| host.direct),
-        health: "ok".to_owned(),
-        health_reason: None,
+        health: health.to_owned(),
+        health_reason,
         limit: host.map_or(DeviceCap::default(), |host| DeviceCap { bps: host.limit.bytes_per_second, iops: host.limit.ops_per_second }),
         io: DeviceIo {
             reads: load.reads,
@@ -180,12 +213,13 @@ fn device_view(record: &PoolRecord, member: &DeviceInfo, state: &str, position: 
 }
 
 /// A pool that is not in service.
-pub(super) fn unavailable(record: &PoolRecord, reason: String) -> Pool {
+pub(super) fn unavailable(record: &PoolRecord, reason: String, absent: &BTreeMap<PathBuf, &'static str>) -> Pool {
     let device = |path: &PathBuf| Device {
         path: path.display().to_string(),
         class: "data".to_owned(),
         layout: "unknown".to_owned(),
-        state: if path.exists() { "unavailable" } else { "missing" }.to_owned(),
+        // looked up, not looked at: a device that does not answer would hold up whoever asks
+        state: absent.get(path).copied().unwrap_or("unavailable").to_owned(),
         size: 0,
         allocated: 0,
         free: 0,

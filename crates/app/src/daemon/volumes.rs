@@ -1,5 +1,6 @@
 //! Volumes: creating, listing, changing.
 
+use futures_util::future::join_all;
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_engine::{Command, Compression, Target, VolumeInfo, VolumeOptions};
 
@@ -24,8 +25,9 @@ impl Daemon {
             None => self.shards(),
         };
         let mut volumes = Vec::new();
-        for (pool, shard) in shards {
-            let mut of_pool = shard.volumes().await?;
+        let listed = join_all(shards.iter().map(|(_, shard)| shard.volumes())).await;
+        for ((pool, _), of_pool) in shards.into_iter().zip(listed) {
+            let mut of_pool = of_pool?;
             of_pool.sort_by(|a, b| a.name.cmp(&b.name));
             volumes.extend(of_pool.into_iter().map(|volume| view(&pool, volume)));
         }
@@ -86,11 +88,7 @@ impl Daemon {
         let properties = Properties::read(request)?;
         // two changes at a time would undo each other's options
         // or export what a promise is being kept for
-        let options_change = request.reservation.is_some()
-            || request.special_small_blocks.is_some()
-            || request.read_cache.is_some()
-            || !request.limits.is_empty();
-        let _changing = if options_change || properties.cache.is_some() { Some(self.changing.lock().await) } else { None };
+        let _pool = self.lock_pool(&name.pool).await?;
         let during = format!("cannot change '{name}'");
         let (shard, volume) = self.find_volume(name).await?;
         let options = options::changed(volume.options, request).map_err(|e| e.during(&during))?;
@@ -145,7 +143,7 @@ impl Daemon {
     pub async fn set_sector(&self, name: &VolumeName, request: &SetSector) -> Result<Volume, ApiError> {
         let during = format!("cannot change the sectors of '{name}'");
         let sector: SectorProfile = request.sector.parse().map_err(|e| ApiError::invalid(format!("{e}")).during(&during))?;
-        let _changing = self.changing.lock().await;
+        let _pool = self.lock_pool(&name.pool).await?;
         let (shard, volume) = self.find_volume(name).await?;
         let target = Target::Head(volume.id);
         if let Some(id) = self.serves(&name.pool, target) {
@@ -167,6 +165,8 @@ impl Daemon {
     pub async fn rename(&self, old: &Name, request: &Rename) -> Result<(), ApiError> {
         let new: Name = request.name.parse()?;
         let during = format!("cannot rename '{old}' to '{new}'");
+        // an export that begins meanwhile would keep the old name
+        let _pool = self.lock_pool(old.pool()).await?;
         let shard = self.shard(old.pool())?;
         let command = match (old, &new) {
             (Name::Volume(from), Name::Volume(to)) if from.pool == to.pool => {

@@ -7,6 +7,7 @@ use axum::extract::State;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::carry_out::soon;
 use super::input::Body;
 use crate::api::{ApiError, Destroy, Destroyed, ErrorBody};
 use crate::daemon::Daemon;
@@ -19,5 +20,5 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
 #[utoipa::path(post, path = "/v1/destroy", request_body = Destroy,
     responses((status = 200, body = Destroyed), (status = "default", body = ErrorBody)))]
 async fn destroy(State(daemon): State<Arc<Daemon>>, Body(request): Body<Destroy>) -> Result<Json<Destroyed>, ApiError> {
-    daemon.destroy(&request).await.map(Json)
+    soon(&daemon, |daemon| async move { daemon.destroy(&request).await }).await.map(Json)
 }

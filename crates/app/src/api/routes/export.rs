@@ -10,6 +10,7 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::carry_out::soon;
 use super::input::{Asked, Body};
 use crate::api::{ApiError, CreateExport, ErrorBody, Export};
 use crate::daemon::Daemon;
@@ -29,7 +30,7 @@ async fn list(State(daemon): State<Arc<Daemon>>) -> Result<Json<Vec<Export>>, Ap
     responses((status = 200, body = Export), (status = "default", body = ErrorBody)))]
 async fn create(State(daemon): State<Arc<Daemon>>, Body(request): Body<CreateExport>) -> Result<Json<Export>, ApiError> {
     let kept = !matches!(&request, CreateExport::Nbd(nbd) if nbd.transient);
-    daemon.create_export(&request, kept).await.map(Json)
+    soon(&daemon, |daemon| async move { daemon.create_export(&request, kept).await }).await.map(Json)
 }
 
 /// How an export ends.
@@ -44,5 +45,5 @@ struct Ending {
 #[utoipa::path(delete, path = "/v1/exports/{id}", params(("id" = u64, Path), Ending),
     responses((status = 204), (status = "default", body = ErrorBody)))]
 async fn remove(State(daemon): State<Arc<Daemon>>, Path(id): Path<u64>, Asked(ending): Asked<Ending>) -> Result<StatusCode, ApiError> {
-    daemon.unexport(id, ending.lazy).await.map(|()| StatusCode::NO_CONTENT)
+    soon(&daemon, |daemon| async move { daemon.unexport(id, ending.lazy).await }).await.map(|()| StatusCode::NO_CONTENT)
 }

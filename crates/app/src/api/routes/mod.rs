@@ -1,5 +1,6 @@
 //! The routes of the control API, by family, and the OpenAPI document that describes them.
 
+mod carry_out;
 mod destroy;
 mod export;
 mod input;

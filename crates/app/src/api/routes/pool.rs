@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::carry_out::{soon, whole};
 use super::input::{Asked, Body};
 use crate::api::{
-    AddDevices, ApiError, Checkpoint, CreatePool, ErrorBody, Found, ImportPool, LimitDevice, ListCheckpoints, Pool, PoolRemoval, Rebalance,
-    RebalancePool, RemoveDevice, ReplaceDevice, ScrubPool, SetPool, SpecialAdvice, WipePool, Wiping,
+    AddDevices, ApiError, Checkpoint, CreatePool, ErrorBody, Found, ImportPool, LimitDevice, ListCheckpoints, Pool, PoolExport,
+    PoolRemoval, Rebalance, RebalancePool, RemoveDevice, ReplaceDevice, ScrubPool, SetPool, SpecialAdvice, WipePool, Wiping,
 };
 use crate::daemon::Daemon;
 
@@ -45,7 +45,7 @@ async fn list(State(daemon): State<Arc<Daemon>>) -> Json<Vec<Pool>> {
 #[utoipa::path(post, path = "/v1/pools", request_body = CreatePool,
     responses((status = 200, body = Pool), (status = "default", body = ErrorBody)))]
 async fn create(State(daemon): State<Arc<Daemon>>, Body(request): Body<CreatePool>) -> Result<Json<Pool>, ApiError> {
-    daemon.create_pool(request).await.map(Json)
+    soon(&daemon, |daemon| async move { daemon.create_pool(request).await }).await.map(Json)
 }
 
 /// One pool.
@@ -70,21 +70,38 @@ async fn destroy(
     Path(pool): Path<String>,
     Asked(how): Asked<Rehearsal>,
 ) -> Result<Json<PoolRemoval>, ApiError> {
-    daemon.destroy_pool(&pool, how.dry_run).await.map(Json)
+    whole(&daemon, |daemon| async move { daemon.destroy_pool(&pool, how.dry_run).await }).await.map(Json)
+}
+
+/// How a pool is exported.
+#[derive(Deserialize, IntoParams)]
+struct Leaving {
+    /// Disconnect clients, and give the pool up when it cannot be closed.
+    #[serde(default)]
+    force: bool,
 }
 
 /// Closes a pool and lets its devices go.
-#[utoipa::path(post, path = "/v1/pools/{pool}/export", params(("pool" = String, Path)),
-    responses((status = 204), (status = "default", body = ErrorBody)))]
-async fn export(State(daemon): State<Arc<Daemon>>, Path(pool): Path<String>) -> Result<StatusCode, ApiError> {
-    daemon.export_pool(&pool).await.map(|()| StatusCode::NO_CONTENT)
+#[utoipa::path(post, path = "/v1/pools/{pool}/export", params(("pool" = String, Path), Leaving),
+    responses((status = 200, body = PoolExport), (status = "default", body = ErrorBody)))]
+async fn export(
+    State(daemon): State<Arc<Daemon>>,
+    Path(pool): Path<String>,
+    Asked(how): Asked<Leaving>,
+) -> Result<Json<PoolExport>, ApiError> {
+    let exported = match how.force {
+        // it has limits of its own
+        true => whole(&daemon, |daemon| async move { daemon.export_pool(&pool, true).await }).await,
+        false => soon(&daemon, |daemon| async move { daemon.export_pool(&pool, false).await }).await,
+    };
+    exported.map(Json)
 }
 
 /// Looks for pools, and imports the one named.
 #[utoipa::path(post, path = "/v1/import", request_body = ImportPool,
     responses((status = 200, body = [Found]), (status = "default", body = ErrorBody)))]
 async fn import(State(daemon): State<Arc<Daemon>>, Body(request): Body<ImportPool>) -> Result<Json<Vec<Found>>, ApiError> {
-    daemon.import_pool(request).await.map(Json)
+    whole(&daemon, |daemon| async move { daemon.import_pool(request).await }).await.map(Json)
 }
 
 /// Adds devices. Their space can be used when it is answered.
@@ -95,7 +112,7 @@ async fn add_devices(
     Path(pool): Path<String>,
     Body(request): Body<AddDevices>,
 ) -> Result<Json<Pool>, ApiError> {
-    daemon.add_devices(&pool, request).await.map(Json)
+    soon(&daemon, |daemon| async move { daemon.add_devices(&pool, request).await }).await.map(Json)
 }
 
 /// Puts a device in the place of another; a job copies what is on it.
@@ -106,7 +123,7 @@ async fn replace_device(
     Path(pool): Path<String>,
     Body(request): Body<ReplaceDevice>,
 ) -> Result<Json<Pool>, ApiError> {
-    daemon.replace_device(&pool, request).await.map(Json)
+    soon(&daemon, |daemon| async move { daemon.replace_device(&pool, request).await }).await.map(Json)
 }
 
 /// Takes a device out; a job moves what is on it to the others.
@@ -117,7 +134,7 @@ async fn remove_device(
     Path(pool): Path<String>,
     Body(request): Body<RemoveDevice>,
 ) -> Result<Json<Pool>, ApiError> {
-    daemon.remove_device(&pool, request).await.map(Json)
+    soon(&daemon, |daemon| async move { daemon.remove_device(&pool, request).await }).await.map(Json)
 }
 
 /// Begins to even out what groups hold, or ends that, or says what it would move; a job does it. Nothing begins when there is nothing to do.
@@ -128,7 +145,7 @@ async fn rebalance(
     Path(pool): Path<String>,
     Body(request): Body<RebalancePool>,
 ) -> Result<Json<Rebalance>, ApiError> {
-    daemon.rebalance(&pool, request).await.map(Json)
+    soon(&daemon, |daemon| async move { daemon.rebalance(&pool, request).await }).await.map(Json)
 }
 
 /// Begins to make unreadable what nothing refers to any more, or ends that, or says what it would do; a job does it. When one runs it begins anew.
@@ -139,14 +156,14 @@ async fn wipe(
     Path(pool): Path<String>,
     Body(request): Body<WipePool>,
 ) -> Result<Json<Wiping>, ApiError> {
-    daemon.wipe(&pool, request).await.map(Json)
+    soon(&daemon, |daemon| async move { daemon.wipe(&pool, request).await }).await.map(Json)
 }
 
 /// Changes properties, from now on and across restarts.
 #[utoipa::path(post, path = "/v1/pools/{pool}/properties", params(("pool" = String, Path)), request_body = SetPool,
     responses((status = 200, body = Pool), (status = "default", body = ErrorBody)))]
 async fn set(State(daemon): State<Arc<Daemon>>, Path(pool): Path<String>, Body(request): Body<SetPool>) -> Result<Json<Pool>, ApiError> {
-    daemon.set_pool(&pool, request).await.map(Json)
+    soon(&daemon, |daemon| async move { daemon.set_pool(&pool, request).await }).await.map(Json)
 }
 
 /// Begins to read everything, or ends that; a job does it.
@@ -157,7 +174,7 @@ async fn scrub(
     Path(pool): Path<String>,
     Body(request): Body<ScrubPool>,
 ) -> Result<Json<Pool>, ApiError> {
-    daemon.scrub(&pool, request).await.map(Json)
+    soon(&daemon, |daemon| async move { daemon.scrub(&pool, request).await }).await.map(Json)
 }
 
 /// Restore points of a pool, in service or not, newest first. Reads its devices, changes nothing.
@@ -175,7 +192,7 @@ async fn limit_device(
     Path(pool): Path<String>,
     Body(request): Body<LimitDevice>,
 ) -> Result<Json<Pool>, ApiError> {
-    daemon.limit_device(&pool, request).await.map(Json)
+    soon(&daemon, |daemon| async move { daemon.limit_device(&pool, request).await }).await.map(Json)
 }
 
 #[derive(Deserialize, IntoParams)]

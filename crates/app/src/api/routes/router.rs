@@ -3,11 +3,17 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
 use super::{destroy, export, input, pool, snapshot, system, volume};
 use crate::daemon::Daemon;
+
+/// Requests that are answered at once, also while pools are being imported.
+const AT_ONCE: [&str; 2] = ["/v1/status", "/v1/events"];
 
 #[derive(OpenApi)]
 #[openapi(info(title = "Millpond control API", description = "Spoken as HTTP/1.1 over the daemon's unix socket."))]
@@ -30,7 +36,17 @@ pub fn document() -> utoipa::openapi::OpenApi {
 
 /// Everything, on a daemon.
 pub fn router(daemon: Arc<Daemon>) -> Router {
-    open_api_router().split_for_parts().0.fallback(input::no_such_route).with_state(daemon)
+    let ready = from_fn_with_state(Arc::clone(&daemon), wait_until_ready);
+    open_api_router().split_for_parts().0.fallback(input::no_such_route).layer(ready).with_state(daemon)
+}
+
+/// Delays requests to a daemon that has just been started until its pools are in service, at most for the time limit of the start. Requests for
+/// status and events are answered at once.
+async fn wait_until_ready(State(daemon): State<Arc<Daemon>>, request: Request, next: Next) -> Response {
+    if !AT_ONCE.contains(&request.uri().path()) {
+        daemon.wait_until_ready().await;
+    }
+    next.run(request).await
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::carry_out::soon;
 use super::input::{Asked, Body};
 use crate::api::{
     ApiError, CloneSnapshot, CreateSnapshots, Created, DiffExtent, ErrorBody, Hold, Rename, Rollback, RolledBack, Snapshot, Volume,
@@ -55,7 +56,7 @@ async fn list(State(daemon): State<Arc<Daemon>>, Asked(of): Asked<Of>) -> Result
 #[utoipa::path(post, path = "/v1/snapshots", request_body = CreateSnapshots,
     responses((status = 200, body = Created), (status = "default", body = ErrorBody)))]
 async fn create(State(daemon): State<Arc<Daemon>>, Body(request): Body<CreateSnapshots>) -> Result<Json<Created>, ApiError> {
-    daemon.create_snapshots(request).await.map(Json)
+    soon(&daemon, |daemon| async move { daemon.create_snapshots(request).await }).await.map(Json)
 }
 
 /// One snapshot.
@@ -71,7 +72,9 @@ async fn get(State(daemon): State<Arc<Daemon>>, parts: Parts) -> Result<Json<Sna
     params(("pool" = String, Path), ("volume" = String, Path), ("snapshot" = String, Path)),
     responses((status = 204), (status = "default", body = ErrorBody)))]
 async fn rename(State(daemon): State<Arc<Daemon>>, parts: Parts, Body(request): Body<Rename>) -> Result<StatusCode, ApiError> {
-    daemon.rename(&Name::Snapshot(named(parts)?), &request).await.map(|()| StatusCode::NO_CONTENT)
+    soon(&daemon, |daemon| async move { daemon.rename(&Name::Snapshot(named(parts)?), &request).await })
+        .await
+        .map(|()| StatusCode::NO_CONTENT)
 }
 
 /// Makes the volume's head what the snapshot holds. Durable when answered.
@@ -79,7 +82,7 @@ async fn rename(State(daemon): State<Arc<Daemon>>, parts: Parts, Body(request): 
     params(("pool" = String, Path), ("volume" = String, Path), ("snapshot" = String, Path)),
     responses((status = 200, body = RolledBack), (status = "default", body = ErrorBody)))]
 async fn rollback(State(daemon): State<Arc<Daemon>>, parts: Parts, Body(request): Body<Rollback>) -> Result<Json<RolledBack>, ApiError> {
-    daemon.rollback(&named(parts)?, &request).await.map(Json)
+    soon(&daemon, |daemon| async move { daemon.rollback(&named(parts)?, &request).await }).await.map(Json)
 }
 
 /// Makes a writable volume on a snapshot. Durable when answered.
@@ -87,7 +90,7 @@ async fn rollback(State(daemon): State<Arc<Daemon>>, parts: Parts, Body(request)
     params(("pool" = String, Path), ("volume" = String, Path), ("snapshot" = String, Path)),
     responses((status = 200, body = Volume), (status = "default", body = ErrorBody)))]
 async fn clone(State(daemon): State<Arc<Daemon>>, parts: Parts, Body(request): Body<CloneSnapshot>) -> Result<Json<Volume>, ApiError> {
-    daemon.clone_snapshot(&named(parts)?, &request).await.map(Json)
+    soon(&daemon, |daemon| async move { daemon.clone_snapshot(&named(parts)?, &request).await }).await.map(Json)
 }
 
 /// Adds a hold: the snapshot cannot be destroyed. Durable when answered.
@@ -95,7 +98,7 @@ async fn clone(State(daemon): State<Arc<Daemon>>, parts: Parts, Body(request): B
     params(("pool" = String, Path), ("volume" = String, Path), ("snapshot" = String, Path)),
     responses((status = 200, body = Snapshot), (status = "default", body = ErrorBody)))]
 async fn hold(State(daemon): State<Arc<Daemon>>, parts: Parts, Body(request): Body<Hold>) -> Result<Json<Snapshot>, ApiError> {
-    daemon.hold(&named(parts)?, &request).await.map(Json)
+    soon(&daemon, |daemon| async move { daemon.hold(&named(parts)?, &request).await }).await.map(Json)
 }
 
 /// Takes one hold back. Durable when answered.
@@ -103,7 +106,7 @@ async fn hold(State(daemon): State<Arc<Daemon>>, parts: Parts, Body(request): Bo
     params(("pool" = String, Path), ("volume" = String, Path), ("snapshot" = String, Path)),
     responses((status = 200, body = Snapshot), (status = "default", body = ErrorBody)))]
 async fn release(State(daemon): State<Arc<Daemon>>, parts: Parts) -> Result<Json<Snapshot>, ApiError> {
-    daemon.release(&named(parts)?).await.map(Json)
+    soon(&daemon, |daemon| async move { daemon.release(&named(parts)?).await }).await.map(Json)
 }
 
 #[derive(Deserialize, IntoParams)]

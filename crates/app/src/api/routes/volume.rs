@@ -10,6 +10,7 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::carry_out::soon;
 use super::input::{Asked, Body};
 use crate::api::{ApiError, CreateVolume, ErrorBody, Place, Rename, Resize, Resized, SetProperties, SetSector, Volume};
 use crate::daemon::Daemon;
@@ -48,7 +49,7 @@ async fn list(State(daemon): State<Arc<Daemon>>, Asked(of): Asked<OfPool>) -> Re
 #[utoipa::path(post, path = "/v1/volumes", request_body = CreateVolume,
     responses((status = 200, body = Volume), (status = "default", body = ErrorBody)))]
 async fn create(State(daemon): State<Arc<Daemon>>, Body(request): Body<CreateVolume>) -> Result<Json<Volume>, ApiError> {
-    daemon.create_volume(request).await.map(Json)
+    soon(&daemon, |daemon| async move { daemon.create_volume(request).await }).await.map(Json)
 }
 
 /// One volume.
@@ -66,7 +67,7 @@ async fn set(
     Path((pool, volume)): Path<(String, String)>,
     Body(request): Body<SetProperties>,
 ) -> Result<Json<Volume>, ApiError> {
-    daemon.set_properties(&named(&pool, &volume)?, &request).await.map(Json)
+    soon(&daemon, |daemon| async move { daemon.set_properties(&named(&pool, &volume)?, &request).await }).await.map(Json)
 }
 
 /// Changes the size, online. Durable when answered.
@@ -77,7 +78,7 @@ async fn resize(
     Path((pool, volume)): Path<(String, String)>,
     Body(request): Body<Resize>,
 ) -> Result<Json<Resized>, ApiError> {
-    daemon.resize(&named(&pool, &volume)?, &request).await.map(Json)
+    soon(&daemon, |daemon| async move { daemon.resize(&named(&pool, &volume)?, &request).await }).await.map(Json)
 }
 
 /// Changes what guests are told of sectors, while nobody is served. Durable when answered. What is stored stays as it is: partition tables
@@ -89,7 +90,7 @@ async fn set_sector(
     Path((pool, volume)): Path<(String, String)>,
     Body(request): Body<SetSector>,
 ) -> Result<Json<Volume>, ApiError> {
-    daemon.set_sector(&named(&pool, &volume)?, &request).await.map(Json)
+    soon(&daemon, |daemon| async move { daemon.set_sector(&named(&pool, &volume)?, &request).await }).await.map(Json)
 }
 
 /// Gives a volume another name. Durable when answered.
@@ -101,14 +102,14 @@ async fn rename(
     Body(request): Body<Rename>,
 ) -> Result<StatusCode, ApiError> {
     let old = Name::Volume(named(&pool, &volume)?);
-    daemon.rename(&old, &request).await.map(|()| StatusCode::NO_CONTENT)
+    soon(&daemon, |daemon| async move { daemon.rename(&old, &request).await }).await.map(|()| StatusCode::NO_CONTENT)
 }
 
 /// Makes a clone independent of its origin.
 #[utoipa::path(post, path = "/v1/volumes/{pool}/{volume}/promote", params(("pool" = String, Path), ("volume" = String, Path)),
     responses((status = 204), (status = "default", body = ErrorBody)))]
 async fn promote(State(daemon): State<Arc<Daemon>>, Path((pool, volume)): Path<(String, String)>) -> Result<StatusCode, ApiError> {
-    daemon.promote(&named(&pool, &volume)?).await.map(|()| StatusCode::NO_CONTENT)
+    soon(&daemon, |daemon| async move { daemon.promote(&named(&pool, &volume)?).await }).await.map(|()| StatusCode::NO_CONTENT)
 }
 
 #[derive(Deserialize, IntoParams)]

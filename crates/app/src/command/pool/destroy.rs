@@ -40,6 +40,9 @@ impl Destroy {
         }
         self.consent.ask("destroy", &lost)?;
         let done: PoolRemoval = client.delete(&path(false)).await?;
+        for left in &done.left {
+            eprintln!("warning: the label on {} is left: {}; 'millpond pool create -f' overwrites it", left.path, left.reason);
+        }
         self.tell(&done, "")
     }
 

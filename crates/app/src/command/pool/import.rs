@@ -4,29 +4,49 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::api::{Checkpoint, Found, ImportPool, LostRange};
+use crate::api::{Checkpoint, Found, ImportPool, LostRange, PoolExport};
 use crate::client::Client;
 use crate::command::columns::{FOUND, GOES_BACK, LOST};
 use crate::command::consent::Consent;
 use crate::command::exports::path_text;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::names::{self, Kind};
 use crate::output::{Cell, Listing, print};
 use crate::size::Size;
 
 /// Close a pool and let its devices go
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  millpond pool export tank")]
+#[command(after_help = "\
+Example:
+  millpond pool export tank
+  millpond pool export tank --force
+
+With --force clients are disconnected, and a pool that cannot be closed is given up: its device hangs, or the host below it is full. Nothing that was
+acknowledged is lost; the next import replays the log, and takes longer for it.")]
 pub struct Export {
     /// Name of the pool
     name: String,
+    /// Disconnect its clients, and give it up when it cannot be closed
+    #[arg(short, long)]
+    force: bool,
 }
 
 impl Export {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.name)?;
-        client.post(&format!("/v1/pools/{}/export", self.name), &()).await
+        let exported: PoolExport = client.post(&format!("/v1/pools/{}/export?force={}", self.name, self.force), &()).await?;
+        for peer in &exported.disconnected {
+            eprintln!("disconnected {peer}");
+        }
+        let why = exported.reason.unwrap_or_default();
+        if exported.in_use {
+            return Err(Failure::failed(format!("pool '{}' is out of service, but {why}", self.name)));
+        }
+        if !exported.clean {
+            eprintln!("pool '{}' was not closed cleanly: {why}; nothing acknowledged is lost, the next import replays the log", self.name);
+        }
+        Ok(())
     }
 }
 
@@ -104,6 +124,8 @@ impl Import {
             }
         }
         let found: Vec<Found> = client.post("/v1/import", &request).await?;
+        // the list is data, warnings are not
+        found.iter().filter_map(|found| found.warning.as_ref()).for_each(|warning| eprintln!("warning: {warning}"));
         if let Some(Found { missing, lost: Some(lost), .. }) = found.first() {
             // the list is data, what it means is not
             eprintln!("{}", given_up(missing, lost));

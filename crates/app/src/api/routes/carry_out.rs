@@ -1,0 +1,51 @@
+//! Commands go to their end, whether or not somebody still waits for the answer: none is left half done because a client went away.
+
+use std::sync::Arc;
+
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::api::{ApiError, ErrorKind};
+use crate::daemon::Daemon;
+
+/// Starts a command.
+fn start<T, F>(daemon: &Arc<Daemon>, command: impl FnOnce(Arc<Daemon>) -> F) -> JoinHandle<Result<T, ApiError>>
+where
+    F: Future<Output = Result<T, ApiError>> + Send + 'static,
+    T: Send + 'static,
+{
+    tokio::spawn(command(Arc::clone(daemon)))
+}
+
+/// Carries out a command without a time limit.
+pub(super) async fn whole<T, F>(daemon: &Arc<Daemon>, command: impl FnOnce(Arc<Daemon>) -> F) -> Result<T, ApiError>
+where
+    F: Future<Output = Result<T, ApiError>> + Send + 'static,
+    T: Send + 'static,
+{
+    start(daemon, command).await.unwrap_or_else(|error| Err(ended(&error.to_string())))
+}
+
+/// Carries out a short command. After the time limit the client gets an error that says so; the command goes on.
+pub(super) async fn soon<T, F>(daemon: &Arc<Daemon>, command: impl FnOnce(Arc<Daemon>) -> F) -> Result<T, ApiError>
+where
+    F: Future<Output = Result<T, ApiError>> + Send + 'static,
+    T: Send + 'static,
+{
+    let limit = daemon.command_limit();
+    match timeout(limit, start(daemon, command)).await {
+        Ok(done) => done.unwrap_or_else(|error| Err(ended(&error.to_string()))),
+        Err(_) => {
+            let message = format!(
+                "the pool has not carried it out within {} s, and goes on with it: a device hangs, or it has much to do; see 'millpond pool status', or give the pool up with 'millpond pool export NAME --force'",
+                limit.as_secs()
+            );
+            tracing::warn!("a command on the control socket goes on after {} s", limit.as_secs());
+            Err(ApiError::new(ErrorKind::Unavailable, message))
+        }
+    }
+}
+
+fn ended(why: &str) -> ApiError {
+    ApiError::internal(format!("the command broke off: {why}; see the daemon's messages"))
+}

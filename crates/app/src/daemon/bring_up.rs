@@ -1,0 +1,348 @@
+//! Takes the pools that the daemon remembers into service: each by itself, and for as long as it takes.
+//!
+//! A pool whose devices are late, locked by a process that is just ending, or do not answer is looked for again until it comes or the user removes
+//! it; nothing else waits for it. Whether what was found may be imported says [`super::decision`].
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use jiff::Timestamp;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::decision::{Decision, decide, names};
+use super::import::How;
+use super::labels::{self, Labelled};
+use super::limits;
+use super::memory::settled;
+use super::pools::parse_id;
+use super::scan::Scan;
+use super::service::Daemon;
+use super::shard::ShardHandle;
+use super::state::PoolRecord;
+use crate::api::{ApiError, ErrorKind};
+use crate::instant;
+
+/// How often the places where devices were are looked at.
+const LOOK: Duration = Duration::from_secs(2);
+/// How often all block devices of the host are.
+const WIDE_LOOK: Duration = Duration::from_secs(30);
+/// A pool that the engine refused is tried again after so long, then after twice as long and so on; at once when other devices are there.
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+/// Remembered pools that are being taken into service.
+pub(super) struct Starting {
+    /// One task for each pool.
+    pub(super) tasks: JoinSet<()>,
+    /// One for each pool, answered when it is in service or waits for something.
+    first: Vec<oneshot::Receiver<()>>,
+}
+
+impl Starting {
+    /// Waits until each pool is in service or waits for something, or the limit is over.
+    pub(super) async fn first_round(&mut self, limit: Option<Duration>) {
+        let all = join_all(std::mem::take(&mut self.first));
+        match limit {
+            Some(limit) => drop(timeout(limit, all).await),
+            None => drop(all.await),
+        }
+    }
+}
+
+/// One pool that is being taken into service.
+struct BringUp {
+    daemon: Arc<Daemon>,
+    name: String,
+    id: String,
+    /// When the first of its devices was seen.
+    seen: Option<Instant>,
+    /// When all block devices are looked at next, and where devices of the pool were at the last such look.
+    wide: Instant,
+    places: Vec<PathBuf>,
+    /// The devices and label generation that the engine refused, when to try them again, and the pause after the next refusal.
+    refused: Option<(Sight, Option<Instant>, Duration)>,
+    /// Devices that are waited for, since when.
+    since: BTreeMap<PathBuf, Timestamp>,
+    /// The reason reported last.
+    told: String,
+}
+
+/// The devices of a pool that were found, and the generation of their newest label.
+type Sight = (Vec<PathBuf>, u64);
+
+/// What a look at the devices came to.
+struct Seen {
+    found: Option<Labelled>,
+    /// Another host had the pool last.
+    other_host: bool,
+    decision: Decision,
+    /// Which devices are waited for.
+    waiting: String,
+    waited: Duration,
+    /// All block devices of the host were looked at.
+    wide: bool,
+}
+
+impl Seen {
+    fn sight(&self) -> Option<Sight> {
+        self.found.as_ref().map(|found| (found.devices(), found.generation))
+    }
+}
+
+/// What came of a try.
+enum Tried {
+    InService,
+    /// The user removed it, or imported it by hand.
+    NotWanted,
+    Waits(String),
+}
+
+impl Daemon {
+    /// Begins to import every remembered pool, and to restore its exports.
+    pub(super) fn start_pools(self: &Arc<Daemon>) -> Starting {
+        let (mut tasks, mut first) = (JoinSet::new(), Vec::new());
+        let pools: Vec<(String, String)> = {
+            let mut registry = self.registry();
+            registry.pools.values_mut().for_each(|entry| entry.opening = true);
+            registry.pools.values().map(|entry| (entry.record.name.clone(), entry.record.id.clone())).collect()
+        };
+        for (name, id) in pools {
+            let (ended, end) = oneshot::channel();
+            first.push(end);
+            let now = Instant::now();
+            let bring_up = BringUp {
+                daemon: Arc::clone(self),
+                name,
+                id,
+                seen: None,
+                wide: now,
+                places: Vec::new(),
+                refused: None,
+                since: BTreeMap::new(),
+                told: String::new(),
+            };
+            tasks.spawn(bring_up.run(ended));
+        }
+        Starting { tasks, first }
+    }
+}
+
+impl BringUp {
+    async fn run(mut self, first: oneshot::Sender<()>) {
+        let mut first = Some(first);
+        loop {
+            let tried = self.try_once().await;
+            if let Tried::Waits(reason) = &tried {
+                self.note(reason);
+            }
+            // nobody may be waiting for the first round any more
+            let _ = first.take().map(|first| first.send(()));
+            if !matches!(tried, Tried::Waits(_)) {
+                return;
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// What is remembered of the pool, while it is not in service.
+    fn record(&self) -> Option<PoolRecord> {
+        let registry = self.daemon.registry();
+        let entry = registry.pools.get(&self.name).filter(|entry| entry.record.id == self.id && entry.shard.is_err());
+        entry.map(|entry| entry.record.clone())
+    }
+
+    async fn try_once(&mut self) -> Tried {
+        let importing = match self.daemon.registry().pools.get(&self.name) {
+            Some(entry) => Arc::clone(&entry.importing),
+            None => return Tried::NotWanted,
+        };
+        let _importing = importing.lock().await;
+        let Some(record) = self.record() else { return Tried::NotWanted };
+        let mut seen = self.look(&record, false).await;
+        let refused = |known: &BringUp, seen: &Seen| {
+            let same = known.refused.as_ref().filter(|(sight, ..)| Some(sight) == seen.sight().as_ref());
+            same.is_some_and(|(_, until, _)| until.is_none_or(|until| Instant::now() < until))
+        };
+        if refused(self, &seen) {
+            return Tried::Waits(self.told.clone());
+        }
+        if !seen.wide && matches!(seen.decision, Decision::ImportDegraded { .. }) {
+            // nothing is done without that is only somewhere else
+            seen = self.look(&record, true).await;
+        }
+        let Seen { found, other_host, decision, waiting, waited, .. } = seen;
+        let without = match decision {
+            Decision::Import => Vec::new(),
+            Decision::ImportDegraded { without } => without,
+            Decision::WaitUntil(limit) => {
+                let left = limit.saturating_sub(waited).as_secs() + 1;
+                return Tried::Waits(format!("{waiting}; in {left} s it is imported without, if the others have everything"));
+            }
+            Decision::Refuse(refusal) if waiting.is_empty() => return Tried::Waits(refusal.told(&record)),
+            Decision::Refuse(refusal) => return Tried::Waits(format!("{waiting}; {}", refusal.told(&record))),
+        };
+        let Some(found) = found else { return Tried::Waits(waiting) };
+        let sight: Sight = (found.devices(), found.generation);
+        match self.import(record, &found, &without, waited).await {
+            Ok(()) => Tried::InService,
+            Err(error) => {
+                // what is on the devices will be the same in two seconds; and a pool that another host has is taken back by hand alone
+                if error.kind == ErrorKind::Unavailable {
+                    let pause =
+                        self.refused.as_ref().filter(|(refused, ..)| *refused == sight).map_or(FIRST_PAUSE, |(.., pause)| *pause * 2);
+                    let pause = pause.min(LONGEST_PAUSE);
+                    self.refused = Some((sight, (!other_host).then(|| Instant::now() + pause), pause));
+                }
+                let reason = if waiting.is_empty() { error.message } else { format!("{waiting}; {}", error.message) };
+                Tried::Waits(reason)
+            }
+        }
+    }
+
+    /// Looks for the pool and decides. `wide`: on all block devices of the host, which is done now and then anyway.
+    async fn look(&mut self, record: &PoolRecord, wide: bool) -> Seen {
+        let wide = wide || self.wide <= Instant::now();
+        let (scan, found) = self.locate(record, wide).await;
+        if found.is_some() {
+            self.seen.get_or_insert_with(Instant::now);
+        }
+        let waited = self.seen.map_or(Duration::ZERO, |seen| seen.elapsed());
+        let options = &self.daemon.options;
+        let evidence = found.as_ref().map(|found| found.evidence(options.tuning.holder.as_ref().map(|holder| holder.host)));
+        let decision = decide(record.in_force.as_ref(), evidence.as_ref(), waited, options.import_wait);
+        let waiting = self.waiting(record, &scan, found.as_ref());
+        Seen { found, other_host: evidence.is_some_and(|evidence| evidence.other_host.is_some()), decision, waiting, waited, wide }
+    }
+
+    /// Where the devices of the pool are now: where they were, or wherever their labels are found on this host.
+    async fn locate(&mut self, record: &PoolRecord, wide: bool) -> (Scan, Option<Labelled>) {
+        let id = parse_id(&record.id);
+        let mine = |scan: &mut Scan| std::mem::take(&mut scan.pools).into_iter().find(|pool| Some(pool.id) == id);
+        let search: Vec<PathBuf> = record.paths().chain(&self.places).cloned().collect();
+        let mut scan = self.daemon.scan(search.clone()).await;
+        let mut found = mine(&mut scan);
+        let whole = found.as_ref().is_some_and(|pool| pool.missing.is_empty() && pool.down.is_empty());
+        if wide && !whole {
+            scan = self.daemon.scan(search.into_iter().chain(labels::host_devices()).collect()).await;
+            found = mine(&mut scan).or(found);
+            self.wide = Instant::now() + WIDE_LOOK;
+            self.places = found.as_ref().map(Labelled::devices).unwrap_or_default();
+        }
+        // what does not answer elsewhere is none of this pool's business
+        scan.silent.retain(|silent| record.paths().any(|path| *path == silent.path));
+        (scan, found)
+    }
+
+    /// Which devices are waited for, since when and why; empty when all are there. Notes how each does.
+    fn waiting(&mut self, record: &PoolRecord, scan: &Scan, found: Option<&Labelled>) -> String {
+        let here = found.map(Labelled::devices).unwrap_or_default();
+        // one that was replaced or has moved is not missing
+        let moved = found.is_some_and(|found| found.missing.is_empty() && found.down.is_empty());
+        let mut absent = BTreeMap::new();
+        let mut told = Vec::new();
+        for path in record.paths().filter(|path| !moved && !here.contains(path)) {
+            let silent =
+                scan.silent.iter().find(|silent| silent.path == *path).map(|silent| format!("no answer for {} s", silent.silent.as_secs()));
+            let unreadable = || scan.unreadable.iter().find(|(at, _)| at == path).map(|(_, why)| format!("it cannot be read: {why}"));
+            let (state, why) = match silent.or_else(unreadable) {
+                Some(why) => ("unavailable", why),
+                None if scan.absent.contains(path) => ("missing", "it does not exist".to_owned()),
+                None => ("unavailable", "it holds no label of this pool".to_owned()),
+            };
+            let since = *self.since.entry(path.clone()).or_insert_with(instant::now);
+            told.push(format!("waiting for device {} since {}: {why}", path.display(), since.strftime("%Y-%m-%dT%H:%M:%SZ")));
+            absent.insert(path.clone(), state);
+        }
+        self.since.retain(|path, _| absent.contains_key(path));
+        if let Some(entry) = self.daemon.registry().pools.get_mut(&self.name) {
+            entry.absent = absent;
+        }
+        told.join("; ")
+    }
+
+    /// Says why the pool is not in service: in the log and as an event when devices come or go, in its status always.
+    fn note(&mut self, reason: &str) {
+        // times pass, which is no news
+        let plain = |text: &str| text.chars().filter(|c| !c.is_ascii_digit()).collect::<String>();
+        if plain(reason) != plain(&self.told) {
+            tracing::error!(pool = self.name, reason, "not imported");
+            self.daemon.tell("pool.waiting", format!("{}: {reason}", self.name));
+        }
+        self.told = reason.to_owned();
+        let mut registry = self.daemon.registry();
+        let trouble = format!("pool '{}' is not in service: {reason}", self.name);
+        let of_pool = registry.exports.values_mut().filter(|export| export.record.pool == self.name);
+        of_pool.for_each(|export| export.trouble = Some(trouble.clone()));
+        let entry = registry.pools.get_mut(&self.name).filter(|entry| entry.record.id == self.id && entry.shard.is_err());
+        if let Some(entry) = entry {
+            entry.shard = Err(reason.to_owned());
+            entry.opening = false;
+        }
+    }
+
+    async fn import(&self, record: PoolRecord, found: &Labelled, without: &[u16], waited: Duration) -> Result<(), ApiError> {
+        let lost = names(&record, without);
+        if !without.is_empty() {
+            tracing::warn!(
+                pool = self.name,
+                without = lost,
+                seconds = waited.as_secs(),
+                "devices did not come in time: importing without them"
+            );
+        }
+        if let Some(entry) = self.daemon.registry().pools.get_mut(&self.name) {
+            entry.opening = true;
+        }
+        let shard = self.daemon.open(found, &How::by_itself(&record, found, !without.is_empty())).await?;
+        let record = record.with(found);
+        if let Err(error) = self.serve(record, &shard, without).await {
+            // what is to be said is why it is not served
+            let _ = shard.shutdown().await;
+            return Err(error);
+        }
+        if !without.is_empty() {
+            self.daemon.tell("pool.degraded", format!("{}: imported without {lost} after {} s", self.name, waited.as_secs()));
+        }
+        Ok(())
+    }
+
+    /// Remembers what came into service, durably, and only then serves it (INV-MEMORY-1).
+    async fn serve(&self, record: PoolRecord, shard: &ShardHandle, without: &[u16]) -> Result<(), ApiError> {
+        let daemon = &self.daemon;
+        let labels = settled(shard).await?;
+        let _pool = daemon.wait_for_pool(&self.name).await;
+        if self.record().is_none() {
+            return Err(ApiError::busy("it was removed meanwhile"));
+        }
+        let changed = {
+            let mut registry = daemon.registry();
+            let entry = registry.pools.get_mut(&self.name).ok_or_else(|| ApiError::busy("it was removed meanwhile"))?;
+            let before = std::mem::replace(&mut entry.record, record.remembering(&labels));
+            before != entry.record
+        };
+        if changed && let Err(error) = daemon.save() {
+            if !without.is_empty() {
+                return Err(ApiError::internal(format!(
+                    "not imported without devices, as it cannot be remembered that they are out of date: {}; make room there",
+                    error.message
+                )));
+            }
+            tracing::error!(%error, "the devices of a pool are not remembered");
+        }
+        daemon.put_in_service(&self.name, shard.clone());
+        let record = daemon.registry().pools.get(&self.name).map(|entry| entry.record.clone());
+        if let Some(record) = record {
+            limits::apply(&record, shard).await;
+        }
+        daemon.share_read_cache();
+        daemon.restore_exports(&self.name).await;
+        daemon.tell("pool.imported", &self.name);
+        daemon.follow_devices(&self.name);
+        Ok(())
+    }
+}

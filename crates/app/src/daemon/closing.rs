@@ -1,0 +1,271 @@
+//! The end of a pool's service: closed cleanly, or given up within a limit when that does not come to an end.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::locks::{Deadlines, PoolLock};
+use super::service::Daemon;
+use super::shard::{ExportInfo, ShardError, ShardHandle};
+use crate::api::{ApiError, PoolExport};
+use crate::failure::{Failure, Outcome};
+
+/// How often a pool that closes is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+/// How long file systems may take to be unmounted. What is still mounted then ends with its pool.
+const UNMOUNT: Duration = Duration::from_secs(5);
+/// Clients named in a refusal; of others, how many there are.
+const NAMED: usize = 8;
+
+/// How the service of a pool has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// The last checkpoint is written.
+    Clean,
+    /// It could not be closed, for this reason, and has ended all the same.
+    Unclean(String),
+    /// The same, and the kernel still has operations of its devices: they stay locked until it has finished them.
+    InUse(String),
+}
+
+impl Ending {
+    /// Why the pool was not closed.
+    fn reason(&self) -> Option<String> {
+        match self {
+            Ending::Clean => None,
+            Ending::Unclean(why) => Some(why.clone()),
+            Ending::InUse(why) => Some(format!(
+                "{why}; the kernel has not finished operations of its devices, which stay in use by this daemon until it has: bring the device back, or restart the host"
+            )),
+        }
+    }
+}
+
+/// A pool that was given up while the kernel had operations of its devices.
+pub(super) struct LeftBehind {
+    name: String,
+    id: String,
+    devices: Vec<PathBuf>,
+    shard: ShardHandle,
+}
+
+/// Ends a shard: closes its pool, and gives it up where a limit is set and passed. A pool whose devices still end operations is given time.
+async fn end(shard: &ShardHandle, deadlines: &Deadlines, bounded: bool) -> Ending {
+    let begun = Instant::now();
+    let (mut moved, mut seen) = (begun, progress(shard).await);
+    let closing = shard.shutdown();
+    tokio::pin!(closing);
+    let why = loop {
+        tokio::select! {
+            closed = &mut closing => match closed {
+                Ok(()) => return Ending::Clean,
+                // somebody else has given it up meanwhile
+                Err(ShardError::Gone) => break "it was given up while it was being closed".to_owned(),
+                Err(error) => return Ending::Unclean(error.to_string()),
+            },
+            () = sleep(LOOK) => {}
+        }
+        let now = progress(shard).await;
+        if now.is_some() && now != seen {
+            (moved, seen) = (Instant::now(), now);
+        }
+        if bounded && moved.elapsed() >= deadlines.idle {
+            break format!("its devices have ended no operation for {} s", deadlines.idle.as_secs());
+        }
+        if bounded && begun.elapsed() >= deadlines.close {
+            break format!("it did not close within {} s", deadlines.close.as_secs());
+        }
+    };
+    shard.abandon();
+    match timeout(deadlines.last, shard.ended()).await {
+        Ok(()) => Ending::Unclean(why),
+        Err(_) => Ending::InUse(why),
+    }
+}
+
+/// Operations that the devices of a pool have ended; nothing when its thread does not say.
+async fn progress(shard: &ShardHandle) -> Option<u64> {
+    let status = timeout(LOOK, shard.status()).await.ok()?.ok()?;
+    let loads = status.devices.iter().flatten().map(|device| device.load);
+    Some(loads.map(|load| load.reads + load.writes + load.flushes + load.discards).sum())
+}
+
+/// The clients of exports, as people know them.
+fn clients(exports: &[ExportInfo]) -> Vec<String> {
+    let of = |export: &ExportInfo| {
+        let peers = export.clients.iter().map(|client| format!("export {} ({}): {}", export.id, export.name, client.peer));
+        peers.collect::<Vec<_>>()
+    };
+    exports.iter().flat_map(of).collect()
+}
+
+impl Daemon {
+    /// Closes a pool and lets its devices go; where it was is remembered for the next import. With `force`, clients are disconnected, and a pool that
+    /// cannot be closed is given up: nothing acknowledged is lost, the next import replays the log.
+    ///
+    /// # Errors
+    /// Without `force`, when clients are connected, or it could not be closed (it is out of service all the same).
+    pub async fn export_pool(&self, name: &str, force: bool) -> Result<PoolExport, ApiError> {
+        let before = if force { self.connected(name).await } else { Vec::new() };
+        let _pool = if force { self.lock_by_force(name).await? } else { self.lock_pool(name).await? };
+        let here = self.registry().pools.contains_key(name);
+        if !here {
+            return self.exported_already(name, force);
+        }
+        if !force {
+            self.refuse_clients(name, "export").await?;
+        }
+        let ending = self.close_pool(name, force).await;
+        self.retire(name, &ending);
+        self.save()?;
+        self.share_read_cache();
+        if let Some(why) = ending.reason() {
+            tracing::warn!(pool = name, "not closed cleanly: {why}");
+            self.tell("pool.not-closed", format!("{name}: {why}"));
+        }
+        self.tell("pool.exported", name);
+        match ending.reason() {
+            Some(why) if !force => Err(ApiError::internal(format!("pool '{name}' was not closed cleanly: {why}"))),
+            reason => {
+                let in_use = matches!(ending, Ending::InUse(_));
+                Ok(PoolExport { name: name.to_owned(), clean: reason.is_none(), reason, disconnected: before, in_use })
+            }
+        }
+    }
+
+    /// The lock of a pool. When another command does not end it is taken for hung, and the pool is given up, which ends that command.
+    async fn lock_by_force(&self, name: &str) -> Result<PoolLock, ApiError> {
+        if let Ok(lock) = timeout(self.options.deadlines.idle, self.wait_for_pool(name)).await {
+            return Ok(lock);
+        }
+        if let Ok(shard) = self.shard(name) {
+            tracing::warn!(pool = name, "another command does not end; the pool is given up");
+            shard.abandon();
+        }
+        self.lock_pool(name).await
+    }
+
+    /// The pool is not here. With `force` that is what was asked for, when it was here once: a command that hung may have ended it just now.
+    fn exported_already(&self, name: &str, force: bool) -> Result<PoolExport, ApiError> {
+        let registry = self.registry();
+        if !force || !registry.known.iter().any(|record| record.name == name) {
+            return Err(ApiError::not_found(format!("no pool '{name}'; see 'millpond pool list'")));
+        }
+        let in_use = registry.left.iter().any(|left| left.name == name && !left.shard.has_ended());
+        let reason = Some("it was exported before this command".to_owned());
+        Ok(PoolExport { name: name.to_owned(), clean: false, reason, disconnected: Vec::new(), in_use })
+    }
+
+    /// Devices that need not be searched for pools: they do not answer.
+    pub(super) fn unanswering(&self) -> Vec<PathBuf> {
+        let mut registry = self.registry();
+        registry.left.retain(|left| !left.shard.has_ended());
+        registry.left.iter().flat_map(|left| left.devices.iter().cloned()).collect()
+    }
+
+    /// Moves a pool to those that are known, and remembers what is left of it.
+    pub(super) fn retire(&self, name: &str, ending: &Ending) {
+        let mut registry = self.registry();
+        if let Some(entry) = registry.pools.remove(name) {
+            if let (Ending::InUse(_), Ok(shard)) = (ending, entry.shard) {
+                let devices = entry.record.paths().cloned().collect();
+                registry.left.push(LeftBehind { name: name.to_owned(), id: entry.record.id.clone(), devices, shard });
+            }
+            registry.known.retain(|known| known.id != entry.record.id);
+            registry.known.push(entry.record);
+        }
+        let of_pool = registry.exports.values_mut().filter(|export| export.record.pool == name);
+        of_pool.for_each(|export| export.trouble = Some(format!("pool '{name}' is exported")));
+    }
+
+    /// Refuses to import a pool whose devices the kernel has not let go of since it was given up.
+    pub(super) fn refuse_left_behind(&self, wanted: &str) -> Result<(), ApiError> {
+        let mut registry = self.registry();
+        registry.left.retain(|left| !left.shard.has_ended());
+        let Some(left) = registry.left.iter().find(|left| left.name == wanted || left.id == wanted) else { return Ok(()) };
+        let devices: Vec<String> = left.devices.iter().map(|path| path.display().to_string()).collect();
+        Err(ApiError::busy(format!(
+            "pool '{}' was given up while the kernel had operations of its devices ({}), and it has not finished them; bring the device back and try again, or restart the host",
+            left.name,
+            devices.join(", ")
+        )))
+    }
+
+    /// Ends the shard of a pool, if it has one; with `bounded`, within limits.
+    pub(super) async fn close_pool(&self, name: &str, bounded: bool) -> Ending {
+        let unmounted = timeout(UNMOUNT, self.end_fuses(Some(name)));
+        if unmounted.await.is_err() {
+            tracing::warn!(pool = name, "a file system is not unmounted yet; it ends with the pool");
+        }
+        let shard = self.registry().pools.get(name).and_then(|entry| entry.shard.clone().ok());
+        match shard {
+            Some(shard) => end(&shard, &self.options.deadlines, bounded).await,
+            None => Ending::Clean,
+        }
+    }
+
+    /// The clients of a pool, and who has files of its mounts open.
+    pub(super) async fn connected(&self, name: &str) -> Vec<String> {
+        let Ok(shard) = self.shard(name) else { return Vec::new() };
+        // a shard that does not answer serves nobody who could be asked to leave
+        let mut connected = clients(&shard.exports().await.unwrap_or_default());
+        for file in shard.open_files().await.unwrap_or_default() {
+            connected.push(format!("export {} (mount): process {} has a file open", file.export, file.pid));
+        }
+        connected
+    }
+
+    /// Closes every pool, all at once: exports end, the last checkpoints are written, devices are let go. A pool that does not close is given up, so
+    /// that the daemon ends within a limit.
+    ///
+    /// # Errors
+    /// One line naming the pools that were not closed cleanly; they have ended all the same.
+    pub async fn close(&self) -> Outcome {
+        let names: Vec<String> = self.shards().into_iter().map(|(name, _)| name).collect();
+        let endings = join_all(names.iter().map(|name| self.close_pool(name, true))).await;
+        let endings: BTreeMap<&String, Ending> = names.iter().zip(endings).collect();
+        let mut failed: Vec<String> =
+            endings.iter().filter_map(|(name, ending)| Some(format!("pool '{name}': {}", ending.reason()?))).collect();
+        // a device may have been given up at the very end
+        if self.note_all_labels()
+            && let Err(error) = self.save()
+        {
+            failed.push(format!("which devices are up to date is not remembered: {}", error.message));
+        }
+        if failed.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::failed(format!(
+            "not closed cleanly: {}; nothing acknowledged is lost, the next import replays the log",
+            failed.join("; ")
+        )))
+    }
+
+    /// Refuses what disconnects clients.
+    pub(super) async fn refuse_clients(&self, name: &str, verb: &str) -> Result<(), ApiError> {
+        match self.connected(name).await {
+            connected if connected.is_empty() => Ok(()),
+            connected => Err(refusal(name, verb, &connected)),
+        }
+    }
+}
+
+/// Says who is connected, and what to do.
+fn refusal(name: &str, verb: &str, connected: &[String]) -> ApiError {
+    let more = connected.len().saturating_sub(NAMED);
+    let mut named = connected.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        named += &format!(", and {more} more");
+    }
+    let way = match verb {
+        "export" => format!("or disconnect them with 'millpond pool export {name} --force'"),
+        _ => "see 'millpond exports'".to_owned(),
+    };
+    ApiError::busy(format!("cannot {verb} pool '{name}': {} clients are connected: {named}; end them first, {way}", connected.len()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,233 @@
+//! Two pools, one of which hangs: the other one does not notice; and the one that hangs can be given up.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millpond_engine::Target;
+
+use super::*;
+use crate::api::{
+    ClassSpec, CreateExport, CreateNbd, CreatePool, CreateSnapshots, CreateVolume, Destroy, DeviceGroup, DeviceSpec, ErrorKind, ImportPool,
+    IoMode, LayoutSpec, SetProperties,
+};
+use crate::daemon::locks::Deadlines;
+use crate::daemon::service::{Options, PoolEntry};
+use crate::daemon::shard::tests::client::{Client, WRITE, hung};
+use crate::daemon::state::{PoolRecord, StateDir};
+
+/// More than anything takes that is not hung, on the busiest host.
+const LONG: Duration = Duration::from_secs(300);
+
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+    runtime.block_on(async { timeout(LONG, test).await.expect("it hangs") });
+}
+
+/// No command of NBD.
+const UNKNOWN: u16 = 99;
+
+/// A daemon with a pool `good` on a file, a pool `hung` that never answers, and a volume in each.
+async fn two_pools(dir: &Path, deadlines: Deadlines) -> Arc<Daemon> {
+    let state = StateDir::open(&dir.join("state")).expect("state");
+    let options = Options { socket: dir.join("control.sock"), deadlines, ..Options::default() };
+    let daemon = Arc::new(Daemon::new(options, state).expect("daemon"));
+    create(&daemon, dir, "good").await;
+    let hung = PoolEntry::new(record("hung", dir), Ok(hung()));
+    daemon.registry().pools.insert("hung".to_owned(), hung);
+    daemon
+}
+
+fn record(name: &str, dir: &Path) -> PoolRecord {
+    PoolRecord::new(name.to_owned(), "07".repeat(16), vec![dir.join(format!("{name}.img"))], IoMode::default())
+}
+
+async fn create(daemon: &Daemon, dir: &Path, name: &str) {
+    let device = DeviceSpec { path: dir.join(format!("{name}.img")).display().to_string(), create: Some(256 << 20) };
+    let group = DeviceGroup { class: ClassSpec::Data, layout: LayoutSpec::Linear, devices: vec![device] };
+    let request = CreatePool { name: name.to_owned(), groups: vec![group], io: IoMode::default(), force: false, dry_run: false };
+    daemon.create_pool(request).await.expect("pool");
+    let volume = CreateVolume { name: format!("{name}/disk"), size: 16 << 20, sector: None, properties: SetProperties::default() };
+    daemon.create_volume(volume).await.expect("volume");
+}
+
+fn export_of(name: &str, socket: &Path) -> CreateExport {
+    CreateExport::Nbd(CreateNbd { name: name.to_owned(), unix: Some(socket.display().to_string()), ..CreateNbd::default() })
+}
+
+fn cache(mode: &str) -> SetProperties {
+    SetProperties { cache: Some(mode.to_owned()), ..SetProperties::default() }
+}
+
+fn destroy(name: &str) -> Destroy {
+    Destroy { name: name.to_owned(), recursive: false, clones: false, wipe: None, dry_run: false }
+}
+
+/// Exports the volume of the pool that hangs, has a client write to it, and begins to end the export, which waits for the write. The pool's lock
+/// is taken from then on.
+async fn hang(daemon: &Arc<Daemon>, dir: &Path) -> (Client, tokio::task::JoinHandle<Result<(), ApiError>>) {
+    let socket = dir.join("hung.sock");
+    let export = daemon.create_export(&export_of("hung/disk", &socket), true).await.expect("export");
+    let path = socket.clone();
+    let written = move || {
+        let mut client = Client::unix(&path);
+        client.send(WRITE, 1, 0, 4096, &[7; 4096]);
+        // what is refused at once is answered when the pool has the write before it
+        client.send(UNKNOWN, 2, 0, 0, &[]);
+        assert_eq!(client.reply().expect("a refusal").1, 2);
+        client
+    };
+    let client = tokio::task::spawn_blocking(written).await.expect("client");
+    let unexporting = tokio::spawn({
+        let daemon = Arc::clone(daemon);
+        async move { daemon.unexport(export.id, false).await }
+    });
+    while socket.exists() {
+        tokio::task::yield_now().await;
+    }
+    (client, unexporting)
+}
+
+#[test]
+fn commands_on_one_pool_do_not_wait_for_another() {
+    let dir = tempfile::tempdir().expect("directory");
+    run(async {
+        let deadlines = Deadlines { turn: Duration::from_millis(50), ..Deadlines::default() };
+        let daemon = two_pools(dir.path(), deadlines).await;
+        let (_client, unexporting) = hang(&daemon, dir.path()).await;
+        // everything that there is to do with a pool
+        let name = "good/disk".parse().expect("name");
+        let export = daemon.create_export(&export_of("good/disk", &dir.path().join("good.sock")), true).await.expect("export");
+        daemon.set_properties(&name, &cache("none")).await.expect("set");
+        let taken = CreateSnapshots { names: vec!["good/disk@a".to_owned()], group: false, description: String::new(), expires: None };
+        daemon.create_snapshots(taken).await.expect("snapshot");
+        assert_eq!(daemon.volumes(None).await.expect("volumes").len(), 2);
+        assert_eq!(daemon.pools().await.len(), 2);
+        assert_eq!(daemon.exports().await.expect("exports").len(), 2);
+        assert!(daemon.jobs().await.is_empty());
+        daemon.unexport(export.id, false).await.expect("unexport");
+        daemon.destroy(&destroy("good/disk@a")).await.expect("destroy");
+        create(&daemon, dir.path(), "other").await;
+        daemon.destroy_pool("other", false).await.expect("destroy");
+        assert!(daemon.export_pool("good", false).await.expect("export").clean);
+        let search = vec![dir.path().display().to_string()];
+        let import = ImportPool { name: Some("good".to_owned()), search, ..ImportPool::default() };
+        daemon.import_pool(import).await.expect("import");
+        // while the one that hangs refuses, and says so
+        let refused = daemon.set_properties(&"hung/disk".parse().expect("name"), &cache("none")).await.expect_err("locked");
+        assert!(refused.kind == ErrorKind::Busy && refused.message.contains("nothing was changed"), "{refused}");
+        assert!(!unexporting.is_finished());
+    });
+}
+
+#[test]
+fn a_pool_that_hangs_is_given_up_by_force() {
+    let dir = tempfile::tempdir().expect("directory");
+    run(async {
+        let deadlines = Deadlines { idle: Duration::from_millis(200), last: LONG, ..Deadlines::default() };
+        let daemon = two_pools(dir.path(), deadlines).await;
+        let (mut client, unexporting) = hang(&daemon, dir.path()).await;
+        let refused = timeout(Duration::from_millis(1), daemon.export_pool("hung", false)).await;
+        assert!(refused.is_err(), "without force it waits for its turn");
+        let exported = daemon.export_pool("hung", true).await.expect("given up");
+        assert!(!exported.clean && !exported.in_use, "{exported:?}");
+        assert_eq!(exported.disconnected.len(), 1, "{exported:?}");
+        let ended = unexporting.await.expect("ended").expect_err("it was not ended in good order");
+        assert_eq!(ended.kind, ErrorKind::Unavailable, "{ended}");
+        assert!(client.reply().is_err(), "disconnected");
+        assert_eq!(daemon.pools().await.len(), 1);
+        assert!(daemon.registry().known.iter().any(|known| known.name == "hung"), "remembered for the next import");
+        // again: it is done, and not without force
+        assert!(!daemon.export_pool("hung", true).await.expect("done").in_use);
+        assert_eq!(daemon.export_pool("hung", false).await.expect_err("gone").kind, ErrorKind::NotFound);
+    });
+}
+
+#[test]
+fn clients_are_named_in_a_refusal_and_disconnected_by_force() {
+    let dir = tempfile::tempdir().expect("directory");
+    run(async {
+        let daemon = two_pools(dir.path(), Deadlines::default()).await;
+        let socket = dir.path().join("good.sock");
+        let export = daemon.create_export(&export_of("good/disk", &socket), true).await.expect("export");
+        let mut client = tokio::task::spawn_blocking(move || Client::unix(&socket)).await.expect("client");
+        let who = format!("export {} (good/disk): unix:pid={}", export.id, std::process::id());
+        let refused = daemon.export_pool("good", false).await.expect_err("a client").message;
+        assert!(refused.contains(&who) && refused.contains("millpond pool export good --force"), "{refused}");
+        let exported = daemon.export_pool("good", true).await.expect("exported");
+        assert_eq!(exported, PoolExport { name: "good".to_owned(), clean: true, reason: None, disconnected: vec![who], in_use: false });
+        assert!(client.reply().is_err(), "disconnected");
+    });
+}
+
+#[test]
+fn the_daemon_ends_although_a_pool_does_not_and_closes_the_others() {
+    let dir = tempfile::tempdir().expect("directory");
+    run(async {
+        // not less: the device of the other one may be busy
+        let daemon = two_pools(dir.path(), Deadlines::default()).await;
+        let failed = daemon.close().await.expect_err("one was not closed").to_string();
+        assert!(failed.contains("pool 'hung'") && !failed.contains("pool 'good'"), "{failed}");
+        daemon.registry().pools.clear();
+        let search = vec![dir.path().display().to_string()];
+        let import = ImportPool { name: Some("good".to_owned()), search, ..ImportPool::default() };
+        daemon.import_pool(import).await.expect("import");
+        assert_eq!(daemon.pool("good").await.expect("good").io.replayed_batches, 0, "it was closed");
+    });
+}
+
+#[test]
+fn what_is_being_destroyed_is_not_exported_meanwhile() {
+    let dir = tempfile::tempdir().expect("directory");
+    run(async {
+        let daemon = two_pools(dir.path(), Deadlines::default()).await;
+        let volume = daemon.volume(&"good/disk".parse().expect("name")).await.expect("volume");
+        // an export that is being made has the lock, and is not in the registry yet
+        let lock = daemon.wait_for_pool("good").await;
+        let destroying = tokio::spawn({
+            let daemon = Arc::clone(&daemon);
+            async move { daemon.destroy(&destroy("good/disk")).await }
+        });
+        for _ in 0..100 {
+            assert_eq!(daemon.volumes(Some("good")).await.expect("volumes").len(), 1, "destroyed while it is being exported");
+        }
+        let export = daemon.reserve_export();
+        let door = crate::daemon::state::Door::Nbd {
+            served: Target::Head(millpond_engine::VolumeId(volume.id)).into(),
+            unix: None,
+            tcp: None,
+            tls: None,
+            limits: crate::api::NbdLimits::default(),
+        };
+        let record =
+            crate::daemon::state::ExportRecord { id: export.id, pool: "good".to_owned(), name: volume.name, readonly: false, door };
+        let entry = crate::daemon::service::ExportEntry { record, kept: false, trouble: None };
+        daemon.registry().exports.insert(export.id, entry);
+        drop(lock);
+        let refused = destroying.await.expect("ended").expect_err("it is exported");
+        assert!(refused.message.contains("is exported"), "{refused}");
+    });
+}
+
+#[test]
+fn devices_and_addresses_are_reserved_while_a_command_is_under_way() {
+    let dir = tempfile::tempdir().expect("directory");
+    run(async {
+        let daemon = two_pools(dir.path(), Deadlines::default()).await;
+        let (socket, device) = (dir.path().join("s"), dir.path().join("new.img").display().to_string());
+        let address = Some("127.0.0.1:10809".parse().expect("address"));
+        let first = daemon.reserve_export();
+        daemon.reserve_addresses(first.id, Some(&socket), address).expect("free");
+        let second = daemon.reserve_export();
+        assert_ne!(first.id, second.id);
+        for (unix, tcp) in [(Some(socket.as_path()), None), (None, address)] {
+            assert_eq!(daemon.reserve_addresses(second.id, unix, tcp).expect_err("taken").kind, ErrorKind::Exists);
+        }
+        drop(first);
+        daemon.reserve_addresses(second.id, Some(&socket), address).expect("free again");
+        let taken = daemon.reserve_devices([device.as_str()].into_iter()).expect("free");
+        assert_eq!(daemon.reserve_devices([device.as_str()].into_iter()).err().expect("taken").kind, ErrorKind::Busy);
+        drop(taken);
+        assert!(daemon.reserve_devices([device.as_str()].into_iter()).is_ok());
+    });
+}

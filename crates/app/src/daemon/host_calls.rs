@@ -1,0 +1,109 @@
+//! Calls to the host that may never return: looking at, reading and opening devices.
+//!
+//! Each runs on a thread of its own, with a limit to the patience of who waits for it. A call that is not back by then goes on alone; until
+//! it is back nothing else is asked of that path, so a device that hangs holds one thread and no more.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::timeout;
+
+#[cfg(test)]
+mod tests;
+
+/// How long a device may take to be looked at or opened: a disk that spins up takes some seconds.
+pub(super) const PATIENCE: Duration = Duration::from_secs(8);
+
+/// A device that does not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NoAnswer {
+    /// Where it is.
+    pub path: PathBuf,
+    /// For how long it has not answered.
+    pub silent: Duration,
+}
+
+impl fmt::Display for NoAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} has not answered for {} s; check the device and its cables", self.path.display(), self.silent.as_secs())
+    }
+}
+
+/// The calls that are under way, by path.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HostCalls {
+    slots: Arc<Mutex<BTreeMap<PathBuf, Arc<Slot>>>>,
+}
+
+/// One path.
+#[derive(Debug, Default)]
+struct Slot {
+    /// Held while a call is under way.
+    turn: Arc<tokio::sync::Mutex<()>>,
+    /// When it began.
+    since: Mutex<Option<Instant>>,
+}
+
+impl Slot {
+    fn since(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn silent(&self) -> Duration {
+        self.since().map_or(Duration::ZERO, |since| since.elapsed())
+    }
+}
+
+/// The turn of a call, given back when it returns, however it does.
+struct Turn {
+    slot: Arc<Slot>,
+    _turn: OwnedMutexGuard<()>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *self.slot.since() = None;
+    }
+}
+
+impl HostCalls {
+    /// Calls `f` with the path on a thread of its own.
+    ///
+    /// # Errors
+    /// When it, or an earlier call with this path, is not back within the limit. It goes on; what it gives is dropped.
+    pub(super) async fn call<T: Send + 'static>(
+        &self,
+        path: &Path,
+        limit: Duration,
+        f: impl FnOnce(&Path) -> T + Send + 'static,
+    ) -> Result<T, NoAnswer> {
+        let slot = Arc::clone(self.slots.lock().unwrap_or_else(PoisonError::into_inner).entry(path.to_owned()).or_default());
+        let no_answer = || NoAnswer { path: path.to_owned(), silent: slot.silent() };
+        if slot.silent() >= limit {
+            return Err(no_answer());
+        }
+        let called = async {
+            let turn = Turn { _turn: Arc::clone(&slot.turn).lock_owned().await, slot: Arc::clone(&slot) };
+            *slot.since() = Some(Instant::now());
+            let path = path.to_owned();
+            let call = move || {
+                let _turn = turn;
+                f(&path)
+            };
+            tokio::task::spawn_blocking(call).await
+        };
+        match timeout(limit, called).await {
+            Ok(Ok(value)) => Ok(value),
+            // it panicked, or the runtime ends: either way there is no answer
+            Ok(Err(error)) => {
+                tracing::error!(device = %path.display(), %error, "a call to the host did not end well");
+                Err(no_answer())
+            }
+            Err(_) => Err(no_answer()),
+        }
+    }
+}

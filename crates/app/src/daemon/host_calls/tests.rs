@@ -1,0 +1,40 @@
+//! A call that hangs costs one thread, and nobody waits for it beyond the limit.
+
+use std::sync::mpsc;
+
+use super::*;
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(future)
+}
+
+#[test]
+fn a_call_that_hangs_is_not_repeated_and_delays_no_other_path() {
+    let (free, hold) = mpsc::channel::<()>();
+    run(async {
+        let calls = HostCalls::default();
+        let (hung, good) = (Path::new("/hung"), Path::new("/good"));
+        let short = Duration::from_millis(20);
+        let stuck = calls.call(hung, short, move |_| hold.recv().is_ok()).await;
+        assert_eq!(stuck.expect_err("it hangs").path, hung);
+        // while it hangs a second call is not even begun, and another path does not notice
+        let (begun, count) = mpsc::channel();
+        let again = calls.call(hung, short, move |_| begun.send(()).is_ok()).await;
+        assert!(again.expect_err("still").silent >= short);
+        assert!(count.try_recv().is_err(), "a second thread was spent on a device that hangs");
+        assert_eq!(calls.call(good, PATIENCE, |path| path.to_owned()).await.as_deref(), Ok(good));
+        // when it answers at last, it can be asked again
+        free.send(()).expect("the call waits");
+        assert_eq!(calls.call(hung, PATIENCE, |_| 7).await, Ok(7));
+    });
+}
+
+#[test]
+fn a_call_that_panics_does_not_block_its_path() {
+    run(async {
+        let calls = HostCalls::default();
+        assert!(calls.call(Path::new("/a"), PATIENCE, |_| panic!("as a test")).await.is_err());
+        assert_eq!(calls.call(Path::new("/a"), PATIENCE, |_| 1).await, Ok(1));
+    });
+}

@@ -1,0 +1,195 @@
+//! Who may change what, and when: a lock for each pool, and what commands under way have reserved.
+//!
+//! INV-LOCK-1, the order of locks, from the outside in:
+//! 0. The import of one pool (`importing` of its entry), by the daemon itself or by a command.
+//! 1. The lock of one pool, by its name ([`Daemon::lock_pool`]). It is held over a whole command, waits for the pool's shard included. Whoever holds
+//!    one waits neither for a second one nor for the shard of another pool. A name without a pool has a lock, too: whoever creates or imports a pool
+//!    holds that of its name, which reserves it.
+//! 2. `saving`: the order in which states are written ([`Daemon::save`]).
+//! 3. The registry, the mounts and the table of pool locks, one at a time, for a look or a change in memory.
+//!
+//! Only the first is held across an await. What several pools share, the ids and addresses of exports and the devices of new members, is reserved in
+//! the registry before the first wait for a shard or a device, and stays reserved until the command has ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::timeout;
+
+use super::service::Daemon;
+use crate::api::{ApiError, ErrorKind};
+
+/// How long the daemon waits for what may never come.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadlines {
+    /// For the command before on the same pool. The later one is refused then, and has changed nothing.
+    pub turn: Duration,
+    /// For a command. Whoever asked is told then that it goes on.
+    pub command: Duration,
+    /// For the end of any operation of its devices, while a pool is closed.
+    pub idle: Duration,
+    /// For a pool to close.
+    pub close: Duration,
+    /// For the operations that the kernel has of a pool that was given up.
+    pub last: Duration,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        // together less than the 90 seconds after which systemd kills a service that does not stop
+        Deadlines { turn: seconds(30), command: seconds(60), idle: seconds(15), close: seconds(55), last: seconds(5) }
+    }
+}
+
+/// The locks of pools, by name; those that somebody holds or waits for.
+pub(super) type PoolLocks = BTreeMap<String, Arc<tokio::sync::Mutex<()>>>;
+
+/// The right to change one pool.
+pub(super) struct PoolLock {
+    _guard: OwnedMutexGuard<()>,
+    /// Another command had it when it was asked for: what was seen before may not hold any more.
+    pub(super) waited: bool,
+}
+
+/// What commands under way have reserved.
+#[derive(Default)]
+pub(super) struct Reserved {
+    devices: BTreeSet<PathBuf>,
+    /// Addresses of exports: a path in the file system, a TCP address.
+    exports: BTreeMap<u64, (Option<PathBuf>, Option<SocketAddr>)>,
+}
+
+impl Reserved {
+    /// The export under way that has one of these addresses.
+    pub(super) fn has(&self, unix: Option<&Path>, tcp: Option<SocketAddr>) -> Option<u64> {
+        let same = |(path, address): &(Option<PathBuf>, Option<SocketAddr>)| {
+            (unix.is_some() && path.as_deref() == unix) || (tcp.is_some() && *address == tcp)
+        };
+        self.exports.iter().find(|(_, taken)| same(taken)).map(|(id, _)| *id)
+    }
+}
+
+/// An export's id and addresses, for as long as it is being made.
+pub(super) struct ExportReserved<'a> {
+    daemon: &'a Daemon,
+    pub(super) id: u64,
+}
+
+impl Drop for ExportReserved<'_> {
+    fn drop(&mut self) {
+        let mut registry = self.daemon.registry();
+        registry.reserved.exports.remove(&self.id);
+        // an id that nobody has seen is free for the next one
+        if !registry.exports.contains_key(&self.id) && registry.next_export == self.id + 1 {
+            registry.next_export = self.id;
+        }
+    }
+}
+
+/// Devices that a command is about to make members of a pool.
+pub(super) struct DevicesReserved<'a> {
+    daemon: &'a Daemon,
+    paths: Vec<PathBuf>,
+}
+
+impl Drop for DevicesReserved<'_> {
+    fn drop(&mut self) {
+        let mut registry = self.daemon.registry();
+        registry.reserved.devices.retain(|path| !self.paths.contains(path));
+    }
+}
+
+impl Daemon {
+    /// Takes the lock of a pool, or of a name that is to become one.
+    ///
+    /// # Errors
+    /// When another command does not end in time; nothing was changed.
+    pub(super) async fn lock_pool(&self, name: &str) -> Result<PoolLock, ApiError> {
+        let deadline = self.options.deadlines.turn;
+        timeout(deadline, self.wait_for_pool(name)).await.map_err(|_| {
+            let message = format!(
+                "another command on pool '{name}' has not ended within {} s, so nothing was changed; see 'millpond pool status {name}', try again later, or give the pool up with 'millpond pool export {name} --force'",
+                deadline.as_secs()
+            );
+            ApiError::busy(message)
+        })
+    }
+
+    /// The same for the daemon's own work, which waits for as long as it takes.
+    pub(super) async fn wait_for_pool(&self, name: &str) -> PoolLock {
+        let lock = {
+            let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+            // what nobody holds or waits for is in the table alone
+            locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+            Arc::clone(locks.entry(name.to_owned()).or_default())
+        };
+        match Arc::clone(&lock).try_lock_owned() {
+            Ok(guard) => PoolLock { _guard: guard, waited: false },
+            Err(_) => PoolLock { _guard: lock.lock_owned().await, waited: true },
+        }
+    }
+
+    /// Takes the next id of an export. An id that an export had is never used again.
+    pub(super) fn reserve_export(&self) -> ExportReserved<'_> {
+        let mut registry = self.registry();
+        let id = registry.next_export;
+        registry.next_export += 1;
+        registry.reserved.exports.insert(id, (None, None));
+        drop(registry);
+        ExportReserved { daemon: self, id }
+    }
+
+    /// Reserves addresses for an export that is being made.
+    ///
+    /// # Errors
+    /// When the control socket or another export has one of them.
+    pub(super) fn reserve_addresses(&self, id: u64, unix: Option<&Path>, tcp: Option<SocketAddr>) -> Result<(), ApiError> {
+        if unix == Some(self.options.socket.as_path()) {
+            return Err(ApiError::invalid("that is the control socket; give another path"));
+        }
+        // the system chooses a port for each
+        let tcp = tcp.filter(|address| address.port() != 0);
+        let text = tcp.map(|address| address.to_string());
+        let mut registry = self.registry();
+        for entry in registry.exports.values() {
+            let record = &entry.record;
+            let same_path = unix.is_some() && record.door.path().map(PathBuf::as_path) == unix;
+            if same_path || (text.is_some() && record.door.tcp() == text.as_ref()) {
+                let message = format!("export {} has that address; give another one or run 'millpond unexport {}'", record.id, record.id);
+                return Err(ApiError::new(ErrorKind::Exists, message));
+            }
+        }
+        if let Some(other) = registry.reserved.has(unix, tcp) {
+            let message = format!("export {other}, which is being made, has that address; give another one");
+            return Err(ApiError::new(ErrorKind::Exists, message));
+        }
+        registry.reserved.exports.insert(id, (unix.map(Path::to_owned), tcp));
+        Ok(())
+    }
+
+    /// Reserves devices that are to become members of a pool: nobody else makes them, formats them or removes their files meanwhile.
+    ///
+    /// # Errors
+    /// When another command has one of them.
+    pub(super) fn reserve_devices<'a>(&self, paths: impl Iterator<Item = &'a str>) -> Result<DevicesReserved<'_>, ApiError> {
+        let wanted: BTreeSet<PathBuf> = paths.map(PathBuf::from).collect();
+        let mut registry = self.registry();
+        if let Some(taken) = wanted.iter().find(|path| registry.reserved.devices.contains(*path)) {
+            let message = format!("another command is about to use {}; give another device, or wait for it", taken.display());
+            return Err(ApiError::busy(message));
+        }
+        registry.reserved.devices.extend(wanted.iter().cloned());
+        drop(registry);
+        Ok(DevicesReserved { daemon: self, paths: wanted.into_iter().collect() })
+    }
+}
+
+/// Does what may wait for a device or file system, beside the thread that serves everybody.
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, ApiError> + Send + 'static) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(work).await.map_err(|e| ApiError::internal(e.to_string()))?
+}

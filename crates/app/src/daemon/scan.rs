@@ -1,0 +1,72 @@
+//! Looks for pools on files and block devices, a thread for each, so that one that does not answer delays no other.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+
+use super::host_calls::{NoAnswer, PATIENCE};
+use super::labels::{self, Labelled, Looked};
+use super::service::Daemon;
+
+/// Devices looked at at a time.
+const AT_A_TIME: usize = 32;
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    /// Pools.
+    pub pools: Vec<Labelled>,
+    /// What did not answer.
+    pub silent: Vec<NoAnswer>,
+    /// What could not be read, and why.
+    pub unreadable: Vec<(PathBuf, String)>,
+    /// Paths named where there is nothing that could be a device.
+    pub absent: Vec<PathBuf>,
+}
+
+/// What became of one path.
+enum Outcome {
+    Found(Box<Looked>),
+    Nothing,
+    Silent(NoAnswer),
+    Unreadable(PathBuf, String),
+}
+
+impl Daemon {
+    /// Looks at the files and block devices named, or lying directly in the directories named.
+    pub(super) async fn scan(&self, search: Vec<PathBuf>) -> Scan {
+        let mut scan = Scan::default();
+        let listed = stream::iter(search).map(async |path| (self.calls.call(&path, PATIENCE, labels::candidates).await, path));
+        let listed: Vec<(Result<Vec<PathBuf>, NoAnswer>, PathBuf)> = listed.buffered(AT_A_TIME).collect().await;
+        let mut paths = Vec::new();
+        for candidates in listed {
+            match candidates {
+                (Ok(found), path) if found.is_empty() => scan.absent.push(path),
+                (Ok(found), _) => paths.extend(found),
+                (Err(silent), _) => scan.silent.push(silent),
+            }
+        }
+        // of several paths of a device the first one counts: where it was remembered
+        let mut seen = BTreeSet::new();
+        paths.retain(|path| seen.insert(path.clone()));
+        let looked = stream::iter(paths).map(async |path| match self.calls.call(&path, PATIENCE, labels::look).await {
+            Ok(Ok(Some(looked))) => Outcome::Found(Box::new(looked)),
+            Ok(Ok(None)) => Outcome::Nothing,
+            Ok(Err(error)) => Outcome::Unreadable(path, error.to_string()),
+            Err(silent) => Outcome::Silent(silent),
+        });
+        let mut found = Vec::new();
+        for outcome in looked.buffered(AT_A_TIME).collect::<Vec<_>>().await {
+            match outcome {
+                Outcome::Found(looked) => found.push(*looked),
+                Outcome::Nothing => {}
+                Outcome::Silent(silent) => scan.silent.push(silent),
+                Outcome::Unreadable(path, why) => scan.unreadable.push((path, why)),
+            }
+        }
+        scan.pools = Labelled::group(found);
+        scan
+    }
+}
