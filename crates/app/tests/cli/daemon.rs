@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 
-use crate::harness::{Daemon, Running, command, each, exists, run};
+use crate::harness::{Daemon, Running, command, each, eventually, exists, run};
 use crate::nbd::Nbd;
 
 #[test]
@@ -93,8 +93,7 @@ fn a_pool_that_is_gone_is_reported_and_stops_nobody() {
     assert_eq!(each(&daemon.json(&["list"]), "name"), ["tank/v"]);
     daemon.run(&["create", "other/x", "-L", "16M"]).refused(1, "not in service");
     fs::rename(daemon.path("hidden"), daemon.path("other.img")).expect("bring back");
-    daemon.run(&["pool", "import", "other"]).ok();
-    assert_eq!(daemon.json(&["exports"])[0]["state"], "online");
+    eventually("it comes by itself", || daemon.json(&["exports"])[0]["state"] == "online");
     assert!(Nbd::connect(&daemon.path("w.sock")).is_ok());
 }
 
@@ -129,9 +128,9 @@ fn events_are_streamed_until_the_daemon_stops() {
     let event = lines.find(|line| line.starts_with('{')).expect("an event");
     let event: serde_json::Value = serde_json::from_str(&event).expect("JSON");
     assert_eq!((event["event"].as_str(), event["subject"].as_str()), (Some("volume.created"), Some("tank/v")));
-    let began = std::time::Instant::now();
     assert_eq!(daemon.stop("TERM"), 0);
-    assert!(began.elapsed().as_secs() < 5, "a listener holds the daemon up");
+    // the last chunk of a body that has ended in good order: a daemon that waited for its listener would have broken the stream off
+    assert!(lines.any(|line| line == "0"), "a listener holds the daemon up");
 }
 
 #[test]

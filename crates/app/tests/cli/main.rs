@@ -4,6 +4,7 @@ mod claims;
 mod daemon;
 mod exports;
 mod harness;
+mod hung;
 mod images;
 mod lab;
 #[path = "../../src/command/nbd/mod.rs"]
@@ -11,6 +12,7 @@ mod lab;
 mod nbd;
 mod pools;
 mod snapshots;
+mod start;
 mod trouble;
 mod up;
 mod usage;

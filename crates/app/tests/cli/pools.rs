@@ -222,7 +222,7 @@ fn a_cache_comes_and_goes_and_is_not_missed() {
 
 #[test]
 fn a_spare_takes_the_place_of_a_device_that_stays_away() {
-    let mut daemon = Daemon::with_config("spare_minutes = 0\n");
+    let mut daemon = Daemon::with_config("spare_minutes = 0\nimport_wait = \"1s\"\n");
     let [a, b, c, d] = ["a:256M", "b:256M", "c:300M", "d:128M"].map(|spec| daemon.text(spec));
     daemon.run(&["pool", "create", "tank", "mirror", &a, &b, "spare", "mirror", &c, &d]).refused(2, "no layout");
     let small = daemon.run(&["pool", "create", "tank", "mirror", &a, &b, "spare", &d]);

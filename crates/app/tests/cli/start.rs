@@ -1,0 +1,205 @@
+//! What a daemon does by itself at its start: devices that are late, locked or older than what was in service.
+
+use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::harness::{Daemon, Running, command, eventually};
+use crate::nbd::Nbd;
+
+/// A daemon that waits for missing devices for a second.
+fn impatient() -> Daemon {
+    Daemon::with_config("import_wait = \"1s\"\n")
+}
+
+fn pool(daemon: &Daemon) -> Value {
+    daemon.json(&["status"])["pools"][0].clone()
+}
+
+fn reason(daemon: &Daemon) -> String {
+    pool(daemon)["reason"].as_str().unwrap_or_default().to_owned()
+}
+
+fn health_is(daemon: &Daemon, health: &str) -> bool {
+    pool(daemon)["health"] == health
+}
+
+/// Does the export answer? A daemon that was killed leaves its socket behind.
+fn serves(daemon: &Daemon) -> bool {
+    Nbd::connect(&daemon.path("v.sock")).is_ok()
+}
+
+fn hide(daemon: &Daemon, name: &str) {
+    fs::rename(daemon.path(name), daemon.path(&format!("{name}.away"))).expect("hide");
+}
+
+fn bring_back(daemon: &Daemon, name: &str) {
+    fs::rename(daemon.path(&format!("{name}.away")), daemon.path(name)).expect("bring back");
+}
+
+fn write(daemon: &Daemon, byte: u8) {
+    Nbd::connect(&daemon.path("v.sock")).expect("connect").write(0, &[byte; 4096]).expect("write");
+}
+
+fn read(daemon: &Daemon) -> u8 {
+    let mut bytes = [0; 4096];
+    Nbd::connect(&daemon.path("v.sock")).expect("connect").read(0, &mut bytes).expect("read");
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]));
+    bytes[0]
+}
+
+/// A daemon with a mirror of `a` and `b`: both hold 0x11, then `a` was late at a start, and `b` alone holds 0x22. It serves `b`; `a` is hidden.
+fn written_without_a() -> Daemon {
+    let mut daemon = impatient();
+    let (a, b) = (format!("{}:256M", daemon.text("a")), format!("{}:256M", daemon.text("b")));
+    daemon.run(&["pool", "create", "tank", "mirror", &a, &b]).ok();
+    daemon.run(&["create", "tank/v", "-L", "16M", "--cache", "directsync"]).ok();
+    daemon.export("tank/v", "v.sock");
+    write(&daemon, 0x11);
+    assert_eq!(daemon.stop("TERM"), 0);
+    // it is waited for, then done without
+    hide(&daemon, "a");
+    daemon.restart();
+    eventually("without the half that is late", || health_is(&daemon, "degraded"));
+    eventually("the export is back", || serves(&daemon));
+    write(&daemon, 0x22);
+    daemon
+}
+
+#[test]
+fn an_older_half_of_a_mirror_is_not_taken_by_a_start() {
+    let mut daemon = written_without_a();
+    assert_eq!(daemon.stop("KILL"), -1);
+    // now that half alone: it does not know that it is the older one
+    bring_back(&daemon, "a");
+    hide(&daemon, "b");
+    daemon.restart();
+    let told = reason(&daemon);
+    assert!(told.contains(&daemon.text("b")) && told.contains("generation") && told.contains("--degraded"), "{told}");
+    let looks = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < looks {
+        assert!(!health_is(&daemon, "degraded") && !serves(&daemon), "{}", pool(&daemon));
+        sleep(Duration::from_millis(100));
+    }
+    daemon.run(&["pool", "import", "tank"]).refused(1, "--degraded");
+    // the newer one comes: everything is as it was, by itself
+    bring_back(&daemon, "b");
+    eventually("the pool is whole again", || health_is(&daemon, "online"));
+    eventually("the export is back", || serves(&daemon));
+    assert_eq!(read(&daemon), 0x22);
+    assert_eq!(daemon.stop("TERM"), 0);
+}
+
+/// INV-MEMORY-1: nobody is served without a device before it is remembered that the device is out of date.
+#[test]
+fn an_import_without_a_device_that_cannot_be_remembered_serves_nobody() {
+    let daemon = impatient();
+    let (a, b) = (format!("{}:256M", daemon.text("a")), format!("{}:256M", daemon.text("b")));
+    daemon.run(&["pool", "create", "tank", "mirror", &a, &b]).ok();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    daemon.export("tank/v", "v.sock");
+    daemon.run(&["unexport", "1"]).ok();
+    daemon.run(&["pool", "export", "tank"]).ok();
+    hide(&daemon, "a");
+    let state = daemon.path("state/.state.json.new");
+    fs::create_dir(&state).expect("in the way of the next state");
+    let import = ["pool", "import", "tank", "--degraded", "-d", &daemon.text("b")];
+    daemon.run(&import).refused(1, "cannot be remembered");
+    assert!(daemon.json(&["pool", "list"]).as_array().is_some_and(Vec::is_empty), "it is not in service");
+    fs::remove_dir(&state).expect("room again");
+    daemon.run(&import).ok();
+    assert!(health_is(&daemon, "degraded"));
+}
+
+#[test]
+fn the_older_half_is_taken_by_the_users_word_and_remembered_from_then_on() {
+    let mut daemon = written_without_a();
+    assert_eq!(daemon.stop("TERM"), 0);
+    bring_back(&daemon, "a");
+    hide(&daemon, "b");
+    daemon.restart();
+    let imported = daemon.run(&["pool", "import", "tank", "--degraded"]);
+    assert!(imported.code == 0 && imported.err.contains("gives up everything written since"), "{imported:?}");
+    assert_eq!(read(&daemon), 0x11);
+    assert_eq!(daemon.stop("TERM"), 0);
+    // the state that was given up does not come back by itself, although its label is as new
+    hide(&daemon, "a");
+    bring_back(&daemon, "b");
+    daemon.restart();
+    assert!(reason(&daemon).contains(&daemon.text("a")), "{}", pool(&daemon));
+    assert!(!serves(&daemon));
+    bring_back(&daemon, "a");
+    assert_eq!(daemon.stop("TERM"), 0);
+}
+
+#[test]
+fn a_pool_whose_device_is_late_or_locked_comes_by_itself_with_its_exports() {
+    let mut daemon = Daemon::with_pool();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    daemon.export("tank/v", "v.sock");
+    write(&daemon, 7);
+    assert_eq!(daemon.stop("TERM"), 0);
+    hide(&daemon, "tank.img");
+    daemon.restart();
+    let listed = pool(&daemon);
+    assert_eq!((&listed["health"], &listed["devices"][0]["state"]), (&"unavailable".into(), &"missing".into()));
+    assert!(reason(&daemon).contains("waiting for device") && reason(&daemon).contains("tank.img"), "{listed}");
+    bring_back(&daemon, "tank.img");
+    eventually("the pool comes", || health_is(&daemon, "online"));
+    eventually("its export comes", || serves(&daemon));
+    assert_eq!(read(&daemon), 7);
+    assert_eq!(daemon.stop("TERM"), 0);
+    // somebody has it for longer than a daemon that was killed
+    let held = fs::File::options().write(true).open(daemon.path("tank.img")).expect("opens");
+    held.lock().expect("locks");
+    daemon.restart();
+    assert!(health_is(&daemon, "unavailable") && reason(&daemon).contains("in use"), "{}", pool(&daemon));
+    drop(held);
+    eventually("the pool comes", || health_is(&daemon, "online"));
+    eventually("its export comes", || serves(&daemon));
+    assert_eq!(read(&daemon), 7);
+}
+
+#[test]
+fn devices_that_are_being_added_are_found_after_a_crash() {
+    let mut daemon = Daemon::with_pool();
+    let (tank, more) = (daemon.text("tank.img"), format!("{}:256M", daemon.text("more.img")));
+    // new labels take seconds, as nothing but a few bytes of the first device can be written in each
+    daemon.run(&["pool", "device-limit", "tank", &tank, "--bps", "1k"]).ok();
+    let mut add = command(&["pool", "add", "tank", "linear", &more]);
+    add.env("MILLPOND_SOCKET", daemon.socket());
+    let mut adding = Running::start(add);
+    let state = daemon.path("state/state.json");
+    eventually("remembered before the engine has answered", || {
+        let remembered = fs::read_to_string(&state).is_ok_and(|text| text.contains("more.img"));
+        assert!(remembered || adding.0.try_wait().expect("waits").is_none(), "it was added and not remembered before");
+        remembered
+    });
+    assert!(adding.0.try_wait().expect("waits").is_none(), "it was added before it was remembered");
+    daemon.stop("KILL");
+    drop(adding);
+    daemon.restart();
+    eventually("the pool comes", || health_is(&daemon, "online"));
+}
+
+#[test]
+fn a_pool_that_lost_devices_is_destroyed_as_far_as_it_is_there() {
+    let mut daemon = Daemon::start();
+    let sized = |name: &str| format!("{}:256M", daemon.text(name));
+    let (a, b, c) = (sized("a"), sized("b"), sized("c"));
+    daemon.run(&["pool", "create", "tank", "linear", &a, &b, &c]).ok();
+    daemon.run(&["pool", "remove", "tank", &daemon.text("a"), "--wait"]).waited();
+    assert_eq!(daemon.stop("TERM"), 0);
+    hide(&daemon, "b");
+    daemon.restart();
+    assert!(health_is(&daemon, "unavailable"));
+    let destroyed = daemon.run(&["pool", "destroy", "-y", "tank"]);
+    let warned = format!("warning: the label on {} is left", daemon.text("b"));
+    assert!(destroyed.code == 0 && destroyed.err.contains(&warned) && destroyed.err.lines().count() == 1, "{destroyed:?}");
+    // the one that was there is no part of a pool any more
+    daemon.run(&["pool", "create", "other", &daemon.text("c")]).ok();
+    bring_back(&daemon, "b");
+    daemon.run(&["pool", "create", "again", &daemon.text("b")]).refused(1, "tank");
+}
