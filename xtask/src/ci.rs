@@ -21,9 +21,9 @@ pub fn run(root: &Path, install: bool, quick: bool) -> Result<bool> {
     system_packages(&mut parts, install);
     other_programs(root, &mut parts, install);
     parts.command("format", 2, &mut cargo(root, &["fmt", "--all", "--check"]));
-    parts.command("lints", 8, &mut cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]));
+    parts.command("lints", 25, &mut cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]));
     // it is no test for plain `cargo test`, so "all targets" leaves it out
-    parts.command("lints of e2e", 2, &mut cargo(root, &["clippy", "-p", "millpond-lab", "--test", "e2e", "--", "-D", "warnings"]));
+    parts.command("lints of e2e", 10, &mut cargo(root, &["clippy", "-p", "millpond-lab", "--test", "e2e", "--", "-D", "warnings"]));
     parts.check("tidy", || {
         let findings = tidy::check(root)?;
         findings.iter().for_each(|finding| println!("{finding}"));
@@ -33,7 +33,7 @@ pub fn run(root: &Path, install: bool, quick: bool) -> Result<bool> {
     // the end-to-end tests have a part of their own below
     parts.command(
         "unit, model and corpus tests",
-        20,
+        45,
         tests.args(PROFILE).args(["--lib", "--bins", "--test", "engine", "--test", "cli", "--test", "clients"]),
     );
     if packages::find("cargo-deny").is_some() {
@@ -45,8 +45,8 @@ pub fn run(root: &Path, install: bool, quick: bool) -> Result<bool> {
         parts.skip("simulation, planted bugs, end to end", "--quick");
         return Ok(parts.finish());
     }
-    parts.command("simulation", 8, &mut simulator(root, &[], &WORLDS));
-    parts.command("simulation of power cuts", 3, &mut simulator(root, &[], &POWER_CUTS));
+    parts.command("simulation", 25, &mut simulator(root, &[], &WORLDS));
+    parts.command("simulation of power cuts", 10, &mut simulator(root, &[], &POWER_CUTS));
     parts.check("planted bugs are found", || planted_bugs(root));
     parts.check("end to end", || {
         if end_to_end(root, &[])? {
@@ -108,7 +108,7 @@ pub fn planted_bugs(root: &Path) -> Result<Outcome> {
     let names = names.with_context(|| format!("the simulator names no bugs to plant: {words}"))?;
     let mut missed = Vec::new();
     for name in names.split(", ") {
-        if within(Duration::from_secs(3 * 60), &mut simulator(root, &build, &["--planted", name]))? != Outcome::Passed {
+        if within(Duration::from_secs(10 * 60), &mut simulator(root, &build, &["--planted", name]))? != Outcome::Passed {
             missed.push(name.to_owned());
         }
     }

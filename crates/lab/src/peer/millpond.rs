@@ -163,10 +163,10 @@ impl Millpond {
         self.dir.join("device0")
     }
 
-    /// Starts the daemon on what is in the directory and waits until its control socket answers.
+    /// Starts the daemon on what is in the directory and waits until it is ready: its pools are in service.
     ///
     /// # Errors
-    /// It ended or did not answer within a minute.
+    /// It ended or was not ready within a minute.
     pub fn launch(&mut self) -> Result<Duration> {
         let socket = self.control_socket();
         let config = self.dir.join("config.toml");
@@ -174,8 +174,8 @@ impl Millpond {
         let mut command = Command::new(&self.binary);
         command.arg("serve").arg("--socket").arg(&socket).arg("--state").arg(self.dir.join("state")).arg("--config").arg(config);
         let mut daemon = Daemon::spawn(&mut command, &self.dir.join("millpond.log"))?;
-        let took =
-            daemon.wait_ready(Duration::from_secs(60), || Control::connect(&socket).and_then(|mut c| c.get("/v1/status")).is_ok())?;
+        let status = || Control::connect(&socket).and_then(|mut control| control.get("/v1/status"));
+        let took = daemon.wait_ready(Duration::from_secs(60), || status().is_ok_and(|status| status["ready"] == true))?;
         self.daemon = Some(daemon);
         Ok(took)
     }
