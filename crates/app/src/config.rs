@@ -29,7 +29,7 @@ pub struct ConfigFile {
     pub cache_memory: Option<String>,
     /// Upper bound in bytes for blocks in memory that guests read more than once, for all pools together; 256M when not said, 0 for none.
     pub read_cache: Option<String>,
-    /// Upper bound in bytes for payloads and replies in flight of all NBD clients together, beside 256 KiB for each; a quarter of the host's memory, at most
+    /// Upper bound in bytes for payloads and replies in flight of all clients together, beside 256 KiB for each; a quarter of the host's memory, at most
     /// 4G, when not said, and never less than two of the longest requests.
     pub request_memory: Option<String>,
     /// Gives free segments back to what holds the pool, as holes of a file and discards of a disk; true when not said. A pool without it

@@ -32,7 +32,7 @@ pub struct Status {
     pub socket: String,
     /// State directory.
     pub state_dir: String,
-    /// Memory for requests of all NBD clients together.
+    /// Memory for requests of all clients together.
     pub request_memory: RequestMemory,
     /// Pools, those that could not be imported included.
     pub pools: Vec<Pool>,

@@ -21,6 +21,11 @@ const LARGE_WRITE: u64 = 32 << 10;
 /// Grain of what the map says, in bytes.
 const GRAIN: u64 = 4096;
 
+/// Bytes of memory that a write of so many bytes holds until it is answered: one that is not copied keeps the whole buffer that it was read into.
+pub(super) fn held_by_write(bytes: u64) -> u64 {
+    if bytes >= LARGE_WRITE { u64::from(MAX_TRANSFER) } else { bytes }
+}
+
 /// A request's open file must be of the node that the request names: the kernel sees to it, and so do we.
 fn image_of(header: &InHeader) -> Result<Image, i32> {
     match node(header)? {

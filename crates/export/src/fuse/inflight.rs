@@ -2,6 +2,8 @@
 
 use millpond_block::Tag;
 
+use super::files::held_by_write;
+
 /// What becomes of an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
@@ -36,7 +38,7 @@ pub(super) struct InFlight {
     session: u32,
     table: Vec<Option<Pending>>,
     free: Vec<u32>,
-    /// Bytes that reads and writes move.
+    /// Bytes of memory that reads and writes hold.
     pub bytes: u64,
 }
 
@@ -51,7 +53,11 @@ impl InFlight {
 
     /// Bytes in memory for a request.
     fn weight(pending: &Pending) -> u64 {
-        if matches!(pending.kind, Kind::Read | Kind::Write { .. }) { pending.bytes } else { 0 }
+        match pending.kind {
+            Kind::Read => pending.bytes,
+            Kind::Write { .. } => held_by_write(pending.bytes),
+            Kind::Clear | Kind::Flush | Kind::Seek { .. } => 0,
+        }
     }
 
     pub fn insert(&mut self, pending: Pending) -> Tag {

@@ -7,6 +7,7 @@
 //!                              session.request(&mut message, length, &mut tree, spare)
 //!        disk answered     session.complete(completion)       which session: Session::id_of(tag)
 //!                          session.answer(answer, &mut tree)  the same, for queries
+//!        there is memory   session.resume(&mut message, &mut tree, spare), when the tree had none for a request
 //! then:  while let Some(reply) = session.pop_reply()   write reply.slices() with one call
 //! ```
 //!

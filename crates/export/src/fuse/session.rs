@@ -3,7 +3,7 @@
 //! Invariants:
 //! - `INV-FUSE-1` Every request that wants an answer gets exactly one, with its number, whatever it holds.
 //! - `INV-FUSE-2` Memory is bounded: [`Session::has_room`] is false at [`MAX_REQUESTS`] requests or [`MAX_BYTES`] in flight, and then the loop
-//!   leaves the rest with the kernel.
+//!   leaves the rest with the kernel; so it is while a request waits for memory.
 //! - `INV-FUSE-3` The kernel keeps nothing of the tree or of the content: each name, size and byte is what the pool says at that moment.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -13,6 +13,7 @@ use zerocopy::FromBytes;
 
 use super::attr::{Owner, attributes};
 use super::directory;
+use super::files::held_by_write;
 use super::handles::{Counters, Handle, Handles, Load};
 use super::inflight::{InFlight, Kind};
 use super::message::{MAX_TRANSFER, Message};
@@ -48,6 +49,8 @@ pub struct Session {
     pub(super) in_flight: InFlight,
     pub(super) handles: Handles,
     pub(super) replies: VecDeque<Reply>,
+    /// Length of the request in the message, which waits for memory.
+    waiting: Option<usize>,
 }
 
 /// How a request was dealt with at once: with a reply, or with an error. `None`: the answer comes later, or none is wanted.
@@ -57,17 +60,27 @@ impl Session {
     /// A new mount whose files belong to `owner`. `id` goes into the upper half of every tag; it must not be given to another session while
     /// completions of this one are outstanding.
     pub fn new(id: u32, owner: Owner) -> Session {
-        Session { owner, ready: false, in_flight: InFlight::new(id), handles: Handles::default(), replies: VecDeque::new() }
+        Session { owner, ready: false, in_flight: InFlight::new(id), handles: Handles::default(), replies: VecDeque::new(), waiting: None }
     }
 
     /// False while the next request has to wait for answers.
     pub fn has_room(&self) -> bool {
-        self.in_flight.len() < MAX_REQUESTS && self.in_flight.bytes < MAX_BYTES
+        self.waiting.is_none() && self.in_flight.len() < MAX_REQUESTS && self.in_flight.bytes < MAX_BYTES
     }
 
     /// Requests that the disk has not answered.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
+    }
+
+    /// Bytes of memory that reads and writes in flight hold: what was reserved and is not given back.
+    pub fn bytes(&self) -> u64 {
+        self.in_flight.bytes
+    }
+
+    /// A request waits for memory.
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.is_some()
     }
 
     /// Replies that wait to be written.
@@ -100,6 +113,11 @@ impl Session {
     pub fn request<T: Tree>(&mut self, message: &mut Message, length: usize, tree: &mut T, spare: impl FnOnce(&mut T) -> Buf) {
         // Without a header there is no number to answer to; the kernel sends no such thing.
         let Some(header) = message.header(length) else { return };
+        let bytes = memory_of(&header, message, length);
+        if bytes > 0 && !tree.reserve(bytes) {
+            self.waiting = Some(length);
+            return;
+        }
         let outcome = if header.len as usize != length { Err(errno::EINVAL) } else { self.dispatch(&header, message, length, tree, spare) };
         match outcome {
             Ok(None) => {}
@@ -109,6 +127,13 @@ impl Session {
                 self.handles.rest().errors += u64::from(error != errno::ENOSYS && error != errno::ENOENT);
                 self.replies.push_back(Reply::error(header.unique, error));
             }
+        }
+    }
+
+    /// Goes on with a request that waits for memory, which is still in `message`.
+    pub fn resume<T: Tree>(&mut self, message: &mut Message, tree: &mut T, spare: impl FnOnce(&mut T) -> Buf) {
+        if let Some(length) = self.waiting.take() {
+            self.request(message, length, tree, spare);
         }
     }
 
@@ -303,6 +328,15 @@ fn statfs<T: Tree>(header: &InHeader, tree: &T) -> Reply {
     let body =
         StatfsOut { blocks, bfree: free, bavail: free, bsize: BLOCK, frsize: BLOCK, namelen: NAME_MAX as u32, ..StatfsOut::default() };
     Reply::body(header.unique, &body)
+}
+
+/// Bytes of memory that a request will hold at most.
+fn memory_of(header: &InHeader, message: &Message, length: usize) -> u64 {
+    match header.opcode {
+        opcode::READ => take::<ReadIn>(&message.arguments(length)).map_or(0, |read| u64::from(read.size.min(MAX_TRANSFER))),
+        opcode::WRITE => held_by_write(message.payload(length).len() as u64),
+        _ => 0,
+    }
 }
 
 /// The node that a request is about.

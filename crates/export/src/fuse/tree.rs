@@ -58,6 +58,11 @@ pub trait Tree {
     fn volumes(&self, after: Option<u32>, most: usize) -> Vec<(u32, ImageInfo)>;
     /// Up to `most` snapshots of a volume of ids above `after`, by id.
     fn snapshots(&self, volume: u32, after: Option<u64>, most: usize) -> Vec<(u64, ImageInfo)>;
+    /// Asks for memory for a request that moves so many bytes. False when there is none just now: the request waits, and whoever drives the session
+    /// goes on with it when there may be some ([`Session::resume`](super::Session::resume)). It is given back by that one, too.
+    fn reserve(&mut self, _bytes: u64) -> bool {
+        true
+    }
     /// Starts a request to an image; never blocks.
     fn submit(&mut self, image: Image, tag: Tag, request: Request, payload: Payload<'_>);
     /// Starts to find out what an image's map says; its range is aligned to 4 KiB.

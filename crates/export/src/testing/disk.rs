@@ -56,6 +56,8 @@ pub struct MemoryDisk {
     pub log: Vec<(Request, bool)>,
     /// Reads that were announced, by announcement.
     pub expected: Vec<Vec<ByteRange>>,
+    /// Bytes of memory left for requests; as many as they like when nothing is said.
+    pub room: Option<u64>,
 }
 
 impl MemoryDisk {
@@ -74,6 +76,7 @@ impl MemoryDisk {
             saved: Vec::new(),
             log: Vec::new(),
             expected: Vec::new(),
+            room: None,
         }
     }
 
@@ -182,6 +185,16 @@ fn pieces(bytes: &[u8], most: usize) -> Data {
         .collect()
 }
 
+impl MemoryDisk {
+    /// Takes memory for a request, if there is enough.
+    pub fn take_room(&mut self, bytes: u64) -> bool {
+        let Some(room) = &mut self.room else { return true };
+        let left = room.checked_sub(bytes);
+        *room = left.unwrap_or(*room);
+        left.is_some()
+    }
+}
+
 impl Disk for MemoryDisk {
     fn geometry(&self) -> Geometry {
         self.geometry
@@ -195,6 +208,10 @@ impl Disk for MemoryDisk {
     /// When the request should not have come this far, or its payload has the wrong length.
     fn expect(&mut self, reads: &[ByteRange]) {
         self.expected.push(reads.to_vec());
+    }
+
+    fn reserve(&mut self, bytes: u64) -> bool {
+        self.take_room(bytes)
     }
 
     fn submit(&mut self, tag: Tag, request: Request, payload: Payload<'_>) {

@@ -55,6 +55,13 @@ impl MemoryMount {
         self.collect();
     }
 
+    /// Goes on with a request that waits for memory.
+    pub fn resume(&mut self) {
+        let spare = |_: &mut MemoryTree| Buf::zeroed(MAX_TRANSFER as usize);
+        self.session.resume(&mut self.message, &mut self.tree, spare);
+        self.collect();
+    }
+
     /// Sends a request and gives its number.
     pub fn start(&mut self, opcode: u32, nodeid: u64, body: &(impl IntoBytes + Immutable), more: &[u8]) -> u64 {
         self.last += 2;

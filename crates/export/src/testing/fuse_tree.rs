@@ -116,6 +116,10 @@ impl Tree for MemoryTree {
         later.take(most).map(|(id, (_, name, disk))| (*id, MemoryTree::info(name, disk))).collect()
     }
 
+    fn reserve(&mut self, bytes: u64) -> bool {
+        self.disks().next().is_none_or(|disk| disk.take_room(bytes))
+    }
+
     fn submit(&mut self, image: Image, tag: Tag, request: Request, payload: Payload<'_>) {
         self.disk_mut(image).submit(tag, request, payload);
     }

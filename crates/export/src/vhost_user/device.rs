@@ -81,6 +81,8 @@ pub struct Device {
     first: usize,
     /// Read and not started yet; empty between calls.
     asked: Vec<Asked>,
+    /// Read, and waits for memory: nothing is taken before it is started.
+    held: Option<Asked>,
     /// Reused.
     ranges: Vec<ByteRange>,
     chain: Chain,
@@ -106,6 +108,7 @@ impl Device {
             counters: Counters::default(),
             first: 0,
             asked: Vec::new(),
+            held: None,
             ranges: Vec::new(),
             chain: Chain::default(),
             scratch: vec![0; LARGE_WRITE as usize],
@@ -191,6 +194,9 @@ impl Device {
         let mut bytes = 0;
         // Neither changes while the disk is lent out.
         let bounds = (disk.geometry(), disk.features());
+        if let Some(held) = self.held.take() {
+            bytes += self.admit(disk, held);
+        }
         let count = self.queues.len();
         for step in 0..count {
             let index = (self.first + step) % count;
@@ -199,7 +205,7 @@ impl Device {
                 match queue.take(&self.memory) {
                     Ok(Some(head)) => {
                         taken.requests += 1;
-                        bytes += self.read(index as u16, head); // below the number of queues
+                        bytes += self.read(disk, index as u16, head); // below the number of queues
                         if self.asked.len() == AHEAD {
                             self.start_all(disk, &bounds);
                         }
@@ -219,13 +225,13 @@ impl Device {
         taken
     }
 
-    /// True below the limits.
+    /// True below the limits, unless a request waits for memory.
     pub fn has_room(&self) -> bool {
-        self.bytes < self.limits.bytes && self.slots.has_room(self.asked.len())
+        self.held.is_none() && self.bytes < self.limits.bytes && self.slots.has_room(self.asked.len())
     }
 
     /// Reads the request at a head, to be started with others. Gives the bytes that it moves.
-    fn read(&mut self, index: u16, head: u16) -> u64 {
+    fn read<D: Disk>(&mut self, disk: &mut D, index: u16, head: u16) -> u64 {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(index)) else { return 0 };
         let (table, size) = queue.table();
         let walked = self.chain.walk(&self.memory, table, size, head);
@@ -248,9 +254,31 @@ impl Device {
                 return 0;
             }
         };
-        self.bytes += u64::from(ask.length);
-        self.asked.push(Asked { queue: index, head, parts, data: ask.data, length: ask.length, status_at: ask.status_at });
-        u64::from(ask.length)
+        self.admit(disk, Asked { queue: index, head, parts, data: ask.data, length: ask.length, status_at: ask.status_at })
+    }
+
+    /// Has a request started with others, or held until there is memory for it. Gives the bytes that it moves, if it is started.
+    fn admit<D: Disk>(&mut self, disk: &mut D, asked: Asked) -> u64 {
+        let bytes = u64::from(asked.length);
+        if !disk.reserve(bytes) {
+            self.held = Some(asked);
+            return 0;
+        }
+        self.bytes += bytes;
+        self.asked.push(asked);
+        bytes
+    }
+
+    /// Answers a request that waits for memory with an error: its guest is let go of.
+    pub fn refuse_held(&mut self) {
+        if let Some(Asked { queue, head, status_at, .. }) = self.held.take() {
+            self.close(queue, head, Status::IoError, status_at, 0);
+        }
+    }
+
+    /// Bytes of data in flight: what was reserved and is not given back.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Starts the requests that were read.

@@ -52,8 +52,7 @@ impl Connection {
         memory: &'a Memory,
     ) -> (&'a mut Session, ConnectionDisk<'a, P>) {
         let Connection { session, meter, target, read_only, purse, .. } = self;
-        let purse = Some((purse, memory));
-        (session, ConnectionDisk { pool, throttles, meter, target: *target, read_only: *read_only, now, guards: &[], purse })
+        (session, ConnectionDisk { pool, throttles, meter, target: *target, read_only: *read_only, now, guards: &[], purse, memory })
     }
 
     /// The socket has no room: sends nothing before it has.
@@ -144,8 +143,9 @@ pub(super) struct ConnectionDisk<'a, P> {
     pub now: u64,
     /// Of the memory that payloads are copied from.
     pub guards: &'a [Arc<Guard>],
-    /// What pays for memory; nothing where it is bounded otherwise.
-    pub purse: Option<(&'a mut Purse, &'a Memory)>,
+    /// What pays for memory, and from what.
+    pub purse: &'a mut Purse,
+    pub memory: &'a Memory,
 }
 
 /// The daemon's budget as a shard sees it.
@@ -190,7 +190,7 @@ impl<P: Pool> Disk for ConnectionDisk<'_, P> {
     }
 
     fn reserve(&mut self, bytes: u64) -> bool {
-        self.purse.as_mut().is_none_or(|(purse, memory)| purse.take(&memory.budget, bytes, &memory.waker))
+        self.purse.take(&self.memory.budget, bytes, &self.memory.waker)
     }
 
     fn query(&mut self, tag: Tag, query: Query) {

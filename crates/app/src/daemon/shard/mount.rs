@@ -1,16 +1,19 @@
 //! Mounts: FUSE devices of the shard, and their sessions.
 
-use millpond_block::{Answer as MapAnswer, Completion, Tag};
+use millpond_block::{Answer as MapAnswer, Buf, Completion, Tag};
 use millpond_device::ConnectionId;
 use millpond_engine::{SnapshotId, Target, Time};
 use millpond_export::fuse::{Counters, Handle, Load, MAX_TRANSFER, Message, Owner, Session};
 use rustix::io::Errno;
 
+use super::connection::Memory;
 use super::handle::{Answer, ClientInfo, ExportId, ExportInfo, FuseExport, IoCounters, OpenFile, ShardError};
 use super::pool::Pool;
 use super::serve::need_descriptors;
 use super::shard::Shard;
+use super::throttle::Throttles;
 use super::tree::{PoolTree, target_of};
+use crate::daemon::budget::{Budget, Purse};
 
 /// Set in the ids of sessions of mounts: the upper half of their tags.
 const MOUNT: u32 = 0x8000_0000;
@@ -44,6 +47,8 @@ pub(super) struct Mount {
     session: Session,
     /// Where the next request is read to.
     message: Message,
+    /// The memory that its requests hold.
+    purse: Purse,
     /// There may be something to read.
     readable: bool,
     /// Nothing is mounted any more.
@@ -139,7 +144,24 @@ impl Mounts {
     }
 }
 
+/// A buffer for a message whose own is handed on.
+fn spare<P: Pool>(tree: &mut PoolTree<'_, P>) -> Buf {
+    tree.pool.buffers().take(MAX_TRANSFER as usize)
+}
+
 impl Mount {
+    /// The directory that is shown, and who shows it.
+    fn tree<'a, P: Pool>(
+        &'a mut self,
+        pool: &'a mut P,
+        throttles: &'a mut Throttles,
+        memory: &'a Memory,
+        wall: Time,
+        nanos: u64,
+    ) -> (PoolTree<'a, P>, &'a mut Session, &'a mut Message) {
+        (PoolTree { pool, throttles, wall, nanos, purse: &mut self.purse, memory }, &mut self.session, &mut self.message)
+    }
+
     fn info<P: Pool>(&self, pool: &P) -> ExportInfo {
         let client = |(number, handle): (u64, &Handle)| ClientInfo {
             id: number,
@@ -198,6 +220,7 @@ impl<P: Pool> Shard<P> {
             device: self.ring.attach(spec.device),
             session: Session::new(MOUNT | index as u32, Owner { uid: spec.uid, gid: spec.gid, mode: spec.mode }),
             message: Message::new(self.pool.buffers().take(MAX_TRANSFER as usize)),
+            purse: Purse::new(self.memory.budget.asker()),
             readable: true,
             ended: false,
             queued: false,
@@ -243,6 +266,24 @@ impl<P: Pool> Shard<P> {
         self.serve_mounts();
     }
 
+    /// Has mounts looked at whose requests wait for memory: there may be some.
+    pub(super) fn wake_waiting_mounts(&mut self) {
+        for index in 0..self.mounts.table.len() as u32 {
+            if self.mounts.get_mut(index).is_some_and(|mount| mount.session.is_waiting()) {
+                self.mounts.enqueue(index);
+            }
+        }
+    }
+
+    /// From now on requests are paid for from the shard's budget, which is another one.
+    pub(super) fn set_budget_of_mounts(&mut self, before: &Budget) {
+        for mount in self.mounts.table.iter_mut().flatten() {
+            mount.purse.empty(before);
+            mount.purse = Purse::new(self.memory.budget.asker());
+        }
+        self.wake_waiting_mounts();
+    }
+
     /// Reads requests and hands them to the pool.
     pub(super) fn serve_mounts(&mut self) {
         for index in std::mem::take(&mut self.mounts.active) {
@@ -256,6 +297,11 @@ impl<P: Pool> Shard<P> {
 
     fn serve_mount(&mut self, index: u32) {
         let mut budget = FAIR_BYTES;
+        let Some(mount) = self.mounts.get_mut(index) else { return };
+        if mount.session.is_waiting() {
+            let (mut tree, session, message) = mount.tree(&mut self.pool, &mut self.throttles, &self.memory, self.wall, self.now);
+            session.resume(message, &mut tree, spare);
+        }
         for _ in 0..FAIR_REQUESTS {
             let Some(mount) = self.mounts.get_mut(index) else { return };
             if !mount.readable || mount.ended || mount.closing.is_some() || !mount.session.has_room() || budget == 0 {
@@ -267,9 +313,8 @@ impl<P: Pool> Shard<P> {
                 Ok(0) => mount.ended = true,
                 Ok(length) => {
                     budget = budget.saturating_sub(length);
-                    let mut tree = PoolTree { pool: &mut self.pool, throttles: &mut self.throttles, wall: self.wall, nanos: self.now };
-                    let spare = |tree: &mut PoolTree<'_, P>| tree.pool.buffers().take(MAX_TRANSFER as usize);
-                    mount.session.request(&mut mount.message, length, &mut tree, spare);
+                    let (mut tree, session, message) = mount.tree(&mut self.pool, &mut self.throttles, &self.memory, self.wall, self.now);
+                    session.request(message, length, &mut tree, spare);
                 }
                 Err(Errno::WOULDBLOCK) => mount.readable = false,
                 Err(error) => {
@@ -282,6 +327,9 @@ impl<P: Pool> Shard<P> {
             }
         }
         self.reply(index);
+        if let Some(mount) = self.mounts.get_mut(index) {
+            mount.purse.settle(&self.memory.budget);
+        }
     }
 
     /// Writes the replies that are ready.
@@ -295,6 +343,7 @@ impl<P: Pool> Shard<P> {
             }
             self.pool.buffers().give_data(reply.into_data());
         }
+        mount.purse.shrink(&self.memory.budget, mount.session.bytes());
     }
 
     /// The pool has answered a request of a mount.
@@ -311,8 +360,8 @@ impl<P: Pool> Shard<P> {
     /// The pool has answered a query of a mount.
     pub(super) fn mount_answered(&mut self, answer: MapAnswer) {
         let Some((index, mount)) = self.mounts.by_tag(answer.tag) else { return };
-        let mut tree = PoolTree { pool: &mut self.pool, throttles: &mut self.throttles, wall: self.wall, nanos: self.now };
-        mount.session.answer(answer, &mut tree);
+        let (mut tree, session, _) = mount.tree(&mut self.pool, &mut self.throttles, &self.memory, self.wall, self.now);
+        session.answer(answer, &mut tree);
         self.go_on(index);
     }
 
@@ -341,12 +390,13 @@ impl<P: Pool> Shard<P> {
             }
             return;
         }
-        if mount.session.in_flight() > 0 {
+        if mount.session.in_flight() > 0 || mount.session.is_waiting() {
             return;
         }
-        let Some(mount) = self.mounts.table.get_mut(index as usize).and_then(Option::take) else { return };
+        let Some(mut mount) = self.mounts.table.get_mut(index as usize).and_then(Option::take) else { return };
         tracing::debug!(export = %mount.export, "mount gone");
         self.ring.close(mount.device);
+        mount.purse.empty(&self.memory.budget);
         self.mounts.past.add(&mount.session.counters().into());
         self.pool.buffers().give(mount.message.into_buf());
         for answer in mount.closing.into_iter().flatten() {

@@ -310,6 +310,8 @@ impl<P: Pool> Shard<P> {
                 self.enqueue(index);
             }
         }
+        // guests whose requests wait are hot, and looked at in each turn
+        self.wake_waiting_mounts();
     }
 
     /// From now on requests are paid for from this budget. What clients hold of another one is given back there, and is in no budget until it ends.
@@ -323,7 +325,9 @@ impl<P: Pool> Shard<P> {
                 client.purse = Purse::new(budget.asker());
             }
         }
-        self.memory.budget = budget;
+        let before = std::mem::replace(&mut self.memory.budget, budget);
+        self.set_budget_of_guests(&before);
+        self.set_budget_of_mounts(&before);
         // whoever waited for the old one asks again
         self.clients.indexes().into_iter().for_each(|index| self.enqueue(index));
     }

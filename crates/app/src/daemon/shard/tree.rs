@@ -4,8 +4,10 @@ use millpond_block::{Op, Payload, Query, Request, Tag};
 use millpond_engine::{ImageInfo as EngineImage, SnapshotId, Target, Time, VolumeId};
 use millpond_export::fuse::{Image, ImageInfo, Space, Tree};
 
+use super::connection::Memory;
 use super::pool::Pool;
 use super::throttle::Throttles;
+use crate::daemon::budget::Purse;
 
 /// The pool as a directory.
 pub(super) struct PoolTree<'a, P> {
@@ -15,6 +17,9 @@ pub(super) struct PoolTree<'a, P> {
     pub wall: Time,
     /// The shard's clock.
     pub nanos: u64,
+    /// What pays for the memory of requests, and from what.
+    pub purse: &'a mut Purse,
+    pub memory: &'a Memory,
 }
 
 /// What the pool calls an image.
@@ -67,6 +72,10 @@ impl<P: Pool> Tree for PoolTree<'_, P> {
     fn snapshots(&self, volume: u32, after: Option<u64>, most: usize) -> Vec<(u64, ImageInfo)> {
         let found = self.pool.snapshot_images(VolumeId(volume), after.map(SnapshotId), most);
         found.into_iter().map(|(id, image)| (id.0, shown(image))).collect()
+    }
+
+    fn reserve(&mut self, bytes: u64) -> bool {
+        self.purse.take(&self.memory.budget, bytes, &self.memory.waker)
     }
 
     fn submit(&mut self, image: Image, tag: Tag, request: Request, payload: Payload<'_>) {

@@ -373,3 +373,26 @@ fn what_is_in_flight_is_bounded() {
     mount.settle();
     assert!(mount.session.has_room());
 }
+
+#[test]
+fn a_request_waits_for_memory_and_loses_nothing() {
+    let mut mount = pond();
+    let node = lookup(&mut mount, ROOT, "vm1").expect("a volume").nodeid;
+    mount.tree.volumes.get_mut(&1).expect("vm1").1.room = Some(u64::from(MAX_TRANSFER) - 1);
+    // a write that is not copied holds the whole buffer that it came in
+    let bytes: Vec<u8> = (0..40_000u32).map(|at| (at / 11) as u8).collect();
+    let wanted = WriteIn { offset: 512, size: bytes.len() as u32, ..WriteIn::default() };
+    let number = mount.start(opcode::WRITE, node, &wanted, &bytes);
+    assert!(mount.session.is_waiting() && !mount.session.has_room());
+    assert_eq!((mount.session.in_flight(), mount.session.bytes()), (0, 0));
+    mount.resume();
+    assert!(mount.session.is_waiting(), "there is no more memory than before");
+    mount.tree.volumes.get_mut(&1).expect("vm1").1.room = Some(u64::from(MAX_TRANSFER));
+    mount.resume();
+    assert!(!mount.session.is_waiting() && mount.session.has_room());
+    assert_eq!((mount.session.in_flight(), mount.session.bytes()), (1, u64::from(MAX_TRANSFER)));
+    mount.settle();
+    assert_eq!((mount.replies.remove(&number).expect("a reply").0, mount.session.bytes()), (0, 0));
+    mount.tree.volumes.get_mut(&1).expect("vm1").1.room = None;
+    assert!(read(&mut mount, node, 512, 40_000).expect("read") == bytes);
+}

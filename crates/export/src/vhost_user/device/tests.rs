@@ -383,3 +383,37 @@ fn reads_that_come_together_are_announced_together() {
     assert_eq!((driver.status(40), driver.status(41)), (OK, IO_ERROR));
     assert_eq!(driver.peek(DATA + 512 * 9, 512), pattern(512, 3), "a write before them was done before them");
 }
+
+#[test]
+fn a_request_waits_for_memory_and_those_behind_it_do() {
+    let mut driver = driver(FLUSH);
+    driver.disk.room = Some(4096);
+    let bytes = pattern(16_384, 5);
+    driver.poke(DATA, &bytes);
+    driver.request(0, OUT, 0, &[(DATA, 16_384)], false);
+    driver.request(4, IN, 0, &[(HIGH, 512)], true);
+    assert_eq!(driver.run(), []);
+    assert_eq!((driver.device.in_flight(), driver.device.bytes(), driver.device.has_room()), (0, 0, false));
+    assert!(!driver.device.has_more(), "looking again is no use before there is memory");
+    // a queue that is stopped has not come to rest
+    driver.device.stop(0);
+    assert_eq!(driver.device.stopped(0), Ok(None));
+    driver.disk.room = Some(16_384);
+    driver.take();
+    assert_eq!(driver.device.bytes(), 16_384);
+    assert_eq!((driver.run(), driver.status(0)), (vec![(0, 1)], OK));
+    assert_eq!(driver.disk.bytes().get(..16_384), Some(bytes.as_slice()));
+    assert_eq!(driver.device.bytes(), 0);
+}
+
+#[test]
+fn a_request_that_waits_for_memory_is_refused_when_its_guest_goes() {
+    let mut driver = driver(FLUSH);
+    driver.disk.room = Some(0);
+    driver.poke(DATA, &pattern(4096, 6));
+    driver.request(0, OUT, 0, &[(DATA, 4096)], false);
+    assert_eq!(driver.run(), []);
+    driver.device.refuse_held();
+    assert_eq!((driver.answers(), driver.status(0)), (vec![(0, 1)], IO_ERROR));
+    assert!(driver.disk.bytes().iter().all(|byte| *byte == 0));
+}

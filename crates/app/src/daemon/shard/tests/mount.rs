@@ -1,9 +1,11 @@
 //! A mount without a kernel: a socket of messages in the place of `/dev/fuse`.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use millpond_block::ByteRange;
+use millpond_device::Ring;
 use millpond_engine::Target;
 use millpond_export::testing::HostileRequests;
 use rustix::fs::OFlags;
@@ -12,6 +14,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use super::client::wait;
 use super::engine::pool;
+use crate::daemon::budget::{Budget, LEAST};
 use crate::daemon::shard::{ExportId, FuseExport, OpenFile, ShardError, ShardHandle};
 
 const LOOKUP: u32 = 1;
@@ -137,5 +140,46 @@ fn hostile_requests_leave_the_shard_serving() {
     wait(shard.write(Target::Head(volume), 4096, vec![7; 4096])).expect("write");
     let range = ByteRange { offset: 4096, length: 4096 };
     assert!(wait(shard.read(Target::Head(volume), range)).expect("read") == vec![7; 4096]);
+    wait(shard.shutdown()).expect("shutdown");
+}
+
+#[test]
+fn requests_of_a_mount_wait_for_the_memory_of_all_clients() {
+    let dir = tempfile::tempdir().expect("directory");
+    let (shard, _) = pool(&[dir.path().join("a")], 256 << 20, 32 << 20);
+    let budget = Arc::new(Budget::new(0));
+    shard.set_budget(Arc::clone(&budget));
+    let mut kernel = Kernel::mount(&shard, 5);
+    let (_, entry) = kernel.ask(LOOKUP, 1, b"disk0\0");
+    let node = u64::from_ne_bytes(*entry.first_chunk().expect("an entry"));
+    let (_, opened) = kernel.ask(OPEN, node, &2u64.to_ne_bytes());
+    let fh = u64::from_ne_bytes(*opened.first_chunk().expect("a file"));
+    // somebody else holds all of it; what is small needs none of it
+    let waker = Ring::new().expect("ring").waker();
+    assert!(budget.take(budget.asker(), LEAST, &waker));
+    assert_eq!(kernel.ask(WRITE, node, &[transfer(fh, 0, 4096), vec![7; 4096]].concat()).0, 0);
+    // a write that is not copied holds the whole buffer that it came in
+    let large = || [transfer(fh, 4096, 65_536), vec![9; 65_536]].concat();
+    let waiting = kernel.start(WRITE, node, &large());
+    assert!(kernel.reply().is_none(), "there is no memory for it");
+    // the same budget, said again, changes nothing
+    shard.set_budget(Arc::clone(&budget));
+    budget.give_back(LEAST);
+    let (unique, error, bytes) = (0..ROUNDS).find_map(|_| kernel.reply()).expect("a reply");
+    assert_eq!((unique, error, bytes.len()), (waiting, 0, 8));
+    let read = kernel.ask(READ, node, &transfer(fh, 0, 4096 + 65_536)).1;
+    assert!(read[..4096] == [7; 4096] && read[4096..] == [9; 65_536]);
+    while budget.use_of().1 > 0 {
+        std::thread::yield_now();
+    }
+    // one that ends while a request waits: that is seen when it is its turn
+    assert!(budget.take(budget.asker(), LEAST, &waker));
+    kernel.start(WRITE, node, &large());
+    assert!(kernel.reply().is_none());
+    drop(kernel);
+    budget.give_back(LEAST);
+    while !wait(shard.exports()).expect("exports").is_empty() || budget.use_of().1 > 0 {
+        std::thread::yield_now();
+    }
     wait(shard.shutdown()).expect("shutdown");
 }

@@ -10,7 +10,8 @@ use millpond_export::vhost_user::{Device, Memory, wire};
 use rustix::net::SendFlags;
 
 use super::order::Answer;
-use crate::daemon::shard::connection::{ConnectionDisk, Meter};
+use crate::daemon::budget::Purse;
+use crate::daemon::shard::connection::{ConnectionDisk, Memory as Budgeted, Meter};
 use crate::daemon::shard::handle::{ClientInfo, ExportId, IoCounters};
 use crate::daemon::shard::pool::Pool;
 use crate::daemon::shard::throttle::Throttles;
@@ -29,6 +30,8 @@ pub(super) struct Guest {
     pub since: Time,
     pub device: Device,
     pub meter: Meter,
+    /// The memory that its requests hold.
+    pub purse: Purse,
     /// What kicks a queue.
     pub kicks: HashMap<usize, WatchId>,
     /// How it is told of answers, by queue.
@@ -58,8 +61,10 @@ pub(super) struct Guest {
 
 impl Guest {
     /// Hands what it offers to the pool; true when there was something.
-    pub fn take<P: Pool>(&mut self, pool: &mut P, throttles: &mut Throttles, now: u64) -> bool {
+    pub fn take<P: Pool>(&mut self, pool: &mut P, throttles: &mut Throttles, now: u64, memory: &Budgeted) -> bool {
         if self.lost {
+            self.device.refuse_held();
+            self.purse.settle(&memory.budget);
             return false;
         }
         let guards = self.guards.as_slice();
@@ -71,9 +76,11 @@ impl Guest {
             read_only: self.read_only,
             now,
             guards,
-            purse: None,
+            purse: &mut self.purse,
+            memory,
         };
         let taken = self.device.take(&mut disk);
+        self.purse.settle(&memory.budget);
         if let Some((index, error)) = taken.broken {
             tracing::warn!(export = %self.export, peer = self.peer, queue = index, %error, "a queue stands still");
             if let Some(alarm) = self.alarms.get(&index) {

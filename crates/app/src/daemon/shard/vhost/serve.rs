@@ -14,6 +14,7 @@ use super::spec::VhostUserExport;
 use super::stop::Stop;
 use super::table::{GUEST, VhostExport};
 use super::talk::Talk;
+use crate::daemon::budget::{Budget, Purse};
 use crate::daemon::shard::connection::{Meter, offer};
 use crate::daemon::shard::handle::{Answer, ExportId, ExportInfo, IoCounters, ShardError};
 use crate::daemon::shard::listen;
@@ -170,6 +171,7 @@ impl<P: Pool> Shard<P> {
             since: self.wall,
             device,
             meter: Meter::default(),
+            purse: Purse::new(self.memory.budget.asker()),
             kicks: HashMap::new(),
             calls: HashMap::new(),
             alarms: HashMap::new(),
@@ -244,6 +246,7 @@ impl<P: Pool> Shard<P> {
         }
         let Some(mut guest) = self.vhost.guests.get_mut(index as usize).and_then(Option::take) else { return };
         self.vhost.hot.retain(|hot| *hot != index);
+        guest.purse.empty(&self.memory.budget);
         tracing::debug!(export = %guest.export, peer = guest.peer, "front end gone");
         if let Some(export) = self.vhost.exports.get_mut(&guest.export) {
             export.guest = None;
@@ -265,7 +268,7 @@ impl<P: Pool> Shard<P> {
     pub(in crate::daemon::shard) fn take_from_guests(&mut self) {
         for index in &self.vhost.hot {
             if let Some(Some(guest)) = self.vhost.guests.get_mut(*index as usize) {
-                guest.take(&mut self.pool, &mut self.throttles, self.now);
+                guest.take(&mut self.pool, &mut self.throttles, self.now, &self.memory);
             }
         }
         self.break_off_guests();
@@ -308,6 +311,7 @@ impl<P: Pool> Shard<P> {
         for (index, guest) in (0u32..).zip(&mut self.vhost.guests) {
             let Some(guest) = guest else { continue };
             guest.publish();
+            guest.purse.shrink(&self.memory.budget, guest.device.bytes());
             if !guest.stops.is_empty() || guest.leaving.is_some() {
                 settled.push(index);
             }
@@ -322,6 +326,14 @@ impl<P: Pool> Shard<P> {
             if let Some((geometry, features)) = self.pool.geometry(guest.target) {
                 guest.tell(geometry.size, features.write_cache);
             }
+        }
+    }
+
+    /// From now on their requests are paid for from the shard's budget, which is another one.
+    pub(in crate::daemon::shard) fn set_budget_of_guests(&mut self, before: &Budget) {
+        for guest in self.vhost.guests.iter_mut().flatten() {
+            guest.purse.empty(before);
+            guest.purse = Purse::new(self.memory.budget.asker());
         }
     }
 
