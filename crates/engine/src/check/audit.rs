@@ -14,6 +14,8 @@ use crate::open::starts_from_older;
 use crate::space::{PAGE, SegmentState};
 use crate::tree::{Miss, node_index};
 
+mod unique;
+
 /// Reads a device directly: position in the caller's vector, byte offset, buffer to fill. For devices at rest.
 pub type Media<'a> = &'a mut dyn FnMut(usize, u64, &mut [u8]);
 
@@ -84,6 +86,9 @@ impl Engine {
             auditor.scan_identities();
             auditor.walk_versions();
             auditor.compare_sequences();
+            if copy == 0 {
+                auditor.compare_unique();
+            }
             auditor.compare();
             if copies > 1 {
                 auditor.audit.findings.iter_mut().for_each(|what| what.insert_str(0, &format!("copy {copy}: ")));

@@ -405,6 +405,16 @@ impl Catalog {
         before.map_or(lineage.origin_epoch, |snapshot| snapshot.epoch)
     }
 
+    /// Units of data that a snapshot holds alone: what died by the next version and was born after the one before. Nothing is said of one that lineages
+    /// start from, and of the last of a line without a head.
+    pub(crate) fn units_alone(&self, id: SnapshotId) -> Option<u64> {
+        let snapshot = self.snapshots.get(&id).filter(|snapshot| snapshot.children.is_empty())?;
+        let line = self.lineages.get(&snapshot.lineage)?;
+        let next = Catalog::after(line, id).and_then(|next| self.snapshots.get(&next)).map(|next| next.deadlist.list());
+        let died = next.or(line.head.is_some().then(|| line.deadlist.list()))?;
+        Some(died.units_after(self.epoch_before(line, id)))
+    }
+
     /// Volumes of other names that start from a snapshot.
     pub(crate) fn clones_of(&self, id: SnapshotId) -> u32 {
         let Some(snapshot) = self.snapshots.get(&id) else { return 0 };

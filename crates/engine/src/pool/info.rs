@@ -258,20 +258,17 @@ impl Pool {
         let catalog = &self.core.catalog;
         let s = catalog.listed(id)?;
         let line = catalog.lineages.get(&s.lineage)?;
-        let before = catalog.epoch_before(line, id);
-        let next = Catalog::after(line, id).and_then(|n| catalog.snapshots.get(&n)).map(|n| n.deadlist.list());
-        let units = match next.or(line.head.is_some().then(|| line.deadlist.list())) {
-            // what died by the next version and was born after the one before
-            Some(deadlist) => deadlist.units_after(before),
-            // the end of a line without a head: all that was born after the version before
-            None => {
-                let earlier = Catalog::before(line, id).or(line.origin);
-                let kept = earlier.and_then(|e| catalog.snapshots.get(&e)).map_or(0, |e| e.mapped * 8);
-                let died = s.deadlist.list().units();
-                (s.mapped * 8 + died).saturating_sub(kept)
-            }
+        // the end of a line without a head: about all that was born after the version before
+        let born = || {
+            let earlier = Catalog::before(line, id).or(line.origin);
+            let kept = earlier.and_then(|e| catalog.snapshots.get(&e)).map_or(0, |e| e.mapped * 8);
+            (s.mapped * 8 + s.deadlist.list().units()).saturating_sub(kept)
         };
-        let unique = if s.children.is_empty() { units * 512 } else { 0 };
+        let unique = match catalog.units_alone(id) {
+            Some(units) => units * 512,
+            None if s.children.is_empty() => born() * 512,
+            None => 0,
+        };
         Some(SnapshotInfo {
             id,
             volume: s.volume,
