@@ -484,21 +484,37 @@ fn one_device_that_answers_looks_is_enough() {
     assert!(reads(&mut rig, volume, 2));
 }
 
-#[test]
-fn a_claim_that_was_written_over_while_its_host_waited_is_not_believed() {
-    let (rig, _) = pool(1);
-    let old = claim(&rig.media[0], true).unwrap();
+/// An import by another session, and what happens to the second claim on a device right after it was written there.
+fn import_and_find(devices: usize, found: impl FnOnce(Claim) -> Claim) -> Result<(), String> {
+    let (rig, _) = pool(devices);
+    let last = devices - 1;
+    let old = claim(&rig.media[last], true).unwrap();
     let mut other = Rig::begin_import(rig.media.clone(), forced(2, 2), rig.now);
-    while claim(&other.media[0], true).unwrap().holder.session != [2; 16] {
+    while claim(&other.media[last], true).unwrap().holder.session != [2; 16] {
         other.turn();
         if let Some(io) = other.engine.pop_io() {
             other.perform(io);
         }
     }
-    // the first host could not read its claim, and wrote it again; it sees it in place and goes on
     let at = (15 * MIB + CLAIM_OFFSET) as usize;
-    other.media[0][at..at + 4096].copy_from_slice(&old.encode());
+    other.media[last][at..at + 4096].copy_from_slice(&found(old).encode());
     let mut media = std::mem::take(&mut other.media);
-    let (_, outcome) = open(&mut other, &mut media, None);
-    assert!(outcome.unwrap_err().contains("it is in use on host 'host1'"));
+    open(&mut other, &mut media, None).1
+}
+
+#[test]
+fn a_claim_that_was_written_over_while_its_host_waited_is_not_believed() {
+    // the first host could not read its claim, and wrote it again; it sees it in place and goes on
+    for devices in [1, 2] {
+        let outcome = import_and_find(devices, |old| Claim { beat: old.beat + 1, ..old });
+        assert!(outcome.unwrap_err().contains("it is in use on host 'host1'"));
+    }
+}
+
+#[test]
+fn a_device_that_loses_a_claim_makes_nobody_a_rival() {
+    // what is read there is what was there before: nobody has written since
+    assert_eq!(import_and_find(2, |old| old), Ok(()));
+    // where it is the only device, there is no claim
+    assert!(import_and_find(1, |old| old).unwrap_err().contains("cannot be read on any device"));
 }

@@ -88,11 +88,13 @@ impl Claims {
         self.found.values().find(|claim| claim.supersedes(mine))
     }
 
-    /// A second claim that is not this import's.
+    /// A second claim that is not this import's, and was not there before it: of a device that lost this import's claim, the old one is read.
     fn overwritten(&self) -> Option<&Claim> {
         let mine = self.mine.as_ref()?;
-        let second = self.found.iter().filter(|((_, second), _)| *second).map(|(_, claim)| claim);
-        second.into_iter().find(|claim| claim.holder.session != mine.holder.session)
+        let mut second = self.found.iter().filter(|((_, second), _)| *second);
+        let rival =
+            second.find(|((member, _), claim)| claim.holder.session != mine.holder.session && self.door.get(member) != Some(*claim));
+        rival.map(|(_, claim)| claim)
     }
 
     /// This import's second claim was read somewhere.
