@@ -152,7 +152,7 @@ fn the_configuration_file_is_read_and_options_win() {
     fs::write(text("c.toml"), format!("socket = \"{}\"\nstate = \"{}\"\nmap_memory = \"64M\"\n", text("x.sock"), text("s")))
         .expect("write");
     let mut running = Running::start(command(&["serve", "--config", &text("c.toml"), "--socket", &text("y.sock")]));
-    let ended = run(command(&["status", "--wait", "30", "--socket", &text("y.sock"), "--format", "json"]));
+    let ended = run(command(&["status", "--wait", "600", "--socket", &text("y.sock"), "--format", "json"]));
     assert_eq!(ended.json()["state_dir"], text("s"));
     running.signal("TERM");
     assert_eq!(running.wait(), 0);

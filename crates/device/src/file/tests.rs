@@ -1,5 +1,6 @@
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use super::*;
 
@@ -35,12 +36,12 @@ fn files_are_created_sparse_locked_and_grown() {
         device.grow(4096).expect("nothing to do");
         assert_eq!(device.geometry().size, 1 << 21);
         drop(device);
-        let again = HostDevice::open(&path, CREATE).expect("reopen");
+        let again = once_free(|| HostDevice::open(&path, CREATE)).expect("reopen");
         assert_eq!(again.geometry().size, 1 << 21, "never shrinks");
         assert_eq!(again.kind(), HostDeviceKind::File);
         drop(again);
         let reader = OpenOptions { create_size: None, direct: false, read_only: true };
-        let (first, second) = (HostDevice::open(&path, reader), HostDevice::open(&path, reader));
+        let (first, second) = (once_free(|| HostDevice::open(&path, reader)), HostDevice::open(&path, reader));
         assert!(first.is_ok() && second.is_ok(), "readers share");
         assert_eq!(HostDevice::open(&path, CREATE).err(), Some(OpenError::InUse { path: path.clone() }));
     }
@@ -105,14 +106,14 @@ impl Drop for Loop {
 }
 
 /// Tries until the device is not in use. A process that another test is just starting has the files of this one open for a moment.
-fn once_free(mut open: impl FnMut() -> Option<OpenError>) -> Option<OpenError> {
-    for _ in 0..1000 {
+pub(crate) fn once_free(open: impl Fn() -> Result<HostDevice, OpenError>) -> Result<HostDevice, OpenError> {
+    let start = Instant::now();
+    loop {
         match open() {
-            Some(OpenError::InUse { .. }) => std::thread::sleep(std::time::Duration::from_millis(2)),
+            Err(OpenError::InUse { .. }) if start.elapsed() < Duration::from_secs(120) => std::thread::sleep(Duration::from_millis(2)),
             other => return other,
         }
     }
-    open()
 }
 
 #[test]
@@ -128,8 +129,8 @@ fn block_devices_tell_size_and_sectors_and_are_exclusive() {
         assert_eq!(again.err(), Some(OpenError::InUse { path: disk.device.clone() }));
         drop(device);
         let larger = OpenOptions { create_size: Some(9 << 20), ..options };
-        let error = once_free(|| HostDevice::open(&disk.device, larger).err());
-        assert_eq!(error, Some(OpenError::TooSmall { path: disk.device.clone(), size: 8 << 20, needed: 9 << 20 }));
+        let error = once_free(|| HostDevice::open(&disk.device, larger));
+        assert_eq!(error.err(), Some(OpenError::TooSmall { path: disk.device.clone(), size: 8 << 20, needed: 9 << 20 }));
     }
 }
 

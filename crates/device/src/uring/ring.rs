@@ -24,7 +24,7 @@ const SUBMISSIONS: u32 = 512;
 /// Entries of the completion queue; beyond it the kernel keeps completions aside, which costs time but loses nothing.
 const COMPLETIONS: u32 = 4096;
 /// How long [`Ring`]'s drop waits for operations that cannot be cancelled (disk writes, flushes).
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A reactor for one thread; see the module's documentation.
 ///

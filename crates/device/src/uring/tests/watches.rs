@@ -1,6 +1,6 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -14,15 +14,26 @@ fn kick(fd: &OwnedFd) {
     rustix::io::write(fd, &1u64.to_ne_bytes()).expect("write");
 }
 
-/// Who was signalled within a while; an empty list when nobody was.
-fn signalled(ring: &mut Ring) -> Vec<WatchId> {
-    let mut found = Vec::new();
-    ring.turn(Wait::AtMost(Duration::from_millis(50))).expect("turn");
-    while let Some(event) = ring.pop() {
-        match event {
-            Event::Signalled(id) => found.push(id),
-            other => panic!("{other:?}"),
-        }
+/// The longest wait for a signal that must come.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn turn(ring: &mut Ring, wait: Wait) -> Vec<WatchId> {
+    ring.turn(wait).expect("turn");
+    let signalled = |event| match event {
+        Event::Signalled(id) => id,
+        other => panic!("{other:?}"),
+    };
+    std::iter::from_fn(|| ring.pop()).map(signalled).collect()
+}
+
+/// Who is signalled, as soon as so many are. With none expected, whoever is within a while.
+fn signalled(ring: &mut Ring, count: usize) -> Vec<WatchId> {
+    if count == 0 {
+        return turn(ring, Wait::AtMost(Duration::from_millis(50)));
+    }
+    let (mut found, start) = (Vec::new(), Instant::now());
+    while found.len() < count && start.elapsed() < PATIENCE {
+        found.extend(turn(ring, Wait::AtMost(PATIENCE)));
     }
     found
 }
@@ -32,24 +43,24 @@ fn every_signal_is_told_though_nobody_reads_it() {
     let mut ring = Ring::new().expect("ring");
     let (first, second) = (descriptor(0), descriptor(0));
     let (a, b) = (ring.watch(Arc::clone(&first)), ring.watch(Arc::clone(&second)));
-    assert_eq!(signalled(&mut ring), []);
+    assert_eq!(signalled(&mut ring, 0), []);
     for _ in 0..50 {
         kick(&first);
-        assert_eq!(signalled(&mut ring), [a]);
+        assert_eq!(signalled(&mut ring, 1), [a]);
     }
     kick(&second);
     kick(&first);
-    let mut both = signalled(&mut ring);
+    let mut both = signalled(&mut ring, 2);
     both.sort_unstable();
     assert_eq!(both, [a, b]);
-    assert_eq!(signalled(&mut ring), [], "it is told once");
+    assert_eq!(signalled(&mut ring, 0), [], "it is told once");
 }
 
 #[test]
 fn one_that_was_signalled_before_is_told_at_once() {
     let mut ring = Ring::new().expect("ring");
     let id = ring.watch(descriptor(3));
-    assert_eq!(signalled(&mut ring), [id]);
+    assert_eq!(signalled(&mut ring, 1), [id]);
 }
 
 #[test]
@@ -57,12 +68,12 @@ fn nothing_is_told_of_one_that_is_watched_no_more() {
     let mut ring = Ring::new().expect("ring");
     let fd = descriptor(0);
     let id = ring.watch(Arc::clone(&fd));
-    signalled(&mut ring);
+    signalled(&mut ring, 0);
     ring.unwatch(id);
     ring.unwatch(id);
     kick(&fd);
-    assert_eq!(signalled(&mut ring), []);
-    assert_eq!(signalled(&mut ring), []);
+    assert_eq!(signalled(&mut ring, 0), []);
+    assert_eq!(signalled(&mut ring, 0), []);
     assert_eq!(Arc::strong_count(&fd), 1, "the ring has let go of it");
     // The place is used again, under another name.
     let other = descriptor(0);
@@ -70,7 +81,7 @@ fn nothing_is_told_of_one_that_is_watched_no_more() {
     assert_ne!(again, id);
     ring.unwatch(id);
     kick(&other);
-    assert_eq!(signalled(&mut ring), [again]);
+    assert_eq!(signalled(&mut ring, 1), [again]);
 }
 
 #[test]
@@ -78,7 +89,7 @@ fn a_look_elsewhere_ends_a_spin() {
     let mut ring = Ring::new().expect("ring");
     while ring.pop().is_some() {}
     let mut looks = 0;
-    let found = ring.spin(Duration::from_secs(5), || {
+    let found = ring.spin(PATIENCE, || {
         looks += 1;
         looks == 1000
     });

@@ -1,4 +1,5 @@
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use millpond_block::{ByteRange, DiskError};
 use millpond_device::{DeviceIndex, HostDevice, OpenOptions};
@@ -6,6 +7,8 @@ use millpond_engine::{Command, CommandError, PoolState, Reply, VolumeId};
 
 use super::client::{Client, in_memory, on_unix, wait};
 use super::double::{Double, HEAD, Medium, SNAPSHOT};
+use super::serving::{becomes_free, on_file_by};
+use crate::daemon::shard::clock::Clock;
 use crate::daemon::shard::start::spawn;
 use crate::daemon::shard::{DeviceLimit, ShardError, ShardHandle};
 
@@ -54,7 +57,7 @@ fn shutdown_lets_devices_and_clients_go() {
     assert!(open().is_err(), "locked");
     let mut state = shard.state();
     wait(shard.shutdown()).expect("shutdown");
-    drop(open().expect("free at once"));
+    becomes_free(&medium);
     client.wait_end();
     assert!(!path.exists());
     assert_eq!(*state.borrow_and_update(), PoolState::Closed);
@@ -88,32 +91,50 @@ fn a_pool_that_cannot_be_made_is_refused_with_its_reason() {
 
 #[test]
 fn a_cap_slows_a_device_and_can_be_lifted() {
+    // the time of an operation at this cap, in nanoseconds; an idle device saves up a twentieth of a second
+    const EACH: u64 = 1_024_000_000_000;
+    const SAVED: u64 = 50_000_000;
     let dir = tempfile::tempdir().expect("directory");
-    let options = OpenOptions { create_size: Some(1 << 20), direct: false, read_only: false };
-    let device = HostDevice::open(&dir.path().join("medium"), options).expect("open");
-    let shard = spawn(vec![device], |devices, _| Ok(Double::new(Medium::Device, devices[0].size))).expect("shard");
-    let limit = DeviceLimit { bytes_per_second: Some(1 << 20), ops_per_second: None };
+    let ahead: &'static AtomicU64 = Box::leak(Box::default());
+    let begun = Instant::now();
+    let shard = on_file_by(Clock::ahead_by(ahead), &dir.path().join("medium"), 1 << 20);
+    let limit = DeviceLimit { bytes_per_second: Some(64), ops_per_second: None };
     wait(shard.limit_device(DeviceIndex(0), limit)).expect("limit");
-    let timed = || {
-        let start = std::time::Instant::now();
-        let write = |round: u8| shard.write(HEAD, 0, vec![round; 64 << 10]);
-        let done = wait(async { tokio::join!(write(0), write(1), write(2), write(3), write(4)) });
-        assert!([done.0, done.1, done.2, done.3, done.4].iter().all(Result::is_ok));
-        start.elapsed()
+    let writes = || -> Vec<_> {
+        let write = |round: u8| {
+            let shard = shard.clone();
+            std::thread::spawn(move || wait(shard.write(HEAD, 0, vec![round; 64 << 10])).expect("write"))
+        };
+        (0..5).map(write).collect()
     };
-    let slow = timed();
-    assert!(slow >= Duration::from_millis(240), "{slow:?} for 320 KiB at 1 MiB/s");
+    let load = || wait(shard.status()).expect("status").devices[0].as_ref().expect("device").load;
+    let slow = writes();
+    while load().writes + load().in_flight < 5 {
+        std::thread::yield_now();
+    }
+    // time passes: one more is done whenever it has earned its bytes, and none before
+    for count in 1..=5 {
+        while load().writes < count {
+            std::thread::yield_now();
+        }
+        let done = load().writes;
+        let passed = ahead.load(Ordering::SeqCst) + u64::try_from(begun.elapsed().as_nanos()).expect("no centuries");
+        assert!(done <= 1 + (passed + SAVED) / EACH, "{done} after {passed} ns");
+        ahead.fetch_add(EACH, Ordering::SeqCst);
+    }
+    slow.into_iter().for_each(|write| write.join().expect("written"));
     let status = wait(shard.status()).expect("status");
     let device = status.devices[0].as_ref().expect("device");
     assert_eq!((device.limit, device.load.writes, device.load.write_bytes), (limit, 5, 320 << 10));
-    assert!(device.load.write_nanos >= 200_000_000, "the delay counts as latency");
+    assert!(device.load.write_nanos >= 4 * EACH, "the delay counts as latency");
+    // what is held when the cap is lifted is carried out, and nothing waits for its turn any more
+    let held = writes();
+    while load().in_flight < 4 {
+        std::thread::yield_now();
+    }
     wait(shard.limit_device(DeviceIndex(0), DeviceLimit::default())).expect("limit");
-    let queued = |shard: &ShardHandle| {
-        let status = wait(shard.status()).expect("status");
-        let load = status.devices[0].as_ref().expect("device").load;
-        (load.writes, load.write_queue_nanos)
-    };
-    let before = queued(&shard);
-    timed();
-    assert_eq!(queued(&shard), (before.0 + 5, before.1), "nothing waits for its turn any more");
+    held.into_iter().for_each(|write| write.join().expect("written"));
+    let before = load();
+    writes().into_iter().for_each(|write| write.join().expect("written"));
+    assert_eq!((load().writes, load().write_queue_nanos), (before.writes + 5, before.write_queue_nanos));
 }

@@ -1,21 +1,54 @@
 //! Restarts, sockets that outlive the shard, limits, and encryption that does not come.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use millpond_device::{DeviceIndex, HostDevice, OpenOptions};
+use millpond_device::DeviceIndex;
 use millpond_engine::{Command, PoolState};
 
 use super::client::{Client, FLUSH, PATIENCE, WRITE, hung, in_memory, on_unix, wait};
-use super::double::HEAD;
-use super::serving::on_file;
-use crate::daemon::shard::{ClientLimits, DeviceLimit, ExportId, InheritedSockets, NbdExport, ShardError, TlsOffer};
+use super::double::{Double, HEAD};
+use super::serving::{becomes_free, in_flight, on_file, on_file_by};
+use crate::daemon::shard::clock::Clock;
+use crate::daemon::shard::start::spawn_by;
+use crate::daemon::shard::{ClientLimits, DeviceLimit, ExportId, InheritedSockets, NbdExport, ShardError, ShardHandle, TlsOffer};
 use crate::daemon::tls::TlsFiles;
 
-/// The time for a handshake: enough for clients of these tests on a busy machine.
-const HANDSHAKE: Duration = Duration::from_secs(4);
+/// The time for a handshake: no client of these tests needs as much. It passes when a test sets the shard's clock ahead.
+const HANDSHAKE: Duration = Duration::from_secs(600);
+/// A step of that clock, in nanoseconds: less than what the shard takes for a pause of its own.
+const STEP: u64 = 2_000_000_000;
+/// Longer than an operation is held back at [`SLOW`], in nanoseconds.
+const TURN: u64 = 1_100_000_000_000;
+/// One operation of 4 KiB in 1,024 seconds.
+const SLOW: DeviceLimit = DeviceLimit { bytes_per_second: Some(4), ops_per_second: None };
+
+/// Time that a shard's clock is ahead.
+fn ahead() -> &'static AtomicU64 {
+    Box::leak(Box::default())
+}
+
+/// Sets the clock ahead in small steps, each of which the shard sees, until the peer of this socket closes it. Gives what came before.
+fn pass_until_end(shard: &ShardHandle, ahead: &AtomicU64, mut stream: UnixStream) -> Vec<u8> {
+    stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(move || {
+            let mut rest = Vec::new();
+            let outcome = stream.read_to_end(&mut rest);
+            // not all that was sent may have been read: that is an end, too
+            assert!(outcome.is_ok() || outcome.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset), "no end");
+            rest
+        });
+        while !reading.is_finished() {
+            ahead.fetch_add(STEP, Ordering::SeqCst);
+            wait(shard.status()).expect("status");
+        }
+        reading.join().expect("read")
+    })
+}
 
 #[test]
 fn a_shard_that_ends_answers_what_is_in_flight_and_refuses_nothing() {
@@ -23,23 +56,24 @@ fn a_shard_that_ends_answers_what_is_in_flight_and_refuses_nothing() {
     let path = dir.path().join("s");
     let shard = on_file(&dir.path().join("medium"), 8 << 20);
     wait(shard.export_nbd(on_unix(1, &path))).expect("export");
-    let limit = DeviceLimit { bytes_per_second: None, ops_per_second: Some(4) };
-    wait(shard.limit_device(DeviceIndex(0), limit)).expect("limit");
+    wait(shard.limit_device(DeviceIndex(0), SLOW)).expect("limit");
     let mut client = Client::unix(&path);
     for cookie in 0..3 {
         client.send(WRITE, cookie, cookie * 4096, 4096, &[7; 4096]);
     }
-    while wait(shard.status()).expect("status").devices[0].as_ref().expect("device").load.in_flight == 0 {
-        std::thread::sleep(Duration::from_millis(1));
+    assert_eq!(client.reply().expect("the first is free"), (0, 0));
+    while in_flight(&shard) < 2 {
+        std::thread::yield_now();
     }
     std::thread::scope(|scope| {
         let ending = scope.spawn(|| wait(shard.shutdown()).expect("shutdown"));
         while UnixStream::connect(&path).is_ok() {
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::yield_now();
         }
         // It would have got ESHUTDOWN, and a guest an I/O error.
         client.send(FLUSH, 99, 0, 0, &[]);
-        for cookie in 0..3 {
+        wait(shard.limit_device(DeviceIndex(0), DeviceLimit::default())).expect("no limit any more");
+        for cookie in 1..3 {
             assert_eq!(client.reply().expect("reply"), (0, cookie));
         }
         assert!(client.reply().is_err(), "the end of the connection, and no answer");
@@ -76,34 +110,36 @@ fn an_inherited_socket_is_neither_shut_down_nor_removed() {
 fn limits_are_filled_and_kept() {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().join("s");
-    let shard = on_file(&dir.path().join("medium"), 8 << 20);
+    let ahead = ahead();
+    let shard = on_file_by(Clock::ahead_by(ahead), &dir.path().join("medium"), 8 << 20);
     let limits = ClientLimits { clients: 2, requests: 2, handshake: HANDSHAKE };
     wait(shard.export_nbd(NbdExport { limits, ..on_unix(1, &path) })).expect("export");
     // An idle handshake takes a place, and only for its time.
     let begun = Instant::now();
-    let mut idle = UnixStream::connect(&path).expect("connect");
-    idle.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    let idle = UnixStream::connect(&path).expect("connect");
     let mut client = Client::unix(&path);
     let mut one_too_many = UnixStream::connect(&path).expect("connect");
     assert_eq!(one_too_many.read(&mut [0; 18]).expect("an end"), 0, "turned away without a greeting");
-    let mut greeting = Vec::new();
-    idle.read_to_end(&mut greeting).expect("an end");
-    assert_eq!(greeting.len(), 18);
-    assert!(begun.elapsed() >= HANDSHAKE, "{:?}", begun.elapsed());
+    assert_eq!(pass_until_end(&shard, ahead, idle).len(), 18, "the greeting");
+    let passed = begun.elapsed() + Duration::from_nanos(ahead.load(Ordering::SeqCst));
+    assert!(passed >= HANDSHAKE, "{passed:?}");
     let mut second = Client::unix(&path);
     assert_eq!(second.write(0, &[1; 512]), 0);
     // Two requests of this client are in flight, whatever it sends; the other client is not kept waiting by that.
-    let limit = DeviceLimit { bytes_per_second: None, ops_per_second: Some(20) };
-    wait(shard.limit_device(DeviceIndex(0), limit)).expect("limit");
+    wait(shard.limit_device(DeviceIndex(0), SLOW)).expect("limit");
     for cookie in 0..12 {
         client.send(WRITE, cookie, cookie * 4096, 4096, &[7; 4096]);
     }
-    let mut most = 0;
-    for _ in 0..12 {
-        most = most.max(wait(shard.status()).expect("status").devices[0].as_ref().expect("device").load.in_flight);
+    assert_eq!(client.reply().expect("the first is free").0, 0);
+    while in_flight(&shard) < 2 {
+        std::thread::yield_now();
+    }
+    for _ in 1..12 {
+        assert!(in_flight(&shard) <= 2);
+        ahead.fetch_add(TURN, Ordering::SeqCst);
+        wait(shard.status()).expect("status");
         assert_eq!(client.reply().expect("reply").0, 0);
     }
-    assert!((1..=2).contains(&most), "{most} at a time");
     wait(shard.shutdown()).expect("shutdown");
 }
 
@@ -115,7 +151,8 @@ fn where_tls_is_required_nothing_else_is_served() {
     let credentials = TlsFiles::Psk { keys }.load().expect("credentials");
     let limits = ClientLimits { handshake: HANDSHAKE, ..ClientLimits::default() };
     let tls = Some(TlsOffer { required: true, credentials });
-    let shard = in_memory();
+    let ahead = ahead();
+    let shard = spawn_by(Clock::ahead_by(ahead), Vec::new(), |_, _| Ok(Double::memory(8 << 20))).expect("shard");
     wait(shard.export_nbd(NbdExport { tls, limits, ..on_unix(1, &path) })).expect("export");
     let option = |number: u32| [b"IHAVEOPT".as_slice(), &number.to_be_bytes(), &0u32.to_be_bytes()].concat();
     let greeted = || {
@@ -136,17 +173,15 @@ fn where_tls_is_required_nothing_else_is_served() {
     // Idle after STARTTLS: ended like any handshake that does not go on.
     let mut idle = greeted();
     assert_eq!(answer(&mut idle, &option(5)), 1);
-    idle.read_to_end(&mut Vec::new()).expect("an end");
+    pass_until_end(&shard, ahead, idle);
     // Something else than TLS; and an option that came with STARTTLS, in the clear.
     let mut noise = greeted();
     assert_eq!(answer(&mut noise, &option(5)), 1);
     noise.write_all(&[0x55; 4096]).expect("noise");
-    let _ = noise.read_to_end(&mut Vec::new());
+    pass_until_end(&shard, ahead, noise);
     let mut injected = greeted();
     assert_eq!(answer(&mut injected, &[option(5), option(3)].concat()), 1);
-    let mut rest = Vec::new();
-    injected.read_to_end(&mut rest).expect("an end");
-    assert!(rest.is_empty(), "the list is not answered, neither in the clear nor encrypted");
+    assert!(pass_until_end(&shard, ahead, injected).is_empty(), "the list is not answered, neither in the clear nor encrypted");
     wait(shard.shutdown()).expect("shutdown");
 }
 
@@ -173,8 +208,7 @@ fn a_panic_ends_the_shard_with_operations_under_way() {
     assert!(shard.fallen().is_some_and(|why| why.starts_with("a defect in the program stopped the pool (as a test asked)")));
     assert!(matches!(wait(shard.status()), Err(ShardError::Gone)));
     assert!(!socket.exists());
-    let options = OpenOptions { create_size: None, direct: true, read_only: false };
-    drop(HostDevice::open(&medium, options).expect("the device is free"));
+    becomes_free(&medium);
 }
 
 #[test]
@@ -183,15 +217,15 @@ fn a_shard_that_is_given_up_disconnects_clients_and_frees_its_devices() {
     let (path, medium) = (dir.path().join("s"), dir.path().join("medium"));
     let shard = on_file(&medium, 8 << 20);
     wait(shard.export_nbd(on_unix(1, &path))).expect("export");
-    // a write that waits for ever, as far as this test is concerned: one operation in 1,000 seconds
+    // a write that waits for ever, as far as this test is concerned
     wait(shard.write(HEAD, 0, vec![1; 4096])).expect("write");
-    wait(shard.limit_device(DeviceIndex(0), DeviceLimit { bytes_per_second: Some(4), ops_per_second: None })).expect("limit");
+    wait(shard.limit_device(DeviceIndex(0), SLOW)).expect("limit");
     let mut client = Client::unix(&path);
     for cookie in 0..3 {
         client.send(WRITE, cookie, cookie * 4096, 4096, &[7; 4096]);
     }
     assert_eq!(client.reply().expect("the first is free"), (0, 0));
-    while wait(shard.status()).expect("status").devices[0].as_ref().expect("device").load.in_flight < 2 {
+    while in_flight(&shard) < 2 {
         std::thread::yield_now();
     }
     let closing = std::thread::spawn({
@@ -209,8 +243,7 @@ fn a_shard_that_is_given_up_disconnects_clients_and_frees_its_devices() {
     assert!(matches!(wait(shard.status()), Err(ShardError::Gone)));
     assert!(client.reply().is_err(), "no answer, and the end of the connection");
     assert!(!path.exists());
-    let open = OpenOptions { create_size: None, direct: true, read_only: false };
-    drop(HostDevice::open(&medium, open).expect("its lock is gone"));
+    becomes_free(&medium);
 }
 
 #[test]

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use millpond_device::{DeviceIndex, HostDevice, OpenOptions};
+use millpond_device::{DeviceIndex, HostDevice, OpenError, OpenOptions};
 
 use super::client::{Client, DISCONNECT, FLUSH, PATIENCE, READ, WRITE, in_memory, on_unix, wait};
 use super::double::{Double, Medium, SNAPSHOT};
 use crate::daemon::budget::{Budget, LEAST};
 use crate::daemon::shard::clock::Clock;
-use crate::daemon::shard::start::{spawn, spawn_by};
+use crate::daemon::shard::start::spawn_by;
 use crate::daemon::shard::{DeviceLimit, ExportId, NbdExport, ShardError, ShardHandle};
 
 const EPERM: u32 = 1;
@@ -100,9 +100,28 @@ fn many_clients_at_once_more_requests_than_the_limits_let_in() {
 }
 
 pub fn on_file(path: &Path, size: u64) -> ShardHandle {
+    on_file_by(Clock::default(), path, size)
+}
+
+pub fn on_file_by(clock: Clock, path: &Path, size: u64) -> ShardHandle {
     let options = OpenOptions { create_size: Some(size), direct: false, read_only: false };
     let device = HostDevice::open(path, options).expect("open");
-    spawn(vec![device], move |devices, _| Ok(Double::new(Medium::Device, devices[0].size))).expect("shard")
+    spawn_by(clock, vec![device], move |devices, _| Ok(Double::new(Medium::Device, devices[0].size))).expect("shard")
+}
+
+/// Waits until nobody has the device any more. A process that another test is just starting has the files of this one open for a moment.
+pub fn becomes_free(path: &Path) {
+    let start = Instant::now();
+    let options = OpenOptions { create_size: None, direct: true, read_only: false };
+    while let Err(error) = HostDevice::open(path, options) {
+        assert!(matches!(error, OpenError::InUse { .. }) && start.elapsed() < PATIENCE, "{error}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Operations that device 0 has not ended, those that its cap holds back included.
+pub fn in_flight(shard: &ShardHandle) -> u64 {
+    wait(shard.status()).expect("status").devices[0].as_ref().expect("device").load.in_flight
 }
 
 #[test]
@@ -161,8 +180,8 @@ fn unexport_answers_what_was_received_and_then_closes() {
     let path = dir.path().join("s");
     let shard = on_file(&dir.path().join("medium"), 8 << 20);
     wait(shard.export_nbd(on_unix(1, &path))).expect("export");
-    // Held back by the cap, so that it is in flight when the export goes.
-    let limit = DeviceLimit { bytes_per_second: None, ops_per_second: Some(4) };
+    // held back by the cap until it is lifted, so that it is in flight when the export goes: 1,000 seconds for each
+    let limit = DeviceLimit { bytes_per_second: Some(4), ops_per_second: None };
     wait(shard.limit_device(DeviceIndex(0), limit)).expect("limit");
     let mut client = Client::unix(&path);
     let idle = Client::unix(&path);
@@ -170,19 +189,21 @@ fn unexport_answers_what_was_received_and_then_closes() {
     for cookie in 0..3 {
         client.send(WRITE, cookie, cookie * 4096, 4096, &[7; 4096]);
     }
-    while wait(shard.status()).expect("status").devices[0].as_ref().expect("device").load.in_flight == 0 {
-        std::thread::sleep(Duration::from_millis(1));
+    assert_eq!(client.reply().expect("the first is free"), (0, 0));
+    while in_flight(&shard) < 2 {
+        std::thread::yield_now();
     }
-    let start = Instant::now();
     std::thread::scope(|scope| {
-        scope.spawn(|| wait(shard.unexport(ExportId(1))).expect("unexport"));
-        for cookie in 0..3 {
+        let unexporting = scope.spawn(|| wait(shard.unexport(ExportId(1))).expect("unexport"));
+        idle.wait_end();
+        assert_eq!(in_flight(&shard), 2, "the client that waits for answers is waited for");
+        assert!(!unexporting.is_finished());
+        wait(shard.limit_device(DeviceIndex(0), DeviceLimit::default())).expect("limit");
+        for cookie in 1..3 {
             assert_eq!(client.reply().expect("reply"), (0, cookie));
         }
         client.wait_end();
-        idle.wait_end();
     });
-    assert!(start.elapsed() >= Duration::from_millis(400), "two writes waited for their turn");
     drop(silent);
     assert!(!path.exists() && UnixStream::connect(&path).is_err());
     assert!(wait(shard.exports()).expect("exports").is_empty());
