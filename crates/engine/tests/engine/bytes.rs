@@ -26,7 +26,7 @@ fn read(rig: &mut Rig, target: Target, range: ByteRange) -> Result<Vec<u8>, Disk
     submit(rig, target, 1, Op::Read, range, Payload::None);
     rig.settle();
     let done = rig.engine.pop_completion().expect("an answer");
-    done.result.map(|data| data.iter().flat_map(|piece| piece.bytes().to_vec()).collect())
+    done.result.map(|data| data.iter().map(|piece| piece.bytes()).collect::<Vec<_>>().concat())
 }
 
 fn volume(rig: &mut Rig, sector: SectorProfile, compression: Compression) -> VolumeId {

@@ -15,6 +15,8 @@ const DEPTH: usize = 16;
 const MOST: u64 = 16;
 /// Turns without progress after which nothing comes any more.
 const PATIENCE: u32 = 200_000;
+/// Turns between two looks at all of the pool, which take longer than a turn.
+const LOOK: u32 = 32;
 /// When the pool is imported again, in milliseconds.
 const LATER: u64 = 1_000_000_000;
 
@@ -104,8 +106,9 @@ impl Machine {
     /// Writes every block once, in pieces in any order, and goes on until `done`.
     fn write_all(&mut self, volume: VolumeId, round: u8, done: impl Fn(&Rig) -> bool) {
         let mut written = vec![false; BLOCKS as usize];
-        let (mut left, mut quiet, mut last) = (BLOCKS, 0, (0, 0));
-        while left > 0 || self.under_way > 0 || !done(&self.rig) {
+        let (mut left, mut quiet, mut last, mut steps) = (BLOCKS, 0, (0, 0), 0u32);
+        let mut finished = false;
+        while left > 0 || self.under_way > 0 || !finished {
             while left > 0 && self.under_way < DEPTH {
                 let mut first = self.chance.below(BLOCKS);
                 while written[first as usize] {
@@ -118,12 +121,17 @@ impl Machine {
                 self.submit(volume, first, count, round);
             }
             let refused = self.step();
+            steps += 1;
+            if refused == 0 && !steps.is_multiple_of(LOOK) {
+                continue;
+            }
+            finished = done(&self.rig);
             let pool = self.rig.engine.pool().unwrap();
             let words = || format!("{:?}, {left} blocks left: {pool:?} {}", self.times, self.rig.engine.space_report());
             assert_eq!(pool.state, PoolState::Online);
             assert_eq!(refused, 0, "refused with {} of {} MiB free, {}", pool.free >> 20, pool.size >> 20, words());
             let job = pool.jobs.iter().find(|job| job.kind == JobKind::Remove).map_or(0, |job| job.done);
-            (quiet, last) = if (job, left) == last { (quiet + 1, last) } else { (0, (job, left)) };
+            (quiet, last) = if (job, left) == last { (quiet + LOOK, last) } else { (0, (job, left)) };
             assert!(quiet < PATIENCE, "no progress, {}", words());
         }
     }

@@ -265,7 +265,7 @@ impl Rig {
         let done = self.engine.pop_completion().expect("an answer");
         assert_eq!(done.tag, tag);
         assert!(self.engine.pop_completion().is_none());
-        done.result.map(|data| data.iter().flat_map(|p| p.bytes().to_vec()).collect())
+        done.result.map(|data| data.iter().map(|piece| piece.bytes()).collect::<Vec<_>>().concat())
     }
 
     /// Gives a command; its reply comes in time.
