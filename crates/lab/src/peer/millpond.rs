@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+/// The longest wait for a daemon that starts or ends, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(600);
+
 /// The `millpond` to measure: `MILLPOND_BIN`, else one beside this program, else one in PATH.
 ///
 /// # Errors
@@ -175,7 +178,7 @@ impl Millpond {
         command.arg("serve").arg("--socket").arg(&socket).arg("--state").arg(self.dir.join("state")).arg("--config").arg(config);
         let mut daemon = Daemon::spawn(&mut command, &self.dir.join("millpond.log"))?;
         let status = || Control::connect(&socket).and_then(|mut control| control.get("/v1/status"));
-        let took = daemon.wait_ready(Duration::from_secs(60), || status().is_ok_and(|status| status["ready"] == true))?;
+        let took = daemon.wait_ready(PATIENCE, || status().is_ok_and(|status| status["ready"] == true))?;
         self.daemon = Some(daemon);
         Ok(took)
     }
@@ -211,7 +214,7 @@ impl Millpond {
         // A bare connection proves nothing: right after a kill the kernel may still hold the dead listener.
         let endpoint = self.endpoint()?;
         let daemon = self.daemon.as_mut().context("not running")?;
-        daemon.wait_ready(Duration::from_secs(60), || Client::connect(&endpoint, 1, 512, false).is_ok()).map(|_| ())
+        daemon.wait_ready(PATIENCE, || Client::connect(&endpoint, 1, 512, false).is_ok()).map(|_| ())
     }
 
     fn socket_of(&self, name: &str) -> PathBuf {
@@ -284,7 +287,7 @@ impl Contender for Millpond {
 
     fn stop(&mut self) -> Result<()> {
         match self.daemon.take() {
-            Some(mut daemon) => daemon.terminate(Duration::from_secs(60)).map(|_| ()),
+            Some(mut daemon) => daemon.terminate(PATIENCE).map(|_| ()),
             None => Ok(()),
         }
     }

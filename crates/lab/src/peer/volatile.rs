@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-const READY: Duration = Duration::from_secs(30);
+const READY: Duration = Duration::from_secs(300);
 
 /// See the module.
 #[derive(Debug)]

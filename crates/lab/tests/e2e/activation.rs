@@ -1,5 +1,6 @@
 //! Socket activation: this program is the service manager. It makes the sockets, starts the daemon with them, and keeps them.
 
+use super::PATIENCE;
 use super::subject::Subject;
 use anyhow::{Context, Result, ensure};
 use millpond_lab::load::{Client, Endpoint, Op};
@@ -14,7 +15,6 @@ use std::thread;
 use std::time::Duration;
 
 const BLOCK: usize = 4096;
-const PATIENCE: Duration = Duration::from_secs(60);
 /// The sockets come as standard input and output; the manager's convention wants them from 3 on, and the daemon's own number.
 const PASS_ON: &str = r#"exec 3<&0 4<&1 </dev/null >/dev/null; export LISTEN_PID=$$ LISTEN_FDS=2 LISTEN_FDNAMES=control:disk; exec "$@""#;
 

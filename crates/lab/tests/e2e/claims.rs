@@ -1,6 +1,7 @@
 //! Two hosts that see one disk: who has the pool keeps it while it lives, and is refused to nobody for ever; a host that was only held up finds
 //! out that it has lost the pool, and writes nothing any more. What was acknowledged is there.
 
+use super::PATIENCE;
 use super::subject::Subject;
 use anyhow::{Context, Result, ensure};
 use millpond_lab::load::{Client, Endpoint, Ledger, Op, Verdict, Written, audit, write_blocks};
@@ -26,7 +27,6 @@ const HALF: usize = BLOCKS / 2;
 const SECOND: Range<usize> = HALF..HALF + 1024;
 /// Writes a second, so that the first host is still writing when it goes.
 const RATE: &str = "iops=2000";
-const PATIENCE: Duration = Duration::from_secs(30);
 /// Nobody takes a pool from a host that was heard of more recently.
 const LEASE: Duration = Duration::from_secs(9);
 /// Longer than a host goes on without looking at its claim.

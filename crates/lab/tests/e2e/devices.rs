@@ -1,5 +1,6 @@
 //! Devices of a pool that come, rot, go missing and are replaced, while a client with checksums of its own writes and reads.
 
+use super::PATIENCE;
 use super::fio::fio;
 use super::subject::Subject;
 use anyhow::{Context, Result, ensure};
@@ -11,11 +12,9 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
 
 const DEVICE: u64 = 512 << 20;
 const AREA: u64 = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Overwrites everything of a device but its labels.
 pub(super) fn rot(path: &Path) -> Result<()> {

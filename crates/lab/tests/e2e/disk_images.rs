@@ -1,5 +1,6 @@
 //! Images in and out, by `millpond import-image` and `export-image`, held against what QEMU's tools read.
 
+use super::PATIENCE;
 use super::subject::Subject;
 use anyhow::{Context, Result, ensure};
 use millpond_lab::load::Rng;
@@ -9,7 +10,6 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::time::Duration;
 
 const POOL: &str = "4G";
 
@@ -290,7 +290,7 @@ pub fn hostile(subject: &mut Subject) -> Result<()> {
         }
     }
     names_that_lead_elsewhere(millpond, &room)?;
-    wait_until("QEMU's tools have ended", Duration::from_secs(10), || !is_running("qemu-nbd", &room)).map(drop)
+    wait_until("QEMU's tools have ended", PATIENCE, || !is_running("qemu-nbd", &room)).map(drop)
 }
 
 /// Chains in a circle, headers beyond belief, and files that an image names.

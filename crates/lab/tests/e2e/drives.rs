@@ -1,5 +1,6 @@
 //! Simulated drives below a pool: they keep what is written, also when they are mounted again, and take the time that they should.
 
+use super::PATIENCE;
 use super::fio::fio;
 use super::subject::Subject;
 use anyhow::{Context, Result, ensure};
@@ -9,9 +10,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-const PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes per second of the slow one.
 const RATE: f64 = 10e6;
 

@@ -1,5 +1,6 @@
 //! A pool that is full: reads, flushes, snapshots' removal and discards still work, nothing acknowledged is lost, and it comes back.
 
+use super::PATIENCE;
 use super::subject::Subject;
 use anyhow::{Context, Result, bail, ensure};
 use millpond_lab::load::{Client, Endpoint, Op, Rng};
@@ -97,13 +98,13 @@ pub fn run(subject: &mut Subject) -> Result<()> {
         truth.remove(&chunk);
     }
     client.call(Op::Flush, 0, 0)?;
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + PATIENCE;
     let mut written = 0;
     while written < 50 {
         if write(&mut client, &mut truth, 100 + written, written + 5000)? {
             written += 1;
         } else {
-            ensure!(Instant::now() < end, "a minute after 25 MiB were discarded only {written} chunks could be written");
+            ensure!(Instant::now() < end, "25 MiB were discarded, and only {written} chunks could be written");
             std::thread::sleep(Duration::from_millis(100));
         }
     }

@@ -1,5 +1,6 @@
 //! A pool as a mounted directory: what files do, what the directory shows, and what becomes of it when the daemon stops or dies.
 
+use super::PATIENCE;
 use super::subject::Subject;
 use anyhow::{Context, Result, bail, ensure};
 use millpond_lab::load::Rng;
@@ -13,10 +14,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
 
 const SIZE: u64 = 64 << 20;
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Starts the daemon and mounts its pool; gives the directory.
 pub fn mount(subject: &mut Subject, size: u64) -> Result<PathBuf> {

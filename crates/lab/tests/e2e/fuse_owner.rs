@@ -1,5 +1,6 @@
 //! A mount for somebody else than who runs the daemon: owner, group and mode, and the programs that make copies from it.
 
+use super::PATIENCE;
 use super::fuse::{export_id, mount};
 use super::subject::Subject;
 use anyhow::{Context, Result, ensure};
@@ -10,7 +11,6 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 const SIZE: u64 = 32 << 20;
 /// Numbers that need not be in the tables of users and groups.
@@ -52,7 +52,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     // It is kept.
     millpond.stop()?;
     millpond.launch()?;
-    wait_until("the mount comes back", Duration::from_secs(20), || dir.join("disk").exists())?;
+    wait_until("the mount comes back", PATIENCE, || dir.join("disk").exists())?;
     check(&dir)?;
     copy(subject, &dir, &copies)
 }

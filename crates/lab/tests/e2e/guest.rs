@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use millpond_lab::guest::{Archive, Kernel};
 use millpond_lab::load::Endpoint;
-use millpond_lab::process::{find_tool, run_tool, tail};
+use millpond_lab::process::{cpu_time, find_tool, run_tool, tail};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,12 @@ sh -ex /script
 echo "ENDED $?"
 poweroff -f
 "#;
-const PATIENCE: Duration = Duration::from_secs(180); // emulated, on a busy machine
+/// So long a guest may say nothing and work less than [`LEAST_WORK`]: one that hangs is told from one that gets little of a busy machine by that.
+const SILENCE: Duration = Duration::from_secs(180);
+/// CPU time in [`SILENCE`]. A guest that is idle takes less: ticks and a little of QEMU's own.
+const LEAST_WORK: Duration = Duration::from_secs(15);
+/// For a guest that works, says nothing and comes to no end.
+const LAST: Duration = Duration::from_secs(1800);
 
 /// Memory of the guest in MiB.
 const MEMORY: u32 = 384;
@@ -93,10 +98,11 @@ impl Guest {
 
     /// Waits for a line that starts so; returns the rest of it.
     pub fn expect(&mut self, start: &str) -> Result<String> {
-        let end = Instant::now() + PATIENCE;
+        let (begin, mut worked) = (Instant::now(), cpu_time(self.child.id())?);
         loop {
-            match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            match self.lines.recv_timeout(SILENCE) {
                 Ok(line) => {
+                    worked = cpu_time(self.child.id()).unwrap_or(worked);
                     self.transcript.push_str(&line);
                     self.transcript.push('\n');
                     if let Some(rest) = line.strip_prefix(start) {
@@ -106,7 +112,15 @@ impl Guest {
                         bail!("the guest ended before '{start}': {}", tail(&self.transcript, 2000));
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => bail!("no '{start}' from the guest in {PATIENCE:?}: {}", tail(&self.transcript, 2000)),
+                Err(RecvTimeoutError::Timeout) => {
+                    let before = std::mem::replace(&mut worked, cpu_time(self.child.id())?);
+                    let work = worked.saturating_sub(before);
+                    ensure!(
+                        work >= LEAST_WORK && begin.elapsed() < LAST,
+                        "no '{start}' from the guest: silent for {SILENCE:?}, in which it worked {work:?}: {}",
+                        tail(&self.transcript, 2000)
+                    );
+                }
                 Err(RecvTimeoutError::Disconnected) => bail!("QEMU ended before '{start}': {}", tail(&self.transcript, 2000)),
             }
         }

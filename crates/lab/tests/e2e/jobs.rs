@@ -1,6 +1,7 @@
 //! Jobs on the devices of a pool, under load, over kills and restarts: groups are evened out, every device leaves, a scrub goes on where it was,
 //! what was destroyed is wiped.
 
+use super::PATIENCE;
 use super::devices::{device, pool, wait_whole};
 use super::fio::fio;
 use super::subject::Subject;
@@ -11,10 +12,8 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 const SIZED: &str = "512M";
-const PATIENCE: Duration = Duration::from_secs(120);
 
 fn load(uri: &str, seed: u64) -> JoinHandle<Result<()>> {
     let uri = uri.to_owned();

@@ -1,5 +1,6 @@
 //! A guest that libvirt runs, with its disk as `millpond exports` says it, over NBD and over vhost-user.
 
+use super::PATIENCE;
 use super::guest::prepare;
 use super::guest_disk::{SIZE, room};
 use super::subject::Subject;
@@ -10,9 +11,6 @@ use millpond_lab::process::{Daemon, find_tool, tail, wait_until};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(120); // emulated, on a busy machine
 
 /// libvirt's driver by itself, in a directory of its own: no daemon, no cgroups, QEMU as who runs this.
 const QEMU_CONF: &str = r#"
@@ -71,7 +69,7 @@ fn domain(dir: &Path, root: &Path, elements: &str) -> Result<String> {
     let mut runner = Daemon::spawn(command.arg("-r").arg(root).arg(&file), &log)?;
     let said = || fs::read_to_string(&console).unwrap_or_default();
     let ended = wait_until("the guest", PATIENCE, || said().contains("ENDED ") || !runner.is_running());
-    runner.terminate(Duration::from_secs(20))?; // it waits for more than the guest's end
+    runner.terminate(PATIENCE)?; // it waits for more than the guest's end
     let said = said();
     let words = fs::read_to_string(&log).unwrap_or_default();
     ensure!(ended.is_ok() && said.contains("ENDED 0"), "libvirt: {}\nthe guest: {}", tail(&words, 1500), tail(&said, 1500));

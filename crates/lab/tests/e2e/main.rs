@@ -57,7 +57,10 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 use subject::{Subject, has_snapshots};
 
-const LIMIT: Duration = Duration::from_secs(300); // for one test, on a busy machine
+/// For one test. It is no measure of anything: whoever waits for a state or a guest sees by itself that nothing comes.
+const LIMIT: Duration = Duration::from_secs(3600);
+/// The longest wait of a test for a state that must come.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 struct Options {
     subject: String,

@@ -1,6 +1,7 @@
 //! Spares: a device of a mirror, and one of rows with parity, dies under load; another takes its place by itself, also over a kill, and has
 //! everything when that is done.
 
+use super::PATIENCE;
 use super::devices::{device, pool, wait_whole};
 use super::fio::fio;
 use super::subject::Subject;
@@ -14,7 +15,6 @@ use std::thread;
 use std::time::Duration;
 
 const DEVICE: u64 = 128 << 20;
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Is a device in the pool as this class, in this state?
 fn is(pool: &Value, path: &Path, class: &str, state: &str) -> bool {

@@ -1,5 +1,6 @@
 //! Encryption, with the clients that people use: GnuTLS under libnbd and QEMU.
 
+use super::PATIENCE;
 use super::subject::Subject;
 use anyhow::{Context, Result, bail, ensure};
 use millpond_lab::load::{Client, Endpoint, Op, Rng};
@@ -8,8 +9,6 @@ use millpond_lab::process::{find_tool, run_tool, wait_until};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::Duration;
 
 const SIZE: u64 = 64 << 20;
 const BLOCK: usize = 4096;
@@ -52,7 +51,7 @@ impl Bench {
 /// Runs a client that must fail.
 pub fn refused(program: &str, args: &[&str]) -> Result<()> {
     let path = find_tool(program).with_context(|| format!("{program} is not installed"))?;
-    let output = Command::new("timeout").arg("20").arg(path).args(args).output()?;
+    let output = Command::new("timeout").arg(PATIENCE.as_secs().to_string()).arg(path).args(args).output()?;
     match output.status.code() {
         Some(0) => bail!("{program} {args:?} was served"),
         Some(124) => bail!("{program} {args:?} was neither served nor refused"),
@@ -60,11 +59,17 @@ pub fn refused(program: &str, args: &[&str]) -> Result<()> {
     }
 }
 
+/// Bytes that clients have written, all exports together.
+pub fn written(millpond: &Millpond) -> Result<u64> {
+    let exports = millpond.json(&["exports"])?;
+    Ok(exports.as_array().into_iter().flatten().filter_map(|export| export["io"]["write_bytes"].as_u64()).sum())
+}
+
 /// Waits for a line in the daemon's log.
 pub fn logged(subject: &Subject, words: &str) -> Result<()> {
     let log = subject.file("server").join("millpond.log");
     let is_there = || fs::read_to_string(&log).is_ok_and(|text| text.contains(words));
-    wait_until(&format!("'{words}' in the log"), Duration::from_secs(10), is_there).map(|_| ())
+    wait_until(&format!("'{words}' in the log"), PATIENCE, is_there).map(|_| ())
 }
 
 /// The URI of an export as the daemon prints it.
@@ -131,10 +136,12 @@ pub fn keys(subject: &mut Subject) -> Result<()> {
 fn reconnects(subject: &mut Subject, object: &str, options: &str) -> Result<()> {
     let image = format!("driver=nbd,tls-creds=creds,reconnect-delay=60,{options}");
     let mut client = Command::new(find_tool("qemu-io").context("qemu-io is not installed")?);
-    client.args(["--object", object, "--image-opts", &image, "-c", "write -P 7 0 1M", "-c", "sleep 1500", "-c", "write -P 8 1M 1M"]);
+    client.args(["--object", object, "--image-opts", &image, "-c", "write -P 7 0 1M", "-c", "sleep 4000", "-c", "write -P 8 1M 1M"]);
     client.args(["-c", "read -P 7 0 1M", "-c", "read -P 8 1M 1M", "-c", "flush"]);
+    let millpond = subject.millpond()?;
+    let before = written(millpond)?;
     let mut client = client.stdout(Stdio::piped()).spawn().context("starting qemu-io")?;
-    thread::sleep(Duration::from_millis(700));
+    wait_until("its first write", PATIENCE, || written(millpond).is_ok_and(|bytes| bytes >= before + (1 << 20)))?;
     ensure!(client.try_wait()?.is_none(), "qemu-io ended before the server did");
     subject.server().stop()?;
     subject.server().restart()?;

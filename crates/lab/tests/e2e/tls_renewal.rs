@@ -1,14 +1,13 @@
 //! Certificates that are renewed while clients come and go, and exports for some of an authority's clients alone.
 
+use super::PATIENCE;
 use super::subject::Subject;
-use super::tls::{Bench, authority, logged, refused, uri};
+use super::tls::{Bench, authority, logged, refused, uri, written};
 use anyhow::{Context, Result, ensure};
 use millpond_lab::peer::Millpond;
 use millpond_lab::process::{find_tool, run_tool, wait_until};
 use std::fs;
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::Duration;
 
 const SIZE: u64 = 16 << 20;
 
@@ -42,8 +41,9 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     let image = format!("driver=nbd,tls-creds=creds,server.type=inet,server.host=localhost,server.port={port}");
     let mut guest = Command::new(find_tool("qemu-io").context("qemu-io is not installed")?);
     guest.args(["--object", &object, "--image-opts", &image, "-c", "write -P 7 0 1M", "-c", "sleep 12000", "-c", "read -P 7 0 1M"]);
+    let before = written(millpond)?;
     let mut guest = guest.stdout(Stdio::piped()).spawn().context("starting qemu-io")?;
-    thread::sleep(Duration::from_millis(700));
+    wait_until("its first write", PATIENCE, || written(millpond).is_ok_and(|bytes| bytes >= before + (1 << 20)))?;
     ensure!(guest.try_wait()?.is_none(), "qemu-io ended at once");
     // Half of a renewal changes nothing.
     install(&new, &["server-cert.pem"])?;
@@ -51,7 +51,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     run_tool("nbdinfo", &[client(&old)])?;
     install(&new, &["server-key.pem", "ca-cert.pem"])?;
     let served = || run_tool("nbdinfo", &[client(&new)]).is_ok();
-    wait_until("the renewed certificate", Duration::from_secs(20), served)?;
+    wait_until("the renewed certificate", PATIENCE, served)?;
     refused("nbdinfo", &[&client(&old)])?;
     logged(subject, "renewed TLS credentials are in force")?;
     let output = guest.wait_with_output()?;

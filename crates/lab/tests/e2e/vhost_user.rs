@@ -1,5 +1,6 @@
 //! A guest whose disks are vhost-user-blk devices.
 
+use super::PATIENCE;
 use super::guest::{Door, Guest};
 use super::guest_disk::{FIND_ALL, SIZE, WRITE_THROUGH_DEATH, room};
 use super::subject::Subject;
@@ -64,7 +65,7 @@ blkdiscard /dev/vdb
 dd if=/dev/vdb bs=1M count=8 iflag=direct 2>/dev/null | tr -d '\0' | wc -c | grep -qx 0
 echo "TRIMMED"
 read go
-is vda/size $NEW
+while [ "$(cat /sys/block/vda/size)" != $NEW ]; do sleep 0.1; done
 dd if=/tmp/some of=/dev/vda bs=4k seek=$((NEW / 8 - 64)) oflag=direct 2>/dev/null
 dd if=/dev/vda bs=4k skip=$((NEW / 8 - 64)) iflag=direct 2>/dev/null | cmp - /tmp/some
 if dmesg | grep -i "I/O error" | grep -v vdc; then exit 9; fi
@@ -121,10 +122,9 @@ pub fn disk(subject: &mut Subject) -> Result<()> {
     ensure!(trimmed[0] < full[0] - (15 << 20), "fstrim has left {} of {} bytes", trimmed[0], full[0]);
     ensure!(trimmed[1] < 1 << 20, "blkdiscard has left {} bytes", trimmed[1]);
     millpond.cli(&["resize", DISK, &GROWN.to_string()])?;
-    thread::sleep(Duration::from_secs(1)); // for the guest to have heard of it
     guest.go_on()?;
     guest.finish()?;
-    wait_until("the guest's end", Duration::from_secs(20), || listed(millpond, &sockets[0]).is_ok_and(|export| export["clients"] == 0))?;
+    wait_until("the guest's end", PATIENCE, || listed(millpond, &sockets[0]).is_ok_and(|export| export["clients"] == 0))?;
     Ok(())
 }
 

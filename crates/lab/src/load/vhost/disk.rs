@@ -25,7 +25,7 @@ const DO_NOT: u16 = 1;
 /// Looks at the ring between two looks at the clock.
 const LOOKS: u32 = 4096;
 /// Without an answer for so long, the back end is taken for dead.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// NBD's number for what virtio calls an error, so that reports speak of one kind.
 const EIO: u32 = 5;
 const EOPNOTSUPP: u32 = 95;

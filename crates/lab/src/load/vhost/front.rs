@@ -44,7 +44,7 @@ const CONFIG: u64 = 1 << 9;
 const INFLIGHT: u64 = 1 << 12;
 /// Bytes of a configuration space that are asked for: the disk's size.
 const CAPACITY: u32 = 8;
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Connected, with one queue.
 pub struct FrontEnd {

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Code, flags, length of the payload.
 const HEADER: usize = 12;
 const NEED_REPLY: u32 = 8;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Requests of the protocol.
 #[allow(missing_docs, reason = "the names are the protocol's")]
