@@ -107,8 +107,7 @@ impl Machine {
     fn write_all(&mut self, volume: VolumeId, round: u8, done: impl Fn(&Rig) -> bool) {
         let mut written = vec![false; BLOCKS as usize];
         let (mut left, mut quiet, mut last, mut steps) = (BLOCKS, 0, (0, 0), 0u32);
-        let mut finished = false;
-        while left > 0 || self.under_way > 0 || !finished {
+        while left > 0 || self.under_way > 0 || !done(&self.rig) {
             while left > 0 && self.under_way < DEPTH {
                 let mut first = self.chance.below(BLOCKS);
                 while written[first as usize] {
@@ -125,7 +124,6 @@ impl Machine {
             if refused == 0 && !steps.is_multiple_of(LOOK) {
                 continue;
             }
-            finished = done(&self.rig);
             let pool = self.rig.engine.pool().unwrap();
             let words = || format!("{:?}, {left} blocks left: {pool:?} {}", self.times, self.rig.engine.space_report());
             assert_eq!(pool.state, PoolState::Online);
