@@ -23,6 +23,8 @@ pub struct Tuning {
     pub scrub_strip: u32,
     /// Percent of the log's segments that may be in use before some of it is moved to where data stays: what is overwritten soon is not moved.
     pub log_percent: u8,
+    /// Bytes of a piece of a deadlist at most, where segments are not small: what one write of a checkpoint takes.
+    pub piece_bytes: u32,
     /// Milliseconds that an import waits for a missing device before a spare takes its place. For one that fails while it is used nobody waits.
     pub spare_millis: u64,
     /// Milliseconds in which a device ends nothing of what it was asked for after which it is given up, where the pool can do without it, and four
@@ -60,6 +62,7 @@ impl Default for Tuning {
             discard_freed: true,
             scrub_strip: 128 << 10,
             log_percent: 50,
+            piece_bytes: 64 << 10,
             spare_millis: 300_000,
             silence_millis: 15_000,
             reread_millis: 2_000,
@@ -126,6 +129,8 @@ pub enum Planted {
     SkimOneCopy,
     /// What a device that was replaced answers late counts for the one in its place.
     LateAnswersCount,
+    /// A piece of a deadlist is given back by the first list that does without it.
+    FreePieceInUse,
     /// A segment that was wiped counts as clean although something died in it since.
     WipeOnce,
 }

@@ -9,6 +9,7 @@ mod checksum;
 mod chunk;
 mod claim;
 mod codec;
+mod deadlist;
 mod id;
 mod label;
 mod node;
@@ -23,6 +24,7 @@ pub use checksum::crc32c;
 pub use chunk::{CHUNKS_PER_PAGE, ChunkRecord, DeadRecord, MAX_SLOT_WORDS};
 pub use claim::{CLAIM_OFFSET, Claim, Holder};
 pub use codec::{Decoder, Encoder, FormatError};
+pub use deadlist::{DEAD_GROUP, DeadDirectory, DeadGroup, MAX_DEAD_RECORD, PieceRef};
 pub use id::{
     Addr, BLOCK, BLOCK_UNITS, BlockNo, ChunkId, Class, Coding, DeviceId, Epoch, Layout, LineageId, Lsn, PoolId, SegmentId, SnapshotId,
     UNIT, VolumeId,

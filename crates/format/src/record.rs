@@ -315,12 +315,13 @@ fields!(
 /// Snapshot ids of one page of their table.
 pub const SNAPSHOTS_PER_PAGE: u64 = 64;
 /// Version of checkpoint objects; 2 moved the snapshots into pages of their own, 3 made deadlists shorter, 4 has options at the end, 5 jobs, 6 the
-/// wipe.
-const VERSION: u16 = 6;
-/// The oldest that can be read: it has no options. The one after it has no jobs, and the next no wipe.
+/// wipe, 7 deadlists in pieces.
+const VERSION: u16 = 7;
+/// The oldest that can be read: it has no options. The one after it has no jobs, and the next no wipe; then deadlists are whole, which their objects say.
 const WITHOUT_OPTIONS: u16 = 3;
 const WITHOUT_JOBS: u16 = 4;
 const WITHOUT_WIPE: u16 = 5;
+const WITHOUT_PIECES: u16 = 6;
 
 fields!(
     /// What a checkpoint object holds.
@@ -414,7 +415,8 @@ impl Checkpoint {
         let (next, added): (u16, &[u8]) = match version {
             WITHOUT_OPTIONS => (WITHOUT_JOBS, &[0; <Vec<OptionsRecord>>::LEAST]),
             WITHOUT_JOBS => (WITHOUT_WIPE, &[0; JobsRecord::LEAST]),
-            WITHOUT_WIPE => (VERSION, &[0]),
+            WITHOUT_WIPE => (WITHOUT_PIECES, &[0]),
+            WITHOUT_PIECES => (VERSION, &[]),
             VERSION => (VERSION, &[]),
             _ => return Err(FormatError::Version(version)),
         };

@@ -363,7 +363,8 @@ fn tuning(options: &Options, rng: &mut Rng) -> Tuning {
     // no choices of their own, so that every seed keeps its world
     let rewind_millis = u64::from(tuning.rewind_checkpoints) * 1_000;
     let scrub_strip = tuning.scrub_strip.min((tuning.map_memory / 16) as u32);
-    Tuning { rewind_millis, scrub_strip, ..tuning }
+    let piece_bytes = tuning.piece_bytes.min((tuning.map_memory / 256) as u32);
+    Tuning { rewind_millis, scrub_strip, piece_bytes, ..tuning }
 }
 
 fn mix(rng: &mut Rng) -> Mix {

@@ -94,7 +94,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 14] = [
+const PLANTED: [(&str, Planted); 15] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -109,6 +109,7 @@ const PLANTED: [(&str, Planted); 14] = [
     ("skim-one-copy", Planted::SkimOneCopy),
     ("late-answers-count", Planted::LateAnswersCount),
     ("wipe-once", Planted::WipeOnce),
+    ("free-piece-in-use", Planted::FreePieceInUse),
 ];
 
 fn range(text: &str) -> Result<Range<u64>, String> {

@@ -129,6 +129,7 @@ fn planted_bugs_are_found() {
         Planted::ParityFromRot,
         Planted::SkimOneCopy,
         Planted::WipeOnce,
+        Planted::FreePieceInUse,
     ];
     for bug in planted {
         // only one world in sixteen has parity

@@ -52,8 +52,9 @@ impl StoredDeadlist {
         StoredDeadlist { list, stored: Stored::default(), changed: true }
     }
 
+    /// A list that an import read. One of an older version, which has no directory, gets one with the next checkpoint.
     pub(crate) fn loaded(list: Deadlist, stored: Option<ObjectRef>) -> StoredDeadlist {
-        StoredDeadlist { list: Rc::new(list), stored: Rc::new(Cell::new(stored)), changed: false }
+        StoredDeadlist { changed: stored.is_none(), list: Rc::new(list), stored: Rc::new(Cell::new(stored)) }
     }
 
     /// Takes the content out; where it was stored stays known.
@@ -101,9 +102,16 @@ impl StoredDeadlist {
         std::mem::take(&mut self.changed).then(|| (Rc::clone(&self.list), self.place()))
     }
 
-    /// Where it is stored is to be given up: write it again.
-    pub(crate) fn touch(&mut self) {
-        self.changed = true;
+    /// The next checkpoint writes the directory elsewhere when `moves` holds for it, and pieces for which it does, and then the directory, too. True
+    /// when it has to be written.
+    pub(crate) fn rewrite(&mut self, moves: impl Fn(ObjectRef) -> bool) -> bool {
+        let mut found = self.stored().is_some_and(&moves);
+        for piece in self.list.pieces().filter(|piece| piece.stored().is_some_and(&moves)) {
+            piece.touch();
+            found = true;
+        }
+        self.changed |= found;
+        found
     }
 }
 
@@ -382,6 +390,12 @@ impl Catalog {
     pub(crate) fn add_free(&mut self, lineage: LineageId, list: StoredDeadlist) {
         self.backlog += list.list().units();
         self.frees.push_back((lineage, list));
+    }
+
+    /// All lists.
+    pub(crate) fn deadlists(&self) -> impl Iterator<Item = &StoredDeadlist> {
+        let lineages = self.lineages.values().map(|line| &line.deadlist);
+        lineages.chain(self.snapshots.values().map(|s| &s.deadlist)).chain(self.frees.iter().map(|(_, list)| list))
     }
 
     pub(crate) fn head(&self, volume: VolumeId) -> Option<(&Volume, &Lineage)> {

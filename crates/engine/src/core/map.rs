@@ -1,5 +1,7 @@
 //! Changing maps: path copying, releasing what was there.
 
+use std::rc::Rc;
+
 use millpond_format::{Addr, BLOCK_UNITS, BlockNo, ChunkId, Coding, Epoch, FANOUT, LineageId, TreeRoot, VolumeId};
 use smallvec::SmallVec;
 
@@ -126,7 +128,8 @@ impl Core {
             return;
         }
         let slots = self.space.chunks.get(addr.chunk()).map_or(1, |chunk| chunk.slots_of(addr));
-        self.lineage_mut(lineage).deadlist.list_mut().insert(born, addr, slots, data);
+        let pieces = Rc::clone(&self.pieces);
+        self.lineage_mut(lineage).deadlist.list_mut().insert(born, addr, slots, data, &pieces);
     }
 
     /// A block's old address is not the head's any more.

@@ -367,7 +367,7 @@ impl Core {
         match target {
             Some(deadlist) => {
                 let only_here = deadlist.list_mut().split_after(before);
-                deadlist.list_mut().merge(Rc::unwrap_or_clone(mine));
+                deadlist.list_mut().merge(Rc::unwrap_or_clone(mine), &self.pieces);
                 if !only_here.is_empty() {
                     self.catalog.add_free(lineage, StoredDeadlist::new(Rc::new(only_here)));
                 }

@@ -50,6 +50,9 @@ impl SnapshotTable {
 
     /// Takes a snapshot over from a checkpoint.
     pub(crate) fn load(&mut self, id: SnapshotId, snapshot: Snapshot) {
+        if snapshot.deadlist.needs_write() {
+            self.dirty.insert(page_of(id));
+        }
         self.snapshots.insert(id, snapshot);
     }
 
@@ -145,9 +148,10 @@ impl SnapshotTable {
     pub(crate) fn rewrite(&mut self, moves: impl Fn(ObjectRef) -> bool) {
         let pages = self.stored.iter().filter(|(_, at)| moves(**at)).map(|(page, _)| *page);
         self.dirty.extend(pages);
-        for (id, snapshot) in self.snapshots.iter_mut().filter(|(_, s)| s.deadlist.stored().is_some_and(&moves)) {
-            snapshot.deadlist.touch();
-            self.dirty.insert(page_of(*id));
+        for (id, snapshot) in &mut self.snapshots {
+            if snapshot.deadlist.rewrite(&moves) {
+                self.dirty.insert(page_of(*id));
+            }
         }
     }
 }

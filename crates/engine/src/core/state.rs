@@ -1,10 +1,12 @@
 //! [`Core`]: the state as a whole, and the addresses of map nodes.
 
+use std::rc::Rc;
+
 use millpond_format::{Addr, ChunkId, Coding, Epoch, LineageId, NODE_UNITS, Node, ObjectRef};
 
 use super::catalog::{Catalog, Stored, StoredDeadlist};
 use crate::Planted;
-use crate::space::{Chunk, NODE_GRAIN, Place, Slots, Space};
+use crate::space::{Chunk, NODE_GRAIN, Pieces, Place, Slots, Space};
 use crate::tree::NodeCache;
 
 /// Nodes of one chunk that the running checkpoint writes.
@@ -24,6 +26,8 @@ pub(crate) struct Core {
     pub(crate) space: Space,
     pub(crate) nodes: NodeCache,
     pub(crate) catalog: Catalog,
+    /// What deadlists consist of.
+    pub(crate) pieces: Rc<Pieces>,
     /// Current epoch; the first is 1.
     pub(crate) epoch: Epoch,
     /// Guest blocks ever written: the clock of lifetimes.
@@ -49,8 +53,10 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(space: Space, nodes: NodeCache, chunk_units: u32, planted: Option<Planted>) -> Core {
+    /// `piece_bytes`: what pieces of deadlists take at most.
+    pub(crate) fn new(space: Space, nodes: NodeCache, chunk_units: u32, piece_bytes: usize, planted: Option<Planted>) -> Core {
         Core {
+            pieces: Pieces::new(piece_bytes, planted == Some(Planted::FreePieceInUse)),
             space,
             nodes,
             catalog: Catalog::default(),
@@ -130,12 +136,13 @@ impl Core {
     }
 
     pub(crate) fn has_retired(&self) -> bool {
-        !self.retired.is_empty() || !self.retired_meanwhile.is_empty()
+        !self.retired.is_empty() || !self.retired_meanwhile.is_empty() || self.pieces.has_retired()
     }
 
     /// The stored objects that the checkpoint now fixed does without.
     pub(crate) fn take_retired(&mut self) -> Vec<ObjectRef> {
         let mut all = std::mem::take(&mut self.retired);
+        all.extend(self.pieces.take_retired());
         all.extend(std::mem::take(&mut self.retired_meanwhile).into_iter().filter_map(|stored| stored.get()));
         all
     }

@@ -31,7 +31,7 @@ use crate::io::{Ended, Health, IoTable};
 use crate::log::SMALL;
 use crate::pool::{Config, Pool};
 use crate::space::{Rows, Space};
-use crate::task::second_area;
+use crate::task::{piece_bytes, second_area};
 use crate::tree::{Miss, NodeCache};
 use crate::{Aim, Planted, Surveyed, Time, Tuning};
 
@@ -80,6 +80,8 @@ pub(super) enum Stage {
     Objects,
     /// The deadlists of snapshots, which their pages name.
     Lists,
+    /// The pieces that deadlists name.
+    Pieces,
     Scan,
     Replay,
     /// What was replayed is made whole on all copies.
@@ -303,7 +305,7 @@ impl Import {
             Stage::Rings if !waits => self.choose_root(),
             Stage::Hunt => self.hunt_on(),
             Stage::Survey => self.survey_on(),
-            Stage::Root | Stage::Objects | Stage::Lists => self.read_objects(),
+            Stage::Root | Stage::Objects | Stage::Lists | Stage::Pieces => self.read_objects(),
             Stage::Scan if !waits => self.scanned(),
             Stage::Replay => return self.replay_on(),
             Stage::Level if self.io.is_stalled() => Err("the end of the log cannot be written again (a device is full)".into()),
@@ -459,7 +461,8 @@ impl Import {
         space.reuse_at_once = cfg!(feature = "planted") && self.tuning.planted == Some(Planted::FreeTooEarly);
         space.wipe_once = cfg!(feature = "planted") && self.tuning.planted == Some(Planted::WipeOnce);
         let nodes = NodeCache::new(self.tuning.map_memory);
-        let mut core = Core::new(space, nodes, config.shape.chunk_units, self.tuning.planted);
+        let piece_bytes = piece_bytes(config.shape.extent_bytes, &self.tuning);
+        let mut core = Core::new(space, nodes, config.shape.chunk_units, piece_bytes, self.tuning.planted);
         super::load::load(&mut core, &checkpoint, &root, &|at| self.object(at), &self.parts)?;
         core.next_chunk += self.rewound.as_ref().map_or(0, |rewound| rewound.chunks);
         self.checkpoint = Some(checkpoint);

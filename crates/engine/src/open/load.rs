@@ -1,13 +1,14 @@
 //! From checkpoint objects to the state in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
-use millpond_format::{Checkpoint, ChunkRecord, LineageId, ObjectRef, Root, SegmentId, SnapshotRecord};
+use millpond_format::{Checkpoint, ChunkRecord, DeadDirectory, LineageId, ObjectRef, Root, SegmentId, SnapshotRecord};
 
 use crate::VolumeOptions;
 use crate::core::{Core, Head, Lineage, Snapshot, StoredDeadlist, Volume, Walk, cache_of, compression_of, sector_of};
 use crate::log::OBJECT_CLASS;
-use crate::space::{Deadlist, SegmentState};
+use crate::space::{Deadlist, Piece, SegmentState};
 
 type Objects<'a> = &'a dyn Fn(ObjectRef) -> Result<Vec<u8>, String>;
 
@@ -68,14 +69,29 @@ fn check_places(core: &Core, records: &[ChunkRecord<'_>]) -> Result<(), String> 
 }
 
 fn load_catalog(core: &mut Core, checkpoint: &Checkpoint, object: Objects<'_>, used: &mut Vec<ObjectRef>) -> Result<(), String> {
+    let mut paged = Vec::new();
+    let pieces = Rc::clone(&core.pieces);
+    // several lists may refer to one piece
+    let mut known: BTreeMap<(SegmentId, u32), Rc<Piece>> = BTreeMap::new();
+    let mut piece = |at: ObjectRef| -> Result<Rc<Piece>, String> {
+        if let Some(piece) = known.get(&(at.segment, at.offset)) {
+            return Ok(Rc::clone(piece));
+        }
+        let piece = pieces.load(object(at)?, at).map_err(|error| format!("a piece of a deadlist is damaged ({error})"))?;
+        used.push(at);
+        known.insert((at.segment, at.offset), Rc::clone(&piece));
+        Ok(piece)
+    };
+    let mut directories = Vec::new();
     let mut deadlist = |at: Option<ObjectRef>| -> Result<StoredDeadlist, String> {
         let Some(at) = at else { return Ok(StoredDeadlist::default()) };
-        used.push(at);
-        let list = Deadlist::decode(&object(at)?).map_err(|error| format!("a deadlist is damaged ({error})"))?;
-        Ok(StoredDeadlist::loaded(list, Some(at)))
+        let bytes = object(at)?;
+        let list = Deadlist::load(&bytes, at, &mut piece)?;
+        let stored = DeadDirectory::is_one(&bytes).then_some(at);
+        directories.extend(stored);
+        Ok(StoredDeadlist::loaded(list, stored))
     };
     let catalog = &mut core.catalog;
-    let mut paged = Vec::new();
     (catalog.next_volume, catalog.next_snapshot) = (checkpoint.next_volume, checkpoint.next_snapshot);
     (catalog.next_lineage, catalog.next_walk) = (checkpoint.next_lineage, checkpoint.next_walk);
     for line in &checkpoint.lineages {
@@ -158,6 +174,7 @@ fn load_catalog(core: &mut Core, checkpoint: &Checkpoint, object: Objects<'_>, u
         catalog.add_free(*lineage, list);
     }
     catalog.find_removed();
+    used.extend(directories);
     used.extend(paged);
     Ok(())
 }

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use millpond_block::{Buf, BufPool};
 use millpond_device::DeviceError;
 use millpond_format::{
-    BatchHeader, Checkpoint, ChunkRecord, HEADER_PAGE, Lsn, MAX_HEADER_PAGES, ObjectRef, PoolId, Root, SegmentId, crc32c,
+    BatchHeader, Checkpoint, ChunkRecord, DeadDirectory, HEADER_PAGE, Lsn, MAX_HEADER_PAGES, ObjectRef, PoolId, Root, SegmentId, crc32c,
 };
 
 use super::import::Asked;
@@ -32,6 +32,7 @@ enum Kind {
     Checkpoint,
     Chunks,
     Snapshots,
+    List,
     Other,
 }
 
@@ -60,9 +61,15 @@ impl Facts {
             },
             Kind::Snapshots => match snapshot_page(bytes) {
                 Ok(page) => {
-                    Facts { refers: page.iter().filter_map(|s| s.deadlist).map(|at| (at, Kind::Other)).collect(), ..Facts::default() }
+                    Facts { refers: page.iter().filter_map(|s| s.deadlist).map(|at| (at, Kind::List)).collect(), ..Facts::default() }
                 }
                 Err(_) => Facts::bad("a page of its snapshots makes no sense"),
+            },
+            // one of an older version is whole
+            Kind::List if !DeadDirectory::is_one(bytes) => Facts::default(),
+            Kind::List => match DeadDirectory::decode(bytes) {
+                Ok(list) => Facts { refers: list.pieces.iter().map(|piece| (piece.at, Kind::Other)).collect(), ..Facts::default() },
+                Err(_) => Facts::bad("a deadlist makes no sense"),
             },
             Kind::Other => Facts::default(),
         }
@@ -73,7 +80,7 @@ impl Facts {
         let chunks = checkpoint.chunk_pages.iter().map(|(_, at)| (*at, Kind::Chunks));
         let snapshots = checkpoint.snapshot_pages.iter().map(|(_, at)| (*at, Kind::Snapshots));
         let lists = checkpoint.lineages.iter().filter_map(|line| line.deadlist).chain(checkpoint.frees.iter().map(|(_, at)| *at));
-        let refers = chunks.chain(snapshots).chain(lists.map(|at| (at, Kind::Other))).collect();
+        let refers = chunks.chain(snapshots).chain(lists.map(|at| (at, Kind::List))).collect();
         Facts { refers, clock: Some(checkpoint.clock), ..Facts::default() }
     }
 }

@@ -1,7 +1,7 @@
 //! Destroying snapshots: any number at once, so many per turn.
 
 use millpond_block::DiskError;
-use millpond_format::{Item, Record, SnapshotId};
+use millpond_format::{Item, ObjectRef, Record, SnapshotId};
 
 use super::op::{Owner, Work};
 use super::state::Pool;
@@ -125,19 +125,22 @@ impl Pool {
         self.checkpointer.forced |= self.log.since_checkpoint > 0 && !self.checkpointer.running();
     }
 
-    /// How many of them can be destroyed before the next checkpoint, and the bytes of deadlists that it has to write anew for that: theirs and those
-    /// after them.
+    /// How many of them can be destroyed before the next checkpoint, and the bytes that it has to write anew for that: the directories of their
+    /// deadlists, twice those after them, which are split, and the pages that name both. Pieces stay where they are.
     fn affordable<'a>(&self, snapshots: impl Iterator<Item = &'a SnapshotId>) -> (usize, usize) {
         let catalog = &self.core.catalog;
         let room = self.room_for_lists();
         let costs = snapshots.map(|id| {
             let Some(snapshot) = catalog.snapshots.get(id) else { return 0 };
             let line = catalog.lineages.get(&snapshot.lineage);
-            let next = line.and_then(|line| match Catalog::after(line, *id) {
+            let after = line.and_then(|line| Catalog::after(line, *id));
+            let next = match after {
                 Some(next) => catalog.snapshots.get(&next).map(|next| &next.deadlist),
-                None => Some(&line.deadlist),
-            });
-            self.list_bytes(&snapshot.deadlist) + next.map_or(0, |list| self.list_bytes(list))
+                None => line.map(|line| &line.deadlist),
+            };
+            let pages = [Some(*id), after].into_iter().flatten().filter_map(|id| catalog.snapshots.page_at(id));
+            let pages: usize = pages.map(|at| at.bytes() as usize + ObjectRef::STEP).sum();
+            self.list_bytes(&snapshot.deadlist) + next.map_or(0, |list| 2 * self.list_bytes(list)) + pages
         });
         let (mut count, mut bytes) = (0, 0);
         for cost in costs {

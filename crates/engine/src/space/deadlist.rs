@@ -1,16 +1,16 @@
-//! Deadlists: what died between two versions of a volume, by chunk.
+//! Deadlists: what died between two versions of a volume, by epoch and chunk.
 //!
-//! A write to a volume with snapshots adds to a list, so that costs one look into a small tree; most chunks have only few dead slots in one
-//! list, so these take little memory. Chunks with neighbouring ids were mostly born in neighbouring epochs (but not always: replay gives
-//! nodes new ids), so lists are split by whole groups of chunks where they can.
+//! A list is a directory of spans, each a window of entries of an immutable piece, and a tail of what died last. A write to a volume with snapshots
+//! adds to the tail, so that costs one look into a small tree; a tail that is long becomes pieces. Lists are split at an epoch and merged by their
+//! spans: pieces are never written anew for it, however long a list is (`docs/decisions/0020-deadlists-in-pieces.md`).
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::rc::Rc;
 
-use millpond_format::{Addr, ChunkId, DeadRecord, Encoder, Epoch, FormatError};
+use millpond_format::{Addr, ChunkId, DeadDirectory, DeadRecord, Epoch, ObjectRef, PieceRef};
 use smallvec::SmallVec;
 
+use super::pieces::{Piece, Pieces};
 use super::slots::slots_in;
 
 /// Slots in a window of words that grows at both ends.
@@ -63,195 +63,238 @@ impl DeadSlots {
 }
 
 /// Dead slots of one chunk.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dead {
-    pub(crate) epoch: Epoch,
     pub(crate) slots: DeadSlots,
     /// Units of data blocks among them.
     pub(crate) units: u32,
 }
 
-/// Chunk ids of one group: so many are copied when a list that a checkpoint still has to write changes.
-const GROUP: u64 = 64;
+/// Bytes that an entry takes at most without its slots (chunk 6, units 5, shape 2, its part of the head of its group), and the head of a group.
+const ENTRY_BYTES: usize = 14;
+const GROUP_BYTES: usize = 11;
+/// A tail of so many times the bytes of a piece becomes pieces. This counts what entries take at most, three times what single slots do.
+const TAIL_PIECES: usize = 2;
 
-/// Chunks with neighbouring ids.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Group {
-    /// A bit for each id.
-    present: u64,
-    /// In order of ids.
-    dead: Vec<Dead>,
-    /// All were born from the first to the second.
-    epochs: (Epoch, Epoch),
-    units: u64,
-    /// Words of all bitmaps.
-    words: usize,
+impl Dead {
+    /// Bytes that it takes at most.
+    fn bytes(&self) -> usize {
+        let mut before = 0;
+        let mut runs = 0;
+        for word in &self.slots.words {
+            runs += (word & !(word << 1 | before)).count_ones() as usize;
+            before = word >> 63;
+        }
+        ENTRY_BYTES + (4 * runs).min(8 * self.slots.words.len() + 2)
+    }
+
+    fn of(record: &DeadRecord<'_>) -> Dead {
+        Dead { slots: DeadSlots { first: u32::from(record.first), words: SmallVec::from_slice(&record.slots) }, units: record.units }
+    }
+
+    fn record(&self, epoch: Epoch, chunk: ChunkId) -> DeadRecord<'_> {
+        DeadRecord { epoch, chunk, units: self.units, first: self.slots.first as u16, slots: self.slots.words.as_slice().into() }
+    }
 }
 
-impl Group {
-    /// Where a chunk is among the others, or would be; and whether it is there.
-    fn find(&self, chunk: ChunkId) -> (usize, bool) {
-        let bit = 1u64 << (chunk.0 % GROUP);
-        ((self.present & (bit - 1)).count_ones() as usize, self.present & bit != 0)
+/// What died last, in order of epochs and chunks.
+#[derive(Clone, Debug, Default)]
+struct Tail {
+    epochs: BTreeMap<Epoch, BTreeMap<ChunkId, Dead>>,
+    /// Units of data blocks in it.
+    units: u64,
+    /// Bytes that it takes at most.
+    bytes: usize,
+}
+
+impl Tail {
+    /// Adds slots of a chunk with their units; false when one of them was there.
+    fn add(&mut self, epoch: Epoch, chunk: ChunkId, units: u32, add: impl FnOnce(&mut DeadSlots) -> bool) -> bool {
+        let of_epoch = self.epochs.entry(epoch).or_insert_with(|| {
+            self.bytes += GROUP_BYTES;
+            BTreeMap::new()
+        });
+        let mut before = 0;
+        let dead = of_epoch.entry(chunk).and_modify(|dead| before = dead.bytes()).or_default();
+        dead.units += units;
+        let fresh = add(&mut dead.slots);
+        self.bytes += dead.bytes();
+        self.bytes -= before;
+        self.units += u64::from(units);
+        fresh
     }
 
-    /// The part of a chunk; made when it is not there.
-    fn part(&mut self, chunk: ChunkId, epoch: Epoch) -> Option<&mut Dead> {
-        let (at, there) = self.find(chunk);
-        if !there {
-            let (from, to) = if self.dead.is_empty() { (epoch, epoch) } else { self.epochs };
-            self.epochs = (from.min(epoch), to.max(epoch));
-            self.dead.insert(at, Dead { epoch, slots: DeadSlots::default(), units: 0 });
-            self.present |= 1 << (chunk.0 % GROUP);
-        }
-        self.dead.get_mut(at)
-    }
-
-    /// Ids in the group, in order.
-    fn ids(&self, group: u64) -> impl Iterator<Item = ChunkId> + use<> {
-        let present = self.present;
-        (0..GROUP).filter(move |bit| present >> bit & 1 == 1).map(move |bit| ChunkId(group * GROUP + bit))
-    }
-
-    /// Takes out what was born after `epoch`.
-    fn split_after(&mut self, epoch: Epoch, key: u64) -> Group {
-        let (mut old, mut young) = (Group::default(), Group::default());
-        let ids = self.ids(key);
-        for (chunk, dead) in ids.zip(std::mem::take(&mut self.dead)) {
-            let to = if dead.epoch > epoch { &mut young } else { &mut old };
-            to.units += u64::from(dead.units);
-            to.words += dead.slots.words.len();
-            if let Some(part) = to.part(chunk, dead.epoch) {
-                *part = dead;
-            }
-        }
-        *self = old;
+    fn split_after(&mut self, epoch: Epoch) -> Tail {
+        let young = self.epochs.split_off(&Epoch(epoch.0.saturating_add(1)));
+        let dead = young.values().flat_map(BTreeMap::values);
+        let (units, bytes) = dead.fold((0, 0), |(units, bytes), dead| (units + u64::from(dead.units), bytes + dead.bytes()));
+        let young = Tail { bytes: bytes + young.len() * GROUP_BYTES, epochs: young, units };
+        self.units -= young.units;
+        self.bytes -= young.bytes;
         young
     }
+
+    fn merge(&mut self, mut other: Tail) {
+        if other.bytes > self.bytes {
+            std::mem::swap(self, &mut other);
+        }
+        for (epoch, chunks) in other.epochs {
+            for (chunk, dead) in chunks {
+                self.add(epoch, chunk, dead.units, |slots| {
+                    slots.union(&dead.slots);
+                    true
+                });
+            }
+        }
+    }
+
+    fn pop(&mut self) -> Option<(ChunkId, Dead)> {
+        let mut of_epoch = self.epochs.first_entry()?;
+        let popped = of_epoch.get_mut().pop_first();
+        if of_epoch.get().is_empty() {
+            of_epoch.remove();
+            self.bytes -= GROUP_BYTES;
+        }
+        let (chunk, dead) = popped?;
+        self.units -= u64::from(dead.units);
+        self.bytes -= dead.bytes();
+        Some((chunk, dead))
+    }
+
+    fn units_after(&self, epoch: Epoch) -> u64 {
+        let young = self.epochs.range(Epoch(epoch.0.saturating_add(1))..);
+        young.flat_map(|(_, chunks)| chunks.values()).map(|dead| u64::from(dead.units)).sum()
+    }
+
+    fn records(&self) -> Vec<DeadRecord<'_>> {
+        let all = self.epochs.iter().flat_map(|(epoch, chunks)| chunks.iter().map(|(chunk, dead)| dead.record(*epoch, *chunk)));
+        all.collect()
+    }
 }
 
-/// A set of addresses. Its groups are shared by its copies until they change, and lists are split and merged by whole groups where they can:
-/// a list may have as many chunks as the pool.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// A window of a piece.
+#[derive(Clone, Debug)]
+struct Span {
+    piece: Rc<Piece>,
+    /// Its first entry: what was freed lies before it.
+    from: u32,
+    to: u32,
+}
+
+impl Span {
+    fn units(&self) -> u64 {
+        self.piece.units_before(self.to) - self.piece.units_before(self.from)
+    }
+
+    /// The first entry born after `epoch`, or the end.
+    fn cut(&self, epoch: Epoch) -> u32 {
+        self.piece.first_after(epoch).clamp(self.from, self.to)
+    }
+}
+
+/// A set of addresses.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Deadlist {
-    groups: BTreeMap<u64, Rc<Group>>,
-    chunks: usize,
+    /// In no order.
+    spans: Vec<Span>,
+    tail: Tail,
     /// Units of data blocks in all of it.
     units: u64,
-    /// Words of all bitmaps.
-    words: usize,
+    /// The next entries of the last span, the next one last.
+    next: Vec<(ChunkId, Dead)>,
 }
 
 impl Deadlist {
-    fn of(groups: BTreeMap<u64, Rc<Group>>) -> Deadlist {
-        let chunks = groups.values().map(|group| group.dead.len()).sum();
-        let units = groups.values().map(|group| group.units).sum();
-        let words = groups.values().map(|group| group.words).sum();
-        Deadlist { groups, chunks, units, words }
+    /// Adds an address; `slots` of its chunk from its slot on. `data`: it counts as guest data.
+    pub(crate) fn insert(&mut self, epoch: Epoch, addr: Addr, slots: u32, data: bool, pieces: &Rc<Pieces>) {
+        let units = if data { addr.units() } else { 0 };
+        self.units += u64::from(units);
+        let fresh = self.tail.add(epoch, addr.chunk(), units, |dead| dead.insert(addr.slot(), slots));
+        assert!(fresh, "INV-SPACE-1: {addr:?} died twice");
+        self.shed(pieces);
     }
 
-    /// Adds an address; `slots` of its chunk from its slot on. `data`: it counts as guest data.
-    pub(crate) fn insert(&mut self, epoch: Epoch, addr: Addr, slots: u32, data: bool) {
-        let chunk = addr.chunk();
-        let units = if data { addr.units() } else { 0 };
-        let group = Rc::make_mut(self.groups.entry(chunk.0 / GROUP).or_default());
-        group.units += u64::from(units);
-        self.units += u64::from(units);
-        self.chunks += usize::from(!group.find(chunk).1);
-        let Some(dead) = group.part(chunk, epoch) else { return };
-        dead.units += units;
-        let before = dead.slots.words.len();
-        let fresh = dead.slots.insert(addr.slot(), slots);
-        let more = dead.slots.words.len() - before;
-        group.words += more;
-        self.words += more;
-        assert!(fresh, "INV-SPACE-1: {addr:?} died twice");
+    /// Makes pieces of a tail that is long.
+    fn shed(&mut self, pieces: &Rc<Pieces>) {
+        if self.tail.bytes <= TAIL_PIECES * pieces.most() {
+            return;
+        }
+        let tail = std::mem::take(&mut self.tail);
+        let spans = &mut self.spans;
+        pieces.make(&tail.records(), &mut |piece| spans.push(Span { from: 0, to: piece.len(), piece }));
+        self.next.clear();
     }
 
     /// Takes out everything born after `epoch`.
     pub(crate) fn split_after(&mut self, epoch: Epoch) -> Deadlist {
-        let mut after = BTreeMap::new();
-        let keys: Vec<u64> = self.groups.iter().filter(|(_, group)| group.epochs.1 > epoch).map(|(key, _)| *key).collect();
-        for key in keys {
-            let Entry::Occupied(mut found) = self.groups.entry(key) else { continue };
-            if found.get().epochs.0 > epoch {
-                after.insert(key, found.remove());
-                continue;
+        let tail = self.tail.split_after(epoch);
+        let (mut young, mut units) = (Vec::new(), tail.units);
+        self.spans.retain_mut(|span| {
+            let cut = span.cut(epoch);
+            if cut < span.to {
+                let taken = Span { piece: Rc::clone(&span.piece), from: cut, to: span.to };
+                units += taken.units();
+                young.push(taken);
+                span.to = cut;
             }
-            let group = Rc::make_mut(found.get_mut());
-            let young = group.split_after(epoch, key);
-            if group.dead.is_empty() {
-                found.remove();
-            }
-            if !young.dead.is_empty() {
-                after.insert(key, Rc::new(young));
-            }
-        }
-        let after = Deadlist::of(after);
-        self.units -= after.units;
-        self.chunks -= after.chunks;
-        self.words -= after.words;
-        after
+            span.from < span.to
+        });
+        self.next.clear();
+        self.units -= units;
+        Deadlist { spans: young, tail, units, next: Vec::new() }
     }
 
     /// Adds all of `other`, moving the smaller into the larger.
-    pub(crate) fn merge(&mut self, mut other: Deadlist) {
-        if other.groups.len() > self.groups.len() {
-            std::mem::swap(self, &mut other);
+    pub(crate) fn merge(&mut self, mut other: Deadlist, pieces: &Rc<Pieces>) {
+        if other.spans.len() > self.spans.len() {
+            std::mem::swap(&mut self.spans, &mut other.spans);
         }
+        self.spans.append(&mut other.spans);
+        self.tail.merge(other.tail);
         self.units += other.units;
-        for (key, theirs) in other.groups {
-            let mine = match self.groups.entry(key) {
-                Entry::Vacant(place) => {
-                    self.chunks += theirs.dead.len();
-                    self.words += theirs.words;
-                    place.insert(theirs);
-                    continue;
-                }
-                Entry::Occupied(mine) => Rc::make_mut(mine.into_mut()),
-            };
-            let before = mine.dead.len();
-            let mut more = 0;
-            mine.units += theirs.units;
-            for (chunk, dead) in theirs.ids(key).zip(&theirs.dead) {
-                if let Some(part) = mine.part(chunk, dead.epoch) {
-                    let words = part.slots.words.len();
-                    part.slots.union(&dead.slots);
-                    part.units += dead.units;
-                    more += part.slots.words.len() - words;
-                }
-            }
-            mine.words += more;
-            self.words += more;
-            self.chunks += mine.dead.len() - before;
-        }
+        self.next.clear();
+        self.shed(pieces);
     }
 
-    /// Takes the first chunk's part out.
+    /// Takes a chunk's part out; there may be others of the same chunk.
     pub(crate) fn pop(&mut self) -> Option<(ChunkId, Dead)> {
-        let mut first = self.groups.first_entry()?;
-        let chunk = first.get().ids(*first.key()).next();
-        let group = Rc::make_mut(first.get_mut());
-        let popped = chunk.map(|chunk| (chunk, group.dead.remove(0)));
-        let (units, words) = popped.as_ref().map_or((0, 0), |(_, dead)| (u64::from(dead.units), dead.slots.words.len()));
-        group.units -= units;
-        group.words -= words;
-        group.present &= group.present.wrapping_sub(1);
-        if group.dead.is_empty() {
-            first.remove();
-        }
-        self.units -= units;
-        self.words -= words;
-        self.chunks -= usize::from(popped.is_some());
-        popped
+        let popped = match self.spans.last_mut() {
+            None => self.tail.pop()?,
+            Some(span) => {
+                if self.next.is_empty() {
+                    let left = (span.to - span.from) as usize;
+                    self.next.extend(span.piece.group_from(span.from).take(left).map(|record| (record.chunk, Dead::of(&record))));
+                    self.next.reverse();
+                }
+                span.from += 1;
+                let popped = self.next.pop();
+                if span.from >= span.to {
+                    self.next.clear();
+                    self.spans.pop().into_iter().for_each(|span| span.piece.is_left());
+                }
+                popped.expect("INV-DEAD-2: a span has the entries that it says")
+            }
+        };
+        self.units -= u64::from(popped.1.units);
+        Some(popped)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.groups.is_empty()
+        self.spans.is_empty() && self.tail.epochs.is_empty()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (ChunkId, &Dead)> {
-        self.groups.iter().flat_map(|(key, group)| group.ids(*key).zip(&group.dead))
+    /// Calls `each` with every chunk's parts.
+    pub(crate) fn for_each(&self, mut each: impl FnMut(ChunkId, &Dead)) {
+        for span in &self.spans {
+            let mut at = span.from;
+            while at < span.to {
+                for record in span.piece.group_from(at).take((span.to - at) as usize) {
+                    each(record.chunk, &Dead::of(&record));
+                    at += 1;
+                }
+            }
+        }
+        self.tail.epochs.values().flatten().for_each(|(chunk, dead)| each(*chunk, dead));
     }
 
     /// Units of guest data in it.
@@ -261,113 +304,70 @@ impl Deadlist {
 
     /// Units of guest data born after `epoch`.
     pub(crate) fn units_after(&self, epoch: Epoch) -> u64 {
-        let young = self.groups.values().filter(|group| group.epochs.1 > epoch);
-        young
-            .map(|group| match group.epochs.0 > epoch {
-                true => group.units,
-                false => group.dead.iter().filter(|dead| dead.epoch > epoch).map(|dead| u64::from(dead.units)).sum(),
-            })
-            .sum()
+        let young = |span: &Span| span.piece.units_before(span.to) - span.piece.units_before(span.cut(epoch));
+        self.spans.iter().map(young).sum::<u64>() + self.tail.units_after(epoch)
     }
 
-    /// Bytes that it takes when it is encoded.
-    pub(crate) fn encoded_bytes(&self) -> usize {
-        self.chunks * DeadRecord::FIXED + self.words * 8
+    /// The pieces that it refers to; one that was split may come twice.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = &Rc<Piece>> {
+        self.spans.iter().map(|span| &span.piece)
     }
 
+    /// Bytes that its directory takes at most, 0 for none.
+    pub(crate) fn directory_bytes(&self) -> usize {
+        if self.is_empty() { 0 } else { DeadDirectory::FIXED + self.spans.len() * PieceRef::BYTES + self.tail.bytes }
+    }
+
+    /// Its directory, when all its pieces are stored; nothing of a list of nothing.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut e = Encoder::with_capacity(self.encoded_bytes());
-        for (chunk, dead) in self.iter() {
-            let Dead { epoch, slots, units } = dead;
-            DeadRecord { epoch: *epoch, chunk, units: *units, first: slots.first as u16, slots: slots.words.as_slice().into() }
-                .encode(&mut e);
+        if self.is_empty() {
+            return Vec::new();
         }
-        e.into_bytes()
+        let stored = |span: &Span| PieceRef {
+            at: span.piece.stored().expect("INV-DEAD-3: a checkpoint writes pieces before the lists that refer to them"),
+            from: span.from,
+            to: span.to,
+        };
+        let tail = self.tail.records();
+        let tail = if tail.is_empty() { Vec::new() } else { DeadRecord::encode_piece(&tail) };
+        DeadDirectory { pieces: self.spans.iter().map(stored).collect(), tail }.encode()
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Deadlist, FormatError> {
-        let mut groups = BTreeMap::<u64, Rc<Group>>::new();
-        for r in DeadRecord::decode_list(bytes)? {
-            let group = Rc::make_mut(groups.entry(r.chunk.0 / GROUP).or_default());
-            group.units += u64::from(r.units);
-            if let Some(part) = group.part(r.chunk, r.epoch) {
-                part.units = r.units;
-                part.slots = DeadSlots { first: u32::from(r.first), words: SmallVec::from_slice(&r.slots) };
-                group.words += r.slots.len();
-            }
+    /// Reads what a checkpoint stored at `at`, with `piece` for the pieces. A list of an older version is one piece from now on.
+    pub(crate) fn load(
+        bytes: &[u8],
+        at: ObjectRef,
+        mut piece: impl FnMut(ObjectRef) -> Result<Rc<Piece>, String>,
+    ) -> Result<Deadlist, String> {
+        if !DeadDirectory::is_one(bytes) {
+            let piece = piece(at)?;
+            let span = Span { from: 0, to: piece.len(), piece };
+            return Ok(Deadlist { units: span.units(), spans: vec![span], ..Deadlist::default() });
         }
-        Ok(Deadlist::of(groups))
+        let damaged = |error| format!("a deadlist is damaged ({error})");
+        let directory = DeadDirectory::decode(bytes).map_err(damaged)?;
+        let mut list = Deadlist::default();
+        for PieceRef { at, from, to } in directory.pieces {
+            let span = Span { piece: piece(at)?, from, to };
+            if to > span.piece.len() {
+                return Err("a deadlist is damaged (it names more than a piece has)".to_owned());
+            }
+            list.units += span.units();
+            list.spans.push(span);
+        }
+        if !directory.tail.is_empty() {
+            for record in DeadRecord::decode_piece(&directory.tail).map_err(damaged)? {
+                let slots = Dead::of(&record).slots;
+                list.tail.add(record.epoch, record.chunk, record.units, |dead| {
+                    dead.union(&slots);
+                    true
+                });
+            }
+            list.units += list.tail.units;
+        }
+        Ok(list)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    //! A list against a plain set of what it should hold.
-
-    use std::collections::BTreeSet;
-
-    use millpond_format::Coding;
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// Chunks of an epoch in these tests: some groups have several epochs, some epochs several groups.
-    const CHUNKS_PER_EPOCH: u64 = 40;
-
-    /// Mostly in order of chunks.
-    fn epoch_of(chunk: u64) -> Epoch {
-        Epoch(if chunk.is_multiple_of(7) { chunk % 8 } else { chunk / CHUNKS_PER_EPOCH })
-    }
-
-    fn list(set: &BTreeSet<(u64, u32)>) -> Deadlist {
-        let mut list = Deadlist::default();
-        for (chunk, slot) in set {
-            list.insert(epoch_of(*chunk), Addr::new(ChunkId(*chunk), *slot, 8, Coding::Raw), 1, true);
-        }
-        list
-    }
-
-    fn content(list: &Deadlist) -> BTreeSet<(u64, u32)> {
-        list.iter().flat_map(|(chunk, dead)| dead.slots.iter().map(move |slot| (chunk.0, slot))).collect()
-    }
-
-    fn is_true(list: &Deadlist, set: &BTreeSet<(u64, u32)>) {
-        assert_eq!(content(list), *set);
-        assert_eq!(list.units(), set.len() as u64 * 8);
-        assert_eq!(list.chunks, set.iter().map(|(chunk, _)| chunk).collect::<BTreeSet<_>>().len());
-        for epoch in 0..8 {
-            let after = set.iter().filter(|(chunk, _)| epoch_of(*chunk) > Epoch(epoch)).count() as u64 * 8;
-            assert_eq!(list.units_after(Epoch(epoch)), after, "after {epoch}");
-        }
-        assert!(list.iter().all(|(chunk, dead)| dead.epoch == epoch_of(chunk.0)));
-        assert_eq!(list.encode().len(), list.encoded_bytes());
-    }
-
-    proptest! {
-        #[test]
-        fn a_list_is_a_set(
-            all in prop::collection::btree_set((0..250u64, 0..1024u32), 0..300),
-            share in 0..100u32,
-            epoch in 0..8u64,
-        ) {
-            let (one, other): (BTreeSet<_>, BTreeSet<_>) = all.iter().partition(|(chunk, slot)| (chunk * 31 + u64::from(*slot)) % 100 < u64::from(share));
-            let (mut list, copy) = (list(&one), list(&other));
-            is_true(&list, &one);
-            is_true(&Deadlist::decode(&list.encode()).expect("its own"), &one);
-            let shared = list.clone();
-            list.merge(copy);
-            is_true(&list, &all);
-            is_true(&shared, &one);
-            let after = list.split_after(Epoch(epoch));
-            let (young, old): (BTreeSet<_>, BTreeSet<_>) = all.iter().partition(|(chunk, _)| epoch_of(*chunk) > Epoch(epoch));
-            is_true(&after, &young);
-            is_true(&list, &old);
-            let mut popped = BTreeSet::new();
-            while let Some((chunk, dead)) = list.pop() {
-                popped.extend(dead.slots.iter().map(|slot| (chunk.0, slot)));
-            }
-            prop_assert_eq!(popped, old);
-            prop_assert!(list.is_empty() && list.units() == 0 && list.encoded_bytes() == 0);
-        }
-    }
-}
+mod tests;

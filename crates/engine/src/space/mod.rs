@@ -2,6 +2,7 @@
 
 mod chunks;
 mod deadlist;
+mod pieces;
 mod rows;
 mod segments;
 mod slots;
@@ -9,6 +10,7 @@ mod table;
 
 pub(crate) use chunks::{Chunk, NODE_GRAIN, Place};
 pub(crate) use deadlist::Deadlist;
+pub(crate) use pieces::{Piece, Pieces};
 pub(crate) use rows::{PAGE, Rows, Shelf, Stripe};
 pub(crate) use segments::{Fill, Segment, SegmentState};
 pub(crate) use slots::Slots;

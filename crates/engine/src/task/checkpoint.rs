@@ -18,7 +18,7 @@ use millpond_block::{Piece, Tag};
 use millpond_device::{DeviceError, DeviceIndex};
 use millpond_format::{AREA_BYTES, Lsn, NODE_BYTES, ObjectRef, Root, SegmentId};
 
-pub(crate) use self::objects::{META_HEAD_PAGES, OBJECT_WRITE};
+pub(crate) use self::objects::{META_HEAD_PAGES, OBJECT_WRITE, piece_bytes};
 use self::seal::Sealed;
 pub(crate) use self::sparse::{At, ObjectsIn};
 use super::reserve::Estimate;

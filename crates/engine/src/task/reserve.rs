@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millpond_format::{Leg, NO_SEGMENT, NODE_BYTES, ObjectRef, SegmentId};
+use millpond_format::{Leg, NO_SEGMENT, NODE_BYTES, ObjectRef, PieceRef, SegmentId};
 
 use crate::core::StoredDeadlist;
 use crate::log::{CLEANED, Cursor, KEPT, SMALL, is_special};
@@ -48,8 +48,10 @@ pub(crate) enum Purse {
 /// What the next checkpoint takes besides nodes and chunk table pages, as looked up last.
 #[derive(Debug, Default)]
 pub(crate) struct Estimate {
-    /// Bytes of changed deadlists.
+    /// Bytes of changed deadlists and of pieces that no checkpoint has.
     pub(crate) lists: usize,
+    /// Bytes of the longest directory of a deadlist of a head.
+    longest_list: usize,
     /// Bytes of the catalog.
     catalog: usize,
     /// Bytes of all objects that are still to leave segments which a removal gives up: no checkpoint before wrote them again.
@@ -60,6 +62,8 @@ pub(crate) struct Estimate {
 
 /// Pages of objects that go into one write, the last of which is filled up.
 const WRITE_PAGES: usize = OBJECT_WRITE / 4096;
+/// Bytes that pieces take besides their entries and their reference, when a tail becomes pieces.
+const TAIL_BYTES: usize = 4 * (ObjectRef::STEP + PieceRef::BYTES);
 /// Bytes that are said of jobs at most.
 const JOBS_BYTES: usize = 1024;
 /// Nodes and chunk table pages that a checkpoint of next to no changes writes.
@@ -141,13 +145,20 @@ impl Pool {
         match purse {
             Purse::Cleaner => meta(self.checkpoint_segments()) + 1,
             Purse::Record => meta(checkpoints()) + cleaner,
-            Purse::Guest => meta(checkpoints()) + 2 * (cleaner + KEPT_FOR_RECORDS),
+            Purse::Guest => {
+                meta(checkpoints()) + (cleaner + KEPT_FOR_RECORDS) + (cleaner + KEPT_FOR_RECORDS).max(meta(self.destroy_segments()))
+            }
         }
     }
 
     /// Segments that are left to the objects which are to leave those that are given up.
     fn moving_segments(&self) -> usize {
         self.object_segments(if self.evacuation.is_some() { self.checkpointer.estimate.moving } else { 0 })
+    }
+
+    /// Segments that a destroy needs so that space comes back: for the directories of its deadlist and of the one after it, which is split.
+    fn destroy_segments(&self) -> usize {
+        self.object_segments(3 * self.checkpointer.estimate.longest_list)
     }
 
     /// Would guests be left without a free segment, if these were not to be had? The `objects` that lie in them, of all
@@ -390,13 +401,13 @@ impl Pool {
         self.stored_bytes(self.record_bytes(self.core.space.chunks.len().min(64))) + 24
     }
 
-    /// Bytes that a deadlist takes at most.
+    /// Bytes that the directory of a deadlist takes at most. Its tail may become pieces before the checkpoint, in as many bytes and a step for each.
     pub(crate) fn list_bytes(&self, list: &StoredDeadlist) -> usize {
-        self.stored_bytes(list.list().encoded_bytes())
+        self.stored_bytes(list.list().directory_bytes() + TAIL_BYTES)
     }
 
     /// Bytes that an object of so many takes at most: it begins at a step, and a long one has an index of its parts.
-    fn stored_bytes(&self, bytes: usize) -> usize {
+    pub(super) fn stored_bytes(&self, bytes: usize) -> usize {
         bytes.next_multiple_of(ObjectRef::STEP) + (bytes / self.part_bytes() + 1) * ObjectRef::STEP
     }
 
@@ -425,13 +436,16 @@ impl Pool {
             .map(|line| &line.deadlist)
             .chain(catalog.snapshots.changed().map(|s| &s.deadlist))
             .chain(catalog.frees.iter().map(|(_, list)| list));
+        let longest = catalog.lineages.values().map(|line| self.list_bytes(&line.deadlist)).max().unwrap_or(0);
         let lists: usize = lists.filter(|list| list.needs_write()).map(|list| self.list_bytes(list)).sum();
         let snapshots = catalog.snapshots.changed().map(|s| 160 + s.name.len() + s.description.len() + s.holds.len() * 9);
         let volumes = catalog.volumes.values().map(|v| 96 + v.name.len());
         let options = catalog.options().len() * 160 + JOBS_BYTES;
         let others = (catalog.lineages.len() + catalog.walks.len() + catalog.frees.len()) * 96 + catalog.snapshots.pages() * 24;
         let resting = self.core.space.segments.resting_count() * 16;
-        self.checkpointer.estimate.lists = lists;
+        self.checkpointer.estimate.longest_list = longest;
+        let pieces = self.core.pieces.unwritten(|bytes| self.stored_bytes(bytes));
+        self.checkpointer.estimate.lists = lists + pieces;
         self.checkpointer.estimate.catalog = snapshots.sum::<usize>() + volumes.sum::<usize>() + others + resting + options;
         self.checkpointer.estimate.again_in =
             TURNS_PER_ESTIMATE.max((catalog.snapshots.dirty_pages() * 16 + catalog.frees.len() / 4) as u32);

@@ -19,6 +19,7 @@ use millpond_block::Buf;
 use millpond_device::{DeviceError, DeviceIndex};
 use millpond_format::{ChunkId, MAX_HEADER_PAGES, ObjectRef, ScrubRecord, SegmentId};
 
+use crate::core::StoredDeadlist;
 use crate::pool::{Context, Pool};
 use crate::space::{NODE_GRAIN, PAGE, SegmentState};
 use crate::{CommandError, JobInfo, JobKind, PoolState, Reply, Time};
@@ -278,13 +279,14 @@ impl Pool {
     }
 
     /// Every object that the last checkpoint consists of.
-    fn all_objects(&self) -> impl Iterator<Item = ObjectRef> + '_ {
+    pub(crate) fn all_objects(&self) -> impl Iterator<Item = ObjectRef> + '_ {
         let catalog = &self.core.catalog;
-        let lists = catalog.lineages.values().filter_map(|line| line.deadlist.stored());
-        let snapshots = catalog.snapshots.values().filter_map(|s| s.deadlist.stored());
-        let frees = catalog.frees.iter().filter_map(|(_, list)| list.stored());
+        let lists = catalog.deadlists().filter_map(StoredDeadlist::stored);
+        // several lists may refer to one piece
+        let pieces = catalog.deadlists().flat_map(|list| list.list().pieces()).filter_map(|piece| piece.stored());
+        let pieces: BTreeMap<(SegmentId, u32), ObjectRef> = pieces.map(|at| ((at.segment, at.offset), at)).collect();
         let tables = self.core.space.chunks.stored().chain(catalog.snapshots.stored()).map(|(_, at)| at);
-        let whole = tables.chain(lists).chain(snapshots).chain(frees).chain([self.checkpoint_at]);
+        let whole = tables.chain(lists).chain(pieces.into_values()).chain([self.checkpoint_at]);
         let parts = |at: ObjectRef| self.checkpointer.parts.get(&(at.segment, at.offset)).into_iter().flatten().copied().chain([at]);
         whole.filter(|at| at.bytes() > 0).flat_map(parts)
     }

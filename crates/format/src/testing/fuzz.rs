@@ -2,8 +2,8 @@
 
 use super::sample::batch;
 use crate::{
-    Addr, BatchHeader, CacheHead, CacheSegment, Checkpoint, ChunkRecord, Claim, DeadRecord, Encoder, FormatError, Label, NODE_BYTES, Node,
-    ObjectRef, Root, SnapshotRecord, crc32c,
+    Addr, BatchHeader, CacheHead, CacheSegment, Checkpoint, ChunkRecord, Claim, DeadDirectory, DeadGroup, DeadRecord, Encoder, FormatError,
+    Label, NODE_BYTES, Node, ObjectRef, Root, SnapshotRecord, crc32c,
 };
 
 /// A structure with a parser.
@@ -33,11 +33,15 @@ pub enum Kind {
     CacheSegment,
     /// [`Claim`].
     Claim,
+    /// [`DeadDirectory`].
+    DeadDirectory,
+    /// A piece of a deadlist.
+    DeadPiece,
 }
 
 impl Kind {
     /// Every kind, in the order of a fuzz input's first byte.
-    pub const ALL: [Kind; 12] = [
+    pub const ALL: [Kind; 14] = [
         Kind::Label,
         Kind::Root,
         Kind::Batch,
@@ -50,6 +54,8 @@ impl Kind {
         Kind::CacheHead,
         Kind::CacheSegment,
         Kind::Claim,
+        Kind::DeadDirectory,
+        Kind::DeadPiece,
     ];
 
     /// True for those that hold their checksum; that of the others is with who refers to them.
@@ -91,6 +97,12 @@ fn encoded_again(kind: Kind, bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
         Kind::Checkpoint => return Checkpoint::decode(bytes).map(|checkpoint| checkpoint.encode()),
         Kind::ChunkPage => ChunkRecord::decode_page(bytes)?.iter().for_each(|chunk| chunk.encode(&mut e)),
         Kind::Deadlist => DeadRecord::decode_list(bytes)?.iter().for_each(|record| record.encode(&mut e)),
+        Kind::DeadDirectory => return DeadDirectory::decode(bytes).map(|list| list.encode()),
+        Kind::DeadPiece => {
+            // an object of an older version is one, too, but none that is written
+            DeadGroup::all(bytes)?;
+            return DeadRecord::decode_piece(bytes).map(|records| DeadRecord::encode_piece(&records));
+        }
         Kind::SnapshotPage => return SnapshotRecord::decode_page(bytes).map(|page| SnapshotRecord::encode_page(page.iter())),
         Kind::ObjectIndex => ObjectRef::decode_index(bytes)?.iter().for_each(|part| part.encode(&mut e)),
     }
@@ -118,7 +130,7 @@ pub fn put_checksum_right(kind: Kind, bytes: &mut [u8]) {
 /// A structure from hostile bytes. The first byte chooses: its low bits the kind, bit 7 puts the checksum right. The rest is the structure.
 pub fn fuzz_structure(data: &[u8]) {
     let Some((choice, bytes)) = data.split_first() else { return };
-    let Some(kind) = Kind::ALL.get(usize::from((choice & 0x7f) % 12)).copied() else { return };
+    let Some(kind) = Kind::ALL.get(usize::from((choice & 0x7f) % 14)).copied() else { return };
     let mut bytes = bytes.to_vec();
     if choice & 0x80 != 0 {
         put_checksum_right(kind, &mut bytes);

@@ -3,10 +3,10 @@
 use super::Kind;
 use crate::{
     Addr, BATCH_FIXED, BatchHeader, BlockIdentity, BlockNo, CacheHead, CacheSegment, Checkpoint, ChunkId, ChunkRecord, Claim, Class,
-    Coding, Column, DeadRecord, DeviceId, Encoder, Epoch, Filling, Group, HEADER_PAGE, Holder, Item, JobsRecord, Label, Layout, Leg,
-    LimitRecord, LineageId, LineageRecord, Lsn, Member, MemberState, Move, NO_SEGMENT, NODE_BYTES, Node, ObjectRef, OptionsRecord, PoolId,
-    Record, Root, STREAMS, ScrubRecord, SegmentId, Shape, SmallRun, SnapshotId, SnapshotRecord, StreamStart, TreeRoot, VolumeId,
-    VolumeRecord, WalkRecord,
+    Coding, Column, DeadDirectory, DeadRecord, DeviceId, Encoder, Epoch, Filling, Group, HEADER_PAGE, Holder, Item, JobsRecord, Label,
+    Layout, Leg, LimitRecord, LineageId, LineageRecord, Lsn, Member, MemberState, Move, NO_SEGMENT, NODE_BYTES, Node, ObjectRef,
+    OptionsRecord, PieceRef, PoolId, Record, Root, STREAMS, ScrubRecord, SegmentId, Shape, SmallRun, SnapshotId, SnapshotRecord,
+    StreamStart, TreeRoot, VolumeId, VolumeRecord, WalkRecord,
 };
 
 const POOL: PoolId = PoolId(*b"sixteen bytes id");
@@ -343,6 +343,29 @@ fn deadlist() -> Vec<u8> {
     e.into_bytes()
 }
 
+/// Single slots, runs and a bitmap, of two epochs.
+fn dead_piece() -> Vec<u8> {
+    let record = |epoch: u64, chunk: u64, first: u16, slots: Vec<u64>| DeadRecord {
+        epoch: Epoch(epoch),
+        chunk: ChunkId(chunk),
+        units: 16,
+        first,
+        slots: slots.into(),
+    };
+    let alternating = u64::MAX / 3;
+    DeadRecord::encode_piece(&[
+        record(2, 10, 0, vec![1 << 5]),
+        record(2, 900, 3, vec![0b111 << 60, 0b11]),
+        record(7, 4, 1, vec![alternating; 4]),
+        record(7, 5, 0, vec![u64::MAX; 16]),
+    ])
+}
+
+fn dead_directory() -> Vec<u8> {
+    let pieces = vec![PieceRef { at: object(3), from: 0, to: 40 }, PieceRef { at: object(3), from: 90, to: 91 }];
+    DeadDirectory { pieces, tail: dead_piece() }.encode()
+}
+
 fn index() -> Vec<u8> {
     let mut e = Encoder::default();
     (1..4).for_each(|n| object(n).encode(&mut e));
@@ -376,5 +399,7 @@ pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
         ("cache-segment", Kind::CacheSegment, segment),
         ("claim", Kind::Claim, claim(false)),
         ("claim-released", Kind::Claim, claim(true)),
+        ("dead-directory", Kind::DeadDirectory, dead_directory()),
+        ("dead-piece", Kind::DeadPiece, dead_piece()),
     ]
 }

@@ -1,8 +1,10 @@
 //! The objects of the checkpoint, those that they name, and what was read of them.
 
+use std::collections::BTreeMap;
+
 use millpond_block::Buf;
 use millpond_device::DeviceError;
-use millpond_format::{Checkpoint, ObjectRef};
+use millpond_format::{Checkpoint, DeadDirectory, ObjectRef, SegmentId};
 
 use super::super::load::snapshot_page;
 use super::{Asked, Import, Stage};
@@ -61,8 +63,33 @@ impl Import {
                 self.stage = Stage::Lists;
                 self.read_objects()
             }
+            Stage::Lists => {
+                let pieces = self.named_pieces()?;
+                self.wanted.extend(pieces.into_values());
+                self.stage = Stage::Pieces;
+                self.read_objects()
+            }
             _ => self.load(),
         }
+    }
+
+    /// The pieces that the deadlists name, each once. A list of an older version names none.
+    fn named_pieces(&self) -> Result<BTreeMap<(SegmentId, u32), ObjectRef>, String> {
+        let Some(checkpoint) = &self.checkpoint else { return Ok(BTreeMap::new()) };
+        let mut lists: Vec<ObjectRef> = checkpoint.lineages.iter().filter_map(|line| line.deadlist).collect();
+        lists.extend(checkpoint.frees.iter().map(|(_, at)| *at));
+        for (_, at) in &checkpoint.snapshot_pages {
+            lists.extend(snapshot_page(&self.object(*at)?)?.iter().filter_map(|s| s.deadlist));
+        }
+        let mut pieces = BTreeMap::new();
+        for at in lists {
+            let bytes = self.object(at)?;
+            if DeadDirectory::is_one(&bytes) {
+                let directory = DeadDirectory::decode(&bytes).map_err(|error| format!("a deadlist is damaged ({error})"))?;
+                pieces.extend(directory.pieces.iter().map(|piece| ((piece.at.segment, piece.at.offset), piece.at)));
+            }
+        }
+        Ok(pieces)
     }
 
     pub(super) fn object_read(

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use millpond_block::Piece;
 use millpond_format::{BatchHeader, ChunkId, Encoder, HEADER_PAGE, Lsn, NO_SEGMENT, ObjectRef, Root, SegmentId, crc32c};
 
+use crate::Tuning;
 use crate::log::{Cursor, OBJECT_CLASS};
 use crate::pool::{Context, Pool};
 use crate::space::SegmentState;
@@ -158,7 +159,7 @@ impl Pool {
 
     /// Bytes of an object's part at most: so little that the end of a segment that is too short for it is no great loss.
     pub(crate) fn part_bytes(&self) -> usize {
-        (usize::try_from(self.config.shape.extent_bytes).unwrap_or(usize::MAX) / 8).clamp(4096, 256 << 10)
+        part_bytes(self.config.shape.extent_bytes)
     }
 
     /// Counts an object and its parts out.
@@ -187,4 +188,14 @@ impl Pool {
         let piece = Piece::new(Rc::new(buf), 0..bytes);
         self.io.write(Context::Objects, &self.core.space.rows, segment, page, vec![piece], &mut self.bufs);
     }
+}
+
+/// Bytes of an object's part at most in extents of this length.
+fn part_bytes(extent_bytes: u64) -> usize {
+    (usize::try_from(extent_bytes).unwrap_or(usize::MAX) / 8).clamp(4096, 256 << 10)
+}
+
+/// Bytes of a piece of a deadlist at most: it is one part.
+pub(crate) fn piece_bytes(extent_bytes: u64, tuning: &Tuning) -> usize {
+    (tuning.piece_bytes as usize).min(part_bytes(extent_bytes))
 }

@@ -1,8 +1,8 @@
 //! Fixing the state of a checkpoint: what takes time is only set aside in this turn, and encoded in the turns after it.
 //!
 //! INV-CKPT-2: everything that a checkpoint writes is as it was when it was sealed. Nodes are not changed any more (they carry an older
-//! generation), pages of the chunk table are encoded before they change, deadlists are copied before they change, records of the catalog
-//! are copied at once. What is filled in later are checksums of nodes and places of objects.
+//! generation), pages of the chunk table are encoded before they change, deadlists (which are directories) are copied before they change and their
+//! pieces never change, records of the catalog are copied at once. What is filled in later are checksums of nodes and places of objects.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use super::settle::Settling;
 use crate::core::{Catalog, MetaFlush, SealedPage, Stored, cache_code, compression_code, sector_code};
 use crate::log::META_CLASS;
 use crate::pool::Pool;
-use crate::space::{Deadlist, Place};
+use crate::space::{Deadlist, Piece, Place};
 
 /// What a checkpoint has fixed and not written yet.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub(super) struct Sealed {
     /// Nodes go out in this order, [`NODES_PER_WRITE`](super::NODES_PER_WRITE) at a time; the first was begun.
     pub(super) flushes: VecDeque<MetaFlush>,
     pub(super) packer: Packer,
+    /// Pieces of deadlists that no checkpoint has, or that move. They come before the lists that refer to them (INV-DEAD-3).
+    pieces: VecDeque<Rc<Piece>>,
     /// Deadlists that changed.
     lists: VecDeque<(Rc<Deadlist>, Stored)>,
     snapshots: VecDeque<SealedPage>,
@@ -160,7 +162,8 @@ impl Pool {
             wipe: catalog.wipe,
         };
         let settling = Settling::default();
-        Sealed { settling, flushes, packer: Packer::default(), lists, snapshots, lineages, frees, checkpoint: Some(checkpoint) }
+        let pieces = self.core.pieces.seal();
+        Sealed { settling, flushes, packer: Packer::default(), pieces, lists, snapshots, lineages, frees, checkpoint: Some(checkpoint) }
     }
 
     /// Checksums are known: puts them into the roots of the records.
@@ -181,8 +184,13 @@ impl Pool {
         }
     }
 
-    /// Encodes one deadlist or page. Gives back how many bytes, and 0 when all are done; nothing when no segment is left.
+    /// Encodes one piece, deadlist or page. Gives back how many bytes, and 0 when all are done; nothing when no segment is left.
     pub(super) fn encode_early(&mut self, sealed: &mut Sealed) -> Option<usize> {
+        if let Some(piece) = sealed.pieces.pop_front() {
+            let at = self.put_object(&mut sealed.packer, piece.bytes())?;
+            self.checkpointer.replaced.extend(piece.set_stored(at));
+            return Some(piece.bytes().len());
+        }
         if let Some((list, stored)) = sealed.lists.pop_front() {
             let bytes = list.encode();
             let at = if bytes.is_empty() { None } else { Some(self.put_object(&mut sealed.packer, &bytes)?) };

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_format::{ObjectRef, SegmentId};
 
-use crate::core::StoredDeadlist;
 use crate::pool::Pool;
 use crate::space::{Segment, SegmentState};
 use crate::task::Purse;
@@ -34,14 +33,21 @@ impl Pool {
         }
         let objects = self.objects_in(&sparse.iter().copied().collect());
         let kept = self.object_room(self.least_segments());
+        let directories: BTreeSet<At> =
+            self.core.catalog.deadlists().filter_map(|list| list.stored()).map(|at| (at.segment, at.offset)).collect();
         let (mut chosen, mut moving) = (BTreeSet::new(), BTreeMap::new());
         for id in sparse {
             let here = objects.get(&id).into_iter().flatten().filter(|(at, _)| !chosen.contains(at)).copied();
             let here: Vec<(At, usize)> = here.collect();
             if self.core.space.segments.get(id).is_some_and(Segment::is_given_up) {
                 let leaves = self.core.space.segments.get(id).is_some_and(|s| s.leaving);
+                let mut stays = false;
                 for (at, bytes) in here {
-                    match room.checked_sub(bytes).filter(|left| *left >= kept) {
+                    // a piece moves when all directories that refer to it do
+                    let is_directory = directories.contains(&at);
+                    let fits = room.checked_sub(bytes).filter(|left| *left >= kept && (is_directory || !stays));
+                    stays |= is_directory && fits.is_none();
+                    match fits {
                         Some(left) => (room, _) = (left, chosen.insert(at)),
                         None if leaves => _ = moving.insert(at, bytes),
                         None => {}
@@ -73,26 +79,44 @@ impl Pool {
         sparse.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Objects that are in these segments.
+    /// Objects that are in these segments, pieces of deadlists last, after the directories that refer to them.
     fn objects_in(&self, segments: &BTreeSet<SegmentId>) -> ObjectsIn {
         let (chunks, catalog) = (&self.core.space.chunks, &self.core.catalog);
         let pages = chunks.stored().filter(|(page, _)| !chunks.is_dirty(*page)).map(|(_, at)| (at, self.chunk_page_bytes()));
         let names = catalog.snapshots.stored().filter(|(page, _)| !catalog.snapshots.is_dirty(*page));
         let names = names.map(|(_, at)| (at, at.bytes() as usize + ObjectRef::STEP));
-        let list = |list: &StoredDeadlist| Some((list.stored().filter(|_| !list.needs_write())?, self.list_bytes(list)));
         let lineages = catalog.lineages.values().map(|line| &line.deadlist).chain(catalog.frees.iter().map(|(_, list)| list));
-        let of_snapshots = catalog.snapshots.iter().filter_map(|(id, snapshot)| {
+        let of_snapshots = catalog.snapshots.iter().map(|(id, snapshot)| {
             // what says where it is changes with it
-            let page = catalog.snapshots.page_at(*id).map_or(0, |at| at.bytes() as usize);
-            list(&snapshot.deadlist).map(|(at, bytes)| (at, bytes + page))
+            (&snapshot.deadlist, catalog.snapshots.page_at(*id).map_or(0, |at| at.bytes() as usize))
         });
         let mut found = ObjectsIn::new();
-        for (object, bytes) in pages.chain(names).chain(lineages.filter_map(list)).chain(of_snapshots) {
-            let at = (object.segment, object.offset);
-            let parts = self.checkpointer.parts.get(&at).into_iter().flatten().map(|part| part.segment);
-            let touched: BTreeSet<SegmentId> = parts.chain([object.segment]).filter(|id| segments.contains(id)).collect();
-            touched.into_iter().for_each(|id| found.entry(id).or_default().push((at, bytes)));
+        let touched = |object: ObjectRef| {
+            let parts = self.checkpointer.parts.get(&(object.segment, object.offset)).into_iter().flatten().map(|part| part.segment);
+            parts.chain([object.segment]).filter(|id| segments.contains(id)).collect::<BTreeSet<SegmentId>>()
+        };
+        let mut add = |ids: BTreeSet<SegmentId>, object: ObjectRef, bytes| {
+            ids.into_iter().for_each(|id| found.entry(id).or_default().push(((object.segment, object.offset), bytes)));
+        };
+        pages.chain(names).for_each(|(object, bytes)| add(touched(object), object, bytes));
+        let mut pieces = BTreeMap::new();
+        for (list, page) in lineages.map(|list| (list, 0)).chain(of_snapshots) {
+            let directory = list.stored().filter(|_| !list.needs_write()).map(|at| (at, self.list_bytes(list) + page));
+            let mut ids = directory.map(|(at, _)| touched(at)).unwrap_or_default();
+            for piece in list.list().pieces().filter(|piece| !piece.needs_write()) {
+                let Some(at) = piece.stored() else { continue };
+                let of_piece = touched(at);
+                if !of_piece.is_empty() {
+                    // the directory says where it is and comes along, so it counts where the piece is, too
+                    ids.extend(&of_piece);
+                    pieces.insert((at.segment, at.offset), (of_piece, at, self.stored_bytes(piece.bytes().len())));
+                }
+            }
+            if let Some((at, bytes)) = directory {
+                add(ids, at, bytes);
+            }
         }
+        pieces.into_values().for_each(|(ids, at, bytes)| add(ids, at, bytes));
         found
     }
 
@@ -120,7 +144,7 @@ impl Pool {
         pages.into_iter().for_each(|page| self.core.space.chunks.dirty_page(page));
         let catalog = &mut self.core.catalog;
         let lists = catalog.lineages.values_mut().map(|line| &mut line.deadlist).chain(catalog.frees.iter_mut().map(|(_, list)| list));
-        lists.filter(|list| list.stored().is_some_and(here)).for_each(|list| list.touch());
+        lists.for_each(|list| _ = list.rewrite(here));
         catalog.snapshots.rewrite(here);
     }
 }

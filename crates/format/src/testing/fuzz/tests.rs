@@ -78,7 +78,10 @@ fn every_length_is_refused_or_whole() {
         for length in 0..whole.len() {
             if let Ok(again) = check(kind, &whole[..length]) {
                 assert!(
-                    matches!(kind, Kind::ChunkPage | Kind::Deadlist | Kind::ObjectIndex | Kind::SnapshotPage),
+                    matches!(
+                        kind,
+                        Kind::ChunkPage | Kind::Deadlist | Kind::DeadDirectory | Kind::DeadPiece | Kind::ObjectIndex | Kind::SnapshotPage
+                    ),
                     "{name} cut to {length}"
                 );
                 assert_eq!(again, whole[..length], "{name} cut to {length}");

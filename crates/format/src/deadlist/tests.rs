@@ -1,0 +1,82 @@
+//! Pieces against the records that they are made of.
+
+use super::*;
+
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// Records of every density, in order.
+fn records(chance: &mut Chance, count: u64) -> Vec<DeadRecord<'static>> {
+    let (mut epoch, mut chunk) = (chance.below(3), chance.below(1 << 30));
+    let record = |_| {
+        if chance.below(100) == 0 {
+            (epoch, chunk) = (epoch + 1 + chance.below(200), chance.below(1 << 39));
+        }
+        let far = if chance.below(4) == 0 { 100_000 } else { 3 };
+        chunk += 1 + chance.below(far);
+        let first = chance.below(100) as u16;
+        let density = 1 + chance.below(64);
+        let mut slots: Vec<u64> = (0..=chance.below(20)).map(|_| (0..density).fold(0, |word, _| word | 1 << chance.below(64))).collect();
+        if chance.below(5) == 0 {
+            slots.fill(u64::MAX);
+        }
+        DeadRecord { epoch: Epoch(epoch), chunk: ChunkId(chunk), units: chance.below(70_000) as u32, first, slots: slots.into() }
+    };
+    (0..count).map(record).collect()
+}
+
+#[test]
+fn a_piece_is_its_records() {
+    let mut chance = Chance(7);
+    for round in 0..200 {
+        let records = records(&mut chance, 1 + round * 7);
+        let bytes = DeadRecord::encode_piece(&records);
+        assert_eq!(DeadRecord::decode_piece(&bytes).as_ref(), Ok(&records), "round {round}");
+        let groups = DeadGroup::all(&bytes).unwrap();
+        let mut from = 0;
+        for group in groups {
+            let mine = &records[from..from + group.count as usize];
+            assert_eq!((group.first as usize, group.epoch), (from, mine[0].epoch));
+            assert_eq!(group.units, mine.iter().map(|record| u64::from(record.units)).sum::<u64>());
+            assert_eq!(group.records(&bytes).unwrap(), mine);
+            from += mine.len();
+        }
+        assert_eq!(from, records.len());
+        let bound: usize = 8 + records.iter().map(|_| MAX_DEAD_RECORD).sum::<usize>();
+        assert!(bytes.len() <= bound);
+    }
+}
+
+/// An object of an older version is a piece, its records put in order of epochs.
+#[test]
+fn an_old_list_is_a_piece() {
+    let record = |epoch, chunk| DeadRecord { epoch: Epoch(epoch), chunk: ChunkId(chunk), units: 8, first: 0, slots: vec![1].into() };
+    let mut e = Encoder::default();
+    [record(3, 1), record(1, 2), record(3, 4), record(1, 9)].iter().for_each(|record| record.encode(&mut e));
+    assert!(!DeadDirectory::is_one(e.bytes()));
+    let expected = [record(1, 2), record(1, 9), record(3, 1), record(3, 4)];
+    assert_eq!(DeadRecord::decode_piece(e.bytes()).unwrap(), expected);
+    // no epoch that a list may have is a mark
+    assert!(u64::from_le_bytes(DIRECTORY_MARK) >= 1 << 62 && u64::from_le_bytes(PIECE_MARK) >= 1 << 62);
+}
+
+#[test]
+fn what_is_not_the_shortest_is_refused() {
+    let piece = |tail: &[u8]| DeadRecord::decode_piece(&[&PIECE_MARK[..], tail].concat());
+    // epoch 1, one record, chunk 5, 8 units, one run of one slot
+    assert!(piece(&[1, 1, 5, 8, 2, 3, 0]).is_ok());
+    assert!(piece(&[]).is_err(), "nothing");
+    assert!(piece(&[1, 0]).is_err(), "a group of nothing");
+    assert!(piece(&[1, 1, 5, 8, 0]).is_err(), "no slot");
+    assert!(piece(&[0x81, 0, 1, 5, 8, 2, 3, 0]).is_err(), "a long number");
+    assert!(piece(&[1, 1, 5, 8, 4, 3, 0, 0, 0]).is_err(), "runs that touch");
+    assert!(piece(&[1, 1, 5, 8, 3, 0, 8, 0, 0, 0, 0, 0, 0, 0]).is_err(), "a bitmap of one slot");
+    assert!(piece(&[1, 1, 5, 8, 2, 3, 0, 0, 1, 6, 8, 2, 3, 0]).is_err(), "an epoch in two groups");
+    assert!(piece(&[1, 2, 5, 8, 2, 3, 0, 0, 8, 2, 3, 0]).is_err(), "a chunk twice");
+}
