@@ -98,6 +98,7 @@ impl Engine {
         }
         audit.findings.extend(reservation_findings(&pool.core));
         audit.findings.extend(origin_findings(&pool.core));
+        audit.findings.extend(object_findings(pool));
         audit
     }
 }
@@ -112,6 +113,15 @@ fn reservation_findings(core: &Core) -> Vec<String> {
         findings.push("the sum of what is kept for reserved volumes is wrong".to_owned());
     }
     findings
+}
+
+/// INV-DEAD-1: what is named is not given back: a segment counts at least the objects that lie in it. What was replaced may be counted, too.
+fn object_findings(pool: &crate::pool::Pool) -> Vec<String> {
+    let mut named: BTreeMap<SegmentId, u32> = BTreeMap::new();
+    pool.all_objects().for_each(|at| *named.entry(at.segment).or_default() += at.bytes().div_ceil(512));
+    let counted = |id: SegmentId| pool.core.space.segments.get(id).map(|s| s.objects);
+    let wrong = named.into_iter().filter_map(|(id, units)| Some((id, units, counted(id).filter(|counted| *counted < units)?)));
+    wrong.map(|(id, units, counted)| format!("segment {id}: counts {counted} units of objects, has {units}")).collect()
 }
 
 /// INV-CAT-4: an import refuses a catalog that is otherwise.
@@ -261,10 +271,7 @@ impl Auditor<'_, '_> {
     }
 
     fn bury(&mut self, list: &crate::space::Deadlist) {
-        for (chunk, dead) in list.iter() {
-            let reached = self.reached.entry(chunk).or_default();
-            reached.extend(dead.slots.iter());
-        }
+        list.for_each(|chunk, dead| self.reached.entry(chunk).or_default().extend(dead.slots.iter()));
     }
 
     /// Everything below a root. A tree that is being freed counts only what is young and not behind the cursor.

@@ -65,7 +65,14 @@ impl Pieces {
     }
 
     fn piece(self: &Rc<Self>, bytes: Vec<u8>, groups: Vec<DeadGroup>, at: Option<ObjectRef>) -> Piece {
-        Piece { bytes: bytes.into(), groups: groups.into(), stored: Cell::new(at), waits: Cell::default(), home: Rc::clone(self) }
+        Piece {
+            bytes: bytes.into(),
+            groups: groups.into(),
+            stored: Cell::new(at),
+            waits: Cell::default(),
+            given_back: Cell::default(),
+            home: Rc::clone(self),
+        }
     }
 
     /// The pieces that a checkpoint has to write, which is being fixed.
@@ -100,6 +107,8 @@ pub(crate) struct Piece {
     stored: Cell<Option<ObjectRef>>,
     /// The next checkpoint writes it.
     waits: Cell<bool>,
+    /// Given back too early ([`Planted::FreePieceInUse`](crate::Planted::FreePieceInUse)).
+    given_back: Cell<bool>,
     home: Rc<Pieces>,
 }
 
@@ -171,7 +180,8 @@ impl Piece {
     /// A list has no entry of it any more, though others may.
     pub(super) fn is_left(self: Rc<Self>) {
         if self.home.forgets_others && cfg!(feature = "planted") && Rc::strong_count(&self) > 1 {
-            self.home.retired.borrow_mut().extend(self.stored.take());
+            let again = self.given_back.replace(true);
+            self.home.retired.borrow_mut().extend(self.stored.get().filter(|_| !again));
         }
     }
 }
@@ -179,6 +189,6 @@ impl Piece {
 impl Drop for Piece {
     /// Nothing refers to it (INV-DEAD-1).
     fn drop(&mut self) {
-        self.home.retired.borrow_mut().extend(self.stored.get());
+        self.home.retired.borrow_mut().extend(self.stored.get().filter(|_| !self.given_back.get()));
     }
 }
