@@ -187,8 +187,17 @@ impl DeadGroup {
 impl DeadRecord<'_> {
     /// A piece of these, which are in order of (epoch, chunk), each with a slot.
     pub fn encode_piece(records: &[DeadRecord<'_>]) -> Vec<u8> {
+        DeadRecord::encode_groups(records).0
+    }
+
+    /// The same, and its groups.
+    ///
+    /// # Panics
+    /// With more than 4 GiB of them.
+    pub fn encode_groups(records: &[DeadRecord<'_>]) -> (Vec<u8>, Vec<DeadGroup>) {
         let mut e = Encoder::default();
         e.raw(&PIECE_MARK);
+        let mut groups: Vec<DeadGroup> = Vec::new();
         let mut before = 0;
         for of_epoch in records.chunk_by(|a, b| a.epoch == b.epoch) {
             for group in of_epoch.chunks(DEAD_GROUP) {
@@ -196,6 +205,15 @@ impl DeadRecord<'_> {
                 put_varint(&mut e, epoch - before);
                 put_varint(&mut e, group.len() as u64);
                 before = epoch;
+                let last = groups.last().map_or((0, 0), |last| (last.first + last.count, last.units_before + last.units));
+                groups.push(DeadGroup {
+                    epoch: Epoch(epoch),
+                    first: last.0,
+                    count: u32::try_from(group.len()).expect("a group is short"),
+                    at: u32::try_from(e.len()).expect("a piece is short"),
+                    units_before: last.1,
+                    units: group.iter().map(|record| u64::from(record.units)).sum(),
+                });
                 let mut chunk = None;
                 for record in group {
                     put_record(&mut e, record, chunk);
@@ -203,7 +221,7 @@ impl DeadRecord<'_> {
                 }
             }
         }
-        e.into_bytes()
+        (e.into_bytes(), groups)
     }
 
     /// Reads a piece: one of this version, or an object of an older one, whose records are put in order.
@@ -345,10 +363,13 @@ fn get_runs(d: &mut Decoder<'_>, count: usize) -> Result<(u16, Vec<u64>), Format
             first = start / 64;
         }
         words.resize((end.div_ceil(64) - first) as usize, 0);
-        for slot in start..end {
+        let mut slot = start;
+        while slot < end {
+            let count = (64 - slot % 64).min(end - slot);
             if let Some(word) = words.get_mut((slot / 64 - first) as usize) {
-                *word |= 1u64 << (slot % 64);
+                *word |= (u64::MAX >> (64 - count)) << (slot % 64);
             }
+            slot += count;
         }
     }
     Ok((first as u16, words))

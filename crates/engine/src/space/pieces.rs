@@ -38,14 +38,13 @@ impl Pieces {
         if records.is_empty() {
             return;
         }
-        let bytes = DeadRecord::encode_piece(records);
+        let (bytes, groups) = DeadRecord::encode_groups(records);
         if bytes.len() > self.most && records.len() > 1 {
             let (older, younger) = records.split_at(records.len() / 2);
             self.make(older, made);
             self.make(younger, made);
             return;
         }
-        let groups = DeadGroup::all(&bytes).expect("INV-DEAD-2: a piece reads as what it was made of");
         let piece = Rc::new(self.piece(bytes, groups, None));
         piece.touch();
         made(piece);

@@ -140,7 +140,9 @@ fn golden_pools_are_imported() {
 
 /// Everything goes, and all that it took comes back; deadlists of an older version, too.
 fn destroy_all(rig: &mut Rig) {
-    for volume in rig.engine.volumes() {
+    // clones come after what they were made from
+    let volumes = rig.engine.volumes();
+    for volume in volumes.iter().rev() {
         rig.command(Command::DestroyVolume { volume: volume.id }).unwrap_or_else(|why| panic!("{}: {why:?}", volume.name));
     }
     rig.settle();

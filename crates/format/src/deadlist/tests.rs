@@ -39,6 +39,7 @@ fn a_piece_is_its_records() {
         let bytes = DeadRecord::encode_piece(&records);
         assert_eq!(DeadRecord::decode_piece(&bytes).as_ref(), Ok(&records), "round {round}");
         let groups = DeadGroup::all(&bytes).unwrap();
+        assert_eq!(DeadRecord::encode_groups(&records), (bytes.clone(), groups.clone()));
         let mut from = 0;
         for group in groups {
             let mine = &records[from..from + group.count as usize];

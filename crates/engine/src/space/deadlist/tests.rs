@@ -201,12 +201,14 @@ fn a_list_of_an_older_version_is_a_piece() {
     assert_eq!(home.take_retired(), [at]);
 }
 
-/// Prints what lists of an aged TiB cost: `cargo test --release -p millpond-engine aged -- --ignored --nocapture`.
+/// Prints what lists of an aged TiB cost: `MILLPOND_BENCH=1 cargo test --release -p millpond-engine aged -- --nocapture`.
 #[test]
-#[ignore = "a bench"]
-#[allow(clippy::disallowed_methods, clippy::disallowed_types, clippy::print_stdout, reason = "a bench measures time and prints it")]
+#[allow(clippy::disallowed_methods, clippy::disallowed_types, clippy::disallowed_macros, reason = "a bench measures time and prints it")]
 fn lists_of_an_aged_tib() {
     use std::time::Instant;
+    if std::env::var_os("MILLPOND_BENCH").is_none() {
+        return;
+    }
     // chunks with dead slots, runs of slots in each, slots in a run, in order of chunks or at random
     for (chunks, runs, run, random) in [
         (262_144u64, 1u32, 1024u32, false),
@@ -217,15 +219,19 @@ fn lists_of_an_aged_tib() {
     ] {
         let pieces = Pieces::new(64 << 10, false);
         let mut list = Deadlist::default();
-        let (mut longest, mut number) = (std::time::Duration::ZERO, 1u64);
+        let (mut sheds, mut number) = (vec![std::time::Duration::ZERO], 1u64);
         for n in 0..chunks * u64::from(runs) {
             // each pair once: an odd factor permutes a power of two
             let at = if random { (n.wrapping_mul(0x9e37_79b9)) % (chunks * u64::from(runs)) } else { n };
             let (chunk, r) = if random { (at % chunks, at / chunks) } else { (at / u64::from(runs), at % u64::from(runs)) };
             let begun = Instant::now();
             list.insert(Epoch(1 + chunk % 2), addr(chunk, r as u32 * (1024 / runs)), run, true, &pieces);
-            longest = longest.max(begun.elapsed());
+            if list.tail.bytes == 0 {
+                sheds.push(begun.elapsed());
+            }
         }
+        sheds.sort_unstable();
+        let shed = (sheds[sheds.len() / 2], sheds[sheds.len() * 9 / 10]);
         let begun = Instant::now();
         let sealed = pieces.seal();
         let bytes: usize = sealed.iter().map(|piece| piece.bytes().len()).sum();
@@ -252,10 +258,16 @@ fn lists_of_an_aged_tib() {
         for _ in 0..12 {
             copy.pop();
         }
+        let pop = begun.elapsed();
+        drop(list);
+        let begun = Instant::now();
+        drop(copy);
         println!(
-            "{chunks} chunks x {runs} runs of {run}{}: {count} pieces, {} MiB; longest insert {longest:?}, seal {seal:?}; per checkpoint {} KiB in {encode:?}; copy {clone:?}, split {split:?}, merge {merge:?}, 12 freed {:?}",
+            "{chunks} chunks x {runs} runs of {run}{}: {count} pieces, {} MiB; a tail into pieces {:?} (9 of 10: {:?}), seal {seal:?}; per checkpoint {} KiB in {encode:?}; copy {clone:?}, split {split:?}, merge {merge:?}, 12 freed {pop:?}, dropped {:?}",
             if random { " at random" } else { "" },
             bytes >> 20,
+            shed.0,
+            shed.1,
             directory.len() >> 10,
             begun.elapsed(),
         );
