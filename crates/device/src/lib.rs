@@ -1,13 +1,11 @@
 //! The only door to the host: block devices and files, the io_uring reactor, a medium in memory, clock and entropy.
 //!
 //! *Architecture Invariant:* the engine never calls in here to do something; it emits [`Io`] values and is told of [`IoDone`]s. `unsafe` is
-//! confined to `uring`, `mapping` and `heap`.
+//! confined to `uring` and `mapping`.
 #![deny(unsafe_code)]
 
 mod env;
 mod file;
-#[allow(unsafe_code)]
-mod heap;
 mod io;
 #[allow(unsafe_code)]
 mod mapping;
@@ -17,7 +15,6 @@ mod uring;
 
 pub use env::{Deadline, Monotonic, entropy, wall_millis};
 pub use file::{HostDevice, HostDeviceKind, OpenError, OpenOptions, OpenStep};
-pub use heap::trim_heap;
 pub use io::{DeviceError, DeviceGeometry, DeviceIndex, Io, IoDone, IoId, IoKind};
 pub use mapping::Guard;
 pub use memory::MemoryDevice;

@@ -23,8 +23,6 @@ pub const SHARE: u64 = 256 << 10;
 pub const LEAST: u64 = 2 * MAX_REQUEST_BYTES;
 /// How long a client that holds memory of the budget may neither send nor read.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// Bytes in use from which on it is worth while to give memory back to the system afterwards.
-pub const FLOOD: u64 = 64 << 20;
 /// The part of the host's memory that is used when nothing is said: 1/N, and at most [`MOST`].
 const PART: u64 = 4;
 /// Bytes of it at most when nothing is said: what 64 clients with the longest requests hold.
@@ -39,8 +37,6 @@ pub struct Asker(pub u64);
 pub struct Budget {
     total: u64,
     used: AtomicU64,
-    /// The most that was in use since [`Budget::has_ebbed`] was last true.
-    most: AtomicU64,
     /// Length of the queue, to be looked at without a lock.
     waits: AtomicUsize,
     queue: Mutex<VecDeque<(Asker, Waker)>>,
@@ -60,7 +56,6 @@ impl Budget {
         Budget {
             total: bytes.max(LEAST),
             used: AtomicU64::new(0),
-            most: AtomicU64::new(0),
             waits: AtomicUsize::new(0),
             queue: Mutex::default(),
             last: AtomicU64::new(0),
@@ -83,22 +78,7 @@ impl Budget {
 
     fn try_take(&self, bytes: u64) -> bool {
         let more = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.total);
-        let before = self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
-        before.is_ok_and(|used| {
-            self.most.fetch_max(used + bytes, Ordering::Relaxed);
-            true
-        })
-    }
-
-    /// True when less than half of what was in use for a while is in use now, and it was [`FLOOD`] or more: what the allocator keeps of it is better
-    /// given back to the system. Then false until that happens again.
-    pub fn has_ebbed(&self) -> bool {
-        let (used, most) = (self.used.load(Ordering::Acquire), self.most.load(Ordering::Relaxed));
-        let ebbed = most >= FLOOD && used < most / 2;
-        if ebbed {
-            self.most.store(used, Ordering::Relaxed);
-        }
-        ebbed
+        self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
     /// Takes bytes. False when they are not there, or others wait: `waker` wakes when it makes sense to ask again.

@@ -16,7 +16,7 @@ use crate::api::{AddDevices, ApiError, DeviceSpec, IoMode, Pool, RemoveDevice, R
 
 /// How often devices on their way are looked at.
 const LOOK: Duration = Duration::from_millis(250);
-/// How often it is looked how devices do, whether spares took places, and whether memory can be given back.
+/// How often it is looked how devices do, and whether spares took places.
 const CARE: Duration = Duration::from_secs(5);
 /// Tries to take the label from a device that was let go.
 const WIPE_TRIES: u32 = 12;
@@ -169,18 +169,7 @@ impl Daemon {
     /// daemon lives.
     pub async fn care(self: Arc<Daemon>) {
         let daemon = Arc::clone(&self);
-        tokio::join!(daemon.watch_falls(), daemon.care_for_memory(), self.care_for_devices());
-    }
-
-    /// Gives memory back to the system when clients held much of it and do no longer.
-    async fn care_for_memory(&self) {
-        loop {
-            sleep(CARE).await;
-            if self.options.budget.has_ebbed() {
-                // a failure to start a thread is no reason to stop caring
-                let _ = tokio::task::spawn_blocking(millpond_device::trim_heap).await;
-            }
-        }
+        tokio::join!(daemon.watch_falls(), self.care_for_devices());
     }
 
     async fn care_for_devices(self: Arc<Daemon>) {

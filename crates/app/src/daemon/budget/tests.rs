@@ -34,22 +34,3 @@ fn the_first_in_the_queue_is_served_first_and_all_of_them_in_the_end() {
     clients.iter_mut().chain([&mut b]).for_each(|client| client.empty(&budget));
     assert_eq!(budget.use_of().1, 0);
 }
-
-#[test]
-fn memory_has_ebbed_once_after_each_flood() {
-    let (ring, budget) = (Ring::new().expect("ring"), Budget::new(4 * FLOOD));
-    let (asker, waker) = (budget.asker(), ring.waker());
-    assert!(!budget.has_ebbed());
-    assert!(budget.take(asker, FLOOD - 1, &waker));
-    budget.give_back(FLOOD - 1);
-    assert!(!budget.has_ebbed(), "too little to be worth while");
-    for _ in 0..2 {
-        assert!(budget.take(asker, 3 * FLOOD, &waker));
-        assert!(!budget.has_ebbed());
-        budget.give_back(FLOOD);
-        assert!(!budget.has_ebbed(), "two thirds are in use");
-        budget.give_back(FLOOD);
-        assert!(budget.has_ebbed() && !budget.has_ebbed());
-        budget.give_back(FLOOD);
-    }
-}
