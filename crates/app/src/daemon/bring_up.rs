@@ -69,19 +69,19 @@ struct BringUp {
     /// Devices that are waited for, since when.
     since: BTreeMap<PathBuf, Timestamp>,
     /// The reason reported last.
-    told: String,
+    reported: Reason,
 }
 
 /// The devices of a pool that were found, and the generation of their newest label.
 type Sight = (Vec<PathBuf>, u64);
 
-/// What a look at the devices came to.
+/// The devices found in one search, and the decision about them.
 struct Seen {
     found: Option<Labelled>,
     /// Another host had the pool last.
     other_host: bool,
     decision: Decision,
-    /// Which devices are waited for.
+    /// The devices that the pool waits for, in words; empty when all are there.
     waiting: String,
     waited: Duration,
     /// All block devices of the host were looked at.
@@ -94,12 +94,36 @@ impl Seen {
     }
 }
 
-/// What came of a try.
+/// Why a pool is not in service.
+#[derive(Clone, Debug, Default)]
+struct Reason {
+    /// In words. Another text is reported in the log and as an event, so it has no times that pass.
+    text: String,
+    /// Seconds after which the pool is imported without the missing devices.
+    import_in: Option<u64>,
+}
+
+impl Reason {
+    fn in_words(&self) -> String {
+        match self.import_in {
+            Some(left) => format!("{}; in {left} s it is imported without, if the others have everything", self.text),
+            None => self.text.clone(),
+        }
+    }
+}
+
+impl From<String> for Reason {
+    fn from(text: String) -> Reason {
+        Reason { text, import_in: None }
+    }
+}
+
+/// Result of one attempt to import a pool.
 enum Tried {
     InService,
     /// The user removed it, or imported it by hand.
     NotWanted,
-    Waits(String),
+    Waits(Reason),
 }
 
 impl Daemon {
@@ -124,7 +148,7 @@ impl Daemon {
                 places: Vec::new(),
                 refused: None,
                 since: BTreeMap::new(),
-                told: String::new(),
+                reported: Reason::default(),
             };
             tasks.spawn(bring_up.run(ended));
         }
@@ -149,7 +173,7 @@ impl BringUp {
         }
     }
 
-    /// What is remembered of the pool, while it is not in service.
+    /// The remembered record of the pool; nothing once the pool is in service or removed.
     fn record(&self) -> Option<PoolRecord> {
         let registry = self.daemon.registry();
         let entry = registry.pools.get(&self.name).filter(|entry| entry.record.id == self.id && entry.shard.is_err());
@@ -169,7 +193,7 @@ impl BringUp {
             same.is_some_and(|(_, until, _)| until.is_none_or(|until| Instant::now() < until))
         };
         if refused(self, &seen) {
-            return Tried::Waits(self.told.clone());
+            return Tried::Waits(self.reported.clone());
         }
         if !seen.wide && matches!(seen.decision, Decision::ImportDegraded { .. }) {
             // nothing is done without that is only somewhere else
@@ -181,12 +205,12 @@ impl BringUp {
             Decision::ImportDegraded { without } => without,
             Decision::WaitUntil(limit) => {
                 let left = limit.saturating_sub(waited).as_secs() + 1;
-                return Tried::Waits(format!("{waiting}; in {left} s it is imported without, if the others have everything"));
+                return Tried::Waits(Reason { text: waiting, import_in: Some(left) });
             }
-            Decision::Refuse(refusal) if waiting.is_empty() => return Tried::Waits(refusal.told(&record)),
-            Decision::Refuse(refusal) => return Tried::Waits(format!("{waiting}; {}", refusal.told(&record))),
+            Decision::Refuse(refusal) if waiting.is_empty() => return Tried::Waits(refusal.told(&record).into()),
+            Decision::Refuse(refusal) => return Tried::Waits(format!("{waiting}; {}", refusal.told(&record)).into()),
         };
-        let Some(found) = found else { return Tried::Waits(waiting) };
+        let Some(found) = found else { return Tried::Waits(waiting.into()) };
         let sight: Sight = (found.devices(), found.generation);
         match self.import(record, &found, &without, waited).await {
             Ok(()) => Tried::InService,
@@ -199,7 +223,7 @@ impl BringUp {
                     self.refused = Some((sight, (!other_host).then(|| Instant::now() + pause), pause));
                 }
                 let reason = if waiting.is_empty() { error.message } else { format!("{waiting}; {}", error.message) };
-                Tried::Waits(reason)
+                Tried::Waits(reason.into())
             }
         }
     }
@@ -246,8 +270,7 @@ impl BringUp {
         let mut absent = BTreeMap::new();
         let mut told = Vec::new();
         for path in record.paths().filter(|path| !moved && !here.contains(path)) {
-            let silent =
-                scan.silent.iter().find(|silent| silent.path == *path).map(|silent| format!("no answer for {} s", silent.silent.as_secs()));
+            let silent = scan.silent.iter().any(|silent| silent.path == *path).then(|| "it does not answer".to_owned());
             let unreadable = || scan.unreadable.iter().find(|(at, _)| at == path).map(|(_, why)| format!("it cannot be read: {why}"));
             let (state, why) = match silent.or_else(unreadable) {
                 Some(why) => ("unavailable", why),
@@ -266,21 +289,20 @@ impl BringUp {
     }
 
     /// Says why the pool is not in service: in the log and as an event when devices come or go, in its status always.
-    fn note(&mut self, reason: &str) {
-        // times pass, which is no news
-        let plain = |text: &str| text.chars().filter(|c| !c.is_ascii_digit()).collect::<String>();
-        if plain(reason) != plain(&self.told) {
-            tracing::error!(pool = self.name, reason, "not imported");
-            self.daemon.tell("pool.waiting", format!("{}: {reason}", self.name));
+    fn note(&mut self, reason: &Reason) {
+        let words = reason.in_words();
+        if reason.text != self.reported.text {
+            tracing::error!(pool = self.name, reason = words, "not imported");
+            self.daemon.tell("pool.waiting", format!("{}: {words}", self.name));
         }
-        self.told = reason.to_owned();
+        self.reported = reason.clone();
         let mut registry = self.daemon.registry();
-        let trouble = format!("pool '{}' is not in service: {reason}", self.name);
+        let trouble = format!("pool '{}' is not in service: {words}", self.name);
         let of_pool = registry.exports.values_mut().filter(|export| export.record.pool == self.name);
         of_pool.for_each(|export| export.trouble = Some(trouble.clone()));
         let entry = registry.pools.get_mut(&self.name).filter(|entry| entry.record.id == self.id && entry.shard.is_err());
         if let Some(entry) = entry {
-            entry.shard = Err(reason.to_owned());
+            entry.shard = Err(words);
             entry.opening = false;
         }
     }
