@@ -4,10 +4,10 @@
 //! comes from one budget of the daemon. When the budget cannot give what a client asks for, the client waits its turn in one queue of all shards:
 //! nobody is given anything before the first in the queue, however little it asks for.
 //!
-//! Nobody waits for ever: no request is larger than the budget ([`LEAST`]), so the first in the queue is served at the latest when all others have
-//! given back what they hold, and nobody is given more meanwhile. What others hold is requests that the pool answers, payloads that clients send, and
-//! replies that clients read; whoever neither sends nor reads for [`PATIENCE`] is broken off. Who holds memory waits for nothing but those, never for
-//! the budget: a request has all its memory before it begins.
+//! Nobody waits for ever: no request is larger than the budget ([`LEAST`]), so the first client in the queue is served at the latest when all other clients
+//! have returned their memory, and no other client gets memory before it. Held memory returns when the pool answers a request, a client sends the rest
+//! of a payload, or a client reads a reply; a client that neither sends nor reads for [`PATIENCE`] is disconnected. A request has all its memory before
+//! it begins, so a client that holds memory never waits for the budget itself.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -28,7 +28,7 @@ const PART: u64 = 4;
 /// Bytes of it at most when nothing is said: what 64 clients with the longest requests hold.
 const MOST: u64 = 4 << 30;
 
-/// Who waits.
+/// A client, as the queue of the budget knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Asker(pub u64);
 
@@ -116,7 +116,7 @@ impl Budget {
         }
     }
 
-    /// Somebody asks no more.
+    /// Removes a client from the queue.
     pub fn leave(&self, asker: Asker) {
         if self.waits.load(Ordering::Acquire) == 0 {
             return;
@@ -135,7 +135,7 @@ impl Budget {
     }
 }
 
-/// What the process may use: of the host, or of its control group where that is less.
+/// Bytes of memory of the host, or the limit of the daemon's control group where that is less.
 fn memory_of_host() -> u64 {
     let number = |text: &str| text.trim().parse::<u64>().ok();
     let host = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
@@ -146,7 +146,7 @@ fn memory_of_host() -> u64 {
     host.into_iter().chain(group).min().unwrap_or(0)
 }
 
-/// What one client holds.
+/// Memory that one client holds.
 #[derive(Debug)]
 pub struct Purse {
     asker: Asker,
