@@ -131,6 +131,14 @@ fn origin_findings(core: &Core) -> Vec<String> {
     wrong.map(|(child, parent)| format!("lineage {} starts from a snapshot of lineage {}", child.0, parent.0)).collect()
 }
 
+/// The entries of a node that are no holes, with their checksums and first blocks. The node covers `span` blocks from `first` on.
+fn children(node: &Node, first: u64, span: u64) -> impl Iterator<Item = (Addr, u32, u64)> + '_ {
+    let entries = node.entries.iter().zip(node.crcs.iter()).zip(0u64..);
+    entries
+        .filter(|((child, _), _)| !child.is_hole())
+        .map(move |((child, crc), slot)| (*child, *crc, first + slot * (span / FANOUT as u64)))
+}
+
 impl Auditor<'_, '_> {
     fn find(&mut self, what: String) {
         if self.audit.findings.len() < 20 {
@@ -296,12 +304,7 @@ impl Auditor<'_, '_> {
             }
             let Some(node) = self.node(addr, crc, level, first) else { continue };
             self.audit.nodes += 1;
-            for slot in 0..FANOUT {
-                let (child, crc) = (node.entries[slot], node.crcs[slot]);
-                if child.is_hole() {
-                    continue;
-                }
-                let at = first + slot as u64 * (span / 512);
+            for (child, crc, at) in children(&node, first, span) {
                 if level > 0 {
                     todo.push((child, crc, level, at));
                 } else {

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use millpond_format::{FANOUT, Node, SnapshotId, TreeRoot};
+use millpond_format::{Node, SnapshotId, TreeRoot};
 
-use super::Auditor;
+use super::{Auditor, children};
 /// Snapshots and heads in all beyond which the maps are not walked for each: that would take longer than everything else.
 const MOST_VERSIONS: usize = 64;
 
@@ -76,13 +76,9 @@ impl Auditor<'_, '_> {
             };
             // one that cannot be read is a finding of its own
             let Some(node) = node else { continue };
-            for slot in 0..FANOUT {
-                let (child, crc) = (node.entries[slot], node.crcs[slot]);
-                if child.is_hole() {
-                    continue;
-                }
+            for (child, crc, at) in children(&node, first, span) {
                 if level > 0 {
-                    todo.push((child, crc, level, first + slot as u64 * (span / 512)));
+                    todo.push((child, crc, level, at));
                     continue;
                 }
                 let (_, holder) = holders.entry(child.identity()).or_insert((child.units(), Holder::One(number)));
