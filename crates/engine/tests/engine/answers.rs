@@ -128,9 +128,7 @@ fn a_device_that_does_not_answer_is_given_up_when_others_have_everything() {
         assert_eq!(answered(&mut rig), 7, "{layout:?}: guests go on");
 
         // the place is taken while the old device still has its operations; when they end at last they are nobody's
-        let device = rig.new_device(64);
-        rig.command(Command::Replace { member, device }).unwrap();
-        rig.finish_jobs();
+        rig.replace(member, 64);
         assert_eq!(states(&rig)[at], MemberState::Present, "{layout:?}: the resilver waits for the old device");
         for (nth, io) in held.into_iter().enumerate() {
             late(&mut rig, io, if nth % 2 == 0 { Ok(()) } else { Err(DeviceError::Failed(5)) });
@@ -138,9 +136,7 @@ fn a_device_that_does_not_answer_is_given_up_when_others_have_everything() {
         rig.settle();
         assert_eq!(rig.engine.pool().unwrap().devices[at].errors, 0);
         rig.dead.push(0);
-        for at in 0..4u64 {
-            assert_eq!(rig.request(head, Op::Read, at << 20, 4096, &[]).unwrap(), [at as u8 + 1; 4096], "{layout:?}");
-        }
+        rig.expect_numbered(head, 4, 1 << 20);
         rig.audit();
     }
 }

@@ -2,7 +2,7 @@
 
 use millpond_block::{DiskError, Op};
 use millpond_device::{Io, IoKind};
-use millpond_engine::{Command, Compression, DeviceTrouble, Layout, MemberState, PoolState, Target, Tuning};
+use millpond_engine::{Compression, DeviceTrouble, Layout, MemberState, PoolState, Target, Tuning};
 
 use crate::rig::Rig;
 
@@ -125,13 +125,9 @@ fn a_full_device_is_given_up_alone_where_others_can_go_on() {
         let info = rig.engine.pool().unwrap();
         assert_eq!((states(&rig)[at], info.devices[at].trouble), (MemberState::Down, Some(DeviceTrouble::Full)), "{layout:?}");
         assert!(info.state == PoolState::Online && !info.refuses_writes);
-        let device = rig.new_device(64);
-        rig.command(Command::Replace { member, device }).unwrap();
-        rig.finish_jobs();
+        rig.replace(member, 64);
         rig.dead.push(0);
-        for at in 0..8u64 {
-            assert_eq!(rig.request(head, Op::Read, at << 18, 4096, &[]).unwrap(), [at as u8 + 1; 4096], "{layout:?}");
-        }
+        rig.expect_numbered(head, 8, 1 << 18);
         rig.audit();
     }
 }

@@ -51,6 +51,20 @@ impl Rig {
         rig
     }
 
+    /// Puts a new device in the place of a member and waits for the end of the resilver.
+    pub fn replace(&mut self, member: u16, mib: usize) {
+        let device = self.new_device(mib);
+        self.command(Command::Replace { member, device }).unwrap();
+        self.finish_jobs();
+    }
+
+    /// The blocks that lie so many bytes apart hold 1, 2, 3 and so on.
+    pub fn expect_numbered(&mut self, target: Target, count: u64, apart: u64) {
+        for at in 0..count {
+            assert_eq!(self.request(target, Op::Read, at * apart, 4096, &[]).unwrap(), [at as u8 + 1; 4096], "block {at}");
+        }
+    }
+
     /// Imports what is on `media`.
     ///
     /// # Errors

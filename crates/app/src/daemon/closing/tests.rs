@@ -13,7 +13,7 @@ use crate::api::{
 };
 use crate::daemon::locks::Deadlines;
 use crate::daemon::service::{Options, PoolEntry};
-use crate::daemon::shard::tests::client::{Client, WRITE, hung};
+use crate::daemon::shard::tests::client::{Client, hung};
 use crate::daemon::state::{PoolRecord, StateDir};
 
 /// More than anything takes that is not hung, on the busiest host.
@@ -23,9 +23,6 @@ fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
     runtime.block_on(async { timeout(LONG, test).await.expect("it hangs") });
 }
-
-/// No command of NBD.
-const UNKNOWN: u16 = 99;
 
 /// A daemon with a pool `good` on a file, a pool `hung` that never answers, and a volume in each.
 async fn two_pools(dir: &Path, deadlines: Deadlines) -> Arc<Daemon> {
@@ -69,15 +66,7 @@ async fn hang(daemon: &Arc<Daemon>, dir: &Path) -> (Client, tokio::task::JoinHan
     let socket = dir.join("hung.sock");
     let export = daemon.create_export(&export_of("hung/disk", &socket), true).await.expect("export");
     let path = socket.clone();
-    let written = move || {
-        let mut client = Client::unix(&path);
-        client.send(WRITE, 1, 0, 4096, &[7; 4096]);
-        // what is refused at once is answered when the pool has the write before it
-        client.send(UNKNOWN, 2, 0, 0, &[]);
-        assert_eq!(client.reply().expect("a refusal").1, 2);
-        client
-    };
-    let client = tokio::task::spawn_blocking(written).await.expect("client");
+    let client = tokio::task::spawn_blocking(move || Client::with_a_write_in_the_pool(&path)).await.expect("client");
     let unexporting = tokio::spawn({
         let daemon = Arc::clone(daemon);
         async move { daemon.unexport(export.id, false).await }

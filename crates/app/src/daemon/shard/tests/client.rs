@@ -18,6 +18,8 @@ pub const READ: u16 = 0;
 pub const WRITE: u16 = 1;
 pub const DISCONNECT: u16 = 2;
 pub const FLUSH: u16 = 3;
+/// No command of NBD.
+const UNKNOWN: u16 = 99;
 
 /// Both ways of a connection.
 pub trait Stream: Read + Write + Send {}
@@ -35,6 +37,15 @@ impl Client {
         let stream = UnixStream::connect(path).expect("connect");
         stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
         Client::greet(Box::new(stream))
+    }
+
+    /// A client with one write under way, which the pool has: what is refused at once is answered after the pool got the write before it.
+    pub fn with_a_write_in_the_pool(path: &Path) -> Client {
+        let mut client = Client::unix(path);
+        client.send(WRITE, 1, 0, 4096, &[7; 4096]);
+        client.send(UNKNOWN, 2, 0, 0, &[]);
+        assert_eq!(client.reply().expect("a refusal").1, 2);
+        client
     }
 
     pub fn greet(mut stream: Box<dyn Stream>) -> Client {

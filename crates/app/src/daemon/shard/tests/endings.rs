@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -50,21 +51,27 @@ fn pass_until_end(shard: &ShardHandle, ahead: &AtomicU64, mut stream: UnixStream
     })
 }
 
+/// Caps the shard's device at [`SLOW`] and sends three writes: the first is answered, two are under way until the cap is lifted.
+fn writes_that_wait(shard: &ShardHandle, path: &Path) -> Client {
+    wait(shard.limit_device(DeviceIndex(0), SLOW)).expect("limit");
+    let mut client = Client::unix(path);
+    for cookie in 0..3 {
+        client.send(WRITE, cookie, cookie * 4096, 4096, &[7; 4096]);
+    }
+    assert_eq!(client.reply().expect("the first is free"), (0, 0));
+    while in_flight(shard) < 2 {
+        std::thread::yield_now();
+    }
+    client
+}
+
 #[test]
 fn a_shard_that_ends_answers_what_is_in_flight_and_refuses_nothing() {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().join("s");
     let shard = on_file(&dir.path().join("medium"), 8 << 20);
     wait(shard.export_nbd(on_unix(1, &path))).expect("export");
-    wait(shard.limit_device(DeviceIndex(0), SLOW)).expect("limit");
-    let mut client = Client::unix(&path);
-    for cookie in 0..3 {
-        client.send(WRITE, cookie, cookie * 4096, 4096, &[7; 4096]);
-    }
-    assert_eq!(client.reply().expect("the first is free"), (0, 0));
-    while in_flight(&shard) < 2 {
-        std::thread::yield_now();
-    }
+    let mut client = writes_that_wait(&shard, &path);
     std::thread::scope(|scope| {
         let ending = scope.spawn(|| wait(shard.shutdown()).expect("shutdown"));
         while UnixStream::connect(&path).is_ok() {
@@ -219,15 +226,7 @@ fn a_shard_that_is_given_up_disconnects_clients_and_frees_its_devices() {
     wait(shard.export_nbd(on_unix(1, &path))).expect("export");
     // a write that waits for ever, as far as this test is concerned
     wait(shard.write(HEAD, 0, vec![1; 4096])).expect("write");
-    wait(shard.limit_device(DeviceIndex(0), SLOW)).expect("limit");
-    let mut client = Client::unix(&path);
-    for cookie in 0..3 {
-        client.send(WRITE, cookie, cookie * 4096, 4096, &[7; 4096]);
-    }
-    assert_eq!(client.reply().expect("the first is free"), (0, 0));
-    while in_flight(&shard) < 2 {
-        std::thread::yield_now();
-    }
+    let mut client = writes_that_wait(&shard, &path);
     let closing = std::thread::spawn({
         let shard = shard.clone();
         move || wait(shard.shutdown())
@@ -252,12 +251,7 @@ fn whoever_waits_for_a_shard_that_hangs_is_told_when_it_is_given_up() {
     let path = dir.path().join("s");
     let shard = hung();
     wait(shard.export_nbd(on_unix(1, &path))).expect("export");
-    let mut client = Client::unix(&path);
-    client.send(WRITE, 1, 0, 4096, &[7; 4096]);
-    // an export whose clients wait for nothing ends at once
-    while wait(shard.status()).expect("status").metrics.guest_writes == 0 {
-        std::thread::yield_now();
-    }
+    let mut client = Client::with_a_write_in_the_pool(&path);
     let waiting: Vec<_> = [Command::Checkpoint, Command::StopScrub]
         .into_iter()
         .map(|command| {
