@@ -6,6 +6,7 @@ mod closing;
 mod error;
 mod event;
 mod export;
+mod found;
 mod pool;
 pub mod routes;
 mod snapshot;
@@ -21,10 +22,11 @@ pub use export::{
     CreateExport, CreateFuse, CreateNbd, CreateTls, CreateVhostUser, Export, ExportClient, ExportTls, ExportVolume, FuseAccess, NbdLimits,
     TlsMode,
 };
+pub use found::{Found, LostRange};
 pub use pool::{
-    AddDevices, Checkpoint, ClassSpec, CreatePool, Device, DeviceCap, DeviceGroup, DeviceIo, DeviceSpec, Found, GroupFill, GuestIo,
-    ImportPool, IoMode, Job, LayoutSpec, LeftDevice, LimitDevice, ListCheckpoints, LostData, LostRange, Pool, PoolIo, PoolRemoval,
-    Rebalance, RebalancePool, RemoveDevice, ReplaceDevice, Scrub, ScrubPool, SetPool,
+    AddDevices, Checkpoint, ClassSpec, CreatePool, Device, DeviceCap, DeviceGroup, DeviceIo, DeviceSpec, GroupFill, GuestIo, ImportPool,
+    IoMode, Job, LayoutSpec, LeftDevice, LimitDevice, ListCheckpoints, LostData, Pool, PoolIo, PoolRemoval, Rebalance, RebalancePool,
+    RemoveDevice, ReplaceDevice, Scrub, ScrubPool, SetPool,
 };
 pub use snapshot::{CloneSnapshot, CreateSnapshots, Created, DiffExtent, Hold, Rollback, RolledBack, Snapshot};
 pub use status::{RequestMemory, Status};

@@ -303,41 +303,6 @@ pub struct ImportPool {
     pub dry_run: bool,
 }
 
-/// A pool found by its labels.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Found {
-    /// Name.
-    pub name: String,
-    /// Identity.
-    pub id: String,
-    /// `importable`, `degraded` (devices are missing, and the pool did without them), `incomplete` (others are missing), `imported`, `in-use` by another program, or `no-answer`: a device that hangs.
-    pub state: String,
-    /// Paths found.
-    pub devices: Vec<String>,
-    /// Members that were not found, by number.
-    pub missing: Vec<u16>,
-    /// What an import that goes back goes to, and what it loses.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub checkpoint: Option<Checkpoint>,
-    /// What a rebuild without special devices loses: small writes that were there alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lost: Option<Vec<LostRange>>,
-    /// A warning: the changes that an import of this older state gives up, or the reason why a device cannot be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub warning: Option<String>,
-}
-
-/// A part of a volume or snapshot that no device has.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct LostRange {
-    /// `POOL/VOL` or `POOL/VOL@SNAP`.
-    pub name: String,
-    /// First byte.
-    pub offset: u64,
-    /// Bytes.
-    pub length: u64,
-}
-
 /// Asks for the restore points of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ListCheckpoints {

@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -21,6 +20,7 @@ use tokio::sync::{oneshot, watch};
 pub use super::error::ShardError;
 use super::fall::Fall;
 use super::mount::ImageLoad;
+use super::spec::{FuseExport, NbdExport};
 use super::turns::Turns;
 use super::vhost::VhostUserExport;
 use crate::daemon::budget::Budget;
@@ -35,84 +35,6 @@ impl fmt::Display for ExportId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
-}
-
-/// What to serve over NBD, and where. At least one of `unix` and `tcp` must be given.
-#[derive(Clone, Debug)]
-pub struct NbdExport {
-    /// Identity; refused when in use in this shard.
-    pub id: ExportId,
-    /// The NBD export name that clients may ask for; they may also ask for the default (empty) name.
-    pub name: String,
-    /// Free text that clients can see.
-    pub description: String,
-    /// What is served.
-    pub target: Target,
-    /// Path of a unix socket to make (mode 0600). A stale socket file is replaced; one that somebody listens on is refused.
-    pub unix: Option<PathBuf>,
-    /// TCP address to listen on; port 0 lets the system choose.
-    pub tcp: Option<SocketAddr>,
-    /// Refuse writes. Snapshots are read-only anyway.
-    pub read_only: bool,
-    /// How connections are encrypted; `None`: not at all.
-    pub tls: Option<TlsOffer>,
-    /// What clients may take.
-    pub limits: ClientLimits,
-    /// Sockets that listen at these addresses already.
-    pub inherited: InheritedSockets,
-}
-
-/// Listening sockets that outlive the export, and the daemon: whoever made them holds them as well. They are used where they are given,
-/// instead of binding, and are neither shut down nor removed at the end.
-#[derive(Clone, Debug, Default)]
-pub struct InheritedSockets {
-    /// For the unix path.
-    pub unix: Option<Arc<OwnedFd>>,
-    /// For the TCP address.
-    pub tcp: Option<Arc<OwnedFd>>,
-}
-
-/// Encryption of an export.
-#[derive(Clone, Debug)]
-pub struct TlsOffer {
-    /// Clients without it are turned away.
-    pub required: bool,
-    /// What the server proves itself with, and knows its clients by.
-    pub credentials: Credentials,
-}
-
-/// What the clients of an export may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClientLimits {
-    /// Clients at a time, so that those of one export cannot keep those of another out.
-    pub clients: u32,
-    /// Requests in flight of each.
-    pub requests: u16,
-    /// How long a client may negotiate, TLS included.
-    pub handshake: Duration,
-}
-
-impl Default for ClientLimits {
-    fn default() -> Self {
-        ClientLimits { clients: 128, requests: 256, handshake: Duration::from_secs(10) }
-    }
-}
-
-/// A mounted directory to serve the pool's images in.
-#[derive(Debug)]
-pub struct FuseExport {
-    /// Identity; refused when in use in this shard.
-    pub id: ExportId,
-    /// The pool's name, as listed.
-    pub name: String,
-    /// The FUSE device of the mount; reading it does not wait.
-    pub device: OwnedFd,
-    /// To which user everything belongs.
-    pub uid: u32,
-    /// And to which group.
-    pub gid: u32,
-    /// Permissions of files: reading and writing.
-    pub mode: u16,
 }
 
 /// A file of a mount that somebody has open.

@@ -18,6 +18,7 @@ mod pool;
 mod serve;
 #[expect(clippy::module_inception, reason = "the file is named after its main type")]
 mod shard;
+mod spec;
 mod start;
 mod table;
 mod throttle;
@@ -27,12 +28,11 @@ mod vhost;
 mod wire;
 
 pub use error::ShardError;
-pub use handle::{
-    ClientInfo, ClientLimits, ExportId, ExportInfo, FuseExport, InheritedSockets, IoCounters, NbdExport, ShardHandle, ShardStatus, TlsOffer,
-};
+pub use handle::{ClientInfo, ExportId, ExportInfo, IoCounters, ShardHandle, ShardStatus};
 #[allow(unused_imports, reason = "parts of what the calls take and give, for callers that name them")]
 pub use handle::{DeviceLimit, DeviceLoad, DeviceTimes, HostDeviceInfo, OpenFile};
 pub use mount::ImageLoad;
+pub use spec::{ClientLimits, FuseExport, InheritedSockets, NbdExport, TlsOffer};
 pub use start::{create, import};
 pub use vhost::VhostUserExport;
 

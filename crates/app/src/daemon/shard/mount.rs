@@ -7,10 +7,11 @@ use millpond_export::fuse::{Counters, Handle, Load, MAX_TRANSFER, Message, Owner
 use rustix::io::Errno;
 
 use super::connection::Memory;
-use super::handle::{Answer, ClientInfo, ExportId, ExportInfo, FuseExport, IoCounters, OpenFile, ShardError};
+use super::handle::{Answer, ClientInfo, ExportId, ExportInfo, IoCounters, OpenFile, ShardError};
 use super::pool::Pool;
 use super::serve::need_descriptors;
 use super::shard::Shard;
+use super::spec::FuseExport;
 use super::throttle::Throttles;
 use super::tree::{PoolTree, target_of};
 use crate::daemon::budget::{Budget, Purse};

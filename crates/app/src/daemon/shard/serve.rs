@@ -9,10 +9,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::connection::{self, Connection, Meter};
-use super::handle::{Answer, ExportId, ExportInfo, IoCounters, NbdExport, ShardError, TlsOffer};
+use super::handle::{Answer, ExportId, ExportInfo, IoCounters, ShardError};
 use super::listen;
 use super::pool::Pool;
 use super::shard::Shard;
+use super::spec::{NbdExport, TlsOffer};
 use super::table::{Export, Listener};
 use super::wire::{Lost, Wire};
 use crate::daemon::budget::{Budget, PATIENCE, Purse};

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use millpond_device::{ConnectionId, ListenerId};
 
 use super::connection::Connection;
-use super::handle::{Answer, ExportId, ExportInfo, IoCounters, NbdExport};
+use super::handle::{Answer, ExportId, ExportInfo, IoCounters};
 use super::listen::SocketFile;
+use super::spec::NbdExport;
 
 /// What is served, and where.
 pub(super) struct Export {
