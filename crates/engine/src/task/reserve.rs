@@ -5,6 +5,7 @@
 //! before it need. What a checkpoint needs grows with what changes, so nothing is appended while it does not fit (`NoRoom`): a checkpoint comes
 //! first then.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_format::{Leg, NO_SEGMENT, NODE_BYTES, ObjectRef, PieceRef, SegmentId};
@@ -58,6 +59,33 @@ pub(crate) struct Estimate {
     pub(super) moving: usize,
     /// Turns until the next look.
     again_in: u32,
+    /// What was needed when somebody asked last.
+    needs: Cell<Option<(Changes, Needs)>>,
+}
+
+/// All that the needs of checkpoints follow from, but for what stays as it is while a pool is open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Changes {
+    nodes: usize,
+    /// Pages left in the segments that the next checkpoint begins with.
+    left: [usize; 2],
+    /// Changed pages of the chunk table, all of them, chunks, and those with a slot for each unit.
+    chunks: [usize; 4],
+    /// Bytes of changed deadlists, of the longest one, of the catalog, and of objects that are to move.
+    bytes: [usize; 4],
+}
+
+/// Segments that are left to checkpoints. Everybody who takes one asks, several times in a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Needs {
+    /// The next one takes at most for what changed so far. The running one has its own set aside.
+    next: usize,
+    /// One of next to no changes takes at most.
+    least: usize,
+    /// Objects take that are to leave segments which are given up.
+    moving: usize,
+    /// A destroy takes so that space comes back: for the directories of its deadlist and of the one after it, which is split.
+    destroy: usize,
 }
 
 /// Pages of objects that go into one write, the last of which is filled up.
@@ -141,24 +169,50 @@ impl Pool {
             if shelf == self.core.space.homes.meta { segments.saturating_sub(self.free_for_nodes()) } else { 0 }
         };
         let cleaner = if shelf == Shelf::Data { KEPT_FOR_CLEANER } else { 0 };
-        let checkpoints = || self.checkpoint_segments() + self.least_segments() + self.moving_segments();
+        let needs = self.needs();
+        let checkpoints = needs.next + needs.least + needs.moving;
+        let kept = cleaner + KEPT_FOR_RECORDS;
         match purse {
-            Purse::Cleaner => meta(self.checkpoint_segments()) + 1,
-            Purse::Record => meta(checkpoints()) + cleaner,
-            Purse::Guest => {
-                meta(checkpoints()) + (cleaner + KEPT_FOR_RECORDS) + (cleaner + KEPT_FOR_RECORDS).max(meta(self.destroy_segments()))
-            }
+            Purse::Cleaner => meta(needs.next) + 1,
+            Purse::Record => meta(checkpoints) + cleaner,
+            Purse::Guest => meta(checkpoints) + kept + kept.max(meta(needs.destroy)),
         }
     }
 
-    /// Segments that are left to the objects which are to leave those that are given up.
-    fn moving_segments(&self) -> usize {
-        self.object_segments(if self.evacuation.is_some() { self.checkpointer.estimate.moving } else { 0 })
+    /// What checkpoints need now.
+    fn needs(&self) -> Needs {
+        let changes = self.changes();
+        let known = self.checkpointer.estimate.needs.get();
+        if let Some((_, needs)) = known.filter(|(known, _)| *known == changes) {
+            debug_assert_eq!(needs, self.count_needs(&changes), "what they follow from has not changed");
+            return needs;
+        }
+        let needs = self.count_needs(&changes);
+        self.checkpointer.estimate.needs.set(Some((changes, needs)));
+        needs
     }
 
-    /// Segments that a destroy needs so that space comes back: for the directories of its deadlist and of the one after it, which is split.
-    fn destroy_segments(&self) -> usize {
-        self.object_segments(3 * self.checkpointer.estimate.longest_list)
+    fn count_needs(&self, changes: &Changes) -> Needs {
+        let [_, longest, _, moving] = changes.bytes;
+        let nodes = self.segments_for(self.node_pages(LEAST_CHANGES.0), self.chunk_pages(), None);
+        Needs {
+            next: self.checkpoint_segments_with(0),
+            least: nodes + self.object_segments(self.object_bytes(LEAST_CHANGES.1)),
+            moving: self.object_segments(moving),
+            destroy: self.object_segments(3 * longest),
+        }
+    }
+
+    fn changes(&self) -> Changes {
+        let (at, chunks) = (&self.checkpointer, &self.core.space.chunks);
+        let left = |cursor: Option<Cursor>| cursor.map_or(0, |cursor| (cursor.pages - cursor.page) as usize);
+        let estimate = &at.estimate;
+        Changes {
+            nodes: self.core.nodes.dirty() - at.unwritten,
+            left: [left(at.nodes_at), left(at.objects_at.filter(|_| !at.running()))],
+            chunks: [chunks.dirty_pages(), chunks.pages(), chunks.len(), chunks.packed()],
+            bytes: [estimate.lists, estimate.longest_list, estimate.catalog, if self.evacuation.is_some() { estimate.moving } else { 0 }],
+        }
     }
 
     /// Would guests be left without a free segment, if these were not to be had? The `objects` that lie in them, of all
@@ -241,8 +295,8 @@ impl Pool {
             Purse::Record => self.checkpoint_is_safe(),
             // each of their streams goes on with what has begun
             Purse::Guest => {
-                let kept = self.least_segments() + self.moving_segments();
-                self.free_meta() >= self.checkpoint_segments() + kept + self.least_segments().min(KEPT_FOR_GUESTS)
+                let Needs { next, least, moving, .. } = self.needs();
+                self.free_meta() >= next + least + moving + least.min(KEPT_FOR_GUESTS)
             }
         }
     }
@@ -255,7 +309,8 @@ impl Pool {
         // what the log is emptied into has to have room first
         let for_log = || shelf == Shelf::Data && !self.room_beyond(Purse::Cleaner, KEPT_FOR_CLEANER);
         let makes_room = !self.keeps_meta_apart() || (stays && (shelf == homes.meta || homes.nodes == Some(shelf) || for_log()));
-        let kept = if makes_room { 0 } else { self.least_segments() + self.moving_segments() };
+        let Needs { least, moving, .. } = self.needs();
+        let kept = if makes_room { 0 } else { least + moving };
         self.free_meta() >= self.checkpoint_segments_with(moves) + kept
     }
 
@@ -325,7 +380,7 @@ impl Pool {
 
     /// Segments that the next checkpoint takes at most for what changed so far. The running one has its own set aside.
     pub(crate) fn checkpoint_segments(&self) -> usize {
-        self.checkpoint_segments_with(0)
+        self.needs().next
     }
 
     /// The same if so many more pages of the chunk table changed.
@@ -345,8 +400,7 @@ impl Pool {
 
     /// Segments that a checkpoint of next to no changes takes at most.
     pub(super) fn least_segments(&self) -> usize {
-        let nodes = self.segments_for(self.node_pages(LEAST_CHANGES.0), self.chunk_pages(), None);
-        nodes + self.object_segments(self.object_bytes(LEAST_CHANGES.1))
+        self.needs().least
     }
 
     /// Segments for so many pages from `cursor` on; the last `waste` pages of each may be too few for what comes next.
