@@ -39,6 +39,14 @@ impl<T> Slab<T> {
         Some(value)
     }
 
+    /// Drops a value in its place, which is cheaper than [`remove`](Self::remove) for large ones.
+    pub(crate) fn clear(&mut self, at: u32) {
+        if let Some(place) = self.items.get_mut(at as usize).filter(|place| place.is_some()) {
+            *place = None;
+            self.vacant.push(at);
+        }
+    }
+
     /// Handles of all values, and some that are vacant.
     pub(crate) fn handles(&self) -> std::ops::Range<u32> {
         0..u32::try_from(self.items.len()).unwrap_or(u32::MAX)

@@ -291,10 +291,14 @@ impl<C> IoTable<C> {
     }
 
     fn add(&mut self, context: C, kind: Kind, pin: Option<SegmentId>) -> u32 {
+        self.add_at(context, kind, pin, None)
+    }
+
+    fn add_at(&mut self, context: C, kind: Kind, pin: Option<SegmentId>, place: Option<(SegmentId, u32, u32)>) -> u32 {
         self.begun += 1;
         let (parts, nth) = (SmallVec::new(), self.begun - 1);
         let (context, urgent) = (Some(context), self.urgent);
-        self.groups.insert(Group { context, kind, left: 0, out: 0, error: None, parts, pin, rebuild: None, nth, place: None, urgent })
+        self.groups.insert(Group { context, kind, left: 0, out: 0, error: None, parts, pin, rebuild: None, nth, place, urgent })
     }
 
     fn push(&mut self, group: u32, mut part: Part, io: IoKind) {
@@ -349,12 +353,8 @@ impl<C> IoTable<C> {
     /// Reads pages of a segment. Of one with several copies: from another copy at each `attempt`; of one with parity: without another column.
     #[expect(clippy::too_many_arguments, reason = "a place, and who asks")]
     pub(crate) fn read(&mut self, context: C, rows: &Rows, segment: SegmentId, page: u32, pages: u32, attempt: u8, bufs: &mut BufPool) {
-        let group = self.add(context, Kind::Read, Some(segment));
-        if attempt == 0
-            && let Some(g) = self.groups.get_mut(group)
-        {
-            g.place = Some((segment, page, pages));
-        }
+        let place = (attempt == 0).then_some((segment, page, pages));
+        let group = self.add_at(context, Kind::Read, Some(segment), place);
         self.read_place(group, rows, (segment, page, pages), attempt, bufs);
         self.begin(group);
     }

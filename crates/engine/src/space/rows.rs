@@ -239,13 +239,18 @@ impl Rows {
             Kind::Mirror => (self.extent_bytes, row.parts.get(copy..=copy).unwrap_or_default()),
             Kind::Parity(unit, parity) => (unit, row.parts.get(..row.parts.len() - parity).unwrap_or_default()),
         };
+        if let [(device, extent)] = parts {
+            if at < end {
+                out.push((*device, ByteRange { offset: self.start(*extent) + at, length: end - at }));
+            }
+            return out;
+        }
         let width = parts.len() as u64;
         while at < end && width > 0 {
             let (turn, within) = (at / unit, at % unit);
             let Some((device, extent)) = parts.get((turn % width) as usize) else { return out };
-            let length = if width == 1 { end - at } else { (unit - within).min(end - at) };
-            let local = if width == 1 { at } else { turn / width * unit + within };
-            out.push((*device, ByteRange { offset: self.start(*extent) + local, length }));
+            let length = (unit - within).min(end - at);
+            out.push((*device, ByteRange { offset: self.start(*extent) + turn / width * unit + within, length }));
             at += length;
         }
         out

@@ -39,12 +39,15 @@ impl<C> IoTable<C> {
     }
 
     fn role(&self, part: &Part) -> Role {
-        let at = usize::from(part.device.0);
-        let twin = self.twins.get(at).copied().flatten();
+        self.role_of(part.device, part.position)
+    }
+
+    fn role_of(&self, member: DeviceIndex, position: u16) -> Role {
+        let at = usize::from(member.0);
         // a device that took a member's place meanwhile is the member
-        if self.positions.get(at) == Some(&part.position) {
+        if self.positions.get(at) == Some(&position) {
             Role::Member
-        } else if twin == Some(part.position) {
+        } else if self.twins.get(at).copied().flatten() == Some(position) {
             Role::Twin
         } else {
             Role::Nobody
@@ -248,6 +251,16 @@ impl<C> IoTable<C> {
         let g = self.groups.get_mut(group)?;
         let context = g.context.take()?;
         let (kind, error, pin, rebuild) = (g.kind, g.error, g.pin, g.rebuild.take());
+        if let ([only], 0, None) = (g.parts.as_mut_slice(), g.out, &rebuild)
+            && !only.void
+        {
+            // what nearly all are: it need not be moved
+            let (buf, device, position) = (only.buf.take(), only.device, only.position);
+            bufs.give_data(only.pieces.drain(..));
+            self.groups.clear(group);
+            let member = (self.role_of(device, position) != Role::Nobody).then_some(device);
+            return Some(Ended { context, result: error.map_or(Ok(()), Err), buf, pin, member });
+        }
         let mut parts = std::mem::take(&mut g.parts);
         if g.out > 0 {
             g.parts = parts.iter().map(Part::late).collect();
