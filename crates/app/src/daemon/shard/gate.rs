@@ -18,6 +18,8 @@ const BURST: u64 = 50_000_000;
 pub(super) struct Gate {
     devices: BTreeMap<DeviceIndex, Device>,
     under_way: FxHashMap<IoId, Started>,
+    /// Operations that are held back.
+    held: usize,
 }
 
 #[derive(Default)]
@@ -68,11 +70,15 @@ impl Gate {
             return Some(io);
         }
         device.held.push_back(io);
+        self.held += 1;
         None
     }
 
     /// The next operation that was held back and may start now.
     pub fn release(&mut self, now: u64) -> Option<Io> {
+        if self.held == 0 {
+            return None;
+        }
         let released = self.devices.values_mut().find_map(|device| {
             let bytes = match &device.held.front()?.kind {
                 IoKind::Read { length, .. } => *length as u64,
@@ -81,6 +87,7 @@ impl Gate {
             };
             if device.pay(bytes, now) { device.held.pop_front() } else { None }
         })?;
+        self.held -= 1;
         if let Some(started) = self.under_way.get_mut(&released.id) {
             started.left = now;
         }
@@ -89,13 +96,17 @@ impl Gate {
 
     /// When the next held operation may start.
     pub fn next_release(&self) -> Option<u64> {
+        if self.held == 0 {
+            return None;
+        }
         self.devices.values().filter(|device| !device.held.is_empty()).map(|device| device.free_at).min()
     }
 
     /// Devices of which every operation is held back.
     pub fn holding(&self) -> impl Iterator<Item = DeviceIndex> + '_ {
         let held = |device: &Device| !device.held.is_empty() && device.load.in_flight == device.held.len() as u64;
-        self.devices.iter().filter(move |(_, device)| held(device)).map(|(index, _)| *index)
+        let devices = (self.held > 0).then(|| self.devices.iter()).into_iter().flatten();
+        devices.filter(move |(_, device)| held(device)).map(|(index, _)| *index)
     }
 
     /// Counts the end of an operation.

@@ -71,6 +71,8 @@ pub(super) struct Shard<P: Pool> {
     pub(super) now: u64,
     pub(super) wall: Time,
     passage: Passage,
+    /// The lease that the ring has.
+    lease: Option<Time>,
     next_check: u64,
     /// The last wait was a short one.
     soon: bool,
@@ -113,6 +115,7 @@ impl<P: Pool> Shard<P> {
             clock,
             wall: Time(wall),
             passage: Passage::new(wall, now),
+            lease: None,
             next_check: 0,
             soon: false,
             pending: HashMap::new(),
@@ -326,13 +329,17 @@ impl<P: Pool> Shard<P> {
     }
 
     /// Tells the ring until when the pool's devices may be changed (INV-CLAIM-1). `now` was read before `wall`, so what time the thread lost between
-    /// the two shortens the lease.
+    /// the two shortens the lease. What the wall clock says is asked once for each lease: one that is set back does not lengthen it.
     fn pass_lease_on(&mut self) {
-        let lease = self.pool.lease().map(|until| match until.0.checked_sub(self.wall.0) {
+        let lease = self.pool.lease();
+        if lease == self.lease {
+            return;
+        }
+        self.lease = lease;
+        self.ring.set_lease(lease.map(|until| match until.0.checked_sub(self.wall.0) {
             Some(millis) => self.clock.deadline(self.now.saturating_add(millis.saturating_mul(1_000_000))),
             None => self.clock.deadline(0),
-        });
-        self.ring.set_lease(lease);
+        }));
     }
 
     /// Hands the pool's operations to the ring and its answers to who asked. True when the pool was told of ends meanwhile.
