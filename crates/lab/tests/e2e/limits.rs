@@ -162,6 +162,7 @@ pub fn volumes(subject: &mut Subject) -> Result<()> {
     let (early, late) = (points.get(..3), points.get(8..11));
     let (early, late) = early.zip(late).with_context(|| format!("too short: {points:?}"))?;
     ensure!(early.iter().any(|ops| *ops > 600) && late.iter().all(|ops| *ops < 600), "not 1000 and then 250: {points:?}");
+    ensure!(late.iter().any(|ops| (225..=275).contains(ops)), "never 250: {points:?}");
     ensure!(points.iter().all(|ops| *ops < 2000), "much more than 1000: {points:?}");
 
     // an end does not wait for what is held, which is a minute of requests
