@@ -28,5 +28,6 @@ mod scrub;
 mod snapshots;
 mod spares;
 mod special;
+mod turns;
 mod wipe;
 mod writes;
