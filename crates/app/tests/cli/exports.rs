@@ -3,7 +3,7 @@
 use std::net::TcpStream;
 use std::os::unix::fs::FileTypeExt;
 
-use crate::harness::{Daemon, exists};
+use crate::harness::{Daemon, each, eventually, exists};
 use crate::nbd::Nbd;
 
 #[test]
@@ -113,4 +113,46 @@ fn directories_to_mount_on_are_checked() {
     daemon.run(&["export", "fuse", "tank", "/proc"]).refused(1, "mount point");
     daemon.run(&["export", "fuse", "tank/v", &daemon.text("mnt")]).refused(2, "pool");
     assert_eq!(daemon.json(&["exports"]).as_array().map(Vec::len), Some(0));
+}
+
+#[test]
+fn the_last_descriptors_are_kept_for_the_daemon() {
+    let mut daemon = Daemon::with_descriptors(96);
+    daemon.run(&["pool", "create", "tank", &format!("{}:512M", daemon.text("tank.img"))]).ok();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    let socket = daemon.export("tank/v", "v.sock");
+    // clients first: those that came before go on, and who is turned away notices at once
+    let mut clients = Vec::new();
+    while let Ok(client) = Nbd::connect(&socket) {
+        clients.push(client);
+        assert!(clients.len() < 96, "nobody is turned away");
+    }
+    assert!(clients.len() > 8, "{} clients", clients.len());
+    clients[0].write(0, &[5; 4096]).expect("write");
+    // an export would take what is kept; a command does not
+    let refused = daemon.run(&["export", "nbd", "tank/v", "--unix", &daemon.text("w.sock")]);
+    refused.refused(1, "file descriptors are in use");
+    daemon.run(&["create", "tank/w", "-L", "16M"]).ok();
+    daemon.run(&["snapshot", "tank/w@a"]).ok();
+    drop(clients);
+    eventually("there is room again", || Nbd::connect(&socket).is_ok());
+    let mut accepted = 1;
+    loop {
+        let export = daemon.run(&["export", "nbd", "tank/w", "--unix", &daemon.text(&format!("w{accepted}.sock"))]);
+        if export.code != 0 {
+            export.refused(1, "file descriptors are in use");
+            break;
+        }
+        accepted += 1;
+        assert!(accepted < 96, "none is refused");
+    }
+    // all that was accepted was remembered
+    assert_eq!(daemon.stop("TERM"), 0);
+    daemon.restart();
+    let exports = daemon.json(&["exports"]);
+    assert_eq!(exports.as_array().map(Vec::len), Some(accepted));
+    assert!(each(&exports, "state").iter().all(|state| *state == "online"), "{exports}");
+    let mut bytes = [0; 4096];
+    Nbd::connect(&socket).expect("connect").read(0, &mut bytes).expect("read");
+    assert_eq!(bytes, [5; 4096]);
 }

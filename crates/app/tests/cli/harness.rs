@@ -121,19 +121,32 @@ impl Drop for Running {
 pub struct Daemon {
     running: Option<Running>,
     dir: TempDir,
+    /// Files that it may have open.
+    descriptors: Option<u64>,
 }
 
 impl Daemon {
     /// Starts one and waits until it answers.
     pub fn start() -> Daemon {
-        let mut daemon = Daemon { running: None, dir: tempfile::tempdir().expect("a temporary directory") };
+        let mut daemon = Daemon::new();
+        daemon.restart();
+        daemon
+    }
+
+    fn new() -> Daemon {
+        Daemon { running: None, dir: tempfile::tempdir().expect("a temporary directory"), descriptors: None }
+    }
+
+    /// Starts one that may have so many files open.
+    pub fn with_descriptors(limit: u64) -> Daemon {
+        let mut daemon = Daemon { descriptors: Some(limit), ..Daemon::new() };
         daemon.restart();
         daemon
     }
 
     /// Starts one with this configuration file.
     pub fn with_config(text: &str) -> Daemon {
-        let mut daemon = Daemon { running: None, dir: tempfile::tempdir().expect("a temporary directory") };
+        let mut daemon = Daemon::new();
         std::fs::write(daemon.path(CONFIG), text).expect("a configuration file");
         daemon.restart();
         daemon
@@ -170,7 +183,12 @@ impl Daemon {
         if self.path(CONFIG).exists() {
             words.extend(["--config", &config]);
         }
-        self.running = Some(Running::start(command(&words)));
+        let mut serve = command(&words);
+        if let Some(limit) = self.descriptors {
+            serve = Command::new("sh");
+            serve.args(["-c", &format!("ulimit -n {limit}; exec \"$0\" \"$@\""), PROGRAM]).args(&words).stdin(Stdio::null());
+        }
+        self.running = Some(Running::start(serve));
         self.run(&["status", "--wait", &PATIENCE.as_secs().to_string()]);
     }
 
