@@ -71,8 +71,8 @@ pub(super) struct Shard<P: Pool> {
     pub(super) now: u64,
     pub(super) wall: Time,
     passage: Passage,
-    /// The lease that the ring has.
-    lease: Option<Time>,
+    /// The pool's lease, and when it ends by the monotonic clock.
+    lease: Option<(Time, u64)>,
     next_check: u64,
     /// The last wait was a short one.
     soon: bool,
@@ -332,14 +332,14 @@ impl<P: Pool> Shard<P> {
     /// the two shortens the lease. What the wall clock says is asked once for each lease: one that is set back does not lengthen it.
     fn pass_lease_on(&mut self) {
         let lease = self.pool.lease();
-        if lease == self.lease {
-            return;
+        if lease != self.lease.map(|(until, _)| until) {
+            let nanos = |until: Time| match until.0.checked_sub(self.wall.0) {
+                Some(millis) => self.now.saturating_add(millis.saturating_mul(1_000_000)),
+                None => 0,
+            };
+            self.lease = lease.map(|until| (until, nanos(until)));
         }
-        self.lease = lease;
-        self.ring.set_lease(lease.map(|until| match until.0.checked_sub(self.wall.0) {
-            Some(millis) => self.clock.deadline(self.now.saturating_add(millis.saturating_mul(1_000_000))),
-            None => self.clock.deadline(0),
-        }));
+        self.ring.set_lease(self.lease.map(|(_, nanos)| self.clock.deadline(nanos)));
     }
 
     /// Hands the pool's operations to the ring and its answers to who asked. True when the pool was told of ends meanwhile.

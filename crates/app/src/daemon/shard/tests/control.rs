@@ -2,14 +2,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use millpond_block::{ByteRange, DiskError};
-use millpond_device::{DeviceIndex, HostDevice, OpenOptions};
+use millpond_device::{DeviceGeometry, DeviceIndex, HostDevice, OpenOptions, wall_millis};
 use millpond_engine::{Command, CommandError, PoolState, Reply, VolumeId};
 
 use super::client::{Client, in_memory, on_unix, wait};
 use super::double::{Double, HEAD, Medium, SNAPSHOT};
 use super::serving::{becomes_free, on_file_by};
 use crate::daemon::shard::clock::Clock;
-use crate::daemon::shard::start::spawn;
+use crate::daemon::shard::start::{spawn, spawn_by};
 use crate::daemon::shard::{DeviceLimit, ShardError, ShardHandle};
 
 #[test]
@@ -137,4 +137,45 @@ fn a_cap_slows_a_device_and_can_be_lifted() {
     let before = load();
     writes().into_iter().for_each(|write| write.join().expect("written"));
     assert_eq!((load().writes, load().write_queue_nanos), (before.writes + 5, before.write_queue_nanos));
+}
+
+/// INV-CLAIM-1: what a cap held back is asked for the lease when the cap lets it go, and not only when the pool gave it away.
+#[test]
+fn what_a_cap_held_beyond_the_lease_waits_for_the_next_one() {
+    const EACH: u64 = 1_024_000_000_000;
+    const LENGTH: usize = 64 << 10;
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("medium");
+    let leaked = || -> &'static AtomicU64 { Box::leak(Box::default()) };
+    let (ahead, lease) = (leaked(), leaked());
+    lease.store(wall_millis() + EACH / 2_000_000, Ordering::SeqCst);
+    let options = OpenOptions { create_size: Some(1 << 20), direct: false, read_only: false };
+    let device = HostDevice::open(&path, options).expect("open");
+    let make = |devices: Vec<DeviceGeometry>, _| Ok(Double::new(Medium::Device, devices[0].size).leased(lease));
+    let shard = spawn_by(Clock::ahead_by(ahead), vec![device], make).expect("shard");
+    wait(shard.limit_device(DeviceIndex(0), DeviceLimit { bytes_per_second: Some(64), ops_per_second: None })).expect("limit");
+    let load = || wait(shard.status()).expect("status").devices[0].as_ref().expect("device").load;
+    let write = |nth: usize| {
+        let shard = shard.clone();
+        std::thread::spawn(move || wait(shard.write(HEAD, (nth * LENGTH) as u64, vec![7; LENGTH])).expect("write"))
+    };
+    let first = write(0);
+    first.join().expect("what an idle device has saved up");
+    let held = write(1);
+    while load().in_flight < 1 {
+        std::thread::yield_now();
+    }
+    // the cap lets it go when the lease is over: it comes back, and the device is not told
+    ahead.fetch_add(2 * EACH, Ordering::SeqCst);
+    while load().in_flight > 0 {
+        std::thread::yield_now();
+    }
+    let second = || std::fs::read(&path).expect("reads").get(LENGTH..2 * LENGTH).expect("there").to_vec();
+    assert!(!held.is_finished() && second() == vec![0; LENGTH]);
+    assert_eq!(load().writes, 1);
+    // the next lease: it was not lost
+    lease.store(wall_millis() + EACH, Ordering::SeqCst);
+    ahead.fetch_add(2 * EACH, Ordering::SeqCst);
+    held.join().expect("written");
+    assert_eq!(second(), vec![7; LENGTH]);
 }

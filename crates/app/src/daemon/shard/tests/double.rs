@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use millpond_block::{
     Answer, BufPool, CacheMode, Completion, Data, DiskError, Features, Geometry, Op, Payload, Piece, Query, Request, Run, SectorProfile,
@@ -39,6 +40,9 @@ pub struct Double {
     diffs: VecDeque<(Tag, Result<Vec<DiffExtent>, CommandError>)>,
     buffers: BufPool,
     options: BTreeMap<VolumeId, VolumeOptions>,
+    /// Until when its device may be changed, in milliseconds of the wall clock, and what that clock says.
+    lease: Option<&'static AtomicU64>,
+    now: Time,
 }
 
 impl Double {
@@ -56,7 +60,14 @@ impl Double {
             diffs: VecDeque::new(),
             buffers: BufPool::default(),
             options: BTreeMap::new(),
+            lease: None,
+            now: Time(0),
         }
+    }
+
+    /// One whose device may be changed until then.
+    pub fn leased(self, until: &'static AtomicU64) -> Double {
+        Double { lease: Some(until), ..self }
     }
 
     pub fn memory(size: usize) -> Double {
@@ -185,9 +196,12 @@ impl Pool for Double {
         self.replies.push_back((tag, result));
     }
 
-    fn answer(&mut self, _now: Time) {}
+    fn answer(&mut self, now: Time) {
+        self.now = now;
+    }
 
-    fn turn(&mut self, _now: Time) -> bool {
+    fn turn(&mut self, now: Time) -> bool {
+        self.now = now;
         if self.state == PoolState::Opening {
             self.state = PoolState::Online;
         }
@@ -202,7 +216,7 @@ impl Pool for Double {
     }
 
     fn lease(&self) -> Option<Time> {
-        None
+        self.lease.map(|until| Time(until.load(Ordering::SeqCst)))
     }
 
     fn take_back(&mut self, io: Io) {
@@ -210,6 +224,9 @@ impl Pool for Double {
     }
 
     fn pop_io(&mut self) -> Option<Io> {
+        if self.lease().is_some_and(|until| self.now > until) {
+            return None;
+        }
         self.ios.pop_front()
     }
 
