@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_format::{Addr, CHUNKS_PER_PAGE, ChunkId, ChunkRecord, Encoder, Epoch, Move, NODE_UNITS, ObjectRef, SegmentId};
-use rustc_hash::FxHashMap;
 
+use super::pages::Pages;
 use super::slots::Slots;
 
 /// Grain of chunks of nodes, in units.
@@ -139,7 +139,7 @@ impl Chunk {
 /// All chunks, in pages as checkpoints store them.
 #[derive(Debug, Default)]
 pub(crate) struct ChunkTable {
-    chunks: FxHashMap<ChunkId, Chunk>,
+    chunks: Pages<Chunk>,
     /// Those with a slot for each unit.
     packed: usize,
     /// Where the last checkpoint put each page; nothing for pages that never were in one.
@@ -159,16 +159,16 @@ fn page_of(id: ChunkId) -> u64 {
 
 impl ChunkTable {
     pub(crate) fn get(&self, id: ChunkId) -> Option<&Chunk> {
-        self.chunks.get(&id)
+        self.chunks.get(id.0)
     }
 
     /// A chunk to change: its page goes into the next checkpoint.
     pub(crate) fn get_mut(&mut self, id: ChunkId) -> Option<&mut Chunk> {
-        let chunk = self.chunks.get(&id)?;
+        let chunk = self.chunks.get(id.0)?;
         if chunk.listed != self.seals {
             self.mark(page_of(id));
         }
-        let chunk = self.chunks.get_mut(&id)?;
+        let chunk = self.chunks.get_mut(id.0)?;
         chunk.listed = self.seals;
         Some(chunk)
     }
@@ -184,13 +184,13 @@ impl ChunkTable {
     pub(crate) fn insert(&mut self, id: ChunkId, chunk: Chunk) {
         self.mark(page_of(id));
         self.packed += usize::from(chunk.grain == 1);
-        let old = self.chunks.insert(id, chunk);
+        let old = self.chunks.insert(id.0, chunk);
         assert!(old.is_none(), "I11: chunk {id} used twice");
     }
 
     pub(crate) fn remove(&mut self, id: ChunkId) -> Option<Chunk> {
         self.mark(page_of(id));
-        let chunk = self.chunks.remove(&id);
+        let chunk = self.chunks.remove(id.0);
         self.packed -= usize::from(chunk.as_ref().is_some_and(|chunk| chunk.grain == 1));
         chunk
     }
@@ -211,9 +211,7 @@ impl ChunkTable {
 
     /// Ids in order: for audits and recovery, not for the data path.
     pub(crate) fn ids(&self) -> Vec<ChunkId> {
-        let mut ids: Vec<ChunkId> = self.chunks.keys().copied().collect();
-        ids.sort_unstable();
-        ids
+        self.chunks.numbers().into_iter().map(ChunkId).collect()
     }
 
     /// Fixes the pages that changed since the last call, for a checkpoint to fetch one by one with [`next_sealed`](Self::next_sealed).
@@ -231,11 +229,10 @@ impl ChunkTable {
 
     fn encode_page(&self, page: u64) -> Vec<u8> {
         let mut e = Encoder::with_capacity(CHUNKS_PER_PAGE as usize * 192);
-        for id in (page * CHUNKS_PER_PAGE..(page + 1) * CHUNKS_PER_PAGE).map(ChunkId) {
-            let Some(chunk) = self.chunks.get(&id) else { continue };
+        for (id, chunk) in self.chunks.page(page) {
             let Some(place) = chunk.place else { continue };
             ChunkRecord {
-                chunk: id,
+                chunk: ChunkId(id),
                 epoch: chunk.epoch,
                 birth: chunk.birth,
                 segment: place.segment,
@@ -306,7 +303,7 @@ impl ChunkTable {
                 chunk.present = Some(Present::new(Slots::from_words(r.present.into_owned())));
             }
             self.packed += usize::from(chunk.grain == 1);
-            self.chunks.insert(r.chunk, chunk);
+            self.chunks.insert(r.chunk.0, chunk);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod chunks;
 mod deadlist;
+mod pages;
 mod pieces;
 mod rows;
 mod segments;

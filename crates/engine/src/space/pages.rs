@@ -1,0 +1,133 @@
+//! Values by number, in pages of neighbours.
+//!
+//! A hash map of all chunks moves every one of them when it grows: 5 ms at 60,000 chunks, a tenth of a second at a million, while guests wait. A map
+//! of pages has a sixty-fourth of the entries, which stay in the processor's cache as well.
+
+use millpond_format::CHUNKS_PER_PAGE;
+use rustc_hash::FxHashMap;
+
+const _: () = assert!(CHUNKS_PER_PAGE == u64::BITS as u64, "a bit for each");
+
+/// Values by number.
+#[derive(Debug)]
+pub(crate) struct Pages<T> {
+    pages: FxHashMap<u64, Page<T>>,
+    len: usize,
+}
+
+/// Those of a page, without gaps, and which of them there are.
+#[derive(Debug)]
+struct Page<T> {
+    there: u64,
+    values: Vec<T>,
+}
+
+impl<T> Default for Pages<T> {
+    fn default() -> Self {
+        Pages { pages: FxHashMap::default(), len: 0 }
+    }
+}
+
+fn place_of(number: u64) -> (u64, u64) {
+    (number / CHUNKS_PER_PAGE, 1 << (number % CHUNKS_PER_PAGE))
+}
+
+impl<T> Page<T> {
+    /// Where a value is, or would be.
+    fn rank(&self, bit: u64) -> usize {
+        (self.there & (bit - 1)).count_ones() as usize
+    }
+}
+
+impl<T> Pages<T> {
+    pub(crate) fn get(&self, number: u64) -> Option<&T> {
+        let (page, bit) = place_of(number);
+        let page = self.pages.get(&page).filter(|page| page.there & bit != 0)?;
+        page.values.get(page.rank(bit))
+    }
+
+    pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
+        let (page, bit) = place_of(number);
+        let page = self.pages.get_mut(&page).filter(|page| page.there & bit != 0)?;
+        let rank = page.rank(bit);
+        page.values.get_mut(rank)
+    }
+
+    /// Puts a value in; gives back the one before it.
+    pub(crate) fn insert(&mut self, number: u64, value: T) -> Option<T> {
+        let (page, bit) = place_of(number);
+        let page = self.pages.entry(page).or_insert(Page { there: 0, values: Vec::new() });
+        let rank = page.rank(bit);
+        if page.there & bit != 0 {
+            return page.values.get_mut(rank).map(|place| std::mem::replace(place, value));
+        }
+        page.there |= bit;
+        page.values.insert(rank, value);
+        self.len += 1;
+        None
+    }
+
+    pub(crate) fn remove(&mut self, number: u64) -> Option<T> {
+        let (at, bit) = place_of(number);
+        let page = self.pages.get_mut(&at).filter(|page| page.there & bit != 0)?;
+        let value = page.values.remove(page.rank(bit));
+        page.there &= !bit;
+        if page.there == 0 {
+            self.pages.remove(&at);
+        } else if page.values.len() < page.values.capacity() / 4 {
+            page.values.shrink_to(page.values.len() * 2);
+        }
+        self.len -= 1;
+        Some(value)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Those of a page, in order of their numbers.
+    pub(crate) fn page(&self, page: u64) -> impl Iterator<Item = (u64, &T)> {
+        let found = self.pages.get(&page);
+        let there = found.map_or(0, |found| found.there);
+        let numbers = (0..CHUNKS_PER_PAGE).filter(move |bit| there >> bit & 1 != 0).map(move |bit| page * CHUNKS_PER_PAGE + bit);
+        numbers.zip(found.into_iter().flat_map(|found| &found.values))
+    }
+
+    /// All numbers, in order: takes as long as there are many.
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        let mut pages: Vec<u64> = self.pages.keys().copied().collect();
+        pages.sort_unstable();
+        pages.into_iter().flat_map(|page| self.page(page).map(|(number, _)| number)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::{CHUNKS_PER_PAGE, Pages};
+
+    #[test]
+    fn pages_hold_what_a_plain_map_holds() {
+        let (mut pages, mut plain) = (Pages::default(), BTreeMap::new());
+        let mut random = 1u64;
+        for step in 0..200_000u64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // crowded at first, then sparse, then nearly empty
+            let number = (random >> 33) % [300, 5000, 300][(step / 70_000) as usize];
+            if (random >> 20) % 100 < [70, 50, 5][(step / 70_000) as usize] {
+                assert_eq!(pages.insert(number, step), plain.insert(number, step));
+            } else {
+                assert_eq!(pages.remove(number), plain.remove(&number));
+            }
+            assert_eq!((pages.get(number), pages.len()), (plain.get(&number), plain.len()));
+            assert_eq!(pages.get_mut(number + 1), plain.get_mut(&(number + 1)));
+            if step % 1000 == 0 {
+                assert_eq!(pages.numbers(), plain.keys().copied().collect::<Vec<_>>());
+                let page = number / CHUNKS_PER_PAGE;
+                let range = page * CHUNKS_PER_PAGE..(page + 1) * CHUNKS_PER_PAGE;
+                assert!(pages.page(page).map(|(number, value)| (number, *value)).eq(plain.range(range).map(|(n, v)| (*n, *v))));
+            }
+        }
+    }
+}
