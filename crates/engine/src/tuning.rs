@@ -25,6 +25,9 @@ pub struct Tuning {
     pub log_percent: u8,
     /// Bytes of a piece of a deadlist at most, where segments are not small: what one write of a checkpoint takes.
     pub piece_bytes: u32,
+    /// Upper bound in bytes for what is kept in memory of pieces of deadlists though it could be read again. It is a part of `map_memory`, an eighth of
+    /// that at most.
+    pub piece_memory: u64,
     /// Milliseconds that an import waits for a missing device before a spare takes its place. For one that fails while it is used nobody waits.
     pub spare_millis: u64,
     /// Milliseconds in which a device ends nothing of what it was asked for after which it is given up, where the pool can do without it, and four
@@ -63,6 +66,7 @@ impl Default for Tuning {
             scrub_strip: 128 << 10,
             log_percent: 50,
             piece_bytes: 64 << 10,
+            piece_memory: 1 << 27,
             spare_millis: 300_000,
             silence_millis: 15_000,
             reread_millis: 2_000,
@@ -131,6 +135,8 @@ pub enum Planted {
     LateAnswersCount,
     /// A piece of a deadlist is given back by the first list that does without it.
     FreePieceInUse,
+    /// A piece of a deadlist is read where it was before it moved, and believed.
+    StalePiece,
     /// A segment that was wiped counts as clean although something died in it since.
     WipeOnce,
 }

@@ -128,6 +128,11 @@ pub struct DeadGroup {
 }
 
 impl DeadGroup {
+    /// Is this object a piece of this version?
+    pub fn is_piece(bytes: &[u8]) -> bool {
+        bytes.starts_with(&PIECE_MARK)
+    }
+
     /// The groups of a piece.
     ///
     /// # Errors

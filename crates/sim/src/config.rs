@@ -364,7 +364,9 @@ fn tuning(options: &Options, rng: &mut Rng) -> Tuning {
     let rewind_millis = u64::from(tuning.rewind_checkpoints) * 1_000;
     let scrub_strip = tuning.scrub_strip.min((tuning.map_memory / 16) as u32);
     let piece_bytes = tuning.piece_bytes.min((tuning.map_memory / 256) as u32);
-    Tuning { rewind_millis, scrub_strip, piece_bytes, ..tuning }
+    // what pieces hold is read back all the time, but for a few where maps have room enough
+    let piece_memory = if tuning.map_memory < 64 * MIB { 0 } else { 2 * KIB };
+    Tuning { rewind_millis, scrub_strip, piece_bytes, piece_memory, ..tuning }
 }
 
 fn mix(rng: &mut Rng) -> Mix {

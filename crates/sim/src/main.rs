@@ -94,7 +94,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 15] = [
+const PLANTED: [(&str, Planted); 16] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -110,6 +110,7 @@ const PLANTED: [(&str, Planted); 15] = [
     ("late-answers-count", Planted::LateAnswersCount),
     ("wipe-once", Planted::WipeOnce),
     ("free-piece-in-use", Planted::FreePieceInUse),
+    ("stale-piece", Planted::StalePiece),
 ];
 
 fn range(text: &str) -> Result<Range<u64>, String> {

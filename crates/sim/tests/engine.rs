@@ -130,6 +130,7 @@ fn planted_bugs_are_found() {
         Planted::SkimOneCopy,
         Planted::WipeOnce,
         Planted::FreePieceInUse,
+        Planted::StalePiece,
     ];
     for bug in planted {
         // only one world in sixteen has parity

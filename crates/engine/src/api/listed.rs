@@ -260,6 +260,12 @@ pub struct Metrics {
     pub node_writes: u64,
     /// Map nodes in memory now.
     pub nodes_resident: u64,
+    /// Bytes that pieces of deadlists take in memory now, of `map_memory`: where their epochs begin, and content.
+    pub piece_memory: u64,
+    /// Pieces of deadlists read from devices.
+    pub piece_reads: u64,
+    /// Those of them that no copy had.
+    pub piece_failures: u64,
     /// Device reads for guest data.
     pub data_reads: u64,
     /// Blocks that guests read from the cache.

@@ -2,16 +2,18 @@
 //! identities and checksums.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use millpond_format::{
-    Addr, BatchHeader, BlockNo, ChunkId, Coding, Epoch, FANOUT, Item, Lsn, NODE_UNITS, Node, SegmentId, TreeRoot, VolumeId, crc32c,
+    Addr, BatchHeader, BlockNo, ChunkId, Coding, Epoch, FANOUT, Item, Lsn, NODE_UNITS, Node, ObjectRef, SegmentId, TreeRoot, UNIT,
+    VolumeId, crc32c,
 };
 
 use crate::core::Core;
 use crate::engine::Engine;
 use crate::io::{Coders, Health, Rebuild, Want, erased};
 use crate::open::starts_from_older;
-use crate::space::{PAGE, SegmentState};
+use crate::space::{Deadlist, PAGE, Piece, SegmentState, as_piece};
 use crate::tree::{Miss, node_index};
 
 mod unique;
@@ -278,8 +280,30 @@ impl Auditor<'_, '_> {
         }
     }
 
-    fn bury(&mut self, list: &crate::space::Deadlist) {
-        list.for_each(|chunk, dead| self.reached.entry(chunk).or_default().extend(dead.slots.iter()));
+    fn bury(&mut self, list: &Deadlist) {
+        let mut reached = std::mem::take(&mut self.reached);
+        list.for_each(|piece| self.content(piece), |chunk, dead| reached.entry(chunk).or_default().extend(dead.slots.iter()));
+        self.reached = reached;
+    }
+
+    /// What a piece of a deadlist holds.
+    fn content(&mut self, piece: &Piece) -> Option<Rc<[u8]>> {
+        if let Some(content) = piece.content() {
+            return Some(content);
+        }
+        let Some(at) = piece.place() else {
+            self.find("INV-DEAD-4: a piece of a deadlist is neither in memory nor stored".to_owned());
+            return None;
+        };
+        let start = at.offset as usize * ObjectRef::STEP;
+        let (unit, skip) = (start / UNIT, start % UNIT);
+        let stored = self.read(at.segment, unit as u32, (skip + at.bytes() as usize).div_ceil(UNIT) as u32);
+        let content = stored.get(skip..skip + at.bytes() as usize).filter(|bytes| crc32c(bytes) == at.crc);
+        let content = content.and_then(|bytes| as_piece(bytes).ok());
+        if content.is_none() {
+            self.find(format!("the piece of a deadlist at {at:?} does not match its checksum"));
+        }
+        content
     }
 
     /// Everything below a root. A tree that is being freed counts only what is young and not behind the cursor.

@@ -73,6 +73,13 @@ impl StoredDeadlist {
         Rc::make_mut(&mut self.list)
     }
 
+    /// To change what is not written of it, when no running checkpoint has it.
+    pub(crate) fn change_order(&mut self, change: impl FnOnce(&mut Deadlist)) {
+        if let Some(list) = Rc::get_mut(&mut self.list) {
+            change(list);
+        }
+    }
+
     /// True when the next checkpoint has to write it.
     pub(crate) fn needs_write(&self) -> bool {
         self.changed
@@ -390,6 +397,21 @@ impl Catalog {
     pub(crate) fn add_free(&mut self, lineage: LineageId, list: StoredDeadlist) {
         self.backlog += list.list().units();
         self.frees.push_back((lineage, list));
+    }
+
+    /// The list that is freed next, and its number among those that wait. What cannot be read is left out.
+    pub(crate) fn next_free(&mut self) -> Option<(usize, &mut (LineageId, StoredDeadlist))> {
+        self.frees.iter_mut().enumerate().find(|(_, (_, list))| !list.list().is_stuck())
+    }
+
+    /// Do dead blocks wait that can be freed?
+    pub(crate) fn has_frees(&self) -> bool {
+        self.frees.iter().any(|(_, list)| !list.list().is_stuck())
+    }
+
+    /// What could not be read may be readable by now.
+    pub(crate) fn retry_frees(&mut self) {
+        self.frees.iter_mut().filter(|(_, list)| list.list().is_short()).for_each(|(_, list)| list.change_order(Deadlist::retry));
     }
 
     /// All lists.

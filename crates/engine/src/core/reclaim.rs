@@ -1,21 +1,31 @@
 //! Giving space back after destroys: dead lists slot by slot, ends of lineages by walking their trees.
 
+use std::rc::Rc;
+
 use millpond_format::{Addr, BlockNo, Coding, Epoch, FANOUT, LineageId, NODE_UNITS, TreeRoot};
 
 use super::state::Core;
-use crate::space::NODE_GRAIN;
+use crate::space::{Deadlist, NODE_GRAIN, Need, Piece};
 use crate::tree::{Miss, capacity, node_index, slot_in};
 
 impl Core {
-    /// Frees up to `chunks` chunks' parts of the dead lists that wait. False when none is left.
-    pub(crate) fn free_some(&mut self, chunks: usize) -> bool {
+    /// Frees up to `chunks` chunks' parts of the dead lists that wait. Gives the pieces that have to be read for it: the next one and the one after it,
+    /// as far as they are not in memory. What cannot be read is not freed.
+    pub(crate) fn free_some(&mut self, chunks: usize) -> Freed {
         for _ in 0..chunks {
-            let Some((lineage, list)) = self.catalog.frees.front_mut() else { return false };
+            let Some((at, (lineage, list))) = self.catalog.next_free() else { return Freed::default() };
             if list.is_shared() {
                 // the running checkpoint encodes it soon
-                return true;
+                return Freed::default();
             }
             let lineage = *lineage;
+            if let Some(piece) = list.list().lacks() {
+                if piece.take_failure(Need::Freeing) {
+                    list.change_order(Deadlist::set_aside);
+                    continue;
+                }
+                return Freed { next: Some(Rc::clone(piece)), after: list.list().next_piece().cloned() };
+            }
             match list.list_mut().pop() {
                 Some((chunk, dead)) => {
                     self.catalog.backlog -= u64::from(dead.units);
@@ -28,14 +38,16 @@ impl Core {
                     self.space.free_unlogged(chunk, dead.slots.iter());
                     self.catalog.shrink(lineage, u64::from(dead.units));
                 }
+                None if list.list().is_stuck() => {}
                 None => {
-                    if let Some((_, list)) = self.catalog.frees.pop_front() {
-                        self.retire(&list);
+                    if let Some((_, list)) = self.catalog.frees.remove(at) {
+                        self.retire(list);
                     }
                 }
             }
         }
-        !self.catalog.frees.is_empty()
+        let after = self.catalog.next_free().and_then(|(_, (_, list))| list.list().next_piece().cloned());
+        Freed { next: None, after: after.filter(|piece| !piece.is_here()) }
     }
 
     /// Was this born after `bound`?
@@ -166,6 +178,15 @@ impl Core {
         self.catalog.shrink(lineage, units);
         self.free_node(addr);
     }
+}
+
+/// What freeing needs to go on.
+#[derive(Debug, Default)]
+pub(crate) struct Freed {
+    /// Nothing can be freed before this was read.
+    pub(crate) next: Option<Rc<Piece>>,
+    /// This comes after it.
+    pub(crate) after: Option<Rc<Piece>>,
 }
 
 /// What a walk does next.

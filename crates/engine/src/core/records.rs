@@ -248,7 +248,7 @@ impl Core {
         let bound = line.last_snap;
         // what is in the head's deadlist is still in the last snapshot, or in the origin
         let stale = std::mem::take(&mut line.deadlist);
-        self.retire(&stale);
+        self.retire(stale);
         self.start_walk(id, head.root, bound);
         self.drop_if_empty(id);
     }
@@ -269,7 +269,7 @@ impl Core {
         }
         let origin = line.origin;
         if let Some(line) = self.catalog.remove_lineage(id) {
-            self.retire(&line.deadlist);
+            self.retire(line.deadlist);
         }
         if let Some(origin) = origin {
             if let Some(s) = self.catalog.snapshots.get_mut(&origin) {
@@ -337,7 +337,7 @@ impl Core {
             line.last_snap = young.last_snap;
             line.owned_units += young.owned_units;
         }
-        stale.into_iter().for_each(|list| self.retire(&list));
+        stale.into_iter().for_each(|list| self.retire(list));
         true
     }
 
@@ -358,7 +358,7 @@ impl Core {
             }
         }
         let mine = snapshot.deadlist.take();
-        self.retire(&snapshot.deadlist);
+        self.retire(snapshot.deadlist);
         let target = match next {
             Some(next) => self.catalog.snapshots.get_mut(&next).map(|s| &mut s.deadlist),
             None if has_head => self.catalog.lineages.get_mut(&lineage).map(|l| &mut l.deadlist),
@@ -372,7 +372,10 @@ impl Core {
                     self.catalog.add_free(lineage, StoredDeadlist::new(Rc::new(only_here)));
                 }
             }
-            None => self.start_walk(lineage, snapshot.root, before),
+            None => {
+                self.fade(mine);
+                self.start_walk(lineage, snapshot.root, before);
+            }
         }
         let last = self.catalog.lineages.get(&lineage).and_then(|line| line.snapshots.last().copied());
         self.drop_if_empty(lineage);

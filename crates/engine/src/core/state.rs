@@ -6,7 +6,7 @@ use millpond_format::{Addr, ChunkId, Coding, Epoch, LineageId, NODE_UNITS, Node,
 
 use super::catalog::{Catalog, Stored, StoredDeadlist};
 use crate::Planted;
-use crate::space::{Chunk, NODE_GRAIN, Pieces, Place, Slots, Space};
+use crate::space::{Chunk, Deadlist, NODE_GRAIN, Pieces, Place, Slots, Space};
 use crate::tree::NodeCache;
 
 /// Nodes of one chunk that the running checkpoint writes.
@@ -48,15 +48,17 @@ pub(crate) struct Core {
     retired: Vec<ObjectRef>,
     /// The same, of which the running checkpoint may say where they are.
     retired_meanwhile: Vec<Stored>,
+    /// Lists that are not needed any more, whose pieces are let go of in slices.
+    fading: Vec<Rc<Deadlist>>,
     /// Inner nodes made while checksums of the running checkpoint are computed: they may point to nodes whose checksum is not known yet.
     pub(crate) unsettled: Option<Vec<Addr>>,
 }
 
 impl Core {
-    /// `piece_bytes`: what pieces of deadlists take at most.
-    pub(crate) fn new(space: Space, nodes: NodeCache, chunk_units: u32, piece_bytes: usize, planted: Option<Planted>) -> Core {
+    /// `pieces`: what deadlists will consist of.
+    pub(crate) fn new(space: Space, nodes: NodeCache, chunk_units: u32, pieces: Rc<Pieces>, planted: Option<Planted>) -> Core {
         Core {
-            pieces: Pieces::new(piece_bytes, planted == Some(Planted::FreePieceInUse)),
+            pieces,
             space,
             nodes,
             catalog: Catalog::default(),
@@ -72,6 +74,7 @@ impl Core {
             deaths: 0,
             retired: Vec::new(),
             retired_meanwhile: Vec::new(),
+            fading: Vec::new(),
             unsettled: None,
         }
     }
@@ -128,11 +131,31 @@ impl Core {
     }
 
     /// A list that is not needed any more: its stored object goes at the next checkpoint.
-    pub(super) fn retire(&mut self, list: &StoredDeadlist) {
+    pub(super) fn retire(&mut self, mut list: StoredDeadlist) {
         match list.settled() {
             Some(stored) => self.retired.extend(stored),
             None => self.retired_meanwhile.push(list.place()),
         }
+        self.fade(list.take());
+    }
+
+    /// Somebody does not need a list any more. The last one who says so leaves its pieces to [`fade_some`](Self::fade_some).
+    pub(crate) fn fade(&mut self, list: Rc<Deadlist>) {
+        if Rc::strong_count(&list) == 1 && !list.is_empty() {
+            self.fading.push(list);
+        }
+    }
+
+    /// Lets go of pieces that nobody needs, while there is `room` ([`Deadlist::drop_pieces`]).
+    pub(crate) fn fade_some(&mut self, mut room: usize) {
+        while room > 0 && self.fading.last_mut().and_then(Rc::get_mut).is_some_and(|list| list.drop_pieces(&mut room)) {
+            self.fading.pop();
+        }
+    }
+
+    /// Are there pieces that nobody needs any more?
+    pub(crate) fn is_fading(&self) -> bool {
+        !self.fading.is_empty()
     }
 
     pub(crate) fn has_retired(&self) -> bool {

@@ -17,7 +17,7 @@ use crate::io::{Health, IoTable};
 use crate::log::{Log, is_special};
 use crate::pool::{Config, Context, Pool};
 use crate::space::{Rows, Shelf, Space};
-use crate::task::{Keeper, LEAST_LOG, first_claim, piece_bytes, second_area};
+use crate::task::{Keeper, LEAST_LOG, first_claim, pieces, second_area};
 use crate::tree::NodeCache;
 use crate::{CommandError, GroupSpec, Planted, PoolSpec, Time, Tuning};
 
@@ -83,7 +83,7 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     space.segments.trust_all();
     space.reuse_at_once = cfg!(feature = "planted") && tuning.planted == Some(Planted::FreeTooEarly);
     space.wipe_once = cfg!(feature = "planted") && tuning.planted == Some(Planted::WipeOnce);
-    let core = Core::new(space, NodeCache::new(tuning.map_memory), chunk_units, piece_bytes(extent_bytes, &tuning), tuning.planted);
+    let core = Core::new(space, NodeCache::new(tuning.map_memory), chunk_units, pieces(extent_bytes, &tuning), tuning.planted);
     let positions = (0..u16::try_from(members).unwrap_or(u16::MAX)).collect();
     let io = IoTable::new(positions, Health::of(&config.shape));
     let mut pool = Pool::new(config, core, Log::new(Lsn(0)), io, BufPool::default(), tuning, now);

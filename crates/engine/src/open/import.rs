@@ -6,6 +6,7 @@ mod objects;
 mod open;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use millpond_block::{Buf, BufPool, ByteRange};
 use millpond_device::{DeviceError, DeviceGeometry, DeviceIndex, Io, IoDone};
@@ -16,6 +17,7 @@ use millpond_format::{
 
 use self::claim::{Claiming, Claims};
 use self::mend::Mending;
+use self::objects::NamedPieces;
 use super::create::extent_space;
 use super::forsake::forsake;
 use super::hunt::{Glance, Hunt};
@@ -31,7 +33,7 @@ use crate::io::{Ended, Health, IoTable};
 use crate::log::SMALL;
 use crate::pool::{Config, Pool};
 use crate::space::{Rows, Space};
-use crate::task::{piece_bytes, second_area};
+use crate::task::second_area;
 use crate::tree::{Miss, NodeCache};
 use crate::{Aim, Planted, Surveyed, Time, Tuning};
 
@@ -118,6 +120,8 @@ pub(crate) struct Import {
     /// Objects in parts: the index and its parts.
     parts: BTreeMap<(SegmentId, u32), Vec<ObjectRef>>,
     checkpoint: Option<Checkpoint>,
+    /// The pieces of deadlists: what stays in memory of those that were read.
+    pieces: Option<NamedPieces>,
     scans: Vec<StreamScan>,
     found: Vec<Found>,
     core: Option<Core>,
@@ -176,6 +180,7 @@ impl Import {
             objects: BTreeMap::new(),
             parts: BTreeMap::new(),
             checkpoint: None,
+            pieces: None,
             scans: Vec::new(),
             found: Vec::new(),
             core: None,
@@ -461,9 +466,10 @@ impl Import {
         space.reuse_at_once = cfg!(feature = "planted") && self.tuning.planted == Some(Planted::FreeTooEarly);
         space.wipe_once = cfg!(feature = "planted") && self.tuning.planted == Some(Planted::WipeOnce);
         let nodes = NodeCache::new(self.tuning.map_memory);
-        let piece_bytes = piece_bytes(config.shape.extent_bytes, &self.tuning);
-        let mut core = Core::new(space, nodes, config.shape.chunk_units, piece_bytes, self.tuning.planted);
-        super::load::load(&mut core, &checkpoint, &root, &|at| self.object(at), &self.parts)?;
+        let pieces = self.pieces.take().ok_or("no pieces")?;
+        let mut core = Core::new(space, nodes, config.shape.chunk_units, Rc::clone(&pieces.home), self.tuning.planted);
+        let named = |at: ObjectRef| pieces.get(at, || self.object(at));
+        super::load::load(&mut core, &checkpoint, &root, &|at| self.object(at), &named, &self.parts)?;
         core.next_chunk += self.rewound.as_ref().map_or(0, |rewound| rewound.chunks);
         self.checkpoint = Some(checkpoint);
         self.core = Some(core);

@@ -11,13 +11,15 @@ use crate::log::OBJECT_CLASS;
 use crate::space::{Deadlist, Piece, SegmentState};
 
 type Objects<'a> = &'a dyn Fn(ObjectRef) -> Result<Vec<u8>, String>;
+type Named<'a> = &'a dyn Fn(ObjectRef) -> Result<Rc<Piece>, String>;
 
-/// Fills `core` from a checkpoint.
+/// Fills `core` from a checkpoint, with what was read of objects and pieces of deadlists.
 pub(crate) fn load(
     core: &mut Core,
     checkpoint: &Checkpoint,
     root: &Root,
     object: Objects<'_>,
+    named: Named<'_>,
     parts: &BTreeMap<(SegmentId, u32), Vec<ObjectRef>>,
 ) -> Result<(), String> {
     core.epoch = checkpoint.epoch;
@@ -32,7 +34,7 @@ pub(crate) fn load(
         used.push(*at);
     }
     core.space.recount();
-    load_catalog(core, checkpoint, object, &mut used)?;
+    load_catalog(core, checkpoint, object, named, &mut used)?;
     for at in used {
         let all = parts.get(&(at.segment, at.offset)).map_or(&[][..], Vec::as_slice);
         for at in all.iter().chain([&at]) {
@@ -68,16 +70,21 @@ fn check_places(core: &Core, records: &[ChunkRecord<'_>]) -> Result<(), String> 
     outside.map_or(Ok(()), |r| Err(format!("chunk {} lies outside the pool: the chunk table is damaged", r.chunk)))
 }
 
-fn load_catalog(core: &mut Core, checkpoint: &Checkpoint, object: Objects<'_>, used: &mut Vec<ObjectRef>) -> Result<(), String> {
+fn load_catalog(
+    core: &mut Core,
+    checkpoint: &Checkpoint,
+    object: Objects<'_>,
+    named: Named<'_>,
+    used: &mut Vec<ObjectRef>,
+) -> Result<(), String> {
     let mut paged = Vec::new();
-    let pieces = Rc::clone(&core.pieces);
     // several lists may refer to one piece
     let mut known: BTreeMap<(SegmentId, u32), Rc<Piece>> = BTreeMap::new();
     let mut piece = |at: ObjectRef| -> Result<Rc<Piece>, String> {
         if let Some(piece) = known.get(&(at.segment, at.offset)) {
             return Ok(Rc::clone(piece));
         }
-        let piece = pieces.load(object(at)?, at).map_err(|error| format!("a piece of a deadlist is damaged ({error})"))?;
+        let piece = named(at)?;
         used.push(at);
         known.insert((at.segment, at.offset), Rc::clone(&piece));
         Ok(piece)

@@ -289,6 +289,7 @@ impl Pool {
         let mut metrics = self.metrics;
         metrics.nodes_touched = self.core.nodes_touched;
         metrics.nodes_resident = self.core.nodes.len() as u64;
+        metrics.piece_memory = self.core.pieces.memory() as u64;
         (metrics.read_cache_limit, metrics.read_cache_bytes) = (self.read_cache.limit(), self.read_cache.used());
         let uses = self.read_cache.all_uses();
         (metrics.read_cache_hits, metrics.read_cache_misses) = (uses.hits, uses.misses);

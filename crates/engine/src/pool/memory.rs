@@ -1,14 +1,75 @@
-//! What guests read again, from memory.
+//! What is in memory: what guests read again, and pieces of deadlists, which share it with map nodes.
 
-use millpond_block::Piece;
-use millpond_format::{Addr, VolumeId};
+use std::rc::Rc;
+
+use millpond_block::{Buf, Piece};
+use millpond_device::{DeviceError, DeviceIndex};
+use millpond_format::{Addr, ObjectRef, VolumeId};
 
 use super::op::Target;
-use super::state::Pool;
+use super::state::{Context, PieceRead, Pool};
 use crate::Planted;
 use crate::read_cache::LONGEST;
+use crate::space::{Need, PAGE, Piece as DeadPiece};
+
+/// Milliseconds after which a piece of a deadlist that could not be read is tried again.
+pub(crate) const STUCK_MILLIS: u64 = 30_000;
 
 impl Pool {
+    /// Lets go of what was not used lately, so that the bound of memory holds.
+    pub(super) fn bound_memory(&mut self) {
+        self.core.pieces.evict();
+        self.core.nodes.share(self.core.pieces.memory());
+        self.core.nodes.evict();
+    }
+
+    /// Begins to read a piece of a deadlist that somebody needs, unless it is in memory or on its way.
+    pub(crate) fn need_piece(&mut self, piece: &Rc<DeadPiece>, need: Need) {
+        if let Some(at) = piece.need(need) {
+            self.metrics.piece_reads += 1;
+            self.read_needed(PieceRead { piece: Rc::downgrade(piece), at, attempt: 0 });
+        }
+    }
+
+    fn read_needed(&mut self, read: PieceRead) {
+        let (at, attempt) = (read.at, read.attempt);
+        let (page, _, pages) = pages_of(at);
+        self.read_segment(Context::DeadPiece(read), at.segment, page, pages, attempt);
+    }
+
+    /// A piece of a deadlist came in. When it is not the one, the next copy is tried. One that nobody refers to any more may be anything.
+    pub(super) fn piece_read(&mut self, read: &PieceRead, result: Result<(), DeviceError>, buf: Option<Buf>, member: Option<DeviceIndex>) {
+        let (at, skip) = (read.at, pages_of(read.at).1);
+        let Some(piece) = read.piece.upgrade() else { return buf.into_iter().for_each(|buf| self.bufs.give(buf)) };
+        let bytes = buf.as_ref().filter(|_| result.is_ok()).and_then(|buf| buf.bytes().get(skip..skip + at.bytes() as usize));
+        let right = bytes.is_some_and(|bytes| piece.take_in(bytes, at));
+        buf.into_iter().for_each(|buf| self.bufs.give(buf));
+        if right {
+            return;
+        }
+        if let (Ok(()), Some(errors)) = (result, member.and_then(|m| self.io.errors.get_mut(usize::from(m.0)))) {
+            *errors += 1;
+        }
+        let moved = piece.place().filter(|now| *now != at);
+        let next = read.attempt + 1;
+        if let Some(at) = moved {
+            self.read_needed(PieceRead { at, attempt: 0, ..read.clone() });
+        } else if next < self.io.attempts(&self.core.space.rows, at.segment) {
+            self.read_needed(PieceRead { attempt: next, ..read.clone() });
+        } else {
+            self.metrics.piece_failures += 1;
+            piece.fail();
+        }
+    }
+
+    /// Tries pieces of deadlists again that could not be read.
+    pub(super) fn retry_frees(&mut self) {
+        if !self.core.catalog.frees.is_empty() && self.now.0 >= self.frees_retried.0 + STUCK_MILLIS {
+            self.frees_retried = self.now;
+            self.core.catalog.retry_frees();
+        }
+    }
+
     /// Bytes of the read cache, and what of it is whose, after a change of either.
     pub(crate) fn arrange_read_cache(&mut self, limit: u64) {
         let catalog = &self.core.catalog;
@@ -50,4 +111,11 @@ impl Pool {
             self.read_cache.offer(volume, key, &block, &mut self.bufs);
         }
     }
+}
+
+/// Where an object is in its segment: its first page, the bytes before it there, and its pages.
+fn pages_of(at: ObjectRef) -> (u32, usize, u32) {
+    let start = u64::from(at.offset) * ObjectRef::STEP as u64;
+    let (page, end) = (start / PAGE, (start + u64::from(at.bytes())).div_ceil(PAGE));
+    (page as u32, (start % PAGE) as usize, (end - page) as u32)
 }

@@ -21,6 +21,7 @@ mod turn;
 mod write;
 
 pub use command::check_name;
+pub(crate) use memory::STUCK_MILLIS;
 pub use op::Target;
 pub(crate) use op::{Owner, Work};
 pub(crate) use read::check_node;

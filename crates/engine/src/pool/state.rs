@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use millpond_block::{Answer, Buf, BufPool, Completion, DiskError, Tag};
 use millpond_format::{BlockIdentity, BlockNo, ChunkId, Leg, Lsn, ObjectRef, PoolId, SegmentId, Shape, VolumeId};
 use rustc_hash::FxHashMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use super::op::Op;
 use crate::cache::{Scan, Spot, Store};
@@ -14,6 +14,7 @@ use crate::io::IoTable;
 use crate::log::Log;
 use crate::read_cache::ReadCache;
 use crate::slab::Slab;
+use crate::space::Piece;
 use crate::task::{
     Checkpointer, ClaimIo, Cleaner, Departure, Evacuation, FillPiece, Filler, Keeper, Pace, Rebalancer, Relabeler, ScrubArea, ScrubRead,
     Scrubber, Spares, Waiting, Wiper,
@@ -48,6 +49,8 @@ pub(crate) enum Context {
     },
     /// A map node.
     Node(NodeRead),
+    /// A piece of a deadlist.
+    DeadPiece(PieceRead),
     /// What a copy should hold, written there again.
     Repair,
     /// A flush for waiters: everything up to this batch will be durable.
@@ -97,6 +100,14 @@ pub(crate) struct NodeRead {
     pub(crate) miss: Miss,
     pub(crate) segment: SegmentId,
     pub(crate) unit: u32,
+    pub(crate) attempt: u8,
+}
+
+/// A piece of a deadlist on its way, and the place that it was at: it may move meanwhile.
+#[derive(Clone, Debug)]
+pub(crate) struct PieceRead {
+    pub(crate) piece: Weak<Piece>,
+    pub(crate) at: ObjectRef,
     pub(crate) attempt: u8,
 }
 
@@ -220,6 +231,8 @@ pub(crate) struct Pool {
     pub(crate) walking: bool,
     /// Walks that wait for the next import, because a node of theirs cannot be read.
     pub(crate) stuck_walks: BTreeSet<u64>,
+    /// When pieces of deadlists that could not be read were tried again.
+    pub(crate) frees_retried: Time,
     /// Reclaiming had the background's part of this turn; the running checkpoint has that of the next.
     pub(crate) reclaimed: bool,
     pub(crate) last_checkpoint: Time,
@@ -304,6 +317,7 @@ impl Pool {
             closing: None,
             walking: false,
             stuck_walks: BTreeSet::new(),
+            frees_retried: now,
             reclaimed: false,
             last_checkpoint: now,
             last_activity: now,

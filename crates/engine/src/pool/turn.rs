@@ -8,7 +8,7 @@ use super::diff::STEPS_PER_TURN;
 use super::op::{BarrierKind, Owner, ReadWork, Target, Work};
 use super::state::{Context, Pool, Starved};
 use crate::io::Ended;
-use crate::space::SegmentState;
+use crate::space::{Need, SegmentState};
 use crate::task::{Purse, Waiting};
 use crate::{PoolState, Reply, Time};
 
@@ -18,6 +18,8 @@ const FREES_PER_SLICE: usize = 12;
 const QUIET_MILLIS: u64 = 20;
 /// Slices per turn then.
 const QUIET_SLICES: usize = 16;
+/// How much is let go of in a slice of deadlists that nobody needs ([`Deadlist::drop_pieces`](crate::space::Deadlist::drop_pieces)).
+const FADES_PER_SLICE: usize = 256;
 /// Slices per turn when log or space run short.
 const PRESSED_SLICES: usize = 4;
 /// Slices per turn at most: as much as a record of snapshots destroyed in one turn has room for.
@@ -104,6 +106,7 @@ impl Pool {
         match ended.context {
             Context::Batch(lsn) => self.batch_done(lsn, ended.result),
             Context::Data { op, part } => self.data_read(op, part, ended.result, ended.buf, ended.member),
+            Context::DeadPiece(read) => self.piece_read(&read, ended.result, ended.buf, ended.member),
             Context::Node(read) => self.node_read(read, ended.result, ended.buf, ended.member),
             // a copy that cannot be mended is found again by the next read, or its device is given up
             Context::Repair => self.repairs.under_way -= 1,
@@ -236,7 +239,7 @@ impl Pool {
             self.step_full();
             self.close_when_quiet();
         }
-        self.core.nodes.evict();
+        self.bound_memory();
         busy | !self.ready.is_empty() | self.waits_for_space() | self.io.has_idle()
     }
 
@@ -260,11 +263,13 @@ impl Pool {
     /// Is there anything left to give back of what was destroyed?
     fn is_freeing(&self) -> bool {
         let catalog = &self.core.catalog;
-        !catalog.frees.is_empty() || catalog.walks.len() > self.stuck_walks.len() || !catalog.removed.is_empty()
+        let dead = catalog.has_frees() || self.core.is_fading();
+        dead || catalog.walks.len() > self.stuck_walks.len() || !catalog.removed.is_empty()
     }
 
     /// Goes on with giving back what destroyed snapshots and volumes held. True when there is more to do.
     fn reclaim(&mut self) -> bool {
+        self.retry_frees();
         let more = self.is_freeing() || !self.destroying.is_empty();
         self.reclaimed = more && !(self.reclaimed && self.checkpointer.is_writing());
         if !self.reclaimed {
@@ -275,8 +280,11 @@ impl Pool {
             return true;
         }
         // when no checkpoint can begin, what has to be said of what died has to go first
-        if !self.core.catalog.frees.is_empty() && (self.checkpoint_is_safe() || !self.checkpoint_fits_with(0)) {
-            self.core.free_some(FREES_PER_SLICE * self.slices());
+        self.core.fade_some(FADES_PER_SLICE * self.slices());
+        if self.core.catalog.has_frees() && (self.checkpoint_is_safe() || !self.checkpoint_fits_with(0)) {
+            let freed = self.core.free_some(FREES_PER_SLICE * self.slices());
+            freed.next.iter().chain(&freed.after).for_each(|piece| self.need_piece(piece, Need::Freeing));
+            return freed.next.is_none();
         } else if self.closing.is_none() && self.state == PoolState::Online {
             self.start_walk_step();
         }
@@ -319,7 +327,7 @@ impl Pool {
         let can_begin = running || patient || self.checkpoint_fits_with(0);
         let rests = self.core.space.segments.resting_count() > 0;
         let gives = running || rests || self.checkpoint_brings_space() || self.moves_wait_for_checkpoint();
-        let freeing = !self.core.catalog.frees.is_empty() || (self.is_freeing() && can_begin);
+        let freeing = self.core.catalog.has_frees() || (self.is_freeing() && can_begin);
         // a wipe gives back what it holds before anybody is refused
         let held = self.wiper.holds_space();
         let comes = can_begin && gives && checkpoints < STARVED_CHECKPOINTS;

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use millpond_format::{Addr, ChunkId, DeadDirectory, DeadRecord, Epoch, ObjectRef, PieceRef};
 use smallvec::SmallVec;
 
-use super::pieces::{Piece, Pieces};
+use super::pieces::{Need, Piece, Pieces, Reader};
 use super::slots::slots_in;
 
 /// Slots in a window of words that grows at both ends.
@@ -75,6 +75,8 @@ const ENTRY_BYTES: usize = 14;
 const GROUP_BYTES: usize = 11;
 /// A tail of so many times the bytes of a piece becomes pieces. This counts what entries take at most, three times what single slots do.
 const TAIL_PIECES: usize = 2;
+/// How much longer the end of a piece takes than letting go of one that others refer to.
+const END: usize = 16;
 
 impl Dead {
     /// Bytes that it takes at most.
@@ -179,16 +181,30 @@ struct Span {
     /// Its first entry: what was freed lies before it.
     from: u32,
     to: u32,
+    /// Units of data in the piece before its first entry, and before its end.
+    units_from: u64,
+    units_to: u64,
 }
 
 impl Span {
-    fn units(&self) -> u64 {
-        self.piece.units_before(self.to) - self.piece.units_before(self.from)
+    fn whole(piece: Rc<Piece>) -> Span {
+        Span { from: 0, to: piece.len(), units_from: 0, units_to: piece.units(), piece }
     }
 
-    /// The first entry born after `epoch`, or the end.
-    fn cut(&self, epoch: Epoch) -> u32 {
-        self.piece.first_after(epoch).clamp(self.from, self.to)
+    fn units(&self) -> u64 {
+        self.units_to - self.units_from
+    }
+
+    /// The first entry born after `epoch`, or the end, and the units of data in the piece before it.
+    fn cut(&self, epoch: Epoch) -> (u32, u64) {
+        let (first, units) = self.piece.first_after(epoch);
+        if first <= self.from {
+            (self.from, self.units_from)
+        } else if first >= self.to {
+            (self.to, self.units_to)
+        } else {
+            (first, units)
+        }
     }
 }
 
@@ -200,7 +216,11 @@ pub(crate) struct Deadlist {
     tail: Tail,
     /// Units of data blocks in all of it.
     units: u64,
-    /// The next entries of the last span, the next one last.
+    /// Spans, from the first on, of which the content could not be had.
+    unreadable: usize,
+    /// The content of the last span while it is freed.
+    reader: Option<Reader>,
+    /// Its next entries, the next one last.
     next: Vec<(ChunkId, Dead)>,
 }
 
@@ -221,8 +241,8 @@ impl Deadlist {
         }
         let tail = std::mem::take(&mut self.tail);
         let spans = &mut self.spans;
-        pieces.make(&tail.records(), &mut |piece| spans.push(Span { from: 0, to: piece.len(), piece }));
-        self.next.clear();
+        pieces.make(&tail.records(), &mut |piece| spans.push(Span::whole(piece)));
+        self.close();
     }
 
     /// Takes out everything born after `epoch`.
@@ -230,18 +250,25 @@ impl Deadlist {
         let tail = self.tail.split_after(epoch);
         let (mut young, mut units) = (Vec::new(), tail.units);
         self.spans.retain_mut(|span| {
-            let cut = span.cut(epoch);
+            let (cut, before) = span.cut(epoch);
             if cut < span.to {
-                let taken = Span { piece: Rc::clone(&span.piece), from: cut, to: span.to };
+                let taken = Span { from: cut, units_from: before, ..span.clone() };
                 units += taken.units();
                 young.push(taken);
-                span.to = cut;
+                (span.to, span.units_to) = (cut, before);
             }
             span.from < span.to
         });
-        self.next.clear();
+        self.unreadable = 0;
+        self.close();
         self.units -= units;
-        Deadlist { spans: young, tail, units, next: Vec::new() }
+        Deadlist { spans: young, tail, units, ..Deadlist::default() }
+    }
+
+    /// Goes away from the place that it is freed at.
+    fn close(&mut self) {
+        self.next.clear();
+        self.reader = None;
     }
 
     /// Adds all of `other`, moving the smaller into the larger.
@@ -252,27 +279,72 @@ impl Deadlist {
         self.spans.append(&mut other.spans);
         self.tail.merge(other.tail);
         self.units += other.units;
-        self.next.clear();
+        self.unreadable = 0;
+        self.close();
         self.shed(pieces);
     }
 
-    /// Takes a chunk's part out; there may be others of the same chunk.
+    /// The piece whose content is needed for the next part, when that is not in memory.
+    pub(crate) fn lacks(&self) -> Option<&Rc<Piece>> {
+        let span = self.spans.get(self.unreadable..)?.last()?;
+        let ready = self.reader.is_some() || span.piece.is_here();
+        Some(&span.piece).filter(|_| !ready)
+    }
+
+    /// The piece that comes after the one that is being freed.
+    pub(crate) fn next_piece(&self) -> Option<&Rc<Piece>> {
+        self.spans.get(self.unreadable..)?.iter().rev().nth(1).map(|span| &span.piece)
+    }
+
+    /// The content of the next part cannot be had: it is left out until [`retry`](Self::retry).
+    pub(crate) fn set_aside(&mut self) {
+        self.close();
+        if let Some(last) = self.spans.len().checked_sub(1).filter(|last| *last >= self.unreadable) {
+            self.spans.swap(self.unreadable, last);
+            self.unreadable += 1;
+        }
+    }
+
+    /// What could not be had may be had by now.
+    pub(crate) fn retry(&mut self) {
+        self.unreadable = 0;
+        self.close();
+    }
+
+    /// Is something left out that cannot be had?
+    pub(crate) fn is_short(&self) -> bool {
+        self.unreadable > 0
+    }
+
+    /// Is nothing left but what cannot be had?
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.unreadable > 0 && self.unreadable == self.spans.len() && self.tail.epochs.is_empty()
+    }
+
+    /// Takes a chunk's part out; there may be others of the same chunk. Nothing [`lacks`](Self::lacks) for it.
     pub(crate) fn pop(&mut self) -> Option<(ChunkId, Dead)> {
-        let popped = match self.spans.last_mut() {
+        let popped = match self.spans.get_mut(self.unreadable..).and_then(<[Span]>::last_mut) {
             None => self.tail.pop()?,
             Some(span) => {
                 if self.next.is_empty() {
+                    if self.reader.is_none() {
+                        let content = span.piece.content().expect("INV-DEAD-4: the content was read before");
+                        span.piece.release(Need::Freeing);
+                        self.reader = Some(Reader::new(content).expect("INV-DEAD-2: a piece reads as what it was made of"));
+                    }
                     let left = (span.to - span.from) as usize;
-                    self.next.extend(span.piece.group_from(span.from).take(left).map(|record| (record.chunk, Dead::of(&record))));
+                    let group = self.reader.iter().flat_map(|reader| reader.group_from(span.from)).take(left);
+                    self.next.extend(group.map(|record| (record.chunk, Dead::of(&record))));
                     self.next.reverse();
                 }
+                let popped = self.next.pop().expect("INV-DEAD-2: a span has the entries that it says");
                 span.from += 1;
-                let popped = self.next.pop();
+                span.units_from += u64::from(popped.1.units);
                 if span.from >= span.to {
-                    self.next.clear();
+                    self.close();
                     self.spans.pop().into_iter().for_each(|span| span.piece.is_left());
                 }
-                popped.expect("INV-DEAD-2: a span has the entries that it says")
+                popped
             }
         };
         self.units -= u64::from(popped.1.units);
@@ -283,12 +355,22 @@ impl Deadlist {
         self.spans.is_empty() && self.tail.epochs.is_empty()
     }
 
-    /// Calls `each` with every chunk's parts.
-    pub(crate) fn for_each(&self, mut each: impl FnMut(ChunkId, &Dead)) {
+    /// Lets go of pieces while there is `room`, of which the end of a piece takes [`END`] and a reference to it 1. True when none is left.
+    pub(crate) fn drop_pieces(&mut self, room: &mut usize) -> bool {
+        while *room > 0 {
+            let Some(span) = self.spans.pop() else { return true };
+            *room = room.saturating_sub(if Rc::strong_count(&span.piece) > 1 { 1 } else { END });
+        }
+        self.spans.is_empty()
+    }
+
+    /// Calls `each` with every chunk's parts, with `content` for what pieces hold. Those that have none are left out.
+    pub(crate) fn for_each(&self, mut content: impl FnMut(&Piece) -> Option<Rc<[u8]>>, mut each: impl FnMut(ChunkId, &Dead)) {
         for span in &self.spans {
+            let Some(reader) = content(&span.piece).and_then(|bytes| Reader::new(bytes).ok()) else { continue };
             let mut at = span.from;
             while at < span.to {
-                for record in span.piece.group_from(at).take((span.to - at) as usize) {
+                for record in reader.group_from(at).take((span.to - at) as usize) {
                     each(record.chunk, &Dead::of(&record));
                     at += 1;
                 }
@@ -304,7 +386,7 @@ impl Deadlist {
 
     /// Units of guest data born after `epoch`.
     pub(crate) fn units_after(&self, epoch: Epoch) -> u64 {
-        let young = |span: &Span| span.piece.units_before(span.to) - span.piece.units_before(span.cut(epoch));
+        let young = |span: &Span| span.units_to - span.cut(epoch).1;
         self.spans.iter().map(young).sum::<u64>() + self.tail.units_after(epoch)
     }
 
@@ -333,6 +415,15 @@ impl Deadlist {
         DeadDirectory { pieces: self.spans.iter().map(stored).collect(), tail }.encode()
     }
 
+    /// The pieces that a directory names, each with the entries that its windows begin and end with; none of a list of an older version.
+    pub(crate) fn named(bytes: &[u8]) -> Result<Vec<(ObjectRef, [u32; 2])>, String> {
+        if !DeadDirectory::is_one(bytes) {
+            return Ok(Vec::new());
+        }
+        let directory = DeadDirectory::decode(bytes).map_err(|error| format!("a deadlist is damaged ({error})"))?;
+        Ok(directory.pieces.iter().map(|piece| (piece.at, [piece.from, piece.to])).collect())
+    }
+
     /// Reads what a checkpoint stored at `at`, with `piece` for the pieces. A list of an older version is one piece from now on.
     pub(crate) fn load(
         bytes: &[u8],
@@ -341,17 +432,19 @@ impl Deadlist {
     ) -> Result<Deadlist, String> {
         if !DeadDirectory::is_one(bytes) {
             let piece = piece(at)?;
-            let span = Span { from: 0, to: piece.len(), piece };
+            let span = Span::whole(piece);
             return Ok(Deadlist { units: span.units(), spans: vec![span], ..Deadlist::default() });
         }
         let damaged = |error| format!("a deadlist is damaged ({error})");
         let directory = DeadDirectory::decode(bytes).map_err(damaged)?;
         let mut list = Deadlist::default();
         for PieceRef { at, from, to } in directory.pieces {
-            let span = Span { piece: piece(at)?, from, to };
-            if to > span.piece.len() {
+            let piece = piece(at)?;
+            let units = |entry| piece.units_before(entry).filter(|_| entry <= piece.len());
+            let (Some(units_from), Some(units_to)) = (units(from), units(to)) else {
                 return Err("a deadlist is damaged (it names more than a piece has)".to_owned());
-            }
+            };
+            let span = Span { piece, from, to, units_from, units_to };
             list.units += span.units();
             list.spans.push(span);
         }

@@ -11,7 +11,7 @@ mod table;
 
 pub(crate) use chunks::{Chunk, NODE_GRAIN, Place};
 pub(crate) use deadlist::Deadlist;
-pub(crate) use pieces::{Piece, Pieces};
+pub(crate) use pieces::{Need, Piece, Pieces, as_piece};
 pub(crate) use rows::{PAGE, Rows, Shelf, Stripe};
 pub(crate) use segments::{Fill, Segment, SegmentState};
 pub(crate) use slots::Slots;

@@ -3,29 +3,74 @@
 //! INV-DEAD-1: the storage of a piece is given back when no list refers to it any more, neither one in memory nor one that a running checkpoint still
 //! writes. Both hold the piece itself, so its end is when the last of them lets go; what it was stored in is then retired, and the next checkpoint,
 //! which does not name it, replaces it like any other object.
+//!
+//! What stays in memory of a piece is where its epochs begin ([`Index`]), so lists are split, merged and counted without its content. That is read
+//! again to free what is in it, and to write it elsewhere.
+//!
+//! INV-DEAD-4: the content of a piece leaves memory only while it can be read again: where a checkpoint put it whose writes of objects have all ended.
+//! While a checkpoint moves a piece that is where it was before.
+
+mod index;
+mod reader;
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::{Rc, Weak};
 
-use millpond_format::{DeadGroup, DeadRecord, Epoch, FormatError, ObjectRef};
+use millpond_format::{DeadGroup, DeadRecord, Epoch, FormatError, ObjectRef, crc32c};
+
+use self::index::Index;
+pub(crate) use self::reader::Reader;
+use crate::Planted;
+
+/// Who needs the content of a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// What is in it is freed.
+    Freeing = 1,
+    /// A checkpoint writes it elsewhere.
+    Writing = 2,
+}
 
 /// What all pieces of a pool have in common.
 #[derive(Debug)]
 pub(crate) struct Pieces {
     /// Bytes of a piece at most.
     most: usize,
+    /// Bytes that all pieces may take in memory, as far as their content can be read again.
+    limit: usize,
     /// Where pieces were that nothing refers to any more.
     retired: RefCell<Vec<ObjectRef>>,
     /// Pieces that the next checkpoint writes.
     unwritten: RefCell<Vec<Weak<Piece>>>,
-    /// [`Planted::FreePieceInUse`](crate::Planted::FreePieceInUse).
-    forgets_others: bool,
+    /// Content that is in memory and can be read again, the oldest first.
+    evictable: RefCell<BTreeMap<u64, Weak<Piece>>>,
+    /// Number of the next of these.
+    next: Cell<u64>,
+    /// Bytes in memory: of content that can be read again, of content that no checkpoint has, of other content, of everything else.
+    cached: Cell<usize>,
+    unstored: Cell<usize>,
+    kept: Cell<usize>,
+    indexes: Cell<usize>,
+    planted: Option<Planted>,
 }
 
 impl Pieces {
-    pub(crate) fn new(most: usize, forgets_others: bool) -> Rc<Pieces> {
-        Rc::new(Pieces { most, retired: RefCell::default(), unwritten: RefCell::default(), forgets_others })
+    pub(crate) fn new(most: usize, limit: usize, planted: Option<Planted>) -> Rc<Pieces> {
+        let planted = planted.filter(|_| cfg!(feature = "planted"));
+        Rc::new(Pieces {
+            most,
+            limit,
+            retired: RefCell::default(),
+            unwritten: RefCell::default(),
+            evictable: RefCell::default(),
+            next: Cell::default(),
+            cached: Cell::default(),
+            unstored: Cell::default(),
+            kept: Cell::default(),
+            indexes: Cell::default(),
+            planted,
+        })
     }
 
     /// Bytes of a piece at most.
@@ -45,33 +90,45 @@ impl Pieces {
             self.make(younger, made);
             return;
         }
-        let piece = Rc::new(self.piece(bytes, groups, None));
+        let piece = self.piece(bytes.len(), &groups, None, Box::default());
+        piece.hold(bytes.into());
         piece.touch();
         made(piece);
     }
 
-    /// A piece as a checkpoint stored it. An object of an older version is as long as the list was.
-    pub(crate) fn load(self: &Rc<Self>, bytes: Vec<u8>, at: ObjectRef) -> Result<Rc<Piece>, FormatError> {
-        let (bytes, groups) = match DeadGroup::all(&bytes) {
-            Err(FormatError::Magic) => {
-                let bytes = DeadRecord::encode_piece(&DeadRecord::decode_piece(&bytes)?);
-                let groups = DeadGroup::all(&bytes)?;
-                (bytes, groups)
-            }
-            groups => (bytes, groups?),
-        };
-        Ok(Rc::new(self.piece(bytes, groups, Some(at))))
+    /// A piece as a checkpoint stored it; `ends` are the entries that windows begin and end with. An object of an older version is as long as the list was:
+    /// one in parts stays in memory.
+    pub(crate) fn load(self: &Rc<Self>, bytes: &[u8], at: ObjectRef, ends: &[u32]) -> Result<Rc<Piece>, FormatError> {
+        let reader = Reader::new(as_piece(bytes)?)?;
+        let known: BTreeMap<u32, u64> = ends.iter().map(|end| (*end, reader.units_before(*end))).collect();
+        let index = Index::new(reader.groups());
+        let known: Vec<(u32, u64)> = known.into_iter().filter(|(end, _)| index.at(*end).is_none()).collect();
+        let content = reader.bytes();
+        let piece = self.piece(content.len(), reader.groups(), Some(at), known.into());
+        if at.is_index() {
+            piece.hold(content);
+        }
+        Ok(piece)
     }
 
-    fn piece(self: &Rc<Self>, bytes: Vec<u8>, groups: Vec<DeadGroup>, at: Option<ObjectRef>) -> Piece {
-        Piece {
-            bytes: bytes.into(),
-            groups: groups.into(),
+    fn piece(self: &Rc<Self>, length: usize, groups: &[DeadGroup], at: Option<ObjectRef>, known: Box<[(u32, u64)]>) -> Rc<Piece> {
+        let piece = Rc::new(Piece {
+            index: Index::new(groups),
+            known,
+            length: u32::try_from(length).unwrap_or(u32::MAX),
+            content: RefCell::default(),
+            place: Cell::new(at.filter(|at| !at.is_index())),
+            evictable: Cell::default(),
+            needs: Cell::default(),
+            failed: Cell::default(),
+            reading: Cell::default(),
             stored: Cell::new(at),
             waits: Cell::default(),
             given_back: Cell::default(),
             home: Rc::clone(self),
-        }
+        });
+        add(&self.indexes, piece.own_bytes());
+        piece
     }
 
     /// The pieces that a checkpoint has to write, which is being fixed.
@@ -83,7 +140,7 @@ impl Pieces {
 
     /// The lengths of pieces that the next checkpoint writes, each as `cost` says.
     pub(crate) fn unwritten(&self, cost: impl Fn(usize) -> usize) -> usize {
-        self.unwritten.borrow().iter().filter_map(Weak::upgrade).map(|piece| cost(piece.bytes.len())).sum()
+        self.unwritten.borrow().iter().filter_map(Weak::upgrade).map(|piece| cost(piece.length())).sum()
     }
 
     /// Are there places that no list needs any more?
@@ -95,13 +152,74 @@ impl Pieces {
     pub(crate) fn take_retired(&self) -> Vec<ObjectRef> {
         self.retired.take()
     }
+
+    /// Bytes of memory that pieces take.
+    pub(crate) fn memory(&self) -> usize {
+        self.cached.get() + self.unstored.get() + self.kept.get() + self.indexes.get()
+    }
+
+    /// Is so much content in memory that no checkpoint has that one is due?
+    pub(crate) fn wants_checkpoint(&self) -> bool {
+        self.unstored.get() > (self.limit / 2).max(UNSTORED_PIECES * self.most)
+    }
+
+    /// Lets content go that can be read again, the oldest first, until what is left is no more than it may be.
+    pub(crate) fn evict(&self) {
+        let room = self.limit.saturating_sub(self.indexes.get());
+        let (mut needed, mut stays) = (Vec::new(), 0);
+        while self.cached.get() > room + stays {
+            let Some((_, oldest)) = self.evictable.borrow_mut().pop_first() else { break };
+            let Some(piece) = oldest.upgrade() else { continue };
+            piece.evictable.set(None);
+            if piece.needs.get() == 0 {
+                sub(&self.cached, piece.here());
+                piece.content.take();
+            } else {
+                stays += piece.here();
+                needed.push(piece);
+            }
+        }
+        needed.iter().for_each(Piece::may_go);
+    }
+}
+
+/// Pieces that no checkpoint has after which one is due, at least.
+const UNSTORED_PIECES: usize = 32;
+
+/// What an object says, as a piece of this version.
+pub(crate) fn as_piece(bytes: &[u8]) -> Result<Rc<[u8]>, FormatError> {
+    match DeadGroup::is_piece(bytes) {
+        true => Ok(bytes.into()),
+        false => Ok(DeadRecord::encode_piece(&DeadRecord::decode_piece(bytes)?).into()),
+    }
+}
+
+fn add(to: &Cell<usize>, bytes: usize) {
+    to.set(to.get() + bytes);
+}
+
+fn sub(from: &Cell<usize>, bytes: usize) {
+    from.set(from.get() - bytes);
 }
 
 /// Entries in order of (epoch, chunk), as they are stored.
 #[derive(Debug)]
 pub(crate) struct Piece {
-    bytes: Box<[u8]>,
-    groups: Box<[DeadGroup]>,
+    index: Index,
+    /// Units of data before entries that windows began or ended with at an import, where that is not the beginning of an epoch.
+    known: Box<[(u32, u64)]>,
+    /// Bytes of its content.
+    length: u32,
+    content: RefCell<Option<Rc<[u8]>>>,
+    /// Where it can be read.
+    place: Cell<Option<ObjectRef>>,
+    /// Its number among those whose content may leave memory.
+    evictable: Cell<Option<u64>>,
+    /// For what the content is needed, and for what it could not be had.
+    needs: Cell<u8>,
+    failed: Cell<u8>,
+    /// It is being read.
+    reading: Cell<bool>,
     /// Where the last checkpoint that wrote it put it.
     stored: Cell<Option<ObjectRef>>,
     /// The next checkpoint writes it.
@@ -112,18 +230,142 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// What a checkpoint writes of it.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes
+    /// Bytes that a checkpoint writes of it.
+    pub(crate) fn length(&self) -> usize {
+        self.length as usize
     }
 
     pub(crate) fn stored(&self) -> Option<ObjectRef> {
         self.stored.get()
     }
 
-    /// The running checkpoint put it there. Gives back where it was.
+    /// The running checkpoint puts it there. Gives back where it was.
     pub(crate) fn set_stored(&self, at: ObjectRef) -> Option<ObjectRef> {
-        self.stored.replace(Some(at))
+        let before = self.stored.get();
+        self.recount(|| self.stored.set(Some(at)));
+        before
+    }
+
+    /// What the checkpoint wrote that put it where it is can be read.
+    pub(crate) fn settle(self: &Rc<Self>) {
+        let at = self.stored.get().filter(|at| !at.is_index());
+        assert!(at.is_some() || self.place.get().is_none(), "INV-DEAD-4: one piece of a new version is in parts");
+        if self.place.get().is_some() && self.home.planted == Some(Planted::StalePiece) {
+            return;
+        }
+        self.recount(|| self.place.set(at));
+        self.may_go();
+    }
+
+    /// Where it is stored it cannot be read. True when its content is in memory, where it stays until a checkpoint has written it.
+    pub(crate) fn spoil(&self) -> bool {
+        let here = self.here() > 0;
+        if here {
+            self.stays();
+            self.recount(|| self.place.set(None));
+        }
+        here
+    }
+
+    /// Is its content in memory?
+    pub(crate) fn is_here(&self) -> bool {
+        self.content.borrow().is_some()
+    }
+
+    /// Its content, when it is in memory.
+    pub(crate) fn content(&self) -> Option<Rc<[u8]>> {
+        self.content.borrow().clone()
+    }
+
+    /// Where its content can be read.
+    pub(crate) fn place(&self) -> Option<ObjectRef> {
+        self.place.get()
+    }
+
+    /// Its content is needed. Where it has to be read, when it is neither in memory nor on its way.
+    pub(crate) fn need(&self, need: Need) -> Option<ObjectRef> {
+        self.needs.set(self.needs.get() | need as u8);
+        if self.is_here() || self.reading.replace(true) {
+            return None;
+        }
+        Some(self.place.get().expect("INV-DEAD-4: content that is not in memory can be read"))
+    }
+
+    /// Its content is not needed any more.
+    pub(crate) fn release(&self, need: Need) {
+        self.needs.set(self.needs.get() & !(need as u8));
+    }
+
+    /// Could its content not be had? It is told once.
+    pub(crate) fn take_failure(&self, need: Need) -> bool {
+        let failed = self.failed.get();
+        self.failed.set(failed & !(need as u8));
+        failed & need as u8 != 0
+    }
+
+    /// What was read of it is not right, or nothing.
+    pub(crate) fn fail(&self) {
+        self.reading.set(false);
+        self.failed.set(self.failed.get() | self.needs.take());
+    }
+
+    /// Its content was read. False when that is not the one.
+    pub(crate) fn take_in(self: &Rc<Self>, bytes: &[u8], at: ObjectRef) -> bool {
+        let believed = self.home.planted == Some(Planted::StalePiece);
+        let right = believed || crc32c(bytes) == at.crc;
+        let Some(content) = Some(bytes).filter(|_| right).and_then(|bytes| as_piece(bytes).ok()) else { return false };
+        self.reading.set(false);
+        if !self.is_here() {
+            self.hold(content);
+            self.may_go();
+        }
+        true
+    }
+
+    fn hold(&self, content: Rc<[u8]>) {
+        add(self.counter(), content.len());
+        self.content.replace(Some(content));
+    }
+
+    /// Its content may leave memory when it can be read again.
+    fn may_go(self: &Rc<Self>) {
+        if self.place.get().is_some() && self.is_here() && self.evictable.get().is_none() {
+            let number = self.home.next.get();
+            self.home.next.set(number + 1);
+            self.evictable.set(Some(number));
+            self.home.evictable.borrow_mut().insert(number, Rc::downgrade(self));
+        }
+    }
+
+    fn stays(&self) {
+        if let Some(number) = self.evictable.take() {
+            self.home.evictable.borrow_mut().remove(&number);
+        }
+    }
+
+    /// Bytes of its content in memory.
+    fn here(&self) -> usize {
+        self.content.borrow().as_ref().map_or(0, |content| content.len())
+    }
+
+    /// Bytes that it takes besides.
+    fn own_bytes(&self) -> usize {
+        size_of::<Piece>() + self.index.bytes() + size_of_val(&*self.known)
+    }
+
+    /// Where its content is counted.
+    fn counter(&self) -> &Cell<usize> {
+        match (self.place.get(), self.stored.get()) {
+            (Some(_), _) => &self.home.cached,
+            (None, Some(at)) if at.is_index() => &self.home.kept,
+            (None, _) => &self.home.unstored,
+        }
+    }
+
+    fn recount(&self, change: impl FnOnce()) {
+        sub(self.counter(), self.here());
+        change();
+        add(self.counter(), self.here());
     }
 
     /// Does the next checkpoint write it?
@@ -140,45 +382,30 @@ impl Piece {
 
     /// Entries.
     pub(super) fn len(&self) -> u32 {
-        self.groups.last().map_or(0, |group| group.first + group.count)
+        self.index.end().first
     }
 
-    /// The number of the first entry born after `epoch`.
-    pub(super) fn first_after(&self, epoch: Epoch) -> u32 {
-        let at = self.groups.partition_point(|group| group.epoch <= epoch);
-        self.groups.get(at).map_or(self.len(), |group| group.first)
+    /// Units of data in all of them.
+    pub(super) fn units(&self) -> u64 {
+        self.index.end().units
     }
 
-    /// The group that an entry is in.
-    fn group_of(&self, entry: u32) -> Option<&DeadGroup> {
-        let at = self.groups.partition_point(|group| group.first <= entry).checked_sub(1)?;
-        self.groups.get(at).filter(|group| entry - group.first < group.count)
+    /// The number of the first entry born after `epoch`, and the units of data before it.
+    pub(super) fn first_after(&self, epoch: Epoch) -> (u32, u64) {
+        let boundary = self.index.after(epoch);
+        (boundary.first, boundary.units)
     }
 
-    /// Units of data in all entries before this one.
-    pub(super) fn units_before(&self, entry: u32) -> u64 {
-        let Some(group) = self.group_of(entry) else {
-            return self.groups.last().map_or(0, |group| group.units_before + group.units);
-        };
-        let count = (entry - group.first) as usize;
-        let within = || self.records(group).iter().take(count).map(|record| u64::from(record.units)).sum::<u64>();
-        group.units_before + if count == 0 { 0 } else { within() }
-    }
-
-    /// The entries of its group from this one on.
-    pub(super) fn group_from(&self, entry: u32) -> impl Iterator<Item = DeadRecord<'static>> + use<> {
-        let found = self.group_of(entry).map(|group| (self.records(group), (entry - group.first) as usize));
-        let (records, skip) = found.unwrap_or_default();
-        records.into_iter().skip(skip)
-    }
-
-    fn records(&self, group: &DeadGroup) -> Vec<DeadRecord<'static>> {
-        group.records(&self.bytes).expect("INV-DEAD-2: a piece reads as what it was made of")
+    /// Units of data before an entry that an epoch begins with, or a window that an import found.
+    pub(super) fn units_before(&self, entry: u32) -> Option<u64> {
+        let known = || self.known.iter().find(|(known, _)| *known == entry).map(|(_, units)| *units);
+        self.index.at(entry).map(|boundary| boundary.units).or_else(known)
     }
 
     /// A list has no entry of it any more, though others may.
     pub(super) fn is_left(self: Rc<Self>) {
-        if self.home.forgets_others && cfg!(feature = "planted") && Rc::strong_count(&self) > 1 {
+        self.release(Need::Freeing);
+        if self.home.planted == Some(Planted::FreePieceInUse) && Rc::strong_count(&self) > 1 {
             let again = self.given_back.replace(true);
             self.home.retired.borrow_mut().extend(self.stored.get().filter(|_| !again));
         }
@@ -188,6 +415,9 @@ impl Piece {
 impl Drop for Piece {
     /// Nothing refers to it (INV-DEAD-1).
     fn drop(&mut self) {
+        self.stays();
+        sub(self.counter(), self.here());
+        sub(&self.home.indexes, self.own_bytes());
         self.home.retired.borrow_mut().extend(self.stored.get().filter(|_| !self.given_back.get()));
     }
 }

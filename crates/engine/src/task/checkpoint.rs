@@ -12,19 +12,19 @@ mod settle;
 mod sparse;
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use millpond_block::{Piece, Tag};
 use millpond_device::{DeviceError, DeviceIndex};
 use millpond_format::{AREA_BYTES, Lsn, NODE_BYTES, ObjectRef, Root, SegmentId};
 
-pub(crate) use self::objects::{META_HEAD_PAGES, OBJECT_WRITE, piece_bytes};
+pub(crate) use self::objects::{META_HEAD_PAGES, OBJECT_WRITE, pieces};
 use self::seal::Sealed;
 pub(crate) use self::sparse::{At, ObjectsIn};
 use super::reserve::Estimate;
 use crate::log::{Cursor, is_special};
 use crate::pool::{Context, Pool};
-use crate::space::{Place, SegmentState, Space};
+use crate::space::{Piece as DeadPiece, Place, SegmentState, Space};
 use crate::{PoolState, Reply, Time};
 
 /// Nodes whose checksums are computed in a slice: some 2 microseconds each.
@@ -76,6 +76,8 @@ pub(crate) struct Checkpointer {
     root: Option<Root>,
     /// Objects of the checkpoint before that this one replaces.
     replaced: Vec<ObjectRef>,
+    /// Pieces of deadlists that it put somewhere.
+    written: Vec<Weak<DeadPiece>>,
     /// Where nodes go.
     pub(crate) nodes_at: Option<Cursor>,
     /// Where objects go.
@@ -152,7 +154,7 @@ impl Pool {
 
     /// Is there room when it is counted closely? That takes time: only when all that died is freed, and now and then.
     fn counts_again(&mut self) -> bool {
-        if !self.core.catalog.frees.is_empty() || self.now.0 < self.checkpointer.counted.0 + COUNT_MILLIS {
+        if self.core.catalog.has_frees() || self.now.0 < self.checkpointer.counted.0 + COUNT_MILLIS {
             return false;
         }
         self.checkpointer.counted = self.now;
@@ -180,6 +182,7 @@ impl Pool {
             || idle
             || self.log.since_checkpoint >= self.tuning.checkpoint_log_bytes
             || self.core.nodes.dirty() >= self.core.nodes.limit() / 2
+            || self.core.pieces.wants_checkpoint()
             || self.core.next_chunk - self.checkpointer.sealed_chunk >= CHUNKS_PER_CHECKPOINT / 2
             || self.legs.len() > 1
     }
@@ -192,13 +195,16 @@ impl Pool {
                 self.fault("no segment is left for a checkpoint");
                 return false;
             }
+            let waits = sealed.waits;
             let written = sealed.settling.done && sealed.is_encoded() && sealed.flushes.is_empty();
             if !written {
                 self.checkpointer.sealed = Some(sealed);
-                return self.checkpointer.pending < WRITES_IN_FLIGHT;
+                return !waits && self.checkpointer.pending < WRITES_IN_FLIGHT;
             }
         }
         if self.checkpointer.pending == 0 && self.log.completed >= self.root_lsn() {
+            // INV-DEAD-4: what was written can be read from here on
+            std::mem::take(&mut self.checkpointer.written).iter().filter_map(Weak::upgrade).for_each(|piece| piece.settle());
             self.next_stage(Stage::Barrier);
         }
         false
@@ -210,6 +216,10 @@ impl Pool {
         let mut room = BYTES_PER_SLICE * slices;
         while room > 0 && self.checkpointer.pending < WRITES_IN_FLIGHT {
             let late = sealed.settling.done;
+            sealed.waits = !late && self.wait_for_pieces(sealed);
+            if sealed.waits {
+                return true;
+            }
             let Some(bytes) = (if late { self.encode_late(sealed) } else { self.encode_early(sealed) }) else { return false };
             match bytes {
                 0 if late => {

@@ -212,7 +212,7 @@ impl Pool {
         }
         let catalog = &self.core.catalog;
         let removed = !catalog.removed.is_empty() || !self.destroying.is_empty();
-        let freeing = !catalog.frees.is_empty() || !catalog.walks.is_empty() || removed;
+        let freeing = catalog.has_frees() || self.core.is_fading() || !catalog.walks.is_empty() || removed;
         let Some(run) = &mut self.wiper.running else { return false };
         if run.round.is_none() && freeing {
             return false;

@@ -43,6 +43,11 @@ pub(crate) struct Cached {
 /// Bytes that a node takes in memory, allocator's overhead included.
 const NODE_MEMORY: u64 = 6400;
 
+/// Nodes that so many bytes have room for.
+fn limit_of(bytes: u64) -> usize {
+    usize::try_from(bytes / NODE_MEMORY).unwrap_or(usize::MAX).max(64)
+}
+
 /// The cache.
 pub(crate) struct NodeCache {
     slab: Vec<Option<Cached>>,
@@ -50,13 +55,19 @@ pub(crate) struct NodeCache {
     by_addr: FxHashMap<u64, u32>,
     hand: usize,
     dirty_count: usize,
+    bytes: u64,
     limit: usize,
 }
 
 impl NodeCache {
     pub(crate) fn new(bytes: u64) -> NodeCache {
-        let limit = usize::try_from(bytes / NODE_MEMORY).unwrap_or(usize::MAX).max(64);
-        NodeCache { slab: Vec::new(), vacant: Vec::new(), by_addr: FxHashMap::default(), hand: 0, dirty_count: 0, limit }
+        let limit = limit_of(bytes);
+        NodeCache { slab: Vec::new(), vacant: Vec::new(), by_addr: FxHashMap::default(), hand: 0, dirty_count: 0, bytes, limit }
+    }
+
+    /// Leaves a part of the memory to others, of which `taken` is in use: half of it at most.
+    pub(crate) fn share(&mut self, taken: usize) {
+        self.limit = limit_of(self.bytes.saturating_sub(taken as u64).max(self.bytes / 2));
     }
 
     /// Where the node at `addr` is.

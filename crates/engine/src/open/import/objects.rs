@@ -1,17 +1,52 @@
 //! The objects of the checkpoint, those that they name, and what was read of them.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use millpond_block::Buf;
 use millpond_device::DeviceError;
-use millpond_format::{Checkpoint, DeadDirectory, ObjectRef, SegmentId};
+use millpond_format::{Checkpoint, ObjectRef, SegmentId};
 
 use super::super::load::snapshot_page;
 use super::{Asked, Import, Stage};
-use crate::space::PAGE;
+use crate::space::{Deadlist, PAGE, Piece, Pieces};
+use crate::task::pieces;
 
 /// Objects read at a time.
 const OBJECTS_AT_ONCE: usize = 64;
+
+/// The pieces that deadlists name. Of each what stays in memory is made as it is read.
+pub(super) struct NamedPieces {
+    pub(super) home: Rc<Pieces>,
+    named: BTreeMap<(SegmentId, u32), (ObjectRef, Vec<u32>)>,
+    known: BTreeMap<(SegmentId, u32), Rc<Piece>>,
+}
+
+impl NamedPieces {
+    /// Is this a piece, and whole?
+    fn names(&self, at: ObjectRef) -> bool {
+        !at.is_index() && self.named.contains_key(&(at.segment, at.offset))
+    }
+
+    fn make(&self, at: ObjectRef, bytes: &[u8]) -> Result<Rc<Piece>, String> {
+        let ends = self.named.get(&(at.segment, at.offset)).map_or(&[][..], |(_, ends)| ends);
+        self.home.load(bytes, at, ends).map_err(|error| format!("a piece of a deadlist is damaged ({error})"))
+    }
+
+    fn take_in(&mut self, at: ObjectRef, bytes: &[u8]) -> Result<(), String> {
+        let piece = self.make(at, bytes)?;
+        self.known.insert((at.segment, at.offset), piece);
+        Ok(())
+    }
+
+    /// A piece; one that was not made yet, as older versions had them, of its `bytes`.
+    pub(super) fn get(&self, at: ObjectRef, bytes: impl FnOnce() -> Result<Vec<u8>, String>) -> Result<Rc<Piece>, String> {
+        match self.known.get(&(at.segment, at.offset)) {
+            Some(piece) => Ok(Rc::clone(piece)),
+            None => self.make(at, &bytes()?),
+        }
+    }
+}
 
 impl Import {
     /// Asks for objects, a number at a time; when all are there, goes on.
@@ -64,8 +99,10 @@ impl Import {
                 self.read_objects()
             }
             Stage::Lists => {
-                let pieces = self.named_pieces()?;
-                self.wanted.extend(pieces.into_values());
+                let named = self.named_pieces()?;
+                self.wanted.extend(named.values().map(|(at, _)| *at));
+                let extent_bytes = self.config.as_ref().ok_or("no label")?.shape.extent_bytes;
+                self.pieces = Some(NamedPieces { home: pieces(extent_bytes, &self.tuning), named, known: BTreeMap::new() });
                 self.stage = Stage::Pieces;
                 self.read_objects()
             }
@@ -73,8 +110,8 @@ impl Import {
         }
     }
 
-    /// The pieces that the deadlists name, each once. A list of an older version names none.
-    fn named_pieces(&self) -> Result<BTreeMap<(SegmentId, u32), ObjectRef>, String> {
+    /// The pieces that the deadlists name, each once, and what windows of it begin and end with.
+    fn named_pieces(&self) -> Result<BTreeMap<(SegmentId, u32), (ObjectRef, Vec<u32>)>, String> {
         let Some(checkpoint) = &self.checkpoint else { return Ok(BTreeMap::new()) };
         let mut lists: Vec<ObjectRef> = checkpoint.lineages.iter().filter_map(|line| line.deadlist).collect();
         lists.extend(checkpoint.frees.iter().map(|(_, at)| *at));
@@ -83,10 +120,8 @@ impl Import {
         }
         let mut pieces = BTreeMap::new();
         for at in lists {
-            let bytes = self.object(at)?;
-            if DeadDirectory::is_one(&bytes) {
-                let directory = DeadDirectory::decode(&bytes).map_err(|error| format!("a deadlist is damaged ({error})"))?;
-                pieces.extend(directory.pieces.iter().map(|piece| ((piece.at.segment, piece.at.offset), piece.at)));
+            for (at, ends) in Deadlist::named(&self.object(at)?)? {
+                pieces.entry((at.segment, at.offset)).or_insert((at, Vec::new())).1.extend(ends);
             }
         }
         Ok(pieces)
@@ -113,6 +148,9 @@ impl Import {
         };
         if millpond_format::crc32c(bytes) != at.crc {
             return Err("a checkpoint object does not match its checksum: the checkpoint is damaged".into());
+        }
+        if let Some(pieces) = self.pieces.as_mut().filter(|pieces| pieces.names(at)) {
+            return pieces.take_in(at, bytes);
         }
         self.objects.insert((at.segment, at.offset), bytes.to_vec());
         if at.is_index() {

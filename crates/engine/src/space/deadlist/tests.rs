@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use millpond_format::{Coding, SegmentId};
+use millpond_format::{Coding, SegmentId, crc32c};
 use proptest::prelude::*;
 
 use super::*;
@@ -21,15 +21,21 @@ fn addr(chunk: u64, slot: u32) -> Addr {
 }
 
 type Set = BTreeSet<(u64, u32)>;
+/// Objects by their numbers.
+type Stored = BTreeMap<u32, Vec<u8>>;
 
-fn content(list: &Deadlist) -> Set {
+/// What a list holds, with what is `stored` for pieces whose content is not in memory.
+fn content(list: &Deadlist, stored: &Stored) -> Set {
     let mut all = Set::new();
-    list.for_each(|chunk, dead| dead.slots.iter().for_each(|slot| assert!(all.insert((chunk.0, slot)), "{chunk}: {slot} is there twice")));
+    let read = |piece: &Piece| piece.content().or_else(|| Some(stored[&piece.place()?.offset].as_slice().into()));
+    list.for_each(read, |chunk, dead| {
+        dead.slots.iter().for_each(|slot| assert!(all.insert((chunk.0, slot)), "{chunk}: {slot} is there twice"))
+    });
     all
 }
 
-fn is_true(list: &Deadlist, set: &Set) {
-    assert_eq!(content(list), *set);
+fn is_true(list: &Deadlist, set: &Set, stored: &Stored) {
+    assert_eq!(content(list, stored), *set);
     assert_eq!(list.is_empty(), set.is_empty());
     assert_eq!(list.units(), set.len() as u64 * 8);
     for epoch in 0..EPOCHS {
@@ -41,34 +47,52 @@ fn is_true(list: &Deadlist, set: &Set) {
 /// What is stored, and lists with what they should be. An object's place is its number.
 struct Twin {
     pieces: Rc<Pieces>,
-    stored: BTreeMap<u32, Vec<u8>>,
+    stored: Stored,
     next: u32,
     lists: Vec<(Deadlist, Set)>,
     /// Blocks that died.
     dead: Set,
+    /// Bytes that pieces may take in memory.
+    limit: usize,
+    /// Some pieces cannot be read.
+    unreadable: bool,
 }
 
 impl Twin {
-    fn new(most: usize) -> Twin {
-        Twin { pieces: Pieces::new(most, false), stored: BTreeMap::new(), next: 0, lists: vec![Default::default()], dead: Set::new() }
+    fn new(most: usize, limit: usize) -> Twin {
+        Twin {
+            pieces: Pieces::new(most, limit, None),
+            stored: BTreeMap::new(),
+            next: 0,
+            lists: vec![Default::default()],
+            dead: Set::new(),
+            limit,
+            unreadable: false,
+        }
     }
 
     fn put(&mut self, bytes: Vec<u8>) -> ObjectRef {
         self.next += 1;
-        let at = ObjectRef { segment: SegmentId(0), offset: self.next, length: bytes.len() as u32, crc: 0 };
+        let at = ObjectRef { segment: SegmentId(0), offset: self.next, length: bytes.len() as u32, crc: crc32c(&bytes) };
         self.stored.insert(self.next, bytes);
         at
     }
 
     /// What a checkpoint does: what no list referred to when it was fixed goes when it holds.
     fn checkpoint(&mut self) -> Vec<ObjectRef> {
-        let replaced = self.pieces.take_retired();
-        for piece in self.pieces.seal() {
-            let at = self.put(piece.bytes().to_vec());
-            if let Some(old) = piece.set_stored(at) {
-                self.stored.remove(&old.offset);
-            }
+        let mut replaced = self.pieces.take_retired();
+        let sealed = self.pieces.seal();
+        for piece in &sealed {
+            self.fetch(piece, Need::Writing);
+            let at = self.put(piece.content().expect("it was read").to_vec());
+            replaced.extend(piece.set_stored(at));
+            piece.release(Need::Writing);
+            // until all of it is written, it is read where it was
+            self.pieces.evict();
         }
+        sealed.iter().for_each(Piece::settle);
+        drop(sealed);
+        self.pieces.evict();
         let lists: Vec<Vec<u8>> = self.lists.iter().map(|(list, _)| list.encode()).collect();
         for ((list, _), bytes) in self.lists.iter().zip(&lists) {
             assert!(bytes.len() <= list.directory_bytes(), "{} bytes where {} were promised", bytes.len(), list.directory_bytes());
@@ -80,33 +104,59 @@ impl Twin {
         at.collect()
     }
 
+    /// Reads what a piece holds, when that is not in memory.
+    fn fetch(&self, piece: &Rc<Piece>, need: Need) {
+        if let Some(at) = piece.need(need) {
+            assert!(piece.take_in(&self.stored[&at.offset], at), "INV-DEAD-4: a piece is not where it can be read");
+        }
+    }
+
     /// All lists as an import finds them.
     fn reload(&mut self) {
         let directories = self.checkpoint();
-        let home = Pieces::new(self.pieces.most(), false);
+        let home = Pieces::new(self.pieces.most(), self.limit, None);
         let mut known = BTreeMap::new();
+        for (at, ends) in directories.iter().filter_map(|at| self.stored.get(&at.offset)).flat_map(|bytes| Deadlist::named(bytes).unwrap())
+        {
+            known.entry(at.offset).or_insert((at, Vec::new())).1.extend(ends);
+        }
+        let load = |(offset, (at, ends)): (u32, (ObjectRef, Vec<u32>))| {
+            let bytes = self.stored.get(&offset).expect("INV-DEAD-1: a list refers to a piece that is gone");
+            (offset, home.load(bytes, at, &ends).expect("its own"))
+        };
+        let mut known: BTreeMap<u32, Rc<Piece>> = known.into_iter().map(load).collect();
         for (at, (list, _)) in directories.iter().zip(&mut self.lists) {
             let Some(bytes) = self.stored.remove(&at.offset) else {
                 *list = Deadlist::default();
                 continue;
             };
-            let piece = |at: ObjectRef| {
-                let bytes = self.stored.get(&at.offset).ok_or("INV-DEAD-1: a list refers to a piece that is gone")?;
-                let piece = known.entry(at.offset).or_insert_with(|| home.load(bytes.clone(), at).expect("its own"));
-                Ok(Rc::clone(piece))
-            };
-            *list = Deadlist::load(&bytes, *at, piece).expect("its own");
+            *list = Deadlist::load(&bytes, *at, |at| Ok(Rc::clone(&known[&at.offset]))).expect("its own");
         }
         assert_eq!(self.stored.len(), known.len(), "pieces are stored that no list refers to");
+        known.clear();
         self.pieces = home;
     }
 
     fn pop(&mut self, from: usize, most: usize) {
-        let (list, set) = &mut self.lists[from];
+        let (mut list, mut set) = std::mem::take(&mut self.lists[from]);
         for _ in 0..most {
+            if let Some(piece) = list.lacks() {
+                if self.damaged(piece) {
+                    list.set_aside();
+                    continue;
+                }
+                self.fetch(piece, Need::Freeing);
+            }
             let Some((chunk, dead)) = list.pop() else { break };
             dead.slots.iter().for_each(|slot| assert!(set.remove(&(chunk.0, slot)), "{chunk}: {slot} was not there"));
+            self.pieces.evict();
         }
+        self.lists[from] = (list, set);
+    }
+
+    /// Is it one of those that cannot be read?
+    fn damaged(&self, piece: &Piece) -> bool {
+        self.unreadable && piece.place().is_some_and(|at| at.offset % 3 == 0)
     }
 
     fn step(&mut self, (what, which, number): (u8, u16, u16)) {
@@ -151,29 +201,68 @@ impl Twin {
                 let pieces = self.lists[at].0.pieces().filter(|piece| piece.stored().is_some());
                 pieces.step_by(1 + usize::from(number % 3)).for_each(Piece::touch);
             }
-            _ => {
+            13 => {
                 // a checkpoint that runs holds what it was fixed with
                 let (list, set) = (self.lists[at].0.clone(), self.lists[at].1.clone());
                 self.pop(at, usize::from(number % 300));
-                is_true(&list, &set);
+                is_true(&list, &set, &self.stored);
+            }
+            14 => {
+                // some of it cannot be read for a while
+                self.unreadable = true;
+                self.pop(at, usize::from(number % 300));
+                self.unreadable = false;
+                if self.lists[at].0.is_stuck() {
+                    assert!(!self.lists[at].0.is_empty() && self.lists[at].0.pop().is_none());
+                }
+                self.lists[at].0.retry();
+            }
+            _ => {
+                let (mut list, _) = self.lists.swap_remove(at);
+                while !list.drop_pieces(&mut (1 + usize::from(number % 50))) {}
+                drop(list);
+                if self.lists.is_empty() {
+                    self.lists.push(Default::default());
+                }
             }
         }
     }
 }
 
+fn steps() -> impl Strategy<Value = Vec<(u8, u16, u16)>> {
+    prop::collection::vec((0..16u8, any::<u16>(), any::<u16>()), 0..60)
+}
+
+/// The same with content in memory, with a little of it, and with none that can be read again.
+fn lists_are_sets(most: usize, limit: usize, steps: Vec<(u8, u16, u16)>) {
+    let mut twin = Twin::new(most, limit);
+    let check = |twin: &Twin| twin.lists.iter().for_each(|(list, set)| is_true(list, set, &twin.stored));
+    for step in steps {
+        twin.step(step);
+        check(&twin);
+    }
+    twin.reload();
+    check(&twin);
+    (0..twin.lists.len()).for_each(|at| twin.pop(at, usize::MAX));
+    twin.reload();
+    assert!(twin.stored.is_empty(), "INV-DEAD-1: a piece that nothing refers to is kept");
+    assert_eq!(twin.pieces.memory(), 0);
+}
+
 proptest! {
     #[test]
-    fn lists_are_sets(most in 64..700usize, steps in prop::collection::vec((0..14u8, any::<u16>(), any::<u16>()), 0..60)) {
-        let mut twin = Twin::new(most);
-        for step in steps {
-            twin.step(step);
-            twin.lists.iter().for_each(|(list, set)| is_true(list, set));
-        }
-        twin.reload();
-        twin.lists.iter().for_each(|(list, set)| is_true(list, set));
-        (0..twin.lists.len()).for_each(|at| twin.pop(at, usize::MAX));
-        twin.reload();
-        prop_assert!(twin.stored.is_empty(), "INV-DEAD-1: a piece that nothing refers to is kept");
+    fn lists_are_sets_in_memory(most in 64..700usize, steps in steps()) {
+        lists_are_sets(most, usize::MAX, steps);
+    }
+
+    #[test]
+    fn lists_are_sets_with_little_memory(most in 64..700usize, limit in 0..4000usize, steps in steps()) {
+        lists_are_sets(most, limit, steps);
+    }
+
+    #[test]
+    fn lists_are_sets_without_memory(most in 64..700usize, steps in steps()) {
+        lists_are_sets(most, 0, steps);
     }
 }
 
@@ -186,17 +275,25 @@ fn a_list_of_an_older_version_is_a_piece() {
         let slots = vec![1u64 << (slot % 64)].into();
         DeadRecord { epoch: epoch_of(*chunk), chunk: ChunkId(*chunk), units: 8, first: (slot / 64) as u16, slots }.encode(&mut e);
     }
-    let home = Pieces::new(512, false);
-    let at = ObjectRef { segment: SegmentId(3), offset: 5, length: e.len() as u32, crc: 1 };
-    let mut old = Deadlist::load(e.bytes(), at, |at| home.load(e.bytes().to_vec(), at).map_err(|error| error.to_string())).unwrap();
-    is_true(&old, &all);
+    let home = Pieces::new(512, 0, None);
+    let at = ObjectRef { segment: SegmentId(3), offset: 5, length: e.len() as u32, crc: crc32c(e.bytes()) };
+    let mut old = Deadlist::load(e.bytes(), at, |at| home.load(e.bytes(), at, &[]).map_err(|error| error.to_string())).unwrap();
+    let fetch = |list: &Deadlist| {
+        if let Some((piece, at)) = list.lacks().and_then(|piece| Some((piece, piece.need(Need::Freeing)?))) {
+            assert!(piece.take_in(e.bytes(), at), "it is read as it was stored");
+        }
+    };
+    fetch(&old);
+    is_true(&old, &all, &Stored::new());
     assert!(home.seal().is_empty() && old.encode().len() < 64, "it is written as it is");
     let mut young = old.split_after(Epoch(4));
     let (after, before): (Set, Set) = all.iter().partition(|(chunk, _)| epoch_of(*chunk) > Epoch(4));
-    is_true(&young, &after);
-    is_true(&old, &before);
+    is_true(&young, &after, &Stored::new());
+    is_true(&old, &before, &Stored::new());
     while old.pop().is_some() {}
     assert!(!home.has_retired());
+    home.evict();
+    fetch(&young);
     while young.pop().is_some() {}
     assert_eq!(home.take_retired(), [at]);
 }
@@ -209,67 +306,78 @@ fn lists_of_an_aged_tib() {
     if std::env::var_os("MILLPOND_BENCH").is_none() {
         return;
     }
-    // chunks with dead slots, runs of slots in each, slots in a run, in order of chunks or at random
-    for (chunks, runs, run, random) in [
-        (262_144u64, 1u32, 1024u32, false),
-        (262_144, 64, 1, false),
-        (262_144, 64, 1, true),
-        (2_900_000, 16, 1, false),
-        (2_900_000, 1, 1, false),
+    // chunks with dead slots, runs of slots in each, slots in a run, epochs, in order of chunks or at random
+    for (chunks, runs, run, epochs, random) in [
+        (262_144u64, 1u32, 1024u32, 2, false),
+        (262_144, 64, 1, 2, false),
+        (262_144, 64, 1, 2, true),
+        (262_144, 64, 1, 5_000, true),
+        (2_900_000, 16, 1, 2, false),
+        (2_900_000, 1, 1, 2, false),
     ] {
-        let pieces = Pieces::new(64 << 10, false);
+        let pieces = Pieces::new(64 << 10, 0, None);
         let mut list = Deadlist::default();
-        let (mut sheds, mut number) = (vec![std::time::Duration::ZERO], 1u64);
+        let mut sheds = vec![std::time::Duration::ZERO];
         for n in 0..chunks * u64::from(runs) {
             // each pair once: an odd factor permutes a power of two
             let at = if random { (n.wrapping_mul(0x9e37_79b9)) % (chunks * u64::from(runs)) } else { n };
             let (chunk, r) = if random { (at % chunks, at / chunks) } else { (at / u64::from(runs), at % u64::from(runs)) };
             let begun = Instant::now();
-            list.insert(Epoch(1 + chunk % 2), addr(chunk, r as u32 * (1024 / runs)), run, true, &pieces);
+            list.insert(Epoch(1 + chunk % epochs), addr(chunk, r as u32 * (1024 / runs)), run, true, &pieces);
             if list.tail.bytes == 0 {
                 sheds.push(begun.elapsed());
             }
         }
         sheds.sort_unstable();
         let shed = (sheds[sheds.len() / 2], sheds[sheds.len() * 9 / 10]);
-        let begun = Instant::now();
         let sealed = pieces.seal();
-        let bytes: usize = sealed.iter().map(|piece| piece.bytes().len()).sum();
+        let mut stored = Vec::new();
         for piece in &sealed {
-            piece.set_stored(ObjectRef { segment: SegmentId(0), offset: number as u32, length: 1, crc: 0 });
-            number += 1;
+            let bytes = piece.content().expect("no checkpoint has it");
+            let (offset, crc) = (stored.len() as u32, crc32c(&bytes));
+            piece.set_stored(ObjectRef { segment: SegmentId(0), offset, length: bytes.len() as u32, crc });
+            stored.push(bytes);
         }
-        let seal = begun.elapsed();
-        let count = sealed.len();
+        sealed.iter().for_each(Piece::settle);
         drop(sealed);
-        let begun = Instant::now();
-        let directory = list.encode();
-        let encode = begun.elapsed();
-        let begun = Instant::now();
-        let mut copy = list.clone();
-        let clone = begun.elapsed();
-        let begun = Instant::now();
-        let after = copy.split_after(Epoch(1));
-        let split = begun.elapsed();
-        let begun = Instant::now();
-        copy.merge(after, &pieces);
-        let merge = begun.elapsed();
-        let begun = Instant::now();
-        for _ in 0..12 {
-            copy.pop();
-        }
-        let pop = begun.elapsed();
-        drop(list);
-        let begun = Instant::now();
-        drop(copy);
+        pieces.evict();
+        let bytes: usize = stored.iter().map(|bytes| bytes.len()).sum();
+        let timed = |what: &mut dyn FnMut()| {
+            let begun = Instant::now();
+            what();
+            begun.elapsed()
+        };
+        let (mut directory, mut copy, mut after) = (Vec::new(), Deadlist::default(), Deadlist::default());
+        let encode = timed(&mut || directory = list.encode());
+        let clone = timed(&mut || copy = list.clone());
+        drop(std::mem::take(&mut list));
+        let split = timed(&mut || after = copy.split_after(Epoch(epochs / 2)));
+        let merge = timed(&mut || copy.merge(std::mem::take(&mut after), &pieces));
+        let resident = pieces.memory();
+        let mut read = std::time::Duration::ZERO;
+        let pop = timed(&mut || {
+            for _ in 0..12 {
+                if let Some((piece, at)) = copy.lacks().and_then(|piece| Some((piece, piece.need(Need::Freeing)?))) {
+                    read += timed(&mut || assert!(piece.take_in(&stored[at.offset as usize], at)));
+                }
+                copy.pop();
+            }
+        });
+        let mut slices = 0;
+        let drop = timed(&mut || {
+            while !copy.drop_pieces(&mut 256) {
+                slices += 1;
+            }
+        });
         println!(
-            "{chunks} chunks x {runs} runs of {run}{}: {count} pieces, {} MiB; a tail into pieces {:?} (9 of 10: {:?}), seal {seal:?}; per checkpoint {} KiB in {encode:?}; copy {clone:?}, split {split:?}, merge {merge:?}, 12 freed {pop:?}, dropped {:?}",
+            "{chunks} chunks x {runs} runs of {run}, {epochs} epochs{}: {} pieces, {} KiB stored, {} KiB in memory; a tail into pieces {:?} (9 of 10: {:?}); per checkpoint {} KiB in {encode:?}; copy {clone:?}, split {split:?}, merge {merge:?}, 12 freed {pop:?}, {read:?} of it taking a piece in, let go of in {slices} slices {drop:?}",
             if random { " at random" } else { "" },
-            bytes >> 20,
+            stored.len(),
+            bytes >> 10,
+            resident >> 10,
             shed.0,
             shed.1,
             directory.len() >> 10,
-            begun.elapsed(),
         );
     }
 }

@@ -8,10 +8,12 @@ use millpond_format::{BatchHeader, ChunkId, Encoder, HEADER_PAGE, Lsn, NO_SEGMEN
 use crate::Tuning;
 use crate::log::{Cursor, OBJECT_CLASS};
 use crate::pool::{Context, Pool};
-use crate::space::SegmentState;
+use crate::space::{Pieces, SegmentState};
 
 /// Pages that a segment of nodes or objects begins with.
 pub(crate) const META_HEAD_PAGES: u32 = 1;
+/// Such a part of the memory for maps may be taken by pieces of deadlists that could be read again.
+const PIECES_PART: u64 = 8;
 /// Bytes of objects that go into one write.
 pub(crate) const OBJECT_WRITE: usize = 256 << 10;
 
@@ -195,7 +197,9 @@ fn part_bytes(extent_bytes: u64) -> usize {
     (usize::try_from(extent_bytes).unwrap_or(usize::MAX) / 8).clamp(4096, 256 << 10)
 }
 
-/// Bytes of a piece of a deadlist at most: it is one part.
-pub(crate) fn piece_bytes(extent_bytes: u64, tuning: &Tuning) -> usize {
-    (tuning.piece_bytes as usize).min(part_bytes(extent_bytes))
+/// The pieces of deadlists of a pool with extents of this length: each is one part at most.
+pub(crate) fn pieces(extent_bytes: u64, tuning: &Tuning) -> Rc<Pieces> {
+    let most = (tuning.piece_bytes as usize).min(part_bytes(extent_bytes));
+    let limit = tuning.piece_memory.min(tuning.map_memory / PIECES_PART);
+    Pieces::new(most, usize::try_from(limit).unwrap_or(usize::MAX), tuning.planted)
 }

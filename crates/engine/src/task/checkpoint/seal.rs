@@ -16,8 +16,11 @@ use super::objects::Packer;
 use super::settle::Settling;
 use crate::core::{Catalog, MetaFlush, SealedPage, Stored, cache_code, compression_code, sector_code};
 use crate::log::META_CLASS;
-use crate::pool::Pool;
-use crate::space::{Deadlist, Piece, Place};
+use crate::pool::{Pool, STUCK_MILLIS};
+use crate::space::{Deadlist, Need, Piece, Place};
+
+/// Pieces that are read at a time when a checkpoint moves them.
+const PIECES_AHEAD: usize = 8;
 
 /// What a checkpoint has fixed and not written yet.
 #[derive(Debug)]
@@ -35,6 +38,8 @@ pub(super) struct Sealed {
     frees: Vec<(LineageId, Stored)>,
     /// The rest of the catalog; nothing once it is written.
     checkpoint: Option<Checkpoint>,
+    /// It waits for a piece to be read.
+    pub(super) waits: bool,
 }
 
 impl Sealed {
@@ -163,7 +168,18 @@ impl Pool {
         };
         let settling = Settling::default();
         let pieces = self.core.pieces.seal();
-        Sealed { settling, flushes, packer: Packer::default(), pieces, lists, snapshots, lineages, frees, checkpoint: Some(checkpoint) }
+        Sealed {
+            settling,
+            flushes,
+            packer: Packer::default(),
+            pieces,
+            lists,
+            snapshots,
+            lineages,
+            frees,
+            checkpoint: Some(checkpoint),
+            waits: false,
+        }
     }
 
     /// Checksums are known: puts them into the roots of the records.
@@ -184,17 +200,39 @@ impl Pool {
         }
     }
 
+    /// Reads the pieces that are to be written next and are not in memory. True while the first one is not there. One that cannot be read stays where it
+    /// is, and so does its segment for a while.
+    pub(super) fn wait_for_pieces(&mut self, sealed: &mut Sealed) -> bool {
+        while let Some(piece) = sealed.pieces.front() {
+            if piece.is_here() {
+                break;
+            }
+            if !piece.take_failure(Need::Writing) {
+                sealed.pieces.iter().take(PIECES_AHEAD).for_each(|piece| self.need_piece(piece, Need::Writing));
+                return true;
+            }
+            let segment = piece.stored().and_then(|at| self.core.space.segments.get_mut(at.segment));
+            segment.into_iter().for_each(|segment| segment.left_until = self.now.0 + STUCK_MILLIS);
+            sealed.pieces.pop_front();
+        }
+        false
+    }
+
     /// Encodes one piece, deadlist or page. Gives back how many bytes, and 0 when all are done; nothing when no segment is left.
     pub(super) fn encode_early(&mut self, sealed: &mut Sealed) -> Option<usize> {
         if let Some(piece) = sealed.pieces.pop_front() {
-            let at = self.put_object(&mut sealed.packer, piece.bytes())?;
+            let content = piece.content().expect("INV-DEAD-4: the content was read before");
+            let at = self.put_object(&mut sealed.packer, &content)?;
             self.checkpointer.replaced.extend(piece.set_stored(at));
-            return Some(piece.bytes().len());
+            piece.release(Need::Writing);
+            self.checkpointer.written.push(Rc::downgrade(&piece));
+            return Some(content.len());
         }
         if let Some((list, stored)) = sealed.lists.pop_front() {
             let bytes = list.encode();
             let at = if bytes.is_empty() { None } else { Some(self.put_object(&mut sealed.packer, &bytes)?) };
             self.checkpointer.replaced.extend(stored.replace(at));
+            self.core.fade(list);
             return Some(bytes.len().max(1));
         }
         let Some((page, bytes)) = self.core.space.chunks.next_sealed() else { return Some(0) };

@@ -109,7 +109,7 @@ impl Pool {
                 if !of_piece.is_empty() {
                     // the directory says where it is and comes along, so it counts where the piece is, too
                     ids.extend(&of_piece);
-                    pieces.insert((at.segment, at.offset), (of_piece, at, self.stored_bytes(piece.bytes().len())));
+                    pieces.insert((at.segment, at.offset), (of_piece, at, self.stored_bytes(piece.length())));
                 }
             }
             if let Some((at, bytes)) = directory {

@@ -1,16 +1,17 @@
 //! What there is to check in a place, and how: every block, node, header and object has something that says whether it is right.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use millpond_block::{Buf, Piece};
 use millpond_format::{
-    Addr, BLOCK_UNITS, BatchHeader, BlockNo, ChunkId, Coding, Item as Entry, NODE_BYTES, NODE_UNITS, Node, ObjectRef, UNIT, VolumeId,
-    crc32c,
+    Addr, BLOCK_UNITS, BatchHeader, BlockNo, ChunkId, Coding, Item as Entry, NODE_BYTES, NODE_UNITS, Node, ObjectRef, SegmentId, UNIT,
+    VolumeId, crc32c,
 };
 
-use super::Place;
+use super::{Place, Scrubbed};
 use crate::pool::Pool;
-use crate::space::{Chunk, NODE_GRAIN};
+use crate::space::{Chunk, NODE_GRAIN, Piece as DeadPiece};
 use crate::task::cleaner::Moves;
 
 const PAGE: usize = 4096;
@@ -254,8 +255,16 @@ impl Pool {
         }
     }
 
-    /// Objects that no copy has are in memory: the next checkpoint writes them elsewhere.
+    /// Objects that no copy has are in memory: the next checkpoint writes them elsewhere. Of a piece of a deadlist only where its epochs begin may be
+    /// there: then what died in it is not freed.
     fn write_objects_again(&mut self, lost: &[ObjectRef]) {
+        let places: BTreeSet<(SegmentId, u32)> = lost.iter().map(|at| (at.segment, at.offset)).collect();
+        let pieces = self.core.catalog.deadlists().flat_map(|list| list.list().pieces());
+        let here = |piece: &&Rc<DeadPiece>| piece.stored().is_some_and(|at| places.contains(&(at.segment, at.offset)));
+        let gone = pieces.filter(here).filter(|piece| !piece.spoil()).filter_map(|piece| piece.stored());
+        let gone: BTreeSet<(SegmentId, u32)> = gone.map(|at| (at.segment, at.offset)).collect();
+        gone.iter().for_each(|_| self.scrubber.found.iter_mut().for_each(Scrubbed::lose_node));
+        let lost: Vec<ObjectRef> = lost.iter().filter(|at| !gone.contains(&(at.segment, at.offset))).copied().collect();
         if lost.is_empty() {
             return;
         }

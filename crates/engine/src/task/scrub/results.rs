@@ -74,7 +74,7 @@ impl Scrubbed {
         }
     }
 
-    /// A node of a map has none.
+    /// A node of a map has none, or a piece of a deadlist.
     pub(super) fn lose_node(&mut self) {
         (self.lost, self.nodes) = (self.lost + 1, self.nodes + 1);
     }
