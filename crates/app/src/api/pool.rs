@@ -397,6 +397,15 @@ pub struct PoolIo {
     pub log_bytes: u64,
     /// Map nodes visited for guest requests.
     pub nodes_touched: u64,
+    /// Bytes that pieces of deadlists take in memory, of what the daemon has for maps.
+    #[serde(default)]
+    pub piece_memory: u64,
+    /// Pieces of deadlists read.
+    #[serde(default)]
+    pub piece_reads: u64,
+    /// Those of them that could not be read: what died is not freed while that is so.
+    #[serde(default)]
+    pub piece_failures: u64,
     /// Dead bytes that wait to be freed.
     pub reclaim_backlog: u64,
     /// Guest writes that waited for the cleaner.

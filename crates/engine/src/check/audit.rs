@@ -291,7 +291,7 @@ impl Auditor<'_, '_> {
         if let Some(content) = piece.content() {
             return Some(content);
         }
-        let Some(at) = piece.place() else {
+        let Some(at) = piece.place().and(piece.stored()) else {
             self.find("INV-DEAD-4: a piece of a deadlist is neither in memory nor stored".to_owned());
             return None;
         };

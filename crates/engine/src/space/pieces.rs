@@ -282,8 +282,11 @@ impl Piece {
         self.place.get()
     }
 
-    /// Its content is needed. Where it has to be read, when it is neither in memory nor on its way.
+    /// Its content is needed. Where it has to be read, when it is neither in memory nor on its way, and it was not found out that it cannot be had.
     pub(crate) fn need(&self, need: Need) -> Option<ObjectRef> {
+        if self.failed.get() & need as u8 != 0 {
+            return None;
+        }
         self.needs.set(self.needs.get() | need as u8);
         if self.is_here() || self.reading.replace(true) {
             return None;

@@ -20,6 +20,7 @@ mod mirror;
 mod model;
 mod options;
 mod parity;
+mod pieces;
 mod queries;
 mod read_cache;
 mod rewind;
