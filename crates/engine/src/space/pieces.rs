@@ -318,6 +318,7 @@ impl Piece {
         let right = believed || crc32c(bytes) == at.crc;
         let Some(content) = Some(bytes).filter(|_| right).and_then(|bytes| as_piece(bytes).ok()) else { return false };
         self.reading.set(false);
+        self.failed.set(0);
         if !self.is_here() {
             self.hold(content);
             self.may_go();

@@ -15,10 +15,13 @@ use crate::task::pieces;
 /// Objects read at a time.
 const OBJECTS_AT_ONCE: usize = 64;
 
+/// Pieces by where they are, and what windows of them begin and end with.
+type Named = BTreeMap<(SegmentId, u32), (ObjectRef, Vec<u32>)>;
+
 /// The pieces that deadlists name. Of each what stays in memory is made as it is read.
 pub(super) struct NamedPieces {
     pub(super) home: Rc<Pieces>,
-    named: BTreeMap<(SegmentId, u32), (ObjectRef, Vec<u32>)>,
+    named: Named,
     known: BTreeMap<(SegmentId, u32), Rc<Piece>>,
 }
 
@@ -111,7 +114,7 @@ impl Import {
     }
 
     /// The pieces that the deadlists name, each once, and what windows of it begin and end with.
-    fn named_pieces(&self) -> Result<BTreeMap<(SegmentId, u32), (ObjectRef, Vec<u32>)>, String> {
+    fn named_pieces(&self) -> Result<Named, String> {
         let Some(checkpoint) = &self.checkpoint else { return Ok(BTreeMap::new()) };
         let mut lists: Vec<ObjectRef> = checkpoint.lineages.iter().filter_map(|line| line.deadlist).collect();
         lists.extend(checkpoint.frees.iter().map(|(_, at)| *at));
