@@ -23,6 +23,9 @@ use self::index::Index;
 pub(crate) use self::reader::Reader;
 use crate::Planted;
 
+/// Pieces that no checkpoint has after which one is due, at least.
+const UNSTORED_PIECES: usize = 32;
+
 /// Who needs the content of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
@@ -90,7 +93,7 @@ impl Pieces {
             self.make(younger, made);
             return;
         }
-        let piece = self.piece(bytes.len(), &groups, None, Box::default());
+        let piece = self.piece(bytes.len(), Index::new(&groups), None, Box::default());
         piece.hold(bytes.into());
         piece.touch();
         made(piece);
@@ -104,16 +107,16 @@ impl Pieces {
         let index = Index::new(reader.groups());
         let known: Vec<(u32, u64)> = known.into_iter().filter(|(end, _)| index.at(*end).is_none()).collect();
         let content = reader.bytes();
-        let piece = self.piece(content.len(), reader.groups(), Some(at), known.into());
+        let piece = self.piece(content.len(), index, Some(at), known.into());
         if at.is_index() {
             piece.hold(content);
         }
         Ok(piece)
     }
 
-    fn piece(self: &Rc<Self>, length: usize, groups: &[DeadGroup], at: Option<ObjectRef>, known: Box<[(u32, u64)]>) -> Rc<Piece> {
+    fn piece(self: &Rc<Self>, length: usize, index: Index, at: Option<ObjectRef>, known: Box<[(u32, u64)]>) -> Rc<Piece> {
         let piece = Rc::new(Piece {
-            index: Index::new(groups),
+            index,
             known,
             length: u32::try_from(length).unwrap_or(u32::MAX),
             content: RefCell::default(),
@@ -182,9 +185,6 @@ impl Pieces {
         needed.iter().for_each(Piece::may_go);
     }
 }
-
-/// Pieces that no checkpoint has after which one is due, at least.
-const UNSTORED_PIECES: usize = 32;
 
 /// What an object says, as a piece of this version.
 pub(crate) fn as_piece(bytes: &[u8]) -> Result<Rc<[u8]>, FormatError> {
