@@ -137,6 +137,16 @@ pub enum Planted {
     FreePieceInUse,
     /// A piece of a deadlist is read where it was before it moved, and believed.
     StalePiece,
+    /// A removal leaves no room in the log to what checkpoints have to say of what it moves.
+    CrowdTheLog,
+    /// What was freed rests for no older checkpoint.
+    NothingRests,
+    /// Guests may fill less than half of the pool.
+    DenyCapacity,
+    /// Nothing is kept for volumes with a reservation.
+    ForgetReservations,
+    /// No snapshot is said to hold anything alone.
+    NothingUnique,
     /// A segment that was wiped counts as clean although something died in it since.
     WipeOnce,
 }

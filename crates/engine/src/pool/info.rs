@@ -9,7 +9,7 @@ use super::op::Target;
 use super::state::Pool;
 use crate::core::Catalog;
 use crate::space::SegmentState;
-use crate::{DeviceInfo, ImageInfo, LabelsInForce, Metrics, PoolInfo, SnapshotInfo, Time, VolumeInfo};
+use crate::{DeviceInfo, ImageInfo, LabelsInForce, Metrics, Planted, PoolInfo, SnapshotInfo, Time, VolumeInfo};
 
 impl Pool {
     pub(crate) fn geometry(&self, target: Target) -> Option<(Geometry, Features)> {
@@ -69,7 +69,7 @@ impl Pool {
                 counters: self.io.counters.get(i).copied().unwrap_or_default(),
             }
         });
-        let (size, allocated) = (space.usable_units() * 512, space.live_units() * 512);
+        let (size, allocated) = (self.usable_units() * 512, space.live_units() * 512);
         PoolInfo {
             name: self.config.name.clone(),
             id: self.config.id,
@@ -276,7 +276,7 @@ impl Pool {
             created: Time(s.created),
             epoch: s.epoch.0,
             referenced_bytes: s.mapped * 4096,
-            unique_bytes: unique,
+            unique_bytes: if self.planted(Planted::NothingUnique) { 0 } else { unique },
             holds: s.holds.iter().filter(|until| until.is_none_or(|t| t > self.now.0)).count() as u32,
             clones: catalog.clones_of(id),
             description: s.description.clone(),

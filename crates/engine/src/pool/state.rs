@@ -337,6 +337,12 @@ impl Pool {
         pool
     }
 
+    /// Units that guests can fill.
+    pub(super) fn usable_units(&self) -> u64 {
+        let units = self.core.space.usable_units();
+        if self.planted(crate::Planted::DenyCapacity) { units / 5 * 2 } else { units }
+    }
+
     /// True when a bug is planted and this build allows it.
     pub(crate) fn planted(&self, bug: crate::Planted) -> bool {
         cfg!(feature = "planted") && self.tuning.planted == Some(bug)

@@ -10,7 +10,7 @@ use super::state::{Context, Pool, Starved};
 use crate::io::Ended;
 use crate::space::{Need, SegmentState};
 use crate::task::{Purse, Waiting};
-use crate::{PoolState, Reply, Time};
+use crate::{Planted, PoolState, Reply, Time};
 
 /// Chunks whose dead slots are freed in a slice.
 const FREES_PER_SLICE: usize = 12;
@@ -324,7 +324,7 @@ impl Pool {
         let (checkpoints, patient) = (checkpoints - starved.checkpoints, self.now.0 < starved.since.0 + STARVED_MILLIS);
         let running = self.checkpointer.running();
         // one that finds no room now may find some when more was freed, or counted closely
-        let can_begin = running || patient || self.checkpoint_fits_with(0);
+        let can_begin = running || (patient && !self.planted(Planted::CrowdTheLog)) || self.checkpoint_fits_with(0);
         let rests = self.core.space.segments.resting_count() > 0;
         let gives = running || rests || self.checkpoint_brings_space() || self.moves_wait_for_checkpoint();
         let freeing = self.core.catalog.has_frees() || (self.is_freeing() && can_begin);

@@ -8,6 +8,7 @@ use millpond_format::{BLOCK_UNITS, BlockNo, FANOUT, LineageId, Lsn, VolumeId};
 use super::append::Source;
 use super::op::{Edges, Op, Owner, ReadWork, Target, Work, WriteWork};
 use super::state::Pool;
+use crate::Planted;
 
 /// Blocks that a request touches: first and number.
 pub(crate) fn blocks_of(range: ByteRange) -> (u64, usize) {
@@ -78,7 +79,8 @@ impl Pool {
             return self.keep_payload(id, given);
         }
         let need = count as u64 * u64::from(BLOCK_UNITS);
-        if self.core.space.live_units() + need + self.core.catalog.reservations.missing_of_others(volume) > self.core.space.usable_units() {
+        let kept = if self.planted(Planted::ForgetReservations) { 0 } else { self.core.catalog.reservations.missing_of_others(volume) };
+        if self.core.space.live_units() + need + kept > self.usable_units() {
             return self.fail_op(id, DiskError::NoSpace);
         }
         let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) else { return };

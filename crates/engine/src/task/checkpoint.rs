@@ -25,7 +25,7 @@ use super::reserve::Estimate;
 use crate::log::{Cursor, is_special};
 use crate::pool::{Context, Pool};
 use crate::space::{Piece as DeadPiece, Place, SegmentState, Space};
-use crate::{PoolState, Reply, Time};
+use crate::{Planted, PoolState, Reply, Time};
 
 /// Nodes whose checksums are computed in a slice: some 2 microseconds each.
 const SUMS_PER_SLICE: usize = 12;
@@ -154,7 +154,10 @@ impl Pool {
 
     /// Is there room when it is counted closely? That takes time: only when all that died is freed, and now and then.
     fn counts_again(&mut self) -> bool {
-        if self.core.catalog.has_frees() || self.now.0 < self.checkpointer.counted.0 + COUNT_MILLIS {
+        if self.core.catalog.has_frees()
+            || self.planted(Planted::CrowdTheLog)
+            || self.now.0 < self.checkpointer.counted.0 + COUNT_MILLIS
+        {
             return false;
         }
         self.checkpointer.counted = self.now;

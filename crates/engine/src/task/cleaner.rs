@@ -16,10 +16,10 @@ use smallvec::SmallVec;
 pub(super) use self::identities::Moves;
 use self::moves::Gathered;
 use super::evacuate::Evacuation;
-use crate::PoolState;
 use crate::log::{META_CLASS, SHORT};
 use crate::pool::{Context, Pool};
 use crate::space::{NODE_GRAIN, PAGE, SegmentState, Shelf};
+use crate::{Planted, PoolState};
 
 /// Class-1 segments whose lives make one average.
 const LIFESPAN_WINDOW: u64 = 16;
@@ -172,7 +172,8 @@ impl Pool {
         let mut shelves = self.shelves_to_clean();
         shelves.retain(|shelf| *shelf == Shelf::Log || self.has_room_for_moves(*shelf, true, 1));
         // who leaves gives nothing back: when space is short others go first that do, of the log in turns
-        let log_first = self.cleaner.for_job && self.coming_free(Shelf::Log) < self.wanted_free(Shelf::Log);
+        let log_first =
+            self.cleaner.for_job && self.coming_free(Shelf::Log) < self.wanted_free(Shelf::Log) && !self.planted(Planted::CrowdTheLog);
         let others_first = shelves.contains(&Shelf::Data) || (log_first && shelves.contains(&Shelf::Log));
         let leaving = if others_first { None } else { self.leaving_victim() };
         if leaving.is_some() || self.is_stuck() {

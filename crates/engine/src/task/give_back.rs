@@ -32,10 +32,11 @@ const AT_A_TIME: usize = 2;
 impl Pool {
     /// Lets segments go that rested long enough. With `hurry`, as soon as it is safe, and as many as are wanted.
     pub(crate) fn release_rested(&mut self, hurry: bool) {
-        let keep = if hurry { 0 } else { u64::from(self.tuning.rewind_checkpoints) };
+        let forgets = self.planted(Planted::NothingRests);
+        let keep = if hurry || forgets { 0 } else { u64::from(self.tuning.rewind_checkpoints) };
         // a device that leaves takes the past with it, and so does a wipe
-        let oldest =
-            if self.evacuation.is_some() || self.rebalancer.is_short() || self.wiper.is_on() { u64::MAX } else { self.oldest_kept() };
+        let given_up = self.evacuation.is_some() || self.rebalancer.is_short() || self.wiper.is_on();
+        let oldest = if given_up || forgets { u64::MAX } else { self.oldest_kept() };
         let most = self.core.space.segments.ids().len() / RESTING_PART;
         while let Some((segment, generation)) = self.core.space.segments.rested(self.checkpoint_generation, keep) {
             let stays = match hurry {

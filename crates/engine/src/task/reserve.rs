@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_format::{Leg, NO_SEGMENT, NODE_BYTES, ObjectRef, PieceRef, SegmentId};
 
+use crate::Planted;
 use crate::core::StoredDeadlist;
 use crate::log::{CLEANED, Cursor, KEPT, SMALL, is_special};
 use crate::pool::Pool;
@@ -207,11 +208,12 @@ impl Pool {
         let (at, chunks) = (&self.checkpointer, &self.core.space.chunks);
         let left = |cursor: Option<Cursor>| cursor.map_or(0, |cursor| (cursor.pages - cursor.page) as usize);
         let estimate = &at.estimate;
+        let gives_up = self.evacuation.is_some() && !self.planted(Planted::CrowdTheLog);
         Changes {
             nodes: self.core.nodes.dirty() - at.unwritten,
             left: [left(at.nodes_at), left(at.objects_at.filter(|_| !at.running()))],
             chunks: [chunks.dirty_pages(), chunks.pages(), chunks.len(), chunks.packed()],
-            bytes: [estimate.lists, estimate.longest_list, estimate.catalog, if self.evacuation.is_some() { estimate.moving } else { 0 }],
+            bytes: [estimate.lists, estimate.longest_list, estimate.catalog, if gives_up { estimate.moving } else { 0 }],
         }
     }
 
@@ -223,7 +225,9 @@ impl Pool {
             return true;
         }
         let moving: BTreeMap<At, usize> = gone.iter().filter_map(|id| objects.get(id)).flatten().copied().collect();
-        let moving = self.object_segments(moving.values().sum());
+        let all: usize = moving.values().sum();
+        let moving =
+            self.object_segments(if self.planted(Planted::CrowdTheLog) { moving.values().copied().max().unwrap_or(0) } else { all });
         [Shelf::Data, Shelf::Log].into_iter().any(|shelf| {
             let on_shelf = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.shelf == shelf);
             let is_free = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.state == SegmentState::Free);
@@ -310,7 +314,7 @@ impl Pool {
         let for_log = || shelf == Shelf::Data && !self.room_beyond(Purse::Cleaner, KEPT_FOR_CLEANER);
         let makes_room = !self.keeps_meta_apart() || (stays && (shelf == homes.meta || homes.nodes == Some(shelf) || for_log()));
         let Needs { least, moving, .. } = self.needs();
-        let kept = if makes_room { 0 } else { least + moving };
+        let kept = if makes_room || self.planted(Planted::CrowdTheLog) { 0 } else { least + moving };
         self.free_meta() >= self.checkpoint_segments_with(moves) + kept
     }
 
@@ -322,7 +326,7 @@ impl Pool {
     /// Is there no room for one more move before the next checkpoint, which makes some of what was emptied in the log?
     pub(crate) fn moves_wait_for_checkpoint(&self) -> bool {
         let comes = || self.checkpointer.running() || (self.core.space.chunks.dirty_pages() > 0 && self.checkpoint_fits_with(0));
-        self.keeps_meta_apart() && !self.checkpoint_fits_with(1) && comes()
+        self.keeps_meta_apart() && !self.checkpoint_fits_with(1) && comes() && !self.planted(Planted::CrowdTheLog)
     }
 
     /// Is so little free that records wait?
@@ -395,7 +399,7 @@ impl Pool {
         let objects_at = at.objects_at.filter(|_| !at.running());
         let nodes = self.segments_for(self.node_pages(changed + 4), self.chunk_pages(), at.nodes_at);
         let objects = objects + at.estimate.lists;
-        nodes + self.segments_for(written_pages(objects), self.part_bytes() / 4096, objects_at)
+        nodes + self.segments_for(self.written_pages(objects), self.part_bytes() / 4096, objects_at)
     }
 
     /// Segments that a checkpoint of next to no changes takes at most.
@@ -423,7 +427,13 @@ impl Pool {
 
     /// Segments for so many bytes of objects.
     fn object_segments(&self, bytes: usize) -> usize {
-        self.segments_for(written_pages(bytes), self.part_bytes() / 4096, None)
+        self.segments_for(self.written_pages(bytes), self.part_bytes() / 4096, None)
+    }
+
+    /// Pages that so many bytes of objects take: they go out in writes of whole pages.
+    fn written_pages(&self, bytes: usize) -> usize {
+        let pages = bytes.div_ceil(4096);
+        if self.planted(Planted::CrowdTheLog) { pages } else { pages + pages.div_ceil(WRITE_PAGES) }
     }
 
     /// Bytes of objects that so many segments have room for.
@@ -530,12 +540,6 @@ impl Pool {
         // it takes segments itself: worth it when it gives back several times as many
         gain >= (WORTH * need).min(total / 32).max(wanted / 2)
     }
-}
-
-/// Pages that so many bytes of objects take: they go out in writes of whole pages.
-fn written_pages(bytes: usize) -> usize {
-    let pages = bytes.div_ceil(4096);
-    pages + pages.div_ceil(WRITE_PAGES)
 }
 
 /// Segments that are free when the log is durable, on each shelf.
