@@ -1,6 +1,8 @@
 //! What a seed means: the devices, the pool, the guests and the fate of one world.
 
 mod cached;
+mod full;
+mod long;
 mod mirrored;
 mod parity;
 
@@ -14,6 +16,8 @@ use crate::fault::{Fault, FaultKind};
 use crate::machine::Latency;
 use crate::rng::{Rng, mix as hash};
 pub use cached::Cached;
+pub use full::Full;
+pub use long::Long;
 pub use mirrored::Mirrored;
 
 /// What the caller wants, beyond the seed.
@@ -49,6 +53,26 @@ pub struct Options {
     pub removals: bool,
     /// Jobs in every world, which is one of mirrors where it is none of parity.
     pub jobs: bool,
+    /// Worlds of their own for long chunk tables.
+    pub long_tables: bool,
+    /// Worlds of their own for large pools that run full.
+    pub full: bool,
+    /// In every world what was written after a checkpoint is damaged.
+    pub rescue: bool,
+}
+
+/// What happens in a world.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Kind {
+    /// Guests and operators do anything.
+    #[default]
+    Any,
+    /// See [`Long`].
+    Long(Long),
+    /// See [`Full`].
+    Full(Full),
+    /// What was written after a checkpoint is damaged.
+    Rescue,
 }
 
 /// How an era ends.
@@ -144,6 +168,8 @@ pub struct Config {
     pub append_only: bool,
     /// A power-cut sweep goes over roots in a ring that is full, with what earlier crashes left in it.
     pub laps: bool,
+    /// What happens in it.
+    pub kind: Kind,
 }
 
 const KIB: u64 = 1024;
@@ -193,7 +219,7 @@ impl Config {
             usable: 0,
             extent,
             tuning: tuning(options, rng),
-            latency: Latency { base: rng.between(5, 100), spread: rng.between(0, 2000), tail: rng.between(0, 10) },
+            latency: Latency { base: rng.between(5, 100), spread: rng.between(0, 2000), tail: rng.between(0, 10), read_part: 1 },
             volumes,
             eras,
             fault,
@@ -205,6 +231,7 @@ impl Config {
             wiped: false,
             append_only: options.append_only,
             laps: options.laps,
+            kind: Kind::Any,
         }
     }
 
@@ -223,6 +250,18 @@ impl Config {
     /// Turns the world into what its seed makes of it. True when its devices come and go.
     pub fn transform(&mut self, seed: u64, options: &Options) -> bool {
         let mut rng = Rng::new(hash(!seed));
+        if options.long_tables {
+            self.lengthen(&mut rng.fork(10));
+            return false;
+        }
+        if options.full {
+            self.fill_up(&mut rng.fork(11));
+            return false;
+        }
+        if options.rescue {
+            self.endanger(&mut rng.fork(12));
+            return false;
+        }
         let transformed = match (Config::is_mirrored(seed, options), Config::is_coded(seed, options)) {
             (true, _) => {
                 self.mirror(&mut rng);
@@ -253,6 +292,16 @@ impl Config {
         // what a device wrote elsewhere than it was told to is in no segment, and nobody knows of it
         self.wiped = (seed % 8 == 3 || jobs) && !damage && !options.append_only;
         transformed
+    }
+
+    /// Turns the world into one that needs a way back: of a pool that is never full, so that what is freed rests for two checkpoints at least.
+    fn endanger(&mut self, rng: &mut Rng) {
+        (self.fault, self.second_hand, self.tight, self.kind) = (None, false, false, Kind::Rescue);
+        self.tuning.rewind_checkpoints = rng.between(3, 5) as u32;
+        self.tuning.checkpoint_log_bytes = self.tuning.checkpoint_log_bytes.max(MIB);
+        self.devices.iter_mut().for_each(|(geometry, _)| geometry.size = (geometry.size - LABELS) * 3 + LABELS);
+        self.volumes = volumes(self.pool_bytes() * rng.between(3, 10) / 100, false, rng);
+        self.eras.truncate(2);
     }
 
     /// Are devices taken out of the pool, too? In no world that found something before they were.

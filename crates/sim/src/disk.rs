@@ -95,13 +95,24 @@ pub struct SimDevice {
     cache: BTreeMap<usize, Vec<Version>>,
     inflight: Vec<InFlight>,
     done: u64,
+    /// Pages that were written since somebody asked for it.
+    marked: Option<BTreeSet<usize>>,
 }
 
 impl SimDevice {
     /// A blank device; `noise` seeds what garbage looks like.
     pub fn new(geometry: DeviceGeometry, profile: Profile, noise: u64) -> SimDevice {
         let pages = geometry.size as usize / PAGE;
-        SimDevice { geometry, profile, noise, media: vec![None; pages], cache: BTreeMap::new(), inflight: Vec::new(), done: 0 }
+        SimDevice {
+            geometry,
+            profile,
+            noise,
+            media: vec![None; pages],
+            cache: BTreeMap::new(),
+            inflight: Vec::new(),
+            done: 0,
+            marked: None,
+        }
     }
 
     /// Its size and sectors.
@@ -131,6 +142,7 @@ impl SimDevice {
 
     fn put(&mut self, write: WriteNo, page: usize, content: Page) {
         self.done += 1;
+        self.marked.iter_mut().for_each(|marked| _ = marked.insert(page));
         self.cache.entry(page).or_default().push(Version { write, done: self.done, page: content });
     }
 
@@ -334,6 +346,21 @@ impl SimDevice {
     pub fn rot(&mut self, rng: &mut Rng) -> Option<String> {
         let written: Vec<usize> = (0..self.media.len()).filter(|page| !self.untouched(*page)).collect();
         let page = *written.get(rng.index(written.len()))?;
+        Some(self.rot_page(page, rng))
+    }
+
+    /// From now on it is noted which pages are written.
+    pub fn mark(&mut self) {
+        self.marked = Some(BTreeSet::new());
+    }
+
+    /// Pages that were written since.
+    pub fn since_mark(&self) -> impl Iterator<Item = usize> + '_ {
+        self.marked.iter().flatten().copied()
+    }
+
+    /// Bits rot in this page.
+    pub fn rot_page(&mut self, page: usize, rng: &mut Rng) -> String {
         let mut bytes = *self.current(page);
         let at = rng.index(PAGE);
         let what = match rng.below(3) {
@@ -356,7 +383,7 @@ impl SimDevice {
             Some(version) => version.page = content,
             None => self.media[page] = Some(content),
         }
-        Some(format!("{what} at byte {:#x}", page * PAGE + at))
+        format!("{what} at byte {:#x}", page * PAGE + at)
     }
 }
 

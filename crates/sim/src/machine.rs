@@ -21,6 +21,8 @@ pub struct Latency {
     pub spread: u64,
     /// In this many percent of cases ten times as long.
     pub tail: u64,
+    /// Reads take such a part of it.
+    pub read_part: u64,
 }
 
 /// A device that now and then fails to read, loses a write, does it elsewhere, or lets bits rot.
@@ -340,6 +342,9 @@ impl Machine {
         if self.rng.percent(self.latency.tail) {
             micros *= 10;
         }
+        if matches!(io.kind, IoKind::Read { .. }) {
+            micros /= self.latency.read_part;
+        }
         let due = self.clock + micros * self.armed.slowness(device);
         self.pending.push(Pending { io, device, due, job, late: None });
         Ok(())
@@ -363,6 +368,11 @@ impl Machine {
                 Job::Write(no)
             }
         }
+    }
+
+    /// Is the time of an operation over?
+    pub fn is_due(&self) -> bool {
+        self.pending.iter().any(|pending| pending.due <= self.clock && !self.hangs.contains_key(&pending.device))
     }
 
     /// Ends the operation that is due first, if there is one, and moves the clock there.
@@ -500,6 +510,23 @@ impl Machine {
     /// From now on devices give nothing of what they discard back.
     pub fn discard_for_good(&mut self) {
         self.devices.iter_mut().for_each(SimDevice::discard_for_good);
+    }
+
+    /// From now on it is noted which pages are written.
+    pub fn mark(&mut self) {
+        self.devices.iter_mut().for_each(SimDevice::mark);
+    }
+
+    /// So many of the pages that were written since the mark rot, or all of them. Gives how many.
+    pub fn rot_since_mark(&mut self, most: usize) -> usize {
+        let written = self.devices.iter().enumerate().flat_map(|(device, disk)| disk.since_mark().map(move |page| (device, page)));
+        let mut written: Vec<(usize, usize)> = written.collect();
+        self.rng.shuffle(&mut written);
+        written.truncate(most);
+        for (device, page) in &written {
+            self.devices[*device].rot_page(*page, &mut self.rng);
+        }
+        written.len()
     }
 
     /// A page of one device rots.

@@ -83,6 +83,15 @@ struct Args {
     /// Groups are evened out and everything is read, in every world
     #[arg(long, conflicts_with = "fault")]
     work: bool,
+    /// Chunk tables that fill a good part of a log, and a device that leaves, in every world
+    #[arg(long, conflicts_with_all = ["fault", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes"])]
+    long_tables: bool,
+    /// Pools of thousands of segments that run full, and give space back, in every world
+    #[arg(long, conflicts_with_all = ["fault", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables"])]
+    full: bool,
+    /// What was written after a checkpoint is damaged, and there is a way back to it, in every world
+    #[arg(long, conflicts_with_all = ["fault", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables", "full"])]
+    rescue: bool,
     /// Cut the power at every event of roots that are written over those of a lap ago
     #[arg(long, requires = "power_cut")]
     laps: bool,
@@ -94,7 +103,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 16] = [
+const PLANTED: [(&str, Planted); 21] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -111,6 +120,11 @@ const PLANTED: [(&str, Planted); 16] = [
     ("wipe-once", Planted::WipeOnce),
     ("free-piece-in-use", Planted::FreePieceInUse),
     ("stale-piece", Planted::StalePiece),
+    ("crowd-the-log", Planted::CrowdTheLog),
+    ("nothing-rests", Planted::NothingRests),
+    ("deny-capacity", Planted::DenyCapacity),
+    ("forget-reservations", Planted::ForgetReservations),
+    ("nothing-unique", Planted::NothingUnique),
 ];
 
 fn range(text: &str) -> Result<Range<u64>, String> {
@@ -152,6 +166,9 @@ fn main() -> ExitCode {
         jobs: args.work,
         caches: args.caches,
         spares: args.spares,
+        long_tables: args.long_tables,
+        full: args.full,
+        rescue: args.rescue,
         ..Options::default()
     };
     if let Some(name) = &args.planted {
@@ -185,6 +202,10 @@ fn planted(name: &str, args: &Args, mode: Mode, mut options: Options) -> ExitCod
     // only one world in sixteen has parity
     options.parity |= matches!(planted, Planted::ParityFromRot | Planted::SkimOneCopy);
     options.mirrors |= *planted == Planted::LateAnswersCount;
+    // only these worlds have what it takes
+    options.long_tables |= *planted == Planted::CrowdTheLog;
+    options.rescue |= *planted == Planted::NothingRests;
+    options.full |= matches!(planted, Planted::ForgetReservations | Planted::NothingUnique);
     for seed in args.from..args.from + args.max_seeds {
         if let Some(finding) = run::<Engine>(seed, mode, &options).finding {
             let sound = Options { planted: None, ..options.clone() };
@@ -277,11 +298,15 @@ impl Batch {
             "  {} kills, {} power cuts, {} clean shutdowns, {} interrupted recoveries, {} faults struck, {} detected damages",
             stats.kills, stats.cuts, stats.closes, stats.interrupted, stats.faults, stats.detected
         );
-        println!("  {} checkpoints, {} segments cleaned", stats.checkpoints, stats.cleaned);
+        let least = stats.least_fill.map_or(String::new(), |fill| format!(", writes refused from {fill} per mille on"));
+        println!("  {} checkpoints, {} segments cleaned{least}", stats.checkpoints, stats.cleaned);
         println!(
             "  {} devices lost, {} replaced or added, {} by spares, {} trials without copies, {} wiped, {} blocks from caches",
             stats.losses, stats.changes, stats.spares, stats.trials, stats.wipes, stats.cached
         );
+        if stats.refused_imports > 0 {
+            println!("  {} refused imports, {} ways back, {} pools lost", stats.refused_imports, stats.ways_back, stats.lost_pools);
+        }
         for (mode, count) in CacheMode::ALL.iter().zip(&stats.modes) {
             println!(
                 "  power cuts under {mode}: {} volumes, {} writes that had to survive did, {} of {} others lost",
@@ -323,6 +348,15 @@ fn again(seed: u64, args: &Args) -> String {
     }
     if args.parity {
         command += " --parity";
+    }
+    if args.long_tables {
+        command += " --long-tables";
+    }
+    if args.full {
+        command += " --full";
+    }
+    if args.rescue {
+        command += " --rescue";
     }
     if args.laps {
         command += " --laps";

@@ -17,6 +17,7 @@ mod guest;
 mod history;
 mod losses;
 mod query;
+mod room;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -151,6 +152,10 @@ pub struct Oracle {
     seen_snapshots: BTreeSet<SnapshotId>,
     /// Faults were injected: errors are legal, wrong data is not.
     pub errors_allowed: bool,
+    /// The pool went back to an older state: what is read was written there once.
+    pub rewound: bool,
+    /// Nothing that is acknowledged from now on has to survive.
+    held: bool,
 }
 
 impl Oracle {
@@ -190,6 +195,12 @@ impl Oracle {
             Target::Head(id) => self.volumes.get(&id).map(|v| (v.size(), v.sector)),
             Target::Snapshot(id) => self.snapshots.get(&id).map(|s| (s.size(), s.sector)),
         }
+    }
+
+    /// What is there now survives, and nothing later has to.
+    pub fn hold_floors(&mut self, now: Moment) {
+        self.held = true;
+        self.volumes.values_mut().for_each(|volume| volume.floor = now);
     }
 
     /// Everything that can be read.

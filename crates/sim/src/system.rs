@@ -1,10 +1,11 @@
 //! What the simulator drives: the engine's facade as a trait, so that the judge can be tried on a reference system with known bugs.
 
 use millpond_block::{Answer, Completion, Data, Payload, Query, Request, Tag};
-use millpond_device::{DeviceGeometry, Io, IoDone};
+use millpond_device::{DeviceGeometry, Io, IoDone, IoKind};
 pub use millpond_engine::Target;
 use millpond_engine::{
-    Command, CommandError, DiffExtent, Engine, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Time, Tuning, VolumeInfo,
+    Command, CommandError, DiffExtent, Engine, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Survey, Time, Tuning,
+    VolumeInfo,
 };
 
 /// A short name for traces.
@@ -22,6 +23,8 @@ pub type Media<'a> = &'a mut dyn FnMut(usize, u64, &mut [u8]);
 pub trait System: Sized {
     /// It knows of other hosts.
     const CLAIMS: bool = false;
+    /// It can go back to an older state.
+    const REWINDS: bool = false;
     /// Formats the devices; `Opening` until done.
     ///
     /// # Errors
@@ -29,6 +32,10 @@ pub trait System: Sized {
     fn create(spec: PoolSpec, devices: Vec<DeviceGeometry>, tuning: Tuning, now: Time) -> Result<Self, CommandError>;
     /// Recovers a pool; `Opening` until `Online` or `Faulted`.
     fn import(devices: Vec<DeviceGeometry>, tuning: Tuning, now: Time) -> Self;
+    /// The restore points on devices at rest, the newest first.
+    fn restore_points(_devices: Vec<DeviceGeometry>, _media: Media<'_>) -> Vec<u64> {
+        Vec::new()
+    }
     /// Condition of the pool.
     fn state(&self) -> PoolState;
     /// Starts a guest request.
@@ -75,11 +82,30 @@ pub trait System: Sized {
 
 impl System for Engine {
     const CLAIMS: bool = true;
+    const REWINDS: bool = true;
     fn create(spec: PoolSpec, devices: Vec<DeviceGeometry>, tuning: Tuning, now: Time) -> Result<Engine, CommandError> {
         Engine::create(spec, devices, tuning, now)
     }
     fn import(devices: Vec<DeviceGeometry>, tuning: Tuning, now: Time) -> Engine {
         Engine::import(devices, tuning, now)
+    }
+    fn restore_points(devices: Vec<DeviceGeometry>, media: Media<'_>) -> Vec<u64> {
+        let mut survey = Survey::new(devices, Tuning::default());
+        loop {
+            if let Some(told) = survey.turn() {
+                return told.map_or(Vec::new(), |told| told.points.into_iter().map(|point| point.id).collect());
+            }
+            while let Some(io) = survey.pop_io() {
+                let buf = match io.kind {
+                    IoKind::Read { offset, length, mut buf } => {
+                        media(usize::from(io.device.0), offset, buf.bytes_mut().get_mut(..length).unwrap_or_default());
+                        Some(buf)
+                    }
+                    _ => None,
+                };
+                survey.io_done(IoDone { id: io.id, result: Ok(()), buf });
+            }
+        }
     }
     fn state(&self) -> PoolState {
         Engine::state(self).clone()

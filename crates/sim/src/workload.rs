@@ -77,6 +77,11 @@ impl Workload {
         Workload { rng, mix, fills, names: 0, phase: Phase::Mixed, cursors: BTreeMap::new(), volume_limit }
     }
 
+    /// From now on nobody gives commands.
+    pub fn without_commands(&mut self) {
+        (self.mix.commands, self.fills, self.phase) = (0, false, Phase::Mixed);
+    }
+
     /// A name that was never used.
     pub fn name(&mut self, prefix: &str) -> String {
         self.names += 1;

@@ -4,9 +4,13 @@ mod answers;
 mod caches;
 mod fate;
 mod finale;
+mod full;
 mod hosts;
 mod jobs;
+mod long;
 mod recovery;
+mod rescue;
+mod room;
 mod spares;
 mod stats;
 mod sweep;
@@ -16,10 +20,10 @@ mod words;
 use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_block::{Buf, DiskError, Op, Payload, Tag};
-use millpond_engine::{Command, PoolId, PoolSpec, PoolState, VolumeId};
+use millpond_engine::{Command, CommandError, PoolId, PoolSpec, PoolState, VolumeId};
 
 use crate::bytes::Files;
-use crate::config::{Config, Options};
+use crate::config::{Config, Kind, Options};
 use crate::content::stamp;
 use crate::disk::SimDevice;
 use crate::fault::{Armed, FaultKind};
@@ -73,6 +77,10 @@ pub struct World<S: System> {
     tags: u64,
     /// Requests, commands and comparisons answered.
     answers: u64,
+    /// Requests that found no room.
+    refusals: u64,
+    /// The last answer to a command.
+    last_reply: Option<Result<(), CommandError>>,
     waiting: Vec<Plan>,
     running: BTreeMap<u64, Plan>,
     /// Damage was done to data on the media: errors stay for ever, wrong data is still a finding.
@@ -88,9 +96,10 @@ impl<S: System> World<S> {
         let mut config = Config::new(&mut rng, options);
         let mirrored = config.transform(seed, options);
         let curious = (seed % 8 < 2 || mirrored && mix(seed).is_multiple_of(4)).then(|| Rng::new(!seed));
-        let hosts = S::CLAIMS.then(|| Hosts::of(seed)).flatten();
+        let claims = S::CLAIMS && matches!(config.kind, Kind::Any);
+        let hosts = claims.then(|| Hosts::of(seed)).flatten();
         let world = World { curious, hosts, ..World::with_config(config, rng, options) };
-        if seed % 8 == 1 || options.bytes { world.with_files(Files::new(seed)) } else { world }
+        if (seed % 8 == 1 && matches!(world.config.kind, Kind::Any)) || options.bytes { world.with_files(Files::new(seed)) } else { world }
     }
 
     /// With guests that see files.
@@ -106,7 +115,8 @@ impl<S: System> World<S> {
         let workload = Workload::new(config.mix.clone(), config.tight, limit.min(24 << 20), rng.fork(2));
         let mut trace = Trace::default();
         trace.print = options.trace;
-        let fate = config.mirrored.as_ref().map(|mirrored| Fate::new(mirrored, rng.fork(3)));
+        let usual = matches!(config.kind, Kind::Any);
+        let fate = config.mirrored.as_ref().filter(|_| usual).map(|mirrored| Fate::new(mirrored, rng.fork(3)));
         let caches = config.cached.map(|cached| Caches::new(cached, config.devices.len(), rng.fork(4)));
         World {
             config,
@@ -124,6 +134,8 @@ impl<S: System> World<S> {
             stats: Stats::default(),
             tags: 0,
             answers: 0,
+            refusals: 0,
+            last_reply: None,
             waiting: Vec::new(),
             running: BTreeMap::new(),
             damaged: false,
@@ -147,6 +159,12 @@ impl<S: System> World<S> {
             self.former_pool()?;
         }
         self.create()?;
+        match self.config.kind {
+            Kind::Long(long) => return self.long_tables(long),
+            Kind::Full(full) => return self.full_pool(full),
+            Kind::Rescue => return self.endangered(),
+            Kind::Any => {}
+        }
         for index in 0..self.config.eras.len() {
             self.era(index)?;
             if self.over {
@@ -186,7 +204,7 @@ impl<S: System> World<S> {
         match self.state() {
             PoolState::Online => {
                 self.note_held();
-                Ok(())
+                self.judge_size()
             }
             state => broken(format!("a new pool is {state:?}")),
         }
@@ -433,6 +451,7 @@ impl<S: System> World<S> {
                 Err(DiskError::NoSpace) => {
                     self.stats.no_space += 1;
                     self.workload.no_space();
+                    self.judge_refusal(system)?;
                 }
                 Err(_) => self.stats.failed += 1,
             }
@@ -449,6 +468,7 @@ impl<S: System> World<S> {
             self.answers += 1;
             self.oracle.reply(tag.0, &result, &listing(system), at)?;
             self.stats.commands += u64::from(result.is_ok());
+            self.last_reply = Some(result.map(|_| ()));
         }
         while let Some((tag, result)) = system.pop_diff() {
             self.trace.add(Event::Reply(tag.0, "difference".to_owned()));

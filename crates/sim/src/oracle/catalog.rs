@@ -312,6 +312,7 @@ impl Oracle {
             | Command::StopWipe
             | Command::SetJobRate { .. } => {}
             Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } | Command::Census => {}
+            Command::Close | Command::Checkpoint if self.held => {}
             Command::Close | Command::Checkpoint => {
                 // All that was acknowledged before is in the checkpoint, even of volumes that ignore flushes.
                 for volume in self.volumes.values_mut() {

@@ -157,7 +157,7 @@ impl Oracle {
         }
         let Target::Head(id) = flight.target else { return };
         let Some(volume) = self.volumes.get_mut(&id) else { return };
-        if !volume.cache.honours_flush() {
+        if self.held || !volume.cache.honours_flush() {
             return;
         }
         if flight.request.op == Op::Flush {
@@ -193,6 +193,7 @@ impl Oracle {
             for (cell, place) in self.grid.places(ByteRange { offset, length: length as u64 }) {
                 let value = seen(block.get(place).unwrap_or_default(), cell, self.grid.start(cell))?;
                 match flight.target {
+                    _ if self.rewound => {}
                     Target::Head(id) => self.judge_head(id, cell as usize, value, &mut cut)?,
                     Target::Snapshot(id) => self.judge_snapshot(id, cell as usize, value)?,
                 }

@@ -136,6 +136,11 @@ impl Cell {
         if self.entries.is_empty() { self.base } else { None }
     }
 
+    /// What was there before all pieces that may still be seen, when that may still be seen itself.
+    pub fn base(&self) -> Option<Value> {
+        self.base
+    }
+
     /// The pieces that may still be seen.
     pub fn pieces(&self) -> impl Iterator<Item = PieceId> + '_ {
         self.entries.iter().map(|entry| entry.piece)

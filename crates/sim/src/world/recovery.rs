@@ -75,7 +75,7 @@ impl<S: System> World<S> {
                 self.trace.note(format!("import refused, rightly: {reason}"));
                 self.stats.detected += 1;
                 self.over = true;
-                return Ok(());
+                return self.find_a_way_back(&reason);
             }
             state => return broken(format!("the import ends {state:?}")),
         }
@@ -250,8 +250,7 @@ impl<S: System> World<S> {
         if !covered {
             self.trace.note("the pool noticed the damage and stopped");
             self.stats.detected += 1;
-            self.over = true;
-            return Ok(());
+            return self.after_a_stop(end);
         }
         self.settle_down()?;
         let device = self.machine.armed.fault().map_or(0, |f| f.device);
@@ -274,6 +273,23 @@ impl<S: System> World<S> {
         self.collect();
         self.over = true;
         Ok(())
+    }
+
+    /// The pool stopped by itself when it met damage: the next import takes it as it is, or there is a way back.
+    fn after_a_stop(&mut self, end: End) -> Verdict {
+        self.over = true;
+        if self.config.append_only || self.fate.is_some() {
+            return Ok(());
+        }
+        (self.damaged, self.oracle.errors_allowed, self.oracle.rewound) = (true, true, true);
+        self.machine.armed = Armed::default();
+        self.stop(end == End::Power, false, None);
+        self.machine.plug(true);
+        self.import(u64::MAX)?;
+        match self.state() {
+            PoolState::Faulted(reason) => self.find_a_way_back(&reason),
+            _ => Ok(()),
+        }
     }
 
     /// Reads whole targets, in pieces of any size and any order.

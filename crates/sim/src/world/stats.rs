@@ -49,6 +49,14 @@ pub struct Stats {
     pub modes: ByMode,
     /// Blocks that guests read from the cache.
     pub cached: u64,
+    /// Imports refused after damage.
+    pub refused_imports: u64,
+    /// Of them, pools that an older checkpoint brought back.
+    pub ways_back: u64,
+    /// Of them, pools that one copy of an object was all there was of.
+    pub lost_pools: u64,
+    /// Per mille of the pool's size that was held when a write was refused, at the least.
+    pub least_fill: Option<u64>,
 }
 
 impl Stats {
@@ -76,5 +84,9 @@ impl Stats {
         self.wipes += other.wipes;
         self.modes.iter_mut().zip(&other.modes).for_each(|(sum, count)| sum.add(count));
         self.cached += other.cached;
+        self.refused_imports += other.refused_imports;
+        self.ways_back += other.ways_back;
+        self.lost_pools += other.lost_pools;
+        self.least_fill = [self.least_fill, other.least_fill].into_iter().flatten().min();
     }
 }

@@ -91,6 +91,8 @@ impl<S: System> World<S> {
             stats: Stats::default(),
             tags: self.tags,
             answers: 0,
+            refusals: 0,
+            last_reply: None,
             waiting: Vec::new(),
             running: BTreeMap::new(),
             damaged: false,

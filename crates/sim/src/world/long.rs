@@ -1,0 +1,174 @@
+//! A device leaves rows with parity while guests write as fast as they are answered, in small pieces and without flushes, in a pool whose chunk table
+//! fills a good part of the log: nobody is refused room that there is, and the removal ends.
+
+use millpond_block::{ByteRange, Op};
+use millpond_engine::{Command, JobKind, PoolState};
+
+use super::World;
+use crate::config::Long;
+use crate::oracle::{BLOCK, Verdict, Violation, broken};
+use crate::system::{System, Target};
+use crate::workload::Ask;
+
+/// Simulated time without progress after which none comes any more, in milliseconds.
+const PATIENCE: u64 = 90_000;
+/// Turns without progress after which that is so as well.
+const PATIENCE_TURNS: u64 = 100_000;
+/// Turns between two looks at the job.
+const LOOK: u64 = 32;
+/// Times that a world is asked to end a removal.
+const CRASHES: u64 = 2;
+
+impl<S: System> World<S> {
+    pub(super) fn long_tables(&mut self, long: Long) -> Verdict {
+        let Some(volume) = self.oracle.volumes().map(|v| v.id).next() else { return Ok(()) };
+        let head = Target::Head(volume);
+        self.write_over(head, &long, None)?;
+        let name = self.workload.name("snap");
+        let targets = vec![(volume, name)];
+        self.command_and_wait(Command::Snapshot { targets, description: String::new(), expires: None })?;
+        for _ in 0..long.rounds {
+            self.write_over(head, &long, None)?;
+        }
+        if self.rng.percent(70) {
+            self.drain()?;
+            let power = self.rng.percent(30);
+            self.come_back(power, None)?;
+        }
+        let listed = self.system.as_ref().and_then(S::pool).map(|pool| pool.devices).unwrap_or_default();
+        let leaves = listed.iter().find(|device| device.member == long.member).and_then(|device| self.machine.at(device.position?));
+        if !self.command_and_wait(Command::Remove { member: long.member, dry_run: false })? {
+            return broken("a device is not removed although the others have room for all of it");
+        }
+        self.write_over(head, &long, leaves)?;
+        self.drain()?;
+        self.stats.changes += 1;
+        self.settle_down()?;
+        let targets = self.oracle.targets();
+        self.read_back(targets)?;
+        self.audit()?;
+        self.come_back(true, leaves)?;
+        self.close()?;
+        self.collect();
+        Ok(())
+    }
+
+    /// The daemon dies or the power fails; the pool is imported, without the device that leaves when it has left, and what a power cut left is read.
+    fn come_back(&mut self, power: bool, leaves: Option<usize>) -> Verdict {
+        let known: Vec<usize> = self
+            .system
+            .as_ref()
+            .and_then(S::pool)
+            .map_or(Vec::new(), |pool| pool.devices.iter().filter_map(|device| self.machine.at(device.position?)).collect());
+        self.stop(power, false, None);
+        let others: Vec<usize> = (0..self.machine.count()).filter(|device| leaves != Some(*device)).collect();
+        let left = leaves.is_some_and(|device| !known.contains(&device));
+        if left {
+            self.machine.plug_these(others.clone());
+        }
+        self.import(u64::MAX)?;
+        if let PoolState::Faulted(reason) = self.state()
+            && leaves.is_some()
+            && !left
+            && reason.contains("leave")
+        {
+            // it had left just before
+            self.trace.note(format!("the device is left out: {reason}"));
+            self.stop(false, false, None);
+            self.machine.plug_these(others);
+            self.import(u64::MAX)?;
+        }
+        if self.state() != PoolState::Online {
+            return broken(format!("the import ends {:?}", self.state()));
+        }
+        self.found_again()
+    }
+
+    /// Compares the catalog after an import, and reads what a power cut left undecided.
+    pub(super) fn found_again(&mut self) -> Verdict {
+        if let Some(system) = &self.system {
+            let listing = super::listing(system);
+            let now = self.trace.note("imported");
+            self.oracle.reconcile(&listing, now)?;
+        }
+        let unsettled = self.oracle.unsettled();
+        if !unsettled.is_empty() {
+            self.read_back(unsettled)?;
+            let now = self.trace.note("settled");
+            self.oracle.settle(now)?;
+        }
+        Ok(())
+    }
+
+    /// Writes every block once, in pieces in any order, and goes on until there is no removal any more where one is on its way.
+    fn write_over(&mut self, head: Target, long: &Long, leaves: Option<usize>) -> Verdict {
+        let removing = leaves.is_some();
+        let blocks = self.oracle.geometry(head).map_or(0, |(size, _)| size / BLOCK);
+        let mut written = vec![false; blocks as usize];
+        let refused = self.stats.no_space;
+        let (mut left, mut last, mut since, mut turns) = (blocks, (0, 0), (self.machine.now().0, 0), 0u64);
+        let mut crashes = if removing { self.rng.below(CRASHES + 1) } else { 0 };
+        loop {
+            while left > 0 && self.oracle.flights() < self.config.depth {
+                let mut first = self.rng.below(blocks);
+                while written.get(first as usize).is_some_and(|written| *written) {
+                    first = (first + 1) % blocks;
+                }
+                let most = self.rng.between(1, long.most).min(blocks - first);
+                let free = written.iter().skip(first as usize).take(most as usize).take_while(|written| !**written).count() as u64;
+                written.iter_mut().skip(first as usize).take(free as usize).for_each(|written| *written = true);
+                left -= free;
+                self.submit(Ask::new(head, Op::Write, ByteRange { offset: first * BLOCK, length: free * BLOCK }));
+            }
+            self.step_of(long.turn)?;
+            turns += 1;
+            let job = if turns.is_multiple_of(LOOK) || left == 0 { self.removal()? } else { Some(last.0) };
+            if self.stats.no_space > refused {
+                let pool = self.system.as_ref().and_then(S::pool);
+                let space = self.system.as_ref().map(System::space_report).unwrap_or_default();
+                let (free, size) = pool.map_or((0, 0), |pool| (pool.free >> 20, pool.size >> 20));
+                return broken(format!("a write is refused with {free} of {size} MiB free, {left} blocks left, removal {job:?}; {space}"));
+            }
+            if left == 0 && self.oracle.flights() == 0 && (!removing || job.is_none()) {
+                return Ok(());
+            }
+            let progress = (job.unwrap_or(0), left);
+            if progress != last {
+                (last, since) = (progress, (self.machine.now().0, turns));
+            } else if self.machine.now().0 > since.0 + PATIENCE || turns > since.1 + PATIENCE_TURNS {
+                let space = self.system.as_ref().map(System::space_report).unwrap_or_default();
+                return broken(format!("no progress with {left} blocks left to write, removal at {job:?}; {space}"));
+            }
+            if crashes > 0 && left < blocks / 2 && self.rng.below(400) == 0 {
+                crashes -= 1;
+                // what was on its way is written again or not
+                let power = self.rng.percent(50);
+                self.come_back(power, leaves)?;
+                since = (self.machine.now().0, turns);
+            }
+        }
+    }
+
+    /// Bytes that a removal has done; `None` when there is none.
+    fn removal(&self) -> Result<Option<u64>, Violation> {
+        let Some(pool) = self.system.as_ref().and_then(S::pool) else { return Ok(None) };
+        if pool.state != PoolState::Online {
+            return broken(format!("the pool is {:?}", pool.state));
+        }
+        Ok(pool.jobs.iter().find(|job| job.kind == JobKind::Remove).map(|job| job.done))
+    }
+
+    /// A turn, the time that it takes, and what the devices have ended by then.
+    fn step_of(&mut self, micros: u64) -> Verdict {
+        let again = self.turn()?;
+        self.machine.pass(micros);
+        let mut ended = false;
+        while self.machine.is_due() {
+            ended |= self.finish_one()?;
+        }
+        if !again && !ended && !self.finish_one()? {
+            self.machine.pass(super::IDLE_STEP);
+        }
+        Ok(())
+    }
+}
