@@ -289,8 +289,15 @@ impl Import {
             self.bufs.give(buf);
         }
         if let Err(why) = outcome {
-            self.failed.get_or_insert(why);
+            self.fail(why);
         }
+    }
+
+    /// The import cannot succeed any more. What a rewind chose looked whole, and older checkpoints may still be.
+    fn fail(&mut self, why: String) {
+        let may_go_further = self.rewound.is_some() && !matches!(self.tuning.aim, Aim::To(_)) && !why.contains("--to");
+        let hint = if may_go_further { "; choose an older checkpoint with --to, see 'millpond pool checkpoints'" } else { "" };
+        self.failed.get_or_insert_with(|| why + hint);
     }
 
     /// Goes on when everything asked for is there. Gives the pool when it is ready to publish itself.
@@ -322,7 +329,7 @@ impl Import {
             _ => Ok(()),
         };
         if let Err(why) = step {
-            self.failed.get_or_insert(why);
+            self.fail(why);
         }
         None
     }
@@ -584,7 +591,7 @@ impl Import {
         let (Some(replay), Some(core)) = (&mut self.replay, &mut self.core) else { return None };
         match replay.run(core, &mut self.io, &mut self.bufs) {
             Err(why) => {
-                self.failed.get_or_insert(why);
+                self.fail(why);
                 None
             }
             Ok(false) => None,

@@ -192,6 +192,33 @@ fn a_damaged_root_refuses_the_import_and_a_rewind_loses_nothing_of_a_sound_log()
     past.verify(&content);
 }
 
+/// Blocks and nodes are not looked at before a rewind: where the log cannot be replayed for want of one, an older checkpoint has to be asked for.
+#[test]
+fn a_rewind_that_meets_a_damaged_node_names_the_way_to_older_checkpoints() {
+    let mut past = Past::new(&[24], Layout::Linear);
+    past.write(200);
+    let older = past.checkpoint();
+    let (before, content) = (past.rig.media[0].clone(), past.content.clone());
+    past.write(200);
+    past.checkpoint();
+    let after = past.rig.media[0].clone();
+    past.write(50);
+    let newest = past.rig.media[0].clone();
+    let mut told = 0;
+    for at in (AREA..after.len() - AREA).step_by(4096).filter(|at| before[*at..at + 4096] != after[*at..at + 4096]) {
+        let mut media = newest.clone();
+        media[at..at + 4096].iter_mut().for_each(|byte| *byte ^= 0x55);
+        let import = |aim| Rig::import_with(vec![media.clone()], Tuning { aim, ..past.rig.tuning.clone() }, past.rig.now + 1_000);
+        let Err(why) = import(Aim::Rewind) else { continue };
+        assert!(why.contains("--to"), "page {at:#x}: {why}");
+        told += 1;
+        let rig = import(Aim::To(older)).unwrap();
+        past.rig = rig;
+        past.verify(&content);
+    }
+    assert!(told > 0);
+}
+
 #[test]
 fn a_batch_that_is_gone_ends_the_log_of_a_rewind() {
     let mut past = Past::new(&[48], Layout::Linear);
