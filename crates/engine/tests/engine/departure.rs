@@ -150,7 +150,10 @@ fn made() -> (Vec<Vec<u8>>, VolumeId) {
     (machine.rig.media, volume)
 }
 
-/// With 64 KiB extents each block is a chunk, and what checkpoints say of them is a third of the log, half of which a step gives up.
+/// With 64 KiB extents each block is a chunk, and what checkpoints say of them is nearly a fifth of the log, half of which a step gives up.
+///
+/// What keeps room for that stands in for each other: undone one by one nothing of it makes this fail, nor do the objects that are counted or the moves that
+/// wait alone. All that `Planted::CrowdTheLog` undoes together does: guests are refused with half of the pool free.
 #[test]
 fn guests_go_on_while_a_device_leaves_parity() {
     let (media, volume) = made();
