@@ -59,6 +59,22 @@ pub struct Options {
     pub full: bool,
     /// In every world what was written after a checkpoint is damaged.
     pub rescue: bool,
+    /// The caller's clock, in nanoseconds of its thread: turns are timed by it. Nothing in a world follows from it.
+    pub clock: Option<fn() -> u64>,
+}
+
+impl Options {
+    /// With a bug planted, in worlds that have what it takes to find it where few others have.
+    #[must_use]
+    pub fn planting(mut self, bug: Planted) -> Options {
+        self.planted = Some(bug);
+        self.parity |= matches!(bug, Planted::ParityFromRot | Planted::SkimOneCopy);
+        self.mirrors |= bug == Planted::LateAnswersCount;
+        self.long_tables |= bug == Planted::CrowdTheLog;
+        self.rescue |= bug == Planted::NothingRests;
+        self.full |= matches!(bug, Planted::ForgetReservations | Planted::NothingUnique);
+        self
+    }
 }
 
 /// What happens in a world.

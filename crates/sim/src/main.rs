@@ -98,6 +98,9 @@ struct Args {
     /// Requests of any bytes, as files get them, in every world
     #[arg(long)]
     bytes: bool,
+    /// A turn of the engine that takes its thread longer than so many milliseconds is a finding
+    #[arg(long, value_name = "MS")]
+    turn_limit: Option<u64>,
     /// Length of worlds, per mille of the usual
     #[arg(long, value_name = "N", default_value_t = 1000)]
     scale: u64,
@@ -169,6 +172,7 @@ fn main() -> ExitCode {
         long_tables: args.long_tables,
         full: args.full,
         rescue: args.rescue,
+        clock: args.turn_limit.map(|_| thread_time as fn() -> u64),
         ..Options::default()
     };
     if let Some(name) = &args.planted {
@@ -189,7 +193,7 @@ fn main() -> ExitCode {
 }
 
 /// Proves that a planted bug is found.
-fn planted(name: &str, args: &Args, mode: Mode, mut options: Options) -> ExitCode {
+fn planted(name: &str, args: &Args, mode: Mode, options: Options) -> ExitCode {
     let Some((_, planted)) = PLANTED.iter().find(|(known, _)| *known == name) else {
         eprintln!("no such bug; known: {}", PLANTED.map(|(known, _)| known).join(", "));
         return ExitCode::FAILURE;
@@ -198,14 +202,7 @@ fn planted(name: &str, args: &Args, mode: Mode, mut options: Options) -> ExitCod
         eprintln!("this binary cannot plant bugs; build it with --features planted");
         return ExitCode::FAILURE;
     }
-    options.planted = Some(*planted);
-    // only one world in sixteen has parity
-    options.parity |= matches!(planted, Planted::ParityFromRot | Planted::SkimOneCopy);
-    options.mirrors |= *planted == Planted::LateAnswersCount;
-    // only these worlds have what it takes
-    options.long_tables |= *planted == Planted::CrowdTheLog;
-    options.rescue |= *planted == Planted::NothingRests;
-    options.full |= matches!(planted, Planted::ForgetReservations | Planted::NothingUnique);
+    let options = options.planting(*planted);
     for seed in args.from..args.from + args.max_seeds {
         if let Some(finding) = run::<Engine>(seed, mode, &options).finding {
             let sound = Options { planted: None, ..options.clone() };
@@ -276,6 +273,13 @@ impl Batch {
             totals.1.add(&outcome.stats);
             totals.2 ^= outcome.digest;
         }
+        let limit = args.turn_limit.unwrap_or(u64::MAX).saturating_mul(1_000_000);
+        if outcome.finding.is_none() && outcome.stats.longest_turn > limit {
+            self.findings.fetch_add(1, Ordering::Relaxed);
+            self.stop.store(!self.keep_going, Ordering::Relaxed);
+            println!("seed {}: a turn takes {} ms", outcome.seed, outcome.stats.longest_turn / 1_000_000);
+            println!("again: {}", again(outcome.seed, args));
+        }
         let Some(finding) = &outcome.finding else { return };
         self.findings.fetch_add(1, Ordering::Relaxed);
         self.stop.store(!self.keep_going, Ordering::Relaxed);
@@ -304,6 +308,9 @@ impl Batch {
             "  {} devices lost, {} replaced or added, {} by spares, {} trials without copies, {} wiped, {} blocks from caches",
             stats.losses, stats.changes, stats.spares, stats.trials, stats.wipes, stats.cached
         );
+        if stats.longest_turn > 0 {
+            println!("  the longest turn took {:.1} ms", stats.longest_turn as f64 / 1e6);
+        }
         if stats.refused_imports > 0 {
             println!("  {} refused imports, {} ways back, {} pools lost", stats.refused_imports, stats.ways_back, stats.lost_pools);
         }
@@ -317,6 +324,12 @@ impl Batch {
             println!("  digest {digest:016x}");
         }
     }
+}
+
+/// Nanoseconds that this thread has been computing.
+fn thread_time() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
 /// The command that shows a finding again.
@@ -363,6 +376,9 @@ fn again(seed: u64, args: &Args) -> String {
     }
     if args.no_faults {
         command += " --no-faults";
+    }
+    if let Some(limit) = args.turn_limit {
+        command += &format!(" --turn-limit {limit}");
     }
     if args.scale != 1000 {
         command += &format!(" --scale {}", args.scale);

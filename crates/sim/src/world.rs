@@ -77,6 +77,8 @@ pub struct World<S: System> {
     tags: u64,
     /// Requests, commands and comparisons answered.
     answers: u64,
+    /// The caller's, to time turns.
+    clock: Option<fn() -> u64>,
     /// Requests that found no room.
     refusals: u64,
     /// The last answer to a command.
@@ -134,6 +136,7 @@ impl<S: System> World<S> {
             stats: Stats::default(),
             tags: 0,
             answers: 0,
+            clock: options.clock,
             refusals: 0,
             last_reply: None,
             waiting: Vec::new(),
@@ -410,7 +413,12 @@ impl<S: System> World<S> {
     pub(crate) fn turn(&mut self) -> Result<bool, Violation> {
         let now = self.machine.now();
         self.trace.add(Event::Turn(now.0));
+        // an import has all of its state to build, and nobody waits for anything else
+        let begun = self.clock.filter(|_| self.state() == PoolState::Online).map(|clock| clock());
         let again = self.system.as_mut().is_some_and(|s| s.turn(now));
+        if let (Some(clock), Some(begun)) = (self.clock, begun) {
+            self.stats.longest_turn = self.stats.longest_turn.max(clock().saturating_sub(begun));
+        }
         self.pump()?;
         Ok(again)
     }

@@ -28,8 +28,8 @@ impl Config {
     /// Turns a world into one of long tables; all chance is from `rng`.
     pub(super) fn lengthen(&mut self, rng: &mut Rng) {
         (self.fault, self.second_hand, self.tight, self.extent) = (None, false, false, 64 * KIB);
-        let parity = rng.between(1, 2);
-        let count = rng.between(parity + 3, parity + 4);
+        let parity = if rng.percent(25) { 1 } else { 2 };
+        let count = parity + if rng.percent(25) { 3 } else { 4 };
         let log = rng.between(72, 104);
         let extents = LOG_SHARE * (log * (parity + 1)).div_ceil(count);
         self.devices = (0..count).map(|_| device(extents * self.extent, rng)).collect();
@@ -37,7 +37,7 @@ impl Config {
         let groups = vec![GroupSpec::data(layout)];
         self.usable = extents * (LOG_SHARE - 1) / LOG_SHARE * (count - parity) * self.extent;
         // a snapshot holds all of it once more: nearly half of the pool is taken, which is all that may be for a device to leave
-        let size = self.usable * rng.between(210, 240) / 1000 / MIB * MIB;
+        let size = self.usable * rng.between(225, 240) / 1000 / MIB * MIB;
         let cache = *rng.pick(&[CacheMode::Writeback, CacheMode::Writeback, CacheMode::None, CacheMode::Unsafe]);
         self.volumes = vec![VolumeSpec { size, sector: SectorProfile::S4kn, cache, compression: Compression::Off }];
         self.eras = vec![Era { requests: 0, end: super::End::Kill }];

@@ -5,6 +5,7 @@ use millpond_block::{ByteRange, Op};
 use millpond_engine::{Command, CommandError, PoolState, SnapshotId, VolumeId, VolumeOptions};
 
 use super::World;
+use super::room::FOR_OVERWRITES;
 use crate::config::Full;
 use crate::oracle::{BLOCK, Verdict, Violation, broken};
 use crate::system::{System, Target};
@@ -20,8 +21,6 @@ const TURNS: u64 = 60_000;
 const COMES_BACK: u64 = 95;
 /// Blocks overwritten to see whether a pool accepts writes.
 const PROBE: u64 = 64;
-/// Bytes that are kept for a volume besides its reservation, so that a block can be overwritten before it dies.
-const FOR_OVERWRITES: u64 = 4 << 20;
 /// Percent of the size up to which what is reserved and held must be promised, and from which on it must not.
 const RESERVED: (u64, u64) = (90, 101);
 

@@ -11,9 +11,12 @@ use crate::system::System;
 const RESERVE: (u64, u64) = (9, 41);
 /// Percent of the size that must hold data when a write is refused, as counted here: what is there at most. Segments that are filled in part, and
 /// what every stream keeps, are the rest.
-const REFUSED_AT: u64 = 40;
+const REFUSED_AT: u64 = 75;
 /// Of refused writes one in so many is judged: counting takes longer than a turn.
 const JUDGED: u64 = 4;
+
+/// Bytes that are kept for a volume besides its reservation, so that a block can be overwritten before it dies.
+pub(super) const FOR_OVERWRITES: u64 = 4 << 20;
 
 impl<S: System> World<S> {
     /// Bytes that guests can fill at least, from the devices alone; nothing where that is not as simple.
@@ -59,7 +62,7 @@ impl<S: System> World<S> {
             return Ok(());
         }
         let Some(pool) = system.pool().filter(|pool| self.should_have_room(pool)) else { return Ok(()) };
-        let held = self.oracle.held_bytes();
+        let held = self.oracle.held_bytes() + self.kept(system);
         let fill = held * 1000 / pool.size.max(1);
         self.stats.least_fill = Some(self.stats.least_fill.map_or(fill, |least| least.min(fill)));
         if fill < REFUSED_AT * 10 {
@@ -71,6 +74,14 @@ impl<S: System> World<S> {
             ));
         }
         Ok(())
+    }
+
+    /// Bytes that are kept for volumes and not taken yet, by what they hold.
+    fn kept(&self, system: &S) -> u64 {
+        let volumes = system.volumes();
+        let reserved = volumes.iter().filter(|volume| volume.options.reservation > 0);
+        let missing = |id, reservation: u64| reservation.saturating_sub(self.oracle.held_bytes_of(id)) + FOR_OVERWRITES;
+        reserved.map(|volume| missing(volume.id, volume.options.reservation)).sum()
     }
 
     /// Nothing is wrong with a device, and none is to leave or to come: what is free is there for guests.

@@ -49,6 +49,8 @@ pub struct Stats {
     pub modes: ByMode,
     /// Blocks that guests read from the cache.
     pub cached: u64,
+    /// Nanoseconds of the longest turn, where the caller has a clock.
+    pub longest_turn: u64,
     /// Imports refused after damage.
     pub refused_imports: u64,
     /// Of them, pools that an older checkpoint brought back.
@@ -84,6 +86,7 @@ impl Stats {
         self.wipes += other.wipes;
         self.modes.iter_mut().zip(&other.modes).for_each(|(sum, count)| sum.add(count));
         self.cached += other.cached;
+        self.longest_turn = self.longest_turn.max(other.longest_turn);
         self.refused_imports += other.refused_imports;
         self.ways_back += other.ways_back;
         self.lost_pools += other.lost_pools;

@@ -91,6 +91,7 @@ impl<S: System> World<S> {
             stats: Stats::default(),
             tags: self.tags,
             answers: 0,
+            clock: None,
             refusals: 0,
             last_reply: None,
             waiting: Vec::new(),
