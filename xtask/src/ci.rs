@@ -12,6 +12,12 @@ use std::time::Duration;
 const WORLDS: [&str; 4] = ["--count", "600", "--jobs", "2"];
 /// The same for power cuts at every event of short traces.
 const POWER_CUTS: [&str; 5] = ["--power-cut", "--count", "20", "--jobs", "2"];
+/// Worlds of kinds that ordinary ones are never: few, for the first two are long.
+const KINDS: [&[&str]; 3] = [
+    &["--long-tables", "--count", "3", "--jobs", "2"],
+    &["--full", "--count", "8", "--jobs", "2", "--turn-limit", "100"],
+    &["--rescue", "--count", "100", "--jobs", "2"],
+];
 /// What everything is built with, so that it is built once.
 const PROFILE: [&str; 2] = ["--profile", "ci"];
 /// The directory of that profile beside the one that this program was built in.
@@ -52,6 +58,9 @@ pub fn run(root: &Path, install: bool, quick: bool) -> Result<bool> {
     }
     parts.command("programs", 20, cargo(root, &PROGRAMS).args(PROFILE));
     parts.check("simulation", || within(minutes(25), simulator(root)?.args(WORLDS)));
+    for kind in KINDS {
+        parts.check(&format!("simulation {}", kind.first().unwrap_or(&"")), || within(minutes(5), simulator(root)?.args(kind)));
+    }
     parts.check("simulation of power cuts", || within(minutes(10), simulator(root)?.args(POWER_CUTS)));
     parts.command("end-to-end tests are built", 20, &mut end_to_end_tests(root, &["--no-run"]));
     parts.check("end to end", || Ok(if end_to_end(root, &[])? { Outcome::Passed } else { Outcome::Failed("see above".into()) }));
