@@ -30,7 +30,7 @@ impl Config {
         (self.fault, self.second_hand, self.tight, self.extent) = (None, false, false, 64 * KIB);
         let parity = if rng.percent(25) { 1 } else { 2 };
         let count = parity + if rng.percent(25) { 3 } else { 4 };
-        let log = rng.between(72, 104);
+        let log = rng.between(96, 104);
         let extents = LOG_SHARE * (log * (parity + 1)).div_ceil(count);
         self.devices = (0..count).map(|_| device(extents * self.extent, rng)).collect();
         let layout = Layout::Parity { width: 16, parity: parity as u8, unit: 64 * KIB as u32 };
