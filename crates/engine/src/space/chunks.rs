@@ -164,11 +164,11 @@ impl ChunkTable {
 
     /// A chunk to change: its page goes into the next checkpoint.
     pub(crate) fn get_mut(&mut self, id: ChunkId) -> Option<&mut Chunk> {
-        let chunk = self.chunks.get(id.0)?;
-        if chunk.listed != self.seals {
+        let at = self.chunks.find(id.0)?;
+        if self.chunks.at(at)?.listed != self.seals {
             self.mark(page_of(id));
         }
-        let chunk = self.chunks.get_mut(id.0)?;
+        let chunk = self.chunks.at_mut(at)?;
         chunk.listed = self.seals;
         Some(chunk)
     }

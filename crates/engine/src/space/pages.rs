@@ -3,16 +3,30 @@
 //! A hash map of all chunks moves every one of them when it grows: 5 ms at 60,000 chunks, a tenth of a second at a million, while guests wait. A map
 //! of pages has a sixty-fourth of the entries, which stay in the processor's cache as well.
 
+use std::cell::Cell;
+
 use millpond_format::CHUNKS_PER_PAGE;
 use rustc_hash::FxHashMap;
+
+use crate::slab::Slab;
 
 const _: () = assert!(CHUNKS_PER_PAGE == u64::BITS as u64, "a bit for each");
 
 /// Values by number.
 #[derive(Debug)]
 pub(crate) struct Pages<T> {
-    pages: FxHashMap<u64, Page<T>>,
+    numbers: FxHashMap<u64, u32>,
+    pages: Slab<Page<T>>,
+    /// The page that was asked for last, and where it is: what is written together lies together.
+    last: Cell<Option<(u64, u32)>>,
     len: usize,
+}
+
+/// Where a value is, until one is put in or taken out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    page: u32,
+    rank: usize,
 }
 
 /// Those of a page, without gaps, and which of them there are.
@@ -24,7 +38,7 @@ struct Page<T> {
 
 impl<T> Default for Pages<T> {
     fn default() -> Self {
-        Pages { pages: FxHashMap::default(), len: 0 }
+        Pages { numbers: FxHashMap::default(), pages: Slab::default(), last: Cell::default(), len: 0 }
     }
 }
 
@@ -35,28 +49,47 @@ fn place_of(number: u64) -> (u64, u64) {
 impl<T> Page<T> {
     /// Where a value is, or would be.
     fn rank(&self, bit: u64) -> usize {
-        (self.there & (bit - 1)).count_ones() as usize
+        let below = self.there & (bit - 1);
+        // most pages have no gaps
+        if below == bit - 1 { bit.trailing_zeros() as usize } else { below.count_ones() as usize }
     }
 }
 
 impl<T> Pages<T> {
-    pub(crate) fn get(&self, number: u64) -> Option<&T> {
-        let (page, bit) = place_of(number);
-        let page = self.pages.get(&page).filter(|page| page.there & bit != 0)?;
-        page.values.get(page.rank(bit))
+    /// Where the value of a number is.
+    #[inline]
+    pub(crate) fn find(&self, number: u64) -> Option<Found> {
+        let (nth, bit) = place_of(number);
+        let page = match self.last.get() {
+            Some((last, page)) if last == nth => page,
+            _ => {
+                let page = *self.numbers.get(&nth)?;
+                self.last.set(Some((nth, page)));
+                page
+            }
+        };
+        let found = self.pages.get(page).filter(|page| page.there & bit != 0)?;
+        Some(Found { page, rank: found.rank(bit) })
     }
 
-    pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
-        let (page, bit) = place_of(number);
-        let page = self.pages.get_mut(&page).filter(|page| page.there & bit != 0)?;
-        let rank = page.rank(bit);
-        page.values.get_mut(rank)
+    pub(crate) fn at(&self, found: Found) -> Option<&T> {
+        self.pages.get(found.page)?.values.get(found.rank)
+    }
+
+    pub(crate) fn at_mut(&mut self, found: Found) -> Option<&mut T> {
+        self.pages.get_mut(found.page)?.values.get_mut(found.rank)
+    }
+
+    pub(crate) fn get(&self, number: u64) -> Option<&T> {
+        self.at(self.find(number)?)
     }
 
     /// Puts a value in; gives back the one before it.
     pub(crate) fn insert(&mut self, number: u64, value: T) -> Option<T> {
-        let (page, bit) = place_of(number);
-        let page = self.pages.entry(page).or_insert(Page { there: 0, values: Vec::new() });
+        let (at, bit) = place_of(number);
+        let pages = &mut self.pages;
+        let at = *self.numbers.entry(at).or_insert_with(|| pages.insert(Page { there: 0, values: Vec::new() }));
+        let page = pages.get_mut(at)?;
         let rank = page.rank(bit);
         if page.there & bit != 0 {
             return page.values.get_mut(rank).map(|place| std::mem::replace(place, value));
@@ -68,12 +101,15 @@ impl<T> Pages<T> {
     }
 
     pub(crate) fn remove(&mut self, number: u64) -> Option<T> {
-        let (at, bit) = place_of(number);
-        let page = self.pages.get_mut(&at).filter(|page| page.there & bit != 0)?;
-        let value = page.values.remove(page.rank(bit));
+        let Found { page: at, rank } = self.find(number)?;
+        let page = self.pages.get_mut(at)?;
+        let value = page.values.remove(rank);
+        let (nth, bit) = place_of(number);
         page.there &= !bit;
         if page.there == 0 {
-            self.pages.remove(&at);
+            self.pages.clear(at);
+            self.numbers.remove(&nth);
+            self.last.set(None);
         } else if page.values.len() < page.values.capacity() / 4 {
             page.values.shrink_to(page.values.len() * 2);
         }
@@ -87,7 +123,7 @@ impl<T> Pages<T> {
 
     /// Those of a page, in order of their numbers.
     pub(crate) fn page(&self, page: u64) -> impl Iterator<Item = (u64, &T)> {
-        let found = self.pages.get(&page);
+        let found = self.numbers.get(&page).and_then(|at| self.pages.get(*at));
         let there = found.map_or(0, |found| found.there);
         let numbers = (0..CHUNKS_PER_PAGE).filter(move |bit| there >> bit & 1 != 0).map(move |bit| page * CHUNKS_PER_PAGE + bit);
         numbers.zip(found.into_iter().flat_map(|found| &found.values))
@@ -95,7 +131,7 @@ impl<T> Pages<T> {
 
     /// All numbers, in order: takes as long as there are many.
     pub(crate) fn numbers(&self) -> Vec<u64> {
-        let mut pages: Vec<u64> = self.pages.keys().copied().collect();
+        let mut pages: Vec<u64> = self.numbers.keys().copied().collect();
         pages.sort_unstable();
         pages.into_iter().flat_map(|page| self.page(page).map(|(number, _)| number)).collect()
     }
@@ -121,7 +157,8 @@ mod tests {
                 assert_eq!(pages.remove(number), plain.remove(&number));
             }
             assert_eq!((pages.get(number), pages.len()), (plain.get(&number), plain.len()));
-            assert_eq!(pages.get_mut(number + 1), plain.get_mut(&(number + 1)));
+            let next = pages.find(number + 1).and_then(|found| pages.at_mut(found));
+            assert_eq!(next, plain.get_mut(&(number + 1)));
             if step % 1000 == 0 {
                 assert_eq!(pages.numbers(), plain.keys().copied().collect::<Vec<_>>());
                 let page = number / CHUNKS_PER_PAGE;

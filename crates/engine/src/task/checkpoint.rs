@@ -154,10 +154,7 @@ impl Pool {
 
     /// Is there room when it is counted closely? That takes time: only when all that died is freed, and now and then.
     fn counts_again(&mut self) -> bool {
-        if self.core.catalog.has_frees()
-            || self.planted(Planted::CrowdTheLog)
-            || self.now.0 < self.checkpointer.counted.0 + COUNT_MILLIS
-        {
+        if self.core.catalog.has_frees() || self.planted(Planted::CrowdTheLog) || self.now.0 < self.checkpointer.counted.0 + COUNT_MILLIS {
             return false;
         }
         self.checkpointer.counted = self.now;

@@ -1,5 +1,6 @@
 //! How long a call of the engine takes at most, in a pool of a thousand volumes and ten thousand snapshots: guests wait for it.
 //! Prints processor time by phase: `MILLPOND_BENCH=1 cargo test --release -p millpond-engine --test engine turns -- --nocapture`.
+#![allow(clippy::disallowed_methods, clippy::disallowed_macros, reason = "a bench is asked for, and prints what it measured")]
 
 use std::time::Duration;
 
