@@ -61,6 +61,10 @@ impl<S: System> World<S> {
         if self.refusals % JUDGED != 1 || self.oracle.errors_allowed || self.config.append_only {
             return Ok(());
         }
+        // a snapshot that is being taken may hold blocks already that nobody counts for it
+        if !self.running.is_empty() {
+            return Ok(());
+        }
         let Some(pool) = system.pool().filter(|pool| self.should_have_room(pool)) else { return Ok(()) };
         let held = self.oracle.held_bytes() + self.kept(system);
         let fill = held * 1000 / pool.size.max(1);
