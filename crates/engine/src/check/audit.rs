@@ -13,7 +13,7 @@ use crate::core::Core;
 use crate::engine::Engine;
 use crate::io::{Coders, Health, Rebuild, Want, erased};
 use crate::open::starts_from_older;
-use crate::space::{Deadlist, PAGE, Piece, SegmentState, as_piece};
+use crate::space::{Deadlist, FIXED_TAIL, PAGE, Piece, SegmentState, as_piece};
 use crate::tree::{Miss, node_index};
 
 mod unique;
@@ -271,6 +271,10 @@ impl Auditor<'_, '_> {
         for s in catalog.snapshots.values() {
             self.walk(&s.root, None, None);
             self.bury(s.deadlist.list());
+            let tail = s.deadlist.list().tail_bytes();
+            if tail > FIXED_TAIL {
+                self.find(format!("INV-DEAD-5: the list of snapshot '{}' has a tail of {tail} bytes", s.name));
+            }
         }
         for (_, list) in &catalog.frees {
             self.bury(list.list());

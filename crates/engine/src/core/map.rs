@@ -128,8 +128,8 @@ impl Core {
             return;
         }
         let slots = self.space.chunks.get(addr.chunk()).map_or(1, |chunk| chunk.slots_of(addr));
-        let pieces = Rc::clone(&self.pieces);
-        self.lineage_mut(lineage).deadlist.list_mut().insert(born, addr, slots, data, &pieces);
+        let (pieces, longest) = (Rc::clone(&self.pieces), self.longest_tail());
+        self.lineage_mut(lineage).deadlist.list_mut().insert(born, addr, slots, data, &pieces, longest);
     }
 
     /// A block's old address is not the head's any more.

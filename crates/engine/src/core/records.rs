@@ -8,6 +8,7 @@ use millpond_format::{BlockNo, Epoch, LineageId, Record, SnapshotId, TreeRoot, V
 
 use super::catalog::{Catalog, Head, Lineage, Snapshot, StoredDeadlist, Volume, Walk};
 use super::state::Core;
+use crate::space::FIXED_TAIL;
 use crate::{Compression, VolumeOptions};
 
 pub(crate) fn sector_code(sector: SectorProfile) -> u8 {
@@ -176,6 +177,7 @@ impl Core {
         let (lineage, size) = (v.lineage, v.size);
         let Some(line) = self.catalog.lineages.get_mut(&lineage) else { return };
         let Some(head) = line.head else { return };
+        line.deadlist.list_mut().bound_tail(&self.pieces, FIXED_TAIL);
         let deadlist = StoredDeadlist::new(line.deadlist.take());
         line.snapshots.insert(id);
         line.last_snap = self.epoch;
@@ -359,6 +361,7 @@ impl Core {
         }
         let mine = snapshot.deadlist.take();
         self.retire(snapshot.deadlist);
+        let longest = if next.is_some() { FIXED_TAIL } else { self.longest_tail() };
         let target = match next {
             Some(next) => self.catalog.snapshots.get_mut(&next).map(|s| &mut s.deadlist),
             None if has_head => self.catalog.lineages.get_mut(&lineage).map(|l| &mut l.deadlist),
@@ -367,7 +370,7 @@ impl Core {
         match target {
             Some(deadlist) => {
                 let only_here = deadlist.list_mut().split_after(before);
-                deadlist.list_mut().merge(Rc::unwrap_or_clone(mine), &self.pieces);
+                deadlist.list_mut().merge(Rc::unwrap_or_clone(mine), &self.pieces, longest);
                 if !only_here.is_empty() {
                     self.catalog.add_free(lineage, StoredDeadlist::new(Rc::new(only_here)));
                 }

@@ -130,6 +130,11 @@ impl Core {
         self.nodes.forget(addr, self.generation);
     }
 
+    /// Bytes of the tail of a head's deadlist at most.
+    pub(super) fn longest_tail(&self) -> usize {
+        self.pieces.longest_tail(self.catalog.lineages.len())
+    }
+
     /// A list that is not needed any more: its stored object goes at the next checkpoint.
     pub(super) fn retire(&mut self, mut list: StoredDeadlist) {
         match list.settled() {

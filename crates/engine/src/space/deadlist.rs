@@ -73,8 +73,9 @@ pub(crate) struct Dead {
 /// Bytes that an entry takes at most without its slots (chunk 6, units 5, shape 2, its part of the head of its group), and the head of a group.
 const ENTRY_BYTES: usize = 14;
 const GROUP_BYTES: usize = 11;
-/// A tail of so many times the bytes of a piece becomes pieces. This counts what entries take at most, three times what single slots do.
-const TAIL_PIECES: usize = 2;
+/// INV-DEAD-5: the tail of a snapshot's list takes so many bytes at most (lists of pools of older versions aside): what is longer becomes a piece.
+/// There may be 10,000 such lists, and no bound of memory counts tails.
+pub(crate) const FIXED_TAIL: usize = 1 << 10;
 /// How much longer the end of a piece takes than letting go of one that others refer to.
 const END: usize = 16;
 
@@ -225,18 +226,18 @@ pub(crate) struct Deadlist {
 }
 
 impl Deadlist {
-    /// Adds an address; `slots` of its chunk from its slot on. `data`: it counts as guest data.
-    pub(crate) fn insert(&mut self, epoch: Epoch, addr: Addr, slots: u32, data: bool, pieces: &Rc<Pieces>) {
+    /// Adds an address; `slots` of its chunk from its slot on. `data`: it counts as guest data. The tail becomes pieces beyond `longest` bytes.
+    pub(crate) fn insert(&mut self, epoch: Epoch, addr: Addr, slots: u32, data: bool, pieces: &Rc<Pieces>, longest: usize) {
         let units = if data { addr.units() } else { 0 };
         self.units += u64::from(units);
         let fresh = self.tail.add(epoch, addr.chunk(), units, |dead| dead.insert(addr.slot(), slots));
         assert!(fresh, "INV-SPACE-1: {addr:?} died twice");
-        self.shed(pieces);
+        self.bound_tail(pieces, longest);
     }
 
-    /// Makes pieces of a tail that is long.
-    fn shed(&mut self, pieces: &Rc<Pieces>) {
-        if self.tail.bytes <= TAIL_PIECES * pieces.most() {
+    /// Makes pieces of a tail that takes more than `longest` bytes.
+    pub(crate) fn bound_tail(&mut self, pieces: &Rc<Pieces>, longest: usize) {
+        if self.tail.bytes <= longest {
             return;
         }
         let tail = std::mem::take(&mut self.tail);
@@ -271,8 +272,8 @@ impl Deadlist {
         self.reader = None;
     }
 
-    /// Adds all of `other`, moving the smaller into the larger.
-    pub(crate) fn merge(&mut self, mut other: Deadlist, pieces: &Rc<Pieces>) {
+    /// Adds all of `other`, moving the smaller into the larger. The tail becomes pieces beyond `longest` bytes.
+    pub(crate) fn merge(&mut self, mut other: Deadlist, pieces: &Rc<Pieces>, longest: usize) {
         if other.spans.len() > self.spans.len() {
             std::mem::swap(&mut self.spans, &mut other.spans);
         }
@@ -281,7 +282,7 @@ impl Deadlist {
         self.units += other.units;
         self.unreadable = 0;
         self.close();
-        self.shed(pieces);
+        self.bound_tail(pieces, longest);
     }
 
     /// The piece whose content is needed for the next part, when that is not in memory.
@@ -362,6 +363,11 @@ impl Deadlist {
             *room = room.saturating_sub(if Rc::strong_count(&span.piece) > 1 { 1 } else { END });
         }
         self.spans.is_empty()
+    }
+
+    /// Bytes that its tail takes at most in its directory.
+    pub(crate) fn tail_bytes(&self) -> usize {
+        self.tail.bytes
     }
 
     /// Calls `each` with every chunk's parts, with `content` for what pieces hold. Those that have none are left out.

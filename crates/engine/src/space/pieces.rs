@@ -20,11 +20,16 @@ use std::rc::{Rc, Weak};
 use millpond_format::{DeadGroup, DeadRecord, Epoch, FormatError, ObjectRef, crc32c};
 
 use self::index::Index;
+use super::deadlist::FIXED_TAIL;
 pub(crate) use self::reader::Reader;
 use crate::Planted;
 
 /// Pieces that no checkpoint has after which one is due, at least.
 const UNSTORED_PIECES: usize = 32;
+/// The tail of a list takes so many times the bytes of a piece at most. This counts what entries may take on devices, three times what single slots do.
+const TAIL_PIECES: usize = 2;
+/// Tails of lists that grow take this part of what pieces may take in memory, about: they are several times as long there as on devices.
+const TAIL_PART: usize = 32;
 
 /// Who needs the content of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,9 +81,9 @@ impl Pieces {
         })
     }
 
-    /// Bytes of a piece at most.
-    pub(super) fn most(&self) -> usize {
-        self.most
+    /// Bytes of the tail of a list at most, when so many lists grow.
+    pub(crate) fn longest_tail(&self, lists: usize) -> usize {
+        (self.limit / (TAIL_PART * lists.max(1))).max(FIXED_TAIL).min(TAIL_PIECES * self.most)
     }
 
     /// Makes pieces of records, which are in order of (epoch, chunk): as few as their size allows.

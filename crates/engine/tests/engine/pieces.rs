@@ -9,7 +9,7 @@ const VERSIONS: u8 = 15;
 /// Bytes that content may take which can be read again, with what says where epochs begin.
 const LIMIT: u64 = 32 << 10;
 /// The same with what is not written yet, two pieces for freeing and eight for a checkpoint.
-const MOST: u64 = 64 << 10;
+const MOST: u64 = 72 << 10;
 
 fn tuning(piece_memory: u64) -> Tuning {
     Tuning { map_memory: 8 << 20, checkpoint_log_bytes: 1 << 20, piece_bytes: 2 << 10, piece_memory, ..Tuning::default() }

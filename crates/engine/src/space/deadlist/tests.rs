@@ -46,6 +46,8 @@ fn is_true(list: &Deadlist, set: &Set, stored: &Stored) {
 
 /// What is stored, and lists with what they should be. An object's place is its number.
 struct Twin {
+    /// Bytes of a piece at most.
+    most: usize,
     pieces: Rc<Pieces>,
     stored: Stored,
     next: u32,
@@ -61,6 +63,7 @@ struct Twin {
 impl Twin {
     fn new(most: usize, limit: usize) -> Twin {
         Twin {
+            most,
             pieces: Pieces::new(most, limit, None),
             stored: BTreeMap::new(),
             next: 0,
@@ -114,7 +117,7 @@ impl Twin {
     /// All lists as an import finds them.
     fn reload(&mut self) {
         let directories = self.checkpoint();
-        let home = Pieces::new(self.pieces.most(), self.limit, None);
+        let home = Pieces::new(self.most, self.limit, None);
         let mut known = BTreeMap::new();
         for (at, ends) in directories.iter().filter_map(|at| self.stored.get(&at.offset)).flat_map(|bytes| Deadlist::named(bytes).unwrap())
         {
@@ -163,11 +166,12 @@ impl Twin {
         let at = usize::from(which) % self.lists.len();
         match what {
             0..6 => {
+                let longest = if number % 4 == 0 { 0 } else { 2 * self.most };
                 for n in 0..u64::from(number % 60) {
                     let mixed = (u64::from(which) << 16 | u64::from(number)).wrapping_add(n).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
                     let (chunk, slot) = (mixed % (EPOCHS * CHUNKS_PER_EPOCH), (mixed >> 10) as u32 % 1024);
                     if self.dead.insert((chunk, slot)) {
-                        self.lists[at].0.insert(epoch_of(chunk), addr(chunk, slot), 1, true, &self.pieces);
+                        self.lists[at].0.insert(epoch_of(chunk), addr(chunk, slot), 1, true, &self.pieces, longest);
                         self.lists[at].1.insert((chunk, slot));
                     }
                 }
@@ -187,7 +191,7 @@ impl Twin {
                     return;
                 }
                 let to = usize::from(number) % self.lists.len();
-                self.lists[to].0.merge(list, &self.pieces);
+                self.lists[to].0.merge(list, &self.pieces, usize::from(number % 3) * self.most);
                 self.lists[to].1.extend(set);
             }
             9 => self.pop(at, usize::from(number % 100)),
@@ -323,7 +327,7 @@ fn lists_of_an_aged_tib() {
             let at = if random { (n.wrapping_mul(0x9e37_79b9)) % (chunks * u64::from(runs)) } else { n };
             let (chunk, r) = if random { (at % chunks, at / chunks) } else { (at / u64::from(runs), at % u64::from(runs)) };
             let begun = Instant::now();
-            list.insert(Epoch(1 + chunk % epochs), addr(chunk, r as u32 * (1024 / runs)), run, true, &pieces);
+            list.insert(Epoch(1 + chunk % epochs), addr(chunk, r as u32 * (1024 / runs)), run, true, &pieces, pieces.longest_tail(1));
             if list.tail.bytes == 0 {
                 sheds.push(begun.elapsed());
             }
@@ -352,7 +356,7 @@ fn lists_of_an_aged_tib() {
         let clone = timed(&mut || copy = list.clone());
         drop(std::mem::take(&mut list));
         let split = timed(&mut || after = copy.split_after(Epoch(epochs / 2)));
-        let merge = timed(&mut || copy.merge(std::mem::take(&mut after), &pieces));
+        let merge = timed(&mut || copy.merge(std::mem::take(&mut after), &pieces, pieces.longest_tail(1)));
         let resident = pieces.memory();
         let mut read = std::time::Duration::ZERO;
         let pop = timed(&mut || {
