@@ -100,6 +100,7 @@ impl Engine {
         }
         audit.findings.extend(reservation_findings(&pool.core));
         audit.findings.extend(origin_findings(&pool.core));
+        audit.findings.extend(removed_findings(&pool.core));
         audit.findings.extend(object_findings(pool));
         audit
     }
@@ -124,6 +125,16 @@ fn object_findings(pool: &crate::pool::Pool) -> Vec<String> {
     let counted = |id: SegmentId| pool.core.space.segments.get(id).map(|s| s.objects);
     let wrong = named.into_iter().filter_map(|(id, units)| Some((id, units, counted(id).filter(|counted| *counted < units)?)));
     wrong.map(|(id, units, counted)| format!("segment {id}: counts {counted} units of objects, has {units}")).collect()
+}
+
+/// INV-CAT-6: what is left of removed volumes is going to be destroyed.
+fn removed_findings(core: &Core) -> Vec<String> {
+    let catalog = &core.catalog;
+    let forgotten = catalog.snapshots.iter().filter(|(_, s)| {
+        let gone = !s.hidden && catalog.lineages.get(&s.lineage).is_some_and(|line| !catalog.volumes.contains_key(&line.volume));
+        gone && !catalog.removed.contains(&s.lineage)
+    });
+    forgotten.map(|(id, _)| format!("INV-CAT-6: nobody destroys snapshot {id:?} of a volume that was removed")).collect()
 }
 
 /// INV-CAT-4: an import refuses a catalog that is otherwise.

@@ -206,7 +206,8 @@ pub(crate) struct Catalog {
     pub(crate) walks: BTreeMap<u64, Walk>,
     /// Dead blocks waiting for their turn, oldest first.
     pub(crate) frees: VecDeque<(LineageId, StoredDeadlist)>,
-    /// Lineages of removed volumes whose snapshots are to be destroyed; the last goes first.
+    /// INV-CAT-6: lineages of removed volumes whose snapshots are to be destroyed; the last goes first. Every snapshot of a removed volume that is not
+    /// destroyed is in one of them.
     pub(crate) removed: Vec<LineageId>,
     pub(crate) next_volume: u32,
     pub(crate) next_snapshot: u64,

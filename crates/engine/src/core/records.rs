@@ -328,6 +328,9 @@ impl Core {
         for (lineage, _) in self.catalog.frees.iter_mut().filter(|(lineage, _)| *lineage == child) {
             *lineage = parent;
         }
+        for lineage in self.catalog.removed.iter_mut().filter(|lineage| **lineage == child) {
+            *lineage = parent;
+        }
         let mut stale = None;
         if let Some(line) = self.catalog.lineages.get_mut(&parent) {
             self.catalog.reservations.shrink(line.volume, line.owned_units);

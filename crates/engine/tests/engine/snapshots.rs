@@ -31,6 +31,32 @@ fn a_thousand_snapshots_cost_nothing_to_read_and_return_their_space() {
     assert!(after < before + (64 << 10), "{before} -> {after}");
 }
 
+/// Two clones are destroyed together with their origin. When one is gone, the line of the other one joins that of the snapshot that both came from.
+#[test]
+fn what_is_left_of_two_clones_goes_with_them() {
+    let mut rig = Rig::new(&[96], Layout::Linear);
+    let origin = rig.volume("origin", 4 << 20, Compression::Off);
+    assert_eq!(rig.write_blocks(Target::Head(origin), 0..512, 1, 8), 0);
+    let golden = rig.snapshot(origin, "golden");
+    let mut clones = Vec::new();
+    for name in ["first", "second"] {
+        let Ok(Reply::Volume(clone)) = rig.command(Command::Clone { snapshot: golden, name: name.into() }) else { panic!() };
+        assert_eq!(rig.write_blocks(Target::Head(clone), 0..512, 2, 8), 0);
+        rig.snapshot(clone, "own");
+        clones.push(clone);
+    }
+    clones.iter().chain([&origin]).for_each(|volume| rig.start(Command::DestroyVolume { volume: *volume }));
+    rig.settle();
+    while let Some((_, reply)) = rig.engine.pop_reply() {
+        assert_eq!(reply, Ok(Reply::Done));
+    }
+    rig.audit();
+    rig.command(Command::Checkpoint).unwrap();
+    rig.command(Command::Checkpoint).unwrap();
+    let left = rig.engine.pool().unwrap().allocated;
+    assert!(left < 256 << 10, "{left} bytes are in use by nobody");
+}
+
 /// Guests wait for no more than a slice of it, and a crash in the middle leaves nothing behind.
 #[test]
 fn a_volume_of_many_snapshots_goes_at_once_and_its_snapshots_in_slices() {
