@@ -60,8 +60,10 @@ impl Pool {
 
     /// Answers writes that wait for room, and reads of what is not written when they have waited for `long`.
     fn refuse_waiting(&mut self, long: bool) {
-        let waiting: Vec<u32> = self.space_waiters.iter().chain(&self.record_waiters).copied().filter(|id| self.is_guests(*id)).collect();
+        let waiters = self.space_waiters.iter().chain(&self.full_waiters).chain(&self.record_waiters);
+        let waiting: Vec<u32> = waiters.copied().filter(|id| self.is_guests(*id)).collect();
         self.space_waiters.retain(|id| !waiting.contains(id));
+        self.full_waiters.retain(|id| !waiting.contains(id));
         self.record_waiters.retain(|id| !waiting.contains(id));
         for id in waiting {
             self.fail_op(id, DiskError::NoSpace);

@@ -131,6 +131,13 @@ pub(crate) struct Starved {
     pub(super) moved: u64,
 }
 
+/// What was destroyed is being given back: units freed so far, and since when there are as many.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GivingBack {
+    pub(super) freed: u64,
+    pub(super) since: Time,
+}
+
 /// The pool's flush, shared by all who wait for one.
 #[derive(Debug, Default)]
 pub(crate) struct Flusher {
@@ -190,6 +197,10 @@ pub(crate) struct Pool {
     pub(crate) node_waiters: FxHashMap<u64, Vec<u32>>,
     /// Writes waiting for room in the log.
     pub(crate) space_waiters: VecDeque<u32>,
+    pub(super) giving_back: Option<GivingBack>,
+    /// Writes beyond what guests can fill, while space is being given back, and the units freed when they were tried last.
+    pub(super) full_waiters: VecDeque<u32>,
+    pub(super) full_waiters_tried: u64,
     /// Clears waiting for room in the log.
     pub(crate) record_waiters: VecDeque<u32>,
     /// Blocks whose old content is being read, and who waits for them.
@@ -286,6 +297,9 @@ impl Pool {
             ready: VecDeque::new(),
             node_waiters: FxHashMap::default(),
             space_waiters: VecDeque::new(),
+            giving_back: None,
+            full_waiters: VecDeque::new(),
+            full_waiters_tried: 0,
             record_waiters: VecDeque::new(),
             locks: BTreeMap::new(),
             read_waiters: Vec::new(),
@@ -360,7 +374,7 @@ impl Pool {
                 held.extend(batch.waiters);
             }
         }
-        held.extend(self.space_waiters.drain(..).chain(self.record_waiters.drain(..)));
+        held.extend(self.space_waiters.drain(..).chain(self.full_waiters.drain(..)).chain(self.record_waiters.drain(..)));
         held.extend(self.locks.values_mut().flat_map(|waiting| waiting.drain(..)));
         for op in held {
             self.fail_op(op, DiskError::Io);

@@ -6,7 +6,7 @@ use millpond_format::Lsn;
 
 use super::diff::STEPS_PER_TURN;
 use super::op::{BarrierKind, Owner, ReadWork, Target, Work};
-use super::state::{Context, Pool, Starved};
+use super::state::{Context, GivingBack, Pool, Starved};
 use crate::io::Ended;
 use crate::space::{Need, SegmentState};
 use crate::task::{Purse, Waiting};
@@ -168,6 +168,7 @@ impl Pool {
         let hungry = self.is_hungry();
         if hungry {
             self.step_cleaner();
+            self.wake_full_waiters();
             self.wake_space_waiters();
         }
         self.seal_all();
@@ -220,6 +221,7 @@ impl Pool {
             self.retry_commands();
             self.estimate_checkpoint();
             self.step_cleaner();
+            self.wake_full_waiters();
             self.wake_space_waiters();
             self.seal_all();
             self.step_notes();
@@ -271,6 +273,12 @@ impl Pool {
     fn reclaim(&mut self) -> bool {
         self.retry_frees();
         let more = self.is_freeing() || !self.destroying.is_empty();
+        let freed = self.core.space.freed_units;
+        if !more {
+            self.giving_back = None;
+        } else if self.giving_back.as_ref().is_none_or(|given| given.freed != freed) {
+            self.giving_back = Some(GivingBack { freed, since: self.now });
+        }
         self.reclaimed = more && !(self.reclaimed && self.checkpointer.is_writing());
         if !self.reclaimed {
             return more;
@@ -331,7 +339,9 @@ impl Pool {
         // a wipe gives back what it holds before anybody is refused
         let held = self.wiper.holds_space();
         let comes = can_begin && gives && checkpoints < STARVED_CHECKPOINTS;
-        if held || freeing || comes || !self.cleaner.idle() || self.io.is_stalled() {
+        // what is on its way to a segment keeps the cleaner from it
+        let written = self.log.in_flight_batches() > 0;
+        if held || freeing || comes || written || !self.cleaner.idle() || self.io.is_stalled() {
             return;
         }
         if !self.victim_left() {
@@ -339,6 +349,24 @@ impl Pool {
             for id in std::mem::take(&mut self.space_waiters) {
                 self.fail_op(id, DiskError::NoSpace);
             }
+        }
+    }
+
+    /// Is space being given back that guests can fill then? It is waited for while some comes, but not for a pool that closes, which gives back no more.
+    pub(super) fn room_comes(&self) -> bool {
+        let comes = |given: &GivingBack| self.now.0 < given.since.0 + STARVED_MILLIS;
+        self.closing.is_none() && self.giving_back.as_ref().is_some_and(comes)
+    }
+
+    /// Lets writes try again that wait for what is being given back, when some was or no more is.
+    fn wake_full_waiters(&mut self) {
+        let freed = self.core.space.freed_units;
+        if self.full_waiters.is_empty() || (self.full_waiters_tried == freed && self.room_comes()) {
+            return;
+        }
+        self.full_waiters_tried = freed;
+        for id in std::mem::take(&mut self.full_waiters) {
+            self.go_on(id);
         }
     }
 

@@ -81,6 +81,10 @@ impl Pool {
         let need = count as u64 * u64::from(BLOCK_UNITS);
         let kept = if self.planted(Planted::ForgetReservations) { 0 } else { self.core.catalog.reservations.missing_of_others(volume) };
         if self.core.space.live_units() + need + kept > self.usable_units() {
+            if self.room_comes() {
+                self.keep_payload(id, given);
+                return self.full_waiters.push_back(id);
+            }
             return self.fail_op(id, DiskError::NoSpace);
         }
         let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) else { return };

@@ -20,8 +20,8 @@ use std::rc::{Rc, Weak};
 use millpond_format::{DeadGroup, DeadRecord, Epoch, FormatError, ObjectRef, crc32c};
 
 use self::index::Index;
-use super::deadlist::FIXED_TAIL;
 pub(crate) use self::reader::Reader;
+use super::deadlist::FIXED_TAIL;
 use crate::Planted;
 
 /// Pieces that no checkpoint has after which one is due, at least.
