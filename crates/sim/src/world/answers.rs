@@ -22,7 +22,7 @@ impl<S: System> World<S> {
         let silence = self.config.tuning.silence_millis * 1000;
         let World { fate: Some(fate), machine, trace, stats, .. } = self else { return };
         let (whole, spare) = fate.spare(|device| machine.is_bad(device));
-        let twins: Vec<usize> = fate.known.iter().filter(|k| k.job).filter_map(|k| k.twin).filter(|d| !machine.is_bad(*d)).collect();
+        let twins: Vec<usize> = fate.known.iter().filter(|k| k.filling).filter_map(|k| k.twin).filter(|d| !machine.is_bad(*d)).collect();
         let spoilt = fate.has_damage();
         let Some(rng) = &mut fate.answers else { return };
         let time = |rng: &mut Rng| match rng.below(4) {

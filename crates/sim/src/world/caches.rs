@@ -52,6 +52,11 @@ impl Caches {
     pub(super) fn fork(&self, label: u64) -> Caches {
         Caches { rng: Rng::new(label ^ 0xcac4e), ..self.clone() }
     }
+
+    /// From now on nothing befalls them.
+    pub(super) fn rest(&mut self) {
+        self.chance = 0;
+    }
 }
 
 impl<S: System> World<S> {

@@ -41,8 +41,8 @@ pub(super) struct Known {
     /// Which of the machine's devices it is.
     pub(super) device: Option<usize>,
     pub(super) twin: Option<usize>,
-    /// It is being filled, or its twin is.
-    pub(super) job: bool,
+    /// It is being filled, or its twin is, and does not have everything yet.
+    pub(super) filling: bool,
     /// It is for nodes and small writes.
     special: bool,
 }
@@ -171,7 +171,7 @@ impl<S: System> World<S> {
             state: d.state,
             device: d.position.and_then(|p| machine.at(p)),
             twin: d.successor.and_then(|p| machine.at(p)),
-            job: pool.jobs.iter().any(|job| job.member == Some(d.member)),
+            filling: pool.jobs.iter().any(|job| job.member == Some(d.member) && job.done < job.total),
             special: d.class == Class::Special,
         };
         let needed = pool.devices.iter().filter(|device| !device.class.is_aside());
@@ -236,9 +236,9 @@ impl<S: System> World<S> {
                 self.fail(device);
             }
             1 => {
-                // one that is whole may be the member before it knows
-                let twins: Vec<usize> =
-                    fate.known.iter().filter(|k| k.job).filter_map(|k| k.twin).filter(|d| !machine.is_bad(*d)).collect();
+                // one that is whole may be the member before the pool says so
+                let may_fail = |k: &&Known| k.filling || (spare > 0 && !spoilt);
+                let twins: Vec<usize> = fate.known.iter().filter(may_fail).filter_map(|k| k.twin).filter(|d| !machine.is_bad(*d)).collect();
                 if !twins.is_empty() {
                     let device = *fate.rng.pick(&twins);
                     self.fail(Some(device));
@@ -428,7 +428,7 @@ impl<S: System> World<S> {
             let reason = reason.clone();
             let words = reason.split_whitespace();
             let named = words.skip_while(|word| *word != "device").nth(1).and_then(|n| n.trim_end_matches(',').parse::<usize>().ok());
-            if reason.contains("leave") && named.is_some_and(|position| self.leaves_rotten_out(position)) {
+            if named.is_some_and(|position| self.leaves_rotten_out(position)) {
                 self.stop(false, false, None);
                 continue;
             }
@@ -455,7 +455,7 @@ impl<S: System> World<S> {
     }
 
     /// Takes a device away that an import says to leave out, when both of its labels have rotted, as those of a cache may, and those of the device
-    /// that is spoiled.
+    /// that is spoiled. That one is tried again when its labels are sound. False when the import was wrong.
     fn leaves_rotten_out(&mut self, position: usize) -> bool {
         let Some(device) = self.machine.at(position) else { return false };
         let size = self.machine.geometry(device).map_or(0, |geometry| geometry.size);
@@ -465,7 +465,8 @@ impl<S: System> World<S> {
             Label::decode(&sector).is_ok()
         };
         if sound(0) || sound((size / AREA_BYTES).saturating_sub(1) * AREA_BYTES) {
-            return false;
+            // reads of a device that is spoiled fail now and then
+            return self.fate.as_ref().is_some_and(|fate| fate.spoilt == Some(device));
         }
         let spoilt = self.fate.as_mut().is_some_and(|fate| fate.spoilt == Some(device) && fate.away.insert(device));
         let taken = spoilt || self.take_cache_away(device);

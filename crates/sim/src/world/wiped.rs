@@ -4,6 +4,7 @@ use millpond_block::ByteRange;
 use millpond_engine::{Command, JobKind, MemberState, PoolState, Wipe};
 
 use super::World;
+use super::caches::Caches;
 use super::fate::Fate;
 use crate::content::{Content, identify};
 use crate::disk::PAGE;
@@ -40,6 +41,8 @@ impl<S: System> World<S> {
         if let Some(fate) = &mut self.fate {
             fate.chance = 0;
         }
+        // a wipe is refused to a pool with a cache, so none is added
+        self.caches.iter_mut().for_each(Caches::rest);
         let [power, before, after] = [50; 3].map(|percent| self.rng.percent(percent));
         let how = |zero: bool| if zero { Wipe::Zero } else { Wipe::Discard };
         self.stop(power, false, None);
