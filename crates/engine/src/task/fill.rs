@@ -65,8 +65,8 @@ struct Fill {
     done: u64,
     total: u64,
     unreadable: u64,
-    /// Members whose ring could not be read.
-    unreadable_rings: usize,
+    /// The rings of all members before this one could not be read.
+    ring_from: u16,
 }
 
 /// The task that fills devices, one after the other.
@@ -176,7 +176,7 @@ impl Pool {
             done: 0,
             total,
             unreadable: 0,
-            unreadable_rings: 0,
+            ring_from: 0,
         };
         self.filler.running = Some(fill);
     }
@@ -315,12 +315,17 @@ impl Pool {
         let shape = &self.config.shape;
         let whole =
             |(at, m): &(u16, &millpond_format::Member)| m.state == MemberState::Present && (twin || *at != member) && !shape.is_aside(*at);
-        let mut sources = (0u16..).zip(&shape.members).filter(whole).map(|(at, _)| at);
-        let Some(source) = sources.nth(fill.unreadable_rings) else {
-            // nobody's can be read: the next roots make one
-            fill.in_flight = 0;
-            return self.claim_filled(run, member, twin);
+        // one that failed meanwhile is not whole any more: sources are told by who they are, not counted
+        let source = (0u16..).zip(&shape.members).filter(whole).map(|(at, _)| at).find(|at| *at >= fill.ring_from);
+        let Some(source) = source else {
+            // nobody's can be read: an empty one says that this member has no root yet, and the next checkpoint writes one
+            self.checkpointer.forced = true;
+            let length = RING_SLOTS as usize * SECTOR_BYTES;
+            let mut ring = self.bufs.take(length);
+            ring.bytes_mut().iter_mut().take(length).for_each(|byte| *byte = 0);
+            return self.fill_ring_done(run, Ok(()), Some(ring));
         };
+        fill.ring_from = source + 1;
         let range = ByteRange { offset: RING_OFFSET, length: RING_SLOTS * SECTOR_BYTES as u64 };
         self.io.read_raw(Context::FillRing(run), DeviceIndex(source), range, &mut self.bufs);
     }
@@ -344,10 +349,7 @@ impl Pool {
                 fill.in_flight -= 1;
                 self.flush_filled(run);
             }
-            (Err(_), _) if fill.in_flight == 0 => {
-                fill.unreadable_rings += 1;
-                self.read_ring();
-            }
+            (Err(_), _) if fill.in_flight == 0 => self.read_ring(),
             // the device cannot be written, nor spared: it stays as it is until the next import
             (Err(_), _) => self.stop_filling(member, twin),
         }

@@ -1,9 +1,11 @@
 //! Mirrors: what one device loses or spoils comes from another, and devices come, go and are replaced.
 
 use millpond_block::Op;
+use millpond_device::{Io, IoKind};
 use millpond_engine::{
     Class, Command, Compression, GroupSpec, LabelsInForce, Layout, MemberState, NewestLabel, PoolState, Target, Tuning, VolumeId,
 };
+use millpond_format::RING_OFFSET;
 
 use crate::rig::Rig;
 
@@ -174,6 +176,34 @@ fn a_missing_device_is_replaced_by_a_new_one() {
     let mut alone = Rig::import_degraded(vec![rig.media[1].clone()], true).unwrap();
     check_all(&mut alone, volume, 2);
     alone.audit();
+}
+
+/// The device fails that the roots are read from for one that is filled, and is not counted among those that are whole any more.
+#[test]
+fn roots_come_from_another_device_when_the_first_fails() {
+    let (mut rig, volume) = mirrored(&[64, 64], 2);
+    let device = rig.new_device(64);
+    rig.start(Command::Replace { member: 1, device });
+    let reads_roots = |io: &Io| io.device.0 == 0 && matches!(io.kind, IoKind::Read { offset: RING_OFFSET, .. });
+    let mut late = None;
+    for _ in 0..200 {
+        rig.turn();
+        while let Some(io) = rig.engine.pop_io() {
+            if late.is_none() && reads_roots(&io) {
+                rig.dead = vec![0];
+                rig.write(Target::Head(volume), 0, &pattern(0, 1));
+                late = Some(io);
+            } else {
+                rig.perform(io);
+            }
+        }
+    }
+    assert_eq!(states(&rig)[0], MemberState::Down);
+    rig.perform(late.expect("the roots are read of the first device"));
+    rig.finish_jobs();
+    assert_eq!(states(&rig), [MemberState::Down, MemberState::Present]);
+    let mut alone = Rig::import_degraded(vec![rig.media[2].clone()], true).unwrap();
+    check_all(&mut alone, volume, 1);
 }
 
 #[test]
