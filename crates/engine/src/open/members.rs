@@ -57,8 +57,9 @@ impl Members {
                     label.name, label.pool, reference.name, reference.pool
                 ));
             }
-            // what a cache says of the pool never counts: it may have been away, and nobody missed it
-            if !is_cache(label) && newest.is_none_or(|newest| newest.shape.generation < label.shape.generation) {
+            // what a cache says of the pool never counts: it may have been away, and nobody missed it; of a spare, when others say something else
+            let order = |label: &Label| (label.shape.generation, !label.shape.is_aside(label.member));
+            if !is_cache(label) && newest.is_none_or(|newest| order(newest) < order(label)) {
                 newest = Some(label);
             }
         }
@@ -119,7 +120,13 @@ impl Members {
             }
             return Ok(());
         }
-        if label.shape.generation == shape.generation && label.shape != *shape {
+        let parted = shape.parted_from(&label.shape, member);
+        let contradicts = label.shape.generation == shape.generation && label.shape != *shape;
+        if (parted || contradicts) && shape.is_aside(at) && shape.members.get(member).is_some_and(|m| m.device == label.device) {
+            // a spare has nothing that anybody needs: it is missing
+            return Ok(());
+        }
+        if contradicts {
             return Err(format!(
                 "the label of device {position} contradicts the others: it was written to without them; leave it out or leave them out"
             ));
@@ -134,7 +141,7 @@ impl Members {
         if known.device != label.device {
             return Err(removed());
         }
-        if shape.parted_from(&label.shape, member) {
+        if parted {
             return Err(format!(
                 "device {position} was written to without the others, and they without it; leave it out, or leave them out"
             ));

@@ -221,3 +221,26 @@ fn a_spare_is_not_missed_and_can_be_taken_out() {
     assert_eq!(devices(&rig), [data(0), (Class::Data, MemberState::Down, Some(1))]);
     check_all(&mut rig, volume, 2);
 }
+
+/// A spare heard that one device was lost, and nobody else did: the other was lost then, and the spare with it. It has nothing that anybody needs.
+#[test]
+fn a_spare_with_another_history_is_left_alone() {
+    let (mut rig, volume) = pool(&[64, 64, 64], MIRROR, 2);
+    let mut other = Rig::import_with(rig.media.clone(), tuning(false), 1).unwrap();
+    rig.dead = vec![2];
+    write_all(&mut rig, volume, 2);
+    let device = rig.new_device(64);
+    rig.command(Command::Replace { member: 1, device }).unwrap();
+    rig.finish_jobs();
+    other.dead = vec![1];
+    other.write(Target::Head(volume), 0, &pattern(0, 3));
+    let label = other.media[2][..4096].to_vec();
+    while other.media[2][..4096] == label {
+        other.step();
+    }
+    let media = vec![rig.media[0].clone(), rig.media[3].clone(), other.media[2].clone()];
+    let mut joined = Rig::import_with(media, tuning(false), 1).unwrap();
+    assert_eq!(devices(&joined), [data(0), data(1), (Class::Spare, MemberState::Down, None)]);
+    check_all(&mut joined, volume, 2);
+    joined.audit();
+}
