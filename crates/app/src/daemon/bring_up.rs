@@ -1,7 +1,7 @@
 //! Takes the pools that the daemon remembers into service: each by itself, and for as long as it takes.
 //!
 //! A pool whose devices are late, locked by a process that is just ending, or do not answer is looked for again until it comes or the user removes
-//! it; nothing else waits for it. Whether what was found may be imported says [`super::decision`].
+//! it; nothing else waits for it. Whether what was found may be imported says [`Decision`].
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,16 +10,17 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use jiff::Timestamp;
+use millpond_engine::Decision;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::decision::{Decision, decide, names};
 use super::import::How;
 use super::labels::{self, Labelled};
 use super::limits;
 use super::memory::settled;
 use super::pools::parse_id;
+use super::refusal::{names, told};
 use super::scan::Scan;
 use super::service::Daemon;
 use super::shard::ShardHandle;
@@ -207,8 +208,8 @@ impl BringUp {
                 let left = limit.saturating_sub(waited).as_secs() + 1;
                 return Tried::Waits(Reason { text: waiting, import_in: Some(left) });
             }
-            Decision::Refuse(refusal) if waiting.is_empty() => return Tried::Waits(refusal.told(&record).into()),
-            Decision::Refuse(refusal) => return Tried::Waits(format!("{waiting}; {}", refusal.told(&record)).into()),
+            Decision::Refuse(refusal) if waiting.is_empty() => return Tried::Waits(told(&refusal, &record).into()),
+            Decision::Refuse(refusal) => return Tried::Waits(format!("{waiting}; {}", told(&refusal, &record)).into()),
         };
         let Some(found) = found else { return Tried::Waits(waiting.into()) };
         let sight: Sight = (found.devices(), found.generation);
@@ -238,7 +239,7 @@ impl BringUp {
         let waited = self.seen.map_or(Duration::ZERO, |seen| seen.elapsed());
         let options = &self.daemon.options;
         let evidence = found.as_ref().map(|found| found.evidence(options.tuning.holder.as_ref().map(|holder| holder.host)));
-        let decision = decide(record.in_force.as_ref(), evidence.as_ref(), waited, options.import_wait);
+        let decision = Decision::on(record.remembered().as_ref(), evidence.as_ref(), waited, options.import_wait);
         let waiting = self.waiting(record, &scan, found.as_ref());
         Seen { found, other_host: evidence.is_some_and(|evidence| evidence.other_host.is_some()), decision, waiting, waited, wide }
     }

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millpond_device::{HostDevice, OpenError, OpenOptions};
-use millpond_engine::{Aim, Command, DeviceId, NewestLabel, Reply, Target, Tuning};
+use millpond_engine::{Aim, Command, NewestLabel, Reply, Target, Tuning};
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::decision;
 use super::host_calls::{NoAnswer, PATIENCE};
 use super::labels::{self, Labelled};
 use super::limits;
 use super::memory::settled;
 use super::pools::{parse_id, wait_online};
+use super::refusal::told;
 use super::scan::Scan;
 use super::service::{Daemon, PoolEntry};
 use super::shard::{self, ShardHandle};
@@ -49,11 +49,7 @@ impl How {
 
     /// The same, for an import that nobody asked for: of what was found, or newer.
     pub(super) fn by_itself(record: &PoolRecord, found: &Labelled, degraded: bool) -> How {
-        let current = |device: &u64| record.in_force.as_ref().is_some_and(|known| known.current.values().any(|id| id == device));
-        let (trusted, others): (Vec<u64>, Vec<u64>) = found.newest_on.iter().copied().partition(current);
-        // none is known when every device was replaced elsewhere, and all of them are there
-        let devices = if trusted.is_empty() { others } else { trusted };
-        let newest = NewestLabel { generation: found.generation, devices: devices.into_iter().map(DeviceId).collect() };
+        let newest = found.evidence(None).expected(record.remembered().as_ref());
         How { degraded, newest: Some(newest), ..How::of(record) }
     }
 }
@@ -126,9 +122,9 @@ impl Daemon {
         }
         let mut found = self.found(&pool);
         if let Some(record) = self.remembered(&pool)
-            && let Err(refusal) = decision::check(record.in_force.as_ref(), &pool.evidence(None))
+            && let Err(refusal) = pool.evidence(None).check(record.remembered().as_ref())
         {
-            let why = refusal.told(&record);
+            let why = told(&refusal, &record);
             let whole = pool.missing.is_empty() && pool.down.is_empty();
             let chosen = whole || request.degraded || request.rewind || request.rebuild || request.to.is_some();
             if !chosen && !request.dry_run {

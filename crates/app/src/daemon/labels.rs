@@ -2,16 +2,13 @@
 //!
 //! Reading takes no lock: labels are written whole, and a torn one fails its checksum and counts as absent.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use millpond_device::{HostDevice, OpenOptions};
-use millpond_format::{AREA_BYTES, CLAIM_OFFSET, Claim, Class, Label, MemberState, PoolId, SECTOR_BYTES};
-
-use super::decision::Evidence;
+use millpond_format::{AREA_BYTES, Label, PoolId, SECTOR_BYTES};
 
 #[cfg(test)]
 mod tests;
@@ -19,126 +16,11 @@ mod tests;
 /// Sizes of devices are rounded down to this.
 const GRAIN: u64 = 4096;
 
-/// A pool as its labels tell it: the newest of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Labelled {
-    /// Identity.
-    pub id: PoolId,
-    /// Name.
-    pub name: String,
-    /// Where each member was found, by its place in the table; `None` when it is missing or was removed.
-    pub members: Vec<Option<PathBuf>>,
-    /// Where devices were found that are taking members' places.
-    pub successors: Vec<PathBuf>,
-    /// Members that were not found, and were there when the newest label was written.
-    pub missing: Vec<u16>,
-    /// Those of them that are special devices and nothing else: a rebuild does without them.
-    pub special: Vec<u16>,
-    /// Members that were not found, and were not there either, or that nobody needs.
-    pub down: Vec<u16>,
-    /// Those of what was found that nobody needs: the pool's cache and spares.
-    pub asides: Vec<PathBuf>,
-    /// Generation of the newest label.
-    pub generation: u64,
-    /// Ids of the devices that have a label of this generation.
-    pub newest_on: Vec<u64>,
-    /// Ids of all devices found.
-    pub ids: Vec<u64>,
-    /// Who has the pool, or had it last, as the newest claim on its devices says.
-    pub claim: Option<Claim>,
-}
+/// A pool as its labels tell it, by the paths of its devices.
+pub type Labelled = millpond_engine::Labelled<PathBuf>;
 
 /// What was read from a device of a pool.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Looked {
-    /// Where it is.
-    pub path: PathBuf,
-    /// Its label.
-    pub label: Label,
-    /// The claim on it, released or not.
-    pub claim: Option<Claim>,
-}
-
-impl Labelled {
-    /// All paths found.
-    pub fn devices(&self) -> Vec<PathBuf> {
-        self.members.iter().flatten().chain(&self.successors).cloned().collect()
-    }
-
-    /// What the labels say for the decision whether the pool is imported by itself; `me`: this host.
-    pub(super) fn evidence(&self, me: Option<[u8; 16]>) -> Evidence {
-        let other = self.claim.as_ref().filter(|claim| me.is_some_and(|me| claim.holder.host != me));
-        Evidence {
-            generation: self.generation,
-            newest_on: self.newest_on.clone(),
-            devices: self.ids.clone(),
-            missing: self.missing.clone(),
-            down: self.down.clone(),
-            other_host: other.map(|claim| claim.holder.name.clone()),
-        }
-    }
-
-    /// Puts the pools together from what was read.
-    pub fn group(looked: Vec<Looked>) -> Vec<Labelled> {
-        let mut found: BTreeMap<PoolId, Vec<Looked>> = BTreeMap::new();
-        for device in looked {
-            let known = found.entry(device.label.pool).or_default();
-            if known.iter().all(|other| other.path != device.path) {
-                known.push(device);
-            }
-        }
-        found.values().filter_map(|devices| Labelled::of(devices)).collect()
-    }
-
-    fn of(devices: &[Looked]) -> Option<Labelled> {
-        // a cache may have been away, and nobody missed it: it is asked last
-        let cache = |label: &Label| label.shape.is_cache(label.member);
-        let labels = || devices.iter().map(|device| &device.label);
-        let newest = labels().max_by_key(|label| (!cache(label), label.shape.generation))?;
-        let of_newest = labels().filter(|label| !cache(label) && label.shape.generation == newest.shape.generation);
-        let table = &newest.shape.members;
-        let mut found = Labelled {
-            id: newest.pool,
-            name: newest.name.clone(),
-            members: vec![None; table.len()],
-            successors: Vec::new(),
-            missing: Vec::new(),
-            special: Vec::new(),
-            down: Vec::new(),
-            asides: Vec::new(),
-            generation: newest.shape.generation,
-            newest_on: of_newest.map(|label| label.device.0).collect(),
-            ids: labels().map(|label| label.device.0).collect(),
-            claim: devices.iter().filter_map(|device| device.claim.clone()).max_by_key(|claim| (claim.term, !claim.released)),
-        };
-        for Looked { path, label, .. } in devices {
-            let member = label.member_in(&newest.shape);
-            let at = usize::from(member);
-            let Some(known) = table.get(at).filter(|known| known.state != MemberState::Gone) else { continue };
-            if known.successor == Some(label.device) {
-                found.successors.push(path.clone());
-            } else if known.device == label.device
-                && let Some(place) = found.members.get_mut(at)
-                && place.is_none()
-            {
-                *place = Some(path.clone());
-                found.asides.extend(newest.shape.is_aside(member).then(|| path.clone()));
-            }
-        }
-        for ((at, known), place) in (0u16..).zip(table).zip(&found.members) {
-            match known.state {
-                _ if place.is_some() => {}
-                MemberState::Gone => {}
-                _ if newest.shape.is_aside(at) => found.down.push(at),
-                MemberState::Down => found.down.push(at),
-                MemberState::Present | MemberState::Filling => found.missing.push(at),
-            }
-        }
-        let classes = |at: u16| newest.shape.groups.iter().filter(move |g| g.columns.iter().any(|c| c.member == at)).map(|g| g.class);
-        found.special = found.missing.iter().copied().filter(|at| classes(*at).all(|class| class == Class::Special)).collect();
-        Some(found)
-    }
-}
+pub type Looked = millpond_engine::Looked<PathBuf>;
 
 /// Usable bytes of an open device.
 fn size(file: &mut File) -> io::Result<u64> {
@@ -172,21 +54,7 @@ pub fn open(path: &Path) -> io::Result<(File, u64)> {
 /// # Errors
 /// The host's, when it cannot be opened or read.
 pub fn read(path: &Path) -> io::Result<Option<Label>> {
-    let mut file = File::open(path)?;
-    for area in areas(size(&mut file)?) {
-        if let Ok(label) = Label::decode(&sector(&file, area)?) {
-            return Ok(Some(label));
-        }
-    }
-    Ok(None)
-}
-
-/// The claim on a device: who has the pool, or had it last.
-fn last_claim(path: &Path, pool: PoolId) -> io::Result<Option<Claim>> {
-    let (file, size) = open(path)?;
-    // the second one says who took it
-    let claims = areas(size).map(|area| sector(&file, area + CLAIM_OFFSET)).collect::<io::Result<Vec<_>>>()?;
-    Ok(claims.iter().rev().find_map(|sector| Claim::decode(sector).ok().filter(|claim| claim.pool == pool)))
+    Ok(look(path)?.map(|looked| looked.label))
 }
 
 /// Looks what is on a device: its label and the claim on it; `None` when it is of no pool.
@@ -194,10 +62,8 @@ fn last_claim(path: &Path, pool: PoolId) -> io::Result<Option<Claim>> {
 /// # Errors
 /// The host's, when it cannot be opened or read.
 pub fn look(path: &Path) -> io::Result<Option<Looked>> {
-    let Some(label) = read(path)? else { return Ok(None) };
-    // one that cannot be read says nothing, and is looked at again by the import
-    let claim = last_claim(path, label.pool).unwrap_or_default();
-    Ok(Some(Looked { path: path.to_owned(), label, claim }))
+    let (file, size) = open(path)?;
+    Looked::read(path.to_owned(), size, |offset| sector(&file, offset))
 }
 
 /// The files and block devices that a path stands for: itself, or what lies directly in the directory.

@@ -1,4 +1,4 @@
-//! Keeps what is remembered of the labels in force: see [`super::decision`].
+//! Keeps what is remembered of the labels in force: INV-MEMORY-1 in `crates/engine/src/startup.rs`.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -9,9 +9,9 @@ use futures_util::future::select_all;
 use millpond_engine::{LabelsInForce, PoolState};
 use tokio::time::sleep;
 
-use super::decision::InForce;
 use super::service::Daemon;
 use super::shard::{ShardError, ShardHandle};
+use super::state::InForce;
 use crate::api::ApiError;
 use crate::instant;
 

@@ -9,10 +9,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use millpond_engine::LabelsInForce;
+use jiff::Timestamp;
+use millpond_engine::{DeviceId, LabelsInForce};
 use serde::{Deserialize, Serialize};
 
-use super::decision::InForce;
 use super::labels::Labelled;
 use super::tls::TlsFiles;
 use crate::api::{DeviceCap, FuseAccess, IoMode, NbdLimits, TlsMode};
@@ -25,6 +25,24 @@ const FILE: &str = "state.json";
 const LOCK: &str = "lock";
 /// Version of the file; a later one is refused rather than misread.
 const VERSION: u32 = 2;
+
+/// The labels that were last in force on this host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InForce {
+    /// Generation of the pool's shape.
+    pub generation: u64,
+    /// Members that held everything that was acknowledged, and the ids of their devices.
+    pub current: BTreeMap<u16, u64>,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+impl InForce {
+    /// What the decision to import asks of it.
+    pub fn labels(&self) -> LabelsInForce {
+        LabelsInForce { generation: self.generation, current: self.current.iter().map(|(member, id)| (*member, DeviceId(*id))).collect() }
+    }
+}
 
 /// A pool to import at start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +88,11 @@ impl PoolRecord {
     /// Where its devices are, or were.
     pub fn paths(&self) -> impl Iterator<Item = &PathBuf> {
         self.devices.iter().chain(&self.successors).filter(|path| !path.as_os_str().is_empty())
+    }
+
+    /// The labels that were last in force on this host.
+    pub fn remembered(&self) -> Option<LabelsInForce> {
+        self.in_force.as_ref().map(InForce::labels)
     }
 
     /// With the paths that its devices were found at.

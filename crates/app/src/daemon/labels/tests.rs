@@ -1,7 +1,7 @@
 //! Labels are found at either end, grouped by pool, and gone after a wipe.
 
 use super::*;
-use millpond_format::{Class, Column, DeviceId, Group, Layout, Member, SegmentId, Shape};
+use millpond_format::{Class, Column, DeviceId, Group, Layout, Member, MemberState, SegmentId, Shape};
 
 fn label(pool: u8, member: u16, members: u16) -> Label {
     let device = |at: u16| DeviceId(1 << 16 | u64::from(at));

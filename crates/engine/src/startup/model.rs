@@ -6,19 +6,17 @@
 //! labels that contradict each other are refused, and so is what another host has not closed.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::path::PathBuf;
 
 use millpond_format::{Claim, Class, Column, DeviceId, Group, Holder, Label, Layout, Member, MemberState, PoolId, SegmentId, Shape};
 
 use super::*;
-use crate::daemon::labels::{Labelled, Looked};
 
 const POOL: PoolId = PoolId([7; 16]);
 const LIMIT: Duration = Duration::from_secs(30);
 /// Flushes acknowledged at most: enough to tell states apart.
 const FLUSHES: u8 = 3;
 
-type Decide = fn(Option<&InForce>, Option<&Evidence>, Duration, Duration) -> Decision;
+type Decide = fn(Option<&LabelsInForce>, Option<&Evidence>, Duration, Duration) -> Decision;
 
 #[derive(Clone, Debug)]
 struct Device {
@@ -31,7 +29,7 @@ struct Device {
 #[derive(Clone, Debug)]
 struct World {
     devices: Vec<Device>,
-    memories: Vec<Option<InForce>>,
+    memories: Vec<Option<LabelsInForce>>,
     /// The host that has the pool, its devices, and the shape in force.
     serving: Option<(usize, BTreeSet<usize>, Shape)>,
     acknowledged: u8,
@@ -72,9 +70,9 @@ fn state(shape: &Shape, at: usize) -> MemberState {
     shape.members[at].state
 }
 
-fn in_force(shape: &Shape) -> InForce {
+fn in_force(shape: &Shape) -> LabelsInForce {
     let members = (0u16..).zip(&shape.members).filter(|(_, m)| m.state == MemberState::Present);
-    InForce { generation: shape.generation, current: members.map(|(at, m)| (at, m.device.0)).collect(), since: Timestamp::UNIX_EPOCH }
+    LabelsInForce { generation: shape.generation, current: members.map(|(at, m)| (at, m.device)).collect() }
 }
 
 impl World {
@@ -86,7 +84,7 @@ impl World {
         World { devices: vec![device; usize::from(devices)], memories, serving: None, acknowledged: 0 }
     }
 
-    fn looked(&self, at: usize) -> Looked {
+    fn looked(&self, at: usize) -> Looked<usize> {
         let device = &self.devices[at];
         let member = u16::try_from(at).expect("few");
         let label = Label { pool: POOL, name: "tank".to_owned(), device: DeviceId(100 + at as u64), member, shape: device.shape.clone() };
@@ -99,7 +97,7 @@ impl World {
             lease: 1000,
             released,
         });
-        Looked { path: PathBuf::from(format!("/{at}")), label, claim }
+        Looked { place: at, label, claim }
     }
 
     /// What the engine makes of the devices there: the shape from then on; `None` when it refuses.
@@ -251,8 +249,11 @@ impl World {
             (device.shape.generation, members, device.version, device.claim.map(|(host, term, released)| (host, rank(term), released)))
         };
         let devices: Vec<_> = self.devices.iter().map(device).collect();
-        let memories: Vec<_> =
-            self.memories.iter().map(|memory| memory.as_ref().map(|m| (m.generation, m.current.keys().collect::<Vec<_>>()))).collect();
+        let memories: Vec<_> = self
+            .memories
+            .iter()
+            .map(|memory| memory.as_ref().map(|m| (m.generation, m.current.iter().map(|(at, _)| at).collect::<Vec<_>>())))
+            .collect();
         let serving = self.serving.as_ref().map(|(host, on, _)| (host, on));
         format!("{devices:?}{memories:?}{serving:?}{}", self.acknowledged)
     }
@@ -281,7 +282,7 @@ fn explore(devices: u16, hosts: usize, steps: usize, decide: Decide) -> Result<S
 #[test]
 fn no_import_by_itself_shows_less_than_what_was_acknowledged() {
     for (devices, hosts, steps) in [(2, 1, 12), (2, 2, 9), (3, 1, 7), (3, 2, 6)] {
-        let seen = explore(devices, hosts, steps, decide).unwrap_or_else(|why| panic!("{why}"));
+        let seen = explore(devices, hosts, steps, Decision::on).unwrap_or_else(|why| panic!("{why}"));
         println!("{devices} devices, {hosts} hosts, {steps} steps: {seen:?}");
         assert!(seen.worlds > 500 && seen.imported > 0 && seen.degraded > 0 && seen.waited > 0 && seen.refused > 0, "{seen:?}");
     }
@@ -295,14 +296,15 @@ fn the_model_finds_decisions_that_are_too_bold() {
     assert!(explore(2, 1, 8, bold).is_err());
     // the generation alone does not tell two histories apart that have the same number
     let by_number: Decide = |memory, found, waited, limit| {
-        let memory = memory.map(|memory| InForce { current: (0..9).map(|at| (at, 100 + u64::from(at))).collect(), ..memory.clone() });
-        decide(memory.as_ref(), found, waited, limit)
+        let memory = memory
+            .map(|memory| LabelsInForce { current: (0..9).map(|at| (at, DeviceId(100 + u64::from(at)))).collect(), ..memory.clone() });
+        Decision::on(memory.as_ref(), found, waited, limit)
     };
     assert!(explore(2, 2, 12, by_number).is_err() || explore(3, 1, 9, by_number).is_err());
     // nor may a host do without what another one may have written to
     let alone: Decide = |memory, found, waited, limit| {
         let found = found.map(|found| Evidence { other_host: None, ..found.clone() });
-        decide(memory, found.as_ref(), waited, limit)
+        Decision::on(memory, found.as_ref(), waited, limit)
     };
     assert!(explore(2, 2, 9, alone).is_err());
 }

@@ -1,0 +1,48 @@
+//! Why the daemon does not import a pool by itself, in words, and what to do about it.
+
+use millpond_engine::Refusal;
+
+use super::state::{InForce, PoolRecord};
+
+#[cfg(test)]
+mod tests;
+
+/// What to say of a refusal to import a remembered pool.
+pub(super) fn told(refusal: &Refusal, record: &PoolRecord) -> String {
+    let by_hand = format!("'millpond pool import {} --degraded'", record.name);
+    let since = |known: &InForce| format!(" since {}", known.since.strftime("%Y-%m-%dT%H:%M:%SZ"));
+    let since = record.in_force.as_ref().map_or(String::new(), since);
+    match refusal {
+        Refusal::NothingFound => "none of its devices was found; bring them back".to_owned(),
+        Refusal::Older { found, remembered, wanted } => format!(
+            "the devices found have labels of generation {found}, and generation {remembered} was in service here{since}: {}, or use the older \
+             state with {by_hand}, which gives up everything written since then",
+            bring_back(record, wanted)
+        ),
+        Refusal::NotCurrent { remembered, wanted } => format!(
+            "the devices found were not up to date in generation {remembered} of the labels, in service here{since}: {}, or use what was found \
+             with {by_hand}, which gives up everything written since then",
+            bring_back(record, wanted)
+        ),
+        Refusal::OtherHost { name, missing } => format!(
+            "host '{name}' had the pool last and may have written to devices that are missing: {}, or import it without them with {by_hand}",
+            bring_back(record, missing)
+        ),
+    }
+}
+
+fn bring_back(record: &PoolRecord, members: &[u16]) -> String {
+    match members {
+        [] => "bring back the devices in that state".to_owned(),
+        members => format!("bring back {}", names(record, members)),
+    }
+}
+
+/// Members by path, as far as paths are remembered.
+pub(super) fn names(record: &PoolRecord, members: &[u16]) -> String {
+    let name = |member: &u16| match record.devices.get(usize::from(*member)).filter(|path| !path.as_os_str().is_empty()) {
+        Some(path) => format!("device {member} ({})", path.display()),
+        None => format!("device {member}"),
+    };
+    members.iter().map(name).collect::<Vec<_>>().join(", ")
+}

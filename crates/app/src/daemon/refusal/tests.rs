@@ -1,0 +1,49 @@
+//! Refusals in words.
+
+use std::time::Duration;
+
+use millpond_engine::{Decision, DeviceId, Evidence, LabelsInForce};
+
+use super::*;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn record() -> PoolRecord {
+    let text = r#"{"name": "tank", "id": "00", "devices": ["/a", "/b"],
+                   "in_force": {"generation": 5, "current": {"1": 11}, "since": "1970-01-01T00:00:00Z"}}"#;
+    serde_json::from_str(text).expect("a record")
+}
+
+/// What is said of devices that are not taken.
+fn told_of(record: &PoolRecord, found: &Evidence) -> String {
+    match Decision::on(record.remembered().as_ref(), Some(found), LIMIT * 100, LIMIT) {
+        Decision::Refuse(refusal) => told(&refusal, record),
+        decision => panic!("{decision:?}"),
+    }
+}
+
+fn found(generation: u64, devices: &[u64], missing: &[u16]) -> Evidence {
+    let devices: Vec<DeviceId> = devices.iter().copied().map(DeviceId).collect();
+    Evidence { generation, newest_on: devices.clone(), devices, missing: missing.to_vec(), down: Vec::new(), other_host: None }
+}
+
+#[test]
+fn the_missing_device_is_named_and_the_way_out() {
+    let words = told_of(&record(), &found(4, &[10], &[1]));
+    assert!(words.contains("device 1 (/b)") && words.contains("pool import tank --degraded") && words.contains("1970-01-01"), "{words}");
+    let words = told_of(&record(), &found(3, &[10, 11], &[]));
+    assert!(words.contains("bring back the devices in that state"), "{words}");
+}
+
+#[test]
+fn the_other_host_is_named() {
+    let half = Evidence { other_host: Some("bert".to_owned()), ..found(5, &[11], &[0]) };
+    let words = told_of(&record(), &half);
+    assert!(words.contains("'bert'") && words.contains("device 0 (/a)"), "{words}");
+}
+
+#[test]
+fn what_is_remembered_is_what_was_in_force() {
+    let labels = LabelsInForce { generation: 5, current: vec![(1, DeviceId(11))] };
+    assert_eq!(record().remembered(), Some(labels));
+}

@@ -1,0 +1,156 @@
+//! [`Labelled`]: a pool as the labels found on devices tell it.
+
+use std::collections::BTreeMap;
+
+use millpond_format::{AREA_BYTES, CLAIM_OFFSET, Claim, Class, DeviceId, Label, MemberState, PoolId, SECTOR_BYTES};
+
+use super::Evidence;
+
+/// A pool as its labels tell it: the newest of them. `P` is where a device is: a path, for one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Labelled<P> {
+    /// Identity.
+    pub id: PoolId,
+    /// Name.
+    pub name: String,
+    /// Where each member was found, by its place in the table; `None` when it is missing or was removed.
+    pub members: Vec<Option<P>>,
+    /// Where devices were found that are taking members' places.
+    pub successors: Vec<P>,
+    /// Members that were not found, and were there when the newest label was written.
+    pub missing: Vec<u16>,
+    /// Those of them that are special devices and nothing else: a rebuild does without them.
+    pub special: Vec<u16>,
+    /// Members that were not found, and were not there either, or that nobody needs.
+    pub down: Vec<u16>,
+    /// Those of what was found that nobody needs: the pool's cache and spares.
+    pub asides: Vec<P>,
+    /// Generation of the newest label.
+    pub generation: u64,
+    /// Devices that have a label of this generation.
+    pub newest_on: Vec<DeviceId>,
+    /// All devices found.
+    pub ids: Vec<DeviceId>,
+    /// Who has the pool, or had it last, as the newest claim on its devices says.
+    pub claim: Option<Claim>,
+}
+
+/// What was read from a device of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Looked<P> {
+    /// Where it is.
+    pub place: P,
+    /// Its label.
+    pub label: Label,
+    /// The claim on it, released or not.
+    pub claim: Option<Claim>,
+}
+
+impl<P> Looked<P> {
+    /// Looks what is on a device of `size` usable bytes: its label, the first intact copy, and the claim on it; `None` when it is of no pool.
+    /// `sector` reads one at an offset in bytes.
+    ///
+    /// # Errors
+    /// Those of `sector`, of labels.
+    pub fn read<E>(place: P, size: u64, mut sector: impl FnMut(u64) -> Result<[u8; SECTOR_BYTES], E>) -> Result<Option<Looked<P>>, E> {
+        let mut found = None;
+        for area in areas(size) {
+            if let Ok(label) = Label::decode(&sector(area)?) {
+                found = Some(label);
+                break;
+            }
+        }
+        let Some(label) = found else { return Ok(None) };
+        // one that cannot be read says nothing, and is looked at again by the import; the second one says who took the pool
+        let claims = areas(size).map(|area| sector(area + CLAIM_OFFSET)).collect::<Result<Vec<_>, E>>().unwrap_or_default();
+        let claim = claims.iter().rev().find_map(|sector| Claim::decode(sector).ok().filter(|claim| claim.pool == label.pool));
+        Ok(Some(Looked { place, label, claim }))
+    }
+}
+
+/// Offsets of the two areas of a device of `size` bytes; none when it is too small for a pool.
+fn areas(size: u64) -> impl Iterator<Item = u64> {
+    let tail = size.checked_sub(AREA_BYTES).filter(|tail| *tail >= AREA_BYTES);
+    tail.into_iter().flat_map(|tail| [0, tail])
+}
+
+impl<P: Clone + PartialEq> Labelled<P> {
+    /// All devices found.
+    pub fn devices(&self) -> Vec<P> {
+        self.members.iter().flatten().chain(&self.successors).cloned().collect()
+    }
+
+    /// What the labels say for the decision whether the pool is imported by itself; `me`: this host.
+    pub fn evidence(&self, me: Option<[u8; 16]>) -> Evidence {
+        let other = self.claim.as_ref().filter(|claim| me.is_some_and(|me| claim.holder.host != me));
+        Evidence {
+            generation: self.generation,
+            newest_on: self.newest_on.clone(),
+            devices: self.ids.clone(),
+            missing: self.missing.clone(),
+            down: self.down.clone(),
+            other_host: other.map(|claim| claim.holder.name.clone()),
+        }
+    }
+
+    /// Puts the pools together from what was read.
+    pub fn group(looked: Vec<Looked<P>>) -> Vec<Labelled<P>> {
+        let mut found: BTreeMap<PoolId, Vec<Looked<P>>> = BTreeMap::new();
+        for device in looked {
+            let known = found.entry(device.label.pool).or_default();
+            if known.iter().all(|other| other.place != device.place) {
+                known.push(device);
+            }
+        }
+        found.values().filter_map(|devices| Labelled::of(devices)).collect()
+    }
+
+    fn of(devices: &[Looked<P>]) -> Option<Labelled<P>> {
+        // a cache may have been away, and nobody missed it: it is asked last
+        let cache = |label: &Label| label.shape.is_cache(label.member);
+        let labels = || devices.iter().map(|device| &device.label);
+        let newest = labels().max_by_key(|label| (!cache(label), label.shape.generation))?;
+        let of_newest = labels().filter(|label| !cache(label) && label.shape.generation == newest.shape.generation);
+        let table = &newest.shape.members;
+        let mut found = Labelled {
+            id: newest.pool,
+            name: newest.name.clone(),
+            members: vec![None; table.len()],
+            successors: Vec::new(),
+            missing: Vec::new(),
+            special: Vec::new(),
+            down: Vec::new(),
+            asides: Vec::new(),
+            generation: newest.shape.generation,
+            newest_on: of_newest.map(|label| label.device).collect(),
+            ids: labels().map(|label| label.device).collect(),
+            claim: devices.iter().filter_map(|device| device.claim.clone()).max_by_key(|claim| (claim.term, !claim.released)),
+        };
+        for Looked { place, label, .. } in devices {
+            let member = label.member_in(&newest.shape);
+            let at = usize::from(member);
+            let Some(known) = table.get(at).filter(|known| known.state != MemberState::Gone) else { continue };
+            if known.successor == Some(label.device) {
+                found.successors.push(place.clone());
+            } else if known.device == label.device
+                && let Some(known_place) = found.members.get_mut(at)
+                && known_place.is_none()
+            {
+                *known_place = Some(place.clone());
+                found.asides.extend(newest.shape.is_aside(member).then(|| place.clone()));
+            }
+        }
+        for ((at, known), place) in (0u16..).zip(table).zip(&found.members) {
+            match known.state {
+                _ if place.is_some() => {}
+                MemberState::Gone => {}
+                _ if newest.shape.is_aside(at) => found.down.push(at),
+                MemberState::Down => found.down.push(at),
+                MemberState::Present | MemberState::Filling => found.missing.push(at),
+            }
+        }
+        let classes = |at: u16| newest.shape.groups.iter().filter(move |g| g.columns.iter().any(|c| c.member == at)).map(|g| g.class);
+        found.special = found.missing.iter().copied().filter(|at| classes(*at).all(|class| class == Class::Special)).collect();
+        Some(found)
+    }
+}
