@@ -7,8 +7,8 @@ use std::rc::Rc;
 use millpond_block::{BufPool, Piece};
 use millpond_device::{DeviceGeometry, DeviceIndex};
 use millpond_format::{
-    AREA_BYTES, CLAIM_OFFSET, Class, Column, DeviceId, Label, Layout, Lsn, MAX_COPIES, MAX_DEVICES, MAX_PARITY_WIDTH, Member, MemberState,
-    RING_OFFSET, RING_SLOTS, SECTOR_BYTES, STREAMS, SegmentId, Shape,
+    AREA_BYTES, CLAIM_OFFSET, Class, Column, DeviceId, Holder, Label, Layout, Lsn, MAX_COPIES, MAX_DEVICES, MAX_PARITY_WIDTH, Member,
+    MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, STREAMS, SegmentId, Shape, crc32c,
 };
 
 use super::nodes::NodeRows;
@@ -65,7 +65,7 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     let extent_bytes = spec.extent_bytes.unwrap_or(1 << fitting.ilog2()).clamp(EXTENTS.0, EXTENTS.1);
     let chunk_units = u32::try_from((extent_bytes / 512 / 8).clamp(16, 8192)).unwrap_or(8192);
     let mut shape = Shape { generation: 1, extent_bytes, chunk_units, next: SegmentId(0), members: Vec::new(), groups: Vec::new() };
-    shape.members = new_members(&shape, devices)?;
+    shape.members = new_members(&shape, devices, tuning.holder.as_ref())?;
     add_groups(&mut shape, &groups)?;
     if !shape.fits() {
         return invalid("so many devices and groups do not fit into a label; use fewer".to_owned());
@@ -124,7 +124,7 @@ pub(crate) fn take_more(specs: &[GroupSpec], devices: usize) -> Result<Vec<(Grou
 }
 
 /// The next members of a pool.
-pub(crate) fn new_members(shape: &Shape, devices: &[DeviceGeometry]) -> Result<Vec<Member>, CommandError> {
+pub(crate) fn new_members(shape: &Shape, devices: &[DeviceGeometry], import: Option<&Holder>) -> Result<Vec<Member>, CommandError> {
     let first = shape.members.len();
     let member = |(at, device): (usize, &DeviceGeometry)| {
         let extents = u32::try_from(extent_space(device.size) / shape.extent_bytes).unwrap_or(u32::MAX);
@@ -133,7 +133,7 @@ pub(crate) fn new_members(shape: &Shape, devices: &[DeviceGeometry]) -> Result<V
             return invalid(format!("device {at} is too small; it needs {least} KiB at least"));
         }
         Ok(Member {
-            device: device_id(shape.generation, first + at),
+            device: device_id(shape.generation, first + at, import),
             extents,
             state: MemberState::Present,
             successor: None,
@@ -144,9 +144,11 @@ pub(crate) fn new_members(shape: &Shape, devices: &[DeviceGeometry]) -> Result<V
     devices.iter().enumerate().map(member).collect()
 }
 
-/// A device's name: no two devices of a pool get the same, for no shape has the generation of another.
-pub(crate) fn device_id(generation: u64, member: usize) -> DeviceId {
-    DeviceId(generation << 16 | member as u64)
+/// A device's name: no two devices of a pool get the same. No shape has the generation of another, but where halves of a pool were used apart both
+/// may come to the same one: the import that takes the device in makes the difference there.
+pub(crate) fn device_id(generation: u64, member: usize, import: Option<&Holder>) -> DeviceId {
+    let own = import.map_or(0, |holder| u64::from(crc32c(&holder.session)) << 32);
+    DeviceId(own ^ (generation << 16 | member as u64))
 }
 
 /// Adds groups that come together over whole members. Special ones among them share rows for nodes with those for data.

@@ -41,7 +41,7 @@ impl Pool {
         let mut shape = self.config.shape.clone();
         shape.generation += 1;
         let first = shape.members.len();
-        let members = new_members(&shape, &geometries)?;
+        let members = new_members(&shape, &geometries, self.tuning.holder.as_ref())?;
         shape.members.extend(members);
         let groups = take_more(specs, devices.len())?.into_iter();
         let groups: Vec<_> = groups.map(|(spec, range)| (spec, range.start + first..range.end + first)).collect();
@@ -66,7 +66,7 @@ impl Pool {
             return self.replace_aside(member, device);
         }
         let extent_bytes = self.config.shape.extent_bytes;
-        let id: DeviceId = device_id(self.config.shape.generation + 1, at);
+        let id: DeviceId = device_id(self.config.shape.generation + 1, at, self.tuning.holder.as_ref());
         let known = self.config.shape.members.get_mut(at).filter(|m| m.state != MemberState::Gone);
         let Some(known) = known else { return Err(CommandError::NotFound(format!("member {member}"))) };
         if known.successor.is_some() {
@@ -121,7 +121,7 @@ impl Pool {
         if extents == 0 {
             return Err(CommandError::Invalid("the new device is too small; use a larger one".into()));
         }
-        let id = device_id(shape.generation + 1, at);
+        let id = device_id(shape.generation + 1, at, self.tuning.holder.as_ref());
         let columns = shape.groups.iter_mut().flat_map(|group| &mut group.columns);
         columns.filter(|column| column.member == member).for_each(|column| column.extents = extents);
         if let Some(known) = shape.members.get_mut(at) {
