@@ -29,6 +29,6 @@ pub use engine::Engine;
 pub use options::{Limits, Rate, VolumeOptions};
 pub use pool::{Target, check_name};
 pub use read_cache::ReadCacheUse;
-pub use startup::{Decision, Evidence, Labelled, Looked, Refusal};
+pub use startup::{Decision, Evidence, ImportRules, Labelled, Looked, Refusal};
 pub use survey::{RestorePoint, Survey, Surveyed, Whole};
 pub use tuning::{Aim, NewestLabel, Planted, Tuning};

@@ -3,10 +3,11 @@
 //! INV-MEMORY-1: an automatic import never shows an older state than one that was in service on this host before. What is remembered says
 //! which devices held everything that was acknowledged ([`LabelsInForce`]). A device that was absent since then, or was given up, may say of itself that
 //! it is whole; its label cannot know better. So when devices are missing, the newest label found must be on a device that is remembered as
-//! current, and be no older than what is remembered. By the user's word (`pool import --degraded`) anything goes; what comes into service then is
-//! what is remembered from there on.
+//! current, and be no older than what is remembered. Where nothing is missing and another host had the pool last, it may be on others: every device may
+//! have been replaced there. By the user's word (`pool import --degraded`) anything goes; what comes into service then is what is remembered from there on.
 //!
-//! The memory is durable before an import with devices missing serves anybody, and follows each later change of the labels.
+//! The memory is durable before an import with devices missing writes labels, for another start may find those devices alone, before it serves
+//! anybody, and follows each later change of the labels.
 
 mod labelled;
 #[cfg(test)]
@@ -18,7 +19,7 @@ use std::time::Duration;
 
 use millpond_format::DeviceId;
 
-use crate::{LabelsInForce, NewestLabel};
+use crate::{LabelsInForce, NewestLabel, Planted};
 pub use labelled::{Labelled, Looked};
 
 /// What the labels found say of a pool.
@@ -28,6 +29,8 @@ pub struct Evidence {
     pub generation: u64,
     /// Devices that have a label of this generation.
     pub newest_on: Vec<DeviceId>,
+    /// Members and devices that have one, and that it calls present.
+    pub current: Vec<(u16, DeviceId)>,
     /// All devices found.
     pub devices: Vec<DeviceId>,
     /// Members that were not found, and were there when the newest label was written.
@@ -84,19 +87,69 @@ pub enum Refusal {
     },
 }
 
-impl Decision {
-    /// Decides. `waited`: since the first device was found; `limit`: for how long missing devices are waited for.
-    pub fn on(remembered: Option<&LabelsInForce>, found: Option<&Evidence>, waited: Duration, limit: Duration) -> Decision {
+/// The rules that a daemon follows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ImportRules {
+    /// For how long missing devices are waited for.
+    pub wait: Duration,
+    /// A rule that is broken on purpose, as in [`Tuning`](crate::Tuning).
+    pub planted: Option<Planted>,
+}
+
+impl ImportRules {
+    /// Is a remembered pool imported? `waited`: since the first of its devices was found.
+    pub fn decide(&self, remembered: Option<&LabelsInForce>, found: Option<&Evidence>, waited: Duration) -> Decision {
         let Some(found) = found else { return Decision::Refuse(Refusal::NothingFound) };
-        if let Err(refusal) = found.check(remembered) {
+        if let Err(refusal) = self.check(remembered, found) {
             return Decision::Refuse(refusal);
         }
+        let waits = waited < self.wait && !self.breaks(Planted::WaitForNobody);
         match (&found.other_host, found.missing.is_empty()) {
             (_, true) => Decision::Import,
             (Some(name), false) => Decision::Refuse(Refusal::OtherHost { name: name.clone(), missing: found.missing.clone() }),
-            (None, false) if waited < limit => Decision::WaitUntil(limit),
+            (None, false) if waits => Decision::WaitUntil(self.wait),
             (None, false) => Decision::ImportDegraded { without: found.missing.clone() },
         }
+    }
+
+    /// Is what was found at least as new as what is remembered (INV-MEMORY-1)?
+    ///
+    /// # Errors
+    /// Why it may be older.
+    pub fn check(&self, remembered: Option<&LabelsInForce>, found: &Evidence) -> Result<(), Refusal> {
+        let Some(remembered) = remembered else { return Ok(()) };
+        let absent = remembered.current.iter().filter(|(_, device)| !found.devices.contains(device));
+        let wanted: Vec<u16> = absent.map(|(member, _)| *member).collect();
+        if found.generation < remembered.generation {
+            return Err(Refusal::Older { found: found.generation, remembered: remembered.generation, wanted });
+        }
+        let current = found.current.iter().any(|(_, device)| remembered.trusts(*device)) || self.breaks(Planted::TrustAnyDevice);
+        // every device may have been replaced elsewhere; here nobody did it
+        let elsewhere = found.is_whole() && found.other_host.is_some();
+        if elsewhere || current { Ok(()) } else { Err(Refusal::NotCurrent { remembered: remembered.generation, wanted }) }
+    }
+
+    /// What has to be remembered, durably, before an import of what was found begins, for it writes labels that say so: devices that were current and
+    /// are not among the newest found are trusted no more, and others when every device was replaced elsewhere. `None`: nothing.
+    pub fn distrust(&self, remembered: Option<&LabelsInForce>, found: &Evidence) -> Option<LabelsInForce> {
+        let remembered = remembered.filter(|_| !self.breaks(Planted::ServeUnremembered))?;
+        let known: Vec<_> = found.current.iter().filter(|(_, device)| remembered.trusts(*device)).copied().collect();
+        let current = if known.is_empty() && found.other_host.is_some() { found.current.clone() } else { known };
+        (!current.is_empty() && current != remembered.current).then_some(LabelsInForce { generation: found.generation, current })
+    }
+
+    /// Must the labels of what was imported be remembered before it serves anybody?
+    pub fn must_be_remembered(&self, found: &Evidence) -> bool {
+        !found.missing.is_empty() && !self.breaks(Planted::ServeUnremembered)
+    }
+
+    /// Are labels in force others than those that are remembered?
+    pub fn is_news(&self, remembered: Option<&LabelsInForce>, labels: &LabelsInForce) -> bool {
+        remembered != Some(labels) && !self.breaks(Planted::ForgetNewLabels)
+    }
+
+    fn breaks(&self, rule: Planted) -> bool {
+        cfg!(feature = "planted") && self.planted == Some(rule)
     }
 }
 
@@ -108,27 +161,16 @@ impl LabelsInForce {
 }
 
 impl Evidence {
-    /// Is it at least as new as what is remembered (INV-MEMORY-1)?
-    ///
-    /// # Errors
-    /// Why it may be older.
-    pub fn check(&self, remembered: Option<&LabelsInForce>) -> Result<(), Refusal> {
-        let Some(remembered) = remembered else { return Ok(()) };
-        let absent = remembered.current.iter().filter(|(_, device)| !self.devices.contains(device));
-        let wanted: Vec<u16> = absent.map(|(member, _)| *member).collect();
-        if self.generation < remembered.generation {
-            return Err(Refusal::Older { found: self.generation, remembered: remembered.generation, wanted });
-        }
-        let whole = self.missing.is_empty() && self.down.is_empty();
-        let current = self.newest_on.iter().any(|device| remembered.trusts(*device));
-        if whole || current { Ok(()) } else { Err(Refusal::NotCurrent { remembered: remembered.generation, wanted }) }
+    /// Is every device there that the newest label knows?
+    pub fn is_whole(&self) -> bool {
+        self.missing.is_empty() && self.down.is_empty()
     }
 
     /// What the labels have to be when an import that was decided upon reads them: of what was found, or newer.
     pub fn expected(&self, remembered: Option<&LabelsInForce>) -> NewestLabel {
         let current = |device: &DeviceId| remembered.is_some_and(|known| known.trusts(*device));
-        let (trusted, others): (Vec<DeviceId>, Vec<DeviceId>) = self.newest_on.iter().partition(|device| current(device));
+        let trusted: Vec<DeviceId> = self.current.iter().map(|(_, device)| *device).filter(current).collect();
         // none is known when every device was replaced elsewhere, and all of them are there
-        NewestLabel { generation: self.generation, devices: if trusted.is_empty() { others } else { trusted } }
+        NewestLabel { generation: self.generation, devices: if trusted.is_empty() { self.newest_on.clone() } else { trusted } }
     }
 }

@@ -149,4 +149,12 @@ pub enum Planted {
     NothingUnique,
     /// A segment that was wiped counts as clean although something died in it since.
     WipeOnce,
+    /// A pool that is imported without some of its devices serves before that is remembered.
+    ServeUnremembered,
+    /// Any device with a label as new as the remembered one is trusted.
+    TrustAnyDevice,
+    /// What is remembered does not follow the labels of a pool in service.
+    ForgetNewLabels,
+    /// Missing devices are not waited for.
+    WaitForNobody,
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use jiff::Timestamp;
-use millpond_engine::Decision;
+use millpond_engine::{Decision, LabelsInForce};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -24,7 +24,7 @@ use super::refusal::{names, told};
 use super::scan::Scan;
 use super::service::Daemon;
 use super::shard::ShardHandle;
-use super::state::PoolRecord;
+use super::state::{InForce, PoolRecord};
 use crate::api::{ApiError, ErrorKind};
 use crate::instant;
 
@@ -82,6 +82,8 @@ struct Seen {
     /// Another host had the pool last.
     other_host: bool,
     decision: Decision,
+    /// What has to be remembered before it is imported.
+    first: Option<LabelsInForce>,
     /// The devices that the pool waits for, in words; empty when all are there.
     waiting: String,
     waited: Duration,
@@ -200,7 +202,7 @@ impl BringUp {
             // nothing is done without that is only somewhere else
             seen = self.look(&record, true).await;
         }
-        let Seen { found, other_host, decision, waiting, waited, .. } = seen;
+        let Seen { found, other_host, decision, first, waiting, waited, .. } = seen;
         let without = match decision {
             Decision::Import => Vec::new(),
             Decision::ImportDegraded { without } => without,
@@ -213,6 +215,12 @@ impl BringUp {
         };
         let Some(found) = found else { return Tried::Waits(waiting.into()) };
         let sight: Sight = (found.devices(), found.generation);
+        if let Some(labels) = first
+            && let Err(error) = self.distrust(&labels)
+        {
+            return Tried::Waits(error.message.into());
+        }
+        let Some(record) = self.record() else { return Tried::NotWanted };
         match self.import(record, &found, &without, waited).await {
             Ok(()) => Tried::InService,
             Err(error) => {
@@ -237,11 +245,13 @@ impl BringUp {
             self.seen.get_or_insert_with(Instant::now);
         }
         let waited = self.seen.map_or(Duration::ZERO, |seen| seen.elapsed());
-        let options = &self.daemon.options;
-        let evidence = found.as_ref().map(|found| found.evidence(options.tuning.holder.as_ref().map(|holder| holder.host)));
-        let decision = Decision::on(record.remembered().as_ref(), evidence.as_ref(), waited, options.import_wait);
+        let rules = self.daemon.rules();
+        let evidence = found.as_ref().map(|found| self.daemon.evidence(found));
+        let remembered = record.remembered();
+        let decision = rules.decide(remembered.as_ref(), evidence.as_ref(), waited);
+        let first = evidence.as_ref().and_then(|evidence| rules.distrust(remembered.as_ref(), evidence));
         let waiting = self.waiting(record, &scan, found.as_ref());
-        Seen { found, other_host: evidence.is_some_and(|evidence| evidence.other_host.is_some()), decision, waiting, waited, wide }
+        Seen { found, other_host: evidence.is_some_and(|evidence| evidence.other_host.is_some()), decision, first, waiting, waited, wide }
     }
 
     /// Where the devices of the pool are now: where they were, or wherever their labels are found on this host.
@@ -323,7 +333,8 @@ impl BringUp {
         }
         let shard = self.daemon.open(found, &How::by_itself(&record, found, !without.is_empty())).await?;
         let record = record.with(found);
-        if let Err(error) = self.serve(record, &shard, without).await {
+        let first = self.daemon.rules().must_be_remembered(&self.daemon.evidence(found));
+        if let Err(error) = self.serve(record, &shard, first).await {
             // what is to be said is why it is not served
             let _ = shard.shutdown().await;
             return Err(error);
@@ -334,8 +345,28 @@ impl BringUp {
         Ok(())
     }
 
-    /// Remembers what came into service, durably, and only then serves it (INV-MEMORY-1).
-    async fn serve(&self, record: PoolRecord, shard: &ShardHandle, without: &[u16]) -> Result<(), ApiError> {
+    /// Remembers, durably, which devices are still current, before an import without the others writes labels (INV-MEMORY-1).
+    fn distrust(&self, labels: &LabelsInForce) -> Result<(), ApiError> {
+        let remember = |memory: Option<InForce>| {
+            let mut registry = self.daemon.registry();
+            let entry = registry.pools.get_mut(&self.name)?;
+            std::mem::replace(&mut entry.record.in_force, memory)
+        };
+        let before = self.record().and_then(|record| record.in_force);
+        let now = InForce::of(labels, before.as_ref());
+        let since = before.as_ref().map_or(now.since, |before| before.since);
+        remember(Some(InForce { since, ..now }));
+        self.daemon.save().map_err(|error| {
+            remember(before);
+            ApiError::internal(format!(
+                "not imported without devices, as it cannot be remembered that they are out of date: {}; make room there",
+                error.message
+            ))
+        })
+    }
+
+    /// Remembers what came into service, durably, and then serves it; `first`: and not otherwise (INV-MEMORY-1).
+    async fn serve(&self, record: PoolRecord, shard: &ShardHandle, first: bool) -> Result<(), ApiError> {
         let daemon = &self.daemon;
         let labels = settled(shard).await?;
         let _pool = daemon.wait_for_pool(&self.name).await;
@@ -346,10 +377,16 @@ impl BringUp {
             let mut registry = daemon.registry();
             let entry = registry.pools.get_mut(&self.name).ok_or_else(|| ApiError::busy("it was removed meanwhile"))?;
             let before = std::mem::replace(&mut entry.record, record.remembering(&labels));
-            before != entry.record
+            (before != entry.record).then_some(before)
         };
-        if changed && let Err(error) = daemon.save() {
-            if !without.is_empty() {
+        if let Some(before) = changed
+            && let Err(error) = daemon.save()
+        {
+            if first {
+                // what is not remembered durably is not remembered: the next attempt tries to save it again
+                if let Some(entry) = daemon.registry().pools.get_mut(&self.name) {
+                    entry.record = before;
+                }
                 return Err(ApiError::internal(format!(
                     "not imported without devices, as it cannot be remembered that they are out of date: {}; make room there",
                     error.message

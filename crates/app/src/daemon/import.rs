@@ -122,7 +122,7 @@ impl Daemon {
         }
         let mut found = self.found(&pool);
         if let Some(record) = self.remembered(&pool)
-            && let Err(refusal) = pool.evidence(None).check(record.remembered().as_ref())
+            && let Err(refusal) = self.rules().check(record.remembered().as_ref(), &self.evidence(&pool))
         {
             let why = told(&refusal, &record);
             let whole = pool.missing.is_empty() && pool.down.is_empty();

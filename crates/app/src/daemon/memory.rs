@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::select_all;
-use millpond_engine::{LabelsInForce, PoolState};
+use millpond_engine::{Evidence, ImportRules, LabelsInForce, PoolState};
 use tokio::time::sleep;
 
+use super::labels::Labelled;
 use super::service::Daemon;
 use super::shard::{ShardError, ShardHandle};
 use super::state::InForce;
@@ -21,12 +22,18 @@ const AGAIN: Duration = Duration::from_secs(2);
 impl InForce {
     /// What to remember of labels; `before`: what was remembered.
     pub(super) fn of(labels: &LabelsInForce, before: Option<&InForce>) -> InForce {
-        let current: BTreeMap<u16, u64> = labels.current.iter().map(|(member, device)| (*member, device.0)).collect();
+        let (mut current, mut successors) = (BTreeMap::new(), BTreeMap::new());
+        for (member, device) in &labels.current {
+            let place = if current.contains_key(member) { &mut successors } else { &mut current };
+            place.insert(*member, device.0);
+        }
         let since = match before {
-            Some(before) if before.generation == labels.generation && before.current == current => before.since,
+            Some(before) if before.generation == labels.generation && before.current == current && before.successors == successors => {
+                before.since
+            }
             _ => instant::now(),
         };
-        InForce { generation: labels.generation, current, since }
+        InForce { generation: labels.generation, current, successors, since }
     }
 }
 
@@ -54,6 +61,16 @@ pub(super) async fn settled(shard: &ShardHandle) -> Result<LabelsInForce, ApiErr
 }
 
 impl Daemon {
+    /// The rules for imports that nobody asks for.
+    pub(super) fn rules(&self) -> ImportRules {
+        ImportRules { wait: self.options.import_wait, planted: self.options.tuning.planted }
+    }
+
+    /// What labels found say to this host.
+    pub(super) fn evidence(&self, found: &Labelled) -> Evidence {
+        found.evidence(self.options.tuning.holder.as_ref().map(|holder| holder.host))
+    }
+
     /// Remembers the labels in force of every pool in service as they change, for as long as the daemon lives.
     pub(super) async fn keep_labels(&self) {
         let (mut unsaved, mut told) = (false, false);
@@ -95,11 +112,13 @@ impl Daemon {
 
     /// Takes labels into the record of a pool. True when they are others than before.
     fn note_labels(&self, name: &str, labels: &LabelsInForce) -> bool {
+        let rules = self.rules();
         let mut registry = self.registry();
         let Some(entry) = registry.pools.get_mut(name) else { return false };
-        let now = InForce::of(labels, entry.record.in_force.as_ref());
-        let changed = entry.record.in_force.as_ref() != Some(&now);
-        entry.record.in_force = Some(now);
+        let changed = rules.is_news(entry.record.remembered().as_ref(), labels);
+        if changed {
+            entry.record.in_force = Some(InForce::of(labels, entry.record.in_force.as_ref()));
+        }
         changed
     }
 }

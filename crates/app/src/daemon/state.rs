@@ -33,6 +33,9 @@ pub struct InForce {
     pub generation: u64,
     /// Members that held everything that was acknowledged, and the ids of their devices.
     pub current: BTreeMap<u16, u64>,
+    /// Devices that take the places of those.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub successors: BTreeMap<u16, u64>,
     /// Since when.
     pub since: Timestamp,
 }
@@ -40,7 +43,8 @@ pub struct InForce {
 impl InForce {
     /// What the decision to import asks of it.
     pub fn labels(&self) -> LabelsInForce {
-        LabelsInForce { generation: self.generation, current: self.current.iter().map(|(member, id)| (*member, DeviceId(*id))).collect() }
+        let devices = self.current.iter().chain(&self.successors);
+        LabelsInForce { generation: self.generation, current: devices.map(|(member, id)| (*member, DeviceId(*id))).collect() }
     }
 }
 

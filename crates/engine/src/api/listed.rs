@@ -170,7 +170,7 @@ pub struct LabelsInForce {
     /// Generation of the shape that they describe.
     pub generation: u64,
     /// Members that hold everything that was acknowledged, and which devices they are. Without the cache and spares, and without members that are
-    /// being filled.
+    /// being filled; with devices that take the places of those, which the next labels may call members: alone they are no pool.
     pub current: Vec<(u16, DeviceId)>,
 }
 

@@ -97,7 +97,8 @@ impl Pool {
         let generation = self.label_generation()?;
         let shape = &self.config.shape;
         let members = (0u16..).zip(&shape.members).filter(|(at, m)| m.state == MemberState::Present && !shape.is_aside(*at));
-        Some(LabelsInForce { generation, current: members.map(|(at, m)| (at, m.device)).collect() })
+        let devices = members.flat_map(|(at, m)| [Some(m.device), m.successor].into_iter().flatten().map(move |device| (at, device)));
+        Some(LabelsInForce { generation, current: devices.collect() })
     }
 
     pub(crate) fn space_report(&self) -> String {

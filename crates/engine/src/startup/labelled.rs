@@ -29,6 +29,8 @@ pub struct Labelled<P> {
     pub generation: u64,
     /// Devices that have a label of this generation.
     pub newest_on: Vec<DeviceId>,
+    /// Members and devices that have one, and that it calls present.
+    pub current: Vec<(u16, DeviceId)>,
     /// All devices found.
     pub ids: Vec<DeviceId>,
     /// Who has the pool, or had it last, as the newest claim on its devices says.
@@ -86,6 +88,7 @@ impl<P: Clone + PartialEq> Labelled<P> {
         Evidence {
             generation: self.generation,
             newest_on: self.newest_on.clone(),
+            current: self.current.clone(),
             devices: self.ids.clone(),
             missing: self.missing.clone(),
             down: self.down.clone(),
@@ -112,6 +115,12 @@ impl<P: Clone + PartialEq> Labelled<P> {
         let newest = labels().max_by_key(|label| (!cache(label), label.shape.generation))?;
         let of_newest = labels().filter(|label| !cache(label) && label.shape.generation == newest.shape.generation);
         let table = &newest.shape.members;
+        let present = |label: &Label| {
+            let member = label.member_in(&newest.shape);
+            let known = table.get(usize::from(member))?;
+            let present = known.state == MemberState::Present && known.device == label.device && !newest.shape.is_aside(member);
+            present.then_some((member, label.device))
+        };
         let mut found = Labelled {
             id: newest.pool,
             name: newest.name.clone(),
@@ -122,7 +131,8 @@ impl<P: Clone + PartialEq> Labelled<P> {
             down: Vec::new(),
             asides: Vec::new(),
             generation: newest.shape.generation,
-            newest_on: of_newest.map(|label| label.device).collect(),
+            newest_on: of_newest.clone().map(|label| label.device).collect(),
+            current: of_newest.filter_map(present).collect(),
             ids: labels().map(|label| label.device).collect(),
             claim: devices.iter().filter_map(|device| device.claim.clone()).max_by_key(|claim| (claim.term, !claim.released)),
         };

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use millpond_engine::{Decision, DeviceId, Evidence, LabelsInForce};
+use millpond_engine::{Decision, DeviceId, Evidence, ImportRules, LabelsInForce};
 
 use super::*;
-
-const LIMIT: Duration = Duration::from_secs(30);
 
 fn record() -> PoolRecord {
     let text = r#"{"name": "tank", "id": "00", "devices": ["/a", "/b"],
@@ -16,7 +14,7 @@ fn record() -> PoolRecord {
 
 /// What is said of devices that are not taken.
 fn told_of(record: &PoolRecord, found: &Evidence) -> String {
-    match Decision::on(record.remembered().as_ref(), Some(found), LIMIT * 100, LIMIT) {
+    match ImportRules::default().decide(record.remembered().as_ref(), Some(found), Duration::ZERO) {
         Decision::Refuse(refusal) => told(&refusal, record),
         decision => panic!("{decision:?}"),
     }
@@ -24,7 +22,15 @@ fn told_of(record: &PoolRecord, found: &Evidence) -> String {
 
 fn found(generation: u64, devices: &[u64], missing: &[u16]) -> Evidence {
     let devices: Vec<DeviceId> = devices.iter().copied().map(DeviceId).collect();
-    Evidence { generation, newest_on: devices.clone(), devices, missing: missing.to_vec(), down: Vec::new(), other_host: None }
+    Evidence {
+        generation,
+        newest_on: devices.clone(),
+        current: Vec::new(),
+        devices,
+        missing: missing.to_vec(),
+        down: Vec::new(),
+        other_host: None,
+    }
 }
 
 #[test]

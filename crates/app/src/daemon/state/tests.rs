@@ -15,7 +15,12 @@ fn sample(dir: &Path) -> State {
             read_only: false,
             checkpoint: None,
             limits: BTreeMap::from([(1, DeviceCap { bps: Some(50 << 20), iops: None })]),
-            in_force: Some(InForce { generation: 4, current: BTreeMap::from([(0, u64::MAX)]), since: jiff::Timestamp::UNIX_EPOCH }),
+            in_force: Some(InForce {
+                generation: 4,
+                current: BTreeMap::from([(0, u64::MAX)]),
+                successors: BTreeMap::new(),
+                since: jiff::Timestamp::UNIX_EPOCH,
+            }),
         }],
         exports: vec![
             ExportRecord {
