@@ -5,6 +5,7 @@ mod full;
 mod long;
 mod mirrored;
 mod parity;
+mod restarts;
 
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_device::DeviceGeometry;
@@ -19,6 +20,7 @@ pub use cached::Cached;
 pub use full::Full;
 pub use long::Long;
 pub use mirrored::Mirrored;
+pub use restarts::{Restarts, holder};
 
 /// What the caller wants, beyond the seed.
 #[derive(Clone, Debug, Default)]
@@ -59,6 +61,8 @@ pub struct Options {
     pub full: bool,
     /// In every world what was written after a checkpoint is damaged.
     pub rescue: bool,
+    /// Worlds of their own for daemons that start again and import their pool by themselves.
+    pub restarts: bool,
     /// The caller's clock, in nanoseconds of its thread: turns are timed by it. Nothing in a world follows from it.
     pub clock: Option<fn() -> u64>,
 }
@@ -73,6 +77,8 @@ impl Options {
         self.long_tables |= bug == Planted::CrowdTheLog;
         self.rescue |= bug == Planted::NothingRests;
         self.full |= matches!(bug, Planted::ForgetReservations | Planted::NothingUnique);
+        self.restarts |=
+            matches!(bug, Planted::ServeUnremembered | Planted::TrustAnyDevice | Planted::ForgetNewLabels | Planted::WaitForNobody);
         self
     }
 }
@@ -89,6 +95,8 @@ pub enum Kind {
     Full(Full),
     /// What was written after a checkpoint is damaged.
     Rescue,
+    /// See [`Restarts`].
+    Restarts(Restarts),
 }
 
 /// How an era ends.
@@ -276,6 +284,10 @@ impl Config {
         }
         if options.rescue {
             self.endanger(&mut rng.fork(12));
+            return false;
+        }
+        if options.restarts {
+            self.restart(&mut rng.fork(13));
             return false;
         }
         let transformed = match (Config::is_mirrored(seed, options), Config::is_coded(seed, options)) {

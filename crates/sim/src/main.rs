@@ -92,6 +92,9 @@ struct Args {
     /// What was written after a checkpoint is damaged, and there is a way back to it, in every world
     #[arg(long, conflicts_with_all = ["fault", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables", "full"])]
     rescue: bool,
+    /// Daemons start again and import their pool by themselves, whatever devices have come by then, in every world
+    #[arg(long, conflicts_with_all = ["fault", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables", "full", "rescue"])]
+    restarts: bool,
     /// Cut the power at every event of roots that are written over those of a lap ago
     #[arg(long, requires = "power_cut")]
     laps: bool,
@@ -106,7 +109,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 21] = [
+const PLANTED: [(&str, Planted); 25] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -128,6 +131,10 @@ const PLANTED: [(&str, Planted); 21] = [
     ("deny-capacity", Planted::DenyCapacity),
     ("forget-reservations", Planted::ForgetReservations),
     ("nothing-unique", Planted::NothingUnique),
+    ("serve-unremembered", Planted::ServeUnremembered),
+    ("trust-any-device", Planted::TrustAnyDevice),
+    ("forget-new-labels", Planted::ForgetNewLabels),
+    ("wait-for-nobody", Planted::WaitForNobody),
 ];
 
 fn range(text: &str) -> Result<Range<u64>, String> {
@@ -172,6 +179,7 @@ fn main() -> ExitCode {
         long_tables: args.long_tables,
         full: args.full,
         rescue: args.rescue,
+        restarts: args.restarts,
         clock: args.turn_limit.map(|_| thread_time as fn() -> u64),
         ..Options::default()
     };
@@ -314,6 +322,12 @@ impl Batch {
         if stats.refused_imports > 0 {
             println!("  {} refused imports, {} ways back, {} pools lost", stats.refused_imports, stats.ways_back, stats.lost_pools);
         }
+        if stats.starts > 0 {
+            println!(
+                "  {} imports by themselves, {} of them degraded, {} refused by the engine, {} older states, {} of them unknown to the host",
+                stats.starts, stats.degraded, stats.refused_starts, stats.forks, stats.gaps
+            );
+        }
         for (mode, count) in CacheMode::ALL.iter().zip(&stats.modes) {
             println!(
                 "  power cuts under {mode}: {} volumes, {} writes that had to survive did, {} of {} others lost",
@@ -370,6 +384,9 @@ fn again(seed: u64, args: &Args) -> String {
     }
     if args.rescue {
         command += " --rescue";
+    }
+    if args.restarts {
+        command += " --restarts";
     }
     if args.laps {
         command += " --laps";

@@ -156,6 +156,8 @@ pub struct Oracle {
     pub rewound: bool,
     /// Nothing that is acknowledged from now on has to survive.
     held: bool,
+    /// What heads hold is what is read of them, until all of it is.
+    adopting: bool,
 }
 
 impl Oracle {

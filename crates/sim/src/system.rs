@@ -4,8 +4,8 @@ use millpond_block::{Answer, Completion, Data, Payload, Query, Request, Tag};
 use millpond_device::{DeviceGeometry, Io, IoDone, IoKind};
 pub use millpond_engine::Target;
 use millpond_engine::{
-    Command, CommandError, DiffExtent, Engine, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Survey, Time, Tuning,
-    VolumeInfo,
+    Command, CommandError, DiffExtent, Engine, LabelsInForce, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Survey, Time,
+    Tuning, VolumeInfo,
 };
 
 /// A short name for traces.
@@ -64,6 +64,10 @@ pub trait System: Sized {
     fn volumes(&self) -> Vec<VolumeInfo>;
     /// The snapshots, as listed.
     fn snapshots(&self) -> Vec<SnapshotInfo>;
+    /// The labels in force; `None` while labels are being written.
+    fn labels_in_force(&self) -> Option<LabelsInForce> {
+        None
+    }
     /// Counters.
     fn metrics(&self) -> Metrics;
     /// One line about its segments, for findings.
@@ -149,6 +153,9 @@ impl System for Engine {
     }
     fn snapshots(&self) -> Vec<SnapshotInfo> {
         Engine::snapshots(self)
+    }
+    fn labels_in_force(&self) -> Option<LabelsInForce> {
+        Engine::labels_in_force(self)
     }
     fn metrics(&self) -> Metrics {
         Engine::metrics(self)

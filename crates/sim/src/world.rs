@@ -10,6 +10,7 @@ mod jobs;
 mod long;
 mod recovery;
 mod rescue;
+mod restarts;
 mod room;
 mod spares;
 mod stats;
@@ -166,6 +167,7 @@ impl<S: System> World<S> {
             Kind::Long(long) => return self.long_tables(long),
             Kind::Full(full) => return self.full_pool(full),
             Kind::Rescue => return self.endangered(),
+            Kind::Restarts(plan) => return self.restarts(plan),
             Kind::Any => {}
         }
         for index in 0..self.config.eras.len() {

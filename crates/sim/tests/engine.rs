@@ -99,6 +99,18 @@ fn worlds_that_need_a_way_back() {
     }
 }
 
+/// Daemons start again, and import their pool by themselves or not.
+#[test]
+fn worlds_of_restarts() {
+    let restarts = Options { restarts: true, ..Options::default() };
+    clean(0..8, Mode::World, &restarts);
+    // 29: labels that were written before it could be remembered; 74: of each half in turn; 92: a half that was given up and looked whole;
+    // 291: the same id of two devices in two histories
+    for seed in [29, 74, 92, 291] {
+        clean(seed..seed + 1, Mode::World, &restarts);
+    }
+}
+
 #[test]
 fn power_cuts_at_every_event() {
     clean(0..4, Mode::PowerCut, &Options::default());
@@ -159,6 +171,10 @@ fn planted_bugs_are_found() {
         Planted::DenyCapacity,
         Planted::ForgetReservations,
         Planted::NothingUnique,
+        Planted::ServeUnremembered,
+        Planted::TrustAnyDevice,
+        Planted::ForgetNewLabels,
+        Planted::WaitForNobody,
     ];
     for bug in planted {
         let options = Options::default().planting(bug);

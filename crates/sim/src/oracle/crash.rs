@@ -49,6 +49,15 @@ impl Oracle {
         self.compare(listing)
     }
 
+    /// The pool goes on from another state, by the user's word: what is read of heads from now on is what they hold.
+    pub fn adopt(&mut self, now: Moment) {
+        for volume in self.volumes.values_mut() {
+            volume.crash = Some(Cut::power(0, now));
+            volume.recovered = vec![None; volume.cells.len()];
+        }
+        self.adopting = true;
+    }
+
     /// Heads whose state after a power cut has not been read in full.
     pub fn unsettled(&self) -> Vec<Target> {
         self.volumes.values().filter(|v| v.crash.is_some()).map(|v| Target::Head(v.id)).collect()
@@ -75,6 +84,7 @@ impl Oracle {
             volume.cells = values.into_iter().map(Cell::settled).collect();
             volume.floor = now;
         }
+        self.adopting = false;
         Ok(())
     }
 }

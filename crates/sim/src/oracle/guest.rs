@@ -209,6 +209,7 @@ impl Oracle {
         let at = self.grid.start(index as u64);
         let Some(volume) = self.volumes.get_mut(&id) else { return Ok(()) };
         let Some(cell) = volume.cells.get_mut(index) else { return Ok(()) };
+        let adopting = self.adopting;
         let fine = match &mut volume.crash {
             None => cell.observe(value, cut, &self.pieces),
             Some(crash) => {
@@ -222,7 +223,7 @@ impl Oracle {
                     }
                     *seen = Some(value);
                 }
-                cell.observe(value, crash, &self.pieces)
+                adopting || cell.observe(value, crash, &self.pieces)
             }
         };
         if fine {

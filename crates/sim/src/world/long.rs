@@ -2,7 +2,7 @@
 //! fills a good part of the log: nobody is refused room that there is, and the removal ends.
 
 use millpond_block::{ByteRange, Op};
-use millpond_engine::{Command, JobKind, PoolState};
+use millpond_engine::{Command, DeviceInfo, JobKind, PoolState};
 
 use super::World;
 use crate::config::Long;
@@ -67,19 +67,21 @@ impl<S: System> World<S> {
             self.machine.plug_these(others.clone());
         }
         self.import(u64::MAX)?;
-        if let PoolState::Faulted(reason) = self.state()
-            && leaves.is_some()
-            && !left
-            && reason.contains("leave")
-        {
-            // it had left just before
-            self.trace.note(format!("the device is left out: {reason}"));
+        let before = self.state();
+        let had_left = leaves.is_some() && !left && matches!(before, PoolState::Faulted(_));
+        if had_left {
+            // just before the crash, or it is refused for nothing: then the pool misses it
+            self.trace.note(format!("the device is left out: {before:?}"));
             self.stop(false, false, None);
             self.machine.plug_these(others);
             self.import(u64::MAX)?;
         }
         if self.state() != PoolState::Online {
-            return broken(format!("the import ends {:?}", self.state()));
+            return broken(format!("the import ends {:?}, and {before:?} before", self.state()));
+        }
+        let missing = |device: &DeviceInfo| device.position.is_none();
+        if had_left && self.system.as_ref().and_then(S::pool).is_some_and(|pool| pool.devices.iter().any(missing)) {
+            return broken(format!("the import with all devices ends {before:?}, and without the one that leaves the pool misses it"));
         }
         self.found_again()
     }

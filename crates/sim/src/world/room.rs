@@ -38,6 +38,7 @@ impl<S: System> World<S> {
             self.config.devices.iter().map(|(geometry, _)| (geometry.size / AREA_BYTES - 2) * AREA_BYTES / extent).collect();
         let width = match self.config.layout {
             Layout::Stripe { width, .. } => u64::from(width),
+            Layout::Mirror { .. } => return Some(segments(self.config.usable, extent)),
             _ => 1,
         };
         // rows over any of the devices, no two extents of one on the same

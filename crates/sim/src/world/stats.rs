@@ -57,6 +57,16 @@ pub struct Stats {
     pub ways_back: u64,
     /// Of them, pools that one copy of an object was all there was of.
     pub lost_pools: u64,
+    /// Imports that nobody asked for.
+    pub starts: u64,
+    /// Of them, without some of the devices.
+    pub degraded: u64,
+    /// Imports that the engine refused to a daemon.
+    pub refused_starts: u64,
+    /// Times that the pool went on from an older state.
+    pub forks: u64,
+    /// Of them, by itself, for the host had died before it remembered better.
+    pub gaps: u64,
     /// Per mille of the pool's size that was held when a write was refused, at the least.
     pub least_fill: Option<u64>,
 }
@@ -90,6 +100,11 @@ impl Stats {
         self.refused_imports += other.refused_imports;
         self.ways_back += other.ways_back;
         self.lost_pools += other.lost_pools;
+        self.starts += other.starts;
+        self.degraded += other.degraded;
+        self.refused_starts += other.refused_starts;
+        self.forks += other.forks;
+        self.gaps += other.gaps;
         self.least_fill = [self.least_fill, other.least_fill].into_iter().flatten().min();
     }
 }

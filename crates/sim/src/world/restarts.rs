@@ -1,0 +1,335 @@
+//! Daemons that start again and import their pool by themselves: devices are late, away or come back stale, the memory of a host may not be written,
+//! and everything is cut short at any point.
+//!
+//! Each device of the pool's mirror has everything, so one that is *current* is enough: one that the pool called present when it was last in service.
+//! INV-MEMORY-1 is judged twice: an import that nobody asked for has a current device among those it takes for whole, and then everything that was
+//! acknowledged is read. It may do without in one case alone: the devices that its host remembers were given up in service, and the host died before it
+//! had noted it (`docs/devices.md`). By the user's word it may, too; then what is found is what counts from there on.
+
+mod daemon;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use millpond_device::DeviceError;
+use millpond_engine::{Command, DeviceId, ImportRules, LabelsInForce, MemberState, NewDevice, PoolState};
+
+use super::World;
+use crate::config::Restarts;
+use crate::disk::SimDevice;
+use crate::oracle::{Verdict, broken};
+use crate::rng::Rng;
+use crate::system::System;
+use daemon::{Daemon, Start};
+
+/// Guest requests while the pool is in service at most.
+const REQUESTS: u64 = 250;
+/// Per mille of steps at which something befalls a device.
+const MISHAPS: u64 = 12;
+/// Devices that are replaced in one world at most.
+const MOST_REPLACED: u32 = 3;
+/// Labels that are in force for so long are remembered, in milliseconds; or so long after it could not be done.
+const NOTED: u64 = 300;
+const NOTED_LATE: u64 = 3_000;
+/// Starts of daemons that may come to nothing before all devices are there.
+const MOST_STARTS: u32 = 4;
+
+/// The hosts, and what is true of the devices.
+struct Site {
+    rng: Rng,
+    rules: ImportRules,
+    daemons: Vec<Daemon>,
+    /// The host that has the pool, or had it last.
+    here: usize,
+    /// It has not closed it.
+    held: bool,
+    /// Devices that hold everything that was acknowledged.
+    current: BTreeSet<usize>,
+    /// Devices that were left behind when the pool went on without what they hold.
+    strangers: BTreeSet<usize>,
+    /// An import by the user's word was cut short: devices may say that they are the pool, which are not.
+    split: bool,
+    /// The host on which the user wants the pool, and has not got it: it may have taken it from the one before.
+    wanted: Option<usize>,
+    /// The labels in force, and since when, in milliseconds.
+    labels: Option<(LabelsInForce, u64)>,
+    replaced: u32,
+}
+
+impl<S: System> World<S> {
+    pub(super) fn restarts(&mut self, plan: Restarts) -> Verdict {
+        let rules = ImportRules { wait: Duration::from_secs(plan.wait), planted: self.config.tuning.planted };
+        let mut site = Site {
+            rng: self.rng.fork(5),
+            rules,
+            daemons: vec![Daemon::default(); plan.hosts],
+            here: 0,
+            held: true,
+            current: (0..self.machine.count()).collect(),
+            strangers: BTreeSet::new(),
+            split: false,
+            wanted: None,
+            labels: None,
+            replaced: 0,
+        };
+        let labels = self.settled_labels()?;
+        site.daemons[0].remember(labels);
+        for _ in 0..plan.rounds {
+            self.serve(&mut site)?;
+            self.intrude(&mut site)?;
+            self.end_service(&mut site)?;
+            self.start_again(&mut site)?;
+        }
+        self.settle_down()?;
+        self.audit()?;
+        self.collect();
+        Ok(())
+    }
+
+    /// The labels in force, once they are on all devices.
+    fn settled_labels(&mut self) -> Result<LabelsInForce, crate::oracle::Violation> {
+        for _ in 0..super::SETTLING {
+            if let Some(labels) = self.system.as_ref().and_then(S::labels_in_force) {
+                return Ok(labels);
+            }
+            let again = self.turn()?;
+            if !self.finish_one()? {
+                self.machine.pass(if again { super::BUSY_STEP } else { super::IDLE_STEP });
+            }
+        }
+        broken("labels are not written")
+    }
+
+    /// Guests at work, while devices fail and are replaced, and the daemon notes which are current.
+    fn serve(&mut self, site: &mut Site) -> Verdict {
+        let now = self.machine.now().0;
+        if site.rng.percent(25) {
+            let full = now + site.rng.between(1_000, 60_000);
+            site.daemons[site.here].full_until = full;
+        }
+        let mut left = site.rng.between(5, REQUESTS);
+        let mut steps = 0;
+        while left > 0 {
+            left = left.saturating_sub(self.step()?);
+            self.mishap(site);
+            self.keep_labels(site);
+            steps += 1;
+            if steps % super::IDLE_STEPS == 0 {
+                self.drain()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A device fails, or one takes its place, now and then. One that is current stays.
+    fn mishap(&mut self, site: &mut Site) {
+        if site.rng.below(1000) >= MISHAPS {
+            return;
+        }
+        let Some(pool) = self.system.as_ref().and_then(S::pool) else { return };
+        let sound = |position: usize| self.machine.at(position).filter(|device| !self.machine.broken.contains_key(device));
+        let of = |state: MemberState| pool.devices.iter().filter(move |d| d.state == state).filter_map(|d| sound(d.position?));
+        let (current, filling): (Vec<usize>, Vec<usize>) = (of(MemberState::Present).collect(), of(MemberState::Filling).collect());
+        match site.rng.weighted(&[50, 15, 20]) {
+            0 if current.len() > 1 => self.break_device(site, &current),
+            1 if !filling.is_empty() => self.break_device(site, &filling),
+            2 if site.replaced < MOST_REPLACED && !pool.devices.is_empty() => {
+                site.replaced += 1;
+                let member = site.rng.pick(&pool.devices).member;
+                let Some((geometry, profile)) = self.config.devices.first().copied() else { return };
+                let position = self.machine.add(SimDevice::new(geometry, profile, site.rng.next()));
+                self.stats.changes += 1;
+                self.command(Command::Replace { member, device: NewDevice { position, geometry } }, vec![], vec![]);
+            }
+            _ => {}
+        }
+    }
+
+    fn break_device(&mut self, site: &mut Site, devices: &[usize]) {
+        let (device, error) = (*site.rng.pick(devices), *site.rng.pick(&[DeviceError::Gone, DeviceError::Failed(5)]));
+        self.machine.broken.insert(device, error);
+        self.stats.losses += 1;
+        self.trace.note(format!("device {device} FAILS from now on ({error})"));
+    }
+
+    /// The memory of the host follows the labels, some milliseconds later, when it can be written.
+    fn keep_labels(&mut self, site: &mut Site) {
+        let now = self.machine.now().0;
+        let Some(labels) = self.system.as_ref().and_then(S::labels_in_force) else { return };
+        if site.labels.as_ref().is_none_or(|(known, _)| *known != labels) {
+            site.labels = Some((labels.clone(), now));
+        }
+        let daemon = &mut site.daemons[site.here];
+        if daemon.note(&site.rules, labels, now + site.rng.below(20)) {
+            self.trace.note(format!("host {} notes {:?}", site.here, daemon.noted));
+        }
+        if daemon.save_due(now) {
+            self.trace.note(format!("host {} remembers it: {}", site.here, daemon.memory == daemon.noted));
+        }
+    }
+
+    /// Devices that hold everything, as the pool says.
+    fn present(&self) -> BTreeSet<usize> {
+        let pool = self.system.as_ref().and_then(S::pool);
+        let present = |d: &millpond_engine::DeviceInfo| d.state == MemberState::Present && !d.class.is_aside();
+        pool.iter().flat_map(|pool| &pool.devices).filter(|d| present(d)).filter_map(|d| self.machine.at(d.position?)).collect()
+    }
+
+    /// The same, with devices that take the places of those: from the moment that they have everything labels may say so.
+    fn full(&self) -> BTreeSet<usize> {
+        let pool = self.system.as_ref().and_then(S::pool);
+        let present = |d: &&millpond_engine::DeviceInfo| d.state == MemberState::Present;
+        let twins = pool.iter().flat_map(|pool| &pool.devices).filter(present).filter_map(|d| self.machine.at(d.successor?));
+        self.present().into_iter().chain(twins).collect()
+    }
+
+    /// The id of a device, as its label says.
+    fn id_of(&self, device: usize) -> Option<DeviceId> {
+        self.look_at(device).map(|looked| looked.label.device)
+    }
+
+    /// The time in service ends: the daemon dies, the power fails, or the pool is closed.
+    fn end_service(&mut self, site: &mut Site) -> Verdict {
+        if !site.rng.percent(25) {
+            return self.die_in_service(site);
+        }
+        self.drain()?;
+        if !self.command_and_wait(Command::Close)? {
+            return broken("a pool that is in service cannot be closed");
+        }
+        site.current = self.full();
+        let now = self.machine.now().0;
+        if let Some(labels) = self.system.as_ref().and_then(S::labels_in_force) {
+            site.daemons[site.here].note(&site.rules, labels, now);
+        }
+        site.daemons[site.here].save_due(now);
+        self.note_gap(site)?;
+        self.collect();
+        self.system = None;
+        self.machine.kill();
+        self.stats.closes += 1;
+        site.held = false;
+        self.trace.note("closed");
+        if site.rng.percent(30) {
+            self.trace.note("POWER CUT after the close");
+            self.machine.random_power_cut();
+        }
+        Ok(())
+    }
+
+    fn die_in_service(&mut self, site: &mut Site) -> Verdict {
+        site.current = self.full();
+        let now = self.machine.now().0;
+        // just before or just after it is written
+        let early = site.rng.percent(50);
+        let daemon = &mut site.daemons[site.here];
+        if early {
+            daemon.hurry(now);
+            daemon.save_due(now);
+        }
+        self.note_gap(site)?;
+        let power = site.rng.percent(50);
+        self.stop(power, false, None);
+        Ok(())
+    }
+
+    /// Devices that the host trusts, which were given up in service since: the known gap, which ends when the memory could be written.
+    fn note_gap(&mut self, site: &mut Site) -> Verdict {
+        let full = site.daemons[site.here].full_until;
+        if let Some((labels, since)) = site.labels.take()
+            && site.daemons[site.here].memory.as_ref().is_none_or(|memory| memory.generation < labels.generation)
+            && self.machine.now().0 > if full > since { full + NOTED_LATE } else { since + NOTED }
+        {
+            return broken(format!("host {} remembers {:?} and not {labels:?}", site.here, site.daemons[site.here].memory));
+        }
+        let current: BTreeSet<DeviceId> = site.current.iter().filter_map(|device| self.id_of(*device)).collect();
+        let daemon = &mut site.daemons[site.here];
+        let trusted = daemon.memory.iter().flat_map(|memory| &memory.current).map(|(_, device)| *device);
+        daemon.gap = trusted.filter(|device| !current.contains(device)).collect();
+        self.trace.note(format!("current: {:?}; remembered {:?}, wrongly {:?}", site.current, daemon.memory, daemon.gap));
+        Ok(())
+    }
+
+    /// The other host wants the pool while it is in service here.
+    fn intrude(&mut self, site: &mut Site) -> Verdict {
+        let other = 1 - site.here.min(1);
+        if other >= site.daemons.len() || !site.rng.percent(30) {
+            return Ok(());
+        }
+        self.settle_down()?;
+        self.keep_labels(site);
+        let plugged: Vec<usize> = (0..self.machine.count()).map_while(|position| self.machine.at(position)).collect();
+        let here = self.system.take();
+        self.trace.note(format!("host {other} starts beside host {}", site.here));
+        let mut start = Start::new(other, self.arrivals(site, false, false));
+        start.beside = true;
+        self.bring_up(site, start)?;
+        self.trace.note(format!("host {} goes on", site.here));
+        self.system = here;
+        self.machine.plug_these(plugged);
+        self.keep_labels(site);
+        Ok(())
+    }
+
+    /// When each device is there, in milliseconds from now; `all`: all that belong to the pool, at once; `strangers`: others, too.
+    fn arrivals(&mut self, site: &mut Site, all: bool, strangers: bool) -> Vec<(usize, u64)> {
+        let wait = site.rules.wait.as_millis() as u64;
+        let now = self.machine.now().0;
+        let strangers = strangers && !all && site.rng.percent(40);
+        let mut arrivals = Vec::new();
+        for device in 0..self.machine.count() {
+            if site.strangers.contains(&device) && !strangers {
+                continue;
+            }
+            if self.system.is_none() && self.machine.broken.contains_key(&device) && (all || site.rng.percent(50)) {
+                self.machine.broken.remove(&device);
+            }
+            if self.machine.broken.contains_key(&device) {
+                continue;
+            }
+            let after = match site.rng.weighted(&[50, 12, 13, 25]) {
+                _ if all => 0,
+                0 => 0,
+                1 => site.rng.below(wait),
+                2 => wait + site.rng.below(20_000),
+                _ => continue,
+            };
+            arrivals.push((device, now + after));
+        }
+        arrivals
+    }
+
+    /// Daemons start until the pool is in service; when they died or waited for long all devices are there at last.
+    fn start_again(&mut self, site: &mut Site) -> Verdict {
+        for starts in 0.. {
+            let all = starts >= MOST_STARTS || site.rng.percent(20);
+            if starts == 2 * MOST_STARTS {
+                // the user leaves out what was not in service, and takes the rest
+                let memory = site.daemons[site.here].memory.as_ref();
+                let trusts = |device: &usize| self.id_of(*device).is_some_and(|id| memory.is_some_and(|memory| memory.trusts(id)));
+                let trusted: BTreeSet<usize> = site.current.iter().copied().filter(trusts).collect();
+                let kept = if trusted.is_empty() { site.current.clone() } else { trusted };
+                site.strangers = (0..self.machine.count()).filter(|device| !kept.contains(device)).collect();
+                (site.split, site.wanted) = (false, Some(site.here));
+            } else if starts > 3 * MOST_STARTS {
+                return broken(format!("the pool does not come into service in {starts} starts"));
+            }
+            let others = site.daemons.len() > 1 && !all && site.rng.percent(40);
+            let host = site.wanted.filter(|_| all).unwrap_or(if others { 1 - site.here } else { site.here });
+            let mut start = Start::new(host, self.arrivals(site, all, true));
+            (start.all, start.calm) = (all, starts > 2 * MOST_STARTS);
+            self.trace.note(format!("host {host} starts; devices: {:?}; remembered: {:?}", start.arrivals, site.daemons[host].memory));
+            if all {
+                site.daemons[host].full_until = 0;
+            }
+            self.bring_up(site, start)?;
+            if self.state() == PoolState::Online {
+                return Ok(());
+            }
+            if site.rng.percent(20) {
+                self.stop(true, false, None);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,362 @@
+//! A daemon: its memory, and how it takes the pool into service, by the rules of [`ImportRules`] alone.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use millpond_engine::{Decision, DeviceId, Evidence, ImportRules, Labelled, LabelsInForce, Looked, NewestLabel, PoolState, Tuning};
+use millpond_format::SECTOR_BYTES;
+
+use super::super::World;
+use super::Site;
+use crate::config::holder;
+use crate::oracle::{Verdict, Violation, broken};
+use crate::system::System;
+
+/// How often devices are looked for, in microseconds.
+const LOOK: u64 = 2_000_000;
+/// A pool that the engine refused is tried again after so long, then after twice as long, in milliseconds.
+const FIRST_PAUSE: u64 = 5_000;
+/// When a memory that could not be written is tried again, in milliseconds.
+const AGAIN: u64 = 2_000;
+/// How long a daemon is watched beyond the time that it waits for devices, in milliseconds.
+const WATCHED: u64 = 70_000;
+/// Device operations after which an import is cut short.
+const SHORT: u64 = 80;
+
+/// What a host knows of the pool.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Daemon {
+    /// What it remembers, durably; none: the pool is no business of it.
+    pub(super) memory: Option<LabelsInForce>,
+    /// The labels in force, while it serves the pool.
+    pub(super) noted: Option<LabelsInForce>,
+    /// When they are remembered, in milliseconds.
+    due: Option<u64>,
+    /// Nothing can be remembered until then.
+    pub(super) full_until: u64,
+    /// Devices that it trusts and that were given up since.
+    pub(super) gap: BTreeSet<DeviceId>,
+}
+
+impl Daemon {
+    /// Remembers, in time.
+    pub(super) fn remember(&mut self, labels: LabelsInForce) {
+        (self.noted, self.memory, self.due) = (Some(labels.clone()), Some(labels), None);
+        self.gap.clear();
+    }
+
+    /// Labels change while it serves. True when they have to be remembered, which is done at `due`.
+    pub(super) fn note(&mut self, rules: &ImportRules, labels: LabelsInForce, due: u64) -> bool {
+        let changed = rules.is_news(self.noted.as_ref(), &labels);
+        if changed {
+            (self.noted, self.due) = (Some(labels), Some(due));
+        }
+        changed
+    }
+
+    /// What is due is due now.
+    pub(super) fn hurry(&mut self, now: u64) {
+        self.due = self.due.map(|_| now);
+    }
+
+    /// Remembers what is due. True when it was tried.
+    pub(super) fn save_due(&mut self, now: u64) -> bool {
+        if self.due.is_none_or(|due| due > now) {
+            return false;
+        }
+        self.due = Some(now + AGAIN);
+        if let Some(noted) = self.noted.clone() {
+            self.save(noted, now);
+        }
+        true
+    }
+
+    /// Replaces what is remembered, or not at all.
+    fn save(&mut self, labels: LabelsInForce, now: u64) -> bool {
+        if now < self.full_until {
+            return false;
+        }
+        (self.memory, self.due) = (Some(labels), None);
+        true
+    }
+}
+
+/// A start of a daemon.
+pub(super) struct Start {
+    host: usize,
+    /// When each device is there, in milliseconds.
+    pub(super) arrivals: Vec<(usize, u64)>,
+    /// All devices of the pool are there.
+    pub(super) all: bool,
+    /// Nothing more befalls it.
+    pub(super) calm: bool,
+    /// The pool is in service on another host.
+    pub(super) beside: bool,
+}
+
+/// How an import is begun.
+struct How {
+    degraded: bool,
+    newest: Option<NewestLabel>,
+    force: bool,
+    by_hand: bool,
+}
+
+/// What came of an attempt.
+enum Tried {
+    InService,
+    Refused,
+    Died,
+}
+
+impl Start {
+    pub(super) fn new(host: usize, arrivals: Vec<(usize, u64)>) -> Start {
+        Start { host, arrivals, all: false, calm: false, beside: false }
+    }
+
+    fn there(&self, now: u64) -> Vec<usize> {
+        self.arrivals.iter().filter(|(_, at)| *at <= now).map(|(device, _)| *device).collect()
+    }
+}
+
+impl<S: System> World<S> {
+    /// What is on a device.
+    pub(super) fn look_at(&self, device: usize) -> Option<Looked<usize>> {
+        let size = self.machine.geometry(device)?.size;
+        let read = |offset| {
+            let mut sector = [0; SECTOR_BYTES];
+            self.machine.peek_device(device, offset, &mut sector);
+            Ok::<_, ()>(sector)
+        };
+        Looked::read(device, size, read).ok().flatten()
+    }
+
+    /// A daemon starts, and takes the pool into service when it may; watched until then, until it dies, or until it has waited for long.
+    pub(super) fn bring_up(&mut self, site: &mut Site, start: Start) -> Verdict {
+        let host = start.host;
+        let begun = self.machine.now().0;
+        let end = begun + site.rules.wait.as_millis() as u64 + WATCHED;
+        let mut seen = None;
+        let mut refused: Option<((Vec<usize>, u64), u64, u64)> = None;
+        while self.machine.now().0 < end {
+            if !start.calm && site.rng.percent(3) {
+                return self.die(site, &start);
+            }
+            let there = start.there(self.machine.now().0);
+            let looked = there.iter().filter_map(|device| self.look_at(*device)).collect();
+            let found: Option<Labelled<usize>> = Labelled::group(looked).pop();
+            let by_hand = found
+                .as_ref()
+                .filter(|_| site.wanted.is_some_and(|wanted| start.all && wanted == host) || (!start.all && site.rng.percent(4)));
+            if let Some(found) = by_hand {
+                match self.import_by_hand(site, &start, found)? {
+                    Tried::InService => return Ok(()),
+                    Tried::Died => return self.die(site, &start),
+                    Tried::Refused => {}
+                }
+            } else if let (Some(found), true) = (found, site.daemons[host].memory.is_some()) {
+                let now = self.machine.now().0;
+                let waited = now - *seen.get_or_insert(now);
+                let sight = (found.devices(), found.generation);
+                let pause = refused.as_ref().filter(|(known, ..)| *known == sight).map(|(_, until, pause)| (*until, *pause));
+                if pause.is_none_or(|(until, _)| until <= now) {
+                    match self.import_by_itself(site, &start, &found, waited)? {
+                        Some(Tried::InService) => return Ok(()),
+                        Some(Tried::Died) => return self.die(site, &start),
+                        Some(Tried::Refused) => {
+                            let pause = pause.map_or(FIRST_PAUSE, |(_, pause)| pause * 2);
+                            refused = Some((sight, self.machine.now().0 + pause, pause));
+                        }
+                        None => {}
+                    }
+                }
+            }
+            self.machine.pass(LOOK);
+        }
+        self.judge_waiting(site, &start)
+    }
+
+    /// An import that nobody asked for. Nothing when it is not tried.
+    fn import_by_itself(
+        &mut self,
+        site: &mut Site,
+        start: &Start,
+        found: &Labelled<usize>,
+        waited: u64,
+    ) -> Result<Option<Tried>, Violation> {
+        let daemon = &mut site.daemons[start.host];
+        let evidence = found.evidence(Some([start.host as u8; 16]));
+        let waited = Duration::from_millis(waited);
+        let decision = site.rules.decide(daemon.memory.as_ref(), Some(&evidence), waited);
+        let degraded = match decision {
+            Decision::Import => false,
+            Decision::ImportDegraded { .. } if waited < site.rules.wait => {
+                return broken(format!("missing devices are waited for {waited:?} and no longer"));
+            }
+            Decision::ImportDegraded { .. } => true,
+            Decision::WaitUntil(_) | Decision::Refuse(_) => return Ok(None),
+        };
+        self.trace.note(format!("host {}: {decision:?} of {:?} by {:?}", start.host, found.devices(), daemon.memory));
+        if let Some(labels) = site.rules.distrust(daemon.memory.as_ref(), &evidence)
+            && !daemon.save(labels, self.machine.now().0)
+        {
+            self.trace.note("it cannot be remembered: not imported");
+            return Ok(None);
+        }
+        if !start.calm && site.rng.percent(3) {
+            return Ok(Some(Tried::Died));
+        }
+        let newest = Some(evidence.expected(daemon.memory.as_ref()));
+        self.attempt(site, start, found, How { degraded, newest, force: false, by_hand: false }).map(Some)
+    }
+
+    /// One by the user's word, with whatever is there; by force from a host that is not there any more.
+    fn import_by_hand(&mut self, site: &mut Site, start: &Start, found: &Labelled<usize>) -> Result<Tried, Violation> {
+        // nobody takes what was left behind while the rest is in service
+        let degraded = !start.beside && (start.all || site.rng.percent(70));
+        let evidence = found.evidence(Some([start.host as u8; 16]));
+        let memory = site.daemons[start.host].memory.as_ref();
+        if !degraded && (!found.missing.is_empty() || !evidence.is_whole() && site.rules.check(memory, &evidence).is_err()) {
+            return Ok(Tried::Refused);
+        }
+        self.trace.note(format!("host {}: by hand, degraded {degraded}, of {:?}", start.host, found.devices()));
+        if !start.beside {
+            (site.wanted, site.held) = (Some(start.host), false);
+        }
+        self.attempt(site, start, found, How { degraded, newest: None, force: !start.beside, by_hand: true })
+    }
+
+    fn attempt(&mut self, site: &mut Site, start: &Start, found: &Labelled<usize>, how: How) -> Result<Tried, Violation> {
+        let host = start.host;
+        let cut = |site: &mut Site| !start.calm && site.rng.percent(5);
+        let held = site.held && (host != site.here || start.beside);
+        let evidence = found.evidence(None);
+        let geometries = self.machine.plug_these(found.devices());
+        let tuning = Tuning {
+            degraded: how.degraded,
+            newest_label: how.newest.clone(),
+            force: how.force,
+            holder: Some(holder(host, site.rng.next())),
+            ..self.config.tuning.clone()
+        };
+        self.system = Some(S::import(geometries, tuning, self.machine.now()));
+        let operations = if cut(site) { site.rng.below(SHORT) } else { u64::MAX };
+        self.wait_open(operations)?;
+        if let PoolState::Faulted(why) = self.state() {
+            self.trace.note(format!("refused: {why}"));
+            self.stop(false, false, None);
+            self.stats.refused_starts += 1;
+            return Ok(Tried::Refused);
+        }
+        // from here on labels may say that it is the pool
+        site.split |= how.by_hand;
+        if self.state() != PoolState::Online || cut(site) {
+            return Ok(Tried::Died);
+        }
+        if held && !how.force {
+            return broken(format!("host {host} has the pool, which host {} has not closed", site.here));
+        }
+        let labels = self.settled_labels()?;
+        if cut(site) {
+            return Ok(Tried::Died);
+        }
+        let present = self.present();
+        let older = present.is_disjoint(&site.current);
+        if older && !how.by_hand {
+            self.judge_older(site, host, &evidence)?;
+        }
+        // remembered, and only then served
+        let now = self.machine.now().0;
+        let daemon = &mut site.daemons[host];
+        let first = site.rules.must_be_remembered(&evidence);
+        daemon.noted = Some(labels.clone());
+        let saved = daemon.save(labels, now);
+        if !saved && (first || how.by_hand && !evidence.is_whole()) {
+            self.trace.note("it cannot be remembered: not served");
+            self.stop(false, false, None);
+            return Ok(Tried::Refused);
+        }
+        daemon.due = (!saved).then_some(now + AGAIN);
+        if saved {
+            daemon.gap.clear();
+        }
+        // an older state that is remembered counts from now on
+        if !older && cut(site) {
+            return Ok(Tried::Died);
+        }
+        self.take_over(site, host, &evidence, &how, older)?;
+        Ok(Tried::InService)
+    }
+
+    /// What is found has none of what was in service last: right only where the host could not know it.
+    fn judge_older(&mut self, site: &Site, host: usize, evidence: &Evidence) -> Verdict {
+        let daemon = &site.daemons[host];
+        let trusted = evidence.newest_on.iter().filter(|device| daemon.memory.as_ref().is_some_and(|memory| memory.trusts(**device)));
+        let unknown = trusted.clone().count() > 0 && trusted.clone().all(|device| daemon.gap.contains(device));
+        if unknown {
+            self.stats.gaps += 1;
+            self.trace.note("an older state: that these devices were given up was not remembered");
+            return Ok(());
+        }
+        broken(format!(
+            "host {host} imports an older state by itself, of {evidence:?}, remembering {:?}; current were {:?}",
+            daemon.memory, site.current
+        ))
+    }
+
+    /// The pool is in service: everything that must be there is there.
+    fn take_over(&mut self, site: &mut Site, host: usize, evidence: &Evidence, how: &How, older: bool) -> Verdict {
+        self.stats.starts += u64::from(!how.by_hand);
+        self.stats.degraded += u64::from(how.degraded && !how.by_hand);
+        let plugged: BTreeSet<usize> = (0..self.machine.count()).map_while(|position| self.machine.at(position)).collect();
+        site.strangers.retain(|device| !plugged.contains(device));
+        if older || site.split {
+            site.strangers.extend((0..self.machine.count()).filter(|device| !plugged.contains(device)));
+        }
+        if how.by_hand && !evidence.is_whole() {
+            // who does without devices that another host may find has to tell it
+            let others = site.daemons.iter_mut().enumerate().filter(|(other, _)| *other != host);
+            others.for_each(|(_, daemon)| *daemon = Daemon::default());
+        }
+        (site.here, site.held, site.split, site.wanted) = (host, true, false, None);
+        self.trace.note(format!("in service on host {host}; older: {older}"));
+        if older {
+            self.stats.forks += 1;
+            self.oracle.adopt(self.trace.now());
+        }
+        self.found_again()?;
+        let targets = self.oracle.targets();
+        self.read_back(targets)?;
+        site.current = self.full();
+        Ok(())
+    }
+
+    /// The daemon dies, or the power fails, before the pool is in service.
+    fn die(&mut self, site: &mut Site, start: &Start) -> Verdict {
+        let power = !start.beside && site.rng.percent(50);
+        self.stop(power, false, None);
+        Ok(())
+    }
+
+    /// The daemon has waited for long: rightly so only when something that counts is not there.
+    fn judge_waiting(&mut self, site: &Site, start: &Start) -> Verdict {
+        let there: BTreeSet<usize> = start.there(self.machine.now().0).into_iter().collect();
+        // one that took the last place that was trusted, when the host died before it was remembered, is for the user to take
+        let memory = site.daemons[start.host].memory.as_ref();
+        let trusted = site.current.iter().filter_map(|device| self.id_of(*device)).any(|id| memory.is_some_and(|memory| memory.trusts(id)));
+        let enough = trusted && site.current.is_subset(&there) && site.strangers.is_disjoint(&there);
+        if enough
+            && start.host == site.here
+            && !start.beside
+            && !site.split
+            && site.wanted.is_none()
+            && self.machine.now().0 >= site.daemons[start.host].full_until + WATCHED
+        {
+            return broken(format!(
+                "host {} does not import the pool although all devices that count are there: {there:?}, remembering {:?}",
+                start.host, site.daemons[start.host].memory
+            ));
+        }
+        Ok(())
+    }
+}
