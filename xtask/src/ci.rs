@@ -17,7 +17,7 @@ const KINDS: [&[&str]; 4] = [
     &["--long-tables", "--count", "3", "--jobs", "2"],
     &["--full", "--count", "8", "--jobs", "2", "--turn-limit", "100"],
     &["--rescue", "--count", "100", "--jobs", "2"],
-    &["--restarts", "--count", "300", "--jobs", "2"],
+    &["--restarts", "--count", "200", "--jobs", "2"],
 ];
 /// What everything is built with, so that it is built once.
 const PROFILE: [&str; 2] = ["--profile", "ci"];
