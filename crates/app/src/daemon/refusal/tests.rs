@@ -25,7 +25,7 @@ fn found(generation: u64, devices: &[u64], missing: &[u16]) -> Evidence {
     Evidence {
         generation,
         newest_on: devices.clone(),
-        current: Vec::new(),
+        current: (0..).zip(devices.iter().copied()).collect(),
         devices,
         missing: missing.to_vec(),
         down: Vec::new(),
