@@ -9,7 +9,6 @@ mod daemon;
 mod devices;
 mod failure;
 mod instant;
-mod latency;
 mod names;
 mod output;
 mod progress;

@@ -1,4 +1,4 @@
-//! The only door to the host: block devices and files, the io_uring reactor, a medium in memory, clock and entropy.
+//! The only door to the host: block devices and files, the io_uring reactor, a medium in memory, clock and entropy; the gate that caps devices.
 //!
 //! *Architecture Invariant:* the engine never calls in here to do something; it emits [`Io`] values and is told of [`IoDone`]s. `unsafe` is
 //! confined to `uring` and `mapping`.
@@ -6,7 +6,9 @@
 
 mod env;
 mod file;
+mod gate;
 mod io;
+mod latency;
 #[allow(unsafe_code)]
 mod mapping;
 mod memory;
@@ -15,7 +17,9 @@ mod uring;
 
 pub use env::{Deadline, Monotonic, entropy, wall_millis};
 pub use file::{HostDevice, HostDeviceKind, OpenError, OpenOptions, OpenStep};
+pub use gate::{DeviceLimit, DeviceLoad, DeviceTimes, Gate};
 pub use io::{DeviceError, DeviceGeometry, DeviceIndex, Io, IoDone, IoId, IoKind};
+pub use latency::{Latencies, quantile};
 pub use mapping::Guard;
 pub use memory::MemoryDevice;
 pub use uring::{ConnectionId, Event, ListenerId, Ring, Wait, Waker, WatchId};

@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use millpond_device::quantile;
+
 use crate::api::Device;
-use crate::latency::quantile;
 
 #[cfg(test)]
 mod tests;

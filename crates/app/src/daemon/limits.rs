@@ -1,9 +1,9 @@
 //! Caps on single devices: set, kept in the daemon's state, and in force again after each import.
 
-use millpond_device::DeviceIndex;
+use millpond_device::{DeviceIndex, DeviceLimit};
 
 use super::service::Daemon;
-use super::shard::{DeviceLimit, ShardError, ShardHandle};
+use super::shard::{ShardError, ShardHandle};
 use super::state::PoolRecord;
 use crate::api::{ApiError, DeviceCap, LimitDevice, Pool};
 

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use millpond_device::quantile;
 use serde::Serialize;
 
 use crate::api::{Device, DeviceIo, Pool};
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::instant::now;
-use crate::latency::quantile;
 use crate::names::{self, Kind};
 use crate::output::{Cell, Column, Format, Listing, Shown, print, write_out};
 

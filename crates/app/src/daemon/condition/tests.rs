@@ -1,8 +1,9 @@
 //! The slow one is named, and none of a healthy pool.
 
+use millpond_device::Latencies;
+
 use super::*;
 use crate::api::{DeviceCap, DeviceIo};
-use crate::latency::Latencies;
 
 /// Devices that have read and written so often, taking so many microseconds.
 fn devices(of: &[(&str, u64, u64)]) -> Vec<Device> {

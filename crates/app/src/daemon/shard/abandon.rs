@@ -7,10 +7,9 @@
 use std::mem;
 use std::sync::mpsc;
 
-use millpond_device::Wait;
+use millpond_device::{Gate, Wait};
 use millpond_engine::PoolState;
 
-use super::gate::Gate;
 use super::pool::Pool;
 use super::shard::{Shard, TICK};
 use super::vhost::VhostUsers;

@@ -10,7 +10,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use millpond_block::ByteRange;
-use millpond_device::{DeviceGeometry, DeviceIndex, HostDevice, Waker};
+use millpond_device::{DeviceGeometry, DeviceIndex, DeviceLimit, DeviceLoad, DeviceTimes, HostDevice, Waker};
 use millpond_engine::{
     Command, DiffExtent, LabelsInForce, Metrics, NewDevice, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo, Target, Time, VolumeId,
     VolumeInfo,
@@ -25,7 +25,6 @@ use super::turns::Turns;
 use super::vhost::VhostUserExport;
 use crate::daemon::budget::Budget;
 use crate::daemon::tls::Credentials;
-use crate::latency::Latencies;
 
 /// Names an export over the whole daemon and across restarts; chosen by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -111,57 +110,6 @@ pub struct ExportInfo {
     pub counters: IoCounters,
     /// Of a mount: each file that was opened and is still there.
     pub images: Vec<ImageLoad>,
-}
-
-/// Operations on one device as the shard saw them, since import.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeviceLoad {
-    /// Reads completed.
-    pub reads: u64,
-    /// Bytes read.
-    pub read_bytes: u64,
-    /// Sum of the reads' latencies in nanoseconds, a device limit's delay included.
-    pub read_nanos: u64,
-    /// Of these, the part before they left for the device.
-    pub read_queue_nanos: u64,
-    /// Writes completed.
-    pub writes: u64,
-    /// Bytes written.
-    pub write_bytes: u64,
-    /// Sum of the writes' latencies in nanoseconds.
-    pub write_nanos: u64,
-    /// Of these, the part before they left for the device.
-    pub write_queue_nanos: u64,
-    /// Flushes completed.
-    pub flushes: u64,
-    /// Sum of the flushes' latencies in nanoseconds.
-    pub flush_nanos: u64,
-    /// Discards completed.
-    pub discards: u64,
-    /// Operations that failed.
-    pub errors: u64,
-    /// Operations under way now.
-    pub in_flight: u64,
-}
-
-/// How long operations on one device took, in the steps of the shard's turns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeviceTimes {
-    /// Reads, from when they left for the device.
-    pub reads: Latencies,
-    /// Writes, from when they left for the device.
-    pub writes: Latencies,
-    /// Reads and writes, until they left for the device.
-    pub queue: Latencies,
-}
-
-/// A cap on one device; `None` lifts it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeviceLimit {
-    /// Bytes per second, reads and writes together.
-    pub bytes_per_second: Option<u64>,
-    /// Operations per second, reads and writes together.
-    pub ops_per_second: Option<u64>,
 }
 
 /// A host device of the pool, in the order the devices were handed over.

@@ -9,7 +9,6 @@ mod connection;
 mod control;
 mod error;
 mod fall;
-mod gate;
 mod handle;
 mod listen;
 mod mount;
@@ -30,7 +29,7 @@ mod wire;
 pub use error::ShardError;
 pub use handle::{ClientInfo, ExportId, ExportInfo, IoCounters, ShardHandle, ShardStatus};
 #[allow(unused_imports, reason = "parts of what the calls take and give, for callers that name them")]
-pub use handle::{DeviceLimit, DeviceLoad, DeviceTimes, HostDeviceInfo, OpenFile};
+pub use handle::{HostDeviceInfo, OpenFile};
 pub use mount::ImageLoad;
 pub use spec::{ClientLimits, FuseExport, InheritedSockets, NbdExport, TlsOffer};
 pub use start::{create, import};

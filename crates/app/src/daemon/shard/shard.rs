@@ -11,7 +11,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use millpond_block::{Completion, Tag};
-use millpond_device::{ConnectionId, Event, Ring, Wait};
+use millpond_device::{ConnectionId, Event, Gate, Ring, Wait};
 use millpond_engine::{LabelsInForce, PoolState, Time};
 use millpond_export::nbd::{Phase, Session};
 use tokio::sync::watch;
@@ -20,7 +20,6 @@ use super::clock::Clock;
 use super::connection::Memory;
 use super::control::{Pending, Stage};
 use super::fall::Unwinding;
-use super::gate::Gate;
 use super::handle::{IoCounters, Message};
 use super::mount::Mounts;
 use super::passage::Passage;

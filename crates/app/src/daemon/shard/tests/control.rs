@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use millpond_block::{ByteRange, DiskError};
-use millpond_device::{DeviceGeometry, DeviceIndex, HostDevice, OpenOptions, wall_millis};
+use millpond_device::{DeviceGeometry, DeviceIndex, DeviceLimit, HostDevice, OpenOptions, wall_millis};
 use millpond_engine::{Command, CommandError, PoolState, Reply, VolumeId};
 
 use super::client::{Client, in_memory, on_unix, wait};
@@ -10,7 +10,7 @@ use super::double::{Double, HEAD, Medium, SNAPSHOT};
 use super::serving::{becomes_free, on_file_by};
 use crate::daemon::shard::clock::Clock;
 use crate::daemon::shard::start::{spawn, spawn_by};
-use crate::daemon::shard::{DeviceLimit, ShardError, ShardHandle};
+use crate::daemon::shard::{ShardError, ShardHandle};
 
 #[test]
 fn commands_and_listings_are_answered() {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use millpond_device::DeviceIndex;
+use millpond_device::{DeviceIndex, DeviceLimit};
 use millpond_engine::{Command, PoolState};
 
 use super::client::{Client, FLUSH, PATIENCE, WRITE, hung, in_memory, on_unix, wait};
@@ -15,7 +15,7 @@ use super::double::{Double, HEAD};
 use super::serving::{becomes_free, in_flight, on_file, on_file_by};
 use crate::daemon::shard::clock::Clock;
 use crate::daemon::shard::start::spawn_by;
-use crate::daemon::shard::{ClientLimits, DeviceLimit, ExportId, InheritedSockets, NbdExport, ShardError, ShardHandle, TlsOffer};
+use crate::daemon::shard::{ClientLimits, ExportId, InheritedSockets, NbdExport, ShardError, ShardHandle, TlsOffer};
 use crate::daemon::tls::TlsFiles;
 
 /// The time for a handshake: no client of these tests needs as much. It passes when a test sets the shard's clock ahead.

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use millpond_device::{DeviceIndex, HostDevice, OpenError, OpenOptions};
+use millpond_device::{DeviceIndex, DeviceLimit, HostDevice, OpenError, OpenOptions};
 
 use super::client::{Client, DISCONNECT, FLUSH, PATIENCE, READ, WRITE, in_memory, on_unix, wait};
 use super::double::{Double, Medium, SNAPSHOT};
 use crate::daemon::budget::{Budget, LEAST};
 use crate::daemon::shard::clock::Clock;
 use crate::daemon::shard::start::spawn_by;
-use crate::daemon::shard::{DeviceLimit, ExportId, NbdExport, ShardError, ShardHandle};
+use crate::daemon::shard::{ExportId, NbdExport, ShardError, ShardHandle};
 
 const EPERM: u32 = 1;
 const EINVAL: u32 = 22;

@@ -1,11 +1,10 @@
-//! Between engine and ring: counts and times device operations, and holds back those of a device that is capped.
+//! Between engine and devices: counts and times operations, and holds back those of a device that is capped.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use millpond_device::{DeviceIndex, Io, IoDone, IoId, IoKind};
 use rustc_hash::FxHashMap;
 
-use super::handle::{DeviceLimit, DeviceLoad, DeviceTimes};
+use crate::{DeviceIndex, Io, IoDone, IoId, IoKind, Latencies};
 
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
@@ -13,9 +12,60 @@ const SECOND: u64 = 1_000_000_000;
 /// twentieth of a second's.
 const BURST: u64 = 50_000_000;
 
-/// Counters and caps of all devices of a shard.
+/// Operations on one device as its caller saw them, since import.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceLoad {
+    /// Reads completed.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Sum of the reads' latencies in nanoseconds, a device limit's delay included.
+    pub read_nanos: u64,
+    /// Of these, the part before they left for the device.
+    pub read_queue_nanos: u64,
+    /// Writes completed.
+    pub writes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Sum of the writes' latencies in nanoseconds.
+    pub write_nanos: u64,
+    /// Of these, the part before they left for the device.
+    pub write_queue_nanos: u64,
+    /// Flushes completed.
+    pub flushes: u64,
+    /// Sum of the flushes' latencies in nanoseconds.
+    pub flush_nanos: u64,
+    /// Discards completed.
+    pub discards: u64,
+    /// Operations that failed.
+    pub errors: u64,
+    /// Operations under way now.
+    pub in_flight: u64,
+}
+
+/// How long operations on one device took, in the steps of the caller's turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceTimes {
+    /// Reads, from when they left for the device.
+    pub reads: Latencies,
+    /// Writes, from when they left for the device.
+    pub writes: Latencies,
+    /// Reads and writes, until they left for the device.
+    pub queue: Latencies,
+}
+
+/// A cap on one device; `None` lifts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceLimit {
+    /// Bytes per second, reads and writes together.
+    pub bytes_per_second: Option<u64>,
+    /// Operations per second, reads and writes together.
+    pub ops_per_second: Option<u64>,
+}
+
+/// Counters and caps of all devices of a pool. Times are those of one clock that never goes back, in nanoseconds.
 #[derive(Default)]
-pub(super) struct Gate {
+pub struct Gate {
     devices: BTreeMap<DeviceIndex, Device>,
     under_way: FxHashMap<IoId, Started>,
     /// Operations that are held back.
@@ -27,7 +77,7 @@ struct Device {
     load: DeviceLoad,
     times: Box<DeviceTimes>,
     limit: DeviceLimit,
-    /// When the allowance used so far is paid off, in nanoseconds of the shard's clock.
+    /// When the allowance used so far is paid off, in nanoseconds.
     free_at: u64,
     held: VecDeque<Io>,
 }

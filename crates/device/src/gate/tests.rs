@@ -1,10 +1,9 @@
 use std::rc::Rc;
 
 use millpond_block::{Buf, Piece};
-use millpond_device::DeviceError;
 
 use super::*;
-use crate::latency::quantile;
+use crate::{DeviceError, quantile};
 
 const DISK: DeviceIndex = DeviceIndex(0);
 const MILLI: u64 = 1_000_000;
