@@ -9,9 +9,11 @@ mod file;
 mod gate;
 mod io;
 mod latency;
+mod lease;
 #[allow(unsafe_code)]
 mod mapping;
 mod memory;
+mod queue;
 #[allow(unsafe_code)]
 mod uring;
 
@@ -20,6 +22,8 @@ pub use file::{HostDevice, HostDeviceKind, OpenError, OpenOptions, OpenStep};
 pub use gate::{DeviceLimit, DeviceLoad, DeviceTimes, Gate};
 pub use io::{DeviceError, DeviceGeometry, DeviceIndex, Io, IoDone, IoId, IoKind};
 pub use latency::{Latencies, quantile};
+pub use lease::Lease;
 pub use mapping::Guard;
 pub use memory::MemoryDevice;
+pub use queue::Queue;
 pub use uring::{ConnectionId, Event, ListenerId, Ring, Wait, Waker, WatchId};

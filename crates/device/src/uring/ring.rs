@@ -16,7 +16,7 @@ use super::slots::{Op, Slots};
 use super::socket::{Sockets, take_descriptor};
 use super::wake::Waker;
 use super::watch::Watches;
-use crate::{Deadline, IoDone};
+use crate::{Deadline, IoDone, Queue};
 
 /// Entries of the submission queue: what one turn may start without a second system call. 64 connections' receives and sends and a few
 /// hundred device operations.
@@ -41,7 +41,7 @@ pub struct Ring {
     uring: IoUring,
     pub(super) slots: Slots,
     /// Entries for the next system call.
-    waiting: VecDeque<Entry>,
+    waiting: Queue<Entry>,
     /// Until when devices may be changed; for ever where there is none.
     lease: Option<Deadline>,
     /// The kernel left entries in its queue that must not reach it any more: nothing is handed to it from now on.
@@ -65,7 +65,7 @@ impl Ring {
         let mut ring = Ring {
             uring,
             slots: Slots::default(),
-            waiting: VecDeque::new(),
+            waiting: Queue::default(),
             lease: None,
             sealed: false,
             events: VecDeque::new(),
@@ -168,12 +168,9 @@ impl Ring {
     /// Forgets the device operations that have not reached the kernel, and asks it to cancel the others. It does not cancel what a device is at:
     /// those end later, or never when the device hangs.
     pub fn cancel_io(&mut self) {
-        for entry in mem::take(&mut self.waiting) {
-            let index = u32::try_from(entry.get_user_data()).unwrap_or(u32::MAX);
-            match self.slots.get_mut(index) {
-                Some(Op::Io(_)) => drop(self.slots.remove(index)),
-                _ => self.waiting.push_back(entry),
-            }
+        let Ring { waiting, slots, .. } = self;
+        for entry in waiting.recall(|entry| matches!(slots.named_by(entry), Some(Op::Io(_)))) {
+            drop(slots.take_named_by(&entry));
         }
         let started: Vec<u32> = self.slots.ios().collect();
         started.into_iter().for_each(|index| self.cancel(index));
@@ -185,12 +182,12 @@ impl Ring {
 
     /// Queues an entry whose memory is owned by the slot named by its `user_data`.
     pub(super) fn push(&mut self, index: u32, entry: Entry) {
-        self.waiting.push_back(entry.user_data(u64::from(index)));
+        self.waiting.push(entry.user_data(u64::from(index)), false);
     }
 
     /// The same, before all others.
     pub(super) fn push_first(&mut self, index: u32, entry: Entry) {
-        self.waiting.push_front(entry.user_data(u64::from(index)));
+        self.waiting.push(entry.user_data(u64::from(index)), true);
     }
 
     /// Moves entries into the submission queue, right before the system call. This is the one place through which operations reach the kernel
@@ -209,11 +206,11 @@ impl Ring {
             self.recall();
         }
         let mut queue = self.uring.submission();
-        while let Some(entry) = self.waiting.pop_front() {
+        while let Some(entry) = self.waiting.pop() {
             // SAFETY: what the entry points to is owned by the slot that it names, lies on the heap and stays there until the operation's last
             // completion was seen (INV-RING-1); descriptors are owned by `devices`, `sockets` and `waker`, or are checked by the kernel.
             if unsafe { queue.push(&entry) }.is_err() {
-                self.waiting.push_front(entry);
+                self.waiting.push(entry, true);
                 break;
             }
         }
@@ -222,16 +219,10 @@ impl Ring {
 
     /// Gives back everything that would change a device and that the kernel does not have yet.
     fn recall(&mut self) {
-        for entry in mem::take(&mut self.waiting) {
-            let named = u32::try_from(entry.get_user_data()).ok();
-            let changes = |index: &u32| matches!(self.slots.get_mut(*index), Some(Op::Io(op)) if op.changes());
-            match named.filter(changes) {
-                Some(index) => {
-                    if let Some(Op::Io(op)) = self.slots.remove(index) {
-                        self.unsend(op);
-                    }
-                }
-                None => self.waiting.push_back(entry),
+        let Ring { waiting, slots, .. } = self;
+        for entry in waiting.recall(|entry| matches!(slots.named_by(entry), Some(Op::Io(op)) if op.changes())) {
+            if let Some(Op::Io(op)) = self.slots.take_named_by(&entry) {
+                self.unsend(op);
             }
         }
     }
@@ -313,10 +304,8 @@ impl Ring {
     /// Cancels what can be cancelled and waits for the rest. True when the kernel has let go of everything.
     fn drain(&mut self) -> bool {
         // What never reached the kernel needs no waiting for.
-        for entry in mem::take(&mut self.waiting) {
-            if let Ok(index) = u32::try_from(entry.get_user_data()) {
-                self.slots.remove(index);
-            }
+        while let Some(entry) = self.waiting.pop() {
+            self.slots.take_named_by(&entry);
         }
         self.sealed |= self.lease_is_over() && !self.uring.submission().is_empty();
         if self.sealed {

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use io_uring::squeue::Entry;
 use millpond_block::{Buf, Piece};
 
 use crate::{DeviceIndex, Io, IoId, IoKind};
@@ -89,6 +90,16 @@ impl Slots {
     /// The operation, where it lies.
     pub fn get_mut(&mut self, index: u32) -> Option<&mut Op> {
         self.slots.get_mut(index as usize)?.as_mut()
+    }
+
+    /// The operation that a request to the kernel is of.
+    pub fn named_by(&mut self, entry: &Entry) -> Option<&mut Op> {
+        self.get_mut(u32::try_from(entry.get_user_data()).ok()?)
+    }
+
+    /// Takes the operation out that a request is of, which the kernel was not given.
+    pub fn take_named_by(&mut self, entry: &Entry) -> Option<Op> {
+        self.remove(u32::try_from(entry.get_user_data()).ok()?)
     }
 
     /// Takes the operation out; only when the kernel is done with it (INV-RING-1).

@@ -11,7 +11,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use millpond_block::{Completion, Tag};
-use millpond_device::{ConnectionId, Event, Gate, Ring, Wait};
+use millpond_device::{ConnectionId, Event, Gate, Lease, Ring, Wait};
 use millpond_engine::{LabelsInForce, PoolState, Time};
 use millpond_export::nbd::{Phase, Session};
 use tokio::sync::watch;
@@ -70,8 +70,7 @@ pub(super) struct Shard<P: Pool> {
     pub(super) now: u64,
     pub(super) wall: Time,
     passage: Passage,
-    /// The pool's lease, and when it ends by the monotonic clock.
-    lease: Option<(Time, u64)>,
+    lease: Lease,
     next_check: u64,
     /// The last wait was a short one.
     soon: bool,
@@ -114,7 +113,7 @@ impl<P: Pool> Shard<P> {
             clock,
             wall: Time(wall),
             passage: Passage::new(wall, now),
-            lease: None,
+            lease: Lease::default(),
             next_check: 0,
             soon: false,
             pending: HashMap::new(),
@@ -327,18 +326,10 @@ impl<P: Pool> Shard<P> {
         self.enqueue(index);
     }
 
-    /// Tells the ring until when the pool's devices may be changed (INV-CLAIM-1). `now` was read before `wall`, so what time the thread lost between
-    /// the two shortens the lease. What the wall clock says is asked once for each lease: one that is set back does not lengthen it.
+    /// Tells the ring until when the pool's devices may be changed (INV-CLAIM-1). `now` was read before `wall`.
     fn pass_lease_on(&mut self) {
-        let lease = self.pool.lease();
-        if lease != self.lease.map(|(until, _)| until) {
-            let nanos = |until: Time| match until.0.checked_sub(self.wall.0) {
-                Some(millis) => self.now.saturating_add(millis.saturating_mul(1_000_000)),
-                None => 0,
-            };
-            self.lease = lease.map(|until| (until, nanos(until)));
-        }
-        self.ring.set_lease(self.lease.map(|(_, nanos)| self.clock.deadline(nanos)));
+        self.lease.renew(self.pool.lease().map(|until| until.0), self.wall.0, self.now);
+        self.ring.set_lease(self.lease.end().map(|nanos| self.clock.deadline(nanos)));
     }
 
     /// Hands the pool's operations to the ring and its answers to who asked. True when the pool was told of ends meanwhile.
