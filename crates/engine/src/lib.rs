@@ -20,6 +20,7 @@ mod space;
 mod startup;
 mod survey;
 mod task;
+mod throttle;
 mod tree;
 mod tuning;
 
@@ -31,4 +32,5 @@ pub use pool::{Target, check_name};
 pub use read_cache::ReadCacheUse;
 pub use startup::{Decision, Evidence, ImportRules, Labelled, Looked, Refusal};
 pub use survey::{RestorePoint, Survey, Surveyed, Whole};
+pub use throttle::{Entry, Throttles};
 pub use tuning::{Aim, NewestLabel, Planted, Tuning};

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use millpond_block::{Buf, ByteRange, Disk, Features, Geometry, Op, Payload, Query, Request, SectorProfile, Tag};
 use millpond_device::{ConnectionId, Guard, Ring, Waker};
-use millpond_engine::{Target, Time};
+use millpond_engine::{Entry, Target, Throttles, Time};
 use millpond_export::nbd::Session;
 
 use super::handle::{ClientInfo, ExportId, IoCounters};
 use super::pool::Pool;
-use super::throttle::Throttles;
 use super::wire::Wire;
 use crate::daemon::budget::{Budget, Purse};
 
@@ -186,7 +185,10 @@ impl<P: Pool> Disk for ConnectionDisk<'_, P> {
             request.range.offset = u64::MAX;
         }
         self.meter.start(tag, &request, self.now);
-        self.throttles.submit(self.pool, self.target, tag, request, payload, false, self.now);
+        let entry = Entry { target: self.target, tag, request, payload, bytes: false };
+        if let Some(entry) = self.throttles.admit(entry, self.now, self.pool.buffers()) {
+            self.pool.enter(entry);
+        }
     }
 
     fn reserve(&mut self, bytes: u64) -> bool {

@@ -20,7 +20,6 @@ mod shard;
 mod spec;
 mod start;
 mod table;
-mod throttle;
 mod tree;
 mod turns;
 mod vhost;

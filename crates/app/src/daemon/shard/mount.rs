@@ -2,7 +2,7 @@
 
 use millpond_block::{Answer as MapAnswer, Buf, Completion, Tag};
 use millpond_device::ConnectionId;
-use millpond_engine::{SnapshotId, Target, Time};
+use millpond_engine::{SnapshotId, Target, Throttles, Time};
 use millpond_export::fuse::{Counters, Handle, Load, MAX_TRANSFER, Message, Owner, Session};
 use rustix::io::Errno;
 
@@ -12,7 +12,6 @@ use super::pool::Pool;
 use super::serve::need_descriptors;
 use super::shard::Shard;
 use super::spec::FuseExport;
-use super::throttle::Throttles;
 use super::tree::{PoolTree, target_of};
 use crate::daemon::budget::{Budget, Purse};
 

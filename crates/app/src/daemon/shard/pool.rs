@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use millpond_block::{Answer, BufPool, ByteRange, Completion, Features, Geometry, Payload, Query, Request, Tag};
 use millpond_device::{DeviceIndex, Io, IoDone};
 use millpond_engine::{
-    Command, CommandError, DiffExtent, Engine, ImageInfo, LabelsInForce, Metrics, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo,
-    Target, Time, VolumeId, VolumeInfo, VolumeOptions,
+    Command, CommandError, DiffExtent, Engine, Entry, ImageInfo, LabelsInForce, Metrics, PoolInfo, PoolState, Reply, SnapshotId,
+    SnapshotInfo, Target, Time, VolumeId, VolumeInfo, VolumeOptions,
 };
 
 /// A pool as a state machine: requests, commands, ended device operations and time go in; device operations, completions and replies
@@ -20,6 +20,11 @@ pub trait Pool: 'static {
     fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>);
     /// The same for a guest that sees a file.
     fn submit_bytes(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>);
+    /// Either of them, of a request that the limits of its volume let in.
+    fn enter(&mut self, entry: Entry<'_>) {
+        let Entry { target, tag, request, payload, bytes } = entry;
+        if bytes { self.submit_bytes(target, tag, request, payload) } else { self.submit(target, tag, request, payload) }
+    }
     /// Takes a query; never blocks.
     fn query(&mut self, target: Target, tag: Tag, query: Query);
     /// Takes a command.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use millpond_block::{Completion, Tag};
 use millpond_device::{ConnectionId, Event, Gate, Lease, Ring, Wait};
-use millpond_engine::{LabelsInForce, PoolState, Time};
+use millpond_engine::{LabelsInForce, PoolState, Throttles, Time};
 use millpond_export::nbd::{Phase, Session};
 use tokio::sync::watch;
 
@@ -25,7 +25,6 @@ use super::mount::Mounts;
 use super::passage::Passage;
 use super::pool::Pool;
 use super::table::{Clients, ExportTable};
-use super::throttle::Throttles;
 use super::turns::Turns;
 use super::vhost::VhostUsers;
 use super::wire::{Lost, Received, Sent};
@@ -203,7 +202,9 @@ impl<P: Pool> Shard<P> {
         if self.stage.is_abandoned() {
             return Ok(());
         }
-        self.throttles.release(&mut self.pool, self.now);
+        while let Some(entry) = self.throttles.release(self.now) {
+            self.pool.enter(entry);
+        }
         for index in std::mem::take(&mut self.active) {
             if let Some(client) = self.clients.get_mut(index) {
                 client.queued = false;

@@ -1,12 +1,11 @@
 //! A pool as the tree that a mount shows.
 
 use millpond_block::{Op, Payload, Query, Request, Tag};
-use millpond_engine::{ImageInfo as EngineImage, SnapshotId, Target, Time, VolumeId};
+use millpond_engine::{Entry, ImageInfo as EngineImage, SnapshotId, Target, Throttles, Time, VolumeId};
 use millpond_export::fuse::{Image, ImageInfo, Space, Tree};
 
 use super::connection::Memory;
 use super::pool::Pool;
-use super::throttle::Throttles;
 use crate::daemon::budget::Purse;
 
 /// The pool as a directory.
@@ -80,7 +79,10 @@ impl<P: Pool> Tree for PoolTree<'_, P> {
 
     fn submit(&mut self, image: Image, tag: Tag, request: Request, payload: Payload<'_>) {
         debug_assert!(request.op != Op::Discard, "what is discarded from a file reads as zeroes");
-        self.throttles.submit(self.pool, target_of(image), tag, request, payload, true, self.nanos);
+        let entry = Entry { target: target_of(image), tag, request, payload, bytes: true };
+        if let Some(entry) = self.throttles.admit(entry, self.nanos, self.pool.buffers()) {
+            self.pool.enter(entry);
+        }
     }
 
     fn query(&mut self, image: Image, tag: Tag, query: Query) {

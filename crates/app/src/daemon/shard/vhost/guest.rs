@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use millpond_device::{Guard, WatchId};
-use millpond_engine::{Target, Time};
+use millpond_engine::{Target, Throttles, Time};
 use millpond_export::vhost_user::{Device, Memory, wire};
 use rustix::net::SendFlags;
 
@@ -14,7 +14,6 @@ use crate::daemon::budget::Purse;
 use crate::daemon::shard::connection::{ConnectionDisk, Memory as Budgeted, Meter};
 use crate::daemon::shard::handle::{ClientInfo, ExportId, IoCounters};
 use crate::daemon::shard::pool::Pool;
-use crate::daemon::shard::throttle::Throttles;
 
 /// Wakes who waits on an eventfd.
 const ONE: [u8; 8] = 1u64.to_ne_bytes();

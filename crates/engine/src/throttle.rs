@@ -1,4 +1,4 @@
-//! Between doors and pool: holds requests back that a volume's limits do not allow yet.
+//! Between protocols and pool: holds requests back that a volume's limits do not allow yet.
 //!
 //! A rate is watched as the time at which what was let in will be paid for (the generic cell rate algorithm): a request is let in while that
 //! is not further ahead than what may be saved up. INV-QOS-1: what is held was never seen by the pool, so a flush that passes it owes it nothing
@@ -6,19 +6,32 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use millpond_block::{Buf, Op, Payload, Request, Tag};
-use millpond_engine::{Limits, Rate, Target, VolumeId, VolumeOptions};
+use millpond_block::{BufPool, Op, Payload, Request, Tag};
 
-use super::pool::Pool;
+use crate::{Limits, Rate, Target, VolumeId, VolumeOptions};
 
 const SECOND: u64 = 1_000_000_000;
 /// What may be saved up without a burst, in nanoseconds of the rate: QEMU's tenth of a second. It makes up for turns and clients that come late
 /// on a busy host.
 const SLACK: u64 = 100_000_000;
 
-/// The limits of all volumes of a shard that have any.
+/// A request and where it goes.
+pub struct Entry<'a> {
+    /// For what.
+    pub target: Target,
+    /// Whose.
+    pub tag: Tag,
+    /// What.
+    pub request: Request,
+    /// With what.
+    pub payload: Payload<'a>,
+    /// It is of a guest that sees a file.
+    pub bytes: bool,
+}
+
+/// The limits of all volumes of a pool that have any. Times are those of one clock that never goes back, in nanoseconds.
 #[derive(Default)]
-pub(super) struct Throttles {
+pub struct Throttles {
     volumes: BTreeMap<VolumeId, Throttle>,
     /// The pool is being closed: nothing is held any more.
     lifted: bool,
@@ -29,23 +42,15 @@ struct Throttle {
     limits: Limits,
     buckets: [Bucket; 6],
     /// Reads, and everything else.
-    held: [VecDeque<Held>; 2],
+    held: [VecDeque<Entry<'static>>; 2],
     /// What is held is let in at once: somebody waits for it to be done.
     hurry: bool,
-}
-
-/// A request that waits, with its payload.
-struct Held {
-    tag: Tag,
-    request: Request,
-    payload: Option<Buf>,
-    bytes: bool,
 }
 
 /// One rate.
 #[derive(Clone, Copy, Default)]
 struct Bucket {
-    /// When what was let in is paid for at the sustained rate, in nanoseconds of the shard's clock.
+    /// When what was let in is paid for at the sustained rate, in nanoseconds.
     paid_at: u64,
     /// The same at the rate of a burst.
     burst_at: u64,
@@ -111,6 +116,16 @@ impl Throttle {
         self.held.iter().all(VecDeque::is_empty)
     }
 
+    /// The next of what is held that may be let in, reads first.
+    fn release(&mut self, now: u64, lifted: bool) -> Option<Entry<'static>> {
+        let all = lifted || self.hurry;
+        let place = self.held.iter().position(|held| held.front().is_some_and(|front| all || self.ready(&front.request) <= now))?;
+        let entry = self.held.get_mut(place)?.pop_front()?;
+        self.pay(&entry.request, now);
+        self.hurry &= !self.is_idle();
+        Some(entry)
+    }
+
     /// When the next of what is held may be let in.
     fn next(&self) -> Option<u64> {
         let fronts = self.held.iter().filter_map(|held| held.front());
@@ -135,61 +150,44 @@ impl Throttles {
         self.volumes.retain(|_, throttle| throttle.limits != Limits::default() || !throttle.is_idle());
     }
 
-    /// Hands a request to the pool, now or later. `bytes`: from a guest that sees a file.
-    #[expect(clippy::too_many_arguments, reason = "a request, and from where to where it goes")]
-    pub fn submit<P: Pool>(
-        &mut self,
-        pool: &mut P,
-        target: Target,
-        tag: Tag,
-        request: Request,
-        payload: Payload<'_>,
-        bytes: bool,
-        now: u64,
-    ) {
-        let limited = if self.volumes.is_empty() || self.lifted { None } else { Some(target) };
-        let Some(Target::Head(volume)) = limited else { return enter(pool, target, tag, request, payload, bytes) };
-        let Some(throttle) = self.volumes.get_mut(&volume) else { return enter(pool, target, tag, request, payload, bytes) };
+    /// Takes a request; gives it back when it may be handed to the pool now. `bufs`: for a payload that
+    /// has to be copied.
+    pub fn admit<'a>(&mut self, entry: Entry<'a>, now: u64, bufs: &mut BufPool) -> Option<Entry<'a>> {
+        let Target::Head(volume) = entry.target else { return Some(entry) };
+        if self.lifted {
+            return Some(entry);
+        }
+        let Some(throttle) = self.volumes.get_mut(&volume) else { return Some(entry) };
+        let request = &entry.request;
         let free = matches!(request.op, Op::Flush | Op::Cache);
         let place = usize::from(request.op != Op::Read);
         let waits = throttle.held.get(place).is_some_and(|held| !held.is_empty());
-        if free || (!waits && throttle.ready(&request) <= now) {
-            throttle.pay(&request, now);
-            return enter(pool, target, tag, request, payload, bytes);
+        if free || (!waits && throttle.ready(request) <= now) {
+            throttle.pay(request, now);
+            return Some(entry);
         }
+        let Entry { target, tag, request, payload, bytes } = entry;
         let payload = match payload {
-            Payload::None => None,
-            Payload::Owned(buf) => Some(buf),
+            Payload::None => Payload::None,
+            Payload::Owned(buf) => Payload::Owned(buf),
             Payload::Copy(bytes) => {
-                let mut buf = pool.buffers().take(bytes.len());
+                let mut buf = bufs.take(bytes.len());
                 if let Some(to) = buf.bytes_mut().get_mut(..bytes.len()) {
                     to.copy_from_slice(bytes);
                 }
-                Some(buf)
+                Payload::Owned(buf)
             }
         };
         if let Some(held) = throttle.held.get_mut(place) {
-            held.push_back(Held { tag, request, payload, bytes });
+            held.push_back(Entry { target, tag, request, payload, bytes });
         }
+        None
     }
 
-    /// Lets in what may go now.
-    pub fn release<P: Pool>(&mut self, pool: &mut P, now: u64) {
-        for (volume, throttle) in &mut self.volumes {
-            for place in [0, 1] {
-                while let Some(held) = throttle.held.get(place).and_then(VecDeque::front) {
-                    if !self.lifted && !throttle.hurry && throttle.ready(&held.request) > now {
-                        break;
-                    }
-                    let request = held.request;
-                    throttle.pay(&request, now);
-                    let Some(Held { tag, payload, bytes, .. }) = throttle.held.get_mut(place).and_then(VecDeque::pop_front) else { break };
-                    let payload = payload.map_or(Payload::None, Payload::Owned);
-                    enter(pool, Target::Head(*volume), tag, request, payload, bytes);
-                }
-            }
-            throttle.hurry = false;
-        }
+    /// The next request that was held and may be handed to the pool now.
+    pub fn release(&mut self, now: u64) -> Option<Entry<'static>> {
+        let lifted = self.lifted;
+        self.volumes.values_mut().find_map(|throttle| throttle.release(now, lifted))
     }
 
     /// When the next held request may be let in.
@@ -209,10 +207,6 @@ impl Throttles {
         self.lifted = true;
         self.hurry(None);
     }
-}
-
-fn enter<P: Pool>(pool: &mut P, target: Target, tag: Tag, request: Request, payload: Payload<'_>, bytes: bool) {
-    if bytes { pool.submit_bytes(target, tag, request, payload) } else { pool.submit(target, tag, request, payload) }
 }
 
 #[cfg(test)]
