@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use rustc_hash::FxHashMap;
 
-use crate::{DeviceIndex, Io, IoDone, IoId, IoKind, Latencies};
+use crate::{DeviceIndex, Io, IoDone, IoId, IoKind, Latencies, Planted};
 
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
@@ -70,6 +70,7 @@ pub struct Gate {
     under_way: FxHashMap<IoId, Started>,
     /// Operations that are held back.
     held: usize,
+    planted: Option<Planted>,
 }
 
 #[derive(Default)]
@@ -99,6 +100,11 @@ enum What {
 }
 
 impl Gate {
+    /// One with a known bug.
+    pub fn planting(planted: Option<Planted>) -> Gate {
+        Gate { planted, ..Gate::default() }
+    }
+
     /// Takes an operation; gives it back when it may start now.
     pub fn admit(&mut self, io: Io, now: u64) -> Option<Io> {
         let what = match &io.kind {
@@ -113,7 +119,8 @@ impl Gate {
         // A flush covers what was answered before it came: it need not wait for what is held.
         let (What::Read(bytes) | What::Write(bytes)) = what else { return Some(io) };
         // The claim is looked at however much waits: else whoever lost the pool would learn of it too late.
-        if io.urgent || device.limit == DeviceLimit::default() {
+        let passes = io.urgent && !Planted::HoldUrgent.is_in(self.planted);
+        if passes || device.limit == DeviceLimit::default() {
             return Some(io);
         }
         if device.held.is_empty() && device.pay(bytes, now) {
@@ -209,6 +216,9 @@ impl Gate {
         let device = self.devices.entry(device).or_default();
         device.limit = limit;
         device.free_at = 0;
+        if Planted::ForgetHeld.is_in(self.planted) && limit == DeviceLimit::default() && device.held.pop_front().is_some() {
+            self.held -= 1;
+        }
     }
 
     /// Counters and cap of a device.

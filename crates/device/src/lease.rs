@@ -1,13 +1,21 @@
 //! Until when a pool's devices may be changed (INV-CLAIM-1), told by a clock that never goes back.
 
+use crate::Planted;
+
 /// A lease. The pool tells its end by the wall clock, which somebody may set; it holds by the monotonic one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lease {
     /// Its end as the pool told it, in milliseconds since the Unix epoch, and by the monotonic clock, in nanoseconds.
     told: Option<(u64, u64)>,
+    planted: Option<Planted>,
 }
 
 impl Lease {
+    /// One with a known bug.
+    pub fn planting(planted: Option<Planted>) -> Lease {
+        Lease { planted, ..Lease::default() }
+    }
+
     /// Takes over what the pool says; `None`: for ever. `now` of the monotonic clock was read before `wall`, so what time the caller lost between the two
     /// shortens the lease. What the wall clock says is asked once for each lease: one that is set back does not lengthen it.
     pub fn renew(&mut self, until: Option<u64>, wall: u64, now: u64) {
@@ -28,7 +36,7 @@ impl Lease {
 
     /// Is it over?
     pub fn is_over(&self, now: u64) -> bool {
-        self.end().is_some_and(|end| now > end)
+        self.end().is_some_and(|end| now > end) && !Planted::LeaveLate.is_in(self.planted)
     }
 }
 

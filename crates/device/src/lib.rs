@@ -13,6 +13,7 @@ mod lease;
 #[allow(unsafe_code)]
 mod mapping;
 mod memory;
+mod planted;
 mod queue;
 #[allow(unsafe_code)]
 mod uring;
@@ -25,5 +26,6 @@ pub use latency::{Latencies, quantile};
 pub use lease::Lease;
 pub use mapping::Guard;
 pub use memory::MemoryDevice;
+pub use planted::Planted;
 pub use queue::Queue;
 pub use uring::{ConnectionId, Event, ListenerId, Ring, Wait, Waker, WatchId};

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use millpond_block::{BufPool, Op, Payload, Request, Tag};
 
-use crate::{Limits, Rate, Target, VolumeId, VolumeOptions};
+use crate::{Limits, Planted, Rate, Target, VolumeId, VolumeOptions};
 
 const SECOND: u64 = 1_000_000_000;
 /// What may be saved up without a burst, in nanoseconds of the rate: QEMU's tenth of a second. It makes up for turns and clients that come late
@@ -35,6 +35,7 @@ pub struct Throttles {
     volumes: BTreeMap<VolumeId, Throttle>,
     /// The pool is being closed: nothing is held any more.
     lifted: bool,
+    planted: Option<Planted>,
 }
 
 /// The limits of a volume.
@@ -134,18 +135,23 @@ impl Throttle {
 }
 
 impl Throttles {
+    /// Some with a known bug.
+    pub fn planting(planted: Option<Planted>) -> Throttles {
+        Throttles { planted, ..Throttles::default() }
+    }
+
     /// Takes over what the pool's volumes are limited to.
     pub fn set(&mut self, options: &BTreeMap<VolumeId, VolumeOptions>) {
         for (volume, throttle) in &mut self.volumes {
             // one that is gone is kept until nothing is held: its requests are the pool's to refuse
-            let limits = options.get(volume).map(|options| options.limits).unwrap_or_default();
+            let limits = options.get(volume).map(|options| granted(options.limits, self.planted)).unwrap_or_default();
             if throttle.limits != limits {
                 throttle.limits = limits;
                 throttle.buckets = [Bucket::default(); 6];
             }
         }
         for (volume, options) in options.iter().filter(|(_, options)| options.limits != Limits::default()) {
-            self.volumes.entry(*volume).or_insert_with(|| Throttle::new(options.limits));
+            self.volumes.entry(*volume).or_insert_with(|| Throttle::new(granted(options.limits, self.planted)));
         }
         self.volumes.retain(|_, throttle| throttle.limits != Limits::default() || !throttle.is_idle());
     }
@@ -207,6 +213,14 @@ impl Throttles {
         self.lifted = true;
         self.hurry(None);
     }
+}
+
+/// What is let in under these limits: the same, without a bug.
+fn granted(mut limits: Limits, planted: Option<Planted>) -> Limits {
+    if cfg!(feature = "planted") && planted == Some(Planted::BurstTwice) {
+        limits.rates_mut().into_iter().filter(|rate| rate.burst > 0).for_each(|rate| rate.seconds = 2 * rate.seconds.max(1));
+    }
+    limits
 }
 
 #[cfg(test)]

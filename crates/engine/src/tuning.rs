@@ -147,6 +147,14 @@ pub enum Planted {
     ForgetReservations,
     /// No snapshot is said to hold anything alone.
     NothingUnique,
+    /// Caps of devices hold back operations that are urgent.
+    HoldClaims,
+    /// The oldest operation that is held by a cap is gone when the cap is lifted.
+    ForgetHeld,
+    /// Operations leave for devices after the lease.
+    LeaveLate,
+    /// A burst may be twice as long.
+    BurstTwice,
     /// A segment that was wiped counts as clean although something died in it since.
     WipeOnce,
     /// A pool that is imported without some of its devices serves before that is remembered.

@@ -63,6 +63,8 @@ pub struct Options {
     pub rescue: bool,
     /// Worlds of their own for daemons that start again and import their pool by themselves.
     pub restarts: bool,
+    /// The daemon's shard between guests, engine and devices, and hosts that take the pool from each other, in every world.
+    pub gate: bool,
     /// The caller's clock, in nanoseconds of its thread: turns are timed by it. Nothing in a world follows from it.
     pub clock: Option<fn() -> u64>,
 }
@@ -76,6 +78,7 @@ impl Options {
         self.mirrors |= bug == Planted::LateAnswersCount;
         self.long_tables |= bug == Planted::CrowdTheLog;
         self.rescue |= bug == Planted::NothingRests;
+        self.gate |= matches!(bug, Planted::HoldClaims | Planted::ForgetHeld | Planted::LeaveLate | Planted::BurstTwice);
         self.full |= matches!(bug, Planted::ForgetReservations | Planted::NothingUnique);
         self.restarts |=
             matches!(bug, Planted::ServeUnremembered | Planted::TrustAnyDevice | Planted::ForgetNewLabels | Planted::WaitForNobody);

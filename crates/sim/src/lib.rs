@@ -15,6 +15,7 @@ mod oracle;
 mod power_cut;
 mod rng;
 mod runner;
+mod shard;
 mod system;
 mod trace;
 mod workload;

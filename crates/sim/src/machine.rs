@@ -121,6 +121,8 @@ pub struct Machine {
     pub completed: u64,
 }
 
+/// Nanoseconds in a second.
+const SECOND: u64 = 1_000_000_000;
 /// The wall clock of a world starts here, in milliseconds.
 const START: u64 = 1_800_000_000_000;
 
@@ -228,6 +230,11 @@ impl Machine {
     /// The clock as the engine sees it.
     pub fn now(&self) -> Time {
         Time(START + self.clock / 1000)
+    }
+
+    /// A clock that never goes back, in nanoseconds; before it began there was time enough to save up any allowance.
+    pub fn nanos(&self) -> u64 {
+        SECOND + self.clock * 1000
     }
 
     /// Lets time pass, in microseconds.

@@ -95,6 +95,9 @@ struct Args {
     /// Daemons start again and import their pool by themselves, whatever devices have come by then, in every world
     #[arg(long, conflicts_with_all = ["fault", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables", "full", "rescue"])]
     restarts: bool,
+    /// Caps of devices, limits of volumes and hosts that take the pool from each other, in every world
+    #[arg(long, conflicts_with_all = ["long_tables", "full", "rescue", "restarts"])]
+    gate: bool,
     /// Cut the power at every event of roots that are written over those of a lap ago
     #[arg(long, requires = "power_cut")]
     laps: bool,
@@ -109,7 +112,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 25] = [
+const PLANTED: [(&str, Planted); 29] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -135,6 +138,10 @@ const PLANTED: [(&str, Planted); 25] = [
     ("trust-any-device", Planted::TrustAnyDevice),
     ("forget-new-labels", Planted::ForgetNewLabels),
     ("wait-for-nobody", Planted::WaitForNobody),
+    ("hold-claims", Planted::HoldClaims),
+    ("forget-held", Planted::ForgetHeld),
+    ("leave-late", Planted::LeaveLate),
+    ("burst-twice", Planted::BurstTwice),
 ];
 
 fn range(text: &str) -> Result<Range<u64>, String> {
@@ -180,6 +187,7 @@ fn main() -> ExitCode {
         full: args.full,
         rescue: args.rescue,
         restarts: args.restarts,
+        gate: args.gate,
         clock: args.turn_limit.map(|_| thread_time as fn() -> u64),
         ..Options::default()
     };
@@ -319,6 +327,10 @@ impl Batch {
         if stats.longest_turn > 0 {
             println!("  the longest turn took {:.1} ms", stats.longest_turn as f64 / 1e6);
         }
+        let [operations, requests, back] = stats.held;
+        if operations + requests > 0 {
+            println!("  {operations} operations held by caps, {requests} requests by limits, {back} operations came back after a lease");
+        }
         if stats.refused_imports > 0 {
             println!("  {} refused imports, {} ways back, {} pools lost", stats.refused_imports, stats.ways_back, stats.lost_pools);
         }
@@ -387,6 +399,9 @@ fn again(seed: u64, args: &Args) -> String {
     }
     if args.restarts {
         command += " --restarts";
+    }
+    if args.gate {
+        command += " --gate";
     }
     if args.laps {
         command += " --laps";

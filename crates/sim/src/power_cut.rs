@@ -39,7 +39,7 @@ pub fn world<S: System>(seed: u64, options: &Options) -> World<S> {
             volume.size = volume.size.min(512 << 10);
         }
     }
-    let world = World::with_config(config, rng, &options);
+    let world = World::with_config(config, rng, &options).with_shard(seed, &options);
     if options.bytes { world.with_files(Files::new(seed)) } else { world }
 }
 

@@ -1,11 +1,13 @@
 //! What the simulator drives: the engine's facade as a trait, so that the judge can be tried on a reference system with known bugs.
 
+use std::collections::BTreeMap;
+
 use millpond_block::{Answer, Completion, Data, Payload, Query, Request, Tag};
-use millpond_device::{DeviceGeometry, Io, IoDone, IoKind};
+use millpond_device::{DeviceGeometry, DeviceIndex, Io, IoDone, IoKind};
 pub use millpond_engine::Target;
 use millpond_engine::{
-    Command, CommandError, DiffExtent, Engine, LabelsInForce, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Survey, Time,
-    Tuning, VolumeInfo,
+    Command, CommandError, DiffExtent, Engine, Entry, LabelsInForce, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Survey,
+    Time, Tuning, VolumeId, VolumeInfo, VolumeOptions,
 };
 
 /// A short name for traces.
@@ -42,18 +44,37 @@ pub trait System: Sized {
     fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>);
     /// Starts one of a guest that sees a file: of any bytes.
     fn submit_bytes(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>);
+    /// Starts either, as it comes from the limits of its volume.
+    fn enter(&mut self, entry: Entry<'_>) {
+        let Entry { target, tag, request, payload, bytes } = entry;
+        if bytes { self.submit_bytes(target, tag, request, payload) } else { self.submit(target, tag, request, payload) }
+    }
     /// Starts to find out what the map says.
     fn query(&mut self, target: Target, tag: Tag, query: Query);
     /// The next answer to a query.
     fn pop_answer(&mut self) -> Option<Answer>;
     /// Starts a command.
     fn command(&mut self, tag: Tag, command: Command);
+    /// Goes on with requests, without background work.
+    fn answer(&mut self, _now: Time) {}
     /// Lets the system work; true when it wants to be called again soon.
     fn turn(&mut self, now: Time) -> bool;
     /// A device operation ended.
     fn io_done(&mut self, done: IoDone);
     /// The next device operation to start.
     fn pop_io(&mut self) -> Option<Io>;
+    /// Operations of a device are held back on purpose.
+    fn excuse(&mut self, _device: DeviceIndex) {}
+    /// Until when operations other than reads may be handed to devices.
+    fn lease(&self) -> Option<Time> {
+        None
+    }
+    /// Takes an operation back that came too late for that.
+    fn take_back(&mut self, _io: Io) {}
+    /// What volumes may take, where it is not the default.
+    fn options(&self) -> Option<&BTreeMap<VolumeId, VolumeOptions>> {
+        None
+    }
     /// The next answer to a guest request.
     fn pop_completion(&mut self) -> Option<Completion>;
     /// The next answer to a command.
@@ -129,6 +150,9 @@ impl System for Engine {
     fn command(&mut self, tag: Tag, command: Command) {
         Engine::command(self, tag, command);
     }
+    fn answer(&mut self, now: Time) {
+        Engine::answer(self, now);
+    }
     fn turn(&mut self, now: Time) -> bool {
         Engine::answer(self, now);
         Engine::turn(self, now)
@@ -138,6 +162,18 @@ impl System for Engine {
     }
     fn pop_io(&mut self) -> Option<Io> {
         Engine::pop_io(self)
+    }
+    fn excuse(&mut self, device: DeviceIndex) {
+        Engine::excuse(self, device);
+    }
+    fn lease(&self) -> Option<Time> {
+        Engine::lease(self)
+    }
+    fn take_back(&mut self, io: Io) {
+        Engine::take_back(self, io);
+    }
+    fn options(&self) -> Option<&BTreeMap<VolumeId, VolumeOptions>> {
+        Some(Engine::options(self))
     }
     fn pop_completion(&mut self) -> Option<Completion> {
         Engine::pop_completion(self)

@@ -12,6 +12,7 @@ mod recovery;
 mod rescue;
 mod restarts;
 mod room;
+mod shard;
 mod spares;
 mod stats;
 mod sweep;
@@ -21,7 +22,7 @@ mod words;
 use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_block::{Buf, DiskError, Op, Payload, Tag};
-use millpond_engine::{Command, CommandError, PoolId, PoolSpec, PoolState, VolumeId};
+use millpond_engine::{Command, CommandError, Entry, PoolId, PoolSpec, PoolState, VolumeId};
 
 use crate::bytes::Files;
 use crate::config::{Config, Kind, Options};
@@ -31,6 +32,7 @@ use crate::fault::{Armed, FaultKind};
 use crate::machine::Machine;
 use crate::oracle::{Listing, Oracle, Verdict, Violation, broken};
 use crate::rng::{Rng, mix};
+use crate::shard::Shard;
 use crate::system::{System, Target, target_name};
 use crate::trace::{Event, Trace};
 use crate::workload::{Ask, Plan, Workload, query};
@@ -71,6 +73,8 @@ pub struct World<S: System> {
     caches: Option<Caches>,
     /// The hosts that see the devices, where they claim the pool.
     hosts: Option<Hosts<S>>,
+    /// What the daemon has between guests, engine and devices, with `--gate`.
+    shard: Option<Shard>,
     /// The trace.
     pub trace: Trace,
     /// The numbers.
@@ -100,8 +104,8 @@ impl<S: System> World<S> {
         let mirrored = config.transform(seed, options);
         let curious = (seed % 8 < 2 || mirrored && mix(seed).is_multiple_of(4)).then(|| Rng::new(!seed));
         let claims = S::CLAIMS && matches!(config.kind, Kind::Any);
-        let hosts = claims.then(|| Hosts::of(seed)).flatten();
-        let world = World { curious, hosts, ..World::with_config(config, rng, options) };
+        let hosts = claims.then(|| if options.gate { Some(Hosts::new(seed)) } else { Hosts::of(seed) }).flatten();
+        let world = World { curious, hosts, ..World::with_config(config, rng, options) }.with_shard(seed, options);
         if (seed % 8 == 1 && matches!(world.config.kind, Kind::Any)) || options.bytes { world.with_files(Files::new(seed)) } else { world }
     }
 
@@ -133,6 +137,7 @@ impl<S: System> World<S> {
             fate,
             caches,
             hosts: None,
+            shard: None,
             trace,
             stats: Stats::default(),
             tags: 0,
@@ -154,6 +159,7 @@ impl<S: System> World<S> {
     pub fn run(&mut self) -> Verdict {
         let outcome = self.live();
         self.stats.operations = self.machine.completed;
+        self.stats.held = self.shard.as_ref().map_or([0; 3], Shard::counts);
         outcome
     }
 
@@ -202,7 +208,7 @@ impl<S: System> World<S> {
         self.trace.note("format");
         let tuning = self.tuning();
         match S::create(spec, devices, tuning, self.machine.now()) {
-            Ok(system) => self.system = Some(system),
+            Ok(system) => self.start_system(Some(system)),
             Err(error) => return broken(format!("the pool cannot be made: {error}")),
         }
         self.wait_open(u64::MAX)?;
@@ -221,7 +227,7 @@ impl<S: System> World<S> {
         self.guests(60)?;
         self.drain()?;
         self.trace.note("another pool is made on the same devices");
-        self.system = None;
+        self.start_system(None);
         self.machine.kill();
         self.oracle = Oracle::new(self.oracle.grid());
         (self.waiting, self.running) = (Vec::new(), BTreeMap::new());
@@ -277,6 +283,7 @@ impl<S: System> World<S> {
         made += u64::from(self.question());
         self.befall()?;
         self.befall_cache();
+        self.befall_shard();
         if let Some(plan) = self.workload.plan(&self.oracle, &self.busy())
             && self.waiting.len() + self.running.len() < 4
         {
@@ -290,15 +297,17 @@ impl<S: System> World<S> {
             self.finish_one()?;
         }
         self.machine.pass(self.rng.below(100));
-        if made == 0 && self.machine.idle() {
+        if made == 0 && self.is_idle() {
             let busy = self.turn()?;
-            if !busy && self.machine.idle() {
+            if !busy && self.is_idle() {
                 self.machine.pass(IDLE_STEP);
                 made += u64::from(self.oracle.flights() == 0); // nobody can do anything: let the era end
                 if self.oracle.flights() > 0 {
                     self.drain()?;
                 }
             }
+        } else if self.shard.is_some() && self.machine.idle() {
+            self.machine.pass(self.idle_step());
         }
         Ok(made)
     }
@@ -353,10 +362,12 @@ impl<S: System> World<S> {
         let event = Event::Submit(tag, target_name(target), name, request.range.offset, request.range.length, value);
         let at = self.trace.add(event);
         self.oracle.begin(tag, target, request, bytes, value, at);
-        let submit = if bytes { S::submit_bytes } else { S::submit };
-        let Some(system) = &mut self.system else { return tag };
+        if self.system.is_none() {
+            return tag;
+        }
+        let entry = |payload| Entry { target, tag: Tag(tag), request, payload, bytes };
         if request.op != Op::Write {
-            submit(system, target, Tag(tag), request, Payload::None);
+            self.enter(entry(Payload::None));
             return tag;
         }
         let length = request.range.length as usize;
@@ -368,9 +379,9 @@ impl<S: System> World<S> {
             }
         }
         if self.rng.percent(50) {
-            submit(system, target, Tag(tag), request, Payload::Owned(buf));
+            self.enter(entry(Payload::Owned(buf)));
         } else {
-            submit(system, target, Tag(tag), request, Payload::Copy(&buf.bytes()[..length]));
+            self.enter(entry(Payload::Copy(&buf.bytes()[..length])));
         }
         tag
     }
@@ -413,6 +424,7 @@ impl<S: System> World<S> {
 
     /// Gives the engine a turn; true when it wants another one soon.
     pub(crate) fn turn(&mut self) -> Result<bool, Violation> {
+        self.before_turn()?;
         let now = self.machine.now();
         self.trace.add(Event::Turn(now.0));
         // an import has all of its state to build, and nobody waits for anything else
@@ -422,12 +434,16 @@ impl<S: System> World<S> {
             self.stats.longest_turn = self.stats.longest_turn.max(clock().saturating_sub(begun));
         }
         self.pump()?;
+        self.after_turn();
         Ok(again)
     }
 
     /// Lets one device operation end; false when there is none.
     pub(crate) fn finish_one(&mut self) -> Result<bool, Violation> {
         let Some(done) = self.machine.finish_one(&mut self.trace) else { return Ok(false) };
+        if let Some(shard) = &mut self.shard {
+            shard.done(&done, self.machine.nanos());
+        }
         if let Some(system) = &mut self.system {
             system.io_done(done);
         }
@@ -445,6 +461,10 @@ impl<S: System> World<S> {
 
     fn pump_from(&mut self, system: &mut S) -> Verdict {
         self.oracle.errors_allowed |= self.machine.armed.kind().is_some();
+        if let Some(shard) = &mut self.shard {
+            let (machine, fills) = (&self.machine, self.fate.is_some());
+            shard::take_ios(shard, system, machine, |io| shard::is_claim(io, machine, fills))?;
+        }
         while let Some(io) = system.pop_io() {
             if let Err(what) = self.machine.start(io, &mut self.trace) {
                 return broken(format!("a device operation that no device can do: {what}"));
@@ -479,6 +499,9 @@ impl<S: System> World<S> {
             self.oracle.reply(tag.0, &result, &listing(system), at)?;
             self.stats.commands += u64::from(result.is_ok());
             self.last_reply = Some(result.map(|_| ()));
+            if let (Some(shard), Some(options)) = (&mut self.shard, system.options()) {
+                shard.limit(options, self.machine.nanos());
+            }
         }
         while let Some((tag, result)) = system.pop_diff() {
             self.trace.add(Event::Reply(tag.0, "difference".to_owned()));
@@ -512,7 +535,7 @@ impl<S: System> World<S> {
             turns += 1;
             if !ended && self.machine.idle() {
                 // Who wants another turn soon gets it soon, but time passes all the same.
-                self.machine.pass(if again && turns < 1000 { BUSY_STEP } else { IDLE_STEP });
+                self.machine.pass(if again && turns < 1000 { BUSY_STEP } else { self.idle_step() });
             }
             if self.answers != answered {
                 (since, turns, answered) = (self.machine.now().0, 0, self.answers);
@@ -536,11 +559,12 @@ impl<S: System> World<S> {
         for _ in 0..SETTLING {
             let again = self.turn()?;
             let ended = self.finish_one()?;
-            still = if again || ended || !self.machine.idle() { 0 } else { still + 1 };
+            still = if again || ended || !self.is_idle() { 0 } else { still + 1 };
             if still == 3 {
                 return Ok(());
             }
-            self.machine.pass(if still > 0 { IDLE_STEP } else { BUSY_STEP });
+            let waits = still > 0 || (self.machine.idle() && !self.is_idle());
+            self.machine.pass(if waits { self.idle_step() } else { BUSY_STEP });
         }
         let space = self.system.as_ref().map(System::space_report).unwrap_or_default();
         broken(format!("the engine does not come to rest in {SETTLING} turns without guests; {space}"))

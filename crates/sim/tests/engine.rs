@@ -111,6 +111,14 @@ fn worlds_of_restarts() {
     }
 }
 
+/// Caps of devices, limits of volumes and a queue between engine and devices, and hosts that take the pool from each other.
+#[test]
+fn worlds_with_a_gate() {
+    let gate = Options { gate: true, ..Options::default() };
+    clean(0..12, Mode::World, &gate);
+    clean(0..1, Mode::PowerCut, &gate);
+}
+
 #[test]
 fn power_cuts_at_every_event() {
     clean(0..4, Mode::PowerCut, &Options::default());

@@ -2,12 +2,15 @@
 //! that it was taken from may only have been held up.
 
 use millpond_block::{ByteRange, Op, Payload, Request, Tag};
-use millpond_device::{IoDone, IoKind};
+use millpond_device::{Io, IoDone, IoKind};
 use millpond_engine::{Holder, PoolState, Tuning};
 
 use super::World;
-use crate::oracle::{BLOCK, Verdict, broken};
+use super::shard::{hand_over, take_ios};
+use crate::machine::Machine;
+use crate::oracle::{BLOCK, Verdict, Violation, broken};
 use crate::rng::{Rng, mix};
+use crate::shard::Shard;
 use crate::system::{System, Target};
 
 /// The tag of a request that is made of a host which was held up.
@@ -29,6 +32,19 @@ struct Ghost<S> {
     system: S,
     devices: Vec<usize>,
     target: Option<Target>,
+    /// What its daemon has on the way to the devices.
+    shard: Option<Shard>,
+}
+
+/// Carries out what a host has a device do that the pool was taken from: nothing but reads.
+fn read_late(io: Io, devices: &[usize], machine: &Machine) -> Result<IoDone, Violation> {
+    let IoKind::Read { offset, length, mut buf } = io.kind else {
+        return broken(format!("a host that the pool was taken from has a device do {:?}", io.kind));
+    };
+    if let (Some(device), Some(to)) = (devices.get(usize::from(io.device.0)), buf.bytes_mut().get_mut(..length)) {
+        machine.peek_device(*device, offset, to);
+    }
+    Ok(IoDone { id: io.id, result: Ok(()), buf: Some(buf) })
 }
 
 /// The hosts that see the devices.
@@ -42,8 +58,12 @@ pub(super) struct Hosts<S> {
 impl<S> Hosts<S> {
     /// In a quarter of the worlds of a system that knows of them.
     pub(super) fn of(seed: u64) -> Option<Hosts<S>> {
-        let seed = mix(seed ^ 0x686f_7374);
-        seed.is_multiple_of(4).then(|| Hosts { rng: Rng::new(seed), here: 0, held: Held::Unknown, ghost: None })
+        mix(seed ^ 0x686f_7374).is_multiple_of(4).then(|| Hosts::new(seed))
+    }
+
+    /// In any world.
+    pub(super) fn new(seed: u64) -> Hosts<S> {
+        Hosts { rng: Rng::new(mix(seed ^ 0x686f_7374)), here: 0, held: Held::Unknown, ghost: None }
     }
 
     /// The same in another future.
@@ -105,10 +125,11 @@ impl<S: System> World<S> {
     /// The host may only have been held up, not dead.
     pub(super) fn keep_ghost(&mut self) {
         let target = self.oracle.targets().into_iter().find(|target| matches!(target, Target::Head(_)));
-        let World { hosts: Some(hosts), machine, fate: None, system, .. } = self else { return };
+        let World { hosts: Some(hosts), machine, fate: None, system, shard, .. } = self else { return };
         if hosts.held == Held::Yes && hosts.rng.percent(50) {
             let devices = (0..machine.count()).map_while(|position| machine.at(position)).collect();
-            hosts.ghost = system.take().map(|system| Ghost { system, devices, target });
+            let shard = shard.as_mut().map(Shard::restart);
+            hosts.ghost = system.take().map(|system| Ghost { system, devices, target, shard });
         }
     }
 
@@ -156,22 +177,34 @@ impl<S: System> World<S> {
         let World { hosts: Some(hosts), machine, trace, .. } = self else { return Ok(()) };
         let Some(mut ghost) = hosts.ghost.take() else { return Ok(()) };
         trace.note("the host before was only held up");
+        if let Some(shard) = ghost.shard.as_mut().filter(|_| hosts.rng.percent(50)) {
+            shard.lift_caps(machine.nanos());
+        }
         if let Some(target) = ghost.target {
             let request = Request { op: Op::Write, range: ByteRange { offset: 0, length: BLOCK }, fua: true };
             ghost.system.submit(target, LATE, request, Payload::Copy(&vec![0xdd; BLOCK as usize]));
         }
         for _ in 0..200 {
             machine.pass(100_000);
-            let now = machine.now();
-            ghost.system.turn(now);
-            while let Some(io) = ghost.system.pop_io() {
-                let IoKind::Read { offset, length, mut buf } = io.kind else {
-                    return broken(format!("a host that the pool was taken from has a device do {:?}", io.kind));
-                };
-                if let (Some(device), Some(to)) = (ghost.devices.get(usize::from(io.device.0)), buf.bytes_mut().get_mut(..length)) {
-                    machine.peek_device(*device, offset, to);
+            let Ghost { system, devices, shard, .. } = &mut ghost;
+            let mut ended = Vec::new();
+            if let Some(shard) = shard {
+                hand_over(shard, system, machine, trace, |machine, io, _| {
+                    ended.push(read_late(io, devices, machine)?);
+                    Ok(())
+                })?;
+                for done in &ended {
+                    shard.done(done, machine.nanos());
                 }
-                ghost.system.io_done(IoDone { id: io.id, result: Ok(()), buf: Some(buf) });
+            }
+            ended.into_iter().for_each(|done| system.io_done(done));
+            system.turn(machine.now());
+            if let Some(shard) = shard {
+                take_ios(shard, system, machine, |_| false)?;
+            }
+            while let Some(io) = system.pop_io() {
+                let done = read_late(io, devices, machine)?;
+                system.io_done(done);
             }
             while let Some(completion) = ghost.system.pop_completion() {
                 if completion.tag == LATE && completion.result.is_ok() {

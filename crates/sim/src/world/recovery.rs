@@ -7,6 +7,7 @@ use super::{World, listing};
 use crate::config::End;
 use crate::fault::{Armed, FaultKind};
 use crate::oracle::{BLOCK, Verdict, Violation, broken};
+use crate::shard::Shard;
 use crate::system::{System, Target};
 use crate::workload::Ask;
 
@@ -117,7 +118,7 @@ impl<S: System> World<S> {
         let needed = (0..self.config.needed()).collect();
         let devices = self.machine.plug_without_one(needed);
         let tuning = self.tuning();
-        self.system = Some(S::import(devices, tuning, self.machine.now()));
+        self.start_system(Some(S::import(devices, tuning, self.machine.now())));
         let before = std::mem::replace(&mut self.oracle.errors_allowed, true);
         let verdict = self.wait_open(u64::MAX);
         self.oracle.errors_allowed = before;
@@ -134,12 +135,12 @@ impl<S: System> World<S> {
         let devices = self.devices_there();
         let mut tuning = self.tuning();
         tuning.degraded |= self.fate.is_some();
-        self.system = Some(S::import(devices.clone(), tuning.clone(), self.machine.now()));
+        self.start_system(Some(S::import(devices.clone(), tuning.clone(), self.machine.now())));
         self.wait_open(operations)?;
         if self.gives_up_special() {
             self.trace.note("rebuild without special devices");
             let tuning = Tuning { aim: Aim::Rebuild, ..tuning };
-            self.system = Some(S::import(devices, tuning, self.machine.now()));
+            self.start_system(Some(S::import(devices, tuning, self.machine.now())));
             self.wait_open(operations)?;
         }
         Ok(())
@@ -172,7 +173,7 @@ impl<S: System> World<S> {
         self.collect();
         self.observe();
         self.observe_caches();
-        self.system = None;
+        self.start_system(None);
         self.machine.let_go.clear();
         self.waiting.clear();
         self.running.clear();
@@ -211,6 +212,7 @@ impl<S: System> World<S> {
 
     /// A clean shutdown; false when the pool could not.
     pub(super) fn close(&mut self) -> Result<bool, Violation> {
+        self.shard.iter_mut().for_each(Shard::lift);
         self.drain()?;
         if !self.command_and_wait(Command::Close)? {
             return Ok(false);
@@ -222,6 +224,9 @@ impl<S: System> World<S> {
         if self.uses_devices() {
             return broken("after the answer to a close device operations are under way");
         }
+        if self.fate.is_none() && self.shard.as_ref().is_some_and(|shard| !shard.is_idle()) {
+            return broken("after the answer to a close device operations are held");
+        }
         // devices that were given up may still have some
         self.machine.kill();
         self.machine.settle();
@@ -231,7 +236,7 @@ impl<S: System> World<S> {
         self.collect();
         self.observe();
         self.observe_caches();
-        self.system = None;
+        self.start_system(None);
         self.machine.let_go.clear();
         if self.rng.percent(30) {
             // What a clean shutdown leaves needs no cache.

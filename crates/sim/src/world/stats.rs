@@ -67,6 +67,8 @@ pub struct Stats {
     pub forks: u64,
     /// Of them, by itself, for the host had died before it remembered better.
     pub gaps: u64,
+    /// Operations that caps held, requests that limits did, and operations that came back after a lease.
+    pub held: [u64; 3],
     /// Per mille of the pool's size that was held when a write was refused, at the least.
     pub least_fill: Option<u64>,
 }
@@ -105,6 +107,7 @@ impl Stats {
         self.refused_starts += other.refused_starts;
         self.forks += other.forks;
         self.gaps += other.gaps;
+        self.held.iter_mut().zip(other.held).for_each(|(sum, count)| *sum += count);
         self.least_fill = [self.least_fill, other.least_fill].into_iter().flatten().min();
     }
 }

@@ -87,6 +87,7 @@ impl<S: System> World<S> {
             fate: self.fate.as_ref().map(|fate| fate.fork(label)),
             caches: self.caches.as_ref().map(|caches| caches.fork(label)),
             hosts: self.hosts.as_ref().map(|hosts| hosts.fork(label)),
+            shard: None,
             trace: self.trace.fork(60),
             stats: Stats::default(),
             tags: self.tags,
