@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
 use std::rc::Rc;
 
+use millpond_block::Piece;
 use millpond_device::{DeviceError, DeviceGeometry, Io, IoDone, IoKind};
 use millpond_engine::Time;
 
@@ -375,6 +376,33 @@ impl Machine {
                 Job::Write(no)
             }
         }
+    }
+
+    /// Carries an operation of another host out at once.
+    pub fn carry_out(&mut self, device: usize, io: Io) -> IoDone {
+        let (offset, length) = match &io.kind {
+            IoKind::Read { offset, length, .. } => (*offset, *length),
+            IoKind::Write { offset, pieces } => (*offset, pieces.iter().map(Piece::len).sum()),
+            IoKind::Flush => (0, 0),
+            IoKind::Discard { offset, length } => (*offset, *length as usize),
+        };
+        let first = offset as usize / PAGE;
+        let job = self.begin(&io, device, first, length / PAGE);
+        let Machine { devices, rng, .. } = self;
+        let disk = &mut devices[device];
+        match job {
+            Job::Read => {}
+            Job::Write(no) | Job::Discard(no) => disk.finish(no),
+            Job::Flush(mark) => disk.finish_flush(mark),
+        }
+        let buf = match io.kind {
+            IoKind::Read { mut buf, .. } => {
+                disk.read(first, &mut buf.bytes_mut()[..length], rng);
+                Some(buf)
+            }
+            _ => None,
+        };
+        IoDone { id: io.id, result: Ok(()), buf }
     }
 
     /// Is the time of an operation over?

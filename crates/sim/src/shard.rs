@@ -304,8 +304,8 @@ impl Shard {
             if rng.percent(70) {
                 continue;
             }
-            let sustained = if place < 3 { rng.between(20, 2_000) } else { rng.between(256 << 10, 64 << 20) };
-            let burst = if rng.percent(50) { 0 } else { sustained * rng.between(1, 8) };
+            let sustained = if place < 3 { rng.between(10, 800) } else { rng.between(128 << 10, 16 << 20) };
+            let burst = if rng.percent(50) { 0 } else { sustained * rng.between(1, 5) };
             *rate = Rate { sustained, burst, seconds: rng.below(4) as u32 };
         }
         limits

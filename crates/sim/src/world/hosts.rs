@@ -3,10 +3,11 @@
 
 use millpond_block::{ByteRange, Op, Payload, Request, Tag};
 use millpond_device::{Io, IoDone, IoKind};
-use millpond_engine::{Holder, PoolState, Tuning};
+use millpond_engine::{Holder, PoolState, Time, Tuning};
 
 use super::World;
 use super::shard::{hand_over, take_ios};
+use crate::fault::Armed;
 use crate::machine::Machine;
 use crate::oracle::{BLOCK, Verdict, Violation, broken};
 use crate::rng::{Rng, mix};
@@ -15,6 +16,9 @@ use crate::system::{System, Target};
 
 /// The tag of a request that is made of a host which was held up.
 const LATE: Tag = Tag(u64::MAX);
+
+/// The longest time for which a host is held up while the pool is taken from it, in milliseconds: longer than a lease.
+const LONGEST_SLEEP: u64 = 14_000;
 
 /// What the claims should say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +38,16 @@ struct Ghost<S> {
     target: Option<Target>,
     /// What its daemon has on the way to the devices.
     shard: Option<Shard>,
+    /// What its devices have ended since it was held up.
+    ended: Vec<IoDone>,
+    /// It is held up until then; for ever where nothing says when that ends.
+    asleep: Option<Time>,
+}
+
+/// When a host that is held up goes on: often soon, so that both are at it.
+fn wakes(now: Time, rng: &mut Rng) -> Time {
+    let longest = *rng.pick(&[10, 1_000, LONGEST_SLEEP]);
+    Time(now.0 + rng.below(longest))
 }
 
 /// Carries out what a host has a device do that the pool was taken from: nothing but reads.
@@ -125,25 +139,32 @@ impl<S: System> World<S> {
     /// The host may only have been held up, not dead.
     pub(super) fn keep_ghost(&mut self) {
         let target = self.oracle.targets().into_iter().find(|target| matches!(target, Target::Head(_)));
-        let World { hosts: Some(hosts), machine, fate: None, system, shard, .. } = self else { return };
-        if hosts.held == Held::Yes && hosts.rng.percent(50) {
+        let World { hosts: Some(hosts), machine, fate: None, system, shard, trace, .. } = self else { return };
+        if hosts.held == Held::Yes && hosts.rng.percent(if shard.is_some() { 80 } else { 50 }) {
             let devices = (0..machine.count()).map_while(|position| machine.at(position)).collect();
             let shard = shard.as_mut().map(Shard::restart);
-            hosts.ghost = system.take().map(|system| Ghost { system, devices, target, shard });
+            let mut ended = Vec::new();
+            if shard.is_some() {
+                // what devices were given they do, whoever is held up
+                machine.armed = Armed::default();
+                ended.extend(std::iter::from_fn(|| machine.finish_one(trace)));
+            }
+            hosts.ghost = system.take().map(|system| Ghost { system, devices, target, shard, ended, asleep: None });
         }
     }
 
     /// Another host imports the pool, now and then. Whether it did, and has it or was rightly told why not.
     pub(super) fn import_elsewhere(&mut self) -> Verdict {
-        let World { hosts: Some(hosts), fate: None, damaged: false, .. } = self else { return Ok(()) };
-        if !hosts.rng.percent(30) {
+        let World { hosts: Some(hosts), fate: None, damaged: false, shard, .. } = self else { return Ok(()) };
+        if !hosts.rng.percent(if shard.is_some() { 60 } else { 30 }) {
             hosts.ghost = None;
             return Ok(());
         }
         hosts.here = hosts.here.wrapping_add(1);
         let held = hosts.held;
         self.trace.note(format!("another host: the pool is held: {held:?}"));
-        if held == Held::Yes {
+        let alive = self.rouse_ghost();
+        if held == Held::Yes && !alive {
             let begun = self.machine.now();
             self.machine.plug(true);
             self.import(u64::MAX)?;
@@ -172,6 +193,52 @@ impl<S: System> World<S> {
         Ok(())
     }
 
+    /// The host from which the pool will be taken may go on meanwhile, where it has what a daemon has. Whether it does.
+    fn rouse_ghost(&mut self) -> bool {
+        let World { hosts: Some(hosts), machine, .. } = self else { return false };
+        let Some(ghost) = hosts.ghost.as_mut().filter(|ghost| ghost.shard.is_some()) else { return false };
+        if hosts.rng.percent(60) {
+            ghost.asleep = Some(wakes(machine.now(), &mut hosts.rng));
+        }
+        ghost.asleep.is_some()
+    }
+
+    /// The host from which the pool is being taken goes on: what it has devices do is done, until the other begins to read the pool (INV-CLAIM-1).
+    pub(super) fn live_on(&mut self) -> Verdict {
+        let World { hosts: Some(hosts), machine, trace, system, .. } = self else { return Ok(()) };
+        let Hosts { rng, ghost: Some(ghost), .. } = hosts else { return Ok(()) };
+        let Ghost { system: late, devices, shard: Some(shard), ended, asleep: Some(until), .. } = ghost else { return Ok(()) };
+        if machine.now() < *until || rng.percent(50) {
+            return Ok(());
+        }
+        if rng.percent(2) {
+            *until = wakes(machine.now(), rng);
+        }
+        let taken = system.as_ref().is_some_and(|system| system.lease().is_some());
+        hand_over(shard, late, machine, trace, |machine, io, trace| {
+            if taken && io.kind.changes() {
+                return broken(format!("a host has a device do {:?} while another one reads the pool", io.kind));
+            }
+            trace.note(format!("the host before has a device do operation {}", io.id.0));
+            ended.extend(devices.get(usize::from(io.device.0)).map(|device| machine.carry_out(*device, io)));
+            Ok(())
+        })?;
+        for done in ended.drain(..) {
+            shard.done(&done, machine.nanos());
+            late.io_done(done);
+        }
+        while let Some(entry) = shard.next_let_in(machine.nanos())? {
+            late.enter(entry);
+        }
+        late.answer(machine.now());
+        take_ios(shard, late, machine, |_| false)?;
+        late.turn(machine.now());
+        take_ios(shard, late, machine, |_| false)?;
+        // nobody hears it any more
+        while late.pop_completion().is_some() || late.pop_reply().is_some() {}
+        Ok(())
+    }
+
     /// The host that was held up goes on.
     fn wake_ghost(&mut self) -> Verdict {
         let World { hosts: Some(hosts), machine, trace, .. } = self else { return Ok(()) };
@@ -186,18 +253,17 @@ impl<S: System> World<S> {
         }
         for _ in 0..200 {
             machine.pass(100_000);
-            let Ghost { system, devices, shard, .. } = &mut ghost;
-            let mut ended = Vec::new();
+            let Ghost { system, devices, shard, ended, .. } = &mut ghost;
             if let Some(shard) = shard {
                 hand_over(shard, system, machine, trace, |machine, io, _| {
                     ended.push(read_late(io, devices, machine)?);
                     Ok(())
                 })?;
-                for done in &ended {
+                for done in ended.iter() {
                     shard.done(done, machine.nanos());
                 }
             }
-            ended.into_iter().for_each(|done| system.io_done(done));
+            ended.drain(..).for_each(|done| system.io_done(done));
             system.turn(machine.now());
             if let Some(shard) = shard {
                 take_ios(shard, system, machine, |_| false)?;

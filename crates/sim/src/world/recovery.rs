@@ -157,6 +157,7 @@ impl<S: System> World<S> {
                 verdict = Ok(());
                 break;
             }
+            self.live_on()?;
             let again = self.turn()?;
             if self.finish_one()? {
                 left -= 1;
