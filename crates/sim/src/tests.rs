@@ -34,6 +34,18 @@ fn a_system_that_keeps_its_promises_is_clean() {
     }
 }
 
+/// What holds operations and requests back changes nothing of what is promised.
+#[test]
+fn a_system_behind_a_gate_is_clean() {
+    BUG.set(Bug::None);
+    for seed in 0..20 {
+        let outcome = run::<Reference>(seed, Mode::World, &Options { gate: true, ..options() });
+        if let Some(finding) = outcome.finding {
+            panic!("seed {seed}: {}\n{}", finding.what, finding.tail.join("\n"));
+        }
+    }
+}
+
 #[test]
 fn a_system_that_keeps_its_promises_survives_every_power_cut() {
     for seed in 0..2 {

@@ -463,7 +463,7 @@ impl<S: System> World<S> {
         self.oracle.errors_allowed |= self.machine.armed.kind().is_some();
         if let Some(shard) = &mut self.shard {
             let (machine, fills) = (&self.machine, self.fate.is_some());
-            shard::take_ios(shard, system, machine, |io| shard::is_claim(io, machine, fills))?;
+            shard::take_ios(shard, system, machine, |io| S::CLAIMS && shard::is_claim(io, machine, fills))?;
         }
         while let Some(io) = system.pop_io() {
             if let Err(what) = self.machine.start(io, &mut self.trace) {

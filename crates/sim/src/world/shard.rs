@@ -149,7 +149,8 @@ impl<S: System> World<S> {
             let target = Target::Head(*shard.rng.pick(&volumes));
             shard.hurry(shard.rng.clone().percent(70).then_some(target));
         }
-        if limited && self.waiting.len() + self.running.len() < 4 {
+        let knows = self.system.as_ref().is_some_and(|system| system.options().is_some());
+        if limited && knows && self.waiting.len() + self.running.len() < 4 {
             let busy = self.busy();
             let Some(shard) = &mut self.shard else { return };
             let volume = *shard.rng.pick(&volumes);
