@@ -41,7 +41,7 @@ const A_TURN: (usize, usize) = (1, 512 << 10);
 const A_MILLI: usize = 1 << 20;
 /// Tries of a read.
 const TRIES: u8 = 2;
-/// Times that rows are read again while repairs are written; then their parity is left to the next scrub.
+/// Times that rows are read again because others wrote to them meanwhile; then their parity is left to the next scrub.
 const MOST_AGAIN: u8 = 100;
 
 /// A part of a segment that is read from all copies and judged as a whole.
@@ -103,6 +103,8 @@ struct Run {
     places: VecDeque<Place>,
     listed: bool,
     readings: BTreeMap<u64, Reading>,
+    /// Places that are read again, one by one, while nothing else is read and no repair is written.
+    again: VecDeque<Place>,
     /// Places on their way in strips: of the last one more is to be read.
     skims: BTreeMap<u64, Skim>,
     next: u64,
@@ -185,7 +187,7 @@ impl Run {
 
     /// Is everything read, and looked at?
     fn is_over(&self) -> bool {
-        self.segments.is_empty() && self.readings.is_empty() && self.skims.is_empty()
+        self.segments.is_empty() && self.readings.is_empty() && self.again.is_empty() && self.skims.is_empty()
     }
 }
 
@@ -263,6 +265,7 @@ impl Pool {
             places: VecDeque::new(),
             listed: false,
             readings: BTreeMap::new(),
+            again: VecDeque::new(),
             skims: BTreeMap::new(),
             next: 0,
             begun: 0,
@@ -296,7 +299,13 @@ impl Pool {
         let (most, turn) = (self.job_depth(AT_A_TIME), self.job_depth(A_TURN));
         let before = self.scrubber.running.as_ref().map_or(0, |run| run.begun);
         loop {
-            let Some(run) = &self.scrubber.running else { return false };
+            let Some(run) = &mut self.scrubber.running else { return false };
+            if !run.again.is_empty() {
+                let still = run.readings.is_empty() && self.repairs.under_way == 0;
+                let next = run.again.pop_front_if(|_| still);
+                next.into_iter().for_each(|place| self.read_place(place));
+                return false;
+            }
             if run.begun - before >= turn || !run.has_room(self.now, most) || !self.jobs_may_go_on() {
                 return false;
             }
@@ -469,7 +478,8 @@ impl Pool {
         };
         self.give_copies(copies);
         if again && place.again < MOST_AGAIN {
-            self.read_place(Place { again: place.again + 1, ..place });
+            let place = Place { again: place.again + 1, ..place };
+            self.scrubber.of(read.run).into_iter().for_each(|run| run.again.push_back(place.clone()));
         }
     }
 

@@ -65,6 +65,40 @@ fn a_sound_pool_has_no_errors() {
     }
 }
 
+/// Repairs take long. Parity is compared when they are done, however often its rows would have to be read again until then.
+#[test]
+fn parity_waits_for_repairs_that_take_long() {
+    let layout = Layout::Parity { width: 3, parity: 1, unit: 4096 };
+    let tuning = Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, log_percent: 1, ..Tuning::default() };
+    let mut rig = Rig::with(&[64, 64, 64], layout, tuning);
+    let volume = rig.volume("disk0", SIZE, Compression::Off);
+    write_some(&mut rig, volume, 1, 1);
+    write_some(&mut rig, volume, 2, 2);
+    (0..3).for_each(|_| _ = rig.command(Command::Checkpoint).unwrap());
+    let end = rig.media[1].len() - AREA;
+    rig.media[1][AREA..end].iter_mut().step_by(700).for_each(|byte| *byte ^= 0x21);
+    rig.start(Command::Scrub);
+    let mut held = Vec::new();
+    for _ in 0..1000 {
+        rig.turn();
+        while let Some(io) = rig.engine.pop_io() {
+            let repairs = rig.engine.pool().unwrap().scrub.is_some_and(|found| found.errors > 0);
+            if repairs && matches!(io.kind, IoKind::Write { .. }) {
+                held.push(io);
+            } else {
+                rig.perform(io);
+            }
+        }
+    }
+    assert!(!held.is_empty());
+    held.into_iter().for_each(|io| rig.perform(io));
+    rig.finish_jobs();
+    while rig.engine.pop_reply().is_some() {}
+    let second = scrub(&mut rig);
+    assert_eq!((second.errors, second.lost_blocks), (0, 0), "{second:?}");
+    check(&mut rig, Target::Head(volume), [2, 1]);
+}
+
 /// Where the pages of the chunk table are on a pool's only device, and their lengths.
 fn chunk_pages(media: &[u8]) -> Vec<(usize, usize)> {
     let extent = Label::decode(&media[..SECTOR_BYTES]).unwrap().shape.extent_bytes as usize;
