@@ -23,7 +23,7 @@ const WATCHED: u64 = 70_000;
 /// Device operations after which an import is cut short.
 const SHORT: u64 = 80;
 
-/// What a host knows of the pool.
+/// A host's knowledge of the pool.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Daemon {
     /// What it remembers, durably; none: the pool is no business of it.
@@ -54,7 +54,7 @@ impl Daemon {
         changed
     }
 
-    /// What is due is due now.
+    /// Makes everything due at once.
     pub(super) fn hurry(&mut self, now: u64) {
         self.due = self.due.map(|_| now);
     }
@@ -102,7 +102,7 @@ struct How {
     by_hand: bool,
 }
 
-/// What came of an attempt.
+/// The result of an attempt.
 enum Tried {
     InService,
     Refused,
@@ -120,7 +120,7 @@ impl Start {
 }
 
 impl<S: System> World<S> {
-    /// What is on a device.
+    /// The contents of a device.
     pub(super) fn look_at(&self, device: usize) -> Option<Looked<usize>> {
         let size = self.machine.geometry(device)?.size;
         let read = |offset| {
