@@ -22,7 +22,7 @@ use millpond_format::DeviceId;
 use crate::{LabelsInForce, NewestLabel, Planted};
 pub use labelled::{Labelled, Looked};
 
-/// What the labels found say of a pool.
+/// The state of a pool according to the labels that were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
     /// Generation of the newest label.
@@ -41,7 +41,7 @@ pub struct Evidence {
     pub other_host: Option<String>,
 }
 
-/// What to do about a remembered pool.
+/// The decision about a remembered pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Import it: nothing is missing that was there when the newest label was written.

@@ -15,17 +15,17 @@ const SECOND: u64 = 1_000_000_000;
 /// on a busy host.
 const SLACK: u64 = 100_000_000;
 
-/// A request and where it goes.
+/// A request on its way to the engine.
 pub struct Entry<'a> {
-    /// For what.
+    /// The volume or snapshot that it is for.
     pub target: Target,
-    /// Whose.
+    /// The number that its completion carries.
     pub tag: Tag,
-    /// What.
+    /// The operation and its range.
     pub request: Request,
-    /// With what.
+    /// The bytes of a write.
     pub payload: Payload<'a>,
-    /// It is of a guest that sees a file.
+    /// It comes from a guest that sees a file.
     pub bytes: bool,
 }
 
@@ -44,7 +44,7 @@ struct Throttle {
     buckets: [Bucket; 6],
     /// Reads, and everything else.
     held: [VecDeque<Entry<'static>>; 2],
-    /// What is held is let in at once: somebody waits for it to be done.
+    /// Requests held back are admitted at once, because a pause or disconnect waits for them.
     hurry: bool,
 }
 
@@ -83,7 +83,7 @@ impl Bucket {
     }
 }
 
-/// What a request counts as, in the order of [`Limits::rates`].
+/// The cost of a request under each rate, in the order of [`Limits::rates`].
 fn amounts(request: &Request) -> [u64; 6] {
     let bytes = request.range.length;
     match request.op {

@@ -18,10 +18,10 @@ pub struct Found {
     pub devices: Vec<String>,
     /// Members that were not found, by number.
     pub missing: Vec<u16>,
-    /// What an import that goes back goes to, and what it loses.
+    /// The restore point that a rewinding import would use, and what it would lose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
-    /// What a rebuild without special devices loses: small writes that were there alone.
+    /// Small writes that a rebuild without special devices would lose: those stored on these devices alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<Vec<LostRange>>,
     /// A warning: the changes that an import of this older state gives up, or the reason why a device cannot be read.

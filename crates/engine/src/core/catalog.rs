@@ -67,7 +67,7 @@ impl StoredDeadlist {
         &self.list
     }
 
-    /// To change it. What the running checkpoint has not encoded yet is copied first.
+    /// The list, to change it. While the running checkpoint has not encoded it, the change is made to a copy.
     pub(crate) fn list_mut(&mut self) -> &mut Deadlist {
         self.changed = true;
         Rc::make_mut(&mut self.list)
@@ -155,14 +155,14 @@ pub(crate) struct Snapshot {
     pub(crate) holds: Vec<Option<u64>>,
     /// Destroyed, but lineages start from it.
     pub(crate) hidden: bool,
-    /// What died between the version before and this one.
+    /// Blocks and nodes that died between the previous version and this one.
     pub(crate) deadlist: StoredDeadlist,
     /// Lineages that start here.
     pub(crate) children: Vec<LineageId>,
 }
 
 impl Snapshot {
-    /// What a checkpoint stores of it; its deadlist's place is filled in later.
+    /// The record of it that a checkpoint stores; the place of its deadlist is filled in later.
     pub(crate) fn record(&self, id: SnapshotId) -> SnapshotRecord {
         SnapshotRecord {
             id,
@@ -223,7 +223,7 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
-    /// What a volume may take and what is kept for it.
+    /// A volume's limits and reservation.
     pub(crate) fn options_of(&self, volume: VolumeId) -> VolumeOptions {
         self.options.get(&volume).copied().unwrap_or_default()
     }
@@ -400,7 +400,7 @@ impl Catalog {
         self.frees.push_back((lineage, list));
     }
 
-    /// The list that is freed next, and its number among those that wait. What cannot be read is left out.
+    /// The list that is freed next, and its number among those that wait. Lists whose next piece cannot be read are left out.
     pub(crate) fn next_free(&mut self) -> Option<(usize, &mut (LineageId, StoredDeadlist))> {
         self.frees.iter_mut().enumerate().find(|(_, (_, list))| !list.list().is_stuck())
     }
@@ -410,7 +410,7 @@ impl Catalog {
         self.frees.iter().any(|(_, list)| !list.list().is_stuck())
     }
 
-    /// What could not be read may be readable by now.
+    /// Tries lists again that could not be read.
     pub(crate) fn retry_frees(&mut self) {
         self.frees.iter_mut().filter(|(_, list)| list.list().is_short()).for_each(|(_, list)| list.change_order(Deadlist::retry));
     }

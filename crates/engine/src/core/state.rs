@@ -26,7 +26,7 @@ pub(crate) struct Core {
     pub(crate) space: Space,
     pub(crate) nodes: NodeCache,
     pub(crate) catalog: Catalog,
-    /// What deadlists consist of.
+    /// The pieces of all deadlists.
     pub(crate) pieces: Rc<Pieces>,
     /// Current epoch; the first is 1.
     pub(crate) epoch: Epoch,
@@ -144,7 +144,7 @@ impl Core {
         self.fade(list.take());
     }
 
-    /// Somebody does not need a list any more. The last one who says so leaves its pieces to [`fade_some`](Self::fade_some).
+    /// Drops a reference to a list. When it was the last one, its pieces are released in slices by [`fade_some`](Self::fade_some).
     pub(crate) fn fade(&mut self, list: Rc<Deadlist>) {
         if Rc::strong_count(&list) == 1 && !list.is_empty() {
             self.fading.push(list);

@@ -92,7 +92,7 @@ impl Pool {
         (caches && self.read_cache.serves(volume)).then_some(volume)
     }
 
-    /// What stands for a block: its address, never its place, which another block may have later.
+    /// The key of a block in the read cache: its address, never its place, which another block may have later.
     fn key_of(&self, addr: Addr) -> u64 {
         let place = if self.planted(Planted::ReadCacheByPlace) { self.core.space.locate(addr) } else { None };
         place.map_or(addr.identity(), |(segment, unit)| u64::from(segment.0) << 32 | u64::from(unit))

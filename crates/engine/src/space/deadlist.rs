@@ -100,7 +100,7 @@ impl Dead {
     }
 }
 
-/// What died last, in order of epochs and chunks.
+/// The newest entries of a list, in order of epochs and chunks.
 #[derive(Clone, Debug, Default)]
 struct Tail {
     epochs: BTreeMap<Epoch, BTreeMap<ChunkId, Dead>>,
@@ -306,7 +306,7 @@ impl Deadlist {
         }
     }
 
-    /// What could not be had may be had by now.
+    /// Tries pieces again that could not be read.
     pub(crate) fn retry(&mut self) {
         self.unreadable = 0;
         self.close();

@@ -31,16 +31,16 @@ const TAIL_PIECES: usize = 2;
 /// Tails of lists that grow take this part of what pieces may take in memory, about: they are several times as long there as on devices.
 const TAIL_PART: usize = 32;
 
-/// Who needs the content of a piece.
+/// Why the content of a piece is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// What is in it is freed.
+    /// Its entries are being freed.
     Freeing = 1,
     /// A checkpoint writes it elsewhere.
     Writing = 2,
 }
 
-/// What all pieces of a pool have in common.
+/// State shared by all pieces of a pool: bounds, counters, and the pieces that are to be written or given back.
 #[derive(Debug)]
 pub(crate) struct Pieces {
     /// Bytes of a piece at most.
@@ -191,7 +191,7 @@ impl Pieces {
     }
 }
 
-/// What an object says, as a piece of this version.
+/// Decodes an object and encodes it as a piece of this version.
 pub(crate) fn as_piece(bytes: &[u8]) -> Result<Rc<[u8]>, FormatError> {
     match DeadGroup::is_piece(bytes) {
         true => Ok(bytes.into()),
@@ -251,7 +251,7 @@ impl Piece {
         before
     }
 
-    /// What the checkpoint wrote that put it where it is can be read.
+    /// The checkpoint that stored it has finished writing its objects, so it can be read there.
     pub(crate) fn settle(self: &Rc<Self>) {
         let at = self.stored.get().filter(|at| !at.is_index());
         assert!(at.is_some() || self.place.get().is_none(), "INV-DEAD-4: one piece of a new version is in parts");
@@ -311,7 +311,7 @@ impl Piece {
         failed & need as u8 != 0
     }
 
-    /// What was read of it is not right, or nothing.
+    /// It could not be read, or its checksum was wrong.
     pub(crate) fn fail(&self) {
         self.reading.set(false);
         self.failed.set(self.failed.get() | self.needs.take());

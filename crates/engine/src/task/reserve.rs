@@ -36,7 +36,7 @@ const USUAL_PART: usize = 96;
 /// Turns between looks at all deadlists while there is space enough.
 const TURNS_PER_ESTIMATE: u32 = 64;
 
-/// Who takes a segment, the neediest last.
+/// The purpose that a segment is taken for, the most urgent last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purse {
     /// Writes.
@@ -60,7 +60,7 @@ pub(crate) struct Estimate {
     pub(super) moving: usize,
     /// Turns until the next look.
     again_in: u32,
-    /// What was needed when somebody asked last.
+    /// The needs as computed last.
     needs: Cell<Option<(Changes, Needs)>>,
 }
 
@@ -180,7 +180,7 @@ impl Pool {
         }
     }
 
-    /// What checkpoints need now.
+    /// The needs of checkpoints now.
     fn needs(&self) -> Needs {
         let changes = self.changes();
         let known = self.checkpointer.estimate.needs.get();

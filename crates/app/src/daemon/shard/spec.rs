@@ -11,7 +11,7 @@ use millpond_engine::Target;
 use super::handle::ExportId;
 use crate::daemon::tls::Credentials;
 
-/// What to serve over NBD, and where. At least one of `unix` and `tcp` must be given.
+/// An NBD export: its volume or snapshot, and its addresses. At least one of `unix` and `tcp` must be given.
 #[derive(Clone, Debug)]
 pub struct NbdExport {
     /// Identity; refused when in use in this shard.
@@ -20,7 +20,7 @@ pub struct NbdExport {
     pub name: String,
     /// Free text that clients can see.
     pub description: String,
-    /// What is served.
+    /// The volume or snapshot that is exported.
     pub target: Target,
     /// Path of a unix socket to make (mode 0600). A stale socket file is replaced; one that somebody listens on is refused.
     pub unix: Option<PathBuf>,
@@ -30,7 +30,7 @@ pub struct NbdExport {
     pub read_only: bool,
     /// How connections are encrypted; `None`: not at all.
     pub tls: Option<TlsOffer>,
-    /// What clients may take.
+    /// Limits for the clients of this export.
     pub limits: ClientLimits,
     /// Sockets that listen at these addresses already.
     pub inherited: InheritedSockets,
@@ -51,11 +51,11 @@ pub struct InheritedSockets {
 pub struct TlsOffer {
     /// Clients without it are turned away.
     pub required: bool,
-    /// What the server proves itself with, and knows its clients by.
+    /// The server's TLS credentials, and how it authenticates clients.
     pub credentials: Credentials,
 }
 
-/// What the clients of an export may take.
+/// Limits for the clients of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientLimits {
     /// Clients at a time, so that those of one export cannot keep those of another out.
