@@ -21,7 +21,6 @@ use millpond_format::{DeadGroup, DeadRecord, Epoch, FormatError, ObjectRef, crc3
 
 use self::index::Index;
 pub(crate) use self::reader::Reader;
-use super::deadlist::FIXED_TAIL;
 use crate::Planted;
 
 /// Pieces that no checkpoint has after which one is due, at least.
@@ -30,6 +29,9 @@ const UNSTORED_PIECES: usize = 32;
 const TAIL_PIECES: usize = 2;
 /// Tails of lists that grow take this part of what pieces may take in memory, about: they are several times as long there as on devices.
 const TAIL_PART: usize = 32;
+/// Tails of lists that grow take so many bytes at least, however many these are: a piece takes some 250 bytes of memory as long as it lives, so
+/// pieces must not be short.
+const SHORTEST_TAIL: usize = 8 << 10;
 
 /// Why the content of a piece is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +85,7 @@ impl Pieces {
 
     /// Bytes of the tail of a list at most, when so many lists grow.
     pub(crate) fn longest_tail(&self, lists: usize) -> usize {
-        (self.limit / (TAIL_PART * lists.max(1))).max(FIXED_TAIL).min(TAIL_PIECES * self.most)
+        (self.limit / (TAIL_PART * lists.max(1))).max(SHORTEST_TAIL).min(TAIL_PIECES * self.most)
     }
 
     /// Makes pieces of records, which are in order of (epoch, chunk): as few as their size allows.
