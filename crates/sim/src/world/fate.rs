@@ -428,7 +428,8 @@ impl<S: System> World<S> {
             let reason = reason.clone();
             let words = reason.split_whitespace();
             let named = words.skip_while(|word| *word != "device").nth(1).and_then(|n| n.trim_end_matches(',').parse::<usize>().ok());
-            if named.is_some_and(|position| self.leaves_rotten_out(position)) {
+            if reason.contains("no label") && named.is_some_and(|position| self.leaves_rotten_out(position)) {
+                self.trace.note(format!("the import is tried again: {reason}"));
                 self.stop(false, false, None);
                 continue;
             }
