@@ -1,5 +1,6 @@
 //! The client of the control API: HTTP/1.1 and JSON over the daemon's unix socket.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -89,6 +90,13 @@ impl Client {
 
     async fn call<B: Serialize, T: DeserializeOwned>(&self, method: Method, path: &str, body: Option<&B>) -> Outcome<T> {
         let stream = UnixStream::connect(&self.socket).await.map_err(|e| {
+            if e.kind() == std::io::ErrorKind::PermissionDenied {
+                let owner = std::fs::metadata(&self.socket).map_or_else(|_| "its owner".to_owned(), |meta| format!("user {}", meta.uid()));
+                return Failure::unreachable(format!(
+                    "you may not open {}, the control socket of the daemon; use sudo, or run this as {owner}",
+                    self.socket.display()
+                ));
+            }
             Failure::unreachable(format!(
                 "no daemon answers on {}: {e}; start one with 'millpond serve', or name its socket with --socket",
                 self.socket.display()

@@ -21,6 +21,11 @@ const SOCKET_NAME: &str = "control.sock";
 pub struct ConfigFile {
     /// Control socket.
     pub socket: Option<PathBuf>,
+    /// To whom the control socket belongs: `USER`, `USER:GROUP` or `:GROUP`, names or numbers; who runs the daemon when not said. Who may connect
+    /// to it may do everything.
+    pub socket_owner: Option<String>,
+    /// Its permissions in octal, such as `"0660"`; that with a group in `socket_owner`, else 0600 when not said.
+    pub socket_mode: Option<String>,
     /// State directory.
     pub state: Option<PathBuf>,
     /// Upper bound in bytes for map nodes in memory, for each pool; takes sizes such as `512M`.
@@ -71,13 +76,7 @@ impl ConfigFile {
     /// One line when it cannot be read, or says something unknown.
     pub fn read(path: &Path) -> Outcome<ConfigFile> {
         let text = fs::read_to_string(path).map_err(|e| Failure::failed(format!("cannot read {}: {e}", path.display())))?;
-        toml::from_str(&text).map_err(|e| {
-            let message = e.message().to_owned();
-            Failure::failed(format!(
-                "{}: {message}; known keys are socket, state, map_memory, cache_memory, read_cache, request_memory, discard_freed, rewind_minutes, spare_minutes, import_wait, host_id, nbd",
-                path.display()
-            ))
-        })
+        toml::from_str(&text).map_err(|e| Failure::failed(format!("{}: {}", path.display(), e.message())))
     }
 }
 

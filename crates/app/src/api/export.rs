@@ -39,13 +39,13 @@ pub struct CreateFuse {
     pub dir: String,
     /// Who may use it.
     #[serde(flatten, default)]
-    pub access: FuseAccess,
+    pub access: Access,
 }
 
-/// Who may use a mounted directory; where nothing is said, who runs the daemon.
+/// Who may use a mounted directory or connect to a unix socket; where nothing is said, who runs the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
-pub struct FuseAccess {
+pub struct Access {
     /// User that everything belongs to, by number; that of the daemon when missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
@@ -53,10 +53,10 @@ pub struct FuseAccess {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gid: Option<u32>,
     /// Permissions of files, as chmod's number: reading and writing alone; 0600 when missing. Snapshots have no write permission, directories
-    /// can be entered by those who may read.
+    /// can be entered by those who may read. Who may write to a socket may connect to it; 0660 when missing for one that a group is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<u16>,
-    /// Let others than the daemon's user reach it at all. A daemon that is root always does.
+    /// Of a mount: let others than the daemon's user reach it at all. A daemon that is root always does.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub allow_other: bool,
 }
@@ -73,6 +73,9 @@ pub struct CreateNbd {
     /// Refuse writes.
     #[serde(default)]
     pub readonly: bool,
+    /// Also when another export lets clients write to the same volume.
+    #[serde(default)]
+    pub force: bool,
     /// It ends with the daemon instead of coming back with it, and its socket has a name that no other export gets.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub transient: bool,
@@ -82,6 +85,9 @@ pub struct CreateNbd {
     /// Encryption; without it, STARTTLS is refused.
     #[serde(default)]
     pub tls: Option<CreateTls>,
+    /// Who may connect to the unix socket.
+    #[serde(default)]
+    pub access: Access,
     /// What clients may take.
     #[serde(flatten, default)]
     pub limits: NbdLimits,
@@ -158,13 +164,19 @@ pub struct ExportTls {
 pub struct CreateVhostUser {
     /// `pool/volume`, or `pool/volume@snapshot` (read-only).
     pub name: String,
-    /// Absolute path of a unix socket to make.
-    pub unix: String,
+    /// Absolute path of a unix socket to make; without it, one beside the control socket.
+    pub unix: Option<String>,
     /// Queues that a guest may have; 64 when missing.
     pub queues: Option<u16>,
     /// Refuse writes.
     #[serde(default)]
     pub readonly: bool,
+    /// Also when another export lets clients write to the same volume.
+    #[serde(default)]
+    pub force: bool,
+    /// Who may connect to the socket.
+    #[serde(default)]
+    pub access: Access,
 }
 
 /// A client of an export.
@@ -207,7 +219,7 @@ pub struct Export {
     pub limits: NbdLimits,
     /// Of a mount, who may use it, where that was said.
     #[serde(flatten)]
-    pub access: FuseAccess,
+    pub access: Access,
     /// `online`, or `unavailable`.
     pub state: String,
     /// Why it is not online.

@@ -19,7 +19,7 @@ pub use closing::PoolExport;
 pub use error::{ApiError, ErrorBody, ErrorKind};
 pub use event::Event;
 pub use export::{
-    CreateExport, CreateFuse, CreateNbd, CreateTls, CreateVhostUser, Export, ExportClient, ExportTls, ExportVolume, FuseAccess, NbdLimits,
+    Access, CreateExport, CreateFuse, CreateNbd, CreateTls, CreateVhostUser, Export, ExportClient, ExportTls, ExportVolume, NbdLimits,
     TlsMode,
 };
 pub use found::{Found, LostRange};

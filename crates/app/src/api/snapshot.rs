@@ -62,6 +62,9 @@ pub struct Rollback {
     /// Only say what would happen.
     #[serde(default)]
     pub dry_run: bool,
+    /// Also while clients are connected, whose disk changes under them.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// What a rollback did.
@@ -69,6 +72,9 @@ pub struct Rollback {
 pub struct RolledBack {
     /// The snapshot that keeps the old head.
     pub kept_as: String,
+    /// Clients that were connected to the volume.
+    #[serde(default)]
+    pub connected: Vec<String>,
 }
 
 /// Makes a writable volume on a snapshot.

@@ -153,6 +153,12 @@ pub struct Resize {
     /// Agree to lose what is beyond a smaller size.
     #[serde(default)]
     pub allow_shrink: bool,
+    /// Keep no snapshot of what a volume was before it shrinks.
+    #[serde(default)]
+    pub no_snapshot: bool,
+    /// Also while clients are connected, whose disk shrinks under them.
+    #[serde(default)]
+    pub force: bool,
     /// Only say what would happen.
     #[serde(default)]
     pub dry_run: bool,
@@ -165,6 +171,12 @@ pub struct Resized {
     pub old_size: u64,
     /// Bytes after.
     pub size: u64,
+    /// Of a volume that shrinks: the snapshot that keeps what it was.
+    #[serde(default)]
+    pub kept_as: Option<String>,
+    /// Clients that were connected to the volume.
+    #[serde(default)]
+    pub connected: Vec<String>,
 }
 
 /// Gives another name.

@@ -17,6 +17,11 @@ pub struct Consent {
     pub yes: bool,
 }
 
+/// What a dry run says of clients that stand in the way.
+pub fn refused_for(connected: &[String]) -> String {
+    format!("it would be refused without --force: connected are {}\n", connected.join(", "))
+}
+
 impl Consent {
     /// Asks on a terminal; elsewhere `-y` must have been given.
     ///

@@ -9,7 +9,7 @@ use super::columns::EXPORT;
 use super::connect::{self, Lines};
 use super::owner;
 use super::tls::TlsWords;
-use crate::api::{CreateExport, CreateFuse, CreateNbd, CreateVhostUser, Export, ExportVolume, FuseAccess, NbdLimits, Volume};
+use crate::api::{Access, CreateExport, CreateFuse, CreateNbd, CreateVhostUser, Export, ExportVolume, NbdLimits, Volume};
 use crate::client::Client;
 use crate::config::absolute;
 use crate::failure::{Failure, Outcome};
@@ -29,7 +29,7 @@ pub enum ExportKind {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  millpond export nbd tank/vm1 --unix /run/vm1.sock
+  millpond export nbd tank/vm1 --unix /run/vm1.sock --owner libvirt-qemu:kvm
   millpond export nbd tank/vm1@monday --tcp 127.0.0.1:10810
   millpond export nbd tank/vm1 --tcp 0.0.0.0 --tls require --tls-dir /etc/pki/millpond --tls-verify-peer
   millpond export nbd tank/vm1 --unix /run/vm1.sock --tls require --tls-psk /etc/millpond/keys.psk")]
@@ -45,6 +45,11 @@ pub struct Nbd {
     /// Refuse writes
     #[arg(long)]
     readonly: bool,
+    /// Also when another export lets clients write to the same volume
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    whose: Whose,
     /// Agree to an address that other machines reach although TLS is not required
     #[arg(long, visible_alias = "insecure")]
     insecure_listen: bool,
@@ -75,17 +80,40 @@ Example:
 pub struct VhostUser {
     /// POOL/VOL, or POOL/VOL@SNAP (read-only)
     name: String,
-    /// Unix socket to make
+    /// Unix socket to make; without it, one beside the control socket
     #[arg(long, value_name = "PATH")]
-    unix: PathBuf,
+    unix: Option<PathBuf>,
     /// Queues that the guest may have, 1 to 256
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=256))]
     queues: u16,
     /// Refuse writes
     #[arg(long)]
     readonly: bool,
+    /// Also when another export lets clients write to the same volume
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    whose: Whose,
     #[command(flatten)]
     how: Listing,
+}
+
+/// Whose a unix socket is.
+#[derive(Clone, Copy, Debug, Default, Args)]
+struct Whose {
+    /// To whom the unix socket belongs: USER, USER:GROUP or :GROUP, names or numbers [default: who runs the daemon]
+    #[arg(long, value_name = "USER[:GROUP]", value_parser = owner::parse)]
+    owner: Option<owner::Owner>,
+    /// Its permissions in octal; who may write to it may connect [default: 0660 with a group, 0600 without]
+    #[arg(long, value_name = "MODE", value_parser = owner::mode)]
+    mode: Option<u16>,
+}
+
+impl Whose {
+    fn access(self) -> Access {
+        let owner = self.owner.unwrap_or_default();
+        Access { uid: owner.uid, gid: owner.gid, mode: self.mode, allow_other: false }
+    }
 }
 
 /// A path as the API carries it.
@@ -113,6 +141,8 @@ impl Nbd {
             unix: self.unix.as_deref().map(path_text).transpose()?,
             tcp: self.tcp,
             readonly: self.readonly,
+            force: self.force,
+            access: self.whose.access(),
             transient: false,
             insecure: self.insecure_listen,
             tls: self.tls.request()?,
@@ -131,9 +161,11 @@ impl VhostUser {
         let name: Name = self.name.parse()?;
         let request = CreateExport::VhostUser(CreateVhostUser {
             name: name.to_string(),
-            unix: path_text(&self.unix)?,
+            unix: self.unix.as_deref().map(path_text).transpose()?,
             queues: Some(self.queues),
             readonly: self.readonly,
+            force: self.force,
+            access: self.whose.access(),
         });
         let export: Export = client.post("/v1/exports", &request).await?;
         if self.how.format == Format::Json || !self.how.columns.is_empty() {
@@ -172,7 +204,7 @@ impl Fuse {
     async fn run(self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.pool)?;
         let owner = self.owner.unwrap_or_default();
-        let access = FuseAccess { uid: owner.uid, gid: owner.gid, mode: self.mode, allow_other: self.allow_other };
+        let access = Access { uid: owner.uid, gid: owner.gid, mode: self.mode, allow_other: self.allow_other };
         let request = CreateExport::Fuse(CreateFuse { pool: self.pool, dir: path_text(&self.dir)?, access });
         let export: Export = client.post("/v1/exports", &request).await?;
         if self.how.format == Format::Json || !self.how.columns.is_empty() {
@@ -259,12 +291,16 @@ async fn lines(client: &Client, export: &Export) -> Outcome<Option<Lines>> {
     Ok(connect::lines(export, &volume.sector))
 }
 
-/// Stop serving; clients are disconnected after their requests are answered
+/// Stop serving; requests that were received are answered first
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  millpond unexport 3")]
+#[command(after_help = "Example:\n  millpond unexport 3\n  millpond unexport tank/vm1")]
 pub struct Unexport {
-    /// Number of the export, see 'millpond exports'
-    id: String,
+    /// Number of an export, its address, or what is served: then all exports of it end; see 'millpond exports'
+    #[arg(value_name = "ID|NAME|ADDRESS")]
+    export: String,
+    /// Also while clients are connected, who are disconnected
+    #[arg(long)]
+    force: bool,
     /// Of a mount: go on serving files that are open until they are closed
     #[arg(long)]
     lazy: bool,
@@ -273,8 +309,28 @@ pub struct Unexport {
 impl Unexport {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
-        let id: u64 =
-            self.id.parse().map_err(|_| Failure::usage(format!("'{}' is not the number of an export; see 'millpond exports'", self.id)))?;
-        client.delete(&format!("/v1/exports/{id}?lazy={}", self.lazy)).await
+        let ids = match self.export.parse() {
+            Ok(id) => vec![id],
+            Err(_) => self.find(client).await?,
+        };
+        for id in ids {
+            client.delete::<()>(&format!("/v1/exports/{id}?lazy={}&force={}", self.lazy, self.force)).await?;
+        }
+        Ok(())
+    }
+
+    /// The exports that a name or an address means.
+    async fn find(&self, client: &Client) -> Outcome<Vec<u64>> {
+        let exports: Vec<Export> = client.get("/v1/exports").await?;
+        let path = absolute(Path::new(&self.export));
+        let is_meant = |export: &Export| {
+            let mut addresses = export.address.split(',').chain(export.uris.iter().map(String::as_str));
+            export.name == self.export || addresses.any(|address| address == self.export || Path::new(address) == path)
+        };
+        let ids: Vec<u64> = exports.iter().filter(|export| is_meant(export)).map(|export| export.id).collect();
+        if ids.is_empty() {
+            return Err(Failure::failed(format!("no export '{}'; see 'millpond exports'", self.export)));
+        }
+        Ok(ids)
     }
 }

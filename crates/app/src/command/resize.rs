@@ -2,6 +2,7 @@
 
 use clap::Args;
 
+use super::consent::refused_for;
 use crate::api;
 use crate::client::Client;
 use crate::failure::Outcome;
@@ -9,7 +10,10 @@ use crate::names::VolumeName;
 use crate::output::write_out;
 use crate::size::{Size, SizeChange};
 
-/// Change the size of a volume, online
+/// Change the size of a volume
+///
+/// A guest over vhost-user sees a new size at once; one over NBD sees it when it connects again (restart the guest, or detach and attach the disk).
+/// A volume that shrinks keeps what it was as a snapshot, @pre-shrink-TIME; shut its guest down first.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  millpond resize tank/vm1 +5G")]
 pub struct Resize {
@@ -20,6 +24,12 @@ pub struct Resize {
     /// Agree to lose what is beyond a smaller size
     #[arg(long)]
     allow_shrink: bool,
+    /// Keep no snapshot of what a volume was before it shrinks
+    #[arg(long)]
+    no_snapshot: bool,
+    /// Shrink it also while clients are connected
+    #[arg(long)]
+    force: bool,
     /// Only say what would happen
     #[arg(short = 'n', long)]
     dry_run: bool,
@@ -33,17 +43,33 @@ impl Resize {
     pub async fn run(self, client: &Client) -> Outcome {
         let name: VolumeName = self.name.parse()?;
         self.size.parse::<SizeChange>()?;
-        let request = api::Resize { size: self.size, allow_shrink: self.allow_shrink, dry_run: self.dry_run };
+        let request = api::Resize {
+            size: self.size,
+            allow_shrink: self.allow_shrink,
+            no_snapshot: self.no_snapshot,
+            force: self.force,
+            dry_run: self.dry_run,
+        };
         let resized: api::Resized = client.post(&format!("/v1/volumes/{name}/resize"), &request).await?;
-        if !self.dry_run {
+        let (old, new) = (Size(resized.old_size), Size(resized.size));
+        let kept = resized.kept_as.map(|kept| format!("; what it is now {} kept as {kept}", if self.dry_run { "would be" } else { "is" }));
+        let kept = kept.unwrap_or_default();
+        if self.dry_run {
+            let lost = Size(resized.old_size.saturating_sub(resized.size));
+            write_out(&format!("would resize {name} from {old} to {new}, {lost} at the end would be lost{kept}\n"))?;
+        } else if !kept.is_empty() {
+            write_out(&format!("{name} shrank from {old} to {new}{kept}\n"))?;
+        }
+        if resized.connected.is_empty() || resized.old_size == resized.size {
             return Ok(());
         }
-        let lost = resized.old_size.saturating_sub(resized.size);
-        write_out(&format!(
-            "would resize {name} from {} to {}, {} at the end would be lost\n",
-            Size(resized.old_size),
-            Size(resized.size),
-            Size(lost)
-        ))
+        match self.dry_run {
+            true if resized.size < resized.old_size && !self.force => write_out(&refused_for(&resized.connected)),
+            true => Ok(()),
+            false => {
+                eprintln!("guests over vhost-user see the new size at once, those over NBD when they connect again");
+                Ok(())
+            }
+        }
     }
 }

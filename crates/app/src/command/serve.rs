@@ -1,5 +1,6 @@
 //! `serve`: the daemon in the foreground.
 
+use std::fmt::Display;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,10 +10,11 @@ use millpond_engine::Tuning;
 use sd_notify::NotifyState;
 use tracing_subscriber::EnvFilter;
 
+use super::owner;
 use crate::config::{ConfigFile, socket_path, state_dir};
 use crate::daemon::{
-    Budget, Control, Daemon, IMPORT_WAIT, Inherited, Options, READ_CACHE, Signals, StateDir, check_nbd_limits, raise_descriptors,
-    serve_until, this_host,
+    Budget, Control, Daemon, IMPORT_WAIT, Inherited, Options, READ_CACHE, Signals, SocketAccess, StateDir, check_nbd_limits,
+    raise_descriptors, serve_until, this_host,
 };
 use crate::failure::{Failure, Outcome};
 use crate::instant::parse_span;
@@ -32,7 +34,7 @@ pub struct Serve {
     /// Directory in which pools and exports are remembered
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// TOML file with socket, state, map_memory, cache_memory, read_cache, request_memory, discard_freed, rewind_minutes, spare_minutes, import_wait, host_id, [nbd]; options win over it
+    /// TOML file with socket, socket_owner, socket_mode, state, map_memory, cache_memory, read_cache, request_memory, discard_freed, rewind_minutes, spare_minutes, import_wait, host_id, [nbd]; options win over it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -43,23 +45,19 @@ impl Serve {
         log_to_stderr("info");
         raise_descriptors();
         let config = self.config.as_deref().map(ConfigFile::read).transpose()?.unwrap_or_default();
-        let mut tuning = Tuning::default();
-        if let Some(size) = &config.map_memory {
-            let Size(bytes) = size.parse()?;
-            tuning.map_memory = bytes;
-        }
-        if let Some(size) = &config.cache_memory {
-            let Size(bytes) = size.parse()?;
-            tuning.cache_memory = bytes;
-        }
-        let read_cache = config.read_cache.as_deref().map_or(Ok(Size(READ_CACHE)), str::parse)?;
-        let budget = match &config.request_memory {
-            Some(size) => {
-                let Size(bytes) = size.parse()?;
-                Budget::new(bytes)
-            }
-            None => Budget::default(),
+        let wrong = |key: &str, why: &dyn Display| {
+            let path = self.config.as_deref().unwrap_or(Path::new("")).display();
+            Failure::failed(format!("{path}: {key}: {why}"))
         };
+        let size = |key: &str, value: &Option<String>| {
+            let size = value.as_deref().map(str::parse::<Size>).transpose();
+            size.map(|size| size.map(|Size(bytes)| bytes)).map_err(|e| wrong(key, &e))
+        };
+        let mut tuning = Tuning::default();
+        tuning.map_memory = size("map_memory", &config.map_memory)?.unwrap_or(tuning.map_memory);
+        tuning.cache_memory = size("cache_memory", &config.cache_memory)?.unwrap_or(tuning.cache_memory);
+        let read_cache = size("read_cache", &config.read_cache)?.unwrap_or(READ_CACHE);
+        let budget = size("request_memory", &config.request_memory)?.map_or_else(Budget::default, Budget::new);
         tuning.discard_freed = config.discard_freed.unwrap_or(tuning.discard_freed);
         tuning.rewind_millis = config.rewind_minutes.map_or(tuning.rewind_millis, |minutes| u64::from(minutes) * 60_000);
         tuning.spare_millis = config.spare_minutes.map_or(tuning.spare_millis, |minutes| u64::from(minutes) * 60_000);
@@ -69,13 +67,16 @@ impl Serve {
         let socket = socket_path(socket.or(config.socket.as_deref()));
         let dir = StateDir::open(&state_dir(self.state.as_deref().or(config.state.as_deref()))?)?;
         tuning.holder = Some(this_host(config.host_id.as_deref(), dir.path())?);
-        let control = Control::bind(&socket, &inherited)?;
+        let owner =
+            config.socket_owner.as_deref().map(owner::parse).transpose().map_err(|e| wrong("socket_owner", &e))?.unwrap_or_default();
+        let mode = config.socket_mode.as_deref().map(owner::mode).transpose().map_err(|e| wrong("socket_mode", &e))?;
+        let control = Control::bind(&socket, SocketAccess { uid: owner.uid, gid: owner.gid, mode }, &inherited)?;
         let mut signals = Signals::catch()?;
-        let import_wait = config.import_wait.as_deref().map_or(Ok(IMPORT_WAIT), parse_span)?;
+        let import_wait = config.import_wait.as_deref().map_or(Ok(IMPORT_WAIT), parse_span).map_err(|e| wrong("import_wait", &e))?;
         let options = Options {
             socket,
             tuning,
-            read_cache: read_cache.0,
+            read_cache,
             budget: Arc::new(budget),
             nbd: limits,
             inherited: Arc::clone(&inherited),

@@ -2,6 +2,7 @@
 
 use clap::Args;
 
+use super::consent::refused_for;
 use crate::api::{self, CloneSnapshot, CreateSnapshots, Created, RolledBack, Volume};
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
@@ -42,6 +43,8 @@ impl Snapshot {
 }
 
 /// Go back to a snapshot; newer snapshots stay, the old head is kept as a snapshot
+///
+/// Shut the guest down first: a file system that is mounted while its disk changes is destroyed by what its page cache still holds.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  millpond rollback tank/vm1@before-upgrade")]
 pub struct Rollback {
@@ -50,6 +53,9 @@ pub struct Rollback {
     /// Only say what would happen
     #[arg(short = 'n', long)]
     dry_run: bool,
+    /// Also while clients are connected
+    #[arg(long)]
+    force: bool,
     /// Accepted for symmetry with other verbs; nothing is lost, so nothing is asked
     #[arg(short = 'y', long, hide = true)]
     _yes: bool,
@@ -59,10 +65,14 @@ impl Rollback {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let name: SnapshotName = self.name.parse()?;
-        let request = api::Rollback { dry_run: self.dry_run };
+        let request = api::Rollback { dry_run: self.dry_run, force: self.force };
         let done: RolledBack = client.post(&format!("/v1/snapshots/{}/{}/rollback", name.of, name.snapshot), &request).await?;
         let kept = if self.dry_run { "would be kept" } else { "is kept" };
-        write_out(&format!("the old head of {} {kept} as {}\n", name.of, done.kept_as))
+        write_out(&format!("the old head of {} {kept} as {}\n", name.of, done.kept_as))?;
+        if self.dry_run && !self.force && !done.connected.is_empty() {
+            return write_out(&refused_for(&done.connected));
+        }
+        Ok(())
     }
 }
 

@@ -11,7 +11,7 @@ use super::exports::path_text;
 use super::serve::log_to_stderr;
 use crate::api::{CreateExport, CreateNbd, CreateVolume, Export, ImportPool, SetProperties, Volume};
 use crate::config::absolute;
-use crate::daemon::{Control, Daemon, Inherited, Options, Signals, StateDir, format_file, serve_until, this_host};
+use crate::daemon::{Control, Daemon, Inherited, Options, Signals, SocketAccess, StateDir, format_file, serve_until, this_host};
 use crate::failure::{Failure, Outcome};
 use crate::output::write_out;
 use crate::size::Size;
@@ -56,7 +56,7 @@ impl Up {
         let dir = absolute(&self.dir);
         let state = StateDir::open(&dir)?;
         let socket = socket.map_or_else(|| dir.join("control.sock"), absolute);
-        let control = Control::bind(&socket, &Inherited::default())?;
+        let control = Control::bind(&socket, SocketAccess::default(), &Inherited::default())?;
         let mut signals = Signals::catch()?;
         let file = dir.join("pond.millpond");
         let tuning = Tuning { holder: Some(this_host(None, &dir)?), ..Tuning::default() };
@@ -94,7 +94,7 @@ impl Up {
             insecure: self.insecure_listen,
             ..CreateNbd::default()
         };
-        let tcp = self.nbd.as_ref().map(|address| CreateNbd { unix: None, tcp: Some(address.clone()), ..unix.clone() });
+        let tcp = self.nbd.as_ref().map(|address| CreateNbd { unix: None, tcp: Some(address.clone()), force: true, ..unix.clone() });
         let mut exports = Vec::new();
         for request in [Some(unix), tcp].into_iter().flatten() {
             exports.push(daemon.create_export(&CreateExport::Nbd(request), false).await.map_err(failed)?);

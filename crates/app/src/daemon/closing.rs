@@ -7,9 +7,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::attached;
 use super::locks::{Deadlines, PoolLock};
 use super::service::Daemon;
-use super::shard::{ExportInfo, ShardError, ShardHandle};
+use super::shard::{ShardError, ShardHandle};
 use crate::api::{ApiError, PoolExport};
 use crate::failure::{Failure, Outcome};
 
@@ -17,8 +18,6 @@ use crate::failure::{Failure, Outcome};
 const LOOK: Duration = Duration::from_millis(500);
 /// How long file systems may take to be unmounted. What is still mounted then ends with its pool.
 const UNMOUNT: Duration = Duration::from_secs(5);
-/// Clients named in a refusal; of others, how many there are.
-const NAMED: usize = 8;
 
 /// How the service of a pool has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,15 +90,6 @@ async fn progress(shard: &ShardHandle) -> Option<u64> {
     let status = timeout(LOOK, shard.status()).await.ok()?.ok()?;
     let loads = status.devices.iter().flatten().map(|device| device.load);
     Some(loads.map(|load| load.reads + load.writes + load.flushes + load.discards).sum())
-}
-
-/// The clients of exports, as people know them.
-fn clients(exports: &[ExportInfo]) -> Vec<String> {
-    let of = |export: &ExportInfo| {
-        let peers = export.clients.iter().map(|client| format!("export {} ({}): {}", export.id, export.name, client.peer));
-        peers.collect::<Vec<_>>()
-    };
-    exports.iter().flat_map(of).collect()
 }
 
 impl Daemon {
@@ -211,7 +201,7 @@ impl Daemon {
     pub(super) async fn connected(&self, name: &str) -> Vec<String> {
         let Ok(shard) = self.shard(name) else { return Vec::new() };
         // a shard that does not answer serves nobody who could be asked to leave
-        let mut connected = clients(&shard.exports().await.unwrap_or_default());
+        let mut connected: Vec<String> = shard.exports().await.unwrap_or_default().iter().flat_map(attached::clients).collect();
         for file in shard.open_files().await.unwrap_or_default() {
             connected.push(format!("export {} (mount): process {} has a file open", file.export, file.pid));
         }
@@ -255,16 +245,11 @@ impl Daemon {
 
 /// Says who is connected, and what to do.
 fn refusal(name: &str, verb: &str, connected: &[String]) -> ApiError {
-    let more = connected.len().saturating_sub(NAMED);
-    let mut named = connected.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-    if more > 0 {
-        named += &format!(", and {more} more");
-    }
     let way = match verb {
         "export" => format!("or disconnect them with 'millpond pool export {name} --force'"),
         _ => "see 'millpond exports'".to_owned(),
     };
-    ApiError::busy(format!("cannot {verb} pool '{name}': {} clients are connected: {named}; end them first, {way}", connected.len()))
+    ApiError::busy(format!("cannot {verb} pool '{name}': {}; end them first, {way}", attached::told(connected)))
 }
 
 #[cfg(test)]

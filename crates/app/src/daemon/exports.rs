@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use futures_util::future::join_all;
 use millpond_engine::{SnapshotId, Target, VolumeId};
 
+use super::attached::{self, Of};
 use super::service::{Daemon, ExportEntry};
-use super::shard::{ExportId, ExportInfo, ImageLoad, NbdExport, ShardHandle, VhostUserExport};
+use super::shard::{ExportId, ExportInfo, ImageLoad, NbdExport, ShardHandle, SocketAccess, VhostUserExport};
 use super::state::{Door, ExportRecord, Served};
 use super::view::guest_io;
 use crate::api::{
-    ApiError, CreateExport, CreateNbd, CreateVhostUser, Export, ExportClient, ExportVolume, FuseAccess, GuestIo, NbdLimits, TlsMode,
+    Access, ApiError, CreateExport, CreateNbd, CreateVhostUser, Export, ExportClient, ExportVolume, GuestIo, NbdLimits, TlsMode,
 };
 use crate::instant;
 use crate::names::Name;
@@ -116,6 +117,9 @@ impl Daemon {
     async fn nbd_record(&self, id: u64, request: &CreateNbd) -> Result<(ShardHandle, ExportRecord), ApiError> {
         let name: Name = request.name.parse()?;
         let (shard, target) = self.find_target(&name).await?;
+        if !request.readonly && !request.force {
+            self.refuse_second_writer(name.pool(), target)?;
+        }
         nbd::check_limits(&request.limits)?;
         let tls = request.tls.as_ref().map(nbd::tls_record).transpose()?;
         let open = request.insecure || tls.as_ref().is_some_and(|tls| tls.mode == TlsMode::Require);
@@ -124,7 +128,7 @@ impl Daemon {
             (Some(path), _) => Some(PathBuf::from(path)),
             (None, Some(_)) => None,
             (None, None) if request.transient => Some(self.beside_control(&format!("transient-{id}.sock"))),
-            (None, None) => Some(self.default_socket(&name, id)),
+            (None, None) => Some(self.default_socket(&name, id, "sock")),
         };
         if let Some(path) = &unix {
             check_socket(path)?;
@@ -135,7 +139,14 @@ impl Daemon {
             pool: name.pool().to_owned(),
             name: name.to_string(),
             readonly: request.readonly || matches!(target, Target::Snapshot(_)),
-            door: Door::Nbd { served: target.into(), unix, tcp: tcp.map(|address| address.to_string()), tls, limits: request.limits },
+            door: Door::Nbd {
+                served: target.into(),
+                unix,
+                tcp: tcp.map(|address| address.to_string()),
+                access: request.access,
+                tls,
+                limits: request.limits,
+            },
         };
         Ok((shard, record))
     }
@@ -144,7 +155,10 @@ impl Daemon {
     async fn vhost_user_record(&self, id: u64, request: &CreateVhostUser) -> Result<(ShardHandle, ExportRecord), ApiError> {
         let name: Name = request.name.parse()?;
         let (shard, target) = self.find_target(&name).await?;
-        let unix = PathBuf::from(&request.unix);
+        if !request.readonly && !request.force {
+            self.refuse_second_writer(name.pool(), target)?;
+        }
+        let unix = request.unix.as_ref().map_or_else(|| self.default_socket(&name, id, "vhost.sock"), PathBuf::from);
         check_socket(&unix)?;
         self.reserve_addresses(id, Some(&unix), None)?;
         let queues = request.queues.unwrap_or(QUEUES);
@@ -156,7 +170,7 @@ impl Daemon {
             pool: name.pool().to_owned(),
             name: name.to_string(),
             readonly: request.readonly || matches!(target, Target::Snapshot(_)),
-            door: Door::VhostUser { served: target.into(), unix, queues, promised: false },
+            door: Door::VhostUser { served: target.into(), unix, access: request.access, queues, promised: false },
         };
         Ok((shard, record))
     }
@@ -165,8 +179,8 @@ impl Daemon {
     /// they are closed.
     ///
     /// # Errors
-    /// When there is no such export, or files of a mount are open.
-    pub async fn unexport(&self, id: u64, lazy: bool) -> Result<(), ApiError> {
+    /// When there is no such export, clients are connected without `force`, or files of a mount are open.
+    pub async fn unexport(&self, id: u64, lazy: bool, force: bool) -> Result<(), ApiError> {
         let record = || {
             let record = self.registry().exports.get(&id).map(|entry| entry.record.clone());
             record.ok_or_else(|| ApiError::not_found(format!("no export {id}; see 'millpond exports'")))
@@ -174,6 +188,11 @@ impl Daemon {
         let _pool = self.lock_pool(&record()?.pool).await?;
         let record = record()?;
         let during = format!("cannot end export {id}");
+        if !force && let Ok(shard) = self.shard(&record.pool) {
+            // a shard that does not answer serves nobody
+            let connected = attached::to(&shard, Of::Export(id)).await.unwrap_or_default();
+            attached::refuse(&connected, "shut the guest down").map_err(|e| e.during(&during))?;
+        }
         self.end_fuse(id, lazy).await.map_err(|e| e.during(&during))?;
         // What is detached lazily is served until the kernel says that nobody uses it any more.
         let left = lazy && matches!(record.door, Door::Fuse { .. });
@@ -203,6 +222,22 @@ impl Daemon {
                 entry.trouble = started.err().map(|error| error.to_string());
             }
         }
+    }
+
+    /// Two guests that write to one disk destroy its file system, unless that is made for it.
+    fn refuse_second_writer(&self, pool: &str, target: Target) -> Result<(), ApiError> {
+        let served = Served::from(target);
+        let registry = self.registry();
+        let writable = |record: &ExportRecord| record.pool == pool && record.door.served() == Some(served) && !record.readonly;
+        let ids: Vec<String> =
+            registry.exports.values().filter(|entry| writable(&entry.record)).map(|entry| entry.record.id.to_string()).collect();
+        if !matches!(target, Target::Head(_)) || ids.is_empty() {
+            return Ok(());
+        }
+        Err(ApiError::busy(format!(
+            "export {} lets clients write to it already, and two guests that write to one disk destroy its file system; end that one, give --readonly, or --force when the guests share it knowingly",
+            ids.join(" and ")
+        )))
     }
 
     /// The export that serves a target, if one does.
@@ -254,7 +289,7 @@ impl Daemon {
     /// Has a shard serve what is remembered.
     async fn start(&self, shard: &ShardHandle, record: &ExportRecord) -> Result<ExportInfo, ApiError> {
         match &record.door {
-            Door::Nbd { served, unix, tcp, tls, limits } => {
+            Door::Nbd { served, unix, tcp, access, tls, limits } => {
                 let parse = |text: &String| text.parse().map_err(|_| ApiError::invalid(format!("'{text}' is not an address")));
                 let tcp = tcp.as_ref().map(parse).transpose()?;
                 let export = NbdExport {
@@ -263,6 +298,7 @@ impl Daemon {
                     description: format!("millpond {}", record.name),
                     target: (*served).into(),
                     unix: unix.clone(),
+                    access: socket_access(access),
                     tcp,
                     read_only: record.readonly,
                     tls: tls.as_ref().map(nbd::tls_offer).transpose()?,
@@ -271,12 +307,13 @@ impl Daemon {
                 };
                 Ok(shard.export_nbd(export).await?)
             }
-            Door::VhostUser { served, unix, queues, promised } => {
+            Door::VhostUser { served, unix, access, queues, promised } => {
                 let export = VhostUserExport {
                     id: ExportId(record.id),
                     name: record.name.clone(),
                     target: (*served).into(),
                     unix: unix.clone(),
+                    access: socket_access(access),
                     queues: *queues,
                     read_only: record.readonly,
                     promised: *promised,
@@ -288,18 +325,22 @@ impl Daemon {
     }
 
     /// Where an export goes when no address is given: beside the control socket, named after what it serves.
-    fn default_socket(&self, name: &Name, id: u64) -> PathBuf {
-        let plain = self.beside_control(&format!("{}.sock", name.to_string().replace('/', ".")));
+    fn default_socket(&self, name: &Name, id: u64, ending: &str) -> PathBuf {
+        let plain = self.beside_control(&format!("{}.{ending}", name.to_string().replace('/', ".")));
         let registry = self.registry();
         let taken = registry.exports.values().any(|entry| entry.record.door.path() == Some(&plain))
             || registry.reserved.has(Some(&plain), None).is_some();
-        if taken || plain == self.options.socket { self.beside_control(&format!("export-{id}.sock")) } else { plain }
+        if taken || plain == self.options.socket { self.beside_control(&format!("export-{id}.{ending}")) } else { plain }
     }
 
     /// A path beside the control socket.
     fn beside_control(&self, file: &str) -> PathBuf {
         self.options.socket.parent().unwrap_or(Path::new("/")).join(file)
     }
+}
+
+fn socket_access(access: &Access) -> SocketAccess {
+    SocketAccess { uid: access.uid, gid: access.gid, mode: access.mode }
 }
 
 fn check_socket(path: &Path) -> Result<(), ApiError> {
@@ -348,7 +389,9 @@ fn view(entry: &ExportEntry, live: Option<&ExportInfo>) -> Export {
         readonly: record.readonly,
         tls: tls.map(nbd::tls_view),
         limits,
-        access: if let Door::Fuse { access, .. } = &record.door { *access } else { FuseAccess::default() },
+        access: match &record.door {
+            Door::Nbd { access, .. } | Door::VhostUser { access, .. } | Door::Fuse { access, .. } => *access,
+        },
         state: if live.is_some() { "online" } else { "unavailable" }.to_owned(),
         reason: if live.is_some() { None } else { entry.trouble.clone() },
         clients: connections.len() as u64,

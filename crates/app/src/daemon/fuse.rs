@@ -7,7 +7,7 @@ use super::mount::{Mounted, mount};
 use super::service::Daemon;
 use super::shard::{ExportId, ExportInfo, FuseExport, ShardHandle};
 use super::state::{Door, ExportRecord};
-use crate::api::{ApiError, CreateFuse, FuseAccess};
+use crate::api::{Access, ApiError, CreateFuse};
 
 /// Permissions of files unless told otherwise.
 const MODE: u16 = 0o600;
@@ -36,7 +36,7 @@ impl Daemon {
         shard: &ShardHandle,
         record: &ExportRecord,
         dir: &Path,
-        access: &FuseAccess,
+        access: &Access,
     ) -> Result<ExportInfo, ApiError> {
         let (dir, pool, allow_other) = (dir.to_owned(), record.pool.clone(), access.allow_other);
         // Not on this thread: looking at `dir` may take as long as its file system likes.

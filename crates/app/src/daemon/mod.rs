@@ -4,6 +4,7 @@
 //! on one current-thread runtime that serves the control socket.
 
 mod advice;
+mod attached;
 mod bring_up;
 mod budget;
 mod closing;
@@ -53,4 +54,5 @@ pub use mount::clear as clear_mount;
 pub use pools::format_file;
 pub use run::{Control, Signals, serve_until};
 pub use service::{Daemon, IMPORT_WAIT, Options, READ_CACHE};
+pub use shard::SocketAccess;
 pub use state::StateDir;

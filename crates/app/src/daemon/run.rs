@@ -15,6 +15,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::inherited::Inherited;
 use super::service::Daemon;
+use super::shard::SocketAccess;
 use crate::api::routes;
 use crate::failure::{Failure, Outcome};
 
@@ -31,12 +32,13 @@ pub struct Control {
 }
 
 impl Control {
-    /// Makes the socket with mode 0600, and its directory with mode 0700 where missing. A socket on which nobody answers is replaced; one that
+    /// Makes the socket, with mode 0600 where `access` says nothing else, and its directory, in which sockets of
+    /// exports may be others', with mode 0711 where missing. A socket on which nobody answers is replaced; one that
     /// was passed on is used as it is.
     ///
     /// # Errors
     /// One line, when a daemon answers there or the path cannot be used.
-    pub fn bind(path: &Path, inherited: &Inherited) -> Outcome<Control> {
+    pub fn bind(path: &Path, access: SocketAccess, inherited: &Inherited) -> Outcome<Control> {
         let fail =
             |e: io::Error| Failure::failed(format!("cannot make the control socket {}: {e}; give another --socket PATH", path.display()));
         if let Some(socket) = inherited.sockets(Some(path), None).unix {
@@ -45,7 +47,7 @@ impl Control {
             return Ok(Control { listener, path: path.to_owned(), inherited: Some(socket) });
         }
         if let Some(dir) = path.parent() {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(fail)?;
+            fs::DirBuilder::new().recursive(true).mode(0o711).create(dir).map_err(fail)?;
         }
         if fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket()) {
             match UnixStream::connect(path) {
@@ -65,7 +67,9 @@ impl Control {
         umask(before);
         let listener = listener.map_err(fail)?;
         listener.set_nonblocking(true).map_err(fail)?;
-        Ok(Control { listener, path: path.to_owned(), inherited: None })
+        let control = Control { listener, path: path.to_owned(), inherited: None };
+        access.grant(path).map_err(fail)?;
+        Ok(control)
     }
 
     /// Its path.

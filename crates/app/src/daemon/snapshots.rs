@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use jiff::Timestamp;
-use millpond_engine::{Command, SnapshotInfo, Target, Time};
+use millpond_engine::{Command, SnapshotInfo, Target, Time, VolumeId};
 
+use super::attached::{self, Of};
 use super::service::{Daemon, PoolEntry};
 use super::shard::ShardHandle;
 use crate::api::{ApiError, CloneSnapshot, CreateSnapshots, Created, DiffExtent, Hold, Rollback, RolledBack, Snapshot, Volume};
@@ -101,24 +102,22 @@ impl Daemon {
     /// Makes the volume's head what the snapshot holds; the old head stays as a snapshot. Durable on return.
     ///
     /// # Errors
-    /// When the engine refuses.
+    /// When clients are connected without `force`, or the engine refuses.
     pub async fn rollback(&self, name: &SnapshotName, request: &Rollback) -> Result<RolledBack, ApiError> {
         let (shard, _, snapshot) = self.find_snapshot(name).await?;
-        let stamp = instant::now().strftime("pre-rollback-%Y%m%dT%H%M%SZ").to_string();
-        let mut keep_as = stamp.clone();
-        for n in 2u32.. {
-            if shard.find_snapshot(snapshot.volume, &keep_as).await?.is_none() {
-                break;
-            }
-            keep_as = format!("{stamp}-{n}");
-        }
+        let during = format!("cannot roll back to '{name}'");
+        let connected = attached::to(&shard, Of::Target(Target::Head(snapshot.volume))).await.map_err(|e| e.during(&during))?;
+        let keep_as = unused_name(&shard, snapshot.volume, "pre-rollback").await?;
         let kept_as = format!("{}@{keep_as}", name.of);
         if !request.dry_run {
+            if !request.force {
+                attached::refuse(&connected, "shut the guest down").map_err(|e| e.during(&during))?;
+            }
             let command = Command::Rollback { snapshot: snapshot.id, keep_as };
-            shard.command(command).await.map_err(|e| ApiError::from(e).during(format!("cannot roll back to '{name}'")))?;
+            shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
             self.tell("volume.rolled-back", name.to_string());
         }
-        Ok(RolledBack { kept_as })
+        Ok(RolledBack { kept_as, connected })
     }
 
     /// Makes a writable volume on a snapshot. Durable on return.
@@ -260,6 +259,21 @@ impl Daemon {
             entry.due = Some(entry.due.map_or(time, |due| due.min(time)));
         }
     }
+}
+
+/// A name for a snapshot of what a volume was before a command: the command and the time.
+///
+/// # Errors
+/// When the pool does not answer.
+pub(super) async fn unused_name(shard: &ShardHandle, volume: VolumeId, before: &str) -> Result<String, ApiError> {
+    let stamp = format!("{before}-{}", instant::now().strftime("%Y%m%dT%H%M%SZ"));
+    let mut name = stamp.clone();
+    let mut n = 2u32;
+    while shard.find_snapshot(volume, &name).await?.is_some() {
+        name = format!("{stamp}-{n}");
+        n += 1;
+    }
+    Ok(name)
 }
 
 fn view(volume: &str, snapshot: &SnapshotInfo) -> Snapshot {

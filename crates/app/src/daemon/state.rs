@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::labels::Labelled;
 use super::tls::TlsFiles;
-use crate::api::{DeviceCap, FuseAccess, IoMode, NbdLimits, TlsMode};
+use crate::api::{Access, DeviceCap, IoMode, NbdLimits, TlsMode};
 use crate::failure::{Failure, Outcome};
 
 #[cfg(test)]
@@ -150,6 +150,9 @@ pub enum Door {
         unix: Option<PathBuf>,
         /// TCP address, with the port that was bound.
         tcp: Option<String>,
+        /// Who may connect to the unix socket.
+        #[serde(default)]
+        access: Access,
         /// Encryption.
         #[serde(default)]
         tls: Option<TlsRecord>,
@@ -163,6 +166,9 @@ pub enum Door {
         served: Served,
         /// Unix socket.
         unix: PathBuf,
+        /// Who may connect to it.
+        #[serde(default)]
+        access: Access,
         /// Queues that a guest may have.
         queues: u16,
         /// Guests may have been told, under a stricter cache mode, that there is no write cache.
@@ -175,7 +181,7 @@ pub enum Door {
         dir: PathBuf,
         /// Who may use it.
         #[serde(default)]
-        access: FuseAccess,
+        access: Access,
     },
 }
 

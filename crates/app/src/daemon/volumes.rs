@@ -4,8 +4,10 @@ use futures_util::future::join_all;
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_engine::{Command, Compression, Target, VolumeInfo, VolumeOptions};
 
+use super::attached::{self, Of};
 use super::options;
 use super::service::Daemon;
+use super::snapshots::unused_name;
 use crate::api::{ApiError, CreateVolume, ErrorKind, Rename, Resize, Resized, SetProperties, SetSector, Volume};
 use crate::instant;
 use crate::names::{Name, VolumeName};
@@ -106,10 +108,10 @@ impl Daemon {
         self.volume(name).await
     }
 
-    /// Changes the size. Durable on return.
+    /// Changes the size. Durable on return. What a volume was before it shrinks is kept as a snapshot.
     ///
     /// # Errors
-    /// When it would shrink without consent, or the engine refuses.
+    /// When it would shrink without consent, or under connected clients without `force`; or the engine refuses.
     pub async fn resize(&self, name: &VolumeName, request: &Resize) -> Result<Resized, ApiError> {
         let (shard, volume) = self.find_volume(name).await?;
         let during = format!("cannot resize '{name}'");
@@ -127,9 +129,22 @@ impl Daemon {
             );
             return Err(ApiError::busy(message).during(&during));
         }
-        let resized = Resized { old_size: volume.size, size };
+        let target = Target::Head(volume.id);
+        let mut resized =
+            Resized { old_size: volume.size, size, kept_as: None, connected: attached::to(&shard, Of::Target(target)).await? };
+        let shrinks = size < volume.size;
+        let keep_as = if shrinks && !request.no_snapshot { Some(unused_name(&shard, volume.id, "pre-shrink").await?) } else { None };
+        resized.kept_as = keep_as.as_ref().map(|keep_as| format!("{name}@{keep_as}"));
         if request.dry_run || size == volume.size {
             return Ok(resized);
+        }
+        if shrinks && !request.force {
+            attached::refuse(&resized.connected, "shut the guest down").map_err(|e| e.during(&during))?;
+        }
+        if let Some(keep_as) = keep_as {
+            let description = format!("before it shrank to {}", Size(size));
+            let command = Command::Snapshot { targets: vec![(volume.id, keep_as)], description, expires: None };
+            shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
         }
         shard.command(Command::ResizeVolume { volume: volume.id, size }).await.map_err(|e| ApiError::from(e).during(&during))?;
         self.tell("volume.resized", name.to_string());

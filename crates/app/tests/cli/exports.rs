@@ -1,7 +1,7 @@
 //! `export nbd`, `export vhost-user`, `exports`, `unexport`; of `export fuse`, what is refused before anything is mounted.
 
 use std::net::TcpStream;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use crate::harness::{Daemon, each, eventually, exists};
 use crate::nbd::Nbd;
@@ -23,7 +23,9 @@ fn an_export_serves_and_is_listed_with_its_clients() {
     assert!(daemon.run(&["exports"]).ok().out.contains("tank/v"));
     daemon.run(&["pool", "export", "tank"]).refused(1, "clients");
     daemon.run(&["destroy", "-y", "tank/v"]).refused(1, "unexport 1");
-    daemon.run(&["unexport", "1"]).ok();
+    daemon.run(&["unexport", "1"]).refused(1, "clients are connected: export 1 (tank/v): unix:pid=");
+    nbd.read(0, &mut [0; 512]).expect("still served");
+    daemon.run(&["unexport", "1", "--force"]).ok();
     assert!(nbd.read(0, &mut [0; 512]).is_err(), "served after unexport");
     assert!(!exists(&daemon.path("v.sock")));
     assert_eq!(daemon.json(&["exports"]).as_array().map(Vec::len), Some(0));
@@ -40,11 +42,83 @@ fn addresses_are_checked() {
     daemon.run(&["export", "nbd", "tank/v", "--unix", &daemon.text("state/state.json")]).refused(1, "state.json");
     assert!(!daemon.path("state/state.json").symlink_metadata().expect("stays").file_type().is_socket());
     daemon.export("tank/v", "v.sock");
-    daemon.run(&["export", "nbd", "tank/v", "--unix", &daemon.text("v.sock")]).refused(1, "unexport 1");
+    daemon.run(&["export", "nbd", "tank/v", "--force", "--unix", &daemon.text("v.sock")]).refused(1, "unexport 1");
     // Without an address, one beside the control socket.
-    let made = daemon.json(&["export", "nbd", "tank/v"]);
+    let made = daemon.json(&["export", "nbd", "tank/v", "--readonly"]);
     let path = made["unix"].as_str().expect("a socket");
     assert!(path.starts_with(&daemon.text("run/")) && Nbd::connect(std::path::Path::new(path)).is_ok(), "{path}");
+}
+
+/// Nobody's disk changes, shrinks or goes away under who is connected, unless that is what was asked for.
+#[test]
+fn connected_clients_are_in_the_way() {
+    let daemon = Daemon::with_pool();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    daemon.run(&["snapshot", "tank/v@a"]).ok();
+    let socket = daemon.export("tank/v", "v.sock");
+    let nbd = Nbd::connect(&socket).expect("connect");
+    daemon.run(&["rollback", "tank/v@a"]).refused(1, "export 1 (tank/v): unix:pid=");
+    assert!(daemon.run(&["rollback", "-n", "tank/v@a"]).ok().out.contains("would be refused without --force"));
+    daemon.run(&["resize", "tank/v", "8M", "--allow-shrink"]).refused(1, "shut the guest down first, or give --force");
+    let grown = daemon.run(&["resize", "tank/v", "32M"]);
+    assert!(grown.code == 0 && grown.err.contains("over NBD when they connect again"), "{grown:?}");
+    daemon.run(&["unexport", "tank/v"]).refused(1, "--force");
+    assert_eq!(daemon.json(&["list", "-t", "snapshot"]).as_array().map(Vec::len), Some(1), "nothing was changed");
+    // who leaves is not in the way, however soon the command comes
+    drop(nbd);
+    daemon.run(&["rollback", "tank/v@a"]).ok();
+    let nbd = Nbd::connect(&socket).expect("connect");
+    daemon.run(&["rollback", "--force", "tank/v@a"]).ok();
+    let told = daemon.run(&["resize", "tank/v", "8M", "--allow-shrink", "--force"]);
+    assert!(told.code == 0 && told.out.contains("kept as tank/v@pre-shrink-"), "{told:?}");
+    let kept = daemon.json(&["list", "-t", "snapshot", "tank/v"]);
+    let kept = each(&kept, "name").into_iter().find(|name| name.contains("pre-shrink")).expect("kept").to_owned();
+    assert_eq!(daemon.json(&["get", "size", &kept])[0]["value"], (16 << 20).to_string());
+    drop(nbd);
+    daemon.run(&["resize", "tank/v", "4M", "--allow-shrink", "--no-snapshot"]).ok();
+    let after = daemon.json(&["list", "-t", "snapshot", "tank/v"]);
+    assert_eq!(each(&after, "name").into_iter().filter(|name| name.contains("pre-shrink")).count(), 1);
+    daemon.run(&["unexport", &daemon.text("v.sock")]).ok();
+    daemon.run(&["unexport", "tank/v"]).refused(1, "no export 'tank/v'");
+}
+
+#[test]
+fn a_second_export_to_write_to_is_asked_for() {
+    let daemon = Daemon::with_pool();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    daemon.export("tank/v", "one.sock");
+    let [two, three] = ["two.sock", "three.sock"].map(|name| daemon.text(name));
+    daemon.run(&["export", "nbd", "tank/v", "--unix", &two]).refused(1, "export 1 lets clients write to it already");
+    daemon.run(&["export", "vhost-user", "tank/v", "--unix", &two]).refused(1, "--readonly, or --force");
+    daemon.run(&["export", "nbd", "tank/v", "--readonly", "--unix", &two]).ok();
+    daemon.run(&["export", "vhost-user", "tank/v", "--force", "--unix", &three]).ok();
+    daemon.run(&["unexport", "tank/v"]).ok();
+    assert_eq!(daemon.json(&["exports"]).as_array().map(Vec::len), Some(0), "all exports of it");
+}
+
+/// Sockets are given to whom they are for, and again after a restart.
+#[test]
+fn sockets_have_owners_and_modes() {
+    let mut daemon = Daemon::with_pool();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    let owner = format!("{}:{}", rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let of = |name: &str| {
+        let meta = std::fs::symlink_metadata(daemon.path(name)).expect("a socket");
+        (meta.mode() & 0o7777, meta.uid(), meta.gid())
+    };
+    let me = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let [plain, group, guest] = ["plain.sock", "group.sock", "guest.sock"].map(|name| daemon.text(name));
+    daemon.run(&["export", "nbd", "tank/v", "--unix", &plain]).ok();
+    daemon.run(&["export", "nbd", "tank/v", "--force", "--unix", &group, "--owner", &owner]).ok();
+    daemon.run(&["export", "vhost-user", "tank/v", "--force", "--unix", &guest, "--mode", "0666"]).ok();
+    let modes = [("plain.sock", 0o600), ("group.sock", 0o660), ("guest.sock", 0o666)];
+    modes.map(|(name, mode)| assert_eq!(of(name), (mode, me.0, me.1), "{name}"));
+    let refused = daemon.run(&["export", "nbd", "tank/v", "--force", "--unix", &daemon.text("x.sock"), "--mode", "0777"]);
+    assert!(refused.code == 2 && refused.err.contains("0640"), "{refused:?}");
+    assert_eq!(daemon.stop("TERM"), 0);
+    daemon.restart();
+    let of = |name: &str| std::fs::symlink_metadata(daemon.path(name)).expect("a socket").mode() & 0o7777;
+    modes.map(|(name, mode)| assert_eq!(of(name), mode, "{name} after a restart"));
 }
 
 #[test]
@@ -80,13 +154,11 @@ fn a_vhost_user_export_is_listed_and_comes_back_after_a_restart() {
     let mut daemon = Daemon::with_pool();
     daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
     let (socket, text) = (daemon.path("guest.sock"), daemon.text("guest.sock"));
-    let ended = daemon.run(&["export", "vhost-user", "tank/v"]);
-    assert!(ended.code == 2 && ended.err.contains("--unix"), "{ended:?}");
     let ended = daemon.run(&["export", "vhost-user", "tank/v", "--unix", &text, "--queues", "0"]);
     assert!(ended.code == 2 && ended.err.contains("1..=256"), "{ended:?}");
     daemon.run(&["export", "vhost-user", "tank/none", "--unix", &text]).refused(1, "no volume");
     assert_eq!(daemon.run(&["export", "vhost-user", "tank/v", "--unix", &text, "--queues", "2"]).ok().out, format!("export 1  {text}\n"));
-    daemon.run(&["export", "nbd", "tank/v", "--unix", &text]).refused(1, "unexport 1");
+    daemon.run(&["export", "nbd", "tank/v", "--force", "--unix", &text]).refused(1, "unexport 1");
     for _ in 0..2 {
         let exports = daemon.json(&["exports"]);
         assert_eq!((exports[0]["kind"].as_str(), exports[0]["unix"].as_str()), (Some("vhost-user"), Some(text.as_str())));
@@ -98,6 +170,9 @@ fn a_vhost_user_export_is_listed_and_comes_back_after_a_restart() {
     daemon.run(&["destroy", "-y", "tank/v"]).refused(1, "unexport 1");
     daemon.run(&["unexport", "1"]).ok();
     assert!(!exists(&socket));
+    // without a path, one beside the control socket
+    let made = daemon.json(&["export", "vhost-user", "tank/v"]);
+    assert_eq!(made["unix"].as_str(), Some(daemon.text("run/tank.v.vhost.sock").as_str()));
 }
 
 #[test]
@@ -130,7 +205,7 @@ fn the_last_descriptors_are_kept_for_the_daemon() {
     assert!(clients.len() > 8, "{} clients", clients.len());
     clients[0].write(0, &[5; 4096]).expect("write");
     // an export would take what is kept; a command does not
-    let refused = daemon.run(&["export", "nbd", "tank/v", "--unix", &daemon.text("w.sock")]);
+    let refused = daemon.run(&["export", "nbd", "tank/v", "--unix", &daemon.text("w.sock"), "--force"]);
     refused.refused(1, "file descriptors are in use");
     daemon.run(&["create", "tank/w", "-L", "16M"]).ok();
     daemon.run(&["snapshot", "tank/w@a"]).ok();
@@ -138,7 +213,7 @@ fn the_last_descriptors_are_kept_for_the_daemon() {
     eventually("there is room again", || Nbd::connect(&socket).is_ok());
     let mut accepted = 1;
     loop {
-        let export = daemon.run(&["export", "nbd", "tank/w", "--unix", &daemon.text(&format!("w{accepted}.sock"))]);
+        let export = daemon.run(&["export", "nbd", "tank/w", "--unix", &daemon.text(&format!("w{accepted}.sock")), "--force"]);
         if export.code != 0 {
             export.refused(1, "file descriptors are in use");
             break;

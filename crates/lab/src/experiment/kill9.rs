@@ -167,6 +167,6 @@ fn ours(millpond: &mut Millpond, ledger: &mut Ledger, seed: u64, snapshot: Optio
     let judge = |block: usize, data: &[u8]| ledger.judge_between(block, data, bound(&at_least, block), bound(&at_most, block));
     tally.add(&audit(&frozen, ledger, judge)?.1);
     tally.snapshots_checked += 1;
-    millpond.cli(&["unexport", &id])?;
+    millpond.cli(&["unexport", &id, "--force"])?;
     millpond.cli(&["destroy", &full, "-y"]).map(|_| ())
 }

@@ -61,7 +61,7 @@ fn ours(setup: &Setup, results: &mut Results, rep: usize) -> Result<()> {
     let size = setup.size_or(SIZE);
     let mut open = setup.open_millpond_allocated(size, 4 * size + (256 << 20))?;
     let socket = open.millpond.device().with_file_name("disk.vu");
-    let words = ["export", "vhost-user", DISK, "--unix"].map(OsStr::new);
+    let words = ["export", "vhost-user", DISK, "--force", "--unix"].map(OsStr::new);
     open.millpond.cli(&[&words[..], &[socket.as_os_str()]].concat())?;
     let measured = measure(setup, results, rep, OURS, &socket, open.millpond.pid()?);
     open.millpond.stop()?;

@@ -144,7 +144,7 @@ impl Millpond {
     /// The command failed.
     pub fn export(&self, name: &str) -> Result<Endpoint> {
         let socket = self.socket_of(name);
-        self.cli(&["export".as_ref(), "nbd".as_ref(), OsStr::new(name), "--unix".as_ref(), socket.as_os_str()])?;
+        self.cli(&["export".as_ref(), "nbd".as_ref(), OsStr::new(name), "--force".as_ref(), "--unix".as_ref(), socket.as_os_str()])?;
         Ok(Endpoint::unix(&socket, name))
     }
 
@@ -273,7 +273,7 @@ impl Contender for Millpond {
     }
 
     fn rollback(&mut self, name: &str) -> Result<()> {
-        self.cli(&["rollback", &format!("{DISK}@{name}")]).map(|_| ())
+        self.cli(&["rollback", "--force", &format!("{DISK}@{name}")]).map(|_| ())
     }
 
     fn kill9(&mut self) -> Result<()> {

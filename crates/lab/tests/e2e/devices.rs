@@ -163,6 +163,6 @@ fn grown_and_moved(
     ensure!(listed["health"] == "online" && listed["size"].as_u64() < Some(after), "{listed}");
     [e, f].iter().try_for_each(|path| device(&listed, path).map(drop))?;
     fio(uri, "randwrite", 3, &["--verify_only=1"])?;
-    millpond.cli(&["rollback", "tank/disk@first"])?;
+    millpond.cli(&["rollback", "--force", "tank/disk@first"])?;
     fio(uri, "randwrite", 1, &["--verify_only=1"])
 }

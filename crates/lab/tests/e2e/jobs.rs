@@ -126,7 +126,7 @@ pub fn exchange(subject: &mut Subject) -> Result<()> {
     new.iter().try_for_each(|path| device(&listed, path).map(drop))?;
     fio(&uri, "randwrite", 4, &["--verify_only=1"])?;
     millpond.cli(&["pool", "scrub", "tank", "--wait"])?;
-    millpond.cli(&["rollback", "tank/disk@first"])?;
+    millpond.cli(&["rollback", "--force", "tank/disk@first"])?;
     fio(&uri, "randwrite", 1, &["--verify_only=1"])
 }
 

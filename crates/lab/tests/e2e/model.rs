@@ -139,7 +139,7 @@ impl World {
         let (endpoint, id) = millpond.export_with_id(&full)?;
         compare(&mut Client::connect(&endpoint, 1, 1 << 20, false)?, self.snapshots.get(name).context("unknown snapshot")?)
             .with_context(|| full)?;
-        millpond.cli(&["unexport", &id]).map(|_| ())
+        millpond.cli(&["unexport", &id, "--force"]).map(|_| ())
     }
 
     fn check_disk(&mut self, endpoint: &Endpoint) -> Result<()> {

@@ -105,7 +105,7 @@ fn boot(subject: &mut Subject, profiles: &[&str], sectors: &str) -> Result<()> {
         ensure!(told.contains("No problems found"), "{told}");
     }
     let socket = dir.join("guest.sock");
-    millpond.cli(&["export", "vhost-user", "tank/disk", "--unix", &text(&socket)])?;
+    millpond.cli(&["export", "vhost-user", "tank/disk", "--force", "--unix", &text(&socket)])?;
     let mut guest = Guest::boot_firmware(Door::VhostUser(&[socket]), FIRMWARE)?;
     let seen = guest.expect("SECTORS")?;
     ensure!(seen == sectors, "the guest sees sectors of {seen}");

@@ -91,7 +91,7 @@ pub fn changes(subject: &mut Subject) -> Result<()> {
     let backup_name = backup.display().to_string();
     let (monday, id) = subject.millpond()?.export_with_id(&format!("{DISK}@monday"))?;
     run_tool("nbdcopy", &[&monday.uri(), &backup_name])?;
-    subject.millpond()?.cli(&["unexport", &id])?;
+    subject.millpond()?.cli(&["unexport", &id, "--force"])?;
     let mut rng = Rng::new(11);
     let mut dirty = vec![0; (SIZE / BLOCK) as usize];
     let mut commands = Vec::new();

@@ -100,7 +100,20 @@ pub fn keys(subject: &mut Subject) -> Result<()> {
     let socket = bench.path("tls.sock");
     let millpond = subject.millpond()?;
     millpond.cli(&["create", "lab/secret", "-L", &SIZE.to_string()])?;
-    millpond.cli(&["export", "nbd", "lab/secret", "--unix", &socket, "--tcp", "127.0.0.1:0", "--tls", "require", "--tls-psk", &keys])?;
+    millpond.cli(&[
+        "export",
+        "nbd",
+        "lab/secret",
+        "--force",
+        "--unix",
+        &socket,
+        "--tcp",
+        "127.0.0.1:0",
+        "--tls",
+        "require",
+        "--tls-psk",
+        &keys,
+    ])?;
     let (id, over_unix) = uri(millpond, "nbds+unix://alice@")?;
     let (_, over_tcp) = uri(millpond, "nbds://alice@")?;
     let mut other = witness(&plain)?;
@@ -125,8 +138,8 @@ pub fn keys(subject: &mut Subject) -> Result<()> {
     reconnects(subject, &object(&bench.dir, "alice"), &options)?;
     // Where it is allowed, both are served.
     let millpond = subject.millpond()?;
-    millpond.cli(&["unexport", &id.to_string()])?;
-    millpond.cli(&["export", "nbd", "lab/secret", "--unix", &socket, "--tls", "allow", "--tls-psk", &keys])?;
+    millpond.cli(&["unexport", &id.to_string(), "--force"])?;
+    millpond.cli(&["export", "nbd", "lab/secret", "--force", "--unix", &socket, "--tls", "allow", "--tls-psk", &keys])?;
     run_tool("nbdinfo", &[&over_unix])?;
     run_tool("nbdinfo", &[&format!("nbd+unix:///?socket={socket}")])?;
     Ok(())
@@ -183,9 +196,10 @@ pub fn certificates(subject: &mut Subject) -> Result<()> {
     let (pki, foreign) = (authority(&bench, "pki")?, authority(&bench, "foreign")?);
     let millpond = subject.millpond()?;
     millpond.cli(&["create", "lab/secret", "-L", &SIZE.to_string()])?;
-    let outside = ["export", "nbd", "lab/secret", "--tcp", "0.0.0.0:0", "--tls", "allow", "--tls-dir", &pki];
+    let outside = ["export", "nbd", "lab/secret", "--force", "--tcp", "0.0.0.0:0", "--tls", "allow", "--tls-dir", &pki];
     ensure!(millpond.cli(&outside).is_err(), "an address that other machines reach was served without TLS being required");
-    let inside = ["export", "nbd", "lab/secret", "--tcp", "127.0.0.1:0", "--tls", "require", "--tls-dir", &pki, "--tls-verify-peer"];
+    let inside =
+        ["export", "nbd", "lab/secret", "--force", "--tcp", "127.0.0.1:0", "--tls", "require", "--tls-dir", &pki, "--tls-verify-peer"];
     millpond.cli(&inside)?;
     // It is kept, certificates included.
     subject.server().stop()?;

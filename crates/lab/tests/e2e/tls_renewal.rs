@@ -62,7 +62,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
 
 /// Exports the disk; gives the export's number and its port.
 fn export(millpond: &Millpond, dir: &str, more: &[&str]) -> Result<(String, String)> {
-    let words = ["export", "nbd", "lab/secret", "--tcp", "127.0.0.1:0", "--tls-dir", dir, "--tls-verify-peer"];
+    let words = ["export", "nbd", "lab/secret", "--force", "--tcp", "127.0.0.1:0", "--tls-dir", dir, "--tls-verify-peer"];
     millpond.cli(&[&words[..], more].concat())?;
     let (id, told) = uri(millpond, "nbds://127.0.0.1:")?;
     Ok((id.to_string(), told.rsplit(':').next().context("no port")?.to_owned()))
@@ -73,8 +73,11 @@ fn names(subject: &mut Subject, live: &str, pki: &str) -> Result<()> {
     let millpond = subject.millpond()?;
     let (id, port) = export(millpond, live, &["--tls-clients", "somebody,client"])?;
     run_tool("nbdinfo", &[format!("nbds://localhost:{port}/?tls-certificates={pki}")])?;
-    millpond.cli(&["unexport", &id])?;
-    ensure!(millpond.cli(&["export", "nbd", "lab/secret", "--tls-dir", live, "--tls-clients", "client"]).is_err(), "names without proof");
+    millpond.cli(&["unexport", &id, "--force"])?;
+    ensure!(
+        millpond.cli(&["export", "nbd", "lab/secret", "--force", "--tls-dir", live, "--tls-clients", "client"]).is_err(),
+        "names without proof"
+    );
     let (id, _) = export(millpond, live, &["--tls-clients", "somebody,else"])?;
     subject.server().stop()?;
     subject.server().restart()?;
@@ -86,5 +89,5 @@ fn names(subject: &mut Subject, live: &str, pki: &str) -> Result<()> {
     let image = format!("driver=nbd,tls-creds=creds,server.type=inet,server.host=localhost,server.port={port}");
     refused("qemu-img", &["info", "--object", &object, "--image-opts", &image])?;
     logged(subject, "of none of the clients that are allowed: client")?;
-    subject.millpond()?.cli(&["unexport", &id]).map(drop)
+    subject.millpond()?.cli(&["unexport", &id, "--force"]).map(drop)
 }

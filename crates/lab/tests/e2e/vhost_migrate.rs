@@ -88,7 +88,14 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     let mut sockets = Vec::new();
     for dir in [&here, &there] {
         let socket = dir.join("disk.vu");
-        millpond.cli(&["export".as_ref(), "vhost-user".as_ref(), DISK.as_ref(), "--unix".as_ref(), socket.as_os_str()])?;
+        millpond.cli(&[
+            "export".as_ref(),
+            "vhost-user".as_ref(),
+            DISK.as_ref(),
+            "--force".as_ref(),
+            "--unix".as_ref(),
+            socket.as_os_str(),
+        ])?;
         sockets.push(socket);
     }
     let (first, second) = sockets.split_at(1);

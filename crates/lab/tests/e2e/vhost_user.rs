@@ -74,7 +74,7 @@ if dmesg | grep -i "I/O error" | grep -v vdc; then exit 9; fi
 /// Exports a volume or snapshot over vhost-user.
 pub fn export(millpond: &Millpond, dir: &Path, name: &str) -> Result<PathBuf> {
     let socket = dir.join(format!("{}.vu", name.replace(['/', '@'], "-")));
-    millpond.cli(&["export".as_ref(), "vhost-user".as_ref(), name.as_ref(), "--unix".as_ref(), socket.as_os_str()])?;
+    millpond.cli(&["export".as_ref(), "vhost-user".as_ref(), name.as_ref(), "--force".as_ref(), "--unix".as_ref(), socket.as_os_str()])?;
     Ok(socket)
 }
 

@@ -39,11 +39,14 @@ struct Ending {
     /// Of a mount: files that are open are served until they are closed.
     #[serde(default)]
     lazy: bool,
+    /// Also while clients are connected, who are disconnected.
+    #[serde(default)]
+    force: bool,
 }
 
 /// Ends an export.
 #[utoipa::path(delete, path = "/v1/exports/{id}", params(("id" = u64, Path), Ending),
     responses((status = 204), (status = "default", body = ErrorBody)))]
 async fn remove(State(daemon): State<Arc<Daemon>>, Path(id): Path<u64>, Asked(ending): Asked<Ending>) -> Result<StatusCode, ApiError> {
-    soon(&daemon, |daemon| async move { daemon.unexport(id, ending.lazy).await }).await.map(|()| StatusCode::NO_CONTENT)
+    soon(&daemon, |daemon| async move { daemon.unexport(id, ending.lazy, ending.force).await }).await.map(|()| StatusCode::NO_CONTENT)
 }

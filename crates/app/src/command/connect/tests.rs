@@ -1,7 +1,7 @@
 //! The lines carry address, sectors, encryption and the right to write.
 
 use super::*;
-use crate::api::{FuseAccess, GuestIo, NbdLimits, TlsMode};
+use crate::api::{Access, GuestIo, NbdLimits, TlsMode};
 
 fn export(unix: Option<&str>, tcp: Option<&str>, readonly: bool) -> Export {
     Export {
@@ -15,7 +15,7 @@ fn export(unix: Option<&str>, tcp: Option<&str>, readonly: bool) -> Export {
         readonly,
         tls: None,
         limits: NbdLimits::default(),
-        access: FuseAccess::default(),
+        access: Access::default(),
         state: "online".to_owned(),
         reason: None,
         clients: 0,

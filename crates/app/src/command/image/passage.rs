@@ -45,7 +45,7 @@ impl Passage {
     /// # Errors
     /// What the daemon says.
     pub async fn close(self, client: &Client) -> Outcome {
-        client.delete(&format!("/v1/exports/{}", self.id)).await
+        client.delete(&format!("/v1/exports/{}?force=true", self.id)).await
     }
 }
 

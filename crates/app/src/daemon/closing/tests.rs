@@ -69,7 +69,7 @@ async fn hang(daemon: &Arc<Daemon>, dir: &Path) -> (Client, tokio::task::JoinHan
     let client = tokio::task::spawn_blocking(move || Client::with_a_write_in_the_pool(&path)).await.expect("client");
     let unexporting = tokio::spawn({
         let daemon = Arc::clone(daemon);
-        async move { daemon.unexport(export.id, false).await }
+        async move { daemon.unexport(export.id, false, true).await }
     });
     while socket.exists() {
         tokio::task::yield_now().await;
@@ -94,7 +94,7 @@ fn commands_on_one_pool_do_not_wait_for_another() {
         assert_eq!(daemon.pools().await.len(), 2);
         assert_eq!(daemon.exports().await.expect("exports").len(), 2);
         assert!(daemon.jobs().await.is_empty());
-        daemon.unexport(export.id, false).await.expect("unexport");
+        daemon.unexport(export.id, false, true).await.expect("unexport");
         daemon.destroy(&destroy("good/disk@a")).await.expect("destroy");
         create(&daemon, dir.path(), "other").await;
         daemon.destroy_pool("other", false).await.expect("destroy");
@@ -182,6 +182,7 @@ fn what_is_being_destroyed_is_not_exported_meanwhile() {
         }
         let export = daemon.reserve_export();
         let door = crate::daemon::state::Door::Nbd {
+            access: crate::api::Access::default(),
             served: Target::Head(millpond_engine::VolumeId(volume.id)).into(),
             unix: None,
             tcp: None,

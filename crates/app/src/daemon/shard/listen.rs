@@ -2,11 +2,11 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::Mode;
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
@@ -32,8 +32,46 @@ impl Drop for SocketFile {
     }
 }
 
-/// Listens on a unix socket that only its owner may connect to. A socket file that nobody listens on any more is replaced.
-pub(super) fn unix(path: &Path) -> io::Result<(OwnedFd, SocketFile)> {
+/// Who may connect to a unix socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SocketAccess {
+    /// User that it belongs to, when not the daemon's.
+    pub uid: Option<u32>,
+    /// Group, likewise.
+    pub gid: Option<u32>,
+    /// Permissions; when missing, for reading and writing of the owner, and of the group where one is given.
+    pub mode: Option<u16>,
+}
+
+impl SocketAccess {
+    fn mode(self) -> Mode {
+        let usual = if self.gid.is_some() { 0o660 } else { 0o600 };
+        Mode::from_raw_mode(self.mode.unwrap_or(usual).into())
+    }
+
+    /// Gives a socket file to whom it is for. Until then it is the daemon's alone.
+    ///
+    /// # Errors
+    /// The host's: only root gives files to others.
+    pub fn grant(self, path: &Path) -> io::Result<()> {
+        if self == SocketAccess::default() {
+            return Ok(());
+        }
+        // what is opened is what is changed, whoever may replace the file meanwhile
+        let file = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        if !FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode).is_socket() {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "somebody has put another file there"));
+        }
+        let (uid, gid) = (self.uid.map(Uid::from_raw), self.gid.map(Gid::from_raw));
+        let given = rustix::fs::chownat(&file, "", uid, gid, AtFlags::EMPTY_PATH);
+        given.map_err(|errno| io::Error::new(errno.kind(), format!("it cannot be given to another owner: {errno}")))?;
+        rustix::fs::chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), self.mode())?;
+        Ok(())
+    }
+}
+
+/// Listens on a unix socket. A socket file that nobody listens on any more is replaced.
+pub(super) fn unix(path: &Path, access: SocketAccess) -> io::Result<(OwnedFd, SocketFile)> {
     if let Ok(meta) = std::fs::symlink_metadata(path) {
         if !meta.file_type().is_socket() {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is not a socket is there"));
@@ -53,6 +91,7 @@ pub(super) fn unix(path: &Path) -> io::Result<(OwnedFd, SocketFile)> {
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     let meta = std::fs::symlink_metadata(path)?;
     let file = SocketFile { path: path.to_owned(), device: meta.dev(), inode: meta.ino() };
+    access.grant(path)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok((socket, file))
 }

@@ -29,6 +29,7 @@ pub use error::ShardError;
 pub use handle::{ClientInfo, ExportId, ExportInfo, IoCounters, ShardHandle, ShardStatus};
 #[allow(unused_imports, reason = "parts of what the calls take and give, for callers that name them")]
 pub use handle::{HostDeviceInfo, OpenFile};
+pub use listen::SocketAccess;
 pub use mount::ImageLoad;
 pub use spec::{ClientLimits, FuseExport, InheritedSockets, NbdExport, TlsOffer};
 pub use start::{create, import};

@@ -86,7 +86,7 @@ impl<P: Pool> Shard<P> {
             if let Some(inherited) = &spec.inherited.unix {
                 sockets.push((inherited.try_clone().map_err(fail)?, None, true));
             } else {
-                let (socket, made) = listen::unix(path).map_err(fail)?;
+                let (socket, made) = listen::unix(path, spec.access).map_err(fail)?;
                 sockets.push((socket, None, false));
                 file = Some(made);
             }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use millpond_engine::Target;
 
 use super::handle::ExportId;
+use super::listen::SocketAccess;
 use crate::daemon::tls::Credentials;
 
 /// An NBD export: its volume or snapshot, and its addresses. At least one of `unix` and `tcp` must be given.
@@ -22,8 +23,10 @@ pub struct NbdExport {
     pub description: String,
     /// The volume or snapshot that is exported.
     pub target: Target,
-    /// Path of a unix socket to make (mode 0600). A stale socket file is replaced; one that somebody listens on is refused.
+    /// Path of a unix socket to make. A stale socket file is replaced; one that somebody listens on is refused.
     pub unix: Option<PathBuf>,
+    /// Who may connect to it.
+    pub access: SocketAccess,
     /// TCP address to listen on; port 0 lets the system choose.
     pub tcp: Option<SocketAddr>,
     /// Refuse writes. Snapshots are read-only anyway.

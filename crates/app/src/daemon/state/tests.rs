@@ -29,6 +29,7 @@ fn sample(dir: &Path) -> State {
                 name: "p/v@s".to_owned(),
                 readonly: true,
                 door: Door::Nbd {
+                    access: Access { gid: Some(104), mode: Some(0o660), ..Access::default() },
                     served: Served::Snapshot(9),
                     unix: Some(dir.join("v.sock")),
                     tcp: Some("127.0.0.1:1".to_owned()),
@@ -46,7 +47,13 @@ fn sample(dir: &Path) -> State {
                 pool: "p".to_owned(),
                 name: "p/v".to_owned(),
                 readonly: false,
-                door: Door::VhostUser { served: Served::Volume(3), unix: dir.join("guest.sock"), queues: 4, promised: true },
+                door: Door::VhostUser {
+                    served: Served::Volume(3),
+                    unix: dir.join("guest.sock"),
+                    access: Access::default(),
+                    queues: 4,
+                    promised: true,
+                },
             },
         ],
         ..State::default()

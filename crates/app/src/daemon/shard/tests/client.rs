@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::daemon::shard::start::spawn;
-use crate::daemon::shard::{ClientLimits, ExportId, InheritedSockets, NbdExport, ShardHandle};
+use crate::daemon::shard::{ClientLimits, ExportId, InheritedSockets, NbdExport, ShardHandle, SocketAccess};
 
 use super::double::{Double, HEAD, Medium};
 
@@ -140,6 +140,7 @@ pub fn hung() -> ShardHandle {
 
 pub fn on_unix(id: u64, path: &Path) -> NbdExport {
     NbdExport {
+        access: SocketAccess::default(),
         id: ExportId(id),
         name: "double/disk".to_owned(),
         description: String::new(),

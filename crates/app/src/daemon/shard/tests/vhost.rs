@@ -14,7 +14,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::client::{Client, PATIENCE, in_memory, on_unix, wait};
 use super::double::{HEAD, SNAPSHOT};
-use crate::daemon::shard::{ExportId, ShardError, ShardHandle, VhostUserExport};
+use crate::daemon::shard::{ExportId, ShardError, ShardHandle, SocketAccess, VhostUserExport};
 
 const GET_FEATURES: u32 = 1;
 const SET_MEM_TABLE: u32 = 5;
@@ -22,6 +22,7 @@ const READ_ONLY: u64 = 1 << 5;
 
 fn spec(id: u64, path: &Path) -> VhostUserExport {
     VhostUserExport {
+        access: SocketAccess::default(),
         id: ExportId(id),
         name: "p/v".to_owned(),
         target: HEAD,

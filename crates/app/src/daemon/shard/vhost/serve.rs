@@ -38,7 +38,7 @@ impl<P: Pool> Shard<P> {
         }
         need_descriptors(VHOST_DESCRIPTORS)?;
         let failed = |source| ShardError::Listen { address: spec.unix.display().to_string(), source };
-        let (socket, file) = listen::unix(&spec.unix).map_err(failed)?;
+        let (socket, file) = listen::unix(&spec.unix, spec.access).map_err(failed)?;
         let stop = Arc::new(Stop::new(socket));
         let orders = Orders { export: spec.id, sender: self.vhost.sender.clone(), waker: self.ring.waker() };
         Talk::spawn(orders, Arc::clone(&stop), spec.queues).map_err(ShardError::Start)?;

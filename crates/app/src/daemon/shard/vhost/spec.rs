@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use millpond_engine::Target;
 
 use crate::daemon::shard::handle::{ExportId, Message, ShardError, ShardHandle};
+use crate::daemon::shard::listen::SocketAccess;
 
 /// What to serve over vhost-user, and where.
 #[derive(Clone, Debug)]
@@ -15,8 +16,10 @@ pub struct VhostUserExport {
     pub name: String,
     /// What is served.
     pub target: Target,
-    /// Path of the unix socket to make (mode 0600). A stale socket file is replaced; one that somebody listens on is refused.
+    /// Path of the unix socket to make. A stale socket file is replaced; one that somebody listens on is refused.
     pub unix: PathBuf,
+    /// Who may connect to it.
+    pub access: SocketAccess,
     /// Queues that a front end may have.
     pub queues: u16,
     /// Refuse writes. Snapshots are read-only anyway.
