@@ -18,7 +18,7 @@ fn status_tells_daemon_pools_and_exports() {
     let text = daemon.run(&["status", "--wait", "5"]).ok().out;
     assert!(text.contains("tank") && text.contains("v.sock"), "{text}");
     let mode = |name: &str| daemon.path(name).metadata().expect("exists").permissions().mode() & 0o777;
-    assert_eq!((mode("run/control.sock"), mode("run"), mode("state")), (0o600, 0o700, 0o700));
+    assert_eq!((mode("run/control.sock"), mode("run"), mode("state")), (0o600, 0o711, 0o700));
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn connected_clients_are_in_the_way() {
     assert!(told.code == 0 && told.out.contains("kept as tank/v@pre-shrink-"), "{told:?}");
     let kept = daemon.json(&["list", "-t", "snapshot", "tank/v"]);
     let kept = each(&kept, "name").into_iter().find(|name| name.contains("pre-shrink")).expect("kept").to_owned();
-    assert_eq!(daemon.json(&["get", "size", &kept])[0]["value"], (16 << 20).to_string());
+    assert_eq!(daemon.json(&["get", "size", &kept])[0]["value"], 16 << 20);
     drop(nbd);
     daemon.run(&["resize", "tank/v", "4M", "--allow-shrink", "--no-snapshot"]).ok();
     let after = daemon.json(&["list", "-t", "snapshot", "tank/v"]);
