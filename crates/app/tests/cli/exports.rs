@@ -112,13 +112,17 @@ fn sockets_have_owners_and_modes() {
     daemon.run(&["export", "nbd", "tank/v", "--force", "--unix", &group, "--owner", &owner]).ok();
     daemon.run(&["export", "vhost-user", "tank/v", "--force", "--unix", &guest, "--mode", "0666"]).ok();
     let modes = [("plain.sock", 0o600), ("group.sock", 0o660), ("guest.sock", 0o666)];
-    modes.map(|(name, mode)| assert_eq!(of(name), (mode, me.0, me.1), "{name}"));
+    for (name, mode) in modes {
+        assert_eq!(of(name), (mode, me.0, me.1), "{name}");
+    }
     let refused = daemon.run(&["export", "nbd", "tank/v", "--force", "--unix", &daemon.text("x.sock"), "--mode", "0777"]);
     assert!(refused.code == 2 && refused.err.contains("0640"), "{refused:?}");
     assert_eq!(daemon.stop("TERM"), 0);
     daemon.restart();
     let of = |name: &str| std::fs::symlink_metadata(daemon.path(name)).expect("a socket").mode() & 0o7777;
-    modes.map(|(name, mode)| assert_eq!(of(name), mode, "{name} after a restart"));
+    for (name, mode) in modes {
+        assert_eq!(of(name), mode, "{name} after a restart");
+    }
 }
 
 #[test]
