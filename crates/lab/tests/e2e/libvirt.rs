@@ -4,7 +4,6 @@ use super::PATIENCE;
 use super::guest::prepare;
 use super::guest_disk::{SIZE, room};
 use super::subject::Subject;
-use super::vhost_user::export;
 use anyhow::{Context, Result, ensure};
 use millpond_lab::peer::DISK;
 use millpond_lab::process::{Daemon, find_tool, tail, wait_until};
@@ -12,10 +11,13 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// libvirt's driver by itself, in a directory of its own: no daemon, no cgroups, QEMU as who runs this.
+/// The user that QEMU runs as where libvirt comes from Debian.
+const USER: &str = "libvirt-qemu";
+
+/// libvirt's driver by itself, in a directory of its own: no daemon, no cgroups, QEMU as Debian's libvirt runs it.
 const QEMU_CONF: &str = r#"
-user = "root"
-group = "root"
+user = "libvirt-qemu"
+group = "libvirt-qemu"
 security_driver = "none"
 cgroup_controllers = [ ]
 namespaces = [ ]
@@ -84,8 +86,10 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     let dir = subject.file("server");
     let millpond = subject.millpond()?;
     millpond.cli(&["create", "lab/native", "-L", &SIZE.to_string(), "--sector", "4kn"])?;
-    millpond.export("lab/native")?;
-    export(millpond, &dir, "lab/native")?;
+    for (kind, name) in [("nbd", "native.sock"), ("vhost-user", "native.vu")] {
+        let socket = dir.join(name).display().to_string();
+        millpond.cli(&["export", kind, "lab/native", "--force", "--unix", &socket, "--owner", USER])?;
+    }
     let list = millpond.json(&["exports"])?;
     for (kind, dir) in ["nbd", "vhost-user"].iter().zip(&rooms) {
         let is_it = |export: &&serde_json::Value| export["kind"] == *kind && export["name"] != DISK;
