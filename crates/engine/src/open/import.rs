@@ -499,7 +499,7 @@ impl Import {
             return Err("the log points outside the pool: the root is damaged".into());
         }
         if scan.page == pages {
-            scan.follow();
+            scan.end();
             return self.scan_next(at);
         }
         let want = scan.want.min(pages - scan.page);
@@ -518,7 +518,7 @@ impl Import {
             (Ok(()), Some(buf)) => {
                 scan.take(buf.bytes().get(..want * 4096).unwrap_or_default(), pages, quantum, copies, &mut self.found);
             }
-            (Err(_), _) if scan.unreadable(copies) => {}
+            (Err(_), _) if scan.unreadable((pages, quantum), copies) => {}
             (Err(error), _) => return Err(format!("the log cannot be read ({error})")),
             (Ok(()), None) => scan.done = true,
         }

@@ -47,6 +47,8 @@ pub(crate) struct StreamScan {
     ended: bool,
     /// One of them was read since, and has a batch here with a payload that is not sound.
     unsound: Option<u8>,
+    /// The page where the segment broke off. What is read since lies behind it: a batch there tells whether what is missing was durable.
+    broke: Option<u32>,
     /// Pages to read: more than [`WINDOW`] when a batch is longer.
     pub(crate) want: u32,
     /// Segments that hold batches of this stream.
@@ -69,6 +71,7 @@ impl StreamScan {
             tried: 0,
             ended: false,
             unsound: None,
+            broke: None,
             want: WINDOW,
             visited: Vec::new(),
             done: false,
@@ -92,12 +95,17 @@ impl StreamScan {
     }
 
     /// Goes on in the segment that follows.
-    pub(crate) fn follow(&mut self) {
-        (self.copy, self.tried, self.ended, self.unsound) = (0, 0, false, None);
+    fn follow(&mut self) {
+        self.begin_place();
         self.segment = std::mem::replace(&mut self.next, NO_SEGMENT);
         self.page = 0;
         self.want = WINDOW;
         self.done = self.segment == NO_SEGMENT;
+    }
+
+    /// Nothing was read yet of where the scan is now.
+    fn begin_place(&mut self) {
+        (self.copy, self.tried, self.ended, self.unsound) = (0, 0, false, None);
     }
 
     /// Another of so many copies is to be read at the same place; false when all were. After a crash each may have what others lack.
@@ -110,23 +118,27 @@ impl StreamScan {
     /// Takes pages in that were read at the scan's place from one of so many copies. Afterwards the place has moved on, or another copy is to
     /// be read there, or the scan is done. Batches begin at multiples of `quantum` pages.
     pub(crate) fn take(&mut self, bytes: &[u8], segment_pages: u32, quantum: u32, copies: u8, found: &mut Vec<Found>) {
+        if self.broke.is_some() {
+            return self.seek(bytes, segment_pages, quantum, copies);
+        }
+        let segment = (segment_pages, quantum);
         let mut at = 0usize;
         loop {
             let rest = bytes.get(at * 4096..).unwrap_or_default();
             if rest.is_empty() {
                 return self.end_of_window(segment_pages);
             }
-            let Some(pages) = BatchHeader::peek_pages(rest) else { return self.broken(copies) };
+            let Some(pages) = BatchHeader::peek_pages(rest) else { return self.broken(segment, copies) };
             if rest.len() < pages * 4096 {
-                return self.more(at, pages as u32, segment_pages, copies);
+                return self.more(at, pages as u32, segment, copies);
             }
-            let Ok((header, items)) = BatchHeader::decode(rest) else { return self.broken(copies) };
-            if !self.belongs(&header) {
-                return self.broken(copies);
+            let Ok((header, items)) = BatchHeader::decode(rest) else { return self.broken(segment, copies) };
+            if !self.belongs(&header, self.page) {
+                return self.broken(segment, copies);
             }
             let whole = pages + header.payload as usize;
             if rest.len() < whole * 4096 {
-                return self.more(at, whole as u32, segment_pages, copies);
+                return self.more(at, whole as u32, segment, copies);
             }
             let payload = rest.get(pages * 4096..whole * 4096).unwrap_or_default();
             let sound = payload_sound(&header, &items, payload);
@@ -149,27 +161,72 @@ impl StreamScan {
         }
     }
 
-    fn belongs(&self, header: &BatchHeader) -> bool {
+    /// Is it the header of a batch of this stream, at a page of its segment, that the checkpoint does not have?
+    fn belongs(&self, header: &BatchHeader, page: u32) -> bool {
         header.pool == self.pool
             && header.incarnation == self.incarnation
             && header.stream == self.stream
             && header.segment == self.segment
-            && header.offset == self.page
+            && header.offset == page
             && header.lsn > self.last
             && header.lsn <= self.end
     }
 
-    /// No batch of this stream here: it goes on in the next segment or not at all.
-    fn broken(&mut self, copies: u8) {
+    /// No batch of this stream here. Most often the log ends; but a header that was damaged looks the same, and what was written behind it may
+    /// say that it was durable. So the rest of the segment is read before the scan goes on in the next one.
+    fn broken(&mut self, segment: (u32, u32), copies: u8) {
         self.ended = true;
         if !self.next_copy(copies) {
+            self.break_off(segment);
+        }
+    }
+
+    /// No copy has more of the segment.
+    fn break_off(&mut self, (segment_pages, quantum): (u32, u32)) {
+        self.broke = Some(self.page);
+        self.seek_from(self.page + quantum, segment_pages);
+    }
+
+    /// Goes on to look for a batch at a page behind the place where the segment broke off.
+    fn seek_from(&mut self, page: u32, segment_pages: u32) {
+        self.begin_place();
+        (self.page, self.want) = (page.min(segment_pages), WINDOW);
+        if self.page == segment_pages {
             self.end();
+        }
+    }
+
+    /// Looks for a batch in pages behind the place where the segment broke off. What the segment held before does not belong: the checkpoint has it.
+    fn seek(&mut self, bytes: &[u8], segment_pages: u32, quantum: u32, copies: u8) {
+        let pages = bytes.len() / 4096;
+        for at in (0..pages).step_by(quantum.max(1) as usize) {
+            let rest = bytes.get(at * 4096..).unwrap_or_default();
+            let Some(header_pages) = BatchHeader::peek_pages(rest) else { continue };
+            let cut = at > 0 && rest.len() < header_pages * 4096;
+            let page = self.page + at as u32;
+            if cut || BatchHeader::decode(rest).is_ok_and(|(header, _)| self.belongs(&header, page)) {
+                // one that is cut is looked at once more, from its first page on
+                self.broke = self.broke.filter(|_| cut);
+                self.begin_place();
+                (self.page, self.want) = (page, WINDOW);
+                return;
+            }
+        }
+        if !self.next_copy(copies) {
+            self.seek_from(self.page + pages.max(1) as u32, segment_pages);
         }
     }
 
     /// A copy cannot be read. False when none can: a batch that was durable is on all of them, so one that can be read is enough to say that
     /// there is none, or that it is torn.
-    pub(crate) fn unreadable(&mut self, copies: u8) -> bool {
+    pub(crate) fn unreadable(&mut self, segment: (u32, u32), copies: u8) -> bool {
+        if self.broke.is_some() {
+            // what lies there need not be of the log
+            if !self.next_copy(copies) {
+                self.seek_from(self.page + self.want, segment.0);
+            }
+            return true;
+        }
         if !self.next_copy(copies) {
             if let Some(copy) = self.unsound.take().filter(|_| !self.ended) {
                 // it is read once more, and taken as it is
@@ -179,13 +236,15 @@ impl StreamScan {
             if !self.ended {
                 return false;
             }
-            self.end();
+            self.break_off(segment);
         }
         true
     }
 
-    fn end(&mut self) {
-        if self.page == 0 && !self.visited.contains(&self.segment) {
+    /// The segment has no more: the stream goes on in the next one, or not at all.
+    pub(crate) fn end(&mut self) {
+        let page = self.broke.take().unwrap_or(self.page);
+        if page == 0 && !self.visited.contains(&self.segment) {
             self.done = true;
         } else {
             self.follow();
@@ -199,13 +258,13 @@ impl StreamScan {
     }
 
     /// A batch goes beyond what was read.
-    fn more(&mut self, at: usize, whole: u32, segment_pages: u32, copies: u8) {
-        if self.page + whole > segment_pages {
-            return self.broken(copies);
+    fn more(&mut self, at: usize, whole: u32, segment: (u32, u32), copies: u8) {
+        if self.page + whole > segment.0 {
+            return self.broken(segment, copies);
         }
         if at == 0 {
             if whole <= self.want {
-                return self.broken(copies);
+                return self.broken(segment, copies);
             }
             self.want = whole;
         }

@@ -8,7 +8,7 @@ use std::env;
 
 use millpond_block::Op;
 use millpond_engine::{Class, Command, Compression, GroupSpec, Layout, SnapshotId, Target, Tuning, VolumeId, VolumeOptions};
-use millpond_format::{BATCH_FIXED, RING_OFFSET, RING_SLOTS, SECTOR_BYTES};
+use millpond_format::{BATCH_FIXED, BatchHeader, RING_OFFSET, RING_SLOTS, SECTOR_BYTES};
 
 use crate::rig::Rig;
 
@@ -21,6 +21,8 @@ const MARK: &[u8; 8] = b"GUESTDAT";
 const HEADER: &[u8; 4] = b"MPBH";
 /// Rounds of overwriting until the cleaner has moved something.
 const ROUNDS: u8 = 60;
+/// Batches whose headers are all tried.
+const NEWEST: usize = 100;
 /// Of so many flips after which everything is whole again one is followed by a trial without other devices.
 const TRIALS: usize = 3;
 
@@ -143,6 +145,20 @@ impl Pool {
         [labels, roots, headers, others, data]
     }
 
+    /// A byte of each header of the newest batches: those of the log after the last checkpoint, and some before it.
+    fn newest_headers(media: &[Vec<u8>]) -> impl Iterator<Item = (usize, usize)> {
+        let mut headers = Vec::new();
+        for (device, medium) in media.iter().enumerate() {
+            for at in (AREA..medium.len() - AREA).step_by(PAGE) {
+                if let Ok((header, _)) = BatchHeader::decode(&medium[at..]) {
+                    headers.push((header.lsn, (device, at + at / PAGE % BATCH_FIXED)));
+                }
+            }
+        }
+        headers.sort_unstable();
+        headers.into_iter().rev().take(NEWEST).map(|(_, place)| place)
+    }
+
     /// Flips bits one at a time in the pool as it was killed and as it was closed, `few` of them in each without another word.
     #[allow(clippy::disallowed_methods, reason = "a person asks for more than fits into every test run")]
     fn try_flips(mut self, few: usize) {
@@ -164,7 +180,10 @@ impl Pool {
         let all = Self::places(base);
         // as many of each kind; a stride that has no factor in common with pages or slots
         let stride = |places: &[(usize, usize)]| (places.len() / (count / all.len()).max(1)).max(1) | 1;
-        let places: Vec<(usize, usize)> = all.iter().flat_map(|places| places.iter().copied().step_by(stride(places))).collect();
+        let mut places: Vec<(usize, usize)> = all.iter().flat_map(|places| places.iter().copied().step_by(stride(places))).collect();
+        if self.spare == 0 {
+            places.extend(Self::newest_headers(base));
+        }
         let (mut refused, mut errors, mut mended) = (0, 0, 0);
         let mut media = base.to_vec();
         for (nth, (device, at)) in places.iter().copied().enumerate() {
