@@ -20,7 +20,7 @@ use std::time::Duration;
 use clap::Parser;
 
 use crate::command::Cli;
-use crate::failure::Failure;
+use crate::failure::{Code, Failure};
 
 /// A pool's map is millions of small pieces that come and go; the C library's allocator gets slow among them.
 #[global_allocator]
@@ -30,6 +30,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const LAST_WORK: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
+    let words = || std::env::args_os().skip(1).filter_map(|word| word.into_string().ok());
+    // many verbs would take such a word for a name, and say something else about it
+    if let Some(told) = names::describe_odd_option(words()) {
+        eprintln!("millpond: {told}");
+        return ExitCode::from(Code::Usage as u8);
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return wrong_usage(&error),

@@ -144,6 +144,45 @@ pub fn describe_look_alike(text: &str) -> Option<String> {
     })
 }
 
+/// Names the first option on the command line that only looks like one: `–L` with an en dash, `—size`, or a Cyrillic letter in `-с`. Words after
+/// `--`, and a description, are anything.
+pub fn describe_odd_option(words: impl IntoIterator<Item = String>) -> Option<String> {
+    let mut before = String::new();
+    for word in words {
+        if word == "--" {
+            return None;
+        }
+        let free = before == "--description";
+        if let Some(told) = odd_option(&word).filter(|_| !free) {
+            return Some(told);
+        }
+        before = word;
+    }
+    None
+}
+
+fn odd_option(word: &str) -> Option<String> {
+    let plain = |c: char| look_alike(c).map_or(c, |(plain, _)| plain);
+    let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
+    let straight: String = name.chars().map(plain).collect();
+    let letters = straight.trim_start_matches('-');
+    let is_option = straight.starts_with('-') && letters.starts_with(|c: char| c.is_ascii_alphabetic());
+    let same = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    let (at, odd) = name.chars().enumerate().find(|(_, c)| look_alike(*c).is_some())?;
+    let (like, called) = look_alike(odd)?;
+    if !is_option || !straight.chars().all(same) {
+        return None;
+    }
+    // one long dash is what text programs make of two
+    let dashes = if letters.len() > 1 && !word.starts_with('-') { "--" } else { straight.get(..straight.len() - letters.len())? };
+    let value = value.map(|value| format!("={value}")).unwrap_or_default();
+    Some(format!(
+        "not an option: character {} of '{word}' is {called} '{odd}' (U+{:04X}), which looks like '{like}'; type '{dashes}{letters}{value}'",
+        at + 1,
+        u32::from(odd)
+    ))
+}
+
 /// Checks one part of a name.
 ///
 /// # Errors

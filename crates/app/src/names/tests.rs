@@ -70,3 +70,31 @@ fn errors_are_one_line() {
         assert!(!told.contains('\n') && !told.contains('\u{7}'), "{told:?}");
     }
 }
+
+#[test]
+fn look_alikes_in_options_are_named_with_what_to_type() {
+    let told = |words: &str| describe_odd_option(words.split(' ').map(str::to_owned));
+    for (words, parts) in [
+        ("create p/v \u{2013}L 10G", ["EN DASH", "U+2013", "type '-L'"]),
+        ("create p/v \u{2014}size 10G", ["EM DASH", "U+2014", "type '--size'"]),
+        ("create p/v \u{2013}size=10G", ["EN DASH", "character 1", "type '--size=10G'"]),
+        ("create p/v \u{2212}\u{2212}size", ["MINUS SIGN", "U+2212", "type '--size'"]),
+        ("list -\u{441}", ["CYRILLIC SMALL LETTER ES", "U+0441", "type '-c'"]),
+        ("snapshot p/v@a --expir\u{435} 1h", ["CYRILLIC SMALL LETTER IE", "character 8", "type '--expire'"]),
+        ("pool create t \u{2013}o x=y /dev/a", ["EN DASH", "looks like '-'", "type '-o'"]),
+    ] {
+        let told = told(words).expect(words);
+        assert!(parts.iter().all(|part| told.contains(part)), "{words}: {told}");
+    }
+    for words in [
+        "create p/v -L 10G --description=\u{2013}x",
+        "snapshot p/v@a --description \u{2013}nightly",
+        "diff -- \u{2013}x",
+        "resize p/v -5G",
+        "snapshot p/v@\u{441}",
+        "pool create t /dev/\u{441}",
+        "set x=\u{2013}L p/v",
+    ] {
+        assert_eq!(told(words), None, "{words}");
+    }
+}

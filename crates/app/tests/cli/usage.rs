@@ -62,3 +62,21 @@ fn help_names_the_verbs() {
         names.iter().for_each(|name| assert!(help.contains(&format!("\n  {name} ")), "{name}: {help}"));
     }
 }
+
+#[test]
+fn odd_dashes_and_letters_in_options_are_named() {
+    let daemon = Daemon::with_pool();
+    daemon.run(&["create", "tank/vm1", "-L", "16M"]).ok();
+    for (words, told) in [
+        (vec!["create", "tank/x", "\u{2013}L", "10M"], "type '-L'"),
+        (vec!["create", "tank/x", "\u{2014}size", "10M"], "U+2014"),
+        (vec!["list", "-\u{441}"], "CYRILLIC SMALL LETTER ES 'с' (U+0441), which looks like 'c'; type '-c'"),
+        // these take any words, and would call them wrong names or missing devices
+        (vec!["pool", "create", "lake", "\u{2013}o", "x=y", "/dev/a"], "EN DASH"),
+        (vec!["destroy", "tank/vm1", "\u{2013}y"], "EN DASH"),
+        (vec!["set", "cache=none", "tank/vm1", "\u{2013}v"], "EN DASH"),
+    ] {
+        daemon.run(&words).refused(2, told);
+    }
+    daemon.run(&["snapshot", "tank/vm1@a", "--description", "\u{2013}nightly"]).ok();
+}
