@@ -226,17 +226,23 @@ pub enum Command {
         /// Name of the new volume.
         name: String,
     },
-    /// Forbid the removal of a snapshot, at most until a time; counted.
+    /// Forbid the removal of a snapshot, at most until a time. Without a tag, counted; a tag that it is held with already is refused.
     Hold {
         /// Which.
         snapshot: SnapshotId,
+        /// The name of the hold, up to 64 characters of those that names have.
+        tag: Option<String>,
         /// Ends by itself then.
         until: Option<Time>,
+        /// Nobody can release it before then; needs a tag and a time.
+        locked: bool,
     },
-    /// Take one hold back.
+    /// Take one hold back: the one with a tag, which may not be locked, or one without.
     Release {
         /// Which.
         snapshot: SnapshotId,
+        /// Of which hold.
+        tag: Option<String>,
     },
     /// Write a checkpoint and stop accepting requests: a clean shutdown.
     Close,

@@ -147,6 +147,8 @@ pub enum Planted {
     ForgetReservations,
     /// No snapshot is said to hold anything alone.
     NothingUnique,
+    /// Checkpoints leave out holds with tags.
+    ForgetTags,
     /// Caps of devices hold back operations that are urgent.
     HoldClaims,
     /// The oldest operation that is held by a cap is gone when the cap is lifted.

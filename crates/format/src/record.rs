@@ -152,6 +152,10 @@ macro_rules! fields {
     };
 }
 
+mod snapshot;
+
+pub use snapshot::{HoldRecord, SNAPSHOTS_PER_PAGE, SnapshotRecord, Standing};
+
 fields!(
     /// A volume in the catalog. Encoded field after field.
     VolumeRecord {
@@ -224,38 +228,6 @@ fields!(
 );
 
 fields!(
-    /// A snapshot in the catalog.
-    SnapshotRecord {
-        /// Identity.
-        id: SnapshotId,
-        /// Its lineage.
-        lineage: LineageId,
-        /// The part of the name after `@`.
-        name: String,
-        /// The epoch it closed.
-        epoch: Epoch,
-        /// Root of its map.
-        root: TreeRoot,
-        /// Blocks mapped.
-        mapped: u64,
-        /// Size of the volume then, in bytes.
-        size: u64,
-        /// Milliseconds since the Unix epoch.
-        created: u64,
-        /// When it may go by itself.
-        expires: Option<u64>,
-        /// Free text.
-        description: String,
-        /// Holds: when each ends by itself.
-        holds: Vec<Option<u64>>,
-        /// Destroyed, but lineages start from it.
-        hidden: bool,
-        /// What died between the snapshot before and this one.
-        deadlist: Option<ObjectRef>,
-    }
-);
-
-fields!(
     /// The end of a lineage that is being freed.
     WalkRecord {
         /// Identity: consecutive.
@@ -312,8 +284,6 @@ fields!(
     }
 );
 
-/// Snapshot ids of one page of their table.
-pub const SNAPSHOTS_PER_PAGE: u64 = 64;
 /// Version of checkpoint objects; 2 moved the snapshots into pages of their own, 3 made deadlists shorter, 4 has options at the end, 5 jobs, 6 the
 /// wipe, 7 deadlists in pieces.
 const VERSION: u16 = 7;
@@ -368,28 +338,6 @@ fields!(
         wipe: u8,
     }
 );
-
-impl SnapshotRecord {
-    /// A page of the table of snapshots: its records one after the other.
-    pub fn encode_page<'a>(records: impl Iterator<Item = &'a SnapshotRecord>) -> Vec<u8> {
-        let mut e = Encoder::default();
-        records.for_each(|record| record.put(&mut e));
-        e.into_bytes()
-    }
-
-    /// Reads a page: records until the end of `bytes`.
-    ///
-    /// # Errors
-    /// [`FormatError`] when it is cut off or a field makes no sense.
-    pub fn decode_page(bytes: &[u8]) -> Result<Vec<SnapshotRecord>, FormatError> {
-        let mut d = Decoder::new(bytes);
-        let mut page = Vec::new();
-        while d.remaining() > 0 {
-            page.push(SnapshotRecord::get(&mut d)?);
-        }
-        Ok(page)
-    }
-}
 
 impl Checkpoint {
     /// The object's bytes.
@@ -554,14 +502,14 @@ records! {
         /// Milliseconds since the Unix epoch.
         created: u64,
     }
-    11 /// A hold.
+    11 /// A hold without a tag.
     Hold {
         /// Which.
         snapshot: SnapshotId,
         /// When it ends by itself.
         until: Option<u64>,
     }
-    12 /// One hold less.
+    12 /// One hold without a tag less.
     Release {
         /// Which.
         snapshot: SnapshotId,
@@ -603,5 +551,19 @@ records! {
     RemoveVolume {
         /// Which.
         volume: VolumeId,
+    }
+    20 /// A hold with a tag. One with the same tag that has ended by itself is replaced.
+    HoldTagged {
+        /// Which.
+        snapshot: SnapshotId,
+        /// The hold.
+        hold: HoldRecord,
+    }
+    21 /// The hold with a tag is gone.
+    ReleaseTagged {
+        /// Which.
+        snapshot: SnapshotId,
+        /// Its tag.
+        tag: String,
     }
 }

@@ -112,7 +112,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 29] = [
+const PLANTED: [(&str, Planted); 30] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -134,6 +134,7 @@ const PLANTED: [(&str, Planted); 29] = [
     ("deny-capacity", Planted::DenyCapacity),
     ("forget-reservations", Planted::ForgetReservations),
     ("nothing-unique", Planted::NothingUnique),
+    ("forget-tags", Planted::ForgetTags),
     ("serve-unremembered", Planted::ServeUnremembered),
     ("trust-any-device", Planted::TrustAnyDevice),
     ("forget-new-labels", Planted::ForgetNewLabels),

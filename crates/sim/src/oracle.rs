@@ -103,8 +103,10 @@ pub struct Snapshot {
     pub volume: VolumeId,
     /// Name.
     pub name: String,
-    /// Holds on it.
+    /// Holds on it without a tag.
     pub holds: u32,
+    /// Tags that it is held with.
+    pub tags: BTreeSet<String>,
     /// Sectors.
     pub sector: SectorProfile,
     grid: Grid,
@@ -116,6 +118,11 @@ impl Snapshot {
     /// Size in bytes.
     pub fn size(&self) -> u64 {
         self.grid.start(self.cells.len() as u64)
+    }
+
+    /// Does anything keep it from being destroyed, apart from clones?
+    pub fn is_held(&self) -> bool {
+        self.holds > 0 || !self.tags.is_empty()
     }
 
     /// Blocks whose content is not certain yet, because writes were under way when the snapshot was taken.

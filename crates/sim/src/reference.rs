@@ -43,6 +43,8 @@ pub enum Bug {
     ShrinkKeepsData,
     RollbackForgetsHead,
     HoldIgnored,
+    TagNotLogged,
+    ReleaseTakesAll,
     ReadErrorIsEnd,
     EarlyRead,
     DiffMissesHoles,

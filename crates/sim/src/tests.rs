@@ -89,6 +89,8 @@ caught! {
     data_that_comes_back_after_a_resize_is_caught: ShrinkKeepsData,
     a_rollback_that_forgets_the_head_is_caught: RollbackForgetsHead,
     a_hold_that_is_ignored_is_caught: HoldIgnored,
+    a_tag_that_is_not_logged_is_caught: TagNotLogged,
+    a_release_that_takes_the_holds_of_others_is_caught: ReleaseTakesAll,
     a_read_error_taken_for_the_end_of_the_log_is_caught: ReadErrorIsEnd,
     a_read_of_what_a_kill_may_lose_is_caught: EarlyRead,
     a_difference_without_holes_is_caught: DiffMissesHoles,

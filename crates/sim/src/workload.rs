@@ -260,9 +260,8 @@ impl Workload {
                 head(command, volume.id, vec![Target::Head(volume.id)])
             }
             (7, Some(s)) => {
-                let release = s.holds > 0 && self.rng.percent(60);
-                let command = if release { Command::Release { snapshot: s.id } } else { Command::Hold { snapshot: s.id, until: None } };
-                head(command, s.volume, vec![])
+                let release = s.is_held() && self.rng.percent(60);
+                head(hold_or_release(s, release), s.volume, vec![])
             }
             (8, _) => Some(Plan { command: Some(Command::Checkpoint), diff: None, volumes: vec![], quiet: vec![] }),
             (9, _) if self.room(oracle, volume.size()) => Some(self.create(volume)),
@@ -346,4 +345,16 @@ pub fn query(rng: &mut Rng, oracle: &Oracle, taken: &BTreeSet<Target>) -> Option
 
 fn writable(oracle: &Oracle, volume: VolumeId) -> bool {
     oracle.volume(volume).is_some_and(|v| !v.read_only)
+}
+
+/// With a tag or without, as the snapshot and what it is held by decide: no draw, so worlds stay as they were when no hold had a tag. Some tags
+/// are there already, which has to be refused.
+fn hold_or_release(s: &Snapshot, release: bool) -> Command {
+    let n = s.id.0 + u64::from(s.holds) + s.tags.len() as u64;
+    let tagged = n.is_multiple_of(2);
+    if release {
+        let tag = if s.holds == 0 || tagged { s.tags.first().cloned() } else { None };
+        return Command::Release { snapshot: s.id, tag };
+    }
+    Command::Hold { snapshot: s.id, tag: tagged.then(|| format!("tag{}", n / 2 % 3)), until: None, locked: false }
 }

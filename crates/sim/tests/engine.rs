@@ -187,6 +187,7 @@ fn planted_bugs_are_found() {
         Planted::DenyCapacity,
         Planted::ForgetReservations,
         Planted::NothingUnique,
+        Planted::ForgetTags,
         Planted::ServeUnremembered,
         Planted::TrustAnyDevice,
         Planted::ForgetNewLabels,

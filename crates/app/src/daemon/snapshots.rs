@@ -144,7 +144,7 @@ impl Daemon {
     pub async fn hold(&self, name: &SnapshotName, request: &Hold) -> Result<Snapshot, ApiError> {
         let until = request.until.map(|time| Time(instant::to_millis(time)));
         let (shard, _, snapshot) = self.find_snapshot(name).await?;
-        let command = Command::Hold { snapshot: snapshot.id, until };
+        let command = Command::Hold { snapshot: snapshot.id, tag: None, until, locked: false };
         shard.command(command).await.map_err(|e| ApiError::from(e).during(format!("cannot hold '{name}'")))?;
         self.tell("snapshot.held", name.to_string());
         self.snapshot(name).await
@@ -160,7 +160,7 @@ impl Daemon {
         if snapshot.holds == 0 {
             return Err(ApiError::invalid("it has no hold; see 'millpond list -t snapshot'").during(during));
         }
-        shard.command(Command::Release { snapshot: snapshot.id }).await.map_err(|e| ApiError::from(e).during(during))?;
+        shard.command(Command::Release { snapshot: snapshot.id, tag: None }).await.map_err(|e| ApiError::from(e).during(during))?;
         self.tell("snapshot.released", name.to_string());
         self.snapshot(name).await
     }

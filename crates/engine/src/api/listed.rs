@@ -58,8 +58,10 @@ pub struct SnapshotInfo {
     pub referenced_bytes: u64,
     /// Bytes that would be freed if only it went.
     pub unique_bytes: u64,
-    /// Holds on it.
+    /// Holds on it that have not ended by themselves.
     pub holds: u32,
+    /// These, those without a tag first.
+    pub hold_list: Vec<HoldInfo>,
     /// Volumes cloned from it.
     pub clones: u32,
     /// Free text.
@@ -68,6 +70,19 @@ pub struct SnapshotInfo {
     pub expires: Option<Time>,
     /// Size of the volume when it was taken, in bytes.
     pub size: u64,
+}
+
+/// A hold on a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HoldInfo {
+    /// Its tag, where it has one: no other hold of the snapshot has the same.
+    pub tag: Option<String>,
+    /// When it was made; not known of holds without a tag.
+    pub since: Option<Time>,
+    /// When it ends by itself.
+    pub until: Option<Time>,
+    /// It cannot be released before that.
+    pub locked: bool,
 }
 
 /// A volume or snapshot, as a directory shows it.

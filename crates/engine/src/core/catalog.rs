@@ -6,7 +6,9 @@ use std::ops::Bound;
 use std::rc::Rc;
 
 use millpond_block::{CacheMode, SectorProfile};
-use millpond_format::{BlockNo, Epoch, JobsRecord, LineageId, ObjectRef, SnapshotId, SnapshotRecord, TreeRoot, VolumeId};
+use millpond_format::{
+    BlockNo, Epoch, HoldRecord, JobsRecord, LineageId, ObjectRef, SnapshotId, SnapshotRecord, Standing, TreeRoot, VolumeId,
+};
 
 use super::reservations::Reservations;
 use super::snapshots::SnapshotTable;
@@ -152,7 +154,10 @@ pub(crate) struct Snapshot {
     pub(crate) created: u64,
     pub(crate) expires: Option<u64>,
     pub(crate) description: String,
+    /// Holds without a tag: when each ends by itself.
     pub(crate) holds: Vec<Option<u64>>,
+    /// Holds with tags, each of another.
+    pub(crate) tags: Vec<HoldRecord>,
     /// Destroyed, but lineages start from it.
     pub(crate) hidden: bool,
     /// Blocks and nodes that died between the previous version and this one.
@@ -176,7 +181,7 @@ impl Snapshot {
             expires: self.expires,
             description: self.description.clone(),
             holds: self.holds.clone(),
-            hidden: self.hidden,
+            standing: Standing { hidden: self.hidden, tags: self.tags.clone() },
             deadlist: None,
         }
     }

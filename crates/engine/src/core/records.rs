@@ -149,6 +149,17 @@ impl Core {
                     s.holds.pop();
                 }
             }
+            Record::HoldTagged { snapshot, hold } => {
+                if let Some(s) = self.catalog.snapshots.get_mut(snapshot) {
+                    s.tags.retain(|other| other.tag != hold.tag);
+                    s.tags.push(hold.clone());
+                }
+            }
+            Record::ReleaseTagged { snapshot, tag } => {
+                if let Some(s) = self.catalog.snapshots.get_mut(snapshot) {
+                    s.tags.retain(|hold| hold.tag != *tag);
+                }
+            }
             Record::Walked { .. } => {}
         }
     }
@@ -193,6 +204,7 @@ impl Core {
             expires,
             description: description.to_owned(),
             holds: Vec::new(),
+            tags: Vec::new(),
             hidden: false,
             deadlist,
             children: Vec::new(),

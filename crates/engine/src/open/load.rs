@@ -140,7 +140,8 @@ fn load_catalog(
             expires: s.expires,
             description: s.description,
             holds: s.holds,
-            hidden: s.hidden,
+            tags: s.standing.tags,
+            hidden: s.standing.hidden,
             deadlist: deadlist(s.deadlist)?,
             children: Vec::new(),
         };

@@ -398,16 +398,8 @@ impl Pool {
                 let volume = VolumeId(catalog.next_volume);
                 one(Record::Clone { snapshot, volume, lineage, name, created }, Reply::Volume(volume))
             }
-            Command::Hold { snapshot, until } => {
-                self.known_snapshot(snapshot)?;
-                one(Record::Hold { snapshot, until: until.map(|t| t.0) }, Reply::Done)
-            }
-            Command::Release { snapshot } => {
-                if self.known_snapshot(snapshot)?.holds.is_empty() {
-                    return Err(CommandError::Invalid("the snapshot is not held".into()));
-                }
-                one(Record::Release { snapshot }, Reply::Done)
-            }
+            Command::Hold { snapshot, tag, until, locked } => one(self.hold(snapshot, tag, until, locked)?, Reply::Done),
+            Command::Release { snapshot, tag } => one(self.release_hold(snapshot, tag)?, Reply::Done),
             Command::ResizeVolume { .. }
             | Command::DestroySnapshots { .. }
             | Command::AddDevices { .. }
@@ -427,11 +419,6 @@ impl Pool {
             | Command::Close
             | Command::Checkpoint => Err(CommandError::Invalid("not a catalog change".into())),
         }
-    }
-
-    /// Is there a hold that has not ended by itself?
-    pub(crate) fn is_held(&self, snapshot: &crate::core::Snapshot) -> bool {
-        snapshot.holds.iter().any(|until| until.is_none_or(|t| t > self.now.0))
     }
 
     /// Starts the next step of a walk that frees a destroyed version, when none is on its way.

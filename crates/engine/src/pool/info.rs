@@ -270,6 +270,7 @@ impl Pool {
             None if s.children.is_empty() => born() * 512,
             None => 0,
         };
+        let holds = self.holds_of(s);
         Some(SnapshotInfo {
             id,
             volume: s.volume,
@@ -278,7 +279,8 @@ impl Pool {
             epoch: s.epoch.0,
             referenced_bytes: s.mapped * 4096,
             unique_bytes: if self.planted(Planted::NothingUnique) { 0 } else { unique },
-            holds: s.holds.iter().filter(|until| until.is_none_or(|t| t > self.now.0)).count() as u32,
+            holds: holds.len() as u32,
+            hold_list: holds,
             clones: catalog.clones_of(id),
             description: s.description.clone(),
             expires: s.expires.map(Time),

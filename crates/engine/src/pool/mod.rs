@@ -10,6 +10,7 @@ mod destroy;
 mod devices;
 mod diff;
 mod full;
+mod hold;
 mod info;
 mod memory;
 mod op;

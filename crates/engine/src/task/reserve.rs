@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use millpond_format::{Leg, NO_SEGMENT, NODE_BYTES, ObjectRef, PieceRef, SegmentId};
 
 use crate::Planted;
-use crate::core::StoredDeadlist;
+use crate::core::{Snapshot, StoredDeadlist};
 use crate::log::{CLEANED, Cursor, KEPT, SMALL, is_special};
 use crate::pool::Pool;
 use crate::space::{SegmentState, Shelf};
@@ -502,7 +502,8 @@ impl Pool {
             .chain(catalog.frees.iter().map(|(_, list)| list));
         let longest = catalog.lineages.values().map(|line| self.list_bytes(&line.deadlist)).max().unwrap_or(0);
         let lists: usize = lists.filter(|list| list.needs_write()).map(|list| self.list_bytes(list)).sum();
-        let snapshots = catalog.snapshots.changed().map(|s| 160 + s.name.len() + s.description.len() + s.holds.len() * 9);
+        let tags = |s: &Snapshot| s.tags.iter().map(|hold| 24 + hold.tag.len()).sum::<usize>();
+        let snapshots = catalog.snapshots.changed().map(|s| 160 + s.name.len() + s.description.len() + s.holds.len() * 9 + tags(s));
         let volumes = catalog.volumes.values().map(|v| 96 + v.name.len());
         let options = catalog.options().len() * 160 + JOBS_BYTES;
         let others = (catalog.lineages.len() + catalog.walks.len() + catalog.frees.len()) * 96 + catalog.snapshots.pages() * 24;

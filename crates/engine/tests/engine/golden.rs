@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use millpond_block::Op;
-use millpond_engine::{Aim, Command, Compression, Layout, PoolId, Target, Tuning};
+use millpond_engine::{Aim, Command, Compression, HoldInfo, Layout, PoolId, Target, Tuning};
 use millpond_format::testing::{Kind, dump, put_checksum_right, undump};
 use millpond_format::{AREA_BYTES, Column, DeviceId, Label, Member, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
 
@@ -27,11 +27,15 @@ const AFTER: Content<'_> = &[(0, 2, 0x11), (2, 3, 0x33), (5, 3, 0x11), (21, 3, 0
 /// A golden pool: its name, what makes it, what it holds.
 type Pool = (&'static str, fn() -> Rig, Expected);
 
-const POOLS: [Pool; 3] = [
+const POOLS: [Pool; 4] = [
     ("clean", clean, &[("disk", BEFORE), ("packed", BEFORE)]),
     ("dirty-log", dirty, &[("disk", AFTER), ("packed", BEFORE), ("late", &[(7, 1, 0x44)])]),
     ("snapshots", snapshots, &[("disk", BEFORE), ("disk@one", BEFORE), ("disk@two", AFTER), ("copy", AFTER), ("packed", BEFORE)]),
+    ("holds", holds, &[("disk@one", BEFORE), ("disk@two", AFTER)]),
 ];
+
+/// Tags of the snapshots that have some, `-` for holds without.
+const TAGS: &[(&str, &str)] = &[("one", "- audit backup"), ("two", "late")];
 
 fn fill(rig: &mut Rig, volume: &str, content: Content<'_>) {
     let target = target(rig, volume);
@@ -93,6 +97,30 @@ fn snapshots() -> Rig {
     rig
 }
 
+/// Snapshots that are held, with tags and without.
+fn holds() -> Rig {
+    let mut rig = base();
+    let Target::Head(disk) = target(&rig, "disk") else { panic!("a volume") };
+    let one = rig.snapshot(disk, "one");
+    change(&mut rig);
+    let two = rig.snapshot(disk, "two");
+    let hold = |snapshot, tag: Option<&str>| Command::Hold { snapshot, tag: tag.map(str::to_owned), until: None, locked: false };
+    for command in [hold(one, Some("audit")), hold(one, None), hold(one, Some("backup"))] {
+        rig.command(command).unwrap();
+    }
+    rig.command(Command::Checkpoint).unwrap();
+    rig.command(hold(two, Some("late"))).unwrap();
+    rig.command(Command::Close).unwrap();
+    rig
+}
+
+fn tags(rig: &Rig) -> Vec<(String, String)> {
+    let tag = |hold: &HoldInfo| hold.tag.clone().unwrap_or_else(|| "-".to_owned());
+    let snapshots = rig.engine.snapshots();
+    let held = snapshots.iter().filter(|s| s.holds > 0);
+    held.map(|s| (s.name.clone(), s.hold_list.iter().map(tag).collect::<Vec<_>>().join(" "))).collect()
+}
+
 fn verify(rig: &mut Rig, expected: Expected, name: &str) {
     for (who, content) in expected {
         let mut wanted = vec![0u8; VOLUME as usize];
@@ -102,6 +130,8 @@ fn verify(rig: &mut Rig, expected: Expected, name: &str) {
         let target = target(rig, who);
         assert!(rig.request(target, Op::Read, 0, VOLUME, &[]).unwrap() == wanted, "{name}: {who} reads as something else");
     }
+    let held: &[(&str, &str)] = if name == "holds" { TAGS } else { &[] };
+    assert!(tags(rig).iter().map(|(name, tags)| (name.as_str(), tags.as_str())).eq(held.iter().copied()), "{name}: {:?}", tags(rig));
     rig.audit();
 }
 
@@ -140,6 +170,11 @@ fn golden_pools_are_imported() {
 
 /// Everything goes, and all that it took comes back; deadlists of an older version, too.
 fn destroy_all(rig: &mut Rig) {
+    for snapshot in rig.engine.snapshots() {
+        for hold in snapshot.hold_list {
+            rig.command(Command::Release { snapshot: snapshot.id, tag: hold.tag }).unwrap();
+        }
+    }
     // clones come after what they were made from
     let volumes = rig.engine.volumes();
     for volume in volumes.iter().rev() {

@@ -15,6 +15,7 @@ mod flips;
 mod full;
 mod full_host;
 mod golden;
+mod holds;
 mod jobs;
 mod mirror;
 mod model;

@@ -3,9 +3,9 @@
 use super::Kind;
 use crate::{
     Addr, BATCH_FIXED, BatchHeader, BlockIdentity, BlockNo, CacheHead, CacheSegment, Checkpoint, ChunkId, ChunkRecord, Claim, Class,
-    Coding, Column, DeadDirectory, DeadRecord, DeviceId, Encoder, Epoch, Filling, Group, HEADER_PAGE, Holder, Item, JobsRecord, Label,
-    Layout, Leg, LimitRecord, LineageId, LineageRecord, Lsn, Member, MemberState, Move, NO_SEGMENT, NODE_BYTES, Node, ObjectRef,
-    OptionsRecord, PieceRef, PoolId, Record, Root, STREAMS, ScrubRecord, SegmentId, Shape, SmallRun, SnapshotId, SnapshotRecord,
+    Coding, Column, DeadDirectory, DeadRecord, DeviceId, Encoder, Epoch, Filling, Group, HEADER_PAGE, HoldRecord, Holder, Item, JobsRecord,
+    Label, Layout, Leg, LimitRecord, LineageId, LineageRecord, Lsn, Member, MemberState, Move, NO_SEGMENT, NODE_BYTES, Node, ObjectRef,
+    OptionsRecord, PieceRef, PoolId, Record, Root, STREAMS, ScrubRecord, SegmentId, Shape, SmallRun, SnapshotId, SnapshotRecord, Standing,
     StreamStart, TreeRoot, VolumeId, VolumeRecord, WalkRecord,
 };
 
@@ -158,7 +158,7 @@ fn small_run() -> SmallRun {
     }
 }
 
-fn batches() -> [Vec<u8>; 2] {
+fn batches() -> [Vec<u8>; 3] {
     let header = BatchHeader {
         stream: 0,
         pages: 1,
@@ -204,7 +204,13 @@ fn batches() -> [Vec<u8>; 2] {
     };
     let nodes = Move { chunk: ChunkId(71), grain: 13, at: 3, present: vec![1, 1 << 63], identities: vec![], ..moved.clone() };
     let moves = BatchHeader { stream: 4, chunk: ChunkId(0), base: 12, payload: 5, grain: 8, ..header.clone() };
-    [batch(&header, &items), batch(&moves, &[Item::Move(moved), Item::Move(nodes)])]
+    let tags = [
+        Record::HoldTagged { snapshot: SnapshotId(4), hold: hold("audit", Some(99), true) },
+        Record::ReleaseTagged { snapshot: SnapshotId(4), tag: "audit".into() },
+    ];
+    let tags: Vec<Item> = tags.into_iter().map(Item::Record).collect();
+    let moves = batch(&moves, &[Item::Move(moved), Item::Move(nodes)]);
+    [batch(&header, &items), moves, batch(&BatchHeader { payload: 0, ..header }, &tags)]
 }
 
 /// The pages of a header with its items.
@@ -286,8 +292,8 @@ fn jobs() -> JobsRecord {
     JobsRecord { rate: 50 << 20, rebalance: true, scrub: Some(scrub) }
 }
 
-fn snapshot_page() -> Vec<u8> {
-    let snapshot = SnapshotRecord {
+fn snapshot_record() -> SnapshotRecord {
+    SnapshotRecord {
         id: SnapshotId(4),
         lineage: LineageId(1),
         name: "monday".into(),
@@ -299,11 +305,35 @@ fn snapshot_page() -> Vec<u8> {
         expires: Some(99),
         description: "before the change".into(),
         holds: vec![None, Some(5)],
-        hidden: true,
+        standing: Standing { hidden: true, tags: Vec::new() },
         deadlist: None,
+    }
+}
+
+fn snapshot_page() -> Vec<u8> {
+    let snapshot = snapshot_record();
+    let next = SnapshotRecord {
+        id: SnapshotId(5),
+        holds: Vec::new(),
+        standing: Standing::default(),
+        deadlist: Some(object(7)),
+        ..snapshot.clone()
     };
-    let next = SnapshotRecord { id: SnapshotId(5), holds: Vec::new(), hidden: false, deadlist: Some(object(7)), ..snapshot.clone() };
     SnapshotRecord::encode_page([snapshot, next].iter())
+}
+
+/// Snapshots with tags before and after one without.
+fn tagged_page() -> Vec<u8> {
+    let tags = vec![hold("audit", None, false), hold("lock", Some(99), true)];
+    let tagged = SnapshotRecord { standing: Standing { hidden: false, tags }, ..snapshot_record() };
+    let plain = SnapshotRecord { id: SnapshotId(5), standing: Standing::default(), ..snapshot_record() };
+    let hidden = Standing { hidden: true, tags: vec![hold("ended", Some(1), false)] };
+    let last = SnapshotRecord { id: SnapshotId(6), standing: hidden, deadlist: Some(object(7)), ..snapshot_record() };
+    SnapshotRecord::encode_page([tagged, plain, last].iter())
+}
+
+fn hold(tag: &str, until: Option<u64>, locked: bool) -> HoldRecord {
+    HoldRecord { tag: tag.into(), since: 18, until, locked }
 }
 
 fn chunk_page() -> Vec<u8> {
@@ -379,7 +409,7 @@ fn claim(released: bool) -> Vec<u8> {
 
 /// One or two of every structure: a name, what it is, its bytes.
 pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
-    let ([linear, stripe, cached, spared], [legs, bare], [blocks, moves], [head, segment]) = (labels(), roots(), batches(), cache());
+    let ([linear, stripe, cached, spared], [legs, bare], [blocks, moves, tags], [head, segment]) = (labels(), roots(), batches(), cache());
     vec![
         ("label-linear", Kind::Label, linear.encode().to_vec()),
         ("label-groups", Kind::Label, stripe.encode().to_vec()),
@@ -401,5 +431,7 @@ pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
         ("claim-released", Kind::Claim, claim(true)),
         ("dead-directory", Kind::DeadDirectory, dead_directory()),
         ("dead-piece", Kind::DeadPiece, dead_piece()),
+        ("batch-tags", Kind::Batch, tags),
+        ("snapshot-page-tags", Kind::SnapshotPage, tagged_page()),
     ]
 }

@@ -62,7 +62,7 @@ impl Oracle {
 
     fn due(&self, command: &Command) -> Due {
         let refused = |refused| if refused { Due::Refusal } else { Due::Success };
-        let needed = |s: &Snapshot| s.holds > 0 || self.clones(s.id) > 0;
+        let needed = |s: &Snapshot| s.is_held() || self.clones(s.id) > 0;
         let taken = |name: &String| self.volumes.values().any(|v| v.name == *name);
         let snapshot_taken = |id: VolumeId, name: &String| self.snapshots.values().any(|s| s.volume == id && s.name == *name);
         match command {
@@ -81,13 +81,18 @@ impl Oracle {
             Command::RenameSnapshot { snapshot, name } => {
                 refused(self.snapshots.get(snapshot).is_none_or(|s| snapshot_taken(s.volume, name)))
             }
-            Command::Hold { snapshot, .. } => refused(!self.snapshots.contains_key(snapshot)),
-            Command::Release { snapshot } => refused(self.snapshots.get(snapshot).is_none_or(|s| s.holds == 0)),
+            Command::Hold { snapshot, tag, .. } => {
+                refused(self.snapshots.get(snapshot).is_none_or(|s| tag.as_ref().is_some_and(|tag| s.tags.contains(tag))))
+            }
+            Command::Release { snapshot, tag } => refused(self.snapshots.get(snapshot).is_none_or(|s| match tag {
+                Some(tag) => !s.tags.contains(tag),
+                None => s.holds == 0,
+            })),
             Command::DestroyVolume { volume } => {
                 let own = || self.snapshots.values().filter(|s| s.volume == *volume);
                 if !self.volumes.contains_key(volume) || own().any(|s| self.clones(s.id) > 0) {
                     Due::Refusal
-                } else if own().any(|s| s.holds > 0) {
+                } else if own().any(Snapshot::is_held) {
                     Due::Either
                 } else {
                     Due::Success
@@ -211,9 +216,9 @@ impl Oracle {
             Command::Rollback { snapshot, keep_as } => {
                 self.snapshots.get(snapshot).is_some_and(|s| listing.snapshot_named(s.volume, keep_as).is_some())
             }
-            Command::Hold { snapshot, .. } | Command::Release { snapshot } => {
-                let listed = listing.snapshot(*snapshot).map(|s| s.holds);
-                listed.is_some() && listed != self.snapshots.get(snapshot).map(|s| s.holds)
+            Command::Hold { snapshot, .. } | Command::Release { snapshot, .. } => {
+                let listed = listing.snapshot(*snapshot).map(holds);
+                listed.is_some() && listed != self.snapshots.get(snapshot).map(|s| (s.holds, s.tags.clone()))
             }
             Command::AddDevices { .. }
             | Command::Replace { .. }
@@ -290,16 +295,20 @@ impl Oracle {
                     return broken(format!("the clone {name} has not the sectors of its origin, or is read-only"));
                 }
             }
-            Command::Hold { snapshot, .. } => {
-                if let Some(s) = self.snapshots.get_mut(snapshot) {
-                    s.holds += 1;
+            Command::Hold { snapshot, tag, .. } => match (self.snapshots.get_mut(snapshot), tag) {
+                (Some(s), Some(tag)) => {
+                    s.tags.insert(tag.clone());
                 }
-            }
-            Command::Release { snapshot } => {
-                if let Some(s) = self.snapshots.get_mut(snapshot) {
-                    s.holds = s.holds.saturating_sub(1);
+                (Some(s), None) => s.holds += 1,
+                (None, _) => {}
+            },
+            Command::Release { snapshot, tag } => match (self.snapshots.get_mut(snapshot), tag) {
+                (Some(s), Some(tag)) => {
+                    s.tags.remove(tag);
                 }
-            }
+                (Some(s), None) => s.holds = s.holds.saturating_sub(1),
+                (None, _) => {}
+            },
             Command::AddDevices { .. }
             | Command::Replace { .. }
             | Command::Remove { .. }
@@ -388,7 +397,8 @@ impl Oracle {
             crash.min = crash.min.max(at);
         }
         let (sector, grid) = (head.sector, self.grid);
-        let snapshot = Snapshot { id: info.id, volume, name: name.to_owned(), holds: 0, sector, grid, cells, cut: cut_index };
+        let snapshot =
+            Snapshot { id: info.id, volume, name: name.to_owned(), holds: 0, tags: BTreeSet::new(), sector, grid, cells, cut: cut_index };
         self.snapshots.insert(info.id, snapshot);
         Ok(())
     }
@@ -442,14 +452,22 @@ impl Oracle {
         }
         for info in &listing.snapshots {
             let Some(snapshot) = self.snapshots.get(&info.id) else { continue };
-            let is = (info.volume, &info.name, info.holds, info.clones as usize, info.size);
-            let must = (snapshot.volume, &snapshot.name, snapshot.holds, self.clones(info.id), snapshot.size());
+            let (plain, tags) = (snapshot.holds, &snapshot.tags);
+            let is = (info.volume, &info.name, info.holds as usize, holds(info), info.clones as usize, info.size);
+            let held = plain as usize + tags.len();
+            let must = (snapshot.volume, &snapshot.name, held, (plain, tags.clone()), self.clones(info.id), snapshot.size());
             if is != must {
                 return broken(format!("snapshot {} is listed as {is:?}, must be {must:?}", info.id));
             }
         }
         Ok(())
     }
+}
+
+/// The holds that are listed: how many have no tag, and the tags of the others.
+fn holds(info: &SnapshotInfo) -> (u32, BTreeSet<String>) {
+    let plain = info.hold_list.iter().filter(|hold| hold.tag.is_none()).count() as u32;
+    (plain, info.hold_list.iter().filter_map(|hold| hold.tag.clone()).collect())
 }
 
 /// Commands that a full pool may refuse. Those that give space back, and rollback, work all the same (I9).

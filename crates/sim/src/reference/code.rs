@@ -5,6 +5,7 @@ use std::hash::Hasher;
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_engine::{Command, Compression, SnapshotId, VolumeId};
 
+use super::{BUG, Bug};
 use crate::disk::PAGE;
 use crate::trace::Digest;
 
@@ -133,8 +134,10 @@ fn to_words(entry: &Entry) -> (Vec<u64>, Vec<String>) {
             Command::RenameSnapshot { snapshot, name } => (vec![9, snapshot.0], vec![name.clone()]),
             Command::Rollback { snapshot, keep_as } => (vec![10, snapshot.0], vec![keep_as.clone()]),
             Command::Clone { snapshot, name } => (vec![11, snapshot.0], vec![name.clone()]),
-            Command::Hold { snapshot, .. } => (vec![12, snapshot.0], vec![]),
-            Command::Release { snapshot } => (vec![13, snapshot.0], vec![]),
+            Command::Hold { snapshot, tag, .. } => {
+                (vec![12, snapshot.0], tag.iter().filter(|_| BUG.get() != Bug::TagNotLogged).cloned().collect())
+            }
+            Command::Release { snapshot, tag } => (vec![13, snapshot.0], tag.iter().cloned().collect()),
             Command::Close => (vec![14], vec![]),
             Command::Checkpoint => (vec![15], vec![]),
             Command::SetSector { volume, sector } => (vec![16, volume.0.into(), place(&SectorProfile::ALL, sector)], vec![]),
@@ -191,8 +194,8 @@ fn from_words(words: &[u64], strings: &[String]) -> Option<Entry> {
         9 => Entry::Command(Command::RenameSnapshot { snapshot: snapshot?, name: name? }),
         10 => Entry::Command(Command::Rollback { snapshot: snapshot?, keep_as: name? }),
         11 => Entry::Command(Command::Clone { snapshot: snapshot?, name: name? }),
-        12 => Entry::Command(Command::Hold { snapshot: snapshot?, until: None }),
-        13 => Entry::Command(Command::Release { snapshot: snapshot? }),
+        12 => Entry::Command(Command::Hold { snapshot: snapshot?, tag: name, until: None, locked: false }),
+        13 => Entry::Command(Command::Release { snapshot: snapshot?, tag: name }),
         14 => Entry::Command(Command::Close),
         15 => Entry::Command(Command::Checkpoint),
         16 => Entry::Command(Command::SetSector { volume: volume(1)?, sector: *SectorProfile::ALL.get(picked(2)?)? }),

@@ -1,10 +1,10 @@
 //! The reference system's volumes and snapshots: plain bytes in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_block::{ByteRange, CacheMode, Features, Geometry, SectorProfile};
 use millpond_engine::{
-    Command, CommandError, Compression, DiffExtent, Reply, SnapshotId, SnapshotInfo, Time, VolumeId, VolumeInfo, VolumeOptions,
+    Command, CommandError, Compression, DiffExtent, HoldInfo, Reply, SnapshotId, SnapshotInfo, Time, VolumeId, VolumeInfo, VolumeOptions,
 };
 
 use super::Bug;
@@ -28,6 +28,7 @@ struct Snapshot {
     volume: VolumeId,
     name: String,
     holds: u32,
+    tags: BTreeSet<String>,
     bytes: Vec<u8>,
 }
 
@@ -105,15 +106,23 @@ impl Memory {
                 targets.iter().try_for_each(|(id, name)| volume(id).and(fresh(self.snapshot_named(*id, name), name)))
             }
             Command::DestroySnapshots { snapshots } => snapshots.iter().try_for_each(|id| {
-                let held = snapshot(id)?.holds > 0 && self.bug != Bug::HoldIgnored;
+                let s = snapshot(id)?;
+                let held = (s.holds > 0 || !s.tags.is_empty()) && self.bug != Bug::HoldIgnored;
                 if held || self.clones(*id) > 0 { Err(busy()) } else { Ok(()) }
             }),
             Command::RenameSnapshot { snapshot: id, name } | Command::Rollback { snapshot: id, keep_as: name } => {
                 fresh(self.snapshot_named(snapshot(id)?.volume, name), name)
             }
             Command::Clone { snapshot: id, name } => snapshot(id).and(fresh(self.named(name), name)),
-            Command::Hold { snapshot: id, .. } => snapshot(id).map(|_| ()),
-            Command::Release { snapshot: id } if snapshot(id)?.holds == 0 => Err(CommandError::Invalid("no hold".to_owned())),
+            Command::Hold { snapshot: id, tag, .. } => {
+                let taken = tag.as_ref().is_some_and(|tag| self.snapshots.get(id).is_some_and(|s| s.tags.contains(tag)));
+                snapshot(id).and(fresh(taken, &"a tag".to_owned()))
+            }
+            Command::Release { snapshot: id, tag } => {
+                let s = snapshot(id)?;
+                let there = tag.as_ref().map_or(s.holds > 0, |tag| s.tags.contains(tag));
+                if there { Ok(()) } else { Err(CommandError::Invalid("no hold".to_owned())) }
+            }
             Command::AddDevices { .. }
             | Command::Replace { .. }
             | Command::Remove { .. }
@@ -129,7 +138,7 @@ impl Memory {
             | Command::Places { .. }
             | Command::Lost { .. }
             | Command::Census => Err(CommandError::Invalid("no".to_owned())),
-            Command::Release { .. } | Command::Close | Command::Checkpoint => Ok(()),
+            Command::Close | Command::Checkpoint => Ok(()),
         }
     }
 
@@ -164,7 +173,8 @@ impl Memory {
     }
 
     fn add_snapshot(&mut self, volume: VolumeId, name: &str, bytes: Vec<u8>) {
-        self.snapshots.insert(SnapshotId(self.next_snapshot), Snapshot { volume, name: name.to_owned(), holds: 0, bytes });
+        let snapshot = Snapshot { volume, name: name.to_owned(), holds: 0, tags: BTreeSet::new(), bytes };
+        self.snapshots.insert(SnapshotId(self.next_snapshot), snapshot);
         self.next_snapshot += 1;
     }
 
@@ -244,14 +254,22 @@ impl Memory {
                 }
                 self.add_snapshot(volume, keep_as, old);
             }
-            Command::Hold { snapshot, .. } => {
-                if let Some(s) = self.snapshots.get_mut(snapshot) {
-                    s.holds += 1;
+            Command::Hold { snapshot, tag, .. } => match (self.snapshots.get_mut(snapshot), tag) {
+                (Some(s), Some(tag)) => {
+                    s.tags.insert(tag.clone());
                 }
-            }
-            Command::Release { snapshot } => {
-                if let Some(s) = self.snapshots.get_mut(snapshot) {
-                    s.holds = s.holds.saturating_sub(1);
+                (Some(s), None) => s.holds += 1,
+                (None, _) => {}
+            },
+            Command::Release { snapshot, tag } => {
+                let all = self.bug == Bug::ReleaseTakesAll;
+                let Some(s) = self.snapshots.get_mut(snapshot) else { return };
+                match tag {
+                    _ if all => (s.holds, s.tags) = (0, BTreeSet::new()),
+                    Some(tag) => {
+                        s.tags.remove(tag);
+                    }
+                    None => s.holds = s.holds.saturating_sub(1),
                 }
             }
             Command::Close => self.closed = true,
@@ -322,7 +340,8 @@ impl Memory {
             epoch: id.0,
             referenced_bytes: 0,
             unique_bytes: 0,
-            holds: s.holds,
+            holds: s.holds + s.tags.len() as u32,
+            hold_list: hold_list(s),
             clones: self.clones(*id),
             description: String::new(),
             expires: None,
@@ -330,4 +349,9 @@ impl Memory {
         };
         self.snapshots.iter().map(info).collect()
     }
+}
+
+fn hold_list(s: &Snapshot) -> Vec<HoldInfo> {
+    let tags = (0..s.holds).map(|_| None).chain(s.tags.iter().cloned().map(Some));
+    tags.map(|tag| HoldInfo { tag, since: None, until: None, locked: false }).collect()
 }

@@ -5,7 +5,7 @@ use millpond_engine::{Command, Compression, PoolState, VolumeId};
 
 use super::World;
 use super::fate::Fate;
-use crate::oracle::{BLOCK, Verdict, broken};
+use crate::oracle::{BLOCK, Snapshot, Verdict, broken};
 use crate::system::{System, Target};
 use crate::workload::Ask;
 
@@ -87,9 +87,13 @@ impl<S: System> World<S> {
     /// Destroys all volumes and snapshots.
     pub(super) fn destroy_all(&mut self) -> Verdict {
         self.trace.note("everything is deleted");
-        let held: Vec<_> = self.oracle.snapshots().flat_map(|s| (0..s.holds).map(|_| s.id)).collect();
-        for snapshot in held {
-            self.command_and_wait(Command::Release { snapshot })?;
+        let holds = |s: &Snapshot| {
+            let plain = (0..s.holds).map(|_| None);
+            plain.chain(s.tags.iter().cloned().map(Some)).map(|tag| Command::Release { snapshot: s.id, tag }).collect::<Vec<_>>()
+        };
+        let releases: Vec<Command> = self.oracle.snapshots().flat_map(holds).collect();
+        for release in releases {
+            self.command_and_wait(release)?;
         }
         while self.oracle.volumes().next().is_some() {
             let cloned = |id: VolumeId| self.oracle.snapshots().any(|s| s.volume == id && self.oracle.clones(s.id) > 0);

@@ -34,6 +34,7 @@ fn snapshot(id: u64, volume: u32, name: &str, holds: u32) -> SnapshotInfo {
         referenced_bytes: 0,
         unique_bytes: 10,
         holds,
+        hold_list: Vec::new(),
         clones: 0,
         description: String::new(),
         expires: None,

@@ -14,6 +14,7 @@ use millpond_format::{
 use super::Stage;
 use super::objects::Packer;
 use super::settle::Settling;
+use crate::Planted;
 use crate::core::{Catalog, MetaFlush, SealedPage, Stored, cache_code, compression_code, sector_code};
 use crate::log::META_CLASS;
 use crate::pool::{Pool, STUCK_MILLIS};
@@ -245,6 +246,9 @@ impl Pool {
     pub(super) fn encode_late(&mut self, sealed: &mut Sealed) -> Option<usize> {
         if let Some(mut sealed_page) = sealed.snapshots.pop_front() {
             sealed_page.records.iter_mut().for_each(|(record, stored)| record.deadlist = stored.get());
+            if self.planted(Planted::ForgetTags) {
+                sealed_page.records.iter_mut().for_each(|(record, _)| record.standing.tags.clear());
+            }
             let bytes = SnapshotRecord::encode_page(sealed_page.records.iter().map(|(record, _)| record));
             let at = if bytes.is_empty() { None } else { Some(self.put_object(&mut sealed.packer, &bytes)?) };
             self.checkpointer.replaced.extend(self.core.catalog.snapshots.set_stored(sealed_page.page, at));

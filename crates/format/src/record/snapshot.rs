@@ -1,0 +1,113 @@
+//! Snapshots in the catalog, their holds, and the pages that they are stored in.
+
+use super::Field;
+use crate::codec::{Decoder, Encoder, FormatError};
+use crate::{Epoch, LineageId, ObjectRef, SnapshotId, TreeRoot};
+
+/// Snapshot ids of one page of their table.
+pub const SNAPSHOTS_PER_PAGE: u64 = 64;
+
+/// Bits of the flags of a snapshot. Programs that know no tags take any other value than 0 and 1 for damage.
+const HIDDEN: u8 = 1;
+const TAGGED: u8 = 2;
+
+fields!(
+    /// A hold with a tag.
+    HoldRecord {
+        /// Its name; a snapshot has at most one hold of each.
+        tag: String,
+        /// Since when, in milliseconds since the Unix epoch.
+        since: u64,
+        /// When it ends by itself.
+        until: Option<u64>,
+        /// Nobody can release it before that.
+        locked: bool,
+    }
+);
+
+/// What applies to a snapshot as a whole. Encoded as a byte of flags (1: hidden, 2: tags follow), then the tags if there are any: without tags, as
+/// programs wrote it that know none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Destroyed, but lineages start from it.
+    pub hidden: bool,
+    /// Holds with tags, in the order they were made.
+    pub tags: Vec<HoldRecord>,
+}
+
+impl Field for Standing {
+    const LEAST: usize = 1;
+    fn put(&self, e: &mut Encoder) {
+        let tagged = !self.tags.is_empty();
+        e.u8((u8::from(self.hidden) * HIDDEN) | (u8::from(tagged) * TAGGED));
+        if tagged {
+            self.tags.put(e);
+        }
+    }
+    fn get(d: &mut Decoder<'_>) -> Result<Self, FormatError> {
+        let flags = d.u8()?;
+        if flags & !(HIDDEN | TAGGED) != 0 {
+            return Err(FormatError::Field("flag"));
+        }
+        let tags = if flags & TAGGED == 0 { Vec::new() } else { Vec::get(d)? };
+        // equal values have equal bytes
+        if flags & TAGGED != 0 && tags.is_empty() {
+            return Err(FormatError::Field("tags"));
+        }
+        Ok(Standing { hidden: flags & HIDDEN != 0, tags })
+    }
+}
+
+fields!(
+    /// A snapshot in the catalog.
+    SnapshotRecord {
+        /// Identity.
+        id: SnapshotId,
+        /// Its lineage.
+        lineage: LineageId,
+        /// The part of the name after `@`.
+        name: String,
+        /// The epoch it closed.
+        epoch: Epoch,
+        /// Root of its map.
+        root: TreeRoot,
+        /// Blocks mapped.
+        mapped: u64,
+        /// Size of the volume then, in bytes.
+        size: u64,
+        /// Milliseconds since the Unix epoch.
+        created: u64,
+        /// When it may go by itself.
+        expires: Option<u64>,
+        /// Free text.
+        description: String,
+        /// Holds without a tag: when each ends by itself.
+        holds: Vec<Option<u64>>,
+        /// Whether it is hidden, and its holds with tags.
+        standing: Standing,
+        /// What died between the snapshot before and this one.
+        deadlist: Option<ObjectRef>,
+    }
+);
+
+impl SnapshotRecord {
+    /// A page of the table of snapshots: its records one after the other.
+    pub fn encode_page<'a>(records: impl Iterator<Item = &'a SnapshotRecord>) -> Vec<u8> {
+        let mut e = Encoder::default();
+        records.for_each(|record| record.put(&mut e));
+        e.into_bytes()
+    }
+
+    /// Reads a page: records until the end of `bytes`.
+    ///
+    /// # Errors
+    /// [`FormatError`] when it is cut off or a field makes no sense.
+    pub fn decode_page(bytes: &[u8]) -> Result<Vec<SnapshotRecord>, FormatError> {
+        let mut d = Decoder::new(bytes);
+        let mut page = Vec::new();
+        while d.remaining() > 0 {
+            page.push(SnapshotRecord::get(&mut d)?);
+        }
+        Ok(page)
+    }
+}
