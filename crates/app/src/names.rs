@@ -366,6 +366,16 @@ impl FromStr for Doomed {
     }
 }
 
+impl Doomed {
+    /// The volume that it is, or is of.
+    pub fn of(&self) -> &VolumeName {
+        match self {
+            Doomed::One(Name::Volume(of)) | Doomed::Range { of, .. } => of,
+            Doomed::One(Name::Snapshot(name)) => &name.of,
+        }
+    }
+}
+
 impl Name {
     /// The pool's name.
     pub fn pool(&self) -> &str {

@@ -28,7 +28,7 @@ pub use pool::{
     IoMode, Job, LayoutSpec, LeftDevice, LimitDevice, ListCheckpoints, LostData, Pool, PoolIo, PoolRemoval, Rebalance, RebalancePool,
     RemoveDevice, ReplaceDevice, Scrub, ScrubPool, SetPool,
 };
-pub use snapshot::{CloneSnapshot, CreateSnapshots, Created, DiffExtent, Hold, Rollback, RolledBack, Snapshot};
+pub use snapshot::{CloneSnapshot, CreateSnapshots, Created, DiffExtent, Hold, Rollback, RolledBack, Snapshot, SnapshotHold};
 pub use status::{RequestMemory, Status};
 pub use volume::{CreateVolume, Destroy, Destroyed, Extent, LIMITS, Place, Rename, Resize, Resized, SetProperties, SetSector, Volume};
 pub use wipe::{WipeMode, WipePool, Wiping};

@@ -24,6 +24,12 @@ pub struct Snapshot {
     pub unique_bytes: u64,
     /// Number of holds.
     pub holds: u32,
+    /// Tags of those that have one.
+    #[serde(default)]
+    pub hold_tags: Vec<String>,
+    /// The holds, those without a tag first.
+    #[serde(default)]
+    pub hold_list: Vec<SnapshotHold>,
     /// Number of clones.
     pub clones: u32,
     /// Free text.
@@ -33,8 +39,23 @@ pub struct Snapshot {
     pub expires: Option<Timestamp>,
 }
 
-/// Takes snapshots.
+/// A hold on a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotHold {
+    /// Its tag, where it has one.
+    pub tag: Option<String>,
+    /// When it was made; not known of those without a tag.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub since: Option<Timestamp>,
+    /// When it ends by itself.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub until: Option<Timestamp>,
+    /// Nobody can release it before that.
+    pub locked: bool,
+}
+
+/// Takes snapshots.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreateSnapshots {
     /// `pool/volume@snapshot`, each.
     pub names: Vec<String>,
@@ -47,6 +68,10 @@ pub struct CreateSnapshots {
     /// When they are removed by themselves.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires: Option<Timestamp>,
+    /// Until then nobody can destroy them: a hold with the tag `lock` that cannot be released.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub lock: Option<Timestamp>,
 }
 
 /// Names of what was made.
@@ -87,6 +112,9 @@ pub struct CloneSnapshot {
 /// Forbids removal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Hold {
+    /// Its name: a snapshot has at most one hold of each tag. Those without one are counted.
+    #[serde(default)]
+    pub tag: Option<String>,
     /// Ends by itself then.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub until: Option<Timestamp>,

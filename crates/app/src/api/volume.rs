@@ -187,16 +187,25 @@ pub struct Rename {
 }
 
 /// Removes volumes and snapshots.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Destroy {
     /// `pool/volume`, `pool/volume@snapshot`, `pool/volume@a%c` or `pool/volume@%`.
     pub name: String,
+    /// Others of the same pool: all go, or none when one of them is refused.
+    #[serde(default)]
+    pub more: Vec<String>,
     /// A volume goes with its snapshots.
     #[serde(default)]
     pub recursive: bool,
-    /// Clones go as well, and holds do not protect.
+    /// Clones go as well.
     #[serde(default)]
     pub clones: bool,
+    /// Exports of what goes are ended first.
+    #[serde(default)]
+    pub unexport: bool,
+    /// These also while clients are connected, who are disconnected.
+    #[serde(default)]
+    pub force: bool,
     /// What it leaves on the devices is made unreadable by a job that begins with it.
     #[serde(default)]
     pub wipe: Option<WipeMode>,
@@ -217,6 +226,9 @@ pub struct Destroyed {
     /// What the wipe does, when one was asked for.
     #[serde(default)]
     pub wiping: Option<Wiping>,
+    /// Exports that are ended first, by number.
+    #[serde(default)]
+    pub unexported: Vec<u64>,
     /// It was only asked.
     pub dry_run: bool,
 }

@@ -71,6 +71,7 @@ pub const SNAPSHOT: &[Column<Snapshot>] = &[
     Column { name: "unique_bytes", cell: |s| Cell::Bytes(s.unique_bytes), shown: Shown::Always },
     Column { name: "holds", cell: |s| Cell::Count(u64::from(s.holds)), shown: Shown::Always },
     Column { name: "clones", cell: |s| Cell::Count(u64::from(s.clones)), shown: Shown::Always },
+    Column { name: "hold_tags", cell: |s| text(&s.hold_tags.join(",")), shown: Shown::Json },
     Column { name: "size", cell: |s| Cell::Bytes(s.size), shown: Shown::Asked },
     Column { name: "description", cell: |s| text(&s.description), shown: Shown::Asked },
     Column { name: "expires", cell: |s| s.expires.map_or(Cell::None, Cell::Time), shown: Shown::Asked },

@@ -22,7 +22,27 @@ pub fn refused_for(connected: &[String]) -> String {
     format!("it would be refused without --force: connected are {}\n", connected.join(", "))
 }
 
+/// Names in the one line that says what would be lost; on a terminal all are listed.
+const NAMED: usize = 8;
+
 impl Consent {
+    /// The same for several things, all of which are listed where somebody can be asked.
+    ///
+    /// # Errors
+    /// When the user does not agree.
+    pub fn ask_for_all(self, verb: &str, lost: &[String]) -> Outcome {
+        if lost.len() > 1 && !self.yes && io::stdin().is_terminal() {
+            lost.iter().for_each(|name| eprintln!("  {name}"));
+            return self.ask(verb, &format!("these {}", lost.len()));
+        }
+        let named = lost.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+        match lost.len() {
+            1 => self.ask(verb, &named),
+            all @ 0..=NAMED => self.ask(verb, &format!("{named} ({all} in all)")),
+            all => self.ask(verb, &format!("{named}, … ({all} in all)")),
+        }
+    }
+
     /// Asks on a terminal; elsewhere `-y` must have been given.
     ///
     /// # Errors

@@ -121,7 +121,7 @@ async fn show(daemon: &Daemon, socket: &Path) -> Outcome {
 
     let from = load.mark();
     let asked = Instant::now();
-    let request = Destroy { name: format!("{DISK}@%"), recursive: false, clones: false, wipe: None, dry_run: false };
+    let request = Destroy { name: format!("{DISK}@%"), ..Destroy::default() };
     let gone = daemon.destroy(&request).await.map_err(failed)?;
     let destroyed = asked.elapsed();
     watch(&load, PHASE).await?;
@@ -195,7 +195,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
 }
 
 async fn snapshot(daemon: &Daemon, name: &str) -> Outcome {
-    let request = CreateSnapshots { names: vec![name.to_owned()], group: false, description: String::new(), expires: None };
+    let request = CreateSnapshots { names: vec![name.to_owned()], ..CreateSnapshots::default() };
     daemon.create_snapshots(request).await.map(drop).map_err(failed)
 }
 

@@ -1,10 +1,12 @@
 //! `destroy`: volumes, snapshots and ranges of snapshots.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use clap::Args;
 
 use super::consent::Consent;
+use super::globs::{Wanted, expand};
 use super::pool::jobs::{wait_reclaimed, wait_wipe};
 use crate::api;
 use crate::client::Client;
@@ -13,7 +15,7 @@ use crate::names::Doomed;
 use crate::output::{Format, write_out};
 use crate::size::Size;
 
-/// Destroy a volume, a snapshot, or a range of snapshots
+/// Destroy volumes, snapshots, and ranges of snapshots
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -21,17 +23,26 @@ Example:
   millpond destroy -y tank/vm1@%                all snapshots of a volume
   millpond destroy -y -r tank/vm1               a volume with its snapshots
   millpond destroy -y -w --wipe zero tank/vm1   the same, and nothing of it is left on the devices
+  millpond destroy -n 'tank/vm*@auto-*'         patterns are quoted; all that match go, or nothing
+  millpond destroy -y -r --unexport tank/vm1    its exports are ended first
 
---wipe: see 'millpond pool wipe --help'.")]
+Held snapshots never go; see 'millpond release --help'. --wipe: see 'millpond pool wipe --help'.")]
 pub struct Destroy {
-    /// POOL/VOL, POOL/VOL@SNAP, POOL/VOL@FIRST%LAST, POOL/VOL@%
-    name: String,
+    /// POOL/VOL, POOL/VOL@SNAP, POOL/VOL@FIRST%LAST, POOL/VOL@%, one or more, or quoted patterns
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
     /// A volume goes with its snapshots
     #[arg(short = 'r', long)]
     recursive: bool,
-    /// Clones go as well, and holds do not protect
+    /// Clones go as well
     #[arg(short = 'R', long)]
     clones: bool,
+    /// End the exports of what goes first; refused while clients are connected
+    #[arg(long)]
+    unexport: bool,
+    /// With --unexport: also while clients are connected, who are disconnected
+    #[arg(long, requires = "unexport")]
+    force: bool,
     /// none, discard or zero: make what it leaves on the devices unreadable; a job does that. `-o wipe=MODE` is the same
     #[arg(short = 'o', long, value_name = "MODE")]
     wipe: Option<String>,
@@ -54,33 +65,48 @@ pub struct Destroy {
 impl Destroy {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
-        let doomed: Doomed = self.name.parse()?;
         let wipe = self.wipe.as_deref().map_or(Ok(None), wipe_of)?;
-        let request = |dry_run| api::Destroy { name: self.name.clone(), recursive: self.recursive, clones: self.clones, wipe, dry_run };
-        let planned: api::Destroyed = client.post("/v1/destroy", &request(true)).await?;
+        let names = expand(client, &self.names, Wanted::Doomed).await?;
+        let pools = by_pool(names)?;
+        let mut planned = nothing(true);
+        for names in pools.values() {
+            add(&mut planned, client.post("/v1/destroy", &self.request(names, wipe, true)).await?);
+        }
         if self.consent.dry_run {
             return self.tell(&planned);
         }
         if !planned.destroyed.is_empty() {
-            let lost = match planned.destroyed.as_slice() {
-                [only] => only.clone(),
-                several => format!("{} and what it stands for ({} in all)", self.name, several.len()),
-            };
-            self.consent.ask("destroy", &lost)?;
+            self.consent.ask_for_all("destroy", &planned.destroyed)?;
         }
-        let done: api::Destroyed = client.post("/v1/destroy", &request(false)).await?;
+        let mut done = nothing(false);
+        for names in pools.values() {
+            match client.post("/v1/destroy", &self.request(names, wipe, false)).await {
+                Ok(gone) => add(&mut done, gone),
+                Err(failure) => {
+                    // what other pools have lost is said all the same
+                    if !done.destroyed.is_empty() {
+                        self.tell(&done)?;
+                    }
+                    return Err(failure);
+                }
+            }
+        }
         self.tell(&done)?;
         if self.wait {
-            let pool = match &doomed {
-                Doomed::One(name) => name.pool(),
-                Doomed::Range { of, .. } => &of.pool,
-            };
-            wait_reclaimed(client, pool).await?;
-            if wipe.is_some() {
-                wait_wipe(client, pool).await?;
+            for pool in pools.keys() {
+                wait_reclaimed(client, pool).await?;
+                if wipe.is_some() {
+                    wait_wipe(client, pool).await?;
+                }
             }
         }
         Ok(())
+    }
+
+    fn request(&self, names: &[String], wipe: Option<api::WipeMode>, dry_run: bool) -> api::Destroy {
+        let (name, more) = names.split_first().map(|(name, more)| (name.clone(), more.to_vec())).unwrap_or_default();
+        let (recursive, clones, unexport, force) = (self.recursive, self.clones, self.unexport, self.force);
+        api::Destroy { name, more, recursive, clones, unexport, force, wipe, dry_run }
     }
 
     fn tell(&self, what: &api::Destroyed) -> Outcome {
@@ -90,6 +116,11 @@ impl Destroy {
         }
         let (destroyed, frees) = if what.dry_run { ("would destroy", "would free") } else { ("destroyed", "freed") };
         let mut text = String::new();
+        let ended = if what.dry_run { "would end" } else { "ended" };
+        for id in &what.unexported {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{ended} export {id}");
+        }
         for name in &what.destroyed {
             // Writing to a string cannot fail.
             let _ = writeln!(text, "{destroyed} {name}");
@@ -105,6 +136,34 @@ impl Destroy {
         }
         write_out(&text)
     }
+}
+
+/// Names by pool: each pool decides on all of its own at once.
+fn by_pool(names: Vec<String>) -> Outcome<BTreeMap<String, Vec<String>>> {
+    let mut pools: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for name in names {
+        let pool = name.parse::<Doomed>()?.of().pool.clone();
+        pools.entry(pool).or_default().push(name);
+    }
+    Ok(pools)
+}
+
+fn nothing(dry_run: bool) -> api::Destroyed {
+    api::Destroyed { destroyed: Vec::new(), freed_bytes: 0, exact: true, wiping: None, unexported: Vec::new(), dry_run }
+}
+
+/// What another pool loses.
+fn add(sum: &mut api::Destroyed, more: api::Destroyed) {
+    sum.destroyed.extend(more.destroyed);
+    sum.freed_bytes += more.freed_bytes;
+    sum.exact &= more.exact;
+    sum.unexported.extend(more.unexported);
+    sum.wiping = match (sum.wiping.take(), more.wiping) {
+        (Some(a), Some(b)) => {
+            Some(api::Wiping { moved_bytes: a.moved_bytes + b.moved_bytes, erased_bytes: a.erased_bytes + b.erased_bytes })
+        }
+        (a, b) => a.or(b),
+    };
 }
 
 /// The value of `--wipe`, or of `-o`.

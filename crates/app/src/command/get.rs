@@ -1,14 +1,16 @@
 //! `show`, `get` and `set`: one volume or snapshot and its properties.
 
 use clap::Args;
+use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::columns::{SNAPSHOT, VOLUME};
 use super::connect;
 use super::create::assign;
+use super::globs::{Wanted, expand};
 use super::map;
-use crate::api::{Export, LIMITS, SetProperties, Snapshot, Volume};
+use crate::api::{Export, LIMITS, SetProperties, Snapshot, SnapshotHold, Volume};
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::names::{Name, VolumeName};
@@ -51,7 +53,9 @@ impl Show {
         match name {
             Name::Snapshot(name) => {
                 let snapshot: Snapshot = client.get(&format!("/v1/snapshots/{}/{}", name.of, name.snapshot)).await?;
-                print_pairs(&snapshot, &everywhere(SNAPSHOT), &self.how)
+                print_pairs(&snapshot, &everywhere(SNAPSHOT), &self.how)?;
+                let for_people = self.how.format == Format::Table && self.how.columns.is_empty() && !self.how.no_header;
+                if for_people { write_out(&holds(&snapshot)) } else { Ok(()) }
             }
             Name::Volume(name) => self.volume(client, &name).await,
         }
@@ -89,6 +93,17 @@ impl Show {
         }
         write_out(&text)
     }
+}
+
+/// The holds of a snapshot, a line each.
+fn holds(snapshot: &Snapshot) -> String {
+    let time = |time: Option<Timestamp>| time.map_or_else(|| "-".to_owned(), |time| Cell::Time(time).show(false));
+    let line = |hold: &SnapshotHold| {
+        let tag = hold.tag.as_deref().unwrap_or("-");
+        let locked = if hold.locked { "  locked" } else { "" };
+        format!("hold {tag}  since {}  until {}{locked}\n", time(hold.since), time(hold.until))
+    };
+    snapshot.hold_list.iter().map(line).collect()
 }
 
 /// All columns, those that lists show only when asked included.
@@ -167,11 +182,12 @@ Example:
   millpond set iops=1000 bps_wr=20M tank/vm1
   millpond set iops_max=3000 iops_max_length=10 tank/vm1     faster for 10 seconds
   millpond set iops=none tank/vm1
+  millpond set cache=none 'tank/vm*'
 
 Limits are iops, iops_rd, iops_wr (requests per second), bps, bps_rd, bps_wr (bytes per second); all that are set hold. With _max: how fast a
 burst may be, with _max_length: for how many seconds (1). Changes are in force at once.")]
 pub struct Set {
-    /// PROP=VAL, and the volume last
+    /// PROP=VAL, and then volumes, or quoted patterns
     #[arg(value_name = "PROP=VAL NAME", num_args = 2.., required = true)]
     words: Vec<String>,
 }
@@ -179,12 +195,23 @@ pub struct Set {
 impl Set {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
-        let Some((name, assignments)) = self.words.split_last() else {
-            return Err(Failure::usage("give PROP=VAL and the volume"));
-        };
-        let name: VolumeName = name.parse()?;
+        // no name has a '='; what should be an assignment and has none is the first name
+        let assignments = self.words.iter().take_while(|word| word.contains('=')).count().max(1);
+        let (assignments, names) = self.words.split_at_checked(assignments).unwrap_or_default();
         let mut properties = SetProperties::default();
         assignments.iter().try_for_each(|word| assign(word, &mut properties))?;
-        client.patch::<_, Volume>(&format!("/v1/volumes/{name}"), &properties).await.map(drop)
+        if names.is_empty() {
+            return Err(Failure::usage("no volume is named; give PROP=VAL and then POOL/VOL"));
+        }
+        let names = expand(client, names, Wanted::Volumes).await?;
+        if names.len() > 1 {
+            for name in &names {
+                client.get::<Volume>(&format!("/v1/volumes/{name}")).await?;
+            }
+        }
+        for name in names {
+            client.patch::<_, Volume>(&format!("/v1/volumes/{name}"), &properties).await?;
+        }
+        Ok(())
     }
 }

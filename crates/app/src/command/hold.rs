@@ -2,18 +2,29 @@
 
 use clap::Args;
 
-use crate::api;
-use crate::client::Client;
-use crate::failure::Outcome;
+use super::globs::{Wanted, expand};
+use crate::api::{self, Snapshot};
+use crate::client::{Client, quoted};
+use crate::failure::{Failure, Outcome};
 use crate::instant::{now, parse_time};
 use crate::names::SnapshotName;
 
-/// Protect a snapshot from being destroyed
+/// Protect snapshots from being destroyed
+///
+/// A hold with a tag is taken back with this tag alone. Holds without one are counted: as many releases take them back.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  millpond hold tank/vm1@audit --until 2027-01-31")]
+#[command(after_help = "\
+Example:
+  millpond hold tank/vm1@audit --tag legal --until 2027-01-31
+  millpond hold 'tank/*@nightly-*' --tag backup
+  millpond show tank/vm1@audit                             lists the holds")]
 pub struct Hold {
-    /// POOL/VOL@SNAP
-    name: String,
+    /// POOL/VOL@SNAP, one or more, or quoted patterns
+    #[arg(required = true, value_name = "POOL/VOL@SNAP")]
+    names: Vec<String>,
+    /// Name of the hold: a snapshot has at most one of each
+    #[arg(long)]
+    tag: Option<String>,
     /// The hold ends then: 2027-01-31T12:00:00Z, 2027-01-31, or 24h from now
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
@@ -22,25 +33,67 @@ pub struct Hold {
 impl Hold {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
-        let name: SnapshotName = self.name.parse()?;
         let until = self.until.as_deref().map(|text| parse_time(text, now())).transpose()?;
-        let path = format!("/v1/snapshots/{}/{}/hold", name.of, name.snapshot);
-        client.post::<_, api::Snapshot>(&path, &api::Hold { until }).await.map(drop)
+        let names = snapshots(client, &self.names).await?;
+        // nothing is changed when one cannot be
+        if let (Some(tag), true) = (&self.tag, names.len() > 1) {
+            for name in &names {
+                if get(client, name).await?.hold_tags.contains(tag) {
+                    return Err(Failure::failed(format!(
+                        "cannot hold '{name}': it is held with tag '{tag}' already; choose another tag, or release that one first"
+                    )));
+                }
+            }
+        }
+        for name in names {
+            let path = format!("/v1/snapshots/{}/{}/hold", name.of, name.snapshot);
+            client.post::<_, Snapshot>(&path, &api::Hold { tag: self.tag.clone(), until }).await?;
+        }
+        Ok(())
     }
 }
 
-/// Take one hold back
+/// Take one hold of each snapshot back
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  millpond release tank/vm1@audit")]
+#[command(
+    after_help = "Example:\n  millpond release tank/vm1@audit --tag legal\n  millpond release tank/vm1@audit      a hold without a tag"
+)]
 pub struct Release {
-    /// POOL/VOL@SNAP
-    name: String,
+    /// POOL/VOL@SNAP, one or more, or quoted patterns
+    #[arg(required = true, value_name = "POOL/VOL@SNAP")]
+    names: Vec<String>,
+    /// Which hold; without it, one that has no tag
+    #[arg(long)]
+    tag: Option<String>,
 }
 
 impl Release {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
-        let name: SnapshotName = self.name.parse()?;
-        client.post::<_, api::Snapshot>(&format!("/v1/snapshots/{}/{}/release", name.of, name.snapshot), &()).await.map(drop)
+        let names = snapshots(client, &self.names).await?;
+        if names.len() > 1 {
+            for name in &names {
+                let has = get(client, name).await?.hold_list.iter().any(|hold| hold.tag == self.tag && !hold.locked);
+                if !has {
+                    let what = self.tag.as_ref().map_or_else(|| "hold without a tag".to_owned(), |tag| format!("hold with tag '{tag}'"));
+                    let line = format!("cannot release '{name}': it has no {what} that can be released; see 'millpond show {name}'");
+                    return Err(Failure::failed(line));
+                }
+            }
+        }
+        let of = self.tag.as_deref().map(|tag| format!("?tag={}", quoted(tag))).unwrap_or_default();
+        for name in names {
+            client.post::<_, Snapshot>(&format!("/v1/snapshots/{}/{}/release{of}", name.of, name.snapshot), &()).await?;
+        }
+        Ok(())
     }
+}
+
+async fn snapshots(client: &Client, words: &[String]) -> Outcome<Vec<SnapshotName>> {
+    let names = expand(client, words, Wanted::Snapshots).await?;
+    names.iter().map(|name| Ok(name.parse()?)).collect()
+}
+
+async fn get(client: &Client, name: &SnapshotName) -> Outcome<Snapshot> {
+    client.get(&format!("/v1/snapshots/{}/{}", name.of, name.snapshot)).await
 }

@@ -1,15 +1,18 @@
 //! `list`: volumes, snapshots, or both.
 
+use std::collections::BTreeSet;
+
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::columns::{SNAPSHOT, VOLUME};
+use super::globs::{Pattern, is_pattern};
 use crate::api::{Snapshot, Volume};
 use crate::client::{Client, quoted};
 use crate::failure::Outcome;
 use crate::names::{Name, Scope};
-use crate::output::{Cell, Column, Listing, Shown, print};
+use crate::output::{Cell, Column, Listing, Shown, print, sort};
 
 /// What to list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -21,14 +24,24 @@ enum Type {
 
 /// List volumes and snapshots
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  millpond list -t snapshot tank/vm1 -o name,unique_bytes --format json")]
+#[command(after_help = "\
+Example:
+  millpond list -t snapshot tank/vm1 -o name,unique_bytes --format json
+  millpond list 'tank/vm*' -S referenced_bytes
+  millpond list 'tank/vm1@auto-*' -s created")]
 pub struct List {
-    /// Only this pool, volume or snapshot
+    /// Only these pools, volumes or snapshots, or quoted patterns
     #[arg(value_name = "POOL[/VOL]")]
-    scope: Option<String>,
+    scopes: Vec<String>,
     /// What to list; without it volumes, or the snapshot named
     #[arg(short = 't', long = "type", value_enum)]
     kind: Option<Type>,
+    /// Sort by this column, rising
+    #[arg(short = 's', long, value_name = "COLUMN")]
+    sort: Option<String>,
+    /// Sort by this column, falling
+    #[arg(short = 'S', long, value_name = "COLUMN", conflicts_with = "sort")]
+    sort_down: Option<String>,
     #[command(flatten)]
     how: Listing,
 }
@@ -53,44 +66,95 @@ const ROW: &[Column<Row>] = &[
     Column { name: "created", cell: |r| Cell::Time(r.created), shown: Shown::Always },
 ];
 
+/// What a word narrows the list to.
+enum Narrow {
+    To(Scope),
+    Matching(Pattern),
+}
+
+impl Narrow {
+    fn parse(word: &str) -> Outcome<Narrow> {
+        Ok(if is_pattern(word) { Narrow::Matching(Pattern::parse(word)?) } else { Narrow::To(word.parse()?) })
+    }
+
+    fn is_of_snapshots(&self) -> bool {
+        match self {
+            Narrow::To(scope) => matches!(scope, Scope::Name(Name::Snapshot(_))),
+            Narrow::Matching(pattern) => pattern.is_of_snapshots(),
+        }
+    }
+}
+
 impl List {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
-        let scope: Option<Scope> = self.scope.as_deref().map(str::parse).transpose()?;
-        let default = if matches!(scope, Some(Scope::Name(Name::Snapshot(_)))) { Type::Snapshot } else { Type::Volume };
+        let scopes: Vec<Narrow> = self.scopes.iter().map(|word| Narrow::parse(word)).collect::<Outcome<_>>()?;
+        let of_snapshots = !scopes.is_empty() && scopes.iter().all(Narrow::is_of_snapshots);
+        let default = if of_snapshots { Type::Snapshot } else { Type::Volume };
         match self.kind.unwrap_or(default) {
-            Type::Volume => print(&volumes(client, scope.as_ref()).await?, VOLUME, &self.how),
-            Type::Snapshot => print(&snapshots(client, scope.as_ref()).await?, SNAPSHOT, &self.how),
-            Type::All => print(&all(client, scope.as_ref()).await?, ROW, &self.how),
+            Type::Volume => self.show(volumes(client, &scopes).await?, VOLUME),
+            Type::Snapshot => self.show(snapshots(client, &scopes).await?, SNAPSHOT),
+            Type::All => self.show(all(client, &scopes).await?, ROW),
         }
+    }
+
+    fn show<T: Serialize>(&self, mut rows: Vec<T>, columns: &[Column<T>]) -> Outcome {
+        if let Some(by) = self.sort.as_ref().or(self.sort_down.as_ref()) {
+            sort(&mut rows, columns, by, self.sort_down.is_some())?;
+        }
+        print(&rows, columns, &self.how)
     }
 }
 
-/// The volumes in a scope; that of a snapshot is its volume.
-async fn volumes(client: &Client, scope: Option<&Scope>) -> Outcome<Vec<Volume>> {
-    match scope {
-        None => client.get("/v1/volumes").await,
-        Some(Scope::Pool(pool)) => client.get(&format!("/v1/volumes?pool={}", quoted(pool))).await,
-        Some(Scope::Name(Name::Volume(name))) => Ok(vec![client.get(&format!("/v1/volumes/{name}")).await?]),
-        Some(Scope::Name(Name::Snapshot(name))) => Ok(vec![client.get(&format!("/v1/volumes/{}", name.of)).await?]),
+/// The volumes in a scope, each once; that of a snapshot is its volume.
+async fn volumes(client: &Client, scopes: &[Narrow]) -> Outcome<Vec<Volume>> {
+    if scopes.is_empty() {
+        return client.get("/v1/volumes").await;
     }
+    let mut all: Vec<Volume> = Vec::new();
+    for scope in scopes {
+        let found: Vec<Volume> = match scope {
+            Narrow::Matching(pattern) => pattern.volumes(client).await?,
+            Narrow::To(Scope::Pool(pool)) => client.get(&format!("/v1/volumes?pool={}", quoted(pool))).await?,
+            Narrow::To(Scope::Name(Name::Volume(name))) => vec![client.get(&format!("/v1/volumes/{name}")).await?],
+            Narrow::To(Scope::Name(Name::Snapshot(name))) => vec![client.get(&format!("/v1/volumes/{}", name.of)).await?],
+        };
+        all.extend(found);
+    }
+    Ok(once(all, |volume| &volume.name))
 }
 
-async fn snapshots(client: &Client, scope: Option<&Scope>) -> Outcome<Vec<Snapshot>> {
-    match scope {
-        None => client.get("/v1/snapshots").await,
-        Some(Scope::Pool(pool)) => client.get(&format!("/v1/snapshots?pool={}", quoted(pool))).await,
-        Some(Scope::Name(Name::Volume(name))) => {
-            client.get(&format!("/v1/snapshots?pool={}&volume={}", quoted(&name.pool), quoted(&name.volume))).await
-        }
-        Some(Scope::Name(Name::Snapshot(name))) => Ok(vec![client.get(&format!("/v1/snapshots/{}/{}", name.of, name.snapshot)).await?]),
+async fn snapshots(client: &Client, scopes: &[Narrow]) -> Outcome<Vec<Snapshot>> {
+    if scopes.is_empty() {
+        return client.get("/v1/snapshots").await;
     }
+    let mut all: Vec<Snapshot> = Vec::new();
+    for scope in scopes {
+        let found: Vec<Snapshot> = match scope {
+            Narrow::Matching(pattern) => pattern.snapshots(client).await?,
+            Narrow::To(Scope::Pool(pool)) => client.get(&format!("/v1/snapshots?pool={}", quoted(pool))).await?,
+            Narrow::To(Scope::Name(Name::Volume(name))) => {
+                client.get(&format!("/v1/snapshots?pool={}&volume={}", quoted(&name.pool), quoted(&name.volume))).await?
+            }
+            Narrow::To(Scope::Name(Name::Snapshot(name))) => {
+                vec![client.get(&format!("/v1/snapshots/{}/{}", name.of, name.snapshot)).await?]
+            }
+        };
+        all.extend(found);
+    }
+    Ok(once(all, |snapshot| &snapshot.name))
+}
+
+/// What several scopes have in common is listed once.
+fn once<T>(all: Vec<T>, name: impl Fn(&T) -> &String) -> Vec<T> {
+    let mut seen = BTreeSet::new();
+    all.into_iter().filter(|row| seen.insert(name(row).clone())).collect()
 }
 
 /// Volumes, each followed by its snapshots.
-async fn all(client: &Client, scope: Option<&Scope>) -> Outcome<Vec<Row>> {
-    let volumes = volumes(client, scope).await?;
-    let snapshots = snapshots(client, scope).await?;
+async fn all(client: &Client, scopes: &[Narrow]) -> Outcome<Vec<Row>> {
+    let volumes = volumes(client, scopes).await?;
+    let snapshots = snapshots(client, scopes).await?;
     let mut rows = Vec::with_capacity(volumes.len() + snapshots.len());
     for volume in volumes {
         let of_volume = snapshots.iter().filter(|snapshot| snapshot.name.split('@').next() == Some(&volume.name));

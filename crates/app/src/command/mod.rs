@@ -12,6 +12,7 @@ mod diff;
 mod exports;
 mod fuse_guard;
 mod get;
+mod globs;
 mod hold;
 mod image;
 mod lab;

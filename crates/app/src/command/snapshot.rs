@@ -1,45 +1,88 @@
 //! `snapshot`, `rollback`, `clone`, `promote`.
 
 use clap::Args;
+use jiff::Timestamp;
 
 use super::consent::refused_for;
+use super::globs::expand_new;
 use crate::api::{self, CloneSnapshot, CreateSnapshots, Created, RolledBack, Volume};
-use crate::client::Client;
+use crate::client::{Client, quoted};
 use crate::failure::{Failure, Outcome};
 use crate::instant::{now, parse_span};
-use crate::names::{SnapshotName, VolumeName};
+use crate::names::{self, Kind, SnapshotName, VolumeName};
 use crate::output::write_out;
 
 /// Take snapshots
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Example:\n  millpond snapshot tank/vm1@before-upgrade --expire 7d\n  millpond snapshot --group tank/db@nightly tank/log@nightly"
-)]
+#[command(after_help = "\
+Example:
+  millpond snapshot tank/vm1@before-upgrade --expire 7d
+  millpond snapshot --group tank/db@nightly tank/log@nightly
+  millpond snapshot --group 'tank/vm*@nightly'
+  millpond snapshot -r tank@nightly                           every volume of a pool at one instant
+  millpond snapshot tank/vm1@audit --lock 30d                 nobody can destroy it before")]
 pub struct Snapshot {
-    /// POOL/VOL@SNAP, one or more
+    /// POOL/VOL@SNAP, one or more; what is before the '@' may be a quoted pattern
     #[arg(required = true, value_name = "POOL/VOL@SNAP")]
     names: Vec<String>,
     /// All at one instant
     #[arg(long)]
     group: bool,
+    /// Names are POOL@SNAP: every volume of the pool at one instant
+    #[arg(short = 'r', long)]
+    recursive: bool,
     /// Free text
     #[arg(long, default_value = "", hide_default_value = true)]
     description: String,
     /// Remove by itself after this time: 90s, 15m, 24h, 7d
     #[arg(long, value_name = "SPAN")]
     expire: Option<String>,
+    /// Nobody can destroy it before this time: 90s, 15m, 24h, 7d. Not even release, or destroy -R; the daemon's clock counts
+    #[arg(long, value_name = "SPAN")]
+    lock: Option<String>,
 }
 
 impl Snapshot {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
-        self.names.iter().try_for_each(|name| name.parse::<SnapshotName>().map(drop))?;
-        let span = self.expire.as_deref().map(parse_span).transpose()?;
-        let expires = span.map(|span| now().checked_add(span)).transpose();
-        let expires = expires.map_err(|_| Failure::usage("--expire is too far away; give a shorter time"))?;
-        let request = CreateSnapshots { names: self.names, group: self.group, description: self.description, expires };
-        client.post::<_, Created>("/v1/snapshots", &request).await.map(drop)
+        let expires = from_now("--expire", self.expire.as_deref())?;
+        let lock = from_now("--lock", self.lock.as_deref())?;
+        if !self.recursive {
+            let names = expand_new(client, &self.names).await?;
+            let request = CreateSnapshots { names, group: self.group, description: self.description, expires, lock };
+            return client.post::<_, Created>("/v1/snapshots", &request).await.map(drop);
+        }
+        let mut groups = Vec::with_capacity(self.names.len());
+        for word in &self.names {
+            groups.push(whole_pool(client, word).await?);
+        }
+        for names in groups {
+            let request = CreateSnapshots { names, group: true, description: self.description.clone(), expires, lock };
+            client.post::<_, Created>("/v1/snapshots", &request).await?;
+        }
+        Ok(())
     }
+}
+
+/// A span from now.
+fn from_now(option: &str, span: Option<&str>) -> Outcome<Option<Timestamp>> {
+    let span = span.map(parse_span).transpose()?;
+    let time = span.map(|span| now().checked_add(span)).transpose();
+    time.map_err(|_| Failure::usage(format!("{option} is too far away; give a shorter time")))
+}
+
+/// The names that `POOL@SNAP` stands for: one for each volume.
+async fn whole_pool(client: &Client, word: &str) -> Outcome<Vec<String>> {
+    let Some((pool, snapshot)) = word.split_once('@').filter(|(pool, _)| !pool.contains('/')) else {
+        return Err(Failure::usage(format!("'{word}' is not a pool's snapshot; with -r give POOL@SNAP")));
+    };
+    names::check(Kind::Pool, pool)?;
+    names::check(Kind::Snapshot, snapshot)?;
+    let volumes: Vec<Volume> = client.get(&format!("/v1/volumes?pool={}", quoted(pool))).await?;
+    if volumes.is_empty() {
+        return Err(Failure::failed(format!("pool '{pool}' has no volume to take a snapshot of; see 'millpond list'")));
+    }
+    Ok(volumes.into_iter().map(|volume| format!("{}@{snapshot}", volume.name)).collect())
 }
 
 /// Go back to a snapshot; newer snapshots stay, the old head is kept as a snapshot

@@ -193,13 +193,19 @@ impl Daemon {
             let connected = attached::to(&shard, Of::Export(id)).await.unwrap_or_default();
             attached::refuse(&connected, "shut the guest down").map_err(|e| e.during(&during))?;
         }
-        self.end_fuse(id, lazy).await.map_err(|e| e.during(&during))?;
+        self.end_export(&record, lazy).await.map_err(|e| e.during(during))
+    }
+
+    /// Ends an export whose pool's lock is held.
+    pub(super) async fn end_export(&self, record: &ExportRecord, lazy: bool) -> Result<(), ApiError> {
+        let id = record.id;
+        self.end_fuse(id, lazy).await?;
         // What is detached lazily is served until the kernel says that nobody uses it any more.
         let left = lazy && matches!(record.door, Door::Fuse { .. });
         if !left && let Ok(shard) = self.shard(&record.pool) {
             match shard.unexport(ExportId(id)).await {
                 Ok(()) | Err(super::shard::ShardError::NoExport(_)) => {}
-                Err(error) => return Err(ApiError::from(error).during(during)),
+                Err(error) => return Err(error.into()),
             }
         }
         self.registry().exports.remove(&id);
@@ -240,12 +246,17 @@ impl Daemon {
         )))
     }
 
-    /// The export that serves a target, if one does.
-    pub(super) fn serves(&self, pool: &str, target: Target) -> Option<u64> {
+    /// The exports that serve a target, by rising number.
+    pub(super) fn serving(&self, pool: &str, target: Target) -> Vec<ExportRecord> {
         let served = Served::from(target);
         let registry = self.registry();
-        let found = registry.exports.values().find(|entry| entry.record.pool == pool && entry.record.door.served() == Some(served));
-        found.map(|entry| entry.record.id)
+        let found = registry.exports.values().filter(|entry| entry.record.pool == pool && entry.record.door.served() == Some(served));
+        found.map(|entry| entry.record.clone()).collect()
+    }
+
+    /// An export that serves a target, if one does.
+    pub(super) fn serves(&self, pool: &str, target: Target) -> Option<u64> {
+        self.serving(pool, target).first().map(|record| record.id)
     }
 
     /// Before a volume's cache mode becomes a laxer one: remembers, durably, that guests over vhost-user may have been told that there is no

@@ -15,6 +15,7 @@ mod devices;
 mod exports;
 mod fallen;
 mod fuse;
+mod holds;
 mod host;
 mod host_calls;
 mod import;

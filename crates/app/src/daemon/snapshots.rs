@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use jiff::Timestamp;
-use millpond_engine::{Command, SnapshotInfo, Target, Time, VolumeId};
+use millpond_engine::{Command, Reply, SnapshotInfo, Target, Time, VolumeId};
 
 use super::attached::{self, Of};
+use super::holds;
 use super::service::{Daemon, PoolEntry};
 use super::shard::ShardHandle;
-use crate::api::{ApiError, CloneSnapshot, CreateSnapshots, Created, DiffExtent, Hold, Rollback, RolledBack, Snapshot, Volume};
+use crate::api::{ApiError, CloneSnapshot, CreateSnapshots, Created, DiffExtent, ErrorKind, Rollback, RolledBack, Snapshot, Volume};
 use crate::instant;
 use crate::names::{Name, SnapshotName, VolumeName};
 
@@ -69,6 +70,10 @@ impl Daemon {
         let mut targets = Vec::with_capacity(names.len());
         for name in &names {
             let (shard, volume) = self.find_volume(&name.of).await?;
+            if shard.find_snapshot(volume.id, &name.snapshot).await?.is_some() || targets.iter().any(|(_, _, other)| *other == name) {
+                let message = format!("'{}' exists already; choose another name", name.snapshot);
+                return Err(ApiError::new(ErrorKind::Exists, message).during(format!("cannot take '{name}'")));
+            }
             targets.push((shard, volume.id, name));
         }
         if request.group && names.iter().any(|name| Some(&name.of.pool) != names.first().map(|first| &first.of.pool)) {
@@ -84,10 +89,14 @@ impl Daemon {
                 description: request.description.clone(),
                 expires,
             };
-            shard.command(command).await.map_err(|error| {
+            let reply = shard.command(command).await.map_err(|error| {
                 let before = if taken.is_empty() { String::new() } else { format!(" (taken before: {})", taken.join(" ")) };
                 ApiError::from(error).during(format!("cannot take '{first}'{before}"))
             })?;
+            if let (Some(until), Reply::Snapshots(ids)) = (request.lock, reply) {
+                let during = |e: ApiError| e.during(format!("'{first}' is taken, but not locked"));
+                self.lock_snapshots(shard, ids, until).await.map_err(during)?;
+            }
             for (_, _, name) in group {
                 if let Some(time) = request.expires {
                     self.expires(&name.of.pool, time);
@@ -135,34 +144,6 @@ impl Daemon {
         shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
         self.tell("volume.created", new.to_string());
         self.volume(&new).await
-    }
-
-    /// Adds a hold. Durable on return.
-    ///
-    /// # Errors
-    /// When the engine refuses.
-    pub async fn hold(&self, name: &SnapshotName, request: &Hold) -> Result<Snapshot, ApiError> {
-        let until = request.until.map(|time| Time(instant::to_millis(time)));
-        let (shard, _, snapshot) = self.find_snapshot(name).await?;
-        let command = Command::Hold { snapshot: snapshot.id, tag: None, until, locked: false };
-        shard.command(command).await.map_err(|e| ApiError::from(e).during(format!("cannot hold '{name}'")))?;
-        self.tell("snapshot.held", name.to_string());
-        self.snapshot(name).await
-    }
-
-    /// Takes one hold back. Durable on return.
-    ///
-    /// # Errors
-    /// When there is no hold.
-    pub async fn release(&self, name: &SnapshotName) -> Result<Snapshot, ApiError> {
-        let (shard, _, snapshot) = self.find_snapshot(name).await?;
-        let during = format!("cannot release '{name}'");
-        if snapshot.holds == 0 {
-            return Err(ApiError::invalid("it has no hold; see 'millpond list -t snapshot'").during(during));
-        }
-        shard.command(Command::Release { snapshot: snapshot.id, tag: None }).await.map_err(|e| ApiError::from(e).during(during))?;
-        self.tell("snapshot.released", name.to_string());
-        self.snapshot(name).await
     }
 
     /// What differs from `older` to `newer`; without `newer`, to the head of the volume.
@@ -286,6 +267,8 @@ fn view(volume: &str, snapshot: &SnapshotInfo) -> Snapshot {
         referenced_bytes: snapshot.referenced_bytes,
         unique_bytes: snapshot.unique_bytes,
         holds: snapshot.holds,
+        hold_tags: snapshot.hold_list.iter().filter_map(|hold| hold.tag.clone()).collect(),
+        hold_list: snapshot.hold_list.iter().map(holds::view).collect(),
         clones: snapshot.clones,
         description: snapshot.description.clone(),
         expires: snapshot.expires.map(|time| instant::from_millis(time.0)),

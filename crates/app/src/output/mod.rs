@@ -1,9 +1,11 @@
 //! What commands print: tables for people, one JSON document for programs.
 
 mod listing;
+mod sort;
 mod table;
 mod value;
 
 pub use listing::{Format, Listing};
+pub use sort::sort;
 pub use table::{Column, Shown, print, print_pairs, write_out};
 pub use value::Cell;

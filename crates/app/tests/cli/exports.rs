@@ -22,7 +22,7 @@ fn an_export_serves_and_is_listed_with_its_clients() {
     assert!(exports[0]["address"].as_str().is_some_and(|address| address.contains("v.sock") && address.contains(&tcp)));
     assert!(daemon.run(&["exports"]).ok().out.contains("tank/v"));
     daemon.run(&["pool", "export", "tank"]).refused(1, "clients");
-    daemon.run(&["destroy", "-y", "tank/v"]).refused(1, "unexport 1");
+    daemon.run(&["destroy", "-y", "tank/v"]).refused(1, "unexport tank/v");
     daemon.run(&["unexport", "1"]).refused(1, "clients are connected: export 1 (tank/v): unix:pid=");
     nbd.read(0, &mut [0; 512]).expect("still served");
     daemon.run(&["unexport", "1", "--force"]).ok();
@@ -171,7 +171,7 @@ fn a_vhost_user_export_is_listed_and_comes_back_after_a_restart() {
         assert_eq!(daemon.stop("TERM"), 0);
         daemon.restart();
     }
-    daemon.run(&["destroy", "-y", "tank/v"]).refused(1, "unexport 1");
+    daemon.run(&["destroy", "-y", "tank/v"]).refused(1, "unexport tank/v");
     daemon.run(&["unexport", "1"]).ok();
     assert!(!exists(&socket));
     // without a path, one beside the control socket

@@ -4,6 +4,7 @@ mod claims;
 mod daemon;
 mod exports;
 mod harness;
+mod holds;
 mod hung;
 mod images;
 mod lab;
@@ -11,6 +12,7 @@ mod lab;
 #[allow(dead_code, unused_imports, reason = "shared with the verbs that move data")]
 mod nbd;
 mod pools;
+mod several;
 mod snapshots;
 mod start;
 mod trouble;

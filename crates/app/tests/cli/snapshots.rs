@@ -36,7 +36,7 @@ fn snapshots_have_the_agreed_keys_and_order() {
         daemon.run(&["snapshot", &format!("tank/v@{name}")]).ok();
     }
     let snapshots = daemon.json(&["list", "-t", "snapshot"]);
-    assert_eq!(keys(&snapshots[0]), ["clones", "created", "epoch", "holds", "name", "referenced_bytes", "unique_bytes"]);
+    assert_eq!(keys(&snapshots[0]), ["clones", "created", "epoch", "hold_tags", "holds", "name", "referenced_bytes", "unique_bytes"]);
     assert_eq!(each(&snapshots, "name"), ["tank/v@zz", "tank/v@aa", "tank/v@mm"]);
     let created = snapshots[0]["created"].as_str().expect("a time");
     assert!(created.starts_with("20") && created.ends_with('Z') && created.contains('T'), "{created}");
@@ -179,7 +179,7 @@ fn each_text(list: &serde_json::Value) -> Vec<String> {
 }
 
 #[test]
-fn clones_and_holds_go_with_capital_r() {
+fn clones_go_with_capital_r_and_held_snapshots_never() {
     let daemon = Daemon::with_pool();
     daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
     daemon.run(&["snapshot", "tank/v@a"]).ok();
@@ -187,6 +187,11 @@ fn clones_and_holds_go_with_capital_r() {
     daemon.run(&["snapshot", "tank/c@x"]).ok();
     daemon.run(&["hold", "tank/c@x"]).ok();
     daemon.run(&["destroy", "-y", "-r", "tank/v"]).refused(1, "-R");
+    for words in [["destroy", "-n", "-R", "tank/v"], ["destroy", "-y", "-R", "tank/v"], ["destroy", "-y", "-R", "tank/v@a"]] {
+        daemon.run(&words).refused(1, "held are 'tank/c@x' (no tag); run 'millpond release tank/c@x' first");
+    }
+    assert_eq!(daemon.json(&["list", "-t", "all"]).as_array().map(Vec::len), Some(4), "nothing is gone");
+    daemon.run(&["release", "tank/c@x"]).ok();
     let plan = daemon.json(&["destroy", "-n", "-R", "tank/v"]);
     assert_eq!(each_text(&plan["destroyed"]), ["tank/c@x", "tank/c", "tank/v@a", "tank/v"]);
     daemon.run(&["destroy", "-y", "-R", "tank/v"]).ok();

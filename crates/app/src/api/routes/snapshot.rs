@@ -101,12 +101,19 @@ async fn hold(State(daemon): State<Arc<Daemon>>, parts: Parts, Body(request): Bo
     soon(&daemon, |daemon| async move { daemon.hold(&named(parts)?, &request).await }).await.map(Json)
 }
 
+/// Of which hold.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+struct OfTag {
+    /// Its tag; without it, one that has none.
+    tag: Option<String>,
+}
+
 /// Takes one hold back. Durable when answered.
 #[utoipa::path(post, path = "/v1/snapshots/{pool}/{volume}/{snapshot}/release",
-    params(("pool" = String, Path), ("volume" = String, Path), ("snapshot" = String, Path)),
+    params(("pool" = String, Path), ("volume" = String, Path), ("snapshot" = String, Path), OfTag),
     responses((status = 200, body = Snapshot), (status = "default", body = ErrorBody)))]
-async fn release(State(daemon): State<Arc<Daemon>>, parts: Parts) -> Result<Json<Snapshot>, ApiError> {
-    soon(&daemon, |daemon| async move { daemon.release(&named(parts)?).await }).await.map(Json)
+async fn release(State(daemon): State<Arc<Daemon>>, parts: Parts, Asked(of): Asked<OfTag>) -> Result<Json<Snapshot>, ApiError> {
+    soon(&daemon, |daemon| async move { daemon.release(&named(parts)?, of.tag).await }).await.map(Json)
 }
 
 #[derive(Deserialize, IntoParams)]

@@ -98,7 +98,7 @@ impl ExportImage {
                 } else {
                     self.one(client, &mut signals, &instant, &path, format).await
                 };
-                let request = Destroy { name: instant.to_string(), recursive: false, clones: false, wipe: None, dry_run: false };
+                let request = Destroy { name: instant.to_string(), ..Destroy::default() };
                 let gone = client.post::<_, Destroyed>("/v1/destroy", &request).await.map(drop);
                 written.and(gone)
             }
@@ -271,7 +271,7 @@ async fn hold_still(client: &Client, of: &VolumeName) -> Outcome<SnapshotName> {
     let taken: Vec<String> = there.iter().filter_map(|snapshot| snapshot.name.split('@').nth(1).map(str::to_owned)).collect();
     let name = SnapshotName { of: of.clone(), snapshot: fitting(&stamp, &taken) };
     let description = "for 'millpond export-image'; it goes when that is done".to_owned();
-    let request = CreateSnapshots { names: vec![name.to_string()], group: false, description, expires: None };
+    let request = CreateSnapshots { names: vec![name.to_string()], description, ..CreateSnapshots::default() };
     client.post::<_, Created>("/v1/snapshots", &request).await?;
     Ok(name)
 }

@@ -81,7 +81,7 @@ impl ImportImage {
         let brought = bring(client, &mut signals, &path, &name, states, self.verify).await;
         if let Err(failure) = brought {
             // The volume is ours and incomplete.
-            let request = Destroy { name: name.to_string(), recursive: true, clones: false, wipe: None, dry_run: false };
+            let request = Destroy { name: name.to_string(), recursive: true, ..Destroy::default() };
             client
                 .post::<_, Destroyed>("/v1/destroy", &request)
                 .await
@@ -140,7 +140,7 @@ async fn bring(client: &Client, signals: &mut Signals, path: &Path, name: &Volum
         one(client, signals, path, name, &state, task, verify).await?;
         if let Some(snapshot) = state.snapshot {
             let names = vec![format!("{name}@{snapshot}")];
-            let request = CreateSnapshots { names, group: false, description: format!("imported: {}", state.told), expires: None };
+            let request = CreateSnapshots { names, description: format!("imported: {}", state.told), ..CreateSnapshots::default() };
             client.post::<_, Created>("/v1/snapshots", &request).await?;
         }
     }

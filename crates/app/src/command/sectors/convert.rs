@@ -233,7 +233,7 @@ async fn keep(client: &Client, name: &VolumeName) -> Outcome<String> {
     let free = names.map(|snapshot| format!("{name}@{snapshot}")).find(|full| !there.iter().any(|snapshot| snapshot.name == *full));
     let free = free.unwrap_or_else(|| format!("{name}@{stamp}"));
     let description = "before 'millpond convert-sectors'".to_owned();
-    let request = CreateSnapshots { names: vec![free.clone()], group: false, description, expires: None };
+    let request = CreateSnapshots { names: vec![free.clone()], description, ..CreateSnapshots::default() };
     client.post::<_, Created>("/v1/snapshots", &request).await?;
     Ok(free)
 }

@@ -57,7 +57,7 @@ fn cache(mode: &str) -> SetProperties {
 }
 
 fn destroy(name: &str) -> Destroy {
-    Destroy { name: name.to_owned(), recursive: false, clones: false, wipe: None, dry_run: false }
+    Destroy { name: name.to_owned(), ..Destroy::default() }
 }
 
 /// Exports the volume of the pool that hangs, has a client write to it, and begins to end the export, which waits for the write. The pool's lock
@@ -88,7 +88,7 @@ fn commands_on_one_pool_do_not_wait_for_another() {
         let name = "good/disk".parse().expect("name");
         let export = daemon.create_export(&export_of("good/disk", &dir.path().join("good.sock")), true).await.expect("export");
         daemon.set_properties(&name, &cache("none")).await.expect("set");
-        let taken = CreateSnapshots { names: vec!["good/disk@a".to_owned()], group: false, description: String::new(), expires: None };
+        let taken = CreateSnapshots { names: vec!["good/disk@a".to_owned()], ..CreateSnapshots::default() };
         daemon.create_snapshots(taken).await.expect("snapshot");
         assert_eq!(daemon.volumes(None).await.expect("volumes").len(), 2);
         assert_eq!(daemon.pools().await.len(), 2);

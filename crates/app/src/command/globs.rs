@@ -1,0 +1,206 @@
+//! Several names and patterns: `*` stands for any characters and `?` for one, within one part of a name, never across `/` or `@`.
+//!
+//! Patterns are expanded here, against the lists of the daemon; it is given names alone.
+
+use crate::api::{Snapshot, Volume};
+use crate::client::{Client, quoted};
+use crate::failure::{Failure, Outcome};
+use crate::names::{Doomed, Kind, SnapshotName, VolumeName, check, describe_look_alike};
+
+#[cfg(test)]
+mod tests;
+
+/// What names and patterns may stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Volumes.
+    Volumes,
+    /// Snapshots.
+    Snapshots,
+    /// Volumes, snapshots and ranges of snapshots.
+    Doomed,
+}
+
+/// A name with `*` or `?` in one of its parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    text: String,
+    pool: String,
+    volume: Option<String>,
+    snapshot: Option<String>,
+}
+
+/// Does a word have to be expanded?
+pub fn is_pattern(word: &str) -> bool {
+    word.contains(['*', '?'])
+}
+
+impl Pattern {
+    /// Reads `POOL`, `POOL/VOL` or `POOL/VOL@SNAP`, each part a name or a pattern.
+    ///
+    /// # Errors
+    /// Wrong usage when a part could be no name whatever its `*` and `?` stand for.
+    pub fn parse(text: &str) -> Outcome<Pattern> {
+        if let Some(told) = describe_look_alike(text) {
+            return Err(Failure::usage(format!("not a pattern: {told}")));
+        }
+        let (pool, rest) = text.split_once('/').map_or((text, None), |(pool, rest)| (pool, Some(rest)));
+        let (volume, snapshot) = match rest.map(|rest| rest.split_once('@')) {
+            Some(Some((volume, snapshot))) => (Some(volume), Some(snapshot)),
+            Some(None) => (rest, None),
+            None => (None, None),
+        };
+        for (kind, part) in [(Kind::Pool, Some(pool)), (Kind::Volume, volume), (Kind::Snapshot, snapshot)] {
+            // with a letter in the place of each, it has to be a name
+            let checked = part.map_or(Ok(()), |part| check(kind, &part.replace(['*', '?'], "a")));
+            checked.map_err(|why| Failure::usage(format!("'{text}' is not a pattern: {why}")))?;
+        }
+        let owned = |part: Option<&str>| part.map(str::to_owned);
+        Ok(Pattern { text: text.to_owned(), pool: pool.to_owned(), volume: owned(volume), snapshot: owned(snapshot) })
+    }
+
+    /// Does it stand for snapshots?
+    pub fn is_of_snapshots(&self) -> bool {
+        self.snapshot.is_some()
+    }
+
+    /// The pool, where it is one alone.
+    fn one_pool(&self) -> Option<&str> {
+        (!is_pattern(&self.pool)).then_some(&self.pool)
+    }
+
+    /// Does the pattern, without its part after `@`, stand for this volume?
+    pub fn has_volume(&self, name: &str) -> bool {
+        let Some((pool, volume)) = name.split_once('/') else { return false };
+        matches(&self.pool, pool) && self.volume.as_ref().is_none_or(|pattern| matches(pattern, volume))
+    }
+
+    /// Does it stand for this snapshot, or for its volume?
+    pub fn has_snapshot(&self, name: &str) -> bool {
+        let Some((of, snapshot)) = name.split_once('@') else { return false };
+        self.has_volume(of) && self.snapshot.as_ref().is_none_or(|pattern| matches(pattern, snapshot))
+    }
+
+    /// The volumes that it stands for, whatever it says after `@`.
+    ///
+    /// # Errors
+    /// When the daemon refuses, or nothing matches.
+    pub async fn volumes(&self, client: &Client) -> Outcome<Vec<Volume>> {
+        let of_pool = self.one_pool().map(|pool| format!("?pool={}", quoted(pool))).unwrap_or_default();
+        let mut volumes: Vec<Volume> = client.get(&format!("/v1/volumes{of_pool}")).await?;
+        volumes.retain(|volume| self.has_volume(&volume.name));
+        self.some(volumes)
+    }
+
+    /// The snapshots that it stands for: of a pattern for volumes, all of theirs.
+    ///
+    /// # Errors
+    /// When the daemon refuses, or a pattern for snapshots matches nothing.
+    pub async fn snapshots(&self, client: &Client) -> Outcome<Vec<Snapshot>> {
+        let of_pool = self.one_pool().map(|pool| format!("?pool={}", quoted(pool))).unwrap_or_default();
+        let mut snapshots: Vec<Snapshot> = client.get(&format!("/v1/snapshots{of_pool}")).await?;
+        snapshots.retain(|snapshot| self.has_snapshot(&snapshot.name));
+        if self.is_of_snapshots() { self.some(snapshots) } else { Ok(snapshots) }
+    }
+
+    fn some<T>(&self, found: Vec<T>) -> Outcome<Vec<T>> {
+        if !found.is_empty() {
+            return Ok(found);
+        }
+        let list = if self.is_of_snapshots() { "list -t snapshot" } else { "list" };
+        Err(Failure::failed(format!("nothing matches '{}'; see 'millpond {list}'", self.text)))
+    }
+}
+
+/// The names that words stand for, each once, in the order of the words and of the daemon's lists.
+///
+/// # Errors
+/// Wrong usage when a word is neither name nor pattern of what is wanted; failure when a pattern matches nothing.
+pub async fn expand(client: &Client, words: &[String], wanted: Wanted) -> Outcome<Vec<String>> {
+    let mut names: Vec<String> = Vec::new();
+    for word in words {
+        let found = if is_pattern(word) { expand_one(client, word, wanted).await? } else { vec![named(word, wanted)?] };
+        found.into_iter().for_each(|name| {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        });
+    }
+    Ok(names)
+}
+
+/// A word without a pattern: checked.
+fn named(word: &str, wanted: Wanted) -> Outcome<String> {
+    match wanted {
+        Wanted::Volumes => drop(word.parse::<VolumeName>()?),
+        Wanted::Snapshots => drop(word.parse::<SnapshotName>()?),
+        Wanted::Doomed => drop(word.parse::<Doomed>()?),
+    }
+    Ok(word.to_owned())
+}
+
+async fn expand_one(client: &Client, word: &str, wanted: Wanted) -> Outcome<Vec<String>> {
+    // a range is taken of each volume
+    if let (Wanted::Doomed, Some((of, range))) = (wanted, word.split_once('@').filter(|(_, range)| range.contains('%'))) {
+        if is_pattern(range) {
+            return Err(Failure::usage(format!("'{word}' has a pattern in a range; give names around the '%'")));
+        }
+        let volumes = Pattern::parse(of)?.volumes(client).await?;
+        return Ok(volumes.into_iter().map(|volume| format!("{}@{range}", volume.name)).collect());
+    }
+    let pattern = Pattern::parse(word)?;
+    let (of_volumes, of_snapshots) = (pattern.volume.is_some() && !pattern.is_of_snapshots(), pattern.is_of_snapshots());
+    match wanted {
+        Wanted::Volumes if !of_volumes => Err(Failure::usage(format!("'{word}' is no pattern for volumes; give POOL/VOL"))),
+        Wanted::Snapshots if !of_snapshots => Err(Failure::usage(format!("'{word}' is no pattern for snapshots; give POOL/VOL@SNAP"))),
+        Wanted::Doomed if !of_volumes && !of_snapshots => {
+            Err(Failure::usage(format!("'{word}' is a pattern for pools; give POOL/VOL, POOL/VOL@SNAP, or 'millpond pool destroy'")))
+        }
+        _ if of_snapshots => Ok(pattern.snapshots(client).await?.into_iter().map(|snapshot| snapshot.name).collect()),
+        _ => Ok(pattern.volumes(client).await?.into_iter().map(|volume| volume.name).collect()),
+    }
+}
+
+/// Names of new snapshots: the part before `@` may be a pattern.
+///
+/// # Errors
+/// Wrong usage when a word is neither; failure when a pattern matches no volume.
+pub async fn expand_new(client: &Client, words: &[String]) -> Outcome<Vec<String>> {
+    let mut names = Vec::new();
+    for word in words {
+        let Some((of, snapshot)) = word.split_once('@').filter(|(of, _)| is_pattern(of)) else {
+            names.push(named(word, Wanted::Snapshots)?);
+            continue;
+        };
+        check(Kind::Snapshot, snapshot)?;
+        let pattern = Pattern::parse(of)?;
+        if pattern.volume.is_none() {
+            return Err(Failure::usage(format!("'{word}' names no volumes; give POOL/VOL@SNAP, or -r POOL@SNAP for all of a pool")));
+        }
+        names.extend(pattern.volumes(client).await?.into_iter().map(|volume| format!("{}@{snapshot}", volume.name)));
+    }
+    Ok(names)
+}
+
+/// Does `pattern` stand for all of `text`?
+fn matches(pattern: &str, text: &str) -> bool {
+    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
+    let (mut p, mut t) = (0, 0);
+    // where the last star is, and how much of the text it has taken so far
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                star = Some((p, t));
+                p += 1;
+            }
+            Some(c) if *c == '?' || Some(c) == text.get(t) => (p, t) = (p + 1, t + 1),
+            _ => {
+                let Some((at, taken)) = star else { return false };
+                star = Some((at, taken + 1));
+                (p, t) = (at + 1, taken + 1);
+            }
+        }
+    }
+    pattern.iter().skip(p).all(|c| *c == '*')
+}
