@@ -217,9 +217,12 @@ pub struct Export {
     /// What clients may take, where that was said for this export.
     #[serde(flatten)]
     pub limits: NbdLimits,
-    /// Of a mount, who may use it, where that was said.
+    /// Who may use a mount or connect to the unix socket, where that was said.
     #[serde(flatten)]
     pub access: Access,
+    /// Over vhost-user, queues that a guest may have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<u16>,
     /// `online`, or `unavailable`.
     pub state: String,
     /// Why it is not online.

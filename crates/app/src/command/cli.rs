@@ -65,9 +65,7 @@ enum Verb {
     Destroy(destroy::Destroy),
     Hold(hold::Hold),
     Release(hold::Release),
-    /// Serve a volume or snapshot to clients
-    #[command(subcommand)]
-    Export(exports::ExportKind),
+    Export(exports::ExportVerb),
     Exports(exports::Exports),
     Unexport(exports::Unexport),
     #[command(hide = true)]
@@ -161,6 +159,8 @@ mod tests {
             vec!["millpond", "status", "--wait", "5", "--format", "json"],
             vec!["millpond", "lab", "run", "A", "--scale", "0.1"],
             vec!["millpond", "export", "nbd", "p/v", "--unix", "/s", "--socket", "/c"],
+            vec!["millpond", "export", "--socket", "/c", "nbd", "p/v", "--if-missing"],
+            vec!["millpond", "export", "--from", "-"],
         ] {
             assert!(Cli::try_parse_from(&words).is_ok(), "{words:?}");
         }

@@ -1,5 +1,6 @@
 //! `export`, `exports`, `unexport`.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -7,6 +8,7 @@ use serde::Serialize;
 
 use super::columns::EXPORT;
 use super::connect::{self, Lines};
+use super::globs::{Pattern, is_pattern};
 use super::owner;
 use super::tls::TlsWords;
 use crate::api::{Access, CreateExport, CreateFuse, CreateNbd, CreateVhostUser, Export, ExportVolume, NbdLimits, Volume};
@@ -16,9 +18,41 @@ use crate::failure::{Failure, Outcome};
 use crate::names::{self, Kind, Name};
 use crate::output::{Format, Listing, print, print_pairs, write_out};
 
+mod again;
+
+/// Serve a volume or snapshot to clients, or make the exports of a list again
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  millpond export nbd tank/vm1 --unix /run/vm1.sock
+  millpond export fuse tank /mnt/tank
+  millpond exports --format json > exports.json             on one host, and on another one
+  millpond export --from exports.json                       all that are not there already")]
+pub struct ExportVerb {
+    #[command(subcommand)]
+    kind: Option<ExportKind>,
+    /// What 'millpond exports --format json' printed, or -: make the exports in it that are not there
+    #[arg(long, value_name = "FILE|-")]
+    from: Option<PathBuf>,
+    /// With --from: agree to addresses that other machines reach although TLS is not required
+    #[arg(long, requires = "from")]
+    insecure_listen: bool,
+}
+
+impl ExportVerb {
+    /// Runs it.
+    pub async fn run(self, client: &Client) -> Outcome {
+        match (self.kind, self.from) {
+            (Some(kind), None) => kind.run(client).await,
+            (None, Some(file)) => again::run(client, &file, self.insecure_listen).await,
+            (Some(_), Some(_)) => Err(Failure::usage("--from makes the exports of a list; leave the protocol out")),
+            (None, None) => Err(Failure::usage("no protocol is named; give nbd, vhost-user or fuse, or a list with --from FILE")),
+        }
+    }
+}
+
 /// Protocols.
 #[derive(Debug, Subcommand)]
-#[command(after_help = "Example:\n  millpond export nbd tank/vm1 --unix /run/vm1.sock\n  millpond export fuse tank /mnt/tank")]
 pub enum ExportKind {
     Nbd(Box<Nbd>),
     VhostUser(VhostUser),
@@ -45,6 +79,9 @@ pub struct Nbd {
     /// Refuse writes
     #[arg(long)]
     readonly: bool,
+    /// Done when it is exported so already
+    #[arg(long)]
+    if_missing: bool,
     /// Also when another export lets clients write to the same volume
     #[arg(long)]
     force: bool,
@@ -89,6 +126,9 @@ pub struct VhostUser {
     /// Refuse writes
     #[arg(long)]
     readonly: bool,
+    /// Done when it is exported so already
+    #[arg(long)]
+    if_missing: bool,
     /// Also when another export lets clients write to the same volume
     #[arg(long)]
     force: bool,
@@ -148,7 +188,7 @@ impl Nbd {
             tls: self.tls.request()?,
             limits: NbdLimits { max_clients: self.max_clients, max_requests: self.max_requests, handshake_seconds: self.handshake_seconds },
         });
-        let export: Export = client.post("/v1/exports", &request).await?;
+        let export = again::make(client, &request, self.if_missing).await?;
         if self.how.format == Format::Json || !self.how.columns.is_empty() {
             return print_pairs(&export, EXPORT, &self.how);
         }
@@ -167,7 +207,7 @@ impl VhostUser {
             force: self.force,
             access: self.whose.access(),
         });
-        let export: Export = client.post("/v1/exports", &request).await?;
+        let export = again::make(client, &request, self.if_missing).await?;
         if self.how.format == Format::Json || !self.how.columns.is_empty() {
             return print_pairs(&export, EXPORT, &self.how);
         }
@@ -196,6 +236,9 @@ pub struct Fuse {
     /// Let other users reach it when the daemon is not root (/etc/fuse.conf has to say user_allow_other)
     #[arg(long)]
     allow_other: bool,
+    /// Done when it is mounted there already
+    #[arg(long)]
+    if_missing: bool,
     #[command(flatten)]
     how: Listing,
 }
@@ -206,7 +249,7 @@ impl Fuse {
         let owner = self.owner.unwrap_or_default();
         let access = Access { uid: owner.uid, gid: owner.gid, mode: self.mode, allow_other: self.allow_other };
         let request = CreateExport::Fuse(CreateFuse { pool: self.pool, dir: path_text(&self.dir)?, access });
-        let export: Export = client.post("/v1/exports", &request).await?;
+        let export = again::make(client, &request, self.if_missing).await?;
         if self.how.format == Format::Json || !self.how.columns.is_empty() {
             return print_pairs(&export, EXPORT, &self.how);
         }
@@ -293,11 +336,11 @@ async fn lines(client: &Client, export: &Export) -> Outcome<Option<Lines>> {
 
 /// Stop serving; requests that were received are answered first
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  millpond unexport 3\n  millpond unexport tank/vm1")]
+#[command(after_help = "Example:\n  millpond unexport 3\n  millpond unexport tank/vm1\n  millpond unexport 'tank/vm*'")]
 pub struct Unexport {
-    /// Number of an export, its address, or what is served: then all exports of it end; see 'millpond exports'
-    #[arg(value_name = "ID|NAME|ADDRESS")]
-    export: String,
+    /// Number of an export, its address, or what is served: then all exports of it end; or a quoted pattern of that. See 'millpond exports'
+    #[arg(value_name = "ID|NAME|ADDRESS", required = true)]
+    exports: Vec<String>,
     /// Also while clients are connected, who are disconnected
     #[arg(long)]
     force: bool,
@@ -309,28 +352,37 @@ pub struct Unexport {
 impl Unexport {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
-        let ids = match self.export.parse() {
-            Ok(id) => vec![id],
-            Err(_) => self.find(client).await?,
-        };
+        let exports: Vec<Export> = client.get("/v1/exports").await?;
+        let mut ids = BTreeSet::new();
+        for word in &self.exports {
+            ids.extend(find(&exports, word)?);
+        }
         for id in ids {
             client.delete::<()>(&format!("/v1/exports/{id}?lazy={}&force={}", self.lazy, self.force)).await?;
         }
         Ok(())
     }
+}
 
-    /// The exports that a name or an address means.
-    async fn find(&self, client: &Client) -> Outcome<Vec<u64>> {
-        let exports: Vec<Export> = client.get("/v1/exports").await?;
-        let path = absolute(Path::new(&self.export));
-        let is_meant = |export: &Export| {
-            let mut addresses = export.address.split(',').chain(export.uris.iter().map(String::as_str));
-            export.name == self.export || addresses.any(|address| address == self.export || Path::new(address) == path)
-        };
-        let ids: Vec<u64> = exports.iter().filter(|export| is_meant(export)).map(|export| export.id).collect();
-        if ids.is_empty() {
-            return Err(Failure::failed(format!("no export '{}'; see 'millpond exports'", self.export)));
-        }
-        Ok(ids)
+/// The exports that a number, a name, a pattern or an address means.
+fn find(exports: &[Export], word: &str) -> Outcome<Vec<u64>> {
+    if let Ok(id) = word.parse() {
+        // one that is not there is refused by who knows
+        return Ok(vec![id]);
     }
+    let path = absolute(Path::new(word));
+    let pattern = if is_pattern(word) { Some(Pattern::parse(word)?) } else { None };
+    let is_meant = |export: &Export| match &pattern {
+        Some(pattern) if pattern.is_of_snapshots() => pattern.has_snapshot(&export.name),
+        Some(pattern) => !export.name.contains('@') && pattern.has_volume(&export.name),
+        None => {
+            let mut addresses = export.address.split(',').chain(export.uris.iter().map(String::as_str));
+            export.name == word || addresses.any(|address| address == word || Path::new(address) == path)
+        }
+    };
+    let ids: Vec<u64> = exports.iter().filter(|export| is_meant(export)).map(|export| export.id).collect();
+    if ids.is_empty() {
+        return Err(Failure::failed(format!("no export '{word}'; see 'millpond exports'")));
+    }
+    Ok(ids)
 }

@@ -403,6 +403,10 @@ fn view(entry: &ExportEntry, live: Option<&ExportInfo>) -> Export {
         access: match &record.door {
             Door::Nbd { access, .. } | Door::VhostUser { access, .. } | Door::Fuse { access, .. } => *access,
         },
+        queues: match &record.door {
+            Door::VhostUser { queues, .. } => Some(*queues),
+            Door::Nbd { .. } | Door::Fuse { .. } => None,
+        },
         state: if live.is_some() { "online" } else { "unavailable" }.to_owned(),
         reason: if live.is_some() { None } else { entry.trouble.clone() },
         clients: connections.len() as u64,

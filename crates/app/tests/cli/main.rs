@@ -1,5 +1,6 @@
 //! The command line as scripts use it: a real daemon in a temporary directory, every verb, exit codes, JSON keys, error lines.
 
+mod again;
 mod claims;
 mod daemon;
 mod exports;

@@ -16,6 +16,7 @@ fn export(unix: Option<&str>, tcp: Option<&str>, readonly: bool) -> Export {
         tls: None,
         limits: NbdLimits::default(),
         access: Access::default(),
+        queues: None,
         state: "online".to_owned(),
         reason: None,
         clients: 0,

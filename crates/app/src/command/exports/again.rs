@@ -1,0 +1,167 @@
+//! Exports that are there already, and those of a list: made again after a restart from nothing, or on another host.
+
+use std::io::Read;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::api::{
+    Access, CreateExport, CreateFuse, CreateNbd, CreateTls, CreateVhostUser, Export, ExportTls, NbdLimits, Pool, Snapshot, Volume,
+};
+use crate::client::Client;
+use crate::failure::{Failure, Outcome};
+use crate::names::Name;
+use crate::output::write_out;
+
+#[cfg(test)]
+mod tests;
+
+/// An export of the list: what `exports --format json` says, as far as it matters to make it again.
+#[derive(Clone, Debug, Deserialize)]
+struct Listed {
+    kind: String,
+    name: String,
+    #[serde(default)]
+    address: String,
+    unix: Option<String>,
+    tcp: Option<String>,
+    #[serde(default)]
+    readonly: bool,
+    tls: Option<ExportTls>,
+    #[serde(flatten)]
+    limits: NbdLimits,
+    #[serde(flatten)]
+    access: Access,
+    queues: Option<u16>,
+}
+
+impl Listed {
+    /// The request that makes it.
+    fn request(self, insecure: bool) -> Outcome<CreateExport> {
+        let Listed { kind, name, address, unix, tcp, readonly, tls, limits, access, queues } = self;
+        Ok(match kind.as_str() {
+            "nbd" => {
+                let tls = tls.map(tls_request).transpose()?;
+                let (force, transient) = (false, false);
+                CreateExport::Nbd(CreateNbd { name, unix, tcp, readonly, force, transient, insecure, tls, access, limits })
+            }
+            "vhost-user" => CreateExport::VhostUser(CreateVhostUser { name, unix, queues, readonly, force: false, access }),
+            "fuse" => CreateExport::Fuse(CreateFuse { pool: name, dir: address, access }),
+            other => return Err(Failure::failed(format!("the list has an export of kind '{other}', which this program cannot make"))),
+        })
+    }
+}
+
+/// What asks for the same encryption: by files, of which the first two are certificate and key, and the third the authority of clients'.
+fn tls_request(tls: ExportTls) -> Outcome<CreateTls> {
+    let mut files = tls.files.into_iter();
+    let mut request = CreateTls {
+        mode: tls.mode,
+        dir: None,
+        cert: None,
+        key: None,
+        ca: None,
+        verify_peer: tls.verify_peer,
+        psk: None,
+        clients: tls.clients,
+    };
+    match tls.credentials.as_str() {
+        "psk" => request.psk = files.next(),
+        "certificate" => (request.cert, request.key, request.ca) = (files.next(), files.next(), files.next()),
+        other => return Err(Failure::failed(format!("the list has TLS with '{other}', which this program does not know"))),
+    }
+    Ok(request)
+}
+
+/// Makes the exports of a list that are not there. All are looked at before the first is made; then each that can be made is.
+///
+/// # Errors
+/// When the list cannot be read, or what one serves does not exist; afterwards when some could not be made, with the first reason.
+pub async fn run(client: &Client, file: &Path, insecure: bool) -> Outcome {
+    let text = read(file)?;
+    let listed: Vec<Listed> = serde_json::from_str(&text).map_err(|e| {
+        Failure::failed(format!("{} is no list of exports: {e}; give what 'millpond exports --format json' prints", file.display()))
+    })?;
+    let requests: Vec<CreateExport> = listed.into_iter().map(|listed| listed.request(insecure)).collect::<Outcome<_>>()?;
+    for request in &requests {
+        exists(client, request).await?;
+    }
+    let (mut failed, mut first) = (0, None);
+    for request in &requests {
+        let known: Vec<Export> = client.get("/v1/exports").await?;
+        if let Some(export) = known.iter().find(|export| is_same(export, request)) {
+            write_out(&format!("export {}  {}  is there already\n", export.id, export.name))?;
+            continue;
+        }
+        match client.post::<_, Export>("/v1/exports", request).await {
+            Ok(export) => write_out(&format!("export {}  {}  {}\n", export.id, export.name, export.address))?,
+            Err(failure) => {
+                failed += 1;
+                first.get_or_insert(failure);
+            }
+        }
+    }
+    match first {
+        None => Ok(()),
+        Some(failure) => Err(Failure::failed(format!("{failed} of {} exports are not made; the first: {failure}", requests.len()))),
+    }
+}
+
+/// Makes an export; with `if_missing`, one that serves the same in the same place will do.
+///
+/// # Errors
+/// What the daemon says.
+pub async fn make(client: &Client, request: &CreateExport, if_missing: bool) -> Outcome<Export> {
+    if if_missing {
+        let known: Vec<Export> = client.get("/v1/exports").await?;
+        if let Some(export) = known.into_iter().find(|export| is_same(export, request)) {
+            return Ok(export);
+        }
+    }
+    client.post("/v1/exports", request).await
+}
+
+fn read(file: &Path) -> Outcome<String> {
+    let text = if file == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().lock().read_to_string(&mut text).map(|_| text)
+    } else {
+        std::fs::read_to_string(file)
+    };
+    text.map_err(|e| Failure::failed(format!("cannot read {}: {e}", file.display())))
+}
+
+/// Refuses when what is to be served is not there.
+async fn exists(client: &Client, request: &CreateExport) -> Outcome {
+    let name = match request {
+        CreateExport::Fuse(request) => return client.get::<Pool>(&format!("/v1/pools/{}", request.pool)).await.map(drop),
+        CreateExport::Nbd(CreateNbd { name, .. }) | CreateExport::VhostUser(CreateVhostUser { name, .. }) => name,
+    };
+    match name.parse()? {
+        Name::Volume(name) => client.get::<Volume>(&format!("/v1/volumes/{name}")).await.map(drop),
+        Name::Snapshot(name) => client.get::<Snapshot>(&format!("/v1/snapshots/{}/{}", name.of, name.snapshot)).await.map(drop),
+    }
+}
+
+/// Does the export serve what is asked for, in the place asked for? Where no place is asked for, any will do.
+fn is_same(export: &Export, request: &CreateExport) -> bool {
+    let serves = |kind: &str, name: &str, readonly: bool| {
+        export.kind == kind && export.name == name && (export.readonly == readonly || name.contains('@'))
+    };
+    let unix = |path: &Option<String>| path.as_ref().is_none_or(|path| export.unix.as_ref() == Some(path));
+    match request {
+        CreateExport::Nbd(nbd) => {
+            let tcp = nbd.tcp.as_ref().is_none_or(|asked| export.tcp.as_ref().is_some_and(|has| is_address(asked, has)));
+            serves("nbd", &nbd.name, nbd.readonly) && unix(&nbd.unix) && tcp
+        }
+        CreateExport::VhostUser(vhost) => serves("vhost-user", &vhost.name, vhost.readonly) && unix(&vhost.unix),
+        CreateExport::Fuse(fuse) => export.kind == "fuse" && export.name == fuse.pool && export.address == fuse.dir,
+    }
+}
+
+/// Does a TCP address as it may be asked for (`HOST:PORT`, `HOST`, `:PORT`, `PORT`) become `has`?
+fn is_address(asked: &str, has: &str) -> bool {
+    let port = asked.strip_prefix(':').unwrap_or(asked);
+    let with_port = if port.parse::<u16>().is_ok() { format!("127.0.0.1:{port}") } else { format!("{asked}:10809") };
+    has == asked || has == with_port
+}
