@@ -1,9 +1,9 @@
 //! The list of experiments.
 
 use super::{
-    Setup, cache_mode, cdm, cleaner, clone_storm, delete, evacuate, file_system, fill, flat, fuse_speed, kill9, loss, lost_special,
-    nbd_speed, parity, read_share, recovery, rewind, scrub, sectors, snap_under_load, snapshot_timeline, snapshots, special, stripe, sync,
-    vhost_speed, watch,
+    Setup, cache_mode, cdm, cleaner, clone_storm, defaults, delete, evacuate, file_system, fill, flat, fuse_speed, kill9, loss,
+    lost_special, nbd_speed, parity, read_share, recovery, rewind, scrub, sectors, snap_under_load, snapshot_timeline, snapshots, special,
+    stripe, sync, vhost_speed, watch,
 };
 use crate::report::Results;
 use anyhow::Result;
@@ -32,6 +32,12 @@ pub const EXPERIMENTS: &[Experiment] = &[
     new("vhost-speed", "-", "IOPS and server CPU per request over vhost-user, without a guest, against QEMU's", vhost_speed::run),
     new("sync-writes", "-", "4 KiB writes each followed by a flush, 16 in flight", sync::run),
     new("flat", "-", "speed and work with 0, 1,000 and 10,000 snapshots; old data under 100", flat::run_flat),
+    new(
+        "defaults",
+        "-",
+        "a sparse file and no settings beside a file written in full: writes, pauses, ten snapshots",
+        defaults::run_defaults,
+    ),
     new("snap-under-load", "-", "snapshot, rollback, clone latencies; first writes after a snapshot", snap_under_load::run_under_load),
     new("snapshots", "A", "IOPS against 0 to 10,000 snapshots: reads under them, first writes after the newest", snapshots::run_snapshots),
     new("snapshot-timeline", "B", "a load over time while ten snapshots come, stay and go", snapshot_timeline::run_timeline),

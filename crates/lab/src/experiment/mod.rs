@@ -5,6 +5,7 @@ mod cache_mode;
 mod cdm;
 mod cleaner;
 mod clone_storm;
+mod defaults;
 mod delete;
 mod evacuate;
 mod file_system;

@@ -1,0 +1,181 @@
+//! `defaults`: what a user gets beside the lab's best settings. A sparse file and no configuration, and a file that was written in full before.
+
+use super::sample::measure_into;
+use super::{OpenMillpond, Setup};
+use crate::load::{Durability, LoadSpec, Mix, run, run_until};
+use crate::peer::Contender;
+use crate::report::{Goal, Results};
+use anyhow::{Context, Result, anyhow};
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+const SIZE: u64 = 1 << 30;
+/// The pool is so many times as large as the volume, and is written through once before it is measured.
+const POOL: u64 = 8;
+const LABELS: [&str; 2] = ["default", "written"];
+const PAUSES: usize = 5;
+const PAUSE: Duration = Duration::from_secs(3);
+const SNAPSHOTS: u32 = 10;
+/// Seconds alone, while ten snapshots come, while they are held, after they went: at scale 1, and the least.
+const PHASES: [(&str, f64, f64); 4] =
+    [("load alone", 10.0, 3.0), ("ten snapshots come", 10.0, 3.0), ("ten snapshots held", 10.0, 3.0), ("after them", 10.0, 3.0)];
+
+const FIRST: &str = "first pass, 1m write q4";
+const SMALL: &str = "4k randwrite q32";
+const LARGE: &str = "1m randwrite q4";
+const RESTED: &str = "4k randwrite q32 after pauses of 3 s";
+const RESTED_LARGE: &str = "1m randwrite q4 after pauses of 3 s";
+const SYNC: &str = "4k write + flush q1";
+const SYNC_MANY: &str = "4k write + flush q16";
+
+/// See the module.
+pub fn run_defaults(setup: &Setup, results: &mut Results) -> Result<()> {
+    let size = setup.size_or(SIZE);
+    let names = setup.contenders(&["millpond", "qsd-raw"], results);
+    setup.need(3 * POOL * size)?;
+    for rep in 0..setup.reps {
+        if names.iter().any(|name| name == "millpond") {
+            for turn in 0..LABELS.len() {
+                let Some(label) = LABELS.get((turn + rep) % LABELS.len()) else { continue };
+                results.say(&format!("repetition {} of {}: {label}", rep + 1, setup.reps));
+                let open = match *label {
+                    "written" => setup.open_millpond_allocated(size, POOL * size)?,
+                    _ => setup.open_millpond(size, POOL * size, &[])?,
+                };
+                one(setup, results, rep, label, open).with_context(|| (*label).to_owned())?;
+            }
+        }
+        if names.iter().any(|name| name == "qsd-raw") {
+            results.say(&format!("repetition {} of {}: qsd-raw", rep + 1, setup.reps));
+            let open = setup.open("qsd-raw", size)?;
+            run(&open.contender.endpoint()?, &LoadSpec::fill())?;
+            flushes(setup, results, rep, "qsd-raw", open.contender.as_ref())?;
+        }
+    }
+    goals(results);
+    Ok(())
+}
+
+fn one(setup: &Setup, results: &mut Results, rep: usize, label: &str, open: OpenMillpond) -> Result<()> {
+    let size = setup.size_or(SIZE);
+    let (_workspace, mut millpond) = open.into_parts();
+    let spec =
+        |mix, block, depth, nth: u64| LoadSpec { secs: setup.secs, seed: setup.seed_of(rep) + nth, ..LoadSpec::random(mix, block, depth) };
+    measure_into(results, rep, FIRST, label, &millpond, &LoadSpec::fill())?;
+    flushes(setup, results, rep, label, &millpond)?;
+    // the pool is written through once
+    let pass =
+        LoadSpec { ops: POOL * size >> 20, secs: 3600.0, ramp: 0.0, seed: setup.seed_of(rep), ..LoadSpec::random(Mix::Write, 1 << 20, 4) };
+    run(&millpond.endpoint()?, &pass)?;
+    run(&millpond.endpoint()?, &LoadSpec::scramble(setup.seed_of(rep)))?;
+    for (case, block, depth) in [(SMALL, 4096, 32), (LARGE, 1 << 20, 4)] {
+        measure_into(results, rep, case, label, &millpond, &spec(Mix::Write, block, depth, 1))?;
+    }
+    for (case, block, depth) in [(RESTED, 4096, 32), (RESTED_LARGE, 1 << 20, 4)] {
+        let mut slowest = f64::INFINITY;
+        for pause in 0..PAUSES {
+            thread::sleep(PAUSE);
+            let load = LoadSpec { ramp: 0.0, secs: setup.secs / 2.0, ..spec(Mix::Write, block, depth, 2 + pause as u64) };
+            slowest = slowest.min(run(&millpond.endpoint()?, &load)?.iops);
+        }
+        results.add(rep, label, case, "slowest_iops", slowest);
+    }
+    timeline(setup, results, rep, label, &mut millpond)?;
+    let taken = std::fs::metadata(millpond.device()).context("looking at the pool's file")?.blocks() * 512;
+    results.add(rep, label, "the pool's file at the end", "mib", taken as f64 / f64::from(1 << 20));
+    Ok(())
+}
+
+/// Writes that are each followed by a flush, on what was written in order.
+fn flushes(setup: &Setup, results: &mut Results, rep: usize, label: &str, contender: &dyn Contender) -> Result<()> {
+    for (case, depth) in [(SYNC, 1), (SYNC_MANY, 16)] {
+        let spec = LoadSpec {
+            durability: Durability::Flush,
+            secs: setup.secs,
+            seed: setup.seed_of(rep),
+            ..LoadSpec::random(Mix::Write, 4096, depth)
+        };
+        measure_into(results, rep, case, label, contender, &spec)?;
+    }
+    Ok(())
+}
+
+/// A load while ten snapshots come, stay and go.
+fn timeline(setup: &Setup, results: &mut Results, rep: usize, label: &str, contender: &mut dyn Contender) -> Result<()> {
+    let endpoint = contender.endpoint()?;
+    let spec = LoadSpec {
+        secs: 86_400.0,
+        jobs: 2,
+        series_ms: 1000,
+        ramp: 1.0,
+        seed: setup.seed_of(rep),
+        ..LoadSpec::random(Mix::Both(50), 8192, 16)
+    };
+    let lengths = PHASES.map(|(_, usual, least)| (usual * setup.scale).max(least));
+    let stop = AtomicBool::new(false);
+    let load = thread::scope(|scope| {
+        let load = scope.spawn(|| run_until(&endpoint, &spec, &stop));
+        thread::sleep(Duration::from_secs_f64(spec.ramp));
+        let done = phases(contender, lengths);
+        stop.store(true, Ordering::Relaxed);
+        let load = load.join().unwrap_or_else(|_| Err(anyhow!("the load panicked")))?;
+        done.map(|()| load)
+    })?;
+    anyhow::ensure!(load.errors == 0, "{} requests were refused", load.errors);
+    let mut begin = 0.0;
+    let mut alone = f64::NAN;
+    for ((text, ..), length) in PHASES.into_iter().zip(lengths) {
+        // whole seconds of the phase alone
+        let seconds = f64::ceil(begin) as usize..(begin + length).floor() as usize;
+        let points: Vec<f64> = load.series.get(seconds).unwrap_or_default().iter().map(|point| point.ops as f64).collect();
+        let mean = points.iter().sum::<f64>() / points.len().max(1) as f64;
+        if begin == 0.0 {
+            alone = mean;
+        }
+        results.add(rep, label, text, "iops", mean);
+        results.add(rep, label, text, "of_alone", mean / alone);
+        results.add(rep, label, text, "worst_second_of_alone", points.iter().copied().fold(f64::INFINITY, f64::min) / alone);
+        begin += length;
+    }
+    Ok(())
+}
+
+fn phases(contender: &mut dyn Contender, lengths: [f64; 4]) -> Result<()> {
+    for ((text, ..), length) in PHASES.into_iter().zip(lengths) {
+        let whole = Duration::from_secs_f64(length);
+        match text {
+            "ten snapshots come" => {
+                for n in 0..SNAPSHOTS {
+                    contender.snapshot(&format!("t{n}"))?;
+                    thread::sleep(whole / SNAPSHOTS);
+                }
+                continue;
+            }
+            "after them" => contender.delete_snapshots()?,
+            _ => {}
+        }
+        thread::sleep(whole);
+    }
+    Ok(())
+}
+
+fn goals(results: &mut Results) {
+    let [ours, best] = LABELS;
+    results.goal(FIRST, "iops", ours, Goal::times_of(best, 0.8));
+    for case in [SMALL, LARGE] {
+        results.goal(case, "iops", ours, Goal::times_of(best, 0.95));
+    }
+    for case in [RESTED, RESTED_LARGE] {
+        results.goal(case, "slowest_iops", ours, Goal::times_of(best, 0.95));
+    }
+    for (phase, ..) in PHASES.into_iter().skip(1) {
+        results.goal(phase, "of_alone", ours, Goal::AtLeast(0.95));
+        results.goal(phase, "worst_second_of_alone", ours, Goal::AtLeast(0.85));
+    }
+    if !results.values(SYNC, "iops", "qsd-raw").is_empty() {
+        results.goal(SYNC, "iops", ours, Goal::times_of("qsd-raw", 0.95));
+        results.goal(SYNC_MANY, "iops", ours, Goal::times_of("qsd-raw", 1.5));
+    }
+}
