@@ -37,8 +37,9 @@ pub struct ConfigFile {
     /// Upper bound in bytes for payloads and replies in flight of all clients together, beside 256 KiB for each; a quarter of the host's memory, at most
     /// 4G, when not said, and never less than two of the longest requests.
     pub request_memory: Option<String>,
-    /// Gives free segments back to what holds the pool, as holes of a file and discards of a disk; true when not said. A pool without it
-    /// keeps what it once took.
+    /// When free segments go back to what holds the pool, as holes of a file and discards of a disk: `lazy` when not said, see [`DiscardRule`].
+    pub discard: Option<DiscardRule>,
+    /// The same in an older word: `false` is `discard = "never"`.
     pub discard_freed: Option<bool>,
     /// For how many minutes the pool's checkpoints stay whole, so that an import can go back to them, as long as that takes a small part of the
     /// pool; 10 when not said.
@@ -52,6 +53,18 @@ pub struct ConfigFile {
     pub host_id: Option<String>,
     /// What clients of NBD exports may take, where an export says nothing: `max_clients`, `max_requests`, `handshake_seconds`.
     pub nbd: NbdSection,
+}
+
+/// When free segments go back to the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DiscardRule {
+    /// Never: a pool keeps what it once took.
+    Never,
+    /// What was more than the log needs for ten minutes, a little at a time.
+    Lazy,
+    /// As soon as the pool is idle.
+    Now,
 }
 
 /// The limits of [`NbdLimits`], as a section of its own.
@@ -70,6 +83,20 @@ impl From<NbdSection> for NbdLimits {
 }
 
 impl ConfigFile {
+    /// When free segments go back to the host.
+    ///
+    /// # Errors
+    /// Both words for it are there, and say different things.
+    pub fn discard(&self) -> Result<DiscardRule, &'static str> {
+        match (self.discard, self.discard_freed) {
+            (None, Some(false)) => Ok(DiscardRule::Never),
+            (Some(DiscardRule::Never), Some(true)) | (Some(DiscardRule::Lazy | DiscardRule::Now), Some(false)) => {
+                Err("discard says something else; keep discard alone")
+            }
+            (rule, _) => Ok(rule.unwrap_or(DiscardRule::Lazy)),
+        }
+    }
+
     /// Reads a TOML file.
     ///
     /// # Errors
@@ -142,6 +169,16 @@ mod tests {
         fs::write(&path, "[nbd]\nmax_clients = 3\nhandshake_seconds = 4\n").expect("write");
         let limits: NbdLimits = ConfigFile::read(&path).expect("valid").nbd.into();
         assert_eq!(limits, NbdLimits { max_clients: Some(3), max_requests: None, handshake_seconds: Some(4) });
+        let discard = |text: &str| {
+            fs::write(&path, text).expect("write");
+            ConfigFile::read(&path).map(|config| config.discard())
+        };
+        assert_eq!(discard(""), Ok(Ok(DiscardRule::Lazy)));
+        assert_eq!(discard("discard_freed = true\n"), Ok(Ok(DiscardRule::Lazy)));
+        assert_eq!(discard("discard_freed = false\n"), Ok(Ok(DiscardRule::Never)));
+        assert_eq!(discard("discard = \"now\"\n"), Ok(Ok(DiscardRule::Now)));
+        assert!(discard("discard = \"now\"\ndiscard_freed = false\n").is_ok_and(|rule| rule.is_err()));
+        assert!(discard("discard = \"often\"\n").is_err());
         fs::write(&path, "[nbd]\nclients = 3\n").expect("write");
         assert!(ConfigFile::read(&path).expect_err("unknown key").to_string().contains("clients"));
         fs::write(&path, "stat = \"/s\"\n").expect("write");

@@ -11,7 +11,8 @@ use millpond_block::{Buf, PAGE};
 use rustix::fs::{self, Advice, AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Statx, StatxFlags};
 use rustix::io::Errno;
 
-use crate::DeviceGeometry;
+use crate::space::space_of;
+use crate::{DeviceGeometry, DeviceSpace};
 
 /// Sizes are rounded down to this many bytes, the grain of every [`crate::Io`].
 const GRAIN: u64 = PAGE as u64;
@@ -52,6 +53,7 @@ pub struct HostDevice {
     direct: bool,
     in_memory: bool,
     read_only: bool,
+    space: Option<DeviceSpace>,
 }
 
 /// What was being done when opening failed.
@@ -171,7 +173,8 @@ impl HostDevice {
         }
         let geometry = DeviceGeometry { size: 0, logical_sector: 512, physical_sector: GRAIN_32 };
         let in_memory = kind == HostDeviceKind::File && is_in_memory(&file);
-        let mut device = HostDevice { file, path: path.to_owned(), kind, geometry, direct, in_memory, read_only: options.read_only };
+        let mut device =
+            HostDevice { file, path: path.to_owned(), kind, geometry, direct, in_memory, read_only: options.read_only, space: None };
         let settled = device.settle(options, create);
         if create && settled.as_ref().is_err_and(|error| !matches!(error, OpenError::InUse { .. })) {
             // The error that matters is the one being returned; the empty file is only litter. One that is in use is not ours any more.
@@ -327,6 +330,18 @@ impl HostDevice {
     /// True when opened without the right to write.
     pub fn read_only(&self) -> bool {
         self.read_only
+    }
+
+    /// Looks up what the host has for the device, for [`HostDevice::take_space`]. Of a long file that is in many pieces it takes a while.
+    #[must_use]
+    pub fn with_space(mut self) -> HostDevice {
+        self.space = Some(space_of(&self.file, self.kind, self.geometry.size));
+        self
+    }
+
+    /// What the host has for the device.
+    pub fn take_space(&mut self) -> DeviceSpace {
+        self.space.take().unwrap_or_else(|| space_of(&self.file, self.kind, self.geometry.size))
     }
 
     /// Bytes that can be read right now: of a file that somebody cut short, fewer than the geometry says.

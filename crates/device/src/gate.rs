@@ -110,6 +110,7 @@ impl Gate {
         let what = match &io.kind {
             IoKind::Read { length, .. } => What::Read(*length as u64),
             IoKind::Write { pieces, .. } => What::Write(pieces.iter().map(|piece| piece.len() as u64).sum()),
+            IoKind::Zero { length, .. } => What::Write(*length),
             IoKind::Flush => What::Flush,
             IoKind::Discard { .. } => What::Discard,
         };
@@ -140,6 +141,7 @@ impl Gate {
             let bytes = match &device.held.front()?.kind {
                 IoKind::Read { length, .. } => *length as u64,
                 IoKind::Write { pieces, .. } => pieces.iter().map(|piece| piece.len() as u64).sum(),
+                IoKind::Zero { length, .. } => *length,
                 IoKind::Flush | IoKind::Discard { .. } => 0,
             };
             if device.pay(bytes, now) { device.held.pop_front() } else { None }

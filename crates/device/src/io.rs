@@ -40,6 +40,14 @@ pub enum IoKind {
         /// What, in order; each a multiple of 4096 long.
         pieces: Vec<Piece>,
     },
+    /// Make the range read as zeros, and be space that the host has found: a later write there is as fast as one to written space. By a call that
+    /// does it without writing where the host has one, else by writing zeros. It may take long, and keeps nobody waiting.
+    Zero {
+        /// Where.
+        offset: u64,
+        /// How many bytes.
+        length: u64,
+    },
     /// Everything whose completion was delivered before is on stable media when this completes.
     Flush,
     /// The range's content is not needed any more and its space may be given back; what it reads as is undefined.

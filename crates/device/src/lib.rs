@@ -15,6 +15,7 @@ mod mapping;
 mod memory;
 mod planted;
 mod queue;
+mod space;
 #[allow(unsafe_code)]
 mod uring;
 
@@ -28,4 +29,5 @@ pub use mapping::Guard;
 pub use memory::MemoryDevice;
 pub use planted::Planted;
 pub use queue::Queue;
+pub use space::DeviceSpace;
 pub use uring::{ConnectionId, Event, ListenerId, Ring, Wait, Waker, WatchId};

@@ -56,6 +56,11 @@ impl MemoryDevice {
                 });
                 IoDone { id, result, buf: None }
             }
+            IoKind::Zero { offset, length } => {
+                let zeros = |length: u64| vec![0; usize::try_from(length).unwrap_or(0)];
+                let result = self.check(offset, length).map(|()| self.write(offset, &zeros(length)));
+                IoDone { id, result, buf: None }
+            }
             IoKind::Flush => IoDone { id, result: Ok(()), buf: None },
             IoKind::Discard { offset, length } => {
                 let result = self.check(offset, length).map(|()| self.discard(offset, length));

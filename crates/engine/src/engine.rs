@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use millpond_block::{Answer, BufPool, ByteRange, Completion, DiskError, Features, Geometry, Payload, Query, Request, Tag};
-use millpond_device::{DeviceGeometry, DeviceIndex, Io, IoDone};
+use millpond_device::{DeviceGeometry, DeviceIndex, DeviceSpace, Io, IoDone};
 use millpond_format::{SnapshotId, VolumeId};
 
 use crate::open::{Import, create};
@@ -39,6 +39,8 @@ pub struct Engine {
     early: Vec<(Tag, Result<Reply, CommandError>)>,
     early_diffs: Vec<(Tag, Result<Vec<DiffExtent>, CommandError>)>,
     bufs: BufPool,
+    /// What the host has for devices, until the pool is open.
+    hosts: BTreeMap<u16, DeviceSpace>,
 }
 
 impl Engine {
@@ -66,6 +68,7 @@ impl Engine {
             early: Vec::new(),
             early_diffs: Vec::new(),
             bufs: BufPool::default(),
+            hosts: BTreeMap::new(),
         }
     }
 
@@ -148,7 +151,8 @@ impl Engine {
                 if let Some(why) = import.failure() {
                     self.opening = PoolState::Faulted(why.to_owned());
                 }
-                if let Some(pool) = ready {
+                if let Some(mut pool) = ready {
+                    std::mem::take(&mut self.hosts).into_iter().for_each(|(position, space)| pool.set_host(position, space));
                     self.phase = Phase::Open(Box::new(pool));
                 }
                 !rests && !matches!(self.opening, PoolState::Faulted(_))
@@ -168,6 +172,22 @@ impl Engine {
     pub fn excuse(&mut self, device: DeviceIndex) {
         if let Phase::Open(pool) = &mut self.phase {
             pool.io.excuse(device.0);
+        }
+    }
+
+    /// Says what the host has for a device, by its position, when the pool is opened or the device comes. Without it the host is taken to have nothing
+    /// for free segments, and to find bytes for them with the first write. Nothing that is stored depends on it.
+    pub fn set_space(&mut self, device: DeviceIndex, space: DeviceSpace) {
+        match &mut self.phase {
+            Phase::Importing(_) => _ = self.hosts.insert(device.0, space),
+            Phase::Open(pool) => pool.set_host(device.0, space),
+        }
+    }
+
+    /// Says whether what holds the pool's devices has little room left: then the host gets back what it can, and nothing is prepared.
+    pub fn set_short(&mut self, short: bool) {
+        if let Phase::Open(pool) = &mut self.phase {
+            pool.stock.set_short(short);
         }
     }
 

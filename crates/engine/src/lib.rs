@@ -33,4 +33,4 @@ pub use read_cache::ReadCacheUse;
 pub use startup::{Decision, Evidence, ImportRules, Labelled, Looked, Refusal};
 pub use survey::{RestorePoint, Survey, Surveyed, Whole};
 pub use throttle::{Entry, Throttles};
-pub use tuning::{Aim, NewestLabel, Planted, Tuning};
+pub use tuning::{Aim, Discard, NewestLabel, Planted, ReadySpace, Tuning};

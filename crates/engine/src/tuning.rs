@@ -17,8 +17,10 @@ pub struct Tuning {
     pub rewind_checkpoints: u32,
     /// Milliseconds that checkpoints stay rewindable beyond that, while what rests for it is a small part of the pool and space is not short.
     pub rewind_millis: u64,
-    /// Give freed segments back to the host (hole punch, TRIM) before they are reused.
-    pub discard_freed: bool,
+    /// When the host gets the bytes of free segments back.
+    pub discard: Discard,
+    /// How many free segments the host has bytes for.
+    pub ready: ReadySpace,
     /// Bytes of each copy that a scrub reads at a time, about.
     pub scrub_strip: u32,
     /// Percent of the log's segments that may be in use before some of it is moved to where data stays: what is overwritten soon is not moved.
@@ -62,7 +64,8 @@ impl Default for Tuning {
             checkpoint_log_bytes: 1 << 30,
             rewind_checkpoints: 2,
             rewind_millis: 600_000,
-            discard_freed: true,
+            discard: Discard::default(),
+            ready: ReadySpace::default(),
             scrub_strip: 128 << 10,
             log_percent: 50,
             piece_bytes: 64 << 10,
@@ -78,6 +81,52 @@ impl Default for Tuning {
             read_only: false,
             planted: None,
         }
+    }
+}
+
+/// When the host gets the bytes of free segments back (hole punch, TRIM).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Discard {
+    /// Never: the pool keeps what it once took.
+    Never,
+    /// What was more than [`ReadySpace`] keeps for long, a little at a time.
+    #[default]
+    Lazy,
+    /// As soon as the pool is idle, and before that what is more than the log between two checkpoints needs.
+    Now,
+}
+
+/// How many free segments the host has bytes for. The log goes to those first: where the host has none it has to find some, and a flush waits for
+/// its journal.
+///
+/// Twice the bytes of log of a minute are kept, between two bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadySpace {
+    /// Write zeros to free segments ahead of the log, where the host has no bytes for as many as are kept.
+    pub prepare: bool,
+    /// Bytes that are kept at least.
+    pub least: u64,
+    /// Bytes that are kept at most; an eighth of the pool when that is less.
+    pub most: u64,
+    /// Bytes that are prepared at once in a new pool; a sixteenth of it when that is less.
+    pub at_first: u64,
+    /// Milliseconds that there are more before the host gets them back. A pool at rest (for a tenth of that) gives back after half of it
+    /// what is above `least`.
+    pub surplus_millis: u64,
+    /// Bytes that may rest for the time of a rewind alone, or an eighth of what is in use when that is more; an eighth of the pool when both are.
+    pub resting: u64,
+}
+
+impl ReadySpace {
+    /// What a host wants whose devices may be thin.
+    pub fn ahead() -> ReadySpace {
+        ReadySpace { prepare: true, at_first: 1 << 30, ..ReadySpace::default() }
+    }
+}
+
+impl Default for ReadySpace {
+    fn default() -> Self {
+        ReadySpace { prepare: false, least: 256 << 20, most: 8 << 30, at_first: 0, surplus_millis: 600_000, resting: 4 << 30 }
     }
 }
 
@@ -167,4 +216,6 @@ pub enum Planted {
     ForgetNewLabels,
     /// Missing devices are not waited for.
     WaitForNobody,
+    /// A segment can be had while it is prepared.
+    PrepareInUse,
 }

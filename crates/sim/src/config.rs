@@ -9,7 +9,7 @@ mod restarts;
 
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_device::DeviceGeometry;
-use millpond_engine::{Compression, GroupSpec, Layout, Planted, Tuning};
+use millpond_engine::{Compression, Discard, GroupSpec, Layout, Planted, ReadySpace, Tuning};
 use millpond_format::AREA_BYTES;
 
 use crate::disk::{Erased, Profile};
@@ -435,7 +435,7 @@ fn tuning(options: &Options, rng: &mut Rng) -> Tuning {
         map_memory: *rng.pick(&[64 * KIB, 256 * KIB, 64 * MIB]),
         checkpoint_log_bytes: (64 * KIB) << rng.below(7),
         rewind_checkpoints: rng.below(4) as u32,
-        discard_freed: rng.percent(70),
+        discard: if rng.percent(70) { Discard::Lazy } else { Discard::Never },
         log_percent: 50,
         planted: options.planted,
         ..Tuning::default()
@@ -446,7 +446,23 @@ fn tuning(options: &Options, rng: &mut Rng) -> Tuning {
     let piece_bytes = tuning.piece_bytes.min((tuning.map_memory / 256) as u32);
     // what pieces hold is read back all the time, but for a few where maps have room enough
     let piece_memory = if tuning.map_memory < 64 * MIB { 0 } else { 2 * KIB };
-    Tuning { rewind_millis, scrub_strip, piece_bytes, piece_memory, ..tuning }
+    let (discard, ready) = host_space(&tuning);
+    Tuning { rewind_millis, scrub_strip, piece_bytes, piece_memory, discard, ready, ..tuning }
+}
+
+/// How free segments' space is dealt with: as follows from other choices. Pools are small and worlds short, so thresholds are, too.
+fn host_space(tuning: &Tuning) -> (Discard, ReadySpace) {
+    let nth = tuning.checkpoint_log_bytes.trailing_zeros() + tuning.map_memory.trailing_zeros() / 2;
+    let discard = if tuning.discard == Discard::Lazy && nth.is_multiple_of(4) { Discard::Now } else { tuning.discard };
+    let ready = ReadySpace {
+        prepare: !nth.is_multiple_of(3) || tuning.planted == Some(Planted::PrepareInUse),
+        least: MIB >> (nth % 4),
+        most: 2 * MIB,
+        at_first: u64::from(nth % 2) * MIB,
+        surplus_millis: u64::from(tuning.rewind_checkpoints) * 100,
+        resting: MIB,
+    };
+    (discard, ready)
 }
 
 fn mix(rng: &mut Rng) -> Mix {

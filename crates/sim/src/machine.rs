@@ -337,6 +337,7 @@ impl Machine {
                 pieces.iter().for_each(|p| digest.write(p.bytes()));
                 (*offset, pieces.iter().map(|p| p.len() as u64).sum(), "write", digest.finish())
             }
+            IoKind::Zero { offset, length } => (*offset, *length, "zero", 0),
             IoKind::Flush => (0, 0, "flush", 0),
             IoKind::Discard { offset, length } => (*offset, *length, "discard", 0),
         };
@@ -365,6 +366,10 @@ impl Machine {
         match &io.kind {
             IoKind::Read { .. } => Job::Read,
             IoKind::Flush => Job::Flush(disk.flush_mark()),
+            IoKind::Zero { .. } => {
+                disk.begin_write(no, first, vec![Rc::new([0; PAGE]); count]);
+                Job::Write(no)
+            }
             IoKind::Discard { .. } => {
                 disk.begin_discard(no, first, count);
                 Job::Discard(no)
@@ -384,7 +389,7 @@ impl Machine {
             IoKind::Read { offset, length, .. } => (*offset, *length),
             IoKind::Write { offset, pieces } => (*offset, pieces.iter().map(Piece::len).sum()),
             IoKind::Flush => (0, 0),
-            IoKind::Discard { offset, length } => (*offset, *length as usize),
+            IoKind::Zero { offset, length } | IoKind::Discard { offset, length } => (*offset, *length as usize),
         };
         let first = offset as usize / PAGE;
         let job = self.begin(&io, device, first, length / PAGE);
@@ -472,12 +477,13 @@ impl Machine {
     }
 
     fn touch(&self, device: usize, io: &Io, job: &Job) -> Touch {
+        let touch = |offset: u64, bytes: usize| {
+            let first = offset as usize / PAGE;
+            Touch::Write((first..first + bytes / PAGE).any(|page| self.devices[device].untouched(page)))
+        };
         match (job, &io.kind) {
-            (Job::Write(_), IoKind::Write { offset, pieces }) => {
-                let first = *offset as usize / PAGE;
-                let count = pieces.iter().map(|p| p.len() / PAGE).sum::<usize>();
-                Touch::Write((first..first + count).any(|page| self.devices[device].untouched(page)))
-            }
+            (Job::Write(_), IoKind::Write { offset, pieces }) => touch(*offset, pieces.iter().map(Piece::len).sum()),
+            (Job::Write(_), IoKind::Zero { offset, length }) => touch(*offset, *length as usize),
             (Job::Flush(_), _) => Touch::Flush,
             (Job::Discard(_), _) => Touch::Discard,
             _ => Touch::Read,

@@ -112,7 +112,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 30] = [
+const PLANTED: [(&str, Planted); 31] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -143,6 +143,7 @@ const PLANTED: [(&str, Planted); 30] = [
     ("forget-held", Planted::ForgetHeld),
     ("leave-late", Planted::LeaveLate),
     ("burst-twice", Planted::BurstTwice),
+    ("prepare-in-use", Planted::PrepareInUse),
 ];
 
 fn range(text: &str) -> Result<Range<u64>, String> {
@@ -320,7 +321,11 @@ impl Batch {
             stats.kills, stats.cuts, stats.closes, stats.interrupted, stats.faults, stats.detected
         );
         let least = stats.least_fill.map_or(String::new(), |fill| format!(", writes refused from {fill} per mille on"));
-        println!("  {} checkpoints, {} segments cleaned{least}", stats.checkpoints, stats.cleaned);
+        let (prepared, back) = (stats.prepared >> 20, stats.given_back >> 20);
+        println!(
+            "  {} checkpoints, {} segments cleaned, {prepared} MiB prepared, {back} MiB given back{least}",
+            stats.checkpoints, stats.cleaned
+        );
         println!(
             "  {} devices lost, {} replaced or added, {} by spares, {} trials without copies, {} wiped, {} blocks from caches",
             stats.losses, stats.changes, stats.spares, stats.trials, stats.wipes, stats.cached

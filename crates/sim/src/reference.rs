@@ -560,6 +560,7 @@ impl System for Reference {
             size: 0,
             allocated: 0,
             free: 0,
+            space: millpond_engine::SpaceInfo::default(),
             devices: Vec::new(),
             jobs: Vec::new(),
             scrub: None,

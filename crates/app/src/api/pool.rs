@@ -376,6 +376,25 @@ pub struct DeviceIo {
     pub queue_times: Vec<u64>,
 }
 
+/// Bytes of a pool's segments, by what they are doing; copies and parity do not count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PoolSpace {
+    /// Segments that hold something.
+    pub in_use: u64,
+    /// Empty ones that are kept as they are, so that the pool can be rewound.
+    pub resting: u64,
+    /// Free ones that the host has bytes for: writes to them are fast.
+    pub ready: u64,
+    /// Free ones that the host has no bytes for: holes of a file.
+    pub holes: u64,
+    /// What the pool wants to have ready, as it is written to lately.
+    pub wanted: u64,
+    /// Bytes of zeros written to holes ahead of the log since import, all copies together.
+    pub prepared: u64,
+    /// Bytes of free segments that the host got back since import, all copies together.
+    pub given_back: u64,
+}
+
 /// What the engine counts since import.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PoolIo {
@@ -504,6 +523,9 @@ pub struct Pool {
     pub allocated: u64,
     /// Bytes still to be had.
     pub free: u64,
+    /// What its segments are doing.
+    #[serde(default)]
+    pub space: PoolSpace,
     /// Devices in member order.
     pub devices: Vec<Device>,
     /// When it was taken into service.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use millpond_engine::Tuning;
+use millpond_engine::{ReadySpace, Tuning};
 
 use self::load::{BLOCK, Load, Measured, between};
 use super::nbd::Nbd;
@@ -84,7 +84,7 @@ async fn start(dir: &Path) -> Outcome<(Daemon, PathBuf)> {
     say(&format!("A pool of {} in {} with a volume of {}, served over NBD.\n", Size(POOL_BYTES), file.display(), Size(DISK_BYTES)))?;
     let (pool, disk) = DISK.split_once('/').unwrap_or((POOL, DISK));
     let state = StateDir::open(dir)?;
-    let tuning = Tuning { holder: Some(this_host(None, dir)?), ..Tuning::default() };
+    let tuning = Tuning { holder: Some(this_host(None, dir)?), ready: ReadySpace::ahead(), ..Tuning::default() };
     format_file(&file, pool, POOL_BYTES, disk, DISK_BYTES, tuning.clone()).await?;
     let options = Options { socket: dir.join("control.sock"), tuning, ..Options::default() };
     let daemon = Daemon::new(options, state)?;

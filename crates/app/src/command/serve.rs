@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use millpond_engine::Tuning;
+use millpond_engine::{Discard, ReadySpace, Tuning};
 use sd_notify::NotifyState;
 use tracing_subscriber::EnvFilter;
 
 use super::owner;
-use crate::config::{ConfigFile, socket_path, state_dir};
+use crate::config::{ConfigFile, DiscardRule, socket_path, state_dir};
 use crate::daemon::{
     Budget, Control, Daemon, IMPORT_WAIT, Inherited, Options, READ_CACHE, Signals, SocketAccess, StateDir, check_nbd_limits,
     raise_descriptors, serve_until, this_host,
@@ -34,7 +34,7 @@ pub struct Serve {
     /// Directory in which pools and exports are remembered
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// TOML file with socket, socket_owner, socket_mode, state, map_memory, cache_memory, read_cache, request_memory, discard_freed, rewind_minutes, spare_minutes, import_wait, host_id, [nbd]; options win over it
+    /// TOML file with socket, socket_owner, socket_mode, state, map_memory, cache_memory, read_cache, request_memory, discard, rewind_minutes, spare_minutes, import_wait, host_id, [nbd]; options win over it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -53,12 +53,16 @@ impl Serve {
             let size = value.as_deref().map(str::parse::<Size>).transpose();
             size.map(|size| size.map(|Size(bytes)| bytes)).map_err(|e| wrong(key, &e))
         };
-        let mut tuning = Tuning::default();
+        let mut tuning = Tuning { ready: ReadySpace::ahead(), ..Tuning::default() };
         tuning.map_memory = size("map_memory", &config.map_memory)?.unwrap_or(tuning.map_memory);
         tuning.cache_memory = size("cache_memory", &config.cache_memory)?.unwrap_or(tuning.cache_memory);
         let read_cache = size("read_cache", &config.read_cache)?.unwrap_or(READ_CACHE);
         let budget = size("request_memory", &config.request_memory)?.map_or_else(Budget::default, Budget::new);
-        tuning.discard_freed = config.discard_freed.unwrap_or(tuning.discard_freed);
+        tuning.discard = match config.discard().map_err(|e| wrong("discard_freed", &e))? {
+            DiscardRule::Never => Discard::Never,
+            DiscardRule::Lazy => Discard::Lazy,
+            DiscardRule::Now => Discard::Now,
+        };
         tuning.rewind_millis = config.rewind_minutes.map_or(tuning.rewind_millis, |minutes| u64::from(minutes) * 60_000);
         tuning.spare_millis = config.spare_minutes.map_or(tuning.spare_millis, |minutes| u64::from(minutes) * 60_000);
         let limits = config.nbd.into();

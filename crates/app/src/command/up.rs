@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use millpond_engine::Tuning;
+use millpond_engine::{ReadySpace, Tuning};
 
 use super::connect;
 use super::exports::path_text;
@@ -59,7 +59,7 @@ impl Up {
         let control = Control::bind(&socket, SocketAccess::default(), &Inherited::default())?;
         let mut signals = Signals::catch()?;
         let file = dir.join("pond.millpond");
-        let tuning = Tuning { holder: Some(this_host(None, &dir)?), ..Tuning::default() };
+        let tuning = Tuning { holder: Some(this_host(None, &dir)?), ready: ReadySpace::ahead(), ..Tuning::default() };
         if !file.exists() {
             format_file(&file, POOL, pool_bytes(disk_bytes), DISK, disk_bytes, tuning.clone()).await?;
         }
@@ -108,6 +108,10 @@ fn told(volume: &Volume, exports: &[Export], socket: &Path) -> String {
     let mut text = format!("{} ({}, {} sectors) is served on\n", volume.name, Size(volume.size), volume.sector);
     let uris: Vec<&str> = exports.iter().flat_map(|export| &export.uris).map(String::as_str).collect();
     uris.iter().for_each(|uri| text += &format!("  {uri}\n"));
+    text += &format!(
+        "\nIts pool takes space of the host as it is filled, and some ahead of writes; see\n  millpond --socket {} pool status -v\n",
+        socket.display()
+    );
     let uri = uris.first().copied().unwrap_or_default();
     if let Some(qemu) = exports.first().and_then(|export| connect::lines(export, &volume.sector)?.qemu) {
         text += &format!("\nQEMU:\n  qemu-system-x86_64 -m 1G {qemu}\n");

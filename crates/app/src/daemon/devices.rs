@@ -169,7 +169,7 @@ impl Daemon {
     /// daemon lives.
     pub async fn care(self: Arc<Daemon>) {
         let daemon = Arc::clone(&self);
-        tokio::join!(daemon.watch_falls(), self.care_for_devices());
+        tokio::join!(daemon.watch_falls(), Arc::clone(&self).watch_room(), self.care_for_devices());
     }
 
     async fn care_for_devices(self: Arc<Daemon>) {

@@ -316,7 +316,7 @@ impl Daemon {
         let options = OpenOptions { create_size: None, direct: how.io == IoMode::Direct, read_only: how.read_only };
         let end = Instant::now() + RELEASE;
         loop {
-            let opened = self.calls.call(path, PATIENCE, move |path| HostDevice::open(path, options)).await;
+            let opened = self.calls.call(path, PATIENCE, move |path| HostDevice::open(path, options).map(HostDevice::with_space)).await;
             match opened.map_err(|silent| ApiError::busy(silent.to_string()))? {
                 Ok(device) => return Ok(device),
                 Err(OpenError::InUse { .. }) if Instant::now() < end => sleep(RETRY).await,

@@ -33,6 +33,7 @@ mod pools;
 mod probe;
 mod refusal;
 mod renew;
+mod room;
 mod run;
 mod scan;
 mod service;

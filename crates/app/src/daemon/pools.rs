@@ -262,7 +262,7 @@ pub(super) async fn all_vacant(devices: &[DeviceSpec], force: bool) -> Result<Ve
 pub(super) async fn open_new(device: &DeviceSpec, io: IoMode) -> Result<HostDevice, ApiError> {
     let options = OpenOptions { create_size: device.create, direct: io == IoMode::Direct, read_only: false };
     let path = PathBuf::from(&device.path);
-    blocking(move || HostDevice::open(&path, options).map_err(|e| ApiError::busy(e.to_string()))).await
+    blocking(move || HostDevice::open(&path, options).map(HostDevice::with_space).map_err(|e| ApiError::busy(e.to_string()))).await
 }
 
 /// A group as the engine is told.

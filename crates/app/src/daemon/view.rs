@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use jiff::Timestamp;
-use millpond_engine::{Class, DeviceInfo, Layout, MemberState, PoolState, ScrubInfo};
+use millpond_engine::{Class, DeviceInfo, Layout, MemberState, PoolState, ScrubInfo, SpaceInfo};
 
 use super::shard::{IoCounters, ShardStatus};
 use super::state::PoolRecord;
-use crate::api::{Device, DeviceCap, DeviceIo, GuestIo, LayoutSpec, LostData, Pool, PoolIo, Scrub};
+use crate::api::{Device, DeviceCap, DeviceIo, GuestIo, LayoutSpec, LostData, Pool, PoolIo, PoolSpace, Scrub};
 use crate::instant;
 
 /// Guest counters, as the API says them.
@@ -94,6 +94,7 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
         size: status.pool.size,
         allocated: status.pool.allocated,
         free: status.pool.free,
+        space: space(&status),
         imported: Some(since),
         io: PoolIo {
             guests: guest_io(&status.guests),
@@ -125,6 +126,11 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
         scrub: status.pool.scrub.as_ref().map(scrub),
         job_rate: status.pool.job_rate,
     }
+}
+
+fn space(status: &ShardStatus) -> PoolSpace {
+    let (SpaceInfo { in_use, resting, ready, holes, wanted }, metrics) = (status.pool.space, &status.metrics);
+    PoolSpace { in_use, resting, ready, holes, wanted, prepared: metrics.prepared_bytes, given_back: metrics.given_back_bytes }
 }
 
 fn scrub(info: &ScrubInfo) -> Scrub {
@@ -245,6 +251,7 @@ pub(super) fn unavailable(record: &PoolRecord, reason: String, absent: &BTreeMap
         size: 0,
         allocated: 0,
         free: 0,
+        space: PoolSpace::default(),
         devices: record.paths().map(device).collect(),
         imported: None,
         io: PoolIo::default(),

@@ -15,6 +15,7 @@ mod nbd;
 mod pools;
 mod several;
 mod snapshots;
+mod space;
 mod start;
 mod trouble;
 mod up;

@@ -1,11 +1,12 @@
 //! Device operations: `Io` values become kernel requests, are continued when cut short, and come back as `IoDone`s.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::rc::Rc;
 
 use io_uring::squeue::Entry;
 use io_uring::types::{Fd, Fixed, FsyncFlags};
 use io_uring::{IoUring, opcode};
-use millpond_block::{PAGE, Piece};
+use millpond_block::{Buf, PAGE, Piece};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
@@ -23,6 +24,10 @@ const MAX_VECTORS: usize = 1024;
 const MAX_TRANSFER: usize = 1 << 30;
 /// Attempts without progress before an operation fails: interruptions and shortages pass, a device that makes none does not.
 const MAX_STUCK: u32 = 1000;
+/// Bytes of the buffer that zeros are written from.
+const ZEROS: usize = 64 << 10;
+/// Zeros in space that the host has found, without writing (`FALLOC_FL_WRITE_ZEROES`, Linux 6.17).
+const WRITE_ZEROES: i32 = 0x80;
 /// Lists of vectors kept for reuse.
 const KEPT_VECTORS: usize = 256;
 
@@ -32,6 +37,7 @@ pub(super) struct Devices {
     /// The kernel holds descriptors by number, which saves a look-up per request.
     fixed: bool,
     spare: Vec<Vec<libc::iovec>>,
+    zeros: Rc<Buf>,
 }
 
 pub(super) struct Device {
@@ -44,6 +50,8 @@ pub(super) struct Device {
     /// Set when a flush has failed: what was written before may be lost, so nothing more may be acknowledged until re-import.
     poisoned: Option<DeviceError>,
     in_flight: usize,
+    /// The host has no call for zeros: they are written.
+    writes_zeros: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -84,7 +92,7 @@ impl Ring {
         let descriptor = if fixed { Descriptor::Fixed(slot) } else { Descriptor::Plain(raw) };
         let instant = host.in_memory();
         let mapping = if instant { Mapping::new(host.as_fd(), host.geometry().size) } else { None };
-        self.devices.table.push(Some(Device { host, descriptor, instant, mapping, poisoned: None, in_flight: 0 }));
+        self.devices.table.push(Some(Device { host, descriptor, instant, mapping, poisoned: None, in_flight: 0, writes_zeros: false }));
         Ok(DeviceIndex(index))
     }
 
@@ -163,7 +171,7 @@ impl Ring {
 impl Devices {
     pub fn new(uring: &IoUring) -> Devices {
         let fixed = uring.submitter().register_files_sparse(MAX_DEVICES).is_ok();
-        Devices { table: Vec::new(), fixed, spare: Vec::new() }
+        Devices { table: Vec::new(), fixed, spare: Vec::new(), zeros: Rc::new(Buf::zeroed(ZEROS)) }
     }
 
     pub(super) fn get(&self, index: DeviceIndex) -> Option<&Device> {
@@ -193,6 +201,7 @@ impl Devices {
     /// Checks an operation and makes it ready, or answers it.
     fn admit(&mut self, io: Io) -> Result<IoOp, IoDone> {
         let Io { id, device: index, kind, urgent } = io;
+        let long = matches!(kind, IoKind::Zero { .. });
         let vectors = self.spare.pop().unwrap_or_default();
         let (kind, error) = match self.get_mut(index) {
             None => (kind, Some(DeviceError::Gone)),
@@ -207,10 +216,31 @@ impl Devices {
             (_, Some(error)) => return Err(IoDone { id, result: Err(error), buf: None }),
             (IoKind::Read { offset, length, buf }, None) => IoOpKind::Read { offset, length, buf },
             (IoKind::Write { offset, pieces }, None) => IoOpKind::Write { offset, length: total(&pieces), pieces, vectors },
+            (IoKind::Zero { offset, length }, None) if self.get(index).is_some_and(|device| device.writes_zeros) => {
+                IoOpKind::Write { offset, length, pieces: self.zero_pieces(length), vectors }
+            }
+            (IoKind::Zero { offset, length }, None) => IoOpKind::Zero { offset, length },
             (IoKind::Flush, None) => IoOpKind::Flush,
             (IoKind::Discard { offset, length }, None) => IoOpKind::Discard { offset, length },
         };
-        Ok(IoOp { id, device: index, kind, done: 0, stuck: 0, urgent })
+        Ok(IoOp { id, device: index, kind, done: 0, stuck: 0, urgent, long })
+    }
+
+    /// So many zeros.
+    fn zero_pieces(&self, length: u64) -> Vec<Piece> {
+        let bytes = |left: u64| usize::try_from(left).unwrap_or(ZEROS).min(ZEROS);
+        (0..length).step_by(ZEROS).map(|at| Piece::zeroes(Rc::clone(&self.zeros), 0..bytes(length - at))).collect()
+    }
+
+    /// Zeros that the host has no call for are written, from now on at once.
+    fn write_zeros_instead(&mut self, op: &mut IoOp, result: i32) -> bool {
+        let IoOpKind::Zero { offset, length } = op.kind else { return false };
+        let unknown = [Errno::OPNOTSUPP, Errno::INVAL, Errno::NOSYS].iter().any(|errno| result == -errno.raw_os_error());
+        if unknown {
+            self.get_mut(op.device).into_iter().for_each(|device| device.writes_zeros = true);
+            op.kind = IoOpKind::Write { offset, length, pieces: self.zero_pieces(length), vectors: self.spare.pop().unwrap_or_default() };
+        }
+        unknown
     }
 
     /// The request for what is left of an operation. `op` must lie in its slot already: the request points into what it owns.
@@ -235,6 +265,9 @@ impl Devices {
                     with_descriptor!(descriptor, fd => opcode::Writev::new(fd, list, count).offset(at).build())
                 }
             }
+            IoOpKind::Zero { offset, length } => {
+                with_descriptor!(descriptor, fd => opcode::Fallocate::new(fd, *length).offset(*offset).mode(WRITE_ZEROES).build())
+            }
             IoOpKind::Flush => {
                 with_descriptor!(descriptor, fd => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build())
             }
@@ -246,7 +279,10 @@ impl Devices {
     }
 
     /// Takes the result of a part. `Some` is the request for the next part (or another try), `None`: the operation has ended.
-    pub fn go_on(&self, op: &mut IoOp, result: i32) -> Option<Entry> {
+    pub fn go_on(&mut self, op: &mut IoOp, result: i32) -> Option<Entry> {
+        if self.write_zeros_instead(op, result) {
+            return self.entry(op);
+        }
         if self.advance(op, result) { self.entry(op) } else { None }
     }
 
@@ -261,7 +297,7 @@ impl Devices {
         let length = match &op.kind {
             IoOpKind::Read { length, .. } => *length as u64,
             IoOpKind::Write { length, .. } => *length,
-            IoOpKind::Flush | IoOpKind::Discard { .. } => return false,
+            IoOpKind::Zero { .. } | IoOpKind::Flush | IoOpKind::Discard { .. } => return false,
         };
         let reached = (op.done + moved).min(length);
         if reached == length {
@@ -291,7 +327,7 @@ impl Devices {
         let complete = match &kind {
             IoOpKind::Read { length, .. } => done == *length as u64,
             IoOpKind::Write { length, .. } => done == *length,
-            IoOpKind::Flush => true,
+            IoOpKind::Zero { .. } | IoOpKind::Flush => true,
             IoOpKind::Discard { .. } => {
                 // A host that cannot give space back keeps it: nothing was promised of the content.
                 if outcome == Err(Errno::OPNOTSUPP) {
@@ -319,7 +355,7 @@ impl Devices {
                 }
                 None
             }
-            IoOpKind::Flush | IoOpKind::Discard { .. } => None,
+            IoOpKind::Zero { .. } | IoOpKind::Flush | IoOpKind::Discard { .. } => None,
         };
         IoDone { id, result, buf }
     }
@@ -340,7 +376,7 @@ impl Device {
                 if length == 0 || !inside(*offset, length) { INVALID } else { self.poisoned }
             }
             IoKind::Flush => self.poisoned,
-            IoKind::Discard { offset, length } => {
+            IoKind::Zero { offset, length } | IoKind::Discard { offset, length } => {
                 if *length == 0 || !inside(*offset, *length) {
                     INVALID
                 } else {

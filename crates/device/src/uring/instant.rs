@@ -2,7 +2,7 @@
 //!
 //! The kernel cannot tell io_uring that a file of tmpfs never waits, so it hands every operation to a worker thread: two changes of context
 //! around a copy of 4 KiB. Called directly the copy is all there is, and a read needs no call at all ([`crate::mapping`]). What may take long
-//! stays with the ring: giving back the pages of a segment, and very long transfers.
+//! stays with the ring: giving back the pages of a segment, making it zeros, and very long transfers.
 
 use std::io::IoSlice;
 
@@ -24,9 +24,9 @@ impl Devices {
     pub(super) fn is_instant(&self, op: &IoOp) -> bool {
         let short = match &op.kind {
             IoOpKind::Read { length, .. } => *length as u64 <= MAX_TRANSFER,
-            IoOpKind::Write { length, .. } => *length <= MAX_TRANSFER,
+            IoOpKind::Write { length, .. } => *length <= MAX_TRANSFER && !op.long,
             IoOpKind::Flush => true,
-            IoOpKind::Discard { .. } => false,
+            IoOpKind::Zero { .. } | IoOpKind::Discard { .. } => false,
         };
         short && self.get(op.device).is_some_and(|device| device.instant)
     }
@@ -77,7 +77,7 @@ impl Devices {
                 rustix::io::pwritev(file, vectors.get(..listed).unwrap_or_default(), *offset + done)
             }
             IoOpKind::Flush => rustix::fs::fdatasync(file).map(|()| 0),
-            IoOpKind::Discard { .. } => Err(Errno::INVAL),
+            IoOpKind::Zero { .. } | IoOpKind::Discard { .. } => Err(Errno::INVAL),
         }
     }
 }

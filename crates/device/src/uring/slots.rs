@@ -37,6 +37,8 @@ pub(super) struct IoOp {
     pub stuck: u32,
     /// It overtakes others.
     pub urgent: bool,
+    /// It may take long: the ring's thread does not do it itself.
+    pub long: bool,
 }
 
 impl IoOp {
@@ -50,6 +52,7 @@ impl IoOp {
         let kind = match self.kind {
             IoOpKind::Read { offset, length, buf } => IoKind::Read { offset, length, buf },
             IoOpKind::Write { offset, pieces, .. } => IoKind::Write { offset, pieces },
+            IoOpKind::Zero { offset, length } => IoKind::Zero { offset, length },
             IoOpKind::Flush => IoKind::Flush,
             IoOpKind::Discard { offset, length } => IoKind::Discard { offset, length },
         };
@@ -58,10 +61,27 @@ impl IoOp {
 }
 
 pub(super) enum IoOpKind {
-    Read { offset: u64, length: usize, buf: Buf },
-    Write { offset: u64, length: u64, pieces: Vec<Piece>, vectors: Vec<libc::iovec> },
+    Read {
+        offset: u64,
+        length: usize,
+        buf: Buf,
+    },
+    Write {
+        offset: u64,
+        length: u64,
+        pieces: Vec<Piece>,
+        vectors: Vec<libc::iovec>,
+    },
+    /// Zeros by a call of their own.
+    Zero {
+        offset: u64,
+        length: u64,
+    },
     Flush,
-    Discard { offset: u64, length: u64 },
+    Discard {
+        offset: u64,
+        length: u64,
+    },
 }
 
 /// A table of operations; the index is the operation's `user_data`.

@@ -210,6 +210,8 @@ pub struct PoolInfo {
     pub allocated: u64,
     /// Bytes still to be had: size - allocated.
     pub free: u64,
+    /// What segments are doing.
+    pub space: SpaceInfo,
     /// Devices in member order, without those that were removed.
     pub devices: Vec<DeviceInfo>,
     /// Work on them.
@@ -218,6 +220,21 @@ pub struct PoolInfo {
     pub job_rate: Option<u64>,
     /// What the scrub that runs, or the last one since import, has found.
     pub scrub: Option<ScrubInfo>,
+}
+
+/// Bytes of segments, by what they are doing. Copies and parity do not count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceInfo {
+    /// Segments that hold something.
+    pub in_use: u64,
+    /// Empty ones that an older checkpoint still needs, so that a rewind finds it whole.
+    pub resting: u64,
+    /// Free ones that the host has bytes for.
+    pub ready: u64,
+    /// Free ones that it has none for.
+    pub holes: u64,
+    /// What the pool wants to have ready.
+    pub wanted: u64,
 }
 
 /// What a scrub has found.
@@ -311,6 +328,10 @@ pub struct Metrics {
     pub metadata_bytes: u64,
     /// Segments emptied by the cleaner.
     pub segments_cleaned: u64,
+    /// Bytes of zeros written to free segments ahead of the log, all copies together.
+    pub prepared_bytes: u64,
+    /// Bytes of free segments that the host got back, all copies together.
+    pub given_back_bytes: u64,
     /// Device flushes.
     pub flushes: u64,
     /// Checkpoints committed.

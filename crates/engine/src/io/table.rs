@@ -30,6 +30,8 @@ enum Kind {
     /// A write for which no device is given up: who asked says what a failure means. A flush covers it, but for those to devices that stand aside.
     Loose,
     Flush,
+    /// Zeros for a segment that holds nothing. Whoever asked says what a failure means.
+    Zero,
     Discard,
 }
 
@@ -314,6 +316,10 @@ impl<C> IoTable<C> {
                     counters.writes += 1;
                     counters.write_bytes += part.range.length;
                 }
+                IoKind::Zero { length, .. } => {
+                    counters.writes += 1;
+                    counters.write_bytes += length;
+                }
                 IoKind::Flush => counters.flushes += 1,
                 IoKind::Discard { .. } => {}
             }
@@ -553,6 +559,18 @@ impl<C> IoTable<C> {
             self.push(group, Part { twin, ..Part::new(DeviceIndex(member), range) }, IoKind::Flush);
         }
         true
+    }
+
+    /// Makes ranges of members zeros that the host has space for.
+    pub(crate) fn zero(&mut self, context: C, ranges: impl Iterator<Item = (DeviceIndex, ByteRange)>) {
+        let group = self.add(context, Kind::Zero, None);
+        for (device, range) in ranges {
+            if self.health.is_up(device) {
+                let io = IoKind::Zero { offset: range.offset, length: range.length };
+                self.push(group, Part::new(device, range), io);
+            }
+        }
+        self.begin(group);
     }
 
     /// Gives the space of ranges back.

@@ -88,6 +88,7 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     let io = IoTable::new(positions, Health::of(&config.shape));
     let mut pool = Pool::new(config, core, Log::new(Lsn(0)), io, BufPool::default(), tuning, now);
     pool.incarnation = 1;
+    pool.prepare_first();
     let mine = pool.tuning.holder.as_ref().map(|holder| first_claim(pool.config.id, holder, 1, now));
     pool.keeper = Keeper::new(mine, now);
     if !pool.reserve_streams() {

@@ -497,6 +497,7 @@ impl Pool {
         let bytes = u64::from(padded) * 4096;
         self.metrics.header_bytes += header_bytes as u64;
         self.log.since_checkpoint += bytes;
+        self.stock.count(bytes);
         let mut all = Vec::with_capacity(pieces.len() + 1);
         all.push(Piece::new(std::rc::Rc::new(page), 0..header_bytes));
         all.extend(pieces.iter().cloned());

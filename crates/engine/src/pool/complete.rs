@@ -154,6 +154,7 @@ impl Pool {
         }
         if self.io.flush(Context::Flush(target)) {
             self.metrics.flushes += 1;
+            self.stock.flushed(self.now);
         } else {
             // nothing was written since the last flush
             self.flush_done(target, Ok(()));

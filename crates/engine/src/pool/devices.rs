@@ -92,6 +92,7 @@ impl Pool {
                 *size = device.geometry.size;
             }
             self.io.set_position(member, position);
+            self.judge_member(member);
             self.io.health.set(member, MemberState::Filling);
             self.fill(member, false);
         }

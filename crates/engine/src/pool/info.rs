@@ -8,8 +8,8 @@ use rustc_hash::FxHashMap;
 use super::op::Target;
 use super::state::Pool;
 use crate::core::Catalog;
-use crate::space::SegmentState;
-use crate::{DeviceInfo, ImageInfo, LabelsInForce, Metrics, Planted, PoolInfo, SnapshotInfo, Time, VolumeInfo};
+use crate::space::{PAGE, SegmentState};
+use crate::{DeviceInfo, ImageInfo, LabelsInForce, Metrics, Planted, PoolInfo, SnapshotInfo, SpaceInfo, Time, VolumeInfo};
 
 impl Pool {
     pub(crate) fn geometry(&self, target: Target) -> Option<(Geometry, Features)> {
@@ -33,7 +33,9 @@ impl Pool {
         let shape = &self.config.shape;
         let members = shape.members.len();
         let free = space.rows.count_extents(members, |id| {
-            matches!(state(id), Some(SegmentState::Free | SegmentState::Resting(_) | SegmentState::Discarding))
+            let empty =
+                |state| matches!(state, SegmentState::Free | SegmentState::Resting(_) | SegmentState::Discarding | SegmentState::Preparing);
+            state(id).is_some_and(empty)
         });
         let bytes = space.rows.extent_bytes();
         let positions = self.io.positions();
@@ -80,10 +82,24 @@ impl Pool {
             size,
             allocated: allocated.min(size),
             free: size.saturating_sub(allocated),
+            space: self.space_info(),
             devices: devices.collect(),
             jobs: self.jobs(),
             job_rate: Some(self.core.catalog.jobs.rate).filter(|rate| *rate > 0),
             scrub: self.scrubber.found.as_ref().map(|found| found.info(|id| Some(self.core.catalog.volumes.get(&id)?.name.clone()))),
+        }
+    }
+
+    fn space_info(&self) -> SpaceInfo {
+        let segments = &self.core.space.segments;
+        let (pages, used) = (segments.pages(), segments.used_pages());
+        let (ready, resting) = (pages.kept + pages.ready, pages.resting);
+        SpaceInfo {
+            in_use: used * PAGE,
+            resting: resting * PAGE,
+            ready: ready * PAGE,
+            holes: segments.all_pages().saturating_sub(used + resting + ready) * PAGE,
+            wanted: self.ready_target(),
         }
     }
 

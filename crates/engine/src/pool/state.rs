@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use millpond_block::{Answer, Buf, BufPool, Completion, DiskError, Tag};
+use millpond_device::DeviceSpace;
 use millpond_format::{BlockIdentity, BlockNo, ChunkId, Leg, Lsn, ObjectRef, PoolId, SegmentId, Shape, VolumeId};
 use rustc_hash::FxHashMap;
 use std::rc::{Rc, Weak};
@@ -16,8 +17,8 @@ use crate::read_cache::ReadCache;
 use crate::slab::Slab;
 use crate::space::Piece;
 use crate::task::{
-    Checkpointer, ClaimIo, Cleaner, Departure, Evacuation, FillPiece, Filler, Keeper, Pace, Rebalancer, Relabeler, ScrubArea, ScrubRead,
-    Scrubber, Spares, Waiting, Wiper,
+    Checkpointer, ClaimIo, Cleaner, Departure, Evacuation, FillPiece, Filler, Keeper, Pace, Preparer, Rebalancer, Relabeler, ScrubArea,
+    ScrubRead, Scrubber, Spares, Stock, Waiting, Wiper,
 };
 use crate::tree::Miss;
 use crate::{CommandError, DiffExtent, Metrics, Planted, PoolState, Reply, Time, Tuning};
@@ -82,8 +83,10 @@ pub(crate) enum Context {
     /// A page of a device of the cache is looked at; something is written to it.
     CacheScan(Scan),
     CacheWrite(Scan),
-    /// A free segment's space was given back.
-    Discard(SegmentId),
+    /// Free segments' space was given back.
+    Discard(Vec<SegmentId>),
+    /// Some of a free segment was overwritten with zeros.
+    Prepare,
     /// Something was overwritten or discarded for a wipe.
     Wipe,
     /// The claim was looked at or written.
@@ -222,6 +225,10 @@ pub(crate) struct Pool {
     pub(crate) scrubber: Scrubber,
     pub(crate) repairs: Repairs,
     pub(crate) wiper: Wiper,
+    pub(crate) stock: Stock,
+    pub(crate) preparer: Preparer,
+    /// What the host has for devices, by position.
+    pub(crate) hosts: BTreeMap<u16, DeviceSpace>,
     pub(crate) keeper: Keeper,
     pub(crate) pace: Pace,
     /// When it is written down next how far jobs are.
@@ -316,6 +323,9 @@ impl Pool {
             scrubber: Scrubber::default(),
             repairs: Repairs::default(),
             wiper: Wiper::default(),
+            stock: Stock::new(now),
+            preparer: Preparer::default(),
+            hosts: BTreeMap::new(),
             keeper: Keeper::default(),
             pace: Pace::default(),
             jobs_due: now,

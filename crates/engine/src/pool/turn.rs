@@ -8,7 +8,7 @@ use super::diff::STEPS_PER_TURN;
 use super::op::{BarrierKind, Owner, ReadWork, Target, Work};
 use super::state::{Context, GivingBack, Pool, Starved};
 use crate::io::Ended;
-use crate::space::{Need, SegmentState};
+use crate::space::Need;
 use crate::task::{Purse, Waiting};
 use crate::{Planted, PoolState, Reply, Time};
 
@@ -125,8 +125,8 @@ impl Pool {
             Context::Cached { op, part, spot } => self.cached_read(op, part, spot, ended.result, ended.buf),
             Context::CacheScan(scan) => self.cache_scanned(scan, ended.result, ended.buf),
             Context::CacheWrite(scan) => self.cache_written(scan, ended.result),
-            // a refused discard frees no space on the host, but the segment is as free as before
-            Context::Discard(segment) => self.core.space.segments.set_state(segment, SegmentState::Free),
+            Context::Discard(segments) => self.given_back(&segments),
+            Context::Prepare => self.prepare_done(ended.result),
             Context::Wipe => self.wiped(ended.result),
             Context::Claim(io) => self.claim_done(io, ended.result, ended.buf),
             Context::Relabel => self.relabel_done(ended.result),
@@ -227,6 +227,8 @@ impl Pool {
             self.step_notes();
             busy |= self.step_checkpoint(!self.reclaimed);
             self.release_space();
+            self.step_give_back();
+            self.step_prepare();
             self.step_relabel();
             self.step_spares();
             busy |= self.step_fill();
@@ -337,7 +339,7 @@ impl Pool {
         let gives = running || rests || self.checkpoint_brings_space() || self.moves_wait_for_checkpoint();
         let freeing = self.core.catalog.has_frees() || (self.is_freeing() && can_begin);
         // a wipe gives back what it holds before anybody is refused
-        let held = self.wiper.holds_space();
+        let held = self.wiper.holds_space() || self.holds_free_segments();
         let comes = can_begin && gives && checkpoints < STARVED_CHECKPOINTS;
         // what is on its way to a segment keeps the cleaner from it
         let written = self.log.in_flight_batches() > 0;

@@ -21,6 +21,8 @@ pub(crate) enum SegmentState {
     Resting(u64),
     /// Empty; its space is being given back to the device.
     Discarding,
+    /// Empty; zeros are being written to it, so that the host has bytes for it when the log comes to it.
+    Preparing,
     /// Not to be had: a gap in the shape.
     Absent,
 }
@@ -51,8 +53,10 @@ pub(crate) struct Segment {
     pub(crate) unlogged: u64,
     /// When it rests: everything that emptied it is in the log up to here.
     pub(crate) emptied: Lsn,
-    /// The host has bytes for it: it was in use since it was given back.
+    /// The host has bytes for it: it was in use, or prepared, since it was given back.
     pub(crate) backed: bool,
+    /// What the host has for it is not given back.
+    pub(crate) kept: bool,
     /// A device of its is leaving the pool: once it is free it is not to be had.
     pub(crate) leaving: bool,
     /// It is to be wiped: once it is free nothing is written to it before that.
@@ -82,8 +86,27 @@ impl Segment {
     }
 }
 
-/// The host has no bytes for a segment.
-type Fresh = bool;
+impl Segment {
+    /// The order in which free segments are used.
+    fn rank(&self) -> Rank {
+        match (self.backed, self.kept) {
+            (true, true) => Rank::Kept,
+            (true, false) => Rank::Ready,
+            (false, _) => Rank::Hole,
+        }
+    }
+}
+
+/// What the host has for a free segment; in this order they are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// Bytes, which it does not get back.
+    Kept,
+    /// Bytes.
+    Ready,
+    /// Nothing.
+    Hole,
+}
 
 /// The segments of one group.
 #[derive(Debug)]
@@ -94,7 +117,10 @@ struct Bank {
     /// Pages of each of its segments; the last ones of a stripe may have fewer.
     pages: u32,
     /// Free ones; in front those that the host has bytes for.
-    free: BTreeSet<(Fresh, SegmentId)>,
+    free: BTreeSet<(Rank, SegmentId)>,
+    /// How many of them the host has bytes for, and of these those that it may get back.
+    ready: usize,
+    surplus: usize,
     /// Those that are there, and of these the ones that hold nothing: free, or soon to be.
     there: usize,
     empty: usize,
@@ -117,6 +143,29 @@ pub(crate) struct Fill {
     pub(crate) pages: u32,
 }
 
+/// Pages of segments that hold nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pages {
+    /// Of free ones that the host has bytes for and does not get back.
+    pub(crate) kept: u64,
+    /// Of other free ones that it has bytes for.
+    pub(crate) ready: u64,
+    /// Of free ones that it has none for.
+    pub(crate) holes: u64,
+    /// Of those that rest.
+    pub(crate) resting: u64,
+}
+
+impl Pages {
+    fn of(&mut self, rank: Rank) -> &mut u64 {
+        match rank {
+            Rank::Kept => &mut self.kept,
+            Rank::Ready => &mut self.ready,
+            Rank::Hole => &mut self.holes,
+        }
+    }
+}
+
 /// All segments of a pool.
 #[derive(Debug)]
 pub(crate) struct SegmentTable {
@@ -125,12 +174,14 @@ pub(crate) struct SegmentTable {
     banks: Vec<Bank>,
     /// Free ones of each shelf.
     free: [usize; Shelf::ALL.len()],
-    backed_free: usize,
+    /// Pages of those that hold nothing.
+    pages: Pages,
     /// Segments of each shelf that are there.
     there: [usize; Shelf::ALL.len()],
     /// Resting ones of each.
     rest: [usize; Shelf::ALL.len()],
     discarding: usize,
+    preparing: usize,
     resting: BTreeSet<(u64, SegmentId)>,
     /// Segments that began to rest in this turn.
     emptied: Vec<SegmentId>,
@@ -142,10 +193,11 @@ impl SegmentTable {
             segments: Vec::new(),
             banks: Vec::new(),
             free: [0; Shelf::ALL.len()],
-            backed_free: 0,
+            pages: Pages::default(),
             there: [0; Shelf::ALL.len()],
             rest: [0; Shelf::ALL.len()],
             discarding: 0,
+            preparing: 0,
             resting: BTreeSet::new(),
             emptied: Vec::new(),
         }
@@ -167,6 +219,7 @@ impl SegmentTable {
             unlogged: 0,
             emptied: Lsn(u64::MAX),
             backed: false,
+            kept: false,
             uses: 0,
             left_until: 0,
             leaving: false,
@@ -183,7 +236,8 @@ impl SegmentTable {
             };
             if self.banks.last().is_none_or(|bank| bank.first != group) {
                 let free = BTreeSet::new();
-                self.banks.push(Bank { first: group, shelf, pages, free, there: 0, empty: 0, credit: 0, spared: false });
+                let counts = Bank { first: group, shelf, pages, free, ready: 0, surplus: 0, there: 0, empty: 0, credit: 0, spared: false };
+                self.banks.push(counts);
             }
             let bank = self.banks.len() - 1;
             self.segments.push(Segment { shelf, bank: Some(bank), ..fresh.clone() });
@@ -245,19 +299,61 @@ impl SegmentTable {
         self.resting.iter().map(|(generation, id)| (*id, *generation))
     }
 
-    /// Free segments that the host has bytes for.
-    pub(crate) fn backed_free(&self) -> usize {
-        self.backed_free
+    /// Pages of segments that hold nothing, by what the host has for them.
+    pub(crate) fn pages(&self) -> Pages {
+        self.pages
     }
 
-    /// The first of them.
-    pub(crate) fn first_backed_free(&self) -> Option<SegmentId> {
-        self.banks.iter().filter_map(|bank| bank.free.first()).find(|(fresh, _)| !fresh).map(|(_, id)| *id)
+    /// Pages of segments that hold something.
+    pub(crate) fn used_pages(&self) -> u64 {
+        self.banks.iter().map(|bank| (bank.there - bank.empty) as u64 * u64::from(bank.pages)).sum()
+    }
+
+    /// Pages of all segments that are there.
+    pub(crate) fn all_pages(&self) -> u64 {
+        self.banks.iter().map(|bank| bank.there as u64 * u64::from(bank.pages)).sum()
+    }
+
+    /// The hole that is to be prepared next when so many pages are to be ready, shared out to the groups as their free segments are: the lowest of the
+    /// group that has least of its share, for the log comes to that first. Without `fills` none while every group has half of its share.
+    pub(crate) fn next_hole(&self, wanted: u64, fills: bool) -> Option<SegmentId> {
+        let free_pages = |bank: &Bank| bank.free.len() as u64 * u64::from(bank.pages);
+        let all: u64 = self.banks.iter().map(free_pages).sum();
+        let holes = self.banks.iter().filter(|bank| bank.free.len() > bank.ready);
+        let shares = holes.filter_map(|bank| {
+            let share = (u128::from(wanted) * u128::from(free_pages(bank))).checked_div(u128::from(all))?;
+            let ready = bank.ready as u128 * u128::from(bank.pages);
+            let least = if fills { share } else { share / 2 };
+            (ready < least).then(|| (ready * 1024 / share.max(1), bank))
+        });
+        let (_, bank) = shares.min_by_key(|(part, bank)| (*part, bank.first))?;
+        bank.free.range((Rank::Hole, SegmentId(0))..).next().map(|(_, id)| *id)
+    }
+
+    /// Free segments whose bytes the host gets back first, at most `pages` of them but one at least: neighbours, and the last of the group
+    /// that has most of them, for the log comes to those last.
+    pub(crate) fn last_ready(&self, pages: u64) -> Vec<SegmentId> {
+        let most = self.banks.iter().filter(|bank| bank.surplus > 0).max_by_key(|bank| bank.surplus as u64 * u64::from(bank.pages));
+        let Some(bank) = most else { return Vec::new() };
+        let count = usize::try_from(pages / u64::from(bank.pages.max(1))).unwrap_or(usize::MAX).max(1);
+        let mut found: Vec<SegmentId> = Vec::new();
+        for (_, id) in bank.free.range((Rank::Ready, SegmentId(0))..(Rank::Hole, SegmentId(0))).rev().take(count) {
+            if found.last().is_some_and(|last| last.0 != id.0 + 1) {
+                break;
+            }
+            found.push(*id);
+        }
+        found
     }
 
     /// Segments whose space is being given back.
     pub(crate) fn discarding(&self) -> usize {
         self.discarding
+    }
+
+    /// Segments that are being prepared.
+    pub(crate) fn preparing(&self) -> usize {
+        self.preparing
     }
 
     /// Takes a free segment of a shelf, of each group in turn as often as it has free ones (smooth weighted round robin): so groups fill up
@@ -286,7 +382,11 @@ impl SegmentTable {
             SegmentState::Free if segment.leaving => SegmentState::Absent,
             SegmentState::Free if segment.emptying => SegmentState::Discarding,
             // nothing can be written where no group is
-            SegmentState::Free | SegmentState::Resting(_) | SegmentState::Discarding if segment.bank.is_none() => SegmentState::Absent,
+            SegmentState::Free | SegmentState::Resting(_) | SegmentState::Discarding | SegmentState::Preparing
+                if segment.bank.is_none() =>
+            {
+                SegmentState::Absent
+            }
             _ => state,
         };
         self.leave(id);
@@ -296,7 +396,7 @@ impl SegmentTable {
     fn leave(&mut self, id: SegmentId) {
         let Some(segment) = self.segments.get(id.0 as usize) else { return };
         let Some(bank) = segment.bank.and_then(|bank| self.banks.get_mut(bank)) else { return };
-        let (shelf, backed) = (segment.shelf as usize, segment.backed);
+        let (shelf, rank, pages) = (segment.shelf as usize, segment.rank(), u64::from(bank.pages));
         bank.empty -= usize::from(is_empty(segment.state));
         match segment.state {
             SegmentState::Absent => {
@@ -304,15 +404,19 @@ impl SegmentTable {
                 bank.there += 1;
             }
             SegmentState::Free => {
-                bank.free.remove(&(!backed, id));
+                bank.free.remove(&(rank, id));
+                bank.ready -= usize::from(rank != Rank::Hole);
+                bank.surplus -= usize::from(rank == Rank::Ready);
                 self.free[shelf] -= 1;
-                self.backed_free -= usize::from(backed);
+                *self.pages.of(rank) -= pages;
             }
             SegmentState::Resting(generation) => {
                 self.resting.remove(&(generation, id));
                 self.rest[shelf] -= 1;
+                self.pages.resting -= pages;
             }
             SegmentState::Discarding => self.discarding -= 1,
+            SegmentState::Preparing => self.preparing -= 1,
             _ => {}
         }
     }
@@ -321,7 +425,7 @@ impl SegmentTable {
         let Some(segment) = self.segments.get_mut(id.0 as usize) else { return };
         segment.state = state;
         let Some(bank) = segment.bank.and_then(|bank| self.banks.get_mut(bank)) else { return };
-        let shelf = segment.shelf as usize;
+        let (shelf, pages) = (segment.shelf as usize, u64::from(bank.pages));
         bank.empty += usize::from(is_empty(state));
         match state {
             SegmentState::Free => {
@@ -330,21 +434,26 @@ impl SegmentTable {
                 segment.left_until = 0;
                 segment.uses = segment.uses.wrapping_add(1);
                 (segment.last, segment.metadata, segment.unlogged) = (Lsn(0), false, 0);
-                bank.free.insert((!segment.backed, id));
+                let rank = segment.rank();
+                bank.free.insert((rank, id));
+                bank.ready += usize::from(rank != Rank::Hole);
+                bank.surplus += usize::from(rank == Rank::Ready);
                 self.free[shelf] += 1;
-                self.backed_free += usize::from(segment.backed);
+                *self.pages.of(rank) += pages;
             }
             SegmentState::Resting(generation) => {
                 segment.backed = true;
                 segment.emptied = Lsn(u64::MAX);
                 self.resting.insert((generation, id));
                 self.rest[shelf] += 1;
+                self.pages.resting += pages;
                 self.emptied.push(id);
             }
             SegmentState::Discarding => {
                 segment.backed = false;
                 self.discarding += 1;
             }
+            SegmentState::Preparing => self.preparing += 1,
             SegmentState::Reserved => {}
             SegmentState::Absent => {
                 segment.chunks.clear();
@@ -352,6 +461,28 @@ impl SegmentTable {
                 bank.there -= 1;
             }
             SegmentState::Open | SegmentState::Sealed => segment.backed = true,
+        }
+    }
+
+    /// The host has bytes for a segment or not, and gets them back or not.
+    pub(crate) fn set_backed(&mut self, id: SegmentId, backed: bool, kept: bool) {
+        let Some(segment) = self.get_mut(id).filter(|segment| (segment.backed, segment.kept) != (backed, kept)) else { return };
+        let (state, uses) = (segment.state, segment.uses);
+        if state != SegmentState::Free {
+            return (segment.backed, segment.kept) = (backed, kept);
+        }
+        self.leave(id);
+        if let Some(segment) = self.get_mut(id) {
+            (segment.backed, segment.kept, segment.uses) = (backed, kept, uses.wrapping_sub(1));
+        }
+        self.enter(id, state);
+    }
+
+    /// A segment was prepared, or could not be: it is free again.
+    pub(crate) fn prepared(&mut self, id: SegmentId, backed: bool) {
+        if let Some(segment) = self.get_mut(id).filter(|segment| segment.state == SegmentState::Preparing) {
+            segment.backed |= backed;
+            self.set_state(id, SegmentState::Free);
         }
     }
 
@@ -409,5 +540,5 @@ impl SegmentTable {
 
 /// Does a segment in this state hold nothing that stays?
 fn is_empty(state: SegmentState) -> bool {
-    matches!(state, SegmentState::Free | SegmentState::Resting(_) | SegmentState::Discarding)
+    matches!(state, SegmentState::Free | SegmentState::Resting(_) | SegmentState::Discarding | SegmentState::Preparing)
 }

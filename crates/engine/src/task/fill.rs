@@ -402,6 +402,7 @@ impl Pool {
                 *place = size;
             }
             self.io.set_position(member, position);
+            self.judge_member(member);
             self.io.set_twin(member, None);
             self.io.health.set(member, MemberState::Present);
         }

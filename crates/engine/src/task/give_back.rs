@@ -9,25 +9,35 @@
 //! (`Tuning::rewind_checkpoints`, `rewind_millis`): the checkpoints of that time stay whole. It is the first thing that is given up: the minutes when
 //! more than a small part of the pool rests, both, the oldest first, when free segments run short.
 //!
-//! A segment that is written again soon is better left as it is: the host would take its pages away only to find new ones. So a busy
-//! pool keeps free segments that the host has bytes for, up to what it writes between checkpoints, and uses those first; an idle one
-//! gives all of them back, a few at a time.
+//! A segment that is written again soon is better left as it is: the host would take its pages away only to find new ones, and a write to a
+//! hole takes the host up to three times as long as one to what it has bytes for. So free segments that it has bytes for are used first, and
+//! only what was more than the log needs (`task/stock.rs`) for some minutes is given back, a little at a time.
 
+use millpond_block::ByteRange;
+use millpond_device::DeviceIndex;
 use millpond_format::{Leg, SegmentId};
 
 use super::reserve::{Purse, Waiting};
 use crate::pool::{Context, Pool};
-use crate::space::{SegmentState, Shelf};
-use crate::{Planted, PoolState};
+use crate::space::{PAGE, SegmentState, Shelf};
+use crate::{Discard, Planted, PoolState, Time};
 
 /// A pool without requests for so many milliseconds is idle.
 const IDLE_MILLIS: u64 = 1_000;
 /// Segments that wait for the log to be durable that are worth a flush.
 const FLUSH_FOR: usize = 4;
-/// Of how many segments one may rest for the minutes of a rewind alone.
-const RESTING_PART: usize = 8;
-/// Segments given back at a time, so that guests do not wait for it.
+/// Of how many bytes of the pool, or of what is in use, one may rest for the minutes of a rewind alone.
+const RESTING_PART: u64 = 8;
+/// Segments given back at a time when there is a hurry, so that guests do not wait for it.
 const AT_A_TIME: usize = 2;
+/// Bytes given back in a second of an idle pool: a host takes some milliseconds for them.
+const IDLE_BYTES: u64 = 64 << 20;
+/// Bytes given back in one call at most: a device that answers nothing for long is given up.
+const CALL_BYTES: u64 = 256 << 20;
+/// Milliseconds between segments given back while guests are active.
+const BUSY_PAUSE: u64 = 1_000;
+/// Milliseconds after a flush in which nothing is given back: the host's journal is in the way of the next.
+const FLUSH_PAUSE: u64 = 100;
 
 impl Pool {
     /// Lets segments go that rested long enough. With `hurry`, as soon as it is safe, and as many as are wanted.
@@ -37,28 +47,97 @@ impl Pool {
         // a device that leaves takes the past with it, and so does a wipe
         let given_up = self.evacuation.is_some() || self.rebalancer.is_short() || self.wiper.is_on();
         let oldest = if given_up || forgets { u64::MAX } else { self.oldest_kept() };
-        let most = self.core.space.segments.ids().len() / RESTING_PART;
+        let most = self.may_rest();
         while let Some((segment, generation)) = self.core.space.segments.rested(self.checkpoint_generation, keep) {
             let stays = match hurry {
                 true => !self.is_hungry() && self.streams_fit(),
-                false => generation >= oldest && self.core.space.segments.resting_count() <= most,
+                false => generation >= oldest && self.core.space.segments.pages().resting <= most,
             };
             if stays {
                 break;
             }
             self.core.space.segments.set_state(segment, SegmentState::Free);
         }
-        if !self.tuning.discard_freed || self.state == PoolState::Opening {
+    }
+
+    /// Pages that may rest for the minutes of a rewind alone. A part of what is in use does for those who look back: an eighth of a large pool
+    /// that holds little is more than a hundred times what they need, and every page of it is one that the host has to find.
+    fn may_rest(&self) -> u64 {
+        let pool = self.core.space.segments.all_pages() / RESTING_PART;
+        let used = self.core.space.live_units() / 8 / RESTING_PART;
+        pool.min(used.max(self.tuning.ready.resting / PAGE))
+    }
+
+    /// Gives space back to the host that the log does not need soon.
+    pub(crate) fn step_give_back(&mut self) {
+        if self.state != PoolState::Online || self.closing.is_some() {
             return;
         }
-        let idle = self.now.0 > self.last_activity.0 + IDLE_MILLIS;
-        let kept = if idle { 0 } else { self.kept_backed() };
-        while self.core.space.segments.backed_free() > kept
-            && self.core.space.segments.discarding() < AT_A_TIME
-            && let Some(segment) = self.core.space.segments.first_backed_free()
-        {
-            self.discard(segment);
+        self.stock.at(self.now);
+        let millis = self.surplus_millis();
+        let (target, pages) = (self.ready_target(), self.core.space.segments.pages());
+        let surplus = ((pages.kept + pages.ready) * PAGE).saturating_sub(target).min(pages.ready * PAGE);
+        self.stock.see_surplus(self.now, surplus, millis);
+        match self.tuning.discard {
+            Discard::Never => {}
+            Discard::Now => self.give_back_now(),
+            Discard::Lazy if self.host_is_short() => self.give_back_surplus(AT_A_TIME),
+            Discard::Lazy => self.give_back_some(),
         }
+    }
+
+    /// What is surplus, with so many calls to the host at a time.
+    fn give_back_surplus(&mut self, at_a_time: usize) {
+        while self.core.space.segments.discarding() < at_a_time && self.give_back(CALL_BYTES.min(self.stock.due)) > 0 {}
+    }
+
+    /// What has been surplus for long, at a rate that guests do not notice.
+    fn give_back_some(&mut self) {
+        if self.stock.due == 0 || self.now < self.stock.give_back_at || self.core.space.segments.discarding() > 0 || self.is_hungry() {
+            return;
+        }
+        if self.now.0 > self.last_activity.0 + IDLE_MILLIS {
+            let rate = self.stock.rate.max(IDLE_BYTES);
+            let given = self.give_back(rate.min(CALL_BYTES).min(self.stock.due));
+            self.stock.give_back_at = Time(self.now.0 + given * 1000 / rate);
+        } else if self.flusher.running.is_none() && !self.flusher.wanted() && self.now.0 >= self.stock.last_flush.0 + FLUSH_PAUSE {
+            self.give_back(PAGE);
+            self.stock.give_back_at = Time(self.now.0 + BUSY_PAUSE);
+        }
+    }
+
+    /// All that an idle pool has, and what a busy one has more of than it needs between checkpoints.
+    fn give_back_now(&mut self) {
+        let idle = self.now.0 > self.last_activity.0 + IDLE_MILLIS;
+        let kept = if idle { 0 } else { self.kept_ready() };
+        while self.core.space.segments.pages().ready > kept && self.core.space.segments.discarding() < AT_A_TIME {
+            let found = self.core.space.segments.last_ready(1);
+            self.discard(found);
+        }
+    }
+
+    /// Gives about so many bytes of neighbouring segments back, one segment at least, but no more than is due; says how many.
+    fn give_back(&mut self, bytes: u64) -> u64 {
+        let found = self.core.space.segments.last_ready(bytes / PAGE);
+        let pages: u64 = found.iter().map(|id| u64::from(self.core.space.rows.pages(*id))).sum();
+        if pages == 0 || pages * PAGE > self.stock.due {
+            return 0;
+        }
+        self.stock.due -= pages * PAGE;
+        self.discard(found);
+        pages * PAGE
+    }
+
+    /// Segments' space was given back. A host that refused has its bytes, but they are as free as before.
+    pub(crate) fn given_back(&mut self, segments: &[SegmentId]) {
+        for segment in segments {
+            self.core.space.segments.set_state(*segment, SegmentState::Free);
+        }
+    }
+
+    /// Are free segments not to be had for a moment, because the host is at work on them?
+    pub(crate) fn holds_free_segments(&self) -> bool {
+        self.core.space.segments.discarding() + self.core.space.segments.preparing() > 0
     }
 
     /// Generation of the newest checkpoint that is older than a rewind has to reach: it and all later ones stay whole.
@@ -110,16 +189,25 @@ impl Pool {
             && !self.legs.iter().any(begins)
     }
 
-    /// Free segments with bytes on the host that a busy pool keeps: for the log between two checkpoints, and for the one before.
-    fn kept_backed(&self) -> usize {
-        let segments = &self.core.space.segments;
-        let log = 2 * self.tuning.checkpoint_log_bytes / self.config.shape.extent_bytes.max(1);
-        usize::try_from(log).unwrap_or(usize::MAX).min(segments.ids().len() / 2)
+    /// Pages of free segments with bytes on the host that a busy pool keeps: for the log between two checkpoints, and for the one before.
+    fn kept_ready(&self) -> u64 {
+        (2 * self.tuning.checkpoint_log_bytes / PAGE).min(self.core.space.segments.all_pages() / 2)
     }
 
-    fn discard(&mut self, segment: SegmentId) {
-        self.core.space.segments.set_state(segment, SegmentState::Discarding);
-        let extents: Vec<_> = self.core.space.rows.extents(segment).collect();
-        self.io.discard(Context::Discard(segment), extents.into_iter());
+    /// Gives segments back, neighbours in one call to their device.
+    fn discard(&mut self, segments: Vec<SegmentId>) {
+        segments.iter().for_each(|id| self.core.space.segments.set_state(*id, SegmentState::Discarding));
+        let extents = segments.iter().flat_map(|id| self.core.space.rows.extents(*id));
+        let mut extents: Vec<(DeviceIndex, ByteRange)> = extents.filter(|(device, _)| !self.keeps_bytes(*device)).collect();
+        extents.sort_unstable_by_key(|(device, range)| (*device, range.offset));
+        let mut joined: Vec<(DeviceIndex, ByteRange)> = Vec::with_capacity(extents.len());
+        for (device, range) in extents {
+            match joined.last_mut() {
+                Some((last, before)) if *last == device && before.offset + before.length == range.offset => before.length += range.length,
+                _ => joined.push((device, range)),
+            }
+        }
+        self.metrics.given_back_bytes += joined.iter().map(|(_, range)| range.length).sum::<u64>();
+        self.io.discard(Context::Discard(segments), joined.into_iter());
     }
 }

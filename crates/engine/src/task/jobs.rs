@@ -163,7 +163,7 @@ impl Pool {
         }
     }
 
-    fn guests_are_active(&self) -> bool {
+    pub(super) fn guests_are_active(&self) -> bool {
         self.now.0 <= self.last_activity.0 + QUIET_MILLIS
     }
 

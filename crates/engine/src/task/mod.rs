@@ -1,4 +1,4 @@
-//! Background tasks: checkpoints, the cleaner, giving space back, labels, the claim; jobs: devices that are filled and emptied, spares, rebalancing, scrub, wiping.
+//! Background tasks: checkpoints, the cleaner, giving space back and preparing it, labels, the claim; jobs: devices that are filled and emptied, spares, rebalancing, scrub, wiping.
 
 mod checkpoint;
 mod claim;
@@ -6,13 +6,16 @@ mod cleaner;
 mod evacuate;
 mod fill;
 mod give_back;
+mod host;
 mod jobs;
 mod pace;
+mod prepare;
 mod rebalance;
 mod relabel;
 mod reserve;
 mod scrub;
 mod spares;
+mod stock;
 mod wipe;
 
 pub(crate) use checkpoint::{CHUNKS_PER_CHECKPOINT, Checkpointer, META_HEAD_PAGES, OBJECT_WRITE, pieces, second_area};
@@ -21,9 +24,11 @@ pub(crate) use cleaner::Cleaner;
 pub(crate) use evacuate::{Departure, Evacuation, runs};
 pub(crate) use fill::{FillPiece, Filler};
 pub(crate) use pace::Pace;
+pub(crate) use prepare::Preparer;
 pub(crate) use rebalance::Rebalancer;
 pub(crate) use relabel::Relabeler;
 pub(crate) use reserve::{LEAST_LOG, Purse, Waiting};
 pub(crate) use scrub::{ScrubArea, ScrubRead, Scrubber};
 pub(crate) use spares::Spares;
+pub(crate) use stock::Stock;
 pub(crate) use wipe::Wiper;

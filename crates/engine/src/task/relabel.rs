@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use millpond_block::{Piece, Tag};
 use millpond_device::DeviceError;
-use millpond_format::{Class, DeviceId, MemberState, SECTOR_BYTES};
+use millpond_format::{Class, DeviceId, MemberState, SECTOR_BYTES, SegmentId};
 
 use super::checkpoint::second_area;
 use crate::io::Failing;
@@ -153,8 +153,10 @@ impl Pool {
         if self.relabeler.wanted {
             return;
         }
+        let first = SegmentId(self.core.space.rows.count());
         self.core.space.rows.extend(&self.config.shape);
         self.core.space.take_rows();
+        self.judge_new(first);
         self.begin_special_streams();
     }
 

@@ -87,6 +87,7 @@ impl Pool {
             *own = size;
         }
         self.io.set_position(member, position);
+        self.judge_member(member);
         self.io.health.set(member, MemberState::Filling);
         self.spares.lost.remove(&member);
         self.fill(member, false);

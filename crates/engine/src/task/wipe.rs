@@ -292,8 +292,9 @@ impl Pool {
         let mut chosen = Vec::new();
         for shelf in Shelf::ALL {
             let most = self.room_to_wipe(shelf).min(segments.count_in(shelf) / PART_TOGETHER).clamp(1, MOST_TOGETHER);
-            // what is just being given back to its device is looked at again later
-            let ready = |s: &&Segment| s.shelf == shelf && s.state != SegmentState::Discarding;
+            // what is just being given back to its device, or prepared, is looked at again later
+            let busy = |s: &Segment| matches!(s.state, SegmentState::Discarding | SegmentState::Preparing);
+            let ready = |s: &&Segment| s.shelf == shelf && !busy(s);
             let of_shelf = round.todo.iter().filter_map(|id| segments.get(*id).filter(ready).map(|s| (s, *id)));
             let mut found: Vec<(u32, SegmentId)> = of_shelf.map(|(s, id)| (s.live + s.objects, id)).collect();
             found.sort_unstable();

@@ -24,6 +24,7 @@ mod parity;
 mod pieces;
 mod queries;
 mod read_cache;
+mod ready;
 mod rewind;
 mod rig;
 mod scrub;

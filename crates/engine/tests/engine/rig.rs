@@ -20,6 +20,12 @@ pub struct Rig {
     pub reads: Vec<u64>,
     /// What was overwritten with zeroes since its last flush, by device.
     pub unflushed_zeroes: Vec<Vec<(u64, usize)>>,
+    /// Bytes that were made zeros ahead of the log, and bytes given back.
+    pub zeroed: u64,
+    pub discarded: u64,
+    /// Devices refuse to make anything zeros, and how often they did.
+    pub refuse_zeros: bool,
+    pub refused_zeros: u64,
     next_tag: u64,
 }
 
@@ -112,6 +118,10 @@ impl Rig {
             dead: Vec::new(),
             reads: vec![0; 64],
             unflushed_zeroes: vec![Vec::new(); 64],
+            zeroed: 0,
+            discarded: 0,
+            refuse_zeros: false,
+            refused_zeros: 0,
             next_tag: 1,
         }
     }
@@ -235,7 +245,18 @@ impl Rig {
                 }
             }
             IoKind::Flush => self.unflushed_zeroes[io.device.0 as usize].clear(),
-            IoKind::Discard { offset, length } => media[offset as usize..(offset + length) as usize].fill(0xdd),
+            IoKind::Zero { .. } if self.refuse_zeros => {
+                self.refused_zeros += 1;
+                result = Err(DeviceError::Failed(5));
+            }
+            IoKind::Zero { offset, length } => {
+                self.zeroed += length;
+                media[offset as usize..(offset + length) as usize].fill(0);
+            }
+            IoKind::Discard { offset, length } => {
+                self.discarded += length;
+                media[offset as usize..(offset + length) as usize].fill(0xdd);
+            }
         }
         self.engine.io_done(IoDone { id: io.id, result, buf: back });
     }

@@ -2,7 +2,8 @@
 
 use millpond_block::Op;
 use millpond_engine::{
-    Class, Command, CommandError, Compression, GroupSpec, JobKind, Layout, Reply, SnapshotId, Target, Tuning, VolumeId, Wipe, WipePlan,
+    Class, Command, CommandError, Compression, Discard, GroupSpec, JobKind, Layout, Reply, SnapshotId, Target, Tuning, VolumeId, Wipe,
+    WipePlan,
 };
 
 use crate::rig::Rig;
@@ -100,7 +101,7 @@ fn layouts() -> Vec<(Vec<GroupSpec>, Vec<usize>)> {
 fn nothing_of_what_was_destroyed_is_on_any_device() {
     for (groups, sizes) in layouts() {
         for how in [Wipe::Zero, Wipe::Discard] {
-            let tuning = Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, discard_freed: false, ..Tuning::default() };
+            let tuning = Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, discard: Discard::Never, ..Tuning::default() };
             let mut rig = Rig::with_groups(&sizes, groups.clone(), tuning);
             let (kept, doomed) = aged(&mut rig);
             rig.command(Command::DestroyVolume { volume: doomed }).unwrap();
@@ -183,7 +184,7 @@ fn a_crash_and_guests_in_between_change_nothing_of_the_promise() {
 #[test]
 fn a_wipe_ends_when_its_zeroes_are_flushed() {
     for (groups, sizes) in layouts() {
-        let tuning = Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, discard_freed: false, ..Tuning::default() };
+        let tuning = Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, discard: Discard::Never, ..Tuning::default() };
         let mut rig = Rig::with_groups(&sizes, groups.clone(), tuning);
         let (_, doomed) = aged(&mut rig);
         rig.command(Command::DestroyVolume { volume: doomed }).unwrap();

@@ -38,6 +38,7 @@ impl Known {
         let bytes = match &io.kind {
             IoKind::Read { length, .. } => Some(*length as u64),
             IoKind::Write { pieces, .. } => Some(pieces.iter().map(|piece| piece.len() as u64).sum()),
+            IoKind::Zero { length, .. } => Some(*length),
             IoKind::Flush | IoKind::Discard { .. } => None,
         };
         Known { id: io.id, counts: bytes.filter(|_| !io.urgent), claim }

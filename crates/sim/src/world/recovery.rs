@@ -207,6 +207,8 @@ impl<S: System> World<S> {
             let metrics = system.metrics();
             self.stats.checkpoints += metrics.checkpoints;
             self.stats.cleaned += metrics.segments_cleaned;
+            self.stats.prepared += metrics.prepared_bytes;
+            self.stats.given_back += metrics.given_back_bytes;
             self.stats.cached += metrics.cache_hits;
         }
     }

@@ -61,7 +61,7 @@ pub(super) fn is_claim(io: &Io, machine: &Machine, fills: bool) -> bool {
         IoKind::Read { offset, length, .. } => (*offset, *length),
         IoKind::Write { .. } if fills => return false,
         IoKind::Write { offset, pieces } => (*offset, pieces.iter().map(Piece::len).sum()),
-        IoKind::Flush | IoKind::Discard { .. } => return false,
+        IoKind::Flush | IoKind::Zero { .. } | IoKind::Discard { .. } => return false,
     };
     let geometry = machine.at(usize::from(io.device.0)).and_then(|device| machine.geometry(device));
     let second = geometry.map_or(0, |geometry| (geometry.size / AREA_BYTES).saturating_sub(1) * AREA_BYTES);

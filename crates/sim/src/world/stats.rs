@@ -31,6 +31,10 @@ pub struct Stats {
     pub checkpoints: u64,
     /// Segments that the engine cleaned.
     pub cleaned: u64,
+    /// Bytes of free segments that it prepared.
+    pub prepared: u64,
+    /// Bytes of free segments that it gave back.
+    pub given_back: u64,
     /// Comparisons judged.
     pub diffs: u64,
     /// Answers about maps judged.
@@ -89,6 +93,8 @@ impl Stats {
         self.detected += other.detected;
         self.checkpoints += other.checkpoints;
         self.cleaned += other.cleaned;
+        self.prepared += other.prepared;
+        self.given_back += other.given_back;
         self.diffs += other.diffs;
         self.queries += other.queries;
         self.losses += other.losses;

@@ -92,6 +92,7 @@ impl Status {
             print(&pool.devices, DEVICE, &self.how)?;
             if self.verbose {
                 write_out(&lost(pool))?;
+                write_out(&space(pool))?;
                 write_out(&counters(pool))?;
                 write_out(&read_cache(pool))?;
                 write_out(&cache(pool))?;
@@ -141,6 +142,22 @@ fn lost(pool: &Pool) -> String {
         text += &format!("  {} nodes of maps, each of 2 MiB of a volume or more\n", scrub.lost_nodes);
     }
     text
+}
+
+/// What segments are doing, and what the host has for them.
+fn space(pool: &Pool) -> String {
+    let space = &pool.space;
+    format!(
+        "\nsegments\n  {} in use, {} resting for a rewind, {} free and ready ({} wanted), {} free and holes\n  \
+         since import: {} prepared, {} given back to the host\n",
+        Size(space.in_use),
+        Size(space.resting),
+        Size(space.ready),
+        Size(space.wanted),
+        Size(space.holes),
+        Size(space.prepared),
+        Size(space.given_back)
+    )
 }
 
 /// The class of [`turns`](crate::api::PoolIo::turns) that begins at a millisecond.

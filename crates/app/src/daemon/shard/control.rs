@@ -145,14 +145,16 @@ impl<P: Pool> Shard<P> {
                 let _ = answer.send(if known { Ok(()) } else { Err(ShardError::NoDevice(device)) });
             }
             Message::ReadCache(bytes) => self.pool.set_read_cache(bytes),
+            Message::Short(short) => self.pool.set_short(short),
             Message::Budget(budget) => self.set_budget(budget),
-            Message::AddDevice(host, answer) => {
-                let geometry = host.geometry();
+            Message::AddDevice(mut host, answer) => {
+                let (geometry, space) = (host.geometry(), host.take_space());
                 let added = self.ring.add_device(*host).map_err(|_| {
                     ShardError::Command(CommandError::Invalid(
                         "the pool has had too many devices since it was imported; export and import it".to_owned(),
                     ))
                 });
+                added.iter().for_each(|index| self.pool.set_space(*index, space.clone()));
                 let _ = answer.send(added.map(|index| NewDevice { position: usize::from(index.0), geometry }));
             }
             Message::RemoveDevice(position, answer) => {

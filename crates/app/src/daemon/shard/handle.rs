@@ -169,6 +169,8 @@ pub(super) enum Message {
     Diff(Option<Target>, Target, Answer<Vec<DiffExtent>>),
     Limit(DeviceIndex, DeviceLimit, Answer<()>),
     ReadCache(u64),
+    /// What holds the devices has little room left, or has some again.
+    Short(bool),
     Budget(Arc<Budget>),
     Read(Target, ByteRange, Answer<Vec<u8>>),
     Write(Target, u64, Vec<u8>, Answer<()>),
@@ -385,6 +387,11 @@ impl ShardHandle {
     /// Sets how many bytes of what guests read may be kept in memory, soon: nobody waits for it.
     pub fn set_read_cache(&self, bytes: u64) {
         self.post(Message::ReadCache(bytes));
+    }
+
+    /// Says whether what holds the devices has little room left, soon: nobody waits for it.
+    pub fn set_short(&self, short: bool) {
+        self.post(Message::Short(short));
     }
 
     /// Reads a range (at most `MAX_REQUEST_BYTES`), as a guest would: for image export.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use millpond_block::{Answer, BufPool, ByteRange, Completion, Features, Geometry, Payload, Query, Request, Tag};
-use millpond_device::{DeviceIndex, Io, IoDone};
+use millpond_device::{DeviceIndex, DeviceSpace, Io, IoDone};
 use millpond_engine::{
     Command, CommandError, DiffExtent, Engine, Entry, ImageInfo, LabelsInForce, Metrics, PoolInfo, PoolState, Reply, SnapshotId,
     SnapshotInfo, Target, Time, VolumeId, VolumeInfo, VolumeOptions,
@@ -37,6 +37,10 @@ pub trait Pool: 'static {
     fn io_done(&mut self, done: IoDone);
     /// Operations of a device are held back on purpose.
     fn excuse(&mut self, _device: DeviceIndex) {}
+    /// Says what the host has for a device.
+    fn set_space(&mut self, _device: DeviceIndex, _space: DeviceSpace) {}
+    /// Says whether what holds the devices has little room left.
+    fn set_short(&mut self, _short: bool) {}
     /// The next device operation to start.
     fn pop_io(&mut self) -> Option<Io>;
     /// Until when operations other than reads may be handed to devices.
@@ -128,6 +132,14 @@ impl Pool for Engine {
 
     fn io_done(&mut self, done: IoDone) {
         Engine::io_done(self, done);
+    }
+
+    fn set_space(&mut self, device: DeviceIndex, space: DeviceSpace) {
+        Engine::set_space(self, device, space);
+    }
+
+    fn set_short(&mut self, short: bool) {
+        Engine::set_short(self, short);
     }
 
     fn excuse(&mut self, device: DeviceIndex) {

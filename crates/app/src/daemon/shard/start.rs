@@ -4,7 +4,7 @@ use std::io;
 use std::sync::mpsc;
 use std::thread;
 
-use millpond_device::{DeviceGeometry, HostDevice, Ring, entropy};
+use millpond_device::{DeviceGeometry, DeviceIndex, HostDevice, Ring, entropy};
 use millpond_engine::{CommandError, Engine, PoolSpec, PoolState, Time, Tuning};
 use tokio::sync::watch;
 
@@ -84,10 +84,13 @@ fn build<P: Pool>(
     need_descriptors(POOL_DESCRIPTORS)?;
     let mut ring = Ring::new().map_err(ShardError::Start)?;
     let geometries = devices.iter().map(HostDevice::geometry).collect();
-    for device in devices {
+    let mut spaces = Vec::new();
+    for mut device in devices {
+        spaces.push(device.take_space());
         ring.add_device(device).map_err(|_| ShardError::Command(CommandError::Invalid("too many devices; use fewer".to_owned())))?;
     }
-    let pool = make(geometries, Time(clock.wall_millis()))?;
+    let mut pool = make(geometries, Time(clock.wall_millis()))?;
+    (0..).zip(spaces).for_each(|(position, space)| pool.set_space(DeviceIndex(position), space));
     let (sender, messages) = mpsc::channel();
     let (labels, watched_labels) = watch::channel(None);
     let handle = ShardHandle::new(sender, ring.waker(), watched, watched_labels, fall);

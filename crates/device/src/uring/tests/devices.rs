@@ -87,6 +87,12 @@ fn twin(device: HostDevice, instant: bool) {
                 assert_eq!(one(&mut ring, IoKind::Write { offset, pieces }).result, Ok(()));
             }
             4 => assert_eq!(one(&mut ring, IoKind::Flush).result, Ok(())),
+            5 => {
+                let zero = || IoKind::Zero { offset, length: length as u64 };
+                let shadow = Io { id: IoId(0), device: FIRST, kind: zero(), urgent: false };
+                assert_eq!(memory.execute(shadow).result, Ok(()));
+                assert_eq!(one(&mut ring, zero()).result, Ok(()), "round {round}");
+            }
             _ => {
                 let done = one(&mut ring, read(offset, length));
                 assert_eq!(done.result, Ok(()));
@@ -95,6 +101,39 @@ fn twin(device: HostDevice, instant: bool) {
                 assert!(done.buf.expect("buffer").bytes()[..length] == want, "round {round}: {length} bytes at {offset}");
             }
         }
+    }
+}
+
+fn over(device: HostDevice) -> Ring {
+    let mut ring = Ring::new().expect("ring");
+    assert_eq!(ring.add_device(device).expect("room"), FIRST);
+    ring
+}
+
+/// Written space of a file that had none, and of any length.
+#[test]
+fn zeros_take_space_of_the_host() {
+    use std::os::unix::fs::MetadataExt;
+    for (place, direct) in [("/dev/shm", false), ("/tmp", false), ("/tmp", true)] {
+        if !Path::new(place).is_dir() {
+            eprintln!("SKIPPED: no {place}");
+            continue;
+        }
+        let dir = tempfile::tempdir_in(place).expect("directory");
+        let path = dir.path().join("d");
+        let mut ring = over(open(&path, 16 << 20, direct));
+        let taken = || std::fs::metadata(&path).expect("metadata").blocks() * 512;
+        assert!(taken() < 1 << 20);
+        for (offset, length) in [(4 << 20, 4 << 20), (9 << 20, 4096), (10 << 20, (64 << 10) + 4096)] {
+            assert_eq!(one(&mut ring, IoKind::Zero { offset, length }).result, Ok(()), "{place}");
+        }
+        assert_eq!(one(&mut ring, IoKind::Flush).result, Ok(()));
+        assert!((4 << 20..6 << 20).contains(&taken()), "{} in {place}", taken());
+        let space = ring.remove_device(FIRST).expect("the device").take_space();
+        assert!(space.has(&(4 << 20..8 << 20)) && !space.has(&(0..4 << 20)), "{place}: {space:?}");
+        let past = IoKind::Zero { offset: 16 << 20, length: 4096 };
+        let mut ring = over(open(&path, 16 << 20, direct));
+        assert!(one(&mut ring, past).result.is_err());
     }
 }
 

@@ -128,9 +128,9 @@ impl<C> IoTable<C> {
         let Some(g) = self.groups.get(group) else { return true };
         let Some(p) = g.parts.get(usize::from(part)) else { return true };
         let (role, kind, member, position, tries) = (self.role(p), g.kind, p.device.0, p.position, p.tries + 1);
-        if role != Role::Nobody
-            && let Some(errors) = self.errors.get_mut(usize::from(member))
-        {
+        // a host that has no room for what nobody waits for is no failing device
+        let counts = role != Role::Nobody && !(kind == Kind::Zero && error == DeviceError::Full);
+        if counts && let Some(errors) = self.errors.get_mut(usize::from(member)) {
             *errors += 1;
         }
         let twin = role == Role::Twin;

@@ -36,6 +36,10 @@ impl Import {
         }
         // of a log that is damaged, what comes after the sound part counts no more
         pool.legs.iter_mut().for_each(|leg| leg.end = leg.end.min(replay.end));
+        if pool.core.clock == 0 {
+            // nobody has written to it yet
+            pool.prepare_first();
+        }
         if self.tuning.read_only {
             pool.state = PoolState::Online;
             return Some(pool);

@@ -249,6 +249,7 @@ impl Pool for Double {
             size: self.size,
             allocated: 0,
             free: self.size,
+            space: millpond_engine::SpaceInfo::default(),
             devices: Vec::new(),
             jobs: Vec::new(),
             scrub: None,

@@ -1,0 +1,72 @@
+//! Whether what holds the pools' files has room left. A pool on a filesystem that is nearly full gives back what it can, and takes nothing ahead.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{FileType, stat, statvfs};
+use tokio::time::sleep;
+
+use super::host_calls::PATIENCE;
+use super::service::Daemon;
+
+/// Time between two looks.
+const LOOK: Duration = Duration::from_secs(10);
+/// A filesystem with less than such a part free is nearly full.
+const SHORT_PART: u64 = 10;
+
+impl Daemon {
+    /// Tells pools when what holds their files runs full, for as long as the daemon lives.
+    pub(super) async fn watch_room(self: Arc<Daemon>) {
+        let mut short: BTreeSet<String> = BTreeSet::new();
+        loop {
+            sleep(LOOK).await;
+            let shards = self.shards();
+            short.retain(|name| shards.iter().any(|(known, _)| known == name));
+            for (name, shard) in shards {
+                let Ok(status) = shard.status().await else { continue };
+                let paths: Vec<PathBuf> = status.devices.iter().flatten().map(|host| host.path.clone()).collect();
+                let mut full = None;
+                for path in paths {
+                    // one that does not answer says nothing of room
+                    let left = self.calls.call(&path, PATIENCE, percent_left).await.ok().flatten();
+                    full = full.or(left.filter(|left| *left < SHORT_PART).map(|left| (path, left)));
+                }
+                // told again each time: a pool that was imported anew does not know
+                shard.set_short(full.is_some());
+                match full {
+                    Some((path, left)) if short.insert(name.clone()) => {
+                        let what = format!("{name}: the filesystem below {} has {left} % left", path.display());
+                        tracing::warn!("{what}; make room there, or move the pool");
+                        self.tell("host.nearly-full", format!("{what}; free space of the pool is given back at once"));
+                    }
+                    None if short.remove(&name) => self.tell("host.has-room", format!("{name}: the filesystems below it have room again")),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// Percent of the filesystem below a file that is left for it; nothing for block devices.
+fn percent_left(path: &Path) -> Option<u64> {
+    let file = FileType::from_raw_mode(stat(path).ok()?.st_mode) == FileType::RegularFile;
+    let space = file.then(|| statvfs(path).ok()).flatten()?;
+    (space.f_bavail * 100).checked_div(space.f_blocks)
+}
+
+#[cfg(test)]
+mod tests {
+    //! What is left.
+
+    use super::percent_left;
+
+    #[test]
+    fn files_have_room_and_what_is_no_file_says_nothing() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        assert!(percent_left(file.path()).is_some_and(|left| left <= 100));
+        assert_eq!(percent_left("/dev/null".as_ref()), None);
+        assert_eq!(percent_left("/nowhere".as_ref()), None);
+    }
+}

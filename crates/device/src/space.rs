@@ -1,0 +1,119 @@
+//! What the host has for a device: where a sparse file has bytes, and whether they are to stay.
+
+use std::fs::read_to_string;
+use std::ops::Range;
+use std::os::fd::AsFd;
+
+use rustix::fs::{self, SeekFrom, Stat};
+
+use crate::HostDeviceKind;
+
+/// Pieces of a file that are looked up at most. What lies behind them counts as holes: it is written once more than needed.
+const MOST_PIECES: usize = 1 << 16;
+/// Percent of a file's blocks with which it counts as allocated in full.
+const FULL_PERCENT: u64 = 95;
+
+/// What the host has for a device's bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceSpace {
+    /// It gets none back: a file that was allocated in full, a device without TRIM.
+    pub kept: bool,
+    /// Where it has bytes, in order. Elsewhere it finds some with the first write.
+    pub data: Vec<Range<u64>>,
+}
+
+impl DeviceSpace {
+    /// Has it bytes for all of a range?
+    pub fn has(&self, range: &Range<u64>) -> bool {
+        let after = self.data.partition_point(|data| data.end < range.end);
+        self.data.get(after).is_some_and(|data| data.start <= range.start)
+    }
+
+    /// For how many bytes it has some.
+    pub fn bytes(&self) -> u64 {
+        self.data.iter().map(|data| data.end - data.start).sum()
+    }
+}
+
+/// Looks up what the host has for a file or device of so many bytes. Where it does not tell, it is taken to have nothing: then some of it is
+/// written once more than needed.
+pub(crate) fn space_of(file: impl AsFd, kind: HostDeviceKind, size: u64) -> DeviceSpace {
+    let Ok(stat) = fs::fstat(&file) else { return DeviceSpace::default() };
+    match kind {
+        HostDeviceKind::Block if discards(&stat) => DeviceSpace::default(),
+        HostDeviceKind::Block => DeviceSpace { kept: true, data: std::iter::once(0..size).collect() },
+        HostDeviceKind::File => {
+            let blocks = u64::try_from(stat.st_blocks).unwrap_or(0) * 512;
+            DeviceSpace { kept: blocks >= size / 100 * FULL_PERCENT, data: data_of(&file, size) }
+        }
+    }
+}
+
+/// Where a file has bytes. What was only reserved for it (`fallocate`) counts as a hole, and is as slow as one.
+fn data_of(file: impl AsFd, size: u64) -> Vec<Range<u64>> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < size && found.len() < MOST_PIECES {
+        let Ok(start) = fs::seek(&file, SeekFrom::Data(at)) else { break };
+        let Ok(end) = fs::seek(&file, SeekFrom::Hole(start)) else { break };
+        if start >= size || end <= start {
+            break;
+        }
+        found.push(start..end.min(size));
+        at = end;
+    }
+    found
+}
+
+/// Does a block device take TRIM?
+fn discards(stat: &Stat) -> bool {
+    let device = format!("/sys/dev/block/{}:{}", fs::major(stat.st_rdev), fs::minor(stat.st_rdev));
+    // a partition has no queue of its own
+    let most = ["queue", "../queue"].iter().find_map(|queue| read_to_string(format!("{device}/{queue}/discard_max_bytes")).ok());
+    most.is_none_or(|most| most.trim() != "0")
+}
+
+#[cfg(test)]
+mod tests {
+    //! Sparse, written and allocated files.
+
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn file(bytes: u64) -> File {
+        let file = tempfile::tempfile().expect("a file");
+        file.set_len(bytes).expect("its length");
+        file
+    }
+
+    #[test]
+    fn a_sparse_file_has_bytes_where_it_was_written() {
+        let file = file(16 * MIB);
+        assert_eq!(space_of(&file, HostDeviceKind::File, 16 * MIB), DeviceSpace::default());
+        file.write_all_at(&[1; 1 << 20], 4 * MIB).expect("a write");
+        file.write_all_at(&[1; 1 << 20], 5 * MIB).expect("a write");
+        file.write_all_at(&[0; 1 << 20], 9 * MIB).expect("a write");
+        let space = space_of(&file, HostDeviceKind::File, 16 * MIB);
+        assert_eq!(space, DeviceSpace { kept: false, data: vec![4 * MIB..6 * MIB, 9 * MIB..10 * MIB] });
+        assert_eq!(space.bytes(), 3 * MIB);
+        assert!(space.has(&(4 * MIB..6 * MIB)) && space.has(&(9 * MIB..10 * MIB)) && space.has(&(5 * MIB..5 * MIB + 1)));
+        assert!(
+            !space.has(&(3 * MIB..5 * MIB))
+                && !space.has(&(5 * MIB..7 * MIB))
+                && !space.has(&(0..MIB))
+                && !space.has(&(12 * MIB..13 * MIB))
+        );
+    }
+
+    #[test]
+    fn a_file_that_was_written_in_full_keeps_its_bytes() {
+        let file = file(4 * MIB);
+        file.write_all_at(&vec![0; 4 << 20], 0).expect("a write");
+        let space = space_of(&file, HostDeviceKind::File, 4 * MIB);
+        assert!(space.kept && space.has(&(0..4 * MIB)), "{space:?}");
+    }
+}

@@ -1,0 +1,96 @@
+//! The estimate, the target and what is surplus.
+
+use super::Stock;
+use crate::{ReadySpace, Time};
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+fn bounds() -> ReadySpace {
+    ReadySpace::default()
+}
+
+/// Logs so many bytes a second for some seconds, with ten looks in each.
+fn log(stock: &mut Stock, now: &mut u64, seconds: u64, bytes: u64) {
+    for _ in 0..seconds * 10 {
+        *now += 100;
+        stock.count(bytes / 10);
+        stock.at(Time(*now));
+    }
+}
+
+#[test]
+fn the_target_jumps_up_at_once_and_falls_by_a_tenth_a_minute() {
+    let (mut stock, mut now) = (Stock::new(Time(0)), 0);
+    let target = |stock: &Stock| stock.target(&bounds(), 1 << 40, false, false);
+    stock.at(Time(0));
+    assert_eq!(target(&stock), 256 * MIB);
+    log(&mut stock, &mut now, 3, 200 * MIB);
+    assert_eq!(target(&stock), 1200 * MIB, "three seconds of a minute");
+    assert_eq!(stock.per_second(), 200 * MIB);
+    log(&mut stock, &mut now, 10, 200 * MIB);
+    let full = target(&stock);
+    assert_eq!(full, 5200 * MIB);
+    // the minute in which it was written ends
+    now += 60_000;
+    stock.at(Time(now));
+    assert_eq!(target(&stock), full);
+    now += 60_000;
+    stock.at(Time(now));
+    let fallen = target(&stock);
+    assert!(fallen.abs_diff(full / 10 * 9) < MIB, "{fallen} after {full}");
+    assert_eq!(stock.per_second(), 0);
+    now += 600 * 60_000;
+    stock.at(Time(now));
+    assert_eq!(target(&stock), 256 * MIB);
+}
+
+#[test]
+fn the_target_keeps_within_its_bounds() {
+    let (mut stock, mut now) = (Stock::new(Time(0)), 0);
+    log(&mut stock, &mut now, 10, GIB);
+    let target = |pool, rests, short| stock.target(&bounds(), pool, rests, short);
+    assert_eq!(target(1 << 40, false, false), 8 * GIB);
+    assert_eq!(target(16 * GIB, false, false), 2 * GIB, "an eighth of the pool");
+    assert_eq!(target(GIB, false, false), 128 * MIB, "also where that is less than the least");
+    assert_eq!(target(1 << 40, true, false), 256 * MIB, "at rest");
+    assert_eq!(target(1 << 40, false, true), 2 * GIB, "on a host that is nearly full");
+}
+
+#[test]
+fn only_what_was_surplus_without_a_break_is_due() {
+    let mut stock = Stock::new(Time(0));
+    let mut see = |minute: u64, surplus: u64| {
+        stock.see_surplus(Time(minute * 60_000), surplus, 600_000);
+        stock.due
+    };
+    assert_eq!(see(0, 100), 0);
+    assert_eq!(see(5, 40), 0, "the least counts");
+    assert_eq!(see(9, 300), 0);
+    assert_eq!(see(10, 300), 40);
+    assert_eq!(see(11, 260), 40, "some of it may have gone: what is left is due");
+    assert_eq!(see(12, 0), 0, "a break");
+    assert_eq!(see(13, 500), 0);
+    assert_eq!(see(22, 500), 0);
+    assert_eq!(see(23, 500), 500);
+}
+
+#[test]
+fn a_quarter_of_the_log_may_be_prepared() {
+    let mut stock = Stock::new(Time(0));
+    stock.count(8 * MIB);
+    assert_eq!(stock.allowance, 2 << 20);
+    stock.charge(4 * MIB);
+    assert_eq!(stock.allowance, -(2 << 20));
+    stock.count(64 * GIB);
+    assert_eq!(stock.allowance, 64 << 20, "no more than that is saved up");
+}
+
+#[test]
+fn a_host_that_had_no_space_counts_as_full_for_a_while() {
+    let mut stock = Stock::new(Time(0));
+    stock.found_full(Time(1_000));
+    assert!(stock.is_short(Time(60_999)) && !stock.is_short(Time(61_000)));
+    stock.short = true;
+    assert!(stock.is_short(Time(1 << 40)));
+}
