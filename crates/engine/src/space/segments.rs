@@ -130,6 +130,18 @@ struct Bank {
     spared: bool,
 }
 
+impl Bank {
+    fn free_pages(&self) -> u64 {
+        self.free.len() as u64 * u64::from(self.pages)
+    }
+
+    /// Its share of so many pages, as its free ones are to those of all groups.
+    fn share(&self, pages: u64, all_free: u64) -> u64 {
+        let share = (u128::from(pages) * u128::from(self.free_pages())).checked_div(u128::from(all_free)).unwrap_or(0);
+        u64::try_from(share).unwrap_or(u64::MAX)
+    }
+}
+
 /// How full a group is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fill {
@@ -314,28 +326,37 @@ impl SegmentTable {
         self.banks.iter().map(|bank| bank.there as u64 * u64::from(bank.pages)).sum()
     }
 
+    /// Pages of free segments.
+    fn free_pages(&self) -> u64 {
+        self.banks.iter().map(Bank::free_pages).sum()
+    }
+
     /// The hole that is to be prepared next when so many pages are to be ready, shared out to the groups as their free segments are: the lowest of the
     /// group that has least of its share, for the log comes to that first. Without `fills` none while every group has half of its share.
     pub(crate) fn next_hole(&self, wanted: u64, fills: bool) -> Option<SegmentId> {
-        let free_pages = |bank: &Bank| bank.free.len() as u64 * u64::from(bank.pages);
-        let all: u64 = self.banks.iter().map(free_pages).sum();
+        let all = self.free_pages();
         let holes = self.banks.iter().filter(|bank| bank.free.len() > bank.ready);
         let shares = holes.filter_map(|bank| {
-            let share = (u128::from(wanted) * u128::from(free_pages(bank))).checked_div(u128::from(all))?;
-            let ready = bank.ready as u128 * u128::from(bank.pages);
+            let share = bank.share(wanted, all);
+            let ready = bank.ready as u64 * u64::from(bank.pages);
             let least = if fills { share } else { share / 2 };
-            (ready < least).then(|| (ready * 1024 / share.max(1), bank))
+            (ready < least).then(|| (u128::from(ready) * 1024 / u128::from(share.max(1)), bank))
         });
         let (_, bank) = shares.min_by_key(|(part, bank)| (*part, bank.first))?;
         bank.free.range((Rank::Hole, SegmentId(0))..).next().map(|(_, id)| *id)
     }
 
-    /// Free segments whose bytes the host gets back first, at most `pages` of them but one at least: neighbours, and the last of the group
-    /// that has most of them, for the log comes to those last.
-    pub(crate) fn last_ready(&self, pages: u64) -> Vec<SegmentId> {
-        let most = self.banks.iter().filter(|bank| bank.surplus > 0).max_by_key(|bank| bank.surplus as u64 * u64::from(bank.pages));
-        let Some(bank) = most else { return Vec::new() };
-        let count = usize::try_from(pages / u64::from(bank.pages.max(1))).unwrap_or(usize::MAX).max(1);
+    /// Free segments whose bytes the host gets back first when so many are wanted, at most `pages` of them but one at least: neighbours, and the last
+    /// of the group that has most of them, for the log comes to those last. No group is left with so few that some were prepared again.
+    pub(crate) fn last_ready(&self, pages: u64, wanted: u64) -> Vec<SegmentId> {
+        let all = self.free_pages();
+        let spare = |bank: &Bank| {
+            let least = (bank.share(wanted, all) / 2).div_ceil(u64::from(bank.pages.max(1)));
+            bank.surplus.min(bank.ready.saturating_sub(usize::try_from(least).unwrap_or(usize::MAX)))
+        };
+        let most = self.banks.iter().map(|bank| (spare(bank), bank)).filter(|(spare, _)| *spare > 0);
+        let Some((spare, bank)) = most.max_by_key(|(spare, bank)| *spare as u64 * u64::from(bank.pages)) else { return Vec::new() };
+        let count = usize::try_from(pages / u64::from(bank.pages.max(1))).unwrap_or(usize::MAX).clamp(1, spare);
         let mut found: Vec<SegmentId> = Vec::new();
         for (_, id) in bank.free.range((Rank::Ready, SegmentId(0))..(Rank::Hole, SegmentId(0))).rev().take(count) {
             if found.last().is_some_and(|last| last.0 != id.0 + 1) {

@@ -111,14 +111,14 @@ impl Pool {
         let idle = self.now.0 > self.last_activity.0 + IDLE_MILLIS;
         let kept = if idle { 0 } else { self.kept_ready() };
         while self.core.space.segments.pages().ready > kept && self.core.space.segments.discarding() < AT_A_TIME {
-            let found = self.core.space.segments.last_ready(1);
+            let found = self.core.space.segments.last_ready(1, 0);
             self.discard(found);
         }
     }
 
     /// Gives about so many bytes of neighbouring segments back, one segment at least, but no more than is due; says how many.
     fn give_back(&mut self, bytes: u64) -> u64 {
-        let found = self.core.space.segments.last_ready(bytes / PAGE);
+        let found = self.core.space.segments.last_ready(bytes / PAGE, self.ready_target() / PAGE);
         let pages: u64 = found.iter().map(|id| u64::from(self.core.space.rows.pages(*id))).sum();
         if pages == 0 || pages * PAGE > self.stock.due {
             return 0;
