@@ -124,9 +124,11 @@ impl ImportRules {
             return Err(Refusal::Older { found: found.generation, remembered: remembered.generation, wanted });
         }
         let current = found.current.iter().any(|(_, device)| remembered.trusts(*device)) || self.breaks(Planted::TrustAnyDevice);
+        // a crash while labels are written leaves the newest on devices that were no part of the pool before, which say that it has all others, too
+        let whole = found.is_whole() && remembered.current.iter().all(|(_, device)| found.devices.contains(device));
         // every device may have been replaced elsewhere; here nobody did it
         let elsewhere = found.is_whole() && found.other_host.is_some();
-        if elsewhere || current { Ok(()) } else { Err(Refusal::NotCurrent { remembered: remembered.generation, wanted }) }
+        if elsewhere || whole || current { Ok(()) } else { Err(Refusal::NotCurrent { remembered: remembered.generation, wanted }) }
     }
 
     /// What has to be remembered, durably, before an import of what was found begins, for it writes labels that say so: devices that were current and
@@ -135,7 +137,9 @@ impl ImportRules {
         let remembered = remembered.filter(|_| !self.breaks(Planted::ServeUnremembered))?;
         let known: Vec<_> = found.current.iter().filter(|(_, device)| remembered.trusts(*device)).copied().collect();
         let current = if known.is_empty() && found.other_host.is_some() { found.current.clone() } else { known };
-        (!current.is_empty() && current != remembered.current).then_some(LabelsInForce { generation: found.generation, current })
+        // a label that a killed daemon wrote may not be durable: after a power cut the one before it counts
+        let generation = remembered.generation;
+        (!current.is_empty() && current != remembered.current).then_some(LabelsInForce { generation, current })
     }
 
     /// Must the labels of what was imported be remembered before it serves anybody?

@@ -33,6 +33,11 @@ fn what_is_whole_is_imported_at_once() {
     assert!(matches!(RULES.decide(others.as_ref(), Some(&both), LIMIT), Decision::Refuse(Refusal::NotCurrent { .. })));
     let elsewhere = Evidence { other_host: Some("bert".to_owned()), ..both };
     assert_eq!(RULES.decide(others.as_ref(), Some(&elsewhere), Duration::ZERO), Decision::Import);
+    // the daemon was killed while a device was added, whose label is written first
+    let (alone, added) = (remembered(1, &[(0, 10)]), found(2, &[11], &[10, 11], &[], &[]));
+    assert_eq!(RULES.decide(Some(&alone), Some(&added), Duration::ZERO), Decision::Import);
+    let without = found(2, &[11], &[11], &[0], &[]);
+    assert!(matches!(RULES.decide(Some(&alone), Some(&without), LIMIT), Decision::Refuse(Refusal::NotCurrent { .. })));
     // one that was given up in service is known to be missing
     let rest = found(5, &[11], &[11], &[], &[0]);
     assert_eq!(RULES.decide(Some(&remembered(5, &[(1, 11)])), Some(&rest), Duration::ZERO), Decision::Import);
@@ -92,7 +97,8 @@ fn who_is_not_current_any_more_is_remembered_before_labels_change() {
     let half = found(4, &[11], &[11], &[0], &[]);
     assert_eq!(RULES.distrust(Some(&both), &half), Some(remembered(4, &[(1, 11)])));
     let newer = found(5, &[11], &[10, 11], &[], &[]);
-    assert_eq!(RULES.distrust(Some(&both), &newer), Some(remembered(5, &[(1, 11)])));
+    // not the generation: a label that a killed daemon wrote may be gone after a power cut
+    assert_eq!(RULES.distrust(Some(&both), &newer), Some(remembered(4, &[(1, 11)])));
     // from then on the other half alone is refused, and both are taken
     let (other, whole) = (found(4, &[10], &[10], &[1], &[]), found(4, &[10, 11], &[10, 11], &[], &[]));
     let memory = Some(remembered(4, &[(1, 11)]));
@@ -102,5 +108,5 @@ fn who_is_not_current_any_more_is_remembered_before_labels_change() {
     assert_eq!(RULES.distrust(None, &half), None);
     // replaced elsewhere, all of them
     let (others, elsewhere) = (remembered(3, &[(0, 77)]), Evidence { other_host: Some("bert".to_owned()), ..whole });
-    assert_eq!(RULES.distrust(Some(&others), &elsewhere), Some(remembered(4, &[(0, 10), (1, 11)])));
+    assert_eq!(RULES.distrust(Some(&others), &elsewhere), Some(remembered(3, &[(0, 10), (1, 11)])));
 }
