@@ -31,6 +31,8 @@ pub struct Evidence {
     pub newest_on: Vec<DeviceId>,
     /// Members and devices that have one, and that it calls present.
     pub current: Vec<(u16, DeviceId)>,
+    /// Devices that the newest label calls present members, whatever label they have themselves.
+    pub present: Vec<DeviceId>,
     /// All devices found.
     pub devices: Vec<DeviceId>,
     /// Members that were not found, and were there when the newest label was written.
@@ -124,8 +126,9 @@ impl ImportRules {
             return Err(Refusal::Older { found: found.generation, remembered: remembered.generation, wanted });
         }
         let current = found.current.iter().any(|(_, device)| remembered.trusts(*device)) || self.breaks(Planted::TrustAnyDevice);
-        // a crash while labels are written leaves the newest on devices that were no part of the pool before, which say that it has all others, too
-        let whole = found.is_whole() && remembered.current.iter().all(|(_, device)| found.devices.contains(device));
+        // a crash while labels are written leaves the newest on a device that is being added, which calls all others present; a label that
+        // names another device in the place of one that is remembered has a history of its own
+        let whole = found.is_whole() && remembered.current.iter().all(|(_, device)| found.present.contains(device));
         // every device may have been replaced elsewhere; here nobody did it
         let elsewhere = found.is_whole() && found.other_host.is_some();
         if elsewhere || whole || current { Ok(()) } else { Err(Refusal::NotCurrent { remembered: remembered.generation, wanted }) }

@@ -31,6 +31,8 @@ pub struct Labelled<P> {
     pub newest_on: Vec<DeviceId>,
     /// Members and devices that have one, and that it calls present.
     pub current: Vec<(u16, DeviceId)>,
+    /// Devices that the newest label calls present members, whatever label they have themselves.
+    pub present: Vec<DeviceId>,
     /// All devices found.
     pub ids: Vec<DeviceId>,
     /// Who has the pool, or had it last, as the newest claim on its devices says.
@@ -89,6 +91,7 @@ impl<P: Clone + PartialEq> Labelled<P> {
             generation: self.generation,
             newest_on: self.newest_on.clone(),
             current: self.current.clone(),
+            present: self.present.clone(),
             devices: self.ids.clone(),
             missing: self.missing.clone(),
             down: self.down.clone(),
@@ -133,6 +136,11 @@ impl<P: Clone + PartialEq> Labelled<P> {
             generation: newest.shape.generation,
             newest_on: of_newest.clone().map(|label| label.device).collect(),
             current: of_newest.filter_map(present).collect(),
+            present: (0u16..)
+                .zip(table)
+                .filter(|(at, known)| known.state == MemberState::Present && !newest.shape.is_aside(*at))
+                .map(|(_, known)| known.device)
+                .collect(),
             ids: labels().map(|label| label.device).collect(),
             claim: devices.iter().filter_map(|device| device.claim.clone()).max_by_key(|claim| (claim.term, !claim.released)),
         };

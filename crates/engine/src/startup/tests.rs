@@ -15,6 +15,7 @@ fn found(generation: u64, newest_on: &[u64], devices: &[u64], missing: &[u16], d
         generation,
         newest_on: newest_on.iter().copied().map(DeviceId).collect(),
         current: newest_on.iter().map(|device| (u16::try_from(device - 10).expect("few"), DeviceId(*device))).collect(),
+        present: newest_on.iter().copied().map(DeviceId).collect(),
         devices: devices.iter().copied().map(DeviceId).collect(),
         missing: missing.to_vec(),
         down: down.to_vec(),
@@ -34,8 +35,11 @@ fn what_is_whole_is_imported_at_once() {
     let elsewhere = Evidence { other_host: Some("bert".to_owned()), ..both };
     assert_eq!(RULES.decide(others.as_ref(), Some(&elsewhere), Duration::ZERO), Decision::Import);
     // the daemon was killed while a device was added, whose label is written first
-    let (alone, added) = (remembered(1, &[(0, 10)]), found(2, &[11], &[10, 11], &[], &[]));
+    let (alone, replaced) = (remembered(1, &[(0, 10)]), found(2, &[11], &[10, 11], &[], &[]));
+    let added = Evidence { present: vec![DeviceId(10), DeviceId(11)], ..replaced.clone() };
     assert_eq!(RULES.decide(Some(&alone), Some(&added), Duration::ZERO), Decision::Import);
+    // a newer label that has another device in the place of the one that was in service here is of another history, all devices there or not
+    assert!(matches!(RULES.decide(Some(&alone), Some(&replaced), LIMIT), Decision::Refuse(Refusal::NotCurrent { .. })));
     let without = found(2, &[11], &[11], &[0], &[]);
     assert!(matches!(RULES.decide(Some(&alone), Some(&without), LIMIT), Decision::Refuse(Refusal::NotCurrent { .. })));
     // one that was given up in service is known to be missing
