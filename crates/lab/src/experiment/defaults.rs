@@ -66,8 +66,13 @@ fn one(setup: &Setup, results: &mut Results, rep: usize, label: &str, open: Open
     measure_into(results, rep, FIRST, label, &millpond, &LoadSpec::fill())?;
     flushes(setup, results, rep, label, &millpond)?;
     // the pool is written through once
-    let pass =
-        LoadSpec { ops: POOL * size >> 20, secs: 3600.0, ramp: 0.0, seed: setup.seed_of(rep), ..LoadSpec::random(Mix::Write, 1 << 20, 4) };
+    let pass = LoadSpec {
+        ops: (POOL * size) >> 20,
+        secs: 3600.0,
+        ramp: 0.0,
+        seed: setup.seed_of(rep),
+        ..LoadSpec::random(Mix::Write, 1 << 20, 4)
+    };
     run(&millpond.endpoint()?, &pass)?;
     run(&millpond.endpoint()?, &LoadSpec::scramble(setup.seed_of(rep)))?;
     for (case, block, depth) in [(SMALL, 4096, 32), (LARGE, 1 << 20, 4)] {
