@@ -367,7 +367,7 @@ impl Machine {
             IoKind::Read { .. } => Job::Read,
             IoKind::Flush => Job::Flush(disk.flush_mark()),
             IoKind::Zero { .. } => {
-                disk.begin_write(no, first, vec![Rc::new([0; PAGE]); count]);
+                disk.begin_write(no, first, (0..count).map(|_| Rc::new([0; PAGE])).collect());
                 Job::Write(no)
             }
             IoKind::Discard { .. } => {

@@ -221,8 +221,8 @@ impl Workload {
         let many = oracle.snapshots().count() >= MAX_SNAPSHOTS;
         let weights = match self.phase {
             Phase::Relieving(_) => [0, 20, 0, 0, 2, 0, 0, 0, 3, 0, 2, 0],
-            _ if many => [0, 30, 5, 5, 2, 2, 2, 2, 3, 2, 2, 4],
-            _ => [30, 12, 6, 6, 2, 3, 2, 2, 3, 2, 2, 4],
+            _ if many => [0, 30, 5, 5, 2, 2, 2, 6, 3, 2, 2, 4],
+            _ => [30, 12, 6, 6, 2, 3, 2, 6, 3, 2, 2, 4],
         };
         let head = |command, volume: VolumeId, quiet| Some(Plan { command: Some(command), diff: None, volumes: vec![volume], quiet });
         match (self.rng.weighted(&weights), snapshot) {
@@ -260,6 +260,9 @@ impl Workload {
                 head(command, volume.id, vec![Target::Head(volume.id)])
             }
             (7, Some(s)) => {
+                // often one that is held already: a release has to leave the other holds
+                let held: Vec<&Snapshot> = snapshots.iter().copied().filter(|s| s.is_held()).collect();
+                let s = if !held.is_empty() && self.rng.percent(50) { *self.rng.pick(&held) } else { s };
                 let release = s.is_held() && self.rng.percent(60);
                 head(hold_or_release(s, release), s.volume, vec![])
             }

@@ -153,6 +153,13 @@ impl<S: System> World<S> {
         }
     }
 
+    /// The power fails for every host: none goes on that was held up.
+    pub(super) fn end_ghost(&mut self) {
+        if let Some(hosts) = &mut self.hosts {
+            hosts.ghost = None;
+        }
+    }
+
     /// Another host imports the pool, now and then. Whether it did, and has it or was rightly told why not.
     pub(super) fn import_elsewhere(&mut self) -> Verdict {
         let World { hosts: Some(hosts), fate: None, damaged: false, shard, .. } = self else { return Ok(()) };

@@ -186,6 +186,8 @@ impl<S: System> World<S> {
             None if power => {
                 self.trace.note("POWER CUT");
                 self.machine.random_power_cut();
+                // a host that was held up would believe that what it wrote before is still in the devices' caches
+                self.end_ghost();
             }
             None => {
                 self.trace.note("KILL");

@@ -43,6 +43,8 @@ struct Site {
     here: usize,
     /// It has not closed it.
     held: bool,
+    /// Another host that may have claimed the pool for an import that was cut short.
+    claimed: Option<usize>,
     /// Devices that hold everything that was acknowledged.
     current: BTreeSet<usize>,
     /// Devices that were left behind when the pool went on without what they hold.
@@ -65,6 +67,7 @@ impl<S: System> World<S> {
             daemons: vec![Daemon::default(); plan.hosts],
             here: 0,
             held: true,
+            claimed: None,
             current: (0..self.machine.count()).collect(),
             strangers: BTreeSet::new(),
             split: false,

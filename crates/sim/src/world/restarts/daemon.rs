@@ -248,8 +248,9 @@ impl<S: System> World<S> {
             self.stats.refused_starts += 1;
             return Ok(Tried::Refused);
         }
-        // from here on labels may say that it is the pool
+        // from here on labels may say that it is the pool, and claims that this host has it
         site.split |= how.by_hand;
+        site.claimed = (!start.beside).then_some(host);
         if self.state() != PoolState::Online || cut(site) {
             return Ok(Tried::Died);
         }
@@ -318,7 +319,7 @@ impl<S: System> World<S> {
             let others = site.daemons.iter_mut().enumerate().filter(|(other, _)| *other != host);
             others.for_each(|(_, daemon)| *daemon = Daemon::default());
         }
-        (site.here, site.held, site.split, site.wanted) = (host, true, false, None);
+        (site.here, site.held, site.split, site.wanted, site.claimed) = (host, true, false, None, None);
         self.trace.note(format!("in service on host {host}; older: {older}"));
         if older {
             self.stats.forks += 1;
@@ -350,6 +351,7 @@ impl<S: System> World<S> {
             && !start.beside
             && !site.split
             && site.wanted.is_none()
+            && site.claimed.is_none_or(|claimed| claimed == start.host)
             && self.machine.now().0 >= site.daemons[start.host].full_until + WATCHED
         {
             return broken(format!(
