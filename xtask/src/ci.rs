@@ -34,9 +34,12 @@ pub fn run(root: &Path, install: bool, quick: bool) -> Result<bool> {
     system_packages(&mut parts, install);
     other_programs(root, &mut parts, install);
     parts.command("format", 2, &mut cargo(root, &["fmt", "--all", "--check"]));
-    parts.command("lints", 25, &mut cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]));
+    // with the profile of the tests, so that what build scripts make is made once
+    let mut lints = cargo(root, &["clippy", "--workspace", "--all-targets"]);
+    parts.command("lints", 25, lints.args(PROFILE).args(["--", "-D", "warnings"]));
     // it is no test for plain `cargo test`, so "all targets" leaves it out
-    parts.command("lints of e2e", 10, &mut cargo(root, &["clippy", "--workspace", "--test", "e2e", "--", "-D", "warnings"]));
+    let mut lints = cargo(root, &["clippy", "--workspace", "--test", "e2e"]);
+    parts.command("lints of e2e", 10, lints.args(PROFILE).args(["--", "-D", "warnings"]));
     parts.check("tidy", || {
         let findings = tidy::check(root)?;
         findings.iter().for_each(|finding| println!("{finding}"));
