@@ -367,7 +367,8 @@ impl Machine {
             IoKind::Read { .. } => Job::Read,
             IoKind::Flush => Job::Flush(disk.flush_mark()),
             IoKind::Zero { .. } => {
-                disk.begin_write(no, first, (0..count).map(|_| Rc::new([0; PAGE])).collect());
+                let zeros = Rc::new([0; PAGE]);
+                disk.begin_write(no, first, vec![zeros; count]);
                 Job::Write(no)
             }
             IoKind::Discard { .. } => {
