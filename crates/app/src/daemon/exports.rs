@@ -188,7 +188,12 @@ impl Daemon {
         let _pool = self.lock_pool(&record()?.pool).await?;
         let record = record()?;
         let during = format!("cannot end export {id}");
-        if !force && let Ok(shard) = self.shard(&record.pool) {
+        // a mount is not ended while files are open, unless lazily; the refusal names the processes
+        let mount = matches!(record.door, Door::Fuse { .. });
+        if !force
+            && !mount
+            && let Ok(shard) = self.shard(&record.pool)
+        {
             // a shard that does not answer serves nobody
             let connected = attached::to(&shard, Of::Export(id)).await.unwrap_or_default();
             attached::refuse(&connected, "shut the guest down").map_err(|e| e.during(&during))?;
