@@ -275,9 +275,9 @@ fn clients_that_never_read_hold_no_more_than_the_budget_and_are_broken_off() {
     let mut rounds = 0;
     while clients() > 1 {
         rounds += 1;
-        assert!(rounds < 20_000, "{} are left", clients());
-        // between two looks of the shard never so much that it takes it for a pause of its own
-        ahead.fetch_add(2_000_000_000, Ordering::SeqCst);
+        assert!(rounds < 200_000, "{} are left", clients());
+        // the shard may answer dozens of questions between two looks: never so much that it takes it for a pause of its own
+        ahead.fetch_add(100_000_000, Ordering::SeqCst);
         let (total, used) = budget.use_of();
         assert!(used <= total && reads() <= CLIENTS as u64 + 1);
     }
