@@ -269,6 +269,8 @@ pub enum Reply {
     Fills(Vec<GroupFill>),
     /// What a wipe moves and overwrites.
     Wipe(WipePlan),
+    /// What a removal takes.
+    Removal(RemovalPlan),
 }
 
 /// How bytes are made unreadable.
@@ -297,6 +299,19 @@ impl Wipe {
             _ => Some(Wipe::Zero),
         }
     }
+}
+
+/// What the removal of a device takes, as far as is known before it begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RemovalPlan {
+    /// Bytes that live in segments with a part on the device: they move.
+    pub moved: u64,
+    /// Members that leave with it: too few of them stay for their layout.
+    pub others: Vec<u16>,
+    /// The others have no room for all of it at once: some of it moves more than once.
+    pub in_steps: bool,
+    /// Bytes per second that jobs have while guests are active.
+    pub rate: u64,
 }
 
 /// What a wipe does, as far as is known when it begins.

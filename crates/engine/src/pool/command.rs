@@ -79,8 +79,12 @@ impl Pool {
             Command::ResizeVolume { volume, size } => self.resize(tag, volume, size),
             Command::AddDevices { groups, devices } => self.change_devices(tag, |pool| pool.add_groups(&groups, &devices)),
             Command::Replace { member, device } => self.change_devices(tag, |pool| pool.replace(member, device)),
-            Command::Remove { member, dry_run } => {
-                let outcome = self.remove_member(member, dry_run);
+            Command::Remove { member, dry_run: true } => {
+                let told = self.rehearse_removal(member).map(Reply::Removal);
+                self.replies.push_back((tag, told));
+            }
+            Command::Remove { member, dry_run: false } => {
+                let outcome = self.remove_member(member);
                 self.answer_job(tag, outcome);
             }
             Command::StopRemoving => {

@@ -100,11 +100,8 @@ impl Pool {
     }
 
     /// A device of the cache or a spare leaves: there is nothing to move.
-    pub(crate) fn remove_aside(&mut self, member: u16, dry_run: bool) -> Result<(), CommandError> {
+    pub(crate) fn remove_aside(&mut self, member: u16) -> Result<(), CommandError> {
         self.check_unchanging()?;
-        if dry_run {
-            return Ok(());
-        }
         self.cache.detach(member, &mut self.bufs);
         let class = self.config.shape.class_of(member).unwrap_or(Class::Data);
         self.relabeler.left.insert(member, class);

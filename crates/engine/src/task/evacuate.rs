@@ -19,7 +19,7 @@ use crate::io::Health;
 use crate::log::{BatchKind, OpenBatch, SMALL};
 use crate::pool::Pool;
 use crate::space::{Rows, Segment, SegmentState, Shelf, usable};
-use crate::{CommandError, JobInfo, JobKind, PoolState, Time};
+use crate::{CommandError, JobInfo, JobKind, PoolState, RemovalPlan, Time};
 use removal::Removal;
 pub(crate) use removal::runs;
 
@@ -33,6 +33,8 @@ const STEP_PART: usize = 16;
 const ROOM_MILLIS: u64 = 60_000;
 /// Milliseconds between looks whether there is room for a step.
 const ROOM_LOOK_MILLIS: u64 = 2_000;
+/// Bytes of a unit of what lives.
+const UNIT_BYTES: u64 = 512;
 /// Milliseconds between looks at all segments that are to be given up.
 const LOOK_MILLIS: u64 = 100;
 
@@ -42,21 +44,22 @@ pub(crate) struct Evacuation {
     /// Who leaves; nobody when it is rows that special devices left behind.
     member: Option<u16>,
     removal: Removal,
+    /// Bytes that lived in its segments when it began.
     total: u64,
-    /// Segments that the steps after this one are to empty.
+    /// Bytes in segments that the steps after this one are to empty.
     later: u64,
     /// Segments that the cleaner is to empty, as of the last look at all of them.
     todo: VecDeque<SegmentId>,
-    /// Segments that were not given up at the last look, and when it was.
-    left: u64,
+    /// When that look was.
     looked: Time,
 }
 
 /// What is known of a removal from step to step.
 #[derive(Debug, Default)]
 pub(crate) struct Departure {
-    /// Segments that steps have emptied.
-    emptied: u64,
+    /// Bytes that steps have moved, until the labels say that the device has left; and bytes that the next steps are to move.
+    moved: u64,
+    later: u64,
     /// When the next step was looked for.
     looked: Time,
     /// Since when it waits for the cleaner to make room, and how many segments were free at most meanwhile.
@@ -89,20 +92,12 @@ fn few_steps(all: u64, lost: u64, mut free: u64) -> bool {
 
 impl Pool {
     /// Begins to do without a member.
-    pub(crate) fn remove_member(&mut self, member: u16, dry_run: bool) -> Result<(), CommandError> {
-        let known = self.config.shape.members.get(usize::from(member)).filter(|m| m.state != MemberState::Gone);
-        let Some(known) = known else { return Err(CommandError::NotFound(format!("member {member}"))) };
+    pub(crate) fn remove_member(&mut self, member: u16) -> Result<(), CommandError> {
         if self.config.shape.is_aside(member) {
-            return self.remove_aside(member, dry_run);
+            return self.remove_aside(member);
         }
-        if known.successor.is_some() || self.filler.jobs().next().is_some() || self.evacuation.is_some() || self.relabeler.busy() {
-            return Err(CommandError::Busy("devices are just being changed; try again when 'pool jobs' is empty".into()));
-        }
-        let plan = self.plan_removal(member, known.leaving)?;
-        if dry_run {
-            return Ok(());
-        }
-        if let Some((removal, later)) = plan {
+        let leaving = self.check_removal(member)?;
+        if let Some((removal, later)) = self.plan_removal(member, leaving)? {
             self.begin_evacuation(Some(member), removal, later);
         }
         if let Some(known) = self.config.shape.members.get_mut(usize::from(member)).filter(|known| !known.leaving) {
@@ -112,8 +107,35 @@ impl Pool {
         Ok(())
     }
 
+    /// What a removal would take, when it could begin now.
+    pub(crate) fn rehearse_removal(&self, member: u16) -> Result<RemovalPlan, CommandError> {
+        let rate = self.rate_beside_guests();
+        // what is on it is elsewhere, too
+        if self.config.shape.is_aside(member) {
+            self.check_unchanging()?;
+            return Ok(RemovalPlan { moved: 0, others: Vec::new(), in_steps: false, rate });
+        }
+        let leaving = self.check_removal(member)?;
+        let planned = self.plan_removal(member, leaving)?;
+        let in_steps = planned.is_none_or(|(removal, _)| removal.members.is_empty());
+        let whole = Removal::plan(&self.config.shape, member);
+        let (members, segments) = whole.map(|whole| (whole.members, whole.segments)).unwrap_or_default();
+        let others = members.into_iter().filter(|other| *other != member).collect();
+        Ok(RemovalPlan { moved: self.live_bytes(segments.into_iter()), others, in_steps, rate })
+    }
+
+    /// Can a removal begin, or go on? True when it has begun.
+    fn check_removal(&self, member: u16) -> Result<bool, CommandError> {
+        let known = self.config.shape.members.get(usize::from(member)).filter(|m| m.state != MemberState::Gone);
+        let Some(known) = known else { return Err(CommandError::NotFound(format!("member {member}"))) };
+        if known.successor.is_some() || self.filler.jobs().next().is_some() || self.evacuation.is_some() || self.relabeler.busy() {
+            return Err(CommandError::Busy("devices are just being changed; try again when 'pool jobs' is empty".into()));
+        }
+        Ok(known.leaving)
+    }
+
     /// How to go on doing without a member: with all of it when the others have room for it, else with a step that makes some, and how many
-    /// segments later steps are to empty. Nothing as long as the cleaner has to make room for a step.
+    /// bytes later steps are to move. Nothing as long as the cleaner has to make room for a step.
     fn plan_removal(&self, member: u16, begun: bool) -> Result<Option<(Removal, u64)>, CommandError> {
         let (shape, space) = (&self.config.shape, &self.core.space);
         let Some(whole) = Removal::plan(shape, member) else {
@@ -150,7 +172,7 @@ impl Pool {
             let step = Removal::plan_step(shape, member, can_go);
             let step = step.filter(|step| step.segments.len() * STEP_PART >= whole.segments.len());
             return Ok(step.map(|step| {
-                let later = self.filled_of(whole.segments.difference(&step.segments).copied());
+                let later = self.live_bytes(whole.segments.difference(&step.segments).copied());
                 (step, later)
             }));
         }
@@ -179,16 +201,17 @@ impl Pool {
         guests && few_steps(log, logs.saturating_sub(logs_after), logs.saturating_sub(u64::from(LEAST_LOG)))
     }
 
-    /// How many segments hold something.
-    fn filled_of(&self, segments: impl Iterator<Item = SegmentId>) -> u64 {
-        segments.filter(|id| self.core.space.segments.get(*id).is_some_and(|s| s.live > 0)).count() as u64
+    /// Bytes of blocks and nodes that live in segments, each copy once.
+    fn live_bytes(&self, segments: impl Iterator<Item = SegmentId>) -> u64 {
+        let live = |id| self.core.space.segments.get(id).map_or(0, |segment| u64::from(segment.live) * UNIT_BYTES);
+        segments.map(live).sum()
     }
 
     fn begin_evacuation(&mut self, member: Option<u16>, removal: Removal, later: u64) {
-        let total = self.filled_of(removal.segments.iter().copied());
+        let total = self.live_bytes(removal.segments.iter().copied());
         self.core.space.leave_segments(&removal.segments);
         self.leave_open_segments();
-        self.evacuation = Some(Evacuation { member, removal, total, later, todo: VecDeque::new(), left: total, looked: Time(0) });
+        self.evacuation = Some(Evacuation { member, removal, total, later, todo: VecDeque::new(), looked: Time(0) });
         self.count_moving();
     }
 
@@ -220,7 +243,7 @@ impl Pool {
             return;
         }
         self.departure.looked = self.now;
-        match self.remove_member(member, false) {
+        match self.remove_member(member) {
             Ok(()) if self.evacuation.is_some() => self.departure.room = None,
             Ok(()) if self.waits_for_step() => {}
             _ => self.keep_leaving(),
@@ -257,24 +280,24 @@ impl Pool {
         Ok(())
     }
 
-    /// What is done and to be done.
+    /// Bytes moved and to be moved. What guests free meanwhile needs no move, and counts as done.
     pub(crate) fn evacuation_job(&self) -> Option<JobInfo> {
+        let (moved, later) = (self.departure.moved, self.departure.later);
+        let job = |member, done, left| JobInfo { kind: JobKind::Remove, member, done, total: done + left, errors: 0, rate: 0 };
         if let Some(member) = self.relabeler.left.keys().next() {
-            return Some(JobInfo { kind: JobKind::Remove, member: Some(*member), done: 1, total: 1, errors: 0, rate: 0 });
+            return Some(job(Some(*member), moved, 0));
         }
-        let extent = self.config.shape.extent_bytes;
         let Some(evacuation) = &self.evacuation else {
             // after an import or a step, until it is its turn
-            let (member, done) = (Some(self.member_leaving()?), self.departure.emptied * extent);
-            return Some(JobInfo { kind: JobKind::Remove, member, done, total: done + extent, errors: 0, rate: 0 });
+            return Some(job(Some(self.member_leaving()?), moved, later));
         };
-        let left = evacuation.left + evacuation.later;
-        let total = self.departure.emptied + evacuation.total.max(evacuation.left) + evacuation.later;
-        let space = &self.core.space.segments;
-        let unreadable = |id: &&SegmentId| space.get(**id).is_some_and(|s| s.left_until > self.now.0);
-        let errors = evacuation.removal.segments.iter().filter(unreadable).count() as u64;
-        let (done, total) = ((total - left) * extent, total * extent);
-        Some(JobInfo { kind: JobKind::Remove, member: evacuation.member, done, total, errors, rate: 0 })
+        let (space, mut live, mut errors) = (&self.core.space.segments, 0, 0);
+        for segment in evacuation.removal.segments.iter().filter_map(|id| space.get(*id)) {
+            live += u64::from(segment.live) * UNIT_BYTES;
+            errors += u64::from(segment.left_until > self.now.0);
+        }
+        let done = moved + evacuation.total.saturating_sub(live);
+        Some(JobInfo { errors, ..job(evacuation.member, done, live + evacuation.later) })
     }
 
     /// Goes on with an evacuation. True when it wants another turn soon.
@@ -300,11 +323,10 @@ impl Pool {
             return false;
         }
         evacuation.looked = self.now;
-        let (space, mut waits) = (&self.core.space.segments, false);
-        evacuation.left = 0;
+        let (space, mut waits, mut left) = (&self.core.space.segments, false, false);
         for id in &evacuation.removal.segments {
             let Some(s) = space.get(*id).filter(|s| s.state != SegmentState::Absent) else { continue };
-            evacuation.left += 1;
+            left = true;
             match s.state {
                 SegmentState::Sealed if s.left_until > self.now.0 => {}
                 SegmentState::Sealed if s.objects == 0 && s.placed > 0 => evacuation.todo.push_back(*id),
@@ -313,7 +335,7 @@ impl Pool {
                 _ => {}
             }
         }
-        if evacuation.left > 0 {
+        if left {
             self.checkpointer.forced |= waits && (blocked || !evacuation.has_more()) && !self.checkpointer.running();
             return true;
         }
@@ -369,9 +391,10 @@ impl Pool {
     fn end_evacuation(&mut self) {
         let Some(evacuation) = self.evacuation.take() else { return };
         let Removal { members, segments, shape } = evacuation.removal;
-        let step = evacuation.member.is_some() && members.is_empty();
-        let emptied = if step { self.departure.emptied + evacuation.total } else { 0 };
-        self.departure = Departure { emptied, ..Departure::default() };
+        // what special devices left behind is no device's
+        let moved = if evacuation.member.is_some() { self.departure.moved + evacuation.total } else { 0 };
+        let later = if members.is_empty() { evacuation.later } else { 0 };
+        self.departure = Departure { moved, later, ..Departure::default() };
         let class = |at: &u16| (*at, self.config.shape.class_of(*at).unwrap_or(Class::Data));
         self.relabeler.left.extend(members.iter().map(class));
         (self.config.shape.groups, self.config.shape.next) = (shape.groups, shape.next);
@@ -392,7 +415,11 @@ impl Pool {
 
     /// The labels say who has left: their devices are nobody's from now on.
     pub(crate) fn let_go(&mut self) {
-        for at in std::mem::take(&mut self.relabeler.left).into_keys() {
+        let left = std::mem::take(&mut self.relabeler.left);
+        if !left.is_empty() {
+            self.departure = Departure::default();
+        }
+        for at in left.into_keys() {
             self.io.set_position(at, u16::MAX);
             if let Some(size) = self.config.sizes.get_mut(usize::from(at)) {
                 *size = 0;

@@ -157,8 +157,13 @@ impl Pool {
 
     /// Bytes per second of all jobs just now; 0: as many as there are.
     fn jobs_rate(&self) -> u64 {
+        if self.guests_are_active() { self.rate_beside_guests() } else { self.core.catalog.jobs.rate }
+    }
+
+    /// Bytes per second that all jobs have while guests are active.
+    pub(super) fn rate_beside_guests(&self) -> u64 {
         match self.core.catalog.jobs.rate {
-            0 if self.guests_are_active() => BESIDE_GUESTS,
+            0 => BESIDE_GUESTS,
             rate => rate,
         }
     }

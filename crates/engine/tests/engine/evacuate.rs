@@ -1,12 +1,15 @@
 //! Devices leave the pool while it is written, whatever their layout; nothing of them is needed any more.
 
 use millpond_block::Op;
-use millpond_engine::{Class, Command, CommandError, Compression, GroupSpec, JobKind, Layout, SnapshotId, Target, Tuning, VolumeId};
+use millpond_engine::{
+    Class, Command, CommandError, Compression, GroupSpec, JobKind, Layout, RemovalPlan, Reply, SnapshotId, Target, Tuning, VolumeId,
+};
 
 use crate::rig::Rig;
 
 const SIZE: u64 = 8 << 20;
 const STEP: u64 = 256 << 10;
+const MIRROR: Layout = Layout::Mirror { copies: 2 };
 
 fn pattern(at: u64, round: u8) -> Vec<u8> {
     (0..STEP).map(|i| (i >> 9) as u8 ^ (at >> 16) as u8 ^ round).collect()
@@ -209,6 +212,61 @@ fn what_just_fits_on_the_others_leaves() {
         }
         rig.audit();
     }
+}
+
+/// Bytes done and to be done of a removal.
+fn progress(rig: &Rig) -> Option<(u64, u64)> {
+    rig.engine.pool().unwrap().jobs.iter().find(|job| job.kind == JobKind::Remove).map(|job| (job.done, job.total))
+}
+
+/// What the removal of a member would take.
+fn planned(rig: &mut Rig, member: u16) -> RemovalPlan {
+    match rig.command(Command::Remove { member, dry_run: true }) {
+        Ok(Reply::Removal(plan)) => plan,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_removal_counts_bytes_from_its_start() {
+    let layouts = [(vec![64; 2], Layout::Linear), (vec![64; 3], Layout::Stripe { width: 3, unit: 16384 }), (vec![64; 3], MIRROR)];
+    for (sizes, layout) in layouts {
+        let (mut rig, _, _) = pool(&sizes, layout);
+        let plan = planned(&mut rig, 0);
+        assert!(plan.moved > SIZE && plan.moved < 4 * SIZE && plan.others.is_empty(), "{plan:?}");
+        assert!(!plan.in_steps || layout != Layout::Linear, "{plan:?}");
+        rig.start(Command::Remove { member: 0, dry_run: false });
+        let (mut last, mut seen) = ((0, 0), 0);
+        while rig.engine.pool().unwrap().devices.len() == sizes.len() {
+            rig.step();
+            rig.now += 5;
+            let Some((done, total)) = progress(&rig) else { continue };
+            assert!(done >= last.0 && done <= total, "{done} of {total} after {last:?}");
+            assert!(last.1 > 0 || (total + SIZE / 4 > plan.moved && done < SIZE), "{done} of {total}, and {plan:?} before");
+            seen += u32::from(done > last.0 && done < total);
+            last = (done, total);
+        }
+        // not only what a whole round has moved
+        assert!(seen > 3, "{seen} times, at last {last:?}, {layout:?}");
+        assert_eq!(last.0, last.1);
+        rig.finish_jobs();
+        // the next one begins with nothing done
+        if sizes.len() == 3 && layout != MIRROR {
+            rig.start(Command::Remove { member: 1, dry_run: false });
+            rig.step();
+            assert!(progress(&rig).is_some_and(|(done, total)| done == 0 && total > SIZE), "{:?}", progress(&rig));
+        }
+    }
+}
+
+#[test]
+fn a_rehearsal_names_the_devices_that_leave_too() {
+    let (mut rig, _, _) = pool(&[64], Layout::Linear);
+    add(&mut rig, MIRROR, &[96, 96]);
+    assert_eq!(planned(&mut rig, 1).others, [2]);
+    assert_eq!(planned(&mut rig, 0).others, [0; 0]);
+    rig.command(Command::SetJobRate { rate: 1 << 20 }).unwrap();
+    assert_eq!(planned(&mut rig, 1).rate, 1 << 20);
 }
 
 #[test]
