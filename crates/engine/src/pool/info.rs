@@ -37,6 +37,11 @@ impl Pool {
                 |state| matches!(state, SegmentState::Free | SegmentState::Resting(_) | SegmentState::Discarding | SegmentState::Preparing);
             state(id).is_some_and(empty)
         });
+        // what leaves the pool, and what no group has a use for, is neither free nor allocated
+        let used = space.rows.count_extents(members, |id| {
+            let held = |state| matches!(state, SegmentState::Open | SegmentState::Sealed | SegmentState::Reserved);
+            state(id).is_some_and(held)
+        });
         let bytes = space.rows.extent_bytes();
         let positions = self.io.positions();
         let there = |position: usize| Some(position).filter(|at| *at != usize::from(u16::MAX));
@@ -44,9 +49,10 @@ impl Pool {
         let devices = (0u16..).zip(&shape.members).filter(listed).map(|(member, m)| {
             let i = usize::from(member);
             let size = u64::from(m.extents) * bytes;
-            let free = match shape.is_aside(member) {
-                true => size.saturating_sub(self.cache.used(member)),
-                false => free.get(i).copied().unwrap_or(0) * bytes,
+            let of_member = |counts: &[u64]| counts.get(i).copied().unwrap_or(0) * bytes;
+            let (free, allocated) = match shape.is_aside(member) {
+                true => (size.saturating_sub(self.cache.used(member)), self.cache.used(member).min(size)),
+                false => (of_member(&free), of_member(&used)),
             };
             let group = shape.group_of(member);
             DeviceInfo {
@@ -61,7 +67,7 @@ impl Pool {
                 class: group.map(|group| group.class).or_else(|| self.relabeler.left.get(&member).copied()).unwrap_or(Class::Data),
                 layout: group.map_or(Layout::Linear, |group| group.layout),
                 size,
-                allocated: size - free.min(size),
+                allocated,
                 free,
                 trouble: self.io.trouble(member),
                 silent: Some(self.io.silence_of(member)).filter(|silence| *silence >= self.tuning.reread_millis.max(1)),

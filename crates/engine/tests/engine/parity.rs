@@ -50,6 +50,14 @@ fn states(rig: &Rig) -> Vec<MemberState> {
     rig.engine.pool().unwrap().devices.iter().map(|d| d.state).collect()
 }
 
+#[test]
+fn what_no_row_uses_is_neither_free_nor_allocated() {
+    let rig = Rig::new(&[192, 96, 96], layout(1));
+    let devices = rig.engine.pool().unwrap().devices;
+    let unused = |at: usize| devices[at].size - devices[at].allocated - devices[at].free;
+    assert!(unused(0) > 64 << 20 && devices[0].allocated < 48 << 20, "{devices:?}");
+}
+
 /// The sets of `count` of `devices`.
 fn sets(devices: usize, count: usize) -> Vec<Vec<usize>> {
     (0u32..1 << devices)
