@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use futures_util::future::join_all;
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_device::{HostDevice, OpenOptions, entropy};
-use millpond_engine::{Class, Command, Compression, GroupSpec, JobKind, Layout, PoolId, PoolSpec, PoolState, Tuning};
+use millpond_engine::{Class, Command, Compression, GroupSpec, JobInfo, JobKind, Layout, PoolId, PoolInfo, PoolSpec, PoolState, Tuning};
 
 use super::closing::Ending;
 use super::locks::blocking;
 use super::memory::settled;
 use super::probe;
 use super::service::{Daemon, PoolEntry};
-use super::shard::{self, ShardHandle};
+use super::shard::{self, ShardError, ShardHandle};
 use super::state::PoolRecord;
 use super::view::{unavailable, view};
 use crate::api::{ApiError, ClassSpec, CreatePool, DeviceGroup, DeviceSpec, ErrorKind, IoMode, Job, LayoutSpec, Pool, PoolRemoval};
@@ -177,35 +177,55 @@ impl Daemon {
         let shards = self.shards();
         let statuses = join_all(shards.iter().map(|(_, shard)| shard.status())).await;
         for ((name, _), status) in shards.iter().zip(statuses) {
-            let Ok(status) = status else { continue };
-            let state = job_state(matches!(status.pool.state, PoolState::Faulted(_)));
-            let begun = jobs.len();
-            for info in &status.pool.jobs {
-                let kind = match info.kind {
-                    JobKind::Resilver => "resilver",
-                    JobKind::Replace => "replace",
-                    JobKind::Remove => "remove",
-                    JobKind::Rebalance => "rebalance",
-                    JobKind::Wipe => "wipe",
-                    JobKind::Scrub => "scrub",
-                };
-                let (remaining, done) = (info.total.saturating_sub(info.done), info.done);
-                let rate = Some(info.rate).filter(|rate| *rate > 0);
-                let eta_seconds = rate.filter(|_| info.total > 0).map(|rate| remaining.div_ceil(rate));
-                let (state, errors) = (state.clone(), info.errors);
-                jobs.push(Job { state, done_bytes: done, rate, eta_seconds, errors, ..job(name, kind, info.member, remaining) });
-            }
-            let followed = self.registry().pools.get(name).map(|entry| entry.followed.clone()).unwrap_or_default();
-            for (kind, member) in followed {
-                // a missing device is resilvered, whatever the command was called
-                let of_member = format!(":{name}:{member}");
-                if !jobs.iter().skip(begun).any(|job| job.id.ends_with(&of_member)) {
-                    jobs.push(Job { state: state.clone(), ..job(name, kind, Some(member), 0) });
-                }
+            let mut registry = self.registry();
+            if let Some(entry) = registry.pools.get_mut(name) {
+                jobs.extend(entry.jobs(name, status.as_ref().map(|status| &status.pool)));
             }
         }
         jobs
     }
+}
+
+impl PoolEntry {
+    /// The jobs of a pool, with what it said when it was asked.
+    fn jobs(&mut self, name: &str, told: Result<&PoolInfo, &ShardError>) -> Vec<Job> {
+        match told {
+            Ok(pool) => self.listed = jobs_of(name, pool),
+            // INV-JOB-2: its thread is busy, and a job that nobody can ask for has not ended
+            Err(ShardError::Silent) => {}
+            Err(_) => self.listed.clear(),
+        }
+        let mut jobs = self.listed.clone();
+        let faulted = matches!(told, Ok(PoolInfo { state: PoolState::Faulted(_), .. }));
+        for (kind, member) in &self.followed {
+            // a missing device is resilvered, whatever the command was called
+            let of_member = format!(":{name}:{member}");
+            if !jobs.iter().any(|job| job.id.ends_with(&of_member)) {
+                jobs.push(Job { state: job_state(faulted), ..job(name, kind, Some(*member), 0) });
+            }
+        }
+        jobs
+    }
+}
+
+/// Jobs that a pool says it has.
+fn jobs_of(name: &str, pool: &PoolInfo) -> Vec<Job> {
+    let state = job_state(matches!(pool.state, PoolState::Faulted(_)));
+    let listed = |info: &JobInfo| {
+        let kind = match info.kind {
+            JobKind::Resilver => "resilver",
+            JobKind::Replace => "replace",
+            JobKind::Remove => "remove",
+            JobKind::Rebalance => "rebalance",
+            JobKind::Wipe => "wipe",
+            JobKind::Scrub => "scrub",
+        };
+        let (remaining, done) = (info.total.saturating_sub(info.done), info.done);
+        let rate = Some(info.rate).filter(|rate| *rate > 0);
+        let eta_seconds = rate.filter(|_| info.total > 0).map(|rate| remaining.div_ceil(rate));
+        Job { state: state.clone(), done_bytes: done, rate, eta_seconds, errors: info.errors, ..job(name, kind, info.member, remaining) }
+    };
+    pool.jobs.iter().map(listed).collect()
 }
 
 /// What a job does in a pool that goes on, or does not.
@@ -353,4 +373,49 @@ pub(super) fn parse_id(hex: &str) -> Option<PoolId> {
         *byte = u8::from_str_radix(hex.get(at..at + 2)?, 16).ok()?;
     }
     Some(PoolId(id))
+}
+
+#[cfg(test)]
+mod tests {
+    //! Jobs of pools that do not answer.
+    use millpond_engine::SpaceInfo;
+
+    use super::*;
+
+    fn pool(jobs: Vec<JobInfo>) -> PoolInfo {
+        PoolInfo {
+            name: "tank".into(),
+            id: PoolId([7; 16]),
+            state: PoolState::Online,
+            read_only: false,
+            refuses_writes: false,
+            layout: Layout::Linear,
+            size: 0,
+            allocated: 0,
+            free: 0,
+            space: SpaceInfo::default(),
+            devices: Vec::new(),
+            jobs,
+            job_rate: None,
+            scrub: None,
+        }
+    }
+
+    #[test]
+    fn a_job_has_not_ended_because_its_pool_does_not_answer() {
+        let record = PoolRecord::new("tank".into(), "7".into(), Vec::new(), IoMode::Direct);
+        let mut entry = PoolEntry::new(record, Err("not in this test".into()));
+        let ids = |entry: &mut PoolEntry, told: Result<&PoolInfo, &ShardError>| {
+            entry.jobs("tank", told).into_iter().map(|job| job.id).collect::<Vec<_>>()
+        };
+        entry.followed.push(("replace", 1));
+        assert_eq!(ids(&mut entry, Err(&ShardError::Silent)), ["replace:tank:1"]);
+        entry.followed.clear();
+        let info = JobInfo { kind: JobKind::Scrub, member: None, done: 1, total: 3, errors: 0, rate: 0 };
+        assert_eq!(ids(&mut entry, Ok(&pool(vec![info]))), ["scrub:tank"]);
+        assert_eq!(ids(&mut entry, Err(&ShardError::Silent)), ["scrub:tank"]);
+        assert_eq!(ids(&mut entry, Ok(&pool(Vec::new()))), [""; 0]);
+        assert_eq!(ids(&mut entry, Err(&ShardError::Silent)), [""; 0]);
+        assert_eq!(ids(&mut entry, Err(&ShardError::Gone)), [""; 0]);
+    }
 }

@@ -18,7 +18,7 @@ use super::locks::{Deadlines, PoolLocks, Reserved};
 use super::mount::Mounted;
 use super::shard::ShardHandle;
 use super::state::{ExportRecord, PoolRecord, State, StateDir};
-use crate::api::{ApiError, ErrorKind, Event, NbdLimits, RequestMemory, Status};
+use crate::api::{ApiError, ErrorKind, Event, Job, NbdLimits, RequestMemory, Status};
 use crate::failure::Outcome;
 use crate::instant;
 use crate::names::{SnapshotName, VolumeName};
@@ -93,6 +93,8 @@ pub(super) struct PoolEntry {
     pub(super) absent: BTreeMap<PathBuf, &'static str>,
     /// Jobs of devices whose outcome is not remembered yet: kind and member.
     pub(super) followed: Vec<(&'static str, u16)>,
+    /// Jobs that it said it has when it was asked last.
+    pub(super) listed: Vec<Job>,
 }
 
 impl PoolEntry {
@@ -110,6 +112,7 @@ impl PoolEntry {
             opening: false,
             absent: BTreeMap::new(),
             followed: Vec::new(),
+            listed: Vec::new(),
         }
     }
 }
