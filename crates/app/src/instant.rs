@@ -27,6 +27,19 @@ pub fn to_millis(time: Timestamp) -> u64 {
     u64::try_from(time.as_millisecond()).unwrap_or(0)
 }
 
+/// A span as people say it, in its two largest units: `45 s`, `12 min 30 s`, `3 h 20 min`, `2 d 5 h`.
+pub fn show_span(seconds: u64) -> String {
+    let units = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
+    let first = units.iter().position(|(unit, _)| seconds >= *unit).unwrap_or(units.len() - 1);
+    let mut left = seconds;
+    let part = |(unit, name): &(u64, &str)| {
+        let count = left / unit;
+        left %= unit;
+        (count > 0 || seconds == 0).then(|| format!("{count} {name}"))
+    };
+    units.iter().skip(first).take(2).filter_map(part).collect::<Vec<_>>().join(" ")
+}
+
 /// Reads a span: `90s`, `15m`, `24h`, `7d`, `2w`; a bare number is seconds.
 ///
 /// # Errors

@@ -1,10 +1,11 @@
-//! How long work shows: a bar on a terminal, a line a second elsewhere; both on stderr.
+//! How long work shows: a bar on a terminal, a line a second elsewhere, and at its end a line with the result; all on stderr.
 
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::instant::show_span;
 use crate::size::Size;
 
 const LINE_EVERY: Duration = Duration::from_secs(1);
@@ -13,7 +14,8 @@ const LINE_EVERY: Duration = Duration::from_secs(1);
 pub struct Progress {
     what: String,
     bar: Option<ProgressBar>,
-    last_line: Option<Instant>,
+    begun: Instant,
+    last_line: Instant,
     total: u64,
 }
 
@@ -29,7 +31,7 @@ impl Progress {
             bar.set_message(what.clone());
             bar
         });
-        Progress { what, bar, last_line: None, total }
+        Progress { what, bar, begun: Instant::now(), last_line: Instant::now(), total }
     }
 
     /// `remaining` bytes are left; more than before means that more work came.
@@ -39,16 +41,48 @@ impl Progress {
         if let Some(bar) = &self.bar {
             bar.set_length(self.total);
             bar.set_position(done);
-        } else if self.last_line.is_none_or(|last| last.elapsed() >= LINE_EVERY) {
-            self.last_line = Some(Instant::now());
+        } else if self.last_line.elapsed() >= LINE_EVERY {
+            self.last_line = Instant::now();
             eprintln!("{}: {} of {} done", self.what, Size(done), Size(self.total));
         }
     }
 
-    /// All done.
-    pub fn finish(self) {
+    /// The largest number of bytes that were to do.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// All done: says what came of it, and how long it took.
+    pub fn finish(self, result: &str) {
+        let line = result_line(&self.what, result, self.begun.elapsed());
+        self.give_up();
+        eprintln!("{line}");
+    }
+
+    /// It ended otherwise, which somebody else says.
+    pub fn give_up(self) {
         if let Some(bar) = self.bar {
             bar.finish_and_clear();
         }
+    }
+}
+
+/// The last line of long work.
+fn result_line(what: &str, result: &str, took: Duration) -> String {
+    let result = if result.is_empty() { String::new() } else { format!("{result}, ") };
+    let took = if took.as_secs() < 60 { format!("{:.1} s", took.as_secs_f64()) } else { show_span(took.as_secs()) };
+    format!("{what}: done, {result}{took}")
+}
+
+#[cfg(test)]
+mod tests {
+    //! The last line.
+    use super::*;
+
+    #[test]
+    fn the_last_line_has_the_result_and_the_time() {
+        let line = |result: &str, millis| result_line("import p/v", result, Duration::from_millis(millis));
+        assert_eq!(line("300M, 24M of data", 440), "import p/v: done, 300M, 24M of data, 0.4 s");
+        assert_eq!(line("", 3_700_000), "import p/v: done, 1 h 1 min");
     }
 }

@@ -41,7 +41,8 @@ impl Ended {
 
     /// Asserts success with nothing but progress on standard error.
     pub fn waited(self) -> Ended {
-        assert!(self.code == 0 && self.err.lines().all(|line| line.ends_with(" done")), "{self:?}");
+        let is_progress = |line: &str| line.ends_with(" done") || line.contains(" done, ");
+        assert!(self.code == 0 && self.err.lines().all(is_progress), "{self:?}");
         self
     }
 

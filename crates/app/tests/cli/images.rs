@@ -22,7 +22,13 @@ fn a_raw_image_goes_in_and_out() {
     let odd = (20 << 20) + 1537;
     let mut bytes = image(&daemon, "in.raw", odd);
     let ended = daemon.run(&["import-image", "in.raw", "tank/v", "--verify", "-o", "compression=lz4"]);
-    assert!(ended.code == 0 && ended.err.contains("import tank/v"), "{ended:?}");
+    // what came of it is said, not only that it began
+    let lines: Vec<&str> = ended.err.lines().collect();
+    let size = "20.00M";
+    let wanted = |line: &str, what: &str| line.starts_with(&format!("{what} tank/v: done, {size}")) && line.ends_with(" s");
+    assert!(ended.code == 0 && lines.len() >= 2, "{ended:?}");
+    assert!(lines.iter().any(|line| wanted(line, "import") && line.contains("K of data")), "{ended:?}");
+    assert!(lines.last().is_some_and(|line| wanted(line, "verify") && line.contains("no difference")), "{ended:?}");
     let listed = daemon.json(&["list", "tank/v"]);
     bytes.resize(bytes.len().next_multiple_of(4096), 0);
     assert_eq!((listed[0]["size"].as_u64(), listed[0]["snapshots"].as_u64()), (Some(bytes.len() as u64), Some(0)));

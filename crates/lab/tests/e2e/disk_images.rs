@@ -229,7 +229,8 @@ fn attempt(millpond: &Millpond, image: &Path, format: Option<&str>) -> Result<Ou
     words.extend(format.into_iter().flat_map(|format| ["-f", format]));
     let output = millpond.command(&words).output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let lines: Vec<&str> = said.lines().filter(|line| !line.ends_with(" done") && !line.contains("4096-byte sectors")).collect();
+    let lines: Vec<&str> =
+        said.lines().filter(|line| !line.ends_with(" done") && !line.contains(" done, ") && !line.contains("4096-byte sectors")).collect();
     match output.status.code() {
         Some(0) => {
             ensure!(lines.is_empty(), "{path}: {said}");

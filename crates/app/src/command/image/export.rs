@@ -12,7 +12,7 @@ use clap::Args;
 use super::copy::{Course, Target, Task, copy};
 use super::format::Format;
 use super::names::fitting;
-use super::passage::{Passage, aside, told};
+use super::passage::{Passage, aside, compared, told, whole, written};
 use super::qemu::{Convert, Served, Server, qemu_img};
 use super::raw::RawImage;
 use super::served::ServedImage;
@@ -131,7 +131,9 @@ impl ExportImage {
         let (what, from, to) = (format!("export {name}"), name.to_string(), part.display().to_string());
         let (socket, file) = (socket.to_owned(), part.to_owned());
         let serving = socket.clone();
-        aside(what, size, signals, move |course| {
+        // another program writes the other formats
+        let came = if format == Format::Raw { written } else { whole };
+        aside(what, (size, came), signals, move |course| {
             if format == Format::Raw {
                 let image = ServedImage { socket: serving, layered: false, server: None };
                 let made = create(&file).and_then(|file| file.set_len(size).map(|()| file));
@@ -148,7 +150,7 @@ impl ExportImage {
             return Ok(());
         }
         let (file, from, to) = (part.to_owned(), part.display().to_string(), name.to_string());
-        aside(format!("verify {name}"), size, signals, move |course| {
+        aside(format!("verify {name}"), (size, compared), signals, move |course| {
             let image: Arc<dyn Image> = if format == Format::Raw {
                 Arc::new(RawImage::new(&file)?)
             } else {
@@ -199,7 +201,8 @@ impl ExportImage {
         let serving = ServedImage { socket: passage.socket().to_owned(), layered: false, server: None };
         let (file, from, to, verify) = (layer.to_owned(), snapshot.name.clone(), layer.display().to_string(), self.verify);
         let again = passage.socket().to_owned();
-        let written = aside(format!("export {from}"), snapshot.size, signals, move |course| {
+        let came = if verify { compared } else { written };
+        let written = aside(format!("export {from}"), (snapshot.size, came), signals, move |course| {
             let server = Server::start(&Served::New(&file))?;
             let target = Target::Socket(server.socket().to_owned());
             let image = DiffImage { serving, extents: extents.map(Arc::new) };

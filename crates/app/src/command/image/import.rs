@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use clap::Args;
 
 use super::copy::{Target, Task, copy};
 use super::format::Format;
-use super::passage::{Passage, aside, told};
+use super::passage::{Passage, aside, compared, told, written};
 use super::states::{State, States};
 use crate::api::{CreateSnapshots, CreateVolume, Created, Destroy, Destroyed, Resize, Resized, SetProperties, Volume};
 use crate::client::Client;
@@ -16,6 +17,7 @@ use crate::config::absolute;
 use crate::daemon::Signals;
 use crate::failure::{Failure, Outcome};
 use crate::names::VolumeName;
+use crate::size::Size;
 
 /// Make a volume from a disk image
 ///
@@ -78,6 +80,8 @@ impl ImportImage {
         let read_only = properties.readonly.take();
         let request = CreateVolume { name: name.to_string(), size: first, sector: Some(sector), properties };
         client.post::<_, Volume>("/v1/volumes", &request).await?;
+        let (size, snapshots) = (states.states.last().map_or(0, |state| state.size), states.states.len().saturating_sub(1));
+        let begun = Instant::now();
         let brought = bring(client, &mut signals, &path, &name, states, self.verify).await;
         if let Err(failure) = brought {
             // The volume is ours and incomplete.
@@ -87,6 +91,10 @@ impl ImportImage {
                 .await
                 .map_err(|left| Failure::failed(format!("{failure}; the incomplete volume '{name}' is left: {left}")))?;
             return Err(failure);
+        }
+        if snapshots > 0 {
+            let took = begun.elapsed().as_secs_f64();
+            eprintln!("import {name}: all done, {} with {snapshots} snapshots, {took:.1} s", Size(size));
         }
         if read_only.is_some() {
             let properties = SetProperties { readonly: read_only, ..SetProperties::default() };
@@ -158,9 +166,10 @@ async fn one(client: &Client, signals: &mut Signals, path: &Path, name: &VolumeN
     };
     let (from, to) = (file.clone(), volume.clone());
     let mut done =
-        aside(what, state.size, signals, move |course| copy(&*image, &target, task, course).map_err(|e| told(e, &from, &to))).await;
+        aside(what, (state.size, written), signals, move |course| copy(&*image, &target, task, course).map_err(|e| told(e, &from, &to)))
+            .await;
     if done.is_ok() && verify {
-        done = aside(format!("verify {volume}"), state.size, signals, move |course| {
+        done = aside(format!("verify {volume}"), (state.size, compared), signals, move |course| {
             copy(&*image_again, &target_again, Task::Compare, course).map_err(|e| told(e, &file, &volume))
         })
         .await;

@@ -20,4 +20,4 @@ mod whole;
 pub use copy::Course;
 pub use export::ExportImage;
 pub use import::ImportImage;
-pub use passage::{Passage, aside};
+pub use passage::{Passage, aside, whole as all_of};

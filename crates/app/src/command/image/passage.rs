@@ -11,6 +11,7 @@ use crate::client::Client;
 use crate::daemon::Signals;
 use crate::failure::{Failure, Outcome};
 use crate::progress::Progress;
+use crate::size::Size;
 
 /// How often what is done is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -49,13 +50,31 @@ impl Passage {
     }
 }
 
-/// Runs what blocks beside this thread, shows how far it is where there are bytes to count, and has it stop at SIGINT and SIGTERM.
+/// What comes of work on so many bytes, in words.
+pub type Came = fn(u64, &Course) -> String;
+
+/// All of them were looked at, of which some had to be written.
+pub fn written(total: u64, course: &Course) -> String {
+    format!("{}, {} of data", Size(total), Size(course.written.load(Relaxed)))
+}
+
+/// All of them were compared.
+pub fn compared(total: u64, _: &Course) -> String {
+    format!("{} compared, no difference", Size(total))
+}
+
+/// All of them.
+pub fn whole(total: u64, _: &Course) -> String {
+    Size(total).to_string()
+}
+
+/// Runs what blocks beside this thread, shows how far it is and what came of it where there are bytes to count, and stops it at SIGINT and SIGTERM.
 ///
 /// # Errors
 /// What the work says, or that it was interrupted.
 pub async fn aside<T: Send + 'static>(
     what: String,
-    total: u64,
+    (total, result): (u64, Came),
     signals: &mut Signals,
     work: impl FnOnce(&Course) -> Outcome<T> + Send + 'static,
 ) -> Outcome<T> {
@@ -79,8 +98,10 @@ pub async fn aside<T: Send + 'static>(
             }
         }
     };
-    if let Some(progress) = progress {
-        progress.finish();
+    match progress {
+        Some(progress) if !interrupted && matches!(ended, Ok(Ok(_))) => progress.finish(&result(total, &course)),
+        Some(progress) => progress.give_up(),
+        None => {}
     }
     if interrupted {
         return Err(Failure::failed("interrupted; what was begun is taken back"));

@@ -10,6 +10,7 @@ use crate::command::columns::JOB;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Listing, print};
 use crate::progress::Progress;
+use crate::size::Size;
 
 /// How often a job is looked at.
 const LOOK: Duration = Duration::from_millis(200);
@@ -76,14 +77,16 @@ async fn wait(client: &Client, id: &str) -> Outcome {
     loop {
         let jobs: Vec<Job> = client.get("/v1/jobs").await?;
         let Some(job) = jobs.iter().find(|job| job.id == id) else { break };
+        let total = job.done_bytes + job.remaining_bytes;
         if job.state == "stopped" {
             return Err(Failure::failed(format!("pool '{0}' is stopped, and '{id}' with it; see 'millpond pool status {0}'", job.pool)));
         }
-        progress.get_or_insert_with(|| Progress::new(id, job.remaining_bytes)).remaining(job.remaining_bytes);
+        progress.get_or_insert_with(|| Progress::new(id, total)).remaining(job.remaining_bytes);
         tokio::time::sleep(LOOK).await;
     }
     if let Some(progress) = progress {
-        progress.finish();
+        let total = progress.total();
+        progress.finish(&if total > 0 { Size(total).to_string() } else { String::new() });
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use super::finding::{Finding, look};
 use super::plan::{Plan, Rebuild, plan};
 use crate::api::{CreateSnapshots, Created, Export, SetSector, Snapshot, Volume};
 use crate::client::{Client, quoted};
-use crate::command::image::{Course, Passage, aside};
+use crate::command::image::{Course, Passage, all_of, aside};
 use crate::command::nbd::Nbd;
 use crate::daemon::Signals;
 use crate::failure::{Failure, Outcome};
@@ -97,7 +97,7 @@ impl ConvertSectors {
         let passage = Passage::open(client, &name.to_string(), false).await?;
         let socket = passage.socket().to_owned();
         let total = work.rebuilt.iter().map(|(rebuild, _)| rebuild.length).sum();
-        let written = aside(format!("convert {name}"), total, signals, move |course| {
+        let written = aside(format!("convert {name}"), (total, all_of), signals, move |course| {
             write(&socket, &work, course).map_err(|e| Failure::failed(format!("cannot write the volume: {e}; see the daemon's messages")))
         });
         let written = written.await;
@@ -117,7 +117,7 @@ struct Work {
 async fn prepare(client: &Client, signals: &mut Signals, name: &VolumeName, to: u64, force: bool, dry_run: bool) -> Outcome<Work> {
     let passage = Passage::open(client, &name.to_string(), true).await?;
     let socket = passage.socket().to_owned();
-    let looked = aside(format!("look at {name}"), 0, signals, move |_| {
+    let looked = aside(format!("look at {name}"), (0, all_of), signals, move |_| {
         let broken = |e: io::Error| Failure::failed(format!("cannot read the volume: {e}; see the daemon's messages"));
         let mut nbd = Nbd::connect(&socket).map_err(broken)?;
         let plan = look_and_plan(&mut nbd, to, force).map_err(broken)?;
