@@ -24,9 +24,9 @@ pub use export::{
 };
 pub use found::{Found, LostRange};
 pub use pool::{
-    AddDevices, Checkpoint, ClassSpec, CreatePool, Device, DeviceCap, DeviceGroup, DeviceIo, DeviceSpec, GroupFill, GuestIo, ImportPool,
-    IoMode, Job, LayoutSpec, LeftDevice, LimitDevice, ListCheckpoints, LostData, Pool, PoolIo, PoolRemoval, PoolSpace, Rebalance,
-    RebalancePool, RemoveDevice, ReplaceDevice, Scrub, ScrubPool, SetPool,
+    AddDevices, Checkpoint, ClassSpec, CreatePool, Device, DeviceCap, DeviceGroup, DeviceIo, DeviceRemoval, DeviceSpec, GroupFill, GuestIo,
+    ImportPool, IoMode, Job, LayoutSpec, LeftDevice, LimitDevice, ListCheckpoints, LostData, Pool, PoolIo, PoolRemoval, PoolSpace,
+    Rebalance, RebalancePool, RemovalPlan, RemoveDevice, ReplaceDevice, Scrub, ScrubPool, SetPool,
 };
 pub use snapshot::{CloneSnapshot, CreateSnapshots, Created, DiffExtent, Hold, Rollback, RolledBack, Snapshot, SnapshotHold};
 pub use status::{RequestMemory, Status};

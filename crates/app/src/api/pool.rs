@@ -112,6 +112,34 @@ pub struct RemoveDevice {
     pub dry_run: bool,
 }
 
+/// A pool that a device leaves, or of a dry run, could leave.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DeviceRemoval {
+    /// The pool.
+    #[serde(flatten)]
+    pub pool: Pool,
+    /// Of a dry run: what the removal takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<RemovalPlan>,
+}
+
+/// What the removal of a device takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RemovalPlan {
+    /// Bytes that move to other devices.
+    pub moved_bytes: u64,
+    /// There is no room for all of it at once: some of it moves more than once.
+    pub in_steps: bool,
+    /// Devices that leave with it, because too few stay for their layout.
+    pub leaves_with_it: Vec<String>,
+    /// Bytes per second that are reckoned with.
+    pub rate: u64,
+    /// Where this rate is from.
+    pub rate_of: String,
+    /// Seconds that it takes at this rate.
+    pub seconds: u64,
+}
+
 /// Asks for everything in a pool to be read and compared with its checksums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScrubPool {

@@ -207,7 +207,7 @@ pub const JOB: &[Column<Job>] = &[
     Column { name: "done_bytes", cell: |j| Cell::Bytes(j.done_bytes), shown: Shown::Always },
     Column { name: "remaining_bytes", cell: |j| Cell::Bytes(j.remaining_bytes), shown: Shown::Always },
     Column { name: "rate", cell: |j| j.rate.map_or(Cell::None, |rate| Cell::Rate(rate as f64)), shown: Shown::Always },
-    Column { name: "eta_seconds", cell: |j| j.eta_seconds.map_or(Cell::None, Cell::Count), shown: Shown::Always },
+    Column { name: "eta_seconds", cell: |j| j.eta_seconds.map_or(Cell::None, Cell::Seconds), shown: Shown::Always },
     Column { name: "errors", cell: |j| Cell::Count(j.errors), shown: Shown::Json },
 ];
 

@@ -4,15 +4,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millpond_engine::{Command, JobKind, NewDevice, PoolId};
+use millpond_engine::{Command, JobKind, NewDevice, PoolId, RemovalPlan as Plan, Reply};
 use tokio::time::sleep;
 
+use super::jobs::path_of;
 use super::labels;
 use super::pools::{all_vacant, group_spec, open_new};
 use super::service::{Daemon, PoolEntry};
-use super::shard::{ShardError, ShardHandle, ShardStatus};
+use super::shard::{HostDeviceInfo, ShardError, ShardHandle, ShardStatus};
 use super::state::PoolRecord;
-use crate::api::{AddDevices, ApiError, DeviceSpec, IoMode, Pool, RemoveDevice, ReplaceDevice};
+use crate::api::{AddDevices, ApiError, DeviceRemoval, DeviceSpec, IoMode, Pool, RemovalPlan, RemoveDevice, ReplaceDevice};
 
 /// How often devices on their way are looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -91,22 +92,40 @@ impl Daemon {
     ///
     /// # Errors
     /// When there is no such pool or device, or what is on it does not fit on the others.
-    pub async fn remove_device(self: &Arc<Daemon>, name: &str, request: RemoveDevice) -> Result<Pool, ApiError> {
+    pub async fn remove_device(self: &Arc<Daemon>, name: &str, request: RemoveDevice) -> Result<DeviceRemoval, ApiError> {
         let _pool = self.lock_pool(name).await?;
         let during = format!("cannot remove {} from pool '{name}'", request.device);
         let shard = self.shard(name)?;
         let member = self.member(name, &shard, &request.device).await?;
         let command = match (request.stop, request.dry_run) {
-            (true, true) => return self.pool(name).await,
+            (true, true) => return Ok(DeviceRemoval { pool: self.pool(name).await?, plan: None }),
             (true, false) => Command::StopRemoving,
             (false, dry_run) => Command::Remove { member, dry_run },
         };
-        shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
+        let reply = shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
         if !request.dry_run && !request.stop {
             self.tell("pool.removing", name);
             self.follow(name, Some(("remove", member)));
         }
-        self.pool(name).await
+        let plan = match reply {
+            Reply::Removal(plan) => Some(self.removal_plan(name, &shard, plan).await?),
+            _ => None,
+        };
+        Ok(DeviceRemoval { pool: self.pool(name).await?, plan })
+    }
+
+    /// What a removal takes, with paths, and how long.
+    async fn removal_plan(&self, name: &str, shard: &ShardHandle, plan: Plan) -> Result<RemovalPlan, ApiError> {
+        let status = shard.status().await?;
+        let remembered = self.registry().pools.get(name).map(|entry| entry.record.devices.clone()).unwrap_or_default();
+        let leaves_with_it = plan.others.iter().map(|member| path_of(&status, &remembered, *member)).collect();
+        let limit = |host: &HostDeviceInfo| Some((host.limit.bytes_per_second?, format!("limit of {}", host.path.display())));
+        let limits = status.devices.iter().flatten().filter_map(limit);
+        let of_jobs = if status.pool.job_rate.is_some() { "job_rate" } else { "of jobs while guests are active" };
+        let slowest = limits.chain([(plan.rate, of_jobs.to_owned())]).min_by_key(|(rate, _)| *rate);
+        let (rate, rate_of) = slowest.unwrap_or_default();
+        let seconds = plan.moved.div_ceil(rate.max(1));
+        Ok(RemovalPlan { moved_bytes: plan.moved, in_steps: plan.in_steps, leaves_with_it, rate, rate_of, seconds })
     }
 
     /// Remembers devices before they become members: whatever happens from here on, the next import finds them.

@@ -93,7 +93,7 @@ impl Daemon {
 }
 
 /// Where a member is, or was; its number when nobody knows.
-fn path_of(status: &ShardStatus, remembered: &[PathBuf], member: u16) -> String {
+pub(super) fn path_of(status: &ShardStatus, remembered: &[PathBuf], member: u16) -> String {
     let opened = status.pool.devices.iter().find(|device| device.member == member).and_then(|device| device.position);
     let opened = opened.and_then(|at| status.devices.get(at)).and_then(Option::as_ref).map(|host| host.path.clone());
     let known = opened.or_else(|| remembered.get(usize::from(member)).cloned());

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use crate::instant::show_span;
 use crate::size::Size;
 
 /// A value, and how people like to see it.
@@ -19,6 +20,8 @@ pub enum Cell {
     Per(f64),
     /// Nanoseconds, shown as microseconds; `None` where nothing was measured.
     Nanos(Option<f64>),
+    /// Seconds: `1 h 20 min`, or their number with `-p`.
+    Seconds(u64),
     /// A time: to the second, or as kept with `-p`.
     Time(Timestamp),
     /// Nothing there.
@@ -33,7 +36,7 @@ impl Cell {
 
     /// True for numbers, which align to the right.
     pub fn is_number(&self) -> bool {
-        matches!(self, Cell::Count(_) | Cell::Bytes(_) | Cell::Rate(_) | Cell::Per(_) | Cell::Nanos(_))
+        matches!(self, Cell::Count(_) | Cell::Bytes(_) | Cell::Seconds(_) | Cell::Rate(_) | Cell::Per(_) | Cell::Nanos(_))
     }
 
     /// The text; `exact` is `-p`.
@@ -48,6 +51,8 @@ impl Cell {
             Cell::Per(rate) => format!("{rate:.0}"),
             Cell::Nanos(Some(nanos)) if exact => format!("{nanos:.0}"),
             Cell::Nanos(Some(nanos)) => format!("{:.1}us", nanos / 1000.0),
+            Cell::Seconds(seconds) if exact => seconds.to_string(),
+            Cell::Seconds(seconds) => show_span(*seconds),
             Cell::Time(time) if exact => time.to_string(),
             Cell::Time(time) => format!("{}", time.strftime("%Y-%m-%dT%H:%M:%SZ")),
             Cell::Nanos(None) | Cell::None => "-".to_owned(),

@@ -12,8 +12,8 @@ use utoipa_axum::routes;
 use super::carry_out::{soon, whole};
 use super::input::{Asked, Body};
 use crate::api::{
-    AddDevices, ApiError, Checkpoint, CreatePool, ErrorBody, Found, ImportPool, LimitDevice, ListCheckpoints, Pool, PoolExport,
-    PoolRemoval, Rebalance, RebalancePool, RemoveDevice, ReplaceDevice, ScrubPool, SetPool, SpecialAdvice, WipePool, Wiping,
+    AddDevices, ApiError, Checkpoint, CreatePool, DeviceRemoval, ErrorBody, Found, ImportPool, LimitDevice, ListCheckpoints, Pool,
+    PoolExport, PoolRemoval, Rebalance, RebalancePool, RemoveDevice, ReplaceDevice, ScrubPool, SetPool, SpecialAdvice, WipePool, Wiping,
 };
 use crate::daemon::Daemon;
 
@@ -128,12 +128,12 @@ async fn replace_device(
 
 /// Takes a device out; a job moves what is on it to the others.
 #[utoipa::path(post, path = "/v1/pools/{pool}/remove", params(("pool" = String, Path)), request_body = RemoveDevice,
-    responses((status = 200, body = Pool), (status = "default", body = ErrorBody)))]
+    responses((status = 200, body = DeviceRemoval), (status = "default", body = ErrorBody)))]
 async fn remove_device(
     State(daemon): State<Arc<Daemon>>,
     Path(pool): Path<String>,
     Body(request): Body<RemoveDevice>,
-) -> Result<Json<Pool>, ApiError> {
+) -> Result<Json<DeviceRemoval>, ApiError> {
     soon(&daemon, |daemon| async move { daemon.remove_device(&pool, request).await }).await.map(Json)
 }
 

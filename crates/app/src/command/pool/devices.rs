@@ -6,14 +6,16 @@ use clap::Args;
 
 use super::create::describe;
 use super::spec::{Spec, warn_of_spare, warn_of_weakness};
-use crate::api::{AddDevices, ClassSpec, Pool, RemoveDevice, ReplaceDevice};
+use crate::api::{AddDevices, ClassSpec, DeviceRemoval, Pool, RemovalPlan, RemoveDevice, ReplaceDevice};
 use crate::client::Client;
 use crate::command::pool::jobs;
 use crate::config::absolute;
 use crate::devices;
 use crate::failure::{Failure, Outcome};
+use crate::instant::show_span;
 use crate::names::{self, Kind};
-use crate::output::write_out;
+use crate::output::{Format, write_out};
+use crate::size::Size;
 
 /// Add devices to a pool while it is in use
 #[derive(Debug, Args)]
@@ -103,11 +105,12 @@ pub(super) fn named(word: &str) -> String {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
+  millpond pool remove tank /dev/sdb -n          how much moves, how long that takes, and what else leaves
   millpond pool remove tank /dev/sdb
   millpond pool remove tank /dev/sdb --stop
 
 Afterwards nothing of the device is needed, and its label is gone. The other devices of a mirror that would have too few copies go with it.
-A device of class cache goes at once: what is on it is elsewhere, too. So does a spare, which holds nothing.")]
+'pool status' shows how far it is. A device of class cache goes at once: what is on it is elsewhere, too. So does a spare, which holds nothing.")]
 pub struct Remove {
     /// Name of the pool
     name: String,
@@ -116,12 +119,15 @@ pub struct Remove {
     /// Keep it after all
     #[arg(long)]
     stop: bool,
-    /// Check everything, change nothing
+    /// Only say how much would move, how long that takes, and what leaves with it
     #[arg(short = 'n', long)]
     dry_run: bool,
     /// Wait until it is out
     #[arg(short = 'w', long)]
     wait: bool,
+    /// Output format of -n
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    format: Format,
 }
 
 impl Remove {
@@ -129,9 +135,17 @@ impl Remove {
     pub async fn run(self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.name)?;
         let request = RemoveDevice { device: named(&self.device), stop: self.stop, dry_run: self.dry_run };
-        client.post::<_, Pool>(&format!("/v1/pools/{}/remove", self.name), &request).await?;
+        let told: DeviceRemoval = client.post(&format!("/v1/pools/{}/remove", self.name), &request).await?;
         match (self.dry_run, self.wait) {
-            (true, _) => write_out(&format!("would remove {} from pool {}\n", request.device, self.name)),
+            (true, _) if self.format == Format::Json => {
+                let text =
+                    serde_json::to_string_pretty(&told.plan).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
+                write_out(&(text + "\n"))
+            }
+            (true, _) => {
+                let plan = told.plan.as_ref().map_or_else(String::new, takes);
+                write_out(&format!("would remove {} from pool {}\n{plan}", request.device, self.name))
+            }
             (false, true) => {
                 jobs::wait_devices(client, &self.name).await?;
                 let pool: Pool = client.get(&format!("/v1/pools/{}", self.name)).await?;
@@ -145,5 +159,47 @@ impl Remove {
             }
             (false, false) => Ok(()),
         }
+    }
+}
+
+/// What a removal takes, in lines.
+fn takes(plan: &RemovalPlan) -> String {
+    let mut text = String::new();
+    if plan.moved_bytes > 0 {
+        let (moved, rate, span) = (Size(plan.moved_bytes), Size(plan.rate), show_span(plan.seconds));
+        text += &format!("{moved} would move to other devices: about {span} at {rate}/s ({})\n", plan.rate_of);
+    }
+    if plan.in_steps {
+        text += "the others have no room for all of it at once: it goes in steps, and some of it moves more than once\n";
+    }
+    for path in &plan.leaves_with_it {
+        text += &format!("{path} would leave with it: too few devices stay for its layout\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    //! What `-n` says.
+    use super::*;
+
+    #[test]
+    fn a_rehearsal_says_how_much_how_long_and_what_else() {
+        let mut plan = RemovalPlan {
+            moved_bytes: 3 << 30,
+            in_steps: true,
+            leaves_with_it: vec!["/dev/sdc".to_owned()],
+            rate: 40 << 20,
+            rate_of: "job_rate".to_owned(),
+            seconds: 77,
+        };
+        let told = takes(&plan);
+        assert!(told.starts_with("3G would move to other devices: about 1 min 17 s at 40M/s (job_rate)\n"), "{told}");
+        assert!(
+            told.contains("in steps") && told.ends_with("/dev/sdc would leave with it: too few devices stay for its layout\n"),
+            "{told}"
+        );
+        plan = RemovalPlan { moved_bytes: 0, in_steps: false, leaves_with_it: Vec::new(), ..plan };
+        assert_eq!(takes(&plan), "");
     }
 }

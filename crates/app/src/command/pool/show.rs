@@ -1,15 +1,19 @@
 //! `pool list`, `pool status`, `pool show`, `pool get`, `pool set`.
 
+use std::time::Duration;
+
 use clap::Args;
+use serde::Serialize;
 
 use super::device_limit::rate;
-use crate::api::{Device, Pool, SetPool};
+use crate::api::{Device, Job, Pool, SetPool};
 use crate::client::Client;
 use crate::command::columns::{DEVICE, POOL, POOL_PROPERTIES, layout, limit};
 use crate::command::get::print_property;
 use crate::failure::{Failure, Outcome};
+use crate::instant::{now, show_span};
 use crate::names::{self, Kind};
-use crate::output::{Format, Listing, print, print_pairs, write_out};
+use crate::output::{Cell, Format, Listing, print, print_pairs, write_out};
 use crate::size::Size;
 
 async fn one(client: &Client, name: &str) -> Outcome<Pool> {
@@ -82,13 +86,16 @@ impl Status {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let pools = some(client, self.name.as_deref()).await?;
+        let jobs: Vec<Job> = client.get("/v1/jobs").await?;
         if self.how.format == Format::Json {
+            let pools: Vec<WithJobs> = pools.into_iter().map(|pool| WithJobs::new(pool, &jobs)).collect();
             let text = serde_json::to_string_pretty(&pools).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
             return write_out(&(text + "\n"));
         }
         for (at, pool) in pools.iter().enumerate() {
             let gap = if at == 0 { "" } else { "\n" };
-            write_out(&format!("{gap}{}\n", self.summary(pool)))?;
+            let running: String = jobs.iter().filter(|job| job.pool == pool.name && job.kind != "reclaim").map(job_line).collect();
+            write_out(&format!("{gap}{}{running}\n", self.summary(pool)))?;
             print(&pool.devices, DEVICE, &self.how)?;
             if self.verbose {
                 write_out(&lost(pool))?;
@@ -128,6 +135,38 @@ impl Status {
         }
         text
     }
+}
+
+/// A pool with its jobs.
+#[derive(Serialize)]
+struct WithJobs {
+    #[serde(flatten)]
+    pool: Pool,
+    jobs: Vec<Job>,
+}
+
+impl WithJobs {
+    fn new(pool: Pool, jobs: &[Job]) -> WithJobs {
+        let jobs = jobs.iter().filter(|job| job.pool == pool.name).cloned().collect();
+        WithJobs { pool, jobs }
+    }
+}
+
+/// How far a job is.
+fn job_line(job: &Job) -> String {
+    let total = job.done_bytes + job.remaining_bytes;
+    let mut text = format!("job {} {}", job.id, job.state);
+    if total > 0 {
+        text += &format!(", {} of {} done", Size(job.done_bytes), Size(total));
+    }
+    if let Some(rate) = job.rate {
+        text += &format!(", {}/s", Size(rate));
+    }
+    if let Some(seconds) = job.eta_seconds {
+        let end = now().checked_add(Duration::from_secs(seconds)).map_or(Cell::None, Cell::Time);
+        text += &format!(", {} left, until about {}", show_span(seconds), end.show(false));
+    }
+    text + "\n"
 }
 
 /// Where data is that no copy has.

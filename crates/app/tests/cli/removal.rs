@@ -1,0 +1,39 @@
+//! Devices that leave: how much moves, how long it takes, and how far it is.
+
+use crate::harness::{Daemon, eventually};
+
+#[test]
+fn a_removal_says_how_far_it_is_from_its_start() {
+    let daemon = Daemon::start();
+    let [a, b] = ["a", "b"].map(|name| format!("{}:256M", daemon.text(name)));
+    daemon.run(&["pool", "create", "tank", "linear", &a]).ok();
+    std::fs::write(daemon.path("in.raw"), (0..8 << 20).map(|at: u32| (at >> 9) as u8 | 1).collect::<Vec<u8>>()).expect("written");
+    assert_eq!(daemon.run(&["import-image", "in.raw", "tank/v"]).code, 0);
+    daemon.run(&["pool", "add", "tank", "linear", &b]).ok();
+    daemon.run(&["pool", "set", "job_rate=1M", "tank"]).ok();
+    let plan = daemon.json(&["pool", "remove", "tank", "0", "-n"]);
+    let moved = plan["moved_bytes"].as_u64().expect("a number");
+    assert!((8 << 20..24 << 20).contains(&moved), "{plan}");
+    assert_eq!((plan["rate"].as_u64(), plan["rate_of"].as_str()), (Some(1 << 20), Some("job_rate")), "{plan}");
+    assert_eq!(plan["seconds"].as_u64(), Some(moved.div_ceil(1 << 20)));
+    let told = daemon.run(&["pool", "remove", "tank", "0", "-n"]).ok().out;
+    assert!(told.contains("would move to other devices: about ") && told.contains("at 1M/s (job_rate)"), "{told}");
+
+    daemon.run(&["pool", "remove", "tank", "0"]).ok();
+    eventually("it is under way", || {
+        let jobs = daemon.json(&["pool", "jobs"]);
+        let of = |key: &str| jobs[0][key].as_u64().unwrap_or(0);
+        assert_eq!(jobs[0]["id"], "remove:tank:0", "it ended before anything was seen of it");
+        of("done_bytes") > 0 && of("remaining_bytes") > 0 && of("rate") > 0 && of("eta_seconds") > 0
+    });
+    let status = daemon.run(&["pool", "status", "tank"]).ok().out;
+    assert!(
+        status.contains("job remove:tank:0 running, ") && status.contains(" done, ") && status.contains(" left, until about "),
+        "{status}"
+    );
+    assert_eq!(daemon.json(&["pool", "status", "tank"])[0]["jobs"][0]["kind"], "remove");
+    daemon.run(&["pool", "set", "job_rate=none", "tank"]).ok();
+    let waited = daemon.run(&["pool", "jobs", "--wait", "remove:tank:0"]).waited();
+    assert!(waited.err.is_empty() || waited.err.lines().last().is_some_and(|line| line.starts_with("remove:tank:0: done, ")), "{waited:?}");
+    assert_eq!(daemon.json(&["pool", "list"])[0]["devices"].as_array().map(Vec::len), Some(1));
+}
