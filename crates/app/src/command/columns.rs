@@ -19,6 +19,7 @@ pub const VOLUME: &[Column<Volume>] = &[
     Column { name: "cache", cell: |v| text(&v.cache), shown: Shown::Always },
     Column { name: "referenced_bytes", cell: |v| Cell::Bytes(v.referenced_bytes), shown: Shown::Always },
     Column { name: "unique_bytes", cell: |v| Cell::Bytes(v.unique_bytes), shown: Shown::Always },
+    Column { name: "ratio", cell: ratio, shown: Shown::People },
     Column { name: "snapshots", cell: |v| Cell::Count(v.snapshots), shown: Shown::Always },
     Column { name: "origin", cell: |v| Cell::text_or_none(v.origin.as_deref()), shown: Shown::Always },
     Column { name: "compression", cell: |v| text(&v.compression), shown: Shown::Asked },
@@ -54,6 +55,14 @@ pub const VOLUME: &[Column<Volume>] = &[
     Column { name: "id", cell: |v| Cell::Count(u64::from(v.id)), shown: Shown::Asked },
 ];
 
+/// How much smaller than its blocks a volume is stored. What it uses is known of all states of it together, so of one with a single state alone.
+fn ratio(volume: &Volume) -> Cell {
+    if volume.snapshots > 0 || volume.origin.is_some() || volume.unique_bytes == 0 {
+        return Cell::None;
+    }
+    text(&format!("{:.2}x", volume.referenced_bytes as f64 / volume.unique_bytes as f64))
+}
+
 fn limit_of(volume: &Volume, name: &str) -> Cell {
     match volume.limits.get(name).copied().unwrap_or(0) {
         0 => Cell::None,
@@ -74,7 +83,7 @@ pub const SNAPSHOT: &[Column<Snapshot>] = &[
     Column { name: "hold_tags", cell: |s| text(&s.hold_tags.join(",")), shown: Shown::Json },
     Column { name: "size", cell: |s| Cell::Bytes(s.size), shown: Shown::Asked },
     Column { name: "description", cell: |s| text(&s.description), shown: Shown::Asked },
-    Column { name: "expires", cell: |s| s.expires.map_or(Cell::None, Cell::Time), shown: Shown::Asked },
+    Column { name: "expires", cell: |s| s.expires.map_or(Cell::None, Cell::Time), shown: Shown::People },
     Column { name: "id", cell: |s| Cell::Count(s.id), shown: Shown::Asked },
 ];
 

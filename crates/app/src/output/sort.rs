@@ -13,7 +13,7 @@ mod tests;
 /// # Errors
 /// Wrong usage when there is no such column.
 pub fn sort<T>(rows: &mut [T], columns: &[Column<T>], by: &str, falling: bool) -> Outcome {
-    let Some(column) = columns.iter().find(|column| column.name == by) else {
+    let Some(column) = columns.iter().find(|column| column.is_called(by)) else {
         let known: Vec<&str> = columns.iter().map(|column| column.name).collect();
         return Err(Failure::usage(format!("no column '{by}' to sort by; choose from {}", known.join(","))));
     };
@@ -28,7 +28,7 @@ pub fn sort<T>(rows: &mut [T], columns: &[Column<T>], by: &str, falling: bool) -
 fn order(a: &Cell, b: &Cell) -> Ordering {
     let rank = |cell: &Cell| match cell {
         Cell::None | Cell::Nanos(None) => 0,
-        Cell::Count(_) | Cell::Bytes(_) | Cell::Seconds(_) | Cell::Rate(_) | Cell::Per(_) | Cell::Nanos(Some(_)) => 1,
+        Cell::Count(_) | Cell::Bytes(_) | Cell::Seconds(_) | Cell::Millis(_) | Cell::Rate(_) | Cell::Per(_) | Cell::Nanos(Some(_)) => 1,
         Cell::Time(_) => 2,
         Cell::Text(_) => 3,
     };
@@ -42,7 +42,7 @@ fn order(a: &Cell, b: &Cell) -> Ordering {
 
 fn number(cell: &Cell) -> f64 {
     match cell {
-        Cell::Count(n) | Cell::Bytes(n) | Cell::Seconds(n) => *n as f64,
+        Cell::Count(n) | Cell::Bytes(n) | Cell::Seconds(n) | Cell::Millis(n) => *n as f64,
         Cell::Rate(n) | Cell::Per(n) | Cell::Nanos(Some(n)) => *n,
         Cell::Text(_) | Cell::Time(_) | Cell::Nanos(None) | Cell::None => 0.0,
     }

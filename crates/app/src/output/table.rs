@@ -22,6 +22,33 @@ pub struct Column<T> {
     pub shown: Shown,
 }
 
+impl<T> Column<T> {
+    /// What stands above it: the unit is in the cell.
+    fn head(&self) -> String {
+        let head = HEADS.iter().find(|(name, _)| *name == self.name).map(|(_, head)| *head);
+        let head = head.or_else(|| UNITS.iter().find_map(|unit| self.name.strip_suffix(unit))).unwrap_or(self.name);
+        head.to_uppercase()
+    }
+
+    /// Is that its name, or what stands above it?
+    pub fn is_called(&self, word: &str) -> bool {
+        self.name == word.trim() || self.head().eq_ignore_ascii_case(word.trim())
+    }
+}
+
+/// Ends of names that cells say themselves.
+const UNITS: [&str; 4] = ["_bytes", "_nanos", "_seconds", "_millis"];
+/// Names that stand for something else to people: the words of the field.
+const HEADS: [(&str, &str); 7] = [
+    ("referenced_bytes", "refer"),
+    ("unique_bytes", "used"),
+    ("snapshots", "snaps"),
+    ("remaining_bytes", "left"),
+    ("write_bytes", "written"),
+    ("lost_millis", "lost_time"),
+    ("allocated", "alloc"),
+];
+
 /// Where a column appears when the user did not choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
@@ -31,6 +58,8 @@ pub enum Shown {
     Json,
     /// In tables alone.
     Table,
+    /// In tables with a head: what scripts read stays as it was.
+    People,
     /// When asked for.
     Asked,
 }
@@ -79,18 +108,21 @@ fn render<T: Serialize>(rows: &[T], columns: &[Column<T>], how: &Listing) -> Out
     }
     if how.no_header {
         let line = |row: &T| {
-            let cells: Vec<String> = chosen.iter().map(|column| (column.cell)(row).show(how.parsable)).collect();
+            let cells: Vec<String> = chosen.iter().map(|column| (column.cell)(row).plain().show(how.parsable)).collect();
             cells.join("\t") + "\n"
         };
         return Ok(rows.iter().map(line).collect());
     }
     let mut table = Table::new();
     table.load_style(comfy_table::presets::NOTHING);
-    table.set_header(chosen.iter().map(|column| column.name.to_uppercase()));
+    // who asks for columns by name finds these names
+    let asked = !how.columns.is_empty();
+    table.set_header(chosen.iter().map(|column| if asked { column.name.to_uppercase() } else { column.head() }));
     for row in rows {
         table.add_row(chosen.iter().map(|column| {
             let cell = (column.cell)(row);
-            let align = if cell.is_number() { CellAlignment::Right } else { CellAlignment::Left };
+            // values of properties are of all kinds, and stand below each other
+            let align = if cell.is_number() && column.name != "value" { CellAlignment::Right } else { CellAlignment::Left };
             comfy_table::Cell::new(cell.show(how.parsable)).set_alignment(align)
         }));
     }
@@ -105,14 +137,20 @@ fn render<T: Serialize>(rows: &[T], columns: &[Column<T>], how: &Listing) -> Out
 
 /// The columns to print, in order.
 fn choose<'a, T>(columns: &'a [Column<T>], how: &Listing) -> Outcome<Vec<&'a Column<T>>> {
-    let unwanted = if how.format == Format::Json { Shown::Table } else { Shown::Json };
     if how.columns.is_empty() {
-        return Ok(columns.iter().filter(|column| column.shown != Shown::Asked && column.shown != unwanted).collect());
+        let is_wanted = |column: &&Column<T>| match column.shown {
+            Shown::Always => true,
+            Shown::Json => how.format == Format::Json,
+            Shown::Table => how.format == Format::Table,
+            Shown::People => how.format == Format::Table && !how.no_header,
+            Shown::Asked => false,
+        };
+        return Ok(columns.iter().filter(is_wanted).collect());
     }
     how.columns
         .iter()
         .map(|name| {
-            columns.iter().find(|column| column.name == name.trim()).ok_or_else(|| {
+            columns.iter().find(|column| column.is_called(name)).ok_or_else(|| {
                 let known: Vec<&str> = columns.iter().map(|column| column.name).collect();
                 Failure::usage(format!("no column '{name}'; choose from {}", known.join(",")))
             })

@@ -22,6 +22,8 @@ pub enum Cell {
     Nanos(Option<f64>),
     /// Seconds: `1 h 20 min`, or their number with `-p`.
     Seconds(u64),
+    /// Milliseconds, likewise.
+    Millis(u64),
     /// A time: to the second, or as kept with `-p`.
     Time(Timestamp),
     /// Nothing there.
@@ -36,7 +38,15 @@ impl Cell {
 
     /// True for numbers, which align to the right.
     pub fn is_number(&self) -> bool {
-        matches!(self, Cell::Count(_) | Cell::Bytes(_) | Cell::Seconds(_) | Cell::Rate(_) | Cell::Per(_) | Cell::Nanos(_))
+        matches!(self, Cell::Count(_) | Cell::Bytes(_) | Cell::Seconds(_) | Cell::Millis(_) | Cell::Rate(_) | Cell::Per(_) | Cell::Nanos(_))
+    }
+
+    /// The same for programs, which have spans as numbers with and without `-p`.
+    pub fn plain(self) -> Cell {
+        match self {
+            Cell::Seconds(n) | Cell::Millis(n) => Cell::Count(n),
+            other => other,
+        }
     }
 
     /// The text; `exact` is `-p`.
@@ -51,8 +61,9 @@ impl Cell {
             Cell::Per(rate) => format!("{rate:.0}"),
             Cell::Nanos(Some(nanos)) if exact => format!("{nanos:.0}"),
             Cell::Nanos(Some(nanos)) => format!("{:.1}us", nanos / 1000.0),
-            Cell::Seconds(seconds) if exact => seconds.to_string(),
+            Cell::Seconds(n) | Cell::Millis(n) if exact => n.to_string(),
             Cell::Seconds(seconds) => show_span(*seconds),
+            Cell::Millis(millis) => show_span(millis.div_ceil(1000)),
             Cell::Time(time) if exact => time.to_string(),
             Cell::Time(time) => format!("{}", time.strftime("%Y-%m-%dT%H:%M:%SZ")),
             Cell::Nanos(None) | Cell::None => "-".to_owned(),

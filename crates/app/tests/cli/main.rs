@@ -22,3 +22,4 @@ mod trouble;
 mod up;
 mod usage;
 mod volumes;
+mod words;

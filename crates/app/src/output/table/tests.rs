@@ -30,6 +30,21 @@ fn a_table_has_a_header_and_aligns_numbers_right() {
 }
 
 #[test]
+fn heads_leave_units_to_the_cells_and_are_names_too() {
+    let column = |name| Column::<Row> { name, cell: |row| Cell::Millis(row.size), shown: Shown::People };
+    let heads = ["unique_bytes", "read_p99_nanos", "eta_seconds", "lost_millis", "name"].map(|name| column(name).head());
+    assert_eq!(heads, ["USED", "READ_P99", "ETA", "LOST_TIME", "NAME"]);
+    assert!(column("unique_bytes").is_called("used") && column("unique_bytes").is_called("unique_bytes"));
+    let columns = [column("lost_millis")];
+    let rendered = |columns_asked: &[&str], no_header, parsable| {
+        render(&ROWS[..1], &columns, &how(columns_asked, Format::Table, no_header, parsable)).expect("table")
+    };
+    assert_eq!(rendered(&[], false, false), "LOST_TIME\n      2 s\n");
+    assert_eq!(rendered(&["lost_time"], true, false), "1536\n", "programs have numbers");
+    assert_eq!(rendered(&[], true, false), "\n", "and no columns that they had not before");
+}
+
+#[test]
 fn without_header_columns_are_tabs_and_exact() {
     let text = render(&ROWS, COLUMNS, &how(&["size", "name"], Format::Table, true, true)).expect("table");
     assert_eq!(text, "1536\ta\n1073741824\tlong\n");
