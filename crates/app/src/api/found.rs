@@ -1,5 +1,6 @@
 //! Pools that a search of devices finds, and what an import of them would lose.
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -12,7 +13,7 @@ pub struct Found {
     pub name: String,
     /// Identity.
     pub id: String,
-    /// `importable`, `degraded` (devices are missing, and the pool did without them), `incomplete` (others are missing), `imported`, `in-use` by another program, or `no-answer`: a device that hangs.
+    /// `importable`, `degraded` (devices are missing, and the pool did without them), `incomplete` (others are missing), `imported`, `in-use` by another host or program, or `no-answer`: a device that hangs.
     pub state: String,
     /// Paths found.
     pub devices: Vec<String>,
@@ -27,6 +28,13 @@ pub struct Found {
     /// A warning: the changes that an import of this older state gives up, or the reason why a device cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
+    /// Name of another host that has the pool, or did not give it back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_by: Option<String>,
+    /// When that host last said so on the devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub used_at: Option<Timestamp>,
 }
 
 /// A part of a volume or snapshot that no device has.

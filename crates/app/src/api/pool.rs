@@ -641,8 +641,12 @@ pub struct Checkpoint {
     pub verified: String,
     /// Why it is not `yes`.
     pub reason: Option<String>,
-    /// Milliseconds from it to now, or to the newest one when the pool is not in service: writes of this span would be lost.
+    /// Milliseconds from it to now; of a pool that is not in service, to when it was last seen in use, or closed. Writes of this span would be lost
+    /// by an import of this checkpoint. 0 when nothing was written.
     pub lost_millis: u64,
     /// Bytes that guests wrote after it; nothing where that is not known.
     pub lost_bytes: Option<u64>,
+    /// Of the checkpoint that a rewinding import begins at: bytes that it loses, which replays the log after the checkpoint as far as it is sound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_by_rewind: Option<u64>,
 }

@@ -1,6 +1,9 @@
 //! What the lists show of each kind of thing.
 
+use jiff::Timestamp;
+
 use crate::api::{Checkpoint, Device, DeviceCap, Export, Found, GroupFill, Job, LayoutSpec, LostRange, Pool, Snapshot, TlsMode, Volume};
+use crate::instant::{now, show_span};
 use crate::output::{Cell, Column, Shown};
 
 fn text(text: &str) -> Cell {
@@ -179,7 +182,17 @@ pub const FOUND: &[Column<Found>] = &[
     Column { name: "state", cell: |f| text(&f.state), shown: Shown::Always },
     Column { name: "devices", cell: |f| text(&f.devices.join(",")), shown: Shown::Always },
     Column { name: "missing", cell: |f| text(&numbers(&f.missing)), shown: Shown::Always },
+    Column { name: "in_use_by", cell: |f| Cell::text_or_none(used_by(f).as_deref()), shown: Shown::People },
+    Column { name: "used_by", cell: |f| Cell::text_or_none(f.used_by.as_deref()), shown: Shown::Json },
+    Column { name: "used_at", cell: |f| f.used_at.map_or(Cell::None, Cell::Time), shown: Shown::Json },
 ];
+
+/// Who else has a pool, and since when that is not said any more.
+fn used_by(found: &Found) -> Option<String> {
+    let host = found.used_by.as_ref()?;
+    let ago = |at: Timestamp| u64::try_from(now().duration_since(at).as_secs()).unwrap_or(0);
+    Some(found.used_at.map_or_else(|| host.clone(), |at| format!("{host}, seen {} ago", show_span(ago(at)))))
+}
 
 /// What a rebuild loses.
 pub const LOST: &[Column<LostRange>] = &[
@@ -197,7 +210,7 @@ pub const GOES_BACK: &[Column<Found>] = &[
     Column { name: "time", cell: |f| f.checkpoint.as_ref().map_or(Cell::None, |c| Cell::Time(c.time)), shown: Shown::Always },
     Column {
         name: "lost_millis",
-        cell: |f| f.checkpoint.as_ref().map_or(Cell::None, |c| Cell::Count(c.lost_millis)),
+        cell: |f| f.checkpoint.as_ref().map_or(Cell::None, |c| Cell::Millis(c.lost_millis)),
         shown: Shown::Always,
     },
     Column {
@@ -233,8 +246,9 @@ pub const CHECKPOINT: &[Column<Checkpoint>] = &[
     Column { name: "id", cell: |c| Cell::Count(c.id), shown: Shown::Always },
     Column { name: "time", cell: |c| Cell::Time(c.time), shown: Shown::Always },
     Column { name: "verified", cell: |c| text(&c.verified), shown: Shown::Always },
-    Column { name: "lost_millis", cell: |c| Cell::Count(c.lost_millis), shown: Shown::Always },
+    Column { name: "lost_millis", cell: |c| Cell::Millis(c.lost_millis), shown: Shown::Always },
     Column { name: "lost_bytes", cell: |c| c.lost_bytes.map_or(Cell::None, Cell::Bytes), shown: Shown::Always },
+    Column { name: "lost_by_rewind", cell: |c| c.lost_by_rewind.map_or(Cell::None, Cell::Bytes), shown: Shown::Json },
     Column { name: "copies", cell: |c| Cell::Count(u64::from(c.copies)), shown: Shown::Always },
     Column { name: "lsn", cell: |c| Cell::Count(c.lsn), shown: Shown::Json },
     Column { name: "reason", cell: |c| Cell::text_or_none(c.reason.as_deref()), shown: Shown::Always },

@@ -20,6 +20,7 @@ use super::service::{Daemon, PoolEntry};
 use super::shard::{self, ShardHandle};
 use super::state::PoolRecord;
 use crate::api::{ApiError, ErrorKind, Found, ImportPool, IoMode, LostRange};
+use crate::instant;
 
 /// How long a device may stay in use by a process that is gone: seen are some ten milliseconds, more on a busy host.
 const RELEASE: Duration = Duration::from_secs(3);
@@ -142,7 +143,7 @@ impl Daemon {
             let lost = self.lost_without_special(&pool).await;
             found.lost = Some(lost.map_err(|e| e.during(&during))?);
         } else if aim != Aim::Newest {
-            let to = self.destination(pool.devices(), aim).await;
+            let to = self.destination(&pool, aim).await;
             found.checkpoint = Some(to.map_err(|e| e.during(&during))?);
         }
         if request.dry_run {
@@ -218,6 +219,8 @@ impl Daemon {
             checkpoint: None,
             lost: None,
             warning: None,
+            used_by: None,
+            used_at: None,
         })
     }
 
@@ -252,8 +255,13 @@ impl Daemon {
     fn found(&self, pool: &Labelled) -> Found {
         let id = pool.id.to_string();
         let here = self.registry().pools.values().any(|entry| entry.record.id == id && entry.shard.is_ok());
+        let me = self.options.tuning.holder.as_ref().map(|holder| holder.host);
+        let other = pool.claim.as_ref().filter(|claim| !claim.released && me.is_some_and(|me| claim.holder.host != me));
+        let used_by = other.map(|claim| claim.holder.name.clone());
+        let used_at = pool.seen.filter(|_| used_by.is_some()).map(instant::from_millis);
         let state = match (pool.missing.is_empty(), pool.down.is_empty()) {
             _ if here => "imported",
+            (true, _) if used_by.is_some() => "in-use",
             (false, _) => "incomplete",
             (true, false) => "degraded",
             (true, true) => "importable",
@@ -267,6 +275,8 @@ impl Daemon {
             checkpoint: None,
             lost: None,
             warning: None,
+            used_by,
+            used_at,
         }
     }
 
@@ -337,6 +347,8 @@ fn not_answering(silent: &NoAnswer) -> Found {
         checkpoint: None,
         lost: None,
         warning: Some(silent.to_string()),
+        used_by: None,
+        used_at: None,
     }
 }
 

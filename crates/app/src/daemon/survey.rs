@@ -8,13 +8,15 @@ use millpond_device::{DeviceError, DeviceGeometry, Io, IoDone, IoKind};
 use millpond_engine::{Aim, RestorePoint, Survey, Surveyed, Tuning, Whole};
 
 use super::import::Search;
-use super::labels;
+use super::labels::{self, Labelled};
 use super::service::Daemon;
 use crate::api::{ApiError, Checkpoint, ErrorKind, ListCheckpoints};
 use crate::instant;
 
 /// Why a checkpoint is not whole without the log after it.
 const REUSED: &str = "segments of it were used again since";
+/// Milliseconds between two signs of life of the host that has a pool.
+const BEAT_MILLIS: u64 = 2_000;
 /// EIO: what cannot be read.
 const UNREADABLE: i32 = 5;
 
@@ -26,26 +28,30 @@ impl Daemon {
     pub async fn checkpoints(&self, request: ListCheckpoints) -> Result<Vec<Checkpoint>, ApiError> {
         let during = format!("cannot list the checkpoints of '{}'", request.name);
         let known = self.registry().pools.get(&request.name).map(|entry| (entry.record.clone(), entry.shard.clone()));
-        let (devices, shard) = match known {
+        let (found, shard) = match known {
             Some((record, shard)) if request.search.is_empty() => {
                 let scan = self.scan(record.paths().cloned().collect()).await;
-                let found = Search::one(scan.pools, &record.id).map(|pool| pool.devices());
-                (found.map_err(|e| e.during(&during))?, shard.ok())
+                (Search::one(scan.pools, &record.id).map_err(|e| e.during(&during))?, shard.ok())
             }
             _ => {
                 let scan = self.search(&request.search).await;
-                (Search::one(scan.pools, &request.name)?.devices(), None)
+                (Search::one(scan.pools, &request.name)?, None)
             }
         };
-        let surveyed = self.survey(devices, Aim::Newest).await.map_err(|e| e.during(during))?;
+        let surveyed = self.survey(found.devices(), Aim::Newest).await.map_err(|e| e.during(during))?;
         let written = match shard {
             Some(shard) => shard.status().await.ok().map(|status| status.metrics.written_bytes),
             None => None,
         };
         let now = written.map(|_| instant::to_millis(instant::now()));
-        let end = End::of(&surveyed, written, now);
+        let end = End::of(&surveyed, written, now.or(last_use(&found)));
+        let start = surveyed.points.iter().find(|point| point.is_start()).map(|point| point.id);
+        let told = |point: &RestorePoint| {
+            let rewound = (Some(point.id) == start).then(|| end.after_replay(point, &surveyed));
+            Checkpoint { lost_by_rewind: rewound.and_then(|rewound| rewound.lost_bytes), ..end.lost_to(point) }
+        };
         // one that an import wrote says nothing new
-        Ok(surveyed.points.iter().filter(|point| !point.again).map(|point| end.lost_to(point)).collect())
+        Ok(surveyed.points.iter().filter(|point| !point.again).map(told).collect())
     }
 
     /// Looks at the restore points on devices.
@@ -57,10 +63,10 @@ impl Daemon {
     }
 
     /// What an import goes back to: the checkpoint asked for, or the newest that is whole, and what is lost by it.
-    pub(super) async fn destination(&self, devices: Vec<PathBuf>, aim: Aim) -> Result<Checkpoint, ApiError> {
-        let surveyed = self.survey(devices, aim).await?;
+    pub(super) async fn destination(&self, pool: &Labelled, aim: Aim) -> Result<Checkpoint, ApiError> {
+        let surveyed = self.survey(pool.devices(), aim).await?;
         let see = "see 'millpond pool checkpoints'";
-        let end = End::of(&surveyed, None, None);
+        let end = End::of(&surveyed, None, last_use(pool));
         let Aim::To(id) = aim else {
             let point = surveyed.points.iter().find(|point| point.is_start());
             let point = point.ok_or_else(|| ApiError::busy(format!("no checkpoint is whole; {see}, or bring missing devices back")))?;
@@ -76,6 +82,11 @@ impl Daemon {
     }
 }
 
+/// Until when a pool was in use that was not closed: its host says every two seconds that it lives.
+fn last_use(pool: &Labelled) -> Option<u64> {
+    pool.seen.map(|seen| seen + BEAT_MILLIS)
+}
+
 /// The newest state of a pool that is known.
 struct End {
     /// Bytes that guests had ever written.
@@ -84,12 +95,12 @@ struct End {
 }
 
 impl End {
-    /// That of a pool in service as it says, else what the devices tell.
-    fn of(surveyed: &Surveyed, written: Option<u64>, now: Option<u64>) -> End {
+    /// That of a pool in service as it says, else what the devices tell. `seen`: when the pool was last in use, where it was not closed.
+    fn of(surveyed: &Surveyed, written: Option<u64>, seen: Option<u64>) -> End {
         let newest = surveyed.points.iter().filter_map(|point| point.written).max();
         let on_devices = surveyed.points.iter().find(|p| p.is_start()).and_then(|p| p.written).map(|written| written + surveyed.after);
         let time = surveyed.points.iter().map(|point| point.time.0).max().unwrap_or(0);
-        End { written: written.or(on_devices.max(newest)), time: now.unwrap_or(time) }
+        End { written: written.or(on_devices.max(newest)), time: time.max(seen.unwrap_or(0)) }
     }
 
     fn lost_to(&self, point: &RestorePoint) -> Checkpoint {
@@ -99,6 +110,9 @@ impl End {
             Whole::WithLog(_) => ("no", Some(REUSED.to_owned())),
             Whole::Unknown(why) => ("unknown", Some(why.clone())),
         };
+        let lost_bytes = self.written.zip(point.written).map(|(end, then)| end.saturating_sub(then));
+        // no time is lost in which nothing was written
+        let lost_millis = if lost_bytes == Some(0) { 0 } else { self.time.saturating_sub(point.time.0) };
         Checkpoint {
             id: point.id,
             time: instant::from_millis(point.time.0),
@@ -106,8 +120,9 @@ impl End {
             copies: point.copies,
             verified: verified.to_owned(),
             reason,
-            lost_millis: self.time.saturating_sub(point.time.0),
-            lost_bytes: self.written.zip(point.written).map(|(end, then)| end.saturating_sub(then)),
+            lost_millis,
+            lost_bytes,
+            lost_by_rewind: None,
         }
     }
 
@@ -116,7 +131,7 @@ impl End {
         let told = self.lost_to(point);
         let lost = told.lost_bytes.map(|lost| lost.saturating_sub(surveyed.after)).filter(|_| !surveyed.log_damaged);
         let lost_millis = if lost == Some(0) { 0 } else { told.lost_millis };
-        Checkpoint { lost_bytes: lost, lost_millis, ..told }
+        Checkpoint { lost_bytes: lost, lost_millis, lost_by_rewind: lost, ..told }
     }
 }
 

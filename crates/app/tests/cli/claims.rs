@@ -35,3 +35,34 @@ fn a_pool_that_another_host_did_not_close_is_taken_by_force_alone() {
     move_to(&mut daemon, "four", "TERM");
     daemon.run(&["pool", "import", "tank"]).ok();
 }
+
+#[test]
+fn checkpoints_say_the_same_of_what_is_lost_wherever_they_are_asked_for() {
+    let mut daemon = Daemon::with_config("host_id = \"one\"\n");
+    daemon.run(&["pool", "create", "tank", &format!("{}:256M", daemon.text("tank.img"))]).ok();
+    fs::write(daemon.path("in.raw"), vec![7; 8 << 20]).expect("written");
+    assert_eq!(daemon.run(&["import-image", "in.raw", "tank/v"]).code, 0);
+    let newest = |points: &serde_json::Value| (points[0]["id"].as_u64(), points[0]["lost_bytes"].as_u64());
+    let serving = daemon.json(&["pool", "checkpoints", "tank"]);
+    assert!(serving[0]["lost_bytes"].as_u64() > Some(1 << 20) && serving[0]["lost_millis"].as_u64() > Some(0), "{serving}");
+
+    move_to(&mut daemon, "two", "KILL");
+    let dir = daemon.text("");
+    let idle = daemon.json(&["pool", "checkpoints", "tank", "-d", &dir]);
+    assert_eq!(newest(&idle), newest(&serving));
+    // the time until it was seen last, not the time between two checkpoints
+    assert!(idle[0]["lost_millis"].as_u64() > Some(0), "{idle}");
+    let planned = daemon.json(&["pool", "import", "tank", "-d", &dir, "--rewind", "-n"]);
+    let rewound = &planned[0]["checkpoint"];
+    assert_eq!(rewound["id"], idle[0]["id"]);
+    assert_eq!((rewound["lost_bytes"].as_u64(), idle[0]["lost_by_rewind"].as_u64()), (Some(0), Some(0)), "{planned} {idle}");
+    let table = daemon.run(&["pool", "checkpoints", "tank", "-d", &dir]).ok().out;
+    assert!(table.contains("LOST_TIME") && table.contains("replays the log after it, and loses 0B"), "{table}");
+    let to = daemon.json(&["pool", "import", "tank", "-d", &dir, "--to", &idle[0]["id"].to_string(), "-n"]);
+    assert_eq!(to[0]["checkpoint"]["lost_bytes"], idle[0]["lost_bytes"]);
+    // and who has it is said
+    let found = daemon.json(&["pool", "import", "-d", &dir]);
+    assert_eq!((found[0]["state"].as_str(), found[0]["used_by"].is_string()), (Some("in-use"), true), "{found}");
+    let table = daemon.run(&["pool", "import", "-d", &dir]).ok().out;
+    assert!(table.contains("in-use") && table.contains(", seen ") && table.contains(" ago"), "{table}");
+}

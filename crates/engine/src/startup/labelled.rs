@@ -37,6 +37,8 @@ pub struct Labelled<P> {
     pub ids: Vec<DeviceId>,
     /// Who has the pool, or had it last, as the newest claim on its devices says.
     pub claim: Option<Claim>,
+    /// When whoever has the pool was last seen alive: milliseconds since the Unix epoch; nothing when it was given back.
+    pub seen: Option<u64>,
 }
 
 /// What was read from a device of a pool.
@@ -48,6 +50,8 @@ pub struct Looked<P> {
     pub label: Label,
     /// The claim on it, released or not.
     pub claim: Option<Claim>,
+    /// When its holder was last seen alive: milliseconds since the Unix epoch; nothing when it was given back.
+    pub seen: Option<u64>,
 }
 
 impl<P> Looked<P> {
@@ -67,8 +71,11 @@ impl<P> Looked<P> {
         let Some(label) = found else { return Ok(None) };
         // one that cannot be read says nothing, and is looked at again by the import; the second one says who took the pool
         let claims = areas(size).map(|area| sector(area + CLAIM_OFFSET)).collect::<Result<Vec<_>, E>>().unwrap_or_default();
-        let claim = claims.iter().rev().find_map(|sector| Claim::decode(sector).ok().filter(|claim| claim.pool == label.pool));
-        Ok(Some(Looked { place, label, claim }))
+        let decoded = || claims.iter().filter_map(|sector| Claim::decode(sector).ok()).filter(|claim| claim.pool == label.pool);
+        let claim = decoded().next_back();
+        let held = claim.as_ref().is_some_and(|claim| !claim.released);
+        let seen = decoded().map(|claim| claim.time).max().filter(|_| held);
+        Ok(Some(Looked { place, label, claim, seen }))
     }
 }
 
@@ -143,7 +150,10 @@ impl<P: Clone + PartialEq> Labelled<P> {
                 .collect(),
             ids: labels().map(|label| label.device).collect(),
             claim: devices.iter().filter_map(|device| device.claim.clone()).max_by_key(|claim| (claim.term, !claim.released)),
+            seen: None,
         };
+        let held = found.claim.as_ref().is_some_and(|claim| !claim.released);
+        found.seen = devices.iter().filter_map(|device| device.seen).max().filter(|_| held);
         for Looked { place, label, .. } in devices {
             let member = label.member_in(&newest.shape);
             let at = usize::from(member);

@@ -101,7 +101,7 @@ impl World {
             lease: 1000,
             released,
         });
-        Looked { place: at, label, claim }
+        Looked { place: at, label, claim, seen: None }
     }
 
     /// What the engine makes of the devices there: the shape from then on; `None` when it refuses.

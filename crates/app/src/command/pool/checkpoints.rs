@@ -10,7 +10,8 @@ use crate::command::columns::CHECKPOINT;
 use crate::command::exports::path_text;
 use crate::failure::Outcome;
 use crate::names::{self, Kind};
-use crate::output::{Listing, print};
+use crate::output::{Format, Listing, print, write_out};
+use crate::size::Size;
 
 /// List restore points of a pool, whether they are whole, and the later writes that each would lose
 #[derive(Debug, Args)]
@@ -31,6 +32,21 @@ impl Checkpoints {
         names::check(Kind::Pool, &self.name)?;
         let search = self.search.iter().map(|path| path_text(path)).collect::<Outcome<Vec<_>>>()?;
         let points: Vec<Checkpoint> = client.post("/v1/checkpoints", &ListCheckpoints { name: self.name, search }).await?;
-        print(&points, CHECKPOINT, &self.how)
+        print(&points, CHECKPOINT, &self.how)?;
+        let for_people = self.how.format == Format::Table && self.how.columns.is_empty() && !self.how.no_header;
+        if for_people { write_out(&rewind(&points)) } else { Ok(()) }
+    }
+}
+
+/// What a rewinding import loses, where that is less than going to a checkpoint and no further.
+fn rewind(points: &[Checkpoint]) -> String {
+    let start = points.iter().find_map(|point| Some((point, point.lost_by_rewind?)));
+    match start.filter(|(point, lost)| point.lost_bytes != Some(*lost)) {
+        Some((point, lost)) => format!(
+            "\nLOST is what 'pool import --to ID' gives up. 'pool import --rewind' goes to {}, then replays the log after it, and loses {}.\n",
+            point.id,
+            Size(lost)
+        ),
+        None => String::new(),
     }
 }
