@@ -130,8 +130,16 @@ fn iostat_and_checkpoints_count() {
     let samples = daemon.json(&["pool", "iostat", "tank", "0.1", "3"]);
     assert_eq!(samples.as_array().map(Vec::len), Some(3));
     let table = daemon.run(&["pool", "iostat", "tank", "-l", "0.1", "2"]).ok().out;
-    assert!(table.lines().count() == 3 && table.contains("READ_LATENCY"), "{table}");
+    assert!(table.lines().count() == 5 && table.contains("mean latency"), "{table}");
+    assert!(table.lines().all(|line| line.chars().count() <= 120), "{table}");
     daemon.run(&["pool", "iostat", "tank", "0"]).refused(2, "interval");
+    daemon.run(&["pool", "iostat", "tank", "1", "x"]).refused(2, "number of samples");
+    // all pools, and what programs read
+    assert_eq!(each(&daemon.json(&["pool", "iostat"]), "name"), ["tank"]);
+    let columns = daemon.run(&["pool", "iostat", "-H", "-l"]).ok().out;
+    assert_eq!((columns.lines().count(), columns.split('\t').count()), (1, 15), "{columns}");
+    let named = daemon.run(&["pool", "iostat", "-o", "name,read_bandwidth"]).ok().out;
+    assert!(named.starts_with("NAME") && named.contains("READ_BANDWIDTH"), "{named}");
     let keys = ["queue_latency_nanos", "queue_p99_nanos", "read_p50_nanos", "read_p99_nanos", "write_p50_nanos", "write_p99_nanos"];
     assert!(keys.iter().all(|key| rows[0].get(key).is_some()), "{rows}");
     assert!(rows[2]["write_p99_nanos"].as_f64() >= rows[2]["write_p50_nanos"].as_f64(), "{rows}");

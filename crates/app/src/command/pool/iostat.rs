@@ -17,19 +17,16 @@ use crate::output::{Cell, Column, Format, Listing, Shown, print, write_out};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  millpond pool iostat tank             averages since import
+  millpond pool iostat                  averages since import, of all pools
   millpond pool iostat tank -v -l 1 5   five samples of one second, with classes, devices and latencies
   millpond pool iostat tank -o name,read_operations,cache_hits,cache_misses 1
 
 Latencies are those of device operations. The first two are means of all that an operation took; queue is the part before it left for the
 device, where 'pool device-limit' holds it; p50 and p99 are what the device took, which half and 99 in 100 of the operations stay below.")]
 pub struct Iostat {
-    /// Name of the pool
-    name: String,
-    /// Seconds between samples; without it, averages since import
-    interval: Option<f64>,
-    /// Number of samples; without it, until interrupted
-    count: Option<u64>,
+    /// A pool, else all in service; seconds between samples, else averages since import; and how many samples, else until interrupted
+    #[arg(value_name = "POOL INTERVAL COUNT")]
+    words: Vec<String>,
     /// Classes and devices as well
     #[arg(short = 'v', long)]
     verbose: bool,
@@ -96,16 +93,17 @@ const MAX_INTERVAL: f64 = 604_800.0;
 impl Iostat {
     /// Runs it.
     pub async fn run(mut self, client: &Client) -> Outcome {
-        names::check(Kind::Pool, &self.name)?;
-        if self.latency && self.how.format == Format::Table && self.how.columns.is_empty() {
+        let Asked { name, interval, count } = Asked::read(client, &self.words).await?;
+        let for_people = self.how.format == Format::Table && self.how.columns.is_empty() && !self.how.no_header;
+        if self.latency && self.how.format == Format::Table && self.how.columns.is_empty() && !for_people {
             let shown = ROW.iter().filter(|column| column.shown != Shown::Json || column.name.ends_with("_nanos"));
             self.how.columns = shown.map(|column| column.name.to_owned()).collect();
         }
-        let path = format!("/v1/pools/{}", self.name);
-        let mut before: Pool = client.get(&path).await?;
-        let Some(interval) = self.interval else {
-            let seconds = before.imported.map_or(1.0, |since| now().duration_since(since).as_secs_f64());
-            return print(&self.rows(None, &before, seconds), ROW, &self.how);
+        let mut before = pools(client, name.as_deref()).await?;
+        let Some(interval) = interval else {
+            let since = |pool: &Pool| pool.imported.map_or(1.0, |since| now().duration_since(since).as_secs_f64());
+            let rows: Vec<Row> = before.iter().flat_map(|pool| self.rows(None, pool, since(pool))).collect();
+            return if for_people { write_out(&self.table(&rows, true)) } else { print(&rows, ROW, &self.how) };
         };
         if !(interval > 0.0 && interval <= MAX_INTERVAL) {
             return Err(Failure::usage(format!("{interval} is not an interval; give seconds, more than 0 and at most {MAX_INTERVAL}")));
@@ -114,16 +112,19 @@ impl Iostat {
         let mut taken = Instant::now();
         for nth in 1.. {
             tokio::time::sleep(Duration::from_secs_f64(interval)).await;
-            let after: Pool = client.get(&path).await?;
-            let rows = self.rows(Some(&before), &after, taken.elapsed().as_secs_f64());
+            let after = pools(client, name.as_deref()).await?;
+            let seconds = taken.elapsed().as_secs_f64();
+            let same = |pool: &Pool| before.iter().find(|old| old.name == pool.name);
+            let rows: Vec<Row> = after.iter().flat_map(|pool| self.rows(same(pool), pool, seconds)).collect();
             (taken, before) = (Instant::now(), after);
-            match (self.how.format, self.count) {
+            match (self.how.format, count) {
+                (Format::Table, _) if for_people => write_out(&self.table(&rows, nth == 1 || self.verbose))?,
                 (Format::Table, _) => print(&rows, ROW, &self.how)?,
                 (Format::Json, Some(_)) => samples.push(rows),
                 // Without an end there is no whole document: one to a line.
                 (Format::Json, None) => write_out(&(encode(&rows, false)? + "\n"))?,
             }
-            if self.count.is_some_and(|count| nth >= count) {
+            if count.is_some_and(|count| nth >= count) {
                 break;
             }
             if self.how.format == Format::Table {
@@ -131,6 +132,50 @@ impl Iostat {
             }
         }
         if samples.is_empty() { Ok(()) } else { write_out(&(encode(&samples, true)? + "\n")) }
+    }
+
+    /// Rows for people, in the shape that 'zpool iostat' has: groups of columns, and short numbers.
+    fn table(&self, rows: &[Row], with_head: bool) -> String {
+        let groups = if self.latency { GROUPS } else { GROUPS.get(..PLAIN_GROUPS).unwrap_or_default() };
+        let indented = |row: &Row| {
+            let depth = match row.level {
+                "pool" => 0,
+                "class" => 2,
+                _ => 4,
+            };
+            format!("{:depth$}{}", "", row.name)
+        };
+        let width = rows.iter().map(|row| indented(row).chars().count()).max().unwrap_or(0).max(4);
+        let mut text = String::new();
+        if with_head {
+            let (mut above, mut below, mut line) = (" ".repeat(width), format!("{:width$}", "pool"), "-".repeat(width));
+            for (group, cell, [(first, _), (second, _)]) in groups {
+                above += &format!("  {group:^both$}", both = 2 * cell + 1);
+                below += &format!("  {first:>cell$} {second:>cell$}");
+                line += &format!("  {:->cell$} {:->cell$}", "", "");
+            }
+            text += &format!("{}\n{below}\n{line}\n", above.trim_end());
+        }
+        for row in rows {
+            text += &format!("{:width$}", indented(row));
+            for (_, cell, [(_, first), (_, second)]) in groups {
+                text += &format!("  {:>cell$} {:>cell$}", self.short(&first(row)), self.short(&second(row)));
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    /// A number in at most five letters; exact with -p.
+    fn short(&self, cell: &Cell) -> String {
+        match cell {
+            exact if self.how.parsable => exact.show(true),
+            Cell::Bytes(bytes) => short_size(*bytes as f64),
+            Cell::Rate(rate) => short_size(*rate),
+            Cell::Per(count) => short_number(*count, 1000.0, &["", "K", "M", "G"]),
+            Cell::Nanos(Some(nanos)) => short_number(*nanos, 1000.0, &["ns", "us", "ms", "s"]),
+            other => other.show(false),
+        }
     }
 
     fn rows(&self, before: Option<&Pool>, after: &Pool, seconds: f64) -> Vec<Row> {
@@ -171,6 +216,84 @@ impl Iostat {
             }
         }
         rows
+    }
+}
+
+/// What the words say.
+struct Asked {
+    name: Option<String>,
+    interval: Option<f64>,
+    count: Option<u64>,
+}
+
+impl Asked {
+    /// The first word is the pool, when it is no number or a pool has it as its name.
+    async fn read(client: &Client, words: &[String]) -> Outcome<Asked> {
+        let first = words.first().filter(|word| word.parse::<f64>().is_err());
+        let named = match (first, words.first()) {
+            (None, Some(number)) => client.get::<Vec<Pool>>("/v1/pools").await?.iter().any(|pool| pool.name == *number),
+            (first, _) => first.is_some(),
+        };
+        let (name, numbers) = words.split_at(usize::from(named));
+        let name = name.first().cloned();
+        name.iter().try_for_each(|name| names::check(Kind::Pool, name))?;
+        let wrong = |word: &String, what: &str| {
+            Failure::usage(format!("'{}' is not {what}; see 'millpond pool iostat --help'", word.escape_debug()))
+        };
+        let interval = numbers.first().map(|word| word.parse().map_err(|_| wrong(word, "an interval in seconds"))).transpose()?;
+        let count = numbers.get(1).map(|word| word.parse().map_err(|_| wrong(word, "a number of samples"))).transpose()?;
+        numbers.get(2).map_or(Ok(()), |word| Err(wrong(word, "expected here")))?;
+        Ok(Asked { name, interval, count })
+    }
+}
+
+/// The pool named, or all in service.
+async fn pools(client: &Client, name: Option<&str>) -> Outcome<Vec<Pool>> {
+    match name {
+        Some(name) => Ok(vec![client.get(&format!("/v1/pools/{name}")).await?]),
+        None => {
+            let mut all: Vec<Pool> = client.get("/v1/pools").await?;
+            all.retain(|pool| pool.imported.is_some());
+            Ok(all)
+        }
+    }
+}
+
+/// Groups that are shown without latencies.
+const PLAIN_GROUPS: usize = 3;
+
+/// A column of a group: its head and its cell.
+type Short = (&'static str, fn(&Row) -> Cell);
+
+/// Columns for people, in pairs: what they are of, and how wide a number is.
+const GROUPS: &[(&str, usize, [Short; 2])] = &[
+    ("capacity", 5, [("alloc", |r| Cell::Bytes(r.allocated)), ("free", |r| Cell::Bytes(r.free))]),
+    ("operations", 5, [("read", |r| Cell::Per(r.read_operations)), ("write", |r| Cell::Per(r.write_operations))]),
+    ("bandwidth", 5, [("read", |r| Cell::Rate(r.read_bandwidth)), ("write", |r| Cell::Rate(r.write_bandwidth))]),
+    ("mean latency", 6, [("read", |r| Cell::Nanos(r.read_latency_nanos)), ("write", |r| Cell::Nanos(r.write_latency_nanos))]),
+    ("queue", 6, [("mean", |r| Cell::Nanos(r.queue_latency_nanos)), ("p99", |r| Cell::Nanos(r.queue_p99_nanos))]),
+    ("device read", 6, [("p50", |r| Cell::Nanos(r.read_p50_nanos)), ("p99", |r| Cell::Nanos(r.read_p99_nanos))]),
+    ("device write", 6, [("p50", |r| Cell::Nanos(r.write_p50_nanos)), ("p99", |r| Cell::Nanos(r.write_p99_nanos))]),
+];
+
+/// A size of three digits.
+fn short_size(bytes: f64) -> String {
+    short_number(bytes, 1024.0, &["", "K", "M", "G", "T", "P", "E"])
+}
+
+/// A number of three digits with the largest unit that it has one of.
+fn short_number(number: f64, step: f64, units: &[&str]) -> String {
+    let (mut left, mut unit) = (number, 0);
+    while left >= 999.5 && unit + 1 < units.len() {
+        left /= step;
+        unit += 1;
+    }
+    let unit = units.get(unit).copied().unwrap_or_default();
+    match left {
+        _ if left == 0.0 => "0".to_owned(),
+        _ if left < 9.995 && left.fract() != 0.0 => format!("{left:.2}{unit}"),
+        _ if left < 99.95 && left.fract() != 0.0 => format!("{left:.1}{unit}"),
+        _ => format!("{left:.0}{unit}"),
     }
 }
 
@@ -269,6 +392,35 @@ mod tests {
         after.read_times = vec![100, 0, 0, 10];
         let row = row("d", "device", (1, 2), &difference(&before, &after), 1.0);
         assert_eq!((row.read_p50_nanos, row.read_p99_nanos), (Some(3500.0), Some(3990.0)));
+    }
+
+    #[test]
+    fn numbers_have_three_digits_and_lines_fit_a_terminal() {
+        let sizes =
+            [(0.0, "0"), (512.0, "512"), (1536.0, "1.50K"), (1023.0 * 1024.0, "1.00M"), (271.33 * 1048576.0, "271M"), (2e12, "1.82T")];
+        sizes.iter().for_each(|(bytes, told)| assert_eq!(short_size(*bytes), *told));
+        let nanos = |n: f64| short_number(n, 1000.0, &["ns", "us", "ms", "s"]);
+        assert_eq!([nanos(16_325_100.0), nanos(500.0), nanos(3.2e9)], ["16.3ms", "500ns", "3.20s"]);
+        let words = ["iostat", "-v", "-l", "tank"];
+        #[derive(clap::Parser)]
+        struct Words {
+            #[command(flatten)]
+            iostat: Iostat,
+        }
+        let iostat = <Words as clap::Parser>::parse_from(words).iostat;
+        let io = DeviceIo {
+            reads: 123_456,
+            read_bytes: 1 << 42,
+            read_nanos: 1 << 50,
+            writes: 7,
+            write_times: vec![0; 90],
+            ..DeviceIo::default()
+        };
+        let rows = [row("tank", "pool", (1 << 40, 3 << 40), &io, 3.7), row("/dev/nvme0n1", "device", (1, 2), &io, 3.7)];
+        let text = iostat.table(&rows, true);
+        assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
+        assert!(text.contains("capacity") && text.lines().nth(4).is_some_and(|line| line.starts_with("    /dev/nvme0n1 ")), "{text}");
+        assert_eq!(text.lines().count(), 5);
     }
 
     #[test]
