@@ -103,7 +103,12 @@ impl ConfigFile {
     /// One line when it cannot be read, or says something unknown.
     pub fn read(path: &Path) -> Outcome<ConfigFile> {
         let text = fs::read_to_string(path).map_err(|e| Failure::failed(format!("cannot read {}: {e}", path.display())))?;
-        toml::from_str(&text).map_err(|e| Failure::failed(format!("{}: {}", path.display(), e.message())))
+        let wrong = |e: toml::de::Error| {
+            let line = e.span().and_then(|span| text.get(..span.start)).and_then(|before| text.lines().nth(before.matches('\n').count()));
+            let line = line.map(|line| format!("{}: ", line.trim())).unwrap_or_default();
+            Failure::failed(format!("{}: {line}{}", path.display(), e.message()))
+        };
+        toml::from_str(&text).map_err(wrong)
     }
 }
 
@@ -181,6 +186,9 @@ mod tests {
         assert!(discard("discard = \"often\"\n").is_err());
         fs::write(&path, "[nbd]\nclients = 3\n").expect("write");
         assert!(ConfigFile::read(&path).expect_err("unknown key").to_string().contains("clients"));
+        fs::write(&path, "state = \"/s\"\nmap_memory = 5\n").expect("write");
+        let told = ConfigFile::read(&path).expect_err("not a string").to_string();
+        assert!(told.contains("c.toml: map_memory = 5: ") && !told.contains("state"), "{told}");
         fs::write(&path, "stat = \"/s\"\n").expect("write");
         let told = ConfigFile::read(&path).expect_err("unknown key").to_string();
         assert!(told.contains("stat") && !told.contains('\n'), "{told}");

@@ -31,8 +31,8 @@ Names are POOL/VOL@SNAP. Sizes take 512, 64k, 10G, 1.5T (powers of 1024).
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 daemon not reachable."
 )]
 pub struct Cli {
-    /// Control socket of the daemon
-    #[arg(long, global = true, env = "MILLPOND_SOCKET", value_name = "PATH", hide_env_values = true)]
+    /// Control socket of the daemon [env: MILLPOND_SOCKET]
+    #[arg(long, global = true, value_name = "PATH")]
     socket: Option<PathBuf>,
     #[command(subcommand)]
     verb: Verb,
@@ -44,7 +44,7 @@ enum Verb {
     Demo(demo::Demo),
     Serve(serve::Serve),
     Status(status::Status),
-    /// Pools: create, list, status, show, get, set, export, import, destroy, iostat, jobs, checkpoints, add, replace, remove, device-limit
+    /// Pools and their devices; 'millpond pool --help' lists the verbs
     #[command(subcommand)]
     Pool(pool::Pool),
     Create(create::Create),
@@ -82,10 +82,13 @@ impl Cli {
     /// # Errors
     /// What the program ends with: an exit code and one line.
     pub async fn run(self) -> Outcome {
-        let given = self.socket.as_deref();
+        // not clap's: in its usage the option would look as if it were required
+        let told = std::env::var_os("MILLPOND_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let given = self.socket.as_deref().or(told.as_deref());
         let client = Client::new(socket_path(given));
         match self.verb {
-            Verb::Up(up) => up.run(given).await,
+            // it makes a daemon of its own: the environment names another one
+            Verb::Up(up) => up.run(self.socket.as_deref()).await,
             Verb::Demo(demo) => demo.run().await,
             Verb::Serve(serve) => serve.run(given).await,
             Verb::Status(status) => status.run(&client).await,

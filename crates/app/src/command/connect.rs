@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::api::{Export, ExportTls};
+use crate::daemon::reachable;
 
 #[cfg(test)]
 mod tests;
@@ -21,7 +22,7 @@ pub struct Lines {
     pub proxmox: Option<String>,
     /// A command that makes a block device of it, with the kernel's client.
     pub nbd_client: Option<String>,
-    /// A command that mounts the file system on that device.
+    /// A command that mounts a file system on that device, to be read.
     pub mount: Option<String>,
 }
 
@@ -49,15 +50,16 @@ impl Lines {
 /// The address parts that clients want.
 enum Server<'a> {
     Unix(&'a str),
-    Tcp(&'a str, &'a str),
+    Tcp(String, String),
 }
 
 fn server(export: &Export) -> Option<Server<'_>> {
     if let Some(path) = &export.unix {
         return Some(Server::Unix(path));
     }
-    let (host, port) = export.tcp.as_deref()?.rsplit_once(':')?;
-    Some(Server::Tcp(host.trim_matches(['[', ']']), port))
+    let address = reachable(export.tcp.as_deref()?);
+    let (host, port) = address.rsplit_once(':')?;
+    Some(Server::Tcp(host.trim_matches(['[', ']']).to_owned(), port.to_owned()))
 }
 
 /// Logical and physical sector size of a profile, in bytes.
@@ -68,6 +70,9 @@ fn sectors(profile: &str) -> (u32, u32) {
         _ => (512, 4096),
     }
 }
+
+/// Most disks have partitions; and a file system that a guest has mounted is destroyed by a second one who writes.
+const MOUNT: &str = "mount -o ro /dev/nbd0p1 /mnt    # without partitions /dev/nbd0; never with a guest on it";
 
 /// The lines for an export of a volume with a sector profile; `None` when it is of another kind or has no address.
 pub fn lines(export: &Export, profile: &str) -> Option<Lines> {
@@ -80,12 +85,11 @@ pub fn lines(export: &Export, profile: &str) -> Option<Lines> {
     let sectors = sectors(profile);
     let qemu = qemu(export, &server, sectors);
     let nbd_client = nbd_client(export, &server, sectors.0);
-    let read_only = if export.readonly { " -o ro" } else { "" };
     Some(Lines {
         libvirt: libvirt(export, &server, sectors),
         proxmox: Some(format!("qm set VMID --args '{qemu}'")),
         qemu: Some(qemu),
-        mount: nbd_client.as_ref().map(|_| format!("mount{read_only} /dev/nbd0 /mnt")),
+        mount: nbd_client.as_ref().map(|_| MOUNT.to_owned()),
         nbd_client,
     })
 }

@@ -11,7 +11,9 @@ use super::exports::path_text;
 use super::serve::log_to_stderr;
 use crate::api::{CreateExport, CreateNbd, CreateVolume, Export, ImportPool, SetProperties, Volume};
 use crate::config::absolute;
-use crate::daemon::{Control, Daemon, Inherited, Options, Signals, SocketAccess, StateDir, format_file, serve_until, this_host};
+use crate::daemon::{
+    Control, Daemon, Inherited, Options, Signals, SocketAccess, StateDir, format_file, serve_until, tcp_address, this_host,
+};
 use crate::failure::{Failure, Outcome};
 use crate::output::write_out;
 use crate::size::Size;
@@ -19,6 +21,7 @@ use crate::size::Size;
 const POOL: &str = "pond";
 const DISK: &str = "disk0";
 const MIB: u64 = 1 << 20;
+const DEFAULT_SIZE: &str = "20G";
 
 /// Make (once) and serve a disk in a directory, until Ctrl-C
 #[derive(Debug, Args)]
@@ -30,15 +33,23 @@ pub struct Up {
     /// Directory of the pool's file, the disk's socket and the control socket
     #[arg(long, value_name = "DIR", default_value = "./millpond-data")]
     dir: PathBuf,
-    /// Size of the disk when it is made
-    #[arg(long, value_name = "SIZE", default_value = "20G")]
-    size: String,
+    /// Size of the disk when it is made [default: 20G]
+    #[arg(long, value_name = "SIZE")]
+    size: Option<String>,
     /// Serve on this TCP address as well; the port is 10809 where missing
     #[arg(long, value_name = "ADDR")]
     nbd: Option<String>,
     /// Agree to an address that other machines reach: NBD neither authenticates nor encrypts
     #[arg(long)]
     insecure_listen: bool,
+}
+
+/// What is wrong with an address, for who has no TLS to ask for.
+fn without_tls(message: &str) -> String {
+    message.replace(
+        "use 127.0.0.1, --tls require, or --insecure-listen to accept that",
+        "use 127.0.0.1, or --insecure-listen to accept that; 'millpond serve' and 'millpond export nbd --tls require' encrypt",
+    )
 }
 
 /// Bytes of the pool's file for a disk of `disk` bytes: room for it when full, for snapshots of a quarter, and for the reserve.
@@ -52,9 +63,12 @@ impl Up {
     pub async fn run(self, socket: Option<&Path>) -> Outcome {
         log_to_stderr("warn");
         crate::daemon::raise_descriptors();
-        let Size(disk_bytes) = self.size.parse()?;
+        let Size(disk_bytes) = self.size.as_deref().unwrap_or(DEFAULT_SIZE).parse()?;
+        if let Some(address) = self.nbd.as_deref().filter(|_| !self.insecure_listen) {
+            tcp_address(address, false).map_err(|e| Failure::failed(without_tls(&e.message)))?;
+        }
         let dir = absolute(&self.dir);
-        let state = StateDir::open(&dir)?;
+        let state = StateDir::open(&dir).map_err(|e| Failure::failed(e.to_string().replace("--state DIR", "--dir DIR")))?;
         let socket = socket.map_or_else(|| dir.join("control.sock"), absolute);
         let control = Control::bind(&socket, SocketAccess::default(), &Inherited::default())?;
         let mut signals = Signals::catch()?;
@@ -66,6 +80,11 @@ impl Up {
         let daemon = Arc::new(Daemon::new(Options { socket: socket.clone(), tuning, start_limit: None, ..Options::default() }, state)?);
         let ready = async |daemon: &Daemon| {
             let (volume, exports) = self.put_into_service(daemon, &dir, &file, disk_bytes).await?;
+            if self.size.is_some() && volume.size != disk_bytes {
+                let (name, has, asked) = (&volume.name, Size(volume.size), Size(disk_bytes));
+                let control = format!("millpond --socket {}", socket.display());
+                eprintln!("millpond: {name} was made before and has {has}, not {asked}; to change that: {control} resize {name} {asked}");
+            }
             write_out(&told(&volume, &exports, &socket))
         };
         serve_until(daemon, control, ready, signals.next()).await

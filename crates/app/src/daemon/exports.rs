@@ -19,7 +19,7 @@ use crate::names::Name;
 
 mod nbd;
 
-pub use nbd::check_limits as check_nbd_limits;
+pub use nbd::{check_limits as check_nbd_limits, reachable, tcp_address};
 
 #[cfg(test)]
 mod tests;

@@ -49,7 +49,7 @@ mod volumes;
 
 pub use budget::Budget;
 pub use descriptors::raise as raise_descriptors;
-pub use exports::check_nbd_limits;
+pub use exports::{check_nbd_limits, reachable, tcp_address};
 pub use host::this_host;
 pub use inherited::Inherited;
 pub use mount::clear as clear_mount;

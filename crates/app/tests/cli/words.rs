@@ -1,6 +1,6 @@
 //! What commands say to people, and that programs read what they always read.
 
-use crate::harness::Daemon;
+use crate::harness::{Daemon, command, run};
 
 /// The words of the first line.
 fn head(out: &str) -> Vec<&str> {
@@ -35,4 +35,21 @@ fn heads_are_words_of_the_field_and_scripts_read_the_same_columns() {
         let out = daemon.run(words).ok().out;
         assert!(!out.contains("_NANOS") && !out.contains("_BYTES") && !out.contains("_MILLIS"), "{out}");
     }
+}
+
+#[test]
+fn the_socket_of_the_environment_is_no_required_option_and_none_of_up() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let with_socket = |words: &[&str]| {
+        let mut command = command(words);
+        command.env("MILLPOND_SOCKET", dir.path().join("other.sock"));
+        run(command)
+    };
+    let usage = with_socket(&["create", "tank/v"]);
+    assert!(usage.code == 2 && !usage.err.contains("--socket"), "{usage:?}");
+    assert_eq!(with_socket(&["list"]).code, 3);
+    let up = with_socket(&["up", "--dir", "/proc/x"]);
+    assert!(up.code == 1 && up.err.contains("--dir DIR") && !up.err.contains("--state"), "{up:?}");
+    let open = with_socket(&["up", "--dir", dir.path().join("data").to_str().expect("UTF-8"), "--nbd", "0.0.0.0"]);
+    assert!(open.code == 1 && open.err.contains("--insecure-listen") && !open.err.contains("127.0.0.1, --tls"), "{open:?}");
 }

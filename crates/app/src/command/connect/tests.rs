@@ -46,7 +46,7 @@ fn unix_is_preferred_and_commas_are_doubled() {
     assert!(libvirt.contains("socket='/a,b.sock'") && !libvirt.contains("<readonly/>"));
     assert!(proxmox.contains(&qemu));
     assert!(client.starts_with("nbd-client -N 'p/v' -unix '/a,b.sock' /dev/nbd0 -b 4096 "), "{client}");
-    assert_eq!(lines.mount.as_deref(), Some("mount /dev/nbd0 /mnt"));
+    assert_eq!(lines.mount.as_deref(), Some(MOUNT));
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn tcp_loses_its_brackets_and_snapshots_are_read_only() {
     assert!(qemu.contains("server.host=::1,server.port=10809") && qemu.contains("read-only=on"));
     assert!(libvirt.contains("<readonly/>") && libvirt.contains("physical_block_size='4096'"));
     assert!(lines.nbd_client.expect("a line").contains(" -readonly"));
-    assert_eq!(lines.mount.as_deref(), Some("mount -o ro /dev/nbd0 /mnt"));
+    assert_eq!(lines.mount.as_deref(), Some(MOUNT));
     assert_eq!(super::lines(&export(None, None, false), "512e"), None);
     assert_eq!(super::lines(&Export { kind: "fuse".to_owned(), ..export(Some("/a"), None, false) }, "512e"), None);
 }

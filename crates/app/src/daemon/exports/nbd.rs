@@ -20,7 +20,7 @@ const MAX_HANDSHAKE: u32 = 600;
 
 /// Reads `HOST:PORT`, `HOST`, `:PORT` or `PORT`; the host is 127.0.0.1 and the port 10809 where missing. With `open`, other machines may
 /// reach it.
-pub(super) fn tcp_address(text: &str, open: bool) -> Result<SocketAddr, ApiError> {
+pub fn tcp_address(text: &str, open: bool) -> Result<SocketAddr, ApiError> {
     let wrong = || ApiError::invalid(format!("'{text}' is not a TCP address; give for example 127.0.0.1:{NBD_PORT} or [::1]:{NBD_PORT}"));
     let address = if let Ok(address) = text.parse::<SocketAddr>() {
         address
@@ -143,9 +143,23 @@ pub(super) fn uris(unix: Option<&str>, tcp: Option<&str>, tls: Option<&TlsRecord
     });
     let of_tcp = tcp.map(|tcp| {
         let parameter = if parameter.is_empty() { String::new() } else { format!("/?{parameter}") };
-        format!("{scheme}://{user}{tcp}{parameter}")
+        format!("{scheme}://{user}{}{parameter}", reachable(tcp))
     });
     of_unix.into_iter().chain(of_tcp).collect()
+}
+
+/// An address that clients can use: of one that stands for every interface, the name of this host.
+pub fn reachable(tcp: &str) -> String {
+    match tcp.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_unspecified() => format!("{}:{}", host_name(), address.port()),
+        _ => tcp.to_owned(),
+    }
+}
+
+/// The name of this host, as it knows it.
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if name.trim().is_empty() { "localhost".to_owned() } else { name.trim().to_owned() }
 }
 
 /// A path as it stands in the query of a URI.
