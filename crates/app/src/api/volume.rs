@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use super::{WipeMode, Wiping};
@@ -86,8 +87,21 @@ pub struct SetProperties {
     /// Memory for what guests read: a size, `none`, or `auto` for a share of what volumes without a size have.
     pub read_cache: Option<String>,
     /// [`LIMITS`] by name; 0 lifts one. Other names are refused.
-    #[serde(flatten)]
+    #[serde(flatten, deserialize_with = "limits_alone")]
     pub limits: BTreeMap<String, u64>,
+}
+
+/// What is no other property is a limit, or none at all: that is said before what is wrong with its value.
+fn limits_alone<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, u64>, D::Error> {
+    let given = BTreeMap::<String, serde_json::Value>::deserialize(from)?;
+    let number = |(name, value): (String, serde_json::Value)| {
+        if !LIMITS.contains(&name.as_str()) {
+            return Err(D::Error::custom(format!("no property '{name}' can be set")));
+        }
+        let number = value.as_u64().ok_or_else(|| D::Error::custom(format!("{name} takes a number, 0 for none, and not {value}")))?;
+        Ok((name, number))
+    };
+    given.into_iter().map(number).collect()
 }
 
 /// Limits of a volume: requests and bytes per second, of reads, writes, or both together; `_max` in a burst; `_max_length` seconds that it lasts.
@@ -231,4 +245,22 @@ pub struct Destroyed {
     pub unexported: Vec<u64>,
     /// It was only asked.
     pub dry_run: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    //! Properties in JSON.
+    use super::*;
+
+    #[test]
+    fn an_unknown_property_is_named_whatever_its_value() {
+        let read = |text: &str| serde_json::from_str::<SetProperties>(text).map_err(|e| e.to_string());
+        for value in ["\"none\"", "7", "null"] {
+            let told = read(&format!("{{\"cachee\":{value}}}")).expect_err("unknown");
+            assert!(told.contains("no property 'cachee'"), "{told}");
+        }
+        assert!(read("{\"iops\":\"many\"}").is_err_and(|told| told.contains("iops takes a number")));
+        let good = read("{\"cache\":\"none\",\"iops\":7}").expect("known");
+        assert_eq!((good.cache.as_deref(), good.limits.get("iops")), (Some("none"), Some(&7)));
+    }
 }

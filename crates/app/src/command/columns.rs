@@ -129,7 +129,8 @@ pub const POOL_PROPERTIES: &[Column<Pool>] = &[
 pub const DEVICE: &[Column<Device>] = &[
     Column { name: "path", cell: |d| text(&d.path), shown: Shown::Always },
     Column { name: "class", cell: |d| text(&d.class), shown: Shown::Always },
-    Column { name: "layout", cell: |d| text(&d.layout), shown: Shown::Always },
+    // a spare takes the place of any device
+    Column { name: "layout", cell: |d| if d.class == "spare" { Cell::None } else { text(&d.layout) }, shown: Shown::Always },
     Column { name: "state", cell: |d| text(&d.state), shown: Shown::Always },
     Column { name: "size", cell: |d| Cell::Bytes(d.size), shown: Shown::Always },
     Column { name: "allocated", cell: |d| Cell::Bytes(d.allocated), shown: Shown::Always },

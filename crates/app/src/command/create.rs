@@ -6,7 +6,8 @@ use crate::api::{CreateVolume, LIMITS, SetProperties, Volume};
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::names::VolumeName;
-use crate::size::Size;
+use crate::output::say;
+use crate::size::{Size, SizeError};
 
 /// Make a volume
 #[derive(Debug, Args)]
@@ -43,7 +44,8 @@ impl Create {
         }
         properties.cache = self.cache.or(properties.cache);
         let request = CreateVolume { name: name.to_string(), size, sector, properties };
-        client.post::<_, Volume>("/v1/volumes", &request).await.map(drop)
+        let made: Volume = client.post("/v1/volumes", &request).await?;
+        say(&format!("created {}: {}, {} sectors, cache {}", made.name, Size(made.size), made.sector, made.cache))
     }
 }
 
@@ -55,11 +57,11 @@ pub fn assign(word: &str, properties: &mut SetProperties) -> Outcome {
     match property {
         "cache" => properties.cache = Some(value.to_owned()),
         "compression" => properties.compression = Some(value.to_owned()),
-        "readonly" => properties.readonly = Some(switch(value)?),
-        "reservation" => properties.reservation = Some(amount(value)?),
-        "special_small_blocks" => properties.special_small_blocks = Some(amount(value)?),
+        "readonly" => properties.readonly = Some(switch(property, value)?),
+        "reservation" => properties.reservation = Some(amount(property, value)?),
+        "special_small_blocks" => properties.special_small_blocks = Some(amount(property, value)?),
         "read_cache" => properties.read_cache = Some(value.to_owned()),
-        _ if LIMITS.contains(&property) => drop(properties.limits.insert(property.to_owned(), amount(value)?)),
+        _ if LIMITS.contains(&property) => drop(properties.limits.insert(property.to_owned(), limit(property, value)?)),
         "sector" => return Err(Failure::failed("tables and filesystems count in sectors; see 'millpond convert-sectors --help'")),
         _ => {
             return Err(Failure::usage(format!(
@@ -71,20 +73,33 @@ pub fn assign(word: &str, properties: &mut SetProperties) -> Outcome {
     Ok(())
 }
 
-/// Bytes, requests or seconds; `none` is 0.
-fn amount(word: &str) -> Outcome<u64> {
+/// Bytes; `none` is 0.
+fn amount(property: &str, word: &str) -> Outcome<u64> {
     if word == "none" {
         return Ok(0);
     }
-    let Size(amount) = word.strip_suffix("/s").unwrap_or(word).parse()?;
-    Ok(amount)
+    let size = word.strip_suffix("/s").unwrap_or(word).parse();
+    size.map(|Size(amount)| amount).map_err(|e: SizeError| Failure::usage(format!("{property}: {e}, or none")))
 }
 
-fn switch(word: &str) -> Outcome<bool> {
+/// Requests per second, bytes per second, or seconds; `none` is 0.
+fn limit(property: &str, word: &str) -> Outcome<u64> {
+    let is_length = property.ends_with("_length");
+    if property.starts_with("bps") && !is_length {
+        return amount(property, word);
+    }
+    // 10k requests are a number that people write
+    amount(property, word).map_err(|_| {
+        let (what, example) = if is_length { ("seconds", "10") } else { ("requests per second", "1000 or 20k") };
+        Failure::usage(format!("{property}: '{}' is not a number of {what}; give for example {example}, or none", word.escape_debug()))
+    })
+}
+
+fn switch(property: &str, word: &str) -> Outcome<bool> {
     match word {
         "on" | "yes" | "true" | "1" => Ok(true),
         "off" | "no" | "false" | "0" => Ok(false),
-        _ => Err(Failure::usage(format!("'{word}' is neither on nor off; give one of them"))),
+        _ => Err(Failure::usage(format!("{property}: '{}' is neither on nor off; give one of them", word.escape_debug()))),
     }
 }
 
@@ -124,6 +139,14 @@ mod tests {
         };
         assert_eq!(properties, wanted);
         assert_eq!(code("iops=fast"), Some(Code::Usage));
+        let told = |word: &str| assign(word, &mut SetProperties::default()).map_err(|failure| failure.to_string());
+        assert_eq!(
+            told("iops=abc"),
+            Err("iops: 'abc' is not a number of requests per second; give for example 1000 or 20k, or none".into())
+        );
+        assert!(told("bps=abc").is_err_and(|line| line.starts_with("bps: 'abc' is not a size")));
+        assert!(told("bps_max_length=x").is_err_and(|line| line.contains("not a number of seconds")));
+        assert!(told("readonly=maybe").is_err_and(|line| line.starts_with("readonly: 'maybe' is neither on nor off")));
         assert_eq!(code("sector=4kn"), Some(Code::Failed));
         assert_eq!(code("colour=red"), Some(Code::Usage));
         assert_eq!(code("readonly"), Some(Code::Usage));

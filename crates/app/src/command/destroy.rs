@@ -43,8 +43,8 @@ pub struct Destroy {
     /// With --unexport: also while clients are connected, who are disconnected
     #[arg(long, requires = "unexport")]
     force: bool,
-    /// none, discard or zero: make what it leaves on the devices unreadable; a job does that. `-o wipe=MODE` is the same
-    #[arg(short = 'o', long, value_name = "MODE")]
+    /// none, discard or zero: make what it leaves on the devices unreadable; a job does that
+    #[arg(long, short_alias = 'o', value_name = "MODE")]
     wipe: Option<String>,
     #[command(flatten)]
     consent: Consent,
@@ -128,6 +128,10 @@ impl Destroy {
         let least = if what.exact { "" } else { "at least " };
         let bytes = what.freed_bytes;
         let _ = match self.parsable {
+            false if bytes == 0 && what.exact => writeln!(text, "{frees} 0B"),
+            // what several of them share is known when they are gone
+            false if bytes == 0 => writeln!(text, "{frees} what they alone share, which is not counted beforehand"),
+            false if bytes < 1024 => writeln!(text, "{frees} {least}{}", Size(bytes)),
             true => writeln!(text, "{frees} {least}{bytes}"),
             false => writeln!(text, "{frees} {least}{} ({bytes} bytes)", Size(bytes)),
         };

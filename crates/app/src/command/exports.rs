@@ -310,7 +310,8 @@ fn with_volumes(mut export: Export) -> Vec<Export> {
     let volumes = std::mem::take(&mut export.volumes);
     let line = |volume: ExportVolume| {
         let ExportVolume { name, address, readonly, clients, io } = volume;
-        Export { name, address, readonly, clients, io, connections: Vec::new(), ..export.clone() }
+        let (name, kind) = (format!("  {name}"), "  file".to_owned());
+        Export { name, kind, address, readonly, clients, io, connections: Vec::new(), ..export.clone() }
     };
     let files: Vec<Export> = volumes.into_iter().map(line).collect();
     std::iter::once(export).chain(files).collect()

@@ -14,7 +14,7 @@ use crate::api::{Export, LIMITS, SetProperties, Snapshot, SnapshotHold, Volume};
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::names::{Name, VolumeName};
-use crate::output::{Cell, Column, Format, Listing, Shown, print, print_pairs, write_out};
+use crate::output::{Cell, Column, Format, Listing, Shown, print, print_pairs, say, write_out};
 
 /// Show one volume or snapshot, and the lines to use it
 #[derive(Debug, Args)]
@@ -130,7 +130,10 @@ const PROPERTY: &[Column<Property>] = &[
 /// Prints one property of `row`, or `all` of them.
 pub fn print_property<T: Serialize>(row: &T, name: &str, property: &str, columns: &[Column<T>], how: &Listing) -> Outcome {
     let values = serde_json::to_value(row).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
-    let wanted = |column: &&Column<T>| column.name == property || (property == "all" && column.name != "name");
+    // programs find every property in its place
+    let for_people = how.format == Format::Table && !how.no_header;
+    let is_unset = |column: &Column<T>| for_people && LIMITS.contains(&column.name) && (column.cell)(row) == Cell::None;
+    let wanted = |column: &&Column<T>| column.name == property || (property == "all" && column.name != "name" && !is_unset(column));
     let entry = |column: &Column<T>| Property {
         name: name.to_owned(),
         property: column.name.to_owned(),
@@ -211,6 +214,7 @@ impl Set {
         }
         for name in names {
             client.patch::<_, Volume>(&format!("/v1/volumes/{name}"), &properties).await?;
+            say(&format!("{name}: {}", assignments.join(" ")))?;
         }
         Ok(())
     }

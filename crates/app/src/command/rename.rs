@@ -6,6 +6,7 @@ use crate::api;
 use crate::client::Client;
 use crate::failure::Outcome;
 use crate::names::{Name, SnapshotName};
+use crate::output::say;
 
 /// Give a volume or a snapshot another name
 #[derive(Debug, Args)]
@@ -29,6 +30,7 @@ impl Rename {
             Name::Volume(name) => format!("/v1/volumes/{name}/rename"),
             Name::Snapshot(name) => format!("/v1/snapshots/{}/{}/rename", name.of, name.snapshot),
         };
-        client.post(&path, &api::Rename { name: new.to_string() }).await
+        client.post::<_, ()>(&path, &api::Rename { name: new.to_string() }).await?;
+        say(&format!("{old} is {new} now"))
     }
 }

@@ -7,7 +7,7 @@ use crate::api;
 use crate::client::Client;
 use crate::failure::Outcome;
 use crate::names::VolumeName;
-use crate::output::write_out;
+use crate::output::{say, write_out};
 use crate::size::{Size, SizeChange};
 
 /// Change the size of a volume
@@ -59,6 +59,8 @@ impl Resize {
             write_out(&format!("would resize {name} from {old} to {new}, {lost} at the end would be lost{kept}\n"))?;
         } else if !kept.is_empty() {
             write_out(&format!("{name} shrank from {old} to {new}{kept}\n"))?;
+        } else {
+            say(&format!("{name} has {new} now, it had {old}"))?;
         }
         if resized.connected.is_empty() || resized.old_size == resized.size {
             return Ok(());

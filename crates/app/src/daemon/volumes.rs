@@ -2,11 +2,12 @@
 
 use futures_util::future::join_all;
 use millpond_block::{CacheMode, SectorProfile};
-use millpond_engine::{Command, Compression, Target, VolumeInfo, VolumeOptions};
+use millpond_engine::{Command, CommandError, Compression, Target, VolumeId, VolumeInfo, VolumeOptions};
 
 use super::attached::{self, Of};
 use super::options;
 use super::service::Daemon;
+use super::shard::{ShardError, ShardHandle};
 use super::snapshots::unused_name;
 use crate::api::{ApiError, CreateVolume, ErrorKind, Rename, Resize, Resized, SetProperties, SetSector, Volume};
 use crate::instant;
@@ -73,9 +74,10 @@ impl Daemon {
         if let Some(options) = options {
             let (shard, volume) = self.find_volume(&name).await?;
             if let Err(error) = shard.command(Command::SetOptions { volume: volume.id, options }).await {
+                let error = refused(error, &shard, volume.id, options.reservation).await;
                 // it would not be what was asked for; if it cannot go either, the first reason is the better one
                 let _ = shard.command(Command::DestroyVolume { volume: volume.id }).await;
-                return Err(ApiError::from(error).during(&during));
+                return Err(error.during(&during));
             }
         }
         self.tell("volume.created", name.to_string());
@@ -94,9 +96,10 @@ impl Daemon {
         let during = format!("cannot change '{name}'");
         let (shard, volume) = self.find_volume(name).await?;
         let options = options::changed(volume.options, request).map_err(|e| e.during(&during))?;
-        if let Some(options) = options {
-            let set = shard.command(Command::SetOptions { volume: volume.id, options }).await;
-            set.map_err(|e| ApiError::from(e).during(&during))?;
+        if let Some(options) = options
+            && let Err(error) = shard.command(Command::SetOptions { volume: volume.id, options }).await
+        {
+            return Err(refused(error, &shard, volume.id, options.reservation).await.during(&during));
         }
         if volume.cache.every_write_durable() && properties.cache.is_some_and(|cache| !cache.every_write_durable()) {
             self.keep_promises(&name.pool, &shard, Target::Head(volume.id)).await.map_err(|e| e.during(&during))?;
@@ -213,6 +216,29 @@ impl Daemon {
             format!("cannot promote '{name}': promote is not in this version; the origin snapshot has to stay while the clone lives");
         Err(ApiError::new(ErrorKind::NotSupported, message))
     }
+}
+
+/// Why options are refused: of a reservation that is too large, how much could be kept.
+async fn refused(error: ShardError, shard: &ShardHandle, volume: VolumeId, reservation: u64) -> ApiError {
+    if !matches!(error, ShardError::Command(CommandError::NoSpace)) || reservation == 0 {
+        return error.into();
+    }
+    let (Ok(status), Ok(volumes)) = (shard.status().await, shard.volumes().await) else { return error.into() };
+    let left = promisable(status.pool.free, &volumes, volume);
+    let message = format!(
+        "reservation={} does not fit: about {} can be promised; give less, destroy snapshots, or add a device",
+        Size(reservation),
+        Size(left)
+    );
+    ApiError::new(ErrorKind::NoSpace, message)
+}
+
+/// Bytes that a volume's reservation may have: what it holds already, and what is free and not kept for others.
+fn promisable(free: u64, volumes: &[VolumeInfo], volume: VolumeId) -> u64 {
+    let kept = |other: &VolumeInfo| other.options.reservation.saturating_sub(other.unique_bytes);
+    let others: u64 = volumes.iter().filter(|other| other.id != volume).map(kept).sum();
+    let own = volumes.iter().find(|own| own.id == volume).map_or(0, |own| own.unique_bytes);
+    own + free.saturating_sub(others)
 }
 
 fn whole_blocks(size: u64) -> Result<u64, ApiError> {

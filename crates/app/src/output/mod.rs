@@ -7,5 +7,5 @@ mod value;
 
 pub use listing::{Format, Listing};
 pub use sort::sort;
-pub use table::{Column, Shown, print, print_pairs, write_out};
+pub use table::{Column, Shown, print, print_pairs, say, write_out};
 pub use value::Cell;

@@ -1,6 +1,6 @@
 //! Rows as a table or as JSON, from one definition of the columns.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
@@ -174,6 +174,14 @@ fn keep<T>(value: &mut Value, chosen: &[&Column<T>]) {
 fn document(value: &Value) -> Outcome<String> {
     let text = serde_json::to_string_pretty(value).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
     Ok(text + "\n")
+}
+
+/// Says on a terminal what was done; scripts look at the exit code.
+///
+/// # Errors
+/// When the terminal cannot be written to.
+pub fn say(text: &str) -> Outcome {
+    if io::stdout().is_terminal() { write_out(&format!("{text}\n")) } else { Ok(()) }
 }
 
 /// Writes to stdout. A reader that went away (`| head`) is no failure.

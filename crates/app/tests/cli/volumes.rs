@@ -28,7 +28,7 @@ fn a_volume_is_made_and_listed_with_the_agreed_keys() {
     daemon.run(&["create", "tank/x", "-L", "1M", "--sector", "520"]).refused(1, "not a sector profile");
     daemon.run(&["create", "tank/x", "-L", "1M", "-o", "special_small_blocks=2M"]).refused(1, "at most 1M");
     daemon.run(&["create", "tank/x", "-L", "1M", "-o", "iops_max=5"]).refused(1, "set iops too");
-    daemon.run(&["create", "tank/x", "-L", "1M", "-o", "reservation=1T"]).refused(1, "full");
+    daemon.run(&["create", "tank/x", "-L", "1M", "-o", "reservation=1T"]).refused(1, "can be promised");
     daemon.run(&["list", "tank/x"]).refused(1, "no volume 'tank/x'");
 }
 
@@ -103,7 +103,7 @@ fn limits_and_reservations_change_and_are_kept() {
     let shown = daemon.run(&["show", "tank/v"]).ok().out;
     assert!(shown.contains("iops_max_length") && !shown.contains("bps_rd"), "{shown}");
     daemon.run(&["set", "iops_max=999", "tank/v"]).refused(1, "iops_max=999 is less than iops=1000");
-    daemon.run(&["set", "reservation=1T", "tank/v"]).refused(1, "full");
+    daemon.run(&["set", "reservation=1T", "tank/v"]).refused(1, "can be promised");
     daemon.run(&["snapshot", "tank/v@s"]).ok();
     daemon.run(&["clone", "tank/v@s", "tank/c"]).ok();
     let clone = daemon.json(&["show", "tank/c"]);

@@ -8,7 +8,8 @@ use crate::client::Client;
 use crate::command::columns::layout;
 use crate::failure::{Failure, Outcome};
 use crate::names::{self, Kind};
-use crate::output::write_out;
+use crate::output::{say, write_out};
+use crate::size::Size;
 
 /// Make a pool on devices
 #[derive(Debug, Args)]
@@ -55,7 +56,7 @@ impl Create {
             return write_out(&would);
         }
         warn_of_spare(&pool);
-        Ok(())
+        say(&format!("created pool {}: {} for guests, {}", pool.name, Size(pool.size), layout(pool.layout)))
     }
 }
 

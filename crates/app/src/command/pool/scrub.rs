@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::api::{Pool, ScrubPool};
 use crate::client::Client;
-use crate::command::pool::jobs;
+use crate::command::pool::{jobs, show};
 use crate::failure::{Failure, Outcome};
 use crate::names::{self, Kind};
 
@@ -15,11 +15,12 @@ Example:
   millpond pool scrub tank
   millpond pool scrub tank --wait
   millpond pool scrub tank --stop
+  millpond pool scrub --wait                  all pools
 
 Guests go first. 'pool jobs' shows how far it is, 'pool status' what it found, 'pool status -v' where data is that no copy has.")]
 pub struct Scrub {
-    /// Name of the pool
-    name: String,
+    /// Name of the pool; without it, all pools in service
+    name: Option<String>,
     /// End the one that runs; what it found stays known
     #[arg(long, conflicts_with = "wait")]
     stop: bool,
@@ -31,21 +32,51 @@ pub struct Scrub {
 impl Scrub {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
-        names::check(Kind::Pool, &self.name)?;
+        let names = match &self.name {
+            Some(name) => vec![name.clone()],
+            None => in_service(client).await?,
+        };
         let request = ScrubPool { stop: self.stop };
-        client.post::<_, Pool>(&format!("/v1/pools/{}/scrub", self.name), &request).await?;
-        if !self.wait {
-            return Ok(());
+        let mut failed = None;
+        for name in &names {
+            names::check(Kind::Pool, name)?;
+            // one that scrubs already keeps the others from nothing
+            match client.post::<_, Pool>(&format!("/v1/pools/{name}/scrub"), &request).await {
+                Ok(_) => {}
+                // it is enough that none goes on
+                Err(_) if self.stop && self.name.is_none() => {}
+                Err(failure) if names.len() > 1 => drop(failed.get_or_insert(failure)),
+                Err(failure) => return Err(failure),
+            }
         }
-        jobs::wait_scrub(client, &self.name).await?;
-        let pool: Pool = client.get(&format!("/v1/pools/{}", self.name)).await?;
-        let lost = pool.scrub.map_or(0, |scrub| scrub.lost_blocks + scrub.lost_nodes);
-        if lost == 0 {
-            return Ok(());
+        if self.wait {
+            for name in &names {
+                if let Err(failure) = wait(client, name).await {
+                    failed.get_or_insert(failure);
+                }
+            }
         }
-        Err(Failure::failed(format!(
-            "{lost} blocks of pool '{}' have no copy that is right; see 'millpond pool status -v {}', then restore what they belong to",
-            self.name, self.name
-        )))
+        failed.map_or(Ok(()), Err)
     }
+}
+
+async fn in_service(client: &Client) -> Outcome<Vec<String>> {
+    let pools: Vec<Pool> = client.get("/v1/pools").await?;
+    let serving = |pool: &Pool| matches!(pool.health.as_str(), "online" | "degraded");
+    Ok(pools.into_iter().filter(serving).map(|pool| pool.name).collect())
+}
+
+/// Waits for the end, and says what was found.
+async fn wait(client: &Client, name: &str) -> Outcome {
+    jobs::wait_scrub(client, name).await?;
+    let pool: Pool = client.get(&format!("/v1/pools/{name}")).await?;
+    let Some(scrub) = pool.scrub else { return Ok(()) };
+    let lost = scrub.lost_blocks + scrub.lost_nodes;
+    if lost == 0 {
+        eprintln!("scrub of {name}: done, {}", show::found(&scrub));
+        return Ok(());
+    }
+    Err(Failure::failed(format!(
+        "{lost} blocks of pool '{name}' have no copy that is right; see 'millpond pool status -v {name}', then restore what they belong to"
+    )))
 }

@@ -6,14 +6,14 @@ use clap::Args;
 use serde::Serialize;
 
 use super::device_limit::rate;
-use crate::api::{Device, Job, Pool, SetPool};
+use crate::api::{Device, Job, Pool, Scrub, SetPool};
 use crate::client::Client;
 use crate::command::columns::{DEVICE, POOL, POOL_PROPERTIES, layout, limit};
 use crate::command::get::print_property;
 use crate::failure::{Failure, Outcome};
 use crate::instant::{now, show_span};
 use crate::names::{self, Kind};
-use crate::output::{Cell, Format, Listing, print, print_pairs, write_out};
+use crate::output::{Cell, Format, Listing, print, print_pairs, say, write_out};
 use crate::size::Size;
 
 async fn one(client: &Client, name: &str) -> Outcome<Pool> {
@@ -103,6 +103,7 @@ impl Status {
                 write_out(&counters(pool))?;
                 write_out(&read_cache(pool))?;
                 write_out(&cache(pool))?;
+                write_out(&unused(pool))?;
                 write_out(&limits(pool))?;
                 write_out(&unwell(pool))?;
             }
@@ -129,11 +130,24 @@ impl Status {
         }
         if let Some(scrub) = &pool.scrub {
             let when = scrub.ended.unwrap_or(scrub.begun);
-            let lost = scrub.lost_blocks + scrub.lost_nodes;
-            let told = if lost == 0 { String::new() } else { format!(", {lost} lost: see -v") };
-            text += &format!("scrub {} {when:.0}, {} errors, {} repaired{told}\n", scrub.state, scrub.errors, scrub.repaired);
+            text += &format!("scrub {} {when:.0}, {}\n", scrub.state, found(scrub));
         }
         text
+    }
+}
+
+/// What a scrub found: errors are counted by copies of blocks, repairs by pieces that were written again, each of which may hold many.
+pub(super) fn found(scrub: &Scrub) -> String {
+    let lost = scrub.lost_blocks + scrub.lost_nodes;
+    match (scrub.errors, lost) {
+        (0, 0) => "0 errors".to_owned(),
+        (errors, 0) => format!("{errors} errors, all repaired ({} pieces written again)", scrub.repaired),
+        (errors, lost) => {
+            format!(
+                "{errors} errors, {} pieces written again; {lost} blocks are lost, for no copy of them is right: see -v",
+                scrub.repaired
+            )
+        }
     }
 }
 
@@ -266,6 +280,15 @@ fn cache(pool: &Pool) -> String {
     )
 }
 
+/// The devices of which a part is neither allocated nor free: it is more than the others of the layout have, or leaves the pool.
+fn unused(pool: &Pool) -> String {
+    let unused = |device: &Device| {
+        let bytes = device.size.saturating_sub(device.allocated + device.free);
+        (bytes > 0).then(|| format!("  {}: {} of it are of no use in its layout\n", device.path, Size(bytes)))
+    };
+    pool.devices.iter().filter_map(unused).collect()
+}
+
 /// The devices that are capped.
 fn limits(pool: &Pool) -> String {
     let capped = pool.devices.iter().filter_map(|device| Some(format!("  {} limited to {}\n", device.path, limit(&device.limit)?)));
@@ -347,6 +370,7 @@ impl Set {
                 )));
             }
         };
-        client.post::<_, Pool>(&format!("/v1/pools/{}/properties", self.name), &request).await.map(drop)
+        client.post::<_, Pool>(&format!("/v1/pools/{}/properties", self.name), &request).await?;
+        say(&format!("pool {}: {}", self.name, self.assignment))
     }
 }
