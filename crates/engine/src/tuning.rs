@@ -15,7 +15,8 @@ pub struct Tuning {
     pub checkpoint_log_bytes: u64,
     /// Checkpoints that stay rewindable: space freed is reused only after this many more.
     pub rewind_checkpoints: u32,
-    /// Milliseconds that checkpoints stay rewindable beyond that, while what rests for it is a small part of the pool and space is not short.
+    /// Milliseconds that checkpoints stay rewindable beyond that, while what rests for it is a small part of the pool and space is not
+    /// short.
     pub rewind_millis: u64,
     /// When the host gets the bytes of free segments back.
     pub discard: Discard,
@@ -23,28 +24,35 @@ pub struct Tuning {
     pub ready: ReadySpace,
     /// Bytes of each copy that a scrub reads at a time, about.
     pub scrub_strip: u32,
-    /// Percent of the log's segments that may be in use before some of it is moved to where data stays: what is overwritten soon is not moved.
+    /// Percent of the log's segments that may be in use before some of it is moved to where data stays: what is overwritten soon is not
+    /// moved.
     pub log_percent: u8,
     /// Bytes of a piece of a deadlist at most, where segments are not small: what one write of a checkpoint takes.
     pub piece_bytes: u32,
-    /// Upper bound in bytes for what is kept in memory of pieces of deadlists though it could be read again. It is a part of `map_memory`, an eighth of
+    /// Upper bound in bytes for what is kept in memory of pieces of deadlists though it could be read again. It is a part of
+    /// `map_memory`, an eighth of
     /// that at most.
     pub piece_memory: u64,
-    /// Milliseconds that an import waits for a missing device before a spare takes its place. For one that fails while it is used nobody waits.
+    /// Milliseconds that an import waits for a missing device before a spare takes its place. For one that fails while it is used nobody
+    /// waits.
     pub spare_millis: u64,
-    /// Milliseconds in which a device ends nothing of what it was asked for after which it is given up, where the pool can do without it, and four
-    /// times as long as its longest pause in the last ten minutes, up to six times this. More than a disk needs to spin up, less than guests wait.
+    /// Milliseconds in which a device ends nothing of what it was asked for after which it is given up, where the pool can do without it,
+    /// and four
+    /// times as long as its longest pause in the last ten minutes, up to six times this. More than a disk needs to spin up, less than
+    /// guests wait.
     pub silence_millis: u64,
     /// Milliseconds of that after which is read from other devices what they have, too.
     pub reread_millis: u64,
     /// Import a pool although devices are missing that it can do without. They are out of date from then on.
     pub degraded: bool,
-    /// An import refuses labels that are older than these, or on other devices: what the caller has read of the labels may not be what the engine
+    /// An import refuses labels that are older than these, or on other devices: what the caller has read of the labels may not be what
+    /// the engine
     /// reads of them. `None`: whatever is there.
     pub newest_label: Option<NewestLabel>,
     /// What an import comes to.
     pub aim: Aim,
-    /// Who has the pool from then on, for other hosts to see. Without it no claim is written and nobody's is looked at: where the devices cannot
+    /// Who has the pool from then on, for other hosts to see. Without it no claim is written and nobody's is looked at: where the devices
+    /// cannot
     /// be another host's, too.
     pub holder: Option<Holder>,
     /// Import a pool that another host has claimed and not closed: it is taken from it.
@@ -96,7 +104,8 @@ pub enum Discard {
     Now,
 }
 
-/// How many free segments the host has bytes for. The log goes to those first: where the host has none it has to find some, and a flush waits for
+/// How many free segments the host has bytes for. The log goes to those first: where the host has none it has to find some, and a flush
+/// waits for
 /// its journal.
 ///
 /// Twice the bytes of log of a minute are kept, between two bounds.
@@ -113,7 +122,8 @@ pub struct ReadySpace {
     /// Milliseconds that there are more before the host gets them back. A pool at rest (for a tenth of that) gives back after half of it
     /// what is above `least`.
     pub surplus_millis: u64,
-    /// Bytes that may rest for the time of a rewind alone, or an eighth of what is in use when that is more; an eighth of the pool when both are.
+    /// Bytes that may rest for the time of a rewind alone, or an eighth of what is in use when that is more; an eighth of the pool when
+    /// both are.
     pub resting: u64,
 }
 
@@ -218,4 +228,6 @@ pub enum Planted {
     WaitForNobody,
     /// A segment can be had while it is prepared.
     PrepareInUse,
+    /// What a removal took out of its rows before it was stopped stays unused.
+    LeaveGivenUp,
 }

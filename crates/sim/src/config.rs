@@ -74,7 +74,8 @@ impl Options {
     #[must_use]
     pub fn planting(mut self, bug: Planted) -> Options {
         self.planted = Some(bug);
-        self.parity |= matches!(bug, Planted::ParityFromRot | Planted::SkimOneCopy);
+        self.parity |= matches!(bug, Planted::ParityFromRot | Planted::SkimOneCopy | Planted::LeaveGivenUp);
+        self.removals |= bug == Planted::LeaveGivenUp;
         self.mirrors |= bug == Planted::LateAnswersCount;
         self.long_tables |= bug == Planted::CrowdTheLog;
         self.rescue |= bug == Planted::NothingRests;
@@ -325,7 +326,8 @@ impl Config {
         transformed
     }
 
-    /// Turns the world into one that needs a way back: of a pool that is never full, so that what is freed rests for two checkpoints at least.
+    /// Turns the world into one that needs a way back: of a pool that is never full, so that what is freed rests for two checkpoints at
+    /// least.
     fn endanger(&mut self, rng: &mut Rng) {
         (self.fault, self.second_hand, self.tight, self.kind) = (None, false, false, Kind::Rescue);
         self.tuning.rewind_checkpoints = rng.between(3, 5) as u32;

@@ -112,7 +112,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 31] = [
+const PLANTED: [(&str, Planted); 32] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -144,6 +144,7 @@ const PLANTED: [(&str, Planted); 31] = [
     ("leave-late", Planted::LeaveLate),
     ("burst-twice", Planted::BurstTwice),
     ("prepare-in-use", Planted::PrepareInUse),
+    ("leave-given-up", Planted::LeaveGivenUp),
 ];
 
 fn range(text: &str) -> Result<Range<u64>, String> {

@@ -1,8 +1,11 @@
-//! A deliberately simple system that keeps the promises, to prove that the judge judges rightly; and the same with known bugs, to prove that it
+//! A deliberately simple system that keeps the promises, to prove that the judge judges rightly; and the same with known bugs, to prove
+//! that it
 //! finds them. For tests of the simulator alone.
 //!
-//! Everything is in memory and everything is logged: record n goes to device n mod the number of devices, behind the last one there; it names its
-//! predecessor's checksum, so that leftovers never follow. Recovery replays the log up to the first record that is missing. Space is never reused.
+//! Everything is in memory and everything is logged: record n goes to device n mod the number of devices, behind the last one there; it
+//! names its
+//! predecessor's checksum, so that leftovers never follow. Recovery replays the log up to the first record that is missing. Space is
+//! never reused.
 
 mod code;
 mod memory;
@@ -560,6 +563,7 @@ impl System for Reference {
             size: 0,
             allocated: 0,
             free: 0,
+            given_up: 0,
             space: millpond_engine::SpaceInfo::default(),
             devices: Vec::new(),
             jobs: Vec::new(),

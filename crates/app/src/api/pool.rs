@@ -319,7 +319,8 @@ pub struct ImportPool {
     /// Go back to this checkpoint.
     #[serde(default)]
     pub to: Option<u64>,
-    /// Find the newest checkpoint that is whole by reading what segments say, and make the rings of roots anew. When special devices are missing: do
+    /// Find the newest checkpoint that is whole by reading what segments say, and make the rings of roots anew. When special devices are
+    /// missing: do
     /// without them for good.
     #[serde(default)]
     pub rebuild: bool,
@@ -421,6 +422,10 @@ pub struct PoolSpace {
     pub prepared: u64,
     /// Bytes of free segments that the host got back since import, all copies together.
     pub given_back: u64,
+    /// Bytes of devices that are in no segment since a removal was stopped, all copies together: they become segments again when there is
+    /// room to move to.
+    #[serde(default)]
+    pub given_up: u64,
 }
 
 /// What the engine counts since import.
@@ -497,7 +502,8 @@ pub struct Device {
     pub class: String,
     /// `linear`, `stripe` or `mirror`.
     pub layout: String,
-    /// `online`, a spare `available`; `missing`, `failed` or `resilvering`; `replacing`, and the device that takes its place is another one in the list;
+    /// `online`, a spare `available`; `missing`, `failed` or `resilvering`; `replacing`, and the device that takes its place is another
+    /// one in the list;
     /// `unavailable` when its pool is not in service.
     pub state: String,
     /// Usable bytes.
@@ -537,7 +543,8 @@ pub struct Pool {
     pub name: String,
     /// Identity.
     pub id: String,
-    /// `opening` (being imported), `online`, `readonly` (imported to be read), `degraded` (a device is missing or not whole, and not one of class cache), `closing`, `faulted`, or `unavailable` when it could not be imported.
+    /// `opening` (being imported), `online`, `readonly` (imported to be read), `degraded` (a device is missing or not whole, and not one
+    /// of class cache), `closing`, `faulted`, or `unavailable` when it could not be imported.
     pub health: String,
     /// Why it is not online.
     pub reason: Option<String>,
@@ -636,7 +643,8 @@ pub struct Checkpoint {
     pub lsn: u64,
     /// Intact copies of its root over all devices; there are two on each.
     pub copies: u32,
-    /// Is everything there that it refers to? `yes`: its objects match their checksums, and no segment was used for something else since; `no`;
+    /// Is everything there that it refers to? `yes`: its objects match their checksums, and no segment was used for something else since;
+    /// `no`;
     /// `unknown` of what older versions wrote.
     pub verified: String,
     /// Why it is not `yes`.

@@ -216,6 +216,7 @@ fn jobs_of(name: &str, pool: &PoolInfo) -> Vec<Job> {
             JobKind::Resilver => "resilver",
             JobKind::Replace => "replace",
             JobKind::Remove => "remove",
+            JobKind::Rejoin => "rejoin",
             JobKind::Rebalance => "rebalance",
             JobKind::Wipe => "wipe",
             JobKind::Scrub => "scrub",

@@ -130,7 +130,8 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
 
 fn space(status: &ShardStatus) -> PoolSpace {
     let (SpaceInfo { in_use, resting, ready, holes, wanted }, metrics) = (status.pool.space, &status.metrics);
-    PoolSpace { in_use, resting, ready, holes, wanted, prepared: metrics.prepared_bytes, given_back: metrics.given_back_bytes }
+    let (prepared, given_back, given_up) = (metrics.prepared_bytes, metrics.given_back_bytes, status.pool.given_up);
+    PoolSpace { in_use, resting, ready, holes, wanted, prepared, given_back, given_up }
 }
 
 fn scrub(info: &ScrubInfo) -> Scrub {

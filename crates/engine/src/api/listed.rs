@@ -184,7 +184,8 @@ pub struct DeviceCounters {
 pub struct LabelsInForce {
     /// Generation of the shape that they describe.
     pub generation: u64,
-    /// Members that hold everything that was acknowledged, and which devices they are. Without the cache and spares, and without members that are
+    /// Members that hold everything that was acknowledged, and which devices they are. Without the cache and spares, and without members
+    /// that are
     /// being filled; with devices that take the places of those, which the next labels may call members: alone they are no pool.
     pub current: Vec<(u16, DeviceId)>,
 }
@@ -210,6 +211,9 @@ pub struct PoolInfo {
     pub allocated: u64,
     /// Bytes still to be had: size - allocated.
     pub free: u64,
+    /// Bytes of devices that are in no segment since a removal was stopped, and not counted in `size`: they become segments again when
+    /// there is room to move to.
+    pub given_up: u64,
     /// What segments are doing.
     pub space: SpaceInfo,
     /// Devices in member order, without those that were removed.
@@ -357,6 +361,8 @@ pub enum JobKind {
     Replace,
     /// Moves what is on a member elsewhere.
     Remove,
+    /// Makes segments of what a removal that was stopped left in none.
+    Rejoin,
     /// Evens out what groups hold.
     Rebalance,
     /// Makes unreadable what nothing refers to.

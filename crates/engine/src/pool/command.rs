@@ -87,10 +87,7 @@ impl Pool {
                 let outcome = self.remove_member(member);
                 self.answer_job(tag, outcome);
             }
-            Command::StopRemoving => {
-                let outcome = self.stop_removing();
-                self.answer_job(tag, outcome);
-            }
+            Command::StopRemoving => self.change_devices(tag, Pool::stop_removing),
             Command::Scrub => self.change_jobs(tag, Pool::scrub),
             Command::StopScrub => self.change_jobs(tag, Pool::stop_scrub),
             Command::Rebalance { dry_run: true } => {
@@ -259,7 +256,8 @@ impl Pool {
         Ok(())
     }
 
-    /// What a volume's guests have under way is answered when it is durable: who reads that the mode is strict may rely on every answer after.
+    /// What a volume's guests have under way is answered when it is durable: who reads that the mode is strict may rely on every answer
+    /// after.
     fn tighten(&mut self, volume: VolumeId) {
         for op in self.ops.iter_mut() {
             op.durable |= match &op.work {

@@ -36,6 +36,7 @@ impl Pool {
 
     /// Adds groups of new devices. Their space is used when every label says that they are there.
     pub(crate) fn add_groups(&mut self, specs: &[GroupSpec], devices: &[NewDevice]) -> Result<(), CommandError> {
+        self.put_off_rejoin();
         self.check_unchanging()?;
         let geometries: Vec<_> = devices.iter().map(|d| d.geometry).collect();
         let mut shape = self.config.shape.clone();
@@ -60,6 +61,7 @@ impl Pool {
 
     /// Puts a device in the place of a member: what the member holds, or should hold, is copied to it.
     pub(crate) fn replace(&mut self, member: u16, device: NewDevice) -> Result<(), CommandError> {
+        self.put_off_rejoin();
         self.check_unchanging()?;
         let at = usize::from(member);
         if self.config.shape.is_aside(member) {
@@ -101,6 +103,7 @@ impl Pool {
 
     /// A device of the cache or a spare leaves: there is nothing to move.
     pub(crate) fn remove_aside(&mut self, member: u16) -> Result<(), CommandError> {
+        self.put_off_rejoin();
         self.check_unchanging()?;
         self.cache.detach(member, &mut self.bufs);
         let class = self.config.shape.class_of(member).unwrap_or(Class::Data);

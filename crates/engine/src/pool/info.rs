@@ -88,6 +88,7 @@ impl Pool {
             size,
             allocated: allocated.min(size),
             free: size.saturating_sub(allocated),
+            given_up: self.given_up_bytes(),
             space: self.space_info(),
             devices: devices.collect(),
             jobs: self.jobs(),

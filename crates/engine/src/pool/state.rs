@@ -152,7 +152,8 @@ pub(crate) struct Flusher {
     pub(crate) space: bool,
     /// Operations and the batch that each needs durable.
     pub(crate) waiting: Vec<(u32, Lsn)>,
-    /// Up to here the log was flushed, and whether a checkpoint waits for that, while the labels do not say yet on which devices (INV-LABEL-1).
+    /// Up to here the log was flushed, and whether a checkpoint waits for that, while the labels do not say yet on which devices (INV-
+    /// LABEL-1).
     pub(crate) held: Option<(Lsn, bool)>,
 }
 
@@ -221,6 +222,8 @@ pub(crate) struct Pool {
     pub(crate) departure: Departure,
     /// When it was last looked whether lost special devices left rows behind.
     pub(crate) left_behind_looked: Time,
+    /// When extents that are in no row may become some.
+    pub(crate) rejoin_due: Time,
     pub(crate) rebalancer: Rebalancer,
     pub(crate) scrubber: Scrubber,
     pub(crate) repairs: Repairs,
@@ -319,6 +322,7 @@ impl Pool {
             evacuation: None,
             departure: Departure::default(),
             left_behind_looked: Time(0),
+            rejoin_due: Time(0),
             rebalancer: Rebalancer::default(),
             scrubber: Scrubber::default(),
             repairs: Repairs::default(),

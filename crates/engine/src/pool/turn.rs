@@ -346,7 +346,7 @@ impl Pool {
         if held || freeing || comes || written || !self.cleaner.idle() || self.io.is_stalled() {
             return;
         }
-        if !self.victim_left() {
+        if !self.victim_left() && !self.leave_rejoin_to_guests() {
             self.starved = None;
             for id in std::mem::take(&mut self.space_waiters) {
                 self.fail_op(id, DiskError::NoSpace);
@@ -354,7 +354,8 @@ impl Pool {
         }
     }
 
-    /// Is space being given back that guests can fill then? It is waited for while some comes, but not for a pool that closes, which gives back no more.
+    /// Is space being given back that guests can fill then? It is waited for while some comes, but not for a pool that closes, which
+    /// gives back no more.
     pub(super) fn room_comes(&self) -> bool {
         let comes = |given: &GivingBack| self.now.0 < given.since.0 + STARVED_MILLIS;
         self.closing.is_none() && self.giving_back.as_ref().is_some_and(comes)

@@ -5,7 +5,9 @@
 //! left of the devices that shared them becomes new segments, and nothing remembers the device but its place in the table.
 //!
 //! When the others have no room for all of it now, but will have, because every segment has a part on the device, it goes in steps: as many
-//! segments as can be done without are emptied into the others, and what comes of them takes in the next ones.
+//! segments as can be done without are emptied into the others, and what comes of them takes in the next ones. When that is stopped half-
+//! way the extents
+//! of the device that steps took out of their rows are in no segment; they become rows again, with what the steps made of the others.
 
 mod removal;
 
@@ -14,14 +16,15 @@ use std::collections::{BTreeSet, VecDeque};
 use millpond_block::Tag;
 use millpond_format::{Class, Encoder, MemberState, SegmentId};
 
+use super::checkpoint::ObjectsIn;
 use super::reserve::{LEAST_LOG, Purse};
 use crate::io::Health;
 use crate::log::{BatchKind, OpenBatch, SMALL};
 use crate::pool::Pool;
 use crate::space::{Rows, Segment, SegmentState, Shelf, usable};
-use crate::{CommandError, JobInfo, JobKind, PoolState, RemovalPlan, Time};
-use removal::Removal;
+use crate::{CommandError, JobInfo, JobKind, Planted, PoolState, RemovalPlan, Time};
 pub(crate) use removal::runs;
+use removal::{Removal, unused_extents};
 
 /// Steps of a removal that may be foreseen: each leaves groups behind.
 const MOST_STEPS: u32 = 10;
@@ -37,12 +40,17 @@ const ROOM_LOOK_MILLIS: u64 = 2_000;
 const UNIT_BYTES: u64 = 512;
 /// Milliseconds between looks at all segments that are to be given up.
 const LOOK_MILLIS: u64 = 100;
+/// Milliseconds after which extents are joined to rows again, when that was given up: for guests that had no room, and for what could not
+/// be read.
+const REJOIN_MILLIS: (u64, u64) = (60_000, 600_000);
 
 /// An evacuation on its way.
 #[derive(Debug)]
 pub(crate) struct Evacuation {
-    /// Who leaves; nobody when it is rows that special devices left behind.
+    /// Who leaves; nobody when it is rows that special devices left behind, or that are to be wider ones.
     member: Option<u16>,
+    /// Nobody leaves: rows become wider ones with extents that a removal left in none.
+    rejoins: bool,
     removal: Removal,
     /// Bytes that lived in its segments when it began.
     total: u64,
@@ -97,7 +105,9 @@ impl Pool {
             return self.remove_aside(member);
         }
         let leaving = self.check_removal(member)?;
-        if let Some((removal, later)) = self.plan_removal(member, leaving)? {
+        let plan = self.plan_removal(member, leaving)?;
+        self.put_off_rejoin();
+        if let Some((removal, later)) = plan {
             self.begin_evacuation(Some(member), removal, later);
         }
         if let Some(known) = self.config.shape.members.get_mut(usize::from(member)).filter(|known| !known.leaving) {
@@ -128,7 +138,8 @@ impl Pool {
     fn check_removal(&self, member: u16) -> Result<bool, CommandError> {
         let known = self.config.shape.members.get(usize::from(member)).filter(|m| m.state != MemberState::Gone);
         let Some(known) = known else { return Err(CommandError::NotFound(format!("member {member}"))) };
-        if known.successor.is_some() || self.filler.jobs().next().is_some() || self.evacuation.is_some() || self.relabeler.busy() {
+        let changing = self.evacuation.as_ref().is_some_and(|evacuation| !evacuation.rejoins) || self.relabeler.busy();
+        if known.successor.is_some() || self.filler.jobs().next().is_some() || changing {
             return Err(CommandError::Busy("devices are just being changed; try again when 'pool jobs' is empty".into()));
         }
         Ok(known.leaving)
@@ -145,18 +156,8 @@ impl Pool {
         };
         let needed = self.needed_units();
         let in_steps = Removal::plan_step(shape, member, |_| true).is_some();
-        // guests go on writing: a step takes half of what is free at most, and half of the log and of what is free of it
-        let least = if in_steps { needed.max(needed.midpoint(space.usable_units())) } else { needed };
-        let fits = |gone: &BTreeSet<SegmentId>| least <= space.usable_without(gone);
-        let (logs, free_logs) = (space.segments.count_in(Shelf::Log), self.free_in(Shelf::Log));
-        let is_free = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.state == SegmentState::Free);
-        let spares_log = |gone: &BTreeSet<SegmentId>| {
-            let of_log = || gone.iter().filter(|id| space.rows.shelf(**id) == Shelf::Log);
-            let taken = of_log().count();
-            !in_steps || taken == logs || (taken * 2 <= logs && of_log().filter(is_free).count() * 2 <= free_logs)
-        };
         let objects = self.stored_objects();
-        let can_go = |gone: &BTreeSet<SegmentId>| fits(gone) && spares_log(gone) && !self.is_short_without(gone, &objects);
+        let can_go = |gone: &BTreeSet<SegmentId>| self.can_go(gone, &objects, in_steps);
         if can_go(&whole.segments) {
             return Ok(Some((whole, 0)));
         }
@@ -181,6 +182,22 @@ impl Pool {
             return Ok(Some((whole, 0)));
         }
         Err(CommandError::Invalid("too little is free, so there is no room to move to; add a device or destroy something first".into()))
+    }
+
+    /// Can these be done without for now, or for good? Guests go on writing: a step takes half of what is free at most, and half of the
+    /// log and of what is
+    /// free of it.
+    fn can_go(&self, gone: &BTreeSet<SegmentId>, objects: &ObjectsIn, in_steps: bool) -> bool {
+        let (space, needed) = (&self.core.space, self.needed_units());
+        let least = if in_steps { needed.max(needed.midpoint(space.usable_units())) } else { needed };
+        let (logs, free_logs) = (space.segments.count_in(Shelf::Log), self.free_in(Shelf::Log));
+        let is_free = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.state == SegmentState::Free);
+        let of_log = || gone.iter().filter(|id| space.rows.shelf(**id) == Shelf::Log);
+        let spares_log = || {
+            let taken = of_log().count();
+            !in_steps || taken == logs || (taken * 2 <= logs && of_log().filter(is_free).count() * 2 <= free_logs)
+        };
+        least <= space.usable_without(gone) && spares_log() && !self.is_short_without(gone, objects)
     }
 
     /// What lives, and some more: a removal is cleaning, which makes no room where all is full.
@@ -211,7 +228,8 @@ impl Pool {
         let total = self.live_bytes(removal.segments.iter().copied());
         self.core.space.leave_segments(&removal.segments);
         self.leave_open_segments();
-        self.evacuation = Some(Evacuation { member, removal, total, later, todo: VecDeque::new(), looked: Time(0) });
+        self.evacuation =
+            Some(Evacuation { member, rejoins: false, removal, total, later, todo: VecDeque::new(), looked: Time(0) });
         self.count_moving();
     }
 
@@ -221,9 +239,63 @@ impl Pool {
             return;
         }
         self.left_behind_looked = self.now;
-        if let Some(removal) = Removal::plan_left_behind(&self.config.shape) {
-            self.begin_evacuation(None, removal, 0);
+        match Removal::plan_left_behind(&self.config.shape) {
+            Some(removal) => self.begin_evacuation(None, removal, 0),
+            None => self.rejoin(),
         }
+    }
+
+    /// Makes rows of extents that are in none since a removal was stopped. The shape says which these are, so this begins again after a
+    /// crash.
+    fn rejoin(&mut self) {
+        let none = self.given_up_bytes() == 0 || self.planted(Planted::LeaveGivenUp);
+        if none || self.now < self.rejoin_due || self.starved.is_some() || !self.all_are_there() {
+            return;
+        }
+        self.rejoin_due = Time(self.now.0 + ROOM_LOOK_MILLIS);
+        let objects = self.stored_objects();
+        let segments = &self.core.space.segments;
+        let some_stay = |gone: &BTreeSet<SegmentId>| {
+            Shelf::ALL.into_iter().all(|shelf| {
+                let taken = gone.iter().filter(|id| segments.get(**id).is_some_and(|s| s.shelf == shelf)).count();
+                taken == 0 || taken < segments.count_in(shelf)
+            })
+        };
+        let plan = Removal::plan_rejoin(&self.config.shape, |gone| some_stay(gone) && self.can_go(gone, &objects, true));
+        if let Some(removal) = plan {
+            self.begin_evacuation(None, removal, 0);
+            self.evacuation.iter_mut().for_each(|evacuation| evacuation.rejoins = true);
+        }
+    }
+
+    /// Ends it where it runs: what was moved stays where it is, and it begins again after so many milliseconds at the earliest.
+    fn end_rejoin(&mut self, pause: u64) -> bool {
+        let ended = self.evacuation.take_if(|evacuation| evacuation.rejoins);
+        if let Some(evacuation) = &ended {
+            self.core.space.stay(&evacuation.removal.segments);
+            self.rejoin_due = Time(self.now.0 + pause);
+        }
+        ended.is_some()
+    }
+
+    /// Devices are to be changed: that goes before.
+    pub(crate) fn put_off_rejoin(&mut self) {
+        self.end_rejoin(0);
+    }
+
+    /// Guests would be refused: the segments that were to be emptied are theirs again. False when there are none of that kind.
+    pub(crate) fn leave_rejoin_to_guests(&mut self) -> bool {
+        self.end_rejoin(REJOIN_MILLIS.0)
+    }
+
+    /// Bytes of extents that are in no segment because a removal that does not go on took them out of their rows.
+    pub(crate) fn given_up_bytes(&self) -> u64 {
+        let shape = &self.config.shape;
+        if self.member_leaving().is_some() {
+            return 0;
+        }
+        let runs = unused_extents(shape).into_values().flatten();
+        runs.map(|run| u64::from(run.extents) * shape.extent_bytes).sum()
     }
 
     /// The member that the labels say is to leave.
@@ -246,7 +318,10 @@ impl Pool {
         match self.remove_member(member) {
             Ok(()) if self.evacuation.is_some() => self.departure.room = None,
             Ok(()) if self.waits_for_step() => {}
-            _ => self.keep_leaving(),
+            _ => {
+                self.keep_leaving();
+                self.relabel(None);
+            }
         }
     }
 
@@ -260,14 +335,13 @@ impl Pool {
         free > most || self.now.0 < since.0 + ROOM_MILLIS
     }
 
-    /// Nobody leaves any more.
+    /// Nobody leaves any more, once the labels say so.
     fn keep_leaving(&mut self) {
         self.config.shape.members.iter_mut().for_each(|known| known.leaving = false);
         self.departure = Departure::default();
-        self.relabel(None);
     }
 
-    /// Ends an evacuation: what was moved stays where it is, and the device can be filled again.
+    /// Ends an evacuation: what was moved stays where it is, and the device can be filled again. The labels are still to say so.
     pub(crate) fn stop_removing(&mut self) -> Result<(), CommandError> {
         if self.member_leaving().is_none() {
             return Err(CommandError::NotFound("a removal".into()));
@@ -297,7 +371,8 @@ impl Pool {
             errors += u64::from(segment.left_until > self.now.0);
         }
         let done = moved + evacuation.total.saturating_sub(live);
-        Some(JobInfo { errors, ..job(evacuation.member, done, live + evacuation.later) })
+        let kind = if evacuation.rejoins { JobKind::Rejoin } else { JobKind::Remove };
+        Some(JobInfo { kind, errors, ..job(evacuation.member, done, live + evacuation.later) })
     }
 
     /// Goes on with an evacuation. True when it wants another turn soon.
@@ -308,6 +383,9 @@ impl Pool {
         if self.evacuation.is_none() {
             self.go_on_removing();
             return false;
+        }
+        if self.evacuation.as_ref().is_some_and(|evacuation| evacuation.rejoins) && !self.all_are_there() {
+            self.end_rejoin(REJOIN_MILLIS.0);
         }
         self.hop_over_leaving();
         let blocked = self.is_blocked();
@@ -323,17 +401,21 @@ impl Pool {
             return false;
         }
         evacuation.looked = self.now;
-        let (space, mut waits, mut left) = (&self.core.space.segments, false, false);
+        let (space, mut waits, mut left, mut unreadable) = (&self.core.space.segments, false, false, false);
         for id in &evacuation.removal.segments {
             let Some(s) = space.get(*id).filter(|s| s.state != SegmentState::Absent) else { continue };
             left = true;
             match s.state {
-                SegmentState::Sealed if s.left_until > self.now.0 => {}
+                SegmentState::Sealed if s.left_until > self.now.0 => unreadable = true,
                 SegmentState::Sealed if s.objects == 0 && s.placed > 0 => evacuation.todo.push_back(*id),
                 // only a checkpoint frees those
                 SegmentState::Sealed | SegmentState::Resting(_) => waits = true,
                 _ => {}
             }
+        }
+        if unreadable && evacuation.rejoins && !evacuation.has_more() {
+            self.end_rejoin(REJOIN_MILLIS.1);
+            return false;
         }
         if left {
             self.checkpointer.forced |= waits && (blocked || !evacuation.has_more()) && !self.checkpointer.running();

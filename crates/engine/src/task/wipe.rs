@@ -1,12 +1,16 @@
 //! Wiping: what nothing refers to any more cannot be read on the devices either.
 //!
-//! The promise (INV-WIPE-1): when a wipe has ended, no segment holds a block that nothing referred to when its round began: of what was destroyed, of
+//! The promise (INV-WIPE-1): when a wipe has ended, no segment holds a block that nothing referred to when its round began: of what was
+//! destroyed, of
 //! what was overwritten or discarded, and the copies that the cleaner left behind. Blocks that something else refers to stay.
 //!
-//! A round begins when all that was destroyed before it is given back. Then every segment in which something has died since it was last wiped is
+//! A round begins when all that was destroyed before it is given back. Then every segment in which something has died since it was last
+//! wiped is
 //! emptied as others are (the cleaner moves what lives, checkpoints write their objects anew, streams go on elsewhere), rests as long as a
-//! checkpoint needs it (I1), and is overwritten or discarded before it counts as free. What moves in the meantime lived when the round began. At the end
-//! a checkpoint makes all of it durable. Which segments are clean is known in memory alone: after an import none is, and a round starts over.
+//! checkpoint needs it (I1), and is overwritten or discarded before it counts as free. What moves in the meantime lived when the round
+//! began. At the end
+//! a checkpoint makes all of it durable. Which segments are clean is known in memory alone: after an import none is, and a round starts
+//! over.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -28,7 +32,8 @@ const MOST_TOGETHER: usize = 256;
 const PART_TOGETHER: usize = 8;
 /// Free segments that are left alone, beyond those that the cleaner works for.
 const SPARE: usize = 2;
-/// Milliseconds between looks at what is left to do, between checkpoints that are waited for, and before a device that refused is asked again.
+/// Milliseconds between looks at what is left to do, between checkpoints that are waited for, and before a device that refused is asked
+/// again.
 const LOOK_MILLIS: u64 = 50;
 const CHECKPOINT_MILLIS: u64 = 100;
 const REFUSED_MILLIS: u64 = 1_000;
@@ -181,7 +186,7 @@ impl Pool {
     }
 
     /// A device that is away keeps what it has.
-    fn all_are_there(&self) -> bool {
+    pub(super) fn all_are_there(&self) -> bool {
         let there = |state| matches!(state, MemberState::Present | MemberState::Gone);
         let shape = &self.config.shape;
         shape.members.iter().all(|m| there(m.state) && m.successor.is_none()) && self.filler.jobs().next().is_none()

@@ -1,4 +1,5 @@
-//! Room that a pool must have: what it says of its size is compared with its devices, and who is told that it is full with what guests wrote.
+//! Room that a pool must have: what it says of its size is compared with its devices, and who is told that it is full with what guests
+//! wrote.
 
 use millpond_engine::{JobKind, Layout, MemberState, PoolInfo, PoolState};
 use millpond_format::AREA_BYTES;
@@ -9,7 +10,8 @@ use crate::system::System;
 
 /// Percent of the segments that a pool may keep for itself, and segments at least: documented are 8 and 40.
 const RESERVE: (u64, u64) = (9, 41);
-/// Percent of the size that must hold data when a write is refused, as counted here: what is there at most. Segments that are filled in part, and
+/// Percent of the size that must hold data when a write is refused, as counted here: what is there at most. Segments that are filled in
+/// part, and
 /// what every stream keeps, are the rest.
 const REFUSED_AT: u64 = 75;
 /// Of refused writes one in so many is judged: counting takes longer than a turn.
@@ -92,7 +94,7 @@ impl<S: System> World<S> {
     /// Nothing is wrong with a device, and none is to leave or to come: what is free is there for guests.
     fn should_have_room(&self, pool: &PoolInfo) -> bool {
         let whole = pool.devices.iter().all(|device| device.class.is_aside() || device.state == MemberState::Present);
-        let held = pool.jobs.iter().any(|job| matches!(job.kind, JobKind::Wipe | JobKind::Remove));
+        let held = pool.jobs.iter().any(|job| matches!(job.kind, JobKind::Wipe | JobKind::Remove | JobKind::Rejoin));
         pool.state == PoolState::Online && !pool.refuses_writes && whole && !held && self.machine.bad().is_empty()
     }
 }

@@ -128,6 +128,12 @@ impl Status {
         if pool.io.reclaim_backlog > 0 {
             text += &format!("reclaim running, {} left\n", bytes(pool.io.reclaim_backlog));
         }
+        if pool.space.given_up > 0 {
+            text += &format!(
+                "given up {} of devices by a removal that was stopped; used again when there is room\n",
+                bytes(pool.space.given_up)
+            );
+        }
         if let Some(scrub) = &pool.scrub {
             let when = scrub.ended.unwrap_or(scrub.begun);
             text += &format!("scrub {} {when:.0}, {}\n", scrub.state, found(scrub));

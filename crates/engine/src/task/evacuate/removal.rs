@@ -2,12 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millpond_format::{Class, Column, Group, Layout, MemberState, SegmentId, Shape};
+use millpond_format::{Class, Column, Group, Layout, MAX_PARITY_WIDTH, Member, MemberState, SegmentId, Shape};
+
+use super::STEP_PART;
 
 /// Groups that a removal may leave behind: a label has room for few.
 const MOST_GROUPS: usize = 24;
 /// Runs of rows that a group leaves behind untouched; where there are more all of them are given up.
 const MOST_KEPT: usize = 2;
+/// Such a part of all rows is gained at least where unused extents become some.
+const LEAST_PART: u64 = 256;
 /// So many numbers of rows are looked at for a step.
 const LENGTHS: usize = 64;
 
@@ -64,7 +68,8 @@ impl Removal {
         (has_homes(&after) && after.fits()).then_some(Removal { members, segments, shape: after })
     }
 
-    /// Plans to do without the first rows of a member's groups, as many as `can_go` allows, when not all of them can go at once: what is left of
+    /// Plans to do without the first rows of a member's groups, as many as `can_go` allows, when not all of them can go at once: what is
+    /// left of
     /// their extents becomes segments without the member, which make room for the next step. `None` when that leads nowhere.
     pub(crate) fn plan_step(shape: &Shape, member: u16, can_go: impl Fn(&BTreeSet<SegmentId>) -> bool) -> Option<Removal> {
         let mut segments = BTreeSet::new();
@@ -121,6 +126,187 @@ impl Removal {
         }
         after.fits().then_some(Removal { members: BTreeSet::new(), segments, shape: after })
     }
+
+    /// Plans to use extents again that steps of a removal took out of their rows before it was stopped. They become rows by themselves
+    /// where the layout allows it;
+    /// else rows of the others, which hold what the steps left, become wider ones with them: the first ones, as many as `can_go` allows.
+    /// `None` when nothing is
+    /// gained, or too little may go now.
+    pub(crate) fn plan_rejoin(shape: &Shape, can_go: impl Fn(&BTreeSet<SegmentId>) -> bool) -> Option<Removal> {
+        let unused = unused_extents(shape);
+        let classes = if unused.is_empty() { &[][..] } else { &[Class::Data, Class::Log] };
+        classes.iter().find_map(|class| rejoin_alone(shape, *class, &unused).or_else(|| rejoin_rows(shape, *class, &unused, &can_go)))
+    }
+}
+
+/// Extents that are in no group, of members that hold segments: runs of each member.
+pub(crate) fn unused_extents(shape: &Shape) -> BTreeMap<u16, Vec<Column>> {
+    let serves = |(at, known): &(u16, &Member)| known.state == MemberState::Present && !shape.is_aside(*at);
+    let of_member = |(member, known): (u16, &Member)| {
+        let own = shape.groups.iter().flat_map(|group| &group.columns).filter(|column| column.member == member);
+        let mut used: Vec<(u32, u32)> = own.map(|column| (column.first, column.first + column.extents)).collect();
+        used.sort_unstable();
+        used.push((known.extents, known.extents));
+        let begins = [0].into_iter().chain(used.iter().map(|(_, end)| *end));
+        let gaps = begins.zip(used.iter().map(|(first, _)| *first)).filter(|(first, end)| first < end);
+        let runs: Vec<Column> = gaps.map(|(first, end)| Column { member, first, extents: end - first }).collect();
+        (member, runs)
+    };
+    (0u16..).zip(&shape.members).filter(serves).map(of_member).filter(|(_, runs)| !runs.is_empty()).collect()
+}
+
+/// The shape with one group more. `None` when a label has no room for it.
+fn with_group(shape: &Shape, groups: Vec<Group>, class: Class, layout: Layout, columns: Vec<Column>) -> Option<Shape> {
+    let mut after = Shape { groups, ..shape.clone() };
+    after.add(class, layout, columns);
+    (after.groups.len() <= MOST_GROUPS && after.fits()).then_some(after)
+}
+
+/// Are so many rows more worth a group, of which a label has few?
+fn is_worth(shape: &Shape, rows: u64) -> bool {
+    rows > 0 && rows * LEAST_PART >= shape.groups.iter().map(Group::rows).sum()
+}
+
+/// What rows hold, in extents.
+fn held(layout: Layout, rows: impl Iterator<Item = usize>) -> usize {
+    let of_row = |parts: usize| match layout {
+        Layout::Linear | Layout::Mirror { .. } => 1,
+        Layout::Stripe { .. } => parts,
+        Layout::Parity { parity, .. } => parts - usize::from(parity),
+    };
+    rows.map(of_row).sum()
+}
+
+/// Unused extents as rows of their own. With parity they would be narrow ones where others are wide.
+fn rejoin_alone(shape: &Shape, class: Class, unused: &BTreeMap<u16, Vec<Column>>) -> Option<Removal> {
+    let columns: Vec<Column> = unused.values().filter_map(|runs| runs.iter().max_by_key(|run| run.extents).copied()).collect();
+    let is_wide = |group: &&Group| match group.layout {
+        Layout::Linear => false,
+        Layout::Stripe { .. } | Layout::Mirror { .. } => true,
+        Layout::Parity { width, .. } => columns.len() >= usize::from(width),
+    };
+    let models = shape.groups.iter().filter(|group| group.class == class).filter(is_wide);
+    models.filter_map(|model| layout_over(model.layout, columns.len())).find_map(|layout| {
+        let group = Group { class, layout, first: shape.next, columns: columns.clone() };
+        let after = with_group(shape, shape.groups.clone(), class, layout, columns.clone()).filter(|_| is_worth(shape, group.rows()))?;
+        Some(Removal { members: BTreeSet::new(), segments: BTreeSet::new(), shape: after })
+    })
+}
+
+/// Rows of groups without a member that has unused extents become wider ones, with those of the member that has most of them first.
+fn rejoin_rows(
+    shape: &Shape,
+    class: Class,
+    unused: &BTreeMap<u16, Vec<Column>>,
+    can_go: &impl Fn(&BTreeSet<SegmentId>) -> bool,
+) -> Option<Removal> {
+    let mut joining: Vec<(u32, u16)> = unused.iter().map(|(member, runs)| (runs.iter().map(|run| run.extents).sum(), *member)).collect();
+    joining.sort_unstable();
+    joining.into_iter().rev().find_map(|(_, member)| rejoin_with(shape, class, member, unused, can_go))
+}
+
+/// Rows of groups without a member become wider ones with its unused extents, and with those of others.
+fn rejoin_with(
+    shape: &Shape,
+    class: Class,
+    member: u16,
+    unused: &BTreeMap<u16, Vec<Column>>,
+    can_go: &impl Fn(&BTreeSet<SegmentId>) -> bool,
+) -> Option<Removal> {
+    let members = |group: &Group| group.columns.iter().map(|column| column.member).collect::<BTreeSet<u16>>();
+    let without = |group: &&Group| {
+        let wide = matches!(group.layout, Layout::Mirror { .. } | Layout::Parity { .. });
+        group.class == class && wide && group.rows() > 0 && group.columns.iter().all(|column| column.member != member)
+    };
+    let first_of_kind = |group: &&Group| {
+        let mut all = shape.groups.iter().filter(without);
+        all.find(|other| other.layout == group.layout && members(other) == members(group)).is_some_and(|first| first.first == group.first)
+    };
+    shape.groups.iter().filter(without).filter(first_of_kind).find_map(|kind| {
+        let partners = shape.groups.iter().filter(without).filter(|other| other.layout == kind.layout && members(other) == members(kind));
+        let partners: Vec<&Group> = partners.collect();
+        let columns = || partners.iter().flat_map(|group| &group.columns);
+        let range = columns().map(|column| column.first).min()?..columns().map(|column| column.first + column.extents).max()?;
+        let joined: Vec<Column> = unused.values().filter_map(|runs| run_beside(runs, &range)).collect();
+        let joined: Vec<Column> = joined.into_iter().filter(|run| columns().all(|column| column.member != run.member)).collect();
+        let most = joined.iter().map(|run| run.extents).max()?;
+        widen(shape, kind, &partners, &joined, most, can_go)
+    })
+}
+
+/// The run that has most in common with a range of extents, else the longest one.
+fn run_beside(runs: &[Column], range: &std::ops::Range<u32>) -> Option<Column> {
+    let common = |run: &Column| (run.first + run.extents).min(range.end).saturating_sub(run.first.max(range.start));
+    runs.iter().max_by_key(|run| (common(run), run.extents)).copied()
+}
+
+/// The first rows of groups over the same members, and up to `most` of each of the columns that join them, become rows over all of these.
+fn widen(
+    shape: &Shape,
+    kind: &Group,
+    partners: &[&Group],
+    joined: &[Column],
+    most: u32,
+    can_go: &impl Fn(&BTreeSet<SegmentId>) -> bool,
+) -> Option<Removal> {
+    let all: usize = partners.iter().map(|group| group.rows() as usize).sum();
+    let (mut kept, mut rows) = (Vec::new(), Vec::<Row>::new());
+    for group in partners {
+        let may = |more: &[Row]| {
+            let height = tallest(rows.iter().chain(more));
+            height <= most && can_go(&rows.iter().chain(more).map(|(id, _)| *id).collect())
+        };
+        let Some((rest, taken)) = cut_first(group, may) else { break };
+        rows.extend(taken);
+        let whole = rest.rows() == 0;
+        kept.extend(Some(rest).filter(|_| !whole));
+        if !whole {
+            break;
+        }
+    }
+    if rows.is_empty() || rows.len() * STEP_PART < all {
+        return None;
+    }
+    let taken: BTreeSet<SegmentId> = rows.iter().map(|(id, _)| *id).collect();
+    let mut freed: BTreeMap<u16, Vec<u32>> = BTreeMap::new();
+    rows.iter().flat_map(|(_, parts)| parts).for_each(|(at, extent)| freed.entry(*at).or_default().push(*extent));
+    let mut columns: Vec<Column> = freed.into_iter().filter_map(|(at, extents)| longest(at, extents)).collect();
+    let (height, before) = (columns.iter().map(|column| column.extents).max()?, columns.len());
+    let beside = columns.iter().map(|column| column.first).min()?;
+    columns.extend(joined.iter().map(|run| {
+        let extents = run.extents.min(height);
+        Column { first: beside.clamp(run.first, run.first + run.extents - extents), extents, ..*run }
+    }));
+    columns.sort_by_key(|column| column.member);
+    let layout = wider(shape, kind, before, columns.len());
+    let touched = |group: &&Group| partners.iter().any(|partner| partner.first == group.first) && taken.contains(&group.first);
+    let mut groups: Vec<Group> = shape.groups.iter().filter(|group| !touched(group)).cloned().collect();
+    groups.extend(kept);
+    groups.sort_by_key(|group| group.first);
+    let group = Group { class: kind.class, layout, first: shape.next, columns: columns.clone() };
+    let mut widths = Vec::new();
+    group.for_each_row(|parts| widths.push(parts.len()));
+    let before = held(kind.layout, rows.iter().map(|(_, parts)| parts.len()));
+    let gains = is_worth(shape, held(layout, widths.into_iter()).saturating_sub(before) as u64);
+    let after = with_group(shape, groups, kind.class, layout, columns).filter(|_| gains)?;
+    Some(Removal { members: BTreeSet::new(), segments: taken, shape: after })
+}
+
+/// Extents of the member that has most in rows.
+fn tallest<'a>(rows: impl Iterator<Item = &'a Row>) -> u32 {
+    let mut counts: BTreeMap<u16, u32> = BTreeMap::new();
+    rows.flat_map(|(_, parts)| parts).for_each(|(at, _)| *counts.entry(*at).or_default() += 1);
+    counts.into_values().max().unwrap_or(0)
+}
+
+/// The layout of rows that get more columns: as wide as other groups of its kind are, or all of them where it was over all.
+fn wider(shape: &Shape, kind: &Group, before: usize, columns: usize) -> Layout {
+    let Layout::Parity { width, parity, unit } = kind.layout else { return kind.layout };
+    let same = |group: &&Group| group.class == kind.class && matches!(group.layout, Layout::Parity { parity: own, .. } if own == parity);
+    let widths = shape.groups.iter().filter(same).map(|group| if let Layout::Parity { width, .. } = group.layout { width } else { 0 });
+    let over_all = if usize::from(width) >= before { columns as u16 } else { width };
+    let widest = widths.max().unwrap_or(width).max(over_all).min(columns as u16).min(MAX_PARITY_WIDTH);
+    Layout::Parity { width: widest, parity, unit }
 }
 
 /// A segment and its parts: members and extents.
@@ -137,7 +323,8 @@ fn rows_of(group: &Group) -> Vec<Row> {
     rows
 }
 
-/// What is left of a group without its first rows, as many as may go for a member to leave, and those. The rest are the same rows as before:
+/// What is left of a group without its first rows, as many as may go for a member to leave, and those. The rest are the same rows as
+/// before:
 /// they follow from what is left of the columns.
 fn cut(group: &Group, member: u16, may: impl Fn(&[Row]) -> bool) -> Option<(Group, Vec<Row>)> {
     let others = group.columns.iter().filter(|column| column.member != member).count();
@@ -147,6 +334,11 @@ fn cut(group: &Group, member: u16, may: impl Fn(&[Row]) -> bool) -> Option<(Grou
     if others == group.columns.len() || !makes_room {
         return None;
     }
+    cut_first(group, may)
+}
+
+/// What is left of a group without its first rows, as many as may go, and those.
+fn cut_first(group: &Group, may: impl Fn(&[Row]) -> bool) -> Option<(Group, Vec<Row>)> {
     let mut rows = rows_of(group);
     let counts: Vec<usize> = (1..=rows.len()).step_by((rows.len() / LENGTHS).max(1)).collect();
     let fitting = counts.partition_point(|count| rows.get(..*count).is_some_and(&may));

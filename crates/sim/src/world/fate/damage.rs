@@ -2,12 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use millpond_engine::{Command, PoolState};
+use millpond_engine::{Command, MemberState, PoolState};
 
 use crate::machine::Ill;
 use crate::oracle::{Verdict, Violation, broken};
 use crate::system::System;
 use crate::world::World;
+
+/// Looks whether what a removal left in no row becomes some, ten seconds apart.
+const REJOIN_PATIENCE: u32 = 100;
+/// Such a part of the smallest device may stay in none: devices of different sizes, and a log that has to keep its length.
+const GIVEN_UP_PART: u64 = 4;
 
 impl<S: System> World<S> {
     /// The end of a world of mirrors.
@@ -17,6 +22,7 @@ impl<S: System> World<S> {
         }
         self.finish_jobs()?;
         self.wait_for_spares()?;
+        self.judge_given_up()?;
         self.audit()?;
         self.rot_at_last();
         let broken = !self.machine.bad().is_empty();
@@ -25,6 +31,24 @@ impl<S: System> World<S> {
         }
         self.lose_special()?;
         self.trial()
+    }
+
+    /// What a removal that was stopped took out of its rows is used again, as long as there is room to move to.
+    fn judge_given_up(&mut self) -> Verdict {
+        let mut left = 0;
+        for _ in 0..REJOIN_PATIENCE {
+            self.finish_jobs()?;
+            let Some(pool) = self.system.as_ref().and_then(S::pool) else { return Ok(()) };
+            let lasting = || pool.devices.iter().filter(|device| !device.class.is_aside());
+            let whole = pool.state == PoolState::Online && lasting().all(|d| d.state == MemberState::Present && d.successor.is_none());
+            let least = lasting().map(|device| device.size).min().unwrap_or(0);
+            left = pool.given_up;
+            if left * GIVEN_UP_PART <= least || !whole || !self.machine.bad().is_empty() || pool.free * 2 < pool.size {
+                return Ok(());
+            }
+            self.machine.pass(10_000_000);
+        }
+        broken(format!("{left} bytes of devices are in no segment although nobody leaves and there is room"))
     }
 
     /// One device of a pool with parity rots once everything is whole, which it seldom is before: data and parity of rows.
@@ -45,7 +69,8 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Devices that spoiled what they were given do so no more, those of a cache either: a scrub finds and mends all of it, and then any copy
+    /// Devices that spoiled what they were given do so no more, those of a cache either: a scrub finds and mends all of it, and then any
+    /// copy
     /// will do.
     fn mend_damage(&mut self) -> Verdict {
         self.trace.note("scrub");

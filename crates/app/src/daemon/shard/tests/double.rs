@@ -249,6 +249,7 @@ impl Pool for Double {
             size: self.size,
             allocated: 0,
             free: self.size,
+            given_up: 0,
             space: millpond_engine::SpaceInfo::default(),
             devices: Vec::new(),
             jobs: Vec::new(),
