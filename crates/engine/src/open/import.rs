@@ -86,6 +86,8 @@ pub(super) enum Stage {
     Pieces,
     Scan,
     Replay,
+    /// The checkpoint that was chosen is of no use: what was asked for comes in, and then an older one is tried.
+    Older,
     /// What was replayed is made whole on all copies.
     Level,
     Mend(Mending),
@@ -133,6 +135,9 @@ pub(crate) struct Import {
     pub(super) surveying: bool,
     pub(super) surveyed: Surveyed,
     pub(super) rewound: Option<Rewound>,
+    /// The restore point that a rewind goes back to, and why: those that came before it were refused.
+    pub(super) chosen: Option<u64>,
+    pub(super) refused: Option<String>,
     pub(super) claims: Claims,
     failed: Option<String>,
 }
@@ -191,6 +196,8 @@ impl Import {
             surveying: false,
             surveyed: Surveyed::default(),
             rewound: None,
+            chosen: None,
+            refused: None,
             claims: Claims::default(),
             failed: None,
         };
@@ -240,6 +247,7 @@ impl Import {
     fn ended(&mut self, ended: Ended<Asked>) {
         let (result, mut buf) = (ended.result, ended.buf);
         let outcome = match ended.context {
+            Asked::Object(..) | Asked::Scan(_) | Asked::Node(..) if matches!(self.stage, Stage::Older) => Ok(()),
             Asked::Label(position, second) => {
                 self.label_read(position, second, result, buf.as_ref());
                 Ok(())
@@ -293,8 +301,16 @@ impl Import {
         }
     }
 
-    /// The import cannot succeed any more. What a rewind chose looked whole, and older checkpoints may still be.
+    /// The import cannot succeed any more, unless it may go back further. What a rewind chose looked whole, and older checkpoints may
+    /// still be.
     fn fail(&mut self, why: String) {
+        if self.failed.is_none() && self.falls_back(&why) {
+            return;
+        }
+        let why = match &self.refused {
+            Some(first) if matches!(self.stage, Stage::Survey) => format!("{first}, and no older checkpoint is whole"),
+            _ => why,
+        };
         let may_go_further = self.rewound.is_some() && !matches!(self.tuning.aim, Aim::To(_)) && !why.contains("--to");
         let hint = if may_go_further { "; choose an older checkpoint with --to, see 'millpond pool checkpoints'" } else { "" };
         self.failed.get_or_insert_with(|| why + hint);
@@ -320,6 +336,7 @@ impl Import {
             Stage::Root | Stage::Objects | Stage::Lists | Stage::Pieces => self.read_objects(),
             Stage::Scan if !waits => self.scanned(),
             Stage::Replay => return self.replay_on(),
+            Stage::Older if !waits => self.begin_older(),
             Stage::Level if self.io.is_stalled() => Err("the end of the log cannot be written again (a device is full)".into()),
             // the pool begins with nothing on its way
             Stage::Level if self.is_looking_at_claims() => Ok(()),
@@ -465,6 +482,19 @@ impl Import {
         (0..self.scans.len()).try_for_each(|scan| self.scan_next(scan))
     }
 
+    /// Begins again with an older checkpoint: nothing is left of the one that was refused.
+    fn begin_older(&mut self) -> Result<(), String> {
+        self.rows = Some(Rows::new(&self.config.as_ref().ok_or("no label")?.shape));
+        (self.root, self.checkpoint, self.pieces, self.core, self.replay, self.lost_small) = (None, None, None, None, None, None);
+        self.wanted.clear();
+        self.objects.clear();
+        self.parts.clear();
+        self.scans.clear();
+        self.found.clear();
+        self.leveling = Leveling::default();
+        self.look_further_back()
+    }
+
     /// Builds the state from the checkpoint and starts to scan the log.
     fn load(&mut self) -> Result<(), String> {
         let (rows, config) = (self.rows.take().ok_or("no layout")?, self.config.clone().ok_or("no label")?);
@@ -525,7 +555,8 @@ impl Import {
         self.scan_next(at)
     }
 
-    /// Small writes on special devices that are there, which no stream leads to as what came before them is on those that are lost: where they
+    /// Small writes on special devices that are there, which no stream leads to as what came before them is on those that are lost: where
+    /// they
     /// are is told. True when there is more to read.
     fn scan_what_is_told(&mut self) -> Result<bool, String> {
         let rows = self.core.as_ref().map(|core| &core.space.rows).or(self.rows.as_ref());

@@ -1,12 +1,20 @@
 //! Rewinding: an import that goes back to an older state, by the user's word alone.
 //!
-//! The import publishes a root that is newer than all there are and names the older checkpoint. What it gives up must never come back, nor pass
+//! The import publishes a root that is newer than all there are and names the older checkpoint. What it gives up must never come back,
+//! nor pass
 //! for what is written from now on:
 //!
-//! INV-RING-3: a root that rewinds has a generation above every root on the devices, an incarnation that no batch in the log has, and chunk ids
+//! INV-RING-3: a root that rewinds has a generation above every root on the devices, an incarnation that no batch in the log has, and
+//! chunk ids
 //! (I11) that the state it gives up cannot have used. Without the log after the checkpoint it has no leg but its own, and its log goes on
 //! with numbers above all that were ever given, so that the first page of a segment tells when it was taken (INV-REST-1).
 //! With the log, numbers go on from its sound end: the newer roots that are given up then were not whole, and will not be.
+//!
+//! Without a checkpoint by name the newest that is whole is taken, with the log after it. Map nodes are not read before the log is
+//! replayed, so one that is damaged may
+//! show only then: an older checkpoint is taken in its place, as if it had been named, without the log. For the one that was refused is a
+//! root whose objects are whole,
+//! and stays so: numbers have to go on above it.
 //!
 //! Nothing is overwritten before that root is durable: a crash until then leaves the newest state as it was.
 
@@ -126,10 +134,45 @@ impl Import {
         Ok(())
     }
 
-    /// The root to go back to: of the newest restore point that is whole, or of the one asked for.
+    /// The roots that there are, the newest last.
+    fn known_roots(&self) -> Result<Vec<(Root, u32)>, String> {
+        let rings = self.rings.as_ref().ok_or("no rings")?;
+        // those that a hunt found have no devices
+        let position = |member: usize| match self.tuning.aim {
+            Aim::Rebuild => member as u16,
+            _ => self.positions.get(member).copied().unwrap_or(u16::MAX),
+        };
+        rings.roots(position)
+    }
+
+    /// True when what was chosen is given up for an older checkpoint, because of `why`.
+    pub(super) fn falls_back(&mut self, why: &str) -> bool {
+        let reads = matches!(self.stage, Stage::Root | Stage::Objects | Stage::Lists | Stage::Pieces | Stage::Scan | Stage::Replay);
+        let falls = reads && self.rewound.is_some() && !matches!(self.tuning.aim, Aim::To(_));
+        if falls {
+            self.refused.get_or_insert_with(|| why.to_owned());
+            self.stage = Stage::Older;
+        }
+        falls
+    }
+
+    /// Looks at the checkpoints before the one that was chosen.
+    pub(super) fn look_further_back(&mut self) -> Result<(), String> {
+        let pool = self.config.as_ref().ok_or("no label")?.id;
+        let mut roots = self.known_roots()?;
+        let chosen =
+            roots.iter().find(|(root, _)| self.chosen == Some(root.generation)).map(|(root, _)| (root.generation, root.checkpoint));
+        roots.retain(|(root, _)| chosen.is_some_and(|(generation, refused)| root.generation < generation && root.checkpoint != refused));
+        self.survey = Some(Survey::new(pool, roots, false));
+        self.stage = Stage::Survey;
+        Ok(())
+    }
+
+    /// The root to go back to: of the newest restore point that is whole, or of the one asked for. After one that was refused: of an
+    /// older one.
     pub(super) fn choose_point(&mut self) -> Result<Root, String> {
-        let fits = |point: &&RestorePoint| if matches!(self.tuning.aim, Aim::To(_)) { point.is_usable() } else { point.is_start() };
-        let usable = self.surveyed.points.iter().find(fits);
+        let alone = self.chosen.is_some() || matches!(self.tuning.aim, Aim::To(_));
+        let usable = self.surveyed.points.iter().find(|point| if alone { point.is_usable() } else { point.is_start() });
         let Some(point) = usable else { return Err(none_whole(&self.surveyed.points, self.tuning.aim)) };
         let rings = self.rings.as_ref().ok_or("no rings")?;
         let (root, last) = (rings.root(point.id).ok_or("no root")?, rings.last().ok_or("no root")?);
@@ -137,10 +180,11 @@ impl Import {
         // more than were handed out between any two checkpoints, and left out by imports
         let chunks = 2 * CHUNKS_PER_CHECKPOINT * (superseding - root.generation + 1);
         let mut root = Root { generation: superseding - 1, incarnation: rings.incarnation().saturating_add(INCARNATIONS), ..root.clone() };
-        if let Aim::To(_) = self.tuning.aim {
+        if alone {
             (root.lsn, root.legs) = (Lsn(last.lsn.0 + BATCHES), Vec::new());
         }
         let needs = if let Whole::WithLog(lsn) = point.whole { lsn } else { Lsn(0) };
+        self.chosen = Some(point.id);
         self.rewound = Some(Rewound { chunks, needs, renew: self.tuning.aim == Aim::Rebuild });
         Ok(root)
     }
