@@ -564,6 +564,7 @@ impl System for Reference {
             allocated: 0,
             free: 0,
             given_up: 0,
+            removal_ended: None,
             space: millpond_engine::SpaceInfo::default(),
             devices: Vec::new(),
             jobs: Vec::new(),

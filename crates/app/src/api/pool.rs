@@ -460,6 +460,9 @@ pub struct PoolIo {
     pub piece_failures: u64,
     /// Dead bytes that wait to be freed.
     pub reclaim_backlog: u64,
+    /// Bytes that destroyed snapshots and volumes held and that are not given back, as the deadlists that name them cannot be read.
+    #[serde(default)]
+    pub unreclaimed: u64,
     /// Guest writes that waited for the cleaner.
     pub throttled: u64,
     /// Log records replayed at import.
@@ -561,6 +564,9 @@ pub struct Pool {
     /// What its segments are doing.
     #[serde(default)]
     pub space: PoolSpace,
+    /// Why the last removal of a device ended before it had left, when nobody stopped it.
+    #[serde(default)]
+    pub removal_ended: Option<String>,
     /// Devices in member order.
     pub devices: Vec<Device>,
     /// When it was taken into service.

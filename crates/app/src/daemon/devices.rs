@@ -1,5 +1,6 @@
 //! Devices of a pool in service: more of them, others in their place, and those that leave.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -136,7 +137,8 @@ impl Daemon {
         self.save()
     }
 
-    /// Gives devices up that did not become members. When the pool was given up meanwhile nobody knows whether they did: they stay as they are, and
+    /// Gives devices up that did not become members. When the pool was given up meanwhile nobody knows whether they did: they stay as
+    /// they are, and
     /// remembered.
     async fn not_taken(
         &self,
@@ -184,17 +186,34 @@ impl Daemon {
         self.follow(name, None);
     }
 
-    /// Notices pools that ended by themselves, devices that are slow or failing, and spares that took the places of lost ones, for as long as the
+    /// Notices pools that ended by themselves, devices that are slow or failing, and spares that took the places of lost ones, for as
+    /// long as the
     /// daemon lives.
     pub async fn care(self: Arc<Daemon>) {
         let daemon = Arc::clone(&self);
         tokio::join!(daemon.watch_falls(), Arc::clone(&self).watch_room(), self.care_for_devices());
     }
 
+    /// Tells once of a removal that ended by itself, and of space that is not given back. `told`: what was told and still holds.
+    fn tell_what_ended(&self, pool: &Pool, told: &mut BTreeSet<(String, &'static str)>) {
+        let unreclaimed = Some(pool.io.unreclaimed).filter(|bytes| *bytes > 0);
+        let unreclaimed = unreclaimed.map(|bytes| format!("{bytes} bytes are not given back: deadlists cannot be read"));
+        for (event, why) in [("pool.removal-ended", pool.removal_ended.clone()), ("pool.unreclaimed", unreclaimed)] {
+            let key = (pool.name.clone(), event);
+            match why {
+                Some(why) if told.insert(key) => self.tell(event, format!("{}: {why}", pool.name)),
+                Some(_) => {}
+                None => drop(told.remove(&(pool.name.clone(), event))),
+            }
+        }
+    }
+
     async fn care_for_devices(self: Arc<Daemon>) {
+        let mut ended = BTreeSet::new();
         loop {
             sleep(CARE).await;
             for pool in self.pools().await {
+                self.tell_what_ended(&pool, &mut ended);
                 let looked = |entry: &mut PoolEntry| entry.conditions.look(&pool.devices, Instant::now());
                 let news = self.registry().pools.get_mut(&pool.name).map(looked);
                 news.into_iter().flatten().for_each(|(path, why)| self.tell("device.unwell", format!("{}: {path}: {why}", pool.name)));
@@ -217,7 +236,8 @@ impl Daemon {
         tokio::spawn(Arc::clone(self).watch_devices(name.to_owned(), job));
     }
 
-    /// Follows replacements and removals in a pool to their end: then devices that it does not use any more are let go, lose their labels, and
+    /// Follows replacements and removals in a pool to their end: then devices that it does not use any more are let go, lose their
+    /// labels, and
     /// are forgotten.
     async fn watch_devices(self: Arc<Daemon>, name: String, job: Option<(&'static str, u16)>) {
         let mut followed = Followed { daemon: &self, name: &name, job };

@@ -95,6 +95,7 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
         allocated: status.pool.allocated,
         free: status.pool.free,
         space: space(&status),
+        removal_ended: status.pool.removal_ended.clone(),
         imported: Some(since),
         io: PoolIo {
             guests: guest_io(&status.guests),
@@ -110,6 +111,7 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
             piece_reads: metrics.piece_reads,
             piece_failures: metrics.piece_failures,
             reclaim_backlog: metrics.reclaim_backlog,
+            unreclaimed: metrics.unreclaimed,
             throttled: metrics.throttled,
             replayed_batches: metrics.replayed_batches,
             read_cache_limit: metrics.read_cache_limit,
@@ -253,6 +255,7 @@ pub(super) fn unavailable(record: &PoolRecord, reason: String, absent: &BTreeMap
         allocated: 0,
         free: 0,
         space: PoolSpace::default(),
+        removal_ended: None,
         devices: record.paths().map(device).collect(),
         imported: None,
         io: PoolIo::default(),

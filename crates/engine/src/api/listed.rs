@@ -214,6 +214,8 @@ pub struct PoolInfo {
     /// Bytes of devices that are in no segment since a removal was stopped, and not counted in `size`: they become segments again when
     /// there is room to move to.
     pub given_up: u64,
+    /// Why the last removal since import ended before the device had left, when nobody stopped it.
+    pub removal_ended: Option<String>,
     /// What segments are doing.
     pub space: SpaceInfo,
     /// Devices in member order, without those that were removed.
@@ -346,6 +348,9 @@ pub struct Metrics {
     pub written_bytes: u64,
     /// Dead bytes that wait to be freed by reclaim.
     pub reclaim_backlog: u64,
+    /// Bytes that destroyed snapshots and volumes held and that are not given back, as no copy of the deadlist that names them can be
+    /// read. Not in the backlog.
+    pub unreclaimed: u64,
     /// Log records replayed at import.
     pub replayed_batches: u64,
     /// Guest writes that waited for the cleaner.

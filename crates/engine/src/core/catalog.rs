@@ -111,7 +111,8 @@ impl StoredDeadlist {
         std::mem::take(&mut self.changed).then(|| (Rc::clone(&self.list), self.place()))
     }
 
-    /// The next checkpoint writes the directory elsewhere when `moves` holds for it, and pieces for which it does, and then the directory, too. True
+    /// The next checkpoint writes the directory elsewhere when `moves` holds for it, and pieces for which it does, and then the
+    /// directory, too. True
     /// when it has to be written.
     pub(crate) fn rewrite(&mut self, moves: impl Fn(ObjectRef) -> bool) -> bool {
         let mut found = self.stored().is_some_and(&moves);
@@ -211,7 +212,8 @@ pub(crate) struct Catalog {
     pub(crate) walks: BTreeMap<u64, Walk>,
     /// Dead blocks waiting for their turn, oldest first.
     pub(crate) frees: VecDeque<(LineageId, StoredDeadlist)>,
-    /// INV-CAT-6: lineages of removed volumes whose snapshots are to be destroyed; the last goes first. Every snapshot of a removed volume that is not
+    /// INV-CAT-6: lineages of removed volumes whose snapshots are to be destroyed; the last goes first. Every snapshot of a removed
+    /// volume that is not
     /// destroyed is in one of them.
     pub(crate) removed: Vec<LineageId>,
     pub(crate) next_volume: u32,
@@ -373,7 +375,8 @@ impl Catalog {
         self.snapshots.get(&id).filter(|s| !s.hidden && self.volumes.contains_key(&s.volume))
     }
 
-    /// Up to `most` snapshots of removed volumes that are to be destroyed next: of the youngest lineage, since a lineage starts from a snapshot
+    /// Up to `most` snapshots of removed volumes that are to be destroyed next: of the youngest lineage, since a lineage starts from a
+    /// snapshot
     /// of an older one, the oldest first.
     pub(crate) fn next_removed(&mut self, most: usize) -> Vec<SnapshotId> {
         while let Some(id) = self.removed.last() {
@@ -415,6 +418,11 @@ impl Catalog {
         self.frees.iter().any(|(_, list)| !list.list().is_stuck())
     }
 
+    /// Units of guest data that wait to be freed, in pieces that could not be read.
+    pub(crate) fn units_left_out(&self) -> u64 {
+        self.frees.iter().map(|(_, list)| list.list().units_left_out()).sum()
+    }
+
     /// Tries lists again that could not be read.
     pub(crate) fn retry_frees(&mut self) {
         self.frees.iter_mut().filter(|(_, list)| list.list().is_short()).for_each(|(_, list)| list.change_order(Deadlist::retry));
@@ -447,7 +455,8 @@ impl Catalog {
         before.map_or(lineage.origin_epoch, |snapshot| snapshot.epoch)
     }
 
-    /// Units of data that a snapshot holds alone: what died by the next version and was born after the one before. Nothing is said of one that lineages
+    /// Units of data that a snapshot holds alone: what died by the next version and was born after the one before. Nothing is said of one
+    /// that lineages
     /// start from, and of the last of a line without a head.
     pub(crate) fn units_alone(&self, id: SnapshotId) -> Option<u64> {
         let snapshot = self.snapshots.get(&id).filter(|snapshot| snapshot.children.is_empty())?;

@@ -89,6 +89,7 @@ impl Pool {
             allocated: allocated.min(size),
             free: size.saturating_sub(allocated),
             given_up: self.given_up_bytes(),
+            removal_ended: self.removal_ended.clone(),
             space: self.space_info(),
             devices: devices.collect(),
             jobs: self.jobs(),
@@ -321,7 +322,9 @@ impl Pool {
         (metrics.read_cache_hits, metrics.read_cache_misses) = (uses.hits, uses.misses);
         metrics.written_bytes = self.core.clock * 4096;
         metrics.log_bytes = self.log.since_checkpoint;
-        metrics.reclaim_backlog = self.core.catalog.backlog * 512;
+        let unreclaimed = self.unreclaimed_units();
+        metrics.unreclaimed = unreclaimed * 512;
+        metrics.reclaim_backlog = self.core.catalog.backlog.saturating_sub(unreclaimed) * 512;
         metrics
     }
 }

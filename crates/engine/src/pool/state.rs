@@ -222,6 +222,10 @@ pub(crate) struct Pool {
     pub(crate) departure: Departure,
     /// When it was last looked whether lost special devices left rows behind.
     pub(crate) left_behind_looked: Time,
+    /// Units that were left out of freeing when pieces of deadlists were tried again last.
+    pub(crate) left_out: u64,
+    /// Why the last removal ended before the device had left, when it was not stopped by somebody.
+    pub(crate) removal_ended: Option<String>,
     /// When extents that are in no row may become some.
     pub(crate) rejoin_due: Time,
     pub(crate) rebalancer: Rebalancer,
@@ -322,6 +326,8 @@ impl Pool {
             evacuation: None,
             departure: Departure::default(),
             left_behind_looked: Time(0),
+            left_out: 0,
+            removal_ended: None,
             rejoin_due: Time(0),
             rebalancer: Rebalancer::default(),
             scrubber: Scrubber::default(),

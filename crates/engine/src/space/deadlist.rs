@@ -1,7 +1,9 @@
 //! Deadlists: what died between two versions of a volume, by epoch and chunk.
 //!
-//! A list is a directory of spans, each a window of entries of an immutable piece, and a tail of what died last. A write to a volume with snapshots
-//! adds to the tail, so that costs one look into a small tree; a tail that is long becomes pieces. Lists are split at an epoch and merged by their
+//! A list is a directory of spans, each a window of entries of an immutable piece, and a tail of what died last. A write to a volume with
+//! snapshots
+//! adds to the tail, so that costs one look into a small tree; a tail that is long becomes pieces. Lists are split at an epoch and merged
+//! by their
 //! spans: pieces are never written anew for it, however long a list is (`docs/decisions/0020-deadlists-in-pieces.md`).
 
 use std::collections::BTreeMap;
@@ -70,10 +72,12 @@ pub(crate) struct Dead {
     pub(crate) units: u32,
 }
 
-/// Bytes that an entry takes at most without its slots (chunk 6, units 5, shape 2, its part of the head of its group), and the head of a group.
+/// Bytes that an entry takes at most without its slots (chunk 6, units 5, shape 2, its part of the head of its group), and the head of a
+/// group.
 const ENTRY_BYTES: usize = 14;
 const GROUP_BYTES: usize = 11;
-/// INV-DEAD-5: the tail of a snapshot's list takes so many bytes at most (lists of pools of older versions aside): what is longer becomes a piece.
+/// INV-DEAD-5: the tail of a snapshot's list takes so many bytes at most (lists of pools of older versions aside): what is longer becomes
+/// a piece.
 /// There may be 10,000 such lists, and no bound of memory counts tails.
 pub(crate) const FIXED_TAIL: usize = 1 << 10;
 /// How much longer the end of a piece takes than letting go of one that others refer to.
@@ -226,7 +230,8 @@ pub(crate) struct Deadlist {
 }
 
 impl Deadlist {
-    /// Adds an address; `slots` of its chunk from its slot on. `data`: it counts as guest data. The tail becomes pieces beyond `longest` bytes.
+    /// Adds an address; `slots` of its chunk from its slot on. `data`: it counts as guest data. The tail becomes pieces beyond `longest`
+    /// bytes.
     pub(crate) fn insert(&mut self, epoch: Epoch, addr: Addr, slots: u32, data: bool, pieces: &Rc<Pieces>, longest: usize) {
         let units = if data { addr.units() } else { 0 };
         self.units += u64::from(units);
@@ -315,6 +320,11 @@ impl Deadlist {
     /// Is something left out that cannot be had?
     pub(crate) fn is_short(&self) -> bool {
         self.unreadable > 0
+    }
+
+    /// Units of guest data in what is left out.
+    pub(crate) fn units_left_out(&self) -> u64 {
+        self.spans.iter().take(self.unreadable).map(Span::units).sum()
     }
 
     /// Is nothing left but what cannot be had?

@@ -20,7 +20,7 @@ use super::checkpoint::ObjectsIn;
 use super::reserve::{LEAST_LOG, Purse};
 use crate::io::Health;
 use crate::log::{BatchKind, OpenBatch, SMALL};
-use crate::pool::Pool;
+use crate::pool::{Pool, STUCK_MILLIS};
 use crate::space::{Rows, Segment, SegmentState, Shelf, usable};
 use crate::{CommandError, JobInfo, JobKind, Planted, PoolState, RemovalPlan, Time};
 pub(crate) use removal::runs;
@@ -44,6 +44,9 @@ const LOOK_MILLIS: u64 = 100;
 /// be read.
 const REJOIN_MILLIS: (u64, u64) = (60_000, 600_000);
 
+/// Milliseconds after which a removal ends of which nothing is left but deadlists that cannot be read: they were tried again meanwhile.
+const HOPELESS_MILLIS: u64 = 2 * STUCK_MILLIS + 5_000;
+
 /// An evacuation on its way.
 #[derive(Debug)]
 pub(crate) struct Evacuation {
@@ -60,6 +63,8 @@ pub(crate) struct Evacuation {
     todo: VecDeque<SegmentId>,
     /// When that look was.
     looked: Time,
+    /// Since when there are so many segments left, and nothing to do but to try again what cannot be read.
+    hopeless: Option<(u64, Time)>,
 }
 
 /// What is known of a removal from step to step.
@@ -107,6 +112,7 @@ impl Pool {
         let leaving = self.check_removal(member)?;
         let plan = self.plan_removal(member, leaving)?;
         self.put_off_rejoin();
+        self.removal_ended = None;
         if let Some((removal, later)) = plan {
             self.begin_evacuation(Some(member), removal, later);
         }
@@ -228,8 +234,8 @@ impl Pool {
         let total = self.live_bytes(removal.segments.iter().copied());
         self.core.space.leave_segments(&removal.segments);
         self.leave_open_segments();
-        self.evacuation =
-            Some(Evacuation { member, rejoins: false, removal, total, later, todo: VecDeque::new(), looked: Time(0) });
+        let (todo, looked, rejoins, hopeless) = (VecDeque::new(), Time(0), false, None);
+        self.evacuation = Some(Evacuation { member, rejoins, removal, total, later, todo, looked, hopeless });
         self.count_moving();
     }
 
@@ -318,10 +324,8 @@ impl Pool {
         match self.remove_member(member) {
             Ok(()) if self.evacuation.is_some() => self.departure.room = None,
             Ok(()) if self.waits_for_step() => {}
-            _ => {
-                self.keep_leaving();
-                self.relabel(None);
-            }
+            Ok(()) => self.end_removal_for("there was no room for its next step for a minute; what was moved stays moved".to_owned()),
+            Err(error) => self.end_removal_for(error.to_string()),
         }
     }
 
@@ -401,12 +405,15 @@ impl Pool {
             return false;
         }
         evacuation.looked = self.now;
-        let (space, mut waits, mut left, mut unreadable) = (&self.core.space.segments, false, false, false);
+        let (space, mut waits, mut left, mut unreadable, mut lists) = (&self.core.space.segments, false, 0, false, 0);
         for id in &evacuation.removal.segments {
             let Some(s) = space.get(*id).filter(|s| s.state != SegmentState::Absent) else { continue };
-            left = true;
+            left += 1;
             match s.state {
-                SegmentState::Sealed if s.left_until > self.now.0 => unreadable = true,
+                SegmentState::Sealed if s.left_until > self.now.0 => {
+                    unreadable = true;
+                    lists += u64::from(s.objects > 0);
+                }
                 SegmentState::Sealed if s.objects == 0 && s.placed > 0 => evacuation.todo.push_back(*id),
                 // only a checkpoint frees those
                 SegmentState::Sealed | SegmentState::Resting(_) => waits = true,
@@ -417,7 +424,15 @@ impl Pool {
             self.end_rejoin(REJOIN_MILLIS.1);
             return false;
         }
-        if left {
+        if lists > 0 && !evacuation.has_more() {
+            let known = evacuation.hopeless.filter(|(then, _)| *then == left);
+            let (_, since) = *evacuation.hopeless.insert(known.unwrap_or((left, self.now)));
+            if self.now.0 >= since.0 + HOPELESS_MILLIS {
+                self.end_hopeless_removal(lists);
+                return false;
+            }
+        }
+        if left > 0 {
             self.checkpointer.forced |= waits && (blocked || !evacuation.has_more()) && !self.checkpointer.running();
             return true;
         }
@@ -512,6 +527,20 @@ impl Pool {
     /// A command that begins or ends a job is answered at once: the job goes on.
     pub(crate) fn answer_job(&mut self, tag: Tag, outcome: Result<(), CommandError>) {
         self.replies.push_back((tag, outcome.map(|()| crate::Reply::Done)));
+    }
+
+    /// The rest of a removal cannot be done: nobody waits for it.
+    fn end_hopeless_removal(&mut self, segments: u64) {
+        let mib = (segments * self.config.shape.extent_bytes).div_ceil(1 << 20);
+        let why = format!("deadlists of {segments} segments ({mib} MiB) cannot be read on any copy; what was moved stays moved");
+        self.end_removal_for(why);
+    }
+
+    fn end_removal_for(&mut self, why: String) {
+        if self.stop_removing().is_ok() {
+            self.removal_ended = Some(why);
+            self.relabel(None);
+        }
     }
 
     /// The next segment that an evacuation wants emptied.

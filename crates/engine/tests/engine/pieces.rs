@@ -1,6 +1,6 @@
 //! Deadlists that are longer than the memory for them: their pieces are read again to be freed.
 
-use millpond_engine::{Command, Compression, Layout, Reply, SnapshotId, Target, Tuning, VolumeId};
+use millpond_engine::{Class, Command, Compression, GroupSpec, Layout, PoolState, Reply, SnapshotId, Target, Tuning, VolumeId};
 
 use crate::rig::Rig;
 
@@ -113,15 +113,93 @@ fn pieces_that_cannot_be_read_hold_nobody_up() {
     let all: Vec<SnapshotId> = snapshots.iter().skip(1).copied().collect();
     rig.command(Command::DestroySnapshots { snapshots: all }).unwrap();
     let metrics = rig.engine.metrics();
-    assert!(metrics.piece_failures > 20 && metrics.reclaim_backlog > BLOCKS * 4096, "{metrics:?}");
+    // what cannot be freed is no work that waits
+    assert!(metrics.piece_failures > 20 && metrics.unreclaimed > BLOCKS * 4096 && metrics.reclaim_backlog == 0, "{metrics:?}");
     rig.command(Command::Checkpoint).unwrap();
     rig.unreadable = false;
     rig.audit();
     assert_eq!(rig.write_blocks(Target::Head(volume), 0..100, 77, 8), 0);
-    let backlog = rig.engine.metrics().reclaim_backlog;
-    assert!(backlog > BLOCKS * 4096, "it is not tried again at once");
+    let unreclaimed = rig.engine.metrics().unreclaimed;
+    assert!(unreclaimed > BLOCKS * 4096, "it is not tried again at once");
     rig.now += 40_000;
     rig.settle();
-    assert_eq!(rig.engine.metrics().reclaim_backlog, 0);
+    assert_eq!((rig.engine.metrics().reclaim_backlog, rig.engine.metrics().unreclaimed), (0, 0));
+    rig.audit();
+}
+
+/// Flips a bit in each of the first pieces of deadlists on a device. Gives where, and what is there then.
+fn flip_in_pieces(media: &mut [u8]) -> Vec<(usize, [u8; 64])> {
+    let places: Vec<usize> =
+        (1 << 20..media.len() - (1 << 20)).step_by(64).filter(|at| media[*at..].starts_with(b"MPDpiece")).take(30).collect();
+    let mut flip = |at: usize| {
+        media[at + 40] ^= 1;
+        (at, media[at..at + 64].try_into().unwrap())
+    };
+    places.into_iter().map(&mut flip).collect()
+}
+
+/// Undoes that where nothing else was written since.
+fn flip_back(media: &mut [u8], flipped: &[(usize, [u8; 64])]) {
+    for (at, bytes) in flipped.iter().filter(|(at, bytes)| media[*at..*at + 64] == *bytes).copied().collect::<Vec<_>>() {
+        media[at + 40] = bytes[40] ^ 1;
+    }
+}
+
+/// What damaged pieces name is not freed, but all else is: that is told as bytes, and there is no job that never ends.
+#[test]
+fn damaged_pieces_leave_bytes_that_are_told() {
+    let (mut rig, volume, snapshots) = aged(LIMIT);
+    rig.reopen();
+    let flipped = flip_in_pieces(&mut rig.media[0]);
+    assert_eq!(flipped.len(), 30);
+    rig.command(Command::DestroySnapshots { snapshots }).unwrap();
+    rig.command(Command::DestroyVolume { volume }).unwrap();
+    for _ in 0..5 {
+        rig.now += 40_000;
+        rig.settle();
+    }
+    rig.command(Command::Checkpoint).unwrap();
+    let metrics = rig.engine.metrics();
+    assert!(metrics.reclaim_backlog == 0 && metrics.unreclaimed > 0, "{metrics:?}");
+    let pool = rig.engine.pool().unwrap();
+    assert!(pool.state == PoolState::Online && pool.allocated >= metrics.unreclaimed && pool.free > pool.size / 2, "{pool:?}");
+    let other = rig.volume("disk1", BLOCKS * 4096, Compression::Off);
+    assert_eq!(rig.write_blocks(Target::Head(other), 0..BLOCKS, 5, 8), 0);
+    // somebody mends it
+    flip_back(&mut rig.media[0], &flipped);
+    rig.now += 40_000;
+    rig.settle();
+    assert_eq!((rig.engine.metrics().reclaim_backlog, rig.engine.metrics().unreclaimed), (0, 0));
+    rig.audit();
+}
+
+/// A removal moves all else, and ends with the reason.
+#[test]
+fn a_removal_ends_where_deadlists_cannot_be_read() {
+    let (mut rig, volume, _) = aged(LIMIT);
+    let device = rig.new_device(900);
+    let groups = vec![GroupSpec { class: Class::Data, layout: Layout::Linear, devices: None }];
+    rig.command(Command::AddDevices { groups, devices: vec![device] }).unwrap();
+    rig.reopen();
+    let flipped = flip_in_pieces(&mut rig.media[0]);
+    assert_eq!(flipped.len(), 30);
+    rig.command(Command::Remove { member: 0, dry_run: false }).unwrap();
+    let mut seconds = 0;
+    while !rig.engine.pool().unwrap().jobs.is_empty() {
+        rig.now += 1_000;
+        rig.settle();
+        seconds += 1;
+        assert!(seconds < 300, "{:?}", rig.engine.pool());
+    }
+    let pool = rig.engine.pool().unwrap();
+    assert!(pool.removal_ended.as_ref().is_some_and(|why| why.contains("deadlists")) && pool.devices.len() == 2, "{pool:?}");
+    assert!(pool.state == PoolState::Online && pool.devices[0].allocated < pool.devices[1].allocated / 4, "{pool:?}");
+    assert_eq!(rig.write_blocks(Target::Head(volume), half(77), 77, 8), 0);
+    // with the pieces whole it goes, and nothing is told any more
+    flip_back(&mut rig.media[0], &flipped);
+    rig.command(Command::Remove { member: 0, dry_run: false }).unwrap();
+    rig.finish_jobs();
+    let pool = rig.engine.pool().unwrap();
+    assert!(pool.removal_ended.is_none() && pool.devices.len() == 1, "{pool:?}");
     rig.audit();
 }

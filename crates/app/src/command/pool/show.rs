@@ -128,6 +128,12 @@ impl Status {
         if pool.io.reclaim_backlog > 0 {
             text += &format!("reclaim running, {} left\n", bytes(pool.io.reclaim_backlog));
         }
+        if pool.io.unreclaimed > 0 {
+            text += &format!("unreclaimed {}, in deadlists that cannot be read\n", bytes(pool.io.unreclaimed));
+        }
+        if let Some(why) = &pool.removal_ended {
+            text += &format!("removal ended: {why}\n");
+        }
         if pool.space.given_up > 0 {
             text += &format!(
                 "given up {} of devices by a removal that was stopped; used again when there is room\n",

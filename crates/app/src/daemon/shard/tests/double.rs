@@ -250,6 +250,7 @@ impl Pool for Double {
             allocated: 0,
             free: self.size,
             given_up: 0,
+            removal_ended: None,
             space: millpond_engine::SpaceInfo::default(),
             devices: Vec::new(),
             jobs: Vec::new(),
