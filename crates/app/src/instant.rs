@@ -83,3 +83,13 @@ pub fn parse_time(text: &str, now: Timestamp) -> Outcome<Timestamp> {
         .map_err(|_| Failure::usage(format!("'{text}' is not a time; give for example 2027-01-31T12:00:00Z, 2027-01-31 or 24h")))?;
     now.checked_add(span).map_err(|_| Failure::usage(format!("'{text}' is too far away; give an earlier time")))
 }
+
+/// A span as people say it: `20 min`, `3 h`, `5 days`.
+pub fn about(span: Duration) -> String {
+    let seconds = span.as_secs();
+    match seconds {
+        0..5400 => format!("{} min", seconds.div_ceil(60).max(1)),
+        5400..172_800 => format!("{} h", (seconds + 1800) / 3600),
+        _ => format!("{} days", (seconds + 43_200) / 86_400),
+    }
+}

@@ -1,17 +1,54 @@
 //! What happens, as it happens.
 
+use clap::ValueEnum;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// One change, streamed by `GET /v1/events` as a JSON line.
+/// How much an event matters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Something was done, or is well again.
+    #[default]
+    Info,
+    /// Something needs attention: redundancy is reduced, space runs short, a device is slow.
+    Warning,
+    /// Something stopped, failed, or was lost.
+    Error,
+}
+
+impl Severity {
+    /// Its name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Info => "info",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        }
+    }
+}
+
+/// One event, a JSON line of `GET /v1/events`. `docs/events.md` lists the kinds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
     /// When.
     #[schema(value_type = String, format = DateTime)]
     pub time: Timestamp,
-    /// What happened: `pool.created`, `snapshot.created`, `export.removed` and so on.
+    /// How much it matters.
+    #[serde(default)]
+    pub severity: Severity,
+    /// Its kind: `pool.created`, `device.failed`, `export.removed` and so on. Kinds keep their names.
     pub event: String,
-    /// To what.
+    /// The pool, device, volume, snapshot, export or job that it is about.
     pub subject: String,
+    /// The pool that it belongs to, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// Path of the device that it is about, where it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// The event in one line.
+    #[serde(default)]
+    pub message: String,
 }

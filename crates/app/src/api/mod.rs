@@ -9,6 +9,8 @@ mod export;
 mod found;
 mod pool;
 pub mod routes;
+#[cfg(test)]
+pub mod sample;
 mod snapshot;
 mod status;
 mod volume;
@@ -17,7 +19,7 @@ mod wipe;
 pub use advice::{SmallBytes, SpecialAdvice, SpecialThreshold, VolumeSmall};
 pub use closing::PoolExport;
 pub use error::{ApiError, ErrorBody, ErrorKind};
-pub use event::Event;
+pub use event::{Event, Severity};
 pub use export::{
     Access, CreateExport, CreateFuse, CreateNbd, CreateTls, CreateVhostUser, Export, ExportClient, ExportTls, ExportVolume, NbdLimits,
     TlsMode,

@@ -561,6 +561,10 @@ pub struct Pool {
     pub allocated: u64,
     /// Bytes still to be had.
     pub free: u64,
+    /// Seconds until it is full, at the rate at which it filled within the last hour; nothing when it does not fill, or was not looked at for
+    /// long enough.
+    #[serde(default)]
+    pub full_in_seconds: Option<u64>,
     /// What its segments are doing.
     #[serde(default)]
     pub space: PoolSpace,

@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::events::Happened;
 use super::import::How;
 use super::labels::{self, Labelled};
 use super::limits;
@@ -25,7 +26,7 @@ use super::scan::Scan;
 use super::service::Daemon;
 use super::shard::ShardHandle;
 use super::state::{InForce, PoolRecord};
-use crate::api::{ApiError, ErrorKind};
+use crate::api::{ApiError, ErrorKind, Severity};
 use crate::instant;
 
 /// How often the places where devices were are looked at.
@@ -303,8 +304,11 @@ impl BringUp {
     fn note(&mut self, reason: &Reason) {
         let words = reason.in_words();
         if reason.text != self.reported.text {
-            tracing::error!(pool = self.name, reason = words, "not imported");
-            self.daemon.tell("pool.waiting", format!("{}: {words}", self.name));
+            let message = format!("pool '{}' is not in service: {words}", self.name);
+            let happened = Happened::to_pool("pool.waiting", &self.name, message);
+            // one that comes without the missing devices in a moment has not failed yet
+            let soon = reason.import_in.is_some();
+            self.daemon.report(if soon { happened.at(Severity::Warning) } else { happened });
         }
         self.reported = reason.clone();
         let mut registry = self.daemon.registry();
@@ -338,9 +342,6 @@ impl BringUp {
             // what is to be said is why it is not served
             let _ = shard.shutdown().await;
             return Err(error);
-        }
-        if !without.is_empty() {
-            self.daemon.tell("pool.degraded", format!("{}: imported without {lost} after {} s", self.name, waited.as_secs()));
         }
         Ok(())
     }

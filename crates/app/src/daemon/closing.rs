@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::attached;
+use super::events::Happened;
 use super::locks::{Deadlines, PoolLock};
 use super::service::Daemon;
 use super::shard::{ShardError, ShardHandle};
@@ -113,8 +114,8 @@ impl Daemon {
         self.save()?;
         self.share_read_cache();
         if let Some(why) = ending.reason() {
-            tracing::warn!(pool = name, "not closed cleanly: {why}");
-            self.tell("pool.not-closed", format!("{name}: {why}"));
+            let message = format!("pool '{name}' was not closed cleanly: {why}");
+            self.report(Happened::to_pool("pool.not-closed", name, message));
         }
         self.tell("pool.exported", name);
         match ending.reason() {

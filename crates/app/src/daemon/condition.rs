@@ -33,8 +33,6 @@ pub(super) struct Conditions {
     seen: BTreeMap<String, Sample>,
     /// Why a device is slow, as of the last window in which there was enough to compare.
     slow: BTreeMap<String, String>,
-    /// Words of the pool itself for devices that are not as they should be.
-    known: BTreeMap<String, String>,
     /// Errors, and when the last came.
     failing: BTreeMap<String, (u64, Instant)>,
 }
@@ -65,18 +63,11 @@ impl Sample {
 }
 
 impl Conditions {
-    /// Takes in what the devices have done by now. Returns those that were not known to be slow or failing, and why they are.
-    pub(super) fn look(&mut self, devices: &[Device], now: Instant) -> Vec<(String, String)> {
+    /// Takes in what the devices have done by now.
+    pub(super) fn look(&mut self, devices: &[Device], now: Instant) {
         self.failing.retain(|_, (_, last)| now.saturating_duration_since(*last) < MEMORY);
-        let unwell = |device: &&Device| device.health_reason.is_some() && !matches!(device.health.as_str(), "slow" | "failing");
-        let known: BTreeMap<String, String> =
-            devices.iter().filter(unwell).map(|device| (device.path.clone(), device.health.clone())).collect();
-        let before = std::mem::replace(&mut self.known, known);
-        let fresh = devices.iter().filter(unwell).filter(|device| before.get(&device.path) != Some(&device.health));
-        let mut news: Vec<(String, String)> =
-            fresh.filter_map(|device| Some((device.path.clone(), device.health_reason.clone()?))).collect();
         if self.since.is_some_and(|since| now.saturating_duration_since(since) < WINDOW) {
-            return news;
+            return;
         }
         let seen: BTreeMap<String, Sample> = devices.iter().map(|device| (device.path.clone(), Sample::of(device))).collect();
         let before = std::mem::replace(&mut self.seen, seen);
@@ -87,10 +78,7 @@ impl Conditions {
         let lately: Vec<(&Device, Sample)> = devices.iter().filter_map(|device| Some((device, lately(device)?))).collect();
         for (device, own) in &lately {
             if own.errors > 0 {
-                let (errors, last) = self.failing.entry(device.path.clone()).or_insert_with(|| {
-                    news.push((device.path.clone(), format!("{} errors in a minute", own.errors)));
-                    (0, now)
-                });
+                let (errors, last) = self.failing.entry(device.path.clone()).or_insert((0, now));
                 (*errors, *last) = (*errors + own.errors, now);
             }
             let peers = || {
@@ -99,16 +87,11 @@ impl Conditions {
             let reads = compare("reads", &own.reads, peers().map(|(_, peer)| peer.reads.as_slice()));
             let writes = compare("writes", &own.writes, peers().map(|(_, peer)| peer.writes.as_slice()));
             match (reads.clone().flatten().or(writes.clone().flatten()), reads.or(writes)) {
-                (Some(reason), _) => {
-                    if self.slow.insert(device.path.clone(), reason.clone()).is_none() {
-                        news.push((device.path.clone(), reason));
-                    }
-                }
+                (Some(reason), _) => drop(self.slow.insert(device.path.clone(), reason)),
                 (None, Some(_)) => drop(self.slow.remove(&device.path)),
                 (None, None) => {}
             }
         }
-        news
     }
 
     /// Says of devices what is known of them.

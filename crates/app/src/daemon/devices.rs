@@ -1,17 +1,21 @@
 //! Devices of a pool in service: more of them, others in their place, and those that leave.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::future::pending;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
+use futures_util::future::select_all;
 use millpond_engine::{Command, JobKind, NewDevice, PoolId, RemovalPlan as Plan, Reply};
 use tokio::time::sleep;
 
+use super::events::Happened;
 use super::jobs::path_of;
 use super::labels;
 use super::pools::{all_vacant, group_spec, open_new};
-use super::service::{Daemon, PoolEntry};
+use super::service::Daemon;
 use super::shard::{HostDeviceInfo, ShardError, ShardHandle, ShardStatus};
 use super::state::PoolRecord;
 use crate::api::{AddDevices, ApiError, DeviceRemoval, DeviceSpec, IoMode, Pool, RemovalPlan, RemoveDevice, ReplaceDevice};
@@ -194,30 +198,10 @@ impl Daemon {
         tokio::join!(daemon.watch_falls(), Arc::clone(&self).watch_room(), self.care_for_devices());
     }
 
-    /// Tells once of a removal that ended by itself, and of space that is not given back. `told`: what was told and still holds.
-    fn tell_what_ended(&self, pool: &Pool, told: &mut BTreeSet<(String, &'static str)>) {
-        let unreclaimed = Some(pool.io.unreclaimed).filter(|bytes| *bytes > 0);
-        let unreclaimed = unreclaimed.map(|bytes| format!("{bytes} bytes are not given back: deadlists cannot be read"));
-        for (event, why) in [("pool.removal-ended", pool.removal_ended.clone()), ("pool.unreclaimed", unreclaimed)] {
-            let key = (pool.name.clone(), event);
-            match why {
-                Some(why) if told.insert(key) => self.tell(event, format!("{}: {why}", pool.name)),
-                Some(_) => {}
-                None => drop(told.remove(&(pool.name.clone(), event))),
-            }
-        }
-    }
-
     async fn care_for_devices(self: Arc<Daemon>) {
-        let mut ended = BTreeSet::new();
         loop {
-            sleep(CARE).await;
-            for pool in self.pools().await {
-                self.tell_what_ended(&pool, &mut ended);
-                let looked = |entry: &mut PoolEntry| entry.conditions.look(&pool.devices, Instant::now());
-                let news = self.registry().pools.get_mut(&pool.name).map(looked);
-                news.into_iter().flatten().for_each(|(path, why)| self.tell("device.unwell", format!("{}: {path}: {why}", pool.name)));
-            }
+            self.until_changed(CARE).await;
+            self.look_for_changes().await;
             for (name, shard) in self.shards() {
                 let Ok(status) = shard.status().await else { continue };
                 let known = self.registry().pools.get(&name).map(|entry| entry.record.clone());
@@ -228,8 +212,62 @@ impl Daemon {
         }
     }
 
+    /// Reports what has changed about pools and exports since the last look.
+    pub(super) async fn look_for_changes(&self) {
+        let now = Instant::now();
+        // pools after jobs: the devices of a job that is not listed any more are as it left them
+        let (jobs, pools) = (self.jobs().await, self.pools().await);
+        for pool in &pools {
+            if let Some(entry) = self.registry().pools.get_mut(&pool.name) {
+                entry.conditions.look(&pool.devices, now);
+            }
+        }
+        let exports = self.exports().await.unwrap_or_default();
+        let paths: BTreeMap<String, Vec<PathBuf>> = {
+            let registry = self.registry();
+            registry.pools.iter().map(|(name, entry)| (name.clone(), entry.record.devices.clone())).collect()
+        };
+        let path_of = |pool: &str, member: u16| path_of(paths.get(pool)?, member);
+        let mut news = self.watches().look_at_pools(&pools, &jobs, path_of, now);
+        news.extend(self.watches().look_at_exports(&exports, &pools));
+        news.into_iter().for_each(|happened| self.report(happened));
+    }
+
+    /// A command has begun a job: its end is reported, its beginning was.
+    pub(super) fn expect_job(&self, pool: &str, kind: &str, member: Option<u16>) {
+        let record = self.registry().pools.get(pool).map(|entry| entry.record.clone());
+        if let Some(record) = record {
+            let path = member.and_then(|member| path_of(&record.devices, member));
+            self.watches().expect_job(&record.id, kind, member, path);
+        }
+    }
+
+    /// Waits until a pool changes its state or gives a device up, for at most so long.
+    async fn until_changed(&self, limit: Duration) {
+        let mut changes = vec![sleep(limit).boxed()];
+        for (_, shard) in self.shards() {
+            let (mut state, mut labels) = (shard.state(), shard.labels());
+            state.mark_unchanged();
+            labels.mark_unchanged();
+            let next = async move {
+                let ended = tokio::select! {
+                    changed = state.changed() => changed.is_err(),
+                    changed = labels.changed() => changed.is_err(),
+                };
+                if ended {
+                    pending::<()>().await; // it is reported by who looks for falls
+                }
+            };
+            changes.push(next.boxed());
+        }
+        select_all(changes).await;
+    }
+
     /// Follows what happens to the devices of a pool. A job that a command began is listed until the daemon remembers what came of it.
     fn follow(self: &Arc<Daemon>, name: &str, job: Option<(&'static str, u16)>) {
+        if let Some((kind, member)) = job {
+            self.expect_job(name, kind, Some(member));
+        }
         if let (Some(job), Some(entry)) = (job, self.registry().pools.get_mut(name)) {
             entry.followed.push(job);
         }
@@ -273,7 +311,7 @@ impl Daemon {
             // one that hangs keeps no command waiting
             drop(pool);
             for path in released {
-                self.let_go(path, status.pool.id).await;
+                self.let_go(&name, path, status.pool.id).await;
             }
             if !left {
                 return;
@@ -283,12 +321,15 @@ impl Daemon {
     }
 
     /// Takes the label from a device that belonged to a pool. Somebody may just be looking what is on it: then later.
-    async fn let_go(&self, path: PathBuf, pool: PoolId) {
+    async fn let_go(&self, name: &str, path: PathBuf, pool: PoolId) {
         let told = path.display().to_string();
         for tries_left in (0..WIPE_TRIES).rev() {
             let path = path.clone();
             match tokio::task::spawn_blocking(move || labels::wipe(&path, pool)).await {
-                Ok(Ok(())) => return self.tell("device.released", told),
+                Ok(Ok(())) => {
+                    let message = format!("device {told} does not belong to pool '{name}' any more");
+                    return self.report(Happened::to_device("device.released", name, &told, message));
+                }
                 Ok(Err(_)) if tries_left > 0 => sleep(LOOK).await,
                 Ok(Err(error)) => tracing::warn!(device = told, %error, "the label of a device that was let go is still there"),
                 Err(error) => return tracing::error!(%error, "taking a label away"),
@@ -300,7 +341,9 @@ impl Daemon {
     fn remember_devices(&self, name: &str, status: &ShardStatus) {
         let record = self.registry().pools.get(name).map(|entry| entry.record.clone());
         for (spare, lost) in record.iter().flat_map(|record| places_taken(record, status)) {
-            self.tell("device.spare-used", format!("{name}: {} takes the place of {}", spare.display(), lost.display()));
+            let (spare, lost) = (spare.display().to_string(), lost.display());
+            let message = format!("spare {spare} takes the place of {lost} in pool '{name}'");
+            self.report(Happened::to_device("device.spare-used", name, &spare, message));
         }
         let path = |position: usize| status.devices.get(position).and_then(Option::as_ref).map(|host| host.path.clone());
         let members = status.pool.devices.iter().map(|device| usize::from(device.member) + 1).max().unwrap_or(0);
@@ -327,6 +370,12 @@ impl Daemon {
             tracing::error!(%error, "the devices of a pool are not remembered");
         }
     }
+}
+
+/// Where a member of a pool is, or was.
+fn path_of(devices: &[PathBuf], member: u16) -> Option<String> {
+    let path = devices.get(usize::from(member))?;
+    (!path.as_os_str().is_empty()).then(|| path.display().to_string())
 }
 
 /// A job that is listed while what came of it is not remembered.

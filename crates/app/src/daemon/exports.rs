@@ -109,6 +109,7 @@ impl Daemon {
             let _ = shard.unexport(ExportId(id)).await;
             return Err(error);
         }
+        self.watches().expect_export(id);
         self.tell("export.created", format!("{id} {}", record.name));
         Ok(view(&ExportEntry { record, kept, trouble: None }, Some(&info)))
     }
@@ -227,7 +228,11 @@ impl Daemon {
         for record in records {
             let started = self.start(&shard, &record).await;
             if let Err(error) = &started {
-                tracing::error!(export = record.id, name = record.name, %error, "not served");
+                // it is reported as an event when it stays so
+                tracing::debug!(export = record.id, name = record.name, %error, "not served");
+            }
+            if started.is_ok() {
+                self.watches().expect_export(record.id);
             }
             if let Some(entry) = self.registry().exports.get_mut(&record.id) {
                 entry.trouble = started.err().map(|error| error.to_string());

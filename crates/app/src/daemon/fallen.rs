@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use super::events::Happened;
 use super::service::{Daemon, PoolEntry};
 use super::shard::ShardHandle;
 
@@ -36,7 +37,7 @@ impl Daemon {
             fallen
         };
         for (name, reason) in &fallen {
-            self.tell("pool.faulted", format!("{name}: {reason}"));
+            self.report(Happened::to_pool("pool.faulted", name, format!("pool '{name}' is stopped: {reason}")));
             // nobody serves their mounts any more
             self.end_fuses(Some(name)).await;
         }

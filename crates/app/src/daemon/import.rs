@@ -9,6 +9,7 @@ use millpond_engine::{Aim, Command, NewestLabel, Reply, Target, Tuning};
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::events::Happened;
 use super::host_calls::{NoAnswer, PATIENCE};
 use super::labels::{self, Labelled};
 use super::limits;
@@ -179,7 +180,8 @@ impl Daemon {
         self.restore_exports(&pool.name).await;
         saved?;
         if let Some(warning) = &found.warning {
-            self.tell("pool.older-state", format!("{}: {warning}", pool.name));
+            let message = format!("pool '{}' is imported at an older state: {warning}", pool.name);
+            self.report(Happened::to_pool("pool.older-state", &pool.name, message));
         }
         self.tell("pool.imported", &pool.name);
         Ok(vec![Found { state: "imported".to_owned(), ..found }])

@@ -19,6 +19,7 @@ impl Daemon {
         self.shard(name)?.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
         if !request.stop {
             self.tell("pool.scrubbing", name);
+            self.expect_job(name, "scrub", None);
         }
         self.pool(name).await
     }
@@ -40,6 +41,7 @@ impl Daemon {
         let surplus_bytes = fills.iter().map(|fill| fill.surplus).sum();
         if surplus_bytes > 0 && !request.dry_run {
             self.tell("pool.rebalancing", name);
+            self.expect_job(name, "rebalance", None);
         }
         Ok(Rebalance { surplus_bytes, groups: self.groups(name, &shard, &fills).await? })
     }
@@ -64,6 +66,7 @@ impl Daemon {
         let Reply::Wipe(plan) = reply else { return Ok(Wiping::default()) };
         if !request.dry_run {
             self.tell("pool.wiping", name);
+            self.expect_job(name, "wipe", None);
         }
         Ok(Wiping { moved_bytes: plan.moved, erased_bytes: plan.erased })
     }

@@ -6,7 +6,7 @@
 //!    one waits neither for a second one nor for the shard of another pool. A name without a pool has a lock, too: whoever creates or imports a pool
 //!    holds that of its name, which reserves it.
 //! 2. `saving`: the order in which states are written ([`Daemon::save`]).
-//! 3. The registry, the mounts and the table of pool locks, one at a time, for a look or a change in memory.
+//! 3. The registry, the mounts, the table of pool locks, the events and what was last seen of pools, one at a time, for a look or a change in memory.
 //!
 //! Only the first is held across an await. What several pools share, the ids and addresses of exports and the devices of new members, is reserved in
 //! the registry before the first wait for a shard or a device, and stays reserved until the command has ended.

@@ -12,6 +12,7 @@ mod condition;
 mod descriptors;
 mod destroy;
 mod devices;
+mod events;
 mod exports;
 mod fallen;
 mod fuse;
@@ -46,6 +47,7 @@ mod unlabel;
 mod users;
 mod view;
 mod volumes;
+mod watch;
 
 pub use budget::Budget;
 pub use descriptors::raise as raise_descriptors;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use futures_util::future::join_all;
 use millpond_block::{CacheMode, SectorProfile};
@@ -62,6 +63,7 @@ impl Daemon {
             }
             entry.conditions.tell(&mut pool.devices);
         }
+        pool.full_in_seconds = self.watches().full_in(&pool, Instant::now()).map(|left| left.as_secs());
         Some(pool)
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::fs::{FileType, stat, statvfs};
 use tokio::time::sleep;
 
+use super::events::Happened;
 use super::host_calls::PATIENCE;
 use super::service::Daemon;
 
@@ -37,11 +38,14 @@ impl Daemon {
                 shard.set_short(full.is_some());
                 match full {
                     Some((path, left)) if short.insert(name.clone()) => {
-                        let what = format!("{name}: the filesystem below {} has {left} % left", path.display());
-                        tracing::warn!("{what}; make room there, or move the pool");
-                        self.tell("host.nearly-full", format!("{what}; free space of the pool is given back at once"));
+                        let what = format!("the filesystem below {} has {left} % left", path.display());
+                        let message = format!("{what}; make room there, or move the pool: its free space is given back at once");
+                        self.report(Happened::to_pool("host.nearly-full", &name, message));
                     }
-                    None if short.remove(&name) => self.tell("host.has-room", format!("{name}: the filesystems below it have room again")),
+                    None if short.remove(&name) => {
+                        let message = format!("the filesystems below pool '{name}' have room again");
+                        self.report(Happened::to_pool("host.has-room", &name, message));
+                    }
                     _ => {}
                 }
             }

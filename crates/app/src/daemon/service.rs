@@ -7,24 +7,23 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use millpond_engine::{SnapshotInfo, Tuning, VolumeInfo};
-use tokio::sync::{Notify, broadcast, watch};
+use tokio::sync::{Notify, watch};
 
 use super::budget::Budget;
 use super::closing::LeftBehind;
 use super::condition::Conditions;
+use super::events::EventLog;
 use super::host_calls::HostCalls;
 use super::inherited::Inherited;
 use super::locks::{Deadlines, PoolLocks, Reserved};
 use super::mount::Mounted;
 use super::shard::ShardHandle;
 use super::state::{ExportRecord, PoolRecord, State, StateDir};
-use crate::api::{ApiError, ErrorKind, Event, Job, NbdLimits, RequestMemory, Status};
+use super::watch::Watches;
+use crate::api::{ApiError, ErrorKind, Job, NbdLimits, RequestMemory, Status};
 use crate::failure::Outcome;
 use crate::instant;
 use crate::names::{SnapshotName, VolumeName};
-
-/// Events kept for a listener that is slow; older ones are dropped for it.
-const EVENT_BACKLOG: usize = 256;
 
 /// Bytes of memory for what guests read, when nothing is said.
 pub const READ_CACHE: u64 = 256 << 20;
@@ -154,7 +153,9 @@ pub struct Daemon {
     registry: Mutex<Registry>,
     /// Directories where pools are mounted, by export.
     mounts: Mutex<BTreeMap<u64, Mounted>>,
-    events: broadcast::Sender<Event>,
+    pub(super) events: EventLog,
+    /// Pools and exports as they were when they were last compared with what they are.
+    watches: Mutex<Watches>,
     stopping: watch::Sender<bool>,
     /// Every remembered pool is in service or waits for something.
     ready: watch::Sender<bool>,
@@ -167,6 +168,7 @@ impl Daemon {
     /// # Errors
     /// When the state file cannot be read or understood.
     pub fn new(options: Options, dir: StateDir) -> Outcome<Daemon> {
+        let events = EventLog::open(dir.path());
         let state = dir.load()?;
         let waiting = || "not imported yet".to_owned();
         let pools = state.pools.into_iter().map(|record| (record.name.clone(), PoolEntry::new(record, Err(waiting()))));
@@ -188,7 +190,8 @@ impl Daemon {
             saving: Mutex::default(),
             registry: Mutex::new(registry),
             mounts: Mutex::default(),
-            events: broadcast::channel(EVENT_BACKLOG).0,
+            events,
+            watches: Mutex::default(),
             stopping: watch::channel(false).0,
             ready: watch::channel(false).0,
             started: instant::now(),
@@ -220,17 +223,9 @@ impl Daemon {
         })
     }
 
-    /// Tells those who listen.
-    pub(super) fn tell(&self, event: &str, subject: impl Into<String>) {
-        let subject = subject.into();
-        tracing::info!("{event} {subject}");
-        // Nobody listening is no error.
-        let _ = self.events.send(Event { time: instant::now(), event: event.to_owned(), subject });
-    }
-
-    /// Events from now on.
-    pub fn listen(&self) -> broadcast::Receiver<Event> {
-        self.events.subscribe()
+    /// What was seen of pools and exports. Never held across an await.
+    pub(super) fn watches(&self) -> MutexGuard<'_, Watches> {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Turns true when the daemon begins to stop.

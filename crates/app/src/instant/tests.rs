@@ -36,3 +36,9 @@ fn spans_are_shown_in_their_two_largest_units() {
         [(0, "0 s"), (45, "45 s"), (60, "1 min"), (750, "12 min 30 s"), (12_000, "3 h 20 min"), (3605, "1 h"), (190_800, "2 d 5 h")];
     cases.iter().for_each(|(seconds, told)| assert_eq!(show_span(*seconds), *told));
 }
+
+#[test]
+fn rough_spans() {
+    let said = [0, 61, 5399, 5400, 100_000, 200_000].map(|seconds| about(Duration::from_secs(seconds)));
+    assert_eq!(said, ["1 min", "2 min", "90 min", "2 h", "28 h", "2 days"]);
+}

@@ -8,12 +8,17 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use futures_util::{Stream, stream};
+use futures_util::{Stream, StreamExt, stream};
+use jiff::Timestamp;
+use serde::Deserialize;
+use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
+use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::api::{ApiError, ErrorBody, Event, Job, Status};
+use super::input::Asked;
+use crate::api::{ApiError, ErrorBody, Event, Job, Severity, Status};
 use crate::daemon::Daemon;
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
@@ -32,27 +37,49 @@ async fn jobs(State(daemon): State<Arc<Daemon>>) -> Json<Vec<Job>> {
     Json(daemon.jobs().await)
 }
 
-/// Changes as they happen, one JSON object a line, until the client leaves or the daemon stops.
-#[utoipa::path(get, path = "/v1/events", responses((status = 200, body = Event, content_type = "application/x-ndjson")))]
-async fn events(State(daemon): State<Arc<Daemon>>) -> Response {
-    let stream = lines(daemon);
-    ([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(stream)).into_response()
+/// Which events.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+struct Wanted {
+    /// Those that the daemon remembers since this time come first; without it, none.
+    #[param(value_type = Option<String>, format = DateTime)]
+    since: Option<Timestamp>,
+    /// Those of this severity and above alone.
+    severity: Option<Severity>,
+    /// Go on with events as they happen: true when missing.
+    follow: Option<bool>,
 }
 
-/// The lines of the event stream.
-fn lines(daemon: Arc<Daemon>) -> impl Stream<Item = Result<Bytes, Infallible>> {
-    let (listener, stopping) = (daemon.listen(), daemon.stopping());
-    stream::unfold((listener, stopping), |(mut listener, mut stopping)| async move {
+/// Events, one JSON object a line: those that are remembered since a time, then those that happen, until the client leaves or the daemon stops.
+#[utoipa::path(get, path = "/v1/events", params(Wanted),
+    responses((status = 200, body = Event, content_type = "application/x-ndjson"), (status = "default", body = ErrorBody)))]
+async fn events(State(daemon): State<Arc<Daemon>>, Asked(wanted): Asked<Wanted>) -> Response {
+    let (before, listener) = daemon.listen_since(wanted.since);
+    let least = wanted.severity.unwrap_or_default();
+    let before: Vec<Result<Bytes, Infallible>> =
+        before.into_iter().filter(|event| event.severity >= least).map(|event| Ok(line(&event))).collect();
+    let body = match wanted.follow {
+        Some(false) => Body::from_stream(stream::iter(before)),
+        _ => Body::from_stream(stream::iter(before).chain(coming(&daemon, listener, least))),
+    };
+    ([(CONTENT_TYPE, "application/x-ndjson")], body).into_response()
+}
+
+/// An event as a line.
+fn line(event: &Event) -> Bytes {
+    Bytes::from(serde_json::to_string(event).unwrap_or_default() + "\n")
+}
+
+/// The lines of events as they happen.
+fn coming(daemon: &Daemon, listener: Receiver<Event>, least: Severity) -> impl Stream<Item = Result<Bytes, Infallible>> + use<> {
+    stream::unfold((listener, daemon.stopping()), move |(mut listener, mut stopping)| async move {
         loop {
             let event = tokio::select! {
                 event = listener.recv() => event,
                 _ = stopping.wait_for(|stopping| *stopping) => return None,
             };
             match event {
-                Ok(event) => {
-                    let line = serde_json::to_string(&event).unwrap_or_default() + "\n";
-                    return Some((Ok(Bytes::from(line)), (listener, stopping)));
-                }
+                Ok(event) if event.severity < least => {}
+                Ok(event) => return Some((Ok(line(&event)), (listener, stopping))),
                 // A listener this slow lost the oldest ones; what follows is still worth telling.
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return None,

@@ -2,7 +2,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::api::{ClassSpec, CreatePool, DeviceGroup, DeviceSpec, ImportPool, IoMode, LayoutSpec};
+use crate::api::{ClassSpec, CreatePool, DeviceGroup, DeviceSpec, ImportPool, IoMode, LayoutSpec, Severity};
 use crate::daemon::{Options, StateDir};
 
 const MIB: u64 = 1 << 20;
@@ -25,7 +25,7 @@ async fn a_defect_in_one_pool_stops_that_pool_and_says_so() {
     let daemon = daemon(dir.path());
     make(&daemon, dir.path(), "one").await;
     make(&daemon, dir.path(), "two").await;
-    let mut events = daemon.listen();
+    let mut events = daemon.listen_since(None).1;
     let shard = daemon.shard("one").expect("shard");
     shard.panic();
     while shard.fallen().is_none() {
@@ -39,7 +39,8 @@ async fn a_defect_in_one_pool_stops_that_pool_and_says_so() {
     assert!(daemon.shard("one").err().is_some_and(|error| error.message.contains(why)));
     let event = events.try_recv().expect("event");
     assert_eq!(event.event, "pool.faulted");
-    assert!(event.subject.starts_with(&format!("one: {why}")), "{}", event.subject);
+    assert_eq!((event.severity, event.pool.as_deref()), (Severity::Error, Some("one")));
+    assert!(event.message.starts_with(&format!("pool 'one' is stopped: {why}")), "{}", event.message);
     assert_eq!(daemon.pool("two").await.expect("listed").health, "online", "other pools go on");
     let request = ImportPool { name: Some("one".to_owned()), search: vec![dir.path().display().to_string()], ..ImportPool::default() };
     daemon.import_pool(request).await.expect("import");

@@ -1,0 +1,320 @@
+//! What changed about pools from one look to the next, as events: devices that fail or recover, pools that degrade, stop, fill or recover,
+//! jobs that begin by themselves or end, exports that stop.
+//!
+//! Each change is reported once. What is looked at is what the API lists, so an event says the same as `pool status` does at that time.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+
+use super::events::Happened;
+use super::shard::ShardError;
+use crate::api::{Device, Export, Job, Pool, Scrub, Severity};
+use crate::instant::about;
+use crate::size::Size;
+
+mod room;
+#[cfg(test)]
+mod tests;
+
+use room::Room;
+
+/// The condition of one pool at the last look.
+#[derive(Default)]
+pub(super) struct Watch {
+    health: String,
+    /// Its trouble was reported, its end was not.
+    troubled: bool,
+    /// Devices that are not well, by path, and the kind of the event that said so.
+    unwell: BTreeMap<String, &'static str>,
+    jobs: BTreeMap<String, Followed>,
+    /// When the last scrub began, and whether it has ended.
+    scrub: Option<(Timestamp, bool)>,
+    room: Room,
+}
+
+/// A job that runs.
+struct Followed {
+    kind: String,
+    device: Option<String>,
+    errors: u64,
+    /// It was listed; one that a command has just begun may not have been in what was looked at.
+    listed: bool,
+    /// It was not listed at the last look.
+    missed: bool,
+}
+
+/// Pools and exports at the last look.
+#[derive(Default)]
+pub(super) struct Watches {
+    pools: BTreeMap<String, Watch>,
+    exports: BTreeMap<u64, Served>,
+}
+
+/// An export at the last look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Served {
+    Yes,
+    /// Not yet, perhaps: its pool has just come into service.
+    Late,
+    /// It was reported, with its pool where that is not in service.
+    No,
+}
+
+/// Kind of a job, and its member, from its id.
+fn parts(job: &Job) -> (&str, Option<u16>) {
+    let member = job.id.strip_prefix(&format!("{}:{}:", job.kind, job.pool)).and_then(|member| member.parse().ok());
+    (&job.kind, member)
+}
+
+/// Jobs of one member have one name, whatever they are called: what a command calls a replacement may be a resilver.
+fn key(kind: &str, member: Option<u16>) -> String {
+    member.map_or_else(|| kind.to_owned(), |member| member.to_string())
+}
+
+impl Watches {
+    /// Compares pools with the last look. `path_of` says where a member of a pool is.
+    pub(super) fn look_at_pools(
+        &mut self,
+        pools: &[Pool],
+        jobs: &[Job],
+        path_of: impl Fn(&str, u16) -> Option<String>,
+        now: Instant,
+    ) -> Vec<Happened> {
+        let mut news = Vec::new();
+        for pool in pools {
+            let watch = self.pools.entry(pool.id.clone()).or_default();
+            watch.look(pool, jobs, |member| path_of(&pool.name, member), now, &mut news);
+        }
+        // one in trouble may be exported and imported to end that
+        self.pools.retain(|id, watch| watch.troubled || pools.iter().any(|pool| pool.id == *id));
+        news
+    }
+
+    /// Compares exports with the last look.
+    pub(super) fn look_at_exports(&mut self, exports: &[Export], pools: &[Pool]) -> Vec<Happened> {
+        let mut news = Vec::new();
+        for export in exports {
+            let name = export.name.split(['/', '@']).next().unwrap_or_default();
+            let pool = pools.iter().find(|pool| pool.name == name);
+            // of a pool that comes or goes by a command, nothing is said
+            let Some(pool) = pool.filter(|pool| !matches!(pool.health.as_str(), "opening" | "closing")) else { continue };
+            let before = self.exports.get(&export.id).copied();
+            let in_service = matches!(pool.health.as_str(), "online" | "readonly" | "degraded");
+            let now = match (export.state.as_str(), before) {
+                ("online", _) => Served::Yes,
+                (_, None | Some(Served::Yes)) if in_service => Served::Late,
+                _ => Served::No,
+            };
+            self.exports.insert(export.id, now);
+            let subject = format!("{} {}", export.id, export.name);
+            let reason = export.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            let event = |kind, message| Happened::to_pool(kind, name, message).about(subject.clone());
+            match (before, now) {
+                (Some(Served::Yes | Served::Late), Served::No) => {
+                    news.push(event("export.stopped", format!("export {} ({}) is not served{reason}", export.id, export.name)));
+                }
+                (Some(Served::No), Served::Yes) => {
+                    news.push(event("export.restored", format!("export {} ({}) is served again", export.id, export.name)));
+                }
+                _ => {}
+            }
+        }
+        self.exports.retain(|id, _| exports.iter().any(|export| export.id == *id));
+        news
+    }
+
+    /// A command has begun a job: its beginning is no news.
+    pub(super) fn expect_job(&mut self, pool_id: &str, kind: &str, member: Option<u16>, device: Option<String>) {
+        let job = Followed { kind: kind.to_owned(), device, errors: 0, listed: false, missed: false };
+        self.pools.entry(pool_id.to_owned()).or_default().jobs.insert(key(kind, member), job);
+    }
+
+    /// An export is served: when it stops before it was looked at, that is news.
+    pub(super) fn expect_export(&mut self, id: u64) {
+        self.exports.entry(id).or_insert(Served::Yes);
+    }
+
+    /// Time until a pool is full at the rate at which it filled lately.
+    pub(super) fn full_in(&self, pool: &Pool, now: Instant) -> Option<Duration> {
+        self.pools.get(&pool.id)?.room.full_in(pool, now)
+    }
+}
+
+impl Watch {
+    fn look(&mut self, pool: &Pool, jobs: &[Job], path_of: impl Fn(u16) -> Option<String>, now: Instant, news: &mut Vec<Happened>) {
+        if matches!(pool.health.as_str(), "opening" | "closing") {
+            return;
+        }
+        self.look_at_devices(pool, news);
+        self.look_at_health(pool, news);
+        if matches!(pool.health.as_str(), "online" | "readonly" | "degraded") {
+            news.extend(self.room.look(pool, now));
+            self.look_at_scrub(pool, news);
+            self.look_at_jobs(pool, jobs, path_of, news);
+        }
+    }
+
+    fn look_at_devices(&mut self, pool: &Pool, news: &mut Vec<Happened>) {
+        // A missing device may be remembered by a path that another one has now: what is wrong counts.
+        let mut by_path: BTreeMap<&String, (&Device, Option<&'static str>)> = BTreeMap::new();
+        for device in &pool.devices {
+            let condition = condition(device);
+            let known = by_path.entry(&device.path).or_insert((device, condition));
+            if known.1.is_none() {
+                *known = (device, condition);
+            }
+        }
+        for (path, (device, condition)) in by_path {
+            match (self.unwell.get(path).copied(), condition) {
+                (before, Some(kind)) if before != Some(kind) => {
+                    self.unwell.insert(path.clone(), kind);
+                    news.push(Happened::to_device(kind, &pool.name, path, told(pool, device, kind)));
+                }
+                // one that is being filled is not well yet
+                (Some(_), None) if matches!(device.state.as_str(), "online" | "available" | "replacing") => {
+                    self.unwell.remove(path);
+                    let message = format!("device {path} of pool '{}' is well again", pool.name);
+                    news.push(Happened::to_device("device.recovered", &pool.name, path, message));
+                }
+                _ => {}
+            }
+        }
+        self.unwell.retain(|path, _| pool.devices.iter().any(|device| device.path == *path));
+    }
+
+    fn look_at_health(&mut self, pool: &Pool, news: &mut Vec<Happened>) {
+        if pool.health == self.health {
+            return;
+        }
+        self.health.clone_from(&pool.health);
+        let reason = pool.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        let event = |kind, what| Happened::to_pool(kind, &pool.name, format!("pool '{}' {what}{reason}", pool.name));
+        let trouble = match pool.health.as_str() {
+            "degraded" => Some(event("pool.degraded", "is degraded")),
+            "faulted" => Some(event("pool.faulted", "is stopped")),
+            // what else is not in service was reported by who found out why
+            "unavailable" if pool.reason.as_deref() == Some(&ShardError::Silent.to_string()) => {
+                Some(event("pool.silent", "does not answer"))
+            }
+            "unavailable" => None,
+            _ => {
+                if std::mem::take(&mut self.troubled) {
+                    let message = format!("pool '{}' is healthy again", pool.name);
+                    news.push(Happened::to_pool("pool.healthy", &pool.name, message));
+                }
+                None
+            }
+        };
+        self.troubled |= trouble.is_some();
+        news.extend(trouble);
+    }
+
+    fn look_at_scrub(&mut self, pool: &Pool, news: &mut Vec<Happened>) {
+        let Some(scrub) = &pool.scrub else { return };
+        let ended = scrub.state != "running";
+        if ended && self.scrub != Some((scrub.begun, true)) {
+            news.push(scrub_ended(pool, scrub));
+        }
+        self.scrub = Some((scrub.begun, ended));
+    }
+
+    fn look_at_jobs(&mut self, pool: &Pool, jobs: &[Job], path_of: impl Fn(u16) -> Option<String>, news: &mut Vec<Happened>) {
+        let mut missing = std::mem::take(&mut self.jobs);
+        for job in jobs.iter().filter(|job| job.pool == pool.name && job.kind != "reclaim") {
+            let (kind, member) = parts(job);
+            let key = key(kind, member);
+            let begun = || {
+                let followed =
+                    Followed { kind: kind.to_owned(), device: member.and_then(&path_of), errors: 0, listed: true, missed: false };
+                let message = format!("{} begins", followed.words(pool));
+                news.push(Happened::to_pool("job.began", &pool.name, message).about(job.id.clone()));
+                followed
+            };
+            let followed = missing.remove(&key).unwrap_or_else(begun);
+            self.jobs.insert(key, Followed { kind: kind.to_owned(), errors: job.errors, listed: true, missed: false, ..followed });
+        }
+        for (key, job) in missing {
+            if job.listed || job.missed {
+                news.extend(job.ended(pool, &key));
+            } else {
+                self.jobs.insert(key, Followed { missed: true, ..job });
+            }
+        }
+    }
+}
+
+impl Followed {
+    fn words(&self, pool: &Pool) -> String {
+        let device = self.device.as_ref().map(|path| format!(" of {path}")).unwrap_or_default();
+        format!("{}{device} in pool '{}'", self.kind, pool.name)
+    }
+
+    /// The end of the job; that of a scrub is reported with what it found.
+    fn ended(&self, pool: &Pool, key: &str) -> Option<Happened> {
+        if self.kind == "scrub" {
+            return None;
+        }
+        let device = self.device.as_ref().and_then(|path| pool.devices.iter().find(|device| device.path == *path));
+        let outcome = match (self.kind.as_str(), device.map(|device| device.state.as_str())) {
+            ("remove", Some(state)) => format!("; the device stays in the pool and is {state}"),
+            (_, None | Some("online")) => String::new(),
+            (_, Some(state)) => format!("; the device is {state}"),
+        };
+        let errors = match self.errors {
+            0 => String::new(),
+            errors => format!("; {errors} pieces could not be read anywhere"),
+        };
+        let member = key.parse::<u16>().map(|member| format!(":{member}")).unwrap_or_default();
+        let subject = format!("{}:{}{member}", self.kind, pool.name);
+        let happened = Happened::to_pool("job.ended", &pool.name, format!("{} has ended{outcome}{errors}", self.words(pool)));
+        let severity = if self.errors > 0 { Severity::Error } else { Severity::Info };
+        Some(happened.about(subject).at(severity))
+    }
+}
+
+/// The kind of event that says how a device does; nothing when it is well, or being filled.
+fn condition(device: &Device) -> Option<&'static str> {
+    match (device.state.as_str(), device.health.as_str()) {
+        ("missing", _) => Some("device.missing"),
+        ("failed", _) | (_, "failed") => Some("device.failed"),
+        (_, "full") => Some("device.full"),
+        (_, "silent") => Some("device.silent"),
+        (_, "slow") => Some("device.slow"),
+        (_, "failing") => Some("device.errors"),
+        _ => None,
+    }
+}
+
+fn told(pool: &Pool, device: &Device, kind: &str) -> String {
+    let what = match kind {
+        "device.missing" => "is missing",
+        "device.failed" => "failed",
+        "device.full" => "has no room below it",
+        "device.silent" => "does not answer",
+        "device.slow" => "is slow",
+        _ => "has errors",
+    };
+    let reason = device.health_reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!("{} device {} of pool '{}' {what}{reason}", device.class, device.path, pool.name)
+}
+
+fn scrub_ended(pool: &Pool, scrub: &Scrub) -> Happened {
+    let lost = scrub.lost_blocks + scrub.lost_nodes;
+    let severity = match (lost, scrub.errors) {
+        (0, 0) => Severity::Info,
+        (0, _) => Severity::Warning,
+        _ => Severity::Error,
+    };
+    let how = if scrub.state == "done" { "done" } else { "stopped" };
+    let found = match (lost, scrub.errors) {
+        (0, 0) => "no errors".to_owned(),
+        (0, errors) => format!("{errors} errors, {} repaired, nothing lost", scrub.repaired),
+        (lost, errors) => format!(
+            "{errors} errors, {} repaired, {lost} blocks and map nodes lost: 'millpond pool status -v {}' says of which volumes",
+            scrub.repaired, pool.name
+        ),
+    };
+    Happened::to_pool("scrub.ended", &pool.name, format!("scrub of pool '{}' {how}: {found}", pool.name)).at(severity)
+}

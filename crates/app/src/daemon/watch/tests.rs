@@ -1,0 +1,214 @@
+//! Each change is one event, and says what has changed.
+
+use super::*;
+use crate::api::sample::{export, pool};
+use crate::instant::from_millis;
+
+/// Looks again and gives the events: severity, kind, message.
+struct Look {
+    watches: Watches,
+    now: Instant,
+}
+
+impl Look {
+    fn new() -> Look {
+        Look { watches: Watches::default(), now: Instant::now() }
+    }
+
+    fn at(&mut self, pool: &Pool, jobs: &[Job]) -> Vec<(Severity, &'static str, String)> {
+        let path_of = |_: &str, member: u16| Some(format!("/member{member}"));
+        let news = self.watches.look_at_pools(std::slice::from_ref(pool), jobs, path_of, self.now);
+        news.iter().map(|news| (news.severity(), news.kind(), news.message().to_owned())).collect()
+    }
+
+    fn kinds(&mut self, pool: &Pool) -> Vec<&'static str> {
+        self.at(pool, &[]).into_iter().map(|(_, kind, _)| kind).collect()
+    }
+}
+
+fn job(kind: &str, member: Option<u16>) -> Job {
+    let id = member.map_or_else(|| format!("{kind}:tank"), |member| format!("{kind}:tank:{member}"));
+    let job = serde_json::json!({ "id": id, "pool": "tank", "kind": kind, "state": "running", "remaining_bytes": 1 });
+    serde_json::from_value(job).expect("a job")
+}
+
+#[test]
+fn a_pool_that_loses_a_device_and_gets_it_back_says_so_once_each() {
+    let mut look = Look::new();
+    assert_eq!(look.at(&pool("opening", &[("/a", "unavailable", "ok")]), &[]), []);
+    let whole = pool("online", &[("/a", "online", "ok"), ("/b", "online", "ok")]);
+    assert_eq!(look.at(&whole, &[]), []);
+    let failed = pool("degraded", &[("/a", "online", "ok"), ("/b", "failed", "failed")]);
+    let news = look.at(&failed, &[]);
+    assert_eq!(
+        news,
+        [
+            (Severity::Error, "device.failed", "data device /b of pool 'tank' failed: why failed".to_owned()),
+            (Severity::Warning, "pool.degraded", "pool 'tank' is degraded: why degraded".to_owned()),
+        ]
+    );
+    assert_eq!(look.at(&failed, &[]), []);
+    let filling = pool("degraded", &[("/a", "online", "ok"), ("/b", "resilvering", "filling")]);
+    assert_eq!(look.at(&filling, &[]), []);
+    assert_eq!(look.kinds(&whole), ["device.recovered", "pool.healthy"]);
+    assert_eq!(look.kinds(&whole), [""; 0]);
+}
+
+#[test]
+fn a_pool_that_comes_without_a_device_says_so_at_the_first_look() {
+    let mut look = Look::new();
+    let missing = pool("degraded", &[("/a", "missing", "missing"), ("/b", "online", "ok")]);
+    assert_eq!(look.kinds(&missing), ["device.missing", "pool.degraded"]);
+    // one that is replaced is not the same device
+    assert_eq!(look.kinds(&pool("online", &[("/c", "online", "ok"), ("/b", "online", "ok")])), ["pool.healthy"]);
+}
+
+#[test]
+fn a_missing_device_whose_path_another_one_has_is_reported_once() {
+    for rows in [[("/a", "missing", "missing"), ("/a", "online", "ok")], [("/a", "online", "ok"), ("/a", "missing", "missing")]] {
+        let (mut look, doubled) = (Look::new(), pool("degraded", &rows));
+        assert_eq!(look.kinds(&doubled), ["device.missing", "pool.degraded"]);
+        assert_eq!(look.kinds(&doubled), [""; 0]);
+    }
+}
+
+#[test]
+fn a_pool_that_stops_is_an_error_until_it_is_imported_again() {
+    let mut look = Look::new();
+    let whole = pool("online", &[("/a", "online", "ok")]);
+    assert_eq!(look.kinds(&whole), [""; 0]);
+    let stopped = look.at(&pool("faulted", &[("/a", "faulted", "failed")]), &[]);
+    assert_eq!(
+        stopped.iter().map(|(severity, kind, _)| (*severity, *kind)).collect::<Vec<_>>(),
+        [(Severity::Error, "device.failed"), (Severity::Error, "pool.faulted"),]
+    );
+    // it is exported, and imported again
+    assert_eq!(look.watches.look_at_pools(&[], &[], |_, _| None, look.now), []);
+    assert_eq!(look.kinds(&whole), ["device.recovered", "pool.healthy"]);
+}
+
+#[test]
+fn slow_and_silent_devices_are_warned_of() {
+    let mut look = Look::new();
+    for (health, kind) in [("slow", "device.slow"), ("silent", "device.silent"), ("failing", "device.errors"), ("full", "device.full")] {
+        let news = look.at(&pool("online", &[("/a", "online", health)]), &[]);
+        assert_eq!(news.iter().map(|(severity, kind, _)| (*severity, *kind)).collect::<Vec<_>>(), [(Severity::Warning, kind)]);
+    }
+    assert_eq!(look.kinds(&pool("online", &[("/a", "online", "ok")])), ["device.recovered"]);
+}
+
+#[test]
+fn levels_of_room_are_said_once_each_with_a_forecast() {
+    let mut look = Look::new();
+    let mut filled = |percent: u64, minutes: u64| {
+        look.now += Duration::from_secs(60 * minutes);
+        let full = Pool { allocated: 10 * percent, free: 1000 - 10 * percent, ..pool("online", &[]) };
+        look.at(&full, &[]).into_iter().map(|(_, kind, message)| format!("{kind} {message}")).collect::<Vec<_>>()
+    };
+    assert_eq!(filled(79, 0), [""; 0]);
+    assert_eq!(filled(80, 10), ["pool.space pool 'tank' is 80 % full, 200B of 1000B are free; full in about 3 h at the present rate"]);
+    assert_eq!(filled(80, 1), [""; 0]);
+    // around a level nothing is repeated
+    for percent in [79, 81, 76, 84, 80] {
+        assert_eq!(filled(percent, 1), [""; 0], "{percent}");
+    }
+    assert_eq!(filled(96, 1).len(), 1, "90 and 95 are one event");
+    assert_eq!(filled(91, 1), [""; 0]);
+    assert_eq!(filled(89, 1), [""; 0], "below 90: the level is 80 now");
+    assert_eq!(filled(90, 1).len(), 1);
+    assert_eq!(filled(74, 1), ["pool.has-room pool 'tank' is 74 % full"]);
+    assert_eq!(filled(85, 1).len(), 1);
+}
+
+#[test]
+fn a_pool_that_does_not_fill_has_no_forecast() {
+    let mut room = Room::default();
+    let (now, full) = (Instant::now(), Pool { allocated: 850, free: 150, ..pool("online", &[]) });
+    let told = room.look(&full, now).expect("an event");
+    assert!(told.message().ends_with("free"), "{told:?}");
+    assert_eq!(room.full_in(&full, now + SAMPLE), None, "nothing was written");
+    let fuller = Pool { allocated: 900, free: 100, ..full };
+    assert_eq!(room.full_in(&fuller, now + SAMPLE), Some(2 * SAMPLE));
+    assert_eq!(room.full_in(&fuller, now + SAMPLE / 2), None, "too short to tell");
+}
+
+const SAMPLE: Duration = Duration::from_secs(60);
+
+#[test]
+fn jobs_that_begin_by_themselves_are_said_and_all_that_end() {
+    let mut look = Look::new();
+    let whole = pool("online", &[("/member1", "online", "ok")]);
+    let told = |news: Vec<(Severity, &'static str, String)>| news.into_iter().map(|(_, kind, told)| (kind, told)).collect::<Vec<_>>();
+    let begun = told(look.at(&whole, &[job("resilver", Some(1)), job("reclaim", None)]));
+    assert_eq!(begun, [("job.began", "resilver of /member1 in pool 'tank' begins".to_owned())]);
+    assert_eq!(told(look.at(&whole, &[job("resilver", Some(1))])), []);
+    assert_eq!(told(look.at(&whole, &[])), [("job.ended", "resilver of /member1 in pool 'tank' has ended".to_owned())]);
+    // what a command has begun, and a look that was too early for it
+    look.watches.expect_job("7", "remove", Some(1), Some("/member1".to_owned()));
+    assert_eq!(told(look.at(&whole, &[])), []);
+    assert_eq!(told(look.at(&whole, &[job("remove", Some(1))])), []);
+    let stays = "remove of /member1 in pool 'tank' has ended; the device stays in the pool and is online".to_owned();
+    assert_eq!(told(look.at(&whole, &[])), [("job.ended", stays)]);
+    // a job that ended between two looks
+    look.watches.expect_job("7", "wipe", None, None);
+    assert_eq!(told(look.at(&whole, &[])), []);
+    assert_eq!(told(look.at(&whole, &[])), [("job.ended", "wipe in pool 'tank' has ended".to_owned())]);
+    // what could not be read is an error
+    assert_eq!(look.at(&whole, &[Job { errors: 3, ..job("rebalance", None) }]).len(), 1);
+    let ended = look.at(&whole, &[]);
+    assert_eq!(ended.first().map(|(severity, kind, _)| (*severity, *kind)), Some((Severity::Error, "job.ended")));
+}
+
+#[test]
+fn the_end_of_a_scrub_says_what_it_found() {
+    let mut look = Look::new();
+    let scrubbed = |begun: u64, state: &str, errors: u64, repaired: u64, lost_blocks: u64| {
+        let (begun, lost) = (from_millis(begun), Vec::new());
+        let scrub = Scrub { state: state.to_owned(), begun, ended: None, errors, repaired, lost_blocks, lost_nodes: 0, lost };
+        Pool { scrub: Some(scrub), ..pool("online", &[]) }
+    };
+    assert_eq!(look.kinds(&scrubbed(1, "running", 0, 0, 0)), [""; 0]);
+    let ended =
+        |news: Vec<(Severity, &'static str, String)>| news.into_iter().map(|(severity, _, told)| (severity, told)).collect::<Vec<_>>();
+    assert_eq!(ended(look.at(&scrubbed(1, "done", 0, 0, 0), &[])), [(Severity::Info, "scrub of pool 'tank' done: no errors".to_owned())]);
+    assert_eq!(ended(look.at(&scrubbed(1, "done", 0, 0, 0), &[])), []);
+    let repaired = "scrub of pool 'tank' done: 5 errors, 5 repaired, nothing lost".to_owned();
+    assert_eq!(ended(look.at(&scrubbed(2, "done", 5, 5, 0), &[])), [(Severity::Warning, repaired)]);
+    let lost = ended(look.at(&scrubbed(3, "stopped", 5, 3, 2), &[]));
+    assert!(matches!(lost.as_slice(), [(Severity::Error, told)] if told.contains("stopped") && told.contains("2 blocks")), "{lost:?}");
+}
+
+#[test]
+fn exports_stop_with_their_pool_and_come_back() {
+    let mut watches = Watches::default();
+    let mut look = |state: &str, pools: &[Pool]| {
+        let news = watches.look_at_exports(&[export(state)], pools);
+        news.iter().map(|news| (news.kind(), news.message().to_owned())).collect::<Vec<_>>()
+    };
+    let (whole, stopped, away) = ([pool("online", &[])], [pool("faulted", &[])], [pool("unavailable", &[])]);
+    // a pool that waits for its devices, and comes
+    assert_eq!(look("unavailable", &[pool("opening", &[])]), []);
+    assert_eq!(look("unavailable", &away), []);
+    assert_eq!(look("online", &whole), [("export.restored", "export 1 (tank/v) is served again".to_owned())]);
+    let told = ("export.stopped", "export 1 (tank/v) is not served: why not".to_owned());
+    assert_eq!(look("stopped", &stopped), std::slice::from_ref(&told));
+    assert_eq!(look("stopped", &stopped), []);
+    // the user exports the pool and imports it again
+    assert_eq!(look("unavailable", &[]), []);
+    assert_eq!(look("online", &whole).len(), 1);
+    // one that stops before anybody looked at it
+    watches = Watches::default();
+    watches.expect_export(1);
+    let mut look = |state: &str, pools: &[Pool]| {
+        let news = watches.look_at_exports(&[export(state)], pools);
+        news.iter().map(|news| (news.kind(), news.message().to_owned())).collect::<Vec<_>>()
+    };
+    assert_eq!(look("stopped", &stopped), std::slice::from_ref(&told));
+    assert_eq!(look("online", &whole).len(), 1);
+    // exports come a moment after their pool; one that does not is reported
+    assert_eq!(look("unavailable", &whole), []);
+    assert_eq!(look("online", &whole), []);
+    assert_eq!(look("unavailable", &whole), []);
+    assert_eq!(look("unavailable", &whole), [told]);
+    assert_eq!(look("unavailable", &whole), []);
+}
