@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::api::NbdLimits;
+use crate::api::{NbdLimits, Severity};
 use crate::failure::{Failure, Outcome};
 
 /// The directory of the control socket when nothing else is said and the system one can be used.
@@ -51,8 +51,41 @@ pub struct ConfigFile {
     pub import_wait: Option<String>,
     /// What tells this host from others that see the same devices: any text; the machine's id when not said.
     pub host_id: Option<String>,
+    /// A command that is run for each event: its absolute path, or a list of that and its arguments. `docs/events.md` says what it is given.
+    pub on_event: Option<CommandLine>,
+    /// The least severity of events that it is run for: `info`, `warning` when not said, or `error`.
+    pub on_event_severity: Option<Severity>,
+    /// After how long it is killed: a span; 30 s when not said.
+    pub on_event_timeout: Option<String>,
     /// What clients of NBD exports may take, where an export says nothing: `max_clients`, `max_requests`, `handshake_seconds`.
     pub nbd: NbdSection,
+}
+
+/// A command: its path alone, or with arguments.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum CommandLine {
+    /// The path.
+    Path(String),
+    /// Path and arguments.
+    Words(Vec<String>),
+}
+
+impl CommandLine {
+    /// Path and arguments.
+    ///
+    /// # Errors
+    /// The path is not absolute.
+    pub fn words(self) -> Result<Vec<String>, String> {
+        let words = match self {
+            CommandLine::Path(path) => vec![path],
+            CommandLine::Words(words) => words,
+        };
+        match words.first() {
+            Some(path) if Path::new(path).is_absolute() => Ok(words),
+            path => Err(format!("'{}' is not an absolute path; give the command's", path.map(String::as_str).unwrap_or_default())),
+        }
+    }
 }
 
 /// When free segments go back to the host.
@@ -184,6 +217,17 @@ mod tests {
         assert_eq!(discard("discard = \"now\"\n"), Ok(Ok(DiscardRule::Now)));
         assert!(discard("discard = \"now\"\ndiscard_freed = false\n").is_ok_and(|rule| rule.is_err()));
         assert!(discard("discard = \"often\"\n").is_err());
+        let command = |text: &str| {
+            fs::write(&path, text).expect("write");
+            ConfigFile::read(&path).map(|config| (config.on_event.map(CommandLine::words), config.on_event_severity))
+        };
+        let (words, severity) = command("on_event = [\"/bin/mail\", \"x\"]\non_event_severity = \"error\"\n").expect("valid");
+        assert_eq!((words, severity), (Some(Ok(vec!["/bin/mail".to_owned(), "x".to_owned()])), Some(Severity::Error)));
+        assert_eq!(command("on_event = \"/bin/x\"\n").expect("valid").0, Some(Ok(vec!["/bin/x".to_owned()])));
+        for relative in ["on_event = \"mail\"\n", "on_event = []\n"] {
+            assert!(command(relative).expect("valid").0.is_some_and(|words| words.is_err()), "{relative}");
+        }
+        assert!(command("on_event_severity = \"loud\"\n").is_err());
         fs::write(&path, "[nbd]\nclients = 3\n").expect("write");
         assert!(ConfigFile::read(&path).expect_err("unknown key").to_string().contains("clients"));
         fs::write(&path, "state = \"/s\"\nmap_memory = 5\n").expect("write");

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use millpond_engine::{Discard, ReadySpace, Tuning};
@@ -11,14 +12,18 @@ use sd_notify::NotifyState;
 use tracing_subscriber::EnvFilter;
 
 use super::owner;
-use crate::config::{ConfigFile, DiscardRule, socket_path, state_dir};
+use crate::api::Severity;
+use crate::config::{CommandLine, ConfigFile, DiscardRule, socket_path, state_dir};
 use crate::daemon::{
-    Budget, Control, Daemon, IMPORT_WAIT, Inherited, Options, READ_CACHE, Signals, SocketAccess, StateDir, check_nbd_limits,
+    Budget, Control, Daemon, Hook, IMPORT_WAIT, Inherited, Options, READ_CACHE, Signals, SocketAccess, StateDir, check_nbd_limits,
     raise_descriptors, serve_until, this_host,
 };
 use crate::failure::{Failure, Outcome};
 use crate::instant::parse_span;
 use crate::size::Size;
+
+/// How long the command of `on_event` may take when nothing is said.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Run the daemon in the foreground
 #[derive(Debug, Args)]
@@ -34,7 +39,7 @@ pub struct Serve {
     /// Directory in which pools and exports are remembered
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// TOML file with socket, socket_owner, socket_mode, state, map_memory, cache_memory, read_cache, request_memory, discard, rewind_minutes, spare_minutes, import_wait, host_id, [nbd]; options win over it
+    /// TOML file with socket, socket_owner, socket_mode, state, map_memory, cache_memory, read_cache, request_memory, discard, rewind_minutes, spare_minutes, import_wait, host_id, on_event, on_event_severity, on_event_timeout, [nbd]; options win over it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -77,7 +82,12 @@ impl Serve {
         let control = Control::bind(&socket, SocketAccess { uid: owner.uid, gid: owner.gid, mode }, &inherited)?;
         let mut signals = Signals::catch()?;
         let import_wait = config.import_wait.as_deref().map_or(Ok(IMPORT_WAIT), parse_span).map_err(|e| wrong("import_wait", &e))?;
+        let timeout =
+            config.on_event_timeout.as_deref().map_or(Ok(EVENT_TIMEOUT), parse_span).map_err(|e| wrong("on_event_timeout", &e))?;
+        let command = config.on_event.clone().map(CommandLine::words).transpose().map_err(|e| wrong("on_event", &e))?;
+        let severity = config.on_event_severity.unwrap_or(Severity::Warning);
         let options = Options {
+            on_event: command.map(|command| Hook { command, severity, timeout }),
             socket,
             tuning,
             read_cache,

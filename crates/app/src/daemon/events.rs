@@ -1,4 +1,4 @@
-//! What happened: each event is a line of the log, is given to those who listen, and is remembered.
+//! What happened: each event is a line of the log, is given to those who listen and to the command of `on_event`, and is remembered.
 //!
 //! The last events are in memory, and in a file of the state directory, one JSON object a line, so that they outlive a restart. The file is
 //! bounded and is not flushed: it is a record for people, nothing depends on it.
@@ -12,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use jiff::Timestamp;
 use tokio::sync::broadcast;
 
+use super::hook::HookQueue;
 use super::service::Daemon;
 use crate::api::{Event, Severity};
 use crate::instant;
@@ -106,12 +107,13 @@ struct Remembered {
     file: Option<File>,
     path: PathBuf,
     lines: usize,
+    hook: Option<HookQueue>,
 }
 
 impl EventLog {
-    /// With what the file in `dir` holds.
-    pub(super) fn open(dir: &Path) -> EventLog {
-        let mut remembered = Remembered { recent: VecDeque::new(), file: None, path: dir.join(FILE), lines: 0 };
+    /// With what the file in `dir` holds, and what events are handed to.
+    pub(super) fn open(dir: &Path, hook: Option<HookQueue>) -> EventLog {
+        let mut remembered = Remembered { recent: VecDeque::new(), file: None, path: dir.join(FILE), lines: 0, hook };
         if let Err(error) = remembered.load() {
             tracing::warn!(%error, file = %remembered.path.display(), "earlier events are not known, and later ones are not kept over a restart");
         }
@@ -122,6 +124,9 @@ impl EventLog {
     fn record(&self, event: Event) {
         let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
         remembered.add(&event);
+        if let Some(hook) = &mut remembered.hook {
+            hook.hand_over(&event);
+        }
         // Nobody listening is no error. Sent under the lock: whoever looks back and listens misses none and gets none twice.
         let _ = self.listeners.send(event);
     }

@@ -13,6 +13,7 @@ use super::budget::Budget;
 use super::closing::LeftBehind;
 use super::condition::Conditions;
 use super::events::EventLog;
+use super::hook::{Hook, HookQueue};
 use super::host_calls::HostCalls;
 use super::inherited::Inherited;
 use super::locks::{Deadlines, PoolLocks, Reserved};
@@ -21,7 +22,7 @@ use super::shard::ShardHandle;
 use super::state::{ExportRecord, PoolRecord, State, StateDir};
 use super::watch::Watches;
 use crate::api::{ApiError, ErrorKind, Job, NbdLimits, RequestMemory, Status};
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::instant;
 use crate::names::{SnapshotName, VolumeName};
 
@@ -49,6 +50,8 @@ pub struct Options {
     pub start_limit: Option<Duration>,
     /// How long it waits for what may never come.
     pub deadlines: Deadlines,
+    /// What is run for events.
+    pub on_event: Option<Hook>,
 }
 
 /// How long missing devices are waited for, when nothing is said.
@@ -68,6 +71,7 @@ impl Default for Options {
             import_wait: IMPORT_WAIT,
             start_limit: Some(START_LIMIT),
             deadlines: Deadlines::default(),
+            on_event: None,
         }
     }
 }
@@ -168,7 +172,9 @@ impl Daemon {
     /// # Errors
     /// When the state file cannot be read or understood.
     pub fn new(options: Options, dir: StateDir) -> Outcome<Daemon> {
-        let events = EventLog::open(dir.path());
+        let hook = options.on_event.clone().map(HookQueue::start).transpose();
+        let hook = hook.map_err(|e| Failure::failed(format!("cannot start a thread for on_event: {e}")))?;
+        let events = EventLog::open(dir.path(), hook);
         let state = dir.load()?;
         let waiting = || "not imported yet".to_owned();
         let pools = state.pools.into_iter().map(|record| (record.name.clone(), PoolEntry::new(record, Err(waiting()))));

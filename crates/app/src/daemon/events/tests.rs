@@ -13,35 +13,35 @@ fn messages(log: &EventLog, since: u64) -> Vec<String> {
 #[test]
 fn events_outlive_a_restart_and_a_line_that_was_cut_off() {
     let dir = tempfile::tempdir().expect("directory");
-    let log = EventLog::open(dir.path());
+    let log = EventLog::open(dir.path(), None);
     (0..3).for_each(|nth| log.record(event(nth)));
     drop(log);
     let file = dir.path().join(FILE);
     File::options().append(true).open(&file).and_then(|mut file| file.write_all(b"{\"time\":\"20")).expect("half a line");
-    let log = EventLog::open(dir.path());
+    let log = EventLog::open(dir.path(), None);
     assert_eq!(messages(&log, 1), ["nth 1", "nth 2"]);
     log.record(event(3));
     drop(log);
-    assert_eq!(messages(&EventLog::open(dir.path()), 0), ["nth 0", "nth 1", "nth 2", "nth 3"]);
+    assert_eq!(messages(&EventLog::open(dir.path(), None), 0), ["nth 0", "nth 1", "nth 2", "nth 3"]);
 }
 
 #[test]
 fn memory_and_file_are_bounded() {
     let dir = tempfile::tempdir().expect("directory");
-    let log = EventLog::open(dir.path());
+    let log = EventLog::open(dir.path(), None);
     (0..LINES + KEPT / 2).for_each(|nth| log.record(event(nth)));
     let lines = || fs::read_to_string(dir.path().join(FILE)).expect("reads").lines().count();
     assert_eq!(messages(&log, 0).len(), KEPT);
     assert!(lines() <= LINES, "{}", lines());
     drop(log);
-    let last = messages(&EventLog::open(dir.path()), 0);
+    let last = messages(&EventLog::open(dir.path(), None), 0);
     assert_eq!((last.len(), last.last().map(String::as_str)), (KEPT, Some(format!("nth {}", LINES + KEPT / 2 - 1).as_str())));
 }
 
 #[test]
 fn a_listener_that_looks_back_misses_none_and_gets_none_twice() {
     let dir = tempfile::tempdir().expect("directory");
-    let log = EventLog::open(dir.path());
+    let log = EventLog::open(dir.path(), None);
     log.record(event(0));
     let (before, mut coming) = log.listen(Some(Timestamp::UNIX_EPOCH));
     log.record(event(1));
