@@ -5,14 +5,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::header::{CONTENT_TYPE, HOST};
-use hyper::{Method, Request};
+use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::api::{ErrorBody, Status};
@@ -88,7 +89,57 @@ impl Client {
         }
     }
 
+    /// Asks for lines and gives each to `each` as it comes, until the daemon ends them or `each` says false. True when the daemon has.
+    ///
+    /// # Errors
+    /// Unreachable; what the daemon says; or what `each` says.
+    pub async fn lines(&self, path: &str, mut each: impl FnMut(&str) -> Outcome<bool>) -> Outcome<bool> {
+        let (response, driver) = self.send::<()>(Method::GET, path, None).await?;
+        let (status, mut body) = (response.status(), response.into_body());
+        if !status.is_success() {
+            let body = body.collect().await.map_err(|e| self.lost(&e))?.to_bytes();
+            return Err(refusal(status.as_u16(), &body));
+        }
+        let mut rest = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|e| self.lost(&e))?;
+            rest.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+            while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = rest.drain(..=end).collect();
+                if !each(String::from_utf8_lossy(&line).trim_end())? {
+                    return Ok(false);
+                }
+            }
+        }
+        driver.abort();
+        Ok(true)
+    }
+
+    fn lost(&self, error: &hyper::Error) -> Failure {
+        Failure::unreachable(format!("the daemon on {} went away: {error}; see its messages", self.socket.display()))
+    }
+
     async fn call<B: Serialize, T: DeserializeOwned>(&self, method: Method, path: &str, body: Option<&B>) -> Outcome<T> {
+        let (response, driver) = self.send(method, path, body).await?;
+        let status = response.status();
+        let body = response.into_body().collect().await.map_err(|e| self.lost(&e))?.to_bytes();
+        driver.abort();
+        if !status.is_success() {
+            return Err(refusal(status.as_u16(), &body));
+        }
+        // No content reads as `null`, which is `()`.
+        let text: &[u8] = if body.is_empty() { b"null" } else { &body };
+        serde_json::from_slice(text)
+            .map_err(|e| Failure::failed(format!("the daemon's answer is not understood: {e}; use the millpond that belongs to it")))
+    }
+
+    /// Sends a request over a connection of its own. The task drives the connection.
+    async fn send<B: Serialize>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&B>,
+    ) -> Outcome<(Response<Incoming>, JoinHandle<hyper::Result<()>>)> {
         let stream = UnixStream::connect(&self.socket).await.map_err(|e| {
             if e.kind() == std::io::ErrorKind::PermissionDenied {
                 let owner = std::fs::metadata(&self.socket).map_or_else(|_| "its owner".to_owned(), |meta| format!("user {}", meta.uid()));
@@ -102,9 +153,7 @@ impl Client {
                 self.socket.display()
             ))
         })?;
-        let lost =
-            |e: hyper::Error| Failure::unreachable(format!("the daemon on {} went away: {e}; see its messages", self.socket.display()));
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| self.lost(&e))?;
         let driver = tokio::spawn(connection);
         let bytes = match body {
             Some(body) => serde_json::to_vec(body).map_err(|e| Failure::failed(format!("cannot encode the request: {e}")))?,
@@ -117,17 +166,8 @@ impl Client {
             .header(CONTENT_TYPE, "application/json")
             .body(Full::new(Bytes::from(bytes)))
             .map_err(|e| Failure::failed(format!("cannot ask for {path}: {e}")))?;
-        let response = sender.send_request(request).await.map_err(lost)?;
-        let status = response.status();
-        let body = response.into_body().collect().await.map_err(lost)?.to_bytes();
-        driver.abort();
-        if !status.is_success() {
-            return Err(refusal(status.as_u16(), &body));
-        }
-        // No content reads as `null`, which is `()`.
-        let text: &[u8] = if body.is_empty() { b"null" } else { &body };
-        serde_json::from_slice(text)
-            .map_err(|e| Failure::failed(format!("the daemon's answer is not understood: {e}; use the millpond that belongs to it")))
+        let response = sender.send_request(request).await.map_err(|e| self.lost(&e))?;
+        Ok((response, driver))
     }
 }
 

@@ -84,6 +84,17 @@ pub fn parse_time(text: &str, now: Timestamp) -> Outcome<Timestamp> {
     now.checked_add(span).map_err(|_| Failure::usage(format!("'{text}' is too far away; give an earlier time")))
 }
 
+/// Reads a point in time that is over: RFC 3339, a date (its first moment in UTC), or a span back from now (`24h`).
+///
+/// # Errors
+/// Wrong usage, one line.
+pub fn parse_past(text: &str, now: Timestamp) -> Outcome<Timestamp> {
+    match parse_span(text) {
+        Ok(span) => now.checked_sub(span).map_err(|_| Failure::usage(format!("'{text}' is too long ago; give a later time"))),
+        Err(_) => parse_time(text, now),
+    }
+}
+
 /// A span as people say it: `20 min`, `3 h`, `5 days`.
 pub fn about(span: Duration) -> String {
     let seconds = span.as_secs();

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use super::{
-    cache, create, demo, destroy, diff, exports, fuse_guard, get, hold, image, lab, list, pool, rename, resize, sectors, serve, snapshot,
-    status, up,
+    cache, create, demo, destroy, diff, events, exports, fuse_guard, get, hold, image, lab, list, pool, rename, resize, sectors, serve,
+    snapshot, status, up,
 };
 use crate::client::Client;
 use crate::config::socket_path;
@@ -44,6 +44,7 @@ enum Verb {
     Demo(demo::Demo),
     Serve(serve::Serve),
     Status(status::Status),
+    Events(events::Events),
     /// Pools and their devices; 'millpond pool --help' lists the verbs
     #[command(subcommand)]
     Pool(pool::Pool),
@@ -92,6 +93,7 @@ impl Cli {
             Verb::Demo(demo) => demo.run().await,
             Verb::Serve(serve) => serve.run(given).await,
             Verb::Status(status) => status.run(&client).await,
+            Verb::Events(events) => events.run(&client).await,
             Verb::Pool(pool) => pool.run(&client).await,
             Verb::Create(create) => create.run(&client).await,
             Verb::List(list) => list.run(&client).await,
@@ -160,6 +162,7 @@ mod tests {
             vec!["millpond", "pool", "create", "p", "-o", "x=y", "/a:1G"],
             vec!["millpond", "list", "-H", "-p", "-o", "name,size", "-t", "all", "p/v"],
             vec!["millpond", "status", "--wait", "5", "--format", "json"],
+            vec!["millpond", "events", "--since", "24h", "-f", "--severity", "warning", "-H", "-o", "time,pool"],
             vec!["millpond", "lab", "run", "A", "--scale", "0.1"],
             vec!["millpond", "export", "nbd", "p/v", "--unix", "/s", "--socket", "/c"],
             vec!["millpond", "export", "--socket", "/c", "nbd", "p/v", "--if-missing"],

@@ -2,7 +2,9 @@
 
 use jiff::Timestamp;
 
-use crate::api::{Checkpoint, Device, DeviceCap, Export, Found, GroupFill, Job, LayoutSpec, LostRange, Pool, Snapshot, TlsMode, Volume};
+use crate::api::{
+    Checkpoint, Device, DeviceCap, Event, Export, Found, GroupFill, Job, LayoutSpec, LostRange, Pool, Snapshot, TlsMode, Volume,
+};
 use crate::instant::{now, show_span};
 use crate::output::{Cell, Column, Shown};
 
@@ -143,6 +145,17 @@ pub const DEVICE: &[Column<Device>] = &[
     Column { name: "reads", cell: |d| Cell::Count(d.io.reads), shown: Shown::Asked },
     Column { name: "writes", cell: |d| Cell::Count(d.io.writes), shown: Shown::Asked },
     Column { name: "flushes", cell: |d| Cell::Count(d.io.flushes), shown: Shown::Asked },
+];
+
+/// Events.
+pub const EVENT: &[Column<Event>] = &[
+    Column { name: "time", cell: |e| Cell::Time(e.time), shown: Shown::Always },
+    Column { name: "severity", cell: |e| text(e.severity.name()), shown: Shown::Always },
+    Column { name: "event", cell: |e| text(&e.event), shown: Shown::Always },
+    Column { name: "message", cell: |e| text(&e.message), shown: Shown::Always },
+    Column { name: "subject", cell: |e| text(&e.subject), shown: Shown::Asked },
+    Column { name: "pool", cell: |e| Cell::text_or_none(e.pool.as_deref()), shown: Shown::Asked },
+    Column { name: "device", cell: |e| Cell::text_or_none(e.device.as_deref()), shown: Shown::Asked },
 ];
 
 /// Exports.

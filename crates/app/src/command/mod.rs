@@ -9,6 +9,7 @@ mod create;
 mod demo;
 mod destroy;
 mod diff;
+mod events;
 mod exports;
 mod fuse_guard;
 mod get;

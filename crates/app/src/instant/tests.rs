@@ -38,7 +38,12 @@ fn spans_are_shown_in_their_two_largest_units() {
 }
 
 #[test]
-fn rough_spans() {
+fn times_that_are_over_and_rough_spans() {
+    let now: Timestamp = "2027-01-02T00:00:00Z".parse().expect("a time");
+    let at = |text: &str| parse_past(text, now).map(|time| time.to_string());
+    assert_eq!(at("24h").as_deref(), Ok("2027-01-01T00:00:00Z"));
+    assert_eq!(at("2026-12-31").as_deref(), Ok("2026-12-31T00:00:00Z"));
+    assert!(at("yesterday").is_err());
     let said = [0, 61, 5399, 5400, 100_000, 200_000].map(|seconds| about(Duration::from_secs(seconds)));
     assert_eq!(said, ["1 min", "2 min", "90 min", "2 h", "28 h", "2 days"]);
 }

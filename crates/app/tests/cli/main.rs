@@ -18,6 +18,7 @@ mod several;
 mod snapshots;
 mod space;
 mod start;
+mod told;
 mod trouble;
 mod up;
 mod usage;
