@@ -14,6 +14,8 @@ pub enum Code {
     Usage = 2,
     /// The daemon cannot be reached.
     Unreachable = 3,
+    /// Of a check: a pool is degraded, or worse.
+    Degraded = 4,
 }
 
 /// Why a command did not succeed. Display is the one line for stderr: what, why, what to do.
@@ -36,6 +38,16 @@ impl Failure {
     /// The words are wrong.
     pub fn usage(line: impl Into<String>) -> Failure {
         Failure { code: Code::Usage, line: line.into() }
+    }
+
+    /// What is to be said is on standard output already.
+    pub fn said(code: Code) -> Failure {
+        Failure { code, line: String::new() }
+    }
+
+    /// Nothing more is to be said.
+    pub fn is_said(&self) -> bool {
+        self.line.is_empty()
     }
 
     /// Nobody answers on the control socket.

@@ -53,7 +53,9 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("millpond: {failure}");
+            if !failure.is_said() {
+                eprintln!("millpond: {failure}");
+            }
             ExitCode::from(failure.code as u8)
         }
     }

@@ -529,7 +529,7 @@ pub struct Device {
     pub limit: DeviceCap,
     /// `ok`; `slow`, as compared with devices of the same class and layout in the last minute in which there was enough to compare;
     /// `failing`, when its errors have grown in the last 24 hours; `silent`, when it does not answer; `full`, when the filesystem or volume
-    /// below it is; `failed`, when it was given up.
+    /// below it is; `failed`, when it was given up; `missing`; `filling`, while it gets what it lacks.
     #[serde(default)]
     pub health: String,
     /// Why it is not `ok`.
@@ -549,7 +549,7 @@ pub struct Pool {
     /// `opening` (being imported), `online`, `readonly` (imported to be read), `degraded` (a device is missing or not whole, and not one
     /// of class cache), `closing`, `faulted`, or `unavailable` when it could not be imported.
     pub health: String,
-    /// Why it is not online.
+    /// Why it is not `online`: the devices that are the cause, by path, and what to do.
     pub reason: Option<String>,
     /// Nothing is written to its devices: it was imported to be read.
     pub readonly: bool,

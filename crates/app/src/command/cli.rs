@@ -28,7 +28,7 @@ Example:
   millpond snapshot tank/vm1@before-upgrade
 
 Names are POOL/VOL@SNAP. Sizes take 512, 64k, 10G, 1.5T (powers of 1024).
-Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 daemon not reachable."
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 daemon not reachable; of --check: 0 healthy, 1 warnings, 4 degraded or worse."
 )]
 pub struct Cli {
     /// Control socket of the daemon [env: MILLPOND_SOCKET]
@@ -162,6 +162,7 @@ mod tests {
             vec!["millpond", "pool", "create", "p", "-o", "x=y", "/a:1G"],
             vec!["millpond", "list", "-H", "-p", "-o", "name,size", "-t", "all", "p/v"],
             vec!["millpond", "status", "--wait", "5", "--format", "json"],
+            vec!["millpond", "pool", "status", "--check", "tank"],
             vec!["millpond", "events", "--since", "24h", "-f", "--severity", "warning", "-H", "-o", "time,pool"],
             vec!["millpond", "lab", "run", "A", "--scale", "0.1"],
             vec!["millpond", "export", "nbd", "p/v", "--unix", "/s", "--socket", "/c"],

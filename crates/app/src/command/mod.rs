@@ -1,6 +1,7 @@
 //! The command line: one file per verb. A verb parses its words, asks the daemon, prints.
 
 mod cache;
+mod check;
 mod cli;
 mod columns;
 mod connect;

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::check;
 use super::columns::{EXPORT, POOL};
-use crate::api::{RequestMemory, Status as Answer};
+use crate::api::{Export, RequestMemory, Status as Answer};
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Format, Listing, print, write_out};
@@ -13,11 +14,14 @@ use crate::size::Size;
 
 /// Show the daemon, its pools and exports
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  millpond status --wait 10")]
+#[command(after_help = "Example:\n  millpond status --wait 10\n  millpond status --check || mail -s 'millpond' root")]
 pub struct Status {
     /// Wait up to this long until the daemon answers and is ready: each pool is in service, or waits for something that is named
     #[arg(long, value_name = "SECONDS")]
     wait: Option<u64>,
+    /// Only say what is not as it should be, one line each; exit code 0: nothing, 1: warnings, 4: a pool is degraded or worse, or an export is not served
+    #[arg(long)]
+    check: bool,
     #[command(flatten)]
     how: Listing,
 }
@@ -29,6 +33,9 @@ impl Status {
             Some(seconds) => client.wait(Duration::from_secs(seconds)).await?,
             None => client.get("/v1/status").await?,
         };
+        if self.check {
+            return check::end(&check::causes(&status.pools, &status.exports), &self.how);
+        }
         if self.how.format == Format::Json {
             let text = serde_json::to_string_pretty(&status).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
             return write_out(&(text + "\n"));
@@ -46,12 +53,11 @@ impl Status {
         ))?;
         let RequestMemory { limit, used } = status.request_memory;
         write_out(&format!("memory of requests {} of {}\n", Size(used), Size(limit)))?;
-        for pool in status.pools.iter().filter(|pool| pool.health != "online") {
-            write_out(&format!("pool {} is {}: {}\n", pool.name, pool.health, pool.reason.as_deref().unwrap_or("no reason given")))?;
+        for pool in status.pools.iter().filter(|pool| pool.health != "online" || pool.reason.is_some()) {
+            write_out(&format!("pool {} is {}{}\n", pool.name, pool.health, because(pool.reason.as_deref())))?;
         }
         for export in status.exports.iter().filter(|export| export.state != "online") {
-            let reason = export.reason.as_deref().unwrap_or("no reason given");
-            write_out(&format!("export {} ({}) is {}: {reason}\n", export.id, export.name, export.state))?;
+            write_out(&not_online(export))?;
         }
         if !status.pools.is_empty() {
             write_out("\n")?;
@@ -63,4 +69,13 @@ impl Status {
         }
         Ok(())
     }
+}
+
+fn because(reason: Option<&str>) -> String {
+    reason.map(|reason| format!(": {reason}")).unwrap_or_default()
+}
+
+/// Says of an export why it is not online.
+pub fn not_online(export: &Export) -> String {
+    format!("export {} ({}) is {}{}\n", export.id, export.name, export.state, because(export.reason.as_deref()))
 }

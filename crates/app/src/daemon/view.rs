@@ -64,12 +64,18 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
         other => other,
     };
     let faulted = reason.is_some();
-    let reason = reason.or_else(|| refusal(record, &status));
+    // where some devices are to blame for the stop, the others are not
+    let blamed = |member: &DeviceInfo| member.trouble.is_some() || member.full.is_some() || member.errors > 0;
+    let named = status.pool.devices.iter().any(blamed);
+    let reason = match reason {
+        Some(why) => Some(stopped(record, &status, &why)),
+        None => refusal(record, &status).or_else(|| cause(record, &status, health)),
+    };
     let (layout, _) = layout_words(status.pool.layout);
     let mut devices = Vec::new();
     for member in &status.pool.devices {
         let state = match (member.state, member.position, member.successor) {
-            _ if faulted => "faulted",
+            _ if faulted && (blamed(member) || !named) => "faulted",
             (MemberState::Present, _, Some(_)) => "replacing",
             (MemberState::Present, _, None) if member.class == Class::Spare => "available",
             (MemberState::Present, _, None) => "online",
@@ -159,8 +165,8 @@ fn scrub(info: &ScrubInfo) -> Scrub {
 /// What a device is called, by a host's path where it is open.
 fn path_of(record: &PoolRecord, member: &DeviceInfo, position: Option<usize>, status: &ShardStatus) -> String {
     let host = position.and_then(|at| status.devices.get(at)).and_then(Option::as_ref);
-    let remembered =
-        || record.devices.get(usize::from(member.member)).map_or_else(|| member.member.to_string(), |p| p.display().to_string());
+    let known = record.devices.get(usize::from(member.member)).filter(|path| !path.as_os_str().is_empty());
+    let remembered = || known.map_or_else(|| format!("device {}", member.member), |path| path.display().to_string());
     host.map_or_else(remembered, |host| host.path.display().to_string())
 }
 
@@ -176,9 +182,60 @@ fn refusal(record: &PoolRecord, status: &ShardStatus) -> Option<String> {
     })
 }
 
+/// Why a pool is stopped, with the devices that have to do with it, and the way out.
+fn stopped(record: &PoolRecord, status: &ShardStatus, why: &str) -> String {
+    let name = &record.name;
+    let devices: Vec<String> = status
+        .pool
+        .devices
+        .iter()
+        .filter_map(|device| {
+            let path = path_of(record, device, device.position, status);
+            match (device.full, device.trouble, device.errors) {
+                (Some(_), ..) => Some(format!("no room below {path}")),
+                (None, Some(trouble), _) => Some(format!("{path} failed: {trouble}")),
+                (None, None, 0) => None,
+                (None, None, errors) => Some(format!("{errors} errors of {path}")),
+            }
+        })
+        .collect();
+    let devices = if devices.is_empty() { String::new() } else { format!(" ({})", devices.join(", ")) };
+    format!("{why}{devices}; when the cause is gone run 'millpond pool export {name} --force' and 'millpond pool import {name}'")
+}
+
+/// Why a pool is in service, but not `online`.
+fn cause(record: &PoolRecord, status: &ShardStatus, health: &str) -> Option<String> {
+    match health {
+        "opening" => Some("it is being imported".to_owned()),
+        "closing" => Some("it is being closed".to_owned()),
+        "readonly" => Some(match record.checkpoint {
+            Some(id) => format!("it was imported with --readonly, at checkpoint {id}"),
+            None => "it was imported with --readonly".to_owned(),
+        }),
+        "degraded" => {
+            let lacking = status.pool.devices.iter().filter(|device| device.state != MemberState::Present && !device.class.is_aside());
+            let told: Vec<String> = lacking
+                .map(|device| {
+                    let path = path_of(record, device, device.position, status);
+                    match (device.state, device.position, device.trouble) {
+                        (MemberState::Filling, ..) => format!("{path} is being filled"),
+                        (_, _, Some(why)) => format!("{path} failed: {why}"),
+                        (_, None, None) => format!("{path} is missing"),
+                        (_, Some(_), None) => format!("{path} is out of date"),
+                    }
+                })
+                .collect();
+            Some(told.join(", "))
+        }
+        _ => None,
+    }
+}
+
 /// What the pool itself knows of a device: a word and the reason.
 fn condition(member: &DeviceInfo) -> (&'static str, Option<String>) {
     match (member.trouble, member.full, member.silent) {
+        (None, ..) if member.state == MemberState::Filling => ("filling", Some("it is being filled with what it lacks".to_owned())),
+        (None, ..) if member.position.is_none() => ("missing", Some("it was not found when the pool was imported".to_owned())),
         (Some(why), ..) => ("failed", Some(format!("given up: {why}"))),
         (None, Some(_), _) => ("full", Some("the filesystem or volume below it is full; make room there".to_owned())),
         (None, None, Some(millis)) => ("silent", Some(format!("it has not answered for {} s", millis / 1000))),

@@ -1,11 +1,14 @@
 //! What goes wrong is reported: as events, to a command, in `status`, and as an exit code.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
 use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::harness::{Daemon, Running, command};
+use crate::harness::{Daemon, Running, command, eventually};
+use crate::nbd::Nbd;
 
 /// The events that the daemon remembers, oldest first.
 fn events(daemon: &Daemon, words: &[&str]) -> Vec<Value> {
@@ -15,6 +18,11 @@ fn events(daemon: &Daemon, words: &[&str]) -> Vec<Value> {
 
 fn of_kind(daemon: &Daemon, kind: &str) -> Vec<Value> {
     events(daemon, &[]).into_iter().filter(|event| event["event"] == kind).collect()
+}
+
+fn reported(daemon: &Daemon, kind: &str) -> Value {
+    eventually(kind, || !of_kind(daemon, kind).is_empty());
+    of_kind(daemon, kind).pop().expect("it is there")
 }
 
 /// Text of a field.
@@ -58,4 +66,108 @@ fn events_are_listed_followed_and_outlive_a_restart() {
     let kinds: Vec<Value> = events(&daemon, &[]).into_iter().map(|event| event["event"].clone()).collect();
     let at = |kind: &str| kinds.iter().position(|known| known == kind).expect(kind);
     assert!(at("pool.created") < at("volume.created") && at("snapshot.created") < at("pool.imported"), "{kinds:?}");
+}
+
+#[test]
+fn a_device_that_is_missing_is_reported_everywhere_until_it_is_back() {
+    let out = tempfile::tempdir().expect("a directory");
+    let log = out.path().join("log");
+    let hook =
+        format!("echo $MILLPOND_EVENT_SEVERITY $MILLPOND_EVENT_KIND $MILLPOND_EVENT_POOL $MILLPOND_EVENT_DEVICE >> {}", log.display());
+    let mut daemon = Daemon::with_config(&format!("import_wait = \"1s\"\non_event = [\"/bin/sh\", \"-c\", \"{hook}\"]\n"));
+    let (a, b) = (daemon.text("a"), daemon.text("b"));
+    daemon.run(&["pool", "create", "tank", "mirror", &format!("{a}:256M"), &format!("{b}:256M")]).ok();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    daemon.export("tank/v", "v.sock");
+    let healthy = daemon.run(&["status", "--check"]).ok();
+    assert_eq!(healthy.out, "");
+    assert_eq!(daemon.json(&["pool", "status", "--check", "tank"])["state"], "healthy");
+    assert_eq!(daemon.stop("TERM"), 0);
+    fs::rename(daemon.path("b"), daemon.path("b.away")).expect("hide");
+    daemon.restart();
+
+    let degraded = reported(&daemon, "pool.degraded");
+    assert_eq!((text(&degraded, "severity"), text(&degraded, "pool")), ("warning", "tank"));
+    assert!(text(&degraded, "message").ends_with(&format!("{b} is missing")), "{degraded}");
+    let missing = reported(&daemon, "device.missing");
+    assert_eq!((text(&missing, "severity"), text(&missing, "pool"), text(&missing, "device")), ("warning", "tank", b.as_str()));
+    let handed = || fs::read_to_string(&log).unwrap_or_default();
+    eventually("the command had both", || {
+        handed().contains(&format!("warning device.missing tank {b}\n")) && handed().contains("warning pool.degraded tank\n")
+    });
+    assert!(!handed().contains("volume.created"), "only what matters enough: {}", handed());
+
+    let status = daemon.run(&["status"]).ok().out;
+    assert!(status.contains(&format!("pool tank is degraded: {b} is missing\n")) && !status.contains("no reason"), "{status}");
+    let shown = daemon.run(&["pool", "status", "tank"]).ok().out;
+    assert!(shown.contains(&format!("reason {b} is missing\n")) && shown.contains(&format!("{b} is missing: it was not found")), "{shown}");
+    for check in [&["status", "--check"][..], &["pool", "status", "--check"], &["pool", "status", "--check", "tank"]] {
+        let checked = daemon.run(check);
+        assert_eq!((checked.code, checked.err.as_str()), (4, ""), "{checked:?}");
+        assert_eq!(checked.out, format!("error: pool tank is degraded: {b} is missing\n"));
+    }
+    let json = daemon.run(&["status", "--check", "--format", "json"]);
+    let answer: Value = serde_json::from_str(&json.out).expect("JSON");
+    assert_eq!((json.code, text(&answer, "state"), text(&answer["causes"][0], "level")), (4, "degraded", "error"));
+
+    fs::rename(daemon.path("b.away"), daemon.path("b")).expect("bring back");
+    daemon.run(&["pool", "export", "tank"]).ok();
+    daemon.run(&["pool", "import", "tank"]).ok();
+    reported(&daemon, "pool.healthy");
+    assert_eq!(daemon.run(&["status", "--check"]).code, 0);
+    assert_eq!(of_kind(&daemon, "pool.degraded").len(), 1, "said once");
+}
+
+#[test]
+fn a_scrub_that_repairs_is_a_warning() {
+    let daemon = Daemon::start();
+    let (a, b) = (daemon.text("a:256M"), daemon.text("b:256M"));
+    daemon.run(&["pool", "create", "tank", "mirror", &a, &b]).ok();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    let socket = daemon.export("tank/v", "v.sock");
+    let mut nbd = Nbd::connect(&socket).expect("connect");
+    (0..64).for_each(|at| nbd.write(at * 65536, &[at as u8 + 1; 65536]).expect("write"));
+    daemon.run(&["pool", "scrub", "tank", "--wait"]).waited();
+    assert_eq!(text(&reported(&daemon, "scrub.ended"), "severity"), "info");
+    let leg = fs::File::options().write(true).open(daemon.path("b")).expect("opens");
+    // everything between the labels
+    leg.write_all_at(&vec![0; 254 << 20], 1 << 20).and_then(|()| leg.sync_all()).expect("writes");
+    daemon.run(&["pool", "scrub", "tank", "--wait"]).waited();
+    eventually("the second one", || of_kind(&daemon, "scrub.ended").len() == 2);
+    let ended = reported(&daemon, "scrub.ended");
+    assert_eq!(text(&ended, "severity"), "warning", "{ended}");
+    assert!(text(&ended, "message").contains("nothing lost"), "{ended}");
+    let checked = daemon.run(&["pool", "status", "--check"]);
+    assert!(checked.code == 1 && checked.out.contains("the last scrub found"), "{checked:?}");
+}
+
+#[test]
+fn a_pool_that_fills_is_warned_of() {
+    let daemon = Daemon::start();
+    daemon.run(&["pool", "create", "tank", &daemon.text("a:256M")]).ok();
+    daemon.run(&["create", "tank/v", "-L", "1G"]).ok();
+    let socket = daemon.export("tank/v", "v.sock");
+    let mut nbd = Nbd::connect(&socket).expect("connect");
+    let full = || {
+        let pool = &daemon.json(&["pool", "list"])[0];
+        let number = |key: &str| pool[key].as_u64().expect(key);
+        number("allocated") * 100 / number("size")
+    };
+    let mut bytes = vec![0; 1 << 20];
+    let mut state = 1u32;
+    for at in 0.. {
+        bytes.iter_mut().for_each(|byte| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            *byte = (state >> 24) as u8;
+        });
+        nbd.write(at << 20, &bytes).expect("write");
+        if full() >= 82 {
+            break;
+        }
+    }
+    let told = reported(&daemon, "pool.space");
+    assert_eq!((text(&told, "severity"), text(&told, "pool")), ("warning", "tank"));
+    assert!(text(&told, "message").contains("% full, "), "{told}");
+    let checked = daemon.run(&["status", "--check"]);
+    assert!(checked.code == 1 && checked.out.starts_with("warning: pool tank is 8"), "{checked:?}");
 }

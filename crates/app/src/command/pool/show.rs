@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::device_limit::rate;
 use crate::api::{Device, Job, Pool, Scrub, SetPool};
 use crate::client::Client;
+use crate::command::check;
 use crate::command::columns::{DEVICE, POOL, POOL_PROPERTIES, layout, limit};
 use crate::command::get::print_property;
 use crate::failure::{Failure, Outcome};
@@ -71,13 +72,16 @@ fn brief(pool: &Pool) -> serde_json::Value {
 
 /// Show the condition of pools and their devices
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  millpond pool status -v tank")]
+#[command(after_help = "Example:\n  millpond pool status -v tank\n  millpond pool status --check")]
 pub struct Status {
     /// Only this pool
     name: Option<String>,
     /// Counters as well
     #[arg(short = 'v', long)]
     verbose: bool,
+    /// Only say what is not as it should be, one line each; exit code 0: nothing, 1: warnings, 4: a pool is degraded or worse
+    #[arg(long)]
+    check: bool,
     #[command(flatten)]
     how: Listing,
 }
@@ -86,6 +90,9 @@ impl Status {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let pools = some(client, self.name.as_deref()).await?;
+        if self.check {
+            return check::end(&check::causes(&pools, &[]), &self.how);
+        }
         let jobs: Vec<Job> = client.get("/v1/jobs").await?;
         if self.how.format == Format::Json {
             let pools: Vec<WithJobs> = pools.into_iter().map(|pool| WithJobs::new(pool, &jobs)).collect();
@@ -97,6 +104,9 @@ impl Status {
             let running: String = jobs.iter().filter(|job| job.pool == pool.name && job.kind != "reclaim").map(job_line).collect();
             write_out(&format!("{gap}{}{running}\n", self.summary(pool)))?;
             print(&pool.devices, DEVICE, &self.how)?;
+            if self.how.columns.is_empty() && !self.how.no_header {
+                write_out(&unwell(pool))?;
+            }
             if self.verbose {
                 write_out(&lost(pool))?;
                 write_out(&space(pool))?;
@@ -105,7 +115,6 @@ impl Status {
                 write_out(&cache(pool))?;
                 write_out(&unused(pool))?;
                 write_out(&limits(pool))?;
-                write_out(&unwell(pool))?;
             }
         }
         Ok(())
@@ -307,7 +316,7 @@ fn limits(pool: &Pool) -> String {
     capped.collect()
 }
 
-/// The devices that are slow or failing.
+/// The devices that are not well, and why.
 fn unwell(pool: &Pool) -> String {
     let told = |device: &Device| Some(format!("  {} is {}: {}\n", device.path, device.health, device.health_reason.as_ref()?));
     pool.devices.iter().filter_map(told).collect()

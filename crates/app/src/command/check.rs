@@ -1,0 +1,125 @@
+//! `status --check` and `pool status --check`: whether all is well, as an exit code, and what is not in one line each.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::api::{Device, Export, Pool};
+use crate::failure::{Code, Failure, Outcome};
+use crate::instant::about;
+use crate::output::{Format, Listing, write_out};
+use crate::size::Size;
+
+#[cfg(test)]
+mod tests;
+
+/// Percent of a pool in use from which it is warned of.
+const FULL: u128 = 80;
+
+/// How bad a cause is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// Attention is needed.
+    Warning,
+    /// Redundancy, data or service is missing.
+    Error,
+}
+
+/// One thing that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Cause {
+    level: Level,
+    pool: String,
+    cause: String,
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    state: &'static str,
+    causes: &'a [Cause],
+}
+
+/// What is not as it should be.
+pub fn causes(pools: &[Pool], exports: &[Export]) -> Vec<Cause> {
+    let mut causes: Vec<Cause> = pools.iter().flat_map(of_pool).collect();
+    for export in exports.iter().filter(|export| export.state != "online") {
+        let name = export.name.split(['/', '@']).next().unwrap_or_default();
+        let pool = pools.iter().find(|pool| pool.name == name);
+        let level = match pool.map(|pool| pool.health.as_str()) {
+            Some("online" | "readonly" | "degraded") => Level::Error,
+            // the pool is a cause already
+            Some(_) => continue,
+            None => Level::Warning,
+        };
+        let cause = format!("export {} ({}) is {}{}", export.id, export.name, export.state, because(export.reason.as_deref()));
+        causes.push(Cause { level, pool: name.to_owned(), cause });
+    }
+    causes
+}
+
+fn of_pool(pool: &Pool) -> Vec<Cause> {
+    let name = &pool.name;
+    let mut causes = Vec::new();
+    let mut add = |level, cause| causes.push(Cause { level, pool: name.clone(), cause });
+    let health = |what: &str| format!("pool {name} is {what}{}", because(pool.reason.as_deref()));
+    match pool.health.as_str() {
+        "online" if pool.reason.is_some() => add(Level::Error, format!("pool {name} refuses writes{}", because(pool.reason.as_deref()))),
+        "online" | "readonly" => {}
+        word @ ("opening" | "closing") => add(Level::Warning, health(word)),
+        word => add(Level::Error, health(word)),
+    }
+    if matches!(pool.health.as_str(), "online" | "readonly" | "degraded") {
+        for (device, reason) in pool.devices.iter().filter_map(|device| Some((device, worry(device)?))) {
+            add(Level::Warning, format!("pool {name}: {} device {} {reason}", device.class, device.path));
+        }
+        if let Some(percent) = (u128::from(pool.allocated) * 100).checked_div(u128::from(pool.size)).filter(|percent| *percent >= FULL) {
+            let (free, size) = (Size(pool.free), Size(pool.size));
+            let forecast = pool.full_in_seconds.map(|left| format!("; full in about {}", about(Duration::from_secs(left))));
+            add(Level::Warning, format!("pool {name} is {percent} % full, {free} of {size} are free{}", forecast.unwrap_or_default()));
+        }
+        if let Some(scrub) = pool.scrub.as_ref().filter(|scrub| scrub.errors > 0) {
+            let lost = scrub.lost_blocks + scrub.lost_nodes;
+            let level = if lost > 0 { Level::Error } else { Level::Warning };
+            let found = format!("{} errors, {} repaired, {lost} blocks and map nodes lost", scrub.errors, scrub.repaired);
+            add(level, format!("pool {name}: the last scrub found {found}"));
+        }
+    }
+    causes
+}
+
+/// Why a device of a pool in service is worth a warning of its own; what makes the pool degraded is in the pool's reason.
+fn worry(device: &Device) -> Option<String> {
+    let aside = matches!(device.class.as_str(), "cache" | "spare");
+    match (device.state.as_str(), device.health.as_str()) {
+        ("missing" | "failed" | "resilvering", _) if !aside => None,
+        ("missing" | "failed", _) => Some(format!("is {}{}", device.state, because(device.health_reason.as_deref()))),
+        (_, "ok" | "" | "filling") => None,
+        (_, health) => Some(format!("is {health}{}", because(device.health_reason.as_deref()))),
+    }
+}
+
+fn because(reason: Option<&str>) -> String {
+    reason.map(|reason| format!(": {reason}")).unwrap_or_default()
+}
+
+/// Prints the causes, and ends with the exit code that says how bad they are: 0, 1 or 4.
+///
+/// # Errors
+/// Something is not as it should be; or stdout cannot be written.
+pub fn end(causes: &[Cause], how: &Listing) -> Outcome {
+    let worst = causes.iter().map(|cause| cause.level).max();
+    let (state, code) = match worst {
+        None => ("healthy", None),
+        Some(Level::Warning) => ("warnings", Some(Code::Failed)),
+        Some(Level::Error) => ("degraded", Some(Code::Degraded)),
+    };
+    if how.format == Format::Json {
+        let text = serde_json::to_string_pretty(&Answer { state, causes });
+        write_out(&(text.map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))? + "\n"))?;
+    } else {
+        let line = |cause: &Cause| format!("{}: {}\n", if cause.level == Level::Error { "error" } else { "warning" }, cause.cause);
+        write_out(&causes.iter().map(line).collect::<String>())?;
+    }
+    code.map_or(Ok(()), |code| Err(Failure::said(code)))
+}
