@@ -223,7 +223,7 @@ pub struct Export {
     /// Over vhost-user, queues that a guest may have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u16>,
-    /// `online`, or `unavailable`.
+    /// `online`; `stopped` with its pool: clients are connected, their writes fail; or `unavailable`.
     pub state: String,
     /// Why it is not online.
     pub reason: Option<String>,

@@ -10,6 +10,7 @@ use super::columns::EXPORT;
 use super::connect::{self, Lines};
 use super::globs::{Pattern, is_pattern};
 use super::owner;
+use super::status::not_online;
 use super::tls::TlsWords;
 use crate::api::{Access, CreateExport, CreateFuse, CreateNbd, CreateVhostUser, Export, ExportVolume, NbdLimits, Volume};
 use crate::client::Client;
@@ -276,8 +277,10 @@ impl Exports {
         // programs have one line of each export
         let of_people = self.how.format == Format::Table && self.how.columns.is_empty() && !self.how.no_header;
         let Some(id) = self.id else {
+            let reasons: String = exports.iter().filter(|export| of_people && export.state != "online").map(not_online).collect();
             let listed = if of_people { exports.into_iter().flat_map(with_volumes).collect() } else { exports };
-            return print(&listed, EXPORT, &self.how);
+            print(&listed, EXPORT, &self.how)?;
+            return write_out(&reasons);
         };
         exports.retain(|export| export.id == id);
         let Some(export) = exports.pop() else {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use futures_util::future::join_all;
-use millpond_engine::{SnapshotId, Target, VolumeId};
+use millpond_engine::{PoolState, SnapshotId, Target, VolumeId};
 
 use super::attached::{self, Of};
 use super::service::{Daemon, ExportEntry};
@@ -62,8 +62,28 @@ impl Daemon {
             // A shard that ended in between serves nothing.
             live.extend(exports.unwrap_or_default().into_iter().map(|info| (info.id.0, info)));
         }
+        let stopped: HashMap<&String, String> =
+            shards.iter().filter_map(|(name, shard)| Some((name, stopped(&shard.state().borrow())?))).collect();
         let registry = self.registry();
-        let mut all: Vec<Export> = registry.exports.values().map(|entry| view(entry, live.get(&entry.record.id))).collect();
+        let listed = registry.exports.values().map(|entry| {
+            let mut export = view(entry, live.get(&entry.record.id));
+            let pool = &entry.record.pool;
+            match stopped.get(pool) {
+                Some(why) if export.state == "online" => {
+                    export.state = "stopped".to_owned();
+                    export.reason = Some(format!("pool '{pool}' is stopped: {why}; writes fail, reads are answered where possible"));
+                }
+                _ if export.state != "online" && export.reason.is_none() => {
+                    export.reason = Some(match shards.iter().any(|(name, _)| name == pool) {
+                        true => format!("pool '{pool}' does not answer"),
+                        false => format!("pool '{pool}' is not in service"),
+                    });
+                }
+                _ => {}
+            }
+            export
+        });
+        let mut all: Vec<Export> = listed.collect();
         drop(registry);
         for export in all.iter_mut().filter(|export| export.kind == "fuse" && export.reason.is_none() && !self.is_mounted(export.id)) {
             export.state = "unavailable".to_owned();
@@ -357,6 +377,14 @@ impl Daemon {
     /// A path beside the control socket.
     fn beside_control(&self, file: &str) -> PathBuf {
         self.options.socket.parent().unwrap_or(Path::new("/")).join(file)
+    }
+}
+
+/// Why a pool is stopped, when it is.
+fn stopped(state: &PoolState) -> Option<String> {
+    match state {
+        PoolState::Faulted(why) => Some(why.clone()),
+        _ => None,
     }
 }
 

@@ -171,3 +171,36 @@ fn a_pool_that_fills_is_warned_of() {
     let checked = daemon.run(&["status", "--check"]);
     assert!(checked.code == 1 && checked.out.starts_with("warning: pool tank is 8"), "{checked:?}");
 }
+
+#[test]
+fn exports_of_a_pool_that_stopped_are_not_online() {
+    // the device is a file in the mount of a second daemon, which dies
+    let mut server = Daemon::start();
+    server.run(&["pool", "create", "pond", &server.text("pond.img:600M")]).ok();
+    server.run(&["create", "pond/disk", "-L", "256M"]).ok();
+    let mount = server.text("mnt");
+    let mounted = server.run(&["export", "fuse", "pond", &mount]);
+    if mounted.code != 0 {
+        println!("skipped, for nothing can be mounted here: {}", mounted.err);
+        return;
+    }
+    let daemon = Daemon::start();
+    daemon.run(&["pool", "create", "tank", &format!("{mount}/disk")]).ok();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    let mut nbd = Nbd::connect(&daemon.export("tank/v", "v.sock")).expect("connect");
+    server.stop("KILL");
+    assert!(nbd.write(0, &[1; 4096]).is_err());
+    let faulted = reported(&daemon, "pool.faulted");
+    assert_eq!((text(&faulted, "severity"), text(&faulted, "pool")), ("error", "tank"));
+    assert!(text(&faulted, "message").contains(&format!("{mount}/disk")), "the device is named: {faulted}");
+    let stopped = reported(&daemon, "export.stopped");
+    assert_eq!((text(&stopped, "severity"), text(&stopped, "subject")), ("error", "1 tank/v"));
+    let export = &daemon.json(&["exports"])[0];
+    assert_eq!(text(export, "state"), "stopped");
+    assert!(text(export, "reason").contains("pool 'tank' is stopped"), "{export}");
+    let listed = daemon.run(&["exports"]).ok().out;
+    assert!(listed.contains("export 1 (tank/v) is stopped: pool 'tank' is stopped"), "{listed}");
+    let checked = daemon.run(&["status", "--check"]);
+    assert!(checked.code == 4 && checked.out.starts_with("error: pool tank is faulted: "), "{checked:?}");
+    daemon.run(&["pool", "export", "tank", "--force"]);
+}
