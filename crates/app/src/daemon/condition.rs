@@ -33,6 +33,8 @@ pub(super) struct Conditions {
     seen: BTreeMap<String, Sample>,
     /// Why a device is slow, as of the last window in which there was enough to compare.
     slow: BTreeMap<String, String>,
+    /// Errors that the devices had at the last look.
+    errors: BTreeMap<String, u64>,
     /// Errors, and when the last came.
     failing: BTreeMap<String, (u64, Instant)>,
 }
@@ -40,47 +42,37 @@ pub(super) struct Conditions {
 /// What a device did in some time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Sample {
-    errors: u64,
     reads: Vec<u64>,
     writes: Vec<u64>,
 }
 
 impl Sample {
     fn of(device: &Device) -> Sample {
-        Sample { errors: device.errors, reads: device.io.read_times.clone(), writes: device.io.write_times.clone() }
+        Sample { reads: device.io.read_times.clone(), writes: device.io.write_times.clone() }
     }
 
     fn since(&self, before: &Sample) -> Sample {
         let rest = |now: &[u64], then: &[u64]| {
             now.iter().enumerate().map(|(class, count)| count.saturating_sub(then.get(class).copied().unwrap_or(0))).collect()
         };
-        Sample {
-            errors: self.errors.saturating_sub(before.errors),
-            reads: rest(&self.reads, &before.reads),
-            writes: rest(&self.writes, &before.writes),
-        }
+        Sample { reads: rest(&self.reads, &before.reads), writes: rest(&self.writes, &before.writes) }
     }
 }
 
 impl Conditions {
     /// Takes in what the devices have done by now.
     pub(super) fn look(&mut self, devices: &[Device], now: Instant) {
-        self.failing.retain(|_, (_, last)| now.saturating_duration_since(*last) < MEMORY);
+        self.look_at_errors(devices, now);
         if self.since.is_some_and(|since| now.saturating_duration_since(since) < WINDOW) {
             return;
         }
         let seen: BTreeMap<String, Sample> = devices.iter().map(|device| (device.path.clone(), Sample::of(device))).collect();
         let before = std::mem::replace(&mut self.seen, seen);
         self.slow.retain(|path, _| self.seen.contains_key(path));
-        self.failing.retain(|path, _| self.seen.contains_key(path));
         self.since = Some(now);
         let lately = |device: &Device| Some(self.seen.get(&device.path)?.since(before.get(&device.path)?));
         let lately: Vec<(&Device, Sample)> = devices.iter().filter_map(|device| Some((device, lately(device)?))).collect();
         for (device, own) in &lately {
-            if own.errors > 0 {
-                let (errors, last) = self.failing.entry(device.path.clone()).or_insert((0, now));
-                (*errors, *last) = (*errors + own.errors, now);
-            }
             let peers = || {
                 lately.iter().filter(|(peer, _)| peer.path != device.path && (&peer.class, &peer.layout) == (&device.class, &device.layout))
             };
@@ -92,6 +84,20 @@ impl Conditions {
                 (None, None) => {}
             }
         }
+    }
+
+    /// Errors count at once, windows are for latencies.
+    fn look_at_errors(&mut self, devices: &[Device], now: Instant) {
+        let seen: BTreeMap<String, u64> = devices.iter().map(|device| (device.path.clone(), device.errors)).collect();
+        for (path, errors) in &seen {
+            let grown = self.errors.get(path).map_or(0, |before| errors.saturating_sub(*before));
+            if grown > 0 {
+                let (errors, last) = self.failing.entry(path.clone()).or_insert((0, now));
+                (*errors, *last) = (*errors + grown, now);
+            }
+        }
+        self.failing.retain(|path, (_, last)| seen.contains_key(path) && now.saturating_duration_since(*last) < MEMORY);
+        self.errors = seen;
     }
 
     /// Says of devices what is known of them.

@@ -104,6 +104,9 @@ fn errors_that_grow_are_remembered_for_a_day() {
     now[0].errors = 7; // from before anybody looked
     assert!(after(&mut conditions, &mut at, &now).is_empty());
     now[1].errors = 2;
+    // at once, not when the window is over
+    conditions.look(&now, at + Duration::from_secs(5));
+    assert_eq!(conditions.of("b"), ("failing", Some("2 errors in the last 24 hours".to_owned())));
     assert_eq!(after(&mut conditions, &mut at, &now), ["b"]);
     now[1].errors = 3;
     assert_eq!(after(&mut conditions, &mut at, &now), ["b"]);
