@@ -341,7 +341,12 @@ impl Daemon {
     fn remember_devices(&self, name: &str, status: &ShardStatus) {
         let record = self.registry().pools.get(name).map(|entry| entry.record.clone());
         for (spare, lost) in record.iter().flat_map(|record| places_taken(record, status)) {
-            let (spare, lost) = (spare.display().to_string(), lost.display());
+            let (spare, lost) = (spare.display().to_string(), lost.display().to_string());
+            // it was replaced before anybody looked at it
+            if !record.as_ref().is_some_and(|record| self.watches().is_unwell(&record.id, &lost)) {
+                let message = format!("device {lost} of pool '{name}' failed, and a spare has taken its place");
+                self.report(Happened::to_device("device.failed", name, &lost, message));
+            }
             let message = format!("spare {spare} takes the place of {lost} in pool '{name}'");
             self.report(Happened::to_device("device.spare-used", name, &spare, message));
         }

@@ -136,6 +136,11 @@ impl Watches {
         self.exports.entry(id).or_insert(Served::Yes);
     }
 
+    /// It was reported of a device of a pool that it is not well.
+    pub(super) fn is_unwell(&self, pool_id: &str, path: &str) -> bool {
+        self.pools.get(pool_id).is_some_and(|watch| watch.unwell.contains_key(path))
+    }
+
     /// Time until a pool is full at the rate at which it filled lately.
     pub(super) fn full_in(&self, pool: &Pool, now: Instant) -> Option<Duration> {
         self.pools.get(&pool.id)?.room.full_in(pool, now)
@@ -225,9 +230,10 @@ impl Watch {
         for job in jobs.iter().filter(|job| job.pool == pool.name && job.kind != "reclaim") {
             let (kind, member) = parts(job);
             let key = key(kind, member);
+            // a spare has its place before that is remembered
+            let path = || filled(pool, kind).or_else(|| member.and_then(&path_of));
             let begun = || {
-                let followed =
-                    Followed { kind: kind.to_owned(), device: member.and_then(&path_of), errors: 0, listed: true, missed: false };
+                let followed = Followed { kind: kind.to_owned(), device: path(), errors: 0, listed: true, missed: false };
                 let message = format!("{} begins", followed.words(pool));
                 news.push(Happened::to_pool("job.began", &pool.name, message).about(job.id.clone()));
                 followed
@@ -272,6 +278,13 @@ impl Followed {
         let severity = if self.errors > 0 { Severity::Error } else { Severity::Info };
         Some(happened.about(subject).at(severity))
     }
+}
+
+/// The device that a resilver fills, when it is the only one.
+fn filled(pool: &Pool, kind: &str) -> Option<String> {
+    let mut filling = pool.devices.iter().filter(|device| kind == "resilver" && device.state == "resilvering");
+    let first = filling.next()?;
+    filling.next().is_none().then(|| first.path.clone())
 }
 
 /// The kind of event that says how a device does; nothing when it is well, or being filled.

@@ -172,27 +172,47 @@ fn a_pool_that_fills_is_warned_of() {
     assert!(checked.code == 1 && checked.out.starts_with("warning: pool tank is 8"), "{checked:?}");
 }
 
-#[test]
-fn exports_of_a_pool_that_stopped_are_not_online() {
-    // the device is a file in the mount of a second daemon, which dies
-    let mut server = Daemon::start();
+/// A second daemon and a file in its mount: a device that fails when that daemon dies. Nothing where this machine does not allow mounts.
+fn server() -> Option<(Daemon, String)> {
+    let server = Daemon::start();
     server.run(&["pool", "create", "pond", &server.text("pond.img:600M")]).ok();
     server.run(&["create", "pond/disk", "-L", "256M"]).ok();
     let mount = server.text("mnt");
     let mounted = server.run(&["export", "fuse", "pond", &mount]);
     if mounted.code != 0 {
         println!("skipped, for nothing can be mounted here: {}", mounted.err);
-        return;
+        return None;
     }
+    Some((server, format!("{mount}/disk")))
+}
+
+#[test]
+fn a_device_that_fails_and_the_spare_in_its_place_are_reported() {
+    let Some((mut server, device)) = server() else { return };
     let daemon = Daemon::start();
-    daemon.run(&["pool", "create", "tank", &format!("{mount}/disk")]).ok();
+    let [b, c] = ["b:256M", "c:256M"].map(|spec| daemon.text(spec));
+    daemon.run(&["pool", "create", "tank", "mirror", &device, &b, "spare", &c]).ok();
+    server.stop("KILL");
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    let failed = reported(&daemon, "device.failed");
+    assert_eq!((text(&failed, "severity"), text(&failed, "device")), ("error", device.as_str()));
+    let used = reported(&daemon, "device.spare-used");
+    assert_eq!((text(&used, "severity"), text(&used, "device")), ("warning", daemon.text("c").as_str()));
+    eventually("the pool is healthy", || daemon.run(&["status", "--check"]).code == 0);
+}
+
+#[test]
+fn exports_of_a_pool_that_stopped_are_not_online() {
+    let Some((mut server, device)) = server() else { return };
+    let daemon = Daemon::start();
+    daemon.run(&["pool", "create", "tank", &device]).ok();
     daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
     let mut nbd = Nbd::connect(&daemon.export("tank/v", "v.sock")).expect("connect");
     server.stop("KILL");
     assert!(nbd.write(0, &[1; 4096]).is_err());
     let faulted = reported(&daemon, "pool.faulted");
     assert_eq!((text(&faulted, "severity"), text(&faulted, "pool")), ("error", "tank"));
-    assert!(text(&faulted, "message").contains(&format!("{mount}/disk")), "the device is named: {faulted}");
+    assert!(text(&faulted, "message").contains(&device), "the device is named: {faulted}");
     let stopped = reported(&daemon, "export.stopped");
     assert_eq!((text(&stopped, "severity"), text(&stopped, "subject")), ("error", "1 tank/v"));
     let export = &daemon.json(&["exports"])[0];

@@ -153,6 +153,11 @@ fn jobs_that_begin_by_themselves_are_said_and_all_that_end() {
     look.watches.expect_job("7", "wipe", None, None);
     assert_eq!(told(look.at(&whole, &[])), []);
     assert_eq!(told(look.at(&whole, &[])), [("job.ended", "wipe in pool 'tank' has ended".to_owned())]);
+    // a spare that has just taken a place is named itself
+    let filling = pool("degraded", &[("/spare", "resilvering", "filling"), ("/member1", "online", "ok")]);
+    let begun = look.at(&filling, &[job("resilver", Some(0))]);
+    assert!(begun.iter().any(|(_, _, told)| told == "resilver of /spare in pool 'tank' begins"), "{begun:?}");
+    look.at(&whole, &[]);
     // what could not be read is an error
     assert_eq!(look.at(&whole, &[Job { errors: 3, ..job("rebalance", None) }]).len(), 1);
     let ended = look.at(&whole, &[]);
