@@ -227,7 +227,7 @@ impl Daemon {
             let registry = self.registry();
             registry.pools.iter().map(|(name, entry)| (name.clone(), entry.record.devices.clone())).collect()
         };
-        let path_of = |pool: &str, member: u16| path_of(paths.get(pool)?, member);
+        let path_of = |pool: &str, member: u16| remembered_path(paths.get(pool)?, member);
         let mut news = self.watches().look_at_pools(&pools, &jobs, path_of, now);
         news.extend(self.watches().look_at_exports(&exports, &pools));
         news.into_iter().for_each(|happened| self.report(happened));
@@ -237,7 +237,7 @@ impl Daemon {
     pub(super) fn expect_job(&self, pool: &str, kind: &str, member: Option<u16>) {
         let record = self.registry().pools.get(pool).map(|entry| entry.record.clone());
         if let Some(record) = record {
-            let path = member.and_then(|member| path_of(&record.devices, member));
+            let path = member.and_then(|member| remembered_path(&record.devices, member));
             self.watches().expect_job(&record.id, kind, member, path);
         }
     }
@@ -377,8 +377,8 @@ impl Daemon {
     }
 }
 
-/// Where a member of a pool is, or was.
-fn path_of(devices: &[PathBuf], member: u16) -> Option<String> {
+/// Where a member of a pool is remembered to be.
+fn remembered_path(devices: &[PathBuf], member: u16) -> Option<String> {
     let path = devices.get(usize::from(member))?;
     (!path.as_os_str().is_empty()).then(|| path.display().to_string())
 }

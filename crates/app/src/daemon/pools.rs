@@ -401,6 +401,8 @@ mod tests {
             jobs,
             job_rate: None,
             scrub: None,
+            given_up: 0,
+            removal_ended: None,
         }
     }
 

@@ -31,6 +31,10 @@ pub(super) struct Watch {
     jobs: BTreeMap<String, Followed>,
     /// When the last scrub began, and whether it has ended.
     scrub: Option<(Timestamp, bool)>,
+    /// Why the last removal ended by itself.
+    removal_ended: Option<String>,
+    /// Bytes that are not given back because deadlists cannot be read.
+    unreclaimed: u64,
     room: Room,
 }
 
@@ -157,6 +161,7 @@ impl Watch {
         if matches!(pool.health.as_str(), "online" | "readonly" | "degraded") {
             news.extend(self.room.look(pool, now));
             self.look_at_scrub(pool, news);
+            self.look_at_what_is_left(pool, news);
             self.look_at_jobs(pool, jobs, path_of, news);
         }
     }
@@ -214,6 +219,20 @@ impl Watch {
         };
         self.troubled |= trouble.is_some();
         news.extend(trouble);
+    }
+
+    /// A removal that ended by itself, and space that no command gives back.
+    fn look_at_what_is_left(&mut self, pool: &Pool, news: &mut Vec<Happened>) {
+        let event = |kind, what: String| Happened::to_pool(kind, &pool.name, format!("pool '{}': {what}", pool.name));
+        if let Some(why) = pool.removal_ended.as_ref().filter(|why| self.removal_ended.as_ref() != Some(why)) {
+            news.push(event("pool.removal-ended", format!("the removal of a device has ended by itself: {why}")));
+        }
+        self.removal_ended.clone_from(&pool.removal_ended);
+        let unreclaimed = pool.io.unreclaimed;
+        if unreclaimed > 0 && self.unreclaimed == 0 {
+            news.push(event("pool.unreclaimed", format!("{} are not given back: deadlists cannot be read", Size(unreclaimed))));
+        }
+        self.unreclaimed = unreclaimed;
     }
 
     fn look_at_scrub(&mut self, pool: &Pool, news: &mut Vec<Happened>) {

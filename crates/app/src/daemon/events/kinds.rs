@@ -21,6 +21,8 @@ pub(super) const KINDS: &[(&str, Severity, &str)] = &[
     ("pool.devices-added", Info, "devices added to pool"),
     ("pool.replacing", Info, "replacement of a device begun in pool"),
     ("pool.removing", Info, "removal of a device begun in pool"),
+    ("pool.removal-ended", Warning, "removal of a device ended by itself in pool"),
+    ("pool.unreclaimed", Warning, "space of pool not given back"),
     ("pool.rebalancing", Info, "rebalance begun in pool"),
     ("pool.wiping", Info, "wipe begun in pool"),
     ("pool.scrubbing", Info, "scrub begun in pool"),
