@@ -230,4 +230,6 @@ pub enum Planted {
     PrepareInUse,
     /// What a removal took out of its rows before it was stopped stays unused.
     LeaveGivenUp,
+    /// Requests under way when a volume's cache mode becomes stricter are answered as before.
+    LoosenUnderWay,
 }

@@ -6,6 +6,7 @@ mod long;
 mod mirrored;
 mod parity;
 mod restarts;
+mod strict;
 
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_device::DeviceGeometry;
@@ -21,6 +22,7 @@ pub use full::Full;
 pub use long::Long;
 pub use mirrored::Mirrored;
 pub use restarts::{Restarts, holder};
+pub use strict::{LOOSE, STRICT};
 
 /// What the caller wants, beyond the seed.
 #[derive(Clone, Debug, Default)]
@@ -65,6 +67,8 @@ pub struct Options {
     pub restarts: bool,
     /// The daemon's shard between guests, engine and devices, and hosts that take the pool from each other, in every world.
     pub gate: bool,
+    /// Worlds of their own for cache modes that become stricter while requests are under way.
+    pub strict: bool,
     /// The caller's clock, in nanoseconds of its thread: turns are timed by it. Nothing in a world follows from it.
     pub clock: Option<fn() -> u64>,
 }
@@ -80,6 +84,7 @@ impl Options {
         self.long_tables |= bug == Planted::CrowdTheLog;
         self.rescue |= bug == Planted::NothingRests;
         self.gate |= matches!(bug, Planted::HoldClaims | Planted::ForgetHeld | Planted::LeaveLate | Planted::BurstTwice);
+        self.strict |= bug == Planted::LoosenUnderWay;
         self.full |= matches!(bug, Planted::ForgetReservations | Planted::NothingUnique);
         self.restarts |=
             matches!(bug, Planted::ServeUnremembered | Planted::TrustAnyDevice | Planted::ForgetNewLabels | Planted::WaitForNobody);
@@ -101,6 +106,8 @@ pub enum Kind {
     Rescue,
     /// See [`Restarts`].
     Restarts(Restarts),
+    /// Cache modes become stricter while requests are under way, and then the power fails; so many times.
+    Strict(u64),
 }
 
 /// How an era ends.
@@ -292,6 +299,10 @@ impl Config {
         }
         if options.restarts {
             self.restart(&mut rng.fork(13));
+            return false;
+        }
+        if options.strict {
+            self.tighten(&mut rng.fork(14));
             return false;
         }
         let transformed = match (Config::is_mirrored(seed, options), Config::is_coded(seed, options)) {

@@ -96,8 +96,11 @@ struct Args {
     #[arg(long, conflicts_with_all = ["fault", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables", "full", "rescue"])]
     restarts: bool,
     /// Caps of devices, limits of volumes and hosts that take the pool from each other, in every world
-    #[arg(long, conflicts_with_all = ["long_tables", "full", "rescue", "restarts"])]
+    #[arg(long, conflicts_with_all = ["long_tables", "full", "rescue", "restarts", "strict"])]
     gate: bool,
+    /// Cache modes become stricter while requests are under way, in every world
+    #[arg(long, conflicts_with_all = ["fault", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables", "full", "rescue", "restarts"])]
+    strict: bool,
     /// Cut the power at every event of roots that are written over those of a lap ago
     #[arg(long, requires = "power_cut")]
     laps: bool,
@@ -112,7 +115,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 32] = [
+const PLANTED: [(&str, Planted); 33] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -145,6 +148,7 @@ const PLANTED: [(&str, Planted); 32] = [
     ("burst-twice", Planted::BurstTwice),
     ("prepare-in-use", Planted::PrepareInUse),
     ("leave-given-up", Planted::LeaveGivenUp),
+    ("loosen-under-way", Planted::LoosenUnderWay),
 ];
 
 fn range(text: &str) -> Result<Range<u64>, String> {
@@ -191,6 +195,7 @@ fn main() -> ExitCode {
         rescue: args.rescue,
         restarts: args.restarts,
         gate: args.gate,
+        strict: args.strict,
         clock: args.turn_limit.map(|_| thread_time as fn() -> u64),
         ..Options::default()
     };
@@ -409,6 +414,9 @@ fn again(seed: u64, args: &Args) -> String {
     }
     if args.gate {
         command += " --gate";
+    }
+    if args.strict {
+        command += " --strict";
     }
     if args.laps {
         command += " --laps";

@@ -223,6 +223,16 @@ impl Oracle {
         self.flights.len() + self.questions.len()
     }
 
+    /// Requests for a target without an answer.
+    pub fn flights_of(&self, target: Target) -> Vec<u64> {
+        self.flights.iter().filter(|(_, flight)| flight.target == target).map(|(tag, _)| *tag).collect()
+    }
+
+    /// Is this request without an answer?
+    pub fn has_flight(&self, tag: u64) -> bool {
+        self.flights.contains_key(&tag)
+    }
+
     /// True when a request for the target is without an answer.
     pub fn flies(&self, target: Target) -> bool {
         self.flights.values().any(|f| f.target == target) || self.questions.values().any(|q| q.is_about(target))

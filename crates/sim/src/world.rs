@@ -15,6 +15,7 @@ mod room;
 mod shard;
 mod spares;
 mod stats;
+mod strict;
 mod sweep;
 mod wiped;
 mod words;
@@ -174,6 +175,7 @@ impl<S: System> World<S> {
             Kind::Full(full) => return self.full_pool(full),
             Kind::Rescue => return self.endangered(),
             Kind::Restarts(plan) => return self.restarts(plan),
+            Kind::Strict(times) => return self.tightened(times),
             Kind::Any => {}
         }
         for index in 0..self.config.eras.len() {

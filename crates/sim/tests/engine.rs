@@ -127,6 +127,12 @@ fn worlds_with_a_gate() {
     clean(0..1, Mode::PowerCut, &gate);
 }
 
+/// Cache modes become stricter while requests are under way.
+#[test]
+fn worlds_of_stricter_modes() {
+    clean(0..8, Mode::World, &Options { strict: true, ..Options::default() });
+}
+
 #[test]
 fn power_cuts_at_every_event() {
     clean(0..4, Mode::PowerCut, &Options::default());
@@ -192,6 +198,7 @@ fn planted_bugs_are_found() {
         Planted::TrustAnyDevice,
         Planted::ForgetNewLabels,
         Planted::WaitForNobody,
+        Planted::LoosenUnderWay,
     ];
     for bug in planted {
         let options = Options::default().planting(bug);

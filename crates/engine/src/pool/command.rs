@@ -8,7 +8,7 @@ use super::state::Pool;
 use crate::core::{Reservations, cache_code, compression_code, sector_code};
 use crate::log::LONG;
 use crate::task::Purse;
-use crate::{Command, CommandError, PoolState, Reply};
+use crate::{Command, CommandError, Planted, PoolState, Reply};
 
 /// Largest volume in bytes: 2^54 blocks would be the format's bound; this is as far as it was tried.
 const MAX_VOLUME_BYTES: u64 = 1 << 56;
@@ -259,12 +259,24 @@ impl Pool {
     /// What a volume's guests have under way is answered when it is durable: who reads that the mode is strict may rely on every answer
     /// after.
     fn tighten(&mut self, volume: VolumeId) {
+        if self.planted(Planted::LoosenUnderWay) {
+            return;
+        }
+        let mut parents = Vec::new();
         for op in self.ops.iter_mut() {
-            op.durable |= match &op.work {
+            let of_it = match &op.work {
                 Work::Write(work) => work.volume == volume,
                 Work::Clear(work) => work.volume == volume,
                 Work::Read(_) | Work::Barrier(_) | Work::Command(_) | Work::Compare(_) | Work::Census(_) | Work::Walk { .. } => false,
             };
+            op.durable |= of_it;
+            if let (true, Owner::Parent(parent)) = (of_it, op.owner) {
+                parents.push(parent);
+            }
+        }
+        // a part that found nothing to do waits for the record that made it so to complete, and its guest for that to be durable
+        for parent in parents {
+            self.ops.get_mut(parent).into_iter().for_each(|op| op.durable = true);
         }
     }
 

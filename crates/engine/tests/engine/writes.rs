@@ -1,5 +1,5 @@
 use millpond_block::{CacheMode, DiskError, Op};
-use millpond_device::IoKind;
+use millpond_device::{Io, IoKind};
 use millpond_engine::{Command, Compression, Layout, PoolState, Target};
 
 use crate::rig::Rig;
@@ -179,4 +179,38 @@ fn a_new_volume_shows_nothing_of_what_was_destroyed() {
         rig.media[0].iter().filter(|byte| **byte >= 0xa0).count() > 1 << 20,
         "the media hold what was destroyed: there was something to show"
     );
+}
+
+/// Defect: a discard that found its blocks discarded by a record in flight was answered when that was written, though the mode had become strict before.
+#[test]
+fn a_discard_of_holes_is_under_way_when_the_mode_becomes_strict() {
+    let mut rig = Rig::new(&[64], Layout::Linear);
+    let volume = rig.volume("disk0", 8 << 20, Compression::Off);
+    let head = Target::Head(volume);
+    rig.request(head, Op::Write, 0, 4096, &[1; 4096]).unwrap();
+    rig.request(head, Op::Flush, 0, 0, &[]).unwrap();
+    // the write reads what it does not cover, and the others wait for it
+    rig.write(head, 512, &[2; 512]);
+    rig.submit(head, Op::Discard, 0, 4096);
+    rig.submit(head, Op::Discard, 0, 4096);
+    rig.turn();
+    let held: Vec<Io> = std::iter::from_fn(|| rig.engine.pop_io()).collect();
+    assert!(held.len() == 1 && matches!(held[0].kind, IoKind::Read { .. }), "{held:?}");
+    rig.command(Command::SetProperties { volume, cache: Some(CacheMode::Directsync), compression: None, read_only: None }).unwrap();
+    assert!(rig.engine.pop_completion().is_none());
+    held.into_iter().for_each(|io| rig.perform(io));
+    let mut flushes = Vec::new();
+    for _ in 0..20 {
+        rig.turn();
+        while let Some(io) = rig.engine.pop_io() {
+            if matches!(io.kind, IoKind::Flush) { flushes.push(io) } else { rig.perform(io) }
+        }
+        assert!(rig.engine.pop_completion().is_none(), "answered before it is durable");
+    }
+    assert!(!flushes.is_empty());
+    flushes.into_iter().for_each(|io| rig.perform(io));
+    rig.settle();
+    assert_eq!(std::iter::from_fn(|| rig.engine.pop_completion()).filter(|done| done.result.is_ok()).count(), 3);
+    assert_eq!(rig.request(head, Op::Read, 0, 4096, &[]).unwrap(), [0; 4096]);
+    rig.audit();
 }
