@@ -13,13 +13,14 @@ const WORLDS: [&str; 4] = ["--count", "600", "--jobs", "2"];
 /// The same for power cuts at every event of short traces.
 const POWER_CUTS: [&str; 5] = ["--power-cut", "--count", "20", "--jobs", "2"];
 /// Worlds of kinds that ordinary ones are never: few, for the first two are long.
-const KINDS: [&[&str]; 6] = [
+const KINDS: [&[&str]; 7] = [
     &["--long-tables", "--count", "3", "--jobs", "2"],
     &["--full", "--count", "8", "--jobs", "2", "--turn-limit", "100"],
     &["--rescue", "--count", "100", "--jobs", "2"],
     &["--restarts", "--count", "200", "--jobs", "2"],
     &["--gate", "--count", "60", "--jobs", "2"],
     &["--strict", "--count", "100", "--jobs", "2"],
+    &["--buffered", "--count", "100", "--jobs", "2"],
 ];
 /// What everything is built with, so that it is built once.
 const PROFILE: [&str; 2] = ["--profile", "ci"];

@@ -11,6 +11,7 @@ use millpond_block::{Buf, PAGE};
 use rustix::fs::{self, Advice, AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Statx, StatxFlags};
 use rustix::io::Errno;
 
+use crate::page_cache::{PageCache, open_through};
 use crate::space::space_of;
 use crate::{DeviceGeometry, DeviceSpace};
 
@@ -54,6 +55,19 @@ pub struct HostDevice {
     in_memory: bool,
     read_only: bool,
     space: Option<DeviceSpace>,
+}
+
+/// The kernel's page cache of an open file. What fails is no reason not to open it.
+struct Cached<'a>(BorrowedFd<'a>);
+
+impl PageCache for Cached<'_> {
+    fn write_back(&mut self) {
+        let _ = fs::fdatasync(self.0);
+    }
+
+    fn forget(&mut self) {
+        let _ = fs::fadvise(self.0, 0, None, Advice::DontNeed);
+    }
 }
 
 /// What was being done when opening failed.
@@ -201,22 +215,10 @@ impl HostDevice {
             self.make_entry_durable()?;
         }
         self.measure()?;
-        self.forget_cached();
-        Ok(())
-    }
-
-    /// Through the page cache, what is read may never have reached the device: when the kernel could not write a page back it calls it clean all the
-    /// same, and shows it until it needs the memory. A pool that stopped for a failed flush and is imported again would take such pages for
-    /// what is stored, call them durable, and lose them in the next power cut. So what can be written is, and the cache is dropped: what
-    /// is read from now on is what the device has. What cannot be written stays dirty, or is dropped; the next flush tells in the first case, and
-    /// the import misses it in the second.
-    fn forget_cached(&self) {
-        if self.direct || self.in_memory {
-            return;
+        if !self.direct && !self.in_memory {
+            open_through(&mut Cached(self.file.as_fd()), None);
         }
-        // Neither is a reason not to open the device.
-        let _ = fs::fdatasync(&self.file);
-        let _ = fs::fadvise(&self.file, 0, None, Advice::DontNeed);
+        Ok(())
     }
 
     fn fail(&self, step: OpenStep, errno: Errno) -> OpenError {

@@ -13,6 +13,7 @@ mod lease;
 #[allow(unsafe_code)]
 mod mapping;
 mod memory;
+mod page_cache;
 mod planted;
 mod queue;
 mod space;
@@ -27,6 +28,7 @@ pub use latency::{Latencies, quantile};
 pub use lease::Lease;
 pub use mapping::Guard;
 pub use memory::MemoryDevice;
+pub use page_cache::{PageCache, open_through};
 pub use planted::Planted;
 pub use queue::Queue;
 pub use space::DeviceSpace;

@@ -9,6 +9,8 @@ pub enum Planted {
     ForgetHeld,
     /// No lease is ever over.
     LeaveLate,
+    /// What the page cache has is believed without a look at the device.
+    TrustPageCache,
 }
 
 impl Planted {

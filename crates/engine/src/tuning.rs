@@ -232,4 +232,6 @@ pub enum Planted {
     LeaveGivenUp,
     /// Requests under way when a volume's cache mode becomes stricter are answered as before.
     LoosenUnderWay,
+    /// Devices are opened with what the page cache has of them and they may not have.
+    TrustPageCache,
 }

@@ -1,5 +1,6 @@
 //! What a seed means: the devices, the pool, the guests and the fate of one world.
 
+mod buffered;
 mod cached;
 mod full;
 mod long;
@@ -69,6 +70,8 @@ pub struct Options {
     pub gate: bool,
     /// Worlds of their own for cache modes that become stricter while requests are under way.
     pub strict: bool,
+    /// Devices behind a page cache, whose flushes fail, in every world.
+    pub buffered: bool,
     /// The caller's clock, in nanoseconds of its thread: turns are timed by it. Nothing in a world follows from it.
     pub clock: Option<fn() -> u64>,
 }
@@ -85,6 +88,7 @@ impl Options {
         self.rescue |= bug == Planted::NothingRests;
         self.gate |= matches!(bug, Planted::HoldClaims | Planted::ForgetHeld | Planted::LeaveLate | Planted::BurstTwice);
         self.strict |= bug == Planted::LoosenUnderWay;
+        self.buffered |= bug == Planted::TrustPageCache;
         self.full |= matches!(bug, Planted::ForgetReservations | Planted::NothingUnique);
         self.restarts |=
             matches!(bug, Planted::ServeUnremembered | Planted::TrustAnyDevice | Planted::ForgetNewLabels | Planted::WaitForNobody);
@@ -203,6 +207,8 @@ pub struct Config {
     pub append_only: bool,
     /// A power-cut sweep goes over roots in a ring that is full, with what earlier crashes left in it.
     pub laps: bool,
+    /// Devices are behind a page cache.
+    pub buffered: bool,
     /// What happens in it.
     pub kind: Kind,
 }
@@ -266,6 +272,7 @@ impl Config {
             wiped: false,
             append_only: options.append_only,
             laps: options.laps,
+            buffered: false,
             kind: Kind::Any,
         }
     }
@@ -303,6 +310,10 @@ impl Config {
         }
         if options.strict {
             self.tighten(&mut rng.fork(14));
+            return false;
+        }
+        if options.buffered {
+            self.buffer(&mut rng.fork(15));
             return false;
         }
         let transformed = match (Config::is_mirrored(seed, options), Config::is_coded(seed, options)) {

@@ -5,12 +5,14 @@
 //! - a power cut keeps, of what was not flushed, any part in any order: a sector may keep any of its unflushed versions, not only the newest;
 //! - a page of 4096 bytes tears at 512 bytes, unless the device is one that writes whole physical sectors of 4096 bytes;
 //! - a write in flight may be on the media wholly, partly or not at all;
-//! - a discarded range reads as zeroes, as before or as garbage, whichever kind of device it is.
+//! - a discarded range reads as zeroes, as before or as garbage, whichever kind of device it is;
+//! - where a page cache is before it, what a failed flush dropped goes on being read, and no later flush writes it, until the cache is dropped, the
+//!   memory is needed or the power fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use millpond_device::DeviceGeometry;
+use millpond_device::{DeviceGeometry, PageCache};
 
 use crate::content::SECTOR;
 use crate::rng::{Rng, mix};
@@ -97,6 +99,18 @@ pub struct SimDevice {
     done: u64,
     /// Pages that were written since somebody asked for it.
     marked: Option<BTreeSet<usize>>,
+    /// What the page cache calls clean and the media do not have; none where there is no page cache.
+    shown: Option<BTreeMap<usize, Page>>,
+}
+
+impl PageCache for SimDevice {
+    fn write_back(&mut self) {
+        self.finish_flush(self.done);
+    }
+
+    fn forget(&mut self) {
+        self.shown.iter_mut().for_each(BTreeMap::clear);
+    }
 }
 
 impl SimDevice {
@@ -112,7 +126,29 @@ impl SimDevice {
             inflight: Vec::new(),
             done: 0,
             marked: None,
+            shown: None,
         }
+    }
+
+    /// The same behind the kernel's page cache.
+    #[must_use]
+    pub fn buffered(self) -> SimDevice {
+        SimDevice { shown: Some(BTreeMap::new()), ..self }
+    }
+
+    /// Is it behind a page cache?
+    pub fn is_buffered(&self) -> bool {
+        self.shown.is_some()
+    }
+
+    /// Pages that are read and that the media do not have, though no flush will write them.
+    pub fn only_shown(&self) -> usize {
+        self.shown.as_ref().map_or(0, BTreeMap::len)
+    }
+
+    /// The kernel needs memory: some clean pages are read from the media again.
+    pub fn evict(&mut self, percent: u64, rng: &mut Rng) {
+        self.shown.iter_mut().for_each(|shown| shown.retain(|_, _| !rng.percent(percent)));
     }
 
     /// Its size and sectors.
@@ -137,12 +173,15 @@ impl SimDevice {
     }
 
     fn current(&self, page: usize) -> Page {
-        self.cache.get(&page).and_then(|versions| versions.last()).map_or_else(|| self.stable(page), |v| Rc::clone(&v.page))
+        let shown = || self.shown.as_ref().and_then(|shown| shown.get(&page)).cloned();
+        let dirty = self.cache.get(&page).and_then(|versions| versions.last()).map(|v| Rc::clone(&v.page));
+        dirty.or_else(shown).unwrap_or_else(|| self.stable(page))
     }
 
     fn put(&mut self, write: WriteNo, page: usize, content: Page) {
         self.done += 1;
         self.marked.iter_mut().for_each(|marked| _ = marked.insert(page));
+        self.shown.iter_mut().for_each(|shown| _ = shown.remove(&page));
         self.cache.entry(page).or_default().push(Version { write, done: self.done, page: content });
     }
 
@@ -251,9 +290,14 @@ impl SimDevice {
 
     /// A flush fails and, as some kernels do, the pages it covered are dropped: half of them fall back to what the media hold.
     pub fn drop_unflushed(&mut self, mark: u64, rng: &mut Rng) {
-        self.cache.retain(|_, versions| {
+        let shown = &mut self.shown;
+        self.cache.retain(|page, versions| {
             if rng.percent(50) {
+                let newest = versions.last().map(|v| Rc::clone(&v.page));
                 versions.retain(|v| v.done > mark);
+                if let (Some(shown), Some(newest), true) = (shown.as_mut(), newest, versions.is_empty()) {
+                    shown.insert(*page, newest);
+                }
             }
             !versions.is_empty()
         });
@@ -290,6 +334,7 @@ impl SimDevice {
 
     /// The power fails. Afterwards the cache is empty and the media hold what survived.
     pub fn power_cut(&mut self, survival: &Survival, rng: &mut Rng) {
+        self.forget();
         for flight in std::mem::take(&mut self.inflight) {
             let lands = match survival {
                 Survival::Nothing | Survival::Completed => false,

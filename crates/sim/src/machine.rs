@@ -5,7 +5,7 @@ use std::hash::Hasher;
 use std::rc::Rc;
 
 use millpond_block::Piece;
-use millpond_device::{DeviceError, DeviceGeometry, Io, IoDone, IoKind};
+use millpond_device::{DeviceError, DeviceGeometry, Io, IoDone, IoKind, Planted, open_through};
 use millpond_engine::Time;
 
 use crate::disk::{PAGE, Page, SimDevice, Survival, WriteNo};
@@ -120,6 +120,8 @@ pub struct Machine {
     pub let_go: BTreeSet<usize>,
     /// Operations completed.
     pub completed: u64,
+    /// A bug in how devices are opened.
+    pub planted: Option<Planted>,
 }
 
 /// Nanoseconds in a second.
@@ -149,6 +151,7 @@ impl Machine {
             ills: BTreeMap::new(),
             let_go: BTreeSet::new(),
             completed: 0,
+            planted: None,
         }
     }
 
@@ -172,6 +175,7 @@ impl Machine {
             ills: self.ills.clone(),
             let_go: BTreeSet::new(),
             completed: 0,
+            planted: self.planted,
         }
     }
 
@@ -204,6 +208,11 @@ impl Machine {
         self.geometries()
     }
 
+    /// Pages that a page cache shows and no device has.
+    pub fn only_shown(&self) -> usize {
+        self.devices.iter().map(SimDevice::only_shown).sum()
+    }
+
     /// Number of devices, plugged in or not.
     pub fn count(&self) -> usize {
         self.devices.len()
@@ -224,7 +233,14 @@ impl Machine {
         self.order = (0..self.devices.len()).collect();
     }
 
-    fn geometries(&self) -> Vec<DeviceGeometry> {
+    /// Opens the devices that are plugged in.
+    fn geometries(&mut self) -> Vec<DeviceGeometry> {
+        for device in &self.order {
+            if let Some(disk) = self.devices.get_mut(*device).filter(|disk| disk.is_buffered()) {
+                disk.evict(self.rng.below(40), &mut self.rng);
+                open_through(disk, self.planted);
+            }
+        }
         self.order.iter().filter_map(|d| self.devices.get(*d)).map(SimDevice::geometry).collect()
     }
 

@@ -101,6 +101,9 @@ struct Args {
     /// Cache modes become stricter while requests are under way, in every world
     #[arg(long, conflicts_with_all = ["fault", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables", "full", "rescue", "restarts"])]
     strict: bool,
+    /// Devices behind a page cache, whose flushes fail, in every world
+    #[arg(long, conflicts_with_all = ["fault", "no_faults", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables", "full", "rescue", "restarts", "gate", "strict"])]
+    buffered: bool,
     /// Cut the power at every event of roots that are written over those of a lap ago
     #[arg(long, requires = "power_cut")]
     laps: bool,
@@ -149,6 +152,7 @@ const PLANTED: [(&str, Planted); 33] = [
     ("prepare-in-use", Planted::PrepareInUse),
     ("leave-given-up", Planted::LeaveGivenUp),
     ("loosen-under-way", Planted::LoosenUnderWay),
+    ("trust-page-cache", Planted::TrustPageCache),
 ];
 
 fn range(text: &str) -> Result<Range<u64>, String> {
@@ -196,6 +200,7 @@ fn main() -> ExitCode {
         restarts: args.restarts,
         gate: args.gate,
         strict: args.strict,
+        buffered: args.buffered,
         clock: args.turn_limit.map(|_| thread_time as fn() -> u64),
         ..Options::default()
     };
@@ -417,6 +422,9 @@ fn again(seed: u64, args: &Args) -> String {
     }
     if args.strict {
         command += " --strict";
+    }
+    if args.buffered {
+        command += " --buffered";
     }
     if args.laps {
         command += " --laps";

@@ -23,7 +23,7 @@ mod words;
 use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_block::{Buf, DiskError, Op, Payload, Tag};
-use millpond_engine::{Command, CommandError, Entry, PoolId, PoolSpec, PoolState, VolumeId};
+use millpond_engine::{Command, CommandError, Entry, Planted, PoolId, PoolSpec, PoolState, VolumeId};
 
 use crate::bytes::Files;
 use crate::config::{Config, Kind, Options};
@@ -104,7 +104,8 @@ impl<S: System> World<S> {
         let mut config = Config::new(&mut rng, options);
         let mirrored = config.transform(seed, options);
         let curious = (seed % 8 < 2 || mirrored && mix(seed).is_multiple_of(4)).then(|| Rng::new(!seed));
-        let claims = S::CLAIMS && matches!(config.kind, Kind::Any);
+        // another host has a page cache of its own
+        let claims = S::CLAIMS && matches!(config.kind, Kind::Any) && !config.buffered;
         let hosts = claims.then(|| if options.gate { Some(Hosts::new(seed)) } else { Hosts::of(seed) }).flatten();
         let world = World { curious, hosts, ..World::with_config(config, rng, options) }.with_shard(seed, options);
         if (seed % 8 == 1 && matches!(world.config.kind, Kind::Any)) || options.bytes { world.with_files(Files::new(seed)) } else { world }
@@ -117,8 +118,11 @@ impl<S: System> World<S> {
 
     /// A world of this configuration.
     pub fn with_config(config: Config, mut rng: Rng, options: &Options) -> World<S> {
-        let devices = config.devices.iter().map(|(geometry, profile)| SimDevice::new(*geometry, *profile, rng.next())).collect();
-        let machine = Machine::new(devices, config.latency, rng.fork(1));
+        let device = |rng: &mut Rng, geometry, profile| SimDevice::new(geometry, profile, rng.next());
+        let devices = config.devices.iter().map(|(geometry, profile)| device(&mut rng, *geometry, *profile));
+        let devices = devices.map(|device| if config.buffered { device.buffered() } else { device }).collect();
+        let mut machine = Machine::new(devices, config.latency, rng.fork(1));
+        machine.planted = (config.tuning.planted == Some(Planted::TrustPageCache)).then_some(millpond_device::Planted::TrustPageCache);
         let limit = if config.tight { config.pool_bytes() * 2 } else { config.pool_bytes() * 6 / 10 };
         let workload = Workload::new(config.mix.clone(), config.tight, limit.min(24 << 20), rng.fork(2));
         let mut trace = Trace::default();

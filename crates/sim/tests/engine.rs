@@ -133,6 +133,12 @@ fn worlds_of_stricter_modes() {
     clean(0..8, Mode::World, &Options { strict: true, ..Options::default() });
 }
 
+/// Devices behind a page cache, which shows what a failed flush dropped.
+#[test]
+fn worlds_of_buffered_devices() {
+    clean(0..8, Mode::World, &Options { buffered: true, ..Options::default() });
+}
+
 #[test]
 fn power_cuts_at_every_event() {
     clean(0..4, Mode::PowerCut, &Options::default());
@@ -199,6 +205,7 @@ fn planted_bugs_are_found() {
         Planted::ForgetNewLabels,
         Planted::WaitForNobody,
         Planted::LoosenUnderWay,
+        Planted::TrustPageCache,
     ];
     for bug in planted {
         let options = Options::default().planting(bug);

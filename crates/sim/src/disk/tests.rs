@@ -109,3 +109,31 @@ fn rot_changes_one_written_page() {
     assert_ne!(read(&d, 5), [7; PAGE]);
     assert!(device(true).rot(&mut Rng::new(3)).is_none());
 }
+
+#[test]
+fn a_page_cache_shows_what_a_failed_flush_dropped_until_it_is_dropped_itself() {
+    let dropped = |seed: u64| {
+        let mut d = device(true).buffered();
+        write(&mut d, 1, 0, 1);
+        d.drop_unflushed(d.flush_mark(), &mut Rng::new(seed));
+        (d.only_shown() > 0).then_some(d)
+    };
+    let d = (0..20).find_map(dropped).expect("one in two is dropped");
+    let after = |act: &dyn Fn(&mut SimDevice)| {
+        let mut d = d.clone();
+        act(&mut d);
+        read(&d, 0)[0]
+    };
+    assert_eq!(after(&|_| ()), 1);
+    assert_eq!(after(&|d| d.finish_flush(d.flush_mark())), 1, "a later flush says nothing of it");
+    assert_eq!(after(&|d| d.power_cut(&Survival::Completed, &mut Rng::new(1))), 0);
+    assert_eq!(after(&|d| d.forget()), 0);
+    assert_eq!(after(&|d| d.evict(100, &mut Rng::new(1))), 0);
+    // what is written again is dirty again
+    let rewritten = |d: &mut SimDevice| {
+        write(d, 2, 0, 2);
+        d.write_back();
+        d.forget();
+    };
+    assert_eq!(after(&rewritten), 2);
+}

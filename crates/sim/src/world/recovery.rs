@@ -194,6 +194,9 @@ impl<S: System> World<S> {
                 self.machine.kill();
             }
         }
+        if self.config.buffered {
+            self.trace.note(format!("{} pages are shown that no device has", self.machine.only_shown()));
+        }
         self.machine.settle();
         let power = power || loses_cache || gone.is_some();
         self.stats.cuts += u64::from(power);

@@ -1,0 +1,19 @@
+//! Worlds of their own for devices behind the kernel's page cache.
+
+use super::{Config, End, Era};
+use crate::fault::{Fault, FaultKind};
+use crate::rng::Rng;
+
+impl Config {
+    /// Turns a world into one of these; all chance is from `rng`. A flush fails, the daemon dies, another one goes on, and then the power fails.
+    pub(super) fn buffer(&mut self, rng: &mut Rng) {
+        (self.second_hand, self.mirrored, self.cached, self.buffered) = (false, None, None, true);
+        let requests = self.eras.first().map_or(100, |era| era.requests);
+        self.eras.truncate(3);
+        self.eras.insert(0, Era { requests, end: End::Kill });
+        self.eras.insert(1, Era { requests: rng.between(1, 60), end: End::Power });
+        self.mix.requests[4] = self.mix.requests[4].max(10);
+        let (device, after) = (rng.index(self.devices.len()), rng.below(12));
+        self.fault = Some(Fault { kind: FaultKind::FlushDrop, device, era: 0, after, times: 1 });
+    }
+}
