@@ -155,7 +155,8 @@ impl Engine {
                     std::mem::take(&mut self.hosts).into_iter().for_each(|(position, space)| pool.set_host(position, space));
                     self.phase = Phase::Open(Box::new(pool));
                 }
-                !rests && !matches!(self.opening, PoolState::Faulted(_))
+                let waits = matches!(&self.phase, Phase::Importing(import) if import.waits());
+                !rests && !waits && !matches!(self.opening, PoolState::Faulted(_))
             }
         }
     }
@@ -188,6 +189,14 @@ impl Engine {
     pub fn set_short(&mut self, short: bool) {
         if let Phase::Open(pool) = &mut self.phase {
             pool.stock.set_short(short);
+        }
+    }
+
+    /// Devices that did not answer while the pool was opened, by their positions: for them the import was refused, or it went on without them.
+    pub fn unanswered(&self) -> &[u16] {
+        match &self.phase {
+            Phase::Importing(import) => import.unanswered(),
+            Phase::Open(pool) => &pool.unanswered,
         }
     }
 

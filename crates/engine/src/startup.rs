@@ -114,6 +114,11 @@ impl ImportRules {
         }
     }
 
+    /// Does a device that did not answer an import count as missing? Before, the import is tried again with it.
+    pub fn leaves_out(&self, waited: Duration) -> bool {
+        waited >= self.wait
+    }
+
     /// Is what was found at least as new as what is remembered (INV-MEMORY-1)?
     ///
     /// # Errors

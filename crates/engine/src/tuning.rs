@@ -234,4 +234,6 @@ pub enum Planted {
     LoosenUnderWay,
     /// Devices are opened with what the page cache has of them and they may not have.
     TrustPageCache,
+    /// A device that does not answer is left out although the import was not allowed to degrade.
+    LeaveOutUnasked,
 }

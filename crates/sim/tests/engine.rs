@@ -206,6 +206,7 @@ fn planted_bugs_are_found() {
         Planted::WaitForNobody,
         Planted::LoosenUnderWay,
         Planted::TrustPageCache,
+        Planted::LeaveOutUnasked,
     ];
     for bug in planted {
         let options = Options::default().planting(bug);

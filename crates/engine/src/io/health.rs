@@ -54,6 +54,11 @@ impl Health {
         matches!(self.state(member.0), MemberState::Present | MemberState::Filling)
     }
 
+    /// Is a member there, and not whole?
+    pub(crate) fn is_filling(&self, member: u16) -> bool {
+        self.state(member) == MemberState::Filling
+    }
+
     /// Is a member one of the cache or a spare, whatever becomes of it?
     pub(crate) fn is_aside(&self, member: u16) -> bool {
         self.asides.contains(&member)

@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 
 use self::full::Full;
 use self::silence::Line;
+pub(crate) use self::silence::devices;
 use super::health::Health;
 use super::parity::{Coders, Rebuild, Want, answers};
 use crate::slab::Slab;
@@ -121,6 +122,8 @@ pub(crate) struct IoTable<C> {
     outbox: VecDeque<Io>,
     /// Groups that begin now are urgent.
     urgent: bool,
+    /// Which table of its engine this is: what the caller still has of an earlier one is nobody's (INV-SPARE-1).
+    epoch: u16,
     /// Position in the caller's vector of each member, and of the device that is taking its place.
     positions: Vec<u16>,
     twins: Vec<Option<u16>>,
@@ -160,6 +163,7 @@ impl<C> IoTable<C> {
             begun: 0,
             outbox: VecDeque::new(),
             urgent: false,
+            epoch: 0,
             positions,
             twins: vec![None; n],
             health,
@@ -180,6 +184,17 @@ impl<C> IoTable<C> {
             lasting: false,
             late_answers_count: false,
         }
+    }
+
+    /// The same in the place of another table, of which the caller may still have operations: they end for nobody.
+    #[must_use]
+    pub(crate) fn after<D>(self, before: &IoTable<D>) -> IoTable<C> {
+        IoTable { epoch: before.epoch.wrapping_add(1), ..self }
+    }
+
+    /// Why the same members were given up by the table before.
+    pub(crate) fn inherit_trouble<D>(&mut self, before: &IoTable<D>) {
+        self.trouble.clone_from(&before.trouble);
     }
 
     /// Position of each member in the caller's vector.
@@ -325,7 +340,7 @@ impl<C> IoTable<C> {
             }
         }
         if let Some(g) = self.groups.get_mut(group) {
-            let id = IoId(u64::from(group) | (g.parts.len() as u64) << 32);
+            let id = IoId(u64::from(group) | (g.parts.len() as u64 & 0xffff) << 32 | u64::from(self.epoch) << 48);
             g.parts.push(part);
             g.left += 1;
             let urgent = g.urgent;
@@ -586,7 +601,12 @@ impl<C> IoTable<C> {
     }
 }
 
+/// The table that an operation is of.
+fn epoch_of(id: IoId) -> u16 {
+    (id.0 >> 48) as u16
+}
+
 /// The group and the part of it that an operation is.
 fn names(id: IoId) -> (u32, u16) {
-    ((id.0 & 0xffff_ffff) as u32, (id.0 >> 32) as u16)
+    ((id.0 & 0xffff_ffff) as u32, (id.0 >> 32 & 0xffff) as u16)
 }

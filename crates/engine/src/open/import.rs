@@ -4,6 +4,7 @@ mod claim;
 mod mend;
 mod objects;
 mod open;
+mod silence;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -139,6 +140,12 @@ pub(crate) struct Import {
     pub(super) chosen: Option<u64>,
     pub(super) refused: Option<String>,
     pub(super) claims: Claims,
+    /// Positions of devices that did not answer. The import does without them, or was refused for them.
+    silent: Vec<u16>,
+    /// How many members were given up.
+    losses: u32,
+    /// When writes that found their device full were tried again.
+    retried: Time,
     failed: Option<String>,
 }
 
@@ -199,8 +206,12 @@ impl Import {
             chosen: None,
             refused: None,
             claims: Claims::default(),
+            silent: Vec::new(),
+            losses: 0,
+            retried: Time(0),
             failed: None,
         };
+        import.io.lasting = true;
         for position in 0..count {
             for second in [false, true] {
                 let size = import.devices.get(usize::from(position)).map_or(0, |d| d.size);
@@ -225,6 +236,11 @@ impl Import {
         self.io.take_back(io);
     }
 
+    /// True while it waits for devices.
+    pub(crate) fn waits(&self) -> bool {
+        self.io.in_flight() > 0 && !self.io.has_idle()
+    }
+
     /// The reason, when the import cannot succeed any more.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.failed.as_deref()
@@ -233,12 +249,7 @@ impl Import {
     /// Takes a device completion in.
     pub(crate) fn io_done(&mut self, done: IoDone) {
         let ended = self.io.done(done, &mut self.bufs);
-        while let Some(failing) = self.io.pop_failing() {
-            if let Some(config) = &mut self.config {
-                config.shape.lose(usize::from(failing.member));
-                self.relabel = true;
-            }
-        }
+        self.lose_failing();
         if let Some(ended) = ended {
             self.ended(ended);
         }
@@ -311,6 +322,7 @@ impl Import {
             Some(first) if matches!(self.stage, Stage::Survey) => format!("{first}, and no older checkpoint is whole"),
             _ => why,
         };
+        let why = self.naming_silent(why);
         let may_go_further = self.rewound.is_some() && !matches!(self.tuning.aim, Aim::To(_)) && !why.contains("--to");
         let hint = if may_go_further { "; choose an older checkpoint with --to, see 'millpond pool checkpoints'" } else { "" };
         self.failed.get_or_insert_with(|| why + hint);
@@ -323,6 +335,8 @@ impl Import {
         }
         self.at(now);
         self.keep_claim();
+        self.watch_devices(now);
+        self.step_full(now);
         while let Some(ended) = self.io.pop_idle(&mut self.bufs) {
             self.ended(ended);
         }
@@ -337,11 +351,9 @@ impl Import {
             Stage::Scan if !waits => self.scanned(),
             Stage::Replay => return self.replay_on(),
             Stage::Older if !waits => self.begin_older(),
-            Stage::Level if self.io.is_stalled() => Err("the end of the log cannot be written again (a device is full)".into()),
             // the pool begins with nothing on its way
             Stage::Level if self.is_looking_at_claims() => Ok(()),
             Stage::Level => return self.level_on(),
-            Stage::Mend(_) if self.io.is_stalled() => Err("the newest root cannot be written again (a device is full)".into()),
             Stage::Mend(step) if !waits => return self.mend_on(step),
             _ => Ok(()),
         };
@@ -353,6 +365,9 @@ impl Import {
 
     fn label_read(&mut self, position: u16, second: bool, result: Result<(), DeviceError>, buf: Option<&Buf>) {
         let at = usize::from(position);
+        if self.silent.contains(&position) {
+            return;
+        }
         let label = match (result, buf) {
             (Ok(()), Some(buf)) => Label::decode(buf.bytes()).map_err(|error| match error {
                 FormatError::Version(_) | FormatError::Incompatible(_) => {
@@ -375,7 +390,7 @@ impl Import {
                 if let Some(place) = self.unlabelled.get_mut(at)
                     && (place.why.is_empty() || !second)
                 {
-                    *place = NoLabel { why, dead: result.is_err() };
+                    *place = NoLabel { why, dead: result.is_err(), silent: false };
                 }
             }
         }
@@ -384,7 +399,7 @@ impl Import {
     /// Finds out which device is which member, and whether all that is needed is there.
     fn choose_pool(&mut self) -> Result<(), String> {
         let rebuild = self.surveying || self.tuning.aim == Aim::Rebuild;
-        let found = Members::choose(&self.labels, &self.unlabelled, self.tuning.degraded, rebuild)?;
+        let found = Members::choose(&self.labels, &self.unlabelled, self.may_leave_out(), rebuild)?;
         if let Some(expected) = &self.tuning.newest_label {
             found.check_newest(&self.labels, expected)?;
         }
@@ -425,7 +440,8 @@ impl Import {
         let behind = self.labels.iter().flatten().any(|other| other.shape.generation != label.shape.generation);
         self.relabel = shape != label.shape || behind;
         self.rows = Some(Rows::new(&shape));
-        self.io = IoTable::new(self.positions.clone(), Health::of(&shape));
+        self.io = IoTable::new(self.positions.clone(), Health::of(&shape)).after(&self.io);
+        self.io.lasting = true;
         self.rings = Some(Rings::new(label.pool, sizes.len()));
         for member in (0u16..).take(sizes.len()) {
             // what is out of date says nothing about the newest root, and who stands aside has none
@@ -533,6 +549,7 @@ impl Import {
             return self.scan_next(at);
         }
         let want = scan.want.min(pages - scan.page);
+        scan.losses = self.losses;
         self.io.read(Asked::Scan(at), rows, scan.segment, scan.page, want, scan.copy, &mut self.bufs);
         Ok(())
     }
@@ -548,6 +565,8 @@ impl Import {
             (Ok(()), Some(buf)) => {
                 scan.take(buf.bytes().get(..want * 4096).unwrap_or_default(), pages, quantum, copies, &mut self.found);
             }
+            // a device was given up meanwhile: what is left of the copies is numbered anew
+            (Err(_), _) if scan.losses != self.losses => scan.begin_place(),
             (Err(_), _) if scan.unreadable((pages, quantum), copies) => {}
             (Err(error), _) => return Err(format!("the log cannot be read ({error})")),
             (Ok(()), None) => scan.done = true,

@@ -32,6 +32,8 @@ pub(crate) struct NoLabel {
     pub(crate) why: String,
     /// It could not be read.
     pub(crate) dead: bool,
+    /// It did not answer, and is as good as not there.
+    pub(crate) silent: bool,
 }
 
 /// Is a label that of a device of the cache?
@@ -75,6 +77,7 @@ impl Members {
             let why = "only devices of the pool's cache were given; name the others too".to_owned();
             return Err(bare.first().map_or(why, |position| told(*position)));
         };
+        bare.retain(|position| unlabelled.get(*position).is_none_or(|no_label| !no_label.silent));
         let positions = vec![NOWHERE; newest.shape.members.len()];
         let mut found = Members { positions, twins: Vec::new(), stale: Vec::new(), lost: BTreeSet::new(), newest };
         for (position, label) in (0u16..).zip(labels) {

@@ -54,6 +54,8 @@ pub(crate) struct StreamScan {
     /// Segments that hold batches of this stream.
     pub(crate) visited: Vec<SegmentId>,
     pub(crate) done: bool,
+    /// How many devices had been given up when it was read last.
+    pub(crate) losses: u32,
 }
 
 impl StreamScan {
@@ -75,6 +77,7 @@ impl StreamScan {
             want: WINDOW,
             visited: Vec::new(),
             done: false,
+            losses: 0,
         };
         if scan.segment == NO_SEGMENT {
             scan.follow();
@@ -104,7 +107,7 @@ impl StreamScan {
     }
 
     /// Nothing was read yet of where the scan is now.
-    fn begin_place(&mut self) {
+    pub(crate) fn begin_place(&mut self) {
         (self.copy, self.tried, self.ended, self.unsound) = (0, 0, false, None);
     }
 

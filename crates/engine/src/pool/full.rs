@@ -10,11 +10,12 @@ use millpond_block::DiskError;
 use super::op::{Owner, Work};
 use super::state::{Context, Pool};
 use crate::PoolState;
+use crate::io::devices;
 
 /// Milliseconds between tries of writes whose device was full.
-const RETRY_MILLIS: u64 = 200;
+pub(crate) const FULL_RETRY_MILLIS: u64 = 200;
 /// Milliseconds after which a full device is given up where the pool can do without it; where it cannot, guests are refused.
-const PATIENCE_MILLIS: u64 = 1_000;
+pub(crate) const FULL_PATIENCE_MILLIS: u64 = 1_000;
 /// Milliseconds that reads of what is not written wait for room.
 const READS_MILLIS: u64 = 30_000;
 
@@ -25,17 +26,21 @@ impl Pool {
         if !self.io.is_stalled() {
             return;
         }
-        if matches!(self.state, PoolState::Online | PoolState::Closing) {
-            self.io.give_up_full(PATIENCE_MILLIS);
+        if matches!(self.state, PoolState::Online | PoolState::Closing | PoolState::Opening) {
+            self.io.give_up_full(FULL_PATIENCE_MILLIS);
             while let Some(failing) = self.io.pop_failing() {
                 self.device_failed(failing);
             }
         }
-        if self.now.0 >= self.last_retry.0 + RETRY_MILLIS {
+        let full = self.io.full_for(FULL_PATIENCE_MILLIS);
+        if self.state == PoolState::Opening && !full.is_empty() {
+            return self.fault(format!("it cannot be opened: no room on {}; make room there", devices(&full)));
+        }
+        if self.now.0 >= self.last_retry.0 + FULL_RETRY_MILLIS {
             self.last_retry = self.now;
             self.io.retry_stalled();
         }
-        let Some(since) = self.io.longest_full().filter(|since| self.now.0 >= since.0 + PATIENCE_MILLIS) else { return };
+        let Some(since) = self.io.longest_full().filter(|since| self.now.0 >= since.0 + FULL_PATIENCE_MILLIS) else { return };
         // a checkpoint that waits holds guests up only when the log needs its room
         self.refuses = self.io.stalled().any(|context| matches!(context, Context::Batch(_)));
         self.refuse_waiting(self.now.0 >= since.0 + READS_MILLIS);

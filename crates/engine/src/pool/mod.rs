@@ -22,6 +22,7 @@ mod turn;
 mod write;
 
 pub use command::check_name;
+pub(crate) use full::{FULL_PATIENCE_MILLIS, FULL_RETRY_MILLIS};
 pub(crate) use memory::STUCK_MILLIS;
 pub use op::Target;
 pub(crate) use op::{Owner, Work};

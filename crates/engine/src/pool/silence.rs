@@ -1,20 +1,38 @@
 //! Devices that do not answer: reads go elsewhere, and who can be spared is given up.
 
 use super::state::Pool;
-use crate::PoolState;
+use crate::io::devices;
+use crate::{DeviceTrouble, Planted, PoolState};
 
 impl Pool {
-    /// Looks whether devices answer. What is given up is as if it had failed: the labels say so before anything relies on it (INV-LABEL-1).
+    /// Looks whether devices answer. What is given up is as if it had failed: the labels say so before anything relies on it (INV-LABEL-1). A
+    /// pool that is being opened goes on without devices only where it may be imported without them.
     pub(crate) fn watch_devices(&mut self) {
-        self.io.at(self.now, self.tuning.silence_millis);
+        let least = self.tuning.silence_millis;
+        self.io.at(self.now, least);
         if self.io.find_silent(self.tuning.reread_millis) {
             self.io.read_elsewhere(&self.core.space.rows, &mut self.bufs);
         }
-        let closing = self.keeper.is_giving_back();
-        let spares = !self.tuning.read_only && !closing && matches!(self.state, PoolState::Online | PoolState::Closing);
-        self.io.give_up_silent(self.tuning.silence_millis, spares, closing);
+        let (closing, opening) = (self.keeper.is_giving_back(), self.state == PoolState::Opening);
+        if opening {
+            self.io.give_up_incomplete(least);
+        }
+        let may = !opening || self.tuning.degraded || self.planted(Planted::LeaveOutUnasked);
+        let alive = matches!(self.state, PoolState::Online | PoolState::Closing | PoolState::Opening);
+        self.io.give_up_silent(least, alive && may && !self.tuning.read_only && !closing, closing);
         while let Some(failing) = self.io.pop_failing() {
+            if opening && failing.why == DeviceTrouble::Silent {
+                let position = if failing.twin { None } else { self.io.position_of(failing.member) };
+                self.unanswered.extend(position.and_then(|position| u16::try_from(position).ok()));
+            }
             self.device_failed(failing);
+        }
+        if opening {
+            let silent = self.io.unanswered(least);
+            if !silent.is_empty() {
+                self.fault(format!("it cannot be opened: no answer from {}", devices(&silent)));
+                self.unanswered.extend(silent);
+            }
         }
     }
 }

@@ -267,6 +267,8 @@ pub(crate) struct Pool {
     pub(crate) last_retry: Time,
     /// A device is full, so that guests' writes are answered ENOSPC.
     pub(crate) refuses: bool,
+    /// Positions of devices that did not answer while the pool was opened: it does without them, or was refused.
+    pub(crate) unanswered: Vec<u16>,
     pub(crate) scratch: Vec<u8>,
     /// The last batch with a clear or a catalog record.
     pub(crate) last_record: Lsn,
@@ -358,6 +360,7 @@ impl Pool {
             starved: None,
             last_retry: now,
             refuses: false,
+            unanswered: Vec::new(),
             scratch: Vec::new(),
             last_record: Lsn(0),
             trimming: BTreeMap::new(),

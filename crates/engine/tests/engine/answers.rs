@@ -2,7 +2,7 @@
 
 use millpond_block::Op;
 use millpond_device::{DeviceError, Io, IoDone};
-use millpond_engine::{Command, Compression, DeviceTrouble, Layout, MemberState, Target, Tuning};
+use millpond_engine::{Command, Compression, DeviceTrouble, Holder, Layout, MemberState, PoolState, Target, Tuning};
 
 use crate::rig::Rig;
 
@@ -286,4 +286,126 @@ fn a_replacement_waits_for_neither_device() {
         assert_eq!((info.devices[1].state, info.devices[1].position), (MemberState::Present, Some(position)), "device {hangs} hangs");
         rig.audit();
     }
+}
+
+/// A mirror with a block on it, killed.
+fn killed_mirror() -> Vec<Vec<u8>> {
+    let mut rig = impatient(&[64, 64], Layout::Mirror { copies: 2 });
+    let head = Target::Head(rig.volume("disk0", 8 << 20, Compression::Off));
+    rig.request(head, Op::Write, 0, 4096, &[7; 4096]).unwrap();
+    rig.request(head, Op::Flush, 0, 0, &[]).unwrap();
+    rig.request(head, Op::Write, 4096, 4096, &[8; 4096]).unwrap();
+    rig.media
+}
+
+/// Imports for three seconds at most. After so many operations of some devices `act` decides about each of the rest: it performs it, or keeps it.
+fn import_beside(
+    media: Vec<Vec<u8>>,
+    degraded: bool,
+    devices: &[u16],
+    after: usize,
+    mut act: impl FnMut(&mut Rig, Io) -> Option<Io>,
+) -> (Rig, Vec<Io>) {
+    let holder = Some(Holder { host: [1; 16], name: "anna".into(), session: [1; 16] });
+    let tuning = Tuning { silence_millis: 1000, reread_millis: 100, degraded, holder, map_memory: 4 << 20, ..Tuning::default() };
+    let mut rig = Rig::begin_import(media, tuning, 1);
+    let (mut held, mut done) = (Vec::new(), 0);
+    for _ in 0..300 {
+        rig.now += 9;
+        rig.turn();
+        while let Some(io) = rig.engine.pop_io() {
+            if !devices.contains(&io.device.0) || done < after {
+                done += usize::from(devices.contains(&io.device.0));
+                rig.perform(io);
+            } else {
+                held.extend(act(&mut rig, io));
+            }
+        }
+        if *rig.engine.state() != PoolState::Opening {
+            return (rig, held);
+        }
+    }
+    panic!("the import does not end: {:?}", rig.engine.state());
+}
+
+/// An import waits for no device for ever. It goes on without one that does not answer where it may, and the others have everything; otherwise it
+/// is refused, and names it.
+#[test]
+fn an_import_does_not_wait_for_a_device_that_does_not_answer() {
+    let media = killed_mirror();
+    let mut stages = 0;
+    for after in 0.. {
+        let import = |degraded| import_beside(media.clone(), degraded, &[1], after, |_, io| Some(io));
+        let (rig, held) = import(false);
+        if held.is_empty() {
+            break;
+        }
+        stages += 1;
+        match rig.engine.state() {
+            PoolState::Faulted(why) => assert!(why.contains("no answer from device 1"), "after {after}: {why}"),
+            state => panic!("after {after}: it came to {state:?} without being allowed to"),
+        }
+        assert_eq!(rig.engine.unanswered(), [1], "after {after}");
+        let (mut rig, held) = import(true);
+        assert_eq!(*rig.engine.state(), PoolState::Online, "after {after}");
+        let info = rig.engine.pool().unwrap();
+        assert_eq!((info.devices[0].state, info.devices[1].state), (MemberState::Present, MemberState::Down), "after {after}");
+        // what it answers at last is nobody's
+        for (nth, io) in held.into_iter().enumerate() {
+            late(&mut rig, io, if nth % 2 == 0 { Ok(()) } else { Err(DeviceError::Failed(5)) });
+        }
+        rig.settle();
+        let head = Target::Head(rig.engine.find_volume("disk0").unwrap().id);
+        assert_eq!(rig.request(head, Op::Read, 0, 4096, &[]).unwrap(), [7; 4096], "after {after}");
+        assert_eq!(rig.request(head, Op::Read, 4096, 4096, &[]).unwrap(), [8; 4096], "after {after}");
+        rig.request(head, Op::Write, 8192, 4096, &[9; 4096]).unwrap();
+        rig.request(head, Op::Flush, 0, 0, &[]).unwrap();
+        // the one that was left out knows less, and nobody takes it for the pool beside the other
+        let mut again = Rig::import(rig.media).unwrap();
+        assert_eq!(states(&again)[0], MemberState::Present, "after {after}");
+        again.finish_jobs();
+        assert_eq!(states(&again), [MemberState::Present, MemberState::Present], "after {after}: it is filled again");
+        assert_eq!(again.request(head, Op::Read, 8192, 4096, &[]).unwrap(), [9; 4096], "after {after}");
+    }
+    assert!(stages > 8, "{stages}");
+}
+
+#[test]
+fn an_import_is_refused_when_no_device_answers_or_none_can_be_spared() {
+    let media = killed_mirror();
+    let (rig, _) = import_beside(media, true, &[0, 1], 4, |_, io| Some(io));
+    assert!(
+        matches!(rig.engine.state(), PoolState::Faulted(why) if why.contains("no answer from devices 0, 1")),
+        "{:?}",
+        rig.engine.state()
+    );
+    let mut rig = impatient(&[32], Layout::Linear);
+    rig.volume("disk0", 4 << 20, Compression::Off);
+    for after in [0, 2, 4] {
+        let (rig, _) = import_beside(rig.media.clone(), true, &[0], after, |_, io| Some(io));
+        let state = rig.engine.state();
+        assert!(matches!(state, PoolState::Faulted(why) if why.contains("answer")), "after {after}: {state:?}");
+        assert_eq!(rig.engine.unanswered(), [0], "after {after}");
+    }
+}
+
+/// A full device is given up alone, as in a pool in service; when all are full the import is refused. Defect: it waited for room for ever.
+#[test]
+fn an_import_does_not_wait_for_room_on_a_device() {
+    let media = killed_mirror();
+    let refuse = |rig: &mut Rig, io: Io| {
+        if matches!(io.kind, millpond_device::IoKind::Write { .. }) {
+            rig.refuse(io)
+        } else {
+            rig.perform(io)
+        }
+        None
+    };
+    let (rig, _) = import_beside(media.clone(), false, &[1], 0, refuse);
+    assert_eq!(*rig.engine.state(), PoolState::Online);
+    let info = rig.engine.pool().unwrap();
+    assert_eq!((info.devices[0].state, info.devices[1].state), (MemberState::Present, MemberState::Down));
+    assert_eq!(info.devices[1].trouble, Some(DeviceTrouble::Full));
+    let (rig, _) = import_beside(media, false, &[0, 1], 0, refuse);
+    assert!(matches!(rig.engine.state(), PoolState::Faulted(why) if why.contains("no room on devices 0, 1")), "{:?}", rig.engine.state());
 }

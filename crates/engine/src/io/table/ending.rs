@@ -10,7 +10,7 @@ use millpond_format::MemberState;
 use smallvec::SmallVec;
 
 use super::columns::compute;
-use super::{Ended, Failing, IoTable, Kind, Part, Stage, names};
+use super::{Ended, Failing, IoTable, Kind, Part, Stage, epoch_of, names};
 use crate::DeviceTrouble;
 
 /// Tries of a failing write before it counts as failed.
@@ -63,12 +63,17 @@ impl<C> IoTable<C> {
         if let Some(p) = self.groups.get_mut(group).and_then(|g| g.parts.get_mut(usize::from(part))) {
             p.stage = Stage::Waiting;
         }
-        self.outbox.push_back(Io { id: IoId(u64::from(group) | u64::from(part) << 32), device: DeviceIndex(position), kind: io, urgent });
+        let id = IoId(u64::from(group) | u64::from(part) << 32 | u64::from(self.epoch) << 48);
+        self.outbox.push_back(Io { id, device: DeviceIndex(position), kind: io, urgent });
         true
     }
 
     /// Takes a completion in. Gives the group back when it was the last that this waited for.
     pub(crate) fn done(&mut self, done: IoDone, bufs: &mut BufPool) -> Option<Ended<C>> {
+        if epoch_of(done.id) != self.epoch {
+            done.buf.into_iter().for_each(|buf| bufs.give(buf));
+            return None;
+        }
         let (group, part) = names(done.id);
         let g = self.groups.get_mut(group)?;
         let p = g.parts.get_mut(usize::from(part)).filter(|p| p.stage == Stage::Out)?;

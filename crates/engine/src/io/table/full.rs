@@ -65,6 +65,11 @@ impl<C> IoTable<C> {
         self.full.values().map(|full| Time(full.since)).min()
     }
 
+    /// Positions of devices that have had no room for so many milliseconds.
+    pub(crate) fn full_for(&self, patience: u64) -> Vec<u16> {
+        self.full.iter().filter(|(_, full)| self.now >= full.since + patience).map(|(position, _)| *position).collect()
+    }
+
     /// Who asked for writes that wait for room.
     pub(crate) fn stalled(&self) -> impl Iterator<Item = &C> {
         let parts = self.full.values().flat_map(|full| full.waiting.iter().chain(&full.probe));
@@ -73,8 +78,7 @@ impl<C> IoTable<C> {
 
     /// Gives devices up that have been full for so many milliseconds, where the pool can do without them and all others that are full, or silent.
     pub(crate) fn give_up_full(&mut self, patience: u64) {
-        let due: Vec<u16> = self.full.iter().filter(|(_, full)| self.now >= full.since + patience).map(|(position, _)| *position).collect();
-        for position in due {
+        for position in self.full_for(patience) {
             match self.user(position) {
                 Some((member, false)) if self.can_spare_now(member, patience) => {
                     self.spare(Failing { member, twin: false, why: DeviceTrouble::Full });

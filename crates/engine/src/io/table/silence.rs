@@ -46,6 +46,12 @@ impl Line {
     }
 }
 
+/// Devices by their positions, for messages.
+pub(crate) fn devices(positions: &[u16]) -> String {
+    let names: Vec<String> = positions.iter().map(u16::to_string).collect();
+    format!("device{} {}", if names.len() == 1 { "" } else { "s" }, names.join(", "))
+}
+
 impl<C> IoTable<C> {
     /// Takes the time in.
     pub(crate) fn at(&mut self, now: Time, patience: u64) {
@@ -192,6 +198,23 @@ impl<C> IoTable<C> {
                 Some(_) => {}
             }
         }
+    }
+
+    /// Gives up those of them that are not whole: nobody needs what they have.
+    pub(crate) fn give_up_incomplete(&mut self, least: u64) {
+        for position in self.unanswered(least) {
+            if let Some((member, twin)) = self.user(position)
+                && (twin || self.health.is_filling(member))
+            {
+                self.spare(Failing { member, twin, why: DeviceTrouble::Silent });
+            }
+        }
+    }
+
+    /// Positions of devices that have not answered for too long.
+    pub(crate) fn unanswered(&self, least: u64) -> Vec<u16> {
+        let due = |line: &Line| line.silent(self.clock) >= line.patience(least);
+        (0u16..).zip(&self.lines).filter(|(_, line)| due(line)).map(|(position, _)| position).collect()
     }
 
     /// Can the pool do without a member, and without those that answer nothing for so long, or are full?

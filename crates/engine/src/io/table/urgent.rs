@@ -2,7 +2,7 @@
 
 use millpond_device::Io;
 
-use super::{IoTable, Stage, names};
+use super::{IoTable, Stage, epoch_of, names};
 
 impl<C> IoTable<C> {
     /// Whatever `begin` begins overtakes everything that is not urgent: in the outbox, in the limits of devices and in the queues behind them.
@@ -18,6 +18,9 @@ impl<C> IoTable<C> {
     /// An operation that was popped and that no device was given: it is popped again before all others, when its time has come, unless nobody waits
     /// for it any more.
     pub(crate) fn take_back(&mut self, io: Io) {
+        if epoch_of(io.id) != self.epoch {
+            return;
+        }
         let (group, part) = names(io.id);
         self.unsent(io.device.0);
         let Some(g) = self.groups.get_mut(group) else { return };

@@ -235,9 +235,6 @@ impl Import {
 
     /// Goes on when what was asked for is there.
     pub(super) fn claim_on(&mut self, step: Claiming) -> Result<(), String> {
-        if self.io.is_stalled() {
-            return Err("the pool cannot be claimed for this host (a device is full)".into());
-        }
         match step {
             Claiming::Look => self.looked(),
             Claiming::Rest(until) => {

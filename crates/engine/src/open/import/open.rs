@@ -15,10 +15,12 @@ impl Import {
         let (core, replay) = (self.core.take()?, self.replay.take()?);
         let keeper = self.keeper();
         let (config, root, checkpoint) = (self.config.take()?, self.root.take()?, self.checkpoint.take()?);
-        let mut io = IoTable::new(self.positions.clone(), Health::of(&config.shape));
+        let mut io = IoTable::new(self.positions.clone(), Health::of(&config.shape)).after(&self.io);
+        io.inherit_trouble(&self.io);
         self.twins.iter().for_each(|(member, position)| io.set_twin(*member, Some(*position)));
         let mut pool = Pool::new(config, core, Log::new(replay.end), io, BufPool::default(), self.tuning.clone(), self.now);
         pool.keeper = keeper;
+        pool.unanswered.clone_from(&self.silent);
         pool.log.notes = replay.notes;
         pool.metrics.replayed_batches = replay.batches;
         pool.log.since_checkpoint = replay.bytes;

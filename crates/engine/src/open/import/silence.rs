@@ -1,0 +1,98 @@
+//! Devices that do not answer an import, or have no room for what it writes.
+//!
+//! What was found on the devices says whether the pool may be imported without some of them; that is the caller's decision
+//! (`Tuning::degraded`). A device that does not answer is as good as one that is not there: with leave to degrade the import goes on without it
+//! where the others have everything, otherwise it is refused, and names the device. One that is not whole is left out at any time: it is filled
+//! again when it is back. A full one is given up alone as in a pool in service.
+
+use super::{Import, Stage};
+use crate::io::devices;
+use crate::open::members::NoLabel;
+use crate::pool::{FULL_PATIENCE_MILLIS, FULL_RETRY_MILLIS};
+use crate::{DeviceTrouble, Planted, Time};
+
+impl Import {
+    /// Looks whether devices answer.
+    pub(super) fn watch_devices(&mut self, now: Time) {
+        let least = self.tuning.silence_millis;
+        self.io.at(now, least);
+        let labels = matches!(self.stage, Stage::Labels);
+        if self.io.find_silent(self.tuning.reread_millis)
+            && let Some(rows) = self.core.as_ref().map(|core| &core.space.rows).or(self.rows.as_ref())
+        {
+            self.io.read_elsewhere(rows, &mut self.bufs);
+        }
+        let may = self.may_leave_out();
+        if !labels {
+            self.io.give_up_incomplete(least);
+            self.io.give_up_silent(least, may, false);
+            self.lose_failing();
+        }
+        let silent = self.io.unanswered(least);
+        if silent.is_empty() {
+            return;
+        }
+        self.silent.extend(&silent);
+        if labels && may {
+            for position in silent {
+                let at = usize::from(position);
+                self.labels.get_mut(at).into_iter().for_each(|label| *label = None);
+                let no_label = NoLabel { why: "does not answer".into(), dead: true, silent: true };
+                self.unlabelled.get_mut(at).into_iter().for_each(|place| *place = no_label.clone());
+                self.io.abandon(position);
+            }
+            return;
+        }
+        self.fail(format!("no answer from {}", devices(&silent)));
+    }
+
+    /// May it go on without devices that others can stand in for?
+    pub(super) fn may_leave_out(&self) -> bool {
+        self.tuning.degraded || (cfg!(feature = "planted") && self.tuning.planted == Some(Planted::LeaveOutUnasked))
+    }
+
+    /// What was given up is no part of the pool's shape any more.
+    pub(super) fn lose_failing(&mut self) {
+        while let Some(failing) = self.io.pop_failing() {
+            let Some(config) = &mut self.config else { continue };
+            config.shape.lose(usize::from(failing.member));
+            self.relabel = true;
+            self.losses += 1;
+            if failing.why == DeviceTrouble::Silent {
+                self.silent.extend(self.positions.get(usize::from(failing.member)));
+            }
+        }
+    }
+
+    /// Writes that found their device full are tried again for a while.
+    pub(super) fn step_full(&mut self, now: Time) {
+        if !self.io.is_stalled() || self.failed.is_some() {
+            return;
+        }
+        self.io.give_up_full(FULL_PATIENCE_MILLIS);
+        self.lose_failing();
+        let full = self.io.full_for(FULL_PATIENCE_MILLIS);
+        if !full.is_empty() {
+            let what = match self.stage {
+                Stage::Claim(_) => "the pool cannot be claimed for this host",
+                Stage::Level => "the end of the log cannot be written again",
+                _ => "the newest root cannot be written again",
+            };
+            return self.fail(format!("{what}: no room on {}; make room there", devices(&full)));
+        }
+        if now.0 >= self.retried.0 + FULL_RETRY_MILLIS {
+            self.retried = now;
+            self.io.retry_stalled();
+        }
+    }
+
+    /// The reason of a refusal, with the devices that did not answer.
+    pub(super) fn naming_silent(&self, why: String) -> String {
+        if self.silent.is_empty() || why.contains("answer") { why } else { format!("{why}; no answer from {}", devices(&self.silent)) }
+    }
+
+    /// Positions of devices that did not answer.
+    pub(crate) fn unanswered(&self) -> &[u16] {
+        &self.silent
+    }
+}
