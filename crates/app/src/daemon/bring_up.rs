@@ -3,7 +3,7 @@
 //! A pool whose devices are late, locked by a process that is just ending, or do not answer is looked for again until it comes or the user removes
 //! it; nothing else waits for it. Whether what was found may be imported says [`Decision`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::events::Happened;
-use super::import::How;
+use super::import::{How, NotOpened};
 use super::labels::{self, Labelled};
 use super::limits;
 use super::memory::settled;
@@ -66,8 +66,10 @@ struct BringUp {
     /// When all block devices are looked at next, and where devices of the pool were at the last such look.
     wide: Instant,
     places: Vec<PathBuf>,
-    /// The devices and label generation that the engine refused, when to try them again, and the pause after the next refusal.
-    refused: Option<(Sight, Option<Instant>, Duration)>,
+    /// Devices and label generations that the engine refused, when to try them again, and the pause before that.
+    refused: BTreeMap<Sight, (Option<Instant>, Duration)>,
+    /// Devices that did not answer when the pool was imported last. When devices are waited for no longer they are as good as missing.
+    silent: BTreeSet<PathBuf>,
     /// Devices that are waited for, since when.
     since: BTreeMap<PathBuf, Timestamp>,
     /// The reason reported last.
@@ -150,7 +152,8 @@ impl Daemon {
                 seen: None,
                 wide: now,
                 places: Vec::new(),
-                refused: None,
+                refused: BTreeMap::new(),
+                silent: BTreeSet::new(),
                 since: BTreeMap::new(),
                 reported: Reason::default(),
             };
@@ -191,17 +194,21 @@ impl BringUp {
         };
         let _importing = importing.lock().await;
         let Some(record) = self.record() else { return Tried::NotWanted };
-        let mut seen = self.look(&record, false).await;
         let refused = |known: &BringUp, seen: &Seen| {
-            let same = known.refused.as_ref().filter(|(sight, ..)| Some(sight) == seen.sight().as_ref());
-            same.is_some_and(|(_, until, _)| until.is_none_or(|until| Instant::now() < until))
+            let same = seen.sight().and_then(|sight| known.refused.get(&sight));
+            same.is_some_and(|(until, _)| until.is_none_or(|until| Instant::now() < until))
+        };
+        let without_silent = self.look_past_silent(&record).await.filter(|seen| !refused(self, seen));
+        let mut seen = match without_silent {
+            Some(seen) => seen,
+            None => self.look(&record, false, &BTreeSet::new()).await,
         };
         if refused(self, &seen) {
             return Tried::Waits(self.reported.clone());
         }
         if !seen.wide && matches!(seen.decision, Decision::ImportDegraded { .. }) {
             // nothing is done without that is only somewhere else
-            seen = self.look(&record, true).await;
+            seen = self.look(&record, true, &BTreeSet::new()).await;
         }
         let Seen { found, other_host, decision, first, waiting, waited, .. } = seen;
         let without = match decision {
@@ -224,13 +231,17 @@ impl BringUp {
         let Some(record) = self.record() else { return Tried::NotWanted };
         match self.import(record, &found, &without, waited).await {
             Ok(()) => Tried::InService,
-            Err(error) => {
+            Err(NotOpened { error, silent }) => {
+                let unanswered = !silent.is_empty();
+                if error.kind == ErrorKind::Unavailable && !unanswered {
+                    self.silent.retain(|path| !sight.0.contains(path));
+                }
+                self.silent.extend(silent);
                 // what is on the devices will be the same in two seconds; and a pool that another host has is taken back by hand alone
                 if error.kind == ErrorKind::Unavailable {
-                    let pause =
-                        self.refused.as_ref().filter(|(refused, ..)| *refused == sight).map_or(FIRST_PAUSE, |(.., pause)| *pause * 2);
+                    let pause = self.refused.get(&sight).map_or(FIRST_PAUSE, |(_, pause)| *pause * 2);
                     let pause = pause.min(LONGEST_PAUSE);
-                    self.refused = Some((sight, (!other_host).then(|| Instant::now() + pause), pause));
+                    self.refused.insert(sight, ((!other_host || unanswered).then(|| Instant::now() + pause), pause));
                 }
                 let reason = if waiting.is_empty() { error.message } else { format!("{waiting}; {}", error.message) };
                 Tried::Waits(reason.into())
@@ -238,10 +249,22 @@ impl BringUp {
         }
     }
 
-    /// Looks for the pool and decides. `wide`: on all block devices of the host, which is done now and then anyway.
-    async fn look(&mut self, record: &PoolRecord, wide: bool) -> Seen {
+    /// When devices are waited for no longer, those that did not answer an import are as good as missing: what is found without them, when the pool
+    /// may be imported so. Where it may not, they are tried again.
+    async fn look_past_silent(&mut self, record: &PoolRecord) -> Option<Seen> {
+        let waited = self.seen.map_or(Duration::ZERO, |seen| seen.elapsed());
+        if self.silent.is_empty() || !self.daemon.rules().leaves_out(waited) {
+            return None;
+        }
+        let silent = self.silent.clone();
+        let seen = self.look(record, true, &silent).await;
+        matches!(seen.decision, Decision::Import | Decision::ImportDegraded { .. }).then_some(seen)
+    }
+
+    /// Looks for the pool and decides. `wide`: on all block devices of the host, which is done now and then anyway. Not on those that are left out.
+    async fn look(&mut self, record: &PoolRecord, wide: bool, left_out: &BTreeSet<PathBuf>) -> Seen {
         let wide = wide || self.wide <= Instant::now();
-        let (scan, found) = self.locate(record, wide).await;
+        let (scan, found) = self.locate(record, wide, left_out).await;
         if found.is_some() {
             self.seen.get_or_insert_with(Instant::now);
         }
@@ -256,15 +279,16 @@ impl BringUp {
     }
 
     /// Where the devices of the pool are now: where they were, or wherever their labels are found on this host.
-    async fn locate(&mut self, record: &PoolRecord, wide: bool) -> (Scan, Option<Labelled>) {
+    async fn locate(&mut self, record: &PoolRecord, wide: bool, left_out: &BTreeSet<PathBuf>) -> (Scan, Option<Labelled>) {
         let id = parse_id(&record.id);
         let mine = |scan: &mut Scan| std::mem::take(&mut scan.pools).into_iter().find(|pool| Some(pool.id) == id);
-        let search: Vec<PathBuf> = record.paths().chain(&self.places).cloned().collect();
+        let search: Vec<PathBuf> = record.paths().chain(&self.places).filter(|path| !left_out.contains(*path)).cloned().collect();
         let mut scan = self.daemon.scan(search.clone()).await;
         let mut found = mine(&mut scan);
         let whole = found.as_ref().is_some_and(|pool| pool.missing.is_empty() && pool.down.is_empty());
         if wide && !whole {
-            scan = self.daemon.scan(search.into_iter().chain(labels::host_devices()).collect()).await;
+            let others = labels::host_devices().into_iter().filter(|path| !left_out.contains(path));
+            scan = self.daemon.scan(search.into_iter().chain(others).collect()).await;
             found = mine(&mut scan).or(found);
             self.wide = Instant::now() + WIDE_LOOK;
             self.places = found.as_ref().map(Labelled::devices).unwrap_or_default();
@@ -282,7 +306,8 @@ impl BringUp {
         let mut absent = BTreeMap::new();
         let mut told = Vec::new();
         for path in record.paths().filter(|path| !moved && !here.contains(path)) {
-            let silent = scan.silent.iter().any(|silent| silent.path == *path).then(|| "it does not answer".to_owned());
+            let silent = self.silent.contains(path) || scan.silent.iter().any(|silent| silent.path == *path);
+            let silent = silent.then(|| "it does not answer".to_owned());
             let unreadable = || scan.unreadable.iter().find(|(at, _)| at == path).map(|(_, why)| format!("it cannot be read: {why}"));
             let (state, why) = match silent.or_else(unreadable) {
                 Some(why) => ("unavailable", why),
@@ -322,7 +347,7 @@ impl BringUp {
         }
     }
 
-    async fn import(&self, record: PoolRecord, found: &Labelled, without: &[u16], waited: Duration) -> Result<(), ApiError> {
+    async fn import(&self, record: PoolRecord, found: &Labelled, without: &[u16], waited: Duration) -> Result<(), NotOpened> {
         let lost = names(&record, without);
         if !without.is_empty() {
             tracing::warn!(
@@ -341,7 +366,7 @@ impl BringUp {
         if let Err(error) = self.serve(record, &shard, first).await {
             // what is to be said is why it is not served
             let _ = shard.shutdown().await;
-            return Err(error);
+            return Err(error.into());
         }
         Ok(())
     }

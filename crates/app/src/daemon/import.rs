@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millpond_device::{HostDevice, OpenError, OpenOptions};
-use millpond_engine::{Aim, Command, NewestLabel, Reply, Target, Tuning};
+use millpond_engine::{Aim, Command, NewestLabel, PoolState, Reply, Target, Tuning};
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -153,8 +153,10 @@ impl Daemon {
         let fresh = || PoolRecord::new(pool.name.clone(), pool.id.to_string(), Vec::new(), IoMode::default());
         let record = self.remembered(&pool).unwrap_or_else(fresh).with(&pool);
         let record = PoolRecord { read_only: request.readonly, checkpoint: request.to.filter(|_| request.readonly), ..record };
-        let how = How { degraded: request.degraded, aim, force: request.force, ..How::of(&record) };
-        let shard = self.open(&pool, &how).await.map_err(|e| way_out(e, &how).during(&during))?;
+        // what was found, or newer: a device with it that does not answer any more is not done without
+        let newest = Some(self.evidence(&pool).expected(None));
+        let how = How { degraded: request.degraded, aim, force: request.force, newest, ..How::of(&record) };
+        let shard = self.open(&pool, &how).await.map_err(|e| way_out(e.error, &how).during(&during))?;
         // by the user's word: what is in service now is what counts, whatever was remembered
         let record = record.remembering(&settled(&shard).await.map_err(|e| e.during(&during))?);
         limits::apply(&record, &shard).await;
@@ -302,12 +304,15 @@ impl Daemon {
     }
 
     /// Opens devices and imports the pool on them.
-    pub(super) async fn open(&self, found: &Labelled, how: &How) -> Result<ShardHandle, ApiError> {
-        let mut devices = Vec::new();
+    pub(super) async fn open(&self, found: &Labelled, how: &How) -> Result<ShardHandle, NotOpened> {
+        let (mut devices, mut paths) = (Vec::new(), Vec::new());
         for path in found.devices() {
             match self.open_patiently(&path, how).await {
-                Ok(device) => devices.push(device),
-                Err(error) if found.asides.contains(&path) => {
+                Ok(device) => {
+                    devices.push(device);
+                    paths.push(path);
+                }
+                Err(NotOpened { error, .. }) if found.asides.contains(&path) => {
                     tracing::warn!(pool = found.name, device = %path.display(), %error, "imported without this device of the cache, or spare");
                 }
                 Err(error) => return Err(error),
@@ -315,24 +320,67 @@ impl Daemon {
         }
         let How { degraded, aim, read_only, force, .. } = *how;
         let newest_label = how.newest.clone();
-        let shard = shard::import(devices, Tuning { degraded, newest_label, aim, read_only, force, ..self.options.tuning.clone() })?;
-        wait_online(&shard).await?;
+        let shard = shard::import(devices, Tuning { degraded, newest_label, aim, read_only, force, ..self.options.tuning.clone() })
+            .map_err(ApiError::from)?;
+        let silent = wait_imported(&shard, &paths).await?;
+        for path in silent {
+            tracing::warn!(pool = found.name, device = %path.display(), "imported without this device: it does not answer");
+            self.tell("pool.degraded", format!("{}: imported without {}: it does not answer", found.name, path.display()));
+        }
         Ok(shard)
     }
+}
+
+/// Why a pool was not opened.
+pub(super) struct NotOpened {
+    /// In words.
+    pub(super) error: ApiError,
+    /// Devices that did not answer.
+    pub(super) silent: Vec<PathBuf>,
+}
+
+impl From<ApiError> for NotOpened {
+    fn from(error: ApiError) -> NotOpened {
+        NotOpened { error, silent: Vec::new() }
+    }
+}
+
+impl From<NotOpened> for ApiError {
+    fn from(failed: NotOpened) -> ApiError {
+        failed.error
+    }
+}
+
+/// Waits until a pool on these devices is in service; ends its shard when it does not come. Gives the devices that it does without because they do not
+/// answer.
+async fn wait_imported(shard: &ShardHandle, paths: &[PathBuf]) -> Result<Vec<PathBuf>, NotOpened> {
+    let state = shard.opened().await.map_err(ApiError::from)?;
+    let unanswered = shard.unanswered().await.unwrap_or_default();
+    let silent: Vec<PathBuf> = unanswered.into_iter().filter_map(|position| paths.get(position).cloned()).collect();
+    let (PoolState::Faulted(reason), false) = (state, silent.is_empty()) else {
+        wait_online(shard).await?;
+        return Ok(silent);
+    };
+    // the others are free at once, a device that does not answer when it does
+    shard.abandon();
+    let names: Vec<String> = silent.iter().map(|path| path.display().to_string()).collect();
+    let why = format!("{reason} ({}); check the device and its cables, or do without it with --degraded", names.join(", "));
+    Err(NotOpened { error: ApiError::new(ErrorKind::Unavailable, why), silent })
 }
 
 impl Daemon {
     /// Opens a device. The kernel lets go of a killed daemon's devices a little after the process is gone, when its ring is taken down; so one
     /// that is in use is tried again for a while.
-    async fn open_patiently(&self, path: &Path, how: &How) -> Result<HostDevice, ApiError> {
+    async fn open_patiently(&self, path: &Path, how: &How) -> Result<HostDevice, NotOpened> {
         let options = OpenOptions { create_size: None, direct: how.io == IoMode::Direct, read_only: how.read_only };
         let end = Instant::now() + RELEASE;
         loop {
             let opened = self.calls.call(path, PATIENCE, move |path| HostDevice::open(path, options).map(HostDevice::with_space)).await;
-            match opened.map_err(|silent| ApiError::busy(silent.to_string()))? {
+            let silent = |silent: NoAnswer| NotOpened { error: ApiError::busy(silent.to_string()), silent: vec![silent.path] };
+            match opened.map_err(silent)? {
                 Ok(device) => return Ok(device),
                 Err(OpenError::InUse { .. }) if Instant::now() < end => sleep(RETRY).await,
-                Err(error) => return Err(ApiError::busy(error.to_string())),
+                Err(error) => return Err(ApiError::busy(error.to_string()).into()),
             }
         }
     }

@@ -161,9 +161,7 @@ impl Ring {
 impl Ring {
     /// Gives back an operation that the kernel does not have.
     pub(super) fn unsend(&mut self, op: IoOp) {
-        if let Some(device) = self.devices.get_mut(op.device) {
-            device.in_flight = device.in_flight.saturating_sub(1);
-        }
+        self.devices.forget(&op);
         self.events.push_back(Event::Unsent(op.into_io()));
     }
 }
@@ -176,6 +174,13 @@ impl Devices {
 
     pub(super) fn get(&self, index: DeviceIndex) -> Option<&Device> {
         self.table.get(usize::from(index.0))?.as_ref()
+    }
+
+    /// An operation that the kernel never had is not under way any more.
+    pub fn forget(&mut self, op: &IoOp) {
+        if let Some(device) = self.get_mut(op.device) {
+            device.in_flight = device.in_flight.saturating_sub(1);
+        }
     }
 
     fn get_mut(&mut self, index: DeviceIndex) -> Option<&mut Device> {

@@ -168,9 +168,11 @@ impl Ring {
     /// Forgets the device operations that have not reached the kernel, and asks it to cancel the others. It does not cancel what a device is at:
     /// those end later, or never when the device hangs.
     pub fn cancel_io(&mut self) {
-        let Ring { waiting, slots, .. } = self;
+        let Ring { waiting, slots, devices, .. } = self;
         for entry in waiting.recall(|entry| matches!(slots.named_by(entry), Some(Op::Io(_)))) {
-            drop(slots.take_named_by(&entry));
+            if let Some(Op::Io(op)) = slots.take_named_by(&entry) {
+                devices.forget(&op);
+            }
         }
         let started: Vec<u32> = self.slots.ios().collect();
         started.into_iter().for_each(|index| self.cancel(index));

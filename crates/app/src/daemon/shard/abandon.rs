@@ -1,13 +1,13 @@
 //! The end of a shard whose pool cannot be closed: a device hangs, or the host has no room for the last checkpoint.
 //!
 //! It is what a crash of the process would be for this pool alone: what was acknowledged is on the devices or in their caches, and the next import
-//! replays the log. INV-SHARD-3: the devices stay locked until the kernel has finished every operation that it was given, so nobody on this host
-//! takes the pool into service while an old write may still come. A device that never answers keeps its shard's thread.
+//! replays the log. INV-SHARD-3: each device stays locked until the kernel has finished every operation that it was given for it, so nobody on this host
+//! has it in service while an old write may still come. A device that never answers keeps its shard's thread, and no other device.
 
 use std::mem;
 use std::sync::mpsc;
 
-use millpond_device::{Gate, Wait};
+use millpond_device::{DeviceIndex, Gate, Wait};
 use millpond_engine::PoolState;
 
 use super::pool::Pool;
@@ -29,10 +29,13 @@ impl<P: Pool> Shard<P> {
         if waiting > 0 {
             tracing::warn!(
                 operations = waiting,
-                "the kernel has not finished operations of a pool that was given up; its devices stay locked until then"
+                "the kernel has not finished operations of a pool that was given up; the devices that they are for stay locked until then"
             );
         }
         while self.ring.io_in_flight() > 0 {
+            for device in 0..self.ring.devices() {
+                drop(self.ring.remove_device(DeviceIndex(device)));
+            }
             if let Err(error) = self.ring.turn(Wait::AtMost(TICK)) {
                 tracing::error!(%error, "the ring of a shard failed at its end");
                 return;

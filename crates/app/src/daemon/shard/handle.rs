@@ -161,6 +161,7 @@ pub(super) enum Message {
     OpenFiles(Answer<Vec<OpenFile>>),
     Unexport(ExportId, Answer<()>),
     Status(Answer<ShardStatus>),
+    Unanswered(Answer<Vec<usize>>),
     Volumes(Answer<Vec<VolumeInfo>>),
     FindVolume(String, Answer<Option<VolumeInfo>>),
     Snapshots(Option<SnapshotId>, Answer<Vec<SnapshotInfo>>),
@@ -312,6 +313,14 @@ impl ShardHandle {
     /// [`ShardError::Command`] while the pool is `Opening` and when it could not be opened; [`ShardError::Gone`].
     pub async fn status(&self) -> Result<ShardStatus, ShardError> {
         self.query(Message::Status).await
+    }
+
+    /// Devices that did not answer while the pool was opened, by their positions among those that were given.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn unanswered(&self) -> Result<Vec<usize>, ShardError> {
+        self.ask(Message::Unanswered).await
     }
 
     /// The volumes.

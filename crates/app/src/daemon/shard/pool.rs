@@ -41,6 +41,10 @@ pub trait Pool: 'static {
     fn set_space(&mut self, _device: DeviceIndex, _space: DeviceSpace) {}
     /// Says whether what holds the devices has little room left.
     fn set_short(&mut self, _short: bool) {}
+    /// Positions of devices that did not answer while the pool was opened.
+    fn unanswered(&self) -> Vec<usize> {
+        Vec::new()
+    }
     /// The next device operation to start.
     fn pop_io(&mut self) -> Option<Io>;
     /// Until when operations other than reads may be handed to devices.
@@ -144,6 +148,10 @@ impl Pool for Engine {
 
     fn excuse(&mut self, device: DeviceIndex) {
         Engine::excuse(self, device);
+    }
+
+    fn unanswered(&self) -> Vec<usize> {
+        Engine::unanswered(self).iter().map(|position| usize::from(*position)).collect()
     }
 
     fn pop_io(&mut self) -> Option<Io> {
