@@ -118,7 +118,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 33] = [
+const PLANTED: [(&str, Planted); 34] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -153,6 +153,7 @@ const PLANTED: [(&str, Planted); 33] = [
     ("leave-given-up", Planted::LeaveGivenUp),
     ("loosen-under-way", Planted::LoosenUnderWay),
     ("trust-page-cache", Planted::TrustPageCache),
+    ("leave-out-unasked", Planted::LeaveOutUnasked),
 ];
 
 fn range(text: &str) -> Result<Range<u64>, String> {

@@ -65,6 +65,10 @@ pub trait System: Sized {
     fn pop_io(&mut self) -> Option<Io>;
     /// Operations of a device are held back on purpose.
     fn excuse(&mut self, _device: DeviceIndex) {}
+    /// Positions of devices that did not answer while the pool was opened.
+    fn unanswered(&self) -> Vec<usize> {
+        Vec::new()
+    }
     /// Until when operations other than reads may be handed to devices.
     fn lease(&self) -> Option<Time> {
         None
@@ -165,6 +169,9 @@ impl System for Engine {
     }
     fn excuse(&mut self, device: DeviceIndex) {
         Engine::excuse(self, device);
+    }
+    fn unanswered(&self) -> Vec<usize> {
+        Engine::unanswered(self).iter().map(|position| usize::from(*position)).collect()
     }
     fn lease(&self) -> Option<Time> {
         Engine::lease(self)

@@ -36,6 +36,7 @@ impl Config {
         self.volumes.truncate(2);
         self.mix.commands = 0;
         self.tuning.holder = Some(holder(0, 0));
+        (self.tuning.silence_millis, self.tuning.reread_millis) = (400, 50);
         let hosts = if rng.percent(60) { 1 } else { 2 };
         self.kind = Kind::Restarts(Restarts { hosts, wait: *rng.pick(&[4, 10, 30]), rounds: rng.between(3, 10) });
     }

@@ -1,9 +1,12 @@
 //! A daemon: its memory, and how it takes the pool into service, by the rules of [`ImportRules`] alone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use millpond_engine::{Decision, DeviceId, Evidence, ImportRules, Labelled, LabelsInForce, Looked, NewestLabel, PoolState, Tuning};
+use millpond_device::DeviceError;
+use millpond_engine::{
+    Decision, DeviceId, DeviceInfo, Evidence, ImportRules, Labelled, LabelsInForce, Looked, MemberState, NewestLabel, PoolState, Tuning,
+};
 use millpond_format::SECTOR_BYTES;
 
 use super::super::World;
@@ -92,6 +95,10 @@ pub(super) struct Start {
     pub(super) calm: bool,
     /// The pool is in service on another host.
     pub(super) beside: bool,
+    /// A device that answers the look at its label, and no import.
+    hung: Option<usize>,
+    /// Something else befell a device at an import.
+    befallen: bool,
 }
 
 /// How an import is begun.
@@ -102,16 +109,26 @@ struct How {
     by_hand: bool,
 }
 
+/// What befalls a device during an import, for so many microseconds.
+#[derive(Clone, Copy, Debug)]
+enum Blow {
+    /// It answers nothing; what it has then ends like this.
+    Hang(usize, u64, Option<DeviceError>),
+    /// It has no room for what was never written.
+    Full(usize, u64),
+}
+
 /// The result of an attempt.
 enum Tried {
     InService,
-    Refused,
+    /// These devices did not answer.
+    Refused(BTreeSet<usize>),
     Died,
 }
 
 impl Start {
     pub(super) fn new(host: usize, arrivals: Vec<(usize, u64)>) -> Start {
-        Start { host, arrivals, all: false, calm: false, beside: false }
+        Start { host, arrivals, all: false, calm: false, beside: false, hung: None, befallen: false }
     }
 
     fn there(&self, now: u64) -> Vec<usize> {
@@ -132,40 +149,58 @@ impl<S: System> World<S> {
     }
 
     /// A daemon starts, and takes the pool into service when it may; watched until then, until it dies, or until it has waited for long.
-    pub(super) fn bring_up(&mut self, site: &mut Site, start: Start) -> Verdict {
+    pub(super) fn bring_up(&mut self, site: &mut Site, mut start: Start) -> Verdict {
         let host = start.host;
+        if !start.calm && !start.all && !start.arrivals.is_empty() && site.rng.percent(15) {
+            start.hung = Some(site.rng.pick(&start.arrivals).0);
+            self.trace.note(format!("device {:?} answers no import", start.hung));
+        }
+        let mut silent = BTreeSet::new();
         let begun = self.machine.now().0;
         let end = begun + site.rules.wait.as_millis() as u64 + WATCHED;
         let mut seen = None;
-        let mut refused: Option<((Vec<usize>, u64), u64, u64)> = None;
+        let mut refused: BTreeMap<(Vec<usize>, u64), (u64, u64)> = BTreeMap::new();
         while self.machine.now().0 < end {
             if !start.calm && site.rng.percent(3) {
                 return self.die(site, &start);
             }
-            let there = start.there(self.machine.now().0);
-            let looked = there.iter().filter_map(|device| self.look_at(*device)).collect();
-            let found: Option<Labelled<usize>> = Labelled::group(looked).pop();
+            let now = self.machine.now().0;
+            let there = start.there(now);
+            let waited = Duration::from_millis(seen.map_or(0, |seen| now - seen));
+            let paused = |found: &Labelled<usize>| refused.get(&(found.devices(), found.generation)).is_some_and(|(until, _)| *until > now);
+            let mut found = self.found_on(&there, &BTreeSet::new());
+            if !silent.is_empty() && site.rules.leaves_out(waited) {
+                let memory = site.daemons[host].memory.as_ref();
+                let may = |found: &Labelled<usize>| {
+                    let decision = site.rules.decide(memory, Some(&found.evidence(Some([host as u8; 16]))), waited);
+                    matches!(decision, Decision::Import | Decision::ImportDegraded { .. })
+                };
+                found = self.found_on(&there, &silent).filter(|found| may(found) && !paused(found)).or(found);
+            }
             let by_hand = found
                 .as_ref()
                 .filter(|_| site.wanted.is_some_and(|wanted| start.all && wanted == host) || (!start.all && site.rng.percent(4)));
             if let Some(found) = by_hand {
-                match self.import_by_hand(site, &start, found)? {
+                match self.import_by_hand(site, &mut start, found)? {
                     Tried::InService => return Ok(()),
                     Tried::Died => return self.die(site, &start),
-                    Tried::Refused => {}
+                    Tried::Refused(_) => {}
                 }
             } else if let (Some(found), true) = (found, site.daemons[host].memory.is_some()) {
                 let now = self.machine.now().0;
                 let waited = now - *seen.get_or_insert(now);
                 let sight = (found.devices(), found.generation);
-                let pause = refused.as_ref().filter(|(known, ..)| *known == sight).map(|(_, until, pause)| (*until, *pause));
-                if pause.is_none_or(|(until, _)| until <= now) {
-                    match self.import_by_itself(site, &start, &found, waited)? {
+                if !paused(&found) {
+                    match self.import_by_itself(site, &mut start, &found, waited)? {
                         Some(Tried::InService) => return Ok(()),
                         Some(Tried::Died) => return self.die(site, &start),
-                        Some(Tried::Refused) => {
-                            let pause = pause.map_or(FIRST_PAUSE, |(_, pause)| pause * 2);
-                            refused = Some((sight, self.machine.now().0 + pause, pause));
+                        Some(Tried::Refused(unanswered)) => {
+                            if unanswered.is_empty() {
+                                silent.retain(|device| !sight.0.contains(device));
+                            }
+                            silent.extend(unanswered);
+                            let pause = refused.get(&sight).map_or(FIRST_PAUSE, |(_, pause)| pause * 2);
+                            refused.insert(sight, (self.machine.now().0 + pause, pause));
                         }
                         None => {}
                     }
@@ -176,11 +211,17 @@ impl<S: System> World<S> {
         self.judge_waiting(site, &start)
     }
 
+    /// The pool on some devices, but for those that are left out.
+    fn found_on(&self, there: &[usize], left_out: &BTreeSet<usize>) -> Option<Labelled<usize>> {
+        let looked = there.iter().filter(|device| !left_out.contains(device)).filter_map(|device| self.look_at(*device));
+        Labelled::group(looked.collect()).pop()
+    }
+
     /// An import that nobody asked for. Nothing when it is not tried.
     fn import_by_itself(
         &mut self,
         site: &mut Site,
-        start: &Start,
+        start: &mut Start,
         found: &Labelled<usize>,
         waited: u64,
     ) -> Result<Option<Tried>, Violation> {
@@ -211,27 +252,28 @@ impl<S: System> World<S> {
     }
 
     /// One by the user's word, with whatever is there; by force from a host that is not there any more.
-    fn import_by_hand(&mut self, site: &mut Site, start: &Start, found: &Labelled<usize>) -> Result<Tried, Violation> {
+    fn import_by_hand(&mut self, site: &mut Site, start: &mut Start, found: &Labelled<usize>) -> Result<Tried, Violation> {
         // nobody takes what was left behind while the rest is in service
         let degraded = !start.beside && (start.all || site.rng.percent(70));
         let evidence = found.evidence(Some([start.host as u8; 16]));
         let memory = site.daemons[start.host].memory.as_ref();
         if !degraded && (!found.missing.is_empty() || !evidence.is_whole() && site.rules.check(memory, &evidence).is_err()) {
-            return Ok(Tried::Refused);
+            return Ok(Tried::Refused(BTreeSet::new()));
         }
         self.trace.note(format!("host {}: by hand, degraded {degraded}, of {:?}", start.host, found.devices()));
         if !start.beside {
             (site.wanted, site.held) = (Some(start.host), false);
         }
-        self.attempt(site, start, found, How { degraded, newest: None, force: !start.beside, by_hand: true })
+        self.attempt(site, start, found, How { degraded, newest: Some(evidence.expected(None)), force: !start.beside, by_hand: true })
     }
 
-    fn attempt(&mut self, site: &mut Site, start: &Start, found: &Labelled<usize>, how: How) -> Result<Tried, Violation> {
-        let host = start.host;
-        let cut = |site: &mut Site| !start.calm && site.rng.percent(5);
+    fn attempt(&mut self, site: &mut Site, start: &mut Start, found: &Labelled<usize>, how: How) -> Result<Tried, Violation> {
+        let (host, calm) = (start.host, start.calm);
+        let cut = |site: &mut Site| !calm && site.rng.percent(5);
         let held = site.held && (host != site.here || start.beside);
         let evidence = found.evidence(None);
         let geometries = self.machine.plug_these(found.devices());
+        let blow = self.befalls_import(site, start, &evidence);
         let tuning = Tuning {
             degraded: how.degraded,
             newest_label: how.newest.clone(),
@@ -241,18 +283,33 @@ impl<S: System> World<S> {
         };
         self.system = Some(S::import(geometries, tuning, self.machine.now()));
         let operations = if cut(site) { site.rng.below(SHORT) } else { u64::MAX };
+        if let Some((after, blow)) = blow {
+            self.wait_open(after.min(operations))?;
+            self.strike(blow);
+        }
         self.wait_open(operations)?;
         if let PoolState::Faulted(why) = self.state() {
             self.trace.note(format!("refused: {why}"));
+            let silent = self.left_out();
             self.stop(false, false, None);
             self.stats.refused_starts += 1;
-            return Ok(Tried::Refused);
+            return Ok(Tried::Refused(silent));
         }
         // from here on labels may say that it is the pool, and claims that this host has it
         site.split |= how.by_hand;
         site.claimed = (!start.beside).then_some(host);
+        if how.by_hand && !evidence.is_whole() {
+            // it may be remembered here even when the host dies at once
+            self.forget_elsewhere(site, host);
+        }
         if self.state() != PoolState::Online || cut(site) {
             return Ok(Tried::Died);
+        }
+        let left_out = self.left_out();
+        self.machine.relieve();
+        let ids: Vec<DeviceId> = left_out.iter().filter_map(|device| self.id_of(*device)).collect();
+        if !how.degraded && evidence.current.iter().any(|(_, device)| ids.contains(device)) {
+            return broken(format!("devices are left out that do not answer, of {evidence:?}, although nobody allowed it: {left_out:?}"));
         }
         if held && !how.force {
             return broken(format!("host {host} has the pool, which host {} has not closed", site.here));
@@ -275,7 +332,7 @@ impl<S: System> World<S> {
         if !saved && (first || how.by_hand && !evidence.is_whole()) {
             self.trace.note("it cannot be remembered: not served");
             self.stop(false, false, None);
-            return Ok(Tried::Refused);
+            return Ok(Tried::Refused(BTreeSet::new()));
         }
         daemon.due = (!saved).then_some(now + AGAIN);
         if saved {
@@ -287,6 +344,66 @@ impl<S: System> World<S> {
         }
         self.take_over(site, host, &evidence, &how, older)?;
         Ok(Tried::InService)
+    }
+
+    /// Devices that the pool in service uses.
+    fn in_use(&self) -> BTreeSet<usize> {
+        let pool = self.system.as_ref().and_then(S::pool);
+        let usable = |d: &&DeviceInfo| matches!(d.state, MemberState::Present | MemberState::Filling);
+        let devices = pool.iter().flat_map(|pool| &pool.devices);
+        let members = devices.clone().filter(usable).filter_map(|d| d.position);
+        members.chain(devices.filter_map(|d| d.successor)).filter_map(|position| self.machine.at(position)).collect()
+    }
+
+    /// Who does without devices that another host may find has to tell it.
+    fn forget_elsewhere(&self, site: &mut Site, host: usize) {
+        let others = site.daemons.iter_mut().enumerate().filter(|(other, _)| *other != host);
+        others.for_each(|(_, daemon)| *daemon = Daemon::default());
+    }
+
+    /// Devices that the import does without, or was refused for, because they did not answer.
+    fn left_out(&self) -> BTreeSet<usize> {
+        let positions = self.system.as_ref().map(S::unanswered).unwrap_or_default();
+        positions.into_iter().filter_map(|position| self.machine.at(position)).collect()
+    }
+
+    /// A device does not answer an import, for a while or for good, or has no room for what it writes, from some operation on. What it has then ends
+    /// with an error at most where another device has everything.
+    fn befalls_import(&mut self, site: &mut Site, start: &mut Start, evidence: &Evidence) -> Option<(u64, Blow)> {
+        let plugged: Vec<usize> = (0..self.machine.count()).map_while(|position| self.machine.at(position)).collect();
+        let silence = self.config.tuning.silence_millis * 1000;
+        let hung = start.hung.filter(|device| plugged.contains(device));
+        if hung.is_none() && (start.calm || start.befallen || plugged.is_empty() || !site.rng.percent(25)) {
+            return None;
+        }
+        let after = if site.rng.percent(30) { 0 } else { site.rng.below(60) };
+        if let Some(device) = hung {
+            return Some((after, Blow::Hang(device, silence * 1000, None)));
+        }
+        start.befallen = true;
+        let device = *site.rng.pick(&plugged);
+        let time = match site.rng.below(3) {
+            0 => site.rng.below(silence),
+            1 => silence * site.rng.between(2, 20),
+            _ => silence * 1000,
+        };
+        if site.rng.percent(30) {
+            return Some((after, Blow::Full(device, time)));
+        }
+        let late = site.rng.percent(50) && evidence.current.len() > 1;
+        let late = late.then(|| *site.rng.pick(&[DeviceError::Gone, DeviceError::Failed(5)]));
+        Some((after, Blow::Hang(device, time, late)))
+    }
+
+    fn strike(&mut self, blow: Blow) {
+        if self.state() != PoolState::Opening {
+            return;
+        }
+        self.trace.note(format!("{blow:?}"));
+        match blow {
+            Blow::Hang(device, time, late) => self.machine.hang(device, time, late),
+            Blow::Full(device, time) => self.machine.fill_up(device, time),
+        }
     }
 
     /// What is found has none of what was in service last: right only where the host could not know it.
@@ -309,15 +426,13 @@ impl<S: System> World<S> {
     fn take_over(&mut self, site: &mut Site, host: usize, evidence: &Evidence, how: &How, older: bool) -> Verdict {
         self.stats.starts += u64::from(!how.by_hand);
         self.stats.degraded += u64::from(how.degraded && !how.by_hand);
-        let plugged: BTreeSet<usize> = (0..self.machine.count()).map_while(|position| self.machine.at(position)).collect();
+        let plugged = self.in_use();
         site.strangers.retain(|device| !plugged.contains(device));
         if older || site.split {
             site.strangers.extend((0..self.machine.count()).filter(|device| !plugged.contains(device)));
         }
-        if how.by_hand && !evidence.is_whole() {
-            // who does without devices that another host may find has to tell it
-            let others = site.daemons.iter_mut().enumerate().filter(|(other, _)| *other != host);
-            others.for_each(|(_, daemon)| *daemon = Daemon::default());
+        if how.by_hand && !(evidence.is_whole() && self.left_out().is_empty() && !older) {
+            self.forget_elsewhere(site, host);
         }
         (site.here, site.held, site.split, site.wanted, site.claimed) = (host, true, false, None, None);
         self.trace.note(format!("in service on host {host}; older: {older}"));
@@ -339,14 +454,26 @@ impl<S: System> World<S> {
         Ok(())
     }
 
+    /// Are there different labels of the newest generation? The power failed while labels were written, and the pool went on without the devices that
+    /// had the new ones: the user leaves those out.
+    fn labels_contradict(&self, there: &BTreeSet<usize>) -> bool {
+        let labels: Vec<_> = there.iter().filter_map(|device| self.look_at(*device)).map(|looked| looked.label.shape).collect();
+        let newest = labels.iter().map(|shape| shape.generation).max();
+        let mut newest = labels.iter().filter(|shape| Some(shape.generation) == newest);
+        newest.next().is_some_and(|first| newest.any(|other| other != first))
+    }
+
     /// The daemon has waited for long: rightly so only when something that counts is not there.
     fn judge_waiting(&mut self, site: &Site, start: &Start) -> Verdict {
         let there: BTreeSet<usize> = start.there(self.machine.now().0).into_iter().collect();
         // one that took the last place that was trusted, when the host died before it was remembered, is for the user to take
         let memory = site.daemons[start.host].memory.as_ref();
-        let trusted = site.current.iter().filter_map(|device| self.id_of(*device)).any(|id| memory.is_some_and(|memory| memory.trusts(id)));
-        let enough = trusted && site.current.is_subset(&there) && site.strangers.is_disjoint(&there);
+        // one that answers no import is done without
+        let current: BTreeSet<usize> = site.current.iter().copied().filter(|device| start.hung != Some(*device)).collect();
+        let trusted = current.iter().filter_map(|device| self.id_of(*device)).any(|id| memory.is_some_and(|memory| memory.trusts(id)));
+        let enough = trusted && current.is_subset(&there) && site.strangers.is_disjoint(&there);
         if enough
+            && !self.labels_contradict(&there)
             && start.host == site.here
             && !start.beside
             && !site.split
