@@ -118,7 +118,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 34] = [
+const PLANTED: [(&str, Planted); 35] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),

@@ -141,7 +141,7 @@ pub(crate) struct Import {
     pub(super) refused: Option<String>,
     pub(super) claims: Claims,
     /// Positions of devices that did not answer. The import does without them, or was refused for them.
-    silent: Vec<u16>,
+    pub(super) silent: Vec<u16>,
     /// How many members were given up.
     losses: u32,
     /// When writes that found their device full were tried again.

@@ -148,7 +148,8 @@ impl Import {
     /// True when what was chosen is given up for an older checkpoint, because of `why`.
     pub(super) fn falls_back(&mut self, why: &str) -> bool {
         let reads = matches!(self.stage, Stage::Root | Stage::Objects | Stage::Lists | Stage::Pieces | Stage::Scan | Stage::Replay);
-        let falls = reads && self.rewound.is_some() && !matches!(self.tuning.aim, Aim::To(_));
+        // what a silent device has is not damaged
+        let falls = reads && self.silent.is_empty() && self.rewound.is_some() && !matches!(self.tuning.aim, Aim::To(_));
         if falls {
             self.refused.get_or_insert_with(|| why.to_owned());
             self.stage = Stage::Older;
