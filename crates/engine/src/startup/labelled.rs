@@ -31,7 +31,7 @@ pub struct Labelled<P> {
     pub newest_on: Vec<DeviceId>,
     /// Members and devices that have one, and that it calls present.
     pub current: Vec<(u16, DeviceId)>,
-    /// Devices that the newest label calls present members, whatever label they have themselves.
+    /// Devices that the newest label calls present members, or that are taking the places of those, whatever label they have themselves.
     pub present: Vec<DeviceId>,
     /// All devices found.
     pub ids: Vec<DeviceId>,
@@ -146,7 +146,8 @@ impl<P: Clone + PartialEq> Labelled<P> {
             present: (0u16..)
                 .zip(table)
                 .filter(|(at, known)| known.state == MemberState::Present && !newest.shape.is_aside(*at))
-                .map(|(_, known)| known.device)
+                .flat_map(|(_, known)| [Some(known.device), known.successor])
+                .flatten()
                 .collect(),
             ids: labels().map(|label| label.device).collect(),
             claim: devices.iter().filter_map(|device| device.claim.clone()).max_by_key(|claim| (claim.term, !claim.released)),
