@@ -37,7 +37,6 @@ impl<S: System> World<S> {
     fn judge_given_up(&mut self) -> Verdict {
         let mut left = 0;
         for _ in 0..REJOIN_PATIENCE {
-            self.finish_jobs()?;
             let Some(pool) = self.system.as_ref().and_then(S::pool) else { return Ok(()) };
             let lasting = || pool.devices.iter().filter(|device| !device.class.is_aside());
             let whole = pool.state == PoolState::Online && lasting().all(|d| d.state == MemberState::Present && d.successor.is_none());
@@ -47,6 +46,7 @@ impl<S: System> World<S> {
                 return Ok(());
             }
             self.machine.pass(10_000_000);
+            self.finish_jobs()?;
         }
         broken(format!("{left} bytes of devices are in no segment although nobody leaves and there is room"))
     }
