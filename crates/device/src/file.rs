@@ -12,6 +12,7 @@ use rustix::fs::{self, Advice, AtFlags, FileType, FlockOperation, Mode, OFlags, 
 use rustix::io::Errno;
 
 use crate::page_cache::{PageCache, open_through};
+use crate::serial::serial_of;
 use crate::space::space_of;
 use crate::{DeviceGeometry, DeviceSpace};
 
@@ -54,6 +55,7 @@ pub struct HostDevice {
     direct: bool,
     in_memory: bool,
     read_only: bool,
+    serial: Option<String>,
     space: Option<DeviceSpace>,
 }
 
@@ -187,8 +189,8 @@ impl HostDevice {
         }
         let geometry = DeviceGeometry { size: 0, logical_sector: 512, physical_sector: GRAIN_32 };
         let in_memory = kind == HostDeviceKind::File && is_in_memory(&file);
-        let mut device =
-            HostDevice { file, path: path.to_owned(), kind, geometry, direct, in_memory, read_only: options.read_only, space: None };
+        let (path_buf, read_only, serial) = (path.to_owned(), options.read_only, fs::fstat(&file).ok().as_ref().and_then(serial_of));
+        let mut device = HostDevice { file, path: path_buf, kind, geometry, direct, in_memory, read_only, serial, space: None };
         let settled = device.settle(options, create);
         if create && settled.as_ref().is_err_and(|error| !matches!(error, OpenError::InUse { .. })) {
             // The error that matters is the one being returned; the empty file is only litter. One that is in use is not ours any more.
@@ -312,6 +314,11 @@ impl HostDevice {
     /// The path it was opened by.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The serial number of the disk, as it was when the device was opened; nothing for files, and for devices that have none.
+    pub fn serial(&self) -> Option<&str> {
+        self.serial.as_deref()
     }
 
     /// File or block device.

@@ -16,6 +16,7 @@ mod memory;
 mod page_cache;
 mod planted;
 mod queue;
+mod serial;
 mod space;
 #[allow(unsafe_code)]
 mod uring;

@@ -120,12 +120,16 @@ pub enum PoolState {
 pub struct DeviceInfo {
     /// Its place in the table of members.
     pub member: u16,
+    /// Its identity, which no other device of the pool ever has.
+    pub id: DeviceId,
     /// Position in the caller's vector; `None` when it is missing.
     pub position: Option<usize>,
     /// What it is to the pool.
     pub state: MemberState,
     /// Position of the device that is taking its place.
     pub successor: Option<usize>,
+    /// Identity of that device.
+    pub successor_id: Option<DeviceId>,
     /// What it is used for, in the first of the groups that it belongs to.
     pub class: Class,
     /// How.

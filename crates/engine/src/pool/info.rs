@@ -55,8 +55,11 @@ impl Pool {
                 false => (of_member(&free), of_member(&used)),
             };
             let group = shape.group_of(member);
+            // while labels are written that have the new device in the place of the old one, the old one is still there
+            let old = self.relabeler.switching.get(&member).copied();
             DeviceInfo {
                 member,
+                id: old.unwrap_or(m.device),
                 position: positions.get(i).copied().and_then(there),
                 state: match m.state {
                     MemberState::Present if self.relabeler.filled.contains(&member) => MemberState::Filling,
@@ -64,6 +67,7 @@ impl Pool {
                     state => state,
                 },
                 successor: self.io.twin(member).map(usize::from),
+                successor_id: m.successor.or(old.map(|_| m.device)),
                 class: group.map(|group| group.class).or_else(|| self.relabeler.left.get(&member).copied()).unwrap_or(Class::Data),
                 layout: group.map_or(Layout::Linear, |group| group.layout),
                 size,

@@ -266,7 +266,8 @@ impl<P: Pool> Shard<P> {
         let Some(pool) = self.pool.pool() else { return Err(self.refusal().unwrap_or(ShardError::Gone)) };
         let describe = |(index, device): (DeviceIndex, &HostDevice)| {
             let (load, times, limit) = self.gate.of(index);
-            HostDeviceInfo { path: device.path().to_owned(), geometry: device.geometry(), direct: device.direct(), load, times, limit }
+            let (path, serial) = (device.path().to_owned(), device.serial().map(str::to_owned));
+            HostDeviceInfo { path, serial, geometry: device.geometry(), direct: device.direct(), load, times, limit }
         };
         let indexes = (0..self.ring.devices()).map(DeviceIndex);
         let devices = indexes.map(|index| self.ring.device(index).map(|device| describe((index, device)))).collect();

@@ -117,6 +117,8 @@ pub struct ExportInfo {
 pub struct HostDeviceInfo {
     /// Path it was opened by.
     pub path: PathBuf,
+    /// Serial number of the disk; nothing for files.
+    pub serial: Option<String>,
     /// Size and sectors.
     pub geometry: DeviceGeometry,
     /// True when the kernel's page cache is bypassed.
