@@ -102,7 +102,7 @@ pub struct AddDevices {
 /// Asks for a device to be taken out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RemoveDevice {
-    /// Its path, as listed, or its number.
+    /// Its path or id, as listed, or its number.
     pub device: String,
     /// Keep the device that is being taken out.
     #[serde(default)]
@@ -227,7 +227,7 @@ pub struct LostData {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitDevice {
-    /// Its path, as listed, or its number.
+    /// Its path or id, as listed, or its number.
     pub device: String,
     /// Bytes per second, reads and writes together.
     pub bps: Option<u64>,
@@ -249,7 +249,7 @@ pub struct DeviceCap {
 /// Asks for a device in the place of another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReplaceDevice {
-    /// Path of the old one, as listed, or its number when it is missing.
+    /// Path or id of the old one, as listed, or its number. A path of which two devices are called is refused.
     pub old: String,
     /// The new one.
     pub new: DeviceSpec,
@@ -499,8 +499,17 @@ pub struct PoolIo {
 /// A device of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Device {
-    /// Path it was opened by.
+    /// Eight hexadecimal digits that stay with the device and are no other device's of the pool; empty when not known.
+    #[serde(default)]
+    pub id: String,
+    /// Path it was opened by; of a missing one the path it was at, or its id when that is not known or another device of the pool is there now.
     pub path: String,
+    /// Serial number of the disk; nothing for files and for what has none.
+    #[serde(default)]
+    pub serial: Option<String>,
+    /// Where it was, when it is missing.
+    #[serde(default)]
+    pub was: Option<String>,
     /// Class: `data`, `special`, `log`, `cache` or `spare`.
     pub class: String,
     /// `linear`, `stripe` or `mirror`.

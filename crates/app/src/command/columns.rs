@@ -12,6 +12,11 @@ fn text(text: &str) -> Cell {
     Cell::Text(text.to_owned())
 }
 
+/// A name, where there is one.
+fn known(name: &str) -> Cell {
+    Cell::text_or_none(Some(name).filter(|name| !name.is_empty()))
+}
+
 fn yes(flag: bool) -> Cell {
     text(if flag { "on" } else { "off" })
 }
@@ -129,7 +134,11 @@ pub const POOL_PROPERTIES: &[Column<Pool>] = &[
 
 /// Devices of a pool.
 pub const DEVICE: &[Column<Device>] = &[
-    Column { name: "path", cell: |d| text(&d.path), shown: Shown::Always },
+    Column { name: "id", cell: |d| known(&d.id), shown: Shown::Always },
+    // a missing one is at no path
+    Column { name: "path", cell: |d| if d.was.is_none() && d.path != d.id { known(&d.path) } else { Cell::None }, shown: Shown::Always },
+    Column { name: "serial", cell: |d| Cell::text_or_none(d.serial.as_deref()), shown: Shown::Always },
+    Column { name: "was", cell: |d| Cell::text_or_none(d.was.as_deref()), shown: Shown::Always },
     Column { name: "class", cell: |d| text(&d.class), shown: Shown::Always },
     // a spare takes the place of any device
     Column { name: "layout", cell: |d| if d.class == "spare" { Cell::None } else { text(&d.layout) }, shown: Shown::Always },

@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::device_names;
 use super::events::Happened;
 use super::import::{How, NotOpened};
 use super::labels::{self, Labelled};
@@ -395,6 +396,8 @@ impl BringUp {
     async fn serve(&self, record: PoolRecord, shard: &ShardHandle, first: bool) -> Result<(), ApiError> {
         let daemon = &self.daemon;
         let labels = settled(shard).await?;
+        let mut record = record.remembering(&labels);
+        shard.status().await.iter().for_each(|status| device_names::note(&mut record, status));
         let _pool = daemon.wait_for_pool(&self.name).await;
         if self.record().is_none() {
             return Err(ApiError::busy("it was removed meanwhile"));
@@ -402,7 +405,7 @@ impl BringUp {
         let changed = {
             let mut registry = daemon.registry();
             let entry = registry.pools.get_mut(&self.name).ok_or_else(|| ApiError::busy("it was removed meanwhile"))?;
-            let before = std::mem::replace(&mut entry.record, record.remembering(&labels));
+            let before = std::mem::replace(&mut entry.record, record);
             (before != entry.record).then_some(before)
         };
         if let Some(before) = changed

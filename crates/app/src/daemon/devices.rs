@@ -11,8 +11,9 @@ use futures_util::future::select_all;
 use millpond_engine::{Command, JobKind, NewDevice, PoolId, RemovalPlan as Plan, Reply};
 use tokio::time::sleep;
 
+use super::device_names::{self, DeviceNames};
 use super::events::Happened;
-use super::jobs::path_of;
+use super::host_calls::PATIENCE;
 use super::labels;
 use super::pools::{all_vacant, group_spec, open_new};
 use super::service::Daemon;
@@ -59,9 +60,11 @@ impl Daemon {
         if let Err(error) = shard.command(Command::AddDevices { groups, devices: devices.clone() }).await {
             return Err(self.not_taken(name, &shard, &devices, &fresh, &paths, error).await.during(&during));
         }
+        let status = shard.status().await.ok();
         if let Some(entry) = self.registry().pools.get_mut(name) {
             entry.record.successors.retain(|known| !paths.contains(known));
             entry.record.devices.extend(paths);
+            status.iter().for_each(|status| device_names::note(&mut entry.record, status));
         }
         self.save()?;
         self.tell("pool.devices-added", name);
@@ -122,8 +125,8 @@ impl Daemon {
     /// What a removal takes, with paths, and how long.
     async fn removal_plan(&self, name: &str, shard: &ShardHandle, plan: Plan) -> Result<RemovalPlan, ApiError> {
         let status = shard.status().await?;
-        let remembered = self.registry().pools.get(name).map(|entry| entry.record.devices.clone()).unwrap_or_default();
-        let leaves_with_it = plan.others.iter().map(|member| path_of(&status, &remembered, *member)).collect();
+        let names = self.device_names(name, &status);
+        let leaves_with_it = plan.others.iter().map(|member| names.member(*member)).collect();
         let limit = |host: &HostDeviceInfo| Some((host.limit.bytes_per_second?, format!("limit of {}", host.path.display())));
         let limits = status.devices.iter().flatten().filter_map(limit);
         let of_jobs = if status.pool.job_rate.is_some() { "job_rate" } else { "of jobs while guests are active" };
@@ -170,19 +173,28 @@ impl Daemon {
         self.registry().pools.get(name).map(|entry| entry.record.io).unwrap_or_default()
     }
 
-    /// The member that the user means: by the path it was opened by or is remembered by, or by its number.
+    /// What the devices of a pool in service are called.
+    pub(super) fn device_names(&self, name: &str, status: &ShardStatus) -> DeviceNames {
+        let fresh = || PoolRecord::new(name.to_owned(), String::new(), Vec::new(), IoMode::default());
+        let record = self.registry().pools.get(name).map(|entry| entry.record.clone());
+        DeviceNames::of(&record.unwrap_or_else(fresh), status)
+    }
+
+    /// The one member that the user means: by the path it is open at or was at, by its id, or by its number.
     pub(super) async fn member(&self, name: &str, shard: &ShardHandle, old: &str) -> Result<u16, ApiError> {
-        let status = shard.status().await?;
-        let remembered = self.registry().pools.get(name).map(|entry| entry.record.devices.clone()).unwrap_or_default();
-        let path = |position: usize| status.devices.get(position).and_then(Option::as_ref).map(|host| host.path.clone());
-        let found = status.pool.devices.iter().find(|device| {
-            let opened = device.position.and_then(path);
-            let known = opened.or_else(|| remembered.get(usize::from(device.member)).cloned());
-            known.as_deref() == Some(Path::new(old)) || old.parse() == Ok(device.member)
-        });
-        found
-            .map(|device| device.member)
-            .ok_or_else(|| ApiError::not_found(format!("pool '{name}' has no device {old}; see 'millpond pool status {name}'")))
+        let names = self.device_names(name, &shard.status().await?);
+        if let Some(member) = names.find(name, old)? {
+            return Ok(member);
+        }
+        // another path to a device that is open: a link of udev, say
+        let open: Vec<PathBuf> = names.iter().filter_map(|named| named.path.clone()).collect();
+        let same = move |path: &Path| {
+            let real = path.canonicalize().ok()?;
+            open.into_iter().find(|open| open.canonicalize().is_ok_and(|open| open == real))
+        };
+        let linked = self.calls.call(Path::new(old), PATIENCE, same).await.ok().flatten();
+        let found = linked.and_then(|path| names.find(name, path.to_str()?).transpose()).transpose()?;
+        found.ok_or_else(|| ApiError::not_found(format!("pool '{name}' has no device {old}; see 'millpond pool status {name}'")))
     }
 
     /// Follows what happens to the devices of a pool that an earlier daemon began to change.
@@ -368,6 +380,7 @@ impl Daemon {
             let same = |member: u16| before.devices.get(usize::from(member)) == devices.get(usize::from(member));
             entry.record.limits.retain(|member, _| same(*member));
             entry.record.devices = devices;
+            device_names::note(&mut entry.record, status);
             entry.record.successors = status.pool.devices.iter().filter_map(|device| device.successor.and_then(path)).collect();
             entry.record != before
         };

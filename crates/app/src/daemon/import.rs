@@ -9,13 +9,14 @@ use millpond_engine::{Aim, Command, NewestLabel, PoolState, Reply, Target, Tunin
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::device_names;
 use super::events::Happened;
 use super::host_calls::{NoAnswer, PATIENCE};
 use super::labels::{self, Labelled};
 use super::limits;
 use super::memory::settled;
 use super::pools::{parse_id, wait_online};
-use super::refusal::told;
+use super::refusal::{names, told};
 use super::scan::Scan;
 use super::service::{Daemon, PoolEntry};
 use super::shard::{self, ShardHandle};
@@ -158,7 +159,8 @@ impl Daemon {
         let how = How { degraded: request.degraded, aim, force: request.force, newest, ..How::of(&record) };
         let shard = self.open(&pool, &how).await.map_err(|e| way_out(e.error, &how).during(&during))?;
         // by the user's word: what is in service now is what counts, whatever was remembered
-        let record = record.remembering(&settled(&shard).await.map_err(|e| e.during(&during))?);
+        let mut record = record.remembering(&settled(&shard).await.map_err(|e| e.during(&during))?);
+        shard.status().await.iter().for_each(|status| device_names::note(&mut record, status));
         limits::apply(&record, &shard).await;
         {
             let mut registry = self.registry();
@@ -435,18 +437,13 @@ fn way_out(error: ApiError, how: &How) -> ApiError {
 }
 
 fn missing(pool: &Labelled, record: Option<&PoolRecord>) -> String {
-    let name = |member: u16| match record.and_then(|record| record.devices.get(usize::from(member))) {
-        Some(path) => format!("device {member} ({})", path.display()),
-        None => format!("device {member}"),
+    let known = match record {
+        Some(record) => names(record, &pool.missing),
+        None => pool.missing.iter().map(|member| format!("device {member}")).collect::<Vec<_>>().join(", "),
     };
-    let names: Vec<String> = pool.missing.iter().copied().map(name).collect();
     let how = match pool.special == pool.missing {
         true => "with --degraded where another has the same, else for good with --rebuild (-n says what that loses)",
         false => "with --degraded",
     };
-    format!(
-        "{} of {} not found; bring it back, give its directory with -d, or import without it {how}",
-        names.join(", "),
-        pool.members.len()
-    )
+    format!("{} of {} not found; bring it back, give its directory with -d, or import without it {how}", known, pool.members.len())
 }

@@ -1,11 +1,9 @@
 //! Jobs that users begin: groups are evened out, everything is read, what died is wiped; and how fast jobs may be. The pool itself remembers all of it.
 
-use std::path::PathBuf;
-
 use millpond_engine::{Command, GroupFill as Fill, Reply, Wipe};
 
 use super::service::Daemon;
-use super::shard::{ShardHandle, ShardStatus};
+use super::shard::ShardHandle;
 use crate::api::{ApiError, GroupFill, Pool, Rebalance, RebalancePool, ScrubPool, SetPool, WipeMode, WipePool, Wiping};
 
 impl Daemon {
@@ -85,20 +83,12 @@ impl Daemon {
 
     async fn groups(&self, name: &str, shard: &ShardHandle, fills: &[Fill]) -> Result<Vec<GroupFill>, ApiError> {
         let status = shard.status().await?;
-        let remembered = self.registry().pools.get(name).map(|entry| entry.record.devices.clone()).unwrap_or_default();
-        let device = |member: &u16| path_of(&status, &remembered, *member);
+        let names = self.device_names(name, &status);
+        let device = |member: &u16| names.member(*member);
         let group = |fill: &Fill| {
             let devices = fill.members.iter().map(device).collect();
             GroupFill { devices, size: fill.size, allocated: fill.allocated, surplus: fill.surplus }
         };
         Ok(fills.iter().map(group).collect())
     }
-}
-
-/// Where a member is, or was; its number when nobody knows.
-pub(super) fn path_of(status: &ShardStatus, remembered: &[PathBuf], member: u16) -> String {
-    let opened = status.pool.devices.iter().find(|device| device.member == member).and_then(|device| device.position);
-    let opened = opened.and_then(|at| status.devices.get(at)).and_then(Option::as_ref).map(|host| host.path.clone());
-    let known = opened.or_else(|| remembered.get(usize::from(member)).cloned());
-    known.map_or_else(|| member.to_string(), |path| path.display().to_string())
 }

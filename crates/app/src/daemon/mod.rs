@@ -11,6 +11,7 @@ mod closing;
 mod condition;
 mod descriptors;
 mod destroy;
+mod device_names;
 mod devices;
 mod events;
 mod exports;

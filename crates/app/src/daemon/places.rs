@@ -18,15 +18,9 @@ impl Daemon {
         let found = found.map_err(|e| ApiError::from(e).during(format!("cannot find out where '{name}' is")))?;
         let Reply::Places(segments) = found else { return Err(ApiError::internal("the pool answered something else")) };
         let status = shard.status().await?;
-        let remembered = self.registry().pools.get(name.pool()).map(|entry| entry.record.devices.clone()).unwrap_or_default();
-        let path = |member: u16| {
-            let position = status.pool.devices.iter().find(|device| device.member == member).and_then(|device| device.position);
-            let opened = position.and_then(|at| status.devices.get(at)?.as_ref()).map(|host| host.path.clone());
-            let known = opened.or_else(|| remembered.get(usize::from(member)).cloned());
-            known.map_or_else(|| member.to_string(), |path| path.display().to_string())
-        };
+        let names = self.device_names(name.pool(), &status);
         let extent = |extent: ExtentPlace| Extent {
-            device: path(extent.member),
+            device: names.member(extent.member),
             offset: extent.range.offset,
             length: extent.range.length,
             live_bytes: extent.live_bytes,

@@ -11,6 +11,7 @@ use millpond_device::{HostDevice, OpenOptions, entropy};
 use millpond_engine::{Class, Command, Compression, GroupSpec, JobInfo, JobKind, Layout, PoolId, PoolInfo, PoolSpec, PoolState, Tuning};
 
 use super::closing::Ending;
+use super::device_names;
 use super::locks::blocking;
 use super::memory::settled;
 use super::probe;
@@ -99,7 +100,9 @@ impl Daemon {
                 return Err(error.during(&during));
             }
         };
-        let record = PoolRecord { id: id.to_string(), ..record }.remembering(&settled(&shard).await.map_err(|e| e.during(&during))?);
+        let mut record = PoolRecord { id: id.to_string(), ..record }.remembering(&settled(&shard).await.map_err(|e| e.during(&during))?);
+        let status = shard.status().await;
+        status.iter().for_each(|status| device_names::note(&mut record, status));
         {
             let mut registry = self.registry();
             registry.known.retain(|known| known.name != record.name);

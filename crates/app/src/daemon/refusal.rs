@@ -38,11 +38,15 @@ fn bring_back(record: &PoolRecord, members: &[u16]) -> String {
     }
 }
 
-/// Members by path, as far as paths are remembered.
+/// Members by where they were and what is printed on them, as far as that is remembered. Another device may be at the path now.
 pub(super) fn names(record: &PoolRecord, members: &[u16]) -> String {
-    let name = |member: &u16| match record.devices.get(usize::from(*member)).filter(|path| !path.as_os_str().is_empty()) {
-        Some(path) => format!("device {member} ({})", path.display()),
-        None => format!("device {member}"),
+    let name = |member: &u16| {
+        let was = record.last_path(*member).map(|path| format!("was {}", path.display()));
+        let serial = record.seen.get(member).and_then(|seen| seen.serial.as_ref()).map(|serial| format!("serial {serial}"));
+        match [was, serial].into_iter().flatten().collect::<Vec<_>>().join(", ") {
+            known if known.is_empty() => format!("device {member}"),
+            known => format!("device {member} ({known})"),
+        }
     };
     members.iter().map(name).collect::<Vec<_>>().join(", ")
 }

@@ -48,6 +48,18 @@ impl InForce {
     }
 }
 
+/// A device as it was last seen, by which it is described when it is missing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeenDevice {
+    /// Its id.
+    pub id: u64,
+    /// Serial number of the disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
+    /// Bytes.
+    pub size: u64,
+}
+
 /// A pool to import at start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolRecord {
@@ -72,6 +84,9 @@ pub struct PoolRecord {
     /// Devices that are capped, by their place in the pool's table.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limits: BTreeMap<u16, DeviceCap>,
+    /// Devices as they were last seen, by their place in the pool's table.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub seen: BTreeMap<u16, SeenDevice>,
     /// The labels that were last in force: an automatic import takes nothing older.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_force: Option<InForce>,
@@ -85,8 +100,13 @@ fn is_false(flag: &bool) -> bool {
 impl PoolRecord {
     /// A pool with its devices, and nothing else that is particular to it.
     pub fn new(name: String, id: String, devices: Vec<PathBuf>, io: IoMode) -> PoolRecord {
-        let (successors, limits) = (Vec::new(), BTreeMap::new());
-        PoolRecord { name, id, devices, successors, io, read_only: false, checkpoint: None, limits, in_force: None }
+        let (successors, limits, seen) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        PoolRecord { name, id, devices, successors, io, read_only: false, checkpoint: None, limits, seen, in_force: None }
+    }
+
+    /// Where a member is, or was.
+    pub fn last_path(&self, member: u16) -> Option<&PathBuf> {
+        self.devices.get(usize::from(member)).filter(|path| !path.as_os_str().is_empty())
     }
 
     /// Where its devices are, or were.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use millpond_engine::{Class, DeviceInfo, Layout, MemberState, PoolState, ScrubInfo, SpaceInfo};
 
+use super::device_names::{DeviceNames, Named, seen_before};
 use super::shard::{IoCounters, ShardStatus};
 use super::state::PoolRecord;
 use crate::api::{Device, DeviceCap, DeviceIo, GuestIo, LayoutSpec, LostData, Pool, PoolIo, PoolSpace, Scrub};
@@ -72,6 +73,7 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
         None => refusal(record, &status).or_else(|| cause(record, &status, health)),
     };
     let (layout, _) = layout_words(status.pool.layout);
+    let names = DeviceNames::of(record, &status);
     let mut devices = Vec::new();
     for member in &status.pool.devices {
         let state = match (member.state, member.position, member.successor) {
@@ -83,9 +85,9 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
             (_, None, _) => "missing",
             (_, Some(_), _) => "failed",
         };
-        devices.push(device_view(record, member, state, member.position, &status));
+        devices.push(device_view(record, &names, member, state, member.position, &status));
         if let Some(position) = member.successor {
-            devices.push(device_view(record, member, "resilvering", Some(position), &status));
+            devices.push(device_view(record, &names, member, "resilvering", Some(position), &status));
         }
     }
     let metrics = &status.metrics;
@@ -162,18 +164,11 @@ fn scrub(info: &ScrubInfo) -> Scrub {
     }
 }
 
-/// What a device is called, by a host's path where it is open.
-fn path_of(record: &PoolRecord, member: &DeviceInfo, position: Option<usize>, status: &ShardStatus) -> String {
-    let host = position.and_then(|at| status.devices.get(at)).and_then(Option::as_ref);
-    let known = record.devices.get(usize::from(member.member)).filter(|path| !path.as_os_str().is_empty());
-    let remembered = || known.map_or_else(|| format!("device {}", member.member), |path| path.display().to_string());
-    host.map_or_else(remembered, |host| host.path.display().to_string())
-}
-
 /// Why guests' writes are refused although the pool is in service.
 fn refusal(record: &PoolRecord, status: &ShardStatus) -> Option<String> {
     let full = status.pool.devices.iter().filter(|device| device.full.is_some());
-    let paths: Vec<String> = full.map(|device| path_of(record, device, device.position, status)).collect();
+    let names = DeviceNames::of(record, status);
+    let paths: Vec<String> = full.map(|device| names.member(device.member)).collect();
     status.pool.refuses_writes.then(|| {
         format!(
             "the filesystem or volume below {} is full: writes are answered ENOSPC until there is room; make room there",
@@ -182,15 +177,26 @@ fn refusal(record: &PoolRecord, status: &ShardStatus) -> Option<String> {
     })
 }
 
+/// A device by its path, and its serial number where that is known: what to look for in the machine.
+fn called(record: &PoolRecord, names: &DeviceNames, member: &DeviceInfo, status: &ShardStatus) -> String {
+    let host = member.position.and_then(|at| status.devices.get(at)).and_then(Option::as_ref);
+    let before = || seen_before(record, member)?.serial.clone();
+    let path = names.member(member.member);
+    match host.map_or_else(before, |host| host.serial.clone()) {
+        Some(serial) => format!("{path} (serial {serial})"),
+        None => path,
+    }
+}
+
 /// Why a pool is stopped, with the devices that have to do with it, and the way out.
 fn stopped(record: &PoolRecord, status: &ShardStatus, why: &str) -> String {
-    let name = &record.name;
+    let (name, names) = (&record.name, DeviceNames::of(record, status));
     let devices: Vec<String> = status
         .pool
         .devices
         .iter()
         .filter_map(|device| {
-            let path = path_of(record, device, device.position, status);
+            let path = called(record, &names, device, status);
             match (device.full, device.trouble, device.errors) {
                 (Some(_), ..) => Some(format!("no room below {path}")),
                 (None, Some(trouble), _) => Some(format!("{path} failed: {trouble}")),
@@ -213,10 +219,11 @@ fn cause(record: &PoolRecord, status: &ShardStatus, health: &str) -> Option<Stri
             None => "it was imported with --readonly".to_owned(),
         }),
         "degraded" => {
+            let names = DeviceNames::of(record, status);
             let lacking = status.pool.devices.iter().filter(|device| device.state != MemberState::Present && !device.class.is_aside());
             let told: Vec<String> = lacking
                 .map(|device| {
-                    let path = path_of(record, device, device.position, status);
+                    let path = called(record, &names, device, status);
                     match (device.state, device.position, device.trouble) {
                         (MemberState::Filling, ..) => format!("{path} is being filled"),
                         (_, _, Some(why)) => format!("{path} failed: {why}"),
@@ -244,13 +251,25 @@ fn condition(member: &DeviceInfo) -> (&'static str, Option<String>) {
 }
 
 /// A member, or the device that takes its place.
-fn device_view(record: &PoolRecord, member: &DeviceInfo, state: &str, position: Option<usize>, status: &ShardStatus) -> Device {
+fn device_view(
+    record: &PoolRecord,
+    names: &DeviceNames,
+    member: &DeviceInfo,
+    state: &str,
+    position: Option<usize>,
+    status: &ShardStatus,
+) -> Device {
     let host = position.and_then(|at| status.devices.get(at)).and_then(Option::as_ref);
     let own = position == member.position;
+    let named = names.get(member.member, !own);
+    let before = || seen_before(record, member).filter(|_| own)?.serial.clone();
     let (health, health_reason) = if own { condition(member) } else { ("ok", None) };
     let (load, times) = host.map(|host| (host.load, host.times)).unwrap_or_default();
     Device {
-        path: path_of(record, member, position, status),
+        id: named.map(|named| named.id.clone()).unwrap_or_default(),
+        path: named.map_or_else(|| names.member(member.member), |named| names.word(named)),
+        serial: host.map_or_else(before, |host| host.serial.clone()),
+        was: named.and_then(|named| named.was.as_ref()).map(|was| was.display().to_string()),
         class: class_word(member.class).to_owned(),
         layout: layout_words(member.layout).1.to_owned(),
         state: state.to_owned(),
@@ -284,13 +303,21 @@ fn device_view(record: &PoolRecord, member: &DeviceInfo, state: &str, position: 
 
 /// A pool that is not in service.
 pub(super) fn unavailable(record: &PoolRecord, reason: String, absent: &BTreeMap<PathBuf, &'static str>) -> Pool {
-    let device = |path: &PathBuf| Device {
-        path: path.display().to_string(),
+    let names = DeviceNames::remembered(record);
+    let device = |named: &Named| Device {
+        id: named.id.clone(),
+        path: names.word(named),
+        serial: record.seen.get(&named.member).filter(|_| !named.successor).and_then(|seen| seen.serial.clone()),
+        was: named.was.as_ref().map(|was| was.display().to_string()),
         class: "data".to_owned(),
         layout: "unknown".to_owned(),
         // looked up, not looked at: a device that does not answer would hold up whoever asks
-        state: absent.get(path).copied().unwrap_or("unavailable").to_owned(),
-        size: 0,
+        state: match &named.path {
+            Some(path) => absent.get(path).copied().unwrap_or("unavailable"),
+            None => "missing",
+        }
+        .to_owned(),
+        size: record.seen.get(&named.member).filter(|_| !named.successor).map_or(0, |seen| seen.size),
         allocated: 0,
         free: 0,
         errors: 0,
@@ -315,7 +342,7 @@ pub(super) fn unavailable(record: &PoolRecord, reason: String, absent: &BTreeMap
         full_in_seconds: None,
         space: PoolSpace::default(),
         removal_ended: None,
-        devices: record.paths().map(device).collect(),
+        devices: names.iter().map(device).collect(),
         imported: None,
         io: PoolIo::default(),
         clients: 0,

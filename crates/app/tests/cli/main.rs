@@ -3,6 +3,7 @@
 mod again;
 mod claims;
 mod daemon;
+mod disks;
 mod exports;
 mod harness;
 mod holds;

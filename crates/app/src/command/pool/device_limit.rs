@@ -21,7 +21,7 @@ restarts, until it is lifted or the device leaves the pool. 'pool status -v' sho
 pub struct DeviceLimit {
     /// Name of the pool
     name: String,
-    /// The device: its path, or its number in 'pool status'
+    /// The device: its ID in 'pool status' (or the first four digits or more of it), or its path
     device: String,
     /// Bytes per second; 0 or none lifts it
     #[arg(long, value_name = "SIZE")]

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::create::describe;
 use super::spec::{Spec, warn_of_spare, warn_of_weakness};
-use crate::api::{AddDevices, ClassSpec, DeviceRemoval, Pool, RemovalPlan, RemoveDevice, ReplaceDevice};
+use crate::api::{AddDevices, ClassSpec, Device, DeviceRemoval, Pool, RemovalPlan, RemoveDevice, ReplaceDevice};
 use crate::client::Client;
 use crate::command::pool::jobs;
 use crate::config::absolute;
@@ -16,6 +16,9 @@ use crate::instant::show_span;
 use crate::names::{self, Kind};
 use crate::output::{Format, write_out};
 use crate::size::Size;
+
+/// The shortest beginning of an id that the daemon takes for it.
+const LEAST_DIGITS: usize = 4;
 
 /// Add devices to a pool while it is in use
 #[derive(Debug, Args)]
@@ -59,11 +62,13 @@ impl Add {
 #[command(after_help = "\
 Example:
   millpond pool replace tank /dev/sdb /dev/sdf
-  millpond pool replace tank 1 /dev/sdf          a missing device, by its number in 'pool status'")]
+  millpond pool replace tank 1f0a93c4 /dev/sdf   a missing device, by its ID in 'pool status'
+
+A path of which two devices are called, one that is there and one that was, is refused: name the one that is meant by its ID.")]
 pub struct Replace {
     /// Name of the pool
     name: String,
-    /// The old device: its path, or its number
+    /// The old device: its ID in 'pool status' (or the first four digits or more of it), or its path
     old: String,
     /// The new device: a block device, a file, or FILE:SIZE
     new: String,
@@ -96,9 +101,11 @@ impl Replace {
     }
 }
 
-/// A device as the daemon knows it: a number, or an absolute path.
+/// A device as the daemon knows it: a number, an id or the beginning of one, or an absolute path.
 pub(super) fn named(word: &str) -> String {
-    if word.parse::<u16>().is_ok() { word.to_owned() } else { absolute(Path::new(word)).display().to_string() }
+    let digits = (LEAST_DIGITS..=16).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let id = digits && !Path::new(word).exists();
+    if id || word.parse::<u16>().is_ok() { word.to_ascii_lowercase() } else { absolute(Path::new(word)).display().to_string() }
 }
 
 /// Take a device out of a pool while it is in use: what is on it moves to the others
@@ -114,7 +121,7 @@ Afterwards nothing of the device is needed, and its label is gone. The other dev
 pub struct Remove {
     /// Name of the pool
     name: String,
-    /// The device: its path, or its number in 'pool status'
+    /// The device: its ID in 'pool status' (or the first four digits or more of it), or its path
     device: String,
     /// Keep it after all
     #[arg(long)]
@@ -136,6 +143,9 @@ impl Remove {
         names::check(Kind::Pool, &self.name)?;
         let request = RemoveDevice { device: named(&self.device), stop: self.stop, dry_run: self.dry_run };
         let told: DeviceRemoval = client.post(&format!("/v1/pools/{}/remove", self.name), &request).await?;
+        let begins = |device: &Device| request.device.len() >= LEAST_DIGITS && device.id.starts_with(&request.device);
+        let leaves = |device: &&Device| device.path == request.device || begins(device);
+        let id = told.pool.devices.iter().find(leaves).map(|device| device.id.clone());
         match (self.dry_run, self.wait) {
             (true, _) if self.format == Format::Json => {
                 let text =
@@ -149,7 +159,7 @@ impl Remove {
             (false, true) => {
                 jobs::wait_devices(client, &self.name).await?;
                 let pool: Pool = client.get(&format!("/v1/pools/{}", self.name)).await?;
-                if !self.stop && pool.devices.iter().any(|device| device.path == request.device) {
+                if !self.stop && id.is_some_and(|id| pool.devices.iter().any(|device| device.id == id)) {
                     return Err(Failure::failed(format!(
                         "{} stays in pool {}: room for what is on it ran out, or its removal was stopped; add a device, or destroy something and try again",
                         request.device, self.name

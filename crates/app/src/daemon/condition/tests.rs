@@ -13,7 +13,10 @@ fn devices(of: &[(&str, u64, u64)]) -> Vec<Device> {
         (0..*count).for_each(|nth| times.count((micros + micros * (nth % 10) / 10) * 1000));
         let io = DeviceIo { read_times: times.counts(), write_times: times.counts(), ..DeviceIo::default() };
         Device {
+            id: String::new(),
             path: (*path).to_owned(),
+            serial: None,
+            was: None,
             class: "data".to_owned(),
             layout: "mirror".to_owned(),
             state: "online".to_owned(),

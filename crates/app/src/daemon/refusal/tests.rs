@@ -37,7 +37,10 @@ fn found(generation: u64, devices: &[u64], missing: &[u16]) -> Evidence {
 #[test]
 fn the_missing_device_is_named_and_the_way_out() {
     let words = told_of(&record(), &found(4, &[10], &[1]));
-    assert!(words.contains("device 1 (/b)") && words.contains("pool import tank --degraded") && words.contains("1970-01-01"), "{words}");
+    assert!(
+        words.contains("device 1 (was /b)") && words.contains("pool import tank --degraded") && words.contains("1970-01-01"),
+        "{words}"
+    );
     let words = told_of(&record(), &found(3, &[10, 11], &[]));
     assert!(words.contains("bring back the devices in that state"), "{words}");
 }
@@ -46,7 +49,7 @@ fn the_missing_device_is_named_and_the_way_out() {
 fn the_other_host_is_named() {
     let half = Evidence { other_host: Some("bert".to_owned()), ..found(5, &[11], &[0]) };
     let words = told_of(&record(), &half);
-    assert!(words.contains("'bert'") && words.contains("device 0 (/a)"), "{words}");
+    assert!(words.contains("'bert'") && words.contains("device 0 (was /a)"), "{words}");
 }
 
 #[test]

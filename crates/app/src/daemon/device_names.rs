@@ -1,0 +1,182 @@
+//! What the devices of a pool are called, and which one a user means.
+//!
+//! A device has an id, which stays with it wherever it is plugged in and is never another device's, and the path it is open at. A missing one has the
+//! path it was last at: that is where it *was*. Another device of the pool may be there now, so a word that fits several devices is refused.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use millpond_engine::{DeviceId, DeviceInfo};
+use millpond_format::crc32c;
+
+use super::shard::ShardStatus;
+use super::state::{PoolRecord, SeenDevice};
+use crate::api::ApiError;
+
+#[cfg(test)]
+mod tests;
+
+/// The shortest beginning of an id that stands for it.
+const LEAST_DIGITS: usize = 4;
+
+/// The devices of a pool by all their names, those that take the places of others included.
+#[derive(Debug)]
+pub(super) struct DeviceNames(Vec<Named>);
+
+/// One device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Named {
+    /// Its place in the pool's table.
+    pub member: u16,
+    /// It is to take the place of the device there.
+    pub successor: bool,
+    /// Eight hexadecimal digits; empty when nobody knows them.
+    pub id: String,
+    /// Where it is open.
+    pub path: Option<PathBuf>,
+    /// Where it was, when it is missing.
+    pub was: Option<PathBuf>,
+}
+
+impl Named {
+    /// What to call it in one word: its path; for one that is missing the path it was at, unless another device is there now, else its id.
+    fn word(&self, taken: bool) -> String {
+        let last = self.was.as_ref().filter(|_| !taken);
+        match (self.path.as_ref().or(last), self.id.is_empty()) {
+            (Some(path), _) => path.display().to_string(),
+            (None, false) => self.id.clone(),
+            (None, true) => format!("device {}", self.member),
+        }
+    }
+
+    /// Id and place, for a choice among several.
+    fn described(&self) -> String {
+        let id = if self.id.is_empty() { format!("device {}", self.member) } else { self.id.clone() };
+        match (&self.path, &self.was) {
+            (Some(path), _) => format!("{id} (at {} now)", path.display()),
+            (None, Some(was)) => format!("{id} (missing, was at {})", was.display()),
+            (None, None) => format!("{id} (missing)"),
+        }
+    }
+
+    fn is(&self, word: &str) -> bool {
+        let path = Path::new(word);
+        let digits = word.len() >= LEAST_DIGITS && self.id.starts_with(&word.to_ascii_lowercase());
+        let number = word.len() <= 5 && word.parse() == Ok(self.member) && !self.successor;
+        digits || number || self.path.as_deref() == Some(path) || self.was.as_deref() == Some(path)
+    }
+}
+
+impl DeviceNames {
+    /// Of a pool in service.
+    pub(super) fn of(record: &PoolRecord, status: &ShardStatus) -> DeviceNames {
+        let path = |position: Option<usize>| status.devices.get(position?)?.as_ref().map(|host| host.path.clone());
+        let all = || status.pool.devices.iter().flat_map(|device| std::iter::once(device.id).chain(device.successor_id));
+        let ids = short_ids(all());
+        let short = |id: DeviceId| ids.get(&id).cloned().unwrap_or_default();
+        let mut names = Vec::new();
+        for device in &status.pool.devices {
+            let open = path(device.position);
+            let was = if open.is_none() { record.last_path(device.member).cloned() } else { None };
+            names.push(Named { member: device.member, successor: false, id: short(device.id), path: open, was });
+            if device.successor.is_some() {
+                let id = device.successor_id.map(short).unwrap_or_default();
+                names.push(Named { member: device.member, successor: true, id, path: path(device.successor), was: None });
+            }
+        }
+        DeviceNames(names)
+    }
+
+    /// Of a pool that is not in service, as far as it is remembered. Where two devices were last seen at one path, it is that of the one that was in
+    /// use last.
+    pub(super) fn remembered(record: &PoolRecord) -> DeviceNames {
+        let in_force = record.in_force.as_ref();
+        let id = |member: u16| {
+            let current = in_force.and_then(|labels| labels.current.get(&member)).copied();
+            current.or_else(|| record.seen.get(&member).map(|seen| seen.id)).map(DeviceId)
+        };
+        let members = (0u16..).zip(&record.devices).filter(|(_, path)| !path.as_os_str().is_empty());
+        let known: Vec<(u16, &PathBuf)> = members.collect();
+        let ids = short_ids(known.iter().filter_map(|(member, _)| id(*member)));
+        let in_use = |member: u16| in_force.is_none_or(|labels| labels.current.contains_key(&member));
+        let named = |(member, path): &(u16, &PathBuf)| {
+            let shared = known.iter().any(|(other, at)| other != member && at == path && in_use(*other));
+            let short = id(*member).and_then(|id| ids.get(&id).cloned()).unwrap_or_default();
+            let (path, was) = if shared && !in_use(*member) { (None, Some((*path).clone())) } else { (Some((*path).clone()), None) };
+            Named { member: *member, successor: false, id: short, path, was }
+        };
+        let successors = record.successors.iter();
+        let successors =
+            successors.map(|path| Named { member: 0, successor: true, id: String::new(), path: Some(path.clone()), was: None });
+        DeviceNames(known.iter().map(named).chain(successors).collect())
+    }
+
+    /// All of them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Named> {
+        self.0.iter()
+    }
+
+    /// A member, or the device that takes its place.
+    pub(super) fn get(&self, member: u16, successor: bool) -> Option<&Named> {
+        self.0.iter().find(|named| named.member == member && named.successor == successor)
+    }
+
+    /// What to call a device in one word.
+    pub(super) fn word(&self, named: &Named) -> String {
+        let taken = named.was.as_ref().is_some_and(|was| self.0.iter().any(|other| other.path.as_ref() == Some(was)));
+        named.word(taken)
+    }
+
+    /// What to call a member in one word.
+    pub(super) fn member(&self, member: u16) -> String {
+        self.get(member, false).map_or_else(|| format!("device {member}"), |named| self.word(named))
+    }
+
+    /// The member that a user means by a path, an id or the beginning of one, or a number; nothing when no name is like that.
+    ///
+    /// # Errors
+    /// When several devices are called so, or the one that is belongs to nobody yet.
+    pub(super) fn find(&self, pool: &str, word: &str) -> Result<Option<u16>, ApiError> {
+        let found: Vec<&Named> = self.0.iter().filter(|named| named.is(word)).collect();
+        match found.as_slice() {
+            [] => Ok(None),
+            [named] if named.successor => Err(ApiError::busy(format!(
+                "{word} is taking the place of {} in pool '{pool}'; name that one, or wait until it is in",
+                self.member(named.member)
+            ))),
+            [named] => Ok(Some(named.member)),
+            several => {
+                let several: Vec<String> = several.iter().map(|named| named.described()).collect();
+                Err(ApiError::invalid(format!(
+                    "'{word}' fits {} devices of pool '{pool}': {}; name one by its ID",
+                    several.len(),
+                    several.join(", ")
+                )))
+            }
+        }
+    }
+}
+
+/// Remembers how the devices look that are there.
+pub(super) fn note(record: &mut PoolRecord, status: &ShardStatus) {
+    let seen = status.pool.devices.iter().filter_map(|device| {
+        let host = device.position.and_then(|at| status.devices.get(at)?.as_ref());
+        let now = host.map(|host| SeenDevice { id: device.id.0, serial: host.serial.clone(), size: host.geometry.size });
+        Some((device.member, now.or_else(|| seen_before(record, device).cloned())?))
+    });
+    record.seen = seen.collect();
+}
+
+/// How a member looked when it was last there.
+pub(super) fn seen_before<'a>(record: &'a PoolRecord, device: &DeviceInfo) -> Option<&'a SeenDevice> {
+    record.seen.get(&device.member).filter(|seen| seen.id == device.id.0)
+}
+
+/// Ids that people can compare and type: eight digits, or all of them where eight are those of two devices.
+fn short_ids(ids: impl Iterator<Item = DeviceId>) -> BTreeMap<DeviceId, String> {
+    // the low bits of ids count, so their digits are alike; of their checksum they are not
+    let short = |id: DeviceId| format!("{:08x}", crc32c(&id.0.to_le_bytes()));
+    let all: Vec<DeviceId> = ids.collect();
+    let unique = |id: DeviceId| all.iter().all(|other| *other == id || short(*other) != short(id));
+    all.iter().map(|id| (*id, if unique(*id) { short(*id) } else { format!("{:016x}", id.0) })).collect()
+}

@@ -1,0 +1,109 @@
+//! The right disk: ids, and paths that change hands.
+
+use std::fs;
+
+use crate::harness::{Daemon, eventually};
+
+/// A daemon that does not wait long for devices, with a mirror of `a` and `b`.
+fn mirrored() -> Daemon {
+    let daemon = Daemon::with_config("import_wait = \"1s\"\n");
+    daemon.run(&["pool", "create", "tank", "mirror", &sized(&daemon, "a"), &sized(&daemon, "b")]).ok();
+    daemon
+}
+
+fn sized(daemon: &Daemon, name: &str) -> String {
+    format!("{}:256M", daemon.text(name))
+}
+
+/// One key of every device, empty where there is nothing.
+fn devices(daemon: &Daemon, key: &str) -> Vec<String> {
+    let pools = daemon.json(&["pool", "status", "tank"]);
+    let listed = pools[0]["devices"].as_array().expect("devices");
+    listed.iter().map(|device| device[key].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+fn degraded(daemon: &Daemon) {
+    eventually("the pool comes without a device", || daemon.json(&["pool", "list"])[0]["health"] == "degraded");
+}
+
+#[test]
+fn a_path_that_changed_hands_is_that_of_the_device_which_is_there() {
+    let mut daemon = mirrored();
+    let (a, b) = (daemon.text("a"), daemon.text("b"));
+    let ids = devices(&daemon, "id");
+    assert!(ids.iter().all(|id| id.len() == 8 && id.bytes().all(|byte| byte.is_ascii_hexdigit())) && ids[0] != ids[1], "{ids:?}");
+    assert_eq!((devices(&daemon, "path"), devices(&daemon, "was")), (vec![a.clone(), b], vec![String::new(); 2]));
+    let table = daemon.run(&["pool", "status", "tank"]).ok().out;
+    let head = table.lines().find(|line| line.starts_with("ID")).expect("a head");
+    assert_eq!(head.split_whitespace().take(4).collect::<Vec<_>>(), ["ID", "PATH", "SERIAL", "WAS"]);
+
+    // the first disk dies, and after a restart the second one has its name
+    assert_eq!(daemon.stop("TERM"), 0);
+    fs::rename(daemon.path("a"), daemon.path("dead")).expect("dies");
+    fs::rename(daemon.path("b"), daemon.path("a")).expect("is renamed");
+    daemon.restart();
+    degraded(&daemon);
+    assert_eq!(devices(&daemon, "id"), ids);
+    assert_eq!(devices(&daemon, "state"), ["missing", "online"]);
+    assert_eq!(devices(&daemon, "path"), [ids[0].clone(), a.clone()]);
+    assert_eq!(devices(&daemon, "was"), [a.clone(), String::new()]);
+    let table = daemon.run(&["pool", "status", "tank"]).ok().out;
+    let row = table.lines().find(|line| line.starts_with(&ids[0])).expect("a row");
+    assert_eq!(row.split_whitespace().take(4).collect::<Vec<_>>(), [&ids[0], "-", "-", &a]);
+    // stopped, and out of service with nothing else known
+    let restarted = |daemon: &mut Daemon| {
+        assert_eq!(daemon.stop("TERM"), 0);
+        daemon.restart();
+        degraded(daemon);
+    };
+    restarted(&mut daemon);
+    assert_eq!(devices(&daemon, "was"), [a.clone(), String::new()]);
+
+    // the path is that of two: neither is taken
+    for words in [
+        &["pool", "replace", "tank", &a, &sized(&daemon, "c")][..],
+        &["pool", "remove", "tank", &a],
+        &["pool", "device-limit", "tank", &a, "--iops", "9"],
+    ] {
+        let refused = daemon.run(words).refused(1, "fits 2 devices");
+        assert!(ids.iter().all(|id| refused.err.contains(id)), "{refused:?}");
+    }
+    assert!(!daemon.path("c").exists(), "a file was made");
+    daemon.run(&["pool", "replace", "tank", &ids[0], &sized(&daemon, "c"), "--wait"]).waited();
+    eventually("the new one is whole", || devices(&daemon, "state") == ["online", "online"]);
+    assert_eq!(devices(&daemon, "path"), [daemon.text("c"), a.clone()]);
+    let now = devices(&daemon, "id");
+    assert!(now[1] == ids[1] && now[0] != ids[0], "{now:?}");
+    // the beginning of an id is enough
+    daemon.run(&["pool", "device-limit", "tank", &now[1][..6], "--iops", "100"]).ok();
+    assert_eq!(daemon.json(&["pool", "status", "tank"])[0]["devices"][1]["limit"]["iops"], 100);
+    daemon.run(&["pool", "remove", "tank", "abcdef"]).refused(1, "no device");
+}
+
+#[test]
+fn a_missing_device_that_was_never_seen_here_has_no_path() {
+    let first = mirrored();
+    let ids = devices(&first, "id");
+    first.run(&["pool", "export", "tank"]).ok();
+    fs::create_dir(first.path("one")).expect("a directory");
+    fs::rename(first.path("b"), first.path("one/b")).expect("moves");
+    let mut second = Daemon::with_config("import_wait = \"1s\"\n");
+    second.run(&["pool", "import", "tank", "-d", &first.text("one")]).refused(1, "device 0 of 2 not found");
+    second.run(&["pool", "import", "tank", "-d", &first.text("one"), "--degraded"]).ok();
+    for _ in 0..2 {
+        degraded(&second);
+        assert_eq!(devices(&second, "id"), ids);
+        assert_eq!(devices(&second, "path"), [ids[0].clone(), first.text("one/b")], "neither blank nor the state directory");
+        assert_eq!(devices(&second, "was"), ["", ""]);
+        assert_eq!(second.stop("TERM"), 0);
+        second.restart();
+    }
+}
+
+#[test]
+fn a_link_to_a_device_is_a_name_of_it() {
+    let daemon = mirrored();
+    std::os::unix::fs::symlink(daemon.path("a"), daemon.path("by-id")).expect("a link");
+    daemon.run(&["pool", "device-limit", "tank", &daemon.text("by-id"), "--iops", "100"]).ok();
+    assert_eq!(daemon.json(&["pool", "status", "tank"])[0]["devices"][0]["limit"]["iops"], 100);
+}
