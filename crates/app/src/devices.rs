@@ -43,6 +43,9 @@ pub fn parse(words: &[String], stripes: Option<u16>, unit: Option<Size>) -> Outc
             "parity1" => Word::Parity(1),
             "parity2" => Word::Parity(2),
             _ => {
+                if let Some(right) = elsewhere(word) {
+                    return Err(Failure::usage(format!("'{word}' is no layout here: {right}; a file of that name is ./{word}")));
+                }
                 if begun.is_empty() {
                     begun.push(Begun { class, layout: None, devices: Vec::new() });
                 }
@@ -68,6 +71,32 @@ pub fn parse(words: &[String], stripes: Option<u16>, unit: Option<Size>) -> Outc
         return Err(Failure::usage("-i and -I belong to 'stripe' and 'parity'; leave them out"));
     }
     begun.into_iter().map(|group| group.finish(stripes, unit)).collect()
+}
+
+/// What words of other systems are called here.
+fn elsewhere(word: &str) -> Option<String> {
+    let say = |right: &str| Some(format!("say '{right}'"));
+    match word.to_ascii_lowercase().as_str() {
+        "raid0" | "striped" => say("stripe DEVICE..."),
+        "raid1" | "raid-1" | "mirrored" | "mirrors" => say("mirror DEVICE DEVICE..."),
+        "raid1c3" => say("mirror DEVICE DEVICE DEVICE"),
+        "raid1c4" => say("mirror DEVICE DEVICE DEVICE DEVICE"),
+        "raid10" | "raid1+0" | "raid-10" => say("mirror A B mirror C D"),
+        "raid4" | "raid5" | "raid-5" | "raidz" | "raidz1" | "draid" | "draid1" | "parity" => say("parity1 DEVICE DEVICE DEVICE..."),
+        "raid6" | "raid-6" | "raidz2" | "draid2" => say("parity2 DEVICE DEVICE DEVICE DEVICE..."),
+        "raidz3" | "draid3" | "parity3" => {
+            Some("two devices may be missing at most; say 'parity2', or 'mirror' with four devices".to_owned())
+        }
+        "single" | "jbod" | "concat" | "span" | "spanned" => say("linear DEVICE..."),
+        "dup" => Some("copies are on different devices; say 'mirror DEVICE DEVICE'".to_owned()),
+        "l2arc" | "caches" => say("cache DEVICE..."),
+        "slog" | "zil" | "logs" | "journal" => say("log DEVICE..."),
+        "spares" | "hotspare" => say("spare DEVICE..."),
+        "metadata" | "dedup" => say("special DEVICE..."),
+        // a layout in capitals
+        lower @ ("linear" | "stripe" | "mirror" | "parity1" | "parity2" | "special" | "log" | "cache" | "spare") => say(lower),
+        _ => None,
+    }
 }
 
 /// A group of which all words were read.

@@ -62,6 +62,18 @@ fn parity_and_classes() {
 }
 
 #[test]
+fn words_of_other_systems_are_named_with_the_right_one() {
+    let wrong =
+        ["raidz1 /d/a /d/b /d/c", "raid5 /d/a", "RAID6 /d/a", "raid1 /d/a /d/b", "raid10 /d/a /d/b", "/d/a slog /d/b", "Mirror /d/a /d/b"];
+    let right = ["parity1", "parity1", "parity2", "mirror", "mirror A B mirror C D", "log", "mirror"];
+    for (wrong, right) in wrong.iter().zip(right) {
+        let failure = parse(&words(wrong), None, None).expect_err(wrong);
+        assert!(failure.code == Code::Usage && failure.to_string().contains(&format!("'{right}")), "{failure}");
+    }
+    assert_eq!(one("./raidz1", None, None).1.len(), 1, "a file of that name");
+}
+
+#[test]
 fn numbers_are_checked() {
     assert!(parse(&words("/d/a"), Some(2), None).is_err());
     assert!(parse(&words("/d/a"), Some(0), None).is_err());
