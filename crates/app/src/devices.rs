@@ -154,6 +154,25 @@ pub fn weakness(groups: &[DeviceGroup], data: LayoutSpec) -> Option<String> {
     ))
 }
 
+/// Why groups for data should not join others that can do without `spare` devices: losing one device of them loses the pool. The way out is named.
+pub fn unprotected(groups: &[DeviceGroup], spare: u16) -> Option<String> {
+    let lone = |group: &&DeviceGroup| group.class == ClassSpec::Data && group.layout.spare() == 0;
+    let group = groups.iter().find(lone).filter(|_| spare > 0)?;
+    let paths: Vec<&str> = group.devices.iter().map(|device| device.path.as_str()).collect();
+    let way = match (paths.len(), group.devices.first()) {
+        (1, Some(device)) => {
+            format!("name two devices after 'mirror', or 'spare {}' for one that takes the place of a lost one", device.path)
+        }
+        _ => "name them after 'mirror', 'parity1' or 'parity2'".to_owned(),
+    };
+    let word = if paths.len() == 1 { "would be a group of its own" } else { "would be a group" };
+    Some(format!(
+        "{} {word} without redundancy, and the other groups can do without {spare} of their devices each: losing {} loses the whole pool; {way}, or give --force",
+        paths.join(" "),
+        if paths.len() == 1 { "it" } else { "one of them" }
+    ))
+}
+
 /// One line for spares that can take the place of no device, or not of every one.
 pub fn unfit_spare(pool: &Pool) -> Option<String> {
     let spares = pool.devices.iter().filter(|device| device.class == ClassSpec::Spare.name());

@@ -91,7 +91,7 @@ pub struct DeviceGroup {
 pub struct AddDevices {
     /// What is added.
     pub groups: Vec<DeviceGroup>,
-    /// Use devices that hold something.
+    /// Use devices that hold something, and groups without the redundancy of the others.
     #[serde(default)]
     pub force: bool,
     /// Check everything, change nothing.

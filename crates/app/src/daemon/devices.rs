@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::select_all;
-use millpond_engine::{Command, JobKind, NewDevice, PoolId, RemovalPlan as Plan, Reply};
+use millpond_engine::{Class, Command, JobKind, NewDevice, PoolId, RemovalPlan as Plan, Reply};
 use tokio::time::sleep;
 
 use super::device_names::{self, DeviceNames};
@@ -19,7 +19,9 @@ use super::pools::{all_vacant, group_spec, open_new};
 use super::service::Daemon;
 use super::shard::{HostDeviceInfo, ShardError, ShardHandle, ShardStatus};
 use super::state::PoolRecord;
+use super::view::layout_words;
 use crate::api::{AddDevices, ApiError, DeviceRemoval, DeviceSpec, IoMode, Pool, RemovalPlan, RemoveDevice, ReplaceDevice};
+use crate::devices::unprotected;
 
 /// How often devices on their way are looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -39,6 +41,10 @@ impl Daemon {
         let (shard, io) = (self.shard(name)?, self.io_mode(name));
         let specs: Vec<DeviceSpec> = request.groups.iter().flat_map(|group| group.devices.clone()).collect();
         let _devices = self.reserve_devices(specs.iter().map(|spec| spec.path.as_str())).map_err(|e| e.during(&during))?;
+        let spare = redundancy(&shard.status().await?);
+        if let Some(why) = unprotected(&request.groups, spare).filter(|_| !request.force) {
+            return Err(ApiError::invalid(why).during(during));
+        }
         let fresh = all_vacant(&specs, request.force).await.map_err(|e| e.during(&during))?;
         if request.dry_run {
             return self.pool(name).await;
@@ -418,6 +424,12 @@ impl Drop for Followed<'_> {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Devices that every group for data can do without.
+fn redundancy(status: &ShardStatus) -> u16 {
+    let data = status.pool.devices.iter().filter(|device| device.class == Class::Data);
+    data.map(|device| layout_words(device.layout).0.spare()).min().unwrap_or(0)
 }
 
 /// Devices that were remembered as other members, and those whose places they have now: spares, for nobody else changes places.

@@ -20,6 +20,7 @@ use super::shard::{self, ShardError, ShardHandle};
 use super::state::PoolRecord;
 use super::view::{unavailable, view};
 use crate::api::{ApiError, ClassSpec, CreatePool, DeviceGroup, DeviceSpec, ErrorKind, IoMode, Job, LayoutSpec, Pool, PoolRemoval};
+use crate::devices::unprotected;
 use crate::failure::{Failure, Outcome};
 use crate::instant;
 use crate::names::{self, Kind};
@@ -81,6 +82,10 @@ impl Daemon {
         let during = format!("cannot create pool '{}'", request.name);
         let devices: Vec<DeviceSpec> = request.groups.iter().flat_map(|group| group.devices.clone()).collect();
         let _devices = self.reserve_devices(devices.iter().map(|device| device.path.as_str())).map_err(|e| e.during(&during))?;
+        let spare = request.groups.iter().filter(|group| group.class == ClassSpec::Data).map(|group| group.layout.spare()).max();
+        if let Some(why) = unprotected(&request.groups, spare.unwrap_or(0)).filter(|_| !request.force) {
+            return Err(ApiError::invalid(why).during(during));
+        }
         let fresh = all_vacant(&devices, request.force).await.map_err(|e| e.during(&during))?;
         let paths = devices.iter().map(|device| PathBuf::from(&device.path)).collect();
         let record = PoolRecord::new(request.name.clone(), String::new(), paths, request.io);

@@ -28,7 +28,7 @@ pub(super) fn guest_io(counters: &IoCounters) -> GuestIo {
     }
 }
 
-fn layout_words(layout: Layout) -> (LayoutSpec, &'static str) {
+pub(super) fn layout_words(layout: Layout) -> (LayoutSpec, &'static str) {
     match layout {
         Layout::Linear => (LayoutSpec::Linear, "linear"),
         Layout::Stripe { width, unit } => (LayoutSpec::Stripe { width, unit }, "stripe"),

@@ -74,6 +74,18 @@ fn words_of_other_systems_are_named_with_the_right_one() {
 }
 
 #[test]
+fn a_group_without_redundancy_does_not_join_others_that_have_some() {
+    let groups = |text: &str| parse(&words(text), None, None).expect(text);
+    let alone = unprotected(&groups("/d/single:1G"), 1).expect("a lone device");
+    assert!(alone.contains("/d/single would be a group of its own without redundancy") && alone.contains("'spare /d/single'"), "{alone}");
+    assert!(unprotected(&groups("mirror /d/a /d/b linear /d/c /d/d"), 1).is_some_and(|why| why.starts_with("/d/c /d/d would")));
+    assert_eq!(unprotected(&groups("/d/single"), 0), None);
+    for fine in ["mirror /d/a /d/b", "spare /d/a", "cache /d/a", "log /d/a"] {
+        assert_eq!(unprotected(&groups(fine), 1), None, "{fine}");
+    }
+}
+
+#[test]
 fn numbers_are_checked() {
     assert!(parse(&words("/d/a"), Some(2), None).is_err());
     assert!(parse(&words("/d/a"), Some(0), None).is_err());

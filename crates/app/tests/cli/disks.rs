@@ -1,8 +1,8 @@
-//! The right disk: ids, and paths that change hands.
+//! The right disk: ids, paths that change hands, devices that should not join a pool.
 
 use std::fs;
 
-use crate::harness::{Daemon, eventually};
+use crate::harness::{Daemon, each, eventually};
 
 /// A daemon that does not wait long for devices, with a mirror of `a` and `b`.
 fn mirrored() -> Daemon {
@@ -106,4 +106,24 @@ fn a_link_to_a_device_is_a_name_of_it() {
     std::os::unix::fs::symlink(daemon.path("a"), daemon.path("by-id")).expect("a link");
     daemon.run(&["pool", "device-limit", "tank", &daemon.text("by-id"), "--iops", "100"]).ok();
     assert_eq!(daemon.json(&["pool", "status", "tank"])[0]["devices"][0]["limit"]["iops"], 100);
+}
+
+#[test]
+fn a_lone_device_does_not_join_a_mirror_unless_forced() {
+    let daemon = mirrored();
+    let single = sized(&daemon, "single");
+    for more in [&[][..], &["-n"]] {
+        let words = [&["pool", "add", "tank", &single][..], more].concat();
+        daemon.run(&words).refused(1, "without redundancy");
+    }
+    assert!(!daemon.path("single").exists(), "a file was made");
+    daemon.run(&["pool", "add", "tank", "spare", &sized(&daemon, "spare")]).ok();
+    daemon.run(&["pool", "add", "tank", "mirror", &sized(&daemon, "c"), &sized(&daemon, "d")]).ok();
+    daemon.run(&["pool", "add", "tank", "--force", &single]).ok();
+    // what has no redundancy any more cannot lose it
+    daemon.run(&["pool", "add", "tank", &sized(&daemon, "another")]).ok();
+    let mixed = ["mirror", &sized(&daemon, "e"), &sized(&daemon, "f"), "linear", &sized(&daemon, "g")];
+    daemon.run(&[&["pool", "create", "mixed"][..], &mixed].concat()).refused(1, "--force");
+    daemon.run(&[&["pool", "create", "mixed", "-f"][..], &mixed].concat()).ok();
+    assert_eq!(each(&daemon.json(&["pool", "list"]), "name"), ["mixed", "tank"]);
 }

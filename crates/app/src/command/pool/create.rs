@@ -32,7 +32,7 @@ pub struct Create {
     /// Set a property of the pool: io=direct|buffered
     #[arg(short = 'o', value_name = "PROP=VAL")]
     properties: Vec<String>,
-    /// Use devices that hold something, and destroy what they hold
+    /// Use devices that hold something, and destroy what they hold; make groups without the redundancy of the others
     #[arg(short = 'f', long)]
     force: bool,
     /// Check everything, make nothing

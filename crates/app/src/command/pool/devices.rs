@@ -30,7 +30,7 @@ pub struct Add {
     name: String,
     #[command(flatten)]
     spec: Spec,
-    /// Use devices that hold something, and destroy what they hold
+    /// Use devices that hold something, and destroy what they hold; add devices without the redundancy of the others
     #[arg(short = 'f', long)]
     force: bool,
     /// Check everything, change nothing
