@@ -93,6 +93,7 @@ impl Daemon {
             let absent = fresh.iter().map(|path| (path.clone(), "missing")).collect();
             let mut planned = unavailable(&record, "only asked for".to_owned(), &absent);
             planned.health = "planned".to_owned();
+            planned.devices.iter_mut().for_each(|device| device.was = None);
             planned.layout = request.groups.first().map_or(LayoutSpec::Linear, |group| group.layout);
             return Ok(planned);
         }

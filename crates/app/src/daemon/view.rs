@@ -304,11 +304,12 @@ fn device_view(
 /// A pool that is not in service.
 pub(super) fn unavailable(record: &PoolRecord, reason: String, absent: &BTreeMap<PathBuf, &'static str>) -> Pool {
     let names = DeviceNames::remembered(record);
+    let gone = |path: &&PathBuf| absent.get(*path) == Some(&"missing");
     let device = |named: &Named| Device {
         id: named.id.clone(),
         path: names.word(named),
         serial: record.seen.get(&named.member).filter(|_| !named.successor).and_then(|seen| seen.serial.clone()),
-        was: named.was.as_ref().map(|was| was.display().to_string()),
+        was: named.was.as_ref().or(named.path.as_ref().filter(gone)).map(|was| was.display().to_string()),
         class: "data".to_owned(),
         layout: "unknown".to_owned(),
         // looked up, not looked at: a device that does not answer would hold up whoever asks

@@ -101,6 +101,20 @@ fn a_missing_device_that_was_never_seen_here_has_no_path() {
 }
 
 #[test]
+fn a_device_that_a_pool_waits_for_is_shown_with_where_it_was() {
+    let mut daemon = Daemon::with_config("import_wait = \"1s\"\n");
+    daemon.run(&["pool", "create", "tank", "linear", &sized(&daemon, "a"), &sized(&daemon, "b")]).ok();
+    let ids = devices(&daemon, "id");
+    assert_eq!(daemon.stop("TERM"), 0);
+    fs::rename(daemon.path("b"), daemon.path("away")).expect("goes");
+    daemon.restart();
+    eventually("it is missed", || devices(&daemon, "state") == ["unavailable", "missing"]);
+    assert_eq!(devices(&daemon, "id"), ids, "as they were in use last");
+    assert_eq!(devices(&daemon, "path"), [daemon.text("a"), daemon.text("b")]);
+    assert_eq!(devices(&daemon, "was"), [String::new(), daemon.text("b")]);
+}
+
+#[test]
 fn a_link_to_a_device_is_a_name_of_it() {
     let daemon = mirrored();
     std::os::unix::fs::symlink(daemon.path("a"), daemon.path("by-id")).expect("a link");
