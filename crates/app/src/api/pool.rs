@@ -91,7 +91,7 @@ pub struct DeviceGroup {
 pub struct AddDevices {
     /// What is added.
     pub groups: Vec<DeviceGroup>,
-    /// Use devices that hold something, and groups without the redundancy of the others.
+    /// Use devices that hold something, groups without the redundancy of the others, files below /dev.
     #[serde(default)]
     pub force: bool,
     /// Check everything, change nothing.
@@ -594,6 +594,9 @@ pub struct Pool {
     /// Bytes per second that jobs may read, all together; nothing: as fast as guests leave room for.
     #[serde(default)]
     pub job_rate: Option<u64>,
+    /// What is to be known about the devices that a request makes members of it, one line each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// What `pool destroy` loses.

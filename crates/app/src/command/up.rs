@@ -9,10 +9,10 @@ use millpond_engine::{ReadySpace, Tuning};
 use super::connect;
 use super::exports::path_text;
 use super::serve::log_to_stderr;
-use crate::api::{CreateExport, CreateNbd, CreateVolume, Export, ImportPool, SetProperties, Volume};
+use crate::api::{CreateExport, CreateNbd, CreateVolume, DeviceSpec, Export, ImportPool, SetProperties, Volume};
 use crate::config::absolute;
 use crate::daemon::{
-    Control, Daemon, Inherited, Options, Signals, SocketAccess, StateDir, format_file, serve_until, tcp_address, this_host,
+    Control, Daemon, Inherited, Options, Signals, SocketAccess, StateDir, format_file, placement_warnings, serve_until, tcp_address, this_host,
 };
 use crate::failure::{Failure, Outcome};
 use crate::output::write_out;
@@ -75,6 +75,8 @@ impl Up {
         let file = dir.join("pond.millpond");
         let tuning = Tuning { holder: Some(this_host(None, &dir)?), ready: ReadySpace::ahead(), ..Tuning::default() };
         if !file.exists() {
+            let planned = DeviceSpec { path: path_text(&file)?, create: Some(pool_bytes(disk_bytes)) };
+            placement_warnings(&[planned], &[]).iter().for_each(|line| eprintln!("millpond: warning: {line}"));
             format_file(&file, POOL, pool_bytes(disk_bytes), DISK, disk_bytes, tuning.clone()).await?;
         }
         let daemon = Arc::new(Daemon::new(Options { socket: socket.clone(), tuning, start_limit: None, ..Options::default() }, state)?);

@@ -46,8 +46,9 @@ impl Daemon {
             return Err(ApiError::invalid(why).during(during));
         }
         let fresh = all_vacant(&specs, request.force).await.map_err(|e| e.during(&during))?;
+        let warnings = self.placement_warnings(&specs).await?;
         if request.dry_run {
-            return self.pool(name).await;
+            return Ok(Pool { warnings, ..self.pool(name).await? });
         }
         let mut devices = Vec::new();
         let opened = async {
@@ -74,7 +75,7 @@ impl Daemon {
         }
         self.save()?;
         self.tell("pool.devices-added", name);
-        self.pool(name).await
+        Ok(Pool { warnings, ..self.pool(name).await? })
     }
 
     /// Puts a device in the place of another. The copying has begun on return, and goes on after a restart.
@@ -88,8 +89,9 @@ impl Daemon {
         let member = self.member(name, &shard, &request.old).await?;
         let _devices = self.reserve_devices([request.new.path.as_str()].into_iter()).map_err(|e| e.during(&during))?;
         let fresh = all_vacant(std::slice::from_ref(&request.new), request.force).await.map_err(|e| e.during(&during))?;
+        let warnings = self.placement_warnings(std::slice::from_ref(&request.new)).await?;
         if request.dry_run {
-            return self.pool(name).await;
+            return Ok(Pool { warnings, ..self.pool(name).await? });
         }
         let path = PathBuf::from(&request.new.path);
         let device = shard.add_device(open_new(&request.new, io).await?).await?;
@@ -99,7 +101,7 @@ impl Daemon {
         }
         self.tell("pool.replacing", name);
         self.follow(name, Some(("replace", member)));
-        self.pool(name).await
+        Ok(Pool { warnings, ..self.pool(name).await? })
     }
 
     /// Takes a device out of a pool. The job has begun on return, and goes on after a restart.

@@ -3,17 +3,19 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_device::{HostDevice, OpenOptions, entropy};
 use millpond_engine::{Class, Command, Compression, GroupSpec, JobInfo, JobKind, Layout, PoolId, PoolInfo, PoolSpec, PoolState, Tuning};
+use tokio::time::timeout;
 
 use super::closing::Ending;
 use super::device_names;
 use super::locks::blocking;
 use super::memory::settled;
+use super::placement;
 use super::probe;
 use super::service::{Daemon, PoolEntry};
 use super::shard::{self, ShardError, ShardHandle};
@@ -24,6 +26,9 @@ use crate::devices::unprotected;
 use crate::failure::{Failure, Outcome};
 use crate::instant;
 use crate::names::{self, Kind};
+
+/// How long a look at the filesystems below files may take.
+const LOOK: Duration = Duration::from_secs(2);
 
 impl Daemon {
     /// Every pool, those that could not be imported included.
@@ -87,6 +92,7 @@ impl Daemon {
             return Err(ApiError::invalid(why).during(during));
         }
         let fresh = all_vacant(&devices, request.force).await.map_err(|e| e.during(&during))?;
+        let warnings = self.placement_warnings(&devices).await?;
         let paths = devices.iter().map(|device| PathBuf::from(&device.path)).collect();
         let record = PoolRecord::new(request.name.clone(), String::new(), paths, request.io);
         if request.dry_run {
@@ -94,6 +100,7 @@ impl Daemon {
             let mut planned = unavailable(&record, "only asked for".to_owned(), &absent);
             planned.health = "planned".to_owned();
             planned.devices.iter_mut().for_each(|device| device.was = None);
+            planned.warnings = warnings;
             planned.layout = request.groups.first().map_or(LayoutSpec::Linear, |group| group.layout);
             return Ok(planned);
         }
@@ -118,7 +125,20 @@ impl Daemon {
         self.save()?;
         self.share_read_cache();
         self.tell("pool.created", &record.name);
-        Ok(view(&record, instant::now(), shard.status().await?))
+        Ok(Pool { warnings, ..view(&record, instant::now(), status?) })
+    }
+
+    /// What is to be known of where devices are that are about to become members of a pool.
+    pub(super) async fn placement_warnings(&self, devices: &[DeviceSpec]) -> Result<Vec<String>, ApiError> {
+        let others = self.registry().pools.values().flat_map(|entry| entry.record.paths().cloned().collect::<Vec<_>>()).collect::<Vec<_>>();
+        let silent = self.unanswering();
+        let others: Vec<PathBuf> = others.into_iter().filter(|path| !silent.contains(path)).collect();
+        let devices = devices.to_vec();
+        // a filesystem that hangs is not waited for: what is told is worth little then
+        let looked = timeout(LOOK, blocking(move || Ok(placement::warnings(&devices, &others)))).await;
+        let warnings = looked.unwrap_or_else(|_| Ok(Vec::new()))?;
+        warnings.iter().for_each(|line| tracing::warn!("{line}"));
+        Ok(warnings)
     }
 
     /// Destroys a pool with all its volumes: labels and checkpoints are overwritten. With `dry_run`, only says what would be lost.
@@ -269,9 +289,13 @@ fn vacant(device: &DeviceSpec, force: bool) -> Result<(), ApiError> {
     }
     if !path.exists() {
         return match device.create {
-            Some(_) => Ok(()),
-            None => Err(ApiError::not_found(format!("{} does not exist; give {}:SIZE to create it", device.path, device.path))),
+            Some(_) if force => Ok(()),
+            Some(_) => placement::refuse_below_dev(device),
+            None => Err(ApiError::not_found(placement::nothing_at(&device.path))),
         };
+    }
+    if !force {
+        placement::refuse_below_dev(device)?;
     }
     let held = probe::holds(path).map_err(|e| ApiError::internal(format!("cannot read {}: {e}; check the path", device.path)))?;
     match held {

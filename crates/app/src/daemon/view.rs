@@ -136,6 +136,7 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
         clients: status.clients,
         scrub: status.pool.scrub.as_ref().map(scrub),
         job_rate: status.pool.job_rate,
+        warnings: Vec::new(),
     }
 }
 
@@ -349,5 +350,6 @@ pub(super) fn unavailable(record: &PoolRecord, reason: String, absent: &BTreeMap
         clients: 0,
         scrub: None,
         job_rate: None,
+        warnings: Vec::new(),
     }
 }

@@ -141,3 +141,15 @@ fn a_lone_device_does_not_join_a_mirror_unless_forced() {
     daemon.run(&[&["pool", "create", "mixed", "-f"][..], &mixed].concat()).ok();
     assert_eq!(each(&daemon.json(&["pool", "list"]), "name"), ["mixed", "tank"]);
 }
+
+#[test]
+fn words_and_places_that_are_mistakes_are_named() {
+    let daemon = Daemon::start();
+    daemon.run(&["pool", "create", "tank", "raidz1", "/dev/sdb", "/dev/sdc", "/dev/sdd"]).refused(2, "say 'parity1");
+    daemon.run(&["pool", "create", "tank", "/dev/millpond-none"]).refused(1, "lsblk");
+    daemon.run(&["pool", "create", "tank", "-n", "/dev/millpond-none:100M"]).refused(1, "device nodes");
+    daemon.run(&["pool", "create", "tank", &daemon.text("none")]).refused(1, "none:SIZE to create it");
+    let huge = daemon.run(&["pool", "create", "tank", "-n", &format!("{}:1024T", daemon.text("huge"))]);
+    assert!(huge.code == 0 && huge.err.contains("warning: ") && huge.err.contains("the filesystem has room for"), "{huge:?}");
+    assert!(!daemon.path("huge").exists());
+}

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::spec::{Spec, warn_of_spare, warn_of_weakness};
+use super::spec::{Spec, warn, warn_of_spare, warn_of_weakness};
 use crate::api::{ClassSpec, CreatePool, DeviceGroup, IoMode, Pool};
 use crate::client::Client;
 use crate::command::columns::layout;
@@ -32,7 +32,7 @@ pub struct Create {
     /// Set a property of the pool: io=direct|buffered
     #[arg(short = 'o', value_name = "PROP=VAL")]
     properties: Vec<String>,
-    /// Use devices that hold something, and destroy what they hold; make groups without the redundancy of the others
+    /// Use devices that hold something, and destroy what they hold; make groups without the redundancy of the others, and files below /dev
     #[arg(short = 'f', long)]
     force: bool,
     /// Check everything, make nothing
@@ -52,6 +52,7 @@ impl Create {
         let would = format!("would create pool {} {}\n", self.name, describe(&groups));
         let request = CreatePool { name: self.name.clone(), groups, io, force: self.force, dry_run: self.dry_run };
         let pool = client.post::<_, Pool>("/v1/pools", &request).await?;
+        warn(&pool);
         if self.dry_run {
             return write_out(&would);
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Args;
 
 use super::create::describe;
-use super::spec::{Spec, warn_of_spare, warn_of_weakness};
+use super::spec::{Spec, warn, warn_of_spare, warn_of_weakness};
 use crate::api::{AddDevices, ClassSpec, Device, DeviceRemoval, Pool, RemovalPlan, RemoveDevice, ReplaceDevice};
 use crate::client::Client;
 use crate::command::pool::jobs;
@@ -30,7 +30,7 @@ pub struct Add {
     name: String,
     #[command(flatten)]
     spec: Spec,
-    /// Use devices that hold something, and destroy what they hold; add devices without the redundancy of the others
+    /// Use devices that hold something, and destroy what they hold; add devices without the redundancy of the others, and files below /dev
     #[arg(short = 'f', long)]
     force: bool,
     /// Check everything, change nothing
@@ -47,6 +47,7 @@ impl Add {
         let request = AddDevices { groups, force: self.force, dry_run: self.dry_run };
         let pool = client.post::<_, Pool>(&format!("/v1/pools/{}/devices", self.name), &request).await?;
         warn_of_weakness(&request.groups, pool.layout);
+        warn(&pool);
         if self.dry_run {
             return write_out(&would);
         }
@@ -72,7 +73,7 @@ pub struct Replace {
     old: String,
     /// The new device: a block device, a file, or FILE:SIZE
     new: String,
-    /// Use a device that holds something, and destroy what it holds
+    /// Use a device that holds something, and destroy what it holds; use a file below /dev
     #[arg(short = 'f', long)]
     force: bool,
     /// Check everything, change nothing
@@ -93,7 +94,7 @@ impl Replace {
         let old = named(&self.old);
         let would = format!("would replace {old} of pool {} by {}\n", self.name, new.path);
         let request = ReplaceDevice { old, new, force: self.force, dry_run: self.dry_run };
-        client.post::<_, Pool>(&format!("/v1/pools/{}/replace", self.name), &request).await?;
+        warn(&client.post::<_, Pool>(&format!("/v1/pools/{}/replace", self.name), &request).await?);
         if self.dry_run {
             return write_out(&would);
         }

@@ -39,6 +39,11 @@ pub fn warn_of_weakness(groups: &[DeviceGroup], data: LayoutSpec) {
     }
 }
 
+/// Says what the daemon warns of.
+pub fn warn(pool: &Pool) {
+    pool.warnings.iter().for_each(|line| eprintln!("millpond: warning: {line}"));
+}
+
 /// Says so when a spare is of no use.
 pub fn warn_of_spare(pool: &Pool) {
     if let Some(line) = devices::unfit_spare(pool) {
