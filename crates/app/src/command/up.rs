@@ -12,7 +12,8 @@ use super::serve::log_to_stderr;
 use crate::api::{CreateExport, CreateNbd, CreateVolume, DeviceSpec, Export, ImportPool, SetProperties, Volume};
 use crate::config::absolute;
 use crate::daemon::{
-    Control, Daemon, Inherited, Options, Signals, SocketAccess, StateDir, format_file, placement_warnings, serve_until, tcp_address, this_host,
+    Control, Daemon, Inherited, Options, Signals, SocketAccess, StateDir, format_file, placement_warnings, serve_until, tcp_address,
+    this_host,
 };
 use crate::failure::{Failure, Outcome};
 use crate::output::write_out;
