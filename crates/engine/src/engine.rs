@@ -171,8 +171,9 @@ impl Engine {
 
     /// Operations of a device are held back on purpose, so that none of them can end: that it answers nothing is not its fault.
     pub fn excuse(&mut self, device: DeviceIndex) {
-        if let Phase::Open(pool) = &mut self.phase {
-            pool.io.excuse(device.0);
+        match &mut self.phase {
+            Phase::Importing(import) => import.excuse(device.0),
+            Phase::Open(pool) => pool.io.excuse(device.0),
         }
     }
 

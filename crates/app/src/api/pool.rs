@@ -580,6 +580,9 @@ pub struct Pool {
     /// Why the last removal of a device ended before it had left, when nobody stopped it.
     #[serde(default)]
     pub removal_ended: Option<String>,
+    /// What a rewind could not use, so that it went back to an older checkpoint, without the log after it.
+    #[serde(default)]
+    pub fell_back: Option<String>,
     /// Devices in member order.
     pub devices: Vec<Device>,
     /// When it was taken into service.

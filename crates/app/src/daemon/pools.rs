@@ -436,6 +436,7 @@ mod tests {
             scrub: None,
             given_up: 0,
             removal_ended: None,
+            fell_back: None,
         }
     }
 

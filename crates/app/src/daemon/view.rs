@@ -105,6 +105,7 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
         full_in_seconds: None,
         space: space(&status),
         removal_ended: status.pool.removal_ended.clone(),
+        fell_back: status.pool.fell_back.clone(),
         imported: Some(since),
         io: PoolIo {
             guests: guest_io(&status.guests),
@@ -344,6 +345,7 @@ pub(super) fn unavailable(record: &PoolRecord, reason: String, absent: &BTreeMap
         full_in_seconds: None,
         space: PoolSpace::default(),
         removal_ended: None,
+        fell_back: None,
         devices: names.iter().map(device).collect(),
         imported: None,
         io: PoolIo::default(),

@@ -33,6 +33,8 @@ pub(super) struct Watch {
     scrub: Option<(Timestamp, bool)>,
     /// Why the last removal ended by itself.
     removal_ended: Option<String>,
+    /// Why its import went back further than to the newest checkpoint.
+    fell_back: Option<String>,
     /// Bytes that are not given back because deadlists cannot be read.
     unreclaimed: u64,
     room: Room,
@@ -228,6 +230,10 @@ impl Watch {
             news.push(event("pool.removal-ended", format!("the removal of a device has ended by itself: {why}")));
         }
         self.removal_ended.clone_from(&pool.removal_ended);
+        if let Some(why) = pool.fell_back.as_ref().filter(|why| self.fell_back.as_ref() != Some(why)) {
+            news.push(event("pool.older-state", format!("it went back to an older checkpoint, without the log after it: {why}")));
+        }
+        self.fell_back.clone_from(&pool.fell_back);
         let unreclaimed = pool.io.unreclaimed;
         if unreclaimed > 0 && self.unreclaimed == 0 {
             news.push(event("pool.unreclaimed", format!("{} are not given back: deadlists cannot be read", Size(unreclaimed))));

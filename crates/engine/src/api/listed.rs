@@ -220,6 +220,8 @@ pub struct PoolInfo {
     pub given_up: u64,
     /// Why the last removal since import ended before the device had left, when nobody stopped it.
     pub removal_ended: Option<String>,
+    /// What an import with a rewind could not use, so that it went back further: without the log after its checkpoint.
+    pub fell_back: Option<String>,
     /// What segments are doing.
     pub space: SpaceInfo,
     /// Devices in member order, without those that were removed.

@@ -138,6 +138,8 @@ pub(crate) struct Import {
     pub(super) rewound: Option<Rewound>,
     /// The restore point that a rewind goes back to, and why: those that came before it were refused.
     pub(super) chosen: Option<u64>,
+    /// A read failed since it was chosen: what a device does not give today may be there tomorrow.
+    pub(super) unreadable: bool,
     pub(super) refused: Option<String>,
     pub(super) claims: Claims,
     /// Positions of devices that did not answer. The import does without them, or was refused for them.
@@ -204,6 +206,7 @@ impl Import {
             surveyed: Surveyed::default(),
             rewound: None,
             chosen: None,
+            unreadable: false,
             refused: None,
             claims: Claims::default(),
             silent: Vec::new(),
@@ -236,6 +239,11 @@ impl Import {
         self.io.take_back(io);
     }
 
+    /// Operations of a device are held back on purpose.
+    pub(crate) fn excuse(&mut self, device: u16) {
+        self.io.excuse(device);
+    }
+
     /// True while it waits for devices.
     pub(crate) fn waits(&self) -> bool {
         self.io.in_flight() > 0 && !self.io.has_idle()
@@ -257,6 +265,7 @@ impl Import {
 
     fn ended(&mut self, ended: Ended<Asked>) {
         let (result, mut buf) = (ended.result, ended.buf);
+        self.unreadable |= result.is_err();
         let outcome = match ended.context {
             Asked::Object(..) | Asked::Scan(_) | Asked::Node(..) if matches!(self.stage, Stage::Older) => Ok(()),
             Asked::Label(position, second) => {
@@ -269,11 +278,9 @@ impl Import {
                 }
                 Ok(())
             }
-            Asked::Level(batch) => match (&self.core, buf.take()) {
-                (Some(core), Some(buf)) => {
-                    self.leveling.read(batch, result, buf, ended.member, &mut self.io, &core.space.rows, &mut self.bufs)
-                }
-                _ => Err("the log cannot be read any more".into()),
+            Asked::Level(batch) => match &self.core {
+                Some(core) => self.leveling.read(batch, result, buf.take(), ended.member, &mut self.io, &core.space.rows, &mut self.bufs),
+                None => Err("the log cannot be read any more".into()),
             },
             Asked::Leveled => result.map_err(|error| format!("the end of the log cannot be written again ({error})")),
             Asked::Claim(member, second) => self.claim_read(member, second, result, buf.as_ref()),

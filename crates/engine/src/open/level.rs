@@ -64,14 +64,16 @@ impl Leveling {
         &mut self,
         batch: Uneven,
         result: Result<(), DeviceError>,
-        buf: Buf,
+        buf: Option<Buf>,
         source: Option<DeviceIndex>,
         io: &mut IoTable<Asked>,
         rows: &Rows,
         bufs: &mut BufPool,
     ) -> Result<(), String> {
         let bytes = batch.pages as usize * PAGE as usize;
-        if result.is_err() || !is_sound(&batch, buf.bytes().get(..bytes).unwrap_or_default()) {
+        // a device that was given up meanwhile keeps the buffer
+        let sound = buf.filter(|buf| result.is_ok() && is_sound(&batch, buf.bytes().get(..bytes).unwrap_or_default()));
+        let Some(buf) = sound else {
             if batch.attempt + 1 < io.attempts(rows, batch.segment) {
                 self.left.push(Uneven { attempt: batch.attempt + 1, ..batch });
                 return Ok(());
@@ -81,7 +83,7 @@ impl Leveling {
                 return Ok(());
             }
             return Err(format!("batch {} of the log cannot be read any more", batch.lsn));
-        }
+        };
         let piece = Piece::new(Rc::new(buf), 0..bytes);
         if rows.stripe(batch.segment).is_some() {
             let pages = batch.pages.next_multiple_of(rows.quantum(batch.segment)) - batch.pages;

@@ -148,8 +148,9 @@ impl Import {
     /// True when what was chosen is given up for an older checkpoint, because of `why`.
     pub(super) fn falls_back(&mut self, why: &str) -> bool {
         let reads = matches!(self.stage, Stage::Root | Stage::Objects | Stage::Lists | Stage::Pieces | Stage::Scan | Stage::Replay);
-        // what a silent device has is not damaged
-        let falls = reads && self.silent.is_empty() && self.rewound.is_some() && !matches!(self.tuning.aim, Aim::To(_));
+        // what a silent device has, or one that fails just now, is not damaged: '--to' names an older checkpoint in spite of it
+        let damaged = !self.unreadable && self.silent.is_empty();
+        let falls = reads && damaged && self.rewound.is_some() && !matches!(self.tuning.aim, Aim::To(_));
         if falls {
             self.refused.get_or_insert_with(|| why.to_owned());
             self.stage = Stage::Older;
@@ -173,7 +174,12 @@ impl Import {
     /// older one.
     pub(super) fn choose_point(&mut self) -> Result<Root, String> {
         let alone = self.chosen.is_some() || matches!(self.tuning.aim, Aim::To(_));
-        let usable = self.surveyed.points.iter().find(|point| if alone { point.is_usable() } else { point.is_start() });
+        let usable = self.surveyed.points.iter().find(|point| match (&self.refused, alone) {
+            // nobody asked for this one: all of it has to be there
+            (Some(_), _) => point.whole == Whole::Yes,
+            (None, true) => point.is_usable(),
+            (None, false) => point.is_start(),
+        });
         let Some(point) = usable else { return Err(none_whole(&self.surveyed.points, self.tuning.aim)) };
         let rings = self.rings.as_ref().ok_or("no rings")?;
         let (root, last) = (rings.root(point.id).ok_or("no root")?, rings.last().ok_or("no root")?);
@@ -185,7 +191,7 @@ impl Import {
             (root.lsn, root.legs) = (Lsn(last.lsn.0 + BATCHES), Vec::new());
         }
         let needs = if let Whole::WithLog(lsn) = point.whole { lsn } else { Lsn(0) };
-        self.chosen = Some(point.id);
+        (self.chosen, self.unreadable) = (Some(point.id), false);
         self.rewound = Some(Rewound { chunks, needs, renew: self.tuning.aim == Aim::Rebuild });
         Ok(root)
     }

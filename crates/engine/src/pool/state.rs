@@ -226,6 +226,8 @@ pub(crate) struct Pool {
     pub(crate) left_out: u64,
     /// Why the last removal ended before the device had left, when it was not stopped by somebody.
     pub(crate) removal_ended: Option<String>,
+    /// Why the import that opened the pool went back further than to the newest checkpoint.
+    pub(crate) fell_back: Option<String>,
     /// When extents that are in no row may become some.
     pub(crate) rejoin_due: Time,
     pub(crate) rebalancer: Rebalancer,
@@ -330,6 +332,7 @@ impl Pool {
             left_behind_looked: Time(0),
             left_out: 0,
             removal_ended: None,
+            fell_back: None,
             rejoin_due: Time(0),
             rebalancer: Rebalancer::default(),
             scrubber: Scrubber::default(),

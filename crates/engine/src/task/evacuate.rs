@@ -40,6 +40,8 @@ const ROOM_LOOK_MILLIS: u64 = 2_000;
 const UNIT_BYTES: u64 = 512;
 /// Milliseconds between looks at all segments that are to be given up.
 const LOOK_MILLIS: u64 = 100;
+/// Milliseconds until it is looked again whether extents can be joined to rows, when nothing was gained by it.
+const REJOIN_LOOK_MILLIS: u64 = 20_000;
 /// Milliseconds after which extents are joined to rows again, when that was given up: for guests that had no room, and for what could not
 /// be read.
 const REJOIN_MILLIS: (u64, u64) = (60_000, 600_000);
@@ -110,8 +112,9 @@ impl Pool {
             return self.remove_aside(member);
         }
         let leaving = self.check_removal(member)?;
-        let plan = self.plan_removal(member, leaving)?;
+        // what it was emptying is free for the plan, too
         self.put_off_rejoin();
+        let plan = self.plan_removal(member, leaving)?;
         self.removal_ended = None;
         if let Some((removal, later)) = plan {
             self.begin_evacuation(Some(member), removal, later);
@@ -268,6 +271,10 @@ impl Pool {
             })
         };
         let plan = Removal::plan_rejoin(&self.config.shape, |gone| some_stay(gone) && self.can_go(gone, &objects, true));
+        if plan.is_none() {
+            // a look at all rows is no work for each turn
+            self.rejoin_due = Time(self.now.0 + REJOIN_LOOK_MILLIS);
+        }
         if let Some(removal) = plan {
             self.begin_evacuation(None, removal, 0);
             self.evacuation.iter_mut().for_each(|evacuation| evacuation.rejoins = true);

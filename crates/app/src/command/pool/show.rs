@@ -143,6 +143,9 @@ impl Status {
         if let Some(why) = &pool.removal_ended {
             text += &format!("removal ended: {why}\n");
         }
+        if let Some(why) = &pool.fell_back {
+            text += &format!("went back to an older checkpoint, without the log after it: {why}\n");
+        }
         if pool.space.given_up > 0 {
             text += &format!(
                 "given up {} of devices by a removal that was stopped; used again when there is room\n",

@@ -204,7 +204,7 @@ impl<C> IoTable<C> {
     pub(crate) fn give_up_incomplete(&mut self, least: u64) {
         for position in self.unanswered(least) {
             if let Some((member, twin)) = self.user(position)
-                && (twin || self.health.is_filling(member))
+                && (twin || self.health.is_filling(member) || self.health.is_aside(member))
             {
                 self.spare(Failing { member, twin, why: DeviceTrouble::Silent });
             }

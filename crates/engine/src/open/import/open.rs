@@ -42,6 +42,7 @@ impl Import {
             // nobody has written to it yet
             pool.prepare_first();
         }
+        pool.fell_back = self.refused.take();
         if self.tuning.read_only {
             pool.state = PoolState::Online;
             return Some(pool);

@@ -135,7 +135,10 @@ impl Removal {
     pub(crate) fn plan_rejoin(shape: &Shape, can_go: impl Fn(&BTreeSet<SegmentId>) -> bool) -> Option<Removal> {
         let unused = unused_extents(shape);
         let classes = if unused.is_empty() { &[][..] } else { &[Class::Data, Class::Log] };
-        classes.iter().find_map(|class| rejoin_alone(shape, *class, &unused).or_else(|| rejoin_rows(shape, *class, &unused, &can_go)))
+        classes.iter().find_map(|class| {
+            let unused = serving(shape, *class, &unused);
+            rejoin_alone(shape, *class, &unused).or_else(|| rejoin_rows(shape, *class, &unused, &can_go))
+        })
     }
 }
 
@@ -153,6 +156,17 @@ pub(crate) fn unused_extents(shape: &Shape) -> BTreeMap<u16, Vec<Column>> {
         (member, runs)
     };
     (0u16..).zip(&shape.members).filter(serves).map(of_member).filter(|(_, runs)| !runs.is_empty()).collect()
+}
+
+/// Unused extents of members that serve a class: in one of its groups, or in none of a pool that has no other class. A device for the log or
+/// for small blocks never comes to hold data by this, nor the other way round.
+fn serving(shape: &Shape, class: Class, unused: &BTreeMap<u16, Vec<Column>>) -> BTreeMap<u16, Vec<Column>> {
+    let alone = shape.groups.iter().filter(|group| !group.class.is_aside()).all(|group| group.class == class);
+    let serves = |member: u16| {
+        let mut own = shape.groups.iter().filter(|group| group.columns.iter().any(|column| column.member == member)).peekable();
+        if own.peek().is_none() { alone } else { own.any(|group| group.class == class) }
+    };
+    unused.iter().filter(|(member, _)| serves(**member)).map(|(member, runs)| (*member, runs.clone())).collect()
 }
 
 /// The shape with one group more. `None` when a label has no room for it.
