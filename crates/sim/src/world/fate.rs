@@ -488,6 +488,10 @@ impl<S: System> World<S> {
         if self.state() != PoolState::Online {
             return Ok(());
         }
+        // labels that are being written may name a device already whose place was taken, and not the one that the pool lists
+        if self.system.as_ref().and_then(S::labels_in_force).is_none() {
+            return Ok(());
+        }
         let World { fate: Some(fate), machine, .. } = self else { return Ok(()) };
         let (mut whole, spare) = fate.spare(|d| machine.is_bad(d));
         if spare == 0 {

@@ -159,12 +159,19 @@ pub(crate) fn unused_extents(shape: &Shape) -> BTreeMap<u16, Vec<Column>> {
 }
 
 /// Unused extents of members that serve a class: in one of its groups, or in none of a pool that has no other class. A device for the log or
-/// for small blocks never comes to hold data by this, nor the other way round.
+/// for small blocks never comes to hold data by this, nor the other way round; but the log of a pool with parity lies on its devices for data.
 fn serving(shape: &Shape, class: Class, unused: &BTreeMap<u16, Vec<Column>>) -> BTreeMap<u16, Vec<Column>> {
-    let alone = shape.groups.iter().filter(|group| !group.class.is_aside()).all(|group| group.class == class);
+    let classes = |member: u16| {
+        let own = shape.groups.iter().filter(move |group| group.columns.iter().any(|column| column.member == member));
+        own.map(|group| group.class).collect::<Vec<_>>()
+    };
+    let all = || (0u16..).take(shape.members.len()).map(classes);
+    let shared = all().any(|own| own.contains(&Class::Log) && own.contains(&Class::Data));
+    let fits = |own: &Class| *own == class || (shared && matches!((own, class), (Class::Log, Class::Data) | (Class::Data, Class::Log)));
+    let alone = shape.groups.iter().filter(|group| !group.class.is_aside()).all(|group| fits(&group.class));
     let serves = |member: u16| {
-        let mut own = shape.groups.iter().filter(|group| group.columns.iter().any(|column| column.member == member)).peekable();
-        if own.peek().is_none() { alone } else { own.any(|group| group.class == class) }
+        let own = classes(member);
+        if own.is_empty() { alone } else { own.iter().any(fits) }
     };
     unused.iter().filter(|(member, _)| serves(**member)).map(|(member, runs)| (*member, runs.clone())).collect()
 }
