@@ -78,6 +78,15 @@ fn of_pool(pool: &Pool) -> Vec<Cause> {
             let forecast = pool.full_in_seconds.map(|left| format!("; full in about {}", about(Duration::from_secs(left))));
             add(Level::Warning, format!("pool {name} is {percent} % full, {free} of {size} are free{}", forecast.unwrap_or_default()));
         }
+        if let Some(why) = &pool.removal_ended {
+            add(Level::Warning, format!("pool {name}: the removal of a device has ended by itself: {why}"));
+        }
+        if let Some(why) = &pool.fell_back {
+            add(Level::Warning, format!("pool {name} went back to an older checkpoint, without the log after it: {why}"));
+        }
+        if pool.io.unreclaimed > 0 {
+            add(Level::Warning, format!("pool {name}: {} are not given back, deadlists cannot be read", Size(pool.io.unreclaimed)));
+        }
         if let Some(scrub) = pool.scrub.as_ref().filter(|scrub| scrub.errors > 0) {
             let lost = scrub.lost_blocks + scrub.lost_nodes;
             let level = if lost > 0 { Level::Error } else { Level::Warning };

@@ -306,17 +306,31 @@ impl BringUp {
         let moved = found.is_some_and(|found| found.missing.is_empty() && found.down.is_empty());
         let mut absent = BTreeMap::new();
         let mut told = Vec::new();
-        for path in record.paths().filter(|path| !moved && !here.contains(path)) {
+        let wanted: Vec<(PathBuf, String)> = match found {
+            Some(_) if moved => Vec::new(),
+            // another device of the pool may be where a missing one was
+            Some(found) => {
+                let lacking = found.missing.iter().chain(&found.down);
+                lacking.map(|member| (record.last_path(*member).cloned().unwrap_or_default(), names(record, &[*member]))).collect()
+            }
+            None => record.paths().map(|path| (path.clone(), format!("device {}", path.display()))).collect(),
+        };
+        for (path, name) in &wanted {
+            let taken = here.contains(path);
+            let known = !taken && !path.as_os_str().is_empty();
+            let name = if known { format!("device {}", path.display()) } else { name.clone() };
             let silent = self.silent.contains(path) || scan.silent.iter().any(|silent| silent.path == *path);
             let silent = silent.then(|| "it does not answer".to_owned());
             let unreadable = || scan.unreadable.iter().find(|(at, _)| at == path).map(|(_, why)| format!("it cannot be read: {why}"));
             let (state, why) = match silent.or_else(unreadable) {
+                _ if taken => ("missing", "another device of the pool is at its path".to_owned()),
                 Some(why) => ("unavailable", why),
+                None if !known => ("missing", "it was not found".to_owned()),
                 None if scan.absent.contains(path) => ("missing", "it does not exist".to_owned()),
                 None => ("unavailable", "it holds no label of this pool".to_owned()),
             };
             let since = *self.since.entry(path.clone()).or_insert_with(instant::now);
-            told.push(format!("waiting for device {} since {}: {why}", path.display(), since.strftime("%Y-%m-%dT%H:%M:%SZ")));
+            told.push(format!("waiting for {name} since {}: {why}", since.strftime("%Y-%m-%dT%H:%M:%SZ")));
             absent.insert(path.clone(), state);
         }
         self.since.retain(|path, _| absent.contains_key(path));

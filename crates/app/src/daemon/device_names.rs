@@ -62,7 +62,7 @@ impl Named {
     fn is(&self, word: &str) -> bool {
         let path = Path::new(word);
         let digits = word.len() >= LEAST_DIGITS && self.id.starts_with(&word.to_ascii_lowercase());
-        let number = word.len() <= 5 && word.parse() == Ok(self.member) && !self.successor;
+        let number = word == self.member.to_string() && !self.successor;
         digits || number || self.path.as_deref() == Some(path) || self.was.as_deref() == Some(path)
     }
 }

@@ -191,7 +191,9 @@ impl Daemon {
     /// The one member that the user means: by the path it is open at or was at, by its id, or by its number.
     pub(super) async fn member(&self, name: &str, shard: &ShardHandle, old: &str) -> Result<u16, ApiError> {
         let names = self.device_names(name, &shard.status().await?);
-        if let Some(member) = names.find(name, old)? {
+        let known = names.find(name, old)?;
+        let was_there = |member: &u16| names.get(*member, false).is_some_and(|named| named.was.as_deref() == Some(Path::new(old)));
+        if let Some(member) = known.filter(|member| !was_there(member)) {
             return Ok(member);
         }
         // another path to a device that is open: a link of udev, say
@@ -202,7 +204,17 @@ impl Daemon {
         };
         let linked = self.calls.call(Path::new(old), PATIENCE, same).await.ok().flatten();
         let found = linked.and_then(|path| names.find(name, path.to_str()?).transpose()).transpose()?;
-        found.ok_or_else(|| ApiError::not_found(format!("pool '{name}' has no device {old}; see 'millpond pool status {name}'")))
+        if let (Some(before), Some(now)) = (known, found)
+            && before != now
+        {
+            let id = |member: u16| names.get(member, false).map(|named| named.id.clone()).unwrap_or_default();
+            return Err(ApiError::invalid(format!(
+                "'{old}' was the path of device {} of pool '{name}', which is missing, and is that of device {} now; name one by its ID",
+                id(before),
+                id(now)
+            )));
+        }
+        known.or(found).ok_or_else(|| ApiError::not_found(format!("pool '{name}' has no device {old}; see 'millpond pool status {name}'")))
     }
 
     /// Follows what happens to the devices of a pool that an earlier daemon began to change.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millpond_device::{HostDevice, OpenError, OpenOptions};
-use millpond_engine::{Aim, Command, NewestLabel, PoolState, Reply, Target, Tuning};
+use millpond_engine::{Aim, Command, DeviceInfo, MemberState, NewestLabel, PoolState, Reply, Target, Tuning};
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -160,7 +160,11 @@ impl Daemon {
         let shard = self.open(&pool, &how).await.map_err(|e| way_out(e.error, &how).during(&during))?;
         // by the user's word: what is in service now is what counts, whatever was remembered
         let mut record = record.remembering(&settled(&shard).await.map_err(|e| e.during(&during))?);
-        shard.status().await.iter().for_each(|status| device_names::note(&mut record, status));
+        let status = shard.status().await;
+        status.iter().for_each(|status| device_names::note(&mut record, status));
+        // one that was found may have been left out because it did not answer
+        let whole = |device: &DeviceInfo| device.state == MemberState::Present || device.class.is_aside();
+        let left_out = status.is_ok_and(|status| !status.pool.devices.iter().all(whole));
         limits::apply(&record, &shard).await;
         {
             let mut registry = self.registry();
@@ -172,7 +176,7 @@ impl Daemon {
         self.share_read_cache();
         // remembered before anybody is served: a crash from here on never takes another state of it
         let saved = self.save();
-        let incomplete = !(pool.missing.is_empty() && pool.down.is_empty());
+        let incomplete = left_out || !(pool.missing.is_empty() && pool.down.is_empty());
         if let Some(error) = saved.as_ref().err().filter(|_| incomplete) {
             // INV-MEMORY-1: the next start would trust the devices that are missing now
             let ending = self.close_pool(&pool.name, true).await;
@@ -327,7 +331,6 @@ impl Daemon {
         let silent = wait_imported(&shard, &paths).await?;
         for path in silent {
             tracing::warn!(pool = found.name, device = %path.display(), "imported without this device: it does not answer");
-            self.tell("pool.degraded", format!("{}: imported without {}: it does not answer", found.name, path.display()));
         }
         Ok(shard)
     }

@@ -62,6 +62,8 @@ pub(super) struct Watches {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Served {
     Yes,
+    /// Not yet: its pool has not been in service since the daemon began, which was reported of the pool.
+    Waits,
     /// Not yet, perhaps: its pool has just come into service.
     Late,
     /// It was reported, with its pool where that is not in service.
@@ -110,7 +112,8 @@ impl Watches {
             let in_service = matches!(pool.health.as_str(), "online" | "readonly" | "degraded");
             let now = match (export.state.as_str(), before) {
                 ("online", _) => Served::Yes,
-                (_, None | Some(Served::Yes)) if in_service => Served::Late,
+                (_, None | Some(Served::Yes | Served::Waits)) if in_service => Served::Late,
+                (_, None | Some(Served::Waits)) => Served::Waits,
                 _ => Served::No,
             };
             self.exports.insert(export.id, now);
@@ -121,7 +124,7 @@ impl Watches {
                 (Some(Served::Yes | Served::Late), Served::No) => {
                     news.push(event("export.stopped", format!("export {} ({}) is not served{reason}", export.id, export.name)));
                 }
-                (Some(Served::No), Served::Yes) => {
+                (Some(Served::No | Served::Waits), Served::Yes) => {
                     news.push(event("export.restored", format!("export {} ({}) is served again", export.id, export.name)));
                 }
                 _ => {}

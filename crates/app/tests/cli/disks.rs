@@ -81,6 +81,21 @@ fn a_path_that_changed_hands_is_that_of_the_device_which_is_there() {
 }
 
 #[test]
+fn a_link_at_the_path_of_a_missing_device_is_no_name_of_it() {
+    let mut daemon = mirrored();
+    let (a, ids) = (daemon.text("a"), devices(&daemon, "id"));
+    assert_eq!(daemon.stop("TERM"), 0);
+    fs::rename(daemon.path("a"), daemon.path("dead")).expect("dies");
+    daemon.restart();
+    degraded(&daemon);
+    std::os::unix::fs::symlink(daemon.path("b"), daemon.path("a")).expect("a link");
+    let refused = daemon.run(&["pool", "replace", "tank", &a, &sized(&daemon, "c")]).refused(1, "name one by its ID");
+    assert!(ids.iter().all(|id| refused.err.contains(id)), "{refused:?}");
+    daemon.run(&["pool", "replace", "tank", &ids[0], &sized(&daemon, "c"), "--wait"]).waited();
+    eventually("the new one is whole", || devices(&daemon, "state") == ["online", "online"]);
+}
+
+#[test]
 fn a_missing_device_that_was_never_seen_here_has_no_path() {
     let first = mirrored();
     let ids = devices(&first, "id");

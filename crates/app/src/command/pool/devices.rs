@@ -102,11 +102,15 @@ impl Replace {
     }
 }
 
-/// A device as the daemon knows it: a number, an id or the beginning of one, or an absolute path.
+/// A device as the daemon knows it: a number, an id or the beginning of one, or an absolute path. What exists here is a path, whatever it is called.
 pub(super) fn named(word: &str) -> String {
     let digits = (LEAST_DIGITS..=16).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let id = digits && !Path::new(word).exists();
-    if id || word.parse::<u16>().is_ok() { word.to_ascii_lowercase() } else { absolute(Path::new(word)).display().to_string() }
+    let number = word.parse::<u16>().is_ok_and(|number| number.to_string() == word);
+    if (digits || number) && !Path::new(word).exists() {
+        word.to_ascii_lowercase()
+    } else {
+        absolute(Path::new(word)).display().to_string()
+    }
 }
 
 /// Take a device out of a pool while it is in use: what is on it moves to the others

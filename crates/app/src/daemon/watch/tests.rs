@@ -201,6 +201,16 @@ fn exports_stop_with_their_pool_and_come_back() {
     // the user exports the pool and imports it again
     assert_eq!(look("unavailable", &[]), []);
     assert_eq!(look("online", &whole).len(), 1);
+    // its pool came after a while, and it did not
+    watches = Watches::default();
+    let mut look = |state: &str, pools: &[Pool]| {
+        let news = watches.look_at_exports(&[export(state)], pools);
+        news.iter().map(|news| (news.kind(), news.message().to_owned())).collect::<Vec<_>>()
+    };
+    assert_eq!(look("unavailable", &away), []);
+    assert_eq!(look("failed", &whole), []);
+    assert_eq!(look("failed", &whole).len(), 1);
+    assert_eq!(look("failed", &whole), []);
     // one that stops before anybody looked at it
     watches = Watches::default();
     watches.expect_export(1);
