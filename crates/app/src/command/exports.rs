@@ -264,8 +264,9 @@ impl Fuse {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  millpond exports --format json\n  millpond exports 3")]
 pub struct Exports {
-    /// Number of one export
-    id: Option<u64>,
+    /// Number, name or address of one export
+    #[arg(value_name = "ID")]
+    export: Option<String>,
     #[command(flatten)]
     how: Listing,
 }
@@ -276,13 +277,16 @@ impl Exports {
         let mut exports: Vec<Export> = client.get("/v1/exports").await?;
         // programs have one line of each export
         let of_people = self.how.format == Format::Table && self.how.columns.is_empty() && !self.how.no_header;
-        let Some(id) = self.id else {
+        let meant = self.export.as_ref().map(|word| find(&exports, word)).transpose()?;
+        if let Some(ids) = &meant {
+            exports.retain(|export| ids.contains(&export.id));
+        }
+        let Some([id]) = meant.as_deref() else {
             let reasons: String = exports.iter().filter(|export| of_people && export.state != "online").map(not_online).collect();
             let listed = if of_people { exports.into_iter().flat_map(with_volumes).collect() } else { exports };
             print(&listed, EXPORT, &self.how)?;
             return write_out(&reasons);
         };
-        exports.retain(|export| export.id == id);
         let Some(export) = exports.pop() else {
             return Err(Failure::failed(format!("no export {id}; see 'millpond exports'")));
         };

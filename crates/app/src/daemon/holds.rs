@@ -24,6 +24,9 @@ impl Daemon {
             let why = "the tag 'lock' is that of locks, which 'millpond snapshot --lock' makes; choose another";
             return Err(ApiError::invalid(why).during(during));
         }
+        if let Some(over) = request.until.filter(|time| *time <= instant::now()) {
+            return Err(ApiError::invalid(format!("{over} is over, so it would hold nothing; give a time to come")).during(during));
+        }
         let command = Command::Hold { snapshot: snapshot.id, tag: request.tag.clone(), until, locked: false };
         shard.command(command).await.map_err(|e| ApiError::from(e).during(during))?;
         self.tell("snapshot.held", told_of(name, request.tag.as_deref()));

@@ -1,7 +1,7 @@
 //! What a device holds already, so that `pool create` does not overwrite somebody's data.
 //!
 //! Sources of the magics: the headers of the respective formats (ext2 superblock, XFS superblock, btrfs superblock, MBR, UEFI GPT, LVM2
-//! label, LUKS, swap, qcow2).
+//! label, LUKS, swap, qcow2, VMDK, VHDX, VDI, vma; the superblocks of Linux md, bcache and BlueStore; ZFS's uberblocks).
 
 use std::fs::File;
 use std::io;
@@ -23,7 +23,12 @@ struct Magic {
 }
 
 /// Bytes at the start of a device that hold every magic below.
-const PROBED: usize = 0x1_0080;
+const PROBED: usize = ZFS_UBERBLOCKS.1;
+/// The array of uberblocks in the first label of a ZFS device: where it is, and the least distance between two of them.
+const ZFS_UBERBLOCKS: (usize, usize) = (128 << 10, 256 << 10);
+const ZFS_UBERBLOCK: usize = 1024;
+/// Its magic, in either order of bytes.
+const ZFS_MAGICS: [[u8; 8]; 2] = [[0x0c, 0xb1, 0xba, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0xba, 0xb1, 0x0c]];
 
 const MAGICS: &[Magic] = &[
     Magic { offset: 0, bytes: b"XFSB", name: "an XFS filesystem" },
@@ -38,6 +43,19 @@ const MAGICS: &[Magic] = &[
     Magic { offset: 0, bytes: b"LUKS\xba\xbe", name: "a LUKS container" },
     Magic { offset: 4086, bytes: b"SWAPSPACE2", name: "a swap area" },
     Magic { offset: 0, bytes: b"QFI\xfb", name: "a qcow2 image" },
+    Magic { offset: 0, bytes: b"KDMV", name: "a VMDK image" },
+    Magic { offset: 0, bytes: b"vhdxfile", name: "a VHDX image" },
+    Magic { offset: 64, bytes: &[0x7f, 0x10, 0xda, 0xbe], name: "a VDI image" },
+    Magic { offset: 0, bytes: b"VMA\0", name: "a Proxmox backup (vma)" },
+    Magic { offset: 257, bytes: b"ustar", name: "a tar archive" },
+    Magic { offset: 4096, bytes: &[0xfc, 0x4e, 0x2b, 0xa9], name: "a member of a Linux software RAID (md)" },
+    Magic { offset: 0, bytes: &[0xfc, 0x4e, 0x2b, 0xa9], name: "a member of a Linux software RAID (md)" },
+    Magic {
+        offset: 4096 + 24,
+        bytes: &[0xc6, 0x85, 0x73, 0xf6, 0x4e, 0x1a, 0x45, 0xca, 0x82, 0x65, 0xf5, 0x7f, 0x48, 0xba, 0x6d, 0x81],
+        name: "a bcache device",
+    },
+    Magic { offset: 0, bytes: b"bluestore block device", name: "a Ceph OSD (BlueStore)" },
     Magic { offset: 3, bytes: b"NTFS    ", name: "an NTFS filesystem" },
     Magic { offset: 82, bytes: b"FAT32", name: "a FAT filesystem" },
     Magic { offset: 54, bytes: b"FAT1", name: "a FAT filesystem" },
@@ -82,5 +100,12 @@ fn name(start: &[u8]) -> Option<String> {
         let end = magic.offset + magic.bytes.len();
         start.get(magic.offset..end) == Some(magic.bytes)
     });
-    found.map(|magic| magic.name.to_owned())
+    let zfs = || is_zfs(start).then_some("a member of a ZFS pool");
+    // a whole disk of ZFS has a partition table, its partitions do not
+    found.map(|magic| magic.name).or_else(zfs).map(str::to_owned)
+}
+
+fn is_zfs(start: &[u8]) -> bool {
+    let array = start.get(ZFS_UBERBLOCKS.0..).unwrap_or_default();
+    array.chunks(ZFS_UBERBLOCK).any(|block| block.first_chunk().is_some_and(|magic| ZFS_MAGICS.contains(magic)))
 }

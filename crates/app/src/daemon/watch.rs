@@ -247,7 +247,9 @@ impl Watch {
     fn look_at_scrub(&mut self, pool: &Pool, news: &mut Vec<Happened>) {
         let Some(scrub) = &pool.scrub else { return };
         let ended = scrub.state != "running";
-        if ended && self.scrub != Some((scrub.begun, true)) {
+        // one that ended before the pool came was reported then
+        let old = scrub.ended.zip(pool.imported).is_some_and(|(ended, imported)| ended < imported);
+        if ended && !old && self.scrub != Some((scrub.begun, true)) {
             news.push(scrub_ended(pool, scrub));
         }
         self.scrub = Some((scrub.begun, ended));

@@ -49,6 +49,9 @@ fn several_exports_end_by_name_and_pattern() {
     let daemon = exported();
     daemon.run(&["unexport", "tank/w", "tank/none"]).refused(1, "no export 'tank/none'");
     daemon.run(&["unexport", "tank/x*"]).refused(1, "no export 'tank/x*'");
+    assert_eq!(daemon.json(&["exports", "tank/w"])["name"], "tank/w");
+    assert_eq!(each(&daemon.json(&["exports", "tank/v*"]), "name").len(), 2);
+    daemon.run(&["exports", "tank/none"]).refused(1, "no export 'tank/none'");
     daemon.run(&["unexport", "tank/v*", "4"]).ok();
     assert_eq!(each(&daemon.json(&["exports"]), "name"), ["tank/v@a"]);
 }

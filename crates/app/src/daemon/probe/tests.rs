@@ -13,6 +13,16 @@ fn every_magic_is_found_where_it_stands() {
 }
 
 #[test]
+fn a_device_of_zfs_is_known_by_any_of_its_uberblocks() {
+    for (nth, magic) in [(0, ZFS_MAGICS[0]), (127, ZFS_MAGICS[1])] {
+        let mut start = vec![0; PROBED];
+        let at = ZFS_UBERBLOCKS.0 + nth * ZFS_UBERBLOCK;
+        start[at..at + magic.len()].copy_from_slice(&magic);
+        assert_eq!(name(&start).as_deref(), Some("a member of a ZFS pool"));
+    }
+}
+
+#[test]
 fn a_blank_or_short_device_holds_nothing() {
     assert_eq!(name(&[]), None);
     assert_eq!(name(&[0; 100]), None);

@@ -172,6 +172,11 @@ fn the_end_of_a_scrub_says_what_it_found() {
         let scrub = Scrub { state: state.to_owned(), begun, ended: None, errors, repaired, lost_blocks, lost_nodes: 0, lost };
         Pool { scrub: Some(scrub), ..pool("online", &[]) }
     };
+    // one that ended before the pool was imported was reported then
+    let mut before = scrubbed(0, "done", 5, 5, 0);
+    before.imported = Some(from_millis(2));
+    before.scrub.iter_mut().for_each(|scrub| scrub.ended = Some(from_millis(1)));
+    assert_eq!(look.kinds(&before), [""; 0]);
     assert_eq!(look.kinds(&scrubbed(1, "running", 0, 0, 0)), [""; 0]);
     let ended =
         |news: Vec<(Severity, &'static str, String)>| news.into_iter().map(|(severity, _, told)| (severity, told)).collect::<Vec<_>>();
