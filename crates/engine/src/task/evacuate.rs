@@ -14,7 +14,7 @@ mod removal;
 use std::collections::{BTreeSet, VecDeque};
 
 use millpond_block::Tag;
-use millpond_format::{Class, Encoder, MemberState, SegmentId};
+use millpond_format::{Class, Encoder, Member, MemberState, SegmentId};
 
 use super::checkpoint::ObjectsIn;
 use super::reserve::{LEAST_LOG, Purse};
@@ -254,11 +254,19 @@ impl Pool {
         }
     }
 
+    /// Is every device whole that has segments? A cache or spare that is away has none.
+    fn all_with_rows_are_there(&self) -> bool {
+        let shape = &self.config.shape;
+        let there = |member: &Member| matches!(member.state, MemberState::Present | MemberState::Gone) && member.successor.is_none();
+        let whole = (0u16..).zip(&shape.members).all(|(at, member)| shape.is_aside(at) || there(member));
+        whole && self.filler.jobs().next().is_none()
+    }
+
     /// Makes rows of extents that are in none since a removal was stopped. The shape says which these are, so this begins again after a
     /// crash.
     fn rejoin(&mut self) {
         let none = self.given_up_bytes() == 0 || self.planted(Planted::LeaveGivenUp);
-        if none || self.now < self.rejoin_due || self.starved.is_some() || !self.all_are_there() {
+        if none || self.now < self.rejoin_due || self.starved.is_some() || !self.all_with_rows_are_there() {
             return;
         }
         self.rejoin_due = Time(self.now.0 + ROOM_LOOK_MILLIS);
@@ -395,7 +403,7 @@ impl Pool {
             self.go_on_removing();
             return false;
         }
-        if self.evacuation.as_ref().is_some_and(|evacuation| evacuation.rejoins) && !self.all_are_there() {
+        if self.evacuation.as_ref().is_some_and(|evacuation| evacuation.rejoins) && !self.all_with_rows_are_there() {
             self.end_rejoin(REJOIN_MILLIS.0);
         }
         self.hop_over_leaving();
