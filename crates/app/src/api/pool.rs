@@ -123,7 +123,7 @@ pub struct DeviceRemoval {
     pub plan: Option<RemovalPlan>,
 }
 
-/// What the removal of a device takes.
+/// The cost of removing a device: how much data moves, how long it takes, and which other devices leave.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RemovalPlan {
     /// Bytes that move to other devices.
@@ -580,7 +580,7 @@ pub struct Pool {
     /// Why the last removal of a device ended before it had left, when nobody stopped it.
     #[serde(default)]
     pub removal_ended: Option<String>,
-    /// What a rewind could not use, so that it went back to an older checkpoint, without the log after it.
+    /// The reason for which a rewind skipped the newest checkpoint and used an older one, without the log after it.
     #[serde(default)]
     pub fell_back: Option<String>,
     /// Devices in member order.
@@ -597,7 +597,7 @@ pub struct Pool {
     /// Bytes per second that jobs may read, all together; nothing: as fast as guests leave room for.
     #[serde(default)]
     pub job_rate: Option<u64>,
-    /// What is to be known about the devices that a request makes members of it, one line each.
+    /// Warnings about the devices that a request adds to the pool, one line each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }

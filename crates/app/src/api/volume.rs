@@ -91,7 +91,7 @@ pub struct SetProperties {
     pub limits: BTreeMap<String, u64>,
 }
 
-/// What is no other property is a limit, or none at all: that is said before what is wrong with its value.
+/// A name that is no other property has to be a limit. An unknown name is reported before a bad value.
 fn limits_alone<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, u64>, D::Error> {
     let given = BTreeMap::<String, serde_json::Value>::deserialize(from)?;
     let number = |(name, value): (String, serde_json::Value)| {

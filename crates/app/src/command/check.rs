@@ -40,7 +40,7 @@ struct Answer<'a> {
     causes: &'a [Cause],
 }
 
-/// What is not as it should be.
+/// Lists everything that `--check` warns of.
 pub fn causes(pools: &[Pool], exports: &[Export]) -> Vec<Cause> {
     let mut causes: Vec<Cause> = pools.iter().flat_map(of_pool).collect();
     for export in exports.iter().filter(|export| export.state != "online") {

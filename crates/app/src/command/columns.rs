@@ -210,7 +210,7 @@ pub const FOUND: &[Column<Found>] = &[
     Column { name: "used_at", cell: |f| f.used_at.map_or(Cell::None, Cell::Time), shown: Shown::Json },
 ];
 
-/// Who else has a pool, and since when that is not said any more.
+/// Names the other host that has a pool, and how long ago it was last seen.
 fn used_by(found: &Found) -> Option<String> {
     let host = found.used_by.as_ref()?;
     let ago = |at: Timestamp| u64::try_from(now().duration_since(at).as_secs()).unwrap_or(0);

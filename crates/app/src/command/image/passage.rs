@@ -50,7 +50,7 @@ impl Passage {
     }
 }
 
-/// What comes of work on so many bytes, in words.
+/// Describes the result of a job on so many bytes.
 pub type Came = fn(u64, &Course) -> String;
 
 /// All of them were looked at, of which some had to be written.
