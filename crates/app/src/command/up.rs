@@ -45,7 +45,7 @@ pub struct Up {
     insecure_listen: bool,
 }
 
-/// What is wrong with an address, for who has no TLS to ask for.
+/// Describes a bad address without advice about TLS, for which `up` has no options.
 fn without_tls(message: &str) -> String {
     message.replace(
         "use 127.0.0.1, --tls require, or --insecure-listen to accept that",

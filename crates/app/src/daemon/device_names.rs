@@ -1,4 +1,4 @@
-//! What the devices of a pool are called, and which one a user means.
+//! The names of the devices of a pool, and the search for the device that a user names.
 //!
 //! A device has an id, which stays with it wherever it is plugged in and is never another device's, and the path it is open at. A missing one has the
 //! path it was last at: that is where it *was*. Another device of the pool may be there now, so a word that fits several devices is refused.
@@ -39,7 +39,7 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// What to call it in one word: its path; for one that is missing the path it was at, unless another device is there now, else its id.
+    /// Its shortest clear name: its path, or the last path of a missing device where no other device is now, else its ID.
     fn word(&self, taken: bool) -> String {
         let last = self.was.as_ref().filter(|_| !taken);
         match (self.path.as_ref().or(last), self.id.is_empty()) {
@@ -121,13 +121,13 @@ impl DeviceNames {
         self.0.iter().find(|named| named.member == member && named.successor == successor)
     }
 
-    /// What to call a device in one word.
+    /// The shortest clear name of a device.
     pub(super) fn word(&self, named: &Named) -> String {
         let taken = named.was.as_ref().is_some_and(|was| self.0.iter().any(|other| other.path.as_ref() == Some(was)));
         named.word(taken)
     }
 
-    /// What to call a member in one word.
+    /// The shortest clear name of a member.
     pub(super) fn member(&self, member: u16) -> String {
         self.get(member, false).map_or_else(|| format!("device {member}"), |named| self.word(named))
     }

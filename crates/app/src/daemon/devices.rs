@@ -130,7 +130,7 @@ impl Daemon {
         Ok(DeviceRemoval { pool: self.pool(name).await?, plan })
     }
 
-    /// What a removal takes, with paths, and how long.
+    /// The plan of a removal for the API: with the paths of devices and the time it takes.
     async fn removal_plan(&self, name: &str, shard: &ShardHandle, plan: Plan) -> Result<RemovalPlan, ApiError> {
         let status = shard.status().await?;
         let names = self.device_names(name, &status);

@@ -38,7 +38,7 @@ impl Checkpoints {
     }
 }
 
-/// What a rewinding import loses, where that is less than going to a checkpoint and no further.
+/// Data that `--rewind` loses, where the log after the checkpoint saves some of it.
 fn rewind(points: &[Checkpoint]) -> String {
     let start = points.iter().find_map(|point| Some((point, point.lost_by_rewind?)));
     match start.filter(|(point, lost)| point.lost_bytes != Some(*lost)) {

@@ -177,7 +177,7 @@ impl Remove {
     }
 }
 
-/// What a removal takes, in lines.
+/// Prints the plan of a removal.
 fn takes(plan: &RemovalPlan) -> String {
     let mut text = String::new();
     if plan.moved_bytes > 0 {
@@ -195,7 +195,7 @@ fn takes(plan: &RemovalPlan) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! What `-n` says.
+    //! Tests of the output of `-n`.
     use super::*;
 
     #[test]

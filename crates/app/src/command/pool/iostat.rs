@@ -219,7 +219,7 @@ impl Iostat {
     }
 }
 
-/// What the words say.
+/// The words of the command line: a pool, an interval and a count.
 struct Asked {
     name: Option<String>,
     interval: Option<f64>,

@@ -160,7 +160,7 @@ impl Status {
     }
 }
 
-/// What a scrub found: errors are counted by copies of blocks, repairs by pieces that were written again, each of which may hold many.
+/// Describes the result of a scrub: errors are counted by copies of blocks, repairs by pieces that were written again, each of which may hold many.
 pub(super) fn found(scrub: &Scrub) -> String {
     let lost = scrub.lost_blocks + scrub.lost_nodes;
     match (scrub.errors, lost) {
