@@ -73,9 +73,9 @@ impl Pool {
         if self.state != PoolState::Online || self.closing.is_some() {
             return;
         }
-        self.stock.at(self.now);
-        let millis = self.surplus_millis();
-        let (target, pages) = (self.ready_target(), self.core.space.segments.pages());
+        let pages = self.core.space.segments.pages();
+        self.stock.at(self.now, (self.core.space.segments.used_pages() + pages.resting) * PAGE);
+        let (target, millis) = (self.ready_target(), self.surplus_millis());
         let surplus = ((pages.kept + pages.ready) * PAGE).saturating_sub(target).min(pages.ready * PAGE);
         self.stock.see_surplus(self.now, surplus, millis);
         match self.tuning.discard {

@@ -6,7 +6,7 @@
 //!
 //! Only free segments are prepared (I1 and INV-SPACE-3 allow anybody to overwrite those), and one that is being prepared is not to be had
 //! (INV-SPACE-4). A crash leaves some zeros in a segment that held nothing. Guests come first: while they write, a quarter of their bytes is
-//! prepared at most, unless the log would come to a hole within two seconds.
+//! prepared at most, unless the log would come to a hole within two seconds and grows so slowly that the device has time for both.
 
 use millpond_block::ByteRange;
 use millpond_device::{DeviceError, DeviceIndex};
@@ -20,8 +20,10 @@ use crate::{Discard, Planted, PoolState, Time};
 const STEP: u64 = 4 << 20;
 /// Writes on their way at once: while guests are active and have segments left, and else.
 const WRITES: (usize, usize) = (1, 2);
-/// Seconds before the log comes to a hole in which preparing does not give way to guests.
+/// Seconds before the log comes to a hole in which preparing does not give way to guests, and how many bytes more in a second it takes for that
+/// at most: preparing that races a faster log takes from the device what guests need, and writes most of what they fill twice.
 const AHEAD_SECONDS: u64 = 2;
+const AHEAD_BYTES: u64 = 64 << 20;
 /// Milliseconds before the next try after a device refused.
 const REFUSED_MILLIS: u64 = 10_000;
 
@@ -94,10 +96,10 @@ impl Pool {
             && !self.is_hungry()
     }
 
-    /// Would the log come to a hole soon?
+    /// Would the log come to a hole soon, and is it slow enough to be outrun? What it gets back of what it takes is not counted.
     fn comes_to_a_hole(&self) -> bool {
-        let pages = self.core.space.segments.pages();
-        (pages.kept + pages.ready) * PAGE < AHEAD_SECONDS * self.stock.per_second()
+        let (pages, taken) = (self.core.space.segments.pages(), self.stock.taken_per_second());
+        taken <= AHEAD_BYTES && (pages.kept + pages.ready) * PAGE < AHEAD_SECONDS * taken
     }
 
     /// A segment that is half prepared is as free as before.

@@ -24,21 +24,22 @@ const SHORT_PART: u64 = 4;
 const REST_PART: u64 = 10;
 const REST_SURPLUS_PART: u64 = 2;
 
-/// A number of bytes that grows, as it was at a time.
+/// A number of bytes as it was at a time.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     at: Time,
-    logged: u64,
+    bytes: u64,
 }
 
 /// What is known of it.
 #[derive(Debug)]
 pub(crate) struct Stock {
-    /// Bytes of log since the import; those of a minute and of a second, and when the current ones began.
+    /// Bytes of log since the import; those of a minute, and when the current minute began.
     logged: u64,
     per_minute: u64,
     minute: Mark,
-    per_second: u64,
+    /// Bytes by which what is not free grew in a second, and how much was not free when the current second began.
+    taken_per_second: u64,
     second: Mark,
     /// Since when there is surplus, and the least of it since then, beside what is due.
     surplus: Option<(Time, u64)>,
@@ -59,12 +60,12 @@ pub(crate) struct Stock {
 
 impl Stock {
     pub(crate) fn new(now: Time) -> Stock {
-        let mark = Mark { at: now, logged: 0 };
+        let mark = Mark { at: now, bytes: 0 };
         Stock {
             logged: 0,
             per_minute: 0,
             minute: mark,
-            per_second: 0,
+            taken_per_second: 0,
             second: mark,
             surplus: None,
             due: 0,
@@ -111,27 +112,27 @@ impl Stock {
         self.short || self.full.is_some_and(|at| now.0 < at.0 + FULL_MILLIS)
     }
 
-    /// Bytes of log in a second, lately.
-    pub(super) fn per_second(&self) -> u64 {
-        self.per_second
+    /// Bytes by which what is not free grew in a second, lately: what the log took and did not get back.
+    pub(super) fn taken_per_second(&self) -> u64 {
+        self.taken_per_second
     }
 
-    /// Takes note of the time.
-    pub(super) fn at(&mut self, now: Time) {
-        let (minute, second) = (self.logged - self.minute.logged, self.logged - self.second.logged);
+    /// Takes note of the time, and of how many bytes of the pool are not free.
+    pub(super) fn at(&mut self, now: Time, taken: u64) {
+        let (minute, grown) = (self.logged - self.minute.bytes, taken.saturating_sub(self.second.bytes));
         let (minutes, millis) = (now.0.saturating_sub(self.minute.at.0) / MINUTE, now.0.saturating_sub(self.second.at.0));
         for _ in 0..minutes.min(MOST_MINUTES) {
             self.per_minute -= self.per_minute.div_ceil(10);
         }
         self.per_minute = self.per_minute.max(minute);
         if minutes > 0 {
-            self.minute = Mark { at: now, logged: self.logged };
+            self.minute = Mark { at: now, bytes: self.logged };
         }
         if millis >= SECOND {
-            self.per_second = second * SECOND / millis;
-            self.second = Mark { at: now, logged: self.logged };
+            self.taken_per_second = grown * SECOND / millis;
+            self.second = Mark { at: now, bytes: taken };
         } else {
-            self.per_second = self.per_second.max(second);
+            self.taken_per_second = self.taken_per_second.max(grown);
         }
     }
 

@@ -15,7 +15,7 @@ fn log(stock: &mut Stock, now: &mut u64, seconds: u64, bytes: u64) {
     for _ in 0..seconds * 10 {
         *now += 100;
         stock.count(bytes / 10);
-        stock.at(Time(*now));
+        stock.at(Time(*now), 0);
     }
 }
 
@@ -23,25 +23,23 @@ fn log(stock: &mut Stock, now: &mut u64, seconds: u64, bytes: u64) {
 fn the_target_jumps_up_at_once_and_falls_by_a_tenth_a_minute() {
     let (mut stock, mut now) = (Stock::new(Time(0)), 0);
     let target = |stock: &Stock| stock.target(&bounds(), 1 << 40, false, false);
-    stock.at(Time(0));
+    stock.at(Time(0), 0);
     assert_eq!(target(&stock), 256 * MIB);
     log(&mut stock, &mut now, 3, 200 * MIB);
     assert_eq!(target(&stock), 1200 * MIB, "three seconds of a minute");
-    assert_eq!(stock.per_second(), 200 * MIB);
     log(&mut stock, &mut now, 10, 200 * MIB);
     let full = target(&stock);
     assert_eq!(full, 5200 * MIB);
     // the minute in which it was written ends
     now += 60_000;
-    stock.at(Time(now));
+    stock.at(Time(now), 0);
     assert_eq!(target(&stock), full);
     now += 60_000;
-    stock.at(Time(now));
+    stock.at(Time(now), 0);
     let fallen = target(&stock);
     assert!(fallen.abs_diff(full / 10 * 9) < MIB, "{fallen} after {full}");
-    assert_eq!(stock.per_second(), 0);
     now += 600 * 60_000;
-    stock.at(Time(now));
+    stock.at(Time(now), 0);
     assert_eq!(target(&stock), 256 * MIB);
 }
 
@@ -55,6 +53,20 @@ fn the_target_keeps_within_its_bounds() {
     assert_eq!(target(GIB, false, false), 128 * MIB, "also where that is less than the least");
     assert_eq!(target(1 << 40, true, false), 256 * MIB, "at rest");
     assert_eq!(target(1 << 40, false, true), 2 * GIB, "on a host that is nearly full");
+}
+
+#[test]
+fn what_the_log_gets_back_is_not_taken() {
+    let mut stock = Stock::new(Time(0));
+    for tenth in 1..=30 {
+        stock.at(Time(tenth * 100), GIB + tenth * MIB);
+    }
+    assert_eq!(stock.taken_per_second(), 10 * MIB);
+    for tenth in 31..=60 {
+        stock.count(100 * MIB);
+        stock.at(Time(tenth * 100), GIB);
+    }
+    assert_eq!(stock.taken_per_second(), 0, "it writes to what it gets back");
 }
 
 #[test]
