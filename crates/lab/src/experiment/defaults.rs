@@ -3,17 +3,20 @@
 use super::sample::measure_into;
 use super::{OpenMillpond, Setup};
 use crate::load::{Durability, LoadSpec, Mix, run, run_until};
-use crate::peer::Contender;
+use crate::peer::{Contender, Millpond};
 use crate::report::{Goal, Results};
 use anyhow::{Context, Result, anyhow};
+use serde_json::Value;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-const SIZE: u64 = 1 << 30;
-/// The pool is so many times as large as the volume, and is written through once before it is measured.
-const POOL: u64 = 8;
+const SIZE: u64 = 512 << 20;
+const MIB: f64 = 1_048_576.0;
+/// The pool is so many times as large as the volume: ten snapshots of a volume that is overwritten whole between them have room in it. As
+/// much as its size is written before it is measured.
+const POOL: u64 = 16;
 const LABELS: [&str; 2] = ["default", "written"];
 const PAUSES: usize = 5;
 const PAUSE: Duration = Duration::from_secs(3);
@@ -29,12 +32,16 @@ const RESTED: &str = "4k randwrite q32 after pauses of 3 s";
 const RESTED_LARGE: &str = "1m randwrite q4 after pauses of 3 s";
 const SYNC: &str = "4k write + flush q1";
 const SYNC_MANY: &str = "4k write + flush q16";
+const AT_REST: &str = "after 10 minutes of rest";
+/// How long a pool rests that gives back what it does not need, and what it may keep beyond what is allocated: a part, and MiB.
+const REST: Duration = Duration::from_secs(600);
+const KEPT: (f64, f64) = (0.05, 256.0);
 
 /// See the module.
 pub fn run_defaults(setup: &Setup, results: &mut Results) -> Result<()> {
     let size = setup.size_or(SIZE);
     let names = setup.contenders(&["millpond", "qsd-raw"], results);
-    setup.need(3 * POOL * size)?;
+    setup.need(2 * POOL * size)?;
     for rep in 0..setup.reps {
         if names.iter().any(|name| name == "millpond") {
             for turn in 0..LABELS.len() {
@@ -65,15 +72,17 @@ fn one(setup: &Setup, results: &mut Results, rep: usize, label: &str, open: Open
         |mix, block, depth, nth: u64| LoadSpec { secs: setup.secs, seed: setup.seed_of(rep) + nth, ..LoadSpec::random(mix, block, depth) };
     measure_into(results, rep, FIRST, label, &millpond, &LoadSpec::fill())?;
     flushes(setup, results, rep, label, &millpond)?;
-    // the pool is written through once
-    let pass = LoadSpec {
-        ops: (POOL * size) >> 20,
-        secs: 3600.0,
-        ramp: 0.0,
-        seed: setup.seed_of(rep),
-        ..LoadSpec::random(Mix::Write, 1 << 20, 4)
-    };
-    run(&millpond.endpoint()?, &pass)?;
+    // one pass of the size of the pool: freed space is used again newest first, so that each size of request takes the room that it needs
+    for (block, depth) in [(1 << 20, 4), (4096, 32)] {
+        let pass = LoadSpec {
+            ops: POOL * size / 2 / block as u64,
+            secs: 3600.0,
+            ramp: 0.0,
+            seed: setup.seed_of(rep),
+            ..LoadSpec::random(Mix::Write, block, depth)
+        };
+        run(&millpond.endpoint()?, &pass)?;
+    }
     run(&millpond.endpoint()?, &LoadSpec::scramble(setup.seed_of(rep)))?;
     for (case, block, depth) in [(SMALL, 4096, 32), (LARGE, 1 << 20, 4)] {
         measure_into(results, rep, case, label, &millpond, &spec(Mix::Write, block, depth, 1))?;
@@ -88,9 +97,24 @@ fn one(setup: &Setup, results: &mut Results, rep: usize, label: &str, open: Open
         results.add(rep, label, case, "slowest_iops", slowest);
     }
     timeline(setup, results, rep, label, &mut millpond)?;
-    let taken = std::fs::metadata(millpond.device()).context("looking at the pool's file")?.blocks() * 512;
-    results.add(rep, label, "the pool's file at the end", "mib", taken as f64 / f64::from(1 << 20));
+    results.add(rep, label, "the pool's file at the end", "mib", file_mib(&millpond)?);
+    // rest takes its time however small the rest is, and every repetition would end alike
+    if setup.scale >= 1.0 && rep + 1 == setup.reps && label == "default" {
+        results.say("ten minutes of rest");
+        thread::sleep(REST);
+        let pool = millpond.control()?.get(&format!("/v1/pools/{}", crate::peer::POOL))?;
+        let allocated = pool.pointer("/space/in_use").and_then(Value::as_f64).context("the pool's status has no space in use")? / MIB;
+        let file = file_mib(&millpond)?;
+        results.add(rep, label, AT_REST, "file_mib", file);
+        results.add(rep, label, AT_REST, "allocated_mib", allocated);
+        results.add(rep, label, AT_REST, "beyond_what_is_kept_mib", file - allocated * (1.0 + KEPT.0) - KEPT.1);
+    }
     Ok(())
+}
+
+fn file_mib(millpond: &Millpond) -> Result<f64> {
+    let blocks = std::fs::metadata(millpond.device()).context("looking at the pool's file")?.blocks();
+    Ok((blocks * 512) as f64 / MIB)
 }
 
 /// Writes that are each followed by a flush, on what was written in order.
@@ -178,6 +202,9 @@ fn goals(results: &mut Results) {
     for (phase, ..) in PHASES.into_iter().skip(1) {
         results.goal(phase, "of_alone", ours, Goal::AtLeast(0.95));
         results.goal(phase, "worst_second_of_alone", ours, Goal::AtLeast(0.85));
+    }
+    if !results.values(AT_REST, "file_mib", ours).is_empty() {
+        results.goal(AT_REST, "beyond_what_is_kept_mib", ours, Goal::AtMost(0.0));
     }
     if !results.values(SYNC, "iops", "qsd-raw").is_empty() {
         results.goal(SYNC, "iops", ours, Goal::times_of("qsd-raw", 0.95));
