@@ -66,6 +66,25 @@ pub struct NewDevice {
     pub geometry: DeviceGeometry,
 }
 
+/// A change of devices that is to be checked before the devices are made or opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceChange {
+    /// [`Command::AddDevices`].
+    Add {
+        /// What they are for.
+        groups: Vec<GroupSpec>,
+        /// Sizes and sectors of the devices, in the order of the groups.
+        devices: Vec<DeviceGeometry>,
+    },
+    /// [`Command::Replace`].
+    Replace {
+        /// Whose place.
+        member: u16,
+        /// Size and sectors of the new device.
+        device: DeviceGeometry,
+    },
+}
+
 /// A change to the catalog, or a job. Every one is durable when it is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
@@ -101,6 +120,8 @@ pub enum Command {
         /// The new device.
         device: NewDevice,
     },
+    /// Only say whether devices could be changed so: the command is checked as the real one is. Changes nothing.
+    CheckDevices(DeviceChange),
     /// Take a device out of the pool, with those that are of no use without it. Answered when it has begun; see [`PoolInfo::jobs`]. It
     /// goes on after an import.
     Remove {

@@ -53,6 +53,14 @@ impl Engine {
         Ok(Engine::with(Phase::Open(Box::new(pool))))
     }
 
+    /// Checks that [`Engine::create`] would make a pool over such devices. Nothing is made.
+    ///
+    /// # Errors
+    /// Those of [`Engine::create`].
+    pub fn check_create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning, now: Time) -> Result<(), CommandError> {
+        create(spec, devices, tuning, now).map(drop)
+    }
+
     /// Imports the pool on `devices`, in any order: reads labels, finds the newest checkpoint, replays the log.
     /// [`PoolState::Opening`], then [`PoolState::Online`] or [`PoolState::Faulted`] with the reason.
     pub fn import(devices: Vec<DeviceGeometry>, tuning: Tuning, now: Time) -> Engine {

@@ -60,6 +60,7 @@ impl Pool {
             command,
             Command::AddDevices { .. }
                 | Command::Replace { .. }
+                | Command::CheckDevices(_)
                 | Command::Remove { .. }
                 | Command::StopRemoving
                 | Command::Places { .. }
@@ -79,6 +80,10 @@ impl Pool {
             Command::ResizeVolume { volume, size } => self.resize(tag, volume, size),
             Command::AddDevices { groups, devices } => self.change_devices(tag, |pool| pool.add_groups(&groups, &devices)),
             Command::Replace { member, device } => self.change_devices(tag, |pool| pool.replace(member, device)),
+            Command::CheckDevices(change) => {
+                let told = self.check_change(&change).map(|()| Reply::Done);
+                self.replies.push_back((tag, told));
+            }
             Command::Remove { member, dry_run: true } => {
                 let told = self.rehearse_removal(member).map(Reply::Removal);
                 self.replies.push_back((tag, told));
@@ -418,6 +423,7 @@ impl Pool {
             | Command::DestroySnapshots { .. }
             | Command::AddDevices { .. }
             | Command::Replace { .. }
+            | Command::CheckDevices(_)
             | Command::Remove { .. }
             | Command::StopRemoving
             | Command::Scrub

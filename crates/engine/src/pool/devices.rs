@@ -1,12 +1,13 @@
 //! Commands about devices: more of them, and others in their place.
 
 use millpond_block::Tag;
-use millpond_format::{Class, DeviceId, MemberState};
+use millpond_device::DeviceGeometry;
+use millpond_format::{Class, DeviceId, MemberState, Shape};
 
 use super::state::Pool;
 use crate::io::Health;
 use crate::open::{add_groups, device_id, extent_space, new_members, take_more};
-use crate::{CommandError, GroupSpec, NewDevice};
+use crate::{CommandError, DeviceChange, GroupSpec, NewDevice};
 
 fn refuse<T>(why: String) -> Result<T, CommandError> {
     Err(CommandError::Invalid(why))
@@ -21,9 +22,24 @@ impl Pool {
         }
     }
 
+    /// Says whether devices could be changed so, by the checks of the real commands.
+    pub(crate) fn check_change(&self, change: &DeviceChange) -> Result<(), CommandError> {
+        // the real command puts off the work that it may
+        self.check_no_change(self.evacuation.is_some() && !self.is_rejoining())?;
+        match change {
+            DeviceChange::Add { groups, devices } => self.plan_groups(groups, devices).map(drop),
+            DeviceChange::Replace { member, device } if self.config.shape.is_aside(*member) => self.aside_extents(device).map(drop),
+            DeviceChange::Replace { member, device } => self.check_replacement(*member, device),
+        }
+    }
+
     /// One change at a time: a removal has planned the shape that it leaves behind, and labels say one shape until they are durable.
     pub(crate) fn check_unchanging(&self) -> Result<(), CommandError> {
-        if self.evacuation.is_some() || self.member_leaving().is_some() {
+        self.check_no_change(self.evacuation.is_some())
+    }
+
+    fn check_no_change(&self, moving: bool) -> Result<(), CommandError> {
+        if moving || self.member_leaving().is_some() {
             return Err(CommandError::Busy(
                 "a device is being removed; wait for 'pool jobs', or stop that with 'pool remove --stop'".into(),
             ));
@@ -39,10 +55,22 @@ impl Pool {
         self.put_off_rejoin();
         self.check_unchanging()?;
         let geometries: Vec<_> = devices.iter().map(|d| d.geometry).collect();
+        let first = self.config.shape.members.len();
+        let shape = self.plan_groups(specs, &geometries)?;
+        self.config.sizes.extend(geometries.iter().map(|g| g.size));
+        let positions: Vec<u16> = devices.iter().map(|d| u16::try_from(d.position).unwrap_or(u16::MAX)).collect();
+        self.io.add_members(&positions, Health::of(&shape));
+        self.relabeler.fresh.extend((first..shape.members.len()).filter_map(|at| u16::try_from(at).ok()));
+        self.config.shape = shape;
+        Ok(())
+    }
+
+    /// The shape with groups of new devices.
+    fn plan_groups(&self, specs: &[GroupSpec], devices: &[DeviceGeometry]) -> Result<Shape, CommandError> {
         let mut shape = self.config.shape.clone();
         shape.generation += 1;
         let first = shape.members.len();
-        let members = new_members(&shape, &geometries, self.tuning.holder.as_ref())?;
+        let members = new_members(&shape, devices, self.tuning.holder.as_ref())?;
         shape.members.extend(members);
         let groups = take_more(specs, devices.len())?.into_iter();
         let groups: Vec<_> = groups.map(|(spec, range)| (spec, range.start + first..range.end + first)).collect();
@@ -51,12 +79,31 @@ impl Pool {
             return refuse("so many devices and groups do not fit into a label; replace devices by larger ones instead".into());
         }
         shape.generation -= 1;
-        self.config.sizes.extend(geometries.iter().map(|g| g.size));
-        let positions: Vec<u16> = devices.iter().map(|d| u16::try_from(d.position).unwrap_or(u16::MAX)).collect();
-        self.io.add_members(&positions, Health::of(&shape));
-        self.relabeler.fresh.extend((first..shape.members.len()).filter_map(|at| u16::try_from(at).ok()));
-        self.config.shape = shape;
+        Ok(shape)
+    }
+
+    /// Can a device take the place of a member that holds something?
+    fn check_replacement(&self, member: u16, device: &DeviceGeometry) -> Result<(), CommandError> {
+        let extent_bytes = self.config.shape.extent_bytes;
+        let known = self.config.shape.members.get(usize::from(member)).filter(|m| m.state != MemberState::Gone);
+        let Some(known) = known else { return Err(CommandError::NotFound(format!("member {member}"))) };
+        if known.successor.is_some() {
+            return Err(CommandError::Busy("this device is being replaced already".into()));
+        }
+        if extent_space(device.size) / extent_bytes < u64::from(known.extents) {
+            let least = (u64::from(known.extents) * extent_bytes + 2 * millpond_format::AREA_BYTES) >> 20;
+            return refuse(format!("the new device is too small; it needs {least} MiB"));
+        }
         Ok(())
+    }
+
+    /// Extents of a device of the cache, or of a spare.
+    fn aside_extents(&self, device: &DeviceGeometry) -> Result<u32, CommandError> {
+        let extents = u32::try_from(extent_space(device.size) / self.config.shape.extent_bytes).unwrap_or(u32::MAX);
+        if extents == 0 {
+            return refuse("the new device is too small; use a larger one".into());
+        }
+        Ok(extents)
     }
 
     /// Puts a device in the place of a member: what the member holds, or should hold, is copied to it.
@@ -67,17 +114,9 @@ impl Pool {
         if self.config.shape.is_aside(member) {
             return self.replace_aside(member, device);
         }
-        let extent_bytes = self.config.shape.extent_bytes;
+        self.check_replacement(member, &device.geometry)?;
         let id: DeviceId = device_id(self.config.shape.generation + 1, at, self.tuning.holder.as_ref());
-        let known = self.config.shape.members.get_mut(at).filter(|m| m.state != MemberState::Gone);
-        let Some(known) = known else { return Err(CommandError::NotFound(format!("member {member}"))) };
-        if known.successor.is_some() {
-            return Err(CommandError::Busy("this device is being replaced already".into()));
-        }
-        if extent_space(device.geometry.size) / extent_bytes < u64::from(known.extents) {
-            let least = (u64::from(known.extents) * extent_bytes + 2 * millpond_format::AREA_BYTES) >> 20;
-            return refuse(format!("the new device is too small; it needs {least} MiB"));
-        }
+        let Some(known) = self.config.shape.members.get_mut(at) else { return Ok(()) };
         let position = u16::try_from(device.position).unwrap_or(u16::MAX);
         if known.state == MemberState::Present {
             known.successor = Some(id);
@@ -117,11 +156,8 @@ impl Pool {
     /// Another device in the place of one of the cache, which begins empty, or of a spare.
     fn replace_aside(&mut self, member: u16, device: NewDevice) -> Result<(), CommandError> {
         let at = usize::from(member);
+        let extents = self.aside_extents(&device.geometry)?;
         let shape = &mut self.config.shape;
-        let extents = u32::try_from(extent_space(device.geometry.size) / shape.extent_bytes).unwrap_or(u32::MAX);
-        if extents == 0 {
-            return Err(CommandError::Invalid("the new device is too small; use a larger one".into()));
-        }
         let id = device_id(shape.generation + 1, at, self.tuning.holder.as_ref());
         let columns = shape.groups.iter_mut().flat_map(|group| &mut group.columns);
         columns.filter(|column| column.member == member).for_each(|column| column.extents = extents);

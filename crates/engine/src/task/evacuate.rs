@@ -299,6 +299,11 @@ impl Pool {
         ended.is_some()
     }
 
+    /// The segments that are being emptied are to be joined again, which can wait.
+    pub(crate) fn is_rejoining(&self) -> bool {
+        self.evacuation.as_ref().is_some_and(|evacuation| evacuation.rejoins)
+    }
+
     /// Devices are to be changed: that goes before.
     pub(crate) fn put_off_rejoin(&mut self) {
         self.end_rejoin(0);

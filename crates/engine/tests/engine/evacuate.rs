@@ -2,7 +2,8 @@
 
 use millpond_block::Op;
 use millpond_engine::{
-    Class, Command, CommandError, Compression, GroupSpec, JobKind, Layout, RemovalPlan, Reply, SnapshotId, Target, Tuning, VolumeId,
+    Class, Command, CommandError, Compression, DeviceChange, GroupSpec, JobKind, Layout, RemovalPlan, Reply, SnapshotId, Target, Tuning,
+    VolumeId,
 };
 
 use crate::rig::Rig;
@@ -412,12 +413,15 @@ fn the_shape_is_not_changed_while_a_device_leaves() {
     rig.start(Command::Remove { member: 0, dry_run: false });
     rig.start(Command::AddDevices { groups: vec![GroupSpec::data(Layout::Linear)], devices: vec![more] });
     rig.start(Command::Replace { member: 1, device: other });
+    rig.start(Command::CheckDevices(DeviceChange::Replace { member: 1, device: other.geometry }));
+    let (groups, devices) = (vec![GroupSpec::data(Layout::Linear)], vec![more.geometry]);
+    rig.start(Command::CheckDevices(DeviceChange::Add { groups, devices }));
     let mut refused = 0;
     rig.finish_jobs();
     while let Some((_, reply)) = rig.engine.pop_reply() {
         refused += u32::from(matches!(reply, Err(CommandError::Busy(why)) if why.contains("being removed")));
     }
-    assert_eq!(refused, 2);
+    assert_eq!(refused, 4);
     assert_eq!(rig.engine.pool().unwrap().devices.len(), 1);
     // afterwards it can be, and what is added is there after an import
     add(&mut rig, Layout::Linear, &[64]);

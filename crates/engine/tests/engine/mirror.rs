@@ -3,7 +3,8 @@
 use millpond_block::Op;
 use millpond_device::{Io, IoKind};
 use millpond_engine::{
-    Class, Command, Compression, GroupSpec, LabelsInForce, Layout, MemberState, NewestLabel, PoolState, Target, Tuning, VolumeId,
+    Class, Command, Compression, DeviceChange, GroupSpec, LabelsInForce, Layout, MemberState, NewestLabel, PoolState, Target, Tuning,
+    VolumeId,
 };
 use millpond_format::RING_OFFSET;
 
@@ -163,9 +164,15 @@ fn a_missing_device_is_replaced_by_a_new_one() {
     media.remove(0);
     let mut rig = Rig::import_degraded(media, true).unwrap();
     let small = rig.new_device(16);
-    assert!(rig.command(Command::Replace { member: 0, device: small }).is_err());
+    // a rehearsal says what the command says, and changes nothing
+    for member in [0, 1, 9] {
+        let rehearsed = rig.command(Command::CheckDevices(DeviceChange::Replace { member, device: small.geometry })).unwrap_err();
+        assert_eq!(rehearsed, rig.command(Command::Replace { member, device: small }).unwrap_err());
+    }
     rig.media.pop();
     let device = rig.new_device(72);
+    rig.command(Command::CheckDevices(DeviceChange::Replace { member: 0, device: device.geometry })).unwrap();
+    assert_eq!(states(&rig), [MemberState::Down, MemberState::Present]);
     rig.command(Command::Replace { member: 0, device }).unwrap();
     write_all(&mut rig, volume, 2);
     rig.finish_jobs();

@@ -102,6 +102,7 @@ impl Oracle {
             // devices are being changed, or were
             Command::AddDevices { .. }
             | Command::Replace { .. }
+            | Command::CheckDevices(_)
             | Command::Remove { .. }
             | Command::StopRemoving
             | Command::Scrub
@@ -222,6 +223,7 @@ impl Oracle {
             }
             Command::AddDevices { .. }
             | Command::Replace { .. }
+            | Command::CheckDevices(_)
             | Command::Remove { .. }
             | Command::StopRemoving
             | Command::Scrub
@@ -311,6 +313,7 @@ impl Oracle {
             },
             Command::AddDevices { .. }
             | Command::Replace { .. }
+            | Command::CheckDevices(_)
             | Command::Remove { .. }
             | Command::StopRemoving
             | Command::Scrub
@@ -482,6 +485,7 @@ fn grows(command: &Command) -> bool {
             | Command::Close
             | Command::AddDevices { .. }
             | Command::Replace { .. }
+            | Command::CheckDevices(_)
             | Command::Remove { .. }
             | Command::StopRemoving
     )

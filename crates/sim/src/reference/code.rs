@@ -143,6 +143,7 @@ fn to_words(entry: &Entry) -> (Vec<u64>, Vec<String>) {
             Command::SetSector { volume, sector } => (vec![16, volume.0.into(), place(&SectorProfile::ALL, sector)], vec![]),
             Command::AddDevices { .. }
             | Command::Replace { .. }
+            | Command::CheckDevices(_)
             | Command::Remove { .. }
             | Command::StopRemoving
             | Command::Scrub

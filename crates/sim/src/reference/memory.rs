@@ -125,6 +125,7 @@ impl Memory {
             }
             Command::AddDevices { .. }
             | Command::Replace { .. }
+            | Command::CheckDevices(_)
             | Command::Remove { .. }
             | Command::StopRemoving
             | Command::Scrub
@@ -276,6 +277,7 @@ impl Memory {
             Command::Checkpoint
             | Command::AddDevices { .. }
             | Command::Replace { .. }
+            | Command::CheckDevices(_)
             | Command::Remove { .. }
             | Command::StopRemoving
             | Command::Scrub
