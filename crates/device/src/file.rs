@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use millpond_block::{Buf, PAGE};
-use rustix::fs::{self, Advice, AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Statx, StatxFlags};
+use rustix::fs::{self, Access, Advice, AtFlags, FileType, FlockOperation, MemfdFlags, Mode, OFlags, SeekFrom, Statx, StatxFlags};
 use rustix::io::Errno;
 
 use crate::page_cache::{PageCache, open_through};
@@ -57,6 +57,7 @@ pub struct HostDevice {
     read_only: bool,
     serial: Option<String>,
     space: Option<DeviceSpace>,
+    stand_in: bool,
 }
 
 /// The kernel's page cache of an open file. What fails is no reason not to open it.
@@ -190,13 +191,59 @@ impl HostDevice {
         let geometry = DeviceGeometry { size: 0, logical_sector: 512, physical_sector: GRAIN_32 };
         let in_memory = kind == HostDeviceKind::File && is_in_memory(&file);
         let (path_buf, read_only, serial) = (path.to_owned(), options.read_only, fs::fstat(&file).ok().as_ref().and_then(serial_of));
-        let mut device = HostDevice { file, path: path_buf, kind, geometry, direct, in_memory, read_only, serial, space: None };
+        let mut device =
+            HostDevice { file, path: path_buf, kind, geometry, direct, in_memory, read_only, serial, space: None, stand_in: false };
         let settled = device.settle(options, create);
         if create && settled.as_ref().is_err_and(|error| !matches!(error, OpenError::InUse { .. })) {
             // The error that matters is the one being returned; the empty file is only litter. One that is in use is not ours any more.
             let _ = fs::unlink(path);
         }
         settled.map(|()| device)
+    }
+
+    /// True when this is not what is at the path, but stands in for a file that is still to be made ([`HostDevice::rehearse`]).
+    pub fn is_stand_in(&self) -> bool {
+        self.stand_in
+    }
+
+    /// Opens and locks what is at `path`, as [`HostDevice::open`] would, and makes and grows nothing. In place of a file that is to be made there is one
+    /// without a name, which is gone when it is closed: what would keep the real one from being made keeps this one, too.
+    ///
+    /// # Errors
+    /// Those of [`HostDevice::open`].
+    pub fn rehearse(path: &Path, options: OpenOptions) -> Result<HostDevice, OpenError> {
+        let fail = |step| move |errno| OpenError::Host { path: path.to_owned(), step, errno };
+        let there = fs::stat(path);
+        let empty = there.as_ref().is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size == 0);
+        let size = match (there, options.create_size) {
+            (Err(Errno::NOENT), Some(size)) => size,
+            (Ok(_), Some(size)) if empty => {
+                fs::access(path, Access::READ_OK | Access::WRITE_OK).map_err(fail(OpenStep::Open))?;
+                size
+            }
+            _ => return HostDevice::open(path, OpenOptions { create_size: None, ..options }),
+        };
+        let parent = parent_of(path);
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
+        let file = match fs::open(parent, flags, Mode::RUSR | Mode::WUSR) {
+            // where no file is without a name one in memory has the size, and the directory is asked
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+                let may = if empty { Ok(()) } else { fs::access(parent, Access::WRITE_OK | Access::EXEC_OK) };
+                may.and_then(|()| fs::memfd_create("rehearsal", MemfdFlags::CLOEXEC))
+            }
+            // an empty file in a directory that may not be written to
+            Err(Errno::ACCESS | Errno::PERM) if empty => fs::memfd_create("rehearsal", MemfdFlags::CLOEXEC),
+            opened => opened,
+        };
+        let file = file.map_err(fail(OpenStep::Open))?;
+        let geometry = DeviceGeometry { size: 0, logical_sector: 512, physical_sector: GRAIN_32 };
+        let (path, kind) = (path.to_owned(), HostDeviceKind::File);
+        // it has no pages in a cache that matter
+        let (in_memory, stand_in) = (true, true);
+        let mut device =
+            HostDevice { file, path, kind, geometry, direct: false, in_memory, read_only: false, serial: None, space: None, stand_in };
+        device.settle(OpenOptions { create_size: Some(size), ..OpenOptions::default() }, false)?;
+        Ok(device)
     }
 
     /// Locks, sizes, measures; the steps after opening.
@@ -244,11 +291,7 @@ impl HostDevice {
     }
 
     fn make_entry_durable(&self) -> Result<(), OpenError> {
-        let parent = match self.path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        fs::open(parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        fs::open(parent_of(&self.path), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .and_then(fs::fsync)
             .map_err(|errno| self.fail(OpenStep::Create, errno))
     }
@@ -372,6 +415,14 @@ impl Drop for HostDevice {
 impl AsFd for HostDevice {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+}
+
+/// The directory that a path is in.
+fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
     }
 }
 

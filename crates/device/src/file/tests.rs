@@ -48,6 +48,34 @@ fn files_are_created_sparse_locked_and_grown() {
 }
 
 #[test]
+fn a_rehearsal_finds_what_opening_would_and_makes_nothing() {
+    for dir in dirs() {
+        let path = dir.path().join("a");
+        let rehearsed = HostDevice::rehearse(&path, CREATE).expect("a file that is still to be made");
+        assert!(rehearsed.is_stand_in() && !path.exists() && rehearsed.path() == path);
+        let made = HostDevice::open(&path, CREATE).expect("create");
+        assert_eq!(rehearsed.geometry(), made.geometry());
+        assert_eq!(HostDevice::rehearse(&path, CREATE).err(), Some(OpenError::InUse { path: path.clone() }));
+        drop(made);
+        let there = once_free(|| HostDevice::rehearse(&path, OpenOptions { create_size: Some(1 << 30), ..CREATE })).expect("a file");
+        assert!(!there.is_stand_in() && there.geometry().size == 1 << 20, "nothing grows");
+        // an empty one is as good as none
+        let empty = dir.path().join("empty");
+        std::fs::write(&empty, []).expect("write");
+        let rehearsed = HostDevice::rehearse(&empty, CREATE).expect("an empty file");
+        assert!(rehearsed.is_stand_in() && rehearsed.geometry().size == 1 << 20);
+        assert_eq!(std::fs::metadata(&empty).expect("metadata").len(), 0);
+        // and what keeps a file from being made keeps a rehearsal from it, in the same words
+        for (name, size) in [("none/a", 1 << 20), ("small", 100)] {
+            let (path, options) = (dir.path().join(name), OpenOptions { create_size: Some(size), ..CREATE });
+            let refused = HostDevice::rehearse(&path, options).err();
+            assert_eq!((refused.is_some(), refused), (true, HostDevice::open(&path, options).err()), "{name}");
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).expect("the directory").count(), 2);
+    }
+}
+
+#[test]
 fn other_kinds_and_empty_files_are_refused() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let refused = |path: &Path, found| {
