@@ -10,8 +10,6 @@ use crate::HostDeviceKind;
 
 /// Pieces of a file that are looked up at most. What lies behind them counts as holes: it is written once more than needed.
 const MOST_PIECES: usize = 1 << 16;
-/// Percent of a file's blocks with which it counts as allocated in full.
-const FULL_PERCENT: u64 = 95;
 
 /// What the host has for a device's bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,7 +42,8 @@ pub(crate) fn space_of(file: impl AsFd, kind: HostDeviceKind, size: u64) -> Devi
         HostDeviceKind::Block => DeviceSpace { kept: true, data: std::iter::once(0..size).collect() },
         HostDeviceKind::File => {
             let blocks = u64::try_from(stat.st_blocks).unwrap_or(0) * 512;
-            DeviceSpace { kept: blocks >= size / 100 * FULL_PERCENT, data: data_of(&file, size) }
+            // a sparse file that a pool has nearly filled has holes yet: it was not allocated beforehand
+            DeviceSpace { kept: blocks >= size, data: data_of(&file, size) }
         }
     }
 }
@@ -115,5 +114,13 @@ mod tests {
         file.write_all_at(&vec![0; 4 << 20], 0).expect("a write");
         let space = space_of(&file, HostDeviceKind::File, 4 * MIB);
         assert!(space.kept && space.has(&(0..4 * MIB)), "{space:?}");
+    }
+
+    #[test]
+    fn a_sparse_file_that_is_nearly_full_gets_space_back() {
+        let file = file(100 * MIB);
+        file.write_all_at(&vec![0; 99 << 20], 0).expect("a write");
+        let space = space_of(&file, HostDeviceKind::File, 100 * MIB);
+        assert!(!space.kept && space.has(&(0..99 * MIB)), "{space:?}");
     }
 }
