@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use clap::Parser;
 
-use crate::command::Cli;
+use crate::command::{Cli, describe_elsewhere};
 use crate::failure::{Code, Failure};
 
 /// A pool's map is millions of small pieces that come and go; the C library's allocator gets slow among them.
@@ -63,6 +63,12 @@ fn main() -> ExitCode {
 
 /// Prints help where help was asked for, else what is wrong, and names letters that only look right.
 fn wrong_usage(error: &clap::Error) -> ExitCode {
+    // a word of another system: what is nearest by its letters is seldom what was meant
+    let words: Vec<String> = std::env::args_os().filter_map(|word| word.into_string().ok()).collect();
+    if let Some(told) = describe_elsewhere(error, &words) {
+        eprintln!("millpond: {told}");
+        return ExitCode::from(Code::Usage as u8);
+    }
     // Nobody reads a help that cannot be printed.
     let _ = error.print();
     if error.use_stderr() {

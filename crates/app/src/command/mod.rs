@@ -10,6 +10,7 @@ mod create;
 mod demo;
 mod destroy;
 mod diff;
+mod elsewhere;
 mod events;
 mod exports;
 mod fuse_guard;
@@ -33,3 +34,4 @@ mod tls;
 mod up;
 
 pub use cli::Cli;
+pub use elsewhere::describe as describe_elsewhere;

@@ -52,6 +52,18 @@ fn look_alikes_are_named() {
 }
 
 #[test]
+fn words_of_other_systems_are_answered_with_ours() {
+    for (words, told) in [
+        (&["history"][..], "no command 'history': 'millpond events"),
+        (&["pool", "offline", "tank", "sdb"], "'millpond pool replace"),
+        (&["scrub", "tank"], "say 'millpond pool scrub'"),
+        (&["lvcreate", "-L", "1G"], "'millpond create POOL/VOL -L SIZE'"),
+    ] {
+        run(command(words)).refused(2, told);
+    }
+}
+
+#[test]
 fn help_names_the_verbs() {
     let verbs: [(&[&str], &[&str]); 2] = [
         (&["--help"], &["convert-sectors", "import-image", "snapshot", "rollback", "export", "cache", "lab"]),

@@ -1,0 +1,204 @@
+//! Words of other systems, and what to say here: zfs and zpool, LVM, rbd, qemu-img, git.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, CommandFactory};
+
+use super::Cli;
+
+/// Words, and what to do instead. A word may mean several things: then the line says which.
+const WORDS: &[(&[&str], &str)] = &[
+    (
+        &["history", "log", "logs", "messages", "watch"],
+        "'millpond events --since 7d' lists what happened, --follow goes on; it is not recorded who did it",
+    ),
+    (&["plan", "forecast"], "'millpond status --check' says when a pool will be full at its present rate"),
+    (
+        &["doctor", "health", "check", "verify", "diagnose"],
+        "'millpond status --check' names what is not as it should be; 'millpond pool scrub POOL' reads and checks everything",
+    ),
+    (&["fsck"], "a pool needs none: 'millpond pool scrub POOL' reads, checks and repairs everything while it is in use"),
+    (
+        &["offline", "online"],
+        "a device cannot be taken out of service for a while in this version; 'millpond pool replace POOL OLD NEW' puts another in its place, 'millpond pool remove POOL DEVICE' empties it",
+    ),
+    (&["attach"], "'millpond pool add POOL mirror DEVICE DEVICE' adds a mirror, 'spare DEVICE' a spare; a mirror gets no further copy"),
+    (
+        &["detach", "pvremove", "vgreduce", "pvmove"],
+        "'millpond pool remove POOL DEVICE' moves what is on it to the others and lets it go; -n says how much that is",
+    ),
+    (&["resilver"], "it begins by itself; 'millpond pool jobs' shows it"),
+    (
+        &["clear"],
+        "errors are counted since the import, and end to be warned of by themselves; a pool that is stopped comes back with 'pool export POOL --force' and 'pool import POOL'",
+    ),
+    (&["trim", "fstrim", "initialize"], "discards of guests and freed space go to the devices by themselves"),
+    (
+        &["labelclear", "wipefs"],
+        "'millpond pool destroy POOL' and 'millpond pool remove POOL DEVICE' take labels away; 'wipefs -a DEVICE' does it by hand",
+    ),
+    (&["upgrade", "features"], "this version has one format, and no features to switch on"),
+    (&["stat", "top", "perf"], "'millpond pool iostat POOL 1' shows operations, bandwidth and latency each second"),
+    (
+        &["send", "receive", "recv", "export-diff", "import-diff", "backup", "restore"],
+        "'millpond export-image NAME FILE' writes a volume or snapshot to a file, 'millpond import-image FILE POOL/VOL' reads one; 'millpond diff' lists what has changed",
+    ),
+    (
+        &["convert", "dd"],
+        "'millpond import-image FILE POOL/VOL' and 'millpond export-image NAME FILE' convert images; 'convert-sectors' changes the sector size of a volume",
+    ),
+    (&["commit", "rebase", "flatten"], "'millpond promote POOL/CLONE' makes a clone stand alone"),
+    (&["mount"], "'millpond export fuse POOL DIR' mounts a pool as a directory with a file for each volume"),
+    (
+        &["umount", "unmount", "unmap", "disconnect", "unshare"],
+        "'millpond unexport ID|NAME|ADDRESS' ends an export; 'millpond exports' lists them",
+    ),
+    (
+        &["map", "device", "share", "serve-nbd", "nbd", "attach-disk", "connect"],
+        "'millpond export nbd POOL/VOL' serves a volume, 'millpond exports ID' prints lines for QEMU, libvirt and nbd-client",
+    ),
+    (&["showmapped", "watchers", "clients", "shares"], "'millpond exports' lists exports with their clients"),
+    (&["vhost", "vhost-user", "fuse"], "'millpond export --help' lists the protocols"),
+    (
+        &["ls", "lvs", "volumes", "volume", "vols", "lvdisplay", "lvscan", "du", "df"],
+        "'millpond list' lists volumes, with '-t snapshot' snapshots; 'millpond pool list' lists pools",
+    ),
+    (&["snapshots", "snaps"], "'millpond list -t snapshot' lists snapshots, 'millpond snapshot POOL/VOL@SNAP' takes one"),
+    (&["pools", "vgs", "vgdisplay", "zpool", "vgscan"], "'millpond pool list' lists pools"),
+    (&["disks", "devices", "pvs", "pvdisplay", "lsblk", "vdevs"], "'millpond pool status' lists the devices of pools"),
+    (
+        &["info", "display", "describe", "inspect", "properties"],
+        "'millpond show NAME' shows a volume or snapshot, 'millpond pool show POOL' a pool, 'millpond get all NAME' every property",
+    ),
+    (
+        &["rm", "delete", "del", "lvremove", "purge", "remove-snapshot"],
+        "'millpond destroy NAME' destroys volumes and snapshots, 'millpond pool destroy POOL' a pool, 'millpond pool remove POOL DEVICE' takes a device out",
+    ),
+    (&["vgremove"], "'millpond pool destroy POOL' destroys a pool"),
+    (&["mv", "move", "lvrename"], "'millpond rename OLD NEW' gives a volume or snapshot another name"),
+    (&["cp", "copy"], "'millpond clone POOL/VOL@SNAP POOL/NEW' makes a volume of a snapshot at once"),
+    (&["snap", "checkpoint"], "'millpond snapshot POOL/VOL@SNAP' takes a snapshot"),
+    (&["revert", "reset", "undo"], "'millpond rollback POOL/VOL@SNAP' puts a volume back; the old state is kept as a snapshot"),
+    (&["lvcreate", "new", "mkvol", "make"], "'millpond create POOL/VOL -L SIZE' makes a volume"),
+    (
+        &["lvextend", "lvreduce", "lvresize", "extend", "expand", "grow", "shrink"],
+        "'millpond resize POOL/VOL SIZE' changes the size of a volume, +5G by so much",
+    ),
+    (&["vgcreate", "pvcreate"], "'millpond pool create POOL DEVICE...' makes a pool"),
+    (&["vgextend"], "'millpond pool add POOL DEVICE...' adds devices"),
+    (
+        &["protect", "lock", "unprotect", "unlock"],
+        "'millpond hold NAME' keeps a snapshot from being destroyed, 'millpond release NAME' ends that",
+    ),
+    (&["start", "daemon", "run", "server"], "'millpond serve' is the daemon, 'millpond up' makes and serves one disk at once"),
+    (
+        &["stop", "shutdown", "quit", "down"],
+        "the daemon ends with SIGTERM ('systemctl stop millpond'), 'up' with Ctrl-C; 'millpond pool export POOL' takes one pool out of service",
+    ),
+    (&["open", "activate", "load"], "'millpond pool import POOL' takes a pool into service"),
+    (&["close", "deactivate", "unload"], "'millpond pool export POOL' takes a pool out of service"),
+    (&["import"], "'millpond pool import' takes a pool into service, 'millpond import-image FILE POOL/VOL' reads an image"),
+    (&["split", "reguid", "bookmark", "inherit", "allow", "project", "quota"], "there is nothing like it in this version"),
+    (&["version"], "'millpond --version' says it"),
+    (&["wait"], "'millpond pool jobs --wait ID' waits for a job; commands that begin one take --wait"),
+    (&["policy", "schedule", "token", "key", "completions", "man", "publish", "bucket", "cost"], "it is not in this version"),
+];
+
+/// What to say instead of a verb that is none, when it is known what was meant. One line.
+pub fn describe(error: &clap::Error, words: &[String]) -> Option<String> {
+    if error.kind() != ErrorKind::InvalidSubcommand {
+        return None;
+    }
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return None };
+    if let Some(told) = is_name(word, words) {
+        return Some(told);
+    }
+    let before: Vec<&str> = words.iter().take_while(|said| *said != word).map(String::as_str).collect();
+    let of_pools = before.contains(&"pool");
+    let told = meant(word, of_pools)?;
+    let said = if of_pools { format!("pool {word}") } else { word.clone() };
+    Some(format!("no command '{said}': {told}"))
+}
+
+/// A name where a protocol or a verb should be.
+fn is_name(word: &str, words: &[String]) -> Option<String> {
+    let export = words.iter().any(|said| said == "export");
+    (export && word.contains('/'))
+        .then(|| format!("'{word}' is no protocol: say 'millpond export nbd {word}', or vhost-user in place of nbd"))
+}
+
+/// What was meant by a verb.
+fn meant(word: &str, of_pools: bool) -> Option<String> {
+    let lower = word.to_lowercase();
+    let all = Cli::command();
+    let pool = all.find_subcommand("pool");
+    let has = |command: Option<&Command>, name: &str| {
+        let found = command.and_then(|command| command.find_subcommand(name));
+        found.is_some_and(|found| !found.is_hide_set())
+    };
+    // a verb of the other floor, or of this one with another ending
+    let singular = lower.strip_suffix('s').unwrap_or(&lower);
+    let known = |name: &str| -> Option<String> {
+        match (has(pool, name), has(Some(&all), name)) {
+            (true, _) if of_pools && name != word => Some(format!("say 'millpond pool {name}'")),
+            (_, true) if name != word || of_pools => Some(format!("say 'millpond {name}'")),
+            (true, _) if !of_pools => Some(format!("say 'millpond pool {name}'")),
+            _ => None,
+        }
+    };
+    let listed = || WORDS.iter().find(|(words, _)| words.contains(&lower.as_str())).map(|(_, told)| (*told).to_owned());
+    known(&lower).or_else(listed).or_else(|| known(singular))
+}
+
+#[cfg(test)]
+mod tests {
+    //! Words that people bring along.
+    use clap::Parser;
+
+    use super::*;
+
+    fn told(words: &[&str]) -> Option<String> {
+        let words: Vec<String> = std::iter::once("millpond").chain(words.iter().copied()).map(str::to_owned).collect();
+        describe(&Cli::try_parse_from(&words).expect_err("no verb"), &words)
+    }
+
+    #[test]
+    fn words_of_other_systems_lead_to_ours() {
+        for (words, wanted) in [
+            (&["history"][..], "no command 'history': 'millpond events --since 7d'"),
+            (&["pool", "history"], "no command 'pool history': 'millpond events"),
+            (&["plan"], "when a pool will be full"),
+            (&["doctor"], "'millpond status --check'"),
+            (&["pool", "offline", "tank", "/dev/sdb"], "'millpond pool replace POOL OLD NEW'"),
+            (&["scrub", "tank"], "say 'millpond pool scrub'"),
+            (&["pool", "scrubs"], "say 'millpond pool scrub'"),
+            (&["scrubs"], "say 'millpond pool scrub'"),
+            (&["pool", "snapshot", "tank/v@a"], "say 'millpond snapshot'"),
+            (&["pool", "exports"], "say 'millpond exports'"),
+            (&["iostat"], "say 'millpond pool iostat'"),
+            (&["lvs"], "'millpond list'"),
+            (&["ls"], "'millpond list'"),
+            (&["snap", "tank/v@a"], "'millpond snapshot POOL/VOL@SNAP'"),
+            (&["flatten", "tank/v"], "'millpond promote POOL/CLONE'"),
+            (&["convert", "-O", "raw"], "import-image"),
+            (&["RM", "tank/v"], "'millpond destroy NAME'"),
+            (&["export", "tank/v"], "say 'millpond export nbd tank/v'"),
+            (&["version"], "'millpond --version'"),
+        ] {
+            let told = told(words);
+            assert!(told.as_ref().is_some_and(|told| told.contains(wanted) && !told.contains('\n')), "{words:?}: {told:?}");
+        }
+        assert_eq!(told(&["frobnicate"]), None);
+        assert_eq!(told(&["list", "--nope"]), None);
+    }
+
+    #[test]
+    fn no_word_of_the_table_is_a_verb_and_none_is_there_twice() {
+        let all = Cli::command();
+        let mut seen = Vec::new();
+        for word in WORDS.iter().flat_map(|(words, _)| *words) {
+            assert!(all.find_subcommand(word).is_none(), "{word} is a verb");
+            assert!(!seen.contains(word), "{word} is there twice");
+            seen.push(word);
+        }
+    }
+}
