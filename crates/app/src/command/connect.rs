@@ -87,7 +87,7 @@ pub fn lines(export: &Export, profile: &str) -> Option<Lines> {
     let nbd_client = nbd_client(export, &server, sectors.0);
     Some(Lines {
         libvirt: libvirt(export, &server, sectors),
-        proxmox: Some(format!("qm set VMID --args '{qemu}'")),
+        proxmox: Some(format!("qm set VMID --args {}", in_quotes(&qemu))),
         qemu: Some(qemu),
         mount: nbd_client.as_ref().map(|_| MOUNT.to_owned()),
         nbd_client,
@@ -98,8 +98,8 @@ pub fn lines(export: &Export, profile: &str) -> Option<Lines> {
 fn vhost_user(socket: &str) -> Option<Lines> {
     let qemu = format!(
         "-object memory-backend-memfd,id=memory,size=MEMORY,share=on -machine memory-backend=memory \
-         -chardev socket,id=millpond0,path={},reconnect=1 -device vhost-user-blk-pci,chardev=millpond0",
-        socket.replace(',', ",,")
+         -chardev {} -device vhost-user-blk-pci,chardev=millpond0",
+        shell(&format!("socket,id=millpond0,path={},reconnect=1", socket.replace(',', ",,")))
     );
     let libvirt = format!(
         "<memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking> <disk type='vhostuser' device='disk'>\
@@ -108,6 +108,17 @@ fn vhost_user(socket: &str) -> Option<Lines> {
         attribute(socket)
     );
     Some(Lines { qemu: Some(qemu), libvirt: Some(libvirt), ..Lines::default() })
+}
+
+/// A word as a shell takes it: in quotes where it has anything that a shell would read otherwise.
+pub fn shell(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "./_-=,:@%+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) { word.to_owned() } else { in_quotes(word) }
+}
+
+/// The same, in quotes in any case.
+fn in_quotes(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 /// Text between single quotes in XML.
@@ -139,19 +150,21 @@ fn qemu(export: &Export, server: &Server<'_>, (logical, physical): (u32, u32)) -
         "tls-creds=millpond0-tls".clone_into(&mut creds);
         if has_keys(tls) {
             let user = tls.identity.as_deref().unwrap_or("IDENTITY").replace(',', ",,");
-            object = format!("-object tls-creds-psk,id=millpond0-tls,endpoint=client,dir={dir},username={user} ");
+            object = format!("tls-creds-psk,id=millpond0-tls,endpoint=client,dir={dir},username={user}");
         } else {
-            object = format!("-object tls-creds-x509,id=millpond0-tls,endpoint=client,dir={dir} ");
+            object = format!("tls-creds-x509,id=millpond0-tls,endpoint=client,dir={dir}");
             // Over a unix socket there is no host name to find in the certificate.
             if matches!(server, Server::Unix(_)) {
                 creds += ",tls-hostname=NAME_IN_CERTIFICATE";
             }
         }
         creds.insert(0, ',');
+        object = format!("-object {} ", shell(&object));
     }
     // The server tells the guest's flushes and discards apart; a daemon that restarts is waited for.
+    let blockdev = shell(&format!("driver=nbd,node-name={node},{at}{creds},discard=unmap,reconnect-delay=30{read_only}"));
     format!(
-        "{object}-blockdev driver=nbd,node-name={node},{at}{creds},discard=unmap,reconnect-delay=30{read_only} \
+        "{object}-blockdev {blockdev} \
          -device virtio-blk-pci,drive={node},logical_block_size={logical},physical_block_size={physical}"
     )
 }
@@ -191,7 +204,7 @@ fn nbd_client(export: &Export, server: &Server<'_>, block: u32) -> Option<String
         }
     };
     let at = match server {
-        Server::Unix(path) => format!("-unix '{path}'"),
+        Server::Unix(path) => format!("-unix {}", in_quotes(path)),
         Server::Tcp(host, port) => format!("{host} {port}"),
     };
     let read_only = if export.readonly { " -readonly" } else { "" };

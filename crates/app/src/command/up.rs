@@ -85,7 +85,7 @@ impl Up {
             let (volume, exports) = self.put_into_service(daemon, &dir, &file, disk_bytes).await?;
             if self.size.is_some() && volume.size != disk_bytes {
                 let (name, has, asked) = (&volume.name, Size(volume.size), Size(disk_bytes));
-                let control = format!("millpond --socket {}", socket.display());
+                let control = format!("millpond --socket {}", connect::shell(&socket.display().to_string()));
                 eprintln!("millpond: {name} was made before and has {has}, not {asked}; to change that: {control} resize {name} {asked}");
             }
             write_out(&told(&volume, &exports, &socket))
@@ -132,13 +132,13 @@ fn told(volume: &Volume, exports: &[Export], socket: &Path) -> String {
     uris.iter().for_each(|uri| text += &format!("  {uri}\n"));
     text += &format!(
         "\nIts pool takes space of the host as it is filled, and some ahead of writes; see\n  millpond --socket {} pool status -v\n",
-        socket.display()
+        connect::shell(&socket.display().to_string())
     );
     let uri = uris.first().copied().unwrap_or_default();
     if let Some(qemu) = exports.first().and_then(|export| connect::lines(export, &volume.sector)?.qemu) {
         text += &format!("\nQEMU:\n  qemu-system-x86_64 -m 1G {qemu}\n");
     }
-    let control = format!("millpond --socket {}", socket.display());
+    let control = format!("millpond --socket {}", connect::shell(&socket.display().to_string()));
     text += &format!(
         "qemu-img:\n  qemu-img info '{uri}'\n  qemu-img convert -n -O raw image.qcow2 '{uri}'\n\
          nbdcopy:\n  nbdcopy image.raw '{uri}'\n  nbdcopy '{uri}' image.raw\n\

@@ -50,6 +50,20 @@ fn unix_is_preferred_and_commas_are_doubled() {
 }
 
 #[test]
+fn paths_with_blanks_and_quotes_are_one_word_of_a_shell() {
+    let lines = lines(&export(Some("/vm's disk.sock"), None, false), "512e").expect("lines");
+    let [qemu, proxmox, client] = [lines.qemu, lines.proxmox, lines.nbd_client].map(|line| line.expect("a line"));
+    let word = "'driver=nbd,node-name=millpond0,server.type=unix,server.path=/vm'\\''s disk.sock,discard=unmap,reconnect-delay=30'";
+    assert!(qemu.contains(&format!("-blockdev {word} -device")), "{qemu}");
+    // what a shell makes of it is a line of which another one makes the words
+    assert!(proxmox.contains("--args '-blockdev '\\''driver=nbd"), "{proxmox}");
+    assert!(client.contains("-unix '/vm'\\''s disk.sock' /dev/nbd0"), "{client}");
+    let guest = vhost_user("/run/vm 1.sock").and_then(|lines| lines.qemu).expect("a line");
+    assert!(guest.contains("-chardev 'socket,id=millpond0,path=/run/vm 1.sock,reconnect=1' "), "{guest}");
+    assert_eq!((shell("/run/a.sock"), shell("")), ("/run/a.sock".to_owned(), "''".to_owned()));
+}
+
+#[test]
 fn tcp_loses_its_brackets_and_snapshots_are_read_only() {
     let lines = lines(&export(None, Some("[::1]:10809"), true), "512e").expect("lines");
     let (qemu, libvirt) = (lines.qemu.expect("a line"), lines.libvirt.expect("a line"));
@@ -89,7 +103,7 @@ fn vhost_user_wants_shared_memory_and_xml_its_escapes() {
     let vhost = Export { kind: "vhost-user".to_owned(), ..export(Some("/a,b'c.sock"), None, false) };
     let lines = super::lines(&vhost, "512e").expect("lines");
     let (qemu, libvirt) = (lines.qemu.expect("a line"), lines.libvirt.expect("a line"));
-    assert!(qemu.contains("path=/a,,b'c.sock,reconnect=1 -device vhost-user-blk-pci") && qemu.contains("share=on"), "{qemu}");
+    assert!(qemu.contains("path=/a,,b'\\''c.sock,reconnect=1' -device vhost-user-blk-pci") && qemu.contains("share=on"), "{qemu}");
     assert!(libvirt.starts_with("<memoryBacking>") && libvirt.contains("path='/a,b&apos;c.sock'"), "{libvirt}");
     assert_eq!((lines.proxmox, lines.nbd_client, lines.mount), (None, None, None));
     let nbd = super::lines(&export(Some("/a&b"), None, false), "512e").expect("lines");

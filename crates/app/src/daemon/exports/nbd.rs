@@ -164,7 +164,8 @@ fn host_name() -> String {
 
 /// A path as it stands in the query of a URI.
 pub(super) fn encoded_path(path: &str) -> String {
-    encoded(path, b"/._-~:@,+=")
+    // a '+' is read as a blank by some, a ',' ends the name in an option of QEMU, a '=' the one of a parameter
+    encoded(path, b"/._-~:@")
 }
 
 /// Letters, digits and what is `plain` as they are, the rest as %XX.

@@ -43,6 +43,7 @@ fn socket_paths_are_checked_before_the_kernel_is_asked() {
 fn paths_are_encoded_for_uris() {
     assert_eq!(nbd::encoded_path("/run/a-b_c.sock"), "/run/a-b_c.sock");
     assert_eq!(nbd::encoded_path("/a b&c%#?"), "/a%20b%26c%25%23%3F");
+    assert_eq!(nbd::encoded_path("/vm+1,a=b;'x'"), "/vm%2B1%2Ca%3Db%3B%27x%27");
 }
 
 #[test]
