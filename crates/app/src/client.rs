@@ -173,7 +173,7 @@ impl Client {
 
 fn refusal(status: u16, body: &[u8]) -> Failure {
     match serde_json::from_slice::<ErrorBody>(body) {
-        Ok(body) => Failure::failed(body.error.message),
+        Ok(ErrorBody { error }) => error.into(),
         Err(_) => Failure::failed(format!("the daemon answered {status}: {}", String::from_utf8_lossy(body).trim())),
     }
 }

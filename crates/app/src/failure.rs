@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::api::{ApiError, ErrorKind};
 use crate::names::NameError;
 use crate::size::SizeError;
 
@@ -54,17 +55,21 @@ impl Failure {
     pub fn unreachable(line: impl Into<String>) -> Failure {
         Failure { code: Code::Unreachable, line: line.into() }
     }
-
-    /// A verb or option that a later version brings.
-    pub fn later(what: &str) -> Failure {
-        Failure::failed(format!("{what} is not in this version; see 'millpond --help' for what is"))
-    }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // One line whatever a source error holds.
         f.write_str(&self.line.replace(['\n', '\r'], " "))
+    }
+}
+
+impl From<ApiError> for Failure {
+    fn from(error: ApiError) -> Self {
+        match error.kind {
+            ErrorKind::Usage => Failure::usage(error.message),
+            _ => Failure::failed(error.message),
+        }
     }
 }
 

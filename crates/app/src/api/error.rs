@@ -14,7 +14,9 @@ use crate::names::NameError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
-    /// The words or numbers are not acceptable.
+    /// The words or numbers are wrong whatever there is: the command ends as one that was typed wrongly.
+    Usage,
+    /// The words or numbers do not fit what there is.
     Invalid,
     /// No such thing.
     NotFound,
@@ -59,7 +61,12 @@ impl ApiError {
         ApiError::new(ErrorKind::NotFound, message)
     }
 
-    /// The words or numbers are not acceptable.
+    /// The words or numbers are wrong whatever there is.
+    pub fn usage(message: impl Into<String>) -> ApiError {
+        ApiError::new(ErrorKind::Usage, message)
+    }
+
+    /// The words or numbers do not fit what there is.
     pub fn invalid(message: impl Into<String>) -> ApiError {
         ApiError::new(ErrorKind::Invalid, message)
     }
@@ -121,14 +128,14 @@ impl From<ShardError> for ApiError {
 
 impl From<NameError> for ApiError {
     fn from(error: NameError) -> Self {
-        ApiError::invalid(error.to_string())
+        ApiError::usage(error.to_string())
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = match self.kind {
-            ErrorKind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
+            ErrorKind::Usage | ErrorKind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
             ErrorKind::NotFound => StatusCode::NOT_FOUND,
             ErrorKind::Exists | ErrorKind::Busy => StatusCode::CONFLICT,
             ErrorKind::NoSpace => StatusCode::INSUFFICIENT_STORAGE,

@@ -34,6 +34,13 @@ pub struct Cause {
     cause: String,
 }
 
+impl Cause {
+    /// A pool that is asked for is not there.
+    pub fn no_pool(name: &str, failure: &Failure) -> Cause {
+        Cause { level: Level::Error, pool: name.to_owned(), cause: failure.to_string() }
+    }
+}
+
 #[derive(Serialize)]
 struct Answer<'a> {
     state: &'static str,

@@ -62,7 +62,12 @@ pub fn assign(word: &str, properties: &mut SetProperties) -> Outcome {
         "special_small_blocks" => properties.special_small_blocks = Some(amount(property, value)?),
         "read_cache" => properties.read_cache = Some(value.to_owned()),
         _ if LIMITS.contains(&property) => drop(properties.limits.insert(property.to_owned(), limit(property, value)?)),
-        "sector" => return Err(Failure::failed("tables and filesystems count in sectors; see 'millpond convert-sectors --help'")),
+        "expire" | "expires" => {
+            return Err(Failure::usage(
+                "when a snapshot expires is said when it is taken ('snapshot NAME --expire 24h'); 'millpond hold NAME --until TIME' keeps it longer, 'millpond destroy NAME' not as long",
+            ));
+        }
+        "sector" => return Err(Failure::usage("tables and filesystems count in sectors; see 'millpond convert-sectors --help'")),
         _ => {
             return Err(Failure::usage(format!(
                 "no property '{property}' can be set; choose from cache, compression, readonly, read_cache, reservation, special_small_blocks, {}",
@@ -147,7 +152,8 @@ mod tests {
         assert!(told("bps=abc").is_err_and(|line| line.starts_with("bps: 'abc' is not a size")));
         assert!(told("bps_max_length=x").is_err_and(|line| line.contains("not a number of seconds")));
         assert!(told("readonly=maybe").is_err_and(|line| line.starts_with("readonly: 'maybe' is neither on nor off")));
-        assert_eq!(code("sector=4kn"), Some(Code::Failed));
+        assert_eq!(code("sector=4kn"), Some(Code::Usage));
+        assert!(told("expire=24h").is_err_and(|line| line.contains("hold NAME --until TIME")));
         assert_eq!(code("colour=red"), Some(Code::Usage));
         assert_eq!(code("readonly"), Some(Code::Usage));
         assert_eq!(code("readonly=maybe"), Some(Code::Usage));

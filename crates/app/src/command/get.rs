@@ -191,7 +191,7 @@ Limits are iops, iops_rd, iops_wr (requests per second), bps, bps_rd, bps_wr (by
 burst may be, with _max_length: for how many seconds (1). Changes are in force at once.")]
 pub struct Set {
     /// PROP=VAL, and then volumes, or quoted patterns
-    #[arg(value_name = "PROP=VAL NAME", num_args = 2.., required = true)]
+    #[arg(value_name = "PROP=VAL NAME", num_args = 1.., required = true)]
     words: Vec<String>,
 }
 

@@ -17,7 +17,9 @@ use crate::output::{Cell, Column, Listing, Shown, print, sort};
 /// What to list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Type {
+    #[value(aliases = ["volumes", "vol", "vols", "filesystem"])]
     Volume,
+    #[value(aliases = ["snapshots", "snap", "snaps"])]
     Snapshot,
     All,
 }

@@ -20,7 +20,7 @@ pub struct Status {
     #[arg(long, value_name = "SECONDS")]
     wait: Option<u64>,
     /// Only say what is not as it should be, one line each; exit code 0: nothing, 1: warnings, 4: a pool is degraded or worse, or an export is not served
-    #[arg(long)]
+    #[arg(short = 'x', long)]
     check: bool,
     #[command(flatten)]
     how: Listing,

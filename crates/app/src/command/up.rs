@@ -9,7 +9,7 @@ use millpond_engine::{ReadySpace, Tuning};
 use super::connect;
 use super::exports::path_text;
 use super::serve::log_to_stderr;
-use crate::api::{CreateExport, CreateNbd, CreateVolume, DeviceSpec, Export, ImportPool, SetProperties, Volume};
+use crate::api::{ApiError, CreateExport, CreateNbd, CreateVolume, DeviceSpec, Export, ImportPool, SetProperties, Volume};
 use crate::config::absolute;
 use crate::daemon::{
     Control, Daemon, Inherited, Options, Signals, SocketAccess, StateDir, format_file, placement_warnings, serve_until, tcp_address,
@@ -66,7 +66,7 @@ impl Up {
         crate::daemon::raise_descriptors();
         let Size(disk_bytes) = self.size.as_deref().unwrap_or(DEFAULT_SIZE).parse()?;
         if let Some(address) = self.nbd.as_deref().filter(|_| !self.insecure_listen) {
-            tcp_address(address, false).map_err(|e| Failure::failed(without_tls(&e.message)))?;
+            tcp_address(address, false).map_err(|e| ApiError { message: without_tls(&e.message), ..e })?;
         }
         let dir = absolute(&self.dir);
         let state = StateDir::open(&dir).map_err(|e| Failure::failed(e.to_string().replace("--state DIR", "--dir DIR")))?;
@@ -95,7 +95,7 @@ impl Up {
 
     /// Pool, volume and exports, those that are not there already.
     async fn put_into_service(&self, daemon: &Daemon, dir: &Path, file: &Path, disk_bytes: u64) -> Outcome<(Volume, Vec<Export>)> {
-        let failed = |e: crate::api::ApiError| Failure::failed(e.message);
+        let failed = |e: ApiError| Failure::failed(e.message);
         let here = daemon.pools().await.into_iter().any(|pool| pool.name == POOL && pool.health == "online");
         if !here {
             let request = ImportPool { name: Some(POOL.to_owned()), search: vec![path_text(file)?], ..ImportPool::default() };

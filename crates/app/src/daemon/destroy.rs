@@ -27,7 +27,7 @@ impl Daemon {
     pub async fn destroy(&self, request: &Destroy) -> Result<Destroyed, ApiError> {
         let names = std::iter::once(&request.name).chain(&request.more);
         let doomed: Vec<(&str, Doomed)> = names.map(|name| Ok((name.as_str(), name.parse()?))).collect::<Result<_, ApiError>>()?;
-        let Some((_, first)) = doomed.first() else { return Err(ApiError::invalid("nothing is named; give POOL/VOL[@SNAP]")) };
+        let Some((_, first)) = doomed.first() else { return Err(ApiError::usage("nothing is named; give POOL/VOL[@SNAP]")) };
         let pool = first.of().pool.as_str();
         if doomed.iter().any(|(_, doomed)| doomed.of().pool != pool) {
             return Err(ApiError::invalid("the names are of several pools; give those of each pool in a command of its own"));

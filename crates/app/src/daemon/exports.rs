@@ -184,7 +184,7 @@ impl Daemon {
         self.reserve_addresses(id, Some(&unix), None)?;
         let queues = request.queues.unwrap_or(QUEUES);
         if queues == 0 || queues > MAX_QUEUES {
-            return Err(ApiError::invalid(format!("a guest cannot have {queues} queues; give 1 to {MAX_QUEUES}")));
+            return Err(ApiError::usage(format!("a guest cannot have {queues} queues; give 1 to {MAX_QUEUES}")));
         }
         let record = ExportRecord {
             id,
@@ -395,7 +395,7 @@ fn socket_access(access: &Access) -> SocketAccess {
 fn check_socket(path: &Path) -> Result<(), ApiError> {
     let told = path.display();
     if !path.is_absolute() {
-        return Err(ApiError::invalid(format!("'{told}' is not an absolute path; give one")));
+        return Err(ApiError::usage(format!("'{told}' is not an absolute path; give one")));
     }
     let length = path.as_os_str().len();
     if length > MAX_SOCKET_PATH {

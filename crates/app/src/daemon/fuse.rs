@@ -24,7 +24,7 @@ impl Daemon {
         self.reserve_addresses(id, Some(&dir), None)?;
         let access = request.access;
         if let Some(mode) = access.mode.filter(|mode| mode & !0o666 != 0) {
-            return Err(ApiError::invalid(format!("mode {mode:04o} is more than reading and writing; give one like 0640")));
+            return Err(ApiError::usage(format!("mode {mode:04o} is more than reading and writing; give one like 0640")));
         }
         let (pool, name) = (request.pool.clone(), request.pool.clone());
         Ok((shard, ExportRecord { id, pool, name, readonly: false, door: Door::Fuse { dir, access } }))
@@ -104,7 +104,7 @@ impl Daemon {
 fn real_path(dir: &Path) -> Result<PathBuf, ApiError> {
     let told = dir.display();
     let (Some(parent), Some(name), true) = (dir.parent(), dir.file_name(), dir.is_absolute()) else {
-        return Err(ApiError::invalid(format!("'{told}' is not an absolute path of a directory; give one")));
+        return Err(ApiError::usage(format!("'{told}' is not an absolute path of a directory; give one")));
     };
     let parent = parent.canonicalize().map_err(|e| ApiError::not_found(format!("the directory of {told}: {e}; make it first")))?;
     let path = parent.join(name);

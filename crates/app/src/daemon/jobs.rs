@@ -30,7 +30,7 @@ impl Daemon {
         let during = format!("cannot {} pool '{name}'", if request.stop { "stop the rebalance of" } else { "rebalance" });
         let shard = self.shard(name)?;
         let command = match request.stop {
-            true if request.dry_run => return Err(ApiError::invalid("stopping is not rehearsed; leave one of the two out")),
+            true if request.dry_run => return Err(ApiError::usage("stopping is not rehearsed; leave one of the two out")),
             true => Command::StopRebalance,
             false => Command::Rebalance { dry_run: request.dry_run },
         };
@@ -56,7 +56,7 @@ impl Daemon {
             WipeMode::Zero => Wipe::Zero,
         };
         let command = match request.stop {
-            true if request.dry_run => return Err(ApiError::invalid("stopping is not rehearsed; leave one of the two out")),
+            true if request.dry_run => return Err(ApiError::usage("stopping is not rehearsed; leave one of the two out")),
             true => Command::StopWipe,
             false => Command::Wipe { how, dry_run: request.dry_run },
         };

@@ -30,7 +30,7 @@ pub(super) fn words(options: &VolumeOptions) -> BTreeMap<String, u64> {
 /// When a name is unknown or the numbers do not fit together.
 pub(super) fn changed(old: VolumeOptions, change: &SetProperties) -> Result<Option<VolumeOptions>, ApiError> {
     if let Some(name) = change.limits.keys().find(|name| !LIMITS.contains(&name.as_str())) {
-        return Err(ApiError::invalid(format!("no property '{name}' can be set")));
+        return Err(ApiError::usage(format!("no property '{name}' can be set")));
     }
     let mut options = old;
     options.reservation = change.reservation.unwrap_or(old.reservation);
@@ -39,13 +39,13 @@ pub(super) fn changed(old: VolumeOptions, change: &SetProperties) -> Result<Opti
         Some(bytes) => u32::try_from(bytes)
             .ok()
             .filter(|bytes| *bytes <= MAX_SMALL)
-            .ok_or_else(|| ApiError::invalid(format!("special_small_blocks={bytes} is too much; give at most 1M, or 0 for none")))?,
+            .ok_or_else(|| ApiError::usage(format!("special_small_blocks={bytes} is too much; give at most 1M, or 0 for none")))?,
     };
     options.read_cache = match change.read_cache.as_deref() {
         None => old.read_cache,
         Some("auto") => None,
         Some("none") => Some(0),
-        Some(size) => Some(size.parse().map(|Size(bytes)| bytes).map_err(|e: SizeError| ApiError::invalid(format!("read_cache: {e}")))?),
+        Some(size) => Some(size.parse().map(|Size(bytes)| bytes).map_err(|e: SizeError| ApiError::usage(format!("read_cache: {e}")))?),
     };
     for (kind, rate) in KINDS.into_iter().zip(options.limits.rates_mut()) {
         let given = |suffix: &str| change.limits.get(&format!("{kind}{suffix}")).copied();
@@ -68,7 +68,7 @@ pub(super) fn changed(old: VolumeOptions, change: &SetProperties) -> Result<Opti
         }
         let length = length.unwrap_or(u64::from(rate.seconds));
         if length > MAX_LENGTH {
-            return Err(ApiError::invalid(format!("{kind}_max_length={length} is too long; give at most {MAX_LENGTH} seconds")));
+            return Err(ApiError::usage(format!("{kind}_max_length={length} is too long; give at most {MAX_LENGTH} seconds")));
         }
         rate.seconds = if rate.burst == 0 { 0 } else { u32::try_from(length).unwrap_or(0) };
     }

@@ -285,7 +285,7 @@ fn job(pool: &str, kind: &str, device: Option<u16>, remaining_bytes: u64) -> Job
 fn vacant(device: &DeviceSpec, force: bool) -> Result<(), ApiError> {
     let path = Path::new(&device.path);
     if !path.is_absolute() {
-        return Err(ApiError::invalid(format!("'{}' is not an absolute path; give one", device.path)));
+        return Err(ApiError::usage(format!("'{}' is not an absolute path; give one", device.path)));
     }
     if !path.exists() {
         return match device.create {

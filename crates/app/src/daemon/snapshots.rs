@@ -65,7 +65,7 @@ impl Daemon {
     pub async fn create_snapshots(&self, request: CreateSnapshots) -> Result<Created, ApiError> {
         let names = request.names.iter().map(|name| name.parse()).collect::<Result<Vec<SnapshotName>, _>>()?;
         if names.is_empty() {
-            return Err(ApiError::invalid("no snapshot is named; give POOL/VOL@SNAP"));
+            return Err(ApiError::usage("no snapshot is named; give POOL/VOL@SNAP"));
         }
         let mut targets = Vec::with_capacity(names.len());
         for name in &names {

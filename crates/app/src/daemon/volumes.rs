@@ -56,7 +56,7 @@ impl Daemon {
         let during = format!("cannot create '{name}'");
         let size = whole_blocks(request.size).map_err(|e| e.during(&during))?;
         let sector = request.sector.as_deref().map(str::parse::<SectorProfile>).transpose();
-        let sector = sector.map_err(|e| ApiError::invalid(e.to_string()))?.unwrap_or_default();
+        let sector = sector.map_err(|e| ApiError::usage(e.to_string()))?.unwrap_or_default();
         let properties = Properties::read(&request.properties)?;
         let options = options::changed(VolumeOptions::default(), &request.properties).map_err(|e| e.during(&during))?;
         let command = Command::CreateVolume {
@@ -118,7 +118,7 @@ impl Daemon {
     pub async fn resize(&self, name: &VolumeName, request: &Resize) -> Result<Resized, ApiError> {
         let (shard, volume) = self.find_volume(name).await?;
         let during = format!("cannot resize '{name}'");
-        let change: SizeChange = request.size.parse().map_err(|e: crate::size::SizeError| ApiError::invalid(e.to_string()))?;
+        let change: SizeChange = request.size.parse().map_err(|e: crate::size::SizeError| ApiError::usage(e.to_string()))?;
         let size = change.apply(volume.size).ok_or_else(|| {
             ApiError::invalid(format!("'{}' from {} is below zero or too large; give another size", request.size, Size(volume.size)))
         });
@@ -160,7 +160,7 @@ impl Daemon {
     /// When somebody is served, who was told something else; when the word is unknown or the engine refuses.
     pub async fn set_sector(&self, name: &VolumeName, request: &SetSector) -> Result<Volume, ApiError> {
         let during = format!("cannot change the sectors of '{name}'");
-        let sector: SectorProfile = request.sector.parse().map_err(|e| ApiError::invalid(format!("{e}")).during(&during))?;
+        let sector: SectorProfile = request.sector.parse().map_err(|e| ApiError::usage(format!("{e}")).during(&during))?;
         let _pool = self.lock_pool(&name.pool).await?;
         let (shard, volume) = self.find_volume(name).await?;
         let target = Target::Head(volume.id);
@@ -246,7 +246,7 @@ fn whole_blocks(size: u64) -> Result<u64, ApiError> {
         return Ok(size);
     }
     let up = size.max(1).div_ceil(GRAIN).saturating_mul(GRAIN);
-    Err(ApiError::invalid(format!("{size} bytes is not a positive multiple of {GRAIN}; give for example {up}")))
+    Err(ApiError::usage(format!("{size} bytes is not a positive multiple of {GRAIN}; give for example {up}")))
 }
 
 /// Property values, read.
@@ -261,7 +261,7 @@ impl Properties {
     fn read(words: &SetProperties) -> Result<Properties, ApiError> {
         let cache = words.cache.as_deref().map(str::parse).transpose();
         Ok(Properties {
-            cache: cache.map_err(|e: millpond_block::UnknownCacheMode| ApiError::invalid(e.to_string()))?,
+            cache: cache.map_err(|e: millpond_block::UnknownCacheMode| ApiError::usage(e.to_string()))?,
             compression: words.compression.as_deref().map(compression).transpose()?,
             read_only: words.readonly,
         })
@@ -281,7 +281,7 @@ fn compression(word: &str) -> Result<Compression, ApiError> {
         "off" => Ok(Compression::Off),
         "lz4" => Ok(Compression::Lz4),
         "zstd" => Ok(Compression::Zstd),
-        _ => Err(ApiError::invalid(format!("'{word}' is not a compression (off, lz4, zstd)"))),
+        _ => Err(ApiError::usage(format!("'{word}' is not a compression; give off, lz4 or zstd"))),
     }
 }
 

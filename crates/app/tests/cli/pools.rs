@@ -53,7 +53,7 @@ fn tables_follow_their_options() {
     assert_eq!(value, "online\n");
     assert!(daemon.run(&["pool", "get", "all", "tank"]).ok().out.contains("layout"));
     daemon.run(&["pool", "get", "colour", "tank"]).refused(2, "no property");
-    daemon.run(&["pool", "set", "colour=red", "tank"]).refused(1, "colour");
+    daemon.run(&["pool", "set", "colour=red", "tank"]).refused(2, "colour");
     assert_eq!(daemon.json(&["pool", "show", "tank"])["name"], "tank");
     let status = daemon.run(&["pool", "status", "-v", "tank"]).ok().out;
     assert!(status.contains("health online") && status.contains("tank.img") && status.contains("write amplification"), "{status}");
@@ -78,7 +78,7 @@ fn devices_that_hold_something_need_force() {
     daemon.run(&["pool", "create", "other", "parity1", &path]).refused(2, "3 to 16 devices");
     daemon.run(&["pool", "create", "other", &path, "log", &path]).refused(2, "given twice");
     daemon.run(&["pool", "create", "other", &path, "cache", &path]).refused(2, "given twice");
-    daemon.run(&["pool", "create", "other", "-o", "x=y", &path]).refused(1, "not in this version");
+    daemon.run(&["pool", "create", "other", "-o", "x=y", &path]).refused(2, "no property 'x'");
     daemon.run(&["pool", "create", "other", "-o", "io=fast", &path]).refused(2, "buffered");
     assert_eq!(daemon.run(&["pool", "create", "-bad", &path]).code, 2);
 }

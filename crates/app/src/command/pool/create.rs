@@ -77,7 +77,9 @@ fn io_mode(word: &str) -> Outcome<IoMode> {
         Some(("io", "direct")) => Ok(IoMode::Direct),
         Some(("io", "buffered")) => Ok(IoMode::Buffered),
         Some(("io", value)) => Err(Failure::usage(format!("io cannot be '{value}'; choose direct or buffered"))),
-        Some((property, _)) => Err(Failure::later(&format!("the pool property '{property}'"))),
+        Some((property, _)) => {
+            Err(Failure::usage(format!("no property '{property}' of a pool; io can be given, see 'millpond pool create --help'")))
+        }
         None => Err(Failure::usage(format!("'{word}' is not PROP=VAL; give for example io=buffered"))),
     }
 }

@@ -8,10 +8,10 @@ use serde::Serialize;
 use super::device_limit::rate;
 use crate::api::{Device, Job, Pool, Scrub, SetPool};
 use crate::client::Client;
-use crate::command::check;
+use crate::command::check::{self, Cause};
 use crate::command::columns::{DEVICE, POOL, POOL_PROPERTIES, layout, limit};
 use crate::command::get::print_property;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Code, Failure, Outcome};
 use crate::instant::{now, show_span};
 use crate::names::{self, Kind};
 use crate::output::{Cell, Format, Listing, print, print_pairs, say, write_out};
@@ -79,8 +79,8 @@ pub struct Status {
     /// Counters as well
     #[arg(short = 'v', long)]
     verbose: bool,
-    /// Only say what is not as it should be, one line each; exit code 0: nothing, 1: warnings, 4: a pool is degraded or worse
-    #[arg(long)]
+    /// Only say what is not as it should be, one line each; exit code 0: nothing, 1: warnings, 4: a pool is degraded or worse, or not there
+    #[arg(short = 'x', long)]
     check: bool,
     #[command(flatten)]
     how: Listing,
@@ -89,7 +89,13 @@ pub struct Status {
 impl Status {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
-        let pools = some(client, self.name.as_deref()).await?;
+        let pools = match (some(client, self.name.as_deref()).await, &self.name) {
+            // 1 would read as a warning, and a pool that is watched is not there
+            (Err(failure), Some(name)) if self.check && failure.code == Code::Failed => {
+                return check::end(&[Cause::no_pool(name, &failure)], &self.how);
+            }
+            (pools, _) => pools?,
+        };
         if self.check {
             return check::end(&check::causes(&pools, &[]), &self.how);
         }
@@ -389,7 +395,7 @@ impl Set {
         let request = match property {
             "job_rate" => SetPool { job_rate: Some(rate(value)?) },
             _ => {
-                return Err(Failure::failed(format!(
+                return Err(Failure::usage(format!(
                     "the pool property '{property}' cannot be set; job_rate can, see 'millpond pool set --help'"
                 )));
             }

@@ -21,7 +21,7 @@ const MAX_HANDSHAKE: u32 = 600;
 /// Reads `HOST:PORT`, `HOST`, `:PORT` or `PORT`; the host is 127.0.0.1 and the port 10809 where missing. With `open`, other machines may
 /// reach it.
 pub fn tcp_address(text: &str, open: bool) -> Result<SocketAddr, ApiError> {
-    let wrong = || ApiError::invalid(format!("'{text}' is not a TCP address; give for example 127.0.0.1:{NBD_PORT} or [::1]:{NBD_PORT}"));
+    let wrong = || ApiError::usage(format!("'{text}' is not a TCP address; give for example 127.0.0.1:{NBD_PORT} or [::1]:{NBD_PORT}"));
     let address = if let Ok(address) = text.parse::<SocketAddr>() {
         address
     } else if let Ok(host) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
@@ -48,25 +48,25 @@ pub fn tcp_address(text: &str, open: bool) -> Result<SocketAddr, ApiError> {
 pub(super) fn tls_record(request: &CreateTls) -> Result<TlsRecord, ApiError> {
     let CreateTls { mode, dir, cert, key, ca, verify_peer, psk, clients } = request;
     let unclear = || {
-        ApiError::invalid(
+        ApiError::usage(
             "TLS needs one of: a directory (--tls-dir), a certificate with its key (--tls-cert, --tls-key), a file of keys (--tls-psk)",
         )
     };
     for path in [dir, cert, key, ca, psk].into_iter().flatten() {
         if !path.starts_with('/') {
-            return Err(ApiError::invalid(format!("'{path}' is not an absolute path; give one")));
+            return Err(ApiError::usage(format!("'{path}' is not an absolute path; give one")));
         }
     }
     if (cert.is_some() && ca.is_some() != *verify_peer) || (cert.is_none() && ca.is_some()) || (psk.is_some() && *verify_peer) {
-        return Err(ApiError::invalid(
+        return Err(ApiError::usage(
             "clients are verified with both: the authority of their certificates (--tls-ca) and --tls-verify-peer",
         ));
     }
     if !clients.is_empty() && !verify_peer {
-        return Err(ApiError::invalid("names of clients (--tls-clients) stand in certificates that are verified; add --tls-verify-peer"));
+        return Err(ApiError::usage("names of clients (--tls-clients) stand in certificates that are verified; add --tls-verify-peer"));
     }
     if clients.iter().any(|name| name.trim().is_empty()) {
-        return Err(ApiError::invalid("a name of a client is empty; give --tls-clients NAME,NAME"));
+        return Err(ApiError::usage("a name of a client is empty; give --tls-clients NAME,NAME"));
     }
     let files = match (dir, cert, key, psk) {
         (Some(dir), None, None, None) => {
@@ -108,7 +108,7 @@ pub(super) fn tls_view(record: &TlsRecord) -> ExportTls {
 /// Refuses limits that serve nobody or cannot be kept.
 pub fn check_limits(limits: &NbdLimits) -> Result<(), ApiError> {
     let check = |what: &str, value: Option<u32>, most: u32| match value {
-        Some(value) if !(1..=most).contains(&value) => Err(ApiError::invalid(format!("{what} is 1 to {most}, not {value}"))),
+        Some(value) if !(1..=most).contains(&value) => Err(ApiError::usage(format!("{what} is 1 to {most}, not {value}"))),
         _ => Ok(()),
     };
     check("the number of clients", limits.max_clients, MAX_CLIENTS)?;
