@@ -217,6 +217,26 @@ pub struct Scrub {
 pub struct LostData {
     /// The volume that wrote it: it may be in its head, in snapshots of it and in clones of those. None when it was destroyed since.
     pub volume: Option<String>,
+impl Scrub {
+    /// Blocks and map nodes of which no copy is right.
+    pub fn lost(&self) -> u64 {
+        self.lost_blocks + self.lost_nodes
+    }
+
+    /// The result in words, the same wherever it is read. Errors are counted by copies of blocks, repairs by pieces that were written again, each of
+    /// which may hold many.
+    pub fn found(&self, pool: &str) -> String {
+        match (self.errors, self.lost()) {
+            (0, 0) => "0 errors".to_owned(),
+            (errors, 0) => format!("{errors} errors, all repaired ({} pieces written again)", self.repaired),
+            (errors, lost) => format!(
+                "{errors} errors, {} pieces written again; {lost} blocks and map nodes are lost, for no copy of them is right: 'millpond pool status -v {pool}' says of which volumes",
+                self.repaired
+            ),
+        }
+    }
+}
+
     /// First byte.
     pub offset: u64,
     /// Bytes.

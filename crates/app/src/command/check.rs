@@ -95,10 +95,8 @@ fn of_pool(pool: &Pool) -> Vec<Cause> {
             add(Level::Warning, format!("pool {name}: {} are not given back, deadlists cannot be read", Size(pool.io.unreclaimed)));
         }
         if let Some(scrub) = pool.scrub.as_ref().filter(|scrub| scrub.errors > 0) {
-            let lost = scrub.lost_blocks + scrub.lost_nodes;
-            let level = if lost > 0 { Level::Error } else { Level::Warning };
-            let found = format!("{} errors, {} repaired, {lost} blocks and map nodes lost", scrub.errors, scrub.repaired);
-            add(level, format!("pool {name}: the last scrub found {found}"));
+            let level = if scrub.lost() > 0 { Level::Error } else { Level::Warning };
+            add(level, format!("pool {name}: the last scrub found {}", scrub.found(name)));
         }
     }
     causes

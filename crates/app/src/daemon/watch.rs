@@ -344,20 +344,12 @@ fn told(pool: &Pool, device: &Device, kind: &str) -> String {
 }
 
 fn scrub_ended(pool: &Pool, scrub: &Scrub) -> Happened {
-    let lost = scrub.lost_blocks + scrub.lost_nodes;
-    let severity = match (lost, scrub.errors) {
+    let severity = match (scrub.lost(), scrub.errors) {
         (0, 0) => Severity::Info,
         (0, _) => Severity::Warning,
         _ => Severity::Error,
     };
     let how = if scrub.state == "done" { "done" } else { "stopped" };
-    let found = match (lost, scrub.errors) {
-        (0, 0) => "no errors".to_owned(),
-        (0, errors) => format!("{errors} errors, {} repaired, nothing lost", scrub.repaired),
-        (lost, errors) => format!(
-            "{errors} errors, {} repaired, {lost} blocks and map nodes lost: 'millpond pool status -v {}' says of which volumes",
-            scrub.repaired, pool.name
-        ),
-    };
+    let found = scrub.found(&pool.name);
     Happened::to_pool("scrub.ended", &pool.name, format!("scrub of pool '{}' {how}: {found}", pool.name)).at(severity)
 }

@@ -136,9 +136,12 @@ fn a_scrub_that_repairs_is_a_warning() {
     eventually("the second one", || of_kind(&daemon, "scrub.ended").len() == 2);
     let ended = reported(&daemon, "scrub.ended");
     assert_eq!(text(&ended, "severity"), "warning", "{ended}");
-    assert!(text(&ended, "message").contains("nothing lost"), "{ended}");
+    assert!(text(&ended, "message").contains("all repaired"), "{ended}");
     let checked = daemon.run(&["pool", "status", "--check"]);
-    assert!(checked.code == 1 && checked.out.contains("the last scrub found"), "{checked:?}");
+    // the event, the status and the check say it in the same words
+    let found = text(&ended, "message").split_once("done: ").map(|(_, found)| found.to_owned()).expect("what was found");
+    assert!(checked.code == 1 && checked.out.contains(&format!("the last scrub found {found}\n")), "{checked:?}");
+    assert!(daemon.run(&["pool", "status", "tank"]).ok().out.contains(&format!(", {found}\n")));
 }
 
 #[test]

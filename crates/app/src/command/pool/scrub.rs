@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::api::{Pool, ScrubPool};
 use crate::client::Client;
-use crate::command::pool::{jobs, show};
+use crate::command::pool::jobs;
 use crate::failure::{Failure, Outcome};
 use crate::names::{self, Kind};
 
@@ -71,12 +71,10 @@ async fn wait(client: &Client, name: &str) -> Outcome {
     jobs::wait_scrub(client, name).await?;
     let pool: Pool = client.get(&format!("/v1/pools/{name}")).await?;
     let Some(scrub) = pool.scrub else { return Ok(()) };
-    let lost = scrub.lost_blocks + scrub.lost_nodes;
-    if lost == 0 {
-        eprintln!("scrub of {name}: done, {}", show::found(&scrub));
+    let found = format!("scrub of {name}: {}, {}", scrub.state, scrub.found(name));
+    if scrub.lost() == 0 {
+        eprintln!("{found}");
         return Ok(());
     }
-    Err(Failure::failed(format!(
-        "{lost} blocks of pool '{name}' have no copy that is right; see 'millpond pool status -v {name}', then restore what they belong to"
-    )))
+    Err(Failure::failed(format!("{found}; restore what they belong to")))
 }

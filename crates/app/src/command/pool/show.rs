@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::device_limit::rate;
-use crate::api::{Device, Job, Pool, Scrub, SetPool};
+use crate::api::{Device, Job, Pool, SetPool};
 use crate::client::Client;
 use crate::command::check::{self, Cause};
 use crate::command::columns::{DEVICE, POOL, POOL_PROPERTIES, layout, limit};
@@ -160,24 +160,9 @@ impl Status {
         }
         if let Some(scrub) = &pool.scrub {
             let when = scrub.ended.unwrap_or(scrub.begun);
-            text += &format!("scrub {} {when:.0}, {}\n", scrub.state, found(scrub));
+            text += &format!("scrub {} {when:.0}, {}\n", scrub.state, scrub.found(&pool.name));
         }
         text
-    }
-}
-
-/// Describes the result of a scrub: errors are counted by copies of blocks, repairs by pieces that were written again, each of which may hold many.
-pub(super) fn found(scrub: &Scrub) -> String {
-    let lost = scrub.lost_blocks + scrub.lost_nodes;
-    match (scrub.errors, lost) {
-        (0, 0) => "0 errors".to_owned(),
-        (errors, 0) => format!("{errors} errors, all repaired ({} pieces written again)", scrub.repaired),
-        (errors, lost) => {
-            format!(
-                "{errors} errors, {} pieces written again; {lost} blocks are lost, for no copy of them is right: see -v",
-                scrub.repaired
-            )
-        }
     }
 }
 

@@ -180,9 +180,9 @@ fn the_end_of_a_scrub_says_what_it_found() {
     assert_eq!(look.kinds(&scrubbed(1, "running", 0, 0, 0)), [""; 0]);
     let ended =
         |news: Vec<(Severity, &'static str, String)>| news.into_iter().map(|(severity, _, told)| (severity, told)).collect::<Vec<_>>();
-    assert_eq!(ended(look.at(&scrubbed(1, "done", 0, 0, 0), &[])), [(Severity::Info, "scrub of pool 'tank' done: no errors".to_owned())]);
+    assert_eq!(ended(look.at(&scrubbed(1, "done", 0, 0, 0), &[])), [(Severity::Info, "scrub of pool 'tank' done: 0 errors".to_owned())]);
     assert_eq!(ended(look.at(&scrubbed(1, "done", 0, 0, 0), &[])), []);
-    let repaired = "scrub of pool 'tank' done: 5 errors, 5 repaired, nothing lost".to_owned();
+    let repaired = "scrub of pool 'tank' done: 5 errors, all repaired (5 pieces written again)".to_owned();
     assert_eq!(ended(look.at(&scrubbed(2, "done", 5, 5, 0), &[])), [(Severity::Warning, repaired)]);
     let lost = ended(look.at(&scrubbed(3, "stopped", 5, 3, 2), &[]));
     assert!(matches!(lost.as_slice(), [(Severity::Error, told)] if told.contains("stopped") && told.contains("2 blocks")), "{lost:?}");
