@@ -39,7 +39,8 @@ impl<T> Column<T> {
 /// Ends of names that cells say themselves.
 const UNITS: [&str; 4] = ["_bytes", "_nanos", "_seconds", "_millis"];
 /// Names that stand for something else to people: the words of the field.
-const HEADS: [(&str, &str); 7] = [
+const HEADS: [(&str, &str); 8] = [
+    ("missing_devices", "missing"),
     ("referenced_bytes", "refer"),
     ("unique_bytes", "used"),
     ("snapshots", "snaps"),
@@ -48,6 +49,14 @@ const HEADS: [(&str, &str); 7] = [
     ("lost_millis", "lost_time"),
     ("allocated", "alloc"),
 ];
+
+/// Columns of paths, which are shortened in the middle where a table would be wider than a terminal.
+const PATHS: [&str; 4] = ["path", "was", "address", "devices"];
+/// Characters of a line that fits a wide terminal, and between two columns.
+const WIDTH: usize = 120;
+const GAP: usize = 2;
+/// Characters of a path that is still told from others.
+const LEAST_PATH: usize = 16;
 
 /// Where a column appears when the user did not choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +69,8 @@ pub enum Shown {
     Table,
     /// In tables with a head: what scripts read stays as it was.
     People,
+    /// In JSON and in tables without a head.
+    Programs,
     /// When asked for.
     Asked,
 }
@@ -117,14 +128,25 @@ fn render<T: Serialize>(rows: &[T], columns: &[Column<T>], how: &Listing) -> Out
     table.load_style(comfy_table::presets::NOTHING);
     // who asks for columns by name finds these names
     let asked = !how.columns.is_empty();
-    table.set_header(chosen.iter().map(|column| if asked { column.name.to_uppercase() } else { column.head() }));
+    let heads: Vec<String> = chosen.iter().map(|column| if asked { column.name.to_uppercase() } else { column.head() }).collect();
+    let mut lines: Vec<Vec<(String, CellAlignment)>> = Vec::new();
     for row in rows {
-        table.add_row(chosen.iter().map(|column| {
+        let cell = |column: &&Column<T>| {
             let cell = (column.cell)(row);
             // values of properties are of all kinds, and stand below each other
             let align = if cell.is_number() && column.name != "value" { CellAlignment::Right } else { CellAlignment::Left };
-            comfy_table::Cell::new(cell.show(how.parsable)).set_alignment(align)
-        }));
+            (cell.show(how.parsable), align)
+        };
+        lines.push(chosen.iter().map(cell).collect());
+    }
+    // who asks for columns, or for exact values, gets them whole
+    if !asked && !how.parsable {
+        let paths: Vec<bool> = chosen.iter().map(|column| PATHS.contains(&column.name)).collect();
+        fit(&heads, &mut lines, &paths);
+    }
+    table.set_header(heads);
+    for line in lines {
+        table.add_row(line.into_iter().map(|(text, align)| comfy_table::Cell::new(text).set_alignment(align)));
     }
     let mut text = String::new();
     for line in table.lines() {
@@ -135,6 +157,45 @@ fn render<T: Serialize>(rows: &[T], columns: &[Column<T>], how: &Listing) -> Out
     Ok(text)
 }
 
+/// Shortens paths as far as a table needs it to fit.
+fn fit(heads: &[String], lines: &mut [Vec<(String, CellAlignment)>], paths: &[bool]) {
+    let chars = |text: &str| text.chars().count();
+    let longest = |at: usize| lines.iter().filter_map(|line| line.get(at)).map(|(text, _)| chars(text)).max().unwrap_or(0);
+    let columns: Vec<(usize, usize, bool)> =
+        heads.iter().zip(paths).enumerate().map(|(at, (head, path))| (chars(head), longest(at), *path)).collect();
+    let width = |limit: usize| {
+        let of = |(head, cell, path): &(usize, usize, bool)| if *path { (*cell).min(limit).max(*head) } else { (*cell).max(*head) };
+        columns.iter().map(of).sum::<usize>() + GAP * columns.len().saturating_sub(1)
+    };
+    let most = columns.iter().filter(|(_, _, path)| *path).map(|(_, cell, _)| *cell).max().unwrap_or(0);
+    let limit = (LEAST_PATH..=most).rev().find(|limit| width(*limit) <= WIDTH).unwrap_or(LEAST_PATH);
+    for line in lines.iter_mut() {
+        for ((text, _), _) in line.iter_mut().zip(paths).filter(|(_, path)| **path) {
+            *text = shortened(text, limit);
+        }
+    }
+}
+
+/// A path of at most so many characters. The end says more than the beginning. Of a list, the first ones and how many there are.
+fn shortened(path: &str, limit: usize) -> String {
+    let length = path.chars().count();
+    if length <= limit {
+        return path.to_owned();
+    }
+    let listed = path.split(',').count();
+    if listed > 1 {
+        let more = format!(",… {listed} in all");
+        let room = limit.saturating_sub(more.chars().count());
+        let whole = path.char_indices().filter(|(at, c)| *c == ',' && path.get(..*at).is_some_and(|front| front.chars().count() <= room));
+        let first = path.split(',').next().unwrap_or_default();
+        let front = whole.last().and_then(|(at, _)| path.get(..at)).map_or_else(|| shortened(first, room), str::to_owned);
+        return front + &more;
+    }
+    let kept = limit.saturating_sub(1);
+    let (front, back) = (kept / 3, kept - kept / 3);
+    path.chars().take(front).chain(std::iter::once('…')).chain(path.chars().skip(length - back)).collect()
+}
+
 /// The columns to print, in order.
 fn choose<'a, T>(columns: &'a [Column<T>], how: &Listing) -> Outcome<Vec<&'a Column<T>>> {
     if how.columns.is_empty() {
@@ -143,6 +204,7 @@ fn choose<'a, T>(columns: &'a [Column<T>], how: &Listing) -> Outcome<Vec<&'a Col
             Shown::Json => how.format == Format::Json,
             Shown::Table => how.format == Format::Table,
             Shown::People => how.format == Format::Table && !how.no_header,
+            Shown::Programs => how.format == Format::Json || how.no_header,
             Shown::Asked => false,
         };
         return Ok(columns.iter().filter(is_wanted).collect());

@@ -51,6 +51,14 @@ fn without_header_columns_are_tabs_and_exact() {
 }
 
 #[test]
+fn paths_lose_their_middle_and_lists_their_end() {
+    assert_eq!(shortened("/dev/sdb", 16), "/dev/sdb");
+    assert_eq!(shortened("/dev/disk/by-id/ata-WDC_WD40EFRX_WD-WCC7K4", 22), "/dev/di…EFRX_WD-WCC7K4");
+    assert_eq!(shortened("/dev/sdb,/dev/sdc,/dev/sdd,/dev/sde", 32), "/dev/sdb,/dev/sdc,… 4 in all");
+    assert_eq!(shortened("/srv/a/long/way/to/the/file,/b", 24), "/srv…the/file,… 2 in all");
+}
+
+#[test]
 fn json_has_the_chosen_keys_alone() {
     let keys = |words: &[&str]| -> Vec<String> {
         let text = render(&ROWS, COLUMNS, &how(words, Format::Json, false, false)).expect("json");
