@@ -530,9 +530,9 @@ pub struct Device {
     /// Where it was, when it is missing.
     #[serde(default)]
     pub was: Option<String>,
-    /// Class: `data`, `special`, `log`, `cache` or `spare`.
+    /// Class: `data`, `special`, `log`, `cache` or `spare`; `unknown` when its pool is not in service.
     pub class: String,
-    /// `linear`, `stripe` or `mirror`.
+    /// `linear`, `stripe`, `mirror`, `parity1` or `parity2`; `unknown` when its pool is not in service.
     pub layout: String,
     /// `online`, a spare `available`; `missing`, `failed` or `resilvering`; `replacing`, and the device that takes its place is another
     /// one in the list;
@@ -582,8 +582,8 @@ pub struct Pool {
     pub reason: Option<String>,
     /// Nothing is written to its devices: it was imported to be read.
     pub readonly: bool,
-    /// Layout of the data class.
-    pub layout: LayoutSpec,
+    /// Layout of the data class; nothing when the pool is not in service, and so not known.
+    pub layout: Option<LayoutSpec>,
     /// Bytes that guests can fill.
     pub size: u64,
     /// Live bytes, snapshots and metadata included.

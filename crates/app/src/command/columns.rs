@@ -105,7 +105,7 @@ pub const POOL: &[Column<Pool>] = &[
     Column { name: "free", cell: |p| Cell::Bytes(p.free), shown: Shown::Always },
     Column { name: "health", cell: |p| text(&p.health), shown: Shown::Always },
     Column { name: "devices", cell: |p| text(&paths(&p.devices)), shown: Shown::Json },
-    Column { name: "layout", cell: |p| text(&layout(p.layout)), shown: Shown::Asked },
+    Column { name: "layout", cell: |p| Cell::text_or_none(p.layout.map(layout).as_deref()), shown: Shown::Asked },
     Column { name: "reason", cell: |p| Cell::text_or_none(p.reason.as_deref()), shown: Shown::Asked },
     Column { name: "clients", cell: |p| Cell::Count(p.clients), shown: Shown::Asked },
     Column { name: "id", cell: |p| text(&p.id), shown: Shown::Asked },
@@ -117,7 +117,7 @@ pub const POOL_PROPERTIES: &[Column<Pool>] = &[
     Column { name: "id", cell: |p| text(&p.id), shown: Shown::Always },
     Column { name: "health", cell: |p| text(&p.health), shown: Shown::Always },
     Column { name: "reason", cell: |p| Cell::text_or_none(p.reason.as_deref()), shown: Shown::Always },
-    Column { name: "layout", cell: |p| text(&layout(p.layout)), shown: Shown::Always },
+    Column { name: "layout", cell: |p| Cell::text_or_none(p.layout.map(layout).as_deref()), shown: Shown::Always },
     Column { name: "size", cell: |p| Cell::Bytes(p.size), shown: Shown::Always },
     Column { name: "allocated", cell: |p| Cell::Bytes(p.allocated), shown: Shown::Always },
     Column { name: "free", cell: |p| Cell::Bytes(p.free), shown: Shown::Always },
@@ -139,9 +139,9 @@ pub const DEVICE: &[Column<Device>] = &[
     Column { name: "path", cell: |d| if d.was.is_none() && d.path != d.id { known(&d.path) } else { Cell::None }, shown: Shown::Always },
     Column { name: "serial", cell: |d| Cell::text_or_none(d.serial.as_deref()), shown: Shown::Always },
     Column { name: "was", cell: |d| Cell::text_or_none(d.was.as_deref()), shown: Shown::Always },
-    Column { name: "class", cell: |d| text(&d.class), shown: Shown::Always },
+    Column { name: "class", cell: |d| if d.class == UNKNOWN { Cell::None } else { text(&d.class) }, shown: Shown::Always },
     // a spare takes the place of any device
-    Column { name: "layout", cell: |d| if d.class == "spare" { Cell::None } else { text(&d.layout) }, shown: Shown::Always },
+    Column { name: "layout", cell: device_layout, shown: Shown::Always },
     Column { name: "state", cell: |d| text(&d.state), shown: Shown::Always },
     Column { name: "size", cell: |d| Cell::Bytes(d.size), shown: Shown::Always },
     Column { name: "allocated", cell: |d| Cell::Bytes(d.allocated), shown: Shown::Always },
@@ -155,6 +155,13 @@ pub const DEVICE: &[Column<Device>] = &[
     Column { name: "writes", cell: |d| Cell::Count(d.io.writes), shown: Shown::Asked },
     Column { name: "flushes", cell: |d| Cell::Count(d.io.flushes), shown: Shown::Asked },
 ];
+
+/// What is said of a device whose pool is not in service.
+const UNKNOWN: &str = "unknown";
+
+fn device_layout(device: &Device) -> Cell {
+    if device.class == "spare" || device.layout == UNKNOWN { Cell::None } else { text(&device.layout) }
+}
 
 /// Events.
 pub const EVENT: &[Column<Event>] = &[

@@ -101,7 +101,7 @@ impl Daemon {
             planned.health = "planned".to_owned();
             planned.devices.iter_mut().for_each(|device| device.was = None);
             planned.warnings = warnings;
-            planned.layout = request.groups.first().map_or(LayoutSpec::Linear, |group| group.layout);
+            planned.layout = request.groups.first().map(|group| group.layout);
             return Ok(planned);
         }
         let made = format_devices(&request.name, &request.groups, request.io, self.options.tuning.clone()).await;

@@ -98,7 +98,7 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
         devices,
         reason,
         readonly: status.pool.read_only,
-        layout,
+        layout: Some(layout),
         size: status.pool.size,
         allocated: status.pool.allocated,
         free: status.pool.free,
@@ -312,7 +312,7 @@ pub(super) fn unavailable(record: &PoolRecord, reason: String, absent: &BTreeMap
         path: names.word(named),
         serial: record.seen.get(&named.member).filter(|_| !named.successor).and_then(|seen| seen.serial.clone()),
         was: named.was.as_ref().or(named.path.as_ref().filter(gone)).map(|was| was.display().to_string()),
-        class: "data".to_owned(),
+        class: "unknown".to_owned(),
         layout: "unknown".to_owned(),
         // looked up, not looked at: a device that does not answer would hold up whoever asks
         state: match &named.path {
@@ -338,7 +338,7 @@ pub(super) fn unavailable(record: &PoolRecord, reason: String, absent: &BTreeMap
         health: "unavailable".to_owned(),
         reason: Some(reason),
         readonly: false,
-        layout: LayoutSpec::Linear,
+        layout: None,
         size: 0,
         allocated: 0,
         free: 0,

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::spec::{Spec, warn, warn_of_spare, warn_of_weakness};
-use crate::api::{ClassSpec, CreatePool, DeviceGroup, IoMode, Pool};
+use crate::api::{ClassSpec, CreatePool, DeviceGroup, IoMode, LayoutSpec, Pool};
 use crate::client::Client;
 use crate::command::columns::layout;
 use crate::failure::{Failure, Outcome};
@@ -57,7 +57,7 @@ impl Create {
             return write_out(&would);
         }
         warn_of_spare(&pool);
-        say(&format!("created pool {}: {} for guests, {}", pool.name, Size(pool.size), layout(pool.layout)))
+        say(&format!("created pool {}: {} for guests, {}", pool.name, Size(pool.size), layout(pool.layout.unwrap_or(LayoutSpec::Linear))))
     }
 }
 

@@ -46,7 +46,7 @@ impl Add {
         let would = format!("would add {} to pool {}\n", describe(&groups), self.name);
         let request = AddDevices { groups, force: self.force, dry_run: self.dry_run };
         let pool = client.post::<_, Pool>(&format!("/v1/pools/{}/devices", self.name), &request).await?;
-        warn_of_weakness(&request.groups, pool.layout);
+        pool.layout.into_iter().for_each(|layout| warn_of_weakness(&request.groups, layout));
         warn(&pool);
         if self.dry_run {
             return write_out(&would);

@@ -134,7 +134,7 @@ impl Status {
         }
         text += &format!(
             "layout {}\nsize {}, allocated {}, free {}\nclients {}\n",
-            layout(pool.layout),
+            pool.layout.map_or_else(|| "-".to_owned(), layout),
             bytes(pool.size),
             bytes(pool.allocated),
             bytes(pool.free),
