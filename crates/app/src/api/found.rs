@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::pool::Checkpoint;
+use super::replacement::DeviceNamed;
 
 /// A pool found by its labels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -19,6 +20,9 @@ pub struct Found {
     pub devices: Vec<String>,
     /// Members that were not found, by number.
     pub missing: Vec<u16>,
+    /// The same by where they were, with serial number and id, as far as this host has seen them.
+    #[serde(default)]
+    pub missing_devices: Vec<DeviceNamed>,
     /// The restore point that a rewinding import would use, and what it would lose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,

@@ -8,6 +8,7 @@ mod event;
 mod export;
 mod found;
 mod pool;
+mod replacement;
 pub mod routes;
 #[cfg(test)]
 pub mod sample;
@@ -28,8 +29,9 @@ pub use found::{Found, LostRange};
 pub use pool::{
     AddDevices, Checkpoint, ClassSpec, CreatePool, Device, DeviceCap, DeviceGroup, DeviceIo, DeviceRemoval, DeviceSpec, GroupFill, GuestIo,
     ImportPool, IoMode, Job, LayoutSpec, LeftDevice, LimitDevice, ListCheckpoints, LostData, Pool, PoolIo, PoolRemoval, PoolSpace,
-    Rebalance, RebalancePool, RemovalPlan, RemoveDevice, ReplaceDevice, Scrub, ScrubPool, SetPool,
+    Rebalance, RebalancePool, RemovalPlan, RemoveDevice, Scrub, ScrubPool, SetPool,
 };
+pub use replacement::{DeviceNamed, ReplaceDevice, Replacement};
 pub use snapshot::{CloneSnapshot, CreateSnapshots, Created, DiffExtent, Hold, Rollback, RolledBack, Snapshot, SnapshotHold};
 pub use status::{RequestMemory, Status};
 pub use volume::{CreateVolume, Destroy, Destroyed, Extent, LIMITS, Place, Rename, Resize, Resized, SetProperties, SetSector, Volume};

@@ -4,6 +4,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::replacement::DeviceNamed;
+
 /// How segments spread over the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case", tag = "kind")]
@@ -102,7 +104,7 @@ pub struct AddDevices {
 /// Asks for a device to be taken out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RemoveDevice {
-    /// Its path or id, as listed, or its number.
+    /// Its id, path or serial number, as listed.
     pub device: String,
     /// Keep the device that is being taken out.
     #[serde(default)]
@@ -118,7 +120,10 @@ pub struct DeviceRemoval {
     /// The pool.
     #[serde(flatten)]
     pub pool: Pool,
-    /// Of a dry run: what the removal takes.
+    /// The device.
+    #[serde(default)]
+    pub device: DeviceNamed,
+    /// What the removal takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<RemovalPlan>,
 }
@@ -212,11 +217,6 @@ pub struct Scrub {
     pub lost: Vec<LostData>,
 }
 
-/// Data of which no copy is right.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct LostData {
-    /// The volume that wrote it: it may be in its head, in snapshots of it and in clones of those. None when it was destroyed since.
-    pub volume: Option<String>,
 impl Scrub {
     /// Blocks and map nodes of which no copy is right.
     pub fn lost(&self) -> u64 {
@@ -237,6 +237,11 @@ impl Scrub {
     }
 }
 
+/// Data of which no copy is right.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LostData {
+    /// The volume that wrote it: it may be in its head, in snapshots of it and in clones of those. None when it was destroyed since.
+    pub volume: Option<String>,
     /// First byte.
     pub offset: u64,
     /// Bytes.
@@ -247,7 +252,7 @@ impl Scrub {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitDevice {
-    /// Its path or id, as listed, or its number.
+    /// Its id, path or serial number, as listed.
     pub device: String,
     /// Bytes per second, reads and writes together.
     pub bps: Option<u64>,
@@ -264,21 +269,6 @@ pub struct DeviceCap {
     /// Operations per second, reads and writes together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iops: Option<u64>,
-}
-
-/// Asks for a device in the place of another.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ReplaceDevice {
-    /// Path or id of the old one, as listed, or its number. A path of which two devices are called is refused.
-    pub old: String,
-    /// The new one.
-    pub new: DeviceSpec,
-    /// Use a device that holds something.
-    #[serde(default)]
-    pub force: bool,
-    /// Check everything, change nothing.
-    #[serde(default)]
-    pub dry_run: bool,
 }
 
 /// A device to make a pool on.

@@ -211,11 +211,24 @@ pub const FOUND: &[Column<Found>] = &[
     Column { name: "id", cell: |f| text(&f.id), shown: Shown::Always },
     Column { name: "state", cell: |f| text(&f.state), shown: Shown::Always },
     Column { name: "devices", cell: |f| text(&f.devices.join(",")), shown: Shown::Always },
-    Column { name: "missing", cell: |f| text(&numbers(&f.missing)), shown: Shown::Always },
+    Column { name: "missing", cell: |f| text(&numbers(&f.missing)), shown: Shown::Programs },
+    Column { name: "missing_devices", cell: |f| Cell::text_or_none(missing(f).as_deref()), shown: Shown::People },
+    // the same for programs, which have a list
+    Column { name: "missing_devices", cell: |f| Cell::text_or_none(missing(f).as_deref()), shown: Shown::Json },
     Column { name: "in_use_by", cell: |f| Cell::text_or_none(used_by(f).as_deref()), shown: Shown::People },
     Column { name: "used_by", cell: |f| Cell::text_or_none(f.used_by.as_deref()), shown: Shown::Json },
     Column { name: "used_at", cell: |f| f.used_at.map_or(Cell::None, Cell::Time), shown: Shown::Json },
 ];
+
+/// How many devices were not found, and which, as far as that is known.
+pub fn missing(found: &Found) -> Option<String> {
+    let missing = found.missing.len();
+    let of = format!("{missing} of {}", found.devices.len() + missing);
+    let known: Vec<String> =
+        found.missing_devices.iter().filter(|device| device.was.is_some() || !device.id.is_empty()).map(ToString::to_string).collect();
+    let known = if known.is_empty() { String::new() } else { format!(": {}", known.join(", ")) };
+    (missing > 0).then(|| of + &known)
+}
 
 /// Names the other host that has a pool, and how long ago it was last seen.
 fn used_by(found: &Found) -> Option<String> {

@@ -11,7 +11,7 @@ use millpond_format::crc32c;
 
 use super::shard::ShardStatus;
 use super::state::{PoolRecord, SeenDevice};
-use crate::api::ApiError;
+use crate::api::{ApiError, DeviceNamed};
 
 #[cfg(test)]
 mod tests;
@@ -36,6 +36,8 @@ pub(super) struct Named {
     pub path: Option<PathBuf>,
     /// Where it was, when it is missing.
     pub was: Option<PathBuf>,
+    /// Serial number of the disk.
+    pub serial: Option<String>,
 }
 
 impl Named {
@@ -62,15 +64,28 @@ impl Named {
     fn is(&self, word: &str) -> bool {
         let path = Path::new(word);
         let digits = word.len() >= LEAST_DIGITS && self.id.starts_with(&word.to_ascii_lowercase());
-        let number = word == self.member.to_string() && !self.successor;
-        digits || number || self.path.as_deref() == Some(path) || self.was.as_deref() == Some(path)
+        let serial = self.serial.as_ref().is_some_and(|serial| serial.eq_ignore_ascii_case(word));
+        // a number is shown nowhere: whoever has it from before means a device that is gone, and takes no healthy one for it
+        let number = self.path.is_none() && self.is_number(word);
+        digits || serial || number || [&self.path, &self.was].into_iter().flatten().any(|known| known == path || is_node(known, word))
     }
+
+    /// Is that its place in the pool's table?
+    fn is_number(&self, word: &str) -> bool {
+        word == self.member.to_string() && !self.successor
+    }
+}
+
+/// Is that the last part of the path of a device node, as `sdb` is of `/dev/sdb`?
+fn is_node(path: &Path, word: &str) -> bool {
+    path.starts_with("/dev") && path.file_name().is_some_and(|name| name == word)
 }
 
 impl DeviceNames {
     /// Of a pool in service.
     pub(super) fn of(record: &PoolRecord, status: &ShardStatus) -> DeviceNames {
-        let path = |position: Option<usize>| status.devices.get(position?)?.as_ref().map(|host| host.path.clone());
+        let host = |position: Option<usize>| status.devices.get(position?)?.as_ref();
+        let path = |position: Option<usize>| host(position).map(|host| host.path.clone());
         let all = || status.pool.devices.iter().flat_map(|device| std::iter::once(device.id).chain(device.successor_id));
         let ids = short_ids(all());
         let short = |id: DeviceId| ids.get(&id).cloned().unwrap_or_default();
@@ -78,10 +93,13 @@ impl DeviceNames {
         for device in &status.pool.devices {
             let open = path(device.position);
             let was = if open.is_none() { record.last_path(device.member).cloned() } else { None };
-            names.push(Named { member: device.member, successor: false, id: short(device.id), path: open, was });
+            let before = || seen_before(record, device)?.serial.clone();
+            let serial = host(device.position).map_or_else(before, |host| host.serial.clone());
+            names.push(Named { member: device.member, successor: false, id: short(device.id), path: open, was, serial });
             if device.successor.is_some() {
                 let id = device.successor_id.map(short).unwrap_or_default();
-                names.push(Named { member: device.member, successor: true, id, path: path(device.successor), was: None });
+                let serial = host(device.successor).and_then(|host| host.serial.clone());
+                names.push(Named { member: device.member, successor: true, id, path: path(device.successor), was: None, serial });
             }
         }
         DeviceNames(names)
@@ -103,11 +121,12 @@ impl DeviceNames {
             let shared = known.iter().any(|(other, at)| other != member && at == path && in_use(*other));
             let short = id(*member).and_then(|id| ids.get(&id).cloned()).unwrap_or_default();
             let (path, was) = if shared && !in_use(*member) { (None, Some((*path).clone())) } else { (Some((*path).clone()), None) };
-            Named { member: *member, successor: false, id: short, path, was }
+            let serial = record.seen.get(member).and_then(|seen| seen.serial.clone());
+            Named { member: *member, successor: false, id: short, path, was, serial }
         };
-        let successors = record.successors.iter();
-        let successors =
-            successors.map(|path| Named { member: 0, successor: true, id: String::new(), path: Some(path.clone()), was: None });
+        let taking =
+            |path: &PathBuf| Named { member: 0, successor: true, id: String::new(), path: Some(path.clone()), was: None, serial: None };
+        let successors = record.successors.iter().map(taking);
         DeviceNames(known.iter().map(named).chain(successors).collect())
     }
 
@@ -132,7 +151,15 @@ impl DeviceNames {
         self.get(member, false).map_or_else(|| format!("device {member}"), |named| self.word(named))
     }
 
-    /// The member that a user means by a path, an id or the beginning of one, or a number; nothing when no name is like that.
+    /// Why a word is no name of a device: a place in the table is none, as it is shown nowhere.
+    pub(super) fn unknown(&self, pool: &str, word: &str) -> ApiError {
+        let meant = self.0.iter().find(|named| named.is_number(word));
+        let meant = meant.map(|named| format!("; device {word} is {}, name it so when it is meant", named.described()));
+        let meant = meant.unwrap_or_else(|| format!("; 'millpond pool status {pool}' shows IDs, paths and serial numbers"));
+        ApiError::not_found(format!("pool '{pool}' has no device {word}{meant}"))
+    }
+
+    /// The member that a user means by a path, an id or the beginning of one, or a serial number; nothing when no name is like that.
     ///
     /// # Errors
     /// When several devices are called so, or the one that is belongs to nobody yet.
@@ -155,6 +182,23 @@ impl DeviceNames {
             }
         }
     }
+}
+
+/// Devices that were not found, by what is remembered of them.
+pub(super) fn absent(record: Option<&PoolRecord>, members: &[u16]) -> Vec<DeviceNamed> {
+    let names = record.map(DeviceNames::remembered);
+    let named = |member: &u16| {
+        let known = names.as_ref().and_then(|names| names.get(*member, false));
+        let seen = record.and_then(|record| record.seen.get(member));
+        DeviceNamed {
+            id: known.map(|known| known.id.clone()).unwrap_or_default(),
+            path: String::new(),
+            was: record.and_then(|record| record.last_path(*member)).map(|path| path.display().to_string()),
+            serial: seen.and_then(|seen| seen.serial.clone()),
+            size: seen.map_or(0, |seen| seen.size),
+        }
+    };
+    members.iter().map(named).collect()
 }
 
 /// Remembers how the devices look that are there.

@@ -8,19 +8,20 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::select_all;
-use millpond_engine::{Class, Command, JobKind, NewDevice, PoolId, RemovalPlan as Plan, Reply};
+use millpond_device::HostDevice;
+use millpond_engine::{Class, Command, DeviceChange, GroupSpec, JobKind, NewDevice, PoolId, RemovalPlan as Plan, Reply};
 use tokio::time::sleep;
 
 use super::device_names::{self, DeviceNames};
 use super::events::Happened;
 use super::host_calls::PATIENCE;
 use super::labels;
-use super::pools::{all_vacant, group_spec, open_new};
+use super::pools::{all_vacant, group_spec, open_rehearsed, rehearse};
 use super::service::Daemon;
 use super::shard::{HostDeviceInfo, ShardError, ShardHandle, ShardStatus};
 use super::state::PoolRecord;
 use super::view::layout_words;
-use crate::api::{AddDevices, ApiError, DeviceRemoval, DeviceSpec, IoMode, Pool, RemovalPlan, RemoveDevice, ReplaceDevice};
+use crate::api::{AddDevices, ApiError, DeviceRemoval, DeviceSpec, IoMode, Pool, RemovalPlan, RemoveDevice};
 use crate::devices::unprotected;
 
 /// How often devices on their way are looked at.
@@ -46,24 +47,28 @@ impl Daemon {
             return Err(ApiError::invalid(why).during(during));
         }
         let fresh = all_vacant(&specs, request.force).await.map_err(|e| e.during(&during))?;
+        let groups: Vec<GroupSpec> = request.groups.iter().map(group_spec).collect();
+        let opened = rehearse(&specs, io).await.map_err(|e| e.during(&during))?;
+        let geometries = opened.iter().map(HostDevice::geometry).collect();
+        let change = DeviceChange::Add { groups: groups.clone(), devices: geometries };
+        shard.command(Command::CheckDevices(change)).await.map_err(|e| ApiError::from(e).during(&during))?;
         let warnings = self.placement_warnings(&specs).await?;
         if request.dry_run {
             return Ok(Pool { warnings, ..self.pool(name).await? });
         }
         let mut devices = Vec::new();
-        let opened = async {
-            for spec in &specs {
-                devices.push(shard.add_device(open_new(spec, io).await?).await?);
+        let taken = async {
+            for (spec, rehearsed) in specs.iter().zip(opened) {
+                devices.push(shard.add_device(open_rehearsed(rehearsed, spec, io).await?).await?);
             }
             Ok::<_, ApiError>(())
         };
-        if let Err(error) = opened.await {
+        if let Err(error) = taken.await {
             give_up(&shard, &devices, &fresh).await;
             return Err(error.during(&during));
         }
         let paths: Vec<PathBuf> = specs.iter().map(|spec| PathBuf::from(&spec.path)).collect();
         self.expect_devices(name, &paths)?;
-        let groups = request.groups.iter().map(group_spec).collect();
         if let Err(error) = shard.command(Command::AddDevices { groups, devices: devices.clone() }).await {
             return Err(self.not_taken(name, &shard, &devices, &fresh, &paths, error).await.during(&during));
         }
@@ -78,32 +83,6 @@ impl Daemon {
         Ok(Pool { warnings, ..self.pool(name).await? })
     }
 
-    /// Puts a device in the place of another. The copying has begun on return, and goes on after a restart.
-    ///
-    /// # Errors
-    /// When there is no such pool or device, the new one cannot be used or holds something, or the engine refuses.
-    pub async fn replace_device(self: &Arc<Daemon>, name: &str, request: ReplaceDevice) -> Result<Pool, ApiError> {
-        let _pool = self.lock_pool(name).await?;
-        let during = format!("cannot replace {} of pool '{name}'", request.old);
-        let (shard, io) = (self.shard(name)?, self.io_mode(name));
-        let member = self.member(name, &shard, &request.old).await?;
-        let _devices = self.reserve_devices([request.new.path.as_str()].into_iter()).map_err(|e| e.during(&during))?;
-        let fresh = all_vacant(std::slice::from_ref(&request.new), request.force).await.map_err(|e| e.during(&during))?;
-        let warnings = self.placement_warnings(std::slice::from_ref(&request.new)).await?;
-        if request.dry_run {
-            return Ok(Pool { warnings, ..self.pool(name).await? });
-        }
-        let path = PathBuf::from(&request.new.path);
-        let device = shard.add_device(open_new(&request.new, io).await?).await?;
-        self.expect_devices(name, std::slice::from_ref(&path))?;
-        if let Err(error) = shard.command(Command::Replace { member, device }).await {
-            return Err(self.not_taken(name, &shard, &[device], &fresh, &[path], error).await.during(&during));
-        }
-        self.tell("pool.replacing", name);
-        self.follow(name, Some(("replace", member)));
-        Ok(Pool { warnings, ..self.pool(name).await? })
-    }
-
     /// Takes a device out of a pool. The job has begun on return, and goes on after a restart.
     ///
     /// # Errors
@@ -113,21 +92,25 @@ impl Daemon {
         let during = format!("cannot remove {} from pool '{name}'", request.device);
         let shard = self.shard(name)?;
         let member = self.member(name, &shard, &request.device).await?;
-        let command = match (request.stop, request.dry_run) {
-            (true, true) => return Ok(DeviceRemoval { pool: self.pool(name).await?, plan: None }),
-            (true, false) => Command::StopRemoving,
-            (false, dry_run) => Command::Remove { member, dry_run },
-        };
-        let reply = shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
-        if !request.dry_run && !request.stop {
+        let device = self.device_named(name, &shard, member).await?;
+        if request.stop {
+            if !request.dry_run {
+                shard.command(Command::StopRemoving).await.map_err(|e| ApiError::from(e).during(&during))?;
+            }
+            return Ok(DeviceRemoval { pool: self.pool(name).await?, device, plan: None });
+        }
+        let rehearsed = shard.command(Command::Remove { member, dry_run: true }).await;
+        if !request.dry_run {
+            shard.command(Command::Remove { member, dry_run: false }).await.map_err(|e| ApiError::from(e).during(&during))?;
             self.tell("pool.removing", name);
             self.follow(name, Some(("remove", member)));
         }
-        let plan = match reply {
-            Reply::Removal(plan) => Some(self.removal_plan(name, &shard, plan).await?),
+        let plan = match rehearsed {
+            Ok(Reply::Removal(plan)) => Some(self.removal_plan(name, &shard, plan).await?),
+            Err(error) if request.dry_run => return Err(ApiError::from(error).during(during)),
             _ => None,
         };
-        Ok(DeviceRemoval { pool: self.pool(name).await?, plan })
+        Ok(DeviceRemoval { pool: self.pool(name).await?, device, plan })
     }
 
     /// The plan of a removal for the API: with the paths of devices and the time it takes.
@@ -145,7 +128,7 @@ impl Daemon {
     }
 
     /// Remembers devices before they become members: whatever happens from here on, the next import finds them.
-    fn expect_devices(&self, name: &str, paths: &[PathBuf]) -> Result<(), ApiError> {
+    pub(super) fn expect_devices(&self, name: &str, paths: &[PathBuf]) -> Result<(), ApiError> {
         if let Some(entry) = self.registry().pools.get_mut(name) {
             entry.record.successors.extend(paths.iter().cloned());
         }
@@ -155,7 +138,7 @@ impl Daemon {
     /// Gives devices up that did not become members. When the pool was given up meanwhile nobody knows whether they did: they stay as
     /// they are, and
     /// remembered.
-    async fn not_taken(
+    pub(super) async fn not_taken(
         &self,
         name: &str,
         shard: &ShardHandle,
@@ -177,7 +160,7 @@ impl Daemon {
         }
     }
 
-    fn io_mode(&self, name: &str) -> IoMode {
+    pub(super) fn io_mode(&self, name: &str) -> IoMode {
         self.registry().pools.get(name).map(|entry| entry.record.io).unwrap_or_default()
     }
 
@@ -188,7 +171,7 @@ impl Daemon {
         DeviceNames::of(&record.unwrap_or_else(fresh), status)
     }
 
-    /// The one member that the user means: by the path it is open at or was at, by its id, or by its number.
+    /// The one member that the user means: by the path it is open at or was at, by its id, or by its serial number.
     pub(super) async fn member(&self, name: &str, shard: &ShardHandle, old: &str) -> Result<u16, ApiError> {
         let names = self.device_names(name, &shard.status().await?);
         let known = names.find(name, old)?;
@@ -214,7 +197,7 @@ impl Daemon {
                 id(now)
             )));
         }
-        known.or(found).ok_or_else(|| ApiError::not_found(format!("pool '{name}' has no device {old}; see 'millpond pool status {name}'")))
+        known.or(found).ok_or_else(|| names.unknown(name, old))
     }
 
     /// Follows what happens to the devices of a pool that an earlier daemon began to change.
@@ -296,7 +279,7 @@ impl Daemon {
     }
 
     /// Follows what happens to the devices of a pool. A job that a command began is listed until the daemon remembers what came of it.
-    fn follow(self: &Arc<Daemon>, name: &str, job: Option<(&'static str, u16)>) {
+    pub(super) fn follow(self: &Arc<Daemon>, name: &str, job: Option<(&'static str, u16)>) {
         if let Some((kind, member)) = job {
             self.expect_job(name, kind, Some(member));
         }

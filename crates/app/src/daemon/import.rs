@@ -226,6 +226,7 @@ impl Daemon {
             state: "imported".to_owned(),
             devices: entry.record.paths().map(|path| path.display().to_string()).collect(),
             missing: Vec::new(),
+            missing_devices: Vec::new(),
             checkpoint: None,
             lost: None,
             warning: None,
@@ -276,12 +277,14 @@ impl Daemon {
             (true, false) => "degraded",
             (true, true) => "importable",
         };
+        let missing: Vec<u16> = pool.missing.iter().chain(&pool.down).copied().collect();
         Found {
             name: pool.name.clone(),
             id,
             state: state.to_owned(),
             devices: pool.devices().iter().map(|path| path.display().to_string()).collect(),
-            missing: pool.missing.iter().chain(&pool.down).copied().collect(),
+            missing: missing.clone(),
+            missing_devices: device_names::absent(self.remembered(pool).as_ref(), &missing),
             checkpoint: None,
             lost: None,
             warning: None,
@@ -399,6 +402,7 @@ fn not_answering(silent: &NoAnswer) -> Found {
         state: "no-answer".to_owned(),
         devices: vec![silent.path.display().to_string()],
         missing: Vec::new(),
+        missing_devices: Vec::new(),
         checkpoint: None,
         lost: None,
         warning: Some(silent.to_string()),

@@ -37,6 +37,7 @@ mod pools;
 mod probe;
 mod refusal;
 mod renew;
+mod replace;
 mod room;
 mod run;
 mod scan;

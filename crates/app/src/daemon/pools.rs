@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use millpond_block::{CacheMode, SectorProfile};
-use millpond_device::{HostDevice, OpenOptions, entropy};
-use millpond_engine::{Class, Command, Compression, GroupSpec, JobInfo, JobKind, Layout, PoolId, PoolInfo, PoolSpec, PoolState, Tuning};
+use millpond_device::{DeviceGeometry, HostDevice, OpenError, OpenOptions, entropy, wall_millis};
+use millpond_engine::{
+    Class, Command, Compression, Engine, GroupSpec, JobInfo, JobKind, Layout, PoolId, PoolInfo, PoolSpec, PoolState, Time, Tuning,
+};
 use tokio::time::timeout;
 
 use super::closing::Ending;
@@ -26,6 +28,7 @@ use crate::devices::unprotected;
 use crate::failure::{Failure, Outcome};
 use crate::instant;
 use crate::names::{self, Kind};
+use crate::size::Size;
 
 /// How long a look at the filesystems below files may take.
 const LOOK: Duration = Duration::from_secs(2);
@@ -96,6 +99,13 @@ impl Daemon {
         let paths = devices.iter().map(|device| PathBuf::from(&device.path)).collect();
         let record = PoolRecord::new(request.name.clone(), String::new(), paths, request.io);
         if request.dry_run {
+            let opened = rehearse(&devices, request.io).await.map_err(|e| e.during(&during))?;
+            let geometries: Vec<DeviceGeometry> = opened.iter().map(HostDevice::geometry).collect();
+            let spec = pool_spec(&request.name, &request.groups).map_err(|e| e.during(&during))?;
+            let tuning = self.options.tuning.clone();
+            let check = move || Engine::check_create(spec, &geometries, tuning, Time(wall_millis())).map_err(ApiError::from);
+            blocking(check).await.map_err(|e| e.during(&during))?;
+            drop(opened);
             let absent = fresh.iter().map(|path| (path.clone(), "missing")).collect();
             let mut planned = unavailable(&record, "only asked for".to_owned(), &absent);
             planned.health = "planned".to_owned();
@@ -297,9 +307,32 @@ fn vacant(device: &DeviceSpec, force: bool) -> Result<(), ApiError> {
     if !force {
         placement::refuse_below_dev(device)?;
     }
+    if let Some(size) = device.create {
+        refuse_other_size(path, size)?;
+    }
     let held = probe::holds(path).map_err(|e| ApiError::internal(format!("cannot read {}: {e}; check the path", device.path)))?;
     match held {
-        Some(what) if !force => Err(ApiError::busy(format!("{} holds {what}; give another device, or -f to overwrite it", device.path))),
+        Some(what) if !force => Err(ApiError::busy(match HostDevice::open(path, OpenOptions::default()) {
+            // no force opens that
+            Err(OpenError::InUse { .. }) => format!("{} is in use, and holds {what}; give another device", device.path),
+            _ => format!("{} holds {what}; give another device, or -f to overwrite it", device.path),
+        })),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses `FILE:SIZE` of what is there already with another size: it would not be what was asked for. An empty file is as good as none.
+fn refuse_other_size(path: &Path, size: u64) -> Result<(), ApiError> {
+    match fs::metadata(path) {
+        Ok(meta) if meta.is_file() && meta.len() != size && meta.len() > 0 => Err(ApiError::invalid(format!(
+            "{0} is there already and has {1}, not {2}; leave ':SIZE' out to use all of it, or change it first ('truncate -s {size} {0}', or remove it)",
+            path.display(),
+            Size(meta.len()),
+            Size(size)
+        ))),
+        Ok(meta) if !meta.is_file() => {
+            Err(ApiError::invalid(format!("{0} is no file, and has the size that it has; leave ':SIZE' out", path.display())))
+        }
         _ => Ok(()),
     }
 }
@@ -339,15 +372,40 @@ pub(super) fn group_spec(group: &DeviceGroup) -> GroupSpec {
     GroupSpec { class, layout, devices: Some(group.devices.len()) }
 }
 
+/// Looks what opening devices that are no part of a pool yet would find, and makes nothing. They are held until all are dropped: one that is given
+/// twice is in use.
+pub(super) async fn rehearse(devices: &[DeviceSpec], io: IoMode) -> Result<Vec<HostDevice>, ApiError> {
+    let devices = devices.to_vec();
+    let open = move |device: &DeviceSpec| {
+        let options = OpenOptions { create_size: device.create, direct: io == IoMode::Direct, read_only: false };
+        HostDevice::rehearse(Path::new(&device.path), options).map_err(|e| ApiError::busy(e.to_string()))
+    };
+    blocking(move || devices.iter().map(open).collect()).await
+}
+
+/// Opens a device that was rehearsed. One that is there stays open from then on: closing it would make the host look at it, and lock it for that.
+pub(super) async fn open_rehearsed(rehearsed: HostDevice, device: &DeviceSpec, io: IoMode) -> Result<HostDevice, ApiError> {
+    if rehearsed.is_stand_in() {
+        drop(rehearsed);
+        return open_new(device, io).await;
+    }
+    blocking(move || Ok(rehearsed.with_space())).await
+}
+
+/// A new pool as the engine is told.
+fn pool_spec(name: &str, groups: &[DeviceGroup]) -> Result<PoolSpec, ApiError> {
+    let id = PoolId(entropy().map_err(|e| ApiError::internal(format!("no entropy: {e}")))?);
+    Ok(PoolSpec { name: name.to_owned(), id, groups: groups.iter().map(group_spec).collect(), extent_bytes: None })
+}
+
 /// Formats devices and waits until the pool is in service.
 async fn format_devices(name: &str, groups: &[DeviceGroup], io: IoMode, tuning: Tuning) -> Result<(ShardHandle, PoolId), ApiError> {
     let mut devices = Vec::new();
     for device in groups.iter().flat_map(|group| &group.devices) {
         devices.push(open_new(device, io).await?);
     }
-    let id = PoolId(entropy().map_err(|e| ApiError::internal(format!("no entropy: {e}")))?);
-    let groups = groups.iter().map(group_spec).collect();
-    let spec = PoolSpec { name: name.to_owned(), id, groups, extent_bytes: None };
+    let spec = pool_spec(name, groups)?;
+    let id = spec.id;
     let shard = shard::create(spec, devices, tuning)?;
     wait_online(&shard).await?;
     Ok((shard, id))

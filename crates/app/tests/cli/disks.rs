@@ -164,7 +164,7 @@ fn words_and_places_that_are_mistakes_are_named() {
     daemon.run(&["pool", "create", "tank", "/dev/millpond-none"]).refused(1, "lsblk");
     daemon.run(&["pool", "create", "tank", "-n", "/dev/millpond-none:100M"]).refused(1, "device nodes");
     daemon.run(&["pool", "create", "tank", &daemon.text("none")]).refused(1, "none:SIZE to create it");
-    let huge = daemon.run(&["pool", "create", "tank", "-n", &format!("{}:1024T", daemon.text("huge"))]);
+    let huge = daemon.run(&["pool", "create", "tank", "-n", &format!("{}:10T", daemon.text("huge"))]);
     assert!(huge.code == 0 && huge.err.contains("warning: ") && huge.err.contains("the filesystem has room for"), "{huge:?}");
     assert!(!daemon.path("huge").exists());
 }

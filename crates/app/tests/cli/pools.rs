@@ -174,7 +174,7 @@ fn devices_are_added_replaced_and_removed() {
     assert!(!daemon.path("small").exists(), "a file was left behind");
     daemon.run(&["pool", "replace", "tank", &path("a"), &sized("c"), "--wait"]).waited();
     assert_eq!(listed(), [path("c"), path("b")]);
-    daemon.run(&["pool", "remove", "-n", "tank", "1"]).ok();
+    daemon.run(&["pool", "remove", "-n", "tank", &path("b")]).ok();
     daemon.run(&["pool", "remove", "tank", &path("b"), "--wait"]).waited();
     assert_eq!(listed(), [path("c")]);
     // what was let go belongs to nobody, once its label is gone
@@ -224,7 +224,7 @@ fn a_cache_comes_and_goes_and_is_not_missed() {
     daemon.run(&["pool", "import", "tank", "-d", &dir]).ok();
     assert_eq!(states(&daemon), (online.clone(), all));
     daemon.run(&["pool", "remove", "tank", &daemon.text("d"), "--wait"]).waited();
-    daemon.run(&["pool", "remove", "tank", "1", "--wait"]).waited();
+    daemon.run(&["pool", "remove", "tank", &daemon.text("b"), "--wait"]).waited();
     assert_eq!(states(&daemon), (online, vec!["data online".to_owned()]));
 }
 
@@ -273,7 +273,7 @@ fn a_device_is_capped_across_restarts_and_until_it_is_lifted() {
     daemon.run(&["pool", "device-limit", "tank", &device, "--bps", "fast"]).refused(2, "fast");
     daemon.run(&["pool", "device-limit", "tank", "/dev/none", "--bps", "1M"]).refused(1, "no device");
     daemon.run(&["pool", "device-limit", "tank", &device, "--bps", "50M"]).ok();
-    daemon.run(&["pool", "device-limit", "tank", "0", "--iops", "200"]).ok();
+    daemon.run(&["pool", "device-limit", "tank", &device, "--iops", "200"]).ok();
     assert_eq!(limit(&daemon), serde_json::json!({"bps": 50 << 20, "iops": 200}));
     let status = daemon.run(&["pool", "status", "-v", "tank"]).ok().out;
     assert!(status.contains("limited to 50.0M/s, 200 operations/s") || status.contains("limited to 50M/s, 200 operations/s"), "{status}");

@@ -1,6 +1,6 @@
 //! Devices that leave: how much moves, how long it takes, and how far it is.
 
-use crate::harness::{Daemon, eventually};
+use crate::harness::{Daemon, each, eventually};
 
 #[test]
 fn a_removal_says_how_far_it_is_from_its_start() {
@@ -11,15 +11,16 @@ fn a_removal_says_how_far_it_is_from_its_start() {
     assert_eq!(daemon.run(&["import-image", "in.raw", "tank/v"]).code, 0);
     daemon.run(&["pool", "add", "tank", "linear", &b]).ok();
     daemon.run(&["pool", "set", "job_rate=1M", "tank"]).ok();
-    let plan = daemon.json(&["pool", "remove", "tank", "0", "-n"]);
+    let leaving = daemon.text("a");
+    let plan = daemon.json(&["pool", "remove", "tank", &leaving, "-n"]);
     let moved = plan["moved_bytes"].as_u64().expect("a number");
     assert!((8 << 20..24 << 20).contains(&moved), "{plan}");
     assert_eq!((plan["rate"].as_u64(), plan["rate_of"].as_str()), (Some(1 << 20), Some("job_rate")), "{plan}");
     assert_eq!(plan["seconds"].as_u64(), Some(moved.div_ceil(1 << 20)));
-    let told = daemon.run(&["pool", "remove", "tank", "0", "-n"]).ok().out;
+    let told = daemon.run(&["pool", "remove", "tank", &leaving, "-n"]).ok().out;
     assert!(told.contains("would move to other devices: about ") && told.contains("at 1M/s (job_rate)"), "{told}");
 
-    daemon.run(&["pool", "remove", "tank", "0"]).ok();
+    daemon.run(&["pool", "remove", "tank", &leaving]).ok();
     eventually("it is under way", || {
         let jobs = daemon.json(&["pool", "jobs"]);
         let of = |key: &str| jobs[0][key].as_u64().unwrap_or(0);
@@ -36,4 +37,21 @@ fn a_removal_says_how_far_it_is_from_its_start() {
     let waited = daemon.run(&["pool", "jobs", "--wait", "remove:tank:0"]).waited();
     assert!(waited.err.is_empty() || waited.err.lines().last().is_some_and(|line| line.starts_with("remove:tank:0: done, ")), "{waited:?}");
     assert_eq!(daemon.json(&["pool", "list"])[0]["devices"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn a_removal_that_is_waited_for_says_what_left_with_the_device() {
+    let daemon = Daemon::start();
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| format!("{}:256M", daemon.text(name)));
+    daemon.run(&["pool", "create", "tank", "mirror", &a, &b, "mirror", &c, &d]).ok();
+    let pools = daemon.json(&["pool", "status", "tank"]);
+    let ids = each(&pools[0]["devices"], "id");
+    let (first, second) = (format!("{} {} (256M)", ids[0], daemon.text("a")), format!("{} {}", ids[1], daemon.text("b")));
+    let rehearsed = daemon.run(&["pool", "remove", "tank", ids[0], "-n"]).ok().out;
+    assert!(rehearsed.starts_with(&format!("would remove {first} from pool tank\n")), "{rehearsed}");
+    let removed = daemon.run(&["pool", "remove", "tank", ids[0], "--wait"]).waited().out;
+    assert_eq!(removed, format!("removed {first} from pool tank, and with it {second}: too few devices stayed for their layout\n"));
+    // one that takes nothing along is no news to a script
+    daemon.run(&["pool", "add", "tank", "spare", &format!("{}:256M", daemon.text("e"))]).ok();
+    assert_eq!(daemon.run(&["pool", "remove", "tank", &daemon.text("e"), "--wait"]).waited().out, "");
 }

@@ -13,7 +13,8 @@ use super::carry_out::{soon, whole};
 use super::input::{Asked, Body};
 use crate::api::{
     AddDevices, ApiError, Checkpoint, CreatePool, DeviceRemoval, ErrorBody, Found, ImportPool, LimitDevice, ListCheckpoints, Pool,
-    PoolExport, PoolRemoval, Rebalance, RebalancePool, RemoveDevice, ReplaceDevice, ScrubPool, SetPool, SpecialAdvice, WipePool, Wiping,
+    PoolExport, PoolRemoval, Rebalance, RebalancePool, RemoveDevice, ReplaceDevice, Replacement, ScrubPool, SetPool, SpecialAdvice,
+    WipePool, Wiping,
 };
 use crate::daemon::Daemon;
 
@@ -117,12 +118,12 @@ async fn add_devices(
 
 /// Puts a device in the place of another; a job copies what is on it.
 #[utoipa::path(post, path = "/v1/pools/{pool}/replace", params(("pool" = String, Path)), request_body = ReplaceDevice,
-    responses((status = 200, body = Pool), (status = "default", body = ErrorBody)))]
+    responses((status = 200, body = Replacement), (status = "default", body = ErrorBody)))]
 async fn replace_device(
     State(daemon): State<Arc<Daemon>>,
     Path(pool): Path<String>,
     Body(request): Body<ReplaceDevice>,
-) -> Result<Json<Pool>, ApiError> {
+) -> Result<Json<Replacement>, ApiError> {
     soon(&daemon, |daemon| async move { daemon.replace_device(&pool, request).await }).await.map(Json)
 }
 

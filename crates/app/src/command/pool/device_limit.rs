@@ -21,7 +21,7 @@ restarts, until it is lifted or the device leaves the pool. 'pool status -v' sho
 pub struct DeviceLimit {
     /// Name of the pool
     name: String,
-    /// The device: its ID in 'pool status' (or the first four digits or more of it), or its path
+    /// The device, as 'pool status' shows it: ID (or the first four digits or more of it), path, or serial number
     device: String,
     /// Bytes per second; 0 or none lifts it
     #[arg(long, value_name = "SIZE")]
@@ -40,7 +40,8 @@ impl DeviceLimit {
         }
         let bps = self.bps.as_deref().map(rate).transpose()?;
         let iops = self.iops.as_deref().map(rate).transpose()?;
-        let request = LimitDevice { device: named(&self.device), bps, iops };
+        let device = named(client, &self.name, &self.device).await?;
+        let request = LimitDevice { device, bps, iops };
         client.post::<_, Pool>(&format!("/v1/pools/{}/limit", self.name), &request).await.map(drop)
     }
 }

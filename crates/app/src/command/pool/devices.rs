@@ -6,7 +6,9 @@ use clap::Args;
 
 use super::create::describe;
 use super::spec::{Spec, warn, warn_of_spare, warn_of_weakness};
-use crate::api::{AddDevices, ClassSpec, Device, DeviceRemoval, Pool, RemovalPlan, RemoveDevice, ReplaceDevice};
+use crate::api::{
+    AddDevices, ClassSpec, Device, DeviceNamed, DeviceRemoval, DeviceSpec, Pool, RemovalPlan, RemoveDevice, ReplaceDevice, Replacement,
+};
 use crate::client::Client;
 use crate::command::pool::jobs;
 use crate::config::absolute;
@@ -14,10 +16,10 @@ use crate::devices;
 use crate::failure::{Failure, Outcome};
 use crate::instant::show_span;
 use crate::names::{self, Kind};
-use crate::output::{Format, write_out};
+use crate::output::{Format, say, write_out};
 use crate::size::Size;
 
-/// The shortest beginning of an id that the daemon takes for it.
+/// The shortest beginning of an ID that the daemon takes for it.
 const LEAST_DIGITS: usize = 4;
 
 /// Add devices to a pool while it is in use
@@ -62,16 +64,18 @@ impl Add {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
+  millpond pool replace tank /dev/sdb /dev/sdf -n   say which disk would take the place of which
   millpond pool replace tank /dev/sdb /dev/sdf
-  millpond pool replace tank 1f0a93c4 /dev/sdf   a missing device, by its ID in 'pool status'
+  millpond pool replace tank 1f0a93c4 /dev/sdf      a missing device, by its ID in 'pool status'
 
-A path of which two devices are called, one that is there and one that was, is refused: name the one that is meant by its ID.")]
+The new device may be a spare of the pool: it is one no more then. A path of which two devices are called, one that is there and one that was, is
+refused: name the one that is meant by its ID.")]
 pub struct Replace {
     /// Name of the pool
     name: String,
-    /// The old device: its ID in 'pool status' (or the first four digits or more of it), or its path
+    /// The old device, as 'pool status' shows it: ID (or the first four digits or more of it), path, or serial number
     old: String,
-    /// The new device: a block device, a file, or FILE:SIZE
+    /// The new device: a block device, a file, or FILE:SIZE; or a spare of the pool, as 'pool status' shows it
     new: String,
     /// Use a device that holds something, and destroy what it holds; use a file below /dev
     #[arg(short = 'f', long)]
@@ -88,28 +92,66 @@ impl Replace {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.name)?;
-        let mut groups = devices::parse(std::slice::from_ref(&self.new), None, None)?;
-        let new = groups.pop().and_then(|mut group| group.devices.pop());
-        let new = new.ok_or_else(|| Failure::usage(format!("'{}' is not a device; give a path, or FILE:SIZE", self.new)))?;
-        let old = named(&self.old);
-        let would = format!("would replace {old} of pool {} by {}\n", self.name, new.path);
+        let new = match spare(client, &self.name, &self.new).await? {
+            Some(path) => DeviceSpec { path, create: None },
+            None => {
+                let mut groups = devices::parse(std::slice::from_ref(&self.new), None, None)?;
+                let new = groups.pop().and_then(|mut group| group.devices.pop());
+                new.ok_or_else(|| Failure::usage(format!("'{}' is not a device; give a path, or FILE:SIZE", self.new)))?
+            }
+        };
+        let old = named(client, &self.name, &self.old).await?;
         let request = ReplaceDevice { old, new, force: self.force, dry_run: self.dry_run };
-        warn(&client.post::<_, Pool>(&format!("/v1/pools/{}/replace", self.name), &request).await?);
+        let done: Replacement = client.post(&format!("/v1/pools/{}/replace", self.name), &request).await?;
+        warn(&done.pool);
+        let spare = if done.spare { "the spare " } else { "" };
+        let by = format!("{} of pool {} by {spare}{}", done.old, self.name, done.new);
         if self.dry_run {
-            return write_out(&would);
+            return write_out(&format!("would replace {by}\n"));
         }
+        say(&format!("replacing {by}"))?;
         if self.wait { jobs::wait_devices(client, &self.name).await } else { Ok(()) }
     }
 }
 
-/// A device as the daemon knows it: a number, an id or the beginning of one, or an absolute path. What exists here is a path, whatever it is called.
-pub(super) fn named(word: &str) -> String {
-    let digits = (LEAST_DIGITS..=16).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let number = word.parse::<u16>().is_ok_and(|number| number.to_string() == word);
-    if (digits || number) && !Path::new(word).exists() {
-        word.to_ascii_lowercase()
-    } else {
-        absolute(Path::new(word)).display().to_string()
+/// Is that an ID, or the beginning of one?
+fn is_id(word: &str) -> bool {
+    (LEAST_DIGITS..=16).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// A device as the daemon knows it: an ID or the beginning of one, a serial number, the name of a node, or an absolute path. What exists here is a path,
+/// whatever it is called.
+pub(super) async fn named(client: &Client, pool: &str, word: &str) -> Outcome<String> {
+    let path = absolute(Path::new(word)).display().to_string();
+    if word.contains('/') || Path::new(word).exists() {
+        return Ok(path);
+    }
+    if is_id(word) || word.parse::<u16>().is_ok_and(|number| number.to_string() == word) {
+        return Ok(word.to_ascii_lowercase());
+    }
+    let pool: Pool = client.get(&format!("/v1/pools/{pool}")).await?;
+    Ok(if pool.devices.iter().any(|device| is_called(device, word)) { word.to_owned() } else { path })
+}
+
+/// Is the word the device's serial number, or the last part of its path below /dev?
+fn is_called(device: &Device, word: &str) -> bool {
+    let node = |path: &String| path.starts_with("/dev/") && path.rsplit('/').next() == Some(word);
+    let paths = std::iter::once(&device.path).chain(&device.was);
+    device.serial.as_ref().is_some_and(|serial| serial.eq_ignore_ascii_case(word)) || paths.into_iter().any(node)
+}
+
+/// The path of the one spare of a pool that a word means: by its ID, or its serial number.
+async fn spare(client: &Client, pool: &str, word: &str) -> Outcome<Option<String>> {
+    if word.contains(['/', ':']) || Path::new(word).exists() {
+        return Ok(None);
+    }
+    let listed: Pool = client.get(&format!("/v1/pools/{pool}")).await?;
+    let begins = |device: &Device| is_id(word) && device.id.starts_with(&word.to_ascii_lowercase());
+    let mut meant = listed.devices.iter().filter(|device| begins(device) || is_called(device, word));
+    match (meant.next(), meant.next()) {
+        (Some(device), None) => Ok(Some(device.path.clone())),
+        (Some(_), Some(_)) => Err(Failure::failed(format!("'{word}' fits several devices of pool '{pool}'; name one by its ID"))),
+        (None, _) => Ok(None),
     }
 }
 
@@ -126,7 +168,7 @@ Afterwards nothing of the device is needed, and its label is gone. The other dev
 pub struct Remove {
     /// Name of the pool
     name: String,
-    /// The device: its ID in 'pool status' (or the first four digits or more of it), or its path
+    /// The device, as 'pool status' shows it: ID (or the first four digits or more of it), path, or serial number
     device: String,
     /// Keep it after all
     #[arg(long)]
@@ -146,35 +188,55 @@ impl Remove {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.name)?;
-        let request = RemoveDevice { device: named(&self.device), stop: self.stop, dry_run: self.dry_run };
+        let device = named(client, &self.name, &self.device).await?;
+        let request = RemoveDevice { device, stop: self.stop, dry_run: self.dry_run };
         let told: DeviceRemoval = client.post(&format!("/v1/pools/{}/remove", self.name), &request).await?;
-        let begins = |device: &Device| request.device.len() >= LEAST_DIGITS && device.id.starts_with(&request.device);
-        let leaves = |device: &&Device| device.path == request.device || begins(device);
-        let id = told.pool.devices.iter().find(leaves).map(|device| device.id.clone());
-        match (self.dry_run, self.wait) {
+        let (device, name) = (&told.device, &self.name);
+        match (self.dry_run, self.stop) {
             (true, _) if self.format == Format::Json => {
                 let text =
                     serde_json::to_string_pretty(&told.plan).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
-                write_out(&(text + "\n"))
+                return write_out(&(text + "\n"));
             }
-            (true, _) => {
+            (true, true) => return write_out(&format!("would keep {device} in pool {name}\n")),
+            (true, false) => {
                 let plan = told.plan.as_ref().map_or_else(String::new, takes);
-                write_out(&format!("would remove {} from pool {}\n{plan}", request.device, self.name))
+                return write_out(&format!("would remove {device} from pool {name}\n{plan}"));
             }
-            (false, true) => {
-                jobs::wait_devices(client, &self.name).await?;
-                let pool: Pool = client.get(&format!("/v1/pools/{}", self.name)).await?;
-                if !self.stop && id.is_some_and(|id| pool.devices.iter().any(|device| device.id == id)) {
-                    return Err(Failure::failed(format!(
-                        "{} stays in pool {}: room for what is on it ran out, or its removal was stopped; add a device, or destroy something and try again",
-                        request.device, self.name
-                    )));
-                }
-                Ok(())
-            }
-            (false, false) => Ok(()),
+            (false, true) => say(&format!("keeping {device} in pool {name}"))?,
+            (false, false) => say(&format!("removing {device} from pool {name}"))?,
+        }
+        if !self.wait {
+            return Ok(());
+        }
+        jobs::wait_devices(client, name).await?;
+        if self.stop {
+            return Ok(());
+        }
+        let pool: Pool = client.get(&format!("/v1/pools/{name}")).await?;
+        if !device.id.is_empty() && pool.devices.iter().any(|listed| listed.id == device.id) {
+            return Err(Failure::failed(format!(
+                "{device} stays in pool {name}: room for what is on it ran out, or its removal was stopped; add a device, or destroy something and try again"
+            )));
+        }
+        match left_with(&told) {
+            others if others.is_empty() => say(&format!("removed {device} from pool {name}")),
+            others => write_out(&format!(
+                "removed {device} from pool {name}, and with it {}: too few devices stayed for their layout\n",
+                others.join(", ")
+            )),
         }
     }
+}
+
+/// The devices that a removal takes along, by all their names where the pool still lists them.
+fn left_with(told: &DeviceRemoval) -> Vec<String> {
+    let others = told.plan.iter().flat_map(|plan| &plan.leaves_with_it);
+    let named = |path: &String| {
+        let listed = told.pool.devices.iter().find(|device| device.path == *path);
+        listed.map_or_else(|| path.clone(), |device| DeviceNamed { size: 0, ..DeviceNamed::of(device) }.to_string())
+    };
+    others.map(named).collect()
 }
 
 /// Prints the plan of a removal.

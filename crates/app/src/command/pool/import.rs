@@ -6,12 +6,12 @@ use clap::Args;
 
 use crate::api::{Checkpoint, Found, ImportPool, LostRange, PoolExport};
 use crate::client::Client;
-use crate::command::columns::{FOUND, GOES_BACK, LOST};
+use crate::command::columns::{FOUND, GOES_BACK, LOST, missing};
 use crate::command::consent::Consent;
 use crate::command::exports::path_text;
 use crate::failure::{Failure, Outcome};
 use crate::names::{self, Kind};
-use crate::output::{Cell, Listing, print};
+use crate::output::{Cell, Listing, print, say};
 use crate::size::Size;
 
 /// Close a pool and let its devices go
@@ -51,10 +51,10 @@ impl Export {
 }
 
 /// What is lost with devices that are given up.
-fn given_up(missing: &[u16], lost: &[LostRange]) -> String {
-    let numbers: Vec<String> = missing.iter().map(u16::to_string).collect();
+fn given_up(found: &Found, lost: &[LostRange]) -> String {
     let bytes = lost.iter().map(|range| range.length).sum();
-    format!("special devices {} for good, and {} of volumes and snapshots that were there alone", numbers.join(", "), Size(bytes))
+    let devices = missing(found).unwrap_or_else(|| "none".to_owned());
+    format!("special devices for good ({devices}), and {} of volumes and snapshots that were there alone", Size(bytes))
 }
 
 /// What going back loses.
@@ -114,8 +114,8 @@ impl Import {
         let request = ImportPool { name: self.name, search, degraded, readonly, rewind, to, rebuild, force, dry_run: self.consent.dry_run };
         if back && quiet && !readonly {
             let planned: Vec<Found> = client.post("/v1/import", &ImportPool { dry_run: true, ..request.clone() }).await?;
-            if let Some(Found { missing, lost: Some(lost), .. }) = planned.first() {
-                self.consent.ask("rebuild", &given_up(missing, lost))?;
+            if let Some((found, lost)) = planned.first().and_then(|found| Some((found, found.lost.as_ref()?))) {
+                self.consent.ask("rebuild", &given_up(found, lost))?;
             }
             let point = planned.iter().find_map(|found| found.checkpoint.as_ref());
             // a rewind that replays all of the log loses nothing
@@ -126,15 +126,22 @@ impl Import {
         let found: Vec<Found> = client.post("/v1/import", &request).await?;
         // the list is data, warnings are not
         found.iter().filter_map(|found| found.warning.as_ref()).for_each(|warning| eprintln!("warning: {warning}"));
-        if let Some(Found { missing, lost: Some(lost), .. }) = found.first() {
+        if let Some((first, lost)) = found.first().and_then(|found| Some((found, found.lost.as_ref()?))) {
             // the list is data, what it means is not
-            eprintln!("{}", given_up(missing, lost));
+            eprintln!("{}", given_up(first, lost));
             return if quiet { Ok(()) } else { print(lost, LOST, &self.how) };
         }
         match (quiet, back) {
             (true, _) => Ok(()),
             (false, true) => print(&found, GOES_BACK, &self.how),
-            (false, false) => print(&found, FOUND, &self.how),
+            (false, false) => {
+                print(&found, FOUND, &self.how)?;
+                if found.is_empty() {
+                    say("no pool is found that is not in service; -d DIR searches a directory, or a device")
+                } else {
+                    Ok(())
+                }
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::api::IoMode;
 use crate::daemon::state::InForce;
 
 fn named(member: u16, id: &str, path: Option<&str>, was: Option<&str>) -> Named {
-    Named { member, successor: false, id: id.to_owned(), path: path.map(PathBuf::from), was: was.map(PathBuf::from) }
+    Named { member, successor: false, id: id.to_owned(), path: path.map(PathBuf::from), was: was.map(PathBuf::from), serial: None }
 }
 
 /// The first disk of a mirror died, and the second one is called after it since the restart.
@@ -33,18 +33,28 @@ fn a_path_of_two_devices_is_neither() {
 }
 
 #[test]
-fn ids_their_beginnings_and_numbers_are_names() {
+fn ids_their_beginnings_and_serial_numbers_are_names() {
     let names = renamed();
     assert_eq!(names.find("lo", "0a1b2c3d"), Ok(Some(0)));
     assert_eq!(names.find("lo", "0A1B9999"), Ok(Some(1)));
     assert_eq!(names.find("lo", "0a1b9"), Ok(Some(1)));
     assert!(names.find("lo", "0a1b").expect_err("two devices").message.contains("0a1b9999"));
     assert_eq!(names.find("lo", "0a1"), Ok(None), "too short");
-    assert_eq!(names.find("lo", "1"), Ok(Some(1)));
-    assert_eq!(names.find("lo", "9"), Ok(None));
+    assert_eq!(names.find("lo", "sdd"), Ok(Some(2)), "the name of a node");
+    // a number is shown nowhere: of a device that is there it is none of its names
+    assert_eq!(names.find("lo", "1"), Ok(None));
+    let unknown = names.unknown("lo", "1").message;
+    assert!(unknown.contains("device 1 is 0a1b9999 (at /dev/sdb now), name it so"), "{unknown}");
+    assert!(names.unknown("lo", "9").message.contains("'millpond pool status lo' shows IDs"));
+    assert_eq!(names.find("lo", "0"), Ok(Some(0)), "a missing one may be called by the number that it had before");
     // a number, and the beginning of an id
-    let many = DeviceNames(vec![named(1234, "aaaaaaaa", Some("/a"), None), named(5, "12345678", Some("/b"), None)]);
+    let mut many = DeviceNames(vec![named(1234, "aaaaaaaa", None, Some("/a")), named(5, "12345678", Some("/b"), None)]);
     assert!(many.find("lo", "1234").is_err());
+    // partitions of one disk have one serial number
+    many.0.iter_mut().for_each(|named| named.serial = Some("WD-1X".to_owned()));
+    assert!(many.find("lo", "wd-1x").is_err());
+    many.0.truncate(1);
+    assert_eq!(many.find("lo", "wd-1x"), Ok(Some(1234)));
     assert_eq!(many.find("lo", "00000005"), Ok(None), "eight digits are an id");
 }
 
@@ -53,7 +63,7 @@ fn a_device_that_is_coming_is_not_a_member_yet() {
     let mut names = renamed();
     names.0.push(Named { successor: true, ..named(3, "abcdabcd", Some("/dev/sdx"), None) });
     assert!(names.find("lo", "/dev/sdx").expect_err("on its way").message.contains("/dev/sde"));
-    assert_eq!(names.find("lo", "3"), Ok(Some(3)));
+    assert_eq!(names.find("lo", "/dev/sde"), Ok(Some(3)));
 }
 
 #[test]

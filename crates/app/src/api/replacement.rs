@@ -1,0 +1,102 @@
+//! A device in the place of another, and what devices are called.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::pool::{Device, DeviceSpec, Pool};
+use crate::size::Size;
+
+/// Asks for a device in the place of another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReplaceDevice {
+    /// Id, path or serial number of the old one, as listed. A word that fits two devices is refused.
+    pub old: String,
+    /// The new one.
+    pub new: DeviceSpec,
+    /// Use a device that holds something.
+    #[serde(default)]
+    pub force: bool,
+    /// Check everything, change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// A device by everything that names it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DeviceNamed {
+    /// Its id; empty of one that is no device of a pool yet.
+    #[serde(default)]
+    pub id: String,
+    /// Where it is; empty when it is missing.
+    pub path: String,
+    /// Where it was, when it is missing.
+    #[serde(default)]
+    pub was: Option<String>,
+    /// Serial number of the disk; nothing for files and for what has none.
+    #[serde(default)]
+    pub serial: Option<String>,
+    /// Bytes; 0 when not known.
+    #[serde(default)]
+    pub size: u64,
+}
+
+impl DeviceNamed {
+    /// A device of a pool.
+    pub fn of(device: &Device) -> DeviceNamed {
+        let Device { id, path, serial, was, size, .. } = device.clone();
+        // a missing one is at no path
+        let path = if was.is_some() || path == id { String::new() } else { path };
+        DeviceNamed { id, path, was, serial, size }
+    }
+}
+
+impl fmt::Display for DeviceNamed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = match (self.path.as_str(), &self.was) {
+            ("", Some(was)) => format!("which was {was}"),
+            ("", None) => "which is missing".to_owned(),
+            (path, _) => path.to_owned(),
+        };
+        let serial = self.serial.as_ref().map(|serial| format!("serial {serial}"));
+        let size = (self.size > 0).then(|| Size(self.size).to_string());
+        let told = serial.into_iter().chain(size).collect::<Vec<_>>().join(", ");
+        let told = if told.is_empty() { told } else { format!(" ({told})") };
+        if self.id.is_empty() { write!(f, "{at}{told}") } else { write!(f, "{} {at}{told}", self.id) }
+    }
+}
+
+/// What came, or would come, of `pool replace`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Replacement {
+    /// The pool.
+    #[serde(flatten)]
+    pub pool: Pool,
+    /// The device that leaves.
+    pub old: DeviceNamed,
+    /// The device that takes its place.
+    pub new: DeviceNamed,
+    /// It is a spare of the pool.
+    #[serde(default)]
+    pub spare: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    //! Devices in words.
+    use super::*;
+
+    #[test]
+    fn a_device_is_called_by_all_that_is_known_of_it() {
+        let mut device =
+            DeviceNamed { id: "1f0a93c4".into(), path: "/dev/sdb".into(), serial: Some("S1".into()), size: 1 << 30, was: None };
+        assert_eq!(device.to_string(), "1f0a93c4 /dev/sdb (serial S1, 1G)");
+        device = DeviceNamed { path: String::new(), was: Some("/dev/sdb".into()), ..device };
+        assert_eq!(device.to_string(), "1f0a93c4 which was /dev/sdb (serial S1, 1G)");
+        device = DeviceNamed { was: None, serial: None, size: 0, ..device };
+        assert_eq!(device.to_string(), "1f0a93c4 which is missing");
+        device = DeviceNamed { id: String::new(), path: "/a".into(), size: 4096, ..device };
+        assert_eq!(device.to_string(), "/a (4K)");
+    }
+}

@@ -1,0 +1,181 @@
+//! One device in the place of another: a new one, or a spare of the pool.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use millpond_device::{DeviceGeometry, HostDevice};
+use millpond_engine::{Class, Command, DeviceChange, GroupSpec, Layout, NewDevice};
+use tokio::time::{sleep, timeout};
+
+use super::host_calls::PATIENCE;
+use super::pools::{all_vacant, open_rehearsed, rehearse};
+use super::service::Daemon;
+use super::shard::{HostDeviceInfo, ShardError, ShardHandle};
+use crate::api::{ApiError, DeviceNamed, Pool, ReplaceDevice, Replacement};
+
+/// How often it is looked whether a spare has left its place.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A device that the pool has open already.
+struct Own {
+    member: u16,
+    class: Class,
+    /// It waits for a place, or is about to take one.
+    idle: bool,
+    position: usize,
+    host: HostDeviceInfo,
+    named: DeviceNamed,
+}
+
+impl Own {
+    fn geometry(&self) -> DeviceGeometry {
+        self.host.geometry
+    }
+}
+
+impl Daemon {
+    /// Puts a device in the place of another. The copying has begun on return, and goes on after a restart.
+    ///
+    /// # Errors
+    /// When there is no such pool or device, the new one cannot be used or holds something, or the engine refuses. A dry run is refused for the same.
+    pub async fn replace_device(self: &Arc<Daemon>, name: &str, request: ReplaceDevice) -> Result<Replacement, ApiError> {
+        let _pool = self.lock_pool(name).await?;
+        let during = format!("cannot replace {} of pool '{name}'", request.old);
+        let shard = self.shard(name)?;
+        let member = self.member(name, &shard, &request.old).await?;
+        let old = self.device_named(name, &shard, member).await?;
+        let _devices = self.reserve_devices([request.new.path.as_str()].into_iter()).map_err(|e| e.during(&during))?;
+        if let Some(own) = self.own_device(name, &shard, &request.new.path).await? {
+            let new = own.named.clone();
+            self.replace_by_spare(name, &shard, (member, own), request.dry_run).await.map_err(|e| e.during(&during))?;
+            return Ok(Replacement { pool: self.pool(name).await?, old, new, spare: true });
+        }
+        let io = self.io_mode(name);
+        let fresh = all_vacant(std::slice::from_ref(&request.new), request.force).await.map_err(|e| e.during(&during))?;
+        let mut opened = rehearse(std::slice::from_ref(&request.new), io).await.map_err(|e| e.during(&during))?;
+        let Some(found) = opened.pop() else { return Err(ApiError::internal("no device was looked at").during(during)) };
+        let new = named(&request.new.path, &found);
+        let change = DeviceChange::Replace { member, device: found.geometry() };
+        shard.command(Command::CheckDevices(change)).await.map_err(|e| ApiError::from(e).during(&during))?;
+        let warnings = self.placement_warnings(std::slice::from_ref(&request.new)).await?;
+        if !request.dry_run {
+            let path = PathBuf::from(&request.new.path);
+            let device = shard.add_device(open_rehearsed(found, &request.new, io).await?).await?;
+            self.expect_devices(name, std::slice::from_ref(&path))?;
+            if let Err(error) = shard.command(Command::Replace { member, device }).await {
+                return Err(self.not_taken(name, &shard, &[device], &fresh, &[path], error).await.during(&during));
+            }
+            self.tell("pool.replacing", name);
+            self.follow(name, Some(("replace", member)));
+        }
+        Ok(Replacement { pool: Pool { warnings, ..self.pool(name).await? }, old, new, spare: false })
+    }
+
+    /// A member of a pool by everything that names it.
+    pub(super) async fn device_named(&self, name: &str, shard: &ShardHandle, member: u16) -> Result<DeviceNamed, ApiError> {
+        let status = shard.status().await?;
+        let names = self.device_names(name, &status);
+        let known =
+            names.get(member, false).ok_or_else(|| ApiError::not_found(format!("pool '{name}' has no device {member} any more")))?;
+        let text = |path: &PathBuf| path.display().to_string();
+        let listed = status.pool.devices.iter().find(|device| device.member == member);
+        let host = listed.and_then(|device| status.devices.get(device.position?)?.as_ref());
+        Ok(DeviceNamed {
+            id: known.id.clone(),
+            path: known.path.as_ref().map(text).unwrap_or_default(),
+            was: known.was.as_ref().map(text),
+            serial: known.serial.clone(),
+            size: host.map(|host| host.geometry.size).or(listed.map(|device| device.size)).unwrap_or(0),
+        })
+    }
+
+    /// The device of the pool that is open at a path, or at what the path is a link to.
+    async fn own_device(&self, name: &str, shard: &ShardHandle, path: &str) -> Result<Option<Own>, ApiError> {
+        let status = shard.status().await?;
+        let open: Vec<(usize, HostDeviceInfo)> =
+            status.devices.iter().enumerate().filter_map(|(at, host)| Some((at, host.clone()?))).collect();
+        let same = move |path: &Path| {
+            let real = path.canonicalize();
+            let is = |host: &HostDeviceInfo| {
+                host.path == path || host.path.canonicalize().is_ok_and(|at| real.as_ref().is_ok_and(|real| at == *real))
+            };
+            open.into_iter().find(|(_, host)| is(host))
+        };
+        // a path that does not answer is refused by who opens it
+        let Some((position, host)) = self.calls.call(Path::new(path), PATIENCE, same).await.ok().flatten() else { return Ok(None) };
+        let holds = |device: &&millpond_engine::DeviceInfo| device.position == Some(position) || device.successor == Some(position);
+        let Some(device) = status.pool.devices.iter().find(holds) else { return Ok(None) };
+        let successor = device.successor == Some(position);
+        let id = self.device_names(name, &status).get(device.member, successor).map(|named| named.id.clone()).unwrap_or_default();
+        let named =
+            DeviceNamed { id, path: host.path.display().to_string(), was: None, serial: host.serial.clone(), size: host.geometry.size };
+        Ok(Some(Own { member: device.member, class: device.class, idle: !successor && device.successor.is_none(), position, host, named }))
+    }
+
+    /// Puts a spare of the pool in the place of a member: it leaves its own place first, which holds nothing. What it is open as stays open.
+    async fn replace_by_spare(
+        self: &Arc<Daemon>,
+        name: &str,
+        shard: &ShardHandle,
+        (member, spare): (u16, Own),
+        dry_run: bool,
+    ) -> Result<(), ApiError> {
+        if spare.class != Class::Spare || !spare.idle || spare.member == member {
+            let message = format!(
+                "{} is a device of pool '{name}' already, and no spare of it; give another device, or a spare that 'pool status' shows",
+                spare.named
+            );
+            return Err(ApiError::busy(message));
+        }
+        shard.command(Command::CheckDevices(DeviceChange::Replace { member, device: spare.geometry() })).await?;
+        if dry_run {
+            return Ok(());
+        }
+        let path = spare.host.path.clone();
+        // whatever happens from here on, the next import finds it
+        self.expect_devices(name, std::slice::from_ref(&path))?;
+        shard.command(Command::Remove { member: spare.member, dry_run: false }).await?;
+        let device = NewDevice { position: spare.position, geometry: spare.geometry() };
+        let taken = timeout(self.options.deadlines.command, take(shard, member, device)).await;
+        match taken {
+            Ok(Ok(())) => {}
+            // the pool is given up: what it holds is found by the next import
+            Ok(Err(ShardError::Gone)) => return Err(ShardError::Gone.into()),
+            failed => {
+                let error = match failed {
+                    Ok(Err(error)) => ApiError::from(error),
+                    _ => ApiError::busy("the spare has not left its place in time"),
+                };
+                let groups = vec![GroupSpec { class: Class::Spare, layout: Layout::Linear, devices: Some(1) }];
+                let back = shard.command(Command::AddDevices { groups, devices: vec![device] }).await;
+                let back = back.err().map(|e| format!("; the spare {} is none any more ({e}), add it again", path.display()));
+                self.follow_devices(name);
+                return Err(ApiError { message: format!("{}{}", error.message, back.unwrap_or_default()), ..error });
+            }
+        }
+        self.tell("pool.replacing", name);
+        self.follow(name, Some(("replace", member)));
+        Ok(())
+    }
+}
+
+/// Waits until a spare has left its place, and gives it another.
+async fn take(shard: &ShardHandle, member: u16, device: NewDevice) -> Result<(), ShardError> {
+    loop {
+        let status = shard.status().await?;
+        if !status.pool.devices.iter().any(|listed| listed.position == Some(device.position)) {
+            match shard.command(Command::Replace { member, device }).await {
+                Err(ShardError::Command(millpond_engine::CommandError::Busy(_))) => {}
+                outcome => return outcome.map(drop),
+            }
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// A device that is no part of the pool yet.
+fn named(path: &str, device: &HostDevice) -> DeviceNamed {
+    let (serial, size) = (device.serial().map(str::to_owned), device.geometry().size);
+    DeviceNamed { id: String::new(), path: path.to_owned(), was: None, serial, size }
+}
