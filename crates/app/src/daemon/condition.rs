@@ -5,6 +5,7 @@
 //! device's time.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use millpond_device::quantile;
@@ -37,6 +38,8 @@ pub(super) struct Conditions {
     errors: BTreeMap<String, u64>,
     /// Errors, and when the last came.
     failing: BTreeMap<String, (u64, Instant)>,
+    /// Devices that are there again and not in use, by their ids: where, and what is said of them.
+    returned: BTreeMap<String, (PathBuf, String)>,
 }
 
 /// What a device did in some time.
@@ -100,8 +103,37 @@ impl Conditions {
         self.errors = seen;
     }
 
+    /// Takes in which devices were found that the pool `name` goes on without: by their ids, what they are called and where they are. Gives a name and a
+    /// line for each that was not there before.
+    pub(super) fn found_again(&mut self, name: &str, found: &BTreeMap<String, (String, PathBuf)>) -> Vec<(String, String)> {
+        self.returned.retain(|id, (path, _)| found.get(id).is_some_and(|(_, at)| at == path));
+        let mut news = Vec::new();
+        for (id, (called, path)) in found.iter().filter(|(id, _)| !id.is_empty()) {
+            if self.returned.contains_key(id) {
+                continue;
+            }
+            let path_text = path.display();
+            let reason = format!(
+                "it is back at {path_text}, out of date and not in use: the next import fills it again, 'millpond pool replace {name} {id} {path_text} --force' does it now"
+            );
+            news.push((called.clone(), format!("device {id} of pool '{name}': {reason}")));
+            self.returned.insert(id.clone(), (path.clone(), reason));
+        }
+        news
+    }
+
+    /// Where they are.
+    pub(super) fn returned(&self) -> Vec<PathBuf> {
+        self.returned.values().map(|(path, _)| path.clone()).collect()
+    }
+
     /// Says of devices what is known of them.
     pub(super) fn tell(&self, devices: &mut [Device]) {
+        for device in devices.iter_mut().filter(|device| matches!(device.state.as_str(), "missing" | "failed")) {
+            if let Some((_, reason)) = self.returned.get(&device.id) {
+                device.health_reason = Some(reason.clone());
+            }
+        }
         // what the pool itself says comes first
         for device in devices.iter_mut().filter(|device| device.health_reason.is_none()) {
             let (word, reason) = self.of(&device.path);

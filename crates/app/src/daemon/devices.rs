@@ -210,7 +210,8 @@ impl Daemon {
     /// daemon lives.
     pub async fn care(self: Arc<Daemon>) {
         let daemon = Arc::clone(&self);
-        tokio::join!(daemon.watch_falls(), Arc::clone(&self).watch_room(), self.care_for_devices());
+        let returned = Arc::clone(&self);
+        tokio::join!(daemon.watch_falls(), Arc::clone(&self).watch_room(), returned.watch_returned(), self.care_for_devices());
     }
 
     async fn care_for_devices(self: Arc<Daemon>) {

@@ -38,6 +38,7 @@ mod probe;
 mod refusal;
 mod renew;
 mod replace;
+mod returned;
 mod room;
 mod run;
 mod scan;

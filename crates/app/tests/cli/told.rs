@@ -119,6 +119,29 @@ fn a_device_that_is_missing_is_reported_everywhere_until_it_is_back() {
 }
 
 #[test]
+fn a_device_that_is_back_is_reported_with_what_takes_it_in() {
+    let mut daemon = Daemon::with_config("import_wait = \"1s\"\n");
+    let (a, b) = (daemon.text("a"), daemon.text("b"));
+    daemon.run(&["pool", "create", "tank", "mirror", &format!("{a}:256M"), &format!("{b}:256M")]).ok();
+    let id = daemon.json(&["pool", "status", "tank"])[0]["devices"][1]["id"].as_str().expect("an id").to_owned();
+    assert_eq!(daemon.stop("TERM"), 0);
+    fs::rename(daemon.path("b"), daemon.path("b.away")).expect("hide");
+    daemon.restart();
+    reported(&daemon, "device.missing");
+    fs::rename(daemon.path("b.away"), daemon.path("b")).expect("bring back");
+    let returned = reported(&daemon, "device.returned");
+    let way = format!("'millpond pool replace tank {id} {b} --force' does it now");
+    assert_eq!((text(&returned, "severity"), text(&returned, "device")), ("warning", b.as_str()));
+    assert!(text(&returned, "message").ends_with(&way), "{returned}");
+    let shown = daemon.run(&["pool", "status", "tank"]).ok().out;
+    assert!(shown.contains(&format!("{b} is missing: it is back at {b}, out of date")), "{shown}");
+    assert_eq!(of_kind(&daemon, "device.returned").len(), 1, "said once");
+    daemon.run(&["pool", "replace", "tank", &id, &b, "--force", "--wait"]).waited();
+    let listed = daemon.json(&["pool", "list"]);
+    assert_eq!((&listed[0]["health"], &listed[0]["devices"][1]["state"]), (&"online".into(), &"online".into()), "{listed}");
+}
+
+#[test]
 fn a_scrub_that_repairs_is_a_warning() {
     let daemon = Daemon::start();
     let (a, b) = (daemon.text("a:256M"), daemon.text("b:256M"));

@@ -32,6 +32,7 @@ pub(super) const KINDS: &[(&str, Severity, &str)] = &[
     ("device.slow", Warning, "device slow"),
     ("device.errors", Warning, "device with errors"),
     ("device.full", Warning, "no room below a device"),
+    ("device.returned", Warning, "device back, and not in use"),
     ("device.recovered", Info, "device well again"),
     ("device.spare-used", Warning, "spare in use"),
     ("device.released", Info, "device released"),

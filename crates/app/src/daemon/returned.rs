@@ -1,0 +1,92 @@
+//! Devices that are there again while their pool goes on without them: it is said where they are, and what takes them in.
+//!
+//! *Architecture Invariant:* nothing is done about them by itself. Such a device is out of date, and its pool was told to do without it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use millpond_format::{DeviceId, MemberState, PoolId};
+use tokio::time::sleep;
+
+use super::events::Happened;
+use super::host_calls::PATIENCE;
+use super::labels;
+use super::service::Daemon;
+use super::shard::ShardHandle;
+
+/// How often the last places of missing devices are looked at.
+const LOOK: Duration = Duration::from_secs(5);
+/// How often all block devices of the host are: a disk that is plugged in again has another name.
+const ALL: Duration = Duration::from_secs(30);
+/// Devices looked at at a time.
+const AT_A_TIME: usize = 32;
+
+impl Daemon {
+    /// Looks for devices that pools in service lack, for as long as the daemon lives.
+    pub(super) async fn watch_returned(&self) {
+        let mut due = Instant::now();
+        loop {
+            sleep(LOOK).await;
+            let everywhere = due <= Instant::now();
+            if everywhere {
+                due = Instant::now() + ALL;
+            }
+            for (name, shard) in self.shards() {
+                self.look_for_returned(&name, &shard, everywhere).await;
+            }
+        }
+    }
+
+    async fn look_for_returned(&self, name: &str, shard: &ShardHandle, everywhere: bool) {
+        let Ok(status) = shard.status().await else { return };
+        let Some(record) = self.registry().pools.get(name).map(|entry| entry.record.clone()) else { return };
+        let names = self.device_names(name, &status);
+        let down = status.pool.devices.iter().filter(|device| device.state == MemberState::Down && device.successor.is_none());
+        let lacking: BTreeMap<DeviceId, (String, String, Option<PathBuf>)> = down
+            .map(|device| {
+                let id = names.get(device.member, false).map(|named| named.id.clone()).unwrap_or_default();
+                (device.id, (id, names.member(device.member), record.last_path(device.member).cloned()))
+            })
+            .collect();
+        let mut found = BTreeMap::new();
+        if !lacking.is_empty() {
+            let open: Vec<&PathBuf> = status.devices.iter().flatten().map(|host| &host.path).collect();
+            let last = lacking.values().filter_map(|(_, _, path)| path.clone());
+            let others = if everywhere { labels::host_devices() } else { Vec::new() };
+            let silent = self.unanswering();
+            let paths: BTreeSet<PathBuf> = last.chain(others).chain(self.known_returned(name)).collect();
+            let paths = paths.into_iter().filter(|path| !open.contains(&path) && !silent.contains(path));
+            for (device, path) in self.labelled(status.pool.id, paths).await {
+                if let Some((id, called, _)) = lacking.get(&device) {
+                    found.entry(id.clone()).or_insert((called.clone(), path));
+                }
+            }
+        }
+        let news = {
+            let mut registry = self.registry();
+            let Some(entry) = registry.pools.get_mut(name) else { return };
+            entry.conditions.found_again(name, &found)
+        };
+        for (called, message) in news {
+            self.report(Happened::to_device("device.returned", name, &called, message));
+        }
+    }
+
+    /// Where devices were found that the pool does not use.
+    fn known_returned(&self, name: &str) -> Vec<PathBuf> {
+        self.registry().pools.get(name).map(|entry| entry.conditions.returned()).unwrap_or_default()
+    }
+
+    /// The devices of a pool at some paths.
+    async fn labelled(&self, pool: PoolId, paths: impl Iterator<Item = PathBuf>) -> Vec<(DeviceId, PathBuf)> {
+        let look = |path: PathBuf| async move {
+            let looked = self.calls.call(&path, PATIENCE, |path: &Path| labels::read(path)).await;
+            let label = looked.ok()?.ok()??;
+            (label.pool == pool).then_some((label.device, path))
+        };
+        stream::iter(paths).map(look).buffered(AT_A_TIME).filter_map(async |found| found).collect().await
+    }
+}
