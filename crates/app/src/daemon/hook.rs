@@ -5,12 +5,13 @@
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use crate::api::{Event, Severity};
@@ -20,6 +21,11 @@ mod tests;
 
 /// Events that wait for the command at most.
 const QUEUE: usize = 64;
+
+/// How long a command that was killed is waited for.
+const KILL: Duration = Duration::from_secs(1);
+/// Commands that were killed and have not ended, above which none is run.
+const UNENDED: usize = 4;
 
 /// What is run, for what, and for how long.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,16 +82,41 @@ impl HookQueue {
 }
 
 fn run(hook: &Hook, events: &Receiver<Event>) {
+    let mut killed = Killed::default();
     for event in events {
-        if let Err(why) = run_once(hook, &event) {
+        if let Err(why) = run_once(hook, &event, &mut killed) {
             let command = hook.command.first().map(String::as_str).unwrap_or_default();
             tracing::warn!("on_event: {command}, run for {}: {why}", event.event);
         }
     }
 }
 
+/// Commands that were killed and have not ended: one that waits for a device that hangs ends when the kernel lets go of it.
+#[derive(Default)]
+struct Killed(Vec<Child>);
+
+impl Killed {
+    /// Kills a process with those that it started in its group, and waits for its end within a limit.
+    fn kill(&mut self, mut child: Child, limit: Duration) {
+        // it may have ended just now
+        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+        if !matches!(attend(&mut child, None, limit), Ok(Some(_))) {
+            self.0.push(child);
+        }
+    }
+
+    /// Forgets those that have ended. Waits for none.
+    fn reap(&mut self) {
+        self.0.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+    }
+}
+
 /// Runs the command for one event.
-fn run_once(hook: &Hook, event: &Event) -> Result<(), String> {
+fn run_once(hook: &Hook, event: &Event, killed: &mut Killed) -> Result<(), String> {
+    killed.reap();
+    if killed.0.len() >= UNENDED {
+        return Err(format!("it is left out: {UNENDED} earlier ones were killed and have not ended"));
+    }
     let (program, arguments) = hook.command.split_first().ok_or("no command")?;
     let told = |what: &str, error: &dyn Display| format!("{what}: {error}");
     let variables = [
@@ -96,6 +127,8 @@ fn run_once(hook: &Hook, event: &Event) -> Result<(), String> {
         ("SUBJECT", event.subject.as_str()),
         ("MESSAGE", event.message.as_str()),
     ];
+    let mut json = serde_json::to_vec(event).map_err(|error| told("no JSON", &error))?;
+    json.push(b'\n');
     let mut child = Command::new(program)
         .args(arguments)
         .envs(variables.map(|(name, value)| (format!("MILLPOND_EVENT_{name}"), value)))
@@ -106,46 +139,67 @@ fn run_once(hook: &Hook, event: &Event) -> Result<(), String> {
         .process_group(0)
         .spawn()
         .map_err(|error| told("it cannot be run", &error))?;
-    let json = serde_json::to_vec(event).map_err(|error| told("no JSON", &error));
-    if let (Some(mut stdin), Ok(json)) = (child.stdin.take(), json) {
-        // A pipe has room for more than an event is long, so this does not wait; a command need not read it.
-        let _ = stdin.write_all(&json).and_then(|()| stdin.write_all(b"\n"));
-    }
-    match wait(&mut child, hook.timeout) {
+    let input = child.stdin.take().map(|stdin| Input { stdin, left: json });
+    match attend(&mut child, input, hook.timeout) {
         Ok(Some(status)) if status.success() => Ok(()),
         Ok(Some(status)) => Err(ending(status)),
         Ok(None) => {
-            kill(&mut child);
+            killed.kill(child, KILL);
             Err(format!("it did not end within {} s, and was killed", hook.timeout.as_secs()))
         }
         Err(error) => {
-            kill(&mut child);
+            killed.kill(child, KILL);
             Err(told("it cannot be waited for, and was killed", &error))
         }
     }
 }
 
-/// Waits for the end of a process; nothing when it does not come in time.
-fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+/// Standard input of a command, and what it has not taken yet.
+struct Input {
+    stdin: ChildStdin,
+    left: Vec<u8>,
+}
+
+impl Input {
+    /// Writes as much as there is room for. False when nothing is left to write, or the command reads no more.
+    fn write(&mut self) -> bool {
+        let written = self.stdin.write(&self.left);
+        match written {
+            Ok(count) => drop(self.left.drain(..count.min(self.left.len()))),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            // it need not read it
+            Err(_) => return false,
+        }
+        !self.left.is_empty()
+    }
+}
+
+/// Gives a process its input and waits for its end; nothing when it does not come in time.
+fn attend(child: &mut Child, mut input: Option<Input>, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let end = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
+    if let Some(input) = &input {
+        ioctl_fionbio(&input.stdin, true)?;
+    }
     let begun = Instant::now();
     loop {
         let left = limit.saturating_sub(begun.elapsed());
         let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
-        match poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&timeout)) {
-            Ok(0) => return child.try_wait(),
-            Ok(_) => return child.wait().map(Some),
-            Err(rustix::io::Errno::INTR) => {}
+        let mut fds = vec![PollFd::new(&end, PollFlags::IN)];
+        fds.extend(input.iter().map(|input| PollFd::new(&input.stdin, PollFlags::OUT)));
+        let ready = match poll(&mut fds, Some(&timeout)) {
+            Ok(ready) => ready,
+            Err(rustix::io::Errno::INTR) => continue,
             Err(error) => return Err(error.into()),
+        };
+        let [ended, takes] = [0, 1].map(|at| fds.get(at).is_some_and(|fd| !fd.revents().is_empty()));
+        if ready == 0 || ended {
+            // one that has ended is not waited for
+            return child.try_wait();
+        }
+        if takes && !input.as_mut().is_some_and(Input::write) {
+            input = None;
         }
     }
-}
-
-/// Kills a process with those that it started in its group.
-fn kill(child: &mut Child) {
-    // It may have ended just now.
-    let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
-    let _ = child.wait();
 }
 
 fn ending(status: ExitStatus) -> String {

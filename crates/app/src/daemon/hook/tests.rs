@@ -30,7 +30,7 @@ fn the_command_gets_the_event_in_its_environment_and_as_json() {
     let file = dir.path().join("out");
     let script = format!("env | grep ^MILLPOND_EVENT_ | sort > {0}; cat >> {0}", file.display());
     let event = event(Severity::Error, "device /dev/sdx of pool 'tank' failed: it is \"gone\"");
-    assert_eq!(run_once(&shell(&script, LONG), &event), Ok(()));
+    assert_eq!(run_once(&shell(&script, LONG), &event, &mut Killed::default()), Ok(()));
     let text = fs::read_to_string(&file).expect("written");
     let (lines, json) = text.rsplit_once("\n{").expect("lines and JSON");
     assert_eq!(
@@ -51,7 +51,8 @@ fn the_command_gets_the_event_in_its_environment_and_as_json() {
 #[test]
 fn failures_are_told_and_a_command_that_hangs_is_killed_with_its_children() {
     let event = event(Severity::Warning, "slow");
-    let told = |hook: &Hook| run_once(hook, &event).expect_err("a failure");
+    let mut killed = Killed::default();
+    let mut told = |hook: &Hook| run_once(hook, &event, &mut killed).expect_err("a failure");
     assert_eq!(told(&shell("exit 3", LONG)), "it ended with exit code 3");
     assert_eq!(told(&shell("kill -9 $$", LONG)), "it ended by signal 9");
     let nothing = Hook { command: vec!["/nonexistent/program".to_owned()], severity: Severity::Info, timeout: LONG };
@@ -63,10 +64,40 @@ fn failures_are_told_and_a_command_that_hangs_is_killed_with_its_children() {
     let mut out = BufReader::new(child.stdout.take().expect("piped"));
     let mut line = String::new();
     out.read_line(&mut line).expect("reads");
-    assert_eq!(wait(&mut child, Duration::ZERO).expect("waits"), None);
-    kill(&mut child);
+    assert_eq!(attend(&mut child, None, Duration::ZERO).expect("waits"), None);
+    killed.kill(child, LONG);
     // the end of the pipe: its child has it open no more either
     assert_eq!(out.read_line(&mut line).expect("reads"), 0);
+}
+
+#[test]
+fn a_command_that_does_not_read_a_long_event_is_killed_in_time() {
+    // more than a pipe holds
+    let event = Event { subject: "x".repeat(100_000), ..event(Severity::Warning, "long") };
+    let told = run_once(&shell("exec sleep 600", Duration::ZERO), &event, &mut Killed::default()).expect_err("it does not end");
+    assert_eq!(told, "it did not end within 0 s, and was killed");
+    let read = shell("test $(wc -c) -gt 100000", LONG);
+    assert_eq!(run_once(&read, &event, &mut Killed::default()), Ok(()));
+}
+
+#[test]
+fn commands_that_do_not_end_when_killed_are_so_many_at_most_and_are_not_waited_for() {
+    let mut killed = Killed::default();
+    let sleep = || Command::new("/bin/sh").args(["-c", "exec sleep 600"]).process_group(0).spawn().expect("starts");
+    // as if the kernel held them
+    killed.0.extend((0..UNENDED).map(|_| sleep()));
+    let event = event(Severity::Warning, "one more");
+    let told = run_once(&shell("true", LONG), &event, &mut killed).expect_err("too many");
+    assert!(told.contains("have not ended"), "{told}");
+    assert_eq!(killed.0.len(), UNENDED);
+    for child in &killed.0 {
+        kill_process_group(Pid::from_child(child), Signal::KILL).expect("killed");
+    }
+    eventually(|| {
+        killed.reap();
+        killed.0.is_empty()
+    });
+    assert_eq!(run_once(&shell("true", LONG), &event, &mut killed), Ok(()));
 }
 
 #[test]
@@ -90,7 +121,7 @@ fn events_wait_in_a_bounded_queue_and_nobody_waits_for_them() {
     assert_eq!(lines(), (0..=QUEUE).map(|nth| nth.to_string()).collect::<Vec<_>>());
 }
 
-fn eventually(holds: impl Fn() -> bool) {
+fn eventually(mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + LONG;
     while !holds() {
         assert!(Instant::now() < end, "never");
