@@ -4,10 +4,10 @@
 //! bounded and is not flushed: it is a record for people, nothing depends on it.
 
 use std::collections::VecDeque;
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::sync::broadcast;
@@ -16,7 +16,9 @@ use super::hook::HookQueue;
 use super::service::Daemon;
 use crate::api::{Event, Severity};
 use crate::instant;
+use file::EventFile;
 
+mod file;
 mod kinds;
 #[cfg(test)]
 mod tests;
@@ -25,10 +27,12 @@ mod tests;
 const FILE: &str = "events.jsonl";
 /// Events remembered.
 const KEPT: usize = 1000;
-/// Lines of the file at most; then it is written anew with those that are remembered.
-const LINES: usize = 2 * KEPT;
 /// Events kept for a listener that is slow; older ones are dropped for it.
 const BACKLOG: usize = 256;
+/// How often the file is tried again that cannot be written.
+const RETRY: Duration = Duration::from_secs(30);
+/// How long the end of the daemon waits for the last events to be written.
+const LAST: Duration = Duration::from_secs(2);
 /// Longest message in characters.
 const LONGEST: usize = 2000;
 
@@ -97,113 +101,132 @@ impl Happened {
 
 /// Events up to now, and those that come.
 pub(super) struct EventLog {
-    remembered: Mutex<Remembered>,
+    shared: Arc<Shared>,
     listeners: broadcast::Sender<Event>,
+    /// The end of the thread that writes the file.
+    written: Mutex<Option<mpsc::Receiver<()>>>,
+}
+
+/// What those who record events and the thread that writes them share.
+struct Shared {
+    remembered: Mutex<Remembered>,
+    /// There is an event to write, or no more come.
+    changed: Condvar,
+}
+
+impl Shared {
+    fn remembered(&self) -> MutexGuard<'_, Remembered> {
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 struct Remembered {
+    /// What is written waits here, so this is also the bound of what waits.
     recent: VecDeque<Event>,
-    /// The file, open for appending, as long as it can be written.
-    file: Option<File>,
-    path: PathBuf,
-    lines: usize,
+    /// Events since the start, and those of them that the file's thread has taken.
+    recorded: usize,
+    taken: usize,
     hook: Option<HookQueue>,
+    ends: bool,
 }
 
 impl EventLog {
     /// With what the file in `dir` holds, and what events are handed to.
     pub(super) fn open(dir: &Path, hook: Option<HookQueue>) -> EventLog {
-        let mut remembered = Remembered { recent: VecDeque::new(), file: None, path: dir.join(FILE), lines: 0, hook };
-        if let Err(error) = remembered.load() {
-            tracing::warn!(%error, file = %remembered.path.display(), "earlier events are not known, and later ones are not kept over a restart");
+        let file = EventFile::open(dir.join(FILE));
+        let remembered = Remembered { recent: file.recent().clone(), recorded: 0, taken: 0, hook, ends: false };
+        let shared = Arc::new(Shared { remembered: Mutex::new(remembered), changed: Condvar::new() });
+        let (end, written) = mpsc::channel();
+        let writer = {
+            let shared = Arc::clone(&shared);
+            thread::Builder::new().name("events".to_owned()).spawn(move || {
+                write(&shared, file);
+                drop(end);
+            })
+        };
+        if let Err(error) = &writer {
+            tracing::warn!(%error, "events are not kept over a restart: there is no thread to write them");
         }
-        EventLog { remembered: Mutex::new(remembered), listeners: broadcast::channel(BACKLOG).0 }
+        EventLog { shared, listeners: broadcast::channel(BACKLOG).0, written: Mutex::new(writer.is_ok().then_some(written)) }
     }
 
-    /// Remembers an event and gives it to those who wait for it.
+    /// Remembers an event and gives it to those who wait for it. Never waits for the file.
     fn record(&self, event: Event) {
-        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
-        remembered.add(&event);
+        let mut remembered = self.shared.remembered();
         if let Some(hook) = &mut remembered.hook {
             hook.hand_over(&event);
         }
+        keep(&mut remembered.recent, event.clone());
+        remembered.recorded += 1;
         // Nobody listening is no error. Sent under the lock: whoever looks back and listens misses none and gets none twice.
         let _ = self.listeners.send(event);
+        self.shared.changed.notify_one();
     }
 
     /// Events since a time that are remembered, none without one; and those from now on.
     fn listen(&self, since: Option<Timestamp>) -> (Vec<Event>, broadcast::Receiver<Event>) {
-        let remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let remembered = self.shared.remembered();
         let wanted = remembered.recent.iter().filter(|event| since.is_some_and(|since| event.time >= since));
         (wanted.cloned().collect(), self.listeners.subscribe())
     }
-}
 
-impl Remembered {
-    fn load(&mut self) -> io::Result<()> {
-        let text = match fs::read(&self.path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(error),
-        };
-        let whole = text.is_empty() || text.ends_with(b"\n");
-        let mut sound = whole;
-        for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            self.lines += 1;
-            match serde_json::from_slice(line) {
-                Ok(event) => self.keep(event),
-                // what a crash cut off
-                Err(_) => sound = false,
-            }
+    /// Waits until all is written, within a limit. Events from here on are not written.
+    pub(super) fn finish(&self) {
+        self.shared.remembered().ends = true;
+        self.shared.changed.notify_one();
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // an error means that the thread has ended
+        if written.is_some_and(|written| written.recv_timeout(LAST) == Err(mpsc::RecvTimeoutError::Timeout)) {
+            tracing::warn!("the last events are not written: the filesystem of the state directory does not answer");
         }
-        if sound && self.lines < LINES {
-            self.file = Some(File::options().create(true).append(true).open(&self.path)?);
-            return Ok(());
-        }
-        self.write_anew()
-    }
-
-    fn keep(&mut self, event: Event) {
-        if self.recent.len() >= KEPT {
-            self.recent.pop_front();
-        }
-        self.recent.push_back(event);
-    }
-
-    fn add(&mut self, event: &Event) {
-        self.keep(event.clone());
-        let written = match &mut self.file {
-            None => return,
-            Some(_) if self.lines >= LINES => self.write_anew(),
-            Some(file) => {
-                self.lines += 1;
-                file.write_all(&line(event))
-            }
-        };
-        if let Err(error) = written {
-            tracing::warn!(%error, file = %self.path.display(), "events are not kept over a restart any more");
-            self.file = None;
-        }
-    }
-
-    /// Replaces the file by what is remembered.
-    fn write_anew(&mut self) -> io::Result<()> {
-        let temporary = self.path.with_extension("new");
-        let mut file = File::create(&temporary)?;
-        let all: Vec<u8> = self.recent.iter().flat_map(line).collect();
-        file.write_all(&all)?;
-        fs::rename(&temporary, &self.path)?;
-        self.lines = self.recent.len();
-        self.file = Some(file);
-        Ok(())
     }
 }
 
-/// An event as a line of the file.
-fn line(event: &Event) -> Vec<u8> {
-    let mut line = serde_json::to_vec(event).unwrap_or_default();
-    line.push(b'\n');
-    line
+impl Drop for EventLog {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+/// Adds an event to those that are remembered.
+fn keep(recent: &mut VecDeque<Event>, event: Event) {
+    if recent.len() >= KEPT {
+        recent.pop_front();
+    }
+    recent.push_back(event);
+}
+
+/// Writes what comes until no more does: on a thread of its own, for a filesystem may be full, slow or hang.
+fn write(shared: &Shared, mut file: EventFile) {
+    loop {
+        let (fresh, left_out) = {
+            let mut remembered = shared.remembered();
+            while remembered.recorded == remembered.taken && !remembered.ends {
+                if !file.lacks() {
+                    remembered = shared.changed.wait(remembered).unwrap_or_else(PoisonError::into_inner);
+                    continue;
+                }
+                // there may be room again
+                let (again, waited) = shared.changed.wait_timeout(remembered, RETRY).unwrap_or_else(PoisonError::into_inner);
+                remembered = again;
+                if waited.timed_out() {
+                    break;
+                }
+            }
+            if remembered.recorded == remembered.taken && remembered.ends {
+                return;
+            }
+            let count = remembered.recorded - remembered.taken;
+            remembered.taken = remembered.recorded;
+            let known = remembered.recent.len();
+            let fresh: Vec<Event> = remembered.recent.iter().skip(known.saturating_sub(count)).cloned().collect();
+            (fresh, count.saturating_sub(known))
+        };
+        if left_out > 0 {
+            tracing::warn!("the file of events was behind, {left_out} events are not in it");
+        }
+        file.add(fresh);
+    }
 }
 
 /// A message without line ends and other control characters, and of a bounded length.

@@ -1,5 +1,11 @@
 //! Events are remembered over a restart, within bounds; kinds are listed and described.
 
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::process::Command;
+use std::time::Instant;
+
+use super::file::LINES;
 use super::*;
 
 fn event(nth: usize) -> Event {
@@ -36,6 +42,76 @@ fn memory_and_file_are_bounded() {
     drop(log);
     let last = messages(&EventLog::open(dir.path(), None), 0);
     assert_eq!((last.len(), last.last().map(String::as_str)), (KEPT, Some(format!("nth {}", LINES + KEPT / 2 - 1).as_str())));
+}
+
+/// The messages in the file.
+fn written(file: &Path) -> Vec<String> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.lines().map(|line| serde_json::from_str::<Event>(line).expect("an event").message).collect()
+}
+
+fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(600);
+    while !holds() {
+        assert!(Instant::now() < end, "never: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_file_that_was_rotated_or_removed_is_begun_anew() {
+    let dir = tempfile::tempdir().expect("directory");
+    let (file, rotated) = (dir.path().join(FILE), dir.path().join("rotated"));
+    let log = EventLog::open(dir.path(), None);
+    log.record(event(0));
+    eventually("the first", || written(&file) == ["nth 0"]);
+    fs::rename(&file, &rotated).expect("rotates");
+    log.record(event(1));
+    eventually("a new file", || written(&file) == ["nth 1"]);
+    fs::remove_file(&file).expect("removes");
+    log.record(event(2));
+    eventually("another one", || written(&file) == ["nth 2"]);
+    assert_eq!(written(&rotated), ["nth 0"]);
+    assert_eq!(messages(&log, 0), ["nth 0", "nth 1", "nth 2"]);
+}
+
+#[test]
+fn events_that_could_not_be_written_are_written_when_the_file_can_be() {
+    let dir = tempfile::tempdir().expect("directory");
+    let file = dir.path().join(FILE);
+    let log = EventLog::open(dir.path(), None);
+    log.record(event(0));
+    eventually("the first", || written(&file) == ["nth 0"]);
+    // nothing can be written where a directory is that is not empty
+    fs::remove_file(&file).and_then(|()| fs::create_dir_all(file.join("in the way"))).expect("in the way");
+    log.record(event(1));
+    eventually("it was tried", || log.shared.remembered().taken == 2);
+    fs::remove_dir_all(&file).expect("out of the way");
+    log.record(event(2));
+    drop(log);
+    assert_eq!(written(&file).last().map(String::as_str), Some("nth 2"));
+    assert_eq!(messages(&EventLog::open(dir.path(), None), 0).last().map(String::as_str), Some("nth 2"));
+}
+
+#[test]
+fn nobody_waits_for_a_file_that_hangs_and_what_overflows_is_left_out() {
+    let dir = tempfile::tempdir().expect("directory");
+    let file = dir.path().join(FILE);
+    let log = EventLog::open(dir.path(), None);
+    log.record(event(0));
+    eventually("the first", || written(&file) == ["nth 0"]);
+    // opening it hangs until somebody reads
+    fs::remove_file(&file).expect("removes");
+    assert!(Command::new("mkfifo").arg(&file).status().expect("mkfifo").success());
+    log.record(event(1));
+    eventually("it hangs", || log.shared.remembered().taken == 2);
+    (2..KEPT + 7).for_each(|nth| log.record(event(nth)));
+    assert_eq!(messages(&log, 0).len(), KEPT, "what happened lately is known all the same");
+    let reading = File::open(&file).expect("reads");
+    // the end of the daemon waits for the rest
+    let lines = thread::spawn(move || BufReader::new(reading).lines().count());
+    drop(log);
+    assert_eq!(lines.join().expect("reads"), 1 + KEPT, "five were left out");
 }
 
 #[test]

@@ -1,0 +1,134 @@
+//! The file of events: lines of JSON, written by one thread.
+//!
+//! What could not be written is written when the file can be again: then it is replaced by what is remembered. A file that was rotated or removed is
+//! begun anew.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use super::{Event, KEPT, keep};
+
+/// Lines of the file at most; then it is written anew with those that are remembered.
+pub(super) const LINES: usize = 2 * KEPT;
+
+/// The file, open for appending, as long as it can be written.
+pub(super) struct EventFile {
+    path: PathBuf,
+    file: Option<File>,
+    lines: usize,
+    /// The last events.
+    recent: VecDeque<Event>,
+}
+
+impl EventFile {
+    /// Opens it, with the events in it.
+    pub(super) fn open(path: PathBuf) -> EventFile {
+        let mut file = EventFile { path, file: None, lines: 0, recent: VecDeque::new() };
+        if let Err(error) = file.load() {
+            let path = file.path.display();
+            tracing::warn!(%error, file = %path, "earlier events may not be known, and later ones are not kept over a restart");
+        }
+        file
+    }
+
+    /// The last events, oldest first.
+    pub(super) fn recent(&self) -> &VecDeque<Event> {
+        &self.recent
+    }
+
+    /// Events are missing in it.
+    pub(super) fn lacks(&self) -> bool {
+        self.file.is_none()
+    }
+
+    fn load(&mut self) -> io::Result<()> {
+        let text = match fs::read(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        let mut sound = text.is_empty() || text.ends_with(b"\n");
+        for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            self.lines += 1;
+            match serde_json::from_slice(line) {
+                Ok(event) => keep(&mut self.recent, event),
+                // what a crash cut off
+                Err(_) => sound = false,
+            }
+        }
+        if sound && self.lines < LINES { self.append() } else { self.write_anew() }
+    }
+
+    /// Writes events; without any, those that are missing.
+    pub(super) fn add(&mut self, fresh: Vec<Event>) {
+        let lines: Vec<u8> = fresh.iter().flat_map(line).collect();
+        let (lacked, count) = (self.lacks(), fresh.len());
+        fresh.into_iter().for_each(|event| keep(&mut self.recent, event));
+        let written = self.write(&lines, count);
+        let file = self.path.display();
+        match written {
+            Ok(()) if lacked => tracing::info!(%file, "events are kept over a restart again"),
+            Ok(()) => {}
+            Err(error) => {
+                self.file = None;
+                if !lacked {
+                    tracing::warn!(%error, %file, "events are not kept over a restart until the file can be written");
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, lines: &[u8], count: usize) -> io::Result<()> {
+        if self.file.is_some() && !self.is_there()? {
+            self.lines = 0;
+            self.append()?;
+        }
+        match &mut self.file {
+            Some(file) if self.lines + count <= LINES => {
+                self.lines += count;
+                file.write_all(lines)
+            }
+            _ => self.write_anew(),
+        }
+    }
+
+    /// Is what is open still the file of that name?
+    fn is_there(&self) -> io::Result<bool> {
+        let Some(file) = &self.file else { return Ok(false) };
+        let (open, named) = (file.metadata()?, fs::metadata(&self.path));
+        match named {
+            Ok(named) => Ok((open.dev(), open.ino()) == (named.dev(), named.ino())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn append(&mut self) -> io::Result<()> {
+        self.file = Some(File::options().create(true).append(true).open(&self.path)?);
+        Ok(())
+    }
+
+    /// Replaces the file by what is remembered.
+    fn write_anew(&mut self) -> io::Result<()> {
+        let temporary = self.path.with_extension("new");
+        let lines: Vec<u8> = self.recent.iter().flat_map(line).collect();
+        let made = File::create(&temporary).and_then(|mut file| file.write_all(&lines));
+        if let Err(error) = made.and_then(|()| fs::rename(&temporary, &self.path)) {
+            // half a file takes room that the other one needs
+            let _ = fs::remove_file(&temporary);
+            return Err(error);
+        }
+        self.lines = self.recent.len();
+        self.append()
+    }
+}
+
+/// An event as a line of the file.
+fn line(event: &Event) -> Vec<u8> {
+    let mut line = serde_json::to_vec(event).unwrap_or_default();
+    line.push(b'\n');
+    line
+}
