@@ -45,13 +45,9 @@ pub struct Up {
     insecure_listen: bool,
 }
 
-/// Describes a bad address without advice about TLS, for which `up` has no options.
-fn without_tls(message: &str) -> String {
-    message.replace(
-        "use 127.0.0.1, --tls require, or --insecure-listen to accept that",
-        "use 127.0.0.1, or --insecure-listen to accept that; 'millpond serve' and 'millpond export nbd --tls require' encrypt",
-    )
-}
+/// What to do about an address that other machines reach: `up` has no options for TLS.
+const INSTEAD: &str =
+    "use 127.0.0.1, or --insecure-listen to accept that; 'millpond serve' and 'millpond export nbd --tls require' encrypt";
 
 /// Bytes of the pool's file for a disk of `disk` bytes: room for it when full, for snapshots of a quarter, and for the reserve.
 fn pool_bytes(disk: u64) -> u64 {
@@ -66,7 +62,7 @@ impl Up {
         crate::daemon::raise_descriptors();
         let Size(disk_bytes) = self.size.as_deref().unwrap_or(DEFAULT_SIZE).parse()?;
         if let Some(address) = self.nbd.as_deref().filter(|_| !self.insecure_listen) {
-            tcp_address(address, false).map_err(|e| ApiError { message: without_tls(&e.message), ..e })?;
+            tcp_address(address, false).map_err(|e| ApiError { message: e.advise(INSTEAD), ..ApiError::from(e) })?;
         }
         let dir = absolute(&self.dir);
         let state = StateDir::open(&dir).map_err(|e| Failure::failed(e.to_string().replace("--state DIR", "--dir DIR")))?;

@@ -144,7 +144,7 @@ impl Daemon {
         nbd::check_limits(&request.limits)?;
         let tls = request.tls.as_ref().map(nbd::tls_record).transpose()?;
         let open = request.insecure || tls.as_ref().is_some_and(|tls| tls.mode == TlsMode::Require);
-        let tcp = request.tcp.as_deref().map(|text| nbd::tcp_address(text, open)).transpose()?;
+        let tcp = request.tcp.as_deref().map(|text| nbd::tcp_address(text, open)).transpose().map_err(ApiError::from)?;
         let unix = match (&request.unix, tcp) {
             (Some(path), _) => Some(PathBuf::from(path)),
             (None, Some(_)) => None,

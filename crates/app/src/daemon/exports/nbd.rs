@@ -18,10 +18,46 @@ const MAX_REQUESTS: u16 = 4096;
 /// Longest handshake in seconds.
 const MAX_HANDSHAKE: u32 = 600;
 
+/// Why there can be no export on a TCP address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AddressError {
+    /// It is no address.
+    Unclear(String),
+    /// Other machines reach it, and nobody has agreed to that.
+    Open(SocketAddr),
+}
+
+impl AddressError {
+    /// What is wrong, and `instead` what to do about an address that is open to other machines.
+    pub fn advise(&self, instead: &str) -> String {
+        match self {
+            AddressError::Unclear(text) => {
+                format!("'{text}' is not a TCP address; give for example 127.0.0.1:{NBD_PORT} or [::1]:{NBD_PORT}")
+            }
+            AddressError::Open(address) => {
+                format!("{address} is open to other machines, and without TLS nothing authenticates or encrypts them; {instead}")
+            }
+        }
+    }
+}
+
+impl From<AddressError> for ApiError {
+    fn from(error: AddressError) -> ApiError {
+        let message = error.advise("use 127.0.0.1, --tls require, or --insecure-listen to accept that");
+        match error {
+            AddressError::Unclear(_) => ApiError::usage(message),
+            AddressError::Open(_) => ApiError::invalid(message),
+        }
+    }
+}
+
 /// Reads `HOST:PORT`, `HOST`, `:PORT` or `PORT`; the host is 127.0.0.1 and the port 10809 where missing. With `open`, other machines may
 /// reach it.
-pub fn tcp_address(text: &str, open: bool) -> Result<SocketAddr, ApiError> {
-    let wrong = || ApiError::usage(format!("'{text}' is not a TCP address; give for example 127.0.0.1:{NBD_PORT} or [::1]:{NBD_PORT}"));
+///
+/// # Errors
+/// What is wrong with it.
+pub fn tcp_address(text: &str, open: bool) -> Result<SocketAddr, AddressError> {
+    let wrong = || AddressError::Unclear(text.to_owned());
     let address = if let Ok(address) = text.parse::<SocketAddr>() {
         address
     } else if let Ok(host) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
@@ -35,13 +71,7 @@ pub fn tcp_address(text: &str, open: bool) -> Result<SocketAddr, ApiError> {
         };
         (host, port).to_socket_addrs().ok().and_then(|mut found| found.next()).ok_or_else(wrong)?
     };
-    if !address.ip().is_loopback() && !open {
-        let message = format!(
-            "{address} is open to other machines, and without TLS nothing authenticates or encrypts them; use 127.0.0.1, --tls require, or --insecure-listen to accept that"
-        );
-        return Err(ApiError::invalid(message));
-    }
-    Ok(address)
+    if address.ip().is_loopback() || open { Ok(address) } else { Err(AddressError::Open(address)) }
 }
 
 /// What to remember of the encryption asked for. The files are read once, so that what is wrong with them is told now.

@@ -25,7 +25,9 @@ fn addresses_have_defaults_and_stay_local() {
 #[test]
 fn other_machines_need_consent() {
     for text in ["0.0.0.0:1", "[::]:1", "192.0.2.1:10809"] {
-        assert!(nbd::tcp_address(text, false).expect_err(text).message.contains("--insecure-listen"));
+        let refused = nbd::tcp_address(text, false).expect_err(text);
+        assert!(matches!(refused, nbd::AddressError::Open(_)), "{text}");
+        assert!(ApiError::from(refused).message.contains("--insecure-listen"));
         assert!(nbd::tcp_address(text, true).is_ok());
     }
 }
