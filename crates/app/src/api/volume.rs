@@ -80,6 +80,9 @@ pub struct SetProperties {
     pub compression: Option<String>,
     /// Refuse writes.
     pub readonly: Option<bool>,
+    /// Refuse the writes of clients that are connected and may write, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
     /// Bytes of the pool to keep for it and its snapshots.
     pub reservation: Option<u64>,
     /// Bytes; writes of at most so many go to special devices.

@@ -137,6 +137,7 @@ mod tests {
             cache: Some("none".to_owned()),
             compression: Some("lz4".to_owned()),
             readonly: Some(true),
+            force: false,
             reservation: Some(1 << 30),
             special_small_blocks: Some(16 << 10),
             read_cache: Some("auto".to_owned()),

@@ -186,6 +186,7 @@ Example:
   millpond set iops_max=3000 iops_max_length=10 tank/vm1     faster for 10 seconds
   millpond set iops=none tank/vm1
   millpond set cache=none 'tank/vm*'
+  millpond set readonly=on tank/vm1 --force                  under a guest that is connected
 
 Limits are iops, iops_rd, iops_wr (requests per second), bps, bps_rd, bps_wr (bytes per second); all that are set hold. With _max: how fast a
 burst may be, with _max_length: for how many seconds (1). Changes are in force at once.")]
@@ -193,6 +194,9 @@ pub struct Set {
     /// PROP=VAL, and then volumes, or quoted patterns
     #[arg(value_name = "PROP=VAL NAME", num_args = 1.., required = true)]
     words: Vec<String>,
+    /// With readonly=on: although a client that may write is connected
+    #[arg(long)]
+    force: bool,
 }
 
 impl Set {
@@ -201,7 +205,7 @@ impl Set {
         // no name has a '='; what should be an assignment and has none is the first name
         let assignments = self.words.iter().take_while(|word| word.contains('=')).count().max(1);
         let (assignments, names) = self.words.split_at_checked(assignments).unwrap_or_default();
-        let mut properties = SetProperties::default();
+        let mut properties = SetProperties { force: self.force, ..SetProperties::default() };
         assignments.iter().try_for_each(|word| assign(word, &mut properties))?;
         if names.is_empty() {
             return Err(Failure::usage("no volume is named; give PROP=VAL and then POOL/VOL"));

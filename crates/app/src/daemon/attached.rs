@@ -5,7 +5,7 @@ use std::time::Duration;
 use millpond_engine::Target;
 use tokio::time::{Instant, sleep};
 
-use super::shard::{ExportInfo, ShardHandle};
+use super::shard::{ExportId, ExportInfo, ShardHandle};
 use crate::api::ApiError;
 
 /// Clients named in a refusal; of others, how many there are.
@@ -34,6 +34,8 @@ pub(super) fn told(connected: &[String]) -> String {
 pub(super) enum Of {
     /// All exports of a volume or snapshot, and its file in a mount.
     Target(Target),
+    /// The same, of exports that let clients write.
+    Writers(Target),
     /// One export.
     Export(u64),
 }
@@ -58,12 +60,15 @@ async fn look(shard: &ShardHandle, of: Of) -> Result<Vec<String>, ApiError> {
     let exports = shard.exports().await?;
     let is_meant = |export: &&ExportInfo| match of {
         Of::Target(target) => export.target == Some(target),
+        Of::Writers(target) => export.target == Some(target) && !export.read_only,
         Of::Export(id) => export.id.0 == id,
     };
     let mut found: Vec<String> = exports.iter().filter(is_meant).flat_map(clients).collect();
-    if let Of::Target(target) = of {
+    if let Of::Target(target) | Of::Writers(target) = of {
         let open = shard.open_files().await?;
-        let files = open.iter().filter(|file| file.target == target);
+        let read_only = |id: ExportId| exports.iter().any(|export| export.id == id && export.read_only);
+        let spared = |id: ExportId| matches!(of, Of::Writers(_)) && read_only(id);
+        let files = open.iter().filter(|file| file.target == target && !spared(file.export));
         found.extend(files.map(|file| format!("export {} (mount): process {} has it open", file.export, file.pid)));
     }
     Ok(found)

@@ -96,6 +96,10 @@ impl Daemon {
         let during = format!("cannot change '{name}'");
         let (shard, volume) = self.find_volume(name).await?;
         let options = options::changed(volume.options, request).map_err(|e| e.during(&during))?;
+        if properties.read_only == Some(true) && !volume.read_only && !request.force {
+            let writers = attached::to(&shard, Of::Writers(Target::Head(volume.id))).await?;
+            attached::refuse(&writers, "shut the guest down").map_err(|e| e.during(&during))?;
+        }
         if let Some(options) = options
             && let Err(error) = shard.command(Command::SetOptions { volume: volume.id, options }).await
         {

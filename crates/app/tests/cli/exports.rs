@@ -63,11 +63,16 @@ fn connected_clients_are_in_the_way() {
     let grown = daemon.run(&["resize", "tank/v", "32M"]);
     assert!(grown.code == 0 && grown.err.contains("over NBD when they connect again"), "{grown:?}");
     daemon.run(&["unexport", "tank/v"]).refused(1, "--force");
+    daemon.run(&["set", "readonly=on", "tank/v"]).refused(1, "export 1 (tank/v): unix:pid=");
+    daemon.run(&["set", "cache=none", "tank/v"]).ok();
     assert_eq!(daemon.json(&["list", "-t", "snapshot"]).as_array().map(Vec::len), Some(1), "nothing was changed");
     // who leaves is not in the way, however soon the command comes
     drop(nbd);
     daemon.run(&["rollback", "tank/v@a"]).ok();
     let nbd = Nbd::connect(&socket).expect("connect");
+    daemon.run(&["set", "readonly=on", "--force", "tank/v"]).ok();
+    daemon.run(&["set", "readonly=on", "tank/v"]).ok();
+    daemon.run(&["set", "readonly=off", "tank/v"]).ok();
     daemon.run(&["rollback", "--force", "tank/v@a"]).ok();
     let told = daemon.run(&["resize", "tank/v", "8M", "--allow-shrink", "--force"]);
     assert!(told.code == 0 && told.out.contains("kept as tank/v@pre-shrink-"), "{told:?}");
