@@ -1,6 +1,6 @@
 //! Devices of a pool in service: more of them, others in their place, and those that leave.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use futures_util::future::select_all;
 use millpond_device::HostDevice;
-use millpond_engine::{Class, Command, DeviceChange, GroupSpec, JobKind, NewDevice, PoolId, RemovalPlan as Plan, Reply};
+use millpond_engine::{Class, Command, DeviceChange, DeviceId, GroupSpec, JobKind, NewDevice, PoolId, RemovalPlan as Plan, Reply};
 use tokio::time::sleep;
 
 use super::device_names::{self, DeviceNames};
@@ -21,7 +21,7 @@ use super::service::Daemon;
 use super::shard::{HostDeviceInfo, ShardError, ShardHandle, ShardStatus};
 use super::state::PoolRecord;
 use super::view::layout_words;
-use crate::api::{AddDevices, ApiError, DeviceRemoval, DeviceSpec, IoMode, Pool, RemovalPlan, RemoveDevice};
+use crate::api::{AddDevices, ApiError, DeviceRemoval, DeviceSpec, IoMode, Pool, RemovalPlan, RemoveDevice, Severity};
 use crate::devices::unprotected;
 
 /// How often devices on their way are looked at.
@@ -295,6 +295,8 @@ impl Daemon {
     /// are forgotten.
     async fn watch_devices(self: Arc<Daemon>, name: String, job: Option<(&'static str, u16)>) {
         let mut followed = Followed { daemon: &self, name: &name, job };
+        let mut ids = ReleasedIds::default();
+        self.registry().pools.get(&name).into_iter().for_each(|entry| ids.remember(&entry.record));
         loop {
             // a device that a command is about to name is not one that nobody uses
             let pool = self.wait_for_pool(&name).await;
@@ -305,6 +307,7 @@ impl Daemon {
                 Err(ShardError::Silent) => continue,
                 Err(_) => return,
             };
+            ids.note(&status);
             let used = |at: usize| status.pool.devices.iter().any(|device| device.position == Some(at) || device.successor == Some(at));
             let of_devices = |kind| matches!(kind, JobKind::Resilver | JobKind::Replace | JobKind::Remove);
             let switching = status.pool.devices.iter().any(|device| device.successor.is_some());
@@ -327,7 +330,7 @@ impl Daemon {
             // one that hangs keeps no command waiting
             drop(pool);
             for path in released {
-                self.let_go(&name, path, status.pool.id).await;
+                self.let_go(&name, path, status.pool.id, &ids).await;
             }
             if !left {
                 return;
@@ -336,19 +339,27 @@ impl Daemon {
         }
     }
 
-    /// Takes the label from a device that belonged to a pool. Somebody may just be looking what is on it: then later.
-    async fn let_go(&self, name: &str, path: PathBuf, pool: PoolId) {
+    /// Takes the label from a device that belonged to a pool. Somebody may just be looking what is on it: then later. INV-LABEL-2: the device that is
+    /// written to says by its label that it is the one that was released.
+    async fn let_go(&self, name: &str, path: PathBuf, pool: PoolId, ids: &ReleasedIds) {
         let told = path.display().to_string();
         for tries_left in (0..WIPE_TRIES).rev() {
-            let path = path.clone();
-            match tokio::task::spawn_blocking(move || labels::wipe(&path, pool)).await {
-                Ok(Ok(())) => {
+            let (expected, used) = (ids.known.get(&path).copied(), ids.used.clone());
+            let meant = move |id: DeviceId| !used.contains(&id) && expected.is_none_or(|expected| expected == id);
+            match self.calls.call(&path, PATIENCE, move |path| labels::wipe(path, pool, meant)).await {
+                Ok(Ok(labels::Wiped::Done)) => {
                     let message = format!("device {told} does not belong to pool '{name}' any more");
                     return self.report(Happened::to_device("device.released", name, &told, message));
                 }
-                Ok(Err(_)) if tries_left > 0 => sleep(LOOK).await,
+                Ok(Ok(labels::Wiped::Other(_))) => {
+                    let message = format!(
+                        "the device that was at {told} does not belong to pool '{name}' any more; its label is left, for another device is there now"
+                    );
+                    return self.report(Happened::to_device("device.released", name, &told, message).at(Severity::Warning));
+                }
+                Ok(Err(_)) | Err(_) if tries_left > 0 => sleep(LOOK).await,
                 Ok(Err(error)) => tracing::warn!(device = told, %error, "the label of a device that was let go is still there"),
-                Err(error) => return tracing::error!(%error, "taking a label away"),
+                Err(silent) => tracing::warn!(device = told, "the label of a device that was let go is still there: {silent}"),
             }
         }
     }
@@ -398,6 +409,37 @@ impl Daemon {
 fn remembered_path(devices: &[PathBuf], member: u16) -> Option<String> {
     let path = devices.get(usize::from(member))?;
     (!path.as_os_str().is_empty()).then(|| path.display().to_string())
+}
+
+/// The ids of devices that a pool has, or had while it was followed.
+#[derive(Debug, Default)]
+struct ReleasedIds {
+    /// By path: the one that was in use there last.
+    known: BTreeMap<PathBuf, DeviceId>,
+    /// Those of devices that the pool has: they are never released.
+    used: BTreeSet<DeviceId>,
+}
+
+impl ReleasedIds {
+    /// Takes in devices as they were last seen.
+    fn remember(&mut self, record: &PoolRecord) {
+        let seen = record.seen.iter().filter_map(|(member, seen)| Some((record.last_path(*member)?.clone(), DeviceId(seen.id))));
+        self.known.extend(seen);
+    }
+
+    /// Takes in the devices that the pool has now.
+    fn note(&mut self, status: &ShardStatus) {
+        let devices = &status.pool.devices;
+        let members = devices.iter().map(|device| (device.position, Some(device.id)));
+        let all = members.chain(devices.iter().map(|device| (device.successor, device.successor_id)));
+        self.used.clear();
+        for (position, id) in all.filter_map(|(position, id)| Some((position, id?))) {
+            self.used.insert(id);
+            if let Some(host) = position.and_then(|at| status.devices.get(at)).and_then(Option::as_ref) {
+                self.known.insert(host.path.clone(), id);
+            }
+        }
+    }
 }
 
 /// A job that is listed while what came of it is not remembered.

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use millpond_device::{HostDevice, OpenOptions};
-use millpond_format::{AREA_BYTES, Label, PoolId, SECTOR_BYTES};
+use millpond_format::{AREA_BYTES, DeviceId, Label, PoolId, SECTOR_BYTES};
 
 #[cfg(test)]
 mod tests;
@@ -86,16 +86,37 @@ pub fn host_devices() -> Vec<PathBuf> {
     paths
 }
 
-/// Overwrites both areas of a device of `pool` with zeroes, so that no import finds the pool on it; one without a label of it is left alone.
-/// Durable on return.
+/// What came of a wipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wiped {
+    /// There is no label of the pool on the device any more, or there was none.
+    Done,
+    /// Another device of the pool is at the path; nothing was written.
+    Other(DeviceId),
+}
+
+/// Overwrites both areas of a device of `pool` with zeroes, so that no import finds the pool on it; one without a label of it, and one that is not
+/// `meant`, is left alone. The label is read from what is written to, which is locked by then: a disk that is plugged into the place of another one
+/// meanwhile is not overwritten. Durable on return.
 ///
 /// # Errors
 /// When another program holds the device, or it cannot be written.
-pub fn wipe(path: &Path, pool: PoolId) -> io::Result<()> {
+pub fn wipe(path: &Path, pool: PoolId, meant: impl Fn(DeviceId) -> bool) -> io::Result<Wiped> {
     if read(path)?.is_none_or(|label| label.pool != pool) {
-        return Ok(());
+        return Ok(Wiped::Done);
     }
     let device = HostDevice::open(path, OpenOptions::default()).map_err(io::Error::other)?;
+    let locked = Looked::read(path.to_owned(), device.geometry().size, |offset| {
+        let mut sector = [0; SECTOR_BYTES];
+        let read = rustix::io::pread(&device, &mut sector, offset)?;
+        if read == SECTOR_BYTES { Ok(sector) } else { Err(io::Error::from(io::ErrorKind::UnexpectedEof)) }
+    })?;
+    match locked.map(|looked| looked.label) {
+        Some(label) if label.pool != pool => return Ok(Wiped::Done),
+        Some(label) if !meant(label.device) => return Ok(Wiped::Other(label.device)),
+        Some(_) => {}
+        None => return Ok(Wiped::Done),
+    }
     let zeroes = vec![0; usize::try_from(AREA_BYTES).unwrap_or(usize::MAX)];
     for area in areas(device.geometry().size) {
         let mut rest = zeroes.as_slice();
@@ -106,5 +127,6 @@ pub fn wipe(path: &Path, pool: PoolId) -> io::Result<()> {
             offset += written as u64;
         }
     }
-    Ok(rustix::fs::fsync(&device)?)
+    rustix::fs::fsync(&device)?;
+    Ok(Wiped::Done)
 }

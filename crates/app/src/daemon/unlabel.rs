@@ -44,9 +44,9 @@ impl Daemon {
         let elsewhere = found.iter().filter(|path| !remembered.contains(path));
         let mut failed = Vec::new();
         for path in remembered.iter().filter(|path| !absent(path)).chain(elsewhere) {
-            let wiped = self.calls.call(path, PATIENCE, move |path| labels::wipe(path, id)).await;
+            let wiped = self.calls.call(path, PATIENCE, move |path| labels::wipe(path, id, |_| true)).await;
             match wiped {
-                Ok(Ok(())) => {}
+                Ok(Ok(_)) => {}
                 Ok(Err(error)) => failed.push(format!("{}: {error}", path.display())),
                 Err(silent) => failed.push(silent.to_string()),
             }

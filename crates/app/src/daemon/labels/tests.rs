@@ -73,9 +73,9 @@ fn a_wiped_device_has_no_label_and_no_root() {
     let path = dir.path().join("d");
     device(&path, Some(&label(3, 0, 1)), false);
     assert!(read(&path).expect("read").is_some());
-    wipe(&path, PoolId([4; 16])).expect("left alone");
+    wipe(&path, PoolId([4; 16]), |_| true).expect("left alone");
     assert!(read(&path).expect("read").is_some());
-    wipe(&path, PoolId([3; 16])).expect("wipe");
+    assert_eq!(wipe(&path, PoolId([3; 16]), |_| true).expect("wipe"), Wiped::Done);
     assert_eq!(read(&path).expect("read"), None);
     let (file, size) = open(&path).expect("open");
     for area in areas(size) {
@@ -83,6 +83,20 @@ fn a_wiped_device_has_no_label_and_no_root() {
         file.read_exact_at(&mut all, area).expect("read");
         assert!(all.iter().all(|byte| *byte == 0), "something of it is left");
     }
+}
+
+#[test]
+fn a_disk_in_the_place_of_another_one_is_not_wiped() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("d");
+    let (released, swapped) = (label(3, 0, 2), label(3, 1, 2));
+    device(&path, Some(&swapped), false);
+    let left = wipe(&path, PoolId([3; 16]), |id| id == released.device).expect("looks");
+    assert_eq!(left, Wiped::Other(swapped.device));
+    assert_eq!(read(&path).expect("read").map(|label| label.device), Some(swapped.device));
+    device(&path, Some(&released), false);
+    assert_eq!(wipe(&path, PoolId([3; 16]), |id| id == released.device).expect("wipe"), Wiped::Done);
+    assert_eq!(read(&path).expect("read"), None);
 }
 
 #[test]
