@@ -46,25 +46,25 @@ impl Daemon {
         if let Some(why) = unprotected(&request.groups, spare).filter(|_| !request.force) {
             return Err(ApiError::invalid(why).during(during));
         }
-        let fresh = all_vacant(&specs, request.force).await.map_err(|e| e.during(&during))?;
+        let fresh = all_vacant(&self.calls, &specs, request.force).await.map_err(|e| e.during(&during))?;
         let groups: Vec<GroupSpec> = request.groups.iter().map(group_spec).collect();
-        let opened = rehearse(&specs, io).await.map_err(|e| e.during(&during))?;
+        let opened = rehearse(&self.calls, &specs, io).await.map_err(|e| e.during(&during))?;
         let geometries = opened.iter().map(HostDevice::geometry).collect();
         let change = DeviceChange::Add { groups: groups.clone(), devices: geometries };
         shard.command(Command::CheckDevices(change)).await.map_err(|e| ApiError::from(e).during(&during))?;
-        let warnings = self.placement_warnings(&specs).await?;
+        let warnings = self.placement_warnings(&specs).await;
         if request.dry_run {
             return Ok(Pool { warnings, ..self.pool(name).await? });
         }
         let mut devices = Vec::new();
         let taken = async {
             for (spec, rehearsed) in specs.iter().zip(opened) {
-                devices.push(shard.add_device(open_rehearsed(rehearsed, spec, io).await?).await?);
+                devices.push(shard.add_device(open_rehearsed(&self.calls, rehearsed, spec, io).await?).await?);
             }
             Ok::<_, ApiError>(())
         };
         if let Err(error) = taken.await {
-            give_up(&shard, &devices, &fresh).await;
+            self.give_up(&shard, &devices, &fresh).await;
             return Err(error.during(&during));
         }
         let paths: Vec<PathBuf> = specs.iter().map(|spec| PathBuf::from(&spec.path)).collect();
@@ -150,7 +150,7 @@ impl Daemon {
         if matches!(error, ShardError::Gone) {
             return ApiError::from(error);
         }
-        give_up(shard, devices, fresh).await;
+        self.give_up(shard, devices, fresh).await;
         if let Some(entry) = self.registry().pools.get_mut(name) {
             entry.record.successors.retain(|known| !paths.contains(known));
         }
@@ -158,6 +158,15 @@ impl Daemon {
             Ok(()) => ApiError::from(error),
             Err(also) => ApiError::from(error).during(also),
         }
+    }
+
+    /// Lets devices go again that came to nothing, and removes the files that were made for them.
+    async fn give_up(&self, shard: &ShardHandle, devices: &[NewDevice], fresh: &[PathBuf]) {
+        for device in devices {
+            // a shard that is gone holds nothing
+            let _ = shard.remove_device(device.position).await;
+        }
+        self.remove_files(fresh).await;
     }
 
     pub(super) fn io_mode(&self, name: &str) -> IoMode {
@@ -480,13 +489,4 @@ fn places_taken(record: &PoolRecord, status: &ShardStatus) -> Vec<(PathBuf, Path
         (now != *before && record.devices.contains(&now)).then(|| (now, before.clone()))
     });
     taken.collect()
-}
-
-/// Lets devices go again that came to nothing, and removes the files that were made for them.
-async fn give_up(shard: &ShardHandle, devices: &[NewDevice], fresh: &[PathBuf]) {
-    for device in devices {
-        // a shard that is gone holds nothing
-        let _ = shard.remove_device(device.position).await;
-    }
-    fresh.iter().for_each(|path| drop(std::fs::remove_file(path)));
 }

@@ -1,7 +1,7 @@
 //! Calls to the host that may never return: looking at, reading and opening devices.
 //!
 //! Each runs on a thread of its own, with a limit to the patience of who waits for it. A call that is not back by then goes on alone; until
-//! it is back nothing else is asked of that path, so a device that hangs holds one thread and no more.
+//! it is back nothing else is asked of that path, so a device that hangs holds one thread and no more; and there are so many threads at most.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 #[cfg(test)]
@@ -17,6 +17,9 @@ mod tests;
 
 /// How long a device may take to be looked at or opened: a disk that spins up takes some seconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(8);
+
+/// Calls under way at most: half of the threads that the runtime has for what blocks.
+const MOST: usize = 256;
 
 /// A device that does not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,9 +37,16 @@ impl fmt::Display for NoAnswer {
 }
 
 /// The calls that are under way, by path.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct HostCalls {
     slots: Arc<Mutex<BTreeMap<PathBuf, Arc<Slot>>>>,
+    threads: Arc<Semaphore>,
+}
+
+impl Default for HostCalls {
+    fn default() -> Self {
+        HostCalls::at_most(MOST)
+    }
 }
 
 /// One path.
@@ -62,6 +72,7 @@ impl Slot {
 struct Turn {
     slot: Arc<Slot>,
     _turn: OwnedMutexGuard<()>,
+    _thread: Option<OwnedSemaphorePermit>,
 }
 
 impl Drop for Turn {
@@ -71,6 +82,11 @@ impl Drop for Turn {
 }
 
 impl HostCalls {
+    /// So many calls under way at most.
+    fn at_most(calls: usize) -> HostCalls {
+        HostCalls { slots: Arc::default(), threads: Arc::new(Semaphore::new(calls)) }
+    }
+
     /// Calls `f` with the path on a thread of its own.
     ///
     /// # Errors
@@ -87,7 +103,10 @@ impl HostCalls {
             return Err(no_answer());
         }
         let called = async {
-            let turn = Turn { _turn: Arc::clone(&slot.turn).lock_owned().await, slot: Arc::clone(&slot) };
+            let turn = Arc::clone(&slot.turn).lock_owned().await;
+            // the semaphore is never closed
+            let thread = Arc::clone(&self.threads).acquire_owned().await.ok();
+            let turn = Turn { _turn: turn, _thread: thread, slot: Arc::clone(&slot) };
             *slot.since() = Some(Instant::now());
             let path = path.to_owned();
             let call = move || {

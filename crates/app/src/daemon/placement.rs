@@ -13,32 +13,40 @@ use crate::size::Size;
 /// What statfs(2) says of tmpfs and devtmpfs, and of ramfs.
 const MEMORY_MAGICS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// A file of a pool, there or still to be made.
-struct PoolFile<'a> {
-    path: &'a Path,
+/// A file of a pool, there or still to be made, and its filesystem.
+pub(super) struct PoolFile {
+    path: PathBuf,
     /// The directory that it is in.
     parent: PathBuf,
     /// The filesystem.
     filesystem: u64,
     /// Bytes that the filesystem will have to find for it.
     wanted: u64,
+    /// Bytes that the filesystem has left.
+    room: Option<u64>,
+    /// The filesystem is in memory.
+    in_memory: bool,
 }
 
-/// Looks at a device; nothing for block devices, and for what cannot be looked at: opening it tells more.
-fn file(path: &Path, create: Option<u64>) -> Option<PoolFile<'_>> {
-    match fs::metadata(path) {
+/// Looks at a device; nothing for block devices, and for what cannot be looked at: opening it tells more. Waits for its filesystem.
+pub(super) fn look(path: &Path, create: Option<u64>) -> Option<PoolFile> {
+    let (parent, filesystem, wanted) = match fs::metadata(path) {
         Ok(meta) if meta.is_file() => {
             let parent = path.canonicalize().ok()?.parent()?.to_owned();
             let size = meta.len().max(create.unwrap_or(0));
-            Some(PoolFile { path, parent, filesystem: meta.dev(), wanted: size.saturating_sub(meta.blocks() * 512) })
+            (parent, meta.dev(), size.saturating_sub(meta.blocks() * 512))
         }
-        Ok(_) => None,
+        Ok(_) => return None,
         Err(_) => {
             let parent = path.parent()?.canonicalize().ok()?;
             let filesystem = fs::metadata(&parent).ok()?.dev();
-            Some(PoolFile { path, parent, filesystem, wanted: create? })
+            (parent, filesystem, create?)
         }
-    }
+    };
+    let room = statvfs(&parent).ok().map(|space| space.f_bavail.saturating_mul(space.f_frsize));
+    let magic = statfs(&parent).ok().and_then(|found| u64::try_from(found.f_type).ok());
+    let in_memory = magic.is_some_and(|magic| MEMORY_MAGICS.contains(&magic));
+    Some(PoolFile { path: path.to_owned(), parent, filesystem, wanted, room, in_memory })
 }
 
 /// Refuses a plain file among the device nodes below /dev, which are in memory: a name was mistyped.
@@ -47,7 +55,7 @@ fn file(path: &Path, create: Option<u64>) -> Option<PoolFile<'_>> {
 /// What to do instead.
 pub(super) fn refuse_below_dev(device: &DeviceSpec) -> Result<(), ApiError> {
     let path = Path::new(&device.path);
-    let Some(file) = file(path, device.create) else { return Ok(()) };
+    let Some(file) = look(path, device.create) else { return Ok(()) };
     // what is mounted below, as /dev/shm is, is somebody's choice
     let nodes = fs::metadata("/dev").is_ok_and(|meta| meta.dev() == file.filesystem);
     if !nodes || !file.parent.starts_with("/dev") {
@@ -68,24 +76,28 @@ pub(super) fn nothing_at(path: &str) -> String {
     }
 }
 
-/// What is to be known of files that become devices of a pool, beside those of other pools.
+/// Warnings about files that become devices of a pool, beside those of other pools. Waits for their filesystems.
 pub fn warnings(devices: &[DeviceSpec], others: &[PathBuf]) -> Vec<String> {
-    let files: Vec<PoolFile<'_>> = devices.iter().filter_map(|device| file(Path::new(&device.path), device.create)).collect();
-    let new = |path: &PathBuf| !files.iter().any(|file| file.path == path);
-    let others: Vec<PoolFile<'_>> = others.iter().filter(|path| new(path)).filter_map(|path| file(path, None)).collect();
+    let new = |path: &PathBuf| !devices.iter().any(|device| Path::new(&device.path) == path);
+    let files: Vec<PoolFile> = devices.iter().filter_map(|device| look(Path::new(&device.path), device.create)).collect();
+    let others: Vec<PoolFile> = others.iter().filter(|path| new(path)).filter_map(|path| look(path, None)).collect();
+    judge(&files, &others)
+}
+
+/// The same of files that were looked at.
+pub(super) fn judge(files: &[PoolFile], others: &[PoolFile]) -> Vec<String> {
     let mut lines = Vec::new();
-    let mut filesystems: BTreeMap<u64, Vec<&PoolFile<'_>>> = BTreeMap::new();
+    let mut filesystems: BTreeMap<u64, Vec<&PoolFile>> = BTreeMap::new();
     files.iter().for_each(|file| filesystems.entry(file.filesystem).or_default().push(file));
     for (filesystem, files) in filesystems {
         let Some(first) = files.first() else { continue };
         let paths = files.iter().map(|file| file.path.display().to_string()).collect::<Vec<_>>().join(" ");
         let several = files.len() > 1;
-        if statfs(&first.parent).is_ok_and(|found| u64::try_from(found.f_type).is_ok_and(|magic| MEMORY_MAGICS.contains(&magic))) {
+        if first.in_memory {
             let (are, go) = if several { ("are", "they are") } else { ("is", "it is") };
             lines.push(format!("{paths} {are} on a filesystem in memory (tmpfs): {go} gone at the next boot; use a filesystem on a disk"));
         }
-        let Ok(space) = statvfs(&first.parent) else { continue };
-        let room = space.f_bavail.saturating_mul(space.f_frsize);
+        let Some(room) = first.room else { continue };
         let wanted: u64 = files.iter().map(|file| file.wanted).sum();
         let beside: u64 = others.iter().filter(|other| other.filesystem == filesystem).map(|other| other.wanted).sum();
         lines.extend(beyond(&paths, several, wanted, beside, room));

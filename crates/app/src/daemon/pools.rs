@@ -1,23 +1,22 @@
 //! Pools: creating, listing, exporting, destroying, and their jobs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_device::{DeviceGeometry, HostDevice, OpenError, OpenOptions, entropy, wall_millis};
 use millpond_engine::{
     Class, Command, Compression, Engine, GroupSpec, JobInfo, JobKind, Layout, PoolId, PoolInfo, PoolSpec, PoolState, Time, Tuning,
 };
-use tokio::time::timeout;
 
 use super::closing::Ending;
 use super::device_names;
-use super::locks::blocking;
+use super::host_calls::{HostCalls, PATIENCE};
 use super::memory::settled;
-use super::placement;
+use super::placement::{self, PoolFile};
 use super::probe;
 use super::service::{Daemon, PoolEntry};
 use super::shard::{self, ShardError, ShardHandle};
@@ -94,12 +93,12 @@ impl Daemon {
         if let Some(why) = unprotected(&request.groups, spare.unwrap_or(0)).filter(|_| !request.force) {
             return Err(ApiError::invalid(why).during(during));
         }
-        let fresh = all_vacant(&devices, request.force).await.map_err(|e| e.during(&during))?;
-        let warnings = self.placement_warnings(&devices).await?;
+        let fresh = all_vacant(&self.calls, &devices, request.force).await.map_err(|e| e.during(&during))?;
+        let warnings = self.placement_warnings(&devices).await;
         let paths = devices.iter().map(|device| PathBuf::from(&device.path)).collect();
         let record = PoolRecord::new(request.name.clone(), String::new(), paths, request.io);
         if request.dry_run {
-            let opened = rehearse(&devices, request.io).await.map_err(|e| e.during(&during))?;
+            let opened = rehearse(&self.calls, &devices, request.io).await.map_err(|e| e.during(&during))?;
             let geometries: Vec<DeviceGeometry> = opened.iter().map(HostDevice::geometry).collect();
             let spec = pool_spec(&request.name, &request.groups).map_err(|e| e.during(&during))?;
             let tuning = self.options.tuning.clone();
@@ -114,12 +113,11 @@ impl Daemon {
             planned.layout = request.groups.first().map(|group| group.layout);
             return Ok(planned);
         }
-        let made = format_devices(&request.name, &request.groups, request.io, self.options.tuning.clone()).await;
+        let made = format_devices(&self.calls, &request.name, &request.groups, request.io, self.options.tuning.clone()).await;
         let (shard, id) = match made {
             Ok(made) => made,
             Err(error) => {
-                // What matters is why it failed; a file left behind is only litter.
-                fresh.iter().for_each(|path| drop(fs::remove_file(path)));
+                self.remove_files(&fresh).await;
                 return Err(error.during(&during));
             }
         };
@@ -138,17 +136,30 @@ impl Daemon {
         Ok(Pool { warnings, ..view(&record, instant::now(), status?) })
     }
 
-    /// What is to be known of where devices are that are about to become members of a pool.
-    pub(super) async fn placement_warnings(&self, devices: &[DeviceSpec]) -> Result<Vec<String>, ApiError> {
-        let others = self.registry().pools.values().flat_map(|entry| entry.record.paths().cloned().collect::<Vec<_>>()).collect::<Vec<_>>();
+    /// Warnings about where devices are that are about to become members of a pool. A filesystem that hangs is not waited for: a warning is worth
+    /// little then.
+    pub(super) async fn placement_warnings(&self, devices: &[DeviceSpec]) -> Vec<String> {
         let silent = self.unanswering();
-        let others: Vec<PathBuf> = others.into_iter().filter(|path| !silent.contains(path)).collect();
-        let devices = devices.to_vec();
-        // a filesystem that hangs is not waited for: what is told is worth little then
-        let looked = timeout(LOOK, blocking(move || Ok(placement::warnings(&devices, &others)))).await;
-        let warnings = looked.unwrap_or_else(|_| Ok(Vec::new()))?;
+        let others: BTreeSet<PathBuf> = {
+            let registry = self.registry();
+            let paths = registry.pools.values().flat_map(|entry| entry.record.paths());
+            paths.filter(|path| !silent.contains(path) && !devices.iter().any(|device| Path::new(&device.path) == *path)).cloned().collect()
+        };
+        let new = join_all(devices.iter().map(|device| self.look_at_file(Path::new(&device.path), device.create)));
+        let beside = join_all(others.iter().map(|path| self.look_at_file(path, None)));
+        let (new, beside) = join(new, beside).await;
+        let warnings = placement::judge(&new.into_iter().flatten().collect::<Vec<_>>(), &beside.into_iter().flatten().collect::<Vec<_>>());
         warnings.iter().for_each(|line| tracing::warn!("{line}"));
-        Ok(warnings)
+        warnings
+    }
+
+    async fn look_at_file(&self, path: &Path, create: Option<u64>) -> Option<PoolFile> {
+        self.calls.call(path, LOOK, move |path| placement::look(path, create)).await.ok().flatten()
+    }
+
+    /// Removes files that were made for nothing. One that stays is only litter.
+    pub(super) async fn remove_files(&self, fresh: &[PathBuf]) {
+        join_all(fresh.iter().map(|path| self.calls.call(path, LOOK, |path| drop(fs::remove_file(path))))).await;
     }
 
     /// Destroys a pool with all its volumes: labels and checkpoints are overwritten. With `dry_run`, only says what would be lost.
@@ -338,20 +349,25 @@ fn refuse_other_size(path: &Path, size: u64) -> Result<(), ApiError> {
 }
 
 /// Refuses devices that hold something, unless forced; gives those that are files still to be made.
-pub(super) async fn all_vacant(devices: &[DeviceSpec], force: bool) -> Result<Vec<PathBuf>, ApiError> {
-    let devices = devices.to_vec();
-    let look = move || {
-        devices.iter().try_for_each(|device| vacant(device, force))?;
-        Ok(devices.iter().map(|device| PathBuf::from(&device.path)).filter(|path| !path.exists()).collect())
+pub(super) async fn all_vacant(calls: &HostCalls, devices: &[DeviceSpec], force: bool) -> Result<Vec<PathBuf>, ApiError> {
+    let look = |device: &DeviceSpec| {
+        let (path, device) = (PathBuf::from(&device.path), device.clone());
+        async move {
+            let is_fresh = calls.call(&path, PATIENCE, move |path| vacant(&device, force).map(|()| !path.exists())).await;
+            let is_fresh = is_fresh.map_err(|silent| ApiError::busy(silent.to_string()))??;
+            Ok::<_, ApiError>(is_fresh.then_some(path))
+        }
     };
-    blocking(look).await
+    let looked = join_all(devices.iter().map(look)).await;
+    looked.into_iter().filter_map(Result::transpose).collect()
 }
 
 /// Opens a device that is no part of a pool yet.
-pub(super) async fn open_new(device: &DeviceSpec, io: IoMode) -> Result<HostDevice, ApiError> {
+pub(super) async fn open_new(calls: &HostCalls, device: &DeviceSpec, io: IoMode) -> Result<HostDevice, ApiError> {
     let options = OpenOptions { create_size: device.create, direct: io == IoMode::Direct, read_only: false };
-    let path = PathBuf::from(&device.path);
-    blocking(move || HostDevice::open(&path, options).map(HostDevice::with_space).map_err(|e| ApiError::busy(e.to_string()))).await
+    let opened =
+        calls.call(Path::new(&device.path), PATIENCE, move |path| HostDevice::open(path, options).map(HostDevice::with_space)).await;
+    opened.map_err(|silent| ApiError::busy(silent.to_string()))?.map_err(|e| ApiError::busy(e.to_string()))
 }
 
 /// A group as the engine is told.
@@ -374,22 +390,24 @@ pub(super) fn group_spec(group: &DeviceGroup) -> GroupSpec {
 
 /// Looks what opening devices that are no part of a pool yet would find, and makes nothing. They are held until all are dropped: one that is given
 /// twice is in use.
-pub(super) async fn rehearse(devices: &[DeviceSpec], io: IoMode) -> Result<Vec<HostDevice>, ApiError> {
-    let devices = devices.to_vec();
-    let open = move |device: &DeviceSpec| {
+pub(super) async fn rehearse(calls: &HostCalls, devices: &[DeviceSpec], io: IoMode) -> Result<Vec<HostDevice>, ApiError> {
+    let mut opened = Vec::new();
+    for device in devices {
         let options = OpenOptions { create_size: device.create, direct: io == IoMode::Direct, read_only: false };
-        HostDevice::rehearse(Path::new(&device.path), options).map_err(|e| ApiError::busy(e.to_string()))
-    };
-    blocking(move || devices.iter().map(open).collect()).await
+        let rehearsed = calls.call(Path::new(&device.path), PATIENCE, move |path| HostDevice::rehearse(path, options)).await;
+        opened.push(rehearsed.map_err(|silent| ApiError::busy(silent.to_string()))?.map_err(|e| ApiError::busy(e.to_string()))?);
+    }
+    Ok(opened)
 }
 
 /// Opens a device that was rehearsed. One that is there stays open from then on: closing it would make the host look at it, and lock it for that.
-pub(super) async fn open_rehearsed(rehearsed: HostDevice, device: &DeviceSpec, io: IoMode) -> Result<HostDevice, ApiError> {
+pub(super) async fn open_rehearsed(calls: &HostCalls, rehearsed: HostDevice, device: &DeviceSpec, io: IoMode) -> Result<HostDevice, ApiError> {
     if rehearsed.is_stand_in() {
         drop(rehearsed);
-        return open_new(device, io).await;
+        return open_new(calls, device, io).await;
     }
-    blocking(move || Ok(rehearsed.with_space())).await
+    let with_space = calls.call(Path::new(&device.path), PATIENCE, move |_| rehearsed.with_space()).await;
+    with_space.map_err(|silent| ApiError::busy(silent.to_string()))
 }
 
 /// A new pool as the engine is told.
@@ -399,10 +417,16 @@ fn pool_spec(name: &str, groups: &[DeviceGroup]) -> Result<PoolSpec, ApiError> {
 }
 
 /// Formats devices and waits until the pool is in service.
-async fn format_devices(name: &str, groups: &[DeviceGroup], io: IoMode, tuning: Tuning) -> Result<(ShardHandle, PoolId), ApiError> {
+async fn format_devices(
+    calls: &HostCalls,
+    name: &str,
+    groups: &[DeviceGroup],
+    io: IoMode,
+    tuning: Tuning,
+) -> Result<(ShardHandle, PoolId), ApiError> {
     let mut devices = Vec::new();
     for device in groups.iter().flat_map(|group| &group.devices) {
-        devices.push(open_new(device, io).await?);
+        devices.push(open_new(calls, device, io).await?);
     }
     let spec = pool_spec(name, groups)?;
     let id = spec.id;
@@ -436,7 +460,7 @@ pub async fn format_file(path: &Path, pool: &str, pool_bytes: u64, volume: &str,
     let device = DeviceSpec { path: part.display().to_string(), create: Some(pool_bytes) };
     let make = async {
         let group = DeviceGroup { class: ClassSpec::Data, layout: LayoutSpec::Linear, devices: vec![device] };
-        let (shard, _) = format_devices(pool, &[group], IoMode::default(), tuning).await?;
+        let (shard, _) = format_devices(&HostCalls::default(), pool, &[group], IoMode::default(), tuning).await?;
         let create = Command::CreateVolume {
             name: volume.to_owned(),
             size: volume_bytes,

@@ -52,16 +52,16 @@ impl Daemon {
             return Ok(Replacement { pool: self.pool(name).await?, old, new, spare: true });
         }
         let io = self.io_mode(name);
-        let fresh = all_vacant(std::slice::from_ref(&request.new), request.force).await.map_err(|e| e.during(&during))?;
-        let mut opened = rehearse(std::slice::from_ref(&request.new), io).await.map_err(|e| e.during(&during))?;
+        let fresh = all_vacant(&self.calls, std::slice::from_ref(&request.new), request.force).await.map_err(|e| e.during(&during))?;
+        let mut opened = rehearse(&self.calls, std::slice::from_ref(&request.new), io).await.map_err(|e| e.during(&during))?;
         let Some(found) = opened.pop() else { return Err(ApiError::internal("no device was looked at").during(during)) };
         let new = named(&request.new.path, &found);
         let change = DeviceChange::Replace { member, device: found.geometry() };
         shard.command(Command::CheckDevices(change)).await.map_err(|e| ApiError::from(e).during(&during))?;
-        let warnings = self.placement_warnings(std::slice::from_ref(&request.new)).await?;
+        let warnings = self.placement_warnings(std::slice::from_ref(&request.new)).await;
         if !request.dry_run {
             let path = PathBuf::from(&request.new.path);
-            let device = shard.add_device(open_rehearsed(found, &request.new, io).await?).await?;
+            let device = shard.add_device(open_rehearsed(&self.calls, found, &request.new, io).await?).await?;
             self.expect_devices(name, std::slice::from_ref(&path))?;
             if let Err(error) = shard.command(Command::Replace { member, device }).await {
                 return Err(self.not_taken(name, &shard, &[device], &fresh, &[path], error).await.during(&during));

@@ -31,6 +31,27 @@ fn a_call_that_hangs_is_not_repeated_and_delays_no_other_path() {
 }
 
 #[test]
+fn calls_that_hang_are_so_many_at_most() {
+    let (free, hold) = mpsc::channel::<()>();
+    let hold = Arc::new(Mutex::new(hold));
+    run(async {
+        let calls = HostCalls::at_most(2);
+        let short = Duration::from_millis(20);
+        for path in ["/a", "/b"] {
+            let hold = Arc::clone(&hold);
+            let hung = calls.call(Path::new(path), short, move |_| hold.lock().is_ok_and(|hold| hold.recv().is_ok())).await;
+            assert!(hung.is_err());
+        }
+        let (begun, count) = mpsc::channel();
+        assert!(calls.call(Path::new("/c"), short, move |_| begun.send(()).is_ok()).await.is_err());
+        assert!(count.try_recv().is_err(), "a third thread was spent");
+        free.send(()).expect("one waits");
+        free.send(()).expect("the other one, too");
+        assert_eq!(calls.call(Path::new("/c"), PATIENCE, |_| 7).await, Ok(7));
+    });
+}
+
+#[test]
 fn a_call_that_panics_does_not_block_its_path() {
     run(async {
         let calls = HostCalls::default();
