@@ -558,6 +558,13 @@ pub struct Device {
     pub io: DeviceIo,
 }
 
+impl Device {
+    /// What tells it from other devices of the pool: its id; where that is not known, its path.
+    pub fn key(&self) -> &str {
+        if self.id.is_empty() { &self.path } else { &self.id }
+    }
+}
+
 /// A pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Pool {

@@ -26,7 +26,7 @@ const MARGIN: f64 = 2e6;
 /// How long an error is remembered.
 const MEMORY: Duration = Duration::from_secs(24 * 3600);
 
-/// The condition of a pool's devices, by path.
+/// The condition of a pool's devices, by their ids: another device at the same path is another one.
 #[derive(Debug, Default)]
 pub(super) struct Conditions {
     /// When the window began, and what the devices had done by then.
@@ -69,21 +69,23 @@ impl Conditions {
         if self.since.is_some_and(|since| now.saturating_duration_since(since) < WINDOW) {
             return;
         }
-        let seen: BTreeMap<String, Sample> = devices.iter().map(|device| (device.path.clone(), Sample::of(device))).collect();
+        let seen: BTreeMap<String, Sample> = devices.iter().map(|device| (device.key().to_owned(), Sample::of(device))).collect();
         let before = std::mem::replace(&mut self.seen, seen);
-        self.slow.retain(|path, _| self.seen.contains_key(path));
+        self.slow.retain(|key, _| self.seen.contains_key(key));
         self.since = Some(now);
-        let lately = |device: &Device| Some(self.seen.get(&device.path)?.since(before.get(&device.path)?));
+        let lately = |device: &Device| Some(self.seen.get(device.key())?.since(before.get(device.key())?));
         let lately: Vec<(&Device, Sample)> = devices.iter().filter_map(|device| Some((device, lately(device)?))).collect();
         for (device, own) in &lately {
             let peers = || {
-                lately.iter().filter(|(peer, _)| peer.path != device.path && (&peer.class, &peer.layout) == (&device.class, &device.layout))
+                lately
+                    .iter()
+                    .filter(|(peer, _)| peer.key() != device.key() && (&peer.class, &peer.layout) == (&device.class, &device.layout))
             };
             let reads = compare("reads", &own.reads, peers().map(|(_, peer)| peer.reads.as_slice()));
             let writes = compare("writes", &own.writes, peers().map(|(_, peer)| peer.writes.as_slice()));
             match (reads.clone().flatten().or(writes.clone().flatten()), reads.or(writes)) {
-                (Some(reason), _) => drop(self.slow.insert(device.path.clone(), reason)),
-                (None, Some(_)) => drop(self.slow.remove(&device.path)),
+                (Some(reason), _) => drop(self.slow.insert(device.key().to_owned(), reason)),
+                (None, Some(_)) => drop(self.slow.remove(device.key())),
                 (None, None) => {}
             }
         }
@@ -91,15 +93,15 @@ impl Conditions {
 
     /// Errors count at once, windows are for latencies.
     fn look_at_errors(&mut self, devices: &[Device], now: Instant) {
-        let seen: BTreeMap<String, u64> = devices.iter().map(|device| (device.path.clone(), device.errors)).collect();
-        for (path, errors) in &seen {
-            let grown = self.errors.get(path).map_or(0, |before| errors.saturating_sub(*before));
+        let seen: BTreeMap<String, u64> = devices.iter().map(|device| (device.key().to_owned(), device.errors)).collect();
+        for (key, errors) in &seen {
+            let grown = self.errors.get(key).map_or(0, |before| errors.saturating_sub(*before));
             if grown > 0 {
-                let (errors, last) = self.failing.entry(path.clone()).or_insert((0, now));
+                let (errors, last) = self.failing.entry(key.clone()).or_insert((0, now));
                 (*errors, *last) = (*errors + grown, now);
             }
         }
-        self.failing.retain(|path, (_, last)| seen.contains_key(path) && now.saturating_duration_since(*last) < MEMORY);
+        self.failing.retain(|key, (_, last)| seen.contains_key(key) && now.saturating_duration_since(*last) < MEMORY);
         self.errors = seen;
     }
 
@@ -136,14 +138,14 @@ impl Conditions {
         }
         // what the pool itself says comes first
         for device in devices.iter_mut().filter(|device| device.health_reason.is_none()) {
-            let (word, reason) = self.of(&device.path);
+            let (word, reason) = self.of(device.key());
             (device.health, device.health_reason) = (word.to_owned(), reason);
         }
     }
 
     /// What a device's condition is called, and why.
-    fn of(&self, path: &str) -> (&'static str, Option<String>) {
-        match (self.failing.get(path), self.slow.get(path)) {
+    fn of(&self, key: &str) -> (&'static str, Option<String>) {
+        match (self.failing.get(key), self.slow.get(key)) {
             (Some((errors, _)), _) => ("failing", Some(format!("{errors} errors in the last 24 hours"))),
             (None, Some(reason)) => ("slow", Some(reason.clone())),
             (None, None) => ("ok", None),

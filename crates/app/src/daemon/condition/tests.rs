@@ -91,6 +91,24 @@ fn a_healthy_pool_names_none() {
 }
 
 #[test]
+fn another_device_at_the_same_path_is_another_one() {
+    let (mut conditions, mut at) = (Conditions::default(), Instant::now());
+    let with_id = |id: &str, errors: u64| {
+        let mut now = devices(&[("a", 0, 1), ("b", 0, 1)]);
+        (now[0].id, now[0].errors) = (id.to_owned(), errors);
+        now
+    };
+    after(&mut conditions, &mut at, &with_id("0001", 0));
+    conditions.look(&with_id("0001", 5), at);
+    assert_eq!(conditions.of("0001").0, "failing");
+    // a new disk in the place of the old one
+    conditions.look(&with_id("0002", 0), at);
+    let mut now = with_id("0002", 0);
+    conditions.tell(&mut now);
+    assert_eq!(now[0].health, "ok");
+}
+
+#[test]
 fn devices_of_another_class_are_no_peers() {
     let (mut conditions, mut at) = (Conditions::default(), Instant::now());
     let mut now = devices(&[("a", 0, 1), ("b", 0, 1)]);
