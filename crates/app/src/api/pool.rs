@@ -600,6 +600,10 @@ pub struct Pool {
     /// The reason for which a rewind skipped the newest checkpoint and used an older one, without the log after it.
     #[serde(default)]
     pub fell_back: Option<String>,
+    /// Its thread has not answered since then: what else is listed is what the daemon remembers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub silent_since: Option<Timestamp>,
     /// Devices in member order.
     pub devices: Vec<Device>,
     /// When it was taken into service.

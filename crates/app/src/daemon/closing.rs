@@ -11,8 +11,8 @@ use super::attached;
 use super::events::Happened;
 use super::locks::{Deadlines, PoolLock};
 use super::service::Daemon;
-use super::shard::{ShardError, ShardHandle};
-use crate::api::{ApiError, PoolExport};
+use super::shard::{SILENCE, ShardError, ShardHandle};
+use crate::api::{ApiError, PoolExport, Severity};
 use crate::failure::{Failure, Outcome};
 
 /// How often a pool that closes is looked at.
@@ -117,6 +117,7 @@ impl Daemon {
             let message = format!("pool '{name}' was not closed cleanly: {why}");
             self.report(Happened::to_pool("pool.not-closed", name, message));
         }
+        self.report_ended_exports(name);
         self.tell("pool.exported", name);
         match ending.reason() {
             Some(why) if !force => Err(ApiError::internal(format!("pool '{name}' was not closed cleanly: {why}"))),
@@ -124,6 +125,20 @@ impl Daemon {
                 let in_use = matches!(ending, Ending::InUse(_));
                 Ok(PoolExport { name: name.to_owned(), clean: reason.is_none(), reason, disconnected: before, in_use })
             }
+        }
+    }
+
+    /// The exports of a pool that was exported end with it, as the user asked.
+    fn report_ended_exports(&self, name: &str) {
+        let ended: Vec<(u64, String)> = {
+            let registry = self.registry();
+            let of_pool = registry.exports.values().filter(|export| export.record.pool == name);
+            of_pool.map(|export| (export.record.id, export.record.name.clone())).collect()
+        };
+        for (id, served) in ended {
+            self.watches().expect_stop(id);
+            let message = format!("export {id} ({served}) is not served: pool '{name}' is exported");
+            self.report(Happened::to_pool("export.stopped", name, message).about(format!("{id} {served}")).at(Severity::Info));
         }
     }
 
@@ -187,11 +202,15 @@ impl Daemon {
 
     /// Ends the shard of a pool, if it has one; with `bounded`, within limits.
     pub(super) async fn close_pool(&self, name: &str, bounded: bool) -> Ending {
+        let shard = self.registry().pools.get_mut(name).and_then(|entry| {
+            // its exports end because it does
+            entry.closing = true;
+            entry.shard.clone().ok()
+        });
         let unmounted = timeout(UNMOUNT, self.end_fuses(Some(name)));
         if unmounted.await.is_err() {
             tracing::warn!(pool = name, "a file system is not unmounted yet; it ends with the pool");
         }
-        let shard = self.registry().pools.get(name).and_then(|entry| entry.shard.clone().ok());
         match shard {
             Some(shard) => end(&shard, &self.options.deadlines, bounded).await,
             None => Ending::Clean,
@@ -202,7 +221,8 @@ impl Daemon {
     pub(super) async fn connected(&self, name: &str) -> Vec<String> {
         let Ok(shard) = self.shard(name) else { return Vec::new() };
         // a shard that does not answer serves nobody who could be asked to leave
-        let mut connected: Vec<String> = shard.exports().await.unwrap_or_default().iter().flat_map(attached::clients).collect();
+        let Ok(look) = shard.look(SILENCE).await else { return Vec::new() };
+        let mut connected: Vec<String> = look.exports.iter().flat_map(attached::clients).collect();
         for file in shard.open_files().await.unwrap_or_default() {
             connected.push(format!("export {} (mount): process {} has a file open", file.export, file.pid));
         }

@@ -16,6 +16,7 @@ use super::device_names::{self, DeviceNames};
 use super::events::Happened;
 use super::host_calls::PATIENCE;
 use super::labels;
+use super::look::PoolLook;
 use super::pools::{all_vacant, group_spec, open_rehearsed, rehearse};
 use super::service::Daemon;
 use super::shard::{HostDeviceInfo, ShardError, ShardHandle, ShardStatus};
@@ -226,35 +227,47 @@ impl Daemon {
     async fn care_for_devices(self: Arc<Daemon>) {
         loop {
             self.until_changed(CARE).await;
-            self.look_for_changes().await;
-            for (name, shard) in self.shards() {
-                let Ok(status) = shard.status().await else { continue };
-                let known = self.registry().pools.get(&name).map(|entry| entry.record.clone());
-                if known.is_some_and(|record| !places_taken(&record, &status).is_empty()) {
-                    self.follow(&name, None);
+            for look in self.look_for_changes().await {
+                let name = &look.record.name;
+                let known = self.registry().pools.get(name).map(|entry| entry.record.clone());
+                if let (Some(answer), Some(record)) = (look.answer(), known)
+                    && !places_taken(&record, &answer.status).is_empty()
+                {
+                    self.follow(name, None);
                 }
             }
         }
     }
 
-    /// Reports what has changed about pools and exports since the last look.
-    pub(super) async fn look_for_changes(&self) {
-        let now = Instant::now();
-        // pools after jobs: the devices of a job that is not listed any more are as it left them
-        let (jobs, pools) = (self.jobs().await, self.pools().await);
-        for pool in &pools {
+    /// Reports what has changed about pools and exports since the last look. Gives the look.
+    pub(super) async fn look_for_changes(&self) -> Vec<PoolLook> {
+        let mut looks = self.look().await;
+        // one that was exported meanwhile was not looked at
+        looks.retain(|look| self.registry().pools.contains_key(&look.record.name));
+        self.report_changes(&looks, Instant::now());
+        looks
+    }
+
+    fn report_changes(&self, looks: &[PoolLook], now: Instant) {
+        // of one instant: the devices of a job that is not listed any more are as it left them
+        let (jobs, pools) = (self.list_jobs(looks), self.list_pools(looks));
+        for pool in pools.iter().filter(|pool| pool.silent_since.is_none()) {
             if let Some(entry) = self.registry().pools.get_mut(&pool.name) {
                 entry.conditions.look(&pool.devices, now);
             }
         }
-        let exports = self.exports().await.unwrap_or_default();
+        let exports = self.list_exports(looks);
+        let restoring: BTreeSet<String> = {
+            let registry = self.registry();
+            registry.pools.iter().filter(|(_, entry)| entry.restoring).map(|(name, _)| name.clone()).collect()
+        };
         let paths: BTreeMap<String, Vec<PathBuf>> = {
             let registry = self.registry();
             registry.pools.iter().map(|(name, entry)| (name.clone(), entry.record.devices.clone())).collect()
         };
         let path_of = |pool: &str, member: u16| remembered_path(paths.get(pool)?, member);
         let mut news = self.watches().look_at_pools(&pools, &jobs, path_of, now);
-        news.extend(self.watches().look_at_exports(&exports, &pools));
+        news.extend(self.watches().look_at_exports(&exports, &pools, |pool| restoring.contains(pool), now));
         news.into_iter().for_each(|happened| self.report(happened));
     }
 

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use futures_util::future::join_all;
 use millpond_engine::{PoolState, SnapshotId, Target, VolumeId};
 
 use super::attached::{self, Of};
+use super::look::PoolLook;
 use super::service::{Daemon, ExportEntry};
 use super::shard::{ExportId, ExportInfo, ImageLoad, NbdExport, ShardHandle, SocketAccess, VhostUserExport};
 use super::state::{Door, ExportRecord, Served};
@@ -56,17 +56,20 @@ impl Daemon {
     /// # Errors
     /// None of its own.
     pub async fn exports(&self) -> Result<Vec<Export>, ApiError> {
-        let mut live: HashMap<u64, ExportInfo> = HashMap::new();
-        let shards = self.shards();
-        for exports in join_all(shards.iter().map(|(_, shard)| shard.exports())).await {
-            // A shard that ended in between serves nothing.
-            live.extend(exports.unwrap_or_default().into_iter().map(|info| (info.id.0, info)));
-        }
+        Ok(self.list_exports(&self.look().await))
+    }
+
+    /// The same, as of a look at the pools.
+    pub(super) fn list_exports(&self, looks: &[PoolLook]) -> Vec<Export> {
+        let answers = || looks.iter().filter_map(|look| Some((&look.record.name, look.answer()?)));
+        // a shard that ended in between serves nothing
+        let live: HashMap<u64, &ExportInfo> = answers().flat_map(|(_, look)| &look.exports).map(|info| (info.id.0, info)).collect();
         let stopped: HashMap<&String, String> =
-            shards.iter().filter_map(|(name, shard)| Some((name, stopped(&shard.state().borrow())?))).collect();
+            answers().filter_map(|(name, look)| Some((name, stopped(&look.status.pool.state)?))).collect();
+        let in_service = |pool: &String| looks.iter().any(|look| look.record.name == *pool && look.in_service());
         let registry = self.registry();
         let listed = registry.exports.values().map(|entry| {
-            let mut export = view(entry, live.get(&entry.record.id));
+            let mut export = view(entry, live.get(&entry.record.id).copied());
             let pool = &entry.record.pool;
             match stopped.get(pool) {
                 Some(why) if export.state == "online" => {
@@ -74,7 +77,7 @@ impl Daemon {
                     export.reason = Some(format!("pool '{pool}' is stopped: {why}; writes fail, reads are answered where possible"));
                 }
                 _ if export.state != "online" && export.reason.is_none() => {
-                    export.reason = Some(match shards.iter().any(|(name, _)| name == pool) {
+                    export.reason = Some(match in_service(pool) {
                         true => format!("pool '{pool}' does not answer"),
                         false => format!("pool '{pool}' is not in service"),
                     });
@@ -89,7 +92,7 @@ impl Daemon {
             export.state = "unavailable".to_owned();
             export.reason = Some(format!("somebody unmounted it; run 'millpond unexport {}' and export it again", export.id));
         }
-        Ok(all)
+        all
     }
 
     /// Starts serving a volume or snapshot; clients can connect on return. With `kept`, it comes back after a restart.
@@ -243,6 +246,7 @@ impl Daemon {
     /// Starts the remembered exports of a pool that has just come into service. One that fails is noted with its reason.
     pub(super) async fn restore_exports(&self, pool: &str) {
         let Ok(shard) = self.shard(pool) else { return };
+        self.set_restoring(pool, true);
         let of_pool = |entry: &&ExportEntry| entry.record.pool == pool;
         let records: Vec<ExportRecord> = self.registry().exports.values().filter(of_pool).map(|entry| entry.record.clone()).collect();
         for record in records {
@@ -258,6 +262,11 @@ impl Daemon {
                 entry.trouble = started.err().map(|error| error.to_string());
             }
         }
+        self.set_restoring(pool, false);
+    }
+
+    fn set_restoring(&self, pool: &str, restoring: bool) {
+        self.registry().pools.get_mut(pool).into_iter().for_each(|entry| entry.restoring = restoring);
     }
 
     /// Two guests that write to one disk destroy its file system, unless that is made for it.

@@ -28,6 +28,8 @@ use crate::api::{ApiError, ErrorKind};
 pub struct Deadlines {
     /// For the command before on the same pool. The later one is refused then, and has changed nothing.
     pub turn: Duration,
+    /// For the answers of pools that are looked at. Others are shown without those that do not answer.
+    pub look: Duration,
     /// For a command. Whoever asked is told then that it goes on.
     pub command: Duration,
     /// For the end of any operation of its devices, while a pool is closed.
@@ -42,7 +44,7 @@ impl Default for Deadlines {
     fn default() -> Self {
         let seconds = Duration::from_secs;
         // together less than the 90 seconds after which systemd kills a service that does not stop
-        Deadlines { turn: seconds(30), command: seconds(60), idle: seconds(15), close: seconds(55), last: seconds(5) }
+        Deadlines { turn: seconds(30), look: seconds(2), command: seconds(60), idle: seconds(15), close: seconds(55), last: seconds(5) }
     }
 }
 

@@ -27,6 +27,7 @@ mod jobs;
 mod labels;
 mod limits;
 mod locks;
+mod look;
 mod memory;
 mod mount;
 mod mount_table;

@@ -15,14 +15,17 @@ use millpond_engine::{
 use super::closing::Ending;
 use super::device_names;
 use super::host_calls::{HostCalls, PATIENCE};
+use super::look::{Lacking, PoolLook, Seen};
 use super::memory::settled;
 use super::placement::{self, PoolFile};
 use super::probe;
 use super::service::{Daemon, PoolEntry};
-use super::shard::{self, ShardError, ShardHandle};
+use super::shard::{self, SILENCE, ShardHandle};
 use super::state::PoolRecord;
 use super::view::{unavailable, view};
-use crate::api::{ApiError, ClassSpec, CreatePool, DeviceGroup, DeviceSpec, ErrorKind, IoMode, Job, LayoutSpec, Pool, PoolRemoval};
+use crate::api::{
+    ApiError, ClassSpec, CreatePool, DeviceGroup, DeviceSpec, ErrorKind, IoMode, Job, LayoutSpec, Pool, PoolRemoval,
+};
 use crate::devices::unprotected;
 use crate::failure::{Failure, Outcome};
 use crate::instant;
@@ -35,9 +38,12 @@ const LOOK: Duration = Duration::from_secs(2);
 impl Daemon {
     /// Every pool, those that could not be imported included.
     pub async fn pools(&self) -> Vec<Pool> {
-        let names: Vec<String> = self.registry().pools.keys().cloned().collect();
-        // all at once: one that does not answer delays the list by its own limit alone
-        join_all(names.iter().map(|name| self.look_at(name))).await.into_iter().flatten().collect()
+        self.list_pools(&self.look().await)
+    }
+
+    /// The same, as of a look at them.
+    pub(super) fn list_pools(&self, looks: &[PoolLook]) -> Vec<Pool> {
+        looks.iter().map(|look| self.listed(look)).collect()
     }
 
     /// Devices of a pool out of service that are not there, as they were last looked at.
@@ -50,30 +56,36 @@ impl Daemon {
     /// # Errors
     /// When there is none of this name.
     pub async fn pool(&self, name: &str) -> Result<Pool, ApiError> {
-        let found = self.look_at(name).await;
+        let found = self.look_at(name, SILENCE).await.map(|look| self.listed(&look));
         found.ok_or_else(|| ApiError::not_found(format!("no pool '{name}'; see 'millpond pool list'")))
     }
 
-    async fn look_at(&self, name: &str) -> Option<Pool> {
-        let (record, shard, since) =
-            self.registry().pools.get(name).map(|entry| (entry.record.clone(), entry.shard.clone(), entry.since))?;
-        let in_service = shard.is_ok();
-        let status = match shard {
-            Ok(shard) => shard.status().await.map_err(|e| e.to_string()),
-            Err(reason) => Err(reason),
-        };
-        let mut pool = match status {
-            Ok(status) => view(&record, since, status),
-            Err(reason) => unavailable(&record, reason, &self.absent_devices(name)),
+    /// A pool, as of a look at it.
+    fn listed(&self, look: &PoolLook) -> Pool {
+        let PoolLook { record, since, seen } = look;
+        let name = &record.name;
+        let mut pool = match seen {
+            Seen::Answered(answer) => view(record, *since, &answer.status),
+            Seen::Silent(since) => {
+                let reason = format!(
+                    "it has not answered since {since}, the host may be waiting for a device; see the host's messages, or give the pool up with 'millpond pool export {name} --force'"
+                );
+                Pool { silent_since: Some(*since), ..unavailable(record, reason, &self.absent_devices(name)) }
+            }
+            Seen::Refused(error) => unavailable(record, error.to_string(), &self.absent_devices(name)),
+            Seen::OutOfService(reason) => unavailable(record, reason.clone(), &self.absent_devices(name)),
         };
         if let Some(entry) = self.registry().pools.get(name) {
-            if entry.opening && !in_service {
+            if entry.opening && !look.in_service() {
                 pool.health = "opening".to_owned();
+            }
+            if entry.closing && look.in_service() {
+                pool.health = "closing".to_owned();
             }
             entry.conditions.tell(&mut pool.devices);
         }
         pool.full_in_seconds = self.watches().full_in(&pool, Instant::now()).map(|left| left.as_secs());
-        Some(pool)
+        pool
     }
 
     /// Makes a pool and takes it into service. Durable on return, the daemon's memory of it included.
@@ -133,7 +145,7 @@ impl Daemon {
         self.save()?;
         self.share_read_cache();
         self.tell("pool.created", &record.name);
-        Ok(Pool { warnings, ..view(&record, instant::now(), status?) })
+        Ok(Pool { warnings, ..view(&record, instant::now(), &status?) })
     }
 
     /// Warnings about where devices are that are about to become members of a pool. A filesystem that hangs is not waited for: a warning is worth
@@ -218,20 +230,26 @@ impl Daemon {
         Ok(removal)
     }
 
-    /// What runs in the background, in every pool or one.
+    /// What runs in the background, in every pool.
     pub async fn jobs(&self) -> Vec<Job> {
-        let reclaiming = |pool: &Pool| pool.io.reclaim_backlog > 0;
+        self.list_jobs(&self.look().await)
+    }
+
+    /// The same, as of a look at the pools.
+    pub(super) fn list_jobs(&self, looks: &[PoolLook]) -> Vec<Job> {
         let mut jobs = Vec::new();
-        for pool in self.pools().await.iter().filter(|pool| reclaiming(pool)) {
-            let state = job_state(pool.health == "faulted");
-            jobs.push(Job { state, ..job(&pool.name, "reclaim", None, pool.io.reclaim_backlog) });
+        for (look, status) in looks.iter().filter_map(|look| Some((look, &look.answer()?.status))) {
+            let backlog = status.metrics.reclaim_backlog;
+            if backlog > 0 {
+                let state = job_state(matches!(status.pool.state, PoolState::Faulted(_)));
+                jobs.push(Job { state, ..job(&look.record.name, "reclaim", None, backlog) });
+            }
         }
-        let shards = self.shards();
-        let statuses = join_all(shards.iter().map(|(_, shard)| shard.status())).await;
-        for ((name, _), status) in shards.iter().zip(statuses) {
-            let mut registry = self.registry();
+        let mut registry = self.registry();
+        for look in looks.iter().filter(|look| look.in_service()) {
+            let name = &look.record.name;
             if let Some(entry) = registry.pools.get_mut(name) {
-                jobs.extend(entry.jobs(name, status.as_ref().map(|status| &status.pool)));
+                jobs.extend(entry.jobs(name, look.seen.pool()));
             }
         }
         jobs
@@ -240,12 +258,12 @@ impl Daemon {
 
 impl PoolEntry {
     /// The jobs of a pool, with what it said when it was asked.
-    fn jobs(&mut self, name: &str, told: Result<&PoolInfo, &ShardError>) -> Vec<Job> {
+    fn jobs(&mut self, name: &str, told: Result<&PoolInfo, Lacking>) -> Vec<Job> {
         match told {
             Ok(pool) => self.listed = jobs_of(name, pool),
-            // INV-JOB-2: its thread is busy, and a job that nobody can ask for has not ended
-            Err(ShardError::Silent) => {}
-            Err(_) => self.listed.clear(),
+            // INV-JOB-2: a job that nobody can ask for has not ended
+            Err(Lacking::Silent) => {}
+            Err(Lacking::Gone) => self.listed.clear(),
         }
         let mut jobs = self.listed.clone();
         let faulted = matches!(told, Ok(PoolInfo { state: PoolState::Faulted(_), .. }));
@@ -526,17 +544,17 @@ mod tests {
     fn a_job_has_not_ended_because_its_pool_does_not_answer() {
         let record = PoolRecord::new("tank".into(), "7".into(), Vec::new(), IoMode::Direct);
         let mut entry = PoolEntry::new(record, Err("not in this test".into()));
-        let ids = |entry: &mut PoolEntry, told: Result<&PoolInfo, &ShardError>| {
+        let ids = |entry: &mut PoolEntry, told: Result<&PoolInfo, Lacking>| {
             entry.jobs("tank", told).into_iter().map(|job| job.id).collect::<Vec<_>>()
         };
         entry.followed.push(("replace", 1));
-        assert_eq!(ids(&mut entry, Err(&ShardError::Silent)), ["replace:tank:1"]);
+        assert_eq!(ids(&mut entry, Err(Lacking::Silent)), ["replace:tank:1"]);
         entry.followed.clear();
         let info = JobInfo { kind: JobKind::Scrub, member: None, done: 1, total: 3, errors: 0, rate: 0 };
         assert_eq!(ids(&mut entry, Ok(&pool(vec![info]))), ["scrub:tank"]);
-        assert_eq!(ids(&mut entry, Err(&ShardError::Silent)), ["scrub:tank"]);
+        assert_eq!(ids(&mut entry, Err(Lacking::Silent)), ["scrub:tank"]);
         assert_eq!(ids(&mut entry, Ok(&pool(Vec::new()))), [""; 0]);
-        assert_eq!(ids(&mut entry, Err(&ShardError::Silent)), [""; 0]);
-        assert_eq!(ids(&mut entry, Err(&ShardError::Gone)), [""; 0]);
+        assert_eq!(ids(&mut entry, Err(Lacking::Silent)), [""; 0]);
+        assert_eq!(ids(&mut entry, Err(Lacking::Gone)), [""; 0]);
     }
 }

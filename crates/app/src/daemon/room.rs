@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use rustix::fs::{FileType, stat, statvfs};
 use tokio::time::sleep;
 
 use super::events::Happened;
 use super::host_calls::PATIENCE;
 use super::service::Daemon;
+use super::shard::{ShardHandle, Unseen};
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_secs(10);
@@ -25,15 +27,10 @@ impl Daemon {
             sleep(LOOK).await;
             let shards = self.shards();
             short.retain(|name| shards.iter().any(|(known, _)| known == name));
-            for (name, shard) in shards {
-                let Ok(status) = shard.status().await else { continue };
-                let paths: Vec<PathBuf> = status.devices.iter().flatten().map(|host| host.path.clone()).collect();
-                let mut full = None;
-                for path in paths {
-                    // one that does not answer says nothing of room
-                    let left = self.calls.call(&path, PATIENCE, percent_left).await.ok().flatten();
-                    full = full.or(left.filter(|left| *left < SHORT_PART).map(|left| (path, left)));
-                }
+            // all at once: a device that hangs delays the look at its own pool alone
+            let found = join_all(shards.iter().map(|(_, shard)| self.least_room(shard))).await;
+            for ((name, shard), found) in shards.into_iter().zip(found) {
+                let Ok(full) = found else { continue };
                 // told again each time: a pool that was imported anew does not know
                 shard.set_short(full.is_some());
                 match full {
@@ -50,6 +47,21 @@ impl Daemon {
                 }
             }
         }
+    }
+}
+
+impl Daemon {
+    /// A device of a pool whose filesystem is nearly full, and the percentage that is left.
+    ///
+    /// # Errors
+    /// When the pool does not answer.
+    async fn least_room(&self, shard: &ShardHandle) -> Result<Option<(PathBuf, u64)>, Unseen> {
+        let look = shard.look(self.options.deadlines.look).await?;
+        let paths: Vec<&PathBuf> = look.status.devices.iter().flatten().map(|host| &host.path).collect();
+        // one that does not answer says nothing of room
+        let left = join_all(paths.iter().map(|path| self.calls.call(path, PATIENCE, percent_left))).await;
+        let mut left = paths.into_iter().zip(left).filter_map(|(path, left)| Some((path.clone(), left.ok()??)));
+        Ok(left.find(|(_, left)| *left < SHORT_PART))
     }
 }
 

@@ -92,6 +92,10 @@ pub(super) struct PoolEntry {
     pub(super) importing: Arc<tokio::sync::Mutex<()>>,
     /// It is being imported.
     pub(super) opening: bool,
+    /// A command, or the end of the daemon, is ending its service.
+    pub(super) closing: bool,
+    /// Its exports are being restored.
+    pub(super) restoring: bool,
     /// Of a pool that is not in service: devices that are not there, and in which state they are.
     pub(super) absent: BTreeMap<PathBuf, &'static str>,
     /// Jobs of devices whose outcome is not remembered yet: kind and member.
@@ -113,6 +117,8 @@ impl PoolEntry {
             conditions: Conditions::default(),
             importing: Arc::default(),
             opening: false,
+            closing: false,
+            restoring: false,
             absent: BTreeMap::new(),
             followed: Vec::new(),
             listed: Vec::new(),
@@ -326,6 +332,7 @@ impl Daemon {
     pub async fn status(&self) -> Result<Status, ApiError> {
         let ready = *self.ready.borrow();
         let (limit, used) = self.options.budget.use_of();
+        let looks = self.look().await;
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -334,8 +341,8 @@ impl Daemon {
             socket: self.options.socket.display().to_string(),
             state_dir: self.dir.path().display().to_string(),
             request_memory: RequestMemory { limit, used },
-            pools: self.pools().await,
-            exports: self.exports().await?,
+            pools: self.list_pools(&looks),
+            exports: self.list_exports(&looks),
         })
     }
 }

@@ -50,7 +50,7 @@ pub(super) fn class_word(class: Class) -> &'static str {
 }
 
 /// A pool in service.
-pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -> Pool {
+pub(super) fn view(record: &PoolRecord, since: Timestamp, status: &ShardStatus) -> Pool {
     let (health, reason) = match &status.pool.state {
         PoolState::Opening => ("opening", None),
         PoolState::Online => ("online", None),
@@ -69,11 +69,11 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
     let blamed = |member: &DeviceInfo| member.trouble.is_some() || member.full.is_some() || member.errors > 0;
     let named = status.pool.devices.iter().any(blamed);
     let reason = match reason {
-        Some(why) => Some(stopped(record, &status, &why)),
-        None => refusal(record, &status).or_else(|| cause(record, &status, health)),
+        Some(why) => Some(stopped(record, status, &why)),
+        None => refusal(record, status).or_else(|| cause(record, status, health)),
     };
     let (layout, _) = layout_words(status.pool.layout);
-    let names = DeviceNames::of(record, &status);
+    let names = DeviceNames::of(record, status);
     let mut devices = Vec::new();
     for member in &status.pool.devices {
         let state = match (member.state, member.position, member.successor) {
@@ -85,9 +85,9 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
             (_, None, _) => "missing",
             (_, Some(_), _) => "failed",
         };
-        devices.push(device_view(record, &names, member, state, member.position, &status));
+        devices.push(device_view(record, &names, member, state, member.position, status));
         if let Some(position) = member.successor {
-            devices.push(device_view(record, &names, member, "resilvering", Some(position), &status));
+            devices.push(device_view(record, &names, member, "resilvering", Some(position), status));
         }
     }
     let metrics = &status.metrics;
@@ -103,9 +103,10 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: ShardStatus) -
         allocated: status.pool.allocated,
         free: status.pool.free,
         full_in_seconds: None,
-        space: space(&status),
+        space: space(status),
         removal_ended: status.pool.removal_ended.clone(),
         fell_back: status.pool.fell_back.clone(),
+        silent_since: None,
         imported: Some(since),
         io: PoolIo {
             guests: guest_io(&status.guests),
@@ -347,6 +348,7 @@ pub(super) fn unavailable(record: &PoolRecord, reason: String, absent: &BTreeMap
         removal_ended: None,
         fell_back: None,
         devices: names.iter().map(device).collect(),
+        silent_since: None,
         imported: None,
         io: PoolIo::default(),
         clients: 0,

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 
 use super::events::Happened;
-use super::shard::ShardError;
 use crate::api::{Device, Export, Job, Pool, Scrub, Severity};
 use crate::instant::about;
 use crate::size::Size;
@@ -20,14 +19,23 @@ mod tests;
 
 use room::Room;
 
+/// How long a pool does not answer before that is reported: its thread may just be busy.
+const SILENCE: Duration = Duration::from_secs(10);
+/// How long an export of a pool in service may take to be served, or to be served again.
+const GRACE: Duration = Duration::from_secs(5);
+/// The same while exports of its pool are being restored.
+const RESTORE: Duration = Duration::from_secs(60);
+
 /// The condition of one pool at the last look.
 #[derive(Default)]
 pub(super) struct Watch {
     health: String,
     /// Its trouble was reported, its end was not.
     troubled: bool,
-    /// Devices that are not well, by path, and the kind of the event that said so.
-    unwell: BTreeMap<String, &'static str>,
+    /// It has not answered since this look.
+    silent: Option<Instant>,
+    /// Devices that are not well, by their ids: another device at the same path is another one.
+    unwell: BTreeMap<String, Unwell>,
     jobs: BTreeMap<String, Followed>,
     /// When the last scrub began, and whether it has ended.
     scrub: Option<(Timestamp, bool)>,
@@ -38,6 +46,13 @@ pub(super) struct Watch {
     /// Bytes that are not given back because deadlists cannot be read.
     unreclaimed: u64,
     room: Room,
+}
+
+/// A device that is not well.
+struct Unwell {
+    path: String,
+    /// The kind of the event that reported it.
+    kind: &'static str,
 }
 
 /// A job that runs.
@@ -64,8 +79,8 @@ enum Served {
     Yes,
     /// Not yet: its pool has not been in service since the daemon began, which was reported of the pool.
     Waits,
-    /// Not yet, perhaps: its pool has just come into service.
-    Late,
+    /// Not yet, perhaps, since this look: its pool has just come into service.
+    Late(Instant),
     /// It was reported, with its pool where that is not in service.
     No,
 }
@@ -100,28 +115,37 @@ impl Watches {
         news
     }
 
-    /// Compares exports with the last look.
-    pub(super) fn look_at_exports(&mut self, exports: &[Export], pools: &[Pool]) -> Vec<Happened> {
+    /// Compares exports with the last look. `restoring` says whether the exports of a pool are being restored.
+    pub(super) fn look_at_exports(
+        &mut self,
+        exports: &[Export],
+        pools: &[Pool],
+        restoring: impl Fn(&str) -> bool,
+        now: Instant,
+    ) -> Vec<Happened> {
         let mut news = Vec::new();
         for export in exports {
             let name = export.name.split(['/', '@']).next().unwrap_or_default();
             let pool = pools.iter().find(|pool| pool.name == name);
-            // of a pool that comes or goes by a command, nothing is said
-            let Some(pool) = pool.filter(|pool| !matches!(pool.health.as_str(), "opening" | "closing")) else { continue };
+            // of a pool that comes or goes by a command, or does not answer, nothing is said
+            let says_nothing = |pool: &Pool| matches!(pool.health.as_str(), "opening" | "closing") || pool.silent_since.is_some();
+            let Some(pool) = pool.filter(|pool| !says_nothing(pool)) else { continue };
             let before = self.exports.get(&export.id).copied();
             let in_service = matches!(pool.health.as_str(), "online" | "readonly" | "degraded");
-            let now = match (export.state.as_str(), before) {
+            let grace = if restoring(name) { RESTORE } else { GRACE };
+            let served = match (export.state.as_str(), before) {
                 ("online", _) => Served::Yes,
-                (_, None | Some(Served::Yes | Served::Waits)) if in_service => Served::Late,
+                (_, None | Some(Served::Yes | Served::Waits)) if in_service => Served::Late(now),
+                (_, Some(Served::Late(since))) if in_service && now.saturating_duration_since(since) < grace => Served::Late(since),
                 (_, None | Some(Served::Waits)) => Served::Waits,
                 _ => Served::No,
             };
-            self.exports.insert(export.id, now);
+            self.exports.insert(export.id, served);
             let subject = format!("{} {}", export.id, export.name);
             let reason = export.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
             let event = |kind, message| Happened::to_pool(kind, name, message).about(subject.clone());
-            match (before, now) {
-                (Some(Served::Yes | Served::Late), Served::No) => {
+            match (before, served) {
+                (Some(Served::Yes | Served::Late(_)), Served::No) => {
                     news.push(event("export.stopped", format!("export {} ({}) is not served{reason}", export.id, export.name)));
                 }
                 (Some(Served::No | Served::Waits), Served::Yes) => {
@@ -145,9 +169,14 @@ impl Watches {
         self.exports.entry(id).or_insert(Served::Yes);
     }
 
+    /// An export has ended with its pool, by a command that reports it.
+    pub(super) fn expect_stop(&mut self, id: u64) {
+        self.exports.insert(id, Served::No);
+    }
+
     /// It was reported of a device of a pool that it is not well.
     pub(super) fn is_unwell(&self, pool_id: &str, path: &str) -> bool {
-        self.pools.get(pool_id).is_some_and(|watch| watch.unwell.contains_key(path))
+        self.pools.get(pool_id).is_some_and(|watch| watch.unwell.values().any(|unwell| unwell.path == path))
     }
 
     /// Time until a pool is full at the rate at which it filled lately.
@@ -161,7 +190,12 @@ impl Watch {
         if matches!(pool.health.as_str(), "opening" | "closing") {
             return;
         }
-        self.look_at_devices(pool, news);
+        if pool.silent_since.is_none() {
+            self.silent = None;
+            self.look_at_devices(pool, news);
+        } else if now.saturating_duration_since(*self.silent.get_or_insert(now)) < SILENCE {
+            return;
+        }
         self.look_at_health(pool, news);
         if matches!(pool.health.as_str(), "online" | "readonly" | "degraded") {
             news.extend(self.room.look(pool, now));
@@ -172,31 +206,32 @@ impl Watch {
     }
 
     fn look_at_devices(&mut self, pool: &Pool, news: &mut Vec<Happened>) {
-        // A missing device may be remembered by a path that another one has now: what is wrong counts.
-        let mut by_path: BTreeMap<&String, (&Device, Option<&'static str>)> = BTreeMap::new();
+        // A device without an id may be remembered by a path that another one has now: what is wrong counts.
+        let mut by_key: BTreeMap<&str, (&Device, Option<&'static str>)> = BTreeMap::new();
         for device in &pool.devices {
             let condition = condition(device);
-            let known = by_path.entry(&device.path).or_insert((device, condition));
+            let known = by_key.entry(device.key()).or_insert((device, condition));
             if known.1.is_none() {
                 *known = (device, condition);
             }
         }
-        for (path, (device, condition)) in by_path {
-            match (self.unwell.get(path).copied(), condition) {
+        for (key, (device, condition)) in by_key {
+            let path = &device.path;
+            match (self.unwell.get(key).map(|unwell| unwell.kind), condition) {
                 (before, Some(kind)) if before != Some(kind) => {
-                    self.unwell.insert(path.clone(), kind);
+                    self.unwell.insert(key.to_owned(), Unwell { path: path.clone(), kind });
                     news.push(Happened::to_device(kind, &pool.name, path, told(pool, device, kind)));
                 }
                 // one that is being filled is not well yet
                 (Some(_), None) if matches!(device.state.as_str(), "online" | "available" | "replacing") => {
-                    self.unwell.remove(path);
+                    self.unwell.remove(key);
                     let message = format!("device {path} of pool '{}' is well again", pool.name);
                     news.push(Happened::to_device("device.recovered", &pool.name, path, message));
                 }
                 _ => {}
             }
         }
-        self.unwell.retain(|path, _| pool.devices.iter().any(|device| device.path == *path));
+        self.unwell.retain(|key, _| pool.devices.iter().any(|device| device.key() == key));
     }
 
     fn look_at_health(&mut self, pool: &Pool, news: &mut Vec<Happened>) {
@@ -209,10 +244,8 @@ impl Watch {
         let trouble = match pool.health.as_str() {
             "degraded" => Some(event("pool.degraded", "is degraded")),
             "faulted" => Some(event("pool.faulted", "is stopped")),
+            "unavailable" if pool.silent_since.is_some() => Some(event("pool.silent", "does not answer")),
             // what else is not in service was reported by who found out why
-            "unavailable" if pool.reason.as_deref() == Some(&ShardError::Silent.to_string()) => {
-                Some(event("pool.silent", "does not answer"))
-            }
             "unavailable" => None,
             _ => {
                 if std::mem::take(&mut self.troubled) {

@@ -9,7 +9,7 @@ use millpond_engine::Target;
 use super::*;
 use crate::api::{
     ClassSpec, CreateExport, CreateNbd, CreatePool, CreateSnapshots, CreateVolume, Destroy, DeviceGroup, DeviceSpec, ErrorKind, ImportPool,
-    IoMode, LayoutSpec, SetProperties,
+    IoMode, LayoutSpec, Pool, SetProperties,
 };
 use crate::daemon::locks::Deadlines;
 use crate::daemon::service::{Options, PoolEntry};
@@ -106,6 +106,41 @@ fn commands_on_one_pool_do_not_wait_for_another() {
         let refused = daemon.set_properties(&"hung/disk".parse().expect("name"), &cache("none")).await.expect_err("locked");
         assert!(refused.kind == ErrorKind::Busy && refused.message.contains("nothing was changed"), "{refused}");
         assert!(!unexporting.is_finished());
+    });
+}
+
+#[test]
+fn a_pool_whose_thread_is_held_is_asked_once_and_delays_nobody() {
+    let dir = tempfile::tempdir().expect("directory");
+    run(async {
+        let deadlines = Deadlines { look: Duration::from_millis(200), ..Deadlines::default() };
+        let daemon = two_pools(dir.path(), deadlines).await;
+        let health = |pools: &[Pool]| pools.iter().map(|pool| (pool.name.clone(), pool.health.clone())).collect::<Vec<_>>();
+        let shard = daemon.shard("hung").expect("in service");
+        let free = shard.hold();
+        let first = loop {
+            let pools = daemon.pools().await;
+            // the other one may be slow on a busy machine
+            if pools.iter().any(|pool| pool.name == "good" && pool.health == "online") {
+                break pools;
+            }
+        };
+        let silent = |pools: &[Pool]| pools.iter().find(|pool| pool.name == "hung").and_then(|pool| pool.silent_since);
+        let since = silent(&first);
+        assert!(since.is_some(), "{:?}", health(&first));
+        assert!(daemon.jobs().await.is_empty());
+        assert!(daemon.exports().await.expect("exports").is_empty());
+        // whoever looks again waits for the answer to the first question
+        assert_eq!(silent(&daemon.pools().await), since);
+        assert_eq!(silent(&daemon.status().await.expect("status").pools), since);
+        drop(free);
+        while silent(&daemon.pools().await).is_some() {
+            tokio::task::yield_now().await;
+        }
+        // and what is answered is never older than the question
+        let export = daemon.create_export(&export_of("hung/disk", &dir.path().join("hung.sock")), true).await.expect("export");
+        let look = shard.look(LONG).await.expect("it answers");
+        assert_eq!(look.exports.iter().map(|info| info.id.0).collect::<Vec<_>>(), [export.id]);
     });
 }
 

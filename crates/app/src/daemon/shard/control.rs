@@ -2,13 +2,14 @@
 
 use std::collections::hash_map::Entry;
 use std::mem;
+use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
 
 use millpond_block::{ByteRange, Completion, DiskError, Op, Payload, Request, Tag};
 use millpond_device::{DeviceIndex, HostDevice};
 use millpond_engine::{Command, CommandError, DiffExtent, NewDevice, PoolState, Reply, Target};
 
-use super::handle::{Answer, HostDeviceInfo, IoCounters, Message, ShardError, ShardStatus};
+use super::handle::{Answer, ExportInfo, HostDeviceInfo, IoCounters, Message, ShardError, ShardLook, ShardStatus};
 use super::pool::Pool;
 use super::serve::Farewell;
 use super::shard::Shard;
@@ -126,11 +127,11 @@ impl<P: Pool> Shard<P> {
             Message::FindVolume(name, answer) => drop(answer.send(Ok(self.pool.find_volume(&name)))),
             Message::Snapshots(after, answer) => drop(answer.send(Ok(self.pool.snapshots_after(after, SNAPSHOTS_PER_PIECE)))),
             Message::FindSnapshot(volume, name, answer) => drop(answer.send(Ok(self.pool.find_snapshot(volume, &name)))),
-            Message::Exports(answer) => {
-                let sockets = self.exports.values().map(|export| export.info(&self.clients));
-                let exports = sockets.chain(self.vhost.infos()).chain(self.mounts.infos(&self.pool)).collect();
-                let _ = answer.send(Ok(exports));
+            Message::Look(answer) => {
+                let look = self.status().map(|status| Arc::new(ShardLook { status, exports: self.export_infos() }));
+                answer.send_replace(Some(look.map_err(Arc::new)));
             }
+            Message::Exports(answer) => drop(answer.send(Ok(self.export_infos()))),
             Message::Diff(older, newer, answer) => {
                 if let Some(refusal) = self.refusal() {
                     return drop(answer.send(Err(refusal)));
@@ -173,6 +174,8 @@ impl<P: Pool> Shard<P> {
             }
             #[cfg(test)]
             Message::Panic => panic!("as a test asked"),
+            #[cfg(test)]
+            Message::Hold(held) => drop(held.recv()),
             Message::Shutdown(answer) => {
                 self.stage.answers.push(answer);
                 self.drain();
@@ -260,6 +263,11 @@ impl<P: Pool> Shard<P> {
             PoolState::Faulted(reason) => CommandError::Faulted(reason.clone()),
             _ => CommandError::Busy("the pool is still being opened; try again when it is online".to_owned()),
         }))
+    }
+
+    fn export_infos(&self) -> Vec<ExportInfo> {
+        let sockets = self.exports.values().map(|export| export.info(&self.clients));
+        sockets.chain(self.vhost.infos()).chain(self.mounts.infos(&self.pool)).collect()
     }
 
     fn status(&self) -> Result<ShardStatus, ShardError> {

@@ -6,9 +6,10 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use millpond_block::ByteRange;
 use millpond_device::{DeviceGeometry, DeviceIndex, DeviceLimit, DeviceLoad, DeviceTimes, HostDevice, Waker};
 use millpond_engine::{
@@ -25,6 +26,7 @@ use super::turns::Turns;
 use super::vhost::VhostUserExport;
 use crate::daemon::budget::Budget;
 use crate::daemon::tls::Credentials;
+use crate::instant;
 
 /// Names an export over the whole daemon and across restarts; chosen by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -148,6 +150,35 @@ pub struct ShardStatus {
     pub turns: Turns,
 }
 
+/// A shard and its exports at one instant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardLook {
+    /// The pool, its devices and counters.
+    pub status: ShardStatus,
+    /// The exports, by id.
+    pub exports: Vec<ExportInfo>,
+}
+
+/// Why there is no look at a shard.
+#[derive(Clone, Debug)]
+pub enum Unseen {
+    /// The shard's thread has not answered since then.
+    Silent(Timestamp),
+    /// The shard has ended, or the pool is not open.
+    Refused(Arc<ShardError>),
+}
+
+/// The answer to a look, once there is one.
+pub(super) type LookAnswer = Option<Result<Arc<ShardLook>, Arc<ShardError>>>;
+
+/// The last look that was asked for.
+#[derive(Clone)]
+struct Asked {
+    since: Timestamp,
+    begun: Instant,
+    answer: watch::Receiver<LookAnswer>,
+}
+
 /// Where a message's answer goes.
 pub(super) type Answer<T> = oneshot::Sender<Result<T, ShardError>>;
 
@@ -163,6 +194,8 @@ pub(super) enum Message {
     OpenFiles(Answer<Vec<OpenFile>>),
     Unexport(ExportId, Answer<()>),
     Status(Answer<ShardStatus>),
+    /// Status and exports at one instant, for all who ask meanwhile.
+    Look(watch::Sender<LookAnswer>),
     Unanswered(Answer<Vec<usize>>),
     Volumes(Answer<Vec<VolumeInfo>>),
     FindVolume(String, Answer<Option<VolumeInfo>>),
@@ -184,11 +217,14 @@ pub(super) enum Message {
     /// As if the program had a defect.
     #[cfg(test)]
     Panic,
+    /// As if the kernel held the thread, until the sender is dropped.
+    #[cfg(test)]
+    Hold(mpsc::Receiver<()>),
     Abandon,
 }
 
 /// How long a shard may take to answer what needs no device: its thread is at other work for milliseconds at most, unless the kernel holds it.
-const SILENCE: Duration = Duration::from_secs(10);
+pub const SILENCE: Duration = Duration::from_secs(10);
 
 /// A way to talk to a shard: cheap to clone, `Send` and `Sync`.
 #[derive(Clone)]
@@ -199,6 +235,7 @@ pub struct ShardHandle {
     state: watch::Receiver<PoolState>,
     labels: watch::Receiver<Option<LabelsInForce>>,
     fall: Fall,
+    asked: Arc<Mutex<Option<Asked>>>,
 }
 
 /// Wakes the shard when dropped, so that it notices that nobody is left.
@@ -220,7 +257,7 @@ impl ShardHandle {
         labels: watch::Receiver<Option<LabelsInForce>>,
         fall: Fall,
     ) -> ShardHandle {
-        ShardHandle { messages, waker: WakeOnDrop(waker), state, labels, fall }
+        ShardHandle { messages, waker: WakeOnDrop(waker), state, labels, fall, asked: Arc::default() }
     }
 
     /// Why the shard has ended, when nobody asked it to. Its devices are free.
@@ -233,6 +270,14 @@ impl ShardHandle {
     pub fn panic(&self) {
         let _ = self.messages.send(Message::Panic);
         self.waker.0.wake();
+    }
+
+    /// Holds the shard's thread until the sender is dropped.
+    #[cfg(test)]
+    pub fn hold(&self) -> mpsc::Sender<()> {
+        let (free, held) = mpsc::channel();
+        self.post(Message::Hold(held));
+        free
     }
 
     /// Carries out a change or a job and answers when it is durable. [`Command::Close`] is for [`ShardHandle::shutdown`]; given here it
@@ -315,6 +360,38 @@ impl ShardHandle {
     /// [`ShardError::Command`] while the pool is `Opening` and when it could not be opened; [`ShardError::Gone`].
     pub async fn status(&self) -> Result<ShardStatus, ShardError> {
         self.query(Message::Status).await
+    }
+
+    /// The pool, its devices, counters and exports at one instant. INV-SHARD-4: one question is under way at a time. Who looks while the shard is
+    /// silent waits for the answer to the earlier question, and no longer than `patience` from when that was asked: a shard that does not answer
+    /// has one message waiting, and costs those who look at it again no time.
+    ///
+    /// # Errors
+    /// [`Unseen`].
+    pub async fn look(&self, patience: Duration) -> Result<Arc<ShardLook>, Unseen> {
+        let Asked { since, begun, mut answer } = self.question().map_err(|error| Unseen::Refused(Arc::new(error)))?;
+        let left = patience.saturating_sub(begun.elapsed());
+        let found = match tokio::time::timeout(left, answer.wait_for(Option::is_some)).await {
+            Err(_) => return Err(Unseen::Silent(since)),
+            Ok(Err(_)) => None,
+            Ok(Ok(answer)) => answer.clone(),
+        };
+        found.unwrap_or_else(|| Err(Arc::new(ShardError::Gone))).map_err(Unseen::Refused)
+    }
+
+    /// The question that is under way, or a new one: what the shard has answered already may be out of date.
+    fn question(&self) -> Result<Asked, ShardError> {
+        let mut last = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits = |asked: &&Asked| asked.answer.borrow().is_none() && asked.answer.has_changed().is_ok();
+        if let Some(asked) = last.as_ref().filter(waits) {
+            return Ok(asked.clone());
+        }
+        let (sender, answer) = watch::channel(None);
+        self.messages.send(Message::Look(sender)).map_err(|_| ShardError::Gone)?;
+        self.waker.0.wake();
+        let asked = Asked { since: instant::now(), begun: Instant::now(), answer };
+        *last = Some(asked.clone());
+        Ok(asked)
     }
 
     /// Devices that did not answer while the pool was opened, by their positions among those that were given.

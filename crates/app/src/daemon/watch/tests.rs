@@ -73,6 +73,42 @@ fn a_missing_device_whose_path_another_one_has_is_reported_once() {
 }
 
 #[test]
+fn another_device_at_the_path_of_one_that_failed_is_another_one() {
+    let mut look = Look::new();
+    let with_id = |id: &str, state: &str, health: &str| {
+        let mut pool = pool("online", &[("/a", state, health)]);
+        pool.devices.iter_mut().for_each(|device| id.clone_into(&mut device.id));
+        pool
+    };
+    assert_eq!(look.kinds(&with_id("0001", "online", "failing")), ["device.errors"]);
+    assert_eq!(look.kinds(&with_id("0002", "online", "ok")), [""; 0], "the old one is not well again");
+    assert_eq!(look.kinds(&with_id("0002", "online", "failing")), ["device.errors"], "the new one has its own errors");
+}
+
+#[test]
+fn a_pool_that_does_not_answer_is_reported_when_it_lasts() {
+    let mut look = Look::new();
+    let whole = pool("online", &[("/a", "online", "ok")]);
+    let silent = Pool { silent_since: Some(from_millis(1)), ..pool("unavailable", &[("/a", "unavailable", "ok")]) };
+    assert_eq!(look.kinds(&whole), [""; 0]);
+    assert_eq!(look.kinds(&silent), [""; 0], "its thread may be busy");
+    look.now += SILENCE / 2;
+    assert_eq!(look.kinds(&whole), [""; 0]);
+    assert_eq!(look.kinds(&silent), [""; 0]);
+    look.now += SILENCE;
+    assert_eq!(look.kinds(&silent), ["pool.silent"]);
+    assert_eq!(look.kinds(&silent), [""; 0]);
+    assert_eq!(look.kinds(&whole), ["pool.healthy"]);
+    // its exports wait with it
+    let mut watches = Watches::default();
+    watches.expect_export(1);
+    let now = look.now + 10 * RESTORE;
+    assert_eq!(watches.look_at_exports(&[export("unavailable")], std::slice::from_ref(&silent), |_| false, now), []);
+    // why a pool is out of service is reported by who knows it
+    assert_eq!(Look::new().kinds(&pool("unavailable", &[])), [""; 0]);
+}
+
+#[test]
 fn a_pool_that_stops_is_an_error_until_it_is_imported_again() {
     let mut look = Look::new();
     let whole = pool("online", &[("/a", "online", "ok")]);
@@ -188,47 +224,75 @@ fn the_end_of_a_scrub_says_what_it_found() {
     assert!(matches!(lost.as_slice(), [(Severity::Error, told)] if told.contains("stopped") && told.contains("2 blocks")), "{lost:?}");
 }
 
+/// Exports of pools, looked at again and again.
+struct Exports {
+    watches: Watches,
+    now: Instant,
+    restoring: bool,
+}
+
+impl Exports {
+    fn new() -> Exports {
+        Exports { watches: Watches::default(), now: Instant::now(), restoring: false }
+    }
+
+    fn look(&mut self, state: &str, pools: &[Pool]) -> Vec<(&'static str, String)> {
+        let news = self.watches.look_at_exports(&[export(state)], pools, |_| self.restoring, self.now);
+        news.iter().map(|news| (news.kind(), news.message().to_owned())).collect()
+    }
+}
+
 #[test]
 fn exports_stop_with_their_pool_and_come_back() {
-    let mut watches = Watches::default();
-    let mut look = |state: &str, pools: &[Pool]| {
-        let news = watches.look_at_exports(&[export(state)], pools);
-        news.iter().map(|news| (news.kind(), news.message().to_owned())).collect::<Vec<_>>()
-    };
+    let mut exports = Exports::new();
     let (whole, stopped, away) = ([pool("online", &[])], [pool("faulted", &[])], [pool("unavailable", &[])]);
     // a pool that waits for its devices, and comes
-    assert_eq!(look("unavailable", &[pool("opening", &[])]), []);
-    assert_eq!(look("unavailable", &away), []);
-    assert_eq!(look("online", &whole), [("export.restored", "export 1 (tank/v) is served again".to_owned())]);
+    assert_eq!(exports.look("unavailable", &[pool("opening", &[])]), []);
+    assert_eq!(exports.look("unavailable", &away), []);
+    assert_eq!(exports.look("online", &whole), [("export.restored", "export 1 (tank/v) is served again".to_owned())]);
     let told = ("export.stopped", "export 1 (tank/v) is not served: why not".to_owned());
-    assert_eq!(look("stopped", &stopped), std::slice::from_ref(&told));
-    assert_eq!(look("stopped", &stopped), []);
+    assert_eq!(exports.look("stopped", &stopped), std::slice::from_ref(&told));
+    assert_eq!(exports.look("stopped", &stopped), []);
     // the user exports the pool and imports it again
-    assert_eq!(look("unavailable", &[]), []);
-    assert_eq!(look("online", &whole).len(), 1);
-    // its pool came after a while, and it did not
-    watches = Watches::default();
-    let mut look = |state: &str, pools: &[Pool]| {
-        let news = watches.look_at_exports(&[export(state)], pools);
-        news.iter().map(|news| (news.kind(), news.message().to_owned())).collect::<Vec<_>>()
-    };
-    assert_eq!(look("unavailable", &away), []);
-    assert_eq!(look("failed", &whole), []);
-    assert_eq!(look("failed", &whole).len(), 1);
-    assert_eq!(look("failed", &whole), []);
+    assert_eq!(exports.look("unavailable", &[]), []);
+    assert_eq!(exports.look("online", &whole).len(), 1);
     // one that stops before anybody looked at it
-    watches = Watches::default();
-    watches.expect_export(1);
-    let mut look = |state: &str, pools: &[Pool]| {
-        let news = watches.look_at_exports(&[export(state)], pools);
-        news.iter().map(|news| (news.kind(), news.message().to_owned())).collect::<Vec<_>>()
-    };
-    assert_eq!(look("stopped", &stopped), std::slice::from_ref(&told));
-    assert_eq!(look("online", &whole).len(), 1);
-    // exports come a moment after their pool; one that does not is reported
-    assert_eq!(look("unavailable", &whole), []);
-    assert_eq!(look("online", &whole), []);
-    assert_eq!(look("unavailable", &whole), []);
-    assert_eq!(look("unavailable", &whole), [told]);
-    assert_eq!(look("unavailable", &whole), []);
+    exports = Exports::new();
+    exports.watches.expect_export(1);
+    assert_eq!(exports.look("stopped", &stopped), [told]);
+    assert_eq!(exports.look("online", &whole).len(), 1);
+    // one whose end a command reports
+    assert_eq!(exports.look("unavailable", &[pool("closing", &[])]), []);
+    exports.watches.expect_stop(1);
+    assert_eq!(exports.look("online", &whole).len(), 1);
+}
+
+#[test]
+fn exports_that_come_late_are_given_time() {
+    let (whole, away) = ([pool("online", &[])], [pool("unavailable", &[])]);
+    let mut exports = Exports::new();
+    let stopped = ["export.stopped"];
+    let kinds = |news: Vec<(&'static str, String)>| news.into_iter().map(|(kind, _)| kind).collect::<Vec<_>>();
+    assert_eq!(exports.look("unavailable", &away), []);
+    // however often it is looked at
+    for _ in 0..10 {
+        assert_eq!(exports.look("unavailable", &whole), []);
+    }
+    exports.now += GRACE;
+    assert_eq!(kinds(exports.look("unavailable", &whole)), stopped);
+    assert_eq!(exports.look("unavailable", &whole), []);
+    assert_eq!(exports.look("online", &whole).len(), 1);
+    // while they are being restored, more of it, and not for ever
+    exports.restoring = true;
+    assert_eq!(exports.look("unavailable", &whole), []);
+    exports.now += 2 * GRACE;
+    assert_eq!(exports.look("unavailable", &whole), []);
+    exports.now += RESTORE;
+    assert_eq!(kinds(exports.look("unavailable", &whole)), stopped);
+    assert_eq!(exports.look("online", &whole).len(), 1);
+    // all are restored, and this one is not served
+    assert_eq!(exports.look("unavailable", &whole), []);
+    exports.now += 2 * GRACE;
+    exports.restoring = false;
+    assert_eq!(kinds(exports.look("unavailable", &whole)), stopped);
 }

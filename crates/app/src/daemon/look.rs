@@ -1,0 +1,94 @@
+//! One look at all pools: each shard is asked once, all at the same time, and one that does not answer delays nobody beyond one limit.
+//!
+//! What the API lists of pools, jobs and exports is made from one look, so the lists agree with each other.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use jiff::Timestamp;
+use millpond_engine::PoolInfo;
+
+use super::service::Daemon;
+use super::shard::{ShardError, ShardLook, Unseen};
+use super::state::PoolRecord;
+
+/// One pool that the daemon answers for.
+pub(super) struct PoolLook {
+    pub(super) record: PoolRecord,
+    /// When its shard was started.
+    pub(super) since: Timestamp,
+    pub(super) seen: Seen,
+}
+
+/// What a pool said.
+pub(super) enum Seen {
+    Answered(Arc<ShardLook>),
+    /// Nothing, since then.
+    Silent(Timestamp),
+    /// Its shard has ended, or it is not open.
+    Refused(Arc<ShardError>),
+    /// It has no shard, for this reason.
+    OutOfService(String),
+}
+
+/// Why a pool said nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lacking {
+    /// Its thread is busy: what it said before may still be so.
+    Silent,
+    /// It is not open.
+    Gone,
+}
+
+impl Seen {
+    /// The pool, as it said.
+    pub(super) fn pool(&self) -> Result<&PoolInfo, Lacking> {
+        match self {
+            Seen::Answered(look) => Ok(&look.status.pool),
+            Seen::Silent(_) => Err(Lacking::Silent),
+            Seen::Refused(_) | Seen::OutOfService(_) => Err(Lacking::Gone),
+        }
+    }
+}
+
+impl PoolLook {
+    /// What the pool said of itself and its exports.
+    pub(super) fn answer(&self) -> Option<&ShardLook> {
+        match &self.seen {
+            Seen::Answered(look) => Some(look),
+            Seen::Silent(_) | Seen::Refused(_) | Seen::OutOfService(_) => None,
+        }
+    }
+
+    pub(super) fn in_service(&self) -> bool {
+        !matches!(self.seen, Seen::OutOfService(_))
+    }
+}
+
+impl Daemon {
+    /// Looks at all pools, by name.
+    pub(super) async fn look(&self) -> Vec<PoolLook> {
+        let names: Vec<String> = self.registry().pools.keys().cloned().collect();
+        let patience = self.options.deadlines.look;
+        join_all(names.iter().map(|name| self.look_at(name, patience))).await.into_iter().flatten().collect()
+    }
+
+    /// Looks at one pool; nothing when there is none of this name.
+    pub(super) async fn look_at(&self, name: &str, patience: Duration) -> Option<PoolLook> {
+        let (record, since, shard) = {
+            let registry = self.registry();
+            let entry = registry.pools.get(name)?;
+            (entry.record.clone(), entry.since, entry.shard.clone())
+        };
+        let seen = match shard {
+            Err(reason) => Seen::OutOfService(reason),
+            Ok(shard) => match shard.look(patience).await {
+                Ok(look) => Seen::Answered(look),
+                Err(Unseen::Silent(since)) => Seen::Silent(since),
+                Err(Unseen::Refused(error)) => Seen::Refused(error),
+            },
+        };
+        Some(PoolLook { record, since, seen })
+    }
+}
