@@ -623,6 +623,17 @@ pub struct Pool {
     pub warnings: Vec<String>,
 }
 
+/// A pool with less than this part free, and less than so many bytes, has no room for the writes of guests.
+const FULL_PART: u64 = 100;
+const FULL_BYTES: u64 = 16 << 20;
+
+impl Pool {
+    /// Guests' writes are refused for want of space, or soon will be.
+    pub fn is_full(&self) -> bool {
+        self.size > 0 && !self.readonly && self.free <= (self.size / FULL_PART).min(FULL_BYTES)
+    }
+}
+
 /// What `pool destroy` loses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PoolRemoval {

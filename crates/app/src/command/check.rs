@@ -80,7 +80,12 @@ fn of_pool(pool: &Pool) -> Vec<Cause> {
         for (device, reason) in pool.devices.iter().filter_map(|device| Some((device, worry(device)?))) {
             add(Level::Warning, format!("pool {name}: {} device {} {reason}", device.class, device.path));
         }
-        if let Some(percent) = (u128::from(pool.allocated) * 100).checked_div(u128::from(pool.size)).filter(|percent| *percent >= FULL) {
+        if pool.is_full() {
+            let (free, size) = (Size(pool.free), Size(pool.size));
+            add(Level::Error, format!("pool {name} is full, {free} of {size} are free: writes are answered ENOSPC"));
+        } else if let Some(percent) =
+            (u128::from(pool.allocated) * 100).checked_div(u128::from(pool.size)).filter(|percent| *percent >= FULL)
+        {
             let (free, size) = (Size(pool.free), Size(pool.size));
             let forecast = pool.full_in_seconds.map(|left| format!("; full in about {}", about(Duration::from_secs(left))));
             add(Level::Warning, format!("pool {name} is {percent} % full, {free} of {size} are free{}", forecast.unwrap_or_default()));

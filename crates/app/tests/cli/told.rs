@@ -196,6 +196,20 @@ fn a_pool_that_fills_is_warned_of() {
     assert!(text(&told, "message").contains("% full, "), "{told}");
     let checked = daemon.run(&["status", "--check"]);
     assert!(checked.code == 1 && checked.out.starts_with("warning: pool tank is 8"), "{checked:?}");
+    // until there is no room for more
+    for at in 200.. {
+        bytes.iter_mut().for_each(|byte| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            *byte = (state >> 24) as u8;
+        });
+        if nbd.write(at << 20, &bytes).is_err() {
+            break;
+        }
+    }
+    let full = reported(&daemon, "pool.full");
+    assert_eq!((text(&full, "severity"), text(&full, "pool")), ("error", "tank"));
+    let checked = daemon.run(&["pool", "status", "--check", "tank"]);
+    assert!(checked.code == 4 && checked.out.contains("error: pool tank is full, "), "{checked:?}");
 }
 
 /// A second daemon and a file in its mount: a device that fails when that daemon dies. Nothing where this machine does not allow mounts.

@@ -17,6 +17,7 @@ pub(super) const KINDS: &[(&str, Severity, &str)] = &[
     ("pool.silent", Warning, "pool does not answer"),
     ("pool.healthy", Info, "pool healthy again"),
     ("pool.space", Warning, "pool nearly full"),
+    ("pool.full", Error, "pool full"),
     ("pool.has-room", Info, "pool has room again"),
     ("pool.devices-added", Info, "devices added to pool"),
     ("pool.replacing", Info, "replacement of a device begun in pool"),

@@ -19,6 +19,8 @@ const FAR: Duration = Duration::from_secs(366 * 86_400);
 pub(super) struct Room {
     /// Percent; 0: none.
     level: u64,
+    /// It was reported that there is no room for the writes of guests.
+    full: bool,
     samples: VecDeque<(Instant, u64)>,
 }
 
@@ -32,6 +34,22 @@ impl Room {
             self.samples.push_back((now, pool.allocated));
         }
         let percent = percent(pool)?;
+        let (full, name) = (pool.is_full(), &pool.name);
+        if full != self.full {
+            self.full = full;
+            // levels on the way were passed with it
+            self.level = LEVELS.iter().copied().rfind(|level| percent >= *level).unwrap_or(0);
+            let (free, size) = (Size(pool.free), Size(pool.size));
+            return Some(match full {
+                true => {
+                    let message = format!(
+                        "pool '{name}' is full, {free} of {size} are free: writes are answered ENOSPC; destroy snapshots, discard data or add a device"
+                    );
+                    Happened::to_pool("pool.full", name, message)
+                }
+                false => Happened::to_pool("pool.has-room", name, format!("pool '{name}' has room again, {free} of {size} are free")),
+            });
+        }
         let reached = LEVELS.iter().copied().rfind(|level| percent >= *level).unwrap_or(0);
         let rises = reached > self.level;
         let falls = self.level > 0 && percent + SLACK < self.level;
@@ -39,7 +57,6 @@ impl Room {
             return None;
         }
         self.level = reached;
-        let name = &pool.name;
         match (rises, reached) {
             (true, _) => {
                 let forecast = self.full_in(pool, now).map(|left| format!("; full in about {} at the present rate", about(left)));

@@ -109,6 +109,18 @@ fn a_pool_that_does_not_answer_is_reported_when_it_lasts() {
 }
 
 #[test]
+fn a_full_pool_is_an_error_until_it_has_room() {
+    let mut look = Look::new();
+    let filled = |allocated: u64| Pool { allocated, free: 1000 - allocated, ..pool("online", &[]) };
+    assert_eq!(look.kinds(&filled(970)), ["pool.space"]);
+    let news = look.at(&filled(995), &[]);
+    assert!(matches!(news.as_slice(), [(Severity::Error, "pool.full", told)] if told.contains("ENOSPC")), "{news:?}");
+    assert_eq!(look.kinds(&filled(999)), [""; 0]);
+    assert_eq!(look.kinds(&filled(900)), ["pool.has-room"]);
+    assert_eq!(look.kinds(&filled(970)), ["pool.space"]);
+}
+
+#[test]
 fn a_pool_that_stops_is_an_error_until_it_is_imported_again() {
     let mut look = Look::new();
     let whole = pool("online", &[("/a", "online", "ok")]);
