@@ -534,7 +534,8 @@ pub struct Device {
     pub allocated: u64,
     /// Bytes of free segments.
     pub free: u64,
-    /// Errors since import: operations that failed, and what did not match its checksum.
+    /// Errors: operations that failed, and what did not match its checksum. They are kept over restarts, until the device is replaced or a scrub that
+    /// began after the last one finds none.
     pub errors: u64,
     /// Of these, written again from another device.
     #[serde(default)]

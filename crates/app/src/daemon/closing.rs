@@ -235,13 +235,14 @@ impl Daemon {
     /// # Errors
     /// One line naming the pools that were not closed cleanly; they have ended all the same.
     pub async fn close(&self) -> Outcome {
+        let errors = self.note_last_errors(&self.look().await);
         let names: Vec<String> = self.shards().into_iter().map(|(name, _)| name).collect();
         let endings = join_all(names.iter().map(|name| self.close_pool(name, true))).await;
         let endings: BTreeMap<&String, Ending> = names.iter().zip(endings).collect();
         let mut failed: Vec<String> =
             endings.iter().filter_map(|(name, ending)| Some(format!("pool '{name}': {}", ending.reason()?))).collect();
         // a device may have been given up at the very end
-        if self.note_all_labels()
+        if (self.note_all_labels() || errors)
             && let Err(error) = self.save()
         {
             failed.push(format!("which devices are up to date is not remembered: {}", error.message));

@@ -129,6 +129,11 @@ impl Conditions {
         self.returned.values().map(|(path, _)| path.clone()).collect()
     }
 
+    /// A scrub has found none: those before it count no more.
+    pub(super) fn forget_errors(&mut self) {
+        self.failing.clear();
+    }
+
     /// Says of devices what is known of them.
     pub(super) fn tell(&self, devices: &mut [Device]) {
         for device in devices.iter_mut().filter(|device| matches!(device.state.as_str(), "missing" | "failed")) {

@@ -205,8 +205,13 @@ pub(super) fn absent(record: Option<&PoolRecord>, members: &[u16]) -> Vec<Device
 pub(super) fn note(record: &mut PoolRecord, status: &ShardStatus) {
     let seen = status.pool.devices.iter().filter_map(|device| {
         let host = device.position.and_then(|at| status.devices.get(at)?.as_ref());
-        let now = host.map(|host| SeenDevice { id: device.id.0, serial: host.serial.clone(), size: host.geometry.size });
-        Some((device.member, now.or_else(|| seen_before(record, device).cloned())?))
+        // a spare that takes a place is the same device
+        let before = record.seen.values().find(|seen| seen.id == device.id.0).cloned();
+        let now = host.map(|host| {
+            let before = before.clone().unwrap_or_default();
+            SeenDevice { id: device.id.0, serial: host.serial.clone(), size: host.geometry.size, ..before }
+        });
+        Some((device.member, now.or(before)?))
     });
     record.seen = seen.collect();
 }

@@ -256,6 +256,7 @@ impl Daemon {
                 entry.conditions.look(&pool.devices, now);
             }
         }
+        self.note_errors(looks, now);
         let exports = self.list_exports(looks);
         let restoring: BTreeSet<String> = {
             let registry = self.registry();

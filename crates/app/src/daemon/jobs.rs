@@ -14,6 +14,9 @@ impl Daemon {
     pub async fn scrub(&self, name: &str, request: ScrubPool) -> Result<Pool, ApiError> {
         let during = format!("cannot {} pool '{name}'", if request.stop { "stop the scrub of" } else { "scrub" });
         let command = if request.stop { Command::StopScrub } else { Command::Scrub };
+        if !request.stop {
+            self.note_errors_of(name).await;
+        }
         self.shard(name)?.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
         if !request.stop {
             self.tell("pool.scrubbing", name);

@@ -13,6 +13,7 @@ mod descriptors;
 mod destroy;
 mod device_names;
 mod devices;
+mod errors;
 mod events;
 mod exports;
 mod fallen;

@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 use super::budget::Budget;
 use super::closing::LeftBehind;
 use super::condition::Conditions;
+use super::errors::ErrorsUnsaved;
 use super::events::EventLog;
 use super::hook::{Hook, HookQueue};
 use super::host_calls::HostCalls;
@@ -88,6 +89,8 @@ pub(super) struct PoolEntry {
     pub(super) due: Option<Timestamp>,
     /// How its devices do.
     pub(super) conditions: Conditions,
+    /// Errors of its devices that are not in the state file yet.
+    pub(super) errors: ErrorsUnsaved,
     /// Held while it is being imported, by itself or by hand.
     pub(super) importing: Arc<tokio::sync::Mutex<()>>,
     /// It is being imported.
@@ -106,8 +109,10 @@ pub(super) struct PoolEntry {
 
 impl PoolEntry {
     /// An entry from now on.
-    pub(super) fn new(record: PoolRecord, shard: Result<ShardHandle, String>) -> PoolEntry {
+    pub(super) fn new(mut record: PoolRecord, shard: Result<ShardHandle, String>) -> PoolEntry {
         let since = instant::now();
+        // what is counted since the import begins with it
+        record.seen.values_mut().for_each(|seen| seen.counted = (0, 0));
         // What expires is not known before it was looked for.
         PoolEntry {
             record,
@@ -115,6 +120,7 @@ impl PoolEntry {
             since,
             due: Some(since),
             conditions: Conditions::default(),
+            errors: ErrorsUnsaved::default(),
             importing: Arc::default(),
             opening: false,
             closing: false,

@@ -48,8 +48,8 @@ impl InForce {
     }
 }
 
-/// A device as it was last seen, by which it is described when it is missing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A device as it was last seen, by which it is described when it is missing, and its errors.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeenDevice {
     /// Its id.
     pub id: u64,
@@ -58,6 +58,30 @@ pub struct SeenDevice {
     pub serial: Option<String>,
     /// Bytes.
     pub size: u64,
+    /// Errors since it came to the pool or a scrub found none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub errors: u64,
+    /// Of these, written again from another device.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub repaired: u64,
+    /// The scrub that had begun last when the last of them was noticed: a later one without errors clears them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scrub: Option<Timestamp>,
+    /// Errors and repairs since the import of its pool that are among those.
+    #[serde(skip)]
+    pub counted: (u64, u64),
+}
+
+impl SeenDevice {
+    /// Errors and repairs in all, with what was counted since the import.
+    pub fn with(&self, (errors, repaired): (u64, u64)) -> (u64, u64) {
+        (self.errors + errors.saturating_sub(self.counted.0), self.repaired + repaired.saturating_sub(self.counted.1))
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde asks for")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// A pool to import at start.

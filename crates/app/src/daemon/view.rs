@@ -253,6 +253,12 @@ fn condition(member: &DeviceInfo) -> (&'static str, Option<String>) {
     }
 }
 
+/// Errors and repairs of a member since the import.
+pub(super) fn errors_of(member: &DeviceInfo, status: &ShardStatus) -> (u64, u64) {
+    let host = member.position.and_then(|at| status.devices.get(at)).and_then(Option::as_ref);
+    (member.errors.max(host.map_or(0, |host| host.load.errors)), member.repaired)
+}
+
 /// A member, or the device that takes its place.
 fn device_view(
     record: &PoolRecord,
@@ -268,6 +274,12 @@ fn device_view(
     let before = || seen_before(record, member).filter(|_| own)?.serial.clone();
     let (health, health_reason) = if own { condition(member) } else { ("ok", None) };
     let (load, times) = host.map(|host| (host.load, host.times)).unwrap_or_default();
+    // what the engine counts is the member's: errors of the copy's source are not those of the device that it is copied to
+    let (errors, repaired) = match seen_before(record, member) {
+        _ if !own => (load.errors, 0),
+        Some(seen) => seen.with(errors_of(member, status)),
+        None => errors_of(member, status),
+    };
     Device {
         id: named.map(|named| named.id.clone()).unwrap_or_default(),
         path: named.map_or_else(|| names.member(member.member), |named| names.word(named)),
@@ -279,8 +291,8 @@ fn device_view(
         size: member.size,
         allocated: member.allocated,
         free: member.free,
-        errors: member.errors.max(load.errors),
-        repaired: member.repaired,
+        errors,
+        repaired,
         sector: host.map_or(0, |host| host.geometry.logical_sector),
         direct: host.is_some_and(|host| host.direct),
         health: health.to_owned(),

@@ -167,6 +167,68 @@ fn a_scrub_that_repairs_is_a_warning() {
     assert!(daemon.run(&["pool", "status", "tank"]).ok().out.contains(&format!(", {found}\n")));
 }
 
+/// A device of the pool by its path.
+fn device(daemon: &Daemon, path: &str) -> Value {
+    let pools = daemon.json(&["pool", "status", "tank"]);
+    let devices = pools[0]["devices"].as_array().expect("devices").clone();
+    devices.into_iter().find(|device| device["path"] == path).expect(path)
+}
+
+#[test]
+fn errors_of_a_device_outlive_a_restart_until_a_scrub_finds_none() {
+    let mut daemon = Daemon::start();
+    let (a, b) = (daemon.text("a:256M"), daemon.text("b:256M"));
+    daemon.run(&["pool", "create", "tank", "mirror", &a, &b]).ok();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    let mut nbd = Nbd::connect(&daemon.export("tank/v", "v.sock")).expect("connect");
+    (0..64).for_each(|at| nbd.write(at * 65536, &[at as u8 + 1; 65536]).expect("write"));
+    nbd.flush().expect("flush");
+    let leg = fs::File::options().write(true).open(daemon.path("b")).expect("opens");
+    // everything between the labels
+    leg.write_all_at(&vec![0; 254 << 20], 1 << 20).and_then(|()| leg.sync_all()).expect("writes");
+    daemon.run(&["pool", "scrub", "tank", "--wait"]).waited();
+    let rotten = daemon.text("b");
+    let errors = |daemon: &Daemon| device(daemon, &rotten)["errors"].as_u64().expect("a number");
+    assert!(errors(&daemon) > 0);
+    drop(nbd);
+    assert_eq!(daemon.stop("TERM"), 0);
+    daemon.restart();
+    assert!(errors(&daemon) > 0, "they were forgotten");
+    assert_eq!(device(&daemon, &daemon.text("a"))["errors"], 0);
+    // a device in the place of the one that has rotted has none of its errors
+    leg.write_all_at(&vec![0; 254 << 20], 1 << 20).and_then(|()| leg.sync_all()).expect("writes");
+    let new = daemon.text("c:256M");
+    daemon.run(&["pool", "replace", "tank", &rotten, &new, "--wait"]).waited();
+    let replaced = device(&daemon, &daemon.text("c"));
+    assert_eq!((&replaced["errors"], text(&replaced, "health")), (&Value::from(0), "ok"), "{replaced}");
+}
+
+#[test]
+fn a_clean_scrub_clears_errors() {
+    let mut daemon = Daemon::start();
+    let (a, b) = (daemon.text("a:256M"), daemon.text("b:256M"));
+    daemon.run(&["pool", "create", "tank", "mirror", &a, &b]).ok();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    let mut nbd = Nbd::connect(&daemon.export("tank/v", "v.sock")).expect("connect");
+    (0..64).for_each(|at| nbd.write(at * 65536, &[at as u8 + 1; 65536]).expect("write"));
+    nbd.flush().expect("flush");
+    let leg = fs::File::options().write(true).open(daemon.path("b")).expect("opens");
+    leg.write_all_at(&vec![0; 254 << 20], 1 << 20).and_then(|()| leg.sync_all()).expect("writes");
+    daemon.run(&["pool", "scrub", "tank", "--wait"]).waited();
+    let rotten = daemon.text("b");
+    assert_ne!(device(&daemon, &rotten)["errors"], 0);
+    // checkpoints may lie where they were not repaired until the next one
+    eventually("a clean scrub", || {
+        daemon.run(&["pool", "scrub", "tank", "--wait"]).waited();
+        daemon.json(&["pool", "status", "tank"])[0]["scrub"]["errors"] == 0
+    });
+    eventually("none are left", || device(&daemon, &rotten)["errors"] == 0);
+    drop(nbd);
+    assert_eq!(daemon.stop("TERM"), 0);
+    daemon.restart();
+    assert_eq!(device(&daemon, &rotten)["errors"], 0);
+}
+
 #[test]
 fn a_pool_that_fills_is_warned_of() {
     let daemon = Daemon::start();

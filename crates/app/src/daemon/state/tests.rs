@@ -14,7 +14,10 @@ fn sample(dir: &Path) -> State {
             io: IoMode::Buffered,
             read_only: false,
             checkpoint: None,
-            seen: BTreeMap::from([(2, SeenDevice { id: 9, serial: Some("WX11".to_owned()), size: 4096 })]),
+            seen: BTreeMap::from([(
+                2,
+                SeenDevice { id: 9, serial: Some("WX11".to_owned()), size: 4096, errors: 3, ..SeenDevice::default() },
+            )]),
             limits: BTreeMap::from([(1, DeviceCap { bps: Some(50 << 20), iops: None })]),
             in_force: Some(InForce {
                 generation: 4,
