@@ -53,6 +53,11 @@ impl Happened {
         Happened { kind, severity: None, subject: pool.to_owned(), pool: Some(pool.to_owned()), device: None, message: message.into() }
     }
 
+    /// To the daemon itself.
+    pub(super) fn to_daemon(kind: &'static str, message: impl Into<String>) -> Happened {
+        Happened { kind, severity: None, subject: "daemon".to_owned(), pool: None, device: None, message: message.into() }
+    }
+
     /// To a device of a pool.
     pub(super) fn to_device(kind: &'static str, pool: &str, device: &str, message: impl Into<String>) -> Happened {
         Happened { subject: device.to_owned(), device: Some(device.to_owned()), ..Happened::to_pool(kind, pool, message) }

@@ -26,6 +26,7 @@ mod import;
 mod inherited;
 mod jobs;
 mod labels;
+mod life;
 mod limits;
 mod locks;
 mod look;

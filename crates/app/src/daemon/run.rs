@@ -139,6 +139,7 @@ pub async fn serve_until(
     ready: impl AsyncFnOnce(&Daemon) -> Outcome,
     stop: impl Future<Output = ()>,
 ) -> Outcome {
+    daemon.report_start();
     let mut starting = daemon.start_pools();
     let start = async {
         starting.first_round(daemon.options.start_limit).await;
@@ -150,7 +151,9 @@ pub async fn serve_until(
     daemon.stop();
     // what has not come by now does not come any more
     starting.tasks.shutdown().await;
+    let users = daemon.users().await;
     let closed = daemon.close().await;
+    daemon.report_end(&users, &closed);
     served.and(closed)
 }
 

@@ -23,6 +23,8 @@ mod tests;
 
 const FILE: &str = "state.json";
 const LOCK: &str = "lock";
+/// A file that is there while a daemon runs: one that finds it knows that the one before was killed, or that the host went down.
+const RUNNING: &str = "running";
 /// Version of the file; a later one is refused rather than misread.
 const VERSION: u32 = 2;
 
@@ -337,6 +339,27 @@ impl StateDir {
     /// The directory.
     pub fn path(&self) -> &Path {
         &self.dir
+    }
+
+    /// Notes, durably, that a daemon runs. True when the one before did not end cleanly.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn note_start(&self) -> io::Result<bool> {
+        let made = File::options().write(true).create_new(true).open(self.dir.join(RUNNING));
+        match made {
+            Ok(_) => File::open(&self.dir)?.sync_all().map(|()| false),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Notes that the daemon has ended cleanly.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn note_end(&self) -> io::Result<()> {
+        fs::remove_file(self.dir.join(RUNNING))
     }
 
     /// Reads the file; without one, nothing is remembered.

@@ -230,6 +230,28 @@ fn a_clean_scrub_clears_errors() {
 }
 
 #[test]
+fn the_beginning_and_the_end_of_the_daemon_are_reported() {
+    let mut daemon = Daemon::with_pool();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    daemon.export("tank/v", "v.sock");
+    let started =
+        |daemon: &Daemon| of_kind(daemon, "daemon.started").iter().map(|event| text(event, "severity").to_owned()).collect::<Vec<_>>();
+    assert_eq!(started(&daemon), ["info"]);
+    assert_eq!(daemon.stop("TERM"), 0);
+    daemon.restart();
+    let stopped = reported(&daemon, "daemon.stopped");
+    assert!(text(&stopped, "severity") == "info" && text(&stopped, "message").contains("1 (tank/v)"), "{stopped}");
+    assert_eq!(started(&daemon), ["info", "info"]);
+    daemon.stop("KILL");
+    daemon.restart();
+    assert_eq!(started(&daemon), ["info", "info", "warning"]);
+    assert!(text(&reported(&daemon, "daemon.started"), "message").contains("was not clean"));
+    assert_eq!(daemon.stop("TERM"), 0);
+    daemon.restart();
+    assert_eq!(started(&daemon).last().map(String::as_str), Some("info"));
+}
+
+#[test]
 fn a_pool_that_fills_is_warned_of() {
     let daemon = Daemon::start();
     daemon.run(&["pool", "create", "tank", &daemon.text("a:256M")]).ok();

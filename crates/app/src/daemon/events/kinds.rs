@@ -5,6 +5,8 @@ use crate::api::Severity::{Error, Info, Warning};
 
 /// Kind, severity, meaning.
 pub(super) const KINDS: &[(&str, Severity, &str)] = &[
+    ("daemon.started", Info, "daemon started"),
+    ("daemon.stopped", Info, "daemon stopped"),
     ("pool.created", Info, "pool created"),
     ("pool.imported", Info, "pool imported"),
     ("pool.exported", Info, "pool exported"),

@@ -160,7 +160,7 @@ fn every_kind_is_listed_and_described() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut text = String::new();
     sources(&root.join("src/daemon"), &mut text);
-    for call in ["tell(\"", "to_pool(\"", "to_device(\""] {
+    for call in ["tell(\"", "to_pool(\"", "to_device(\"", "to_daemon(\""] {
         for kind in text.split(call).skip(1).filter_map(|rest| rest.split('"').next()) {
             assert!(kinds::KINDS.iter().any(|(name, ..)| *name == kind), "{kind} is not listed in events/kinds.rs");
         }
