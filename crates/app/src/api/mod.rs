@@ -27,9 +27,9 @@ pub use export::{
 };
 pub use found::{Found, LostRange};
 pub use pool::{
-    AddDevices, Checkpoint, ClassSpec, CreatePool, Device, DeviceCap, DeviceGroup, DeviceIo, DeviceRemoval, DeviceSpec, GroupFill, GuestIo,
-    ImportPool, IoMode, Job, LayoutSpec, LeftDevice, LimitDevice, ListCheckpoints, LostData, Pool, PoolIo, PoolRemoval, PoolSpace,
-    Rebalance, RebalancePool, RemovalPlan, RemoveDevice, Scrub, ScrubPool, SetPool,
+    AddDevices, Checkpoint, ClassSpec, CreatePool, Device, DeviceCap, DeviceGroup, DeviceIo, DeviceRemoval, DeviceSpec, EndedExport,
+    GroupFill, GuestIo, ImportPool, IoMode, Job, LayoutSpec, LeftDevice, LimitDevice, ListCheckpoints, LostData, Pool, PoolIo, PoolRemoval,
+    PoolSpace, Rebalance, RebalancePool, RemovalPlan, RemoveDevice, Scrub, ScrubPool, SetPool,
 };
 pub use replacement::{DeviceNamed, ReplaceDevice, Replacement};
 pub use snapshot::{CloneSnapshot, CreateSnapshots, Created, DiffExtent, Hold, Rollback, RolledBack, Snapshot, SnapshotHold};

@@ -651,6 +651,18 @@ pub struct PoolRemoval {
     /// Of these, the ones that were not there: their labels are left, and why.
     #[serde(default)]
     pub left: Vec<LeftDevice>,
+    /// Exports that end.
+    #[serde(default)]
+    pub exports: Vec<EndedExport>,
+}
+
+/// An export that ends with what it serves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EndedExport {
+    /// Its number.
+    pub id: u64,
+    /// The volume, snapshot or pool that it serves.
+    pub name: String,
 }
 
 /// A device whose label is left.

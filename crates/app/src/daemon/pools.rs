@@ -24,7 +24,7 @@ use super::shard::{self, SILENCE, ShardHandle};
 use super::state::PoolRecord;
 use super::view::{unavailable, view};
 use crate::api::{
-    ApiError, ClassSpec, CreatePool, DeviceGroup, DeviceSpec, ErrorKind, IoMode, Job, LayoutSpec, Pool, PoolRemoval,
+    ApiError, ClassSpec, CreatePool, DeviceGroup, DeviceSpec, EndedExport, ErrorKind, IoMode, Job, LayoutSpec, Pool, PoolRemoval,
 };
 use crate::devices::unprotected;
 use crate::failure::{Failure, Outcome};
@@ -189,6 +189,7 @@ impl Daemon {
             allocated: pool.allocated,
             devices: pool.devices.iter().map(|device| device.path.clone()).collect(),
             left: Vec::new(),
+            exports: self.exports_of(name),
         };
         if let Ok(shard) = self.shard(name) {
             removal.volumes = shard.volumes().await?.into_iter().map(|volume| format!("{name}/{}", volume.name)).collect();
@@ -216,6 +217,7 @@ impl Daemon {
                 return Err(ApiError::busy(message));
             }
         }
+        removal.exports = self.exports_of(name);
         let record = {
             let mut registry = self.registry();
             registry.exports.retain(|_, export| export.record.pool != name);
@@ -226,8 +228,16 @@ impl Daemon {
         self.save()?;
         let record = record.ok_or_else(|| ApiError::internal(format!("pool '{name}' has no record")))?;
         removal.left = self.take_labels(&record).await?;
+        removal.exports.iter().for_each(|export| self.tell("export.removed", format!("{} {}", export.id, export.name)));
         self.tell("pool.destroyed", name);
         Ok(removal)
+    }
+
+    /// The exports of a pool.
+    fn exports_of(&self, name: &str) -> Vec<EndedExport> {
+        let registry = self.registry();
+        let of_pool = registry.exports.values().filter(|export| export.record.pool == name);
+        of_pool.map(|export| EndedExport { id: export.record.id, name: export.record.name.clone() }).collect()
     }
 
     /// What runs in the background, in every pool.

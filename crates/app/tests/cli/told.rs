@@ -252,6 +252,23 @@ fn the_beginning_and_the_end_of_the_daemon_are_reported() {
 }
 
 #[test]
+fn exports_that_a_command_ends_are_reported_and_are_no_errors() {
+    let daemon = Daemon::with_pool();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    daemon.export("tank/v", "v.sock");
+    daemon.run(&["pool", "export", "tank"]).ok();
+    let stopped = of_kind(&daemon, "export.stopped");
+    assert_eq!(stopped.iter().map(|event| (text(event, "severity"), text(event, "subject"))).collect::<Vec<_>>(), [("info", "1 tank/v")]);
+    daemon.run(&["pool", "import", "tank"]).ok();
+    reported(&daemon, "export.restored");
+    let planned = daemon.run(&["pool", "destroy", "tank", "-n"]).ok().out;
+    assert!(planned.contains("and end export 1 (tank/v)"), "{planned}");
+    assert_eq!(daemon.run(&["pool", "destroy", "tank", "-y"]).ok().out, "ended export 1 (tank/v)\n");
+    assert_eq!(text(&reported(&daemon, "export.removed"), "subject"), "1 tank/v");
+    assert_eq!(of_kind(&daemon, "export.stopped").len(), 1);
+}
+
+#[test]
 fn a_pool_that_fills_is_warned_of() {
     let daemon = Daemon::start();
     daemon.run(&["pool", "create", "tank", &daemon.text("a:256M")]).ok();

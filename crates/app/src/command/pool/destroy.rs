@@ -29,11 +29,12 @@ impl Destroy {
         let path = |dry_run: bool| format!("/v1/pools/{}?dry_run={dry_run}", self.name);
         let planned: PoolRemoval = client.delete(&path(true)).await?;
         let lost = format!(
-            "pool {} with {} volumes, {} snapshots and {} of data",
+            "pool {} with {} volumes, {} snapshots and {} of data{}",
             planned.name,
             planned.volumes.len(),
             planned.snapshots,
-            Size(planned.allocated)
+            Size(planned.allocated),
+            ends(&planned)
         );
         if self.consent.dry_run {
             return self.tell(&planned, &format!("would destroy {lost}\n"));
@@ -43,7 +44,7 @@ impl Destroy {
         for left in &done.left {
             eprintln!("warning: the label on {} is left: {}; 'millpond pool create -f' overwrites it", left.path, left.reason);
         }
-        self.tell(&done, "")
+        self.tell(&done, &done.exports.iter().map(|export| format!("ended export {} ({})\n", export.id, export.name)).collect::<String>())
     }
 
     fn tell(&self, removal: &PoolRemoval, text: &str) -> Outcome {
@@ -52,5 +53,15 @@ impl Destroy {
             return write_out(&(text + "\n"));
         }
         write_out(text)
+    }
+}
+
+/// The exports that end with a pool.
+fn ends(planned: &PoolRemoval) -> String {
+    let exports: Vec<String> = planned.exports.iter().map(|export| format!("{} ({})", export.id, export.name)).collect();
+    match exports.as_slice() {
+        [] => String::new(),
+        [one] => format!(", and end export {one}"),
+        several => format!(", and end exports {}", several.join(", ")),
     }
 }
