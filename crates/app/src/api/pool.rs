@@ -126,6 +126,9 @@ pub struct DeviceRemoval {
     /// What the removal takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<RemovalPlan>,
+    /// Of a dry run with `stop`: the removals that would be stopped.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stops: Vec<Job>,
 }
 
 /// The cost of removing a device: how much data moves, how long it takes, and which other devices leave.

@@ -19,10 +19,10 @@ use super::labels;
 use super::look::PoolLook;
 use super::pools::{all_vacant, group_spec, open_rehearsed, rehearse};
 use super::service::Daemon;
-use super::shard::{HostDeviceInfo, ShardError, ShardHandle, ShardStatus};
+use super::shard::{HostDeviceInfo, SILENCE, ShardError, ShardHandle, ShardStatus};
 use super::state::PoolRecord;
 use super::view::layout_words;
-use crate::api::{AddDevices, ApiError, DeviceRemoval, DeviceSpec, IoMode, Pool, RemovalPlan, RemoveDevice, Severity};
+use crate::api::{AddDevices, ApiError, DeviceRemoval, DeviceSpec, IoMode, Job, Pool, RemovalPlan, RemoveDevice, Severity};
 use crate::devices::unprotected;
 
 /// How often devices on their way are looked at.
@@ -95,10 +95,13 @@ impl Daemon {
         let member = self.member(name, &shard, &request.device).await?;
         let device = self.device_named(name, &shard, member).await?;
         if request.stop {
+            let stops = if request.dry_run { self.removals(name).await } else { Vec::new() };
             if !request.dry_run {
                 shard.command(Command::StopRemoving).await.map_err(|e| ApiError::from(e).during(&during))?;
+            } else if stops.is_empty() {
+                return Err(ApiError::invalid("no removal is under way").during(during));
             }
-            return Ok(DeviceRemoval { pool: self.pool(name).await?, device, plan: None });
+            return Ok(DeviceRemoval { pool: self.pool(name).await?, device, plan: None, stops });
         }
         let rehearsed = shard.command(Command::Remove { member, dry_run: true }).await;
         if !request.dry_run {
@@ -111,7 +114,15 @@ impl Daemon {
             Err(error) if request.dry_run => return Err(ApiError::from(error).during(during)),
             _ => None,
         };
-        Ok(DeviceRemoval { pool: self.pool(name).await?, device, plan })
+        Ok(DeviceRemoval { pool: self.pool(name).await?, device, plan, stops: Vec::new() })
+    }
+
+    /// The removals that are under way in a pool.
+    async fn removals(&self, name: &str) -> Vec<Job> {
+        let look = self.look_at(name, SILENCE).await;
+        let mut jobs = self.list_jobs(look.as_slice());
+        jobs.retain(|job| job.kind == "remove");
+        jobs
     }
 
     /// The plan of a removal for the API: with the paths of devices and the time it takes.

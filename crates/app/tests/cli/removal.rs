@@ -20,6 +20,7 @@ fn a_removal_says_how_far_it_is_from_its_start() {
     let told = daemon.run(&["pool", "remove", "tank", &leaving, "-n"]).ok().out;
     assert!(told.contains("would move to other devices: about ") && told.contains("at 1M/s (job_rate)"), "{told}");
 
+    daemon.run(&["pool", "remove", "tank", &leaving, "--stop", "-n"]).refused(1, "no removal is under way");
     daemon.run(&["pool", "remove", "tank", &leaving]).ok();
     eventually("it is under way", || {
         let jobs = daemon.json(&["pool", "jobs"]);
@@ -27,6 +28,9 @@ fn a_removal_says_how_far_it_is_from_its_start() {
         assert_eq!(jobs[0]["id"], "remove:tank:0", "it ended before anything was seen of it");
         of("done_bytes") > 0 && of("remaining_bytes") > 0 && of("rate") > 0 && of("eta_seconds") > 0
     });
+    let stops = daemon.run(&["pool", "remove", "tank", &leaving, "--stop", "-n"]).ok().out;
+    assert!(stops.starts_with("would stop remove:tank:0: ") && stops.contains("would stay in pool tank"), "{stops}");
+    assert_eq!(daemon.json(&["pool", "remove", "tank", &leaving, "--stop", "-n"])[0]["id"], "remove:tank:0");
     let status = daemon.run(&["pool", "status", "tank"]).ok().out;
     assert!(
         status.contains("job remove:tank:0 running, ") && status.contains(" done, ") && status.contains(" left, until about "),

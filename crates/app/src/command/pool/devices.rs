@@ -7,7 +7,7 @@ use clap::Args;
 use super::create::describe;
 use super::spec::{Spec, warn, warn_of_spare, warn_of_weakness};
 use crate::api::{
-    AddDevices, ClassSpec, Device, DeviceNamed, DeviceRemoval, DeviceSpec, Pool, RemovalPlan, RemoveDevice, ReplaceDevice, Replacement,
+    AddDevices, ClassSpec, Device, DeviceNamed, DeviceRemoval, DeviceSpec, Job, Pool, RemovalPlan, RemoveDevice, ReplaceDevice, Replacement,
 };
 use crate::client::Client;
 use crate::command::pool::jobs;
@@ -193,12 +193,17 @@ impl Remove {
         let told: DeviceRemoval = client.post(&format!("/v1/pools/{}/remove", self.name), &request).await?;
         let (device, name) = (&told.device, &self.name);
         match (self.dry_run, self.stop) {
-            (true, _) if self.format == Format::Json => {
+            (true, true) if self.format == Format::Json => {
+                let text =
+                    serde_json::to_string_pretty(&told.stops).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
+                return write_out(&(text + "\n"));
+            }
+            (true, true) => return write_out(&told.stops.iter().map(|job| stops(job, &told.pool)).collect::<String>()),
+            (true, false) if self.format == Format::Json => {
                 let text =
                     serde_json::to_string_pretty(&told.plan).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
                 return write_out(&(text + "\n"));
             }
-            (true, true) => return write_out(&format!("would keep {device} in pool {name}\n")),
             (true, false) => {
                 let plan = told.plan.as_ref().map_or_else(String::new, takes);
                 return write_out(&format!("would remove {device} from pool {name}\n{plan}"));
@@ -237,6 +242,12 @@ fn left_with(told: &DeviceRemoval) -> Vec<String> {
         listed.map_or_else(|| path.clone(), |device| DeviceNamed { size: 0, ..DeviceNamed::of(device) }.to_string())
     };
     others.map(named).collect()
+}
+
+/// The removal that a rehearsed `--stop` would end.
+fn stops(job: &Job, pool: &Pool) -> String {
+    let total = job.done_bytes + job.remaining_bytes;
+    format!("would stop {}: {} of {} are moved, the device would stay in pool {}\n", job.id, Size(job.done_bytes), Size(total), pool.name)
 }
 
 /// Prints the plan of a removal.
