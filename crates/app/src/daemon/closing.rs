@@ -109,6 +109,7 @@ impl Daemon {
         if !force {
             self.refuse_clients(name, "export").await?;
         }
+        self.note_errors_of(name).await;
         let ending = self.close_pool(name, force).await;
         self.retire(name, &ending);
         self.save()?;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::look::PoolLook;
 use super::service::Daemon;
-use super::shard::{SILENCE, ShardStatus};
+use super::shard::ShardStatus;
 use super::state::PoolRecord;
 use super::view::errors_of;
 use crate::instant;
@@ -86,9 +86,9 @@ impl Daemon {
         }
     }
 
-    /// The same of one pool, now: errors before a scrub are not taken for those that it leaves.
+    /// The same of one pool, now: before it is closed; and before a scrub, so that errors are not taken for those that it leaves.
     pub(super) async fn note_errors_of(&self, name: &str) {
-        let look = self.look_at(name, SILENCE).await;
+        let look = self.look_at(name, self.options.deadlines.look).await;
         self.note_errors(look.as_slice(), Instant::now());
     }
 
