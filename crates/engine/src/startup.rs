@@ -4,7 +4,11 @@
 //! which devices held everything that was acknowledged ([`LabelsInForce`]). A device that was absent since then, or was given up, may say of itself that
 //! it is whole; its label cannot know better. So when devices are missing, the newest label found must be on a device that is remembered as
 //! current, and be no older than what is remembered. Where nothing is missing and another host had the pool last, it may be on others: every device may
-//! have been replaced there. By the user's word (`pool import --degraded`) anything goes; what comes into service then is what is remembered from there on.
+//! have been replaced there. That rule is off for good once devices were left behind here ([`LabelsInForce::left_behind`]): another host may have made a
+//! whole pool of those, without what was written here since. By the user's word (`pool import --degraded`) anything goes; what comes into service then is
+//! what is remembered from there on.
+//!
+//! Devices that were written to apart from each other are never joined ([`Evidence::apart`]): the user says which of them are the pool.
 //!
 //! The memory is durable before an import with devices missing writes labels, for another start may find those devices alone, before it serves
 //! anybody, and follows each later change of the labels.
@@ -33,8 +37,12 @@ pub struct Evidence {
     pub current: Vec<(u16, DeviceId)>,
     /// Devices that the newest label calls present members, whatever label they have themselves.
     pub present: Vec<DeviceId>,
+    /// Devices that the newest label knows as members, present or not, whatever label they have themselves.
+    pub known: Vec<DeviceId>,
     /// All devices found.
     pub devices: Vec<DeviceId>,
+    /// Labels contradict each other: the devices have no common history.
+    pub apart: bool,
     /// Members that were not found, and were there when the newest label was written.
     pub missing: Vec<u16>,
     /// Members that were not found, and that the newest label does without.
@@ -80,6 +88,8 @@ pub enum Refusal {
         /// Members that were current and were not found.
         wanted: Vec<u16>,
     },
+    /// Labels contradict each other: the devices were written to apart, or a power cut left different labels of one generation.
+    Apart,
     /// Another host had the pool last, and may have done without what was found.
     OtherHost {
         /// That host.
@@ -119,11 +129,14 @@ impl ImportRules {
         waited >= self.wait
     }
 
-    /// Is what was found at least as new as what is remembered (INV-MEMORY-1)?
+    /// Is what was found one state of the pool, and at least as new as what is remembered (INV-MEMORY-1)?
     ///
     /// # Errors
-    /// Why it may be older.
+    /// Why it may be older, or is none.
     pub fn check(&self, remembered: Option<&LabelsInForce>, found: &Evidence) -> Result<(), Refusal> {
+        if found.apart && !self.breaks(Planted::JoinApart) {
+            return Err(Refusal::Apart);
+        }
         let Some(remembered) = remembered else { return Ok(()) };
         let absent = remembered.current.iter().filter(|(_, device)| !found.devices.contains(device));
         let wanted: Vec<u16> = absent.map(|(member, _)| *member).collect();
@@ -131,33 +144,44 @@ impl ImportRules {
             return Err(Refusal::Older { found: found.generation, remembered: remembered.generation, wanted });
         }
         let current = found.current.iter().any(|(_, device)| remembered.trusts(*device)) || self.breaks(Planted::TrustAnyDevice);
-        // a crash while labels are written leaves the newest on a device that is being added, which calls all others present; a label that
-        // names another device in the place of one that is remembered has a history of its own
-        let whole = found.is_whole() && remembered.current.iter().all(|(_, device)| found.present.contains(device));
-        // every device may have been replaced elsewhere; here nobody did it
-        let elsewhere = found.is_whole() && found.other_host.is_some();
+        // a crash while labels are written leaves the newest on a device that is being added, which knows all others, and calls one of them present at
+        // least: another may have failed meanwhile. A label that names another device in the place of one that is remembered has a history of its own
+        let known = |among: &[DeviceId]| remembered.current.iter().filter(|(_, device)| among.contains(device)).count();
+        let whole = found.is_whole() && known(&found.known) == remembered.current.len() && known(&found.present) > 0;
+        // every device may have been replaced elsewhere; here nobody did it. What was left behind here may be whole elsewhere, too
+        let left_behind = remembered.left_behind && !self.breaks(Planted::ForgetLeftBehind);
+        let elsewhere = found.is_whole() && found.other_host.is_some() && !left_behind;
         if elsewhere || whole || current { Ok(()) } else { Err(Refusal::NotCurrent { remembered: remembered.generation, wanted }) }
     }
 
     /// What has to be remembered, durably, before an import of what was found begins, for it writes labels that say so: devices that were current and
-    /// are not among the newest found are trusted no more, and others when every device was replaced elsewhere. `None`: nothing.
+    /// are not among the newest found are trusted no more, and others when every device was replaced elsewhere; where the newest label is on a device
+    /// that is being added, those that it calls present are. `None`: nothing.
     pub fn distrust(&self, remembered: Option<&LabelsInForce>, found: &Evidence) -> Option<LabelsInForce> {
         let remembered = remembered.filter(|_| !self.breaks(Planted::ServeUnremembered))?;
         let known: Vec<_> = found.current.iter().filter(|(_, device)| remembered.trusts(*device)).copied().collect();
-        let current = if known.is_empty() && found.other_host.is_some() { found.current.clone() } else { known };
+        let present = |(_, device): &&(u16, DeviceId)| found.present.contains(device);
+        let current = match &found.other_host {
+            _ if !known.is_empty() => known,
+            Some(_) => found.current.clone(),
+            None => remembered.current.iter().filter(present).copied().collect(),
+        };
+        let left_behind = remembered.left_behind || !found.is_whole();
         // a label that a killed daemon wrote may not be durable: after a power cut the one before it counts
         let generation = remembered.generation;
-        (!current.is_empty() && current != remembered.current).then_some(LabelsInForce { generation, current })
+        (!current.is_empty() && current != remembered.current).then_some(LabelsInForce { generation, current, left_behind })
     }
 
-    /// Must the labels of what was imported be remembered before it serves anybody?
-    pub fn must_be_remembered(&self, found: &Evidence) -> bool {
-        !found.missing.is_empty() && !self.breaks(Planted::ServeUnremembered)
+    /// Must the labels of what was imported be remembered before it serves anybody? `left_out`: a device that was found was left out, as it did not
+    /// answer.
+    pub fn must_be_remembered(&self, found: &Evidence, by_hand: bool, left_out: bool) -> bool {
+        let incomplete = !found.missing.is_empty() || by_hand && (left_out || !found.is_whole());
+        incomplete && !self.breaks(Planted::ServeUnremembered)
     }
 
     /// Are labels in force others than those that are remembered?
     pub fn is_news(&self, remembered: Option<&LabelsInForce>, labels: &LabelsInForce) -> bool {
-        remembered != Some(labels) && !self.breaks(Planted::ForgetNewLabels)
+        remembered != Some(&labels.clone().after(remembered)) && !self.breaks(Planted::ForgetNewLabels)
     }
 
     fn breaks(&self, rule: Planted) -> bool {
@@ -166,6 +190,12 @@ impl ImportRules {
 }
 
 impl LabelsInForce {
+    /// The same, remembered after others: that devices were left behind is never forgotten, for nobody knows when they are seen again.
+    #[must_use]
+    pub fn after(self, remembered: Option<&LabelsInForce>) -> LabelsInForce {
+        LabelsInForce { left_behind: self.left_behind || remembered.is_some_and(|before| before.left_behind), ..self }
+    }
+
     /// Did a device hold everything that was acknowledged?
     pub fn trusts(&self, device: DeviceId) -> bool {
         self.current.iter().any(|(_, known)| *known == device)

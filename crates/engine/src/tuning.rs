@@ -222,6 +222,10 @@ pub enum Planted {
     ServeUnremembered,
     /// Any device with a label as new as the remembered one is trusted.
     TrustAnyDevice,
+    /// That devices were left behind here is no reason to refuse what another host made of them.
+    ForgetLeftBehind,
+    /// Devices that were written to apart are imported together.
+    JoinApart,
     /// What is remembered does not follow the labels of a pool in service.
     ForgetNewLabels,
     /// Missing devices are not waited for.

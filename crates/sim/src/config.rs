@@ -92,7 +92,7 @@ impl Options {
         self.full |= matches!(bug, Planted::ForgetReservations | Planted::NothingUnique);
         self.restarts |=
             matches!(bug, Planted::ServeUnremembered | Planted::TrustAnyDevice | Planted::ForgetNewLabels | Planted::WaitForNobody);
-        self.restarts |= bug == Planted::LeaveOutUnasked;
+        self.restarts |= matches!(bug, Planted::LeaveOutUnasked | Planted::ForgetLeftBehind | Planted::JoinApart);
         self
     }
 }

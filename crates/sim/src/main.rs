@@ -118,7 +118,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 35] = [
+const PLANTED: [(&str, Planted); 37] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -143,6 +143,8 @@ const PLANTED: [(&str, Planted); 35] = [
     ("forget-tags", Planted::ForgetTags),
     ("serve-unremembered", Planted::ServeUnremembered),
     ("trust-any-device", Planted::TrustAnyDevice),
+    ("forget-left-behind", Planted::ForgetLeftBehind),
+    ("join-apart", Planted::JoinApart),
     ("forget-new-labels", Planted::ForgetNewLabels),
     ("wait-for-nobody", Planted::WaitForNobody),
     ("hold-claims", Planted::HoldClaims),

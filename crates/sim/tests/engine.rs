@@ -202,6 +202,8 @@ fn planted_bugs_are_found() {
         Planted::ForgetTags,
         Planted::ServeUnremembered,
         Planted::TrustAnyDevice,
+        Planted::ForgetLeftBehind,
+        Planted::JoinApart,
         Planted::ForgetNewLabels,
         Planted::WaitForNobody,
         Planted::LoosenUnderWay,

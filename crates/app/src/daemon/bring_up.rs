@@ -219,8 +219,10 @@ impl BringUp {
                 let left = limit.saturating_sub(waited).as_secs() + 1;
                 return Tried::Waits(Reason { text: waiting, import_in: Some(left) });
             }
-            Decision::Refuse(refusal) if waiting.is_empty() => return Tried::Waits(told(&refusal, &record).into()),
-            Decision::Refuse(refusal) => return Tried::Waits(format!("{waiting}; {}", told(&refusal, &record)).into()),
+            Decision::Refuse(refusal) => {
+                let why = told(&refusal, &record, found.as_ref().map_or(&[], |found| &found.sides));
+                return Tried::Waits(if waiting.is_empty() { why } else { format!("{waiting}; {why}") }.into());
+            }
         };
         let Some(found) = found else { return Tried::Waits(waiting.into()) };
         let sight: Sight = (found.devices(), found.generation);
@@ -377,7 +379,7 @@ impl BringUp {
         }
         let shard = self.daemon.open(found, &How::by_itself(&record, found, !without.is_empty())).await?;
         let record = record.with(found);
-        let first = self.daemon.rules().must_be_remembered(&self.daemon.evidence(found));
+        let first = self.daemon.rules().must_be_remembered(&self.daemon.evidence(found), false, false);
         if let Err(error) = self.serve(record, &shard, first).await {
             // what is to be said is why it is not served
             let _ = shard.shutdown().await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millpond_device::{HostDevice, OpenError, OpenOptions};
-use millpond_engine::{Aim, Command, DeviceInfo, MemberState, NewestLabel, PoolState, Reply, Target, Tuning};
+use millpond_engine::{Aim, Command, DeviceInfo, MemberState, NewestLabel, PoolState, Refusal, Reply, Target, Tuning};
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -16,7 +16,7 @@ use super::labels::{self, Labelled};
 use super::limits;
 use super::memory::settled;
 use super::pools::{parse_id, wait_online};
-use super::refusal::{names, told};
+use super::refusal::{names, state_word, told};
 use super::scan::Scan;
 use super::service::{Daemon, PoolEntry};
 use super::shard::{self, ShardHandle};
@@ -124,16 +124,14 @@ impl Daemon {
             return Err(also(ApiError::new(ErrorKind::Unavailable, why)).during(during));
         }
         let mut found = self.found(&pool);
-        if let Some(record) = self.remembered(&pool)
-            && let Err(refusal) = self.rules().check(record.remembered().as_ref(), &self.evidence(&pool))
-        {
-            let why = told(&refusal, &record);
+        let refused = self.refusal(&pool);
+        if let Some((refusal, why)) = &refused {
             let whole = pool.missing.is_empty() && pool.down.is_empty();
             let chosen = whole || request.degraded || request.rewind || request.rebuild || request.to.is_some();
-            if !chosen && !request.dry_run {
-                return Err(ApiError::new(ErrorKind::Unavailable, why).during(during));
+            // no option joins what contradicts itself
+            if *refusal == Refusal::Apart || (!chosen && !request.dry_run) {
+                return Err(ApiError::new(ErrorKind::Unavailable, why.clone()).during(during));
             }
-            found.warning = Some(why);
         }
         let aim = match request.to {
             Some(id) => Aim::To(id),
@@ -159,7 +157,10 @@ impl Daemon {
         let how = How { degraded: request.degraded, aim, force: request.force, newest, ..How::of(&record) };
         let shard = self.open(&pool, &how).await.map_err(|e| way_out(e.error, &how).during(&during))?;
         // by the user's word: what is in service now is what counts, whatever was remembered
-        let mut record = record.remembering(&settled(&shard).await.map_err(|e| e.during(&during))?);
+        let mut labels = settled(&shard).await.map_err(|e| e.during(&during))?;
+        // what this host had before is left behind, and may be found again
+        labels.left_behind |= refused.is_some();
+        let mut record = record.remembering(&labels);
         let status = shard.status().await;
         status.iter().for_each(|status| device_names::note(&mut record, status));
         // one that was found may have been left out because it did not answer
@@ -176,8 +177,8 @@ impl Daemon {
         self.share_read_cache();
         // remembered before anybody is served: a crash from here on never takes another state of it
         let saved = self.save();
-        let incomplete = left_out || !(pool.missing.is_empty() && pool.down.is_empty());
-        if let Some(error) = saved.as_ref().err().filter(|_| incomplete) {
+        let first = self.rules().must_be_remembered(&self.evidence(&pool), true, left_out);
+        if let Some(error) = saved.as_ref().err().filter(|_| first) {
             // INV-MEMORY-1: the next start would trust the devices that are missing now
             let ending = self.close_pool(&pool.name, true).await;
             self.retire(&pool.name, &ending);
@@ -270,12 +271,14 @@ impl Daemon {
         let other = pool.claim.as_ref().filter(|claim| !claim.released && me.is_some_and(|me| claim.holder.host != me));
         let used_by = other.map(|claim| claim.holder.name.clone());
         let used_at = pool.seen.filter(|_| used_by.is_some()).map(instant::from_millis);
-        let state = match (pool.missing.is_empty(), pool.down.is_empty()) {
+        let refused = self.refusal(pool).filter(|_| !here);
+        let state = match (&refused, pool.missing.is_empty(), pool.down.is_empty()) {
             _ if here => "imported",
-            (true, _) if used_by.is_some() => "in-use",
-            (false, _) => "incomplete",
-            (true, false) => "degraded",
-            (true, true) => "importable",
+            (_, true, _) if used_by.is_some() => "in-use",
+            (Some((refusal, _)), ..) => state_word(refusal),
+            (None, false, _) => "incomplete",
+            (None, true, false) => "degraded",
+            (None, true, true) => "importable",
         };
         let missing: Vec<u16> = pool.missing.iter().chain(&pool.down).copied().collect();
         Found {
@@ -287,10 +290,19 @@ impl Daemon {
             missing_devices: device_names::absent(self.remembered(pool).as_ref(), &missing),
             checkpoint: None,
             lost: None,
-            warning: None,
+            warning: refused.map(|(_, why)| why),
             used_by,
             used_at,
         }
+    }
+
+    /// Why the daemon does not import by itself what was found, by the very rules that it follows at its start. `None`: nothing on its labels is against it.
+    fn refusal(&self, pool: &Labelled) -> Option<(Refusal, String)> {
+        let fresh = || PoolRecord::new(pool.name.clone(), pool.id.to_string(), Vec::new(), IoMode::default());
+        let record = self.remembered(pool).unwrap_or_else(fresh);
+        let refusal = self.rules().check(record.remembered().as_ref(), &self.evidence(pool)).err()?;
+        let why = told(&refusal, &record, &pool.sides);
+        Some((refusal, why))
     }
 
     /// What a pool loses when it does without its special devices. Nothing is written.

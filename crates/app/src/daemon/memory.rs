@@ -33,7 +33,8 @@ impl InForce {
             }
             _ => instant::now(),
         };
-        InForce { generation: labels.generation, current, successors, since }
+        let left_behind = labels.left_behind || before.is_some_and(|before| before.left_behind);
+        InForce { generation: labels.generation, current, successors, left_behind, since }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Why the daemon does not import a pool by itself, in words, and what to do about it.
 
+use std::path::PathBuf;
+
 use millpond_engine::Refusal;
 
 use super::state::{InForce, PoolRecord};
@@ -7,12 +9,29 @@ use super::state::{InForce, PoolRecord};
 #[cfg(test)]
 mod tests;
 
-/// What to say of a refusal to import a remembered pool.
-pub(super) fn told(refusal: &Refusal, record: &PoolRecord) -> String {
+/// The state of a pool that is refused, in the list of those found.
+pub(super) fn state_word(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::Apart => "contradictory",
+        Refusal::NothingFound | Refusal::OtherHost { .. } => "incomplete",
+        Refusal::Older { .. } | Refusal::NotCurrent { .. } => "outdated",
+    }
+}
+
+/// What to say of a refusal to import a pool. `sides`: its devices by the history that their labels tell.
+pub(super) fn told(refusal: &Refusal, record: &PoolRecord, sides: &[Vec<PathBuf>]) -> String {
     let by_hand = format!("'millpond pool import {} --degraded'", record.name);
     let since = |known: &InForce| format!(" since {}", known.since.strftime("%Y-%m-%dT%H:%M:%SZ"));
     let since = record.in_force.as_ref().map_or(String::new(), since);
     match refusal {
+        Refusal::Apart => {
+            let listed = |side: &Vec<PathBuf>| side.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+            let listed = sides.iter().filter(|side| !side.is_empty()).map(listed).collect::<Vec<_>>().join(" against ");
+            format!(
+                "its devices contradict each other ({listed}): they were written to apart, or the power failed while labels were written; take those \
+                 of one side away, or import the other side alone with {by_hand} and '-d DEVICE' for each of its devices, and replace the rest"
+            )
+        }
         Refusal::NothingFound => "none of its devices was found; bring them back".to_owned(),
         Refusal::Older { found, remembered, wanted } => format!(
             "the devices found have labels of generation {found}, and generation {remembered} was in service here{since}: {}, or use the older \

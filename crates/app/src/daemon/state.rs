@@ -38,6 +38,9 @@ pub struct InForce {
     /// Devices that take the places of those.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub successors: BTreeMap<u16, u64>,
+    /// Devices were left behind on this host, now or before: another host may have made a pool of those.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub left_behind: bool,
     /// Since when.
     pub since: Timestamp,
 }
@@ -46,7 +49,8 @@ impl InForce {
     /// What the decision to import asks of it.
     pub fn labels(&self) -> LabelsInForce {
         let devices = self.current.iter().chain(&self.successors);
-        LabelsInForce { generation: self.generation, current: devices.map(|(member, id)| (*member, DeviceId(*id))).collect() }
+        let current = devices.map(|(member, id)| (*member, DeviceId(*id))).collect();
+        LabelsInForce { generation: self.generation, current, left_behind: self.left_behind }
     }
 }
 
@@ -127,7 +131,18 @@ impl PoolRecord {
     /// A pool with its devices, and nothing else that is particular to it.
     pub fn new(name: String, id: String, devices: Vec<PathBuf>, io: IoMode) -> PoolRecord {
         let (successors, limits, seen) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-        PoolRecord { name, id, devices, successors, io, read_only: false, checkpoint: None, limits, seen, in_force: None }
+        PoolRecord {
+            name,
+            id,
+            devices,
+            successors,
+            io,
+            read_only: false,
+            checkpoint: None,
+            limits,
+            seen,
+            in_force: None,
+        }
     }
 
     /// Where a member is, or was.

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::harness::Daemon;
+use crate::harness::{Daemon, eventually};
 
 /// The daemon dies, or is stopped, and comes back as another host.
 fn move_to(daemon: &mut Daemon, host: &str, signal: &str) {
@@ -65,4 +65,35 @@ fn checkpoints_say_the_same_of_what_is_lost_wherever_they_are_asked_for() {
     assert_eq!((found[0]["state"].as_str(), found[0]["used_by"].is_string()), (Some("in-use"), true), "{found}");
     let table = daemon.run(&["pool", "import", "-d", &dir]).ok().out;
     assert!(table.contains("in-use") && table.contains(", seen ") && table.contains(" ago"), "{table}");
+}
+
+/// What a host left behind by the user's word does not come back by itself as a whole pool that another host made of it.
+#[test]
+fn what_another_host_made_of_devices_left_behind_here_is_not_taken_by_a_start() {
+    let patient = |host: &str| Daemon::with_config(&format!("host_id = \"{host}\"\nimport_wait = \"10m\"\n"));
+    let (mut here, there) = (patient("one"), patient("two"));
+    let [a, b, c] = ["a", "b", "c"].map(|name| here.text(name));
+    let rename = |from: &str, to: &str| fs::rename(from, to).expect("renamed");
+    here.run(&["pool", "create", "tank", "mirror", &format!("{a}:256M"), &format!("{b}:256M")]).ok();
+    assert_eq!(here.stop("TERM"), 0);
+    // the other host does without one device and replaces it
+    there.run(&["pool", "import", "tank", "--degraded", "-d", &b]).ok();
+    there.run(&["pool", "replace", "tank", "0", &format!("{c}:256M"), "--wait"]).waited();
+    there.run(&["pool", "export", "tank"]).ok();
+    // by the user's word this host takes the one that was left out
+    rename(&b, &format!("{b}.away"));
+    here.restart();
+    here.run(&["pool", "import", "tank", "--degraded", "-d", &a]).ok();
+    assert_eq!(here.stop("TERM"), 0);
+    // then it finds what the other host has, whole, in its places
+    rename(&a, &format!("{a}.away"));
+    rename(&c, &a);
+    rename(&format!("{b}.away"), &b);
+    here.restart();
+    eventually("it is refused", || here.json(&["status"])["pools"][0]["reason"].as_str().is_some_and(|why| why.contains("not up to date")));
+    assert_eq!(here.json(&["pool", "list"])[0]["health"], "unavailable");
+    let found = here.json(&["pool", "import", "-d", &a, "-d", &b]);
+    assert_eq!((found[0]["state"].as_str(), found[0]["warning"].is_string()), (Some("outdated"), true), "{found}");
+    here.run(&["pool", "import", "tank", "-d", &a, "-d", &b]).ok();
+    assert_eq!(here.json(&["pool", "list"])[0]["health"], "online");
 }

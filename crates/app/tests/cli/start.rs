@@ -130,8 +130,39 @@ fn the_older_half_is_taken_by_the_users_word_and_remembered_from_then_on() {
     daemon.restart();
     assert!(reason(&daemon).contains(&daemon.text("a")), "{}", pool(&daemon));
     assert!(!serves(&daemon));
+    // nor are both joined: each was written to without the other
     bring_back(&daemon, "a");
     assert_eq!(daemon.stop("TERM"), 0);
+    daemon.restart();
+    eventually("the contradiction is told", || reason(&daemon).contains("contradict each other"));
+    let (told, a, b) = (reason(&daemon), daemon.text("a"), daemon.text("b"));
+    assert!(told.contains(&a) && told.contains(&b) && told.contains("-d DEVICE") && health_is(&daemon, "unavailable"), "{told}");
+    let found = daemon.json(&["pool", "import", "-d", &a, "-d", &b]);
+    assert_eq!(found[0]["state"], "contradictory", "{found}");
+    daemon.run(&["pool", "import", "tank", "--degraded"]).refused(1, "contradict each other");
+    // the way out
+    let imported = daemon.run(&["pool", "import", "tank", "--degraded", "-d", &b]);
+    assert_eq!(imported.code, 0, "{imported:?}");
+    assert_eq!(read(&daemon), 0x22);
+}
+
+#[test]
+fn a_device_at_whose_path_another_one_is_is_waited_for() {
+    let mut daemon = Daemon::with_config("import_wait = \"10m\"\n");
+    let (a, b) = (format!("{}:256M", daemon.text("a")), format!("{}:256M", daemon.text("b")));
+    daemon.run(&["pool", "create", "tank", "mirror", &a, &b]).ok();
+    assert_eq!(daemon.stop("TERM"), 0);
+    hide(&daemon, "a");
+    fs::rename(daemon.path("b"), daemon.path("a")).expect("the other has its path");
+    daemon.restart();
+    eventually("it is waited for", || reason(&daemon).contains("another device of the pool is at its path"));
+    let listed = pool(&daemon);
+    assert!(health_is(&daemon, "unavailable") && reason(&daemon).contains("waiting for device 0"), "{listed}");
+    let states: Vec<_> = listed["devices"].as_array().expect("devices").iter().map(|device| device["state"].as_str()).collect();
+    assert!(states.contains(&Some("missing")), "{listed}");
+    // it comes back at the path of the other
+    fs::rename(daemon.path("a.away"), daemon.path("b")).expect("comes back");
+    eventually("the pool comes", || health_is(&daemon, "online"));
 }
 
 #[test]

@@ -406,7 +406,7 @@ impl Import {
     /// Finds out which device is which member, and whether all that is needed is there.
     fn choose_pool(&mut self) -> Result<(), String> {
         let rebuild = self.surveying || self.tuning.aim == Aim::Rebuild;
-        let found = Members::choose(&self.labels, &self.unlabelled, self.may_leave_out(), rebuild)?;
+        let found = Members::choose(&self.labels, &self.unlabelled, (self.may_leave_out(), rebuild), self.tuning.planted)?;
         if let Some(expected) = &self.tuning.newest_label {
             found.check_newest(&self.labels, expected)?;
         }

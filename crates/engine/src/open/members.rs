@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use millpond_format::{Class, Label, MemberState, Shape};
 
-use crate::NewestLabel;
 use crate::io::Health;
+use crate::{NewestLabel, Planted};
 
 /// "No device" in a table of positions.
 pub(crate) const NOWHERE: u16 = u16::MAX;
@@ -23,6 +23,8 @@ pub(crate) struct Members {
     pub(crate) stale: Vec<u16>,
     /// Special ones that are given up for good, and with them what was there alone.
     pub(crate) lost: BTreeSet<u16>,
+    /// Devices that were written to apart from the others are taken, too: a bug that tests plant.
+    joins: bool,
 }
 
 /// Why a device has no label that can be used.
@@ -47,7 +49,12 @@ impl Members {
     /// # Errors
     /// One line: a device without a label or of another pool, given twice, or removed; a member that is missing and needed, or that
     /// is missing and was not before, unless `degraded`. With `rebuild`, special devices are needed no more; those of the cache and spares never are.
-    pub(crate) fn choose(labels: &[Option<Label>], unlabelled: &[NoLabel], degraded: bool, rebuild: bool) -> Result<Members, String> {
+    pub(crate) fn choose(
+        labels: &[Option<Label>],
+        unlabelled: &[NoLabel],
+        (degraded, rebuild): (bool, bool),
+        planted: Option<Planted>,
+    ) -> Result<Members, String> {
         let mut reference: Option<&Label> = None;
         let mut newest: Option<&Label> = None;
         for (position, label) in labels.iter().enumerate() {
@@ -79,7 +86,8 @@ impl Members {
         };
         bare.retain(|position| unlabelled.get(*position).is_none_or(|no_label| !no_label.silent));
         let positions = vec![NOWHERE; newest.shape.members.len()];
-        let mut found = Members { positions, twins: Vec::new(), stale: Vec::new(), lost: BTreeSet::new(), newest };
+        let joins = cfg!(feature = "planted") && planted == Some(Planted::JoinApart);
+        let mut found = Members { positions, twins: Vec::new(), stale: Vec::new(), lost: BTreeSet::new(), joins, newest };
         for (position, label) in (0u16..).zip(labels) {
             label.iter().try_for_each(|label| found.place(position, label))?;
         }
@@ -123,8 +131,8 @@ impl Members {
             }
             return Ok(());
         }
-        let parted = shape.parted_from(&label.shape, member);
-        let contradicts = label.shape.generation == shape.generation && label.shape != *shape;
+        let parted = shape.parted_from(&label.shape, member) && !self.joins;
+        let contradicts = label.shape.generation == shape.generation && label.shape != *shape && !self.joins;
         if (parted || contradicts) && shape.is_aside(at) && shape.members.get(member).is_some_and(|m| m.device == label.device) {
             // a spare has nothing that anybody needs: it is missing
             return Ok(());

@@ -127,7 +127,9 @@ impl Pool {
         let shape = &self.config.shape;
         let members = (0u16..).zip(&shape.members).filter(|(at, m)| m.state == MemberState::Present && !shape.is_aside(*at));
         let devices = members.flat_map(|(at, m)| [Some(m.device), m.successor].into_iter().flatten().map(move |device| (at, device)));
-        Some(LabelsInForce { generation, current: devices.collect() })
+        let down = |(at, m): (u16, &Member)| m.state == MemberState::Down && !shape.is_aside(at);
+        let left_behind = (0u16..).zip(&shape.members).any(down);
+        Some(LabelsInForce { generation, current: devices.collect(), left_behind })
     }
 
     pub(crate) fn space_report(&self) -> String {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use millpond_format::{AREA_BYTES, CLAIM_OFFSET, Claim, Class, DeviceId, Label, MemberState, PoolId, SECTOR_BYTES};
+use millpond_format::{AREA_BYTES, CLAIM_OFFSET, Claim, Class, DeviceId, Label, Member, MemberState, PoolId, SECTOR_BYTES};
 
 use super::Evidence;
 
@@ -33,6 +33,10 @@ pub struct Labelled<P> {
     pub current: Vec<(u16, DeviceId)>,
     /// Devices that the newest label calls present members, or that are taking the places of those, whatever label they have themselves.
     pub present: Vec<DeviceId>,
+    /// Devices that the newest label knows as members, present or not, or that are taking the places of those.
+    pub known: Vec<DeviceId>,
+    /// Devices by the history that their labels tell, when it is not one: the newest label's first.
+    pub sides: Vec<Vec<P>>,
     /// All devices found.
     pub ids: Vec<DeviceId>,
     /// Who has the pool, or had it last, as the newest claim on its devices says.
@@ -99,6 +103,8 @@ impl<P: Clone + PartialEq> Labelled<P> {
             newest_on: self.newest_on.clone(),
             current: self.current.clone(),
             present: self.present.clone(),
+            known: self.known.clone(),
+            apart: !self.sides.is_empty(),
             devices: self.ids.clone(),
             missing: self.missing.clone(),
             down: self.down.clone(),
@@ -122,7 +128,7 @@ impl<P: Clone + PartialEq> Labelled<P> {
         // a cache may have been away, and nobody missed it: it is asked last
         let cache = |label: &Label| label.shape.is_cache(label.member);
         let labels = || devices.iter().map(|device| &device.label);
-        let newest = labels().max_by_key(|label| (!cache(label), label.shape.generation))?;
+        let newest = labels().max_by_key(|label| (!cache(label), label.shape.generation, !label.shape.is_aside(label.member)))?;
         let of_newest = labels().filter(|label| !cache(label) && label.shape.generation == newest.shape.generation);
         let table = &newest.shape.members;
         let present = |label: &Label| {
@@ -130,6 +136,10 @@ impl<P: Clone + PartialEq> Labelled<P> {
             let known = table.get(usize::from(member))?;
             let present = known.state == MemberState::Present && known.device == label.device && !newest.shape.is_aside(member);
             present.then_some((member, label.device))
+        };
+        let in_table = |may: fn(MemberState) -> bool| {
+            let members = (0u16..).zip(table).filter(|(at, known)| may(known.state) && !newest.shape.is_aside(*at));
+            members.flat_map(|(_, known)| [Some(known.device), known.successor]).flatten().collect::<Vec<_>>()
         };
         let mut found = Labelled {
             id: newest.pool,
@@ -143,12 +153,9 @@ impl<P: Clone + PartialEq> Labelled<P> {
             generation: newest.shape.generation,
             newest_on: of_newest.clone().map(|label| label.device).collect(),
             current: of_newest.filter_map(present).collect(),
-            present: (0u16..)
-                .zip(table)
-                .filter(|(at, known)| known.state == MemberState::Present && !newest.shape.is_aside(*at))
-                .flat_map(|(_, known)| [Some(known.device), known.successor])
-                .flatten()
-                .collect(),
+            present: in_table(|state| state == MemberState::Present),
+            known: in_table(|state| state != MemberState::Gone),
+            sides: sides(newest, devices),
             ids: labels().map(|label| label.device).collect(),
             claim: devices.iter().filter_map(|device| device.claim.clone()).max_by_key(|claim| (claim.term, !claim.released)),
             seen: None,
@@ -182,4 +189,26 @@ impl<P: Clone + PartialEq> Labelled<P> {
         found.special = found.missing.iter().copied().filter(|at| classes(*at).all(|class| class == Class::Special)).collect();
         Some(found)
     }
+}
+
+/// Devices by the history that their labels tell: that of the newest label, those of other labels of its generation, and of devices that were written to
+/// without the others, as the engine sees it. Empty when it is one history. Spares and caches hold nothing that the pool needs, and do not count.
+fn sides<P: Clone>(newest: &Label, devices: &[Looked<P>]) -> Vec<Vec<P>> {
+    let mut sides: Vec<(&Label, Vec<P>)> = vec![(newest, Vec::new())];
+    for Looked { place, label, .. } in devices {
+        let member = label.member_in(&newest.shape);
+        if label.shape.is_aside(label.member) || newest.shape.is_aside(member) {
+            continue;
+        }
+        let is = |known: &Member| known.device == label.device && known.state != MemberState::Gone;
+        let is_member = newest.shape.members.get(usize::from(member)).is_some_and(is);
+        let apart = is_member && newest.shape.parted_from(&label.shape, usize::from(member));
+        match sides.iter_mut().find(|(side, _)| side.shape == label.shape) {
+            Some((_, places)) => places.push(place.clone()),
+            None if apart || label.shape.generation == newest.shape.generation => sides.push((label, vec![place.clone()])),
+            None => {}
+        }
+    }
+    let sides: Vec<Vec<P>> = sides.into_iter().map(|(_, places)| places).collect();
+    if sides.len() > 1 { sides } else { Vec::new() }
 }

@@ -1,8 +1,8 @@
 //! A small world of devices, hosts and what they remember, gone through exhaustively: no import that a daemon does by itself shows a state
 //! older than a flush that was acknowledged.
 //!
-//! Devices are absent in any combination; they are given up in service and filled again; hosts crash or stop at any point, also between new labels
-//! and what is remembered of them. Labels and what is read of them are the real ones; of the engine its rules are here: the newest label holds,
+//! Devices are absent in any combination; they are given up in service and filled again, or replaced; hosts crash or stop at any point, also between new
+//! labels and what is remembered of them; the user takes what is there, older or not, and what was written since counts no more. Labels and what is read of them are the real ones; of the engine its rules are here: the newest label holds,
 //! labels that contradict each other are refused, and so is what another host has not closed.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -22,11 +22,18 @@ fn sound(memory: Option<&LabelsInForce>, found: Option<&Evidence>, waited: Durat
     ImportRules { wait, planted: None }.decide(memory, found, waited)
 }
 
+/// A flush: how often the user went back before it, and its number.
+type Flush = (u8, u8);
+
 #[derive(Clone, Debug)]
 struct Device {
     shape: Shape,
+    /// The member that it says it is; none of one that never was, or was replaced and has no label any more.
+    member: Option<usize>,
+    /// It waits to replace another.
+    blank: bool,
     /// The last flush that it has everything of.
-    version: u8,
+    version: Flush,
     claim: Option<(u8, u64, bool)>,
 }
 
@@ -36,7 +43,9 @@ struct World {
     memories: Vec<Option<LabelsInForce>>,
     /// The host that has the pool, its devices, and the shape in force.
     serving: Option<(usize, BTreeSet<usize>, Shape)>,
-    acknowledged: u8,
+    acknowledged: Flush,
+    /// How often the user still takes what is there.
+    by_hand: u8,
 }
 
 /// What happened, to tell that everything was reached.
@@ -47,6 +56,11 @@ struct Seen {
     degraded: usize,
     waited: usize,
     refused: usize,
+    forked: usize,
+}
+
+fn id(at: usize) -> DeviceId {
+    DeviceId(100 + at as u64)
 }
 
 fn shape(devices: u16) -> Shape {
@@ -70,28 +84,40 @@ fn shape(devices: u16) -> Shape {
     }
 }
 
-fn state(shape: &Shape, at: usize) -> MemberState {
-    shape.members[at].state
-}
-
 fn in_force(shape: &Shape) -> LabelsInForce {
     let members = (0u16..).zip(&shape.members).filter(|(_, m)| m.state == MemberState::Present);
-    LabelsInForce { generation: shape.generation, current: members.map(|(at, m)| (at, m.device)).collect() }
+    let left_behind = shape.members.iter().any(|m| m.state == MemberState::Down);
+    LabelsInForce { generation: shape.generation, current: members.map(|(at, m)| (at, m.device)).collect(), left_behind }
 }
 
 impl World {
-    fn new(devices: u16, hosts: usize) -> World {
+    fn new(size: Size) -> World {
         // made by the first host and closed; a pool is remembered from when it was made or imported by hand, whole
-        let device = Device { shape: shape(devices), version: 0, claim: Some((0, 1, true)) };
-        let mut memories = vec![None; hosts];
-        memories[0] = Some(in_force(&device.shape));
-        World { devices: vec![device; usize::from(devices)], memories, serving: None, acknowledged: 0 }
+        let label = shape(size.devices);
+        let mut memories = vec![None; size.hosts];
+        memories[0] = Some(in_force(&label));
+        let member = |at: usize| Some(at).filter(|at| *at < usize::from(size.devices));
+        let device = |member: Option<usize>| Device {
+            shape: label.clone(),
+            member,
+            blank: member.is_none(),
+            version: (0, 0),
+            claim: member.map(|_| (0, 1, true)),
+        };
+        let devices = (0..usize::from(size.devices) + size.blank).map(|at| device(member(at))).collect();
+        World { devices, memories, serving: None, acknowledged: (0, 0), by_hand: size.by_hand }
     }
 
-    fn looked(&self, at: usize) -> Looked<usize> {
+    /// What a shape says of a device.
+    fn state(&self, shape: &Shape, at: usize) -> MemberState {
+        let known = self.devices[at].member.map(|member| &shape.members[member]);
+        known.filter(|known| known.device == id(at)).map_or(MemberState::Gone, |known| known.state)
+    }
+
+    fn looked(&self, at: usize) -> Option<Looked<usize>> {
         let device = &self.devices[at];
-        let member = u16::try_from(at).expect("few");
-        let label = Label { pool: POOL, name: "tank".to_owned(), device: DeviceId(100 + at as u64), member, shape: device.shape.clone() };
+        let member = u16::try_from(device.member?).expect("few");
+        let label = Label { pool: POOL, name: "tank".to_owned(), device: id(at), member, shape: device.shape.clone() };
         let claim = device.claim.map(|(host, term, released)| Claim {
             pool: POOL,
             holder: Holder { host: [host; 16], name: host.to_string(), session: [0; 16] },
@@ -101,33 +127,39 @@ impl World {
             lease: 1000,
             released,
         });
-        Looked { place: at, label, claim, seen: None }
+        Some(Looked { place: at, label, claim, seen: None })
+    }
+
+    fn labelled(&self, there: &BTreeSet<usize>) -> Option<Labelled<usize>> {
+        Labelled::group(there.iter().filter_map(|at| self.looked(*at)).collect()).pop()
     }
 
     /// What the engine makes of the devices there: the shape from then on; `None` when it refuses.
-    fn engine(&self, host: usize, there: &BTreeSet<usize>, degraded: bool) -> Option<Shape> {
+    fn engine(&self, host: usize, there: &BTreeSet<usize>, degraded: bool, force: bool) -> Option<Shape> {
         let claim = there.iter().filter_map(|at| self.devices[*at].claim).max_by_key(|(_, term, released)| (*term, !released));
-        if claim.is_some_and(|(owner, _, released)| usize::from(owner) != host && !released) {
+        if !force && claim.is_some_and(|(owner, _, released)| usize::from(owner) != host && !released) {
             return None;
         }
         let newest = there.iter().map(|at| &self.devices[*at].shape).max_by_key(|shape| shape.generation)?.clone();
         let apart = |at: &usize| {
             let own = &self.devices[*at].shape;
-            (own.generation == newest.generation && *own != newest) || newest.parted_from(own, *at)
+            let parted = self.devices[*at].member.is_some_and(|member| newest.parted_from(own, member));
+            (own.generation == newest.generation && *own != newest) || parted
         };
         if there.iter().any(apart) {
             return None;
         }
         let mut after = newest.clone();
-        for at in 0..self.devices.len() {
-            match (there.contains(&at), state(&newest, at)) {
-                (true, MemberState::Down) => after.members[at].state = MemberState::Filling,
+        for (member, known) in newest.members.iter().enumerate() {
+            let found = there.iter().any(|at| self.devices[*at].member == Some(member) && id(*at) == known.device);
+            match (found, known.state) {
+                (true, MemberState::Down) => after.members[member].state = MemberState::Filling,
                 (false, MemberState::Present | MemberState::Filling) if !degraded => return None,
-                (false, _) => after.lose(at),
+                (false, _) => after.lose(member),
                 (true, _) => {}
             }
         }
-        let whole = there.iter().any(|at| state(&after, *at) == MemberState::Present);
+        let whole = there.iter().any(|at| self.state(&after, *at) == MemberState::Present);
         let behind = there.iter().any(|at| self.devices[*at].shape.generation != newest.generation);
         after.generation += u64::from(after != newest || behind);
         whole.then_some(after)
@@ -142,11 +174,13 @@ impl World {
         decide: Decide,
         seen: &mut Seen,
     ) -> Result<Option<World>, String> {
-        if self.memories[host].is_none() && there.len() < self.devices.len() {
+        let all = || (0..self.devices.len()).all(|at| self.devices[at].member.is_none() || there.contains(&at));
+        if self.memories[host].is_none() && (self.acknowledged.0 > 0 || !all()) {
             return Ok(None);
         }
-        let labelled = Labelled::group(there.iter().map(|at| self.looked(*at)).collect());
-        let evidence = labelled.first().map(|found| found.evidence(Some([host as u8; 16])));
+        let Some(labelled) = self.labelled(there) else { return Ok(None) };
+        let evidence = Some(labelled.evidence(Some([host as u8; 16])));
+        let there = &labelled.devices().into_iter().collect();
         let degraded = match decide(self.memories[host].as_ref(), evidence.as_ref(), waited, LIMIT) {
             Decision::Import => false,
             Decision::ImportDegraded { .. } => true,
@@ -159,26 +193,65 @@ impl World {
                 return Ok(None);
             }
         };
-        let Some(shape) = self.engine(host, there, degraded) else { return Ok(None) };
+        let Some(shape) = self.engine(host, there, degraded, false) else { return Ok(None) };
         *if degraded { &mut seen.degraded } else { &mut seen.imported } += 1;
-        let shown = there.iter().filter(|at| state(&shape, **at) == MemberState::Present).map(|at| self.devices[*at].version).min();
+        let shown = self.shown(there, &shape);
         if shown < Some(self.acknowledged) {
-            return Err(format!("host {host} with {there:?} shows {shown:?} of {}: {self:#?}", self.acknowledged));
+            return Err(format!("host {host} with {there:?} shows {shown:?} of {:?}: {self:#?}", self.acknowledged));
         }
+        Ok(Some(self.in_service_on(host, there, shape)))
+    }
+
+    /// The last flush that whoever reads sees everything of.
+    fn shown(&self, there: &BTreeSet<usize>, shape: &Shape) -> Option<Flush> {
+        there.iter().filter(|at| self.state(shape, **at) == MemberState::Present).map(|at| self.devices[*at].version).min()
+    }
+
+    /// The user takes what is there, whatever is missing and whoever had it last, and the other hosts are told to forget the pool where it is not all.
+    fn take(&self, host: usize, there: &BTreeSet<usize>, seen: &mut Seen) -> Option<World> {
+        let labelled = self.labelled(there).filter(|_| self.by_hand > 0)?;
+        let there: BTreeSet<usize> = labelled.devices().into_iter().collect();
+        let shape = self.engine(host, &there, true, true)?;
+        let shown = self.shown(&there, &shape)?;
+        let evidence = labelled.evidence(Some([host as u8; 16]));
+        let older = ImportRules::default().check(self.memories[host].as_ref(), &evidence).is_err();
+        let mut next = World { by_hand: self.by_hand - 1, ..self.clone() };
+        if shown < self.acknowledged {
+            seen.forked += 1;
+            next.acknowledged = (self.acknowledged.0 + 1, shown.1);
+            for at in there.iter().filter(|at| self.state(&shape, **at) == MemberState::Present) {
+                next.devices[*at].version = next.acknowledged;
+            }
+        }
+        if shown < self.acknowledged || !evidence.is_whole() {
+            next.memories.iter_mut().enumerate().filter(|(other, _)| *other != host).for_each(|(_, memory)| *memory = None);
+        }
+        next = next.in_service_on(host, &there, shape);
+        next.memories[host].iter_mut().for_each(|memory| memory.left_behind |= older);
+        Some(next)
+    }
+
+    fn in_service_on(&self, host: usize, there: &BTreeSet<usize>, shape: Shape) -> World {
         let mut next = self.clone();
         let term = self.devices.iter().filter_map(|device| device.claim).map(|(_, term, _)| term).max().unwrap_or(0) + 1;
         for at in there {
             next.devices[*at].claim = Some((host as u8, term, false));
         }
         next.label(there, &shape);
-        next.memories[host] = Some(in_force(&shape));
+        next.remember(host, &shape);
         next.serving = Some((host, there.clone(), shape));
-        Ok(Some(next))
+        next
+    }
+
+    fn remember(&mut self, host: usize, shape: &Shape) {
+        self.memories[host] = Some(in_force(shape).after(self.memories[host].as_ref()));
     }
 
     fn label(&mut self, on: &BTreeSet<usize>, shape: &Shape) {
-        for at in on.iter().filter(|at| matches!(state(shape, **at), MemberState::Present | MemberState::Filling)) {
-            self.devices[*at].shape = shape.clone();
+        for at in on {
+            if matches!(self.state(shape, *at), MemberState::Present | MemberState::Filling) {
+                self.devices[*at].shape = shape.clone();
+            }
         }
     }
 
@@ -189,10 +262,10 @@ impl World {
         let mut stopped = crashed.clone();
         on.iter().for_each(|at| stopped.devices[*at].claim.iter_mut().for_each(|claim| claim.2 = true));
         all.extend([crashed, stopped]);
-        if self.acknowledged < FLUSHES {
+        if self.acknowledged.1 < FLUSHES {
             let mut flushed = self.clone();
-            flushed.acknowledged += 1;
-            for at in on.iter().filter(|at| state(shape, **at) == MemberState::Present) {
+            flushed.acknowledged.1 += 1;
+            for at in on.iter().filter(|at| self.state(shape, **at) == MemberState::Present) {
                 flushed.devices[*at].version = flushed.acknowledged;
             }
             all.push(flushed);
@@ -201,13 +274,14 @@ impl World {
             let mut after = shape.clone();
             let mut left = on.clone();
             let mut changed = self.clone();
-            match state(shape, *at) {
+            let Some(member) = self.devices[*at].member else { continue };
+            match self.state(shape, *at) {
                 MemberState::Filling => {
-                    after.members[*at].state = MemberState::Present;
+                    after.members[member].state = MemberState::Present;
                     changed.devices[*at].version = self.acknowledged;
                 }
-                _ if on.iter().any(|other| other != at && state(shape, *other) == MemberState::Present) => {
-                    after.lose(*at);
+                _ if on.iter().any(|other| other != at && self.state(shape, *other) == MemberState::Present) => {
+                    after.lose(member);
                     left.remove(at);
                 }
                 _ => continue,
@@ -221,11 +295,36 @@ impl World {
                 all.push(crashed);
             }
             changed.label(&left, &after);
-            changed.memories[host] = Some(in_force(&after));
+            changed.remember(host, &after);
             changed.serving = Some((host, left, after));
             all.push(changed);
         }
+        all.extend(self.replaced(host, on, shape));
         all
+    }
+
+    /// Each member replaced by a device that waits for it, which has everything then. The old one has no label any more, when it is there.
+    fn replaced(&self, host: usize, on: &BTreeSet<usize>, shape: &Shape) -> Vec<World> {
+        let Some(blank) = self.devices.iter().position(|device| device.blank) else { return Vec::new() };
+        let replaced = |member: usize| {
+            let mut next = self.clone();
+            let (mut after, mut left) = (shape.clone(), on.clone());
+            after.generation += 1;
+            let known = &mut after.members[member];
+            (known.device, known.state, known.down_since) = (id(blank), MemberState::Present, 0);
+            if let Some(old) = on.iter().find(|at| self.devices[**at].member == Some(member)) {
+                left.remove(old);
+                next.devices[*old].member = None;
+            }
+            left.insert(blank);
+            let new = &mut next.devices[blank];
+            (new.member, new.blank, new.version, new.claim) = (Some(member), false, self.acknowledged, self.devices[*on.first()?].claim);
+            next.label(&left, &after);
+            next.remember(host, &after);
+            next.serving = Some((host, left, after));
+            Some(next)
+        };
+        (0..shape.members.len()).filter_map(replaced).collect()
     }
 
     fn next(&self, decide: Decide, seen: &mut Seen) -> Result<Vec<World>, String> {
@@ -235,7 +334,11 @@ impl World {
         let mut all = Vec::new();
         for host in 0..self.memories.len() {
             for bits in 1..1usize << self.devices.len() {
-                let there = (0..self.devices.len()).filter(|at| bits & (1 << at) != 0).collect();
+                let there: BTreeSet<usize> = (0..self.devices.len()).filter(|at| bits & (1 << at) != 0).collect();
+                if there.iter().any(|at| self.devices[*at].member.is_none()) {
+                    continue;
+                }
+                all.extend(self.take(host, &there, seen));
                 for waited in [Duration::ZERO, LIMIT] {
                     all.extend(self.start(host, &there, waited, decide, seen)?);
                 }
@@ -249,23 +352,40 @@ impl World {
         let terms: BTreeSet<u64> = self.devices.iter().filter_map(|device| device.claim).map(|(_, term, _)| term).collect();
         let rank = |term: u64| terms.iter().position(|other| *other == term);
         let device = |device: &Device| {
-            let members: Vec<_> = device.shape.members.iter().map(|m| (m.state, m.down_since)).collect();
-            (device.shape.generation, members, device.version, device.claim.map(|(host, term, released)| (host, rank(term), released)))
+            let members: Vec<_> = device.shape.members.iter().map(|m| (m.device, m.state, m.down_since)).collect();
+            let claim = device.claim.map(|(host, term, released)| (host, rank(term), released));
+            (device.member, device.blank, device.shape.generation, members, device.version, claim)
         };
         let devices: Vec<_> = self.devices.iter().map(device).collect();
         let memories: Vec<_> = self
             .memories
             .iter()
-            .map(|memory| memory.as_ref().map(|m| (m.generation, m.current.iter().map(|(at, _)| at).collect::<Vec<_>>())))
+            .map(|memory| {
+                memory.as_ref().map(|m| (m.generation, m.current.iter().map(|(_, device)| device).collect::<Vec<_>>(), m.left_behind))
+            })
             .collect();
         let serving = self.serving.as_ref().map(|(host, on, _)| (host, on));
-        format!("{devices:?}{memories:?}{serving:?}{}", self.acknowledged)
+        format!("{devices:?}{memories:?}{serving:?}{:?}{}", self.acknowledged, self.by_hand)
     }
+}
+
+/// How large a world is.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    devices: u16,
+    /// Devices that may replace one of those.
+    blank: usize,
+    hosts: usize,
+    by_hand: u8,
 }
 
 /// Goes through all worlds that so many steps lead to.
 fn explore(devices: u16, hosts: usize, steps: usize, decide: Decide) -> Result<Seen, String> {
-    let first = World::new(devices, hosts);
+    explore_sized(Size { devices, blank: 0, hosts, by_hand: 0 }, steps, decide)
+}
+
+fn explore_sized(size: Size, steps: usize, decide: Decide) -> Result<Seen, String> {
+    let first = World::new(size);
     let mut known = BTreeSet::from([first.key()]);
     let mut queue = VecDeque::from([(first, 0)]);
     let mut seen = Seen::default();
@@ -310,4 +430,19 @@ fn the_model_finds_decisions_that_are_too_bold() {
         sound(memory, found.as_ref(), waited, limit)
     };
     assert!(explore(2, 2, 9, alone).is_err());
+}
+
+/// A host takes an older device by the user's word; on the other one the pool is whole without it.
+const FORKED: Size = Size { devices: 2, blank: 1, hosts: 2, by_hand: 2 };
+
+#[test]
+fn what_was_left_behind_is_not_imported_by_itself_whole_or_not() {
+    let seen = explore_sized(FORKED, 7, sound).unwrap_or_else(|why| panic!("{why}"));
+    assert!(seen.forked > 0 && seen.imported > 0 && seen.degraded > 0 && seen.refused > 0, "{seen:?}");
+    // as it was before that devices were left behind was remembered
+    let forgetful: Decide = |memory, found, waited, limit| {
+        let memory = memory.map(|memory| LabelsInForce { left_behind: false, ..memory.clone() });
+        sound(memory.as_ref(), found, waited, limit)
+    };
+    assert!(explore_sized(FORKED, 7, forgetful).is_err());
 }

@@ -6,7 +6,13 @@ const LIMIT: Duration = Duration::from_secs(30);
 const RULES: ImportRules = ImportRules { wait: LIMIT, planted: None };
 
 fn remembered(generation: u64, current: &[(u16, u64)]) -> LabelsInForce {
-    LabelsInForce { generation, current: current.iter().map(|(member, device)| (*member, DeviceId(*device))).collect() }
+    let current = current.iter().map(|(member, device)| (*member, DeviceId(*device))).collect();
+    LabelsInForce { generation, current, left_behind: false }
+}
+
+/// The same, on a host that did without devices.
+fn left_behind(labels: LabelsInForce) -> LabelsInForce {
+    LabelsInForce { left_behind: true, ..labels }
 }
 
 /// Devices 10 and 11 are members 0 and 1 of a mirror.
@@ -16,6 +22,8 @@ fn found(generation: u64, newest_on: &[u64], devices: &[u64], missing: &[u16], d
         newest_on: newest_on.iter().copied().map(DeviceId).collect(),
         current: newest_on.iter().map(|device| (u16::try_from(device - 10).expect("few"), DeviceId(*device))).collect(),
         present: newest_on.iter().copied().map(DeviceId).collect(),
+        known: newest_on.iter().copied().map(DeviceId).collect(),
+        apart: false,
         devices: devices.iter().copied().map(DeviceId).collect(),
         missing: missing.to_vec(),
         down: down.to_vec(),
@@ -36,7 +44,8 @@ fn what_is_whole_is_imported_at_once() {
     assert_eq!(RULES.decide(others.as_ref(), Some(&elsewhere), Duration::ZERO), Decision::Import);
     // the daemon was killed while a device was added, whose label is written first
     let (alone, replaced) = (remembered(1, &[(0, 10)]), found(2, &[11], &[10, 11], &[], &[]));
-    let added = Evidence { present: vec![DeviceId(10), DeviceId(11)], ..replaced.clone() };
+    let both = vec![DeviceId(10), DeviceId(11)];
+    let added = Evidence { present: both.clone(), known: both, ..replaced.clone() };
     assert_eq!(RULES.decide(Some(&alone), Some(&added), Duration::ZERO), Decision::Import);
     // a newer label that has another device in the place of the one that was in service here is of another history, all devices there or not
     assert!(matches!(RULES.decide(Some(&alone), Some(&replaced), LIMIT), Decision::Refuse(Refusal::NotCurrent { .. })));
@@ -99,7 +108,7 @@ fn what_another_host_had_is_not_done_without() {
 fn who_is_not_current_any_more_is_remembered_before_labels_change() {
     let both = remembered(4, &[(0, 10), (1, 11)]);
     let half = found(4, &[11], &[11], &[0], &[]);
-    assert_eq!(RULES.distrust(Some(&both), &half), Some(remembered(4, &[(1, 11)])));
+    assert_eq!(RULES.distrust(Some(&both), &half), Some(left_behind(remembered(4, &[(1, 11)]))));
     let newer = found(5, &[11], &[10, 11], &[], &[]);
     // not the generation: a label that a killed daemon wrote may be gone after a power cut
     assert_eq!(RULES.distrust(Some(&both), &newer), Some(remembered(4, &[(1, 11)])));
@@ -113,4 +122,59 @@ fn who_is_not_current_any_more_is_remembered_before_labels_change() {
     // replaced elsewhere, all of them
     let (others, elsewhere) = (remembered(3, &[(0, 77)]), Evidence { other_host: Some("bert".to_owned()), ..whole });
     assert_eq!(RULES.distrust(Some(&others), &elsewhere), Some(remembered(3, &[(0, 10), (1, 11)])));
+}
+
+#[test]
+fn a_device_is_added_while_another_fails_and_the_power_goes() {
+    // the newest label is on the new device alone, which calls one of the others present
+    let both = remembered(1, &[(0, 10), (1, 11)]);
+    let ids = |ids: &[u64]| ids.iter().copied().map(DeviceId).collect::<Vec<_>>();
+    let added = Evidence { present: ids(&[11, 12]), known: ids(&[10, 11, 12]), ..found(2, &[12], &[10, 11, 12], &[], &[]) };
+    assert_eq!(RULES.decide(Some(&both), Some(&added), Duration::ZERO), Decision::Import);
+    // the one that failed is trusted no more before labels say so
+    assert_eq!(RULES.distrust(Some(&both), &added), Some(remembered(1, &[(1, 11)])));
+    // without one of them, or with none that it calls present, it may be another history
+    let without = Evidence { down: vec![0], devices: ids(&[11, 12]), ..added.clone() };
+    assert!(matches!(RULES.decide(Some(&both), Some(&without), LIMIT), Decision::Refuse(Refusal::NotCurrent { .. })));
+    let none = Evidence { present: ids(&[12]), ..added.clone() };
+    assert!(matches!(RULES.decide(Some(&both), Some(&none), LIMIT), Decision::Refuse(Refusal::NotCurrent { .. })));
+    let replaced = Evidence { known: ids(&[11, 12]), ..added };
+    assert!(matches!(RULES.decide(Some(&both), Some(&replaced), LIMIT), Decision::Refuse(Refusal::NotCurrent { .. })));
+}
+
+#[test]
+fn what_another_host_made_of_devices_that_were_left_behind_is_refused() {
+    let elsewhere = Evidence { other_host: Some("bert".to_owned()), ..found(9, &[11, 12], &[11, 12], &[], &[]) };
+    let memory = remembered(5, &[(0, 10)]);
+    assert_eq!(RULES.decide(Some(&memory), Some(&elsewhere), Duration::ZERO), Decision::Import);
+    let behind = left_behind(memory.clone());
+    assert!(matches!(RULES.decide(Some(&behind), Some(&elsewhere), LIMIT), Decision::Refuse(Refusal::NotCurrent { .. })));
+    // with a device that is trusted it is one history
+    let with = Evidence { other_host: Some("bert".to_owned()), ..found(9, &[10, 11, 12], &[10, 11, 12], &[], &[]) };
+    assert_eq!(RULES.decide(Some(&behind), Some(&with), Duration::ZERO), Decision::Import);
+    // it is never forgotten, and news only once
+    let later = remembered(6, &[(0, 10), (1, 13)]);
+    assert_eq!(later.clone().after(Some(&behind)), left_behind(later.clone()));
+    assert!(RULES.is_news(Some(&behind), &later) && !RULES.is_news(Some(&left_behind(later.clone())), &later));
+    assert!(RULES.is_news(Some(&later), &left_behind(later.clone())));
+}
+
+#[test]
+fn devices_that_were_written_to_apart_are_refused_whatever_is_remembered() {
+    let apart = Evidence { apart: true, ..found(4, &[10, 11], &[10, 11], &[], &[]) };
+    for memory in [None, Some(remembered(4, &[(0, 10), (1, 11)]))] {
+        assert_eq!(RULES.decide(memory.as_ref(), Some(&apart), LIMIT), Decision::Refuse(Refusal::Apart));
+    }
+}
+
+#[test]
+fn what_does_without_devices_is_remembered_before_it_serves() {
+    let (whole, half) = (found(4, &[10, 11], &[10, 11], &[], &[]), found(4, &[11], &[11], &[0], &[]));
+    let given_up = found(5, &[11], &[11], &[], &[0]);
+    let must = |found, by_hand, left_out| RULES.must_be_remembered(found, by_hand, left_out);
+    // by hand, one that was found and did not answer is as good as missing
+    assert!(!must(&whole, false, false) && !must(&whole, true, false) && must(&whole, true, true));
+    assert!(must(&half, false, false) && must(&half, true, false));
+    // that it is given up is known here, unless the user takes what is there
+    assert!(!must(&given_up, false, false) && must(&given_up, true, false));
 }

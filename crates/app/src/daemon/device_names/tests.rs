@@ -78,7 +78,7 @@ fn a_missing_device_is_never_called_by_the_path_of_another() {
 #[test]
 fn out_of_service_a_path_is_that_of_the_device_that_was_in_use_last() {
     let current = BTreeMap::from([(1, 7), (3, 9)]);
-    let in_force = InForce { generation: 4, current, successors: BTreeMap::new(), since: Timestamp::UNIX_EPOCH };
+    let in_force = InForce { generation: 4, current, successors: BTreeMap::new(), left_behind: false, since: Timestamp::UNIX_EPOCH };
     let paths = ["/dev/sdb", "/dev/sdb", "", "/dev/sde"].map(PathBuf::from).to_vec();
     let record = PoolRecord { in_force: Some(in_force), ..PoolRecord::new("lo".into(), String::new(), paths, IoMode::default()) };
     let names = DeviceNames::remembered(&record);

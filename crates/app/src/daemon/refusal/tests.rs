@@ -15,7 +15,7 @@ fn record() -> PoolRecord {
 /// What is said of devices that are not taken.
 fn told_of(record: &PoolRecord, found: &Evidence) -> String {
     match ImportRules::default().decide(record.remembered().as_ref(), Some(found), Duration::ZERO) {
-        Decision::Refuse(refusal) => told(&refusal, record),
+        Decision::Refuse(refusal) => told(&refusal, record, &[vec!["/a".into()], vec!["/b".into()]]),
         decision => panic!("{decision:?}"),
     }
 }
@@ -27,6 +27,8 @@ fn found(generation: u64, devices: &[u64], missing: &[u16]) -> Evidence {
         newest_on: devices.clone(),
         current: (0..).zip(devices.iter().copied()).collect(),
         present: devices.clone(),
+        known: devices.clone(),
+        apart: false,
         devices,
         missing: missing.to_vec(),
         down: Vec::new(),
@@ -54,6 +56,12 @@ fn the_other_host_is_named() {
 
 #[test]
 fn what_is_remembered_is_what_was_in_force() {
-    let labels = LabelsInForce { generation: 5, current: vec![(1, DeviceId(11))] };
+    let labels = LabelsInForce { generation: 5, current: vec![(1, DeviceId(11))], left_behind: false };
     assert_eq!(record().remembered(), Some(labels));
+}
+
+#[test]
+fn devices_that_contradict_each_other_are_named_by_side() {
+    let words = told_of(&record(), &Evidence { apart: true, ..found(5, &[10, 11], &[]) });
+    assert!(words.contains("(/a against /b)") && words.contains("'millpond pool import tank --degraded' and '-d DEVICE'"), "{words}");
 }

@@ -23,6 +23,7 @@ fn sample(dir: &Path) -> State {
                 generation: 4,
                 current: BTreeMap::from([(0, u64::MAX)]),
                 successors: BTreeMap::new(),
+                left_behind: true,
                 since: jiff::Timestamp::UNIX_EPOCH,
             }),
         }],
@@ -94,4 +95,15 @@ fn a_damaged_or_newer_file_is_refused_not_forgotten() {
         fs::write(dir.path().join(FILE), text).expect("write");
         assert!(state.load().is_err(), "{text}");
     }
+}
+
+#[test]
+fn a_file_of_an_older_program_is_read() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let state = StateDir::open(dir.path()).expect("open");
+    let text = r#"{"version": 2, "next_export": 1, "exports": [], "pools": [{"name": "tank", "id": "00", "devices": ["/a"],
+                   "in_force": {"generation": 5, "current": {"0": 11}, "since": "1970-01-01T00:00:00Z"}}]}"#;
+    fs::write(dir.path().join(FILE), text).expect("write");
+    let pool = state.load().expect("read").pools.pop().expect("a pool");
+    assert_eq!(pool.remembered().map(|labels| labels.left_behind), Some(false));
 }

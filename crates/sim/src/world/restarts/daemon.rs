@@ -52,7 +52,7 @@ impl Daemon {
     pub(super) fn note(&mut self, rules: &ImportRules, labels: LabelsInForce, due: u64) -> bool {
         let changed = rules.is_news(self.noted.as_ref(), &labels);
         if changed {
-            (self.noted, self.due) = (Some(labels), Some(due));
+            (self.noted, self.due) = (Some(labels.after(self.noted.as_ref())), Some(due));
         }
         changed
     }
@@ -271,6 +271,7 @@ impl<S: System> World<S> {
         let (host, calm) = (start.host, start.calm);
         let cut = |site: &mut Site| !calm && site.rng.percent(5);
         let held = site.held && (host != site.here || start.beside);
+        let apart = self.labels_contradict(&found.devices().into_iter().collect());
         let evidence = found.evidence(None);
         let geometries = self.machine.plug_these(found.devices());
         let blow = self.befalls_import(site, start, &evidence);
@@ -311,6 +312,9 @@ impl<S: System> World<S> {
         if !how.degraded && evidence.current.iter().any(|(_, device)| ids.contains(device)) {
             return broken(format!("devices are left out that do not answer, of {evidence:?}, although nobody allowed it: {left_out:?}"));
         }
+        if apart {
+            return broken(format!("labels of {:?} contradict each other, and they are one pool", found.devices()));
+        }
         if held && !how.force {
             return broken(format!("host {host} has the pool, which host {} has not closed", site.here));
         }
@@ -326,10 +330,14 @@ impl<S: System> World<S> {
         // remembered, and only then served
         let now = self.machine.now().0;
         let daemon = &mut site.daemons[host];
-        let first = site.rules.must_be_remembered(&evidence);
+        let first = site.rules.must_be_remembered(&evidence, how.by_hand, !left_out.is_empty());
+        // an older state by the user's word: what was left behind is remembered to be
+        let by_word = how.by_hand && site.rules.check(daemon.memory.as_ref(), &evidence).is_err();
+        let mut labels = labels.after(daemon.memory.as_ref());
+        labels.left_behind |= by_word;
         daemon.noted = Some(labels.clone());
         let saved = daemon.save(labels, now);
-        if !saved && (first || how.by_hand && !evidence.is_whole()) {
+        if !saved && first {
             self.trace.note("it cannot be remembered: not served");
             self.stop(false, false, None);
             return Ok(Tried::Refused(BTreeSet::new()));
