@@ -601,6 +601,10 @@ pub struct Pool {
     /// Why the last removal of a device ended before it had left, when nobody stopped it.
     #[serde(default)]
     pub removal_ended: Option<String>,
+    /// When it ended so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub removal_ended_at: Option<Timestamp>,
     /// The reason for which a rewind skipped the newest checkpoint and used an older one, without the log after it.
     #[serde(default)]
     pub fell_back: Option<String>,

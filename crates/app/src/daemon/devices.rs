@@ -20,10 +20,11 @@ use super::look::PoolLook;
 use super::pools::{all_vacant, group_spec, open_rehearsed, rehearse};
 use super::service::Daemon;
 use super::shard::{HostDeviceInfo, SILENCE, ShardError, ShardHandle, ShardStatus};
-use super::state::PoolRecord;
+use super::state::{PoolRecord, RemovalEnded};
 use super::view::layout_words;
 use crate::api::{AddDevices, ApiError, DeviceRemoval, DeviceSpec, IoMode, Job, Pool, RemovalPlan, RemoveDevice, Severity};
 use crate::devices::unprotected;
+use crate::instant;
 
 /// How often devices on their way are looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -106,6 +107,7 @@ impl Daemon {
         let rehearsed = shard.command(Command::Remove { member, dry_run: true }).await;
         if !request.dry_run {
             shard.command(Command::Remove { member, dry_run: false }).await.map_err(|e| ApiError::from(e).during(&during))?;
+            self.note_removal(name, None);
             self.tell("pool.removing", name);
             self.follow(name, Some(("remove", member)));
         }
@@ -268,6 +270,9 @@ impl Daemon {
             }
         }
         self.note_errors(looks, now);
+        for pool in pools.iter().filter(|pool| pool.removal_ended.is_some() && pool.removal_ended_at.is_none()) {
+            self.note_removal(&pool.name, pool.removal_ended.as_ref());
+        }
         let exports = self.list_exports(looks);
         let restoring: BTreeSet<String> = {
             let registry = self.registry();
@@ -281,6 +286,20 @@ impl Daemon {
         let mut news = self.watches().look_at_pools(&pools, &jobs, path_of, now);
         news.extend(self.watches().look_at_exports(&exports, &pools, |pool| restoring.contains(pool), now));
         news.into_iter().for_each(|happened| self.report(happened));
+    }
+
+    /// Remembers how the last removal ended, when it did by itself, for the engine forgets it with the next import; `None`: another has begun.
+    fn note_removal(&self, name: &str, why: Option<&String>) {
+        let ended = why.map(|why| RemovalEnded { why: why.clone(), at: instant::now() });
+        let changed = {
+            let mut registry = self.registry();
+            let Some(entry) = registry.pools.get_mut(name) else { return };
+            let before = std::mem::replace(&mut entry.record.removal_ended, ended);
+            before != entry.record.removal_ended
+        };
+        if changed && let Err(error) = self.save() {
+            tracing::error!(%error, "how a removal ended is not remembered");
+        }
     }
 
     /// A command has begun a job: its end is reported, its beginning was.

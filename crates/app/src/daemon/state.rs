@@ -90,6 +90,15 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
+/// The end of a removal that nobody stopped, before the device had left.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemovalEnded {
+    /// Why.
+    pub why: String,
+    /// When it was noticed.
+    pub at: Timestamp,
+}
+
 /// A pool to import at start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolRecord {
@@ -120,6 +129,9 @@ pub struct PoolRecord {
     /// The labels that were last in force: an automatic import takes nothing older.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_force: Option<InForce>,
+    /// How the last removal ended, when it ended by itself; until another one begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removal_ended: Option<RemovalEnded>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde asks for")]
@@ -142,6 +154,7 @@ impl PoolRecord {
             limits,
             seen,
             in_force: None,
+            removal_ended: None,
         }
     }
 

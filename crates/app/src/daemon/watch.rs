@@ -262,7 +262,9 @@ impl Watch {
     /// A removal that ended by itself, and space that no command gives back.
     fn look_at_what_is_left(&mut self, pool: &Pool, news: &mut Vec<Happened>) {
         let event = |kind, what: String| Happened::to_pool(kind, &pool.name, format!("pool '{}': {what}", pool.name));
-        if let Some(why) = pool.removal_ended.as_ref().filter(|why| self.removal_ended.as_ref() != Some(why)) {
+        // one that ended before the pool came was reported then
+        let old = pool.removal_ended_at.is_some_and(|ended| pool.imported.is_none_or(|imported| ended < imported));
+        if let Some(why) = pool.removal_ended.as_ref().filter(|why| !old && self.removal_ended.as_ref() != Some(why)) {
             news.push(event("pool.removal-ended", format!("the removal of a device has ended by itself: {why}")));
         }
         self.removal_ended.clone_from(&pool.removal_ended);

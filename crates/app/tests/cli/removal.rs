@@ -59,3 +59,31 @@ fn a_removal_that_is_waited_for_says_what_left_with_the_device() {
     daemon.run(&["pool", "add", "tank", "spare", &format!("{}:256M", daemon.text("e"))]).ok();
     assert_eq!(daemon.run(&["pool", "remove", "tank", &daemon.text("e"), "--wait"]).waited().out, "");
 }
+
+#[test]
+fn how_a_removal_ended_is_known_after_a_restart() {
+    let mut daemon = Daemon::start();
+    let [a, b] = ["a", "b"].map(|name| format!("{}:256M", daemon.text(name)));
+    daemon.run(&["pool", "create", "tank", "linear", &a, &b]).ok();
+    assert_eq!(daemon.stop("TERM"), 0);
+    // as the daemon notes it when a removal has waited for a minute
+    let file = daemon.path("state/state.json");
+    let mut state: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).expect("read")).expect("JSON");
+    state["pools"][0]["removal_ended"] = serde_json::json!({ "why": "no room", "at": "2026-01-02T03:04:05Z" });
+    std::fs::write(&file, state.to_string()).expect("written");
+    let ended = |daemon: &Daemon| daemon.json(&["pool", "status", "tank"])[0]["removal_ended"].clone();
+    for _ in 0..2 {
+        daemon.restart();
+        eventually("the pool comes", || daemon.json(&["pool", "list"])[0]["health"] == "online");
+        assert_eq!(ended(&daemon), "no room");
+        let status = daemon.run(&["pool", "status", "tank"]).ok().out;
+        assert!(status.contains("removal ended 2026-01-02") && status.contains(": no room"), "{status}");
+        assert!(!daemon.run(&["events"]).ok().out.contains("pool.removal-ended"), "it was reported when it ended");
+        assert_eq!(daemon.stop("TERM"), 0);
+    }
+    // until another one begins
+    daemon.restart();
+    eventually("the pool comes", || daemon.json(&["pool", "list"])[0]["health"] == "online");
+    daemon.run(&["pool", "remove", "tank", &daemon.text("a"), "--wait"]).waited();
+    assert!(ended(&daemon).is_null());
+}

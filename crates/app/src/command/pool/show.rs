@@ -147,7 +147,8 @@ impl Status {
             text += &format!("unreclaimed {}, in deadlists that cannot be read\n", bytes(pool.io.unreclaimed));
         }
         if let Some(why) = &pool.removal_ended {
-            text += &format!("removal ended: {why}\n");
+            let at = pool.removal_ended_at.map_or_else(String::new, |at| format!(" {}", Cell::Time(at).show(false)));
+            text += &format!("removal ended{at}: {why}\n");
         }
         if let Some(why) = &pool.fell_back {
             text += &format!("went back to an older checkpoint, without the log after it: {why}\n");

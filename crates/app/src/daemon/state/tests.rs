@@ -26,6 +26,7 @@ fn sample(dir: &Path) -> State {
                 left_behind: true,
                 since: jiff::Timestamp::UNIX_EPOCH,
             }),
+            removal_ended: Some(RemovalEnded { why: "no room".to_owned(), at: jiff::Timestamp::UNIX_EPOCH }),
         }],
         exports: vec![
             ExportRecord {
@@ -105,5 +106,5 @@ fn a_file_of_an_older_program_is_read() {
                    "in_force": {"generation": 5, "current": {"0": 11}, "since": "1970-01-01T00:00:00Z"}}]}"#;
     fs::write(dir.path().join(FILE), text).expect("write");
     let pool = state.load().expect("read").pools.pop().expect("a pool");
-    assert_eq!(pool.remembered().map(|labels| labels.left_behind), Some(false));
+    assert_eq!((pool.remembered().map(|labels| labels.left_behind), pool.removal_ended), (Some(false), None));
 }

@@ -308,3 +308,19 @@ fn exports_that_come_late_are_given_time() {
     exports.restoring = false;
     assert_eq!(kinds(exports.look("unavailable", &whole)), stopped);
 }
+
+#[test]
+fn a_removal_that_ended_is_reported_once_and_not_again_after_a_restart() {
+    let mut ended = pool("online", &[("/a", "online", "ok")]);
+    (ended.removal_ended, ended.imported) = (Some("no room".to_owned()), Some(from_millis(1_000)));
+    let mut look = Look::new();
+    assert_eq!(look.kinds(&ended), ["pool.removal-ended"]);
+    ended.removal_ended_at = Some(from_millis(2_000));
+    assert_eq!(look.kinds(&ended), [""; 0]);
+    // the daemon starts again: at first the pool is not in service
+    let mut look = Look::new();
+    ended.imported = None;
+    assert_eq!(look.kinds(&ended), [""; 0]);
+    ended.imported = Some(from_millis(3_000));
+    assert_eq!(look.kinds(&ended), [""; 0]);
+}
