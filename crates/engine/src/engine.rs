@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use millpond_block::{Answer, BufPool, ByteRange, Completion, DiskError, Features, Geometry, Payload, Query, Request, Tag};
 use millpond_device::{DeviceGeometry, DeviceIndex, DeviceSpace, Io, IoDone};
-use millpond_format::{SnapshotId, VolumeId};
+use millpond_format::{DeviceNote, SnapshotId, VolumeId};
 
 use crate::open::{Import, create};
 use crate::pool::{Grain, Pool, Target};
@@ -346,6 +346,14 @@ impl Engine {
         match &mut self.phase {
             Phase::Importing(import) => import.set_read_cache(bytes),
             Phase::Open(pool) => pool.arrange_read_cache(bytes),
+        }
+    }
+
+    /// Says how the devices of the pool look that are there: their labels say it to whoever misses one, after those that are missing now,
+    /// too.
+    pub fn describe_devices(&mut self, seen: Vec<DeviceNote>) {
+        if let Phase::Open(pool) = &mut self.phase {
+            pool.describe_devices(seen);
         }
     }
 

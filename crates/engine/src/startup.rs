@@ -4,8 +4,10 @@
 //! which devices held everything that was acknowledged ([`LabelsInForce`]). A device that was absent since then, or was given up, may say of itself that
 //! it is whole; its label cannot know better. So when devices are missing, the newest label found must be on a device that is remembered as
 //! current, and be no older than what is remembered. Where nothing is missing and another host had the pool last, it may be on others: every device may
-//! have been replaced there. That rule is off for good once devices were left behind here ([`LabelsInForce::left_behind`]): another host may have made a
-//! whole pool of those, without what was written here since. By the user's word (`pool import --degraded`) anything goes; what comes into service then is
+//! have been replaced there. That rule is off for good once devices were left behind here ([`LabelsInForce::left_behind`]): another host
+//! may have made a
+//! whole pool of those, without what was written here since. By the user's word (`pool import --degraded`) anything goes; what comes into
+//! service then is
 //! what is remembered from there on.
 //!
 //! Devices that were written to apart from each other are never joined ([`Evidence::apart`]): the user says which of them are the pool.
@@ -144,8 +146,10 @@ impl ImportRules {
             return Err(Refusal::Older { found: found.generation, remembered: remembered.generation, wanted });
         }
         let current = found.current.iter().any(|(_, device)| remembered.trusts(*device)) || self.breaks(Planted::TrustAnyDevice);
-        // a crash while labels are written leaves the newest on a device that is being added, which knows all others, and calls one of them present at
-        // least: another may have failed meanwhile. A label that names another device in the place of one that is remembered has a history of its own
+        // a crash while labels are written leaves the newest on a device that is being added, which knows all others, and calls one of them
+        // present at
+        // least: another may have failed meanwhile. A label that names another device in the place of one that is remembered has a history
+        // of its own
         let known = |among: &[DeviceId]| remembered.current.iter().filter(|(_, device)| among.contains(device)).count();
         let whole = found.is_whole() && known(&found.known) == remembered.current.len() && known(&found.present) > 0;
         // every device may have been replaced elsewhere; here nobody did it. What was left behind here may be whole elsewhere, too
@@ -155,7 +159,8 @@ impl ImportRules {
     }
 
     /// What has to be remembered, durably, before an import of what was found begins, for it writes labels that say so: devices that were current and
-    /// are not among the newest found are trusted no more, and others when every device was replaced elsewhere; where the newest label is on a device
+    /// are not among the newest found are trusted no more, and others when every device was replaced elsewhere; where the newest label is
+    /// on a device
     /// that is being added, those that it calls present are. `None`: nothing.
     pub fn distrust(&self, remembered: Option<&LabelsInForce>, found: &Evidence) -> Option<LabelsInForce> {
         let remembered = remembered.filter(|_| !self.breaks(Planted::ServeUnremembered))?;
@@ -172,7 +177,8 @@ impl ImportRules {
         (!current.is_empty() && current != remembered.current).then_some(LabelsInForce { generation, current, left_behind })
     }
 
-    /// Must the labels of what was imported be remembered before it serves anybody? `left_out`: a device that was found was left out, as it did not
+    /// Must the labels of what was imported be remembered before it serves anybody? `left_out`: a device that was found was left out, as it
+    /// did not
     /// answer.
     pub fn must_be_remembered(&self, found: &Evidence, by_hand: bool, left_out: bool) -> bool {
         let incomplete = !found.missing.is_empty() || by_hand && (left_out || !found.is_whole());

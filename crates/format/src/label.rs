@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use crate::codec::{Decoder, Encoder, FormatError};
-use crate::{Class, DeviceId, Lsn, MemberState, PoolId, SegmentId, Shape, crc32c};
+use crate::{Class, DeviceId, DeviceNote, Lsn, MemberState, PoolId, SegmentId, Shape, crc32c};
 
 /// Bytes of the area at each end of a device.
 pub const AREA_BYTES: u64 = 1 << 20;
@@ -30,6 +30,8 @@ pub const NO_SEGMENT: SegmentId = SegmentId(u32::MAX);
 const LABEL_MAGIC: &[u8; 8] = b"MILLPOND";
 const ROOT_MAGIC: &[u8; 8] = b"MPONDROO";
 const NAME_MAX: usize = 64;
+/// Bytes of a label before its shape, without the name itself.
+const FIXED_BYTES: usize = 8 + 2 + 12 + 16 + 2 + 8 + 2;
 /// Feature: devices of class cache.
 const CACHE_FLAG: u32 = 1;
 /// Feature: devices of class spare.
@@ -47,6 +49,7 @@ const SPARE_FLAG: u32 = 2;
 /// | device id | 8 | which device this is |
 /// | member | 2 | this device's place in the table |
 /// | shape | n | [`Shape`] |
+/// | notes | 2 + n, or 0 | [`DeviceNote`]s with their number, as many as fit; programs that do not know them skip them |
 /// | checksum | 4 | CRC-32C of the sector before it; the last 4 bytes of the 4096 |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
@@ -60,6 +63,8 @@ pub struct Label {
     pub member: u16,
     /// Members and segments, as this device last knew them.
     pub shape: Shape,
+    /// How devices looked when they were last seen, for people.
+    pub notes: Vec<DeviceNote>,
 }
 
 pub(crate) fn seal(encoder: Encoder) -> [u8; SECTOR_BYTES] {
@@ -109,7 +114,19 @@ impl Label {
         e.u64(self.device.0);
         e.u16(self.member);
         self.shape.encode(&mut e);
+        let room = (SECTOR_BYTES - 4).saturating_sub(e.len());
+        DeviceNote::encode_all(&DeviceNote::fitting(&self.notes, room), &mut e);
         seal(e)
+    }
+
+    /// With as many of some notes as it has room for: what [`decode`](Label::decode) gives back.
+    #[must_use]
+    pub fn with_notes(self, notes: &[DeviceNote]) -> Label {
+        // what comes before the shape, and the name
+        let mut e = Encoder::with_capacity(SECTOR_BYTES);
+        self.shape.encode(&mut e);
+        let fixed = FIXED_BYTES + self.name.len() + e.len();
+        Label { notes: DeviceNote::fitting(notes, (SECTOR_BYTES - 4).saturating_sub(fixed)), ..self }
     }
 
     /// Which member of a newer shape its device is. A spare that has taken a place may not have been told yet: it is known by its id, which no
@@ -145,7 +162,8 @@ impl Label {
         if features(&shape) != all {
             return Err(FormatError::Field("flags"));
         }
-        Ok(Label { pool, name, device, member, shape })
+        let notes = DeviceNote::decode_all(&mut d)?;
+        Ok(Label { pool, name, device, member, shape, notes })
     }
 }
 

@@ -12,6 +12,7 @@ mod codec;
 mod deadlist;
 mod id;
 mod label;
+mod label_note;
 mod node;
 mod record;
 mod shape;
@@ -32,6 +33,7 @@ pub use id::{
 pub use label::{
     AREA_BYTES, Label, Leg, MAX_LEGS, NO_SEGMENT, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, STREAMS, StreamStart,
 };
+pub use label_note::DeviceNote;
 pub use node::{FANOUT, NODE_BYTES, NODE_UNITS, Node};
 pub use record::{
     Checkpoint, HoldRecord, JobsRecord, LimitRecord, LineageRecord, OptionsRecord, Record, SNAPSHOTS_PER_PAGE, ScrubRecord, SnapshotRecord,

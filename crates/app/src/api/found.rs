@@ -14,7 +14,9 @@ pub struct Found {
     pub name: String,
     /// Identity.
     pub id: String,
-    /// `importable`, `degraded` (devices are missing, and the pool did without them), `incomplete` (others are missing), `outdated` (not up to date when the pool was last in service here), `contradictory` (written to apart from each other), `imported`, `in-use` by another host or program, or `no-answer`: a device that hangs.
+    /// `importable`, `degraded` (devices are missing, and the pool did without them), `incomplete` (others are missing), `outdated` (not up
+    /// to date when the pool was last in service here), `contradictory` (written to apart from each other), `imported`, `in-use` by another
+    /// host or program, or `no-answer`: a device that hangs.
     pub state: String,
     /// Paths found.
     pub devices: Vec<String>,

@@ -413,7 +413,10 @@ impl BringUp {
         let daemon = &self.daemon;
         let labels = settled(shard).await?;
         let mut record = record.remembering(&labels);
-        shard.status().await.iter().for_each(|status| device_names::note(&mut record, status));
+        for status in shard.status().await.iter() {
+            device_names::note(&mut record, status);
+            device_names::describe(shard, status);
+        }
         let _pool = daemon.wait_for_pool(&self.name).await;
         if self.record().is_none() {
             return Err(ApiError::busy("it was removed meanwhile"));

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use millpond_engine::{DeviceId, DeviceInfo};
-use millpond_format::crc32c;
+use millpond_format::{DeviceNote, crc32c};
 
-use super::shard::ShardStatus;
+use super::shard::{ShardHandle, ShardStatus};
 use super::state::{PoolRecord, SeenDevice};
 use crate::api::{ApiError, DeviceNamed};
 
@@ -214,6 +214,18 @@ pub(super) fn note(record: &mut PoolRecord, status: &ShardStatus) {
         Some((device.member, now.or(before)?))
     });
     record.seen = seen.collect();
+}
+
+/// Has the labels say how the devices look that are there, so that another host can name them when they are missing.
+pub(super) fn describe(shard: &ShardHandle, status: &ShardStatus) {
+    let note = |device: DeviceId, position: usize| {
+        let host = status.devices.get(position)?.as_ref()?;
+        let (path, serial) = (host.path.to_str().unwrap_or_default().to_owned(), host.serial.clone().unwrap_or_default());
+        Some(DeviceNote { device, size: host.geometry.size, path, serial })
+    };
+    let own = status.pool.devices.iter().filter_map(|device| note(device.id, device.position?));
+    let successors = status.pool.devices.iter().filter_map(|device| note(device.successor_id?, device.successor?));
+    shard.describe(own.chain(successors).collect());
 }
 
 /// How a member looked when it was last there.

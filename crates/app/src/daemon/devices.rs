@@ -80,6 +80,7 @@ impl Daemon {
             entry.record.devices.extend(paths);
             status.iter().for_each(|status| device_names::note(&mut entry.record, status));
         }
+        status.iter().for_each(|status| device_names::describe(&shard, status));
         self.save()?;
         self.tell("pool.devices-added", name);
         Ok(Pool { warnings, ..self.pool(name).await? })
@@ -242,10 +243,12 @@ impl Daemon {
             self.until_changed(CARE).await;
             for look in self.look_for_changes().await {
                 let name = &look.record.name;
+                let Some(answer) = look.answer() else { continue };
+                if let Ok(shard) = self.shard(name) {
+                    device_names::describe(&shard, &answer.status);
+                }
                 let known = self.registry().pools.get(name).map(|entry| entry.record.clone());
-                if let (Some(answer), Some(record)) = (look.answer(), known)
-                    && !places_taken(&record, &answer.status).is_empty()
-                {
+                if known.is_some_and(|record| !places_taken(&record, &answer.status).is_empty()) {
                     self.follow(name, None);
                 }
             }
@@ -288,7 +291,8 @@ impl Daemon {
         news.into_iter().for_each(|happened| self.report(happened));
     }
 
-    /// Remembers how the last removal ended, when it did by itself, for the engine forgets it with the next import; `None`: another has begun.
+    /// Remembers how the last removal ended, when it did by itself, for the engine forgets it with the next import; `None`: another has
+    /// begun.
     fn note_removal(&self, name: &str, why: Option<&String>) {
         let ended = why.map(|why| RemovalEnded { why: why.clone(), at: instant::now() });
         let changed = {

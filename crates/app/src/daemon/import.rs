@@ -120,7 +120,7 @@ impl Daemon {
         // special devices alone are missing, and are to be given up
         let rebuild = request.rebuild && !pool.missing.is_empty() && pool.special == pool.missing;
         if !pool.missing.is_empty() && !request.degraded && !rebuild {
-            let why = missing(&pool, self.remembered(&pool).as_ref());
+            let why = missing(&pool, &fresh(&pool, self.remembered(&pool)).with(&pool));
             return Err(also(ApiError::new(ErrorKind::Unavailable, why)).during(during));
         }
         let mut found = self.found(&pool);
@@ -149,8 +149,7 @@ impl Daemon {
         if request.dry_run {
             return Ok(vec![found]);
         }
-        let fresh = || PoolRecord::new(pool.name.clone(), pool.id.to_string(), Vec::new(), IoMode::default());
-        let record = self.remembered(&pool).unwrap_or_else(fresh).with(&pool);
+        let record = fresh(&pool, self.remembered(&pool)).with(&pool);
         let record = PoolRecord { read_only: request.readonly, checkpoint: request.to.filter(|_| request.readonly), ..record };
         // what was found, or newer: a device with it that does not answer any more is not done without
         let newest = Some(self.evidence(&pool).expected(None));
@@ -162,7 +161,10 @@ impl Daemon {
         labels.left_behind |= refused.is_some();
         let mut record = record.remembering(&labels);
         let status = shard.status().await;
-        status.iter().for_each(|status| device_names::note(&mut record, status));
+        for status in status.iter() {
+            device_names::note(&mut record, status);
+            device_names::describe(&shard, status);
+        }
         // one that was found may have been left out because it did not answer
         let whole = |device: &DeviceInfo| device.state == MemberState::Present || device.class.is_aside();
         let left_out = status.is_ok_and(|status| !status.pool.devices.iter().all(whole));
@@ -296,10 +298,10 @@ impl Daemon {
         }
     }
 
-    /// Why the daemon does not import by itself what was found, by the very rules that it follows at its start. `None`: nothing on its labels is against it.
+    /// Why the daemon does not import by itself what was found, by the very rules that it follows at its start. `None`: nothing on its
+    /// labels is against it.
     fn refusal(&self, pool: &Labelled) -> Option<(Refusal, String)> {
-        let fresh = || PoolRecord::new(pool.name.clone(), pool.id.to_string(), Vec::new(), IoMode::default());
-        let record = self.remembered(pool).unwrap_or_else(fresh);
+        let record = fresh(pool, self.remembered(pool)).with(pool);
         let refusal = self.rules().check(record.remembered().as_ref(), &self.evidence(pool)).err()?;
         let why = told(&refusal, &record, &pool.sides);
         Some((refusal, why))
@@ -455,11 +457,13 @@ fn way_out(error: ApiError, how: &How) -> ApiError {
     ApiError { message: format!("{}; what going back would lose says {option} -n", error.message), ..error }
 }
 
-fn missing(pool: &Labelled, record: Option<&PoolRecord>) -> String {
-    let known = match record {
-        Some(record) => names(record, &pool.missing),
-        None => pool.missing.iter().map(|member| format!("device {member}")).collect::<Vec<_>>().join(", "),
-    };
+/// What is remembered of a pool that was found, or nothing.
+fn fresh(pool: &Labelled, remembered: Option<PoolRecord>) -> PoolRecord {
+    remembered.unwrap_or_else(|| PoolRecord::new(pool.name.clone(), pool.id.to_string(), Vec::new(), IoMode::default()))
+}
+
+fn missing(pool: &Labelled, record: &PoolRecord) -> String {
+    let known = names(record, &pool.missing);
     let how = match pool.special == pool.missing {
         true => "with --degraded where another has the same, else for good with --rebuild (-n says what that loses)",
         false => "with --degraded",

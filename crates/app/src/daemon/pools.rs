@@ -135,7 +135,10 @@ impl Daemon {
         };
         let mut record = PoolRecord { id: id.to_string(), ..record }.remembering(&settled(&shard).await.map_err(|e| e.during(&during))?);
         let status = shard.status().await;
-        status.iter().for_each(|status| device_names::note(&mut record, status));
+        for status in status.iter() {
+            device_names::note(&mut record, status);
+            device_names::describe(&shard, status);
+        }
         {
             let mut registry = self.registry();
             registry.known.retain(|known| known.name != record.name);

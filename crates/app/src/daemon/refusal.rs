@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use millpond_engine::Refusal;
 
 use super::state::{InForce, PoolRecord};
+use crate::size::Size;
 
 #[cfg(test)]
 mod tests;
@@ -61,8 +62,10 @@ fn bring_back(record: &PoolRecord, members: &[u16]) -> String {
 pub(super) fn names(record: &PoolRecord, members: &[u16]) -> String {
     let name = |member: &u16| {
         let was = record.last_path(*member).map(|path| format!("was {}", path.display()));
-        let serial = record.seen.get(member).and_then(|seen| seen.serial.as_ref()).map(|serial| format!("serial {serial}"));
-        match [was, serial].into_iter().flatten().collect::<Vec<_>>().join(", ") {
+        let seen = record.seen.get(member);
+        let serial = seen.and_then(|seen| seen.serial.as_ref()).map(|serial| format!("serial {serial}"));
+        let size = seen.filter(|seen| seen.size > 0).map(|seen| Size(seen.size).to_string());
+        match [was, serial, size].into_iter().flatten().collect::<Vec<_>>().join(", ") {
             known if known.is_empty() => format!("device {member}"),
             known => format!("device {member} ({known})"),
         }

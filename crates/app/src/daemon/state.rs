@@ -173,11 +173,25 @@ impl PoolRecord {
         self.in_force.as_ref().map(InForce::labels)
     }
 
-    /// With the paths that its devices were found at.
+    /// With the paths that its devices were found at; of those that were not found what is remembered, else what the labels of the others
+    /// say.
     pub fn with(self, found: &Labelled) -> PoolRecord {
-        let place = |(at, path): (usize, &Option<PathBuf>)| path.clone().or_else(|| self.devices.get(at).cloned()).unwrap_or_default();
-        let devices = found.members.iter().enumerate().map(place).collect();
-        PoolRecord { devices, successors: found.successors.clone(), ..self }
+        let is_known = |at: u16| match (self.seen.get(&at), found.looks.get(&at)) {
+            (Some(seen), Some(look)) => seen.id == look.device.0,
+            (_, None) => true,
+            (None, Some(_)) => false,
+        };
+        let last = |at: u16| found.looks.get(&at).filter(|look| !look.path.is_empty()).map(|look| PathBuf::from(&look.path));
+        let own = |at: u16| self.last_path(at).cloned();
+        let before = |at: u16| if is_known(at) { own(at).or_else(|| last(at)) } else { last(at).or_else(|| own(at)) };
+        let place = |(at, path): (u16, &Option<PathBuf>)| path.clone().or_else(|| before(at));
+        let devices = (0u16..).zip(&found.members).map(|member| place(member).unwrap_or_default()).collect();
+        let mut seen = self.seen.clone();
+        for (at, look) in found.looks.iter().filter(|(at, _)| !is_known(**at)) {
+            let serial = Some(look.serial.clone()).filter(|serial| !serial.is_empty());
+            seen.insert(*at, SeenDevice { id: look.device.0, serial, size: look.size });
+        }
+        PoolRecord { devices, seen, successors: found.successors.clone(), ..self }
     }
 
     /// With labels that are in force.

@@ -96,20 +96,21 @@ fn a_link_at_the_path_of_a_missing_device_is_no_name_of_it() {
 }
 
 #[test]
-fn a_missing_device_that_was_never_seen_here_has_no_path() {
+fn a_missing_device_that_was_never_seen_here_is_known_by_the_labels_of_the_others() {
     let first = mirrored();
     let ids = devices(&first, "id");
     first.run(&["pool", "export", "tank"]).ok();
     fs::create_dir(first.path("one")).expect("a directory");
     fs::rename(first.path("b"), first.path("one/b")).expect("moves");
     let mut second = Daemon::with_config("import_wait = \"1s\"\n");
-    second.run(&["pool", "import", "tank", "-d", &first.text("one")]).refused(1, "device 0 of 2 not found");
+    let refused = second.run(&["pool", "import", "tank", "-d", &first.text("one")]).refused(1, "of 2 not found");
+    assert!(refused.err.contains(&format!("device 0 (was {}, 256M)", first.text("a"))), "{refused:?}");
     second.run(&["pool", "import", "tank", "-d", &first.text("one"), "--degraded"]).ok();
     for _ in 0..2 {
         degraded(&second);
         assert_eq!(devices(&second, "id"), ids);
-        assert_eq!(devices(&second, "path"), [ids[0].clone(), first.text("one/b")], "neither blank nor the state directory");
-        assert_eq!(devices(&second, "was"), ["", ""]);
+        assert_eq!(devices(&second, "path"), [first.text("a"), first.text("one/b")], "neither blank nor the state directory");
+        assert_eq!(devices(&second, "was"), [first.text("a"), String::new()]);
         assert_eq!(second.stop("TERM"), 0);
         second.restart();
     }

@@ -192,7 +192,8 @@ pub struct LabelsInForce {
     /// that are
     /// being filled; with devices that take the places of those, which the next labels may call members: alone they are no pool.
     pub current: Vec<(u16, DeviceId)>,
-    /// Devices were left behind that may say of themselves that they are the pool: some are given up or missing, or the caller knows of such
+    /// Devices were left behind that may say of themselves that they are the pool: some are given up or missing, or the caller knows of
+    /// such
     /// ones from before. What another host makes of those is not the state that was in service here.
     pub left_behind: bool,
 }

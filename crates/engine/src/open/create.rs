@@ -70,7 +70,8 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     if !shape.fits() {
         return invalid("so many devices and groups do not fit into a label; use fewer".to_owned());
     }
-    let config = Config { id: spec.id, name: spec.name, shape, sizes: devices.iter().map(|d| d.size).collect(), twins: BTreeMap::new() };
+    let sizes = devices.iter().map(|d| d.size).collect();
+    let config = Config { id: spec.id, name: spec.name, shape, notes: Vec::new(), sizes, twins: BTreeMap::new() };
     let rows = Rows::new(&config.shape);
     let of_data = (0..rows.count()).filter(|id| rows.pages(SegmentId(*id)) > 0 && rows.shelf(SegmentId(*id)) == Shelf::Data).count();
     if of_data < LEAST_SEGMENTS {
@@ -257,7 +258,8 @@ impl Pool {
     pub(crate) fn label(&self, member: u16, successor: Option<DeviceId>) -> Label {
         let shape = &self.config.shape;
         let own = shape.members.get(usize::from(member)).map_or(DeviceId(0), |m| m.device);
-        Label { pool: self.config.id, name: self.config.name.clone(), device: successor.unwrap_or(own), member, shape: shape.clone() }
+        let (pool, name, device) = (self.config.id, self.config.name.clone(), successor.unwrap_or(own));
+        Label { pool, name, device, member, shape: shape.clone(), notes: Vec::new() }.with_notes(&self.config.notes)
     }
 
     /// What an area of a device begins with that was not part of the pool: with the label the claim, where there is one, and a ring of zeroes, for what lay there before must not

@@ -444,7 +444,8 @@ impl Import {
             }
         }
         // labels that a crash left behind would be the newest ones again without those before them
-        let behind = self.labels.iter().flatten().any(|other| other.shape.generation != label.shape.generation);
+        let other_notes = |other: &Label| other.notes != label.notes;
+        let behind = self.labels.iter().flatten().any(|other| other.shape.generation != label.shape.generation || other_notes(other));
         self.relabel = shape != label.shape || behind;
         self.rows = Some(Rows::new(&shape));
         self.io = IoTable::new(self.positions.clone(), Health::of(&shape)).after(&self.io);
@@ -458,7 +459,7 @@ impl Import {
             }
         }
         let twins = found.twins.iter().map(|(member, position)| (*member, size_at(*position))).collect();
-        self.config = Some(Config { id: label.pool, name: label.name.clone(), shape, sizes, twins });
+        self.config = Some(Config { id: label.pool, name: label.name.clone(), shape, notes: label.notes.clone(), sizes, twins });
         self.claim_before_reading()
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use millpond_block::{Answer, Buf, BufPool, Completion, DiskError, Tag};
 use millpond_device::DeviceSpace;
-use millpond_format::{BlockIdentity, BlockNo, ChunkId, Leg, Lsn, ObjectRef, PoolId, SegmentId, Shape, VolumeId};
+use millpond_format::{BlockIdentity, BlockNo, ChunkId, DeviceNote, Leg, Lsn, ObjectRef, PoolId, SegmentId, Shape, VolumeId};
 use rustc_hash::FxHashMap;
 use std::rc::{Rc, Weak};
 
@@ -32,6 +32,8 @@ pub(crate) struct Config {
     pub(crate) id: PoolId,
     pub(crate) name: String,
     pub(crate) shape: Shape,
+    /// How its devices looked when they were last seen, by id: for people.
+    pub(crate) notes: Vec<DeviceNote>,
     /// Size of each member's device in bytes; 0 when it is not there.
     pub(crate) sizes: Vec<u64>,
     /// The same of devices that are taking members' places.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use millpond_format::{AREA_BYTES, CLAIM_OFFSET, Claim, Class, DeviceId, Label, Member, MemberState, PoolId, SECTOR_BYTES};
+use millpond_format::{AREA_BYTES, CLAIM_OFFSET, Claim, Class, DeviceId, DeviceNote, Label, Member, MemberState, PoolId, SECTOR_BYTES};
 
 use super::Evidence;
 
@@ -37,6 +37,8 @@ pub struct Labelled<P> {
     pub known: Vec<DeviceId>,
     /// Devices by the history that their labels tell, when it is not one: the newest label's first.
     pub sides: Vec<Vec<P>>,
+    /// How members looked when they were last seen, as the newest label has it.
+    pub looks: BTreeMap<u16, DeviceNote>,
     /// All devices found.
     pub ids: Vec<DeviceId>,
     /// Who has the pool, or had it last, as the newest claim on its devices says.
@@ -141,6 +143,7 @@ impl<P: Clone + PartialEq> Labelled<P> {
             let members = (0u16..).zip(table).filter(|(at, known)| may(known.state) && !newest.shape.is_aside(*at));
             members.flat_map(|(_, known)| [Some(known.device), known.successor]).flatten().collect::<Vec<_>>()
         };
+        let look = |known: &Member| newest.notes.iter().find(|note| note.device == known.device && known.state != MemberState::Gone);
         let mut found = Labelled {
             id: newest.pool,
             name: newest.name.clone(),
@@ -156,6 +159,7 @@ impl<P: Clone + PartialEq> Labelled<P> {
             present: in_table(|state| state == MemberState::Present),
             known: in_table(|state| state != MemberState::Gone),
             sides: sides(newest, devices),
+            looks: (0u16..).zip(table).filter_map(|(at, known)| Some((at, look(known)?.clone()))).collect(),
             ids: labels().map(|label| label.device).collect(),
             claim: devices.iter().filter_map(|device| device.claim.clone()).max_by_key(|claim| (claim.term, !claim.released)),
             seen: None,
@@ -191,8 +195,10 @@ impl<P: Clone + PartialEq> Labelled<P> {
     }
 }
 
-/// Devices by the history that their labels tell: that of the newest label, those of other labels of its generation, and of devices that were written to
-/// without the others, as the engine sees it. Empty when it is one history. Spares and caches hold nothing that the pool needs, and do not count.
+/// Devices by the history that their labels tell: that of the newest label, those of other labels of its generation, and of devices that
+/// were written to
+/// without the others, as the engine sees it. Empty when it is one history. Spares and caches hold nothing that the pool needs, and do not
+/// count.
 fn sides<P: Clone>(newest: &Label, devices: &[Looked<P>]) -> Vec<Vec<P>> {
     let mut sides: Vec<(&Label, Vec<P>)> = vec![(newest, Vec::new())];
     for Looked { place, label, .. } in devices {

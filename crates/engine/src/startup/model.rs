@@ -1,8 +1,10 @@
 //! A small world of devices, hosts and what they remember, gone through exhaustively: no import that a daemon does by itself shows a state
 //! older than a flush that was acknowledged.
 //!
-//! Devices are absent in any combination; they are given up in service and filled again, or replaced; hosts crash or stop at any point, also between new
-//! labels and what is remembered of them; the user takes what is there, older or not, and what was written since counts no more. Labels and what is read of them are the real ones; of the engine its rules are here: the newest label holds,
+//! Devices are absent in any combination; they are given up in service and filled again, or replaced; hosts crash or stop at any point,
+//! also between new
+//! labels and what is remembered of them; the user takes what is there, older or not, and what was written since counts no more. Labels and
+//! what is read of them are the real ones; of the engine its rules are here: the newest label holds,
 //! labels that contradict each other are refused, and so is what another host has not closed.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -46,6 +48,8 @@ struct World {
     acknowledged: Flush,
     /// How often the user still takes what is there.
     by_hand: u8,
+    /// Nothing else is imported by hand.
+    hands: bool,
 }
 
 /// What happened, to tell that everything was reached.
@@ -105,7 +109,7 @@ impl World {
             claim: member.map(|_| (0, 1, true)),
         };
         let devices = (0..usize::from(size.devices) + size.blank).map(|at| device(member(at))).collect();
-        World { devices, memories, serving: None, acknowledged: (0, 0), by_hand: size.by_hand }
+        World { devices, memories, serving: None, acknowledged: (0, 0), by_hand: size.by_hand, hands: size.by_hand > 0 }
     }
 
     /// What a shape says of a device.
@@ -117,7 +121,7 @@ impl World {
     fn looked(&self, at: usize) -> Option<Looked<usize>> {
         let device = &self.devices[at];
         let member = u16::try_from(device.member?).expect("few");
-        let label = Label { pool: POOL, name: "tank".to_owned(), device: id(at), member, shape: device.shape.clone() };
+        let label = Label { pool: POOL, name: "tank".to_owned(), device: id(at), member, shape: device.shape.clone(), notes: Vec::new() };
         let claim = device.claim.map(|(host, term, released)| Claim {
             pool: POOL,
             holder: Holder { host: [host; 16], name: host.to_string(), session: [0; 16] },
@@ -175,7 +179,8 @@ impl World {
         seen: &mut Seen,
     ) -> Result<Option<World>, String> {
         let all = || (0..self.devices.len()).all(|at| self.devices[at].member.is_none() || there.contains(&at));
-        if self.memories[host].is_none() && (self.acknowledged.0 > 0 || !all()) {
+        // a host that remembers nothing imports nothing by itself: this is the user's first import of the whole
+        if self.memories[host].is_none() && (self.hands || !all()) {
             return Ok(None);
         }
         let Some(labelled) = self.labelled(there) else { return Ok(None) };
@@ -207,7 +212,8 @@ impl World {
         there.iter().filter(|at| self.state(shape, **at) == MemberState::Present).map(|at| self.devices[*at].version).min()
     }
 
-    /// The user takes what is there, whatever is missing and whoever had it last, and the other hosts are told to forget the pool where it is not all.
+    /// The user takes what is there, whatever is missing and whoever had it last, and the other hosts are told to forget the pool where it
+    /// is not all.
     fn take(&self, host: usize, there: &BTreeSet<usize>, seen: &mut Seen) -> Option<World> {
         let labelled = self.labelled(there).filter(|_| self.by_hand > 0)?;
         let there: BTreeSet<usize> = labelled.devices().into_iter().collect();

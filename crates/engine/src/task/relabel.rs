@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use millpond_block::{Piece, Tag};
 use millpond_device::DeviceError;
-use millpond_format::{Class, DeviceId, MemberState, SECTOR_BYTES, SegmentId};
+use millpond_format::{Class, DeviceId, DeviceNote, MemberState, SECTOR_BYTES, SegmentId};
 
 use super::checkpoint::second_area;
 use crate::io::Failing;
@@ -74,6 +74,24 @@ impl Pool {
         self.config.shape.generation += 1;
         self.relabeler.wanted = true;
         self.relabeler.waiting.extend(tag);
+    }
+
+    /// Devices look like this: labels say so soon, and of those that are missing what they said before. Of the same generation: the pool is
+    /// what it was.
+    pub(crate) fn describe_devices(&mut self, seen: Vec<DeviceNote>) {
+        if self.tuning.read_only || self.state != PoolState::Online {
+            return;
+        }
+        let members = self.config.shape.members.iter().filter(|m| m.state != MemberState::Gone);
+        let ids: BTreeSet<DeviceId> = members.flat_map(|m| [Some(m.device), m.successor]).flatten().collect();
+        let known = self.config.notes.iter().cloned().chain(seen).filter(|note| ids.contains(&note.device));
+        // the later one of a device counts
+        let known: BTreeMap<DeviceId, DeviceNote> = known.map(|note| (note.device, note)).collect();
+        let notes: Vec<DeviceNote> = known.into_values().collect();
+        if notes != self.config.notes {
+            self.config.notes = notes;
+            self.relabeler.wanted = true;
+        }
     }
 
     /// A device that the pool can do without failed: it is out of date from now on. Reads and writes go on; what is flushed is durable when the

@@ -6,7 +6,7 @@ use millpond_engine::{
     Class, Command, Compression, DeviceChange, GroupSpec, LabelsInForce, Layout, MemberState, NewestLabel, PoolState, Target, Tuning,
     VolumeId,
 };
-use millpond_format::RING_OFFSET;
+use millpond_format::{DeviceId, DeviceNote, Label, RING_OFFSET, SECTOR_BYTES};
 
 use crate::rig::Rig;
 
@@ -337,4 +337,29 @@ fn a_device_is_known_although_a_third_one_was_away_at_the_time() {
     write_all(&mut again, volume, 6);
     let refused = Rig::import_degraded(vec![again.media.remove(0), b], true).err().unwrap();
     assert!(refused.contains("written to without the others"), "{refused}");
+}
+
+#[test]
+fn labels_say_how_devices_looked_and_go_on_saying_it_of_missing_ones() {
+    let (mut rig, volume) = mirrored(&[64, 64], 2);
+    let ids: Vec<DeviceId> = rig.engine.pool().unwrap().devices.iter().map(|d| d.id).collect();
+    let note = |at: usize, path: &str| DeviceNote { device: ids[at], size: 64 << 20, path: path.into(), serial: format!("S{at}") };
+    let notes = |rig: &Rig, at: usize| Label::decode(&rig.media[at][..SECTOR_BYTES]).unwrap().notes;
+    let before = rig.engine.labels_in_force();
+    rig.engine.describe_devices(vec![note(0, "/dev/a"), note(1, "/dev/b")]);
+    rig.settle();
+    assert_eq!(rig.engine.labels_in_force(), before, "the pool is what it was");
+    assert_eq!(notes(&rig, 0), [note(0, "/dev/a"), note(1, "/dev/b")]);
+    assert_eq!(notes(&rig, 0), notes(&rig, 1));
+    let mut rig = Rig::import_degraded(vec![rig.media[1].clone()], true).unwrap();
+    rig.engine.describe_devices(vec![note(1, "/dev/c")]);
+    rig.settle();
+    assert_eq!(notes(&rig, 0), [note(0, "/dev/a"), note(1, "/dev/c")]);
+    check_all(&mut rig, volume, 1);
+    // a read-only import writes nothing
+    let tuning = Tuning { read_only: true, degraded: true, ..Tuning::default() };
+    let mut rig = Rig::import_with(rig.media.clone(), tuning, 1).unwrap();
+    rig.engine.describe_devices(vec![note(1, "/dev/d")]);
+    rig.settle();
+    assert_eq!(notes(&rig, 0), [note(0, "/dev/a"), note(1, "/dev/c")]);
 }

@@ -3,10 +3,10 @@
 use super::Kind;
 use crate::{
     Addr, BATCH_FIXED, BatchHeader, BlockIdentity, BlockNo, CacheHead, CacheSegment, Checkpoint, ChunkId, ChunkRecord, Claim, Class,
-    Coding, Column, DeadDirectory, DeadRecord, DeviceId, Encoder, Epoch, Filling, Group, HEADER_PAGE, HoldRecord, Holder, Item, JobsRecord,
-    Label, Layout, Leg, LimitRecord, LineageId, LineageRecord, Lsn, Member, MemberState, Move, NO_SEGMENT, NODE_BYTES, Node, ObjectRef,
-    OptionsRecord, PieceRef, PoolId, Record, Root, STREAMS, ScrubRecord, SegmentId, Shape, SmallRun, SnapshotId, SnapshotRecord, Standing,
-    StreamStart, TreeRoot, VolumeId, VolumeRecord, WalkRecord,
+    Coding, Column, DeadDirectory, DeadRecord, DeviceId, DeviceNote, Encoder, Epoch, Filling, Group, HEADER_PAGE, HoldRecord, Holder, Item,
+    JobsRecord, Label, Layout, Leg, LimitRecord, LineageId, LineageRecord, Lsn, Member, MemberState, Move, NO_SEGMENT, NODE_BYTES, Node,
+    ObjectRef, OptionsRecord, PieceRef, PoolId, Record, Root, STREAMS, ScrubRecord, SegmentId, Shape, SmallRun, SnapshotId, SnapshotRecord,
+    Standing, StreamStart, TreeRoot, VolumeId, VolumeRecord, WalkRecord,
 };
 
 const POOL: PoolId = PoolId(*b"sixteen bytes id");
@@ -33,7 +33,7 @@ fn volume(id: u32, name: &str) -> VolumeRecord {
     }
 }
 
-fn labels() -> [Label; 4] {
+fn labels() -> [Label; 5] {
     let member = |at: u64, extents: u32, state| Member {
         device: DeviceId(1 << 16 | at),
         extents,
@@ -61,6 +61,7 @@ fn labels() -> [Label; 4] {
             members: vec![member(0, 80, MemberState::Present)],
             groups: vec![group(Class::Data, Layout::Linear, 0, &[(0, 0, 80)])],
         },
+        notes: Vec::new(),
     };
     let stripe = Layout::Stripe { width: 3, unit: 65536 };
     let mut members: Vec<Member> =
@@ -85,7 +86,9 @@ fn labels() -> [Label; 4] {
     cached.shape.groups.push(group(Class::Cache, Layout::Linear, 80, &[(1, 0, 30)]));
     let mut spared = cached.clone();
     spared.shape.groups[1].class = Class::Spare;
-    [linear, many, cached, spared]
+    let note = |device, path: &str, serial: &str| DeviceNote { device, size: 1 << 30, path: path.into(), serial: serial.into() };
+    let noted = spared.clone().with_notes(&[note(DeviceId(1 << 16), "/dev/disk/by-id/a", "WX11"), note(DeviceId(1 << 16 | 1), "", "")]);
+    [linear, many, cached, spared, noted]
 }
 
 fn cache() -> [Vec<u8>; 2] {
@@ -409,7 +412,8 @@ fn claim(released: bool) -> Vec<u8> {
 
 /// One or two of every structure: a name, what it is, its bytes.
 pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
-    let ([linear, stripe, cached, spared], [legs, bare], [blocks, moves, tags], [head, segment]) = (labels(), roots(), batches(), cache());
+    let ([linear, stripe, cached, spared, noted], [legs, bare], [blocks, moves, tags], [head, segment]) =
+        (labels(), roots(), batches(), cache());
     vec![
         ("label-linear", Kind::Label, linear.encode().to_vec()),
         ("label-groups", Kind::Label, stripe.encode().to_vec()),
@@ -433,5 +437,6 @@ pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
         ("dead-piece", Kind::DeadPiece, dead_piece()),
         ("batch-tags", Kind::Batch, tags),
         ("snapshot-page-tags", Kind::SnapshotPage, tagged_page()),
+        ("label-notes", Kind::Label, noted.encode().to_vec()),
     ]
 }

@@ -274,7 +274,8 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// When each device is there, in milliseconds from now; `all`: all that belong to the pool, at once; `strangers`: others, too, or those alone.
+    /// When each device is there, in milliseconds from now; `all`: all that belong to the pool, at once; `strangers`: others, too, or those
+    /// alone.
     fn arrivals(&mut self, site: &mut Site, all: bool, strangers: bool) -> Vec<(usize, u64)> {
         let wait = site.rules.wait.as_millis() as u64;
         let now = self.machine.now().0;

@@ -28,7 +28,7 @@ fn label(pool: u8, member: u16, members: u16) -> Label {
             .collect(),
         groups: vec![group],
     };
-    Label { pool: PoolId([pool; 16]), name: format!("pool{pool}"), device: device(member), member, shape }
+    Label { pool: PoolId([pool; 16]), name: format!("pool{pool}"), device: device(member), member, shape, notes: Vec::new() }
 }
 
 /// Every pool found on the files named, or lying directly in the directories named.

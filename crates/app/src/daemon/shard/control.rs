@@ -147,6 +147,7 @@ impl<P: Pool> Shard<P> {
                 let _ = answer.send(if known { Ok(()) } else { Err(ShardError::NoDevice(device)) });
             }
             Message::ReadCache(bytes) => self.pool.set_read_cache(bytes),
+            Message::Describe(seen) => self.pool.describe_devices(seen),
             Message::Short(short) => self.pool.set_short(short),
             Message::Budget(budget) => self.set_budget(budget),
             Message::AddDevice(mut host, answer) => {

@@ -16,6 +16,7 @@ use millpond_engine::{
     Command, DiffExtent, LabelsInForce, Metrics, NewDevice, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo, Target, Time, VolumeId,
     VolumeInfo,
 };
+use millpond_format::DeviceNote;
 use tokio::sync::{oneshot, watch};
 
 pub use super::error::ShardError;
@@ -205,6 +206,8 @@ pub(super) enum Message {
     Diff(Option<Target>, Target, Answer<Vec<DiffExtent>>),
     Limit(DeviceIndex, DeviceLimit, Answer<()>),
     ReadCache(u64),
+    /// Labels are to say how devices look.
+    Describe(Vec<DeviceNote>),
     /// What holds the devices has little room left, or has some again.
     Short(bool),
     Budget(Arc<Budget>),
@@ -475,6 +478,11 @@ impl ShardHandle {
     /// Sets how many bytes of what guests read may be kept in memory, soon: nobody waits for it.
     pub fn set_read_cache(&self, bytes: u64) {
         self.post(Message::ReadCache(bytes));
+    }
+
+    /// Says how the devices of the pool look, for their labels, soon: nobody waits for it.
+    pub fn describe(&self, seen: Vec<DeviceNote>) {
+        self.post(Message::Describe(seen));
     }
 
     /// Says whether what holds the devices has little room left, soon: nobody waits for it.

@@ -8,6 +8,7 @@ use millpond_engine::{
     Command, CommandError, DiffExtent, Engine, Entry, ImageInfo, LabelsInForce, Metrics, PoolInfo, PoolState, Reply, SnapshotId,
     SnapshotInfo, Target, Time, VolumeId, VolumeInfo, VolumeOptions,
 };
+use millpond_format::DeviceNote;
 
 /// A pool as a state machine: requests, commands, ended device operations and time go in; device operations, completions and replies
 /// come out. The methods are those of [`Engine`], where they are documented.
@@ -89,6 +90,8 @@ pub trait Pool: 'static {
     fn options(&self) -> &BTreeMap<VolumeId, VolumeOptions>;
     /// Sets how many bytes of what guests read it may keep in memory.
     fn set_read_cache(&mut self, _bytes: u64) {}
+    /// Says how its devices look, for labels.
+    fn describe_devices(&mut self, _seen: Vec<DeviceNote>) {}
     /// Counters since import.
     fn metrics(&self) -> Metrics;
     /// What a target offers; `None` when there is no such target.
@@ -232,6 +235,10 @@ impl Pool for Engine {
 
     fn set_read_cache(&mut self, bytes: u64) {
         Engine::set_read_cache(self, bytes);
+    }
+
+    fn describe_devices(&mut self, seen: Vec<DeviceNote>) {
+        Engine::describe_devices(self, seen);
     }
 
     fn metrics(&self) -> Metrics {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use millpond_device::DeviceError;
 use millpond_engine::{
-    Decision, DeviceId, DeviceInfo, Evidence, ImportRules, Labelled, LabelsInForce, Looked, MemberState, NewestLabel, PoolState, Tuning,
+    Decision, DeviceId, DeviceInfo, Evidence, ImportRules, Labelled, LabelsInForce, Looked, MemberState, NewestLabel, PoolState, Refusal,
+    Tuning,
 };
 use millpond_format::SECTOR_BYTES;
 
@@ -257,6 +258,9 @@ impl<S: System> World<S> {
         let degraded = !start.beside && (start.all || site.rng.percent(70));
         let evidence = found.evidence(Some([start.host as u8; 16]));
         let memory = site.daemons[start.host].memory.as_ref();
+        if site.rules.check(memory, &evidence) == Err(Refusal::Apart) {
+            return Ok(Tried::Refused(BTreeSet::new()));
+        }
         if !degraded && (!found.missing.is_empty() || !evidence.is_whole() && site.rules.check(memory, &evidence).is_err()) {
             return Ok(Tried::Refused(BTreeSet::new()));
         }
@@ -312,7 +316,7 @@ impl<S: System> World<S> {
         if !how.degraded && evidence.current.iter().any(|(_, device)| ids.contains(device)) {
             return broken(format!("devices are left out that do not answer, of {evidence:?}, although nobody allowed it: {left_out:?}"));
         }
-        if apart {
+        if apart && left_out.is_empty() {
             return broken(format!("labels of {:?} contradict each other, and they are one pool", found.devices()));
         }
         if held && !how.force {
