@@ -247,6 +247,14 @@ pub enum Command {
         /// Name of the new volume.
         name: String,
     },
+    /// Make a clone independent: the snapshots that it starts from move to it, and the volume they belonged to becomes a clone of the last
+    /// of them. No block is copied. Refused when both have a snapshot of one name.
+    Promote {
+        /// The clone.
+        volume: VolumeId,
+        /// Only say what would move.
+        dry_run: bool,
+    },
     /// Forbid the removal of a snapshot, at most until a time. Without a tag, counted; a tag that it is held with already is refused.
     Hold {
         /// Which.
@@ -292,6 +300,8 @@ pub enum Reply {
     Wipe(WipePlan),
     /// What a removal takes.
     Removal(RemovalPlan),
+    /// What a promotion moves.
+    Promotion(PromotionPlan),
 }
 
 /// How bytes are made unreadable.
@@ -320,6 +330,17 @@ impl Wipe {
             _ => Some(Wipe::Zero),
         }
     }
+}
+
+/// What a promotion moves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PromotionPlan {
+    /// The volume that becomes a clone of the last of these.
+    pub from: VolumeId,
+    /// Snapshots that move, by id. Those that were destroyed and are still needed move, too, and are not listed.
+    pub snapshots: Vec<SnapshotId>,
+    /// Bytes of data that they are charged with. Exact without compression; else shared out in proportion to blocks.
+    pub bytes: u64,
 }
 
 /// What the removal of a device takes, as far as is known before it begins.

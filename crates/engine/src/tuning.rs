@@ -208,6 +208,8 @@ pub enum Planted {
     NothingUnique,
     /// Checkpoints leave out holds with tags.
     ForgetTags,
+    /// A promotion leaves the deadlists of heads where they were.
+    PromoteKeepsDeadlists,
     /// Caps of devices hold back operations that are urgent.
     HoldClaims,
     /// The oldest operation that is held by a cap is gone when the cap is lifted.

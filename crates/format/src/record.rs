@@ -285,13 +285,15 @@ fields!(
 );
 
 /// Version of checkpoint objects; 2 moved the snapshots into pages of their own, 3 made deadlists shorter, 4 has options at the end, 5 jobs, 6 the
-/// wipe, 7 deadlists in pieces.
-const VERSION: u16 = 7;
+/// wipe, 7 deadlists in pieces, 8 lineages in another order than that of their ids.
+const VERSION: u16 = 8;
 /// The oldest that can be read: it has no options. The one after it has no jobs, and the next no wipe; then deadlists are whole, which their objects say.
 const WITHOUT_OPTIONS: u16 = 3;
 const WITHOUT_JOBS: u16 = 4;
 const WITHOUT_WIPE: u16 = 5;
 const WITHOUT_PIECES: u16 = 6;
+/// Lineages start from snapshots of lineages with lower ids. Written as long as they do: a pool without promoted clones can go back.
+const IN_ORDER: u16 = 7;
 
 fields!(
     /// What a checkpoint object holds.
@@ -336,6 +338,8 @@ fields!(
         jobs: JobsRecord,
         /// The wipe that is on its way: 0: none; 1: devices are asked to discard; 2: zeroes are written.
         wipe: u8,
+        /// 1: a lineage starts from a snapshot of one with a greater id, since a clone was promoted; else 0, which is not stored.
+        reordered: u8,
     }
 );
 
@@ -344,9 +348,13 @@ impl Checkpoint {
     pub fn encode(&self) -> Vec<u8> {
         let mut e = Encoder::default();
         e.u32(0x5043_504d); // "MPCP"
-        e.u16(VERSION);
+        e.u16(if self.reordered == 0 { IN_ORDER } else { VERSION });
         self.put(&mut e);
-        e.into_bytes()
+        let mut bytes = e.into_bytes();
+        if self.reordered == 0 {
+            bytes.pop();
+        }
+        bytes
     }
 
     /// Reads the object.
@@ -364,7 +372,8 @@ impl Checkpoint {
             WITHOUT_OPTIONS => (WITHOUT_JOBS, &[0; <Vec<OptionsRecord>>::LEAST]),
             WITHOUT_JOBS => (WITHOUT_WIPE, &[0; JobsRecord::LEAST]),
             WITHOUT_WIPE => (WITHOUT_PIECES, &[0]),
-            WITHOUT_PIECES => (VERSION, &[]),
+            WITHOUT_PIECES => (IN_ORDER, &[]),
+            IN_ORDER => (VERSION, &[0]),
             VERSION => (VERSION, &[]),
             _ => return Err(FormatError::Version(version)),
         };
@@ -384,6 +393,7 @@ impl Checkpoint {
     fn check(&self) -> Result<(), FormatError> {
         let counters = [self.lsn, self.epoch.0, self.clock, self.next_snapshot, self.next_lineage, self.next_walk];
         let sound = counters.iter().all(|n| *n < 1 << 62) && self.next_chunk < 1 << 40 && self.next_volume < u32::MAX;
+        let sound = sound && self.reordered <= 1;
         if sound { Ok(()) } else { Err(FormatError::Field("counter")) }
     }
 }
@@ -565,5 +575,10 @@ records! {
         snapshot: SnapshotId,
         /// Its tag.
         tag: String,
+    }
+    22 /// The snapshots that a clone starts from belong to it, and the volume they belonged to becomes its clone.
+    Promote {
+        /// The clone.
+        volume: VolumeId,
     }
 }

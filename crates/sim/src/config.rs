@@ -2,6 +2,7 @@
 
 mod buffered;
 mod cached;
+mod clones;
 mod full;
 mod long;
 mod mirrored;
@@ -72,6 +73,8 @@ pub struct Options {
     pub strict: bool,
     /// Devices behind a page cache, whose flushes fail, in every world.
     pub buffered: bool,
+    /// Many clones that are promoted, in every world.
+    pub clones: bool,
     /// The caller's clock, in nanoseconds of its thread: turns are timed by it. Nothing in a world follows from it.
     pub clock: Option<fn() -> u64>,
 }
@@ -89,6 +92,7 @@ impl Options {
         self.gate |= matches!(bug, Planted::HoldClaims | Planted::ForgetHeld | Planted::LeaveLate | Planted::BurstTwice);
         self.strict |= bug == Planted::LoosenUnderWay;
         self.buffered |= bug == Planted::TrustPageCache;
+        self.clones |= bug == Planted::PromoteKeepsDeadlists;
         self.full |= matches!(bug, Planted::ForgetReservations | Planted::NothingUnique);
         self.restarts |=
             matches!(bug, Planted::ServeUnremembered | Planted::TrustAnyDevice | Planted::ForgetNewLabels | Planted::WaitForNobody);
@@ -165,6 +169,8 @@ pub struct Mix {
     pub sequential: u64,
     /// Most blocks of a usual request.
     pub blocks: u64,
+    /// Commands are about clones, mostly.
+    pub clones: bool,
 }
 
 /// One world.
@@ -311,6 +317,10 @@ impl Config {
         }
         if options.strict {
             self.tighten(&mut rng.fork(14));
+            return false;
+        }
+        if options.clones {
+            self.branch(&mut rng.fork(16));
             return false;
         }
         if options.buffered {
@@ -503,5 +513,6 @@ fn mix(rng: &mut Rng) -> Mix {
         hot: rng.between(0, 80),
         sequential: rng.between(0, 40),
         blocks: *rng.pick(&[1, 4, 16]),
+        clones: false,
     }
 }

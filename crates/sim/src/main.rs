@@ -101,8 +101,11 @@ struct Args {
     /// Cache modes become stricter while requests are under way, in every world
     #[arg(long, conflicts_with_all = ["fault", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables", "full", "rescue", "restarts"])]
     strict: bool,
+    /// Many clones that are promoted, in every world
+    #[arg(long, conflicts_with_all = ["mirrors", "parity", "caches", "spares", "removals", "work", "long_tables", "full", "rescue", "restarts"])]
+    clones: bool,
     /// Devices behind a page cache, whose flushes fail, in every world
-    #[arg(long, conflicts_with_all = ["fault", "no_faults", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables", "full", "rescue", "restarts", "gate", "strict"])]
+    #[arg(long, conflicts_with_all = ["fault", "no_faults", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables", "full", "rescue", "restarts", "gate", "strict", "clones"])]
     buffered: bool,
     /// Cut the power at every event of roots that are written over those of a lap ago
     #[arg(long, requires = "power_cut")]
@@ -118,7 +121,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 37] = [
+const PLANTED: [(&str, Planted); 38] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -141,6 +144,7 @@ const PLANTED: [(&str, Planted); 37] = [
     ("forget-reservations", Planted::ForgetReservations),
     ("nothing-unique", Planted::NothingUnique),
     ("forget-tags", Planted::ForgetTags),
+    ("promote-keeps-deadlists", Planted::PromoteKeepsDeadlists),
     ("serve-unremembered", Planted::ServeUnremembered),
     ("trust-any-device", Planted::TrustAnyDevice),
     ("forget-left-behind", Planted::ForgetLeftBehind),
@@ -204,6 +208,7 @@ fn main() -> ExitCode {
         gate: args.gate,
         strict: args.strict,
         buffered: args.buffered,
+        clones: args.clones,
         clock: args.turn_limit.map(|_| thread_time as fn() -> u64),
         ..Options::default()
     };
@@ -428,6 +433,9 @@ fn again(seed: u64, args: &Args) -> String {
     }
     if args.buffered {
         command += " --buffered";
+    }
+    if args.clones {
+        command += " --clones";
     }
     if args.laps {
         command += " --laps";

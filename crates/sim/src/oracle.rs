@@ -10,6 +10,7 @@
 //! - an answered command has happened and is durable; an unanswered one has happened wholly or not at all, and what an import lists stays;
 //! - at 100 % full, reads, flushes, discards, deletes and rollbacks work (I9).
 
+mod ancestry;
 mod catalog;
 mod crash;
 mod diff;
@@ -29,6 +30,7 @@ pub use crate::grid::BLOCK;
 use crate::grid::Grid;
 use crate::system::Target;
 use crate::trace::Moment;
+use ancestry::Ancestry;
 pub use catalog::{Issued, Listing};
 pub use guest::Flight;
 use history::{Cell, Cut, Pieces, Value};
@@ -69,8 +71,10 @@ pub struct Volume {
     pub compression: Compression,
     /// Writes are refused.
     pub read_only: bool,
-    /// The snapshot it is a clone of.
+    /// The snapshot it is a clone of, if that is not one that was destroyed.
     pub origin: Option<SnapshotId>,
+    /// The last snapshot before its head.
+    base: Option<SnapshotId>,
     grid: Grid,
     cells: Vec<Cell>,
     /// What took effect before this moment survives a power cut.
@@ -148,6 +152,7 @@ pub struct Oracle {
     cuts: Vec<Cut>,
     volumes: BTreeMap<VolumeId, Volume>,
     snapshots: BTreeMap<SnapshotId, Snapshot>,
+    ancestry: Ancestry,
     flights: BTreeMap<u64, Flight>,
     questions: Questions,
     commands: BTreeMap<u64, Issued>,
@@ -238,9 +243,9 @@ impl Oracle {
         self.flights.values().any(|f| f.target == target) || self.questions.values().any(|q| q.is_about(target))
     }
 
-    /// Clones of a snapshot.
+    /// Volumes that start from a snapshot of another one.
     pub fn clones(&self, snapshot: SnapshotId) -> usize {
-        self.volumes.values().filter(|v| v.origin == Some(snapshot)).count()
+        self.crossings().into_iter().filter(|(id, _)| *id == snapshot).count()
     }
 
     /// The oldest instant that somebody may still learn of.

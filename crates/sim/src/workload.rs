@@ -221,6 +221,8 @@ impl Workload {
         let many = oracle.snapshots().count() >= MAX_SNAPSHOTS;
         let weights = match self.phase {
             Phase::Relieving(_) => [0, 20, 0, 0, 2, 0, 0, 0, 3, 0, 2, 0],
+            _ if self.mix.clones && many => [0, 30, 12, 12, 6, 0, 20, 4, 3, 0, 1, 2],
+            _ if self.mix.clones => [25, 12, 10, 18, 5, 0, 20, 4, 3, 1, 1, 2],
             _ if many => [0, 30, 5, 5, 2, 2, 2, 6, 3, 2, 2, 4],
             _ => [30, 12, 6, 6, 2, 3, 2, 6, 3, 2, 2, 4],
         };
@@ -237,7 +239,7 @@ impl Workload {
             }
             (4, _) if free.len() > 1 => {
                 // Its origin is locked too: whether that one's snapshot may go depends on this clone.
-                let origin = volume.origin.and_then(|id| oracle.snapshot(id)).map(|s| s.volume);
+                let origin = oracle.origin_volume(volume.id);
                 let targets = oracle.snapshots().filter(|s| s.volume == volume.id).map(|s| Target::Snapshot(s.id));
                 let quiet = targets.chain([Target::Head(volume.id)]).collect();
                 let volumes: Vec<VolumeId> = origin.into_iter().chain([volume.id]).collect();
@@ -249,6 +251,17 @@ impl Workload {
                 let fits = size <= volume.size() || self.room(oracle, size - volume.size());
                 let command = Command::ResizeVolume { volume: volume.id, size };
                 fits.then(|| head(command, volume.id, vec![Target::Head(volume.id)])).flatten()
+            }
+            // no draw of its own, so worlds without clones stay as they were
+            (6, _)
+                if (self.mix.clones || self.names.is_multiple_of(2)) && volume.origin.is_some_and(|id| oracle.snapshot(id).is_some()) =>
+            {
+                let volumes: Vec<VolumeId> = oracle.origin_volume(volume.id).into_iter().chain([volume.id]).collect();
+                // what is asked since a snapshot of one volume would be asked of another one
+                let targets = oracle.snapshots().filter(|s| volumes.contains(&s.volume)).map(|s| Target::Snapshot(s.id));
+                let command = Some(Command::Promote { volume: volume.id, dry_run: false });
+                let quiet = targets.collect();
+                volumes.iter().all(|id| !busy.contains(id)).then_some(Plan { command, diff: None, volumes, quiet })
             }
             (6, _) => {
                 let command = Command::SetProperties {

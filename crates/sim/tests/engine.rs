@@ -133,6 +133,14 @@ fn worlds_of_stricter_modes() {
     clean(0..8, Mode::World, &Options { strict: true, ..Options::default() });
 }
 
+/// Clones of clones, rolled back, promoted and destroyed, over crashes.
+#[test]
+fn worlds_of_clones() {
+    let clones = Options { clones: true, ..Options::default() };
+    clean(0..24, Mode::World, &clones);
+    clean(0..2, Mode::PowerCut, &clones);
+}
+
 /// Devices behind a page cache, which shows what a failed flush dropped.
 #[test]
 fn worlds_of_buffered_devices() {
@@ -200,6 +208,7 @@ fn planted_bugs_are_found() {
         Planted::ForgetReservations,
         Planted::NothingUnique,
         Planted::ForgetTags,
+        Planted::PromoteKeepsDeadlists,
         Planted::ServeUnremembered,
         Planted::TrustAnyDevice,
         Planted::ForgetLeftBehind,

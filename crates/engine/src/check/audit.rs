@@ -9,10 +9,9 @@ use millpond_format::{
     VolumeId, crc32c,
 };
 
-use crate::core::Core;
+use crate::core::{Core, starts_later};
 use crate::engine::Engine;
 use crate::io::{Coders, Health, Rebuild, Want, erased};
-use crate::open::starts_from_older;
 use crate::space::{Deadlist, FIXED_TAIL, PAGE, Piece, SegmentState, as_piece};
 use crate::tree::{Miss, node_index};
 
@@ -139,9 +138,15 @@ fn removed_findings(core: &Core) -> Vec<String> {
 
 /// INV-CAT-4: an import refuses a catalog that is otherwise.
 fn origin_findings(core: &Core) -> Vec<String> {
-    let origins = core.catalog.lineages.iter().filter_map(|(id, line)| Some((*id, core.catalog.snapshots.get(&line.origin?)?.lineage)));
-    let wrong = origins.filter(|(child, parent)| !starts_from_older(*child, *parent));
-    wrong.map(|(child, parent)| format!("lineage {} starts from a snapshot of lineage {}", child.0, parent.0)).collect()
+    let catalog = &core.catalog;
+    let origins = catalog.lineages.iter().filter_map(|(id, line)| Some((*id, line, catalog.snapshots.get(&line.origin?)?)));
+    let wrong = origins.filter(|(_, line, origin)| {
+        let parent = catalog.lineages.get(&origin.lineage);
+        line.origin_epoch != origin.epoch || parent.is_none_or(|parent| !starts_later(line.origin_epoch, parent.origin_epoch))
+    });
+    wrong
+        .map(|(child, _, origin)| format!("INV-CAT-4: lineage {} starts from a snapshot of lineage {}", child.0, origin.lineage.0))
+        .collect()
 }
 
 /// The entries of a node that are no holes, with their checksums and first blocks. The node covers `span` blocks from `first` on.

@@ -289,6 +289,12 @@ impl Catalog {
         Some(line)
     }
 
+    /// Puts a lineage in, and what it owns with it.
+    pub(crate) fn insert_lineage(&mut self, id: LineageId, line: Lineage) {
+        self.reservations.grow(line.volume, line.owned_units);
+        self.lineages.insert(id, line);
+    }
+
     /// Units of the volume's data, its snapshots' included.
     pub(crate) fn owned_units(&self, volume: VolumeId) -> u64 {
         self.lineages.values().filter(|line| line.volume == volume).map(|line| line.owned_units).sum()
@@ -368,6 +374,19 @@ impl Catalog {
                 }
             }
         }
+    }
+
+    /// A listed snapshot belongs to another volume by now: it is named and counted there.
+    pub(super) fn rename_owner(&mut self, old: VolumeId, new: VolumeId, id: SnapshotId, name: String) {
+        self.snapshot_names.remove(&(old, name.clone()));
+        self.snapshot_names.insert((new, name), id);
+        if let Some(count) = self.snapshot_counts.get_mut(&old) {
+            *count -= 1;
+            if *count == 0 {
+                self.snapshot_counts.remove(&old);
+            }
+        }
+        *self.snapshot_counts.entry(new).or_default() += 1;
     }
 
     /// A snapshot that is listed: neither destroyed nor of a removed volume.
@@ -469,9 +488,27 @@ impl Catalog {
     /// Volumes of other names that start from a snapshot.
     pub(crate) fn clones_of(&self, id: SnapshotId) -> u32 {
         let Some(snapshot) = self.snapshots.get(&id) else { return 0 };
-        // the lineage of a destroyed volume stays until its space is reclaimed: it is nobody's clone any more
-        let clone = |l: &Lineage| l.volume != snapshot.volume && self.volumes.contains_key(&l.volume);
-        let others = snapshot.children.iter().filter(|child| self.lineages.get(child).is_some_and(clone));
-        u32::try_from(others.count()).unwrap_or(u32::MAX)
+        let lines = snapshot.children.iter().filter_map(|child| self.lineages.get(child));
+        let mut clones: Vec<VolumeId> = lines.filter(|l| l.volume != snapshot.volume && self.is_needed(l)).map(|l| l.volume).collect();
+        clones.sort_unstable();
+        clones.dedup();
+        u32::try_from(clones.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Does a lineage have a head or a listed snapshot, or a lineage that has and starts from it? Those of destroyed volumes, which stay
+    /// until their space is reclaimed, do not count.
+    fn is_needed(&self, line: &Lineage) -> bool {
+        let mut todo = vec![line];
+        while let Some(line) = todo.pop() {
+            if !self.volumes.contains_key(&line.volume) {
+                continue;
+            }
+            if line.head.is_some() || line.snapshots.iter().any(|id| self.listed(*id).is_some()) {
+                return true;
+            }
+            let children = line.snapshots.iter().filter_map(|id| self.snapshots.get(id)).flat_map(|s| &s.children);
+            todo.extend(children.filter_map(|child| self.lineages.get(child)));
+        }
+        false
     }
 }

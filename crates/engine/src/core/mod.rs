@@ -3,6 +3,7 @@
 
 mod catalog;
 mod map;
+mod promote;
 mod reclaim;
 mod records;
 mod reservations;
@@ -10,6 +11,7 @@ mod snapshots;
 mod state;
 
 pub(crate) use catalog::{Catalog, Head, Lineage, Snapshot, Stored, StoredDeadlist, Volume, Walk};
+pub(crate) use promote::{Promotion, starts_later};
 pub(crate) use records::{cache_code, cache_of, compression_code, compression_of, sector_code, sector_of};
 pub(crate) use reservations::Reservations;
 pub(crate) use snapshots::SealedPage;

@@ -160,6 +160,7 @@ impl Core {
                     s.tags.retain(|hold| hold.tag != *tag);
                 }
             }
+            Record::Promote { volume } => self.promote(*volume),
             Record::Walked { .. } => {}
         }
     }
@@ -259,12 +260,16 @@ impl Core {
     fn drop_head(&mut self, id: LineageId) {
         let Some(line) = self.catalog.lineages.get_mut(&id) else { return };
         let Some(head) = line.head.take() else { return };
-        let bound = line.last_snap;
+        let (bound, last) = (line.last_snap, line.snapshots.last().copied());
         // what is in the head's deadlist is still in the last snapshot, or in the origin
         let stale = std::mem::take(&mut line.deadlist);
         self.retire(stale);
         self.start_walk(id, head.root, bound);
         self.drop_if_empty(id);
+        if let Some(last) = last {
+            // after a promotion, other volumes may start from a snapshot that was destroyed in a line with a head
+            self.settle_hidden(last);
+        }
     }
 
     fn start_walk(&mut self, lineage: LineageId, root: TreeRoot, bound: Epoch) {
@@ -276,7 +281,7 @@ impl Core {
         self.catalog.walks.insert(id, Walk { lineage, root, bound, cursor: BlockNo(0) });
     }
 
-    fn drop_if_empty(&mut self, id: LineageId) {
+    pub(super) fn drop_if_empty(&mut self, id: LineageId) {
         let Some(line) = self.catalog.lineages.get(&id) else { return };
         if line.head.is_some() || !line.snapshots.is_empty() {
             return;
@@ -317,7 +322,10 @@ impl Core {
     fn splice(&mut self, at: SnapshotId, child: LineageId) -> bool {
         let Some(parent) = self.catalog.snapshots.get(&at).map(|s| s.lineage) else { return false };
         let (Some(line), Some(young)) = (self.catalog.lineages.get(&parent), self.catalog.lineages.get(&child)) else { return false };
-        if line.head.is_some() || line.snapshots.last() != Some(&at) || (line.volume != young.volume && line.snapshots.len() > 1) {
+        let foreign = line.volume != young.volume;
+        // a promoted clone and the volume that starts from it stay apart
+        let both = foreign && self.catalog.volumes.contains_key(&line.volume) && self.catalog.volumes.contains_key(&young.volume);
+        if line.head.is_some() || line.snapshots.last() != Some(&at) || both || (foreign && line.snapshots.len() > 1) {
             return false;
         }
         let Some(young) = self.catalog.remove_lineage(child) else { return false };

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use millpond_format::{Checkpoint, ChunkRecord, DeadDirectory, LineageId, ObjectRef, Root, SegmentId, SnapshotRecord};
+use millpond_format::{Checkpoint, ChunkRecord, DeadDirectory, ObjectRef, Root, SegmentId, SnapshotRecord};
 
 use crate::VolumeOptions;
-use crate::core::{Core, Head, Lineage, Snapshot, StoredDeadlist, Volume, Walk, cache_of, compression_of, sector_of};
+use crate::core::{Core, Head, Lineage, Snapshot, StoredDeadlist, Volume, Walk, cache_of, compression_of, sector_of, starts_later};
 use crate::log::OBJECT_CLASS;
 use crate::space::{Deadlist, Piece, SegmentState};
 
@@ -150,10 +150,12 @@ fn load_catalog(
     let origins: Vec<_> = catalog.lineages.iter().filter_map(|(id, line)| line.origin.map(|o| (*id, o))).collect();
     for (child, origin) in origins {
         let parent = catalog.snapshots.loaded_mut(origin).ok_or("a clone's origin is missing: the catalog is damaged")?;
-        if !starts_from_older(child, parent.lineage) {
-            return Err(format!("lineage {} starts from a snapshot of a younger one: the catalog is damaged", child.0));
-        }
         parent.children.push(child);
+        let (epoch, lineage) = (parent.epoch, parent.lineage);
+        let of = |id| catalog.lineages.get(&id).map(|line| line.origin_epoch);
+        if of(child) != Some(epoch) || of(lineage).is_none_or(|parent| !starts_later(epoch, parent)) {
+            return Err(format!("lineage {} starts from a snapshot that is older than its own line: the catalog is damaged", child.0));
+        }
     }
     for v in &checkpoint.volumes {
         let volume = Volume {
@@ -187,25 +189,7 @@ fn load_catalog(
     Ok(())
 }
 
-/// INV-CAT-4: a lineage starts from a snapshot of an older lineage, and ids rise with age. So origins form no circle, and following them ends.
-pub(crate) fn starts_from_older(child: LineageId, parent: LineageId) -> bool {
-    parent < child
-}
-
 /// The snapshots of a page.
 pub(crate) fn snapshot_page(bytes: &[u8]) -> Result<Vec<SnapshotRecord>, String> {
     SnapshotRecord::decode_page(bytes).map_err(|error| format!("a page of snapshots is damaged ({error})"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn origins_of_a_sound_catalog_form_no_circle() {
-        assert!(starts_from_older(LineageId(2), LineageId(1)));
-        // a forged circle has a lineage that starts from itself or from a younger one
-        assert!(!starts_from_older(LineageId(1), LineageId(2)));
-        assert!(!starts_from_older(LineageId(1), LineageId(1)));
-    }
 }

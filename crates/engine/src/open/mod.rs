@@ -16,4 +16,3 @@ mod survey;
 
 pub(crate) use create::{add_groups, create, device_id, extent_space, new_members, take_more};
 pub(crate) use import::Import;
-pub(crate) use load::starts_from_older;

@@ -1,11 +1,11 @@
 //! Commands: checked against the catalog, logged as records, applied, made durable, answered.
 
 use millpond_block::{CacheMode, DiskError, Tag};
-use millpond_format::{Item, LineageId, Record, SnapshotId, VolumeId, VolumeRecord};
+use millpond_format::{Item, LineageId, ObjectRef, Record, SnapshotId, VolumeId, VolumeRecord};
 
 use super::op::{ClearWork, Op, Owner, Work};
 use super::state::Pool;
-use crate::core::{Reservations, cache_code, compression_code, sector_code};
+use crate::core::{Promotion, Reservations, cache_code, compression_code, sector_code};
 use crate::log::LONG;
 use crate::task::Purse;
 use crate::{Command, CommandError, Planted, PoolState, Reply};
@@ -16,6 +16,8 @@ const MAX_VOLUME_BYTES: u64 = 1 << 56;
 const STARVED_TURNS: u32 = 20_000;
 /// Volumes of one group snapshot.
 const MAX_GROUP: usize = 256;
+/// Names in a message.
+const NAMES_SHOWN: usize = 4;
 /// Longest description in bytes.
 const MAX_DESCRIPTION: usize = 1024;
 
@@ -108,6 +110,11 @@ impl Pool {
             Command::Wipe { how, dry_run: false } => self.change_jobs(tag, |pool| pool.wipe(how, false)),
             Command::StopWipe => self.change_jobs(tag, Pool::stop_wipe),
             Command::SetJobRate { rate } => self.change_jobs(tag, |pool| pool.set_job_rate(rate)),
+            Command::Promote { volume, dry_run: true } => {
+                let plan = self.plan_promotion(volume).map(|promotion| Reply::Promotion(promotion.plan()));
+                self.replies.push_back((tag, plan));
+            }
+            Command::Promote { volume, dry_run: false } => self.promote(tag, volume),
             Command::DestroySnapshots { snapshots } => self.start_destroy(tag, snapshots),
             Command::Places { target } => self.start_places(tag, target),
             Command::Lost { target } => self.start_lost(tag, target),
@@ -309,6 +316,59 @@ impl Pool {
         }
     }
 
+    /// Promotes a clone when the next checkpoint has room for the pages of snapshots that change with it.
+    fn promote(&mut self, tag: Tag, volume: VolumeId) {
+        let promotion = match self.plan_promotion(volume) {
+            Ok(promotion) => promotion,
+            Err(error) => return self.replies.push_back((tag, Err(error))),
+        };
+        let bytes = self.bytes_to_store(self.core.catalog.changed_by(&promotion));
+        if bytes > self.room_for_lists() {
+            if self.records_starve() {
+                return self.replies.push_back((tag, Err(CommandError::NoSpace)));
+            }
+            self.ask_for_room();
+            return self.parked_commands.push((tag, Command::Promote { volume, dry_run: false }));
+        }
+        if self.log_records(tag, vec![Record::Promote { volume }], Reply::Promotion(promotion.plan())) {
+            self.checkpointer.estimate.lists += bytes;
+        }
+    }
+
+    /// Bytes of the pages of snapshots that these are in.
+    fn bytes_to_store(&self, snapshots: impl Iterator<Item = SnapshotId>) -> usize {
+        let stored = snapshots.filter_map(|id| self.core.catalog.snapshots.page_at(id)).map(|at| ((at.segment, at.offset), at.bytes()));
+        let pages: std::collections::BTreeMap<_, u32> = stored.collect();
+        pages.values().map(|bytes| *bytes as usize + ObjectRef::STEP).sum()
+    }
+
+    /// What a promotion would move.
+    fn plan_promotion(&self, volume: VolumeId) -> Result<Promotion, CommandError> {
+        self.known_volume(volume)?;
+        let catalog = &self.core.catalog;
+        let not_a_clone = || CommandError::Invalid("it is not a clone: no snapshot has to stay for it".into());
+        let promotion = catalog.promotion(volume).ok_or_else(not_a_clone)?;
+        let moved = promotion.snapshots.iter().filter_map(|id| catalog.snapshots.get(id));
+        let taken: Vec<&str> =
+            moved.map(|s| s.name.as_str()).filter(|name| catalog.snapshot_named(volume, name).is_some()).take(NAMES_SHOWN + 1).collect();
+        if !taken.is_empty() {
+            let more = if taken.len() > NAMES_SHOWN { " and others" } else { "" };
+            let names: Vec<String> = taken.iter().take(NAMES_SHOWN).map(|name| format!("'{name}'")).collect();
+            let why = format!("both volumes have snapshots named {}{more}; rename one of each first", names.join(", "));
+            return Err(CommandError::Busy(why));
+        }
+        let owned = |id| catalog.owned_units(id);
+        let missing = |id, owned| Reservations::missing_for(catalog.options_of(id).reservation, owned);
+        let (from, units) = (promotion.from, promotion.units);
+        let before = missing(from, owned(from)) + missing(volume, owned(volume));
+        let after = missing(from, owned(from).saturating_sub(units)) + missing(volume, owned(volume) + units);
+        let kept = catalog.reservations.missing_of_others(volume) + missing(volume, owned(volume)) + after - before;
+        if after > before && self.core.space.live_units() + kept > self.core.space.usable_units() {
+            return Err(CommandError::NoSpace);
+        }
+        Ok(promotion)
+    }
+
     /// Checks a command and turns it into records and the reply that they earn.
     fn records(&mut self, command: Command) -> Result<(Vec<Record>, Reply), CommandError> {
         let created = self.now.0;
@@ -339,7 +399,9 @@ impl Pool {
                 let needed = catalog.snapshots.iter().filter(|(_, s)| s.volume == volume);
                 for (id, snapshot) in needed {
                     if catalog.clones_of(*id) > 0 {
-                        return Err(CommandError::Busy(format!("snapshot '{}' has clones; destroy them first", snapshot.name)));
+                        let gone = if snapshot.hidden { ", which was destroyed," } else { "" };
+                        let why = format!("snapshot '{}'{gone} has clones; destroy or promote them first", snapshot.name);
+                        return Err(CommandError::Busy(why));
                     }
                     if !snapshot.hidden && self.is_held(snapshot) {
                         return Err(CommandError::Busy(format!("snapshot '{}' is held; release it first", snapshot.name)));
@@ -421,6 +483,7 @@ impl Pool {
             Command::Release { snapshot, tag } => one(self.release_hold(snapshot, tag)?, Reply::Done),
             Command::ResizeVolume { .. }
             | Command::DestroySnapshots { .. }
+            | Command::Promote { .. }
             | Command::AddDevices { .. }
             | Command::Replace { .. }
             | Command::CheckDevices(_)

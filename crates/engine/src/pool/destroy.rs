@@ -121,7 +121,7 @@ impl Pool {
     }
 
     /// A checkpoint gives back what rests.
-    fn ask_for_room(&mut self) {
+    pub(super) fn ask_for_room(&mut self) {
         self.checkpointer.forced |= self.log.since_checkpoint > 0 && !self.checkpointer.running();
     }
 
@@ -155,7 +155,7 @@ impl Pool {
     fn check_destroyable(&self, id: SnapshotId) -> Result<(), CommandError> {
         let snapshot = self.known_snapshot(id)?;
         if self.core.catalog.clones_of(id) > 0 {
-            return Err(CommandError::Busy(format!("snapshot '{}' has clones; destroy them first", snapshot.name)));
+            return Err(CommandError::Busy(format!("snapshot '{}' has clones; destroy or promote them first", snapshot.name)));
         }
         if self.is_held(snapshot) {
             return Err(CommandError::Busy(format!("snapshot '{}' is held; release it first", snapshot.name)));

@@ -210,12 +210,7 @@ impl Pool {
     fn volume_info(&self, id: VolumeId, owned_units: u64) -> Option<VolumeInfo> {
         let catalog = &self.core.catalog;
         let (v, line) = catalog.head(id)?;
-        // rollbacks start lineages from the volume's own snapshots: the clone's origin is behind them
-        let mut origin = line.origin.and_then(|s| catalog.snapshots.get(&s));
-        while let Some(own) = origin.filter(|s| s.volume == id) {
-            origin = catalog.lineages.get(&own.lineage).and_then(|line| line.origin).and_then(|s| catalog.snapshots.get(&s));
-        }
-        let origin = origin.filter(|s| !s.hidden && catalog.volumes.contains_key(&s.volume)).map(|s| {
+        let origin = catalog.origin_of(id).and_then(|origin| catalog.listed(origin.snapshot)).map(|s| {
             let name = catalog.volumes.get(&s.volume).map_or("?", |v| v.name.as_str());
             format!("{name}@{}", s.name)
         });

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use millpond_block::Op;
-use millpond_engine::{Aim, Command, Compression, HoldInfo, Layout, PoolId, Target, Tuning};
+use millpond_engine::{Aim, Command, Compression, HoldInfo, Layout, PoolId, Reply, Target, Tuning};
 use millpond_format::testing::{Kind, dump, put_checksum_right, undump};
 use millpond_format::{AREA_BYTES, Column, DeviceId, Label, Member, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
 
@@ -27,10 +27,11 @@ const AFTER: Content<'_> = &[(0, 2, 0x11), (2, 3, 0x33), (5, 3, 0x11), (21, 3, 0
 /// A golden pool: its name, what makes it, what it holds.
 type Pool = (&'static str, fn() -> Rig, Expected);
 
-const POOLS: [Pool; 4] = [
+const POOLS: [Pool; 5] = [
     ("clean", clean, &[("disk", BEFORE), ("packed", BEFORE)]),
     ("dirty-log", dirty, &[("disk", AFTER), ("packed", BEFORE), ("late", &[(7, 1, 0x44)])]),
     ("snapshots", snapshots, &[("disk", BEFORE), ("disk@one", BEFORE), ("disk@two", AFTER), ("copy", AFTER), ("packed", BEFORE)]),
+    ("promoted", promoted, &[("disk", BEFORE), ("copy@one", BEFORE), ("copy@two", AFTER), ("copy", AFTER), ("branch", BEFORE)]),
     ("holds", holds, &[("disk@one", BEFORE), ("disk@two", AFTER)]),
 ];
 
@@ -93,6 +94,28 @@ fn snapshots() -> Rig {
     rig.command(Command::Checkpoint).unwrap();
     fill(&mut rig, "disk", &[(0, 30, 0x55)]);
     rig.command(Command::Rollback { snapshot: one, keep_as: "kept".into() }).unwrap();
+    rig.command(Command::Close).unwrap();
+    rig
+}
+
+/// A clone that was promoted, with another one of a snapshot that stayed: its lineage has a lower id than the one it starts from.
+fn promoted() -> Rig {
+    let mut rig = base();
+    let Target::Head(disk) = target(&rig, "disk") else { panic!("a volume") };
+    rig.snapshot(disk, "one");
+    change(&mut rig);
+    let two = rig.snapshot(disk, "two");
+    fill(&mut rig, "disk", &[(0, 30, 0x55)]);
+    let three = rig.snapshot(disk, "three");
+    rig.command(Command::Clone { snapshot: three, name: "branch".into() }).unwrap();
+    fill(&mut rig, "branch", &[(0, 30, 0)]);
+    fill(&mut rig, "branch", BEFORE);
+    let Reply::Volume(copy) = rig.command(Command::Clone { snapshot: two, name: "copy".into() }).unwrap() else { panic!() };
+    rig.command(Command::Checkpoint).unwrap();
+    rig.command(Command::Promote { volume: copy, dry_run: false }).unwrap();
+    rig.command(Command::Checkpoint).unwrap();
+    fill(&mut rig, "disk", &[(0, 30, 0)]);
+    fill(&mut rig, "disk", BEFORE);
     rig.command(Command::Close).unwrap();
     rig
 }
@@ -175,10 +198,10 @@ fn destroy_all(rig: &mut Rig) {
             rig.command(Command::Release { snapshot: snapshot.id, tag: hold.tag }).unwrap();
         }
     }
-    // clones come after what they were made from
-    let volumes = rig.engine.volumes();
-    for volume in volumes.iter().rev() {
-        rig.command(Command::DestroyVolume { volume: volume.id }).unwrap_or_else(|why| panic!("{}: {why:?}", volume.name));
+    // clones go before what they start from
+    while !rig.engine.volumes().is_empty() {
+        let gone = rig.engine.volumes().iter().filter(|volume| rig.command(Command::DestroyVolume { volume: volume.id }).is_ok()).count();
+        assert!(gone > 0, "{:?}", rig.engine.volumes());
     }
     rig.settle();
     rig.command(Command::Checkpoint).unwrap();

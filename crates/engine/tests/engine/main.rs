@@ -22,6 +22,7 @@ mod model;
 mod options;
 mod parity;
 mod pieces;
+mod promote;
 mod queries;
 mod read_cache;
 mod ready;

@@ -15,6 +15,10 @@ struct Model {
     seed: u64,
     volumes: BTreeMap<VolumeId, Content>,
     snapshots: BTreeMap<SnapshotId, (VolumeId, Content)>,
+    /// Every snapshot there ever was: whose it is or was, and the one before it.
+    links: BTreeMap<SnapshotId, (VolumeId, Option<SnapshotId>)>,
+    /// The last snapshot before each head.
+    bases: BTreeMap<VolumeId, Option<SnapshotId>>,
     names: u64,
     stamp: u64,
 }
@@ -71,6 +75,7 @@ impl Model {
                 let id = self.rig.snapshot(volume, &name);
                 let content = self.volumes[&volume].clone();
                 self.snapshots.insert(id, (volume, content));
+                self.link(volume, id);
             }
             77..89 => {
                 let Some(id) = self.any_snapshot() else { return };
@@ -87,6 +92,8 @@ impl Model {
                 let Reply::Snapshots(kept) = reply else { panic!() };
                 let old = self.volumes.insert(volume, content).unwrap();
                 self.snapshots.insert(kept[0], (volume, old));
+                self.link(volume, kept[0]);
+                self.bases.insert(volume, Some(id));
             }
             91..93 if self.volumes.len() < 5 => {
                 let Some(id) = self.any_snapshot() else { return };
@@ -94,6 +101,7 @@ impl Model {
                 let Reply::Volume(volume) = self.rig.command(Command::Clone { snapshot: id, name }).unwrap() else { panic!() };
                 let content = self.snapshots[&id].1.clone();
                 self.volumes.insert(volume, content);
+                self.bases.insert(volume, Some(id));
             }
             93..95 if self.volumes.len() > 1 => {
                 let volume = self.any_volume();
@@ -102,7 +110,8 @@ impl Model {
                     self.snapshots.retain(|_, (v, _)| *v != volume);
                 }
             }
-            95..97 => {
+            95 => self.promote(),
+            96 => {
                 let (volume, block) = (self.any_volume(), self.pick(BLOCKS));
                 let got = self.rig.request(Target::Head(volume), Op::Read, block * 4096, 4096, &[]).unwrap();
                 let version = self.volumes[&volume].get(&block).copied().unwrap_or(0);
@@ -116,6 +125,49 @@ impl Model {
                 self.rig.reopen();
                 self.rig.audit();
             }
+        }
+    }
+
+    fn link(&mut self, volume: VolumeId, id: SnapshotId) {
+        let before = self.bases.insert(volume, Some(id)).flatten();
+        self.links.insert(id, (volume, before));
+    }
+
+    /// What must move: the versions before the first one of another volume, as far as they are that one's.
+    fn promote(&mut self) {
+        let volume = self.any_volume();
+        let mut at = self.bases.get(&volume).copied().flatten();
+        while let Some(id) = at.filter(|id| self.links[id].0 == volume) {
+            at = self.links[&id].1;
+        }
+        let command = Command::Promote { volume, dry_run: self.pick(5) == 0 };
+        let owned = |model: &Model| -> u64 { model.rig.engine.volumes().iter().map(|v| v.unique_bytes).sum() };
+        let before = owned(self);
+        let reply = self.rig.command(command.clone());
+        let Some(first) = at else {
+            assert!(reply.unwrap_err().to_string().contains("not a clone"));
+            return;
+        };
+        let from = self.links[&first].0;
+        let mut moved = Vec::new();
+        while let Some(id) = at.filter(|id| self.links[id].0 == from) {
+            moved.push(id);
+            at = self.links[&id].1;
+        }
+        moved.sort();
+        let listed: Vec<SnapshotId> = moved.iter().copied().filter(|id| self.snapshots.contains_key(id)).collect();
+        let Ok(Reply::Promotion(plan)) = reply else { panic!("{reply:?}") };
+        assert_eq!((plan.from, plan.snapshots), (from, listed), "promotion of {volume} with {moved:?}");
+        if matches!(command, Command::Promote { dry_run: true, .. }) {
+            return;
+        }
+        for id in moved {
+            self.links.get_mut(&id).unwrap().0 = volume;
+            self.snapshots.entry(id).and_modify(|(of, _)| *of = volume);
+        }
+        assert_eq!(owned(self), before, "what all volumes own together");
+        for snapshot in self.rig.engine.snapshots() {
+            assert_eq!(snapshot.volume, self.snapshots[&snapshot.id].0);
         }
     }
 
@@ -150,7 +202,16 @@ fn run(seed: u64, steps: usize) {
     let compression = if seed.is_multiple_of(3) { Compression::Lz4 } else { Compression::Off };
     let first = rig.volume("disk0", BLOCKS * 4096, compression);
     let volumes = BTreeMap::from([(first, Content::new())]);
-    let mut model = Model { rig, seed: seed.wrapping_mul(0x9e37_79b9) | 1, volumes, snapshots: BTreeMap::new(), names: 0, stamp: 0 };
+    let mut model = Model {
+        rig,
+        seed: seed.wrapping_mul(0x9e37_79b9) | 1,
+        volumes,
+        snapshots: BTreeMap::new(),
+        links: BTreeMap::new(),
+        bases: BTreeMap::new(),
+        names: 0,
+        stamp: 0,
+    };
     for _ in 0..steps {
         model.step();
         if model.snapshots.len() > 40 {

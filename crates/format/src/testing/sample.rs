@@ -161,7 +161,7 @@ fn small_run() -> SmallRun {
     }
 }
 
-fn batches() -> [Vec<u8>; 3] {
+fn batches() -> [Vec<u8>; 4] {
     let header = BatchHeader {
         stream: 0,
         pages: 1,
@@ -213,7 +213,9 @@ fn batches() -> [Vec<u8>; 3] {
     ];
     let tags: Vec<Item> = tags.into_iter().map(Item::Record).collect();
     let moves = batch(&moves, &[Item::Move(moved), Item::Move(nodes)]);
-    [batch(&header, &items), moves, batch(&BatchHeader { payload: 0, ..header }, &tags)]
+    let bare = BatchHeader { payload: 0, ..header.clone() };
+    let promote = [Item::Record(Record::Promote { volume: VolumeId(3) })];
+    [batch(&header, &items), moves, batch(&bare, &tags), batch(&bare, &promote)]
 }
 
 /// The pages of a header with its items.
@@ -275,6 +277,7 @@ fn checkpoint() -> Checkpoint {
         )],
         jobs: jobs(),
         wipe: 1,
+        reordered: 0,
     }
 }
 
@@ -412,7 +415,7 @@ fn claim(released: bool) -> Vec<u8> {
 
 /// One or two of every structure: a name, what it is, its bytes.
 pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
-    let ([linear, stripe, cached, spared, noted], [legs, bare], [blocks, moves, tags], [head, segment]) =
+    let ([linear, stripe, cached, spared, noted], [legs, bare], [blocks, moves, tags, promote], [head, segment]) =
         (labels(), roots(), batches(), cache());
     vec![
         ("label-linear", Kind::Label, linear.encode().to_vec()),
@@ -438,5 +441,7 @@ pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
         ("batch-tags", Kind::Batch, tags),
         ("snapshot-page-tags", Kind::SnapshotPage, tagged_page()),
         ("label-notes", Kind::Label, noted.encode().to_vec()),
+        ("batch-promote", Kind::Batch, promote),
+        ("checkpoint-reordered", Kind::Checkpoint, Checkpoint { reordered: 1, ..checkpoint() }.encode()),
     ]
 }

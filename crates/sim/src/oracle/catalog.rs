@@ -71,6 +71,11 @@ impl Oracle {
             Command::ResizeVolume { volume, size } => refused(!self.volumes.contains_key(volume) || *size == 0 || size % BLOCK != 0),
             Command::SetProperties { volume, .. } | Command::SetSector { volume, .. } => refused(!self.volumes.contains_key(volume)),
             Command::Clone { snapshot, name } => refused(!self.snapshots.contains_key(snapshot) || taken(name)),
+            Command::Promote { volume, .. } => {
+                let moved = self.promotion(*volume);
+                let clash = moved.iter().filter_map(|id| self.snapshots.get(id)).any(|s| snapshot_taken(*volume, &s.name));
+                refused(self.origin_volume(*volume).is_none() || clash)
+            }
             Command::Snapshot { targets, .. } => {
                 refused(targets.iter().any(|(id, name)| !self.volumes.contains_key(id) || snapshot_taken(*id, name)))
             }
@@ -90,7 +95,7 @@ impl Oracle {
             })),
             Command::DestroyVolume { volume } => {
                 let own = || self.snapshots.values().filter(|s| s.volume == *volume);
-                if !self.volumes.contains_key(volume) || own().any(|s| self.clones(s.id) > 0) {
+                if !self.volumes.contains_key(volume) || self.is_needed_by_others(*volume) {
                     Due::Refusal
                 } else if own().any(Snapshot::is_held) {
                     Due::Either
@@ -173,6 +178,11 @@ impl Oracle {
                 }
                 _ => false,
             },
+            (Command::Promote { volume, .. }, reply) => {
+                let mut moved = self.promotion(*volume);
+                moved.sort_unstable();
+                matches!(reply, Reply::Promotion(plan) if plan.snapshots == moved)
+            }
             (Command::Census, reply) => matches!(reply, Reply::Census(_)),
             _ => true,
         }
@@ -216,6 +226,14 @@ impl Oracle {
             Command::RenameSnapshot { snapshot, name } => listing.snapshot(*snapshot).is_some_and(|s| s.name == *name),
             Command::Rollback { snapshot, keep_as } => {
                 self.snapshots.get(snapshot).is_some_and(|s| listing.snapshot_named(s.volume, keep_as).is_some())
+            }
+            Command::Promote { volume, .. } => {
+                let moved = self.promotion(*volume);
+                let there = moved.iter().filter(|id| listing.snapshot(**id).is_some_and(|s| s.volume == *volume)).count();
+                if there != 0 && there != moved.len() {
+                    return broken(format!("a promotion moved {there} of {} snapshots", moved.len()));
+                }
+                there != 0
             }
             Command::Hold { snapshot, .. } | Command::Release { snapshot, .. } => {
                 let listed = listing.snapshot(*snapshot).map(holds);
@@ -288,6 +306,7 @@ impl Oracle {
                     s.name.clone_from(name);
                 }
             }
+            Command::Promote { volume, .. } => self.promote(*volume),
             Command::Rollback { snapshot, keep_as } => self.roll_back(*snapshot, keep_as, issued.at, until, listing)?,
             Command::Clone { snapshot, name } => {
                 let cells = self.thaw(*snapshot)?;
@@ -350,6 +369,7 @@ impl Oracle {
             compression: info.compression,
             read_only: info.read_only,
             origin,
+            base: origin,
             grid: self.grid,
             cells,
             floor: now,
@@ -402,7 +422,9 @@ impl Oracle {
         let (sector, grid) = (head.sector, self.grid);
         let snapshot =
             Snapshot { id: info.id, volume, name: name.to_owned(), holds: 0, tags: BTreeSet::new(), sector, grid, cells, cut: cut_index };
-        self.snapshots.insert(info.id, snapshot);
+        let id = info.id;
+        self.snapshots.insert(id, snapshot);
+        self.descend(volume, id);
         Ok(())
     }
 
@@ -424,6 +446,7 @@ impl Oracle {
             head.crash = None;
             head.recovered = Vec::new();
         }
+        self.start_from(volume, id);
         Ok(())
     }
 
@@ -453,12 +476,14 @@ impl Oracle {
                 return broken(format!("volume {} is listed as {is:?}, must be {must:?}", info.id));
             }
         }
+        let crossings = self.crossings();
         for info in &listing.snapshots {
             let Some(snapshot) = self.snapshots.get(&info.id) else { continue };
             let (plain, tags) = (snapshot.holds, &snapshot.tags);
             let is = (info.volume, &info.name, info.holds as usize, holds(info), info.clones as usize, info.size);
             let held = plain as usize + tags.len();
-            let must = (snapshot.volume, &snapshot.name, held, (plain, tags.clone()), self.clones(info.id), snapshot.size());
+            let clones = crossings.iter().filter(|(id, _)| *id == info.id).count();
+            let must = (snapshot.volume, &snapshot.name, held, (plain, tags.clone()), clones, snapshot.size());
             if is != must {
                 return broken(format!("snapshot {} is listed as {is:?}, must be {must:?}", info.id));
             }

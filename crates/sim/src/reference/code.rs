@@ -141,6 +141,7 @@ fn to_words(entry: &Entry) -> (Vec<u64>, Vec<String>) {
             Command::Close => (vec![14], vec![]),
             Command::Checkpoint => (vec![15], vec![]),
             Command::SetSector { volume, sector } => (vec![16, volume.0.into(), place(&SectorProfile::ALL, sector)], vec![]),
+            Command::Promote { volume, .. } => (vec![17, volume.0.into()], vec![]),
             Command::AddDevices { .. }
             | Command::Replace { .. }
             | Command::CheckDevices(_)
@@ -200,6 +201,7 @@ fn from_words(words: &[u64], strings: &[String]) -> Option<Entry> {
         14 => Entry::Command(Command::Close),
         15 => Entry::Command(Command::Checkpoint),
         16 => Entry::Command(Command::SetSector { volume: volume(1)?, sector: *SectorProfile::ALL.get(picked(2)?)? }),
+        17 => Entry::Command(Command::Promote { volume: volume(1)?, dry_run: false }),
         _ => return None,
     })
 }

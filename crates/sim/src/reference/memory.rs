@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_block::{ByteRange, CacheMode, Features, Geometry, SectorProfile};
 use millpond_engine::{
-    Command, CommandError, Compression, DiffExtent, HoldInfo, Reply, SnapshotId, SnapshotInfo, Time, VolumeId, VolumeInfo, VolumeOptions,
+    Command, CommandError, Compression, DiffExtent, HoldInfo, PromotionPlan, Reply, SnapshotId, SnapshotInfo, Time, VolumeId, VolumeInfo,
+    VolumeOptions,
 };
 
 use super::Bug;
@@ -19,6 +20,8 @@ struct Volume {
     compression: Compression,
     read_only: bool,
     origin: Option<SnapshotId>,
+    /// The last snapshot before its head.
+    base: Option<SnapshotId>,
     bytes: Vec<u8>,
     /// What a shrink cut off (kept by a bug).
     tail: Vec<u8>,
@@ -37,6 +40,8 @@ pub struct Memory {
     bug: Bug,
     volumes: BTreeMap<VolumeId, Volume>,
     snapshots: BTreeMap<SnapshotId, Snapshot>,
+    /// Every snapshot there ever was: whose it is, and the one before it.
+    links: BTreeMap<SnapshotId, (VolumeId, Option<SnapshotId>)>,
     next_volume: u32,
     next_snapshot: u64,
     pub closed: bool,
@@ -44,7 +49,8 @@ pub struct Memory {
 
 impl Memory {
     pub fn new(bug: Bug) -> Memory {
-        Memory { bug, volumes: BTreeMap::new(), snapshots: BTreeMap::new(), next_volume: 1, next_snapshot: 1, closed: false }
+        let (volumes, snapshots, links) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Memory { bug, volumes, snapshots, links, next_volume: 1, next_snapshot: 1, closed: false }
     }
 
     pub fn last_snapshot(&self) -> SnapshotId {
@@ -81,8 +87,45 @@ impl Memory {
         self.snapshots.values().any(|s| s.volume == volume && s.name == name)
     }
 
+    /// Volumes with a version that comes directly after this one and leads to what is there.
     fn clones(&self, id: SnapshotId) -> u32 {
-        self.volumes.values().filter(|v| v.origin == Some(id)).count() as u32
+        let Some((own, _)) = self.links.get(&id) else { return 0 };
+        let heads = self.volumes.iter().map(|(of, v)| (*of, v.base));
+        let listed = self.snapshots.keys().filter_map(|id| self.links.get(id)).copied();
+        let mut clones = BTreeSet::new();
+        for (mut of, mut at) in heads.chain(listed) {
+            while let Some((volume, before)) = at.and_then(|at| self.links.get(&at)) {
+                if at == Some(id) && of != *own {
+                    clones.insert(of);
+                }
+                (of, at) = (*volume, *before);
+            }
+        }
+        clones.len() as u32
+    }
+
+    /// What a promotion moves, from the last one backwards.
+    fn moved(&self, volume: VolumeId) -> Vec<SnapshotId> {
+        let mut at = self.volumes.get(&volume).and_then(|v| v.base);
+        let mut moved = Vec::new();
+        let mut from = None;
+        while let Some(id) = at {
+            let Some((of, before)) = self.links.get(&id) else { break };
+            if *of != volume && *from.get_or_insert(*of) == *of {
+                moved.push(id);
+            } else if from.is_some() {
+                break;
+            }
+            at = *before;
+        }
+        moved
+    }
+
+    fn find_origins(&mut self) {
+        let found: Vec<(VolumeId, Option<SnapshotId>)> = self.volumes.keys().map(|id| (*id, self.moved(*id).first().copied())).collect();
+        for (id, origin) in found {
+            self.volumes.get_mut(&id).into_iter().for_each(|v| v.origin = origin);
+        }
     }
 
     fn own(&self, volume: VolumeId) -> impl Iterator<Item = SnapshotId> + '_ {
@@ -97,7 +140,7 @@ impl Memory {
         match command {
             Command::CreateVolume { name, .. } => fresh(self.named(name), name),
             Command::RenameVolume { volume: id, name } => volume(id).and(fresh(self.named(name), name)),
-            Command::DestroyVolume { volume: id } if self.own(*id).any(|s| self.clones(s) > 0) => Err(busy()),
+            Command::DestroyVolume { volume: id } if self.links.iter().any(|(s, link)| link.0 == *id && self.clones(*s) > 0) => Err(busy()),
             Command::DestroyVolume { volume: id }
             | Command::ResizeVolume { volume: id, .. }
             | Command::SetProperties { volume: id, .. }
@@ -114,6 +157,12 @@ impl Memory {
                 fresh(self.snapshot_named(snapshot(id)?.volume, name), name)
             }
             Command::Clone { snapshot: id, name } => snapshot(id).and(fresh(self.named(name), name)),
+            Command::Promote { volume: id, .. } => {
+                let moved = self.moved(*id);
+                let clash = |s: &SnapshotId| self.snapshots.get(s).is_some_and(|s| self.snapshot_named(*id, &s.name));
+                volume(id)?;
+                if moved.is_empty() || moved.iter().any(clash) { Err(busy()) } else { Ok(()) }
+            }
             Command::Hold { snapshot: id, tag, .. } => {
                 let taken = tag.as_ref().is_some_and(|tag| self.snapshots.get(id).is_some_and(|s| s.tags.contains(tag)));
                 snapshot(id).and(fresh(taken, &"a tag".to_owned()))
@@ -149,6 +198,13 @@ impl Memory {
             Command::Snapshot { targets, .. } => {
                 Reply::Snapshots((0..targets.len() as u64).map(|i| SnapshotId(self.next_snapshot + i)).collect())
             }
+            Command::Promote { volume, .. } => {
+                let mut snapshots = self.moved(*volume);
+                let from = snapshots.first().and_then(|id| self.links.get(id)).map_or(*volume, |link| link.0);
+                snapshots.retain(|id| self.snapshots.contains_key(id));
+                snapshots.sort_unstable();
+                Reply::Promotion(PromotionPlan { from, snapshots, bytes: 0 })
+            }
             _ => Reply::Done,
         }
     }
@@ -175,7 +231,10 @@ impl Memory {
 
     fn add_snapshot(&mut self, volume: VolumeId, name: &str, bytes: Vec<u8>) {
         let snapshot = Snapshot { volume, name: name.to_owned(), holds: 0, tags: BTreeSet::new(), bytes };
-        self.snapshots.insert(SnapshotId(self.next_snapshot), snapshot);
+        let id = SnapshotId(self.next_snapshot);
+        self.snapshots.insert(id, snapshot);
+        let before = self.volumes.get_mut(&volume).and_then(|v| v.base.replace(id));
+        self.links.insert(id, (volume, before));
         self.next_snapshot += 1;
     }
 
@@ -185,7 +244,8 @@ impl Memory {
             Command::CreateVolume { name, size, sector, cache, compression } => {
                 let (name, bytes) = (name.clone(), vec![0; *size as usize]);
                 let (sector, cache, compression) = (*sector, *cache, *compression);
-                let volume = Volume { name, sector, cache, compression, read_only: false, origin: None, bytes, tail: Vec::new() };
+                let volume =
+                    Volume { name, sector, cache, compression, read_only: false, origin: None, base: None, bytes, tail: Vec::new() };
                 self.volumes.insert(VolumeId(self.next_volume), volume);
                 self.next_volume += 1;
             }
@@ -194,8 +254,8 @@ impl Memory {
                 let Some(parent) = self.volumes.get(&s.volume) else { return };
                 let (sector, cache, compression) = (parent.sector, parent.cache, parent.compression);
                 let (name, bytes) = (name.clone(), s.bytes.clone());
-                let volume =
-                    Volume { name, sector, cache, compression, read_only: false, origin: Some(*snapshot), bytes, tail: Vec::new() };
+                let (origin, tail) = (Some(*snapshot), Vec::new());
+                let volume = Volume { name, sector, cache, compression, read_only: false, origin, base: origin, bytes, tail };
                 self.volumes.insert(VolumeId(self.next_volume), volume);
                 self.next_volume += 1;
             }
@@ -254,6 +314,15 @@ impl Memory {
                     old = bytes;
                 }
                 self.add_snapshot(volume, keep_as, old);
+                self.volumes.get_mut(&volume).into_iter().for_each(|v| v.base = Some(*snapshot));
+                self.find_origins();
+            }
+            Command::Promote { volume, .. } => {
+                for id in self.moved(*volume) {
+                    self.links.get_mut(&id).into_iter().for_each(|link| link.0 = *volume);
+                    self.snapshots.get_mut(&id).into_iter().for_each(|s| s.volume = *volume);
+                }
+                self.find_origins();
             }
             Command::Hold { snapshot, tag, .. } => match (self.snapshots.get_mut(snapshot), tag) {
                 (Some(s), Some(tag)) => {

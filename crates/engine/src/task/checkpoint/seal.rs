@@ -166,6 +166,7 @@ impl Pool {
             options: catalog.options().iter().map(|(id, options)| (*id, options.record())).collect(),
             jobs: catalog.jobs.clone(),
             wipe: catalog.wipe,
+            reordered: u8::from(catalog.is_reordered()),
         };
         let settling = Settling::default();
         let pieces = self.core.pieces.seal();
