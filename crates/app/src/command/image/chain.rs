@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
 use super::format::Format;
@@ -119,18 +119,33 @@ fn beside(image: &Path, name: &str, home: &Path, follow: bool) -> Outcome<PathBu
     if scheme && !path.exists() {
         return Err(refused(image, &format!("it rests on '{name}', which is no file; copy it with 'qemu-img convert' first")));
     }
-    let inside = || {
-        let (path, home) = (path.canonicalize().ok()?, home.canonicalize().ok()?);
-        Some(path.starts_with(home))
-    };
     if !path.exists() {
         return Err(refused(image, &format!("it rests on {}, which is not there; bring that file too", path.display())));
     }
-    if follow || inside() == Some(true) {
+    if follow || lies_in(&path, home, is_device) {
         return Ok(path);
     }
     let why = format!("it rests on {}, outside of its own directory; give --follow if you trust the image", path.display());
     Err(refused(image, &why))
+}
+
+/// Is a file in a directory or below it? Links count as what they lead to, but for those to devices in a directory of devices: logical
+/// volumes are `/dev/VG/LV -> ../dm-N`, and only root makes links there.
+fn lies_in(path: &Path, home: &Path, is_device: impl Fn(&Path) -> bool) -> bool {
+    let (Ok(real), Ok(real_home)) = (path.canonicalize(), home.canonicalize()) else { return false };
+    if real.starts_with(&real_home) {
+        return true;
+    }
+    // the link itself is there, under a plain name
+    let (Some(dir), Some(Component::Normal(_))) = (path.parent(), path.components().next_back()) else { return false };
+    let link_is_there = dir.canonicalize().is_ok_and(|dir| dir == real_home);
+    link_is_there && is_device(&real_home) && is_device(&real)
+}
+
+/// Is it a block device below `/dev`, or a directory there?
+fn is_device(real: &Path) -> bool {
+    let kind = real.metadata().map(|meta| meta.file_type());
+    real.starts_with("/dev") && kind.is_ok_and(|kind| kind.is_block_device() || kind.is_dir())
 }
 
 /// Checks the files that a VMDK descriptor names, wherever in the first 64 KiB it is: as of backing files, any file could be named.
@@ -168,3 +183,6 @@ fn extents(path: &Path, file: &File, home: &Path, follow: bool) -> Outcome {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
