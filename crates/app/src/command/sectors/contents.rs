@@ -12,6 +12,13 @@ mod tests;
 /// Bytes that the marks lie in.
 const HEAD: u64 = 68 << 10;
 
+/// NTFS has records of files and indexes of 1 or 4 KiB, each on sectors of its own: those of 1 KiB, which are usual, are smaller than a
+/// sector of 4096. Windows mounts it with the sectors of its boot sector alone, and no tool rewrites it for others.
+const NTFS_TO_4096: &str = "its file records are for smaller sectors, and Windows mounts no other; in the guest, copy its \
+files ('robocopy' or a Windows backup) to an NTFS that is formatted on a second volume, made with 'millpond create POOL/NEW -L SIZE --sector 4kn'";
+const NTFS_TO_512: &str = "Windows mounts it with the sectors it was formatted for alone; in the guest, copy its files \
+('robocopy' or a Windows backup) to an NTFS that is formatted on a second volume, made with 'millpond create POOL/NEW -L SIZE --sector 512e'";
+
 /// What is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
@@ -147,9 +154,11 @@ impl Content {
     pub fn verdict(self, to: u64) -> Verdict {
         match self {
             Content::Fat { sector } if sector != to => Verdict::Rebuild,
-            Content::Ntfs { sector } | Content::ExFat { sector } if sector != to => {
-                Verdict::Refuse("copy its files in the guest to one that is made on a disk with the new sectors")
-            }
+            Content::Ntfs { sector } if sector != to && to > 512 => Verdict::Refuse(NTFS_TO_4096),
+            Content::Ntfs { sector } if sector != to => Verdict::Refuse(NTFS_TO_512),
+            Content::ExFat { sector } if sector != to => Verdict::Refuse(
+                "its clusters are counted in sectors, and no tool converts that; copy its files in the guest to one on a volume with the new sectors",
+            ),
             // Larger units than the disk's sectors are fine for Linux.
             Content::Ext { block } if block < to => Verdict::Refuse("copy its files to one that is made with 'mke2fs -b 4096'"),
             Content::Xfs { sector } if sector < to => Verdict::Refuse("copy its files to one that is made with 'mkfs.xfs -s size=4096'"),

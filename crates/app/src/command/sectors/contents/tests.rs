@@ -33,6 +33,12 @@ fn larger_units_are_fine_and_smaller_ones_are_not() {
     assert_eq!(Content::Xfs { sector: 4096 }.verdict(512), Verdict::Fine);
     assert_eq!(Content::Fat { sector: 512 }.verdict(4096), Verdict::Rebuild);
     assert_eq!(Content::Fat { sector: 4096 }.verdict(512), Verdict::Rebuild);
+    for (sector, to, profile) in [(512, 4096, "--sector 4kn"), (4096, 512, "--sector 512e")] {
+        let Verdict::Refuse(way) = (Content::Ntfs { sector }).verdict(to) else { panic!("NTFS cannot be converted") };
+        assert!(way.contains("robocopy") && way.contains(profile), "{way}");
+        assert!(matches!((Content::ExFat { sector }).verdict(to), Verdict::Refuse(_)));
+        assert_eq!((Content::Ntfs { sector }).verdict(sector), Verdict::Fine);
+    }
     assert!(matches!(Content::Lvm.verdict(4096), Verdict::Unclear(_)));
     assert_eq!(Content::Lvm.verdict(512), Verdict::Fine);
 }
