@@ -34,5 +34,7 @@ pub use pool::{
 pub use replacement::{DeviceNamed, ReplaceDevice, Replacement};
 pub use snapshot::{CloneSnapshot, CreateSnapshots, Created, DiffExtent, Hold, Rollback, RolledBack, Snapshot, SnapshotHold};
 pub use status::{RequestMemory, Status};
-pub use volume::{CreateVolume, Destroy, Destroyed, Extent, LIMITS, Place, Rename, Resize, Resized, SetProperties, SetSector, Volume};
+pub use volume::{
+    CreateVolume, Destroy, Destroyed, Extent, LIMITS, Place, Promote, Promoted, Rename, Resize, Resized, SetProperties, SetSector, Volume,
+};
 pub use wipe::{WipeMode, WipePool, Wiping};

@@ -203,6 +203,27 @@ pub struct Rename {
     pub name: String,
 }
 
+/// Makes a clone independent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Promote {
+    /// Only say what would move.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What a promotion moved, or would.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Promoted {
+    /// The volume that becomes a clone of the last of the snapshots.
+    pub from: String,
+    /// Names of the snapshots before, oldest first.
+    pub snapshots: Vec<String>,
+    /// Their names afterwards.
+    pub renamed: Vec<String>,
+    /// Bytes that count for the promoted volume from then on.
+    pub moved_bytes: u64,
+}
+
 /// Removes volumes and snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Destroy {

@@ -5,12 +5,13 @@ use jiff::Timestamp;
 
 use super::consent::refused_for;
 use super::globs::expand_new;
-use crate::api::{self, CloneSnapshot, CreateSnapshots, Created, RolledBack, Volume};
+use crate::api::{self, CloneSnapshot, CreateSnapshots, Created, Promoted, RolledBack, Volume};
 use crate::client::{Client, quoted};
 use crate::failure::{Failure, Outcome};
 use crate::instant::{now, parse_span};
 use crate::names::{self, Kind, SnapshotName, VolumeName};
 use crate::output::write_out;
+use crate::size::Size;
 
 /// Take snapshots
 #[derive(Debug, Args)]
@@ -139,18 +140,30 @@ impl Clone {
     }
 }
 
-/// Make a clone independent of its origin (not in this version)
+/// Make a clone independent of its origin, which becomes its clone
+///
+/// The snapshot that the clone was made from and those before it move to the clone; no block is copied. The volume that they belonged to
+/// becomes a clone of the last of them, and can be destroyed with the snapshots that it keeps.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  millpond promote tank/vm7")]
+#[command(after_help = "Example:\n  millpond promote -n tank/vm7\n  millpond promote tank/vm7 && millpond destroy -r tank/golden")]
 pub struct Promote {
     /// POOL/VOL
     name: String,
+    /// Only say what would move
+    #[arg(short = 'n', long)]
+    dry_run: bool,
 }
 
 impl Promote {
     /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let name: VolumeName = self.name.parse()?;
-        client.post(&format!("/v1/volumes/{name}/promote"), &()).await
+        let request = api::Promote { dry_run: self.dry_run };
+        let done: Promoted = client.post(&format!("/v1/volumes/{name}/promote"), &request).await?;
+        let (moves, becomes) = if self.dry_run { ("would move", "would become") } else { ("moved", "is now") };
+        let moved = done.snapshots.iter().zip(&done.renamed).map(|(old, new)| format!("{moves} {old} to {new}\n"));
+        let mut text: String = moved.collect();
+        text += &format!("{} {becomes} a clone of {name}, which takes over {}\n", done.from, Size(done.moved_bytes));
+        write_out(&text)
     }
 }

@@ -38,6 +38,7 @@ mod placement;
 mod places;
 mod pools;
 mod probe;
+mod promote;
 mod refusal;
 mod renew;
 mod replace;

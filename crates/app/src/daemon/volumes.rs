@@ -209,17 +209,6 @@ impl Daemon {
         self.tell("renamed", format!("{old} {new}"));
         Ok(())
     }
-
-    /// Makes a clone independent of its origin.
-    ///
-    /// # Errors
-    /// Always: the engine has no such command yet.
-    pub async fn promote(&self, name: &VolumeName) -> Result<(), ApiError> {
-        self.find_volume(name).await?;
-        let message =
-            format!("cannot promote '{name}': promote is not in this version; the origin snapshot has to stay while the clone lives");
-        Err(ApiError::new(ErrorKind::NotSupported, message))
-    }
 }
 
 /// Why options are refused: of a reservation that is too large, how much could be kept.

@@ -14,6 +14,7 @@ mod lab;
 #[allow(dead_code, unused_imports, reason = "shared with the verbs that move data")]
 mod nbd;
 mod pools;
+mod promote;
 mod rehearsal;
 mod removal;
 mod several;

@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 
 use super::carry_out::soon;
 use super::input::{Asked, Body};
-use crate::api::{ApiError, CreateVolume, ErrorBody, Place, Rename, Resize, Resized, SetProperties, SetSector, Volume};
+use crate::api::{ApiError, CreateVolume, ErrorBody, Place, Promote, Promoted, Rename, Resize, Resized, SetProperties, SetSector, Volume};
 use crate::daemon::Daemon;
 use crate::names::{Name, VolumeName};
 
@@ -105,11 +105,15 @@ async fn rename(
     soon(&daemon, |daemon| async move { daemon.rename(&old, &request).await }).await.map(|()| StatusCode::NO_CONTENT)
 }
 
-/// Makes a clone independent of its origin.
+/// Makes a clone independent of its origin, whose snapshots up to that one move to it. Durable when answered.
 #[utoipa::path(post, path = "/v1/volumes/{pool}/{volume}/promote", params(("pool" = String, Path), ("volume" = String, Path)),
-    responses((status = 204), (status = "default", body = ErrorBody)))]
-async fn promote(State(daemon): State<Arc<Daemon>>, Path((pool, volume)): Path<(String, String)>) -> Result<StatusCode, ApiError> {
-    soon(&daemon, |daemon| async move { daemon.promote(&named(&pool, &volume)?).await }).await.map(|()| StatusCode::NO_CONTENT)
+    request_body = Promote, responses((status = 200, body = Promoted), (status = "default", body = ErrorBody)))]
+async fn promote(
+    State(daemon): State<Arc<Daemon>>,
+    Path((pool, volume)): Path<(String, String)>,
+    Body(request): Body<Promote>,
+) -> Result<Json<Promoted>, ApiError> {
+    soon(&daemon, |daemon| async move { daemon.promote(&named(&pool, &volume)?, &request).await }).await.map(Json)
 }
 
 #[derive(Deserialize, IntoParams)]

@@ -54,6 +54,7 @@ pub(super) const KINDS: &[(&str, Severity, &str)] = &[
     ("volume.changed", Info, "volume changed"),
     ("volume.resized", Info, "volume resized"),
     ("volume.rolled-back", Info, "volume rolled back"),
+    ("volume.promoted", Info, "clone promoted"),
     ("snapshot.created", Info, "snapshot created"),
     ("snapshot.expired", Info, "snapshot expired"),
     ("snapshot.held", Info, "snapshot held"),
