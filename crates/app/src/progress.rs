@@ -25,7 +25,7 @@ impl Progress {
         let what = what.into();
         let bar = io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(total);
-            if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:30}] {bytes}/{total_bytes} {eta}") {
+            if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}") {
                 bar.set_style(style);
             }
             bar.set_message(what.clone());
@@ -43,7 +43,8 @@ impl Progress {
             bar.set_position(done);
         } else if self.last_line.elapsed() >= LINE_EVERY {
             self.last_line = Instant::now();
-            eprintln!("{}: {} of {} done", self.what, Size(done), Size(self.total));
+            let rate = done as f64 / self.begun.elapsed().as_secs_f64().max(0.001);
+            eprintln!("{}: {} of {} at {}/s done", self.what, Size(done), Size(self.total), Size(rate as u64));
         }
     }
 

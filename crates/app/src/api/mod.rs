@@ -32,7 +32,9 @@ pub use pool::{
     PoolSpace, Rebalance, RebalancePool, RemovalPlan, RemoveDevice, Scrub, ScrubPool, SetPool,
 };
 pub use replacement::{DeviceNamed, ReplaceDevice, Replacement};
-pub use snapshot::{CloneSnapshot, CreateSnapshots, Created, DiffExtent, Hold, Rollback, RolledBack, Snapshot, SnapshotHold};
+pub use snapshot::{
+    CloneSnapshot, CopySnapshot, CreateSnapshots, Created, DiffExtent, FullCopy, Hold, Rollback, RolledBack, Snapshot, SnapshotHold,
+};
 pub use status::{RequestMemory, Status};
 pub use volume::{
     CreateVolume, Destroy, Destroyed, Extent, LIMITS, Place, Promote, Promoted, Rename, Resize, Resized, SetProperties, SetSector, Volume,

@@ -684,7 +684,7 @@ pub struct LeftDevice {
 /// Background work of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Job {
-    /// `reclaim:POOL`, `resilver:POOL:DEVICE`, `replace:POOL:DEVICE`, `remove:POOL:DEVICE`, `rebalance:POOL`, `wipe:POOL`, `scrub:POOL`.
+    /// `reclaim:POOL`, `resilver:POOL:DEVICE`, `replace:POOL:DEVICE`, `remove:POOL:DEVICE`, `rebalance:POOL`, `wipe:POOL`, `scrub:POOL`, `copy:POOL/VOL`.
     pub id: String,
     /// The pool.
     pub pool: String,

@@ -109,6 +109,33 @@ pub struct CloneSnapshot {
     pub name: String,
 }
 
+/// Copies a snapshot into a volume that depends on nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CopySnapshot {
+    /// The new volume, `pool/volume`, in any pool.
+    pub name: String,
+    /// Only say what it takes.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// A full copy, under way or ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FullCopy {
+    /// Its number, by which it is asked for and stopped; 0 of one that was only planned.
+    pub id: u64,
+    /// The new volume.
+    pub name: String,
+    /// Bytes to copy.
+    pub total_bytes: u64,
+    /// Bytes that are copied.
+    pub done_bytes: u64,
+    /// `planned`, `running`, `done` or `failed`.
+    pub state: String,
+    /// Why it failed. What it had made is taken back.
+    pub error: Option<String>,
+}
+
 /// Forbids removal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Hold {

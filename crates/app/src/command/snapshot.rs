@@ -1,17 +1,24 @@
 //! `snapshot`, `rollback`, `clone`, `promote`.
 
+use std::time::{Duration, Instant};
+
 use clap::Args;
 use jiff::Timestamp;
 
 use super::consent::refused_for;
 use super::globs::expand_new;
-use crate::api::{self, CloneSnapshot, CreateSnapshots, Created, Promoted, RolledBack, Volume};
+use crate::api::{self, CloneSnapshot, CopySnapshot, CreateSnapshots, Created, FullCopy, Promoted, RolledBack, Volume};
 use crate::client::{Client, quoted};
+use crate::daemon::Signals;
 use crate::failure::{Failure, Outcome};
 use crate::instant::{now, parse_span};
 use crate::names::{self, Kind, SnapshotName, VolumeName};
 use crate::output::write_out;
+use crate::progress::Progress;
 use crate::size::Size;
+
+/// How often a copy is looked at.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// Take snapshots
 #[derive(Debug, Args)]
@@ -121,13 +128,26 @@ impl Rollback {
 }
 
 /// Make a writable volume on a snapshot
+///
+/// It shares its blocks with the snapshot, which stays as long as the clone lives; see 'promote'. With --full it is a copy that shares
+/// nothing.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  millpond clone tank/golden@v3 tank/vm7")]
+#[command(after_help = "\
+Example:
+  millpond clone tank/golden@v3 tank/vm7
+  millpond clone --full tank/golden@v3 ssd/vm8    every block is copied, to any pool
+  millpond clone --full -n tank/golden@v3 ssd/vm8")]
 pub struct Clone {
     /// POOL/VOL@SNAP
     name: String,
-    /// POOL/NEW, in the same pool
+    /// POOL/NEW; without --full in the same pool
     new: String,
+    /// Copy every block, to any pool: the new volume depends on nothing
+    #[arg(long)]
+    full: bool,
+    /// Only say what a full copy takes
+    #[arg(short = 'n', long, requires = "full")]
+    dry_run: bool,
 }
 
 impl Clone {
@@ -135,9 +155,40 @@ impl Clone {
     pub async fn run(self, client: &Client) -> Outcome {
         let name: SnapshotName = self.name.parse()?;
         let new: VolumeName = self.new.parse()?;
+        if self.full {
+            return full_copy(client, &name, &new, self.dry_run).await;
+        }
         let request = CloneSnapshot { name: new.to_string() };
         client.post::<_, Volume>(&format!("/v1/snapshots/{}/{}/clone", name.of, name.snapshot), &request).await.map(drop)
     }
+}
+
+/// Has the daemon copy a snapshot, and shows how far it is until it has ended.
+async fn full_copy(client: &Client, name: &SnapshotName, new: &VolumeName, dry_run: bool) -> Outcome {
+    let mut signals = Signals::catch()?;
+    let request = CopySnapshot { name: new.to_string(), dry_run };
+    let begun = Instant::now();
+    let mut copy: FullCopy = client.post(&format!("/v1/snapshots/{}/{}/copy", name.of, name.snapshot), &request).await?;
+    if dry_run {
+        return write_out(&format!("would copy {} of {name} to {new}\n", Size(copy.total_bytes)));
+    }
+    let mut progress = Progress::new(format!("copy {new}"), copy.total_bytes);
+    let mut turn = tokio::time::interval(LOOK);
+    let path = format!("/v1/copies/{}", copy.id);
+    while copy.state == "running" {
+        copy = tokio::select! {
+            () = signals.next() => client.delete(&path).await?,
+            _ = turn.tick() => client.get(&path).await?,
+        };
+        progress.remaining(copy.total_bytes.saturating_sub(copy.done_bytes));
+    }
+    if let Some(why) = copy.error {
+        progress.give_up();
+        return Err(Failure::failed(format!("cannot copy '{name}' to '{new}': {why}")));
+    }
+    let rate = copy.done_bytes as f64 / begun.elapsed().as_secs_f64().max(0.001);
+    progress.finish(&format!("{}, {}/s", Size(copy.done_bytes), Size(rate as u64)));
+    Ok(())
 }
 
 /// Make a clone independent of its origin, which becomes its clone

@@ -449,6 +449,7 @@ impl BringUp {
         }
         daemon.share_read_cache();
         daemon.restore_exports(&self.name).await;
+        daemon.take_back_copies(&self.name).await;
         daemon.tell("pool.imported", &self.name);
         daemon.follow_devices(&self.name);
         Ok(())

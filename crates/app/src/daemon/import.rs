@@ -189,6 +189,7 @@ impl Daemon {
             return Err(ApiError::internal(why).during(during));
         }
         self.restore_exports(&pool.name).await;
+        self.take_back_copies(&pool.name).await;
         saved?;
         if let Some(warning) = &found.warning {
             let message = format!("pool '{}' is imported at an older state: {warning}", pool.name);

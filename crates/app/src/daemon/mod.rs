@@ -1,7 +1,7 @@
 //! The daemon: pools in service, exports, and what is remembered of them across restarts.
 //!
-//! *Architecture Invariant:* guest data never passes through here. A pool is a shard thread (`shard`); this side talks to it by messages,
-//! on one current-thread runtime that serves the control socket.
+//! *Architecture Invariant:* guest data never passes through here, but for full copies (`copies`), whose buffers go from one shard to
+//! another. A pool is a shard thread (`shard`); this side talks to it by messages, on one current-thread runtime that serves the control socket.
 
 mod advice;
 mod attached;
@@ -9,6 +9,7 @@ mod bring_up;
 mod budget;
 mod closing;
 mod condition;
+mod copies;
 mod descriptors;
 mod destroy;
 mod device_names;

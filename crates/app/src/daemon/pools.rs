@@ -250,7 +250,7 @@ impl Daemon {
 
     /// The same, as of a look at the pools.
     pub(super) fn list_jobs(&self, looks: &[PoolLook]) -> Vec<Job> {
-        let mut jobs = Vec::new();
+        let mut jobs = self.copy_jobs();
         for (look, status) in looks.iter().filter_map(|look| Some((look, &look.answer()?.status))) {
             let backlog = status.metrics.reclaim_backlog;
             if backlog > 0 {

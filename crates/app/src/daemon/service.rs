@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 use super::budget::Budget;
 use super::closing::LeftBehind;
 use super::condition::Conditions;
+use super::copies::Copies;
 use super::errors::ErrorsUnsaved;
 use super::events::EventLog;
 use super::hook::{Hook, HookQueue};
@@ -169,6 +170,8 @@ pub struct Daemon {
     registry: Mutex<Registry>,
     /// Directories where pools are mounted, by export.
     mounts: Mutex<BTreeMap<u64, Mounted>>,
+    /// Full copies.
+    copies: Mutex<Copies>,
     pub(super) events: EventLog,
     /// Pools and exports as they were when they were last compared with what they are.
     watches: Mutex<Watches>,
@@ -208,6 +211,7 @@ impl Daemon {
             saving: Mutex::default(),
             registry: Mutex::new(registry),
             mounts: Mutex::default(),
+            copies: Mutex::new(Copies::left(state.copies)),
             events,
             watches: Mutex::default(),
             stopping: watch::channel(false).0,
@@ -226,6 +230,11 @@ impl Daemon {
         self.mounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The full copies. Never held across an await.
+    pub(super) fn copies(&self) -> MutexGuard<'_, Copies> {
+        self.copies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Writes the state file; durable on return.
     pub(super) fn save(&self) -> Result<(), ApiError> {
         let _saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
@@ -233,7 +242,9 @@ impl Daemon {
             let registry = self.registry();
             let pools = registry.pools.values().map(|entry| entry.record.clone()).collect();
             let kept = registry.exports.values().filter(|entry| entry.kept).map(|entry| entry.record.clone()).collect();
-            State::new(registry.next_export, pools, kept, registry.known.clone())
+            let mut state = State::new(registry.next_export, pools, kept, registry.known.clone());
+            state.copies = self.copies().records();
+            state
         };
         let path = self.dir.path().display();
         self.dir.save(&state).map_err(|e| {

@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use millpond_engine::{DeviceId, LabelsInForce};
 use serde::{Deserialize, Serialize};
 
+use super::copies::CopyRecord;
 use super::labels::Labelled;
 use super::tls::TlsFiles;
 use crate::api::{Access, DeviceCap, IoMode, NbdLimits, TlsMode};
@@ -345,6 +346,9 @@ pub struct State {
     /// Pools that were exported: where `pool import NAME` looks first.
     #[serde(default)]
     pub known: Vec<PoolRecord>,
+    /// Full copies that have not ended, or that a pool was away for when they had to be taken back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub copies: Vec<CopyRecord>,
 }
 
 impl Default for State {
@@ -452,7 +456,7 @@ impl StateDir {
 impl State {
     /// What is to be remembered.
     pub fn new(next_export: u64, pools: Vec<PoolRecord>, exports: Vec<ExportRecord>, known: Vec<PoolRecord>) -> State {
-        State { version: VERSION, next_export, pools, exports, known }
+        State { version: VERSION, next_export, pools, exports, known, copies: Vec::new() }
     }
 
     fn each_path(&mut self, mut change: impl FnMut(&mut PathBuf)) {

@@ -292,7 +292,7 @@ impl Watch {
 
     fn look_at_jobs(&mut self, pool: &Pool, jobs: &[Job], path_of: impl Fn(u16) -> Option<String>, news: &mut Vec<Happened>) {
         let mut missing = std::mem::take(&mut self.jobs);
-        for job in jobs.iter().filter(|job| job.pool == pool.name && job.kind != "reclaim") {
+        for job in jobs.iter().filter(|job| job.pool == pool.name && !matches!(job.kind.as_str(), "reclaim" | "copy")) {
             let (kind, member) = parts(job);
             let key = key(kind, member);
             // a spare has its place before that is remembered

@@ -2,6 +2,7 @@
 
 mod again;
 mod claims;
+mod copies;
 mod daemon;
 mod disks;
 mod exports;

@@ -13,7 +13,8 @@ use utoipa_axum::routes;
 use super::carry_out::soon;
 use super::input::{Asked, Body};
 use crate::api::{
-    ApiError, CloneSnapshot, CreateSnapshots, Created, DiffExtent, ErrorBody, Hold, Rename, Rollback, RolledBack, Snapshot, Volume,
+    ApiError, CloneSnapshot, CopySnapshot, CreateSnapshots, Created, DiffExtent, ErrorBody, FullCopy, Hold, Rename, Rollback, RolledBack,
+    Snapshot, Volume,
 };
 use crate::daemon::Daemon;
 use crate::names::{Name, SnapshotName};
@@ -28,6 +29,8 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(rename))
         .routes(routes!(rollback))
         .routes(routes!(clone))
+        .routes(routes!(copy))
+        .routes(routes!(get_copy, stop_copy))
         .routes(routes!(hold))
         .routes(routes!(release))
         .routes(routes!(diff))
@@ -91,6 +94,28 @@ async fn rollback(State(daemon): State<Arc<Daemon>>, parts: Parts, Body(request)
     responses((status = 200, body = Volume), (status = "default", body = ErrorBody)))]
 async fn clone(State(daemon): State<Arc<Daemon>>, parts: Parts, Body(request): Body<CloneSnapshot>) -> Result<Json<Volume>, ApiError> {
     soon(&daemon, |daemon| async move { daemon.clone_snapshot(&named(parts)?, &request).await }).await.map(Json)
+}
+
+/// Begins to copy a snapshot into a new volume, in any pool. The job runs when this is answered.
+#[utoipa::path(post, path = "/v1/snapshots/{pool}/{volume}/{snapshot}/copy", request_body = CopySnapshot,
+    params(("pool" = String, Path), ("volume" = String, Path), ("snapshot" = String, Path)),
+    responses((status = 200, body = FullCopy), (status = "default", body = ErrorBody)))]
+async fn copy(State(daemon): State<Arc<Daemon>>, parts: Parts, Body(request): Body<CopySnapshot>) -> Result<Json<FullCopy>, ApiError> {
+    soon(&daemon, |daemon| async move { daemon.copy_snapshot(&named(parts)?, &request).await }).await.map(Json)
+}
+
+/// How far a copy is, or how it ended.
+#[utoipa::path(get, path = "/v1/copies/{id}", params(("id" = u64, Path)),
+    responses((status = 200, body = FullCopy), (status = "default", body = ErrorBody)))]
+async fn get_copy(State(daemon): State<Arc<Daemon>>, Path(id): Path<u64>) -> Result<Json<FullCopy>, ApiError> {
+    daemon.full_copy(id).map(Json)
+}
+
+/// Ends a copy; what it made is taken back.
+#[utoipa::path(delete, path = "/v1/copies/{id}", params(("id" = u64, Path)),
+    responses((status = 200, body = FullCopy), (status = "default", body = ErrorBody)))]
+async fn stop_copy(State(daemon): State<Arc<Daemon>>, Path(id): Path<u64>) -> Result<Json<FullCopy>, ApiError> {
+    daemon.stop_copy(id).map(Json)
 }
 
 /// Adds a hold: the snapshot cannot be destroyed. Durable when answered.

@@ -55,6 +55,8 @@ pub(super) const KINDS: &[(&str, Severity, &str)] = &[
     ("volume.resized", Info, "volume resized"),
     ("volume.rolled-back", Info, "volume rolled back"),
     ("volume.promoted", Info, "clone promoted"),
+    ("volume.copied", Info, "full copy complete"),
+    ("volume.copy-failed", Warning, "full copy failed"),
     ("snapshot.created", Info, "snapshot created"),
     ("snapshot.expired", Info, "snapshot expired"),
     ("snapshot.held", Info, "snapshot held"),

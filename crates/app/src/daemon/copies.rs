@@ -1,0 +1,404 @@
+//! Full copies: a new volume, in any pool, with what a snapshot holds. Each is a job of the daemon.
+//!
+//! The volume has a name of its own until it is complete, and the snapshot is held. Both are remembered before they are made, so that a
+//! daemon that is killed takes them back at its next start. Data goes from shard to shard; only what the snapshot maps is copied.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use millpond_block::ByteRange;
+use millpond_engine::{
+    Command, CommandError, Compression, DiffExtent, SnapshotId, SnapshotInfo, Target, VolumeId, VolumeInfo, VolumeOptions,
+};
+use serde::{Deserialize, Serialize};
+
+use super::events::Happened;
+use super::service::Daemon;
+use super::shard::{ShardError, ShardHandle};
+use crate::api::{ApiError, CopySnapshot, ErrorKind, FullCopy, Job};
+use crate::instant;
+use crate::names::{SnapshotName, VolumeName};
+use crate::size::Size;
+
+/// Bytes that are read and written at once.
+const PIECE: u64 = 1 << 20;
+/// Bytes that an engine keeps for each reserved volume beside its reservation.
+const KEPT_TO_OVERWRITE: u64 = 4 << 20;
+/// Pieces in flight.
+const IN_FLIGHT: usize = 4;
+/// Longest part of the new name in the name of an incomplete volume.
+const NAME_PART: usize = 200;
+
+/// A copy that has not ended, as the daemon remembers it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyRecord {
+    /// The pool that gets the volume.
+    pub pool: String,
+    /// The volume's name in it while it is incomplete.
+    pub volume: String,
+    /// The pool of the snapshot.
+    pub source: String,
+    /// The snapshot.
+    pub snapshot: u64,
+    /// The tag that it is held with; none in a pool that is only read.
+    pub tag: Option<String>,
+}
+
+/// A copy, under way or ended.
+pub(super) struct Copying {
+    name: VolumeName,
+    /// Remembered until all that has to be taken back is.
+    record: Option<CopyRecord>,
+    course: Arc<Course>,
+    begun: Instant,
+    /// How it ended.
+    outcome: Option<Result<(), String>>,
+}
+
+/// How far it is; shared with the task.
+#[derive(Debug, Default)]
+struct Course {
+    total: AtomicU64,
+    done: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// All copies since the start, and those that an earlier daemon left.
+#[derive(Default)]
+pub(super) struct Copies {
+    jobs: BTreeMap<u64, Copying>,
+    left: Vec<CopyRecord>,
+    next: u64,
+}
+
+/// Copies that have ended and are still remembered for those who ask.
+const ENDED_KEPT: usize = 64;
+
+impl Copies {
+    /// With what an earlier daemon left.
+    pub(super) fn left(left: Vec<CopyRecord>) -> Copies {
+        Copies { left, ..Copies::default() }
+    }
+
+    /// Those that the state file has.
+    pub(super) fn records(&self) -> Vec<CopyRecord> {
+        self.left.iter().chain(self.jobs.values().filter_map(|job| job.record.as_ref())).cloned().collect()
+    }
+
+    fn forget_ended(&mut self) {
+        let ended: Vec<u64> =
+            self.jobs.iter().filter(|(_, job)| job.outcome.is_some() && job.record.is_none()).map(|(id, _)| *id).collect();
+        let many = ended.len().saturating_sub(ENDED_KEPT);
+        ended.iter().take(many).for_each(|id| drop(self.jobs.remove(id)));
+    }
+}
+
+/// One copy with all that the task needs.
+struct Task {
+    id: u64,
+    source: ShardHandle,
+    snapshot: SnapshotId,
+    target: ShardHandle,
+    volume: VolumeId,
+    options: VolumeOptions,
+    name: VolumeName,
+    course: Arc<Course>,
+}
+
+impl Daemon {
+    /// Begins to copy a snapshot into a new volume, or says what it would take. The job has begun on return.
+    ///
+    /// # Errors
+    /// When the name is taken, there is not enough room, or an engine refuses.
+    pub async fn copy_snapshot(self: &Arc<Daemon>, name: &SnapshotName, request: &CopySnapshot) -> Result<FullCopy, ApiError> {
+        let new: VolumeName = request.name.parse()?;
+        let during = format!("cannot copy '{name}' to '{new}'");
+        let (source, of, snapshot) = self.find_snapshot(name).await?;
+        let target = self.shard(&new.pool)?;
+        let taken = target.find_volume(&new.volume).await?.is_some() || self.is_being_copied(&new);
+        if taken {
+            return Err(ApiError::from(ShardError::Command(CommandError::Exists(new.to_string()))).during(during));
+        }
+        self.check_room(&target, &new.pool, &of, &snapshot).await.map_err(|e| e.during(&during))?;
+        let total = snapshot.referenced_bytes;
+        if request.dry_run {
+            return Ok(FullCopy {
+                id: 0,
+                name: new.to_string(),
+                total_bytes: total,
+                done_bytes: 0,
+                state: "planned".to_owned(),
+                error: None,
+            });
+        }
+        let stamp = instant::now().as_millisecond();
+        let read_only = self.registry().pools.get(&name.of.pool).is_some_and(|entry| entry.record.read_only);
+        let course = Arc::new(Course { total: AtomicU64::new(total), ..Course::default() });
+        let (id, record) = {
+            let mut copies = self.copies();
+            copies.next += 1;
+            let id = copies.next;
+            let part: String = new.volume.chars().take(NAME_PART).collect();
+            let record = CopyRecord {
+                pool: new.pool.clone(),
+                volume: format!("{part}.copying-{stamp}-{id}"),
+                source: name.of.pool.clone(),
+                snapshot: snapshot.id.0,
+                tag: (!read_only).then(|| format!("copy-{stamp}-{id}")),
+            };
+            let (course, kept) = (Arc::clone(&course), Some(record.clone()));
+            copies.jobs.insert(id, Copying { name: new.clone(), record: kept, course, begun: Instant::now(), outcome: None });
+            (id, record)
+        };
+        match self.prepare_copy(&record, &source, &target, &of, &snapshot).await {
+            Ok(volume) => {
+                // space is kept for whom it was promised to alone
+                let options = VolumeOptions { reservation: 0, read_cache: None, ..of.options };
+                let task = Task { id, source, snapshot: snapshot.id, target, volume, options, name: new, course };
+                let daemon = Arc::clone(self);
+                tokio::spawn(async move { daemon.copy(task).await });
+                self.full_copy(id)
+            }
+            Err(error) => {
+                self.end_copy(id, Err(error.to_string())).await;
+                Err(error.during(during))
+            }
+        }
+    }
+
+    /// Remembers what is about to be made, holds the snapshot, and makes the volume.
+    async fn prepare_copy(
+        &self,
+        record: &CopyRecord,
+        source: &ShardHandle,
+        target: &ShardHandle,
+        of: &VolumeInfo,
+        snapshot: &SnapshotInfo,
+    ) -> Result<VolumeId, ApiError> {
+        self.save()?;
+        if let Some(tag) = record.tag.clone() {
+            source.command(Command::Hold { snapshot: snapshot.id, tag: Some(tag), until: None, locked: false }).await?;
+        }
+        let (sector, cache, compression) = (of.sector, of.cache, of.compression);
+        let command = Command::CreateVolume { name: record.volume.clone(), size: snapshot.size, sector, cache, compression };
+        target.command(command).await?;
+        let made = target.find_volume(&record.volume).await?;
+        made.map(|volume| volume.id).ok_or_else(|| ApiError::internal("the new volume is not there; see the daemon's messages"))
+    }
+
+    /// Is there room? What is compressed may take less than it says, so that is tried.
+    async fn check_room(&self, target: &ShardHandle, pool: &str, of: &VolumeInfo, snapshot: &SnapshotInfo) -> Result<(), ApiError> {
+        let (status, volumes) = (target.status().await?, target.volumes().await?);
+        let reserved = volumes.iter().filter(|volume| volume.options.reservation > 0);
+        let kept: u64 = reserved.map(|volume| volume.options.reservation.saturating_sub(volume.unique_bytes) + KEPT_TO_OVERWRITE).sum();
+        let free = status.pool.free.saturating_sub(kept);
+        if of.compression != Compression::Off || snapshot.referenced_bytes <= free {
+            return Ok(());
+        }
+        let message = format!(
+            "it needs {} and pool '{pool}' has {} free; destroy snapshots, or add a device with 'millpond pool add'",
+            Size(snapshot.referenced_bytes),
+            Size(free)
+        );
+        Err(ApiError::new(ErrorKind::NoSpace, message))
+    }
+
+    fn is_being_copied(&self, name: &VolumeName) -> bool {
+        self.copies().jobs.values().any(|job| job.outcome.is_none() && job.name == *name)
+    }
+
+    /// How far a copy is, or how it ended.
+    ///
+    /// # Errors
+    /// When there is none of this number, or it ended long ago.
+    pub fn full_copy(&self, id: u64) -> Result<FullCopy, ApiError> {
+        let copies = self.copies();
+        let job = copies.jobs.get(&id).ok_or_else(|| ApiError::not_found(format!("no copy {id} since the daemon started")))?;
+        let (state, error) = match &job.outcome {
+            None => ("running", None),
+            Some(Ok(())) => ("done", None),
+            Some(Err(why)) => ("failed", Some(why.clone())),
+        };
+        let (total_bytes, done_bytes) = (job.course.total.load(Relaxed), job.course.done.load(Relaxed));
+        Ok(FullCopy { id, name: job.name.to_string(), total_bytes, done_bytes, state: state.to_owned(), error })
+    }
+
+    /// Ends a copy; what it has made is taken back soon.
+    ///
+    /// # Errors
+    /// When there is none of this number.
+    pub fn stop_copy(&self, id: u64) -> Result<FullCopy, ApiError> {
+        if let Some(job) = self.copies().jobs.get(&id) {
+            job.course.stop.store(true, Relaxed);
+        }
+        self.full_copy(id)
+    }
+
+    /// Copies that run, as jobs of the pools that get the volumes.
+    pub(super) fn copy_jobs(&self) -> Vec<Job> {
+        let copies = self.copies();
+        let running = copies.jobs.values().filter(|job| job.outcome.is_none());
+        running.map(Copying::job).collect()
+    }
+
+    async fn copy(&self, task: Task) {
+        let outcome = fill(&task).await;
+        let outcome = match outcome {
+            Ok(()) => self.publish_copy(&task).await.map_err(|e| e.to_string()),
+            Err(Stop::Asked) => Err("interrupted; what was begun is taken back".to_owned()),
+            Err(Stop::Failed(error)) => Err(full_or(error, &task)),
+        };
+        self.end_copy(task.id, outcome).await;
+    }
+
+    /// A complete copy gets its properties and its name. Durable on return.
+    async fn publish_copy(&self, task: &Task) -> Result<(), ShardError> {
+        let _pool = self.lock_pool(&task.name.pool).await.ok();
+        task.target.flush(Target::Head(task.volume)).await?;
+        if task.options != VolumeOptions::default() {
+            task.target.command(Command::SetOptions { volume: task.volume, options: task.options }).await?;
+        }
+        let name = task.name.volume.clone();
+        task.target.command(Command::RenameVolume { volume: task.volume, name }).await.map(drop)
+    }
+
+    /// Takes back what a copy needed, and, when it failed, what it made.
+    async fn end_copy(&self, id: u64, outcome: Result<(), String>) {
+        let record = self.copies().jobs.get(&id).and_then(|job| job.record.clone());
+        let back = match &record {
+            Some(record) => self.take_back(record).await,
+            None => true,
+        };
+        let name = {
+            let mut copies = self.copies();
+            let Some(job) = copies.jobs.get_mut(&id) else { return };
+            job.outcome = Some(outcome.clone());
+            let (name, record) = (job.name.clone(), job.record.take());
+            if !back {
+                copies.left.extend(record);
+            }
+            copies.forget_ended();
+            name
+        };
+        if let Err(error) = self.save() {
+            tracing::error!(%error, "a copy that ended is still remembered");
+        }
+        match outcome {
+            Ok(()) => self.tell("volume.copied", name.to_string()),
+            Err(why) => {
+                let message = format!("the full copy to '{name}' ended: {why}");
+                self.report(Happened::to_pool("volume.copy-failed", &name.pool, message).about(name.to_string()));
+            }
+        }
+    }
+
+    /// Takes back what copies have left that an earlier daemon began. To be called when a pool comes into service.
+    pub(super) async fn take_back_copies(&self, pool: &str) {
+        let left: Vec<CopyRecord> = self.copies().left.iter().filter(|left| left.pool == pool || left.source == pool).cloned().collect();
+        for record in left {
+            if !self.take_back(&record).await {
+                continue;
+            }
+            self.copies().left.retain(|other| *other != record);
+            if let Err(error) = self.save() {
+                tracing::error!(%error, "a copy that was taken back is still remembered");
+            }
+        }
+    }
+
+    /// Destroys the incomplete volume, where it is still there under its first name, and releases the snapshot. False when a pool is away.
+    async fn take_back(&self, record: &CopyRecord) -> bool {
+        let volume = self.destroy_incomplete(record).await;
+        let hold = self.release_source(record).await;
+        for error in [&volume, &hold].into_iter().filter_map(|done| done.as_ref().err()) {
+            tracing::warn!(pool = record.pool, volume = record.volume, %error, "what an incomplete copy needed stays for now");
+        }
+        volume.is_ok() && hold.is_ok()
+    }
+
+    async fn destroy_incomplete(&self, record: &CopyRecord) -> Result<(), ApiError> {
+        if !self.knows(&record.pool) {
+            return Ok(());
+        }
+        let shard = self.shard(&record.pool)?;
+        let Some(volume) = shard.find_volume(&record.volume).await? else { return Ok(()) };
+        Ok(shard.command(Command::DestroyVolume { volume: volume.id }).await.map(drop)?)
+    }
+
+    async fn release_source(&self, record: &CopyRecord) -> Result<(), ApiError> {
+        let Some(tag) = record.tag.clone().filter(|_| self.knows(&record.source)) else { return Ok(()) };
+        let shard = self.shard(&record.source)?;
+        let snapshots = shard.snapshots().await?;
+        let held = |snapshot: &&SnapshotInfo| {
+            snapshot.id.0 == record.snapshot && snapshot.hold_list.iter().any(|hold| hold.tag.as_ref() == Some(&tag))
+        };
+        let Some(snapshot) = snapshots.iter().find(held) else { return Ok(()) };
+        Ok(shard.command(Command::Release { snapshot: snapshot.id, tag: Some(tag.clone()) }).await.map(drop)?)
+    }
+
+    /// Is it a pool of this daemon, in service or not?
+    fn knows(&self, pool: &str) -> bool {
+        let registry = self.registry();
+        registry.pools.contains_key(pool) || registry.known.iter().any(|known| known.name == pool)
+    }
+}
+
+impl Copying {
+    fn job(&self) -> Job {
+        let (total, done) = (self.course.total.load(Relaxed), self.course.done.load(Relaxed));
+        let remaining = total.saturating_sub(done);
+        let millis = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
+        let rate = Some(done.saturating_mul(1000) / millis).filter(|rate| *rate > 0);
+        Job {
+            id: format!("copy:{}", self.name),
+            pool: self.name.pool.clone(),
+            kind: "copy".to_owned(),
+            state: "running".to_owned(),
+            remaining_bytes: remaining,
+            done_bytes: done,
+            rate,
+            eta_seconds: rate.map(|rate| remaining.div_ceil(rate)),
+            errors: 0,
+        }
+    }
+}
+
+/// Why a copy does not go on.
+enum Stop {
+    Asked,
+    Failed(ShardError),
+}
+
+/// Copies what the snapshot maps.
+async fn fill(task: &Task) -> Result<(), Stop> {
+    let (from, to) = (Target::Snapshot(task.snapshot), Target::Head(task.volume));
+    let extents = task.source.diff(None, from).await.map_err(Stop::Failed)?;
+    let data: Vec<DiffExtent> = extents.into_iter().filter(|extent| extent.data).collect();
+    task.course.total.store(data.iter().map(|extent| extent.length).sum(), Relaxed);
+    let pieces = data.into_iter().flat_map(|extent| {
+        let end = extent.offset + extent.length;
+        (extent.offset..end).step_by(PIECE as usize).map(move |offset| ByteRange { offset, length: PIECE.min(end - offset) })
+    });
+    let copied = stream::iter(pieces).map(Ok).try_for_each_concurrent(IN_FLIGHT, |piece| async move {
+        if task.course.stop.load(Relaxed) {
+            return Err(Stop::Asked);
+        }
+        let bytes = task.source.read(from, piece).await.map_err(Stop::Failed)?;
+        task.target.write(to, piece.offset, bytes).await.map_err(Stop::Failed)?;
+        task.course.done.fetch_add(piece.length, Relaxed);
+        Ok(())
+    });
+    copied.await
+}
+
+/// The line of an error; a pool that filled up has figures.
+fn full_or(error: ShardError, task: &Task) -> String {
+    if matches!(error, ShardError::Disk(millpond_block::DiskError::NoSpace)) {
+        let (done, total) = (task.course.done.load(Relaxed), task.course.total.load(Relaxed));
+        return format!("pool '{}' is full after {} of {}; destroy snapshots, or add a device", task.name.pool, Size(done), Size(total));
+    }
+    ApiError::from(error).to_string()
+}
