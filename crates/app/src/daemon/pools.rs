@@ -16,6 +16,7 @@ use super::closing::Ending;
 use super::device_names;
 use super::host_calls::{HostCalls, PATIENCE};
 use super::look::{Lacking, PoolLook, Seen};
+use super::locks::blocking;
 use super::memory::settled;
 use super::placement::{self, PoolFile};
 use super::probe;
