@@ -102,6 +102,7 @@ fn a_missing_device_that_was_never_seen_here_is_known_by_the_labels_of_the_other
     first.run(&["pool", "export", "tank"]).ok();
     fs::create_dir(first.path("one")).expect("a directory");
     fs::rename(first.path("b"), first.path("one/b")).expect("moves");
+    fs::rename(first.path("a"), first.path("gone")).expect("is left behind");
     let mut second = Daemon::with_config("import_wait = \"1s\"\n");
     let refused = second.run(&["pool", "import", "tank", "-d", &first.text("one")]).refused(1, "of 2 not found");
     assert!(refused.err.contains(&format!("device 0 (was {}, 256M)", first.text("a"))), "{refused:?}");

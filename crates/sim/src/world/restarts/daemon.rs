@@ -303,7 +303,8 @@ impl<S: System> World<S> {
         // from here on labels may say that it is the pool, and claims that this host has it
         site.split |= how.by_hand;
         site.claimed = (!start.beside).then_some(host);
-        if how.by_hand && !evidence.is_whole() {
+        // beside a host that has the pool nothing is taken, cut short or not
+        if how.by_hand && !evidence.is_whole() && !start.beside {
             // it may be remembered here even when the host dies at once
             self.forget_elsewhere(site, host);
         }
