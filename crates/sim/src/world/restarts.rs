@@ -274,18 +274,13 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// When each device is there, in milliseconds from now; `all`: all that belong to the pool, at once; `strangers`: others, too, or those
-    /// alone.
+    /// When each device is there, in milliseconds from now; `all`: all that belong to the pool, at once; `strangers`: others, too.
     fn arrivals(&mut self, site: &mut Site, all: bool, strangers: bool) -> Vec<(usize, u64)> {
         let wait = site.rules.wait.as_millis() as u64;
         let now = self.machine.now().0;
         let strangers = strangers && !all && site.rng.percent(40);
-        let alone = strangers && !site.strangers.is_empty() && site.rng.percent(30);
         let mut arrivals = Vec::new();
         for device in 0..self.machine.count() {
-            if alone && !site.strangers.contains(&device) {
-                continue;
-            }
             if site.strangers.contains(&device) && !strangers {
                 continue;
             }
