@@ -196,6 +196,8 @@ pub enum Planted {
     FreePieceInUse,
     /// A piece of a deadlist is read where it was before it moved, and believed.
     StalePiece,
+    /// The last span of a view stays whole in both lists when it is cut after a split.
+    CutShort,
     /// A removal leaves no room in the log to what checkpoints have to say of what it moves.
     CrowdTheLog,
     /// What was freed rests for no older checkpoint.

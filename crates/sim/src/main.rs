@@ -121,7 +121,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 38] = [
+const PLANTED: [(&str, Planted); 39] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -138,6 +138,7 @@ const PLANTED: [(&str, Planted); 38] = [
     ("wipe-once", Planted::WipeOnce),
     ("free-piece-in-use", Planted::FreePieceInUse),
     ("stale-piece", Planted::StalePiece),
+    ("cut-short", Planted::CutShort),
     ("crowd-the-log", Planted::CrowdTheLog),
     ("nothing-rests", Planted::NothingRests),
     ("deny-capacity", Planted::DenyCapacity),

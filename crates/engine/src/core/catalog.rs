@@ -207,11 +207,13 @@ pub(crate) struct Catalog {
     snapshot_names: BTreeMap<(VolumeId, String), SnapshotId>,
     /// How many listed snapshots each volume has.
     snapshot_counts: BTreeMap<VolumeId, u64>,
-    /// Units that wait in `frees`.
+    /// Units that wait in the lists of `frees` that are counted.
     pub(crate) backlog: u64,
     pub(crate) walks: BTreeMap<u64, Walk>,
     /// Dead blocks waiting for their turn, oldest first.
     pub(crate) frees: VecDeque<(LineageId, StoredDeadlist)>,
+    /// So many of them, the first ones, are cut and counted; no others are freed.
+    counted_frees: usize,
     /// INV-CAT-6: lineages of removed volumes whose snapshots are to be destroyed; the last goes first. Every snapshot of a removed
     /// volume that is not
     /// destroyed is in one of them.
@@ -423,13 +425,35 @@ impl Catalog {
 
     /// Dead blocks of a lineage that are to be freed.
     pub(crate) fn add_free(&mut self, lineage: LineageId, list: StoredDeadlist) {
-        self.backlog += list.list().units();
         self.frees.push_back((lineage, list));
+        self.count_frees();
+    }
+
+    /// Counts what the lists hold that are to be freed and are cut by now.
+    pub(crate) fn count_frees(&mut self) {
+        while let Some((_, list)) = self.frees.get(self.counted_frees)
+            && list.list().is_cut()
+        {
+            self.backlog += list.list().units();
+            self.counted_frees += 1;
+        }
+    }
+
+    /// Are there lists that are to be freed and not counted yet?
+    pub(crate) fn has_uncounted_frees(&self) -> bool {
+        self.counted_frees < self.frees.len()
     }
 
     /// The list that is freed next, and its number among those that wait. Lists whose next piece cannot be read are left out.
     pub(crate) fn next_free(&mut self) -> Option<(usize, &mut (LineageId, StoredDeadlist))> {
-        self.frees.iter_mut().enumerate().find(|(_, (_, list))| !list.list().is_stuck())
+        self.frees.iter_mut().take(self.counted_frees).enumerate().find(|(_, (_, list))| !list.list().is_stuck())
+    }
+
+    /// Takes out a list of those that are freed, when nothing is left of it.
+    pub(crate) fn end_free(&mut self, at: usize) -> Option<StoredDeadlist> {
+        let (_, list) = self.frees.remove(at)?;
+        self.counted_frees -= usize::from(at < self.counted_frees);
+        Some(list)
     }
 
     /// Do dead blocks wait that can be freed?

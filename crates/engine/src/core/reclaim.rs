@@ -24,7 +24,7 @@ impl Core {
                     list.change_order(Deadlist::set_aside);
                     continue;
                 }
-                return Freed { next: Some(Rc::clone(piece)), after: list.list().next_piece().cloned() };
+                return Freed { next: Some(piece), after: list.list().next_piece() };
             }
             match list.list_mut().pop() {
                 Some((chunk, dead)) => {
@@ -40,13 +40,12 @@ impl Core {
                 }
                 None if list.list().is_stuck() => {}
                 None => {
-                    if let Some((_, list)) = self.catalog.frees.remove(at) {
-                        self.retire(list);
-                    }
+                    let ended = self.catalog.end_free(at);
+                    ended.into_iter().for_each(|list| self.retire(list));
                 }
             }
         }
-        let after = self.catalog.next_free().and_then(|(_, (_, list))| list.list().next_piece().cloned());
+        let after = self.catalog.next_free().and_then(|(_, (_, list))| list.list().next_piece());
         Freed { next: None, after: after.filter(|piece| !piece.is_here()) }
     }
 

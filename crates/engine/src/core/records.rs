@@ -392,7 +392,7 @@ impl Core {
         };
         match target {
             Some(deadlist) => {
-                let only_here = deadlist.list_mut().split_after(before);
+                let only_here = deadlist.list_mut().split_after(before, &self.pieces);
                 deadlist.list_mut().merge(Rc::unwrap_or_clone(mine), &self.pieces, longest);
                 if !only_here.is_empty() {
                     self.catalog.add_free(lineage, StoredDeadlist::new(Rc::new(only_here)));

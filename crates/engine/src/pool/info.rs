@@ -326,7 +326,9 @@ impl Pool {
         metrics.log_bytes = self.log.since_checkpoint;
         let unreclaimed = self.unreclaimed_units();
         metrics.unreclaimed = unreclaimed * 512;
-        metrics.reclaim_backlog = self.core.catalog.backlog.saturating_sub(unreclaimed) * 512;
+        // how much more is in lists that are still being cut is not known yet
+        let uncounted = u64::from(self.core.catalog.has_uncounted_frees());
+        metrics.reclaim_backlog = self.core.catalog.backlog.saturating_sub(unreclaimed).max(uncounted) * 512;
         metrics
     }
 }

@@ -18,6 +18,8 @@ const FREES_PER_SLICE: usize = 12;
 const QUIET_MILLIS: u64 = 20;
 /// Slices per turn then.
 const QUIET_SLICES: usize = 16;
+/// Slices of which one cuts a view of a deadlist that was split.
+const SLICES_PER_VIEW: usize = 4;
 /// How much is let go of in a slice of deadlists that nobody needs ([`Deadlist::drop_pieces`](crate::space::Deadlist::drop_pieces)).
 const FADES_PER_SLICE: usize = 256;
 /// Slices per turn when log or space run short.
@@ -274,6 +276,8 @@ impl Pool {
     /// Goes on with giving back what destroyed snapshots and volumes held. True when there is more to do.
     fn reclaim(&mut self) -> bool {
         self.retry_frees();
+        self.core.pieces.cut_some(self.slices().div_ceil(SLICES_PER_VIEW));
+        self.core.catalog.count_frees();
         let more = self.is_freeing() || !self.destroying.is_empty();
         let freed = self.core.space.freed_units;
         if !more {
@@ -283,7 +287,7 @@ impl Pool {
         }
         self.reclaimed = more && !(self.reclaimed && self.checkpointer.is_writing());
         if !self.reclaimed {
-            return more;
+            return more || self.core.pieces.has_uncut();
         }
         // a destroy that waits for room waits for what those before it give back
         if self.step_destroys() || self.step_removed() {
@@ -294,7 +298,7 @@ impl Pool {
         if self.core.catalog.has_frees() && (self.checkpoint_is_safe() || !self.checkpoint_fits_with(0)) {
             let freed = self.core.free_some(FREES_PER_SLICE * self.slices());
             freed.next.iter().chain(&freed.after).for_each(|piece| self.need_piece(piece, Need::Freeing));
-            return freed.next.is_none();
+            return freed.next.is_none() || self.core.pieces.has_uncut();
         } else if self.closing.is_none() && self.state == PoolState::Online {
             self.start_walk_step();
         }

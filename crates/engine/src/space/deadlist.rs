@@ -5,6 +5,11 @@
 //! adds to the tail, so that costs one look into a small tree; a tail that is long becomes pieces. Lists are split at an epoch and merged
 //! by their
 //! spans: pieces are never written anew for it, however long a list is (`docs/decisions/0020-deadlists-in-pieces.md`).
+//!
+//! Spans are in views of some dozens ([`views`]), which a split narrows and does not cut: it takes as long as there are views, and so do a merge
+//! and a copy.
+
+mod views;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -12,6 +17,8 @@ use std::rc::Rc;
 use millpond_format::{Addr, ChunkId, DeadDirectory, DeadRecord, Epoch, ObjectRef, PieceRef};
 use smallvec::SmallVec;
 
+pub(crate) use self::views::{Encoding, View};
+use self::views::{Span, Views};
 use super::pieces::{Need, Piece, Pieces, Reader};
 use super::slots::slots_in;
 
@@ -179,50 +186,14 @@ impl Tail {
     }
 }
 
-/// A window of a piece.
-#[derive(Clone, Debug)]
-struct Span {
-    piece: Rc<Piece>,
-    /// Its first entry: what was freed lies before it.
-    from: u32,
-    to: u32,
-    /// Units of data in the piece before its first entry, and before its end.
-    units_from: u64,
-    units_to: u64,
-}
-
-impl Span {
-    fn whole(piece: Rc<Piece>) -> Span {
-        Span { from: 0, to: piece.len(), units_from: 0, units_to: piece.units(), piece }
-    }
-
-    fn units(&self) -> u64 {
-        self.units_to - self.units_from
-    }
-
-    /// The first entry born after `epoch`, or the end, and the units of data in the piece before it.
-    fn cut(&self, epoch: Epoch) -> (u32, u64) {
-        let (first, units) = self.piece.first_after(epoch);
-        if first <= self.from {
-            (self.from, self.units_from)
-        } else if first >= self.to {
-            (self.to, self.units_to)
-        } else {
-            (first, units)
-        }
-    }
-}
-
 /// A set of addresses.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Deadlist {
-    /// In no order.
-    spans: Vec<Span>,
+    /// In no order; the last one is freed first.
+    spans: Views,
+    /// Of these the content could not be had.
+    aside: Vec<Span>,
     tail: Tail,
-    /// Units of data blocks in all of it.
-    units: u64,
-    /// Spans, from the first on, of which the content could not be had.
-    unreadable: usize,
     /// The content of the last span while it is freed.
     reader: Option<Reader>,
     /// Its next entries, the next one last.
@@ -234,7 +205,6 @@ impl Deadlist {
     /// bytes.
     pub(crate) fn insert(&mut self, epoch: Epoch, addr: Addr, slots: u32, data: bool, pieces: &Rc<Pieces>, longest: usize) {
         let units = if data { addr.units() } else { 0 };
-        self.units += u64::from(units);
         let fresh = self.tail.add(epoch, addr.chunk(), units, |dead| dead.insert(addr.slot(), slots));
         assert!(fresh, "INV-SPACE-1: {addr:?} died twice");
         self.bound_tail(pieces, longest);
@@ -247,28 +217,16 @@ impl Deadlist {
         }
         let tail = std::mem::take(&mut self.tail);
         let spans = &mut self.spans;
-        pieces.make(&tail.records(), &mut |piece| spans.push(Span::whole(piece)));
+        pieces.make(&tail.records(), &mut |piece| spans.push(Span::whole(piece), pieces.view_spans()));
         self.close();
     }
 
-    /// Takes out everything born after `epoch`.
-    pub(crate) fn split_after(&mut self, epoch: Epoch) -> Deadlist {
+    /// Takes out everything born after `epoch`. Of pieces it is only said which births each of the two lists shows: [`Pieces::cut_some`] and whoever
+    /// looks at a view cut its spans.
+    pub(crate) fn split_after(&mut self, epoch: Epoch, pieces: &Rc<Pieces>) -> Deadlist {
+        self.retry();
         let tail = self.tail.split_after(epoch);
-        let (mut young, mut units) = (Vec::new(), tail.units);
-        self.spans.retain_mut(|span| {
-            let (cut, before) = span.cut(epoch);
-            if cut < span.to {
-                let taken = Span { from: cut, units_from: before, ..span.clone() };
-                units += taken.units();
-                young.push(taken);
-                (span.to, span.units_to) = (cut, before);
-            }
-            span.from < span.to
-        });
-        self.unreadable = 0;
-        self.close();
-        self.units -= units;
-        Deadlist { spans: young, tail, units, ..Deadlist::default() }
+        Deadlist { spans: self.spans.split_after(epoch, pieces), tail, ..Deadlist::default() }
     }
 
     /// Goes away from the place that it is freed at.
@@ -279,98 +237,94 @@ impl Deadlist {
 
     /// Adds all of `other`, moving the smaller into the larger. The tail becomes pieces beyond `longest` bytes.
     pub(crate) fn merge(&mut self, mut other: Deadlist, pieces: &Rc<Pieces>, longest: usize) {
-        if other.spans.len() > self.spans.len() {
-            std::mem::swap(&mut self.spans, &mut other.spans);
-        }
-        self.spans.append(&mut other.spans);
+        self.retry();
+        other.retry();
+        self.spans.append(other.spans, pieces.view_spans());
         self.tail.merge(other.tail);
-        self.units += other.units;
-        self.unreadable = 0;
-        self.close();
         self.bound_tail(pieces, longest);
     }
 
     /// The piece whose content is needed for the next part, when that is not in memory.
-    pub(crate) fn lacks(&self) -> Option<&Rc<Piece>> {
-        let span = self.spans.get(self.unreadable..)?.last()?;
-        let ready = self.reader.is_some() || span.piece.is_here();
-        Some(&span.piece).filter(|_| !ready)
+    pub(crate) fn lacks(&self) -> Option<Rc<Piece>> {
+        let piece = self.spans.from_last().next()?.piece;
+        let ready = self.reader.is_some() || piece.is_here();
+        Some(piece).filter(|_| !ready)
     }
 
     /// The piece that comes after the one that is being freed.
-    pub(crate) fn next_piece(&self) -> Option<&Rc<Piece>> {
-        self.spans.get(self.unreadable..)?.iter().rev().nth(1).map(|span| &span.piece)
+    pub(crate) fn next_piece(&self) -> Option<Rc<Piece>> {
+        self.spans.from_last().nth(1).map(|span| span.piece)
     }
 
     /// The content of the next part cannot be had: it is left out until [`retry`](Self::retry).
     pub(crate) fn set_aside(&mut self) {
         self.close();
-        if let Some(last) = self.spans.len().checked_sub(1).filter(|last| *last >= self.unreadable) {
-            self.spans.swap(self.unreadable, last);
-            self.unreadable += 1;
-        }
+        self.aside.extend(self.spans.pop());
     }
 
-    /// Tries pieces again that could not be read.
+    /// Tries pieces again that could not be read, after all others.
     pub(crate) fn retry(&mut self) {
-        self.unreadable = 0;
         self.close();
+        if !self.aside.is_empty() {
+            self.spans.add_last(std::mem::take(&mut self.aside));
+        }
     }
 
     /// Is something left out that cannot be had?
     pub(crate) fn is_short(&self) -> bool {
-        self.unreadable > 0
+        !self.aside.is_empty()
     }
 
     /// Units of guest data in what is left out.
     pub(crate) fn units_left_out(&self) -> u64 {
-        self.spans.iter().take(self.unreadable).map(Span::units).sum()
+        self.aside.iter().map(Span::units).sum()
     }
 
     /// Is nothing left but what cannot be had?
     pub(crate) fn is_stuck(&self) -> bool {
-        self.unreadable > 0 && self.unreadable == self.spans.len() && self.tail.epochs.is_empty()
+        self.is_short() && self.spans.is_empty() && self.tail.epochs.is_empty()
     }
 
     /// Takes a chunk's part out; there may be others of the same chunk. Nothing [`lacks`](Self::lacks) for it.
     pub(crate) fn pop(&mut self) -> Option<(ChunkId, Dead)> {
-        let popped = match self.spans.get_mut(self.unreadable..).and_then(<[Span]>::last_mut) {
-            None => self.tail.pop()?,
-            Some(span) => {
-                if self.next.is_empty() {
-                    if self.reader.is_none() {
-                        let content = span.piece.content().expect("INV-DEAD-4: the content was read before");
-                        span.piece.release(Need::Freeing);
-                        self.reader = Some(Reader::new(content).expect("INV-DEAD-2: a piece reads as what it was made of"));
-                    }
-                    let left = (span.to - span.from) as usize;
-                    let group = self.reader.iter().flat_map(|reader| reader.group_from(span.from)).take(left);
-                    self.next.extend(group.map(|record| (record.chunk, Dead::of(&record))));
-                    self.next.reverse();
-                }
-                let popped = self.next.pop().expect("INV-DEAD-2: a span has the entries that it says");
-                span.from += 1;
-                span.units_from += u64::from(popped.1.units);
-                if span.from >= span.to {
-                    self.close();
-                    self.spans.pop().into_iter().for_each(|span| span.piece.is_left());
-                }
-                popped
+        let Some(span) = self.spans.last_mut() else { return self.tail.pop() };
+        if self.next.is_empty() {
+            if self.reader.is_none() {
+                let content = span.piece.content().expect("INV-DEAD-4: the content was read before");
+                span.piece.release(Need::Freeing);
+                self.reader = Some(Reader::new(content).expect("INV-DEAD-2: a piece reads as what it was made of"));
             }
-        };
-        self.units -= u64::from(popped.1.units);
+            let left = (span.to - span.from) as usize;
+            let group = self.reader.iter().flat_map(|reader| reader.group_from(span.from)).take(left);
+            self.next.extend(group.map(|record| (record.chunk, Dead::of(&record))));
+            self.next.reverse();
+        }
+        let popped = self.next.pop().expect("INV-DEAD-2: a span has the entries that it says");
+        span.from += 1;
+        span.units_from += u64::from(popped.1.units);
+        if span.from >= span.to {
+            self.close();
+            self.spans.pop().into_iter().for_each(|span| span.piece.is_left());
+        }
         Some(popped)
     }
 
+    /// Is it known that it has no entry? What is left of a split may turn out to be nothing.
     pub(crate) fn is_empty(&self) -> bool {
-        self.spans.is_empty() && self.tail.epochs.is_empty()
+        self.aside.is_empty() && self.spans.is_empty() && self.tail.epochs.is_empty()
+    }
+
+    /// Is all of it cut that splits narrowed?
+    pub(crate) fn is_cut(&self) -> bool {
+        self.spans.is_cut()
     }
 
     /// Lets go of pieces while there is `room`, of which the end of a piece takes [`END`] and a reference to it 1. True when none is left.
     pub(crate) fn drop_pieces(&mut self, room: &mut usize) -> bool {
+        self.retry();
         while *room > 0 {
-            let Some(span) = self.spans.pop() else { return true };
-            *room = room.saturating_sub(if Rc::strong_count(&span.piece) > 1 { 1 } else { END });
+            let Some(last) = self.spans.drop_last() else { return true };
+            *room = room.saturating_sub(if last { END } else { 1 });
         }
         self.spans.is_empty()
     }
@@ -382,7 +336,7 @@ impl Deadlist {
 
     /// Calls `each` with every chunk's parts, with `content` for what pieces hold. Those that have none are left out.
     pub(crate) fn for_each(&self, mut content: impl FnMut(&Piece) -> Option<Rc<[u8]>>, mut each: impl FnMut(ChunkId, &Dead)) {
-        for span in &self.spans {
+        for span in self.all_spans() {
             let Some(reader) = content(&span.piece).and_then(|bytes| Reader::new(bytes).ok()) else { continue };
             let mut at = span.from;
             while at < span.to {
@@ -395,40 +349,49 @@ impl Deadlist {
         self.tail.epochs.values().flatten().for_each(|(chunk, dead)| each(*chunk, dead));
     }
 
+    /// What is left out, and all others.
+    fn all_spans(&self) -> impl Iterator<Item = Span> {
+        self.aside.iter().cloned().chain(self.spans.from_last())
+    }
+
     /// Units of guest data in it.
     pub(crate) fn units(&self) -> u64 {
-        self.units
+        self.units_left_out() + self.spans.units() + self.tail.units
     }
 
     /// Units of guest data born after `epoch`.
     pub(crate) fn units_after(&self, epoch: Epoch) -> u64 {
-        let young = |span: &Span| span.units_to - span.cut(epoch).1;
-        self.spans.iter().map(young).sum::<u64>() + self.tail.units_after(epoch)
+        let aside: u64 = self.aside.iter().map(|span| span.units_after(epoch)).sum();
+        aside + self.spans.units_after(epoch) + self.tail.units_after(epoch)
     }
 
-    /// The pieces that it refers to; one that was split may come twice.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = &Rc<Piece>> {
-        self.spans.iter().map(|span| &span.piece)
+    /// The pieces that it refers to; one that was split may come twice. Some may turn out to be of another list, until all is cut.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = Rc<Piece>> {
+        self.aside.iter().map(|span| Rc::clone(&span.piece)).chain(self.spans.pieces())
     }
 
     /// Bytes that its directory takes at most, 0 for none.
     pub(crate) fn directory_bytes(&self) -> usize {
-        if self.is_empty() { 0 } else { DeadDirectory::FIXED + self.spans.len() * PieceRef::BYTES + self.tail.bytes }
+        let spans = self.aside.len() + self.spans.most();
+        if self.is_empty() { 0 } else { DeadDirectory::FIXED + spans * PieceRef::BYTES + self.tail.bytes }
     }
 
-    /// Its directory, when all its pieces are stored; nothing of a list of nothing.
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        if self.is_empty() {
+    /// Adds some references to its directory, when all its pieces are stored. How long that takes, in bytes that are encoded in the time; nothing
+    /// when all are there.
+    pub(crate) fn encode_some(&self, encoding: &mut Encoding) -> Option<usize> {
+        self.spans.encode_some(encoding)
+    }
+
+    /// Its directory, with all references; nothing of a list of nothing.
+    pub(crate) fn encode(&self, encoding: Encoding) -> Vec<u8> {
+        let mut pieces = encoding.pieces;
+        pieces.extend(self.aside.iter().map(Span::reference));
+        let tail = self.tail.records();
+        if pieces.is_empty() && tail.is_empty() {
             return Vec::new();
         }
-        let stored = |span: &Span| PieceRef {
-            at: span.piece.stored().expect("INV-DEAD-3: a checkpoint writes pieces before the lists that refer to them"),
-            from: span.from,
-            to: span.to,
-        };
-        let tail = self.tail.records();
         let tail = if tail.is_empty() { Vec::new() } else { DeadRecord::encode_piece(&tail) };
-        DeadDirectory { pieces: self.spans.iter().map(stored).collect(), tail }.encode()
+        DeadDirectory { pieces, tail }.encode()
     }
 
     /// The pieces that a directory names, each with the entries that its windows begin and end with; none of a list of an older version.
@@ -447,9 +410,9 @@ impl Deadlist {
         mut piece: impl FnMut(ObjectRef) -> Result<Rc<Piece>, String>,
     ) -> Result<Deadlist, String> {
         if !DeadDirectory::is_one(bytes) {
-            let piece = piece(at)?;
-            let span = Span::whole(piece);
-            return Ok(Deadlist { units: span.units(), spans: vec![span], ..Deadlist::default() });
+            let mut list = Deadlist::default();
+            list.spans.push(Span::whole(piece(at)?), 1);
+            return Ok(list);
         }
         let damaged = |error| format!("a deadlist is damaged ({error})");
         let directory = DeadDirectory::decode(bytes).map_err(damaged)?;
@@ -460,9 +423,8 @@ impl Deadlist {
             let (Some(units_from), Some(units_to)) = (units(from), units(to)) else {
                 return Err("a deadlist is damaged (it names more than a piece has)".to_owned());
             };
-            let span = Span { piece, from, to, units_from, units_to };
-            list.units += span.units();
-            list.spans.push(span);
+            let most = piece.view_spans();
+            list.spans.push(Span { piece, from, to, units_from, units_to }, most);
         }
         if !directory.tail.is_empty() {
             for record in DeadRecord::decode_piece(&directory.tail).map_err(damaged)? {
@@ -472,7 +434,6 @@ impl Deadlist {
                     true
                 });
             }
-            list.units += list.tail.units;
         }
         Ok(list)
     }

@@ -10,7 +10,7 @@ mod slots;
 mod table;
 
 pub(crate) use chunks::{Chunk, NODE_GRAIN, Place};
-pub(crate) use deadlist::{Deadlist, FIXED_TAIL};
+pub(crate) use deadlist::{Deadlist, Encoding, FIXED_TAIL};
 pub(crate) use pieces::{Need, Piece, Pieces, as_piece};
 pub(crate) use rows::{PAGE, Rows, Shelf, Stripe};
 pub(crate) use segments::{Fill, Segment, SegmentState};

@@ -21,6 +21,7 @@ use millpond_format::{DeadGroup, DeadRecord, Epoch, FormatError, ObjectRef, crc3
 
 use self::index::Index;
 pub(crate) use self::reader::Reader;
+use super::deadlist::View;
 use crate::Planted;
 
 /// Pieces that no checkpoint has after which one is due, at least.
@@ -32,6 +33,10 @@ const TAIL_PART: usize = 32;
 /// Tails of lists that grow take so many bytes at least, however many these are: a piece takes some 250 bytes of memory as long as it lives, so
 /// pieces must not be short.
 const SHORTEST_TAIL: usize = 8 << 10;
+
+/// Spans of a view: one for so many bytes of a piece, within bounds. Cutting as many takes some 0.1 ms.
+const VIEW_BYTES: usize = 1 << 10;
+const VIEW_SPANS: (usize, usize) = (2, 64);
 
 /// Why the content of a piece is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +58,8 @@ pub(crate) struct Pieces {
     retired: RefCell<Vec<ObjectRef>>,
     /// Pieces that the next checkpoint writes.
     unwritten: RefCell<Vec<Weak<Piece>>>,
+    /// Views of lists that were split and are to be cut.
+    uncut: RefCell<VecDeque<Weak<View>>>,
     /// Content that is in memory and can be read again, the oldest first.
     evictable: RefCell<BTreeMap<u64, Weak<Piece>>>,
     /// Number of the next of these.
@@ -62,6 +69,9 @@ pub(crate) struct Pieces {
     unstored: Cell<usize>,
     kept: Cell<usize>,
     indexes: Cell<usize>,
+    /// How often the beginning of an epoch was searched.
+    #[cfg(test)]
+    pub(super) searches: Cell<u64>,
     planted: Option<Planted>,
 }
 
@@ -73,12 +83,15 @@ impl Pieces {
             limit,
             retired: RefCell::default(),
             unwritten: RefCell::default(),
+            uncut: RefCell::default(),
             evictable: RefCell::default(),
             next: Cell::default(),
             cached: Cell::default(),
             unstored: Cell::default(),
             kept: Cell::default(),
             indexes: Cell::default(),
+            #[cfg(test)]
+            searches: Cell::default(),
             planted,
         })
     }
@@ -86,6 +99,32 @@ impl Pieces {
     /// Bytes of the tail of a list at most, when so many lists grow.
     pub(crate) fn longest_tail(&self, lists: usize) -> usize {
         (self.limit / (TAIL_PART * lists.max(1))).max(SHORTEST_TAIL).min(TAIL_PIECES * self.most)
+    }
+
+    /// Spans of a view of a list at most.
+    pub(super) fn view_spans(&self) -> usize {
+        (self.most / VIEW_BYTES).clamp(VIEW_SPANS.0, VIEW_SPANS.1)
+    }
+
+    /// A view was narrowed by a split and not cut.
+    pub(super) fn cut_later(&self, view: &Rc<View>) {
+        self.uncut.borrow_mut().push_back(Rc::downgrade(view));
+    }
+
+    /// Cuts views that splits narrowed, so many at most, the oldest first. What nobody has any more needs no cutting.
+    pub(crate) fn cut_some(&self, mut views: usize) {
+        while views > 0 {
+            let Some(next) = self.uncut.borrow_mut().pop_front() else { return };
+            if let Some(view) = next.upgrade().filter(|view| !view.is_cut()) {
+                view.cut();
+                views -= 1;
+            }
+        }
+    }
+
+    /// Are there views to be cut?
+    pub(crate) fn has_uncut(&self) -> bool {
+        !self.uncut.borrow().is_empty()
     }
 
     /// Makes pieces of records, which are in order of (epoch, chunk): as few as their size allows.
@@ -391,6 +430,15 @@ impl Piece {
         }
     }
 
+    /// Spans of a view of a list at most.
+    pub(super) fn view_spans(&self) -> usize {
+        self.home.view_spans()
+    }
+
+    pub(super) fn planted(&self, bug: Planted) -> bool {
+        self.home.planted == Some(bug)
+    }
+
     /// Entries.
     pub(super) fn len(&self) -> u32 {
         self.index.end().first
@@ -403,6 +451,8 @@ impl Piece {
 
     /// The number of the first entry born after `epoch`, and the units of data before it.
     pub(super) fn first_after(&self, epoch: Epoch) -> (u32, u64) {
+        #[cfg(test)]
+        self.home.searches.set(self.home.searches.get() + 1);
         let boundary = self.index.after(epoch);
         (boundary.first, boundary.units)
     }

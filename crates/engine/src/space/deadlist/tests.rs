@@ -34,10 +34,23 @@ fn content(list: &Deadlist, stored: &Stored) -> Set {
     all
 }
 
+/// The same list, with views that are cut by themselves.
+fn apart(list: &Deadlist) -> Deadlist {
+    Deadlist { spans: list.spans.apart(), ..list.clone() }
+}
+
+/// All of its directory.
+fn encode(list: &Deadlist) -> Vec<u8> {
+    let mut encoding = Encoding::default();
+    while list.encode_some(&mut encoding).is_some() {}
+    list.encode(encoding)
+}
+
 fn is_true(list: &Deadlist, set: &Set, stored: &Stored) {
     assert_eq!(content(list, stored), *set);
-    assert_eq!(list.is_empty(), set.is_empty());
     assert_eq!(list.units(), set.len() as u64 * 8);
+    assert!(list.is_cut(), "whoever looks at it cuts it");
+    assert_eq!(list.is_empty(), set.is_empty());
     for epoch in 0..EPOCHS {
         let after = set.iter().filter(|(chunk, _)| epoch_of(*chunk) > Epoch(epoch)).count() as u64 * 8;
         assert_eq!(list.units_after(Epoch(epoch)), after, "after {epoch}");
@@ -96,7 +109,7 @@ impl Twin {
         sealed.iter().for_each(Piece::settle);
         drop(sealed);
         self.pieces.evict();
-        let lists: Vec<Vec<u8>> = self.lists.iter().map(|(list, _)| list.encode()).collect();
+        let lists: Vec<Vec<u8>> = self.lists.iter().map(|(list, _)| encode(list)).collect();
         for ((list, _), bytes) in self.lists.iter().zip(&lists) {
             assert!(bytes.len() <= list.directory_bytes(), "{} bytes where {} were promised", bytes.len(), list.directory_bytes());
         }
@@ -116,6 +129,9 @@ impl Twin {
 
     /// All lists as an import finds them.
     fn reload(&mut self) {
+        // what only views refer to that are not cut is given back by the checkpoint after the one that cuts them
+        self.pieces.cut_some(usize::MAX);
+        assert!(self.lists.iter().all(|(list, _)| list.is_cut()) && !self.pieces.has_uncut());
         let directories = self.checkpoint();
         let home = Pieces::new(self.most, self.limit, None);
         let mut known = BTreeMap::new();
@@ -144,11 +160,11 @@ impl Twin {
         let (mut list, mut set) = std::mem::take(&mut self.lists[from]);
         for _ in 0..most {
             if let Some(piece) = list.lacks() {
-                if self.damaged(piece) {
+                if self.damaged(&piece) {
                     list.set_aside();
                     continue;
                 }
-                self.fetch(piece, Need::Freeing);
+                self.fetch(&piece, Need::Freeing);
             }
             let Some((chunk, dead)) = list.pop() else { break };
             dead.slots.iter().for_each(|slot| assert!(set.remove(&(chunk.0, slot)), "{chunk}: {slot} was not there"));
@@ -179,7 +195,7 @@ impl Twin {
             6 | 7 => {
                 let epoch = Epoch(u64::from(number) % EPOCHS);
                 let (list, set) = &mut self.lists[at];
-                let young = list.split_after(epoch);
+                let young = list.split_after(epoch, &self.pieces);
                 let after: Set = set.iter().filter(|(chunk, _)| epoch_of(*chunk) > epoch).copied().collect();
                 set.retain(|entry| !after.contains(entry));
                 self.lists.push((young, after));
@@ -203,7 +219,7 @@ impl Twin {
             12 => {
                 // where some of its pieces are is given up
                 let pieces = self.lists[at].0.pieces().filter(|piece| piece.stored().is_some());
-                pieces.step_by(1 + usize::from(number % 3)).for_each(Piece::touch);
+                pieces.step_by(1 + usize::from(number % 3)).for_each(|piece| piece.touch());
             }
             13 => {
                 // a checkpoint that runs holds what it was fixed with
@@ -221,6 +237,7 @@ impl Twin {
                 }
                 self.lists[at].0.retry();
             }
+            15 => self.pieces.cut_some(usize::from(number % 4)),
             _ => {
                 let (mut list, _) = self.lists.swap_remove(at);
                 while !list.drop_pieces(&mut (1 + usize::from(number % 50))) {}
@@ -234,13 +251,13 @@ impl Twin {
 }
 
 fn steps() -> impl Strategy<Value = Vec<(u8, u16, u16)>> {
-    prop::collection::vec((0..16u8, any::<u16>(), any::<u16>()), 0..60)
+    prop::collection::vec((0..17u8, any::<u16>(), any::<u16>()), 0..60)
 }
 
 /// The same with content in memory, with a little of it, and with none that can be read again.
 fn lists_are_sets(most: usize, limit: usize, steps: Vec<(u8, u16, u16)>) {
     let mut twin = Twin::new(most, limit);
-    let check = |twin: &Twin| twin.lists.iter().for_each(|(list, set)| is_true(list, set, &twin.stored));
+    let check = |twin: &Twin| twin.lists.iter().for_each(|(list, set)| is_true(&apart(list), set, &twin.stored));
     for step in steps {
         twin.step(step);
         check(&twin);
@@ -283,14 +300,14 @@ fn a_list_of_an_older_version_is_a_piece() {
     let at = ObjectRef { segment: SegmentId(3), offset: 5, length: e.len() as u32, crc: crc32c(e.bytes()) };
     let mut old = Deadlist::load(e.bytes(), at, |at| home.load(e.bytes(), at, &[]).map_err(|error| error.to_string())).unwrap();
     let fetch = |list: &Deadlist| {
-        if let Some((piece, at)) = list.lacks().and_then(|piece| Some((piece, piece.need(Need::Freeing)?))) {
+        if let Some((piece, at)) = list.lacks().and_then(|piece| Some((piece.need(Need::Freeing)?, piece))).map(|(at, piece)| (piece, at)) {
             assert!(piece.take_in(e.bytes(), at), "it is read as it was stored");
         }
     };
     fetch(&old);
     is_true(&old, &all, &Stored::new());
-    assert!(home.seal().is_empty() && old.encode().len() < 64, "it is written as it is");
-    let mut young = old.split_after(Epoch(4));
+    assert!(home.seal().is_empty() && encode(&old).len() < 64, "it is written as it is");
+    let mut young = old.split_after(Epoch(4), &home);
     let (after, before): (Set, Set) = all.iter().partition(|(chunk, _)| epoch_of(*chunk) > Epoch(4));
     is_true(&young, &after, &Stored::new());
     is_true(&old, &before, &Stored::new());
@@ -300,6 +317,73 @@ fn a_list_of_an_older_version_is_a_piece() {
     fetch(&young);
     while young.pop().is_some() {}
     assert_eq!(home.take_retired(), [at]);
+}
+
+/// A split of a long list, a merge and a copy take as long as there are views, and search no epoch. The rest comes view by view, be it in turns
+/// or when a checkpoint writes the list. Counted, not timed.
+#[test]
+fn long_lists_are_split_in_slices() {
+    const PIECES: u64 = 2000;
+    let pieces = Pieces::new(64 << 10, usize::MAX, None);
+    let full = pieces.view_spans() as u64;
+    let (mut list, mut set) = (Deadlist::default(), Set::new());
+    for n in 0..PIECES {
+        for (chunk, slot) in [(n * 13 % 320, n as u32 % 1024), (n * 29 % 320, 1023 - n as u32 % 1024)] {
+            if set.insert((chunk, slot)) {
+                list.insert(epoch_of(chunk), addr(chunk, slot), 1, true, &pieces, usize::MAX);
+            }
+        }
+        list.bound_tail(&pieces, 0);
+    }
+    assert!(list.spans.views() as u64 <= PIECES / full + 1, "{} views", list.spans.views());
+    let most_in = |step: &mut dyn FnMut() -> bool| {
+        let mut most = 0;
+        loop {
+            let before = pieces.searches.get();
+            let more = step();
+            most = most.max(pieces.searches.get() - before);
+            if !more {
+                return most;
+            }
+        }
+    };
+    // three destroys, one after the other, of which none waits for the cutting of the one before
+    let (mut lists, mut copies) = (Vec::new(), Vec::new());
+    let most = most_in(&mut || {
+        let epoch = 5 - lists.len() as u64;
+        copies.push(list.clone());
+        let young = list.split_after(Epoch(epoch), &pieces);
+        lists.push(young);
+        list.merge(Deadlist::default(), &pieces, usize::MAX);
+        lists.len() < 3
+    });
+    assert_eq!(most, 0, "searches of a split");
+    assert!(pieces.has_uncut() && !list.is_cut());
+    // some of it in turns, the rest by a checkpoint
+    let mut turns = 0;
+    let most = most_in(&mut || {
+        pieces.cut_some(1);
+        turns += 1;
+        turns < 20
+    });
+    assert!((1..=2 * full).contains(&most), "{most} searches in a turn");
+    for (n, sealed) in pieces.seal().iter().enumerate() {
+        sealed.set_stored(ObjectRef { segment: SegmentId(0), offset: n as u32, length: 1, crc: 0 });
+    }
+    lists.push(list);
+    for list in &lists {
+        let mut encoding = Encoding::default();
+        let most = most_in(&mut || list.encode_some(&mut encoding).is_some());
+        assert!(most <= 2 * full, "{most} searches of a slice of a checkpoint");
+        assert!(list.is_cut());
+        assert_eq!(list.encode(encoding), encode(list));
+    }
+    // against a look at each entry
+    for (list, births) in lists.iter().zip([6..EPOCHS, 5..6, 4..5, 0..4]) {
+        is_true(list, &set.iter().filter(|(chunk, _)| births.contains(&epoch_of(*chunk).0)).copied().collect(), &Stored::new());
+    }
+    // what a running checkpoint holds is whole
+    is_true(copies.first().expect("three"), &set, &Stored::new());
 }
 
 /// Prints what lists of an aged TiB cost: `MILLPOND_BENCH=1 cargo test --release -p millpond-engine aged -- --nocapture`.
@@ -352,16 +436,23 @@ fn lists_of_an_aged_tib() {
             begun.elapsed()
         };
         let (mut directory, mut copy, mut after) = (Vec::new(), Deadlist::default(), Deadlist::default());
-        let encode = timed(&mut || directory = list.encode());
+        let encode = timed(&mut || directory = encode(&list));
         let clone = timed(&mut || copy = list.clone());
         drop(std::mem::take(&mut list));
-        let split = timed(&mut || after = copy.split_after(Epoch(epochs / 2)));
+        let split = timed(&mut || after = copy.split_after(Epoch(epochs / 2), &pieces));
+        let mut cuts = vec![std::time::Duration::ZERO];
+        while pieces.has_uncut() {
+            cuts.push(timed(&mut || pieces.cut_some(1)));
+        }
+        let cut = (cuts.iter().sum::<std::time::Duration>(), cuts.iter().max().copied().unwrap_or_default(), cuts.len());
         let merge = timed(&mut || copy.merge(std::mem::take(&mut after), &pieces, pieces.longest_tail(1)));
         let resident = pieces.memory();
         let mut read = std::time::Duration::ZERO;
         let pop = timed(&mut || {
             for _ in 0..12 {
-                if let Some((piece, at)) = copy.lacks().and_then(|piece| Some((piece, piece.need(Need::Freeing)?))) {
+                if let Some((piece, at)) =
+                    copy.lacks().and_then(|piece| Some((piece.need(Need::Freeing)?, piece))).map(|(at, piece)| (piece, at))
+                {
                     read += timed(&mut || assert!(piece.take_in(&stored[at.offset as usize], at)));
                 }
                 copy.pop();
@@ -374,7 +465,7 @@ fn lists_of_an_aged_tib() {
             }
         });
         println!(
-            "{chunks} chunks x {runs} runs of {run}, {epochs} epochs{}: {} pieces, {} KiB stored, {} KiB in memory; a tail into pieces {:?} (9 of 10: {:?}); per checkpoint {} KiB in {encode:?}; copy {clone:?}, split {split:?}, merge {merge:?}, 12 freed {pop:?}, {read:?} of it taking a piece in, let go of in {slices} slices {drop:?}",
+            "{chunks} chunks x {runs} runs of {run}, {epochs} epochs{}: {} pieces, {} KiB stored, {} KiB in memory; a tail into pieces {:?} (9 of 10: {:?}); per checkpoint {} KiB in {encode:?}; copy {clone:?}, split {split:?}, cut {cut:?} (all, longest, views), merge {merge:?}, 12 freed {pop:?}, {read:?} of it taking a piece in, let go of in {slices} slices {drop:?}",
             if random { " at random" } else { "" },
             stored.len(),
             bytes >> 10,

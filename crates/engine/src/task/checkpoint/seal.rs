@@ -18,7 +18,7 @@ use crate::Planted;
 use crate::core::{Catalog, MetaFlush, SealedPage, Stored, cache_code, compression_code, sector_code};
 use crate::log::META_CLASS;
 use crate::pool::{Pool, STUCK_MILLIS};
-use crate::space::{Deadlist, Need, Piece, Place};
+use crate::space::{Deadlist, Encoding, Need, Piece, Place};
 
 /// Pieces that are read at a time when a checkpoint moves them.
 const PIECES_AHEAD: usize = 8;
@@ -34,6 +34,8 @@ pub(super) struct Sealed {
     pieces: VecDeque<Rc<Piece>>,
     /// Deadlists that changed.
     lists: VecDeque<(Rc<Deadlist>, Stored)>,
+    /// What is encoded of the first one.
+    encoding: Encoding,
     snapshots: VecDeque<SealedPage>,
     lineages: Vec<(LineageRecord, Stored)>,
     frees: Vec<(LineageId, Stored)>,
@@ -176,6 +178,7 @@ impl Pool {
             packer: Packer::default(),
             pieces,
             lists,
+            encoding: Encoding::default(),
             snapshots,
             lineages,
             frees,
@@ -220,7 +223,7 @@ impl Pool {
         false
     }
 
-    /// Encodes one piece, deadlist or page. Gives back how many bytes, and 0 when all are done; nothing when no segment is left.
+    /// Encodes one piece, some of a deadlist, or a page. Gives back how many bytes, and 0 when all are done; nothing when no segment is left.
     pub(super) fn encode_early(&mut self, sealed: &mut Sealed) -> Option<usize> {
         if let Some(piece) = sealed.pieces.pop_front() {
             let content = piece.content().expect("INV-DEAD-4: the content was read before");
@@ -230,8 +233,11 @@ impl Pool {
             self.checkpointer.written.push(Rc::downgrade(&piece));
             return Some(content.len());
         }
+        if let Some(work) = sealed.lists.front().and_then(|(list, _)| list.encode_some(&mut sealed.encoding)) {
+            return Some(work);
+        }
         if let Some((list, stored)) = sealed.lists.pop_front() {
-            let bytes = list.encode();
+            let bytes = list.encode(std::mem::take(&mut sealed.encoding));
             let at = if bytes.is_empty() { None } else { Some(self.put_object(&mut sealed.packer, &bytes)?) };
             self.checkpointer.replaced.extend(stored.replace(at));
             self.core.fade(list);

@@ -260,7 +260,7 @@ impl Pool {
     fn write_objects_again(&mut self, lost: &[ObjectRef]) {
         let places: BTreeSet<(SegmentId, u32)> = lost.iter().map(|at| (at.segment, at.offset)).collect();
         let pieces = self.core.catalog.deadlists().flat_map(|list| list.list().pieces());
-        let here = |piece: &&Rc<DeadPiece>| piece.stored().is_some_and(|at| places.contains(&(at.segment, at.offset)));
+        let here = |piece: &Rc<DeadPiece>| piece.stored().is_some_and(|at| places.contains(&(at.segment, at.offset)));
         let gone = pieces.filter(here).filter(|piece| !piece.spoil()).filter_map(|piece| piece.stored());
         let gone: BTreeSet<(SegmentId, u32)> = gone.map(|at| (at.segment, at.offset)).collect();
         gone.iter().for_each(|_| self.scrubber.found.iter_mut().for_each(Scrubbed::lose_node));
