@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Bound;
+use std::ops::{Bound, Deref, DerefMut};
 use std::rc::Rc;
 
 use millpond_block::{CacheMode, SectorProfile};
@@ -12,7 +12,7 @@ use millpond_format::{
 
 use super::reservations::Reservations;
 use super::snapshots::SnapshotTable;
-use crate::space::Deadlist;
+use crate::space::{Deadlist, Pieces, Share};
 use crate::{Compression, VolumeOptions};
 
 /// A volume: a name for the head of a lineage.
@@ -46,23 +46,69 @@ pub(crate) struct StoredDeadlist {
     list: Rc<Deadlist>,
     stored: Stored,
     changed: bool,
+    /// What the next checkpoint writes for it.
+    share: Share,
+}
+
+/// A list that is being changed: what its directory takes is counted again at the end.
+pub(crate) struct ListMut<'a> {
+    list: &'a mut StoredDeadlist,
+    pieces: &'a Rc<Pieces>,
+}
+
+impl Deref for ListMut<'_> {
+    type Target = Deadlist;
+
+    fn deref(&self) -> &Deadlist {
+        &self.list.list
+    }
+}
+
+impl DerefMut for ListMut<'_> {
+    fn deref_mut(&mut self) -> &mut Deadlist {
+        Rc::make_mut(&mut self.list.list)
+    }
+}
+
+impl Drop for ListMut<'_> {
+    fn drop(&mut self) {
+        self.list.count(self.pieces);
+    }
 }
 
 impl StoredDeadlist {
     /// A list that no checkpoint has yet.
-    pub(crate) fn new(list: Rc<Deadlist>) -> StoredDeadlist {
-        StoredDeadlist { list, stored: Stored::default(), changed: true }
+    pub(crate) fn new(list: Rc<Deadlist>, pieces: &Rc<Pieces>) -> StoredDeadlist {
+        let mut new = StoredDeadlist { list, changed: true, ..StoredDeadlist::default() };
+        new.count(pieces);
+        new
     }
 
     /// A list that an import read. One of an older version, which has no directory, gets one with the next checkpoint.
-    pub(crate) fn loaded(list: Deadlist, stored: Option<ObjectRef>) -> StoredDeadlist {
-        StoredDeadlist { changed: stored.is_none(), list: Rc::new(list), stored: Rc::new(Cell::new(stored)) }
+    pub(crate) fn loaded(list: Deadlist, stored: Option<ObjectRef>, pieces: &Rc<Pieces>) -> StoredDeadlist {
+        let stored = Rc::new(Cell::new(stored));
+        let mut loaded = StoredDeadlist { changed: stored.get().is_none(), list: Rc::new(list), stored, share: Share::default() };
+        loaded.count(pieces);
+        loaded
     }
 
     /// Takes the content out; where it was stored stays known.
-    pub(crate) fn take(&mut self) -> Rc<Deadlist> {
+    pub(crate) fn take(&mut self, pieces: &Rc<Pieces>) -> Rc<Deadlist> {
         self.changed = true;
-        std::mem::take(&mut self.list)
+        let list = std::mem::take(&mut self.list);
+        self.count(pieces);
+        list
+    }
+
+    /// Counts what the next checkpoint writes for it.
+    pub(crate) fn count(&mut self, pieces: &Rc<Pieces>) {
+        let bytes = if self.changed { pieces.directory_bytes(&self.list) } else { 0 };
+        self.share.set(pieces, bytes);
+    }
+
+    /// What is counted.
+    pub(crate) fn share(&self) -> usize {
+        self.share.bytes()
     }
 
     pub(crate) fn list(&self) -> &Deadlist {
@@ -70,9 +116,9 @@ impl StoredDeadlist {
     }
 
     /// The list, to change it. While the running checkpoint has not encoded it, the change is made to a copy.
-    pub(crate) fn list_mut(&mut self) -> &mut Deadlist {
+    pub(crate) fn list_mut<'a>(&'a mut self, pieces: &'a Rc<Pieces>) -> ListMut<'a> {
         self.changed = true;
-        Rc::make_mut(&mut self.list)
+        ListMut { list: self, pieces }
     }
 
     /// To change what is not written of it, when no running checkpoint has it.
@@ -108,19 +154,23 @@ impl StoredDeadlist {
 
     /// The content for a checkpoint to write, when it changed since the one before.
     pub(crate) fn seal(&mut self) -> Option<(Rc<Deadlist>, Stored)> {
+        self.share.clear();
         std::mem::take(&mut self.changed).then(|| (Rc::clone(&self.list), self.place()))
     }
 
     /// The next checkpoint writes the directory elsewhere when `moves` holds for it, and pieces for which it does, and then the
     /// directory, too. True
     /// when it has to be written.
-    pub(crate) fn rewrite(&mut self, moves: impl Fn(ObjectRef) -> bool) -> bool {
+    pub(crate) fn rewrite(&mut self, pieces: &Rc<Pieces>, moves: impl Fn(ObjectRef) -> bool) -> bool {
         let mut found = self.stored().is_some_and(&moves);
         for piece in self.list.pieces().filter(|piece| piece.stored().is_some_and(&moves)) {
             piece.touch();
             found = true;
         }
-        self.changed |= found;
+        if found {
+            self.changed = true;
+            self.count(pieces);
+        }
         found
     }
 }
@@ -168,6 +218,12 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
+    /// Bytes of the record of it at most.
+    pub(super) fn record_bytes(&self) -> usize {
+        let tags = self.tags.iter().map(|hold| 24 + hold.tag.len()).sum::<usize>();
+        160 + self.name.len() + self.description.len() + self.holds.len() * 9 + tags
+    }
+
     /// The record of it that a checkpoint stores; the place of its deadlist is filled in later.
     pub(crate) fn record(&self, id: SnapshotId) -> SnapshotRecord {
         SnapshotRecord {
@@ -205,6 +261,8 @@ pub(crate) struct Catalog {
     pub(crate) snapshots: SnapshotTable,
     volume_names: BTreeMap<String, VolumeId>,
     snapshot_names: BTreeMap<(VolumeId, String), SnapshotId>,
+    /// Bytes of the names of all volumes.
+    names: usize,
     /// How many listed snapshots each volume has.
     snapshot_counts: BTreeMap<VolumeId, u64>,
     /// Units that wait in the lists of `frees` that are counted.
@@ -317,12 +375,14 @@ impl Catalog {
     }
 
     pub(crate) fn add_volume(&mut self, id: VolumeId, volume: Volume) {
+        self.names += volume.name.len();
         self.volume_names.insert(volume.name.clone(), id);
         self.volumes.insert(id, volume);
     }
 
     pub(crate) fn remove_volume(&mut self, id: VolumeId) -> Option<Volume> {
         let volume = self.volumes.remove(&id)?;
+        self.names -= volume.name.len();
         self.volume_names.remove(&volume.name);
         self.options.remove(&id);
         self.reservations.remove(id);
@@ -332,6 +392,7 @@ impl Catalog {
     pub(crate) fn rename_volume(&mut self, id: VolumeId, name: String) {
         if let Some(volume) = self.volumes.get_mut(&id) {
             self.volume_names.remove(&volume.name);
+            self.names = self.names - volume.name.len() + name.len();
             volume.name.clone_from(&name);
             self.volume_names.insert(name, id);
         }
@@ -416,6 +477,11 @@ impl Catalog {
     pub(crate) fn find_removed(&mut self) {
         let gone = self.lineages.iter().filter(|(_, line)| !self.volumes.contains_key(&line.volume));
         self.removed = gone.map(|(id, _)| *id).collect();
+    }
+
+    /// Bytes of the names of all volumes.
+    pub(crate) fn names(&self) -> usize {
+        self.names
     }
 
     /// How many listed snapshots a volume has.

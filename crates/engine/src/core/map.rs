@@ -129,7 +129,11 @@ impl Core {
         }
         let slots = self.space.chunks.get(addr.chunk()).map_or(1, |chunk| chunk.slots_of(addr));
         let (pieces, longest) = (Rc::clone(&self.pieces), self.longest_tail());
-        self.lineage_mut(lineage).deadlist.list_mut().insert(born, addr, slots, data, &pieces, longest);
+        let list = &mut self.lineage_mut(lineage).deadlist;
+        let before = list.share();
+        list.list_mut(&pieces).insert(born, addr, slots, data, &pieces, longest);
+        let now = list.share();
+        self.list_changed(before, now);
     }
 
     /// A block's old address is not the head's any more.

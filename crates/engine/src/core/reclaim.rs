@@ -26,7 +26,8 @@ impl Core {
                 }
                 return Freed { next: Some(piece), after: list.list().next_piece() };
             }
-            match list.list_mut().pop() {
+            let popped = list.list_mut(&self.pieces).pop();
+            match popped {
                 Some((chunk, dead)) => {
                     self.catalog.backlog -= u64::from(dead.units);
                     if self.space.chunks.get(chunk).is_some_and(|c| c.grain == NODE_GRAIN) {

@@ -189,8 +189,9 @@ impl Core {
         let (lineage, size) = (v.lineage, v.size);
         let Some(line) = self.catalog.lineages.get_mut(&lineage) else { return };
         let Some(head) = line.head else { return };
-        line.deadlist.list_mut().bound_tail(&self.pieces, FIXED_TAIL);
-        let deadlist = StoredDeadlist::new(line.deadlist.take());
+        let longest = self.pieces.directory_bytes(line.deadlist.list());
+        line.deadlist.list_mut(&self.pieces).bound_tail(&self.pieces, FIXED_TAIL);
+        let deadlist = StoredDeadlist::new(line.deadlist.take(&self.pieces), &self.pieces);
         line.snapshots.insert(id);
         line.last_snap = self.epoch;
         let snapshot = Snapshot {
@@ -211,6 +212,7 @@ impl Core {
             children: Vec::new(),
         };
         self.catalog.add_snapshot(id, snapshot);
+        self.list_changed(longest, 0);
     }
 
     fn rollback(&mut self, to: SnapshotId, keep: SnapshotId, name: &str, lineage: LineageId, created: u64) {
@@ -263,6 +265,7 @@ impl Core {
         let (bound, last) = (line.last_snap, line.snapshots.last().copied());
         // what is in the head's deadlist is still in the last snapshot, or in the origin
         let stale = std::mem::take(&mut line.deadlist);
+        self.list_changed(self.pieces.directory_bytes(stale.list()), 0);
         self.retire(stale);
         self.start_walk(id, head.root, bound);
         self.drop_if_empty(id);
@@ -382,7 +385,7 @@ impl Core {
                 line.last_snap = before;
             }
         }
-        let mine = snapshot.deadlist.take();
+        let mine = snapshot.deadlist.take(&self.pieces);
         self.retire(snapshot.deadlist);
         let longest = if next.is_some() { FIXED_TAIL } else { self.longest_tail() };
         let target = match next {
@@ -392,10 +395,15 @@ impl Core {
         };
         match target {
             Some(deadlist) => {
-                let only_here = deadlist.list_mut().split_after(before, &self.pieces);
-                deadlist.list_mut().merge(Rc::unwrap_or_clone(mine), &self.pieces, longest);
+                let before_split = self.pieces.directory_bytes(deadlist.list());
+                let only_here = deadlist.list_mut(&self.pieces).split_after(before, &self.pieces);
+                deadlist.list_mut(&self.pieces).merge(Rc::unwrap_or_clone(mine), &self.pieces, longest);
+                let now = deadlist.share();
+                if next.is_none() {
+                    self.list_changed(before_split, now);
+                }
                 if !only_here.is_empty() {
-                    self.catalog.add_free(lineage, StoredDeadlist::new(Rc::new(only_here)));
+                    self.catalog.add_free(lineage, StoredDeadlist::new(Rc::new(only_here), &self.pieces));
                 }
             }
             None => {

@@ -1,10 +1,12 @@
 //! All snapshots, in pages as checkpoints store them: a checkpoint writes those that changed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use millpond_format::{ObjectRef, SNAPSHOTS_PER_PAGE, SnapshotId, SnapshotRecord};
 
 use super::catalog::{Snapshot, Stored};
+use crate::space::Pieces;
 
 /// A page as it was when a checkpoint was fixed. Each record's deadlist is where its place says once that is written.
 #[derive(Debug)]
@@ -20,6 +22,11 @@ pub(crate) struct SnapshotTable {
     /// Where the last checkpoint put each page.
     stored: BTreeMap<u64, ObjectRef>,
     dirty: BTreeSet<u64>,
+    /// Bytes of the records of each of these as they were counted last, and of all of them.
+    counted: BTreeMap<u64, usize>,
+    bytes: usize,
+    /// Of these it is to be counted again.
+    recount: BTreeSet<u64>,
     /// Those whose root had no checksum yet when they were taken.
     unsettled: Vec<SnapshotId>,
 }
@@ -35,13 +42,21 @@ impl SnapshotTable {
 
     /// A snapshot to change: its page goes into the next checkpoint.
     pub(crate) fn get_mut(&mut self, id: &SnapshotId) -> Option<&mut Snapshot> {
-        let snapshot = self.snapshots.get_mut(id)?;
-        self.dirty.insert(page_of(*id));
-        Some(snapshot)
+        if !self.snapshots.contains_key(id) {
+            return None;
+        }
+        self.touch(page_of(*id));
+        self.snapshots.get_mut(id)
+    }
+
+    /// The next checkpoint writes a page.
+    fn touch(&mut self, page: u64) {
+        self.dirty.insert(page);
+        self.recount.insert(page);
     }
 
     pub(crate) fn insert(&mut self, id: SnapshotId, snapshot: Snapshot) {
-        self.dirty.insert(page_of(id));
+        self.touch(page_of(id));
         if snapshot.root.addr.is_pending() {
             self.unsettled.push(id);
         }
@@ -50,8 +65,8 @@ impl SnapshotTable {
 
     /// Takes a snapshot over from a checkpoint.
     pub(crate) fn load(&mut self, id: SnapshotId, snapshot: Snapshot) {
-        if snapshot.deadlist.needs_write() {
-            self.dirty.insert(page_of(id));
+        if snapshot.deadlist.needs_write() || self.is_dirty(page_of(id)) {
+            self.touch(page_of(id));
         }
         self.snapshots.insert(id, snapshot);
     }
@@ -62,7 +77,7 @@ impl SnapshotTable {
     }
 
     pub(crate) fn remove(&mut self, id: &SnapshotId) -> Option<Snapshot> {
-        self.dirty.insert(page_of(*id));
+        self.touch(page_of(*id));
         self.snapshots.remove(id)
     }
 
@@ -88,6 +103,20 @@ impl SnapshotTable {
         self.dirty.iter().flat_map(|page| self.of_page(*page)).map(|(_, snapshot)| snapshot)
     }
 
+    /// Bytes at most of the records of all snapshots of pages that the next checkpoint writes. Only pages that changed since the last call are looked at.
+    pub(crate) fn changed_bytes(&mut self) -> usize {
+        for page in std::mem::take(&mut self.recount) {
+            let bytes = self.of_page(page).map(|(_, snapshot)| snapshot.record_bytes()).sum();
+            self.bytes = self.bytes + bytes - self.counted.insert(page, bytes).unwrap_or(0);
+        }
+        self.bytes
+    }
+
+    /// The same, of which all pages are looked at.
+    pub(crate) fn count_changed_bytes(&self) -> usize {
+        self.changed().map(Snapshot::record_bytes).sum()
+    }
+
     /// Pages that there may be.
     pub(crate) fn pages(&self) -> usize {
         self.stored.len() + self.dirty.len()
@@ -111,6 +140,9 @@ impl SnapshotTable {
     /// The pages that changed, for a checkpoint; and the deadlists that changed go to `lists`.
     pub(crate) fn seal(&mut self, lists: &mut impl Extend<(std::rc::Rc<crate::space::Deadlist>, Stored)>) -> Vec<SealedPage> {
         let dirty = std::mem::take(&mut self.dirty);
+        self.recount.clear();
+        self.counted.clear();
+        self.bytes = 0;
         let mut pages = Vec::with_capacity(dirty.len());
         for page in dirty {
             let first = page * SNAPSHOTS_PER_PAGE;
@@ -145,12 +177,90 @@ impl SnapshotTable {
     }
 
     /// Pages and deadlists for which `moves` holds are written elsewhere by the next checkpoint.
-    pub(crate) fn rewrite(&mut self, moves: impl Fn(ObjectRef) -> bool) {
-        let pages = self.stored.iter().filter(|(_, at)| moves(**at)).map(|(page, _)| *page);
-        self.dirty.extend(pages);
-        for (id, snapshot) in &mut self.snapshots {
-            if snapshot.deadlist.rewrite(&moves) {
-                self.dirty.insert(page_of(*id));
+    pub(crate) fn rewrite(&mut self, pieces: &Rc<Pieces>, moves: impl Fn(ObjectRef) -> bool) {
+        let mut pages: BTreeSet<u64> = self.stored.iter().filter(|(_, at)| moves(**at)).map(|(page, _)| *page).collect();
+        let found = self.snapshots.iter_mut().filter_map(|(id, s)| s.deadlist.rewrite(pieces, &moves).then_some(page_of(*id)));
+        pages.extend(found);
+        pages.into_iter().for_each(|page| self.touch(page));
+    }
+
+    /// Counts again what the next checkpoint writes for the deadlists of the pages that changed.
+    pub(crate) fn count_lists(&mut self, pieces: &Rc<Pieces>) {
+        for page in &self.dirty {
+            let first = page * SNAPSHOTS_PER_PAGE;
+            let range = self.snapshots.range_mut(SnapshotId(first)..SnapshotId(first + SNAPSHOTS_PER_PAGE));
+            range.for_each(|(_, snapshot)| snapshot.deadlist.count(pieces));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millpond_format::{Epoch, LineageId, TreeRoot, VolumeId};
+
+    use super::*;
+    use crate::core::StoredDeadlist;
+    use crate::space::Deadlist;
+
+    fn seal(table: &mut SnapshotTable) -> usize {
+        let mut lists: Vec<(Rc<Deadlist>, Stored)> = Vec::new();
+        table.seal(&mut lists).len()
+    }
+
+    fn snapshot(name: String) -> Snapshot {
+        Snapshot {
+            lineage: LineageId(1),
+            volume: VolumeId(1),
+            name,
+            epoch: Epoch(1),
+            root: TreeRoot::default(),
+            mapped: 0,
+            size: 4096,
+            created: 0,
+            expires: None,
+            description: String::new(),
+            holds: Vec::new(),
+            tags: Vec::new(),
+            hidden: false,
+            deadlist: StoredDeadlist::default(),
+            children: Vec::new(),
+        }
+    }
+
+    /// What records take is the same as when all of them are looked at, and only pages that changed are looked at.
+    #[test]
+    fn records_are_counted_as_they_change() {
+        const SNAPSHOTS: u64 = 10_000;
+        let mut table = SnapshotTable::default();
+        for id in 0..SNAPSHOTS {
+            table.insert(SnapshotId(id), snapshot(format!("s{id}")));
+            assert!(table.recount.len() <= 1);
+            if id % 97 == 0 {
+                assert_eq!(table.changed_bytes(), table.count_changed_bytes());
+            } else {
+                table.changed_bytes();
+            }
+        }
+        assert_eq!(seal(&mut table) as u64, SNAPSHOTS.div_ceil(SNAPSHOTS_PER_PAGE));
+        assert_eq!((table.changed_bytes(), table.counted.len()), (0, 0));
+        for round in 0..2000u64 {
+            let id = SnapshotId(round * 7919 % SNAPSHOTS);
+            match round % 5 {
+                0 => _ = table.remove(&id),
+                1 => table.insert(id, snapshot("again".repeat(1 + round as usize % 9))),
+                2 => table.get_mut(&id).into_iter().for_each(|s| s.description = "x".repeat(round as usize % 50)),
+                3 => table.get_mut(&id).into_iter().for_each(|s| s.holds.push(None)),
+                _ => _ = table.get_mut(&SnapshotId(SNAPSHOTS + round)),
+            }
+            // one page is looked at for one change
+            assert!(table.recount.len() <= 1);
+            let bytes = table.changed_bytes();
+            if round % 50 == 0 {
+                assert_eq!(bytes, table.count_changed_bytes());
+                assert_eq!(table.counted.keys().copied().collect::<BTreeSet<u64>>(), table.dirty);
+            }
+            if round % 700 == 0 {
+                seal(&mut table);
             }
         }
     }

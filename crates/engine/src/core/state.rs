@@ -44,6 +44,10 @@ pub(crate) struct Core {
     pub(crate) nodes_touched: u64,
     pub(crate) planted: Option<Planted>,
     pub(super) deaths: u64,
+    /// Bytes of the longest directory of a deadlist of a head.
+    longest_list: usize,
+    /// That list may be shorter by now: all are looked at to find the longest one.
+    longest_gone: bool,
     /// Stored objects that the next checkpoint does not need any more.
     retired: Vec<ObjectRef>,
     /// The same, of which the running checkpoint may say where they are.
@@ -72,6 +76,8 @@ impl Core {
             nodes_touched: 0,
             planted,
             deaths: 0,
+            longest_list: 0,
+            longest_gone: true,
             retired: Vec::new(),
             retired_meanwhile: Vec::new(),
             fading: Vec::new(),
@@ -135,13 +141,34 @@ impl Core {
         self.pieces.longest_tail(self.catalog.lineages.len())
     }
 
+    /// Bytes of the longest directory of a deadlist of a head. All heads are looked at when the one that had it has lost some of it.
+    pub(crate) fn longest_list(&mut self) -> usize {
+        if std::mem::take(&mut self.longest_gone) {
+            let lists = self.catalog.lineages.values().map(|line| line.deadlist.list());
+            self.longest_list = lists.map(|list| self.pieces.directory_bytes(list)).max().unwrap_or(0);
+        }
+        self.longest_list
+    }
+
+    /// The longest directory is looked for again.
+    pub(crate) fn look_for_longest(&mut self) {
+        self.longest_gone = true;
+    }
+
+    /// A head's list had so many bytes in its directory and has so many now.
+    pub(super) fn list_changed(&mut self, before: usize, now: usize) {
+        self.longest_gone |= now < before && before >= self.longest_list;
+        self.longest_list = self.longest_list.max(now);
+    }
+
     /// A list that is not needed any more: its stored object goes at the next checkpoint.
     pub(super) fn retire(&mut self, mut list: StoredDeadlist) {
         match list.settled() {
             Some(stored) => self.retired.extend(stored),
             None => self.retired_meanwhile.push(list.place()),
         }
-        self.fade(list.take());
+        let content = list.take(&self.pieces);
+        self.fade(content);
     }
 
     /// Drops a reference to a list. When it was the last one, its pieces are released in slices by [`fade_some`](Self::fade_some).

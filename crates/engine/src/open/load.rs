@@ -89,6 +89,7 @@ fn load_catalog(
         known.insert((at.segment, at.offset), Rc::clone(&piece));
         Ok(piece)
     };
+    let pieces = Rc::clone(&core.pieces);
     let mut directories = Vec::new();
     let mut deadlist = |at: Option<ObjectRef>| -> Result<StoredDeadlist, String> {
         let Some(at) = at else { return Ok(StoredDeadlist::default()) };
@@ -96,7 +97,7 @@ fn load_catalog(
         let list = Deadlist::load(&bytes, at, &mut piece)?;
         let stored = DeadDirectory::is_one(&bytes).then_some(at);
         directories.extend(stored);
-        Ok(StoredDeadlist::loaded(list, stored))
+        Ok(StoredDeadlist::loaded(list, stored, &pieces))
     };
     let catalog = &mut core.catalog;
     (catalog.next_volume, catalog.next_snapshot) = (checkpoint.next_volume, checkpoint.next_snapshot);

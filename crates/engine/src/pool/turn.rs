@@ -276,7 +276,12 @@ impl Pool {
     /// Goes on with giving back what destroyed snapshots and volumes held. True when there is more to do.
     fn reclaim(&mut self) -> bool {
         self.retry_frees();
-        self.core.pieces.cut_some(self.slices().div_ceil(SLICES_PER_VIEW));
+        if self.core.pieces.has_uncut() {
+            self.core.pieces.cut_some(self.slices().div_ceil(SLICES_PER_VIEW));
+            if !self.core.pieces.has_uncut() {
+                self.estimate_soon();
+            }
+        }
         self.core.catalog.count_frees();
         let more = self.is_freeing() || !self.destroying.is_empty();
         let freed = self.core.space.freed_units;

@@ -17,11 +17,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::{Rc, Weak};
 
-use millpond_format::{DeadGroup, DeadRecord, Epoch, FormatError, ObjectRef, crc32c};
+use millpond_format::{DeadGroup, DeadRecord, Epoch, FormatError, ObjectRef, PieceRef, crc32c};
 
 use self::index::Index;
 pub(crate) use self::reader::Reader;
-use super::deadlist::View;
+use super::deadlist::{Deadlist, View};
 use crate::Planted;
 
 /// Pieces that no checkpoint has after which one is due, at least.
@@ -38,6 +38,14 @@ const SHORTEST_TAIL: usize = 8 << 10;
 const VIEW_BYTES: usize = 1 << 10;
 const VIEW_SPANS: (usize, usize) = (2, 64);
 
+/// Bytes that pieces take besides their entries and their reference, when a tail becomes pieces.
+const TAIL_BYTES: usize = 4 * (ObjectRef::STEP + PieceRef::BYTES);
+
+/// Bytes that an object of so many takes at most: it begins at a step, and one that is longer than a `part` has an index of its parts.
+pub(crate) fn stored_bytes(bytes: usize, part: usize) -> usize {
+    bytes.next_multiple_of(ObjectRef::STEP) + (bytes / part + 1) * ObjectRef::STEP
+}
+
 /// Why the content of a piece is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
@@ -52,12 +60,18 @@ pub(crate) enum Need {
 pub(crate) struct Pieces {
     /// Bytes of a piece at most.
     most: usize,
+    /// Bytes of a part of an object at most.
+    part: usize,
     /// Bytes that all pieces may take in memory, as far as their content can be read again.
     limit: usize,
     /// Where pieces were that nothing refers to any more.
     retired: RefCell<Vec<ObjectRef>>,
     /// Pieces that the next checkpoint writes.
     unwritten: RefCell<Vec<Weak<Piece>>>,
+    /// Bytes that it writes for these at most.
+    unwritten_bytes: Cell<usize>,
+    /// Bytes that it writes for directories of lists at most, as far as these are counted ([`Share`]).
+    directories: Cell<usize>,
     /// Views of lists that were split and are to be cut.
     uncut: RefCell<VecDeque<Weak<View>>>,
     /// Content that is in memory and can be read again, the oldest first.
@@ -76,13 +90,16 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
-    pub(crate) fn new(most: usize, limit: usize, planted: Option<Planted>) -> Rc<Pieces> {
+    pub(crate) fn new(most: usize, part: usize, limit: usize, planted: Option<Planted>) -> Rc<Pieces> {
         let planted = planted.filter(|_| cfg!(feature = "planted"));
         Rc::new(Pieces {
             most,
+            part,
             limit,
             retired: RefCell::default(),
             unwritten: RefCell::default(),
+            unwritten_bytes: Cell::default(),
+            directories: Cell::default(),
             uncut: RefCell::default(),
             evictable: RefCell::default(),
             next: Cell::default(),
@@ -184,12 +201,29 @@ impl Pieces {
     pub(crate) fn seal(&self) -> VecDeque<Rc<Piece>> {
         let sealed: VecDeque<Rc<Piece>> = self.unwritten.take().iter().filter_map(Weak::upgrade).collect();
         sealed.iter().for_each(|piece| piece.waits.set(false));
+        self.unwritten_bytes.set(0);
         sealed
     }
 
-    /// The lengths of pieces that the next checkpoint writes, each as `cost` says.
-    pub(crate) fn unwritten(&self, cost: impl Fn(usize) -> usize) -> usize {
-        self.unwritten.borrow().iter().filter_map(Weak::upgrade).map(|piece| cost(piece.length())).sum()
+    /// Bytes that the next checkpoint writes at most for pieces and for directories of lists.
+    pub(crate) fn to_write(&self) -> usize {
+        debug_assert_eq!(
+            self.unwritten_bytes.get(),
+            self.unwritten.borrow().iter().filter_map(Weak::upgrade).map(|piece| piece.stored_bytes()).sum::<usize>(),
+            "pieces that wait are counted as they come and go"
+        );
+        self.unwritten_bytes.get() + self.directories.get()
+    }
+
+    /// The same for directories of lists alone.
+    pub(crate) fn lists_to_write(&self) -> usize {
+        self.directories.get()
+    }
+
+    /// Bytes that the directory of a list takes at most, as an object. Its tail may become pieces before the checkpoint, in as many bytes and a step
+    /// for each.
+    pub(crate) fn directory_bytes(&self, list: &Deadlist) -> usize {
+        stored_bytes(list.directory_bytes() + TAIL_BYTES, self.part)
     }
 
     /// Are there places that no list needs any more?
@@ -229,6 +263,39 @@ impl Pieces {
             }
         }
         needed.iter().for_each(Piece::may_go);
+    }
+}
+
+/// What a list has of the bytes that the next checkpoint writes for directories ([`Pieces::to_write`]).
+#[derive(Debug, Default)]
+pub(crate) struct Share {
+    home: Option<Rc<Pieces>>,
+    bytes: usize,
+}
+
+impl Share {
+    /// It is so many bytes from now on.
+    pub(crate) fn set(&mut self, home: &Rc<Pieces>, bytes: usize) {
+        self.clear();
+        self.bytes = bytes;
+        add(&home.directories, bytes);
+        self.home.get_or_insert_with(|| Rc::clone(home));
+    }
+
+    /// It is none.
+    pub(crate) fn clear(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        self.home.iter().for_each(|home| sub(&home.directories, bytes));
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 
@@ -393,6 +460,11 @@ impl Piece {
         }
     }
 
+    /// Bytes that a checkpoint writes for it at most.
+    fn stored_bytes(&self) -> usize {
+        stored_bytes(self.length(), self.home.part)
+    }
+
     /// Bytes of its content in memory.
     fn here(&self) -> usize {
         self.content.borrow().as_ref().map_or(0, |content| content.len())
@@ -426,6 +498,7 @@ impl Piece {
     /// The next checkpoint writes it (again). Every list that refers to it has to be written then, too.
     pub(crate) fn touch(self: &Rc<Self>) {
         if !self.waits.replace(true) {
+            add(&self.home.unwritten_bytes, self.stored_bytes());
             self.home.unwritten.borrow_mut().push(Rc::downgrade(self));
         }
     }
@@ -479,6 +552,9 @@ impl Drop for Piece {
         self.stays();
         sub(self.counter(), self.here());
         sub(&self.home.indexes, self.own_bytes());
+        if self.waits.get() {
+            sub(&self.home.unwritten_bytes, self.stored_bytes());
+        }
         self.home.retired.borrow_mut().extend(self.stored.get().filter(|_| !self.given_back.get()));
     }
 }

@@ -8,13 +8,13 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use millpond_format::{Leg, NO_SEGMENT, NODE_BYTES, ObjectRef, PieceRef, SegmentId};
+use millpond_format::{Leg, NO_SEGMENT, NODE_BYTES, SegmentId};
 
 use crate::Planted;
-use crate::core::{Snapshot, StoredDeadlist};
+use crate::core::StoredDeadlist;
 use crate::log::{CLEANED, Cursor, KEPT, SMALL, is_special};
 use crate::pool::Pool;
-use crate::space::{SegmentState, Shelf};
+use crate::space::{SegmentState, Shelf, stored_bytes};
 use crate::task::checkpoint::{At, ObjectsIn};
 use crate::task::{META_HEAD_PAGES, OBJECT_WRITE};
 
@@ -91,8 +91,6 @@ struct Needs {
 
 /// Pages of objects that go into one write, the last of which is filled up.
 const WRITE_PAGES: usize = OBJECT_WRITE / 4096;
-/// Bytes that pieces take besides their entries and their reference, when a tail becomes pieces.
-const TAIL_BYTES: usize = 4 * (ObjectRef::STEP + PieceRef::BYTES);
 /// Bytes that are said of jobs at most.
 const JOBS_BYTES: usize = 1024;
 /// Nodes and chunk table pages that a checkpoint of next to no changes writes.
@@ -465,19 +463,24 @@ impl Pool {
         self.stored_bytes(self.record_bytes(self.core.space.chunks.len().min(64))) + 24
     }
 
-    /// Bytes that the directory of a deadlist takes at most. Its tail may become pieces before the checkpoint, in as many bytes and a step for each.
+    /// Bytes that the directory of a deadlist takes at most.
     pub(crate) fn list_bytes(&self, list: &StoredDeadlist) -> usize {
-        self.stored_bytes(list.list().directory_bytes() + TAIL_BYTES)
+        self.core.pieces.directory_bytes(list.list())
     }
 
     /// Bytes that an object of so many takes at most: it begins at a step, and a long one has an index of its parts.
     pub(super) fn stored_bytes(&self, bytes: usize) -> usize {
-        bytes.next_multiple_of(ObjectRef::STEP) + (bytes / self.part_bytes() + 1) * ObjectRef::STEP
+        stored_bytes(bytes, self.part_bytes())
     }
 
     /// Bytes of a bitmap over the slots of a full chunk, of so many units each.
     fn bitmap_bytes(&self, grain: u32) -> usize {
         self.core.chunk_units.div_ceil(64 * grain) as usize * 8
+    }
+
+    /// The next turn looks up all that deadlists and catalog will take.
+    pub(crate) fn estimate_soon(&mut self) {
+        self.checkpointer.estimate.again_in = 0;
     }
 
     /// Looks up at once what deadlists and catalog will take.
@@ -486,34 +489,57 @@ impl Pool {
         self.estimate_checkpoint();
     }
 
-    /// Looks up what deadlists and catalog will take: now and then, and always when space is short.
+    /// Looks up what deadlists and catalog will take: now and then all of it. When space is short what changed since is counted in each turn.
     pub(crate) fn estimate_checkpoint(&mut self) {
-        let short = self.is_hungry() || self.free_meta() <= self.wanted_free(self.core.space.homes.meta);
-        if self.checkpointer.estimate.again_in > 0 && !short {
+        if self.checkpointer.estimate.again_in > 0 {
             self.checkpointer.estimate.again_in -= 1;
+            if self.is_hungry() || self.free_meta() <= self.wanted_free(self.core.space.homes.meta) {
+                self.count_estimate();
+            }
             return;
         }
+        self.count_lists_again();
+        self.count_estimate();
         let catalog = &self.core.catalog;
-        let lists = catalog
-            .lineages
-            .values()
-            .map(|line| &line.deadlist)
-            .chain(catalog.snapshots.changed().map(|s| &s.deadlist))
-            .chain(catalog.frees.iter().map(|(_, list)| list));
-        let longest = catalog.lineages.values().map(|line| self.list_bytes(&line.deadlist)).max().unwrap_or(0);
-        let lists: usize = lists.filter(|list| list.needs_write()).map(|list| self.list_bytes(list)).sum();
-        let tags = |s: &Snapshot| s.tags.iter().map(|hold| 24 + hold.tag.len()).sum::<usize>();
-        let snapshots = catalog.snapshots.changed().map(|s| 160 + s.name.len() + s.description.len() + s.holds.len() * 9 + tags(s));
-        let volumes = catalog.volumes.values().map(|v| 96 + v.name.len());
+        self.checkpointer.estimate.again_in =
+            TURNS_PER_ESTIMATE.max((catalog.snapshots.dirty_pages() * 16 + catalog.frees.len() / 4) as u32);
+    }
+
+    /// What deadlists and catalog will take, from sums that each change keeps up to date.
+    fn count_estimate(&mut self) {
+        self.checkpointer.estimate.longest_list = self.core.longest_list();
+        let catalog = &mut self.core.catalog;
+        let snapshots = catalog.snapshots.changed_bytes();
+        debug_assert_eq!(snapshots, catalog.snapshots.count_changed_bytes(), "INV-CKPT-5: records of snapshots are counted as they change");
+        let volumes = catalog.volumes.len() * 96 + catalog.names();
+        debug_assert_eq!(catalog.names(), catalog.volumes.values().map(|v| v.name.len()).sum::<usize>(), "INV-CKPT-5: so are volumes");
         let options = catalog.options().len() * 160 + JOBS_BYTES;
         let others = (catalog.lineages.len() + catalog.walks.len() + catalog.frees.len()) * 96 + catalog.snapshots.pages() * 24;
         let resting = self.core.space.segments.resting_count() * 16;
-        self.checkpointer.estimate.longest_list = longest;
-        let pieces = self.core.pieces.unwritten(|bytes| self.stored_bytes(bytes));
-        self.checkpointer.estimate.lists = lists + pieces;
-        self.checkpointer.estimate.catalog = snapshots.sum::<usize>() + volumes.sum::<usize>() + others + resting + options;
-        self.checkpointer.estimate.again_in =
-            TURNS_PER_ESTIMATE.max((catalog.snapshots.dirty_pages() * 16 + catalog.frees.len() / 4) as u32);
+        let estimate = &mut self.checkpointer.estimate;
+        estimate.lists = self.core.pieces.to_write();
+        estimate.catalog = snapshots + volumes + others + resting + options;
+        debug_assert!(self.lists_are_counted(), "INV-CKPT-5: directories of deadlists are counted as they change");
+    }
+
+    /// Counts all lists again: of what a split narrowed there may be less since it was cut.
+    fn count_lists_again(&mut self) {
+        let (catalog, pieces) = (&mut self.core.catalog, &self.core.pieces);
+        let lines = catalog.lineages.values_mut().map(|line| &mut line.deadlist);
+        lines.chain(catalog.frees.iter_mut().map(|(_, list)| list)).for_each(|list| list.count(pieces));
+        catalog.snapshots.count_lists(pieces);
+        self.core.look_for_longest();
+    }
+
+    /// INV-CKPT-5: what is counted for lists, against a look at all of them. Cutting what a split narrowed makes it less, which is found out later.
+    fn lists_are_counted(&self) -> bool {
+        let lists = || self.core.catalog.deadlists().filter(|list| list.needs_write());
+        let is_enough = lists().all(|list| list.share() >= self.list_bytes(list));
+        let longest =
+            self.core.catalog.lineages.values().filter(|line| line.deadlist.needs_write()).map(|line| self.list_bytes(&line.deadlist));
+        is_enough
+            && longest.max().unwrap_or(0) <= self.checkpointer.estimate.longest_list
+            && self.core.pieces.lists_to_write() == lists().map(StoredDeadlist::share).sum()
     }
 
     /// Is a checkpoint due because space is short and it would give some back?

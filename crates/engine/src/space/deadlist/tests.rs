@@ -77,7 +77,7 @@ impl Twin {
     fn new(most: usize, limit: usize) -> Twin {
         Twin {
             most,
-            pieces: Pieces::new(most, limit, None),
+            pieces: Pieces::new(most, most, limit, None),
             stored: BTreeMap::new(),
             next: 0,
             lists: vec![Default::default()],
@@ -133,7 +133,7 @@ impl Twin {
         self.pieces.cut_some(usize::MAX);
         assert!(self.lists.iter().all(|(list, _)| list.is_cut()) && !self.pieces.has_uncut());
         let directories = self.checkpoint();
-        let home = Pieces::new(self.most, self.limit, None);
+        let home = Pieces::new(self.most, self.most, self.limit, None);
         let mut known = BTreeMap::new();
         for (at, ends) in directories.iter().filter_map(|at| self.stored.get(&at.offset)).flat_map(|bytes| Deadlist::named(bytes).unwrap())
         {
@@ -296,7 +296,7 @@ fn a_list_of_an_older_version_is_a_piece() {
         let slots = vec![1u64 << (slot % 64)].into();
         DeadRecord { epoch: epoch_of(*chunk), chunk: ChunkId(*chunk), units: 8, first: (slot / 64) as u16, slots }.encode(&mut e);
     }
-    let home = Pieces::new(512, 0, None);
+    let home = Pieces::new(512, 512, 0, None);
     let at = ObjectRef { segment: SegmentId(3), offset: 5, length: e.len() as u32, crc: crc32c(e.bytes()) };
     let mut old = Deadlist::load(e.bytes(), at, |at| home.load(e.bytes(), at, &[]).map_err(|error| error.to_string())).unwrap();
     let fetch = |list: &Deadlist| {
@@ -324,7 +324,7 @@ fn a_list_of_an_older_version_is_a_piece() {
 #[test]
 fn long_lists_are_split_in_slices() {
     const PIECES: u64 = 2000;
-    let pieces = Pieces::new(64 << 10, usize::MAX, None);
+    let pieces = Pieces::new(64 << 10, 64 << 10, usize::MAX, None);
     let full = pieces.view_spans() as u64;
     let (mut list, mut set) = (Deadlist::default(), Set::new());
     for n in 0..PIECES {
@@ -403,7 +403,7 @@ fn lists_of_an_aged_tib() {
         (2_900_000, 16, 1, 2, false),
         (2_900_000, 1, 1, 2, false),
     ] {
-        let pieces = Pieces::new(64 << 10, 0, None);
+        let pieces = Pieces::new(64 << 10, 64 << 10, 0, None);
         let mut list = Deadlist::default();
         let mut sheds = vec![std::time::Duration::ZERO];
         for n in 0..chunks * u64::from(runs) {

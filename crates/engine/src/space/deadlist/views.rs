@@ -215,7 +215,7 @@ impl Views {
     /// Takes that out.
     pub(super) fn pop(&mut self) -> Option<Span> {
         self.last_mut()?;
-        self.counted.set(None);
+        self.counted.set(self.counted.get().map(|counted| counted - 1));
         Rc::make_mut(self.views.last_mut()?).cut_mut().pop()
     }
 

@@ -199,7 +199,8 @@ fn part_bytes(extent_bytes: u64) -> usize {
 
 /// The pieces of deadlists of a pool with extents of this length: each is one part at most.
 pub(crate) fn pieces(extent_bytes: u64, tuning: &Tuning) -> Rc<Pieces> {
-    let most = (tuning.piece_bytes as usize).min(part_bytes(extent_bytes));
+    let part = part_bytes(extent_bytes);
+    let most = (tuning.piece_bytes as usize).min(part);
     let limit = tuning.piece_memory.min(tuning.map_memory / PIECES_PART);
-    Pieces::new(most, usize::try_from(limit).unwrap_or(usize::MAX), tuning.planted)
+    Pieces::new(most, part, usize::try_from(limit).unwrap_or(usize::MAX), tuning.planted)
 }

@@ -143,9 +143,9 @@ impl Pool {
         };
         let pages: Vec<u64> = self.core.space.chunks.stored().filter(|(_, at)| here(*at)).map(|(page, _)| page).collect();
         pages.into_iter().for_each(|page| self.core.space.chunks.dirty_page(page));
-        let catalog = &mut self.core.catalog;
+        let (catalog, pieces) = (&mut self.core.catalog, &self.core.pieces);
         let lists = catalog.lineages.values_mut().map(|line| &mut line.deadlist).chain(catalog.frees.iter_mut().map(|(_, list)| list));
-        lists.for_each(|list| _ = list.rewrite(here));
-        catalog.snapshots.rewrite(here);
+        lists.for_each(|list| _ = list.rewrite(pieces, here));
+        catalog.snapshots.rewrite(pieces, here);
     }
 }
