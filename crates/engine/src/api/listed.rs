@@ -308,7 +308,7 @@ pub struct Metrics {
     pub node_writes: u64,
     /// Map nodes in memory now.
     pub nodes_resident: u64,
-    /// Bytes that pieces of deadlists take in memory now, of `map_memory`: where their epochs begin, and content.
+    /// Bytes that deadlists take in memory now, of `map_memory`: where epochs begin in pieces, their content, and what is in no piece yet.
     pub piece_memory: u64,
     /// Pieces of deadlists read from devices.
     pub piece_reads: u64,

@@ -46,7 +46,7 @@ pub(crate) struct StoredDeadlist {
     list: Rc<Deadlist>,
     stored: Stored,
     changed: bool,
-    /// What the next checkpoint writes for it.
+    /// What the next checkpoint writes for it, and what its tail takes in memory.
     share: Share,
 }
 
@@ -100,10 +100,10 @@ impl StoredDeadlist {
         list
     }
 
-    /// Counts what the next checkpoint writes for it.
+    /// Counts what the next checkpoint writes for it, and what its tail takes in memory.
     pub(crate) fn count(&mut self, pieces: &Rc<Pieces>) {
         let bytes = if self.changed { pieces.directory_bytes(&self.list) } else { 0 };
-        self.share.set(pieces, bytes);
+        self.share.set(pieces, bytes, self.list.tail_bytes());
     }
 
     /// What is counted.

@@ -85,7 +85,7 @@ const ENTRY_BYTES: usize = 14;
 const GROUP_BYTES: usize = 11;
 /// INV-DEAD-5: the tail of a snapshot's list takes so many bytes at most (lists of pools of older versions aside): what is longer becomes
 /// a piece.
-/// There may be 10,000 such lists, and no bound of memory counts tails.
+/// There may be 10,000 such lists, and what tails take of the memory maps do without.
 pub(crate) const FIXED_TAIL: usize = 1 << 10;
 /// How much longer the end of a piece takes than letting go of one that others refer to.
 const END: usize = 16;

@@ -38,6 +38,8 @@ const SHORTEST_TAIL: usize = 8 << 10;
 const VIEW_BYTES: usize = 1 << 10;
 const VIEW_SPANS: (usize, usize) = (2, 64);
 
+/// A tail takes about so many times as much in memory as in a directory.
+const TAIL_MEMORY: usize = 4;
 /// Bytes that pieces take besides their entries and their reference, when a tail becomes pieces.
 const TAIL_BYTES: usize = 4 * (ObjectRef::STEP + PieceRef::BYTES);
 
@@ -83,6 +85,8 @@ pub(crate) struct Pieces {
     unstored: Cell<usize>,
     kept: Cell<usize>,
     indexes: Cell<usize>,
+    /// Bytes that tails of lists take in memory, as far as these are counted ([`Share`]).
+    tails: Cell<usize>,
     /// How often the beginning of an epoch was searched.
     #[cfg(test)]
     pub(super) searches: Cell<u64>,
@@ -107,6 +111,7 @@ impl Pieces {
             unstored: Cell::default(),
             kept: Cell::default(),
             indexes: Cell::default(),
+            tails: Cell::default(),
             #[cfg(test)]
             searches: Cell::default(),
             planted,
@@ -236,9 +241,9 @@ impl Pieces {
         self.retired.take()
     }
 
-    /// Bytes of memory that pieces take.
+    /// Bytes of memory that pieces and tails of lists take.
     pub(crate) fn memory(&self) -> usize {
-        self.cached.get() + self.unstored.get() + self.kept.get() + self.indexes.get()
+        self.tails.get() + self.cached.get() + self.unstored.get() + self.kept.get() + self.indexes.get()
     }
 
     /// Is so much content in memory that no checkpoint has that one is due?
@@ -266,23 +271,27 @@ impl Pieces {
     }
 }
 
-/// What a list has of the bytes that the next checkpoint writes for directories ([`Pieces::to_write`]).
+/// What a list has of the bytes that the next checkpoint writes for directories ([`Pieces::to_write`]), and of the memory that tails take
+/// ([`Pieces::memory`]).
 #[derive(Debug, Default)]
 pub(crate) struct Share {
     home: Option<Rc<Pieces>>,
     bytes: usize,
+    tail: usize,
 }
 
 impl Share {
-    /// It is so many bytes from now on.
-    pub(crate) fn set(&mut self, home: &Rc<Pieces>, bytes: usize) {
+    /// It is so many bytes from now on, and its tail takes at most so many of a directory.
+    pub(crate) fn set(&mut self, home: &Rc<Pieces>, bytes: usize, tail: usize) {
         self.clear();
         self.bytes = bytes;
         add(&home.directories, bytes);
+        sub(&home.tails, std::mem::replace(&mut self.tail, tail * TAIL_MEMORY));
+        add(&home.tails, self.tail);
         self.home.get_or_insert_with(|| Rc::clone(home));
     }
 
-    /// It is none.
+    /// The next checkpoint writes nothing of it.
     pub(crate) fn clear(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
         self.home.iter().for_each(|home| sub(&home.directories, bytes));
@@ -296,6 +305,7 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         self.clear();
+        self.home.iter().for_each(|home| sub(&home.tails, self.tail));
     }
 }
 

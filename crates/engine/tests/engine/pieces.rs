@@ -203,3 +203,35 @@ fn a_removal_ends_where_deadlists_cannot_be_read() {
     assert!(pool.removal_ended.is_none() && pool.devices.len() == 1, "{pool:?}");
     rig.audit();
 }
+
+/// What lists hold that is in no piece yet is counted among the memory of maps, over snapshots, restarts and destroys.
+#[test]
+fn what_is_in_no_piece_yet_is_counted() {
+    let mut rig = Rig::with(&[64], Layout::Linear, tuning(u64::MAX));
+    let memory = |rig: &Rig| rig.engine.metrics().piece_memory;
+    let volumes: Vec<VolumeId> = (0..20).map(|n| rig.volume(&format!("disk{n}"), 4 << 20, Compression::Off)).collect();
+    for volume in &volumes {
+        assert_eq!(rig.write_blocks(Target::Head(*volume), 0..100, 1, 8), 0);
+        rig.snapshot(*volume, "s");
+    }
+    assert_eq!(memory(&rig), 0, "nothing died that a snapshot needs");
+    for volume in &volumes {
+        assert_eq!(rig.write_blocks(Target::Head(*volume), (0..100).step_by(3), 2, 8), 0);
+    }
+    // an entry takes some bytes, and four times as much in memory
+    let taken = memory(&rig);
+    assert!(taken > 20 * 4 * 20, "{taken} bytes are counted");
+    volumes.iter().for_each(|volume| _ = rig.snapshot(*volume, "t"));
+    assert!(memory(&rig) >= taken / 2, "{} bytes of snapshots are counted", memory(&rig));
+    rig.command(Command::Checkpoint).unwrap();
+    let taken = memory(&rig);
+    assert!(taken > 20 * 4 * 20, "what a checkpoint has stays in memory");
+    rig.reopen();
+    assert_eq!(memory(&rig), taken, "an import counts the same");
+    for volume in volumes {
+        rig.command(Command::DestroyVolume { volume }).unwrap();
+    }
+    rig.settle();
+    assert_eq!(memory(&rig), 0);
+    rig.audit();
+}
