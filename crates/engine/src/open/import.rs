@@ -569,12 +569,13 @@ impl Import {
         let want = scan.want.min(pages - scan.page) as usize;
         let copies = self.io.copies(rows, scan.segment);
         let quantum = rows.quantum(scan.segment);
+        // a device was given up meanwhile: what is left of the copies is numbered anew, so all of them are read again, whatever was read
+        let renumbered = scan.losses != self.losses;
         match (result, buf) {
+            _ if renumbered => scan.begin_place(),
             (Ok(()), Some(buf)) => {
                 scan.take(buf.bytes().get(..want * 4096).unwrap_or_default(), pages, quantum, copies, &mut self.found);
             }
-            // a device was given up meanwhile: what is left of the copies is numbered anew
-            (Err(_), _) if scan.losses != self.losses => scan.begin_place(),
             (Err(_), _) if scan.unreadable((pages, quantum), copies) => {}
             (Err(error), _) => return Err(format!("the log cannot be read ({error})")),
             (Ok(()), None) => scan.done = true,
