@@ -2,9 +2,12 @@
 
 use millpond_block::Op;
 use millpond_device::{DeviceError, Io, IoDone};
-use millpond_engine::{Command, Compression, DeviceTrouble, Holder, Layout, MemberState, PoolState, Target, Tuning};
+use millpond_engine::{Class, Command, Compression, DeviceTrouble, GroupSpec, Holder, Layout, MemberState, PoolState, Target, Tuning};
 
 use crate::rig::Rig;
+
+/// Bytes of labels and roots at each end of a device.
+const AREA: usize = 1 << 20;
 
 fn states(rig: &Rig) -> Vec<MemberState> {
     rig.engine.pool().unwrap().devices.iter().map(|d| d.state).collect()
@@ -408,4 +411,146 @@ fn an_import_does_not_wait_for_room_on_a_device() {
     assert_eq!(info.devices[1].trouble, Some(DeviceTrouble::Full));
     let (rig, _) = import_beside(media, false, &[0, 1], 0, refuse);
     assert!(matches!(rig.engine.state(), PoolState::Faulted(why) if why.contains("no room on devices 0, 1")), "{:?}", rig.engine.state());
+}
+
+/// Nobody needs what a device of the cache or a spare has: an import leaves it out when it does not answer, without being allowed to degrade.
+#[test]
+fn an_import_leaves_a_silent_cache_or_spare_out() {
+    let group = |class, layout, devices| GroupSpec { class, layout, devices: Some(devices) };
+    let groups = vec![
+        group(Class::Data, Layout::Mirror { copies: 2 }, 2),
+        group(Class::Cache, Layout::Linear, 1),
+        group(Class::Spare, Layout::Linear, 1),
+    ];
+    let tuning = Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, ..Tuning::default() };
+    let mut rig = Rig::with_groups(&[32; 4], groups, tuning);
+    let head = Target::Head(rig.volume("disk0", 4 << 20, Compression::Off));
+    rig.request(head, Op::Write, 0, 4096, &[7; 4096]).unwrap();
+    rig.request(head, Op::Flush, 0, 0, &[]).unwrap();
+    for silent in [2, 3] {
+        let mut stages = 0;
+        // what it is comes from its labels
+        for after in 2.. {
+            let (mut again, held) = import_beside(rig.media.clone(), false, &[silent], after, |_, io| Some(io));
+            if held.is_empty() {
+                break;
+            }
+            stages += 1;
+            assert_eq!(*again.engine.state(), PoolState::Online, "device {silent} after {after}");
+            let read = again.request(head, Op::Read, 0, 4096, &[]).unwrap();
+            assert_eq!(read, [7; 4096], "device {silent} after {after}");
+        }
+        assert!(stages > 0, "device {silent} is asked for nothing but labels");
+    }
+}
+
+/// An import does not blame a device for what the caller holds back on purpose.
+#[test]
+fn an_import_excuses_a_device_that_is_held_back() {
+    let holder = Some(Holder { host: [1; 16], name: "anna".into(), session: [1; 16] });
+    let tuning = Tuning { silence_millis: 1000, reread_millis: 100, holder, map_memory: 4 << 20, ..Tuning::default() };
+    let mut rig = Rig::begin_import(killed_mirror(), tuning, 1);
+    for _ in 0..200 {
+        rig.now += 99;
+        let held = hold(&mut rig, 1, 1);
+        for _ in 0..15 {
+            rig.now += 99;
+            rig.turn();
+            rig.engine.excuse(millpond_device::DeviceIndex(1));
+        }
+        held.into_iter().for_each(|io| rig.perform(io));
+        if *rig.engine.state() != PoolState::Opening {
+            break;
+        }
+    }
+    assert_eq!(*rig.engine.state(), PoolState::Online);
+    assert_eq!(states(&rig), [MemberState::Present, MemberState::Present]);
+    assert_eq!(rig.engine.unanswered(), [0u16; 0]);
+}
+
+/// The end of the log is read and written to other devices at once: one that fails its writes meanwhile is given up, and what it was to read comes
+/// from the others.
+#[test]
+fn a_device_that_fails_while_the_log_is_levelled_leaves_the_reads_to_others() {
+    let mut rig = impatient(&[32, 32], Layout::Mirror { copies: 2 });
+    let head = Target::Head(rig.volume("disk0", 4 << 20, Compression::Off));
+    rig.request(head, Op::Flush, 0, 0, &[]).unwrap();
+    for at in 0..24u64 {
+        rig.request(head, Op::Write, at * 4096, 4096, &[at as u8 + 1; 4096]).unwrap();
+    }
+    let (media, mut kept) = (rig.media, 0);
+    for after in 0.. {
+        let act = |rig: &mut Rig, io: Io| {
+            let read = matches!(io.kind, millpond_device::IoKind::Read { .. });
+            if read {
+                return Some(io);
+            }
+            late(rig, io, Err(DeviceError::Gone));
+            None
+        };
+        let (mut again, held) = import_beside(media.clone(), true, &[1], after, act);
+        if held.is_empty() {
+            break;
+        }
+        kept += 1;
+        assert_eq!(*again.engine.state(), PoolState::Online, "after {after}");
+        let head = Target::Head(again.engine.find_volume("disk0").unwrap().id);
+        again.dead.push(1);
+        again.expect_numbered(head, 24, 4096);
+    }
+    assert!(kept > 8, "{kept}");
+}
+
+/// What one copy of the log has is found, although two others are damaged there, and the one that was read first is given up before the next has
+/// answered.
+#[test]
+fn an_import_reads_all_copies_of_the_log_again_when_one_is_given_up() {
+    let mut rig = impatient(&[20, 20, 20], Layout::Mirror { copies: 3 });
+    let head = Target::Head(rig.volume("disk0", 1 << 20, Compression::Off));
+    rig.request(head, Op::Write, 0, 4096, &[7; 4096]).unwrap();
+    let before = rig.media[0].clone();
+    rig.request(head, Op::Write, 0, 4096, &[8; 4096]).unwrap();
+    rig.request(head, Op::Flush, 0, 0, &[]).unwrap();
+    let mut pages = (AREA..before.len() - AREA).step_by(4096);
+    let header = pages.find(|at| before[*at..at + 4096] != rig.media[0][*at..at + 4096]).unwrap();
+    let mut held_up = 0;
+    for (lost, late) in [(0u16, 1u16), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
+        let mut media = rig.media.clone();
+        [lost, late].into_iter().for_each(|device| media[usize::from(device)][header..header + 4096].fill(0x11));
+        for after in 0.. {
+            let tuning = Tuning { silence_millis: 1000, reread_millis: 100_000, degraded: true, map_memory: 4 << 20, ..Tuning::default() };
+            let mut again = Rig::begin_import(media.clone(), tuning, 1);
+            let (mut silent, mut waiting, mut done) = (Vec::new(), Vec::new(), 0);
+            for _ in 0..100 {
+                again.now += 99;
+                again.turn();
+                again.engine.excuse(millpond_device::DeviceIndex(late));
+                while let Some(io) = again.engine.pop_io() {
+                    let first = io.device.0 == lost && done < after;
+                    done += usize::from(first);
+                    match io.device.0 {
+                        device if device == lost && !first => silent.push(io),
+                        device if device == late && !silent.is_empty() && again.engine.unanswered().is_empty() => waiting.push(io),
+                        _ => again.perform(io),
+                    }
+                }
+                if !again.engine.unanswered().is_empty() {
+                    waiting.drain(..).for_each(|io| again.perform(io));
+                }
+                if *again.engine.state() != PoolState::Opening {
+                    break;
+                }
+            }
+            if silent.is_empty() {
+                break;
+            }
+            held_up += 1;
+            assert_eq!(*again.engine.state(), PoolState::Online, "without {lost}, {late} late, after {after}");
+            let head = Target::Head(again.engine.find_volume("disk0").unwrap().id);
+            again.dead.push(lost);
+            let read = again.request(head, Op::Read, 0, 4096, &[]).unwrap();
+            assert_eq!(read, [8; 4096], "without {lost}, {late} late, after {after}");
+        }
+    }
+    assert!(held_up > 40, "{held_up}");
 }

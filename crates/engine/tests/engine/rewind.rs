@@ -219,10 +219,13 @@ fn a_rewind_that_meets_a_damaged_node_goes_back_further() {
             fell_back += 1;
             past.rig = import(aim).unwrap();
             past.rig.tuning.aim = Aim::Newest;
+            let told = past.rig.engine.pool().unwrap().fell_back;
+            assert!(told.as_ref().is_some_and(|why| why.contains("map node")), "{told:?}");
             past.verify(&content);
             past.rig.audit();
             // nothing of what was given up comes back
             past.import(Aim::Newest).unwrap();
+            assert_eq!(past.rig.engine.pool().unwrap().fell_back, None);
             past.verify(&content);
             past.write(60);
             past.import(Aim::Newest).unwrap();
@@ -234,6 +237,35 @@ fn a_rewind_that_meets_a_damaged_node_goes_back_further() {
         }
         assert!(fell_back > 0, "{aim:?}");
     }
+}
+
+/// What a device does not give at this moment is not damaged: a rewind goes no further back for it.
+#[test]
+fn a_rewind_is_refused_where_a_device_fails() {
+    let mut past = Past::new(&[24], Layout::Linear);
+    past.write(200);
+    past.checkpoint();
+    let before = past.rig.media[0].clone();
+    past.write(200);
+    past.checkpoint();
+    let after = past.rig.media[0].clone();
+    past.write(50);
+    let (newest, content) = (past.rig.media[0].clone(), past.content.clone());
+    let tuning = Tuning { aim: Aim::Rewind, ..past.rig.tuning.clone() };
+    let mut refused = 0;
+    for at in (AREA..after.len() - AREA).step_by(4096).filter(|at| before[*at..at + 4096] != after[*at..at + 4096]) {
+        let mut rig = Rig::begin_import(vec![newest.clone()], tuning.clone(), past.rig.now + 1_000);
+        rig.bad = Some((0, at as u64 + 2048));
+        rig.settle();
+        match rig.engine.state() {
+            PoolState::Faulted(why) => refused += u32::from(why.contains("map node")),
+            _ => assert_eq!(rig.engine.pool().unwrap().fell_back, None, "page {at:#x}"),
+        }
+    }
+    assert!(refused > 0, "no node was asked for");
+    // the device is well again, and nothing was lost
+    past.import(Aim::Rewind).unwrap();
+    past.verify(&content);
 }
 
 /// Without a checkpoint before it there is nothing to go back to.

@@ -16,6 +16,8 @@ pub struct Rig {
     pub unreadable: bool,
     /// These refuse everything.
     pub dead: Vec<u16>,
+    /// This byte of a device cannot be read.
+    pub bad: Option<(u16, u64)>,
     /// They are counted, by device.
     pub reads: Vec<u64>,
     /// What was overwritten with zeroes since its last flush, by device.
@@ -116,6 +118,7 @@ impl Rig {
             tuning,
             unreadable: false,
             dead: Vec::new(),
+            bad: None,
             reads: vec![0; 64],
             unflushed_zeroes: vec![Vec::new(); 64],
             zeroed: 0,
@@ -224,6 +227,12 @@ impl Rig {
         let mut result = Ok(());
         match io.kind {
             IoKind::Read { buf, .. } if self.unreadable || self.dead.contains(&io.device.0) => {
+                result = Err(DeviceError::Failed(5));
+                back = Some(buf);
+            }
+            IoKind::Read { offset, length, buf }
+                if self.bad.is_some_and(|(bad, at)| bad == io.device.0 && (offset..offset + length as u64).contains(&at)) =>
+            {
                 result = Err(DeviceError::Failed(5));
                 back = Some(buf);
             }
