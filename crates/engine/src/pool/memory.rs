@@ -66,7 +66,6 @@ impl Pool {
     pub(super) fn retry_frees(&mut self) {
         if !self.core.catalog.frees.is_empty() && self.now.0 >= self.frees_retried.0 + STUCK_MILLIS {
             self.frees_retried = self.now;
-            self.left_out = self.core.catalog.units_left_out();
             self.core.catalog.retry_frees();
         }
     }
@@ -74,9 +73,7 @@ impl Pool {
     /// Units of guest data that are not freed because the deadlist that names them cannot be read. Those that are just tried again count
     /// until that is known.
     pub(super) fn unreclaimed_units(&self) -> u64 {
-        let catalog = &self.core.catalog;
-        let tried = if catalog.has_frees() { self.left_out.min(catalog.backlog) } else { 0 };
-        catalog.units_left_out().max(tried)
+        self.core.catalog.units_left_out()
     }
 
     /// Bytes of the read cache, and what of it is whose, after a change of either.

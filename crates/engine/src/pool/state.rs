@@ -224,8 +224,6 @@ pub(crate) struct Pool {
     pub(crate) departure: Departure,
     /// When it was last looked whether lost special devices left rows behind.
     pub(crate) left_behind_looked: Time,
-    /// Units that were left out of freeing when pieces of deadlists were tried again last.
-    pub(crate) left_out: u64,
     /// Why the last removal ended before the device had left, when it was not stopped by somebody.
     pub(crate) removal_ended: Option<String>,
     /// Why the import that opened the pool went back further than to the newest checkpoint.
@@ -332,7 +330,6 @@ impl Pool {
             evacuation: None,
             departure: Departure::default(),
             left_behind_looked: Time(0),
-            left_out: 0,
             removal_ended: None,
             fell_back: None,
             rejoin_due: Time(0),

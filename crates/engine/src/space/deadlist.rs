@@ -194,6 +194,8 @@ pub(crate) struct Deadlist {
     /// Of these the content could not be had.
     aside: Vec<Span>,
     tail: Tail,
+    /// Some spans are set aside, or are tried again.
+    misses: bool,
     /// The content of the last span while it is freed.
     reader: Option<Reader>,
     /// Its next entries, the next one last.
@@ -226,7 +228,7 @@ impl Deadlist {
     pub(crate) fn split_after(&mut self, epoch: Epoch, pieces: &Rc<Pieces>) -> Deadlist {
         self.retry();
         let tail = self.tail.split_after(epoch);
-        Deadlist { spans: self.spans.split_after(epoch, pieces), tail, ..Deadlist::default() }
+        Deadlist { spans: self.spans.split_after(epoch, pieces), tail, misses: self.misses, ..Deadlist::default() }
     }
 
     /// Goes away from the place that it is freed at.
@@ -241,6 +243,7 @@ impl Deadlist {
         other.retry();
         self.spans.append(other.spans, pieces.view_spans());
         self.tail.merge(other.tail);
+        self.misses |= other.misses;
         self.bound_tail(pieces, longest);
     }
 
@@ -259,7 +262,10 @@ impl Deadlist {
     /// The content of the next part cannot be had: it is left out until [`retry`](Self::retry).
     pub(crate) fn set_aside(&mut self) {
         self.close();
-        self.aside.extend(self.spans.pop());
+        if let Some(span) = self.spans.pop() {
+            self.aside.push(Span { missed: true, ..span });
+            self.misses = true;
+        }
     }
 
     /// Tries pieces again that could not be read, after all others.
@@ -275,9 +281,10 @@ impl Deadlist {
         !self.aside.is_empty()
     }
 
-    /// Units of guest data in what is left out.
+    /// Units of guest data in what is left out, and in what was and is tried again, until its content is there.
     pub(crate) fn units_left_out(&self) -> u64 {
-        self.aside.iter().map(Span::units).sum()
+        let again: u64 = if self.misses { self.spans.from_last().filter(|span| span.missed).map(|span| span.units()).sum() } else { 0 };
+        self.aside.iter().map(Span::units).sum::<u64>() + again
     }
 
     /// Is nothing left but what cannot be had?
@@ -292,6 +299,7 @@ impl Deadlist {
             if self.reader.is_none() {
                 let content = span.piece.content().expect("INV-DEAD-4: the content was read before");
                 span.piece.release(Need::Freeing);
+                span.missed = false;
                 self.reader = Some(Reader::new(content).expect("INV-DEAD-2: a piece reads as what it was made of"));
             }
             let left = (span.to - span.from) as usize;
@@ -424,7 +432,7 @@ impl Deadlist {
                 return Err("a deadlist is damaged (it names more than a piece has)".to_owned());
             };
             let most = piece.view_spans();
-            list.spans.push(Span { piece, from, to, units_from, units_to }, most);
+            list.spans.push(Span { piece, from, to, units_from, units_to, missed: false }, most);
         }
         if !directory.tail.is_empty() {
             for record in DeadRecord::decode_piece(&directory.tail).map_err(damaged)? {

@@ -28,11 +28,16 @@ fn half(version: u8) -> impl Iterator<Item = u64> {
 
 /// A volume of which half of the blocks died in each of some snapshots.
 fn aged(piece_memory: u64) -> (Rig, VolumeId, Vec<SnapshotId>) {
-    let mut rig = Rig::with(&[640], Layout::Linear, tuning(piece_memory));
+    aged_on(&[640], Layout::Linear, piece_memory, VERSIONS)
+}
+
+/// The same on some devices, with so many snapshots.
+fn aged_on(sizes_mib: &[usize], layout: Layout, piece_memory: u64, versions: u8) -> (Rig, VolumeId, Vec<SnapshotId>) {
+    let mut rig = Rig::with(sizes_mib, layout, tuning(piece_memory));
     let volume = rig.volume("disk0", BLOCKS * 4096, Compression::Off);
     assert_eq!(rig.write_blocks(Target::Head(volume), 0..BLOCKS, 0, 8), 0);
     let mut snapshots = Vec::new();
-    for version in 1..=VERSIONS {
+    for version in 1..=versions {
         snapshots.push(rig.snapshot(volume, &format!("s{version}")));
         let mut blocks = half(version).peekable();
         while blocks.peek().is_some() {
@@ -127,10 +132,38 @@ fn pieces_that_cannot_be_read_hold_nobody_up() {
     rig.audit();
 }
 
-/// Flips a bit in each of the first pieces of deadlists on a device. Gives where, and what is there then.
-fn flip_in_pieces(media: &mut [u8]) -> Vec<(usize, [u8; 64])> {
+/// What could be read at last is not called unreadable any longer, although other lists are still being freed.
+#[test]
+fn what_is_readable_again_is_not_counted_as_unreadable() {
+    let (mut rig, _, snapshots) = aged(LIMIT);
+    rig.reopen();
+    rig.unreadable = true;
+    let (first, rest) = snapshots.split_at(4);
+    rig.command(Command::DestroySnapshots { snapshots: first[1..].to_vec() }).unwrap();
+    let unreclaimed = rig.engine.metrics().unreclaimed;
+    assert!(unreclaimed > 0 && rig.engine.metrics().reclaim_backlog == 0, "{:?}", rig.engine.metrics());
+    rig.unreadable = false;
+    rig.start(Command::DestroySnapshots { snapshots: rest.to_vec() });
+    rig.now += 40_000;
+    let mut told = Vec::new();
+    for _ in 0..100_000 {
+        rig.step();
+        let metrics = rig.engine.metrics();
+        told.push((metrics.unreclaimed, metrics.reclaim_backlog));
+        if metrics.unreclaimed + metrics.reclaim_backlog == 0 {
+            break;
+        }
+    }
+    assert_eq!(told.last(), Some(&(0, 0)));
+    assert!(told.iter().any(|(unreclaimed, backlog)| *unreclaimed == 0 && *backlog > 0), "{unreclaimed} bytes before: {told:?}");
+    rig.settle();
+    rig.audit();
+}
+
+/// Flips a bit in each of the first pieces of deadlists on a device, so many at most. Gives where, and what is there then.
+fn flip_in_pieces(media: &mut [u8], most: usize) -> Vec<(usize, [u8; 64])> {
     let places: Vec<usize> =
-        (1 << 20..media.len() - (1 << 20)).step_by(64).filter(|at| media[*at..].starts_with(b"MPDpiece")).take(30).collect();
+        (1 << 20..media.len() - (1 << 20)).step_by(64).filter(|at| media[*at..].starts_with(b"MPDpiece")).take(most).collect();
     let mut flip = |at: usize| {
         media[at + 40] ^= 1;
         (at, media[at..at + 64].try_into().unwrap())
@@ -150,7 +183,7 @@ fn flip_back(media: &mut [u8], flipped: &[(usize, [u8; 64])]) {
 fn damaged_pieces_leave_bytes_that_are_told() {
     let (mut rig, volume, snapshots) = aged(LIMIT);
     rig.reopen();
-    let flipped = flip_in_pieces(&mut rig.media[0]);
+    let flipped = flip_in_pieces(&mut rig.media[0], 30);
     assert_eq!(flipped.len(), 30);
     rig.command(Command::DestroySnapshots { snapshots }).unwrap();
     rig.command(Command::DestroyVolume { volume }).unwrap();
@@ -181,7 +214,7 @@ fn a_removal_ends_where_deadlists_cannot_be_read() {
     let groups = vec![GroupSpec { class: Class::Data, layout: Layout::Linear, devices: None }];
     rig.command(Command::AddDevices { groups, devices: vec![device] }).unwrap();
     rig.reopen();
-    let flipped = flip_in_pieces(&mut rig.media[0]);
+    let flipped = flip_in_pieces(&mut rig.media[0], 30);
     assert_eq!(flipped.len(), 30);
     rig.command(Command::Remove { member: 0, dry_run: false }).unwrap();
     let mut seconds = 0;

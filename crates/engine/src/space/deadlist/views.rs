@@ -28,11 +28,13 @@ pub(crate) struct Span {
     /// Units of data in the piece before its first entry, and before its end.
     pub(super) units_from: u64,
     pub(super) units_to: u64,
+    /// Its content could not be had, and was not since.
+    pub(super) missed: bool,
 }
 
 impl Span {
     pub(super) fn whole(piece: Rc<Piece>) -> Span {
-        Span { from: 0, to: piece.len(), units_from: 0, units_to: piece.units(), piece }
+        Span { from: 0, to: piece.len(), units_from: 0, units_to: piece.units(), missed: false, piece }
     }
 
     pub(super) fn units(&self) -> u64 {
@@ -59,7 +61,7 @@ impl Span {
     fn narrowed(&self, births: Births) -> Option<Span> {
         let (from, units_from) = births.first.checked_sub(1).map_or((self.from, self.units_from), |before| self.cut(Epoch(before)));
         let (to, units_to) = if births.last == u64::MAX { (self.to, self.units_to) } else { self.cut(Epoch(births.last)) };
-        (from < to).then(|| Span { piece: Rc::clone(&self.piece), from, to, units_from, units_to })
+        (from < to).then(|| Span { piece: Rc::clone(&self.piece), from, to, units_from, units_to, missed: self.missed })
     }
 
     /// The reference that a directory has to it.
