@@ -565,6 +565,7 @@ impl System for Reference {
             free: 0,
             given_up: 0,
             removal_ended: None,
+            removal_waits: None,
             fell_back: None,
             space: millpond_engine::SpaceInfo::default(),
             devices: Vec::new(),

@@ -605,6 +605,9 @@ pub struct Pool {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub removal_ended_at: Option<Timestamp>,
+    /// Why the removal of a device that runs does not go on, or what one that was stopped gave up is not used again.
+    #[serde(default)]
+    pub removal_waits: Option<String>,
     /// The reason for which a rewind skipped the newest checkpoint and used an older one, without the log after it.
     #[serde(default)]
     pub fell_back: Option<String>,

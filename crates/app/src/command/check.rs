@@ -93,6 +93,9 @@ fn of_pool(pool: &Pool) -> Vec<Cause> {
         if let Some(why) = &pool.removal_ended {
             add(Level::Warning, format!("pool {name}: the removal of a device has ended by itself: {why}"));
         }
+        if let Some(why) = &pool.removal_waits {
+            add(Level::Warning, format!("pool {name}: the removal of a device does not go on: {why}"));
+        }
         if let Some(why) = &pool.fell_back {
             add(Level::Warning, format!("pool {name} went back to an older checkpoint, without the log after it: {why}"));
         }

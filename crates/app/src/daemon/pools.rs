@@ -550,6 +550,7 @@ mod tests {
             scrub: None,
             given_up: 0,
             removal_ended: None,
+            removal_waits: None,
             fell_back: None,
         }
     }

@@ -41,6 +41,8 @@ pub(super) struct Watch {
     scrub: Option<(Timestamp, bool)>,
     /// Why the last removal ended by itself.
     removal_ended: Option<String>,
+    /// Why a removal did not go on when it was reported last.
+    removal_waits: Option<String>,
     /// Why its import went back further than to the newest checkpoint.
     fell_back: Option<String>,
     /// Bytes that are not given back because deadlists cannot be read.
@@ -268,6 +270,10 @@ impl Watch {
             news.push(event("pool.removal-ended", format!("the removal of a device has ended by itself: {why}")));
         }
         self.removal_ended.clone_from(&pool.removal_ended);
+        if let Some(why) = pool.removal_waits.as_ref().filter(|why| self.removal_waits.as_ref() != Some(why)) {
+            news.push(event("pool.removal-waits", format!("the removal of a device does not go on: {why}")));
+            self.removal_waits = Some(why.clone());
+        }
         if let Some(why) = pool.fell_back.as_ref().filter(|why| self.fell_back.as_ref() != Some(why)) {
             news.push(event("pool.older-state", format!("it went back to an older checkpoint, without the log after it: {why}")));
         }

@@ -224,6 +224,8 @@ pub struct PoolInfo {
     pub given_up: u64,
     /// Why the last removal since import ended before the device had left, when nobody stopped it.
     pub removal_ended: Option<String>,
+    /// Why the removal that runs does not go on, or what one that was stopped gave up is not used again.
+    pub removal_waits: Option<String>,
     /// What an import with a rewind could not use, so that it went back further: without the log after its checkpoint.
     pub fell_back: Option<String>,
     /// What segments are doing.

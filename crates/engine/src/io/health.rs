@@ -74,6 +74,18 @@ impl Health {
         self.silent.contains(&member.0)
     }
 
+    /// Are all devices of a segment whole, and do they answer?
+    pub(crate) fn has_all(&self, rows: &Rows, segment: SegmentId) -> bool {
+        self.lacking(rows, segment).next().is_none()
+    }
+
+    /// The devices of a segment that are not whole, or do not answer.
+    pub(crate) fn lacking(&self, rows: &Rows, segment: SegmentId) -> impl Iterator<Item = u16> {
+        let lacks = |member: &DeviceIndex| self.state(member.0) != MemberState::Present || self.is_silent(*member);
+        let found: SmallVec<[u16; 4]> = rows.extents(segment).map(|(member, _)| member).filter(lacks).map(|member| member.0).collect();
+        found.into_iter()
+    }
+
     /// Its state is another now.
     pub(crate) fn set(&mut self, member: u16, state: MemberState) {
         if let Some(place) = self.states.get_mut(usize::from(member)) {

@@ -17,8 +17,8 @@ use crate::read_cache::ReadCache;
 use crate::slab::Slab;
 use crate::space::Piece;
 use crate::task::{
-    Checkpointer, ClaimIo, Cleaner, Departure, Evacuation, FillPiece, Filler, Keeper, Pace, Preparer, Rebalancer, Relabeler, ScrubArea,
-    ScrubRead, Scrubber, Spares, Stock, Waiting, Wiper,
+    Checkpointer, ClaimIo, Cleaner, Departure, Evacuation, FillPiece, Filler, Keeper, Pace, Preparer, Rebalancer, Rejoiner, Relabeler,
+    ScrubArea, ScrubRead, Scrubber, Spares, Stock, Waiting, Wiper,
 };
 use crate::tree::Miss;
 use crate::{CommandError, DiffExtent, Metrics, Planted, PoolState, Reply, Time, Tuning};
@@ -228,8 +228,7 @@ pub(crate) struct Pool {
     pub(crate) removal_ended: Option<String>,
     /// Why the import that opened the pool went back further than to the newest checkpoint.
     pub(crate) fell_back: Option<String>,
-    /// When extents that are in no row may become some.
-    pub(crate) rejoin_due: Time,
+    pub(crate) rejoiner: Rejoiner,
     pub(crate) rebalancer: Rebalancer,
     pub(crate) scrubber: Scrubber,
     pub(crate) repairs: Repairs,
@@ -332,7 +331,7 @@ impl Pool {
             left_behind_looked: Time(0),
             removal_ended: None,
             fell_back: None,
-            rejoin_due: Time(0),
+            rejoiner: Rejoiner::default(),
             rebalancer: Rebalancer::default(),
             scrubber: Scrubber::default(),
             repairs: Repairs::default(),

@@ -70,11 +70,33 @@ pub(crate) struct Segment {
     pub(crate) shelf: Shelf,
     /// The group that it belongs to; none of a group that was lost.
     bank: Option<usize>,
-    /// The cleaner leaves it alone until this time (milliseconds): it could not be read.
+    /// The cleaner leaves it alone until this time (milliseconds), and why.
     pub(crate) left_until: u64,
+    left_for: Pause,
+}
+
+/// Why the cleaner leaves a segment alone for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pause {
+    /// Something in it is right on no copy, although all of its devices were there.
+    Unreadable,
+    /// Something in it is right on none of the copies that could be read, but devices of it were away or not whole.
+    Away,
+    /// The next checkpoint had no room for what moving it would change.
+    Room,
 }
 
 impl Segment {
+    /// Why it is left alone now.
+    pub(crate) fn pause(&self, now: u64) -> Option<Pause> {
+        (self.left_until > now).then_some(self.left_for)
+    }
+
+    /// It is left alone until a time.
+    pub(crate) fn leave_until(&mut self, until: u64, why: Pause) {
+        (self.left_until, self.left_for) = (until, why);
+    }
+
     /// Is there something to wipe?
     pub(crate) fn is_unclean(&self) -> bool {
         self.unclean && self.bank.is_some() && self.state != SegmentState::Absent
@@ -234,6 +256,7 @@ impl SegmentTable {
             kept: false,
             uses: 0,
             left_until: 0,
+            left_for: Pause::Room,
             leaving: false,
             emptying: false,
             unclean: true,

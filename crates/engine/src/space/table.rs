@@ -52,6 +52,11 @@ pub(crate) fn usable(rows: &Rows, pick: impl Fn(SegmentId) -> bool) -> u64 {
     let ids = (0..rows.count()).map(SegmentId).filter(|id| rows.shelf(*id) == Shelf::Data && pick(*id));
     let (count, pages) =
         ids.map(|id| u64::from(rows.pages(id))).filter(|pages| *pages > 0).fold((0, 0), |(n, sum), pages| (n + 1, sum + pages));
+    without_reserve(count, pages)
+}
+
+/// Units that guests can fill of so many segments for data with so many pages.
+pub(crate) fn without_reserve(count: u64, pages: u64) -> u64 {
     let reserve = (pages * RESERVE_PERCENT / 100).max(pages / u64::max(count, 1) * RESERVE_SEGMENTS);
     pages.saturating_sub(reserve) * 8
 }

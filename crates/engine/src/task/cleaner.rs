@@ -18,7 +18,7 @@ use self::moves::Gathered;
 use super::evacuate::Evacuation;
 use crate::log::{META_CLASS, SHORT};
 use crate::pool::{Context, Pool};
-use crate::space::{NODE_GRAIN, PAGE, SegmentState, Shelf};
+use crate::space::{NODE_GRAIN, PAGE, Pause, SegmentState, Shelf};
 use crate::{Planted, PoolState};
 
 /// Class-1 segments whose lives make one average.
@@ -403,8 +403,16 @@ impl Pool {
 
     fn clean_read_failed(&mut self) {
         self.cleaner.reading -= 1;
-        if let Some(s) = self.cleaner.victim.and_then(|v| self.core.space.segments.get_mut(v)) {
-            s.left_until = self.now.0 + READ_PAUSE;
+        if let Some(victim) = self.cleaner.victim {
+            self.leave_unreadable(victim, READ_PAUSE);
+        }
+    }
+
+    /// Leaves a segment alone for so many milliseconds, as something in it is right on no copy that can be read.
+    pub(crate) fn leave_unreadable(&mut self, id: SegmentId, millis: u64) {
+        let why = if self.io.health.has_all(&self.core.space.rows, id) { Pause::Unreadable } else { Pause::Away };
+        if let Some(segment) = self.core.space.segments.get_mut(id) {
+            segment.leave_until(self.now.0 + millis, why);
         }
     }
 

@@ -9,12 +9,14 @@
 //! way the extents
 //! of the device that steps took out of their rows are in no segment; they become rows again, with what the steps made of the others.
 
+mod look;
+mod rejoin;
 mod removal;
 
 use std::collections::{BTreeSet, VecDeque};
 
 use millpond_block::Tag;
-use millpond_format::{Class, Encoder, Member, MemberState, SegmentId};
+use millpond_format::{Class, Encoder, MemberState, SegmentId};
 
 use super::checkpoint::ObjectsIn;
 use super::reserve::{LEAST_LOG, Purse};
@@ -22,9 +24,11 @@ use crate::io::Health;
 use crate::log::{BatchKind, OpenBatch, SMALL};
 use crate::pool::{Pool, STUCK_MILLIS};
 use crate::space::{Rows, Segment, SegmentState, Shelf, usable};
-use crate::{CommandError, JobInfo, JobKind, Planted, PoolState, RemovalPlan, Time};
+use crate::{CommandError, JobInfo, JobKind, PoolState, RemovalPlan, Time};
+use look::Look;
+pub(crate) use rejoin::Rejoiner;
+use removal::Removal;
 pub(crate) use removal::runs;
-use removal::{Removal, unused_extents};
 
 /// Steps of a removal that may be foreseen: each leaves groups behind.
 const MOST_STEPS: u32 = 10;
@@ -40,12 +44,6 @@ const ROOM_LOOK_MILLIS: u64 = 2_000;
 const UNIT_BYTES: u64 = 512;
 /// Milliseconds between looks at all segments that are to be given up.
 const LOOK_MILLIS: u64 = 100;
-/// Milliseconds until it is looked again whether extents can be joined to rows, when nothing was gained by it.
-const REJOIN_LOOK_MILLIS: u64 = 20_000;
-/// Milliseconds after which extents are joined to rows again, when that was given up: for guests that had no room, and for what could not
-/// be read.
-const REJOIN_MILLIS: (u64, u64) = (60_000, 600_000);
-
 /// Milliseconds after which a removal ends of which nothing is left but deadlists that cannot be read: they were tried again meanwhile.
 const HOPELESS_MILLIS: u64 = 2 * STUCK_MILLIS + 5_000;
 
@@ -67,6 +65,10 @@ pub(crate) struct Evacuation {
     looked: Time,
     /// Since when there are so many segments left, and nothing to do but to try again what cannot be read.
     hopeless: Option<(u64, Time)>,
+    /// Since when so many bytes live in them, while there is nothing to do but to wait for room or for devices.
+    stalled: Option<(u64, Time)>,
+    /// Why it does not go on.
+    waits: Option<String>,
 }
 
 /// What is known of a removal from step to step.
@@ -197,8 +199,8 @@ impl Pool {
     /// log and of what is
     /// free of it.
     fn can_go(&self, gone: &BTreeSet<SegmentId>, objects: &ObjectsIn, in_steps: bool) -> bool {
-        let (space, needed) = (&self.core.space, self.needed_units());
-        let least = if in_steps { needed.max(needed.midpoint(space.usable_units())) } else { needed };
+        let space = &self.core.space;
+        let least = if in_steps { self.least_of_step() } else { self.needed_units() };
         let (logs, free_logs) = (space.segments.count_in(Shelf::Log), self.free_in(Shelf::Log));
         let is_free = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.state == SegmentState::Free);
         let of_log = || gone.iter().filter(|id| space.rows.shelf(**id) == Shelf::Log);
@@ -207,6 +209,12 @@ impl Pool {
             !in_steps || taken == logs || (taken * 2 <= logs && of_log().filter(is_free).count() * 2 <= free_logs)
         };
         least <= space.usable_without(gone) && spares_log() && !self.is_short_without(gone, objects)
+    }
+
+    /// Units that guests can fill in what a step leaves: it takes half of what is free at most.
+    fn least_of_step(&self) -> u64 {
+        let needed = self.needed_units();
+        needed.max(needed.midpoint(self.core.space.usable_units()))
     }
 
     /// What lives, and some more: a removal is cleaning, which makes no room where all is full.
@@ -237,8 +245,10 @@ impl Pool {
         let total = self.live_bytes(removal.segments.iter().copied());
         self.core.space.leave_segments(&removal.segments);
         self.leave_open_segments();
-        let (todo, looked, rejoins, hopeless) = (VecDeque::new(), Time(0), false, None);
-        self.evacuation = Some(Evacuation { member, rejoins, removal, total, later, todo, looked, hopeless });
+        let (todo, looked) = (VecDeque::new(), Time(0));
+        let evacuation =
+            Evacuation { member, rejoins: false, removal, total, later, todo, looked, hopeless: None, stalled: None, waits: None };
+        self.evacuation = Some(evacuation);
         self.count_moving();
     }
 
@@ -252,76 +262,6 @@ impl Pool {
             Some(removal) => self.begin_evacuation(None, removal, 0),
             None => self.rejoin(),
         }
-    }
-
-    /// Is every device whole that has segments? A cache or spare that is away has none.
-    fn all_with_rows_are_there(&self) -> bool {
-        let shape = &self.config.shape;
-        let there = |member: &Member| matches!(member.state, MemberState::Present | MemberState::Gone) && member.successor.is_none();
-        let whole = (0u16..).zip(&shape.members).all(|(at, member)| shape.is_aside(at) || there(member));
-        whole && self.filler.jobs().next().is_none()
-    }
-
-    /// Makes rows of extents that are in none since a removal was stopped. The shape says which these are, so this begins again after a
-    /// crash.
-    fn rejoin(&mut self) {
-        let none = self.given_up_bytes() == 0 || self.planted(Planted::LeaveGivenUp);
-        if none || self.now < self.rejoin_due || self.starved.is_some() || !self.all_with_rows_are_there() {
-            return;
-        }
-        self.rejoin_due = Time(self.now.0 + ROOM_LOOK_MILLIS);
-        let objects = self.stored_objects();
-        let segments = &self.core.space.segments;
-        let some_stay = |gone: &BTreeSet<SegmentId>| {
-            Shelf::ALL.into_iter().all(|shelf| {
-                let taken = gone.iter().filter(|id| segments.get(**id).is_some_and(|s| s.shelf == shelf)).count();
-                taken == 0 || taken < segments.count_in(shelf)
-            })
-        };
-        let plan = Removal::plan_rejoin(&self.config.shape, |gone| some_stay(gone) && self.can_go(gone, &objects, true));
-        if plan.is_none() {
-            // a look at all rows is no work for each turn
-            self.rejoin_due = Time(self.now.0 + REJOIN_LOOK_MILLIS);
-        }
-        if let Some(removal) = plan {
-            self.begin_evacuation(None, removal, 0);
-            self.evacuation.iter_mut().for_each(|evacuation| evacuation.rejoins = true);
-        }
-    }
-
-    /// Ends it where it runs: what was moved stays where it is, and it begins again after so many milliseconds at the earliest.
-    fn end_rejoin(&mut self, pause: u64) -> bool {
-        let ended = self.evacuation.take_if(|evacuation| evacuation.rejoins);
-        if let Some(evacuation) = &ended {
-            self.core.space.stay(&evacuation.removal.segments);
-            self.rejoin_due = Time(self.now.0 + pause);
-        }
-        ended.is_some()
-    }
-
-    /// The segments that are being emptied are to be joined again, which can wait.
-    pub(crate) fn is_rejoining(&self) -> bool {
-        self.evacuation.as_ref().is_some_and(|evacuation| evacuation.rejoins)
-    }
-
-    /// Devices are to be changed: that goes before.
-    pub(crate) fn put_off_rejoin(&mut self) {
-        self.end_rejoin(0);
-    }
-
-    /// Guests would be refused: the segments that were to be emptied are theirs again. False when there are none of that kind.
-    pub(crate) fn leave_rejoin_to_guests(&mut self) -> bool {
-        self.end_rejoin(REJOIN_MILLIS.0)
-    }
-
-    /// Bytes of extents that are in no segment because a removal that does not go on took them out of their rows.
-    pub(crate) fn given_up_bytes(&self) -> u64 {
-        let shape = &self.config.shape;
-        if self.member_leaving().is_some() {
-            return 0;
-        }
-        let runs = unused_extents(shape).into_values().flatten();
-        runs.map(|run| u64::from(run.extents) * shape.extent_bytes).sum()
     }
 
     /// The member that the labels say is to leave.
@@ -408,9 +348,7 @@ impl Pool {
             self.go_on_removing();
             return false;
         }
-        if self.evacuation.as_ref().is_some_and(|evacuation| evacuation.rejoins) && !self.all_with_rows_are_there() {
-            self.end_rejoin(REJOIN_MILLIS.0);
-        }
+        self.leave_rejoin_without_devices();
         self.hop_over_leaving();
         let blocked = self.is_blocked();
         let Some(evacuation) = &mut self.evacuation else { return false };
@@ -425,33 +363,14 @@ impl Pool {
             return false;
         }
         evacuation.looked = self.now;
-        let (space, mut waits, mut left, mut unreadable, mut lists) = (&self.core.space.segments, false, 0, false, 0);
-        for id in &evacuation.removal.segments {
-            let Some(s) = space.get(*id).filter(|s| s.state != SegmentState::Absent) else { continue };
-            left += 1;
-            match s.state {
-                SegmentState::Sealed if s.left_until > self.now.0 => {
-                    unreadable = true;
-                    lists += u64::from(s.objects > 0);
-                }
-                SegmentState::Sealed if s.objects == 0 && s.placed > 0 => evacuation.todo.push_back(*id),
-                // only a checkpoint frees those
-                SegmentState::Sealed | SegmentState::Resting(_) => waits = true,
-                _ => {}
-            }
-        }
-        if unreadable && evacuation.rejoins && !evacuation.has_more() {
-            self.end_rejoin(REJOIN_MILLIS.1);
-            return false;
-        }
-        if lists > 0 && !evacuation.has_more() {
-            let known = evacuation.hopeless.filter(|(then, _)| *then == left);
-            let (_, since) = *evacuation.hopeless.insert(known.unwrap_or((left, self.now)));
-            if self.now.0 >= since.0 + HOPELESS_MILLIS {
-                self.end_hopeless_removal(lists);
+        let Look { left, waits, .. } = match self.look_at_leaving() {
+            Ok(look) => look,
+            Err(lists) => {
+                lists.into_iter().for_each(|lists| self.end_hopeless_removal(lists));
                 return false;
             }
-        }
+        };
+        let Some(evacuation) = &mut self.evacuation else { return false };
         if left > 0 {
             self.checkpointer.forced |= waits && (blocked || !evacuation.has_more()) && !self.checkpointer.running();
             return true;
@@ -465,6 +384,43 @@ impl Pool {
         }
         self.end_evacuation();
         false
+    }
+
+    /// Looks at all segments that are to be given up. An error when the evacuation has ended, or has to: because of so many segments with
+    /// deadlists that no copy has right.
+    fn look_at_leaving(&mut self) -> Result<Look, Option<u64>> {
+        let Some(evacuation) = &self.evacuation else { return Err(None) };
+        let (space, health, now) = (&self.core.space, &self.io.health, self.now.0);
+        let mut look = Look::default();
+        for id in &evacuation.removal.segments {
+            space.segments.get(*id).into_iter().for_each(|segment| look.add(*id, segment, now, health, &space.rows));
+        }
+        if evacuation.rejoins && self.gives_rejoin_up(&look) {
+            return Err(None);
+        }
+        let Some(evacuation) = &mut self.evacuation else { return Err(None) };
+        // as long as the cleaner has something to do the last reason may hold again
+        if look.todo.is_empty() {
+            evacuation.waits = look.reason();
+        }
+        if look.away > 0 {
+            // they may have what the others do not
+            evacuation.hopeless = None;
+        } else if look.lists > 0 && look.todo.is_empty() {
+            let known = evacuation.hopeless.filter(|(then, _)| *then == look.left);
+            let (_, since) = *evacuation.hopeless.insert(known.unwrap_or((look.left, self.now)));
+            if now >= since.0 + HOPELESS_MILLIS {
+                return Err(Some(look.lists));
+            }
+        }
+        evacuation.todo = std::mem::take(&mut look.todo);
+        Ok(look)
+    }
+
+    /// Why a removal does not go on, or rows that one gave up do not come back.
+    pub(crate) fn removal_waits(&self) -> Option<String> {
+        let waits = self.evacuation.as_ref().and_then(|evacuation| evacuation.waits.clone());
+        waits.or_else(|| self.rejoin_waits())
     }
 
     /// Streams leave segments that are to be given up, those that they have been promised too: a batch of nothing leads replay on.

@@ -163,7 +163,7 @@ impl Pool {
         self.floor_on(self.shelf(purse), purse)
     }
 
-    fn floor_on(&self, shelf: Shelf, purse: Purse) -> usize {
+    pub(super) fn floor_on(&self, shelf: Shelf, purse: Purse) -> usize {
         let meta = |segments: usize| {
             if shelf == self.core.space.homes.meta { segments.saturating_sub(self.free_for_nodes()) } else { 0 }
         };

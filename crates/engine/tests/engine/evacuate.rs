@@ -359,6 +359,134 @@ fn a_removal_that_was_stopped_gives_rows_back() {
     }
 }
 
+/// A removal of member 1 that is stopped when so many steps are done, until the labels say so. Nothing when it was over before.
+fn stopped_half_way(rig: &mut Rig, steps: u64) -> Option<()> {
+    let devices = rig.engine.pool().unwrap().devices.len();
+    let end = rig.engine.label_generation().unwrap() + 1 + steps;
+    rig.start(Command::Remove { member: 1, dry_run: false });
+    while rig.engine.label_generation().is_none_or(|now| now < end) {
+        rig.now += 5;
+        rig.step();
+        if rig.engine.pool().unwrap().devices.len() < devices {
+            return None;
+        }
+    }
+    rig.start(Command::StopRemoving);
+    rig.step();
+    while rig.engine.label_generation().is_none() {
+        rig.step();
+    }
+    Some(()).filter(|()| rig.engine.pool().unwrap().given_up > 0)
+}
+
+fn runs(rig: &Rig, kind: JobKind) -> bool {
+    rig.engine.pool().unwrap().jobs.iter().any(|job| job.kind == kind)
+}
+
+/// Rows that cannot be emptied as no copy has what is in them are remembered and reported, and tried again when a scrub has ended.
+#[test]
+fn rows_that_cannot_be_read_stay_as_they_are() {
+    let layouts = [(vec![64; 3], MIRROR), (vec![96; 6], Layout::Parity { width: 16, parity: 2, unit: 65536 })];
+    let mut tried = 0;
+    for (sizes, layout, steps) in layouts.into_iter().flat_map(|(sizes, layout)| (1..4).map(move |steps| (sizes.clone(), layout, steps))) {
+        let (mut rig, volume, snapshot) = pool(&sizes, layout);
+        if stopped_half_way(&mut rig, steps).is_none() {
+            continue;
+        }
+        // until something has to be read
+        let moves = |rig: &Rig| rig.engine.pool().unwrap().jobs.iter().any(|job| job.kind == JobKind::Rejoin && job.done < job.total);
+        let mut turns = 0;
+        while !moves(&rig) && turns < 2_000 {
+            turns += 1;
+            rig.now += 20;
+            rig.step();
+        }
+        if !moves(&rig) {
+            continue;
+        }
+        tried += 1;
+        while rig.engine.pop_reply().is_some() {}
+        rig.unreadable = true;
+        for _ in 0..60 {
+            rig.now += 1_000;
+            rig.settle();
+        }
+        let pool = rig.engine.pool().unwrap();
+        let given_up = pool.given_up;
+        assert!(pool.jobs.is_empty() && given_up > 0, "{layout:?}: {pool:?}");
+        assert!(pool.removal_waits.as_ref().is_some_and(|why| why.contains("no copy")), "{layout:?}: {pool:?}");
+        rig.unreadable = false;
+        let mut began = 0;
+        for _ in 0..2_000 {
+            rig.now += 1_000;
+            rig.settle();
+            began += u32::from(runs(&rig, JobKind::Rejoin));
+        }
+        let pool = rig.engine.pool().unwrap();
+        assert_eq!((began, pool.given_up), (0, given_up), "{layout:?}: it is not tried again without a reason");
+        rig.command(Command::Scrub).unwrap();
+        for _ in 0..300 {
+            rig.now += 1_000;
+            rig.settle();
+        }
+        let pool = rig.engine.pool().unwrap();
+        let least = pool.devices.iter().map(|device| device.size).min().unwrap();
+        assert!(pool.given_up * 32 <= least && pool.removal_waits.is_none(), "{layout:?}: {given_up} {pool:?}");
+        check(&mut rig, Target::Head(volume), 2);
+        check(&mut rig, Target::Snapshot(snapshot), 1);
+        rig.audit();
+    }
+    assert!(tried > 1, "{tried}");
+}
+
+/// A removal finds as much room while rows are just being joined as before that began.
+#[test]
+fn a_removal_begins_while_rows_are_joined() {
+    let (mut joined, mut accepted) = (0, 0);
+    for (sizes, layout) in [(vec![64; 3], MIRROR), (vec![96; 6], Layout::Parity { width: 16, parity: 2, unit: 65536 })] {
+        for mib in (8..200u64).step_by(24) {
+            // asked before the rejoin begins, and while it runs
+            let asked = |wait: bool| {
+                let mut rig = Rig::new(&sizes, layout);
+                let volume = rig.volume("disk0", 1 << 30, Compression::Off);
+                for at in 0..mib {
+                    rig.request(Target::Head(volume), Op::Write, at << 20, 1 << 20, &vec![at as u8; 1 << 20]).ok()?;
+                }
+                rig.command(Command::Remove { member: 1, dry_run: true }).ok()?;
+                stopped_half_way(&mut rig, 1)?;
+                let mut turns = 0;
+                while wait && !runs(&rig, JobKind::Rejoin) && turns < 500 {
+                    turns += 1;
+                    rig.now += 100;
+                    rig.step();
+                }
+                while rig.engine.pop_reply().is_some() {}
+                let joins = runs(&rig, JobKind::Rejoin);
+                rig.start(Command::Remove { member: 1, dry_run: false });
+                let mut reply = None;
+                while reply.is_none() {
+                    rig.step();
+                    reply = rig.engine.pop_reply();
+                }
+                let accepted = reply.unwrap().1.is_ok();
+                if accepted && joins {
+                    rig.finish_jobs();
+                    assert_eq!(rig.engine.pool().unwrap().devices.len(), sizes.len() - 1, "{layout:?} {mib}");
+                    rig.audit();
+                }
+                Some((joins, accepted))
+            };
+            let (Some((_, before)), Some((joins, beside))) = (asked(false), asked(true)) else { continue };
+            if joins {
+                joined += 1;
+                accepted += u32::from(beside);
+                assert_eq!(before, beside, "{layout:?} with {mib} MiB");
+            }
+        }
+    }
+    assert!(joined > 2 && accepted > 1, "{accepted} of {joined}");
+}
+
 #[test]
 fn sparse_segments_leave_without_anybody_asking() {
     let mut rig = Rig::new(&[128, 128], Layout::Mirror { copies: 2 });

@@ -268,3 +268,33 @@ fn what_is_in_no_piece_yet_is_counted() {
     assert_eq!(memory(&rig), 0);
     rig.audit();
 }
+
+/// A device that is away may have what the others lack: a removal waits for it, says so, and ends when all can be read.
+#[test]
+fn a_removal_waits_for_a_device_that_may_have_the_deadlists() {
+    let (mut rig, volume, _) = aged_on(&[400, 400], Layout::Mirror { copies: 2 }, LIMIT, 6);
+    let device = rig.new_device(500);
+    let groups = vec![GroupSpec { class: Class::Data, layout: Layout::Linear, devices: None }];
+    rig.command(Command::AddDevices { groups, devices: vec![device] }).unwrap();
+    rig.reopen();
+    let flipped = flip_in_pieces(&mut rig.media[0], usize::MAX);
+    assert!(!flipped.is_empty());
+    rig.dead = vec![1];
+    assert_eq!(rig.write_blocks(Target::Head(volume), 0..16, 77, 8), 0);
+    rig.command(Command::Remove { member: 0, dry_run: false }).unwrap();
+    for _ in 0..300 {
+        rig.now += 1_000;
+        rig.settle();
+    }
+    let pool = rig.engine.pool().unwrap();
+    assert!(pool.removal_ended.is_none() && pool.jobs.len() == 1, "{pool:?}");
+    assert!(pool.removal_waits.as_ref().is_some_and(|why| why.contains("while member 1 is away")), "{pool:?}");
+    flip_back(&mut rig.media[0], &flipped);
+    for _ in 0..300 {
+        rig.now += 1_000;
+        rig.settle();
+    }
+    let pool = rig.engine.pool().unwrap();
+    assert!(pool.removal_ended.is_none() && pool.removal_waits.is_none() && pool.devices.len() == 1, "{pool:?}");
+    rig.audit();
+}

@@ -51,3 +51,18 @@ fn an_export_that_is_not_served_is_a_cause_of_its_own() {
     // the user has exported its pool
     assert_eq!(told(&[], &[export("unavailable")]), [(Level::Warning, cause)]);
 }
+
+#[test]
+fn what_was_lost_and_what_waits_is_warned_of() {
+    let mut pool = pool("online", &[("/a", "online", "ok")]);
+    pool.fell_back = Some("a map node is damaged".to_owned());
+    pool.removal_waits = Some("member 1 is away".to_owned());
+    let lines: Vec<String> = told(&[pool], &[]).into_iter().map(|(_, line)| line).collect();
+    assert_eq!(
+        lines,
+        [
+            "pool tank: the removal of a device does not go on: member 1 is away",
+            "pool tank went back to an older checkpoint, without the log after it: a map node is damaged",
+        ]
+    );
+}

@@ -150,6 +150,9 @@ impl Status {
             let at = pool.removal_ended_at.map_or_else(String::new, |at| format!(" {}", Cell::Time(at).show(false)));
             text += &format!("removal ended{at}: {why}\n");
         }
+        if let Some(why) = &pool.removal_waits {
+            text += &format!("removal waits: {why}\n");
+        }
         if let Some(why) = &pool.fell_back {
             text += &format!("went back to an older checkpoint, without the log after it: {why}\n");
         }
@@ -390,3 +393,6 @@ impl Set {
         say(&format!("pool {}: {}", self.name, self.assignment))
     }
 }
+
+#[cfg(test)]
+mod tests;

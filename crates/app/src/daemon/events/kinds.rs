@@ -25,6 +25,7 @@ pub(super) const KINDS: &[(&str, Severity, &str)] = &[
     ("pool.replacing", Info, "replacement of a device begun in pool"),
     ("pool.removing", Info, "removal of a device begun in pool"),
     ("pool.removal-ended", Warning, "removal of a device ended by itself in pool"),
+    ("pool.removal-waits", Warning, "removal of a device does not go on in pool"),
     ("pool.unreclaimed", Warning, "space of pool not given back"),
     ("pool.rebalancing", Info, "rebalance begun in pool"),
     ("pool.wiping", Info, "wipe begun in pool"),

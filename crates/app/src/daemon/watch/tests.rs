@@ -324,3 +324,24 @@ fn a_removal_that_ended_is_reported_once_and_not_again_after_a_restart() {
     ended.imported = Some(from_millis(3_000));
     assert_eq!(look.kinds(&ended), [""; 0]);
 }
+
+#[test]
+fn an_older_state_and_a_removal_that_waits_are_reported_once() {
+    let mut look = Look::new();
+    let mut pool = pool("online", &[("/a", "online", "ok")]);
+    assert_eq!(look.kinds(&pool), [""; 0]);
+    pool.fell_back = Some("a map node does not match".to_owned());
+    let news = look.at(&pool, &[]);
+    let message = "pool 'tank': it went back to an older checkpoint, without the log after it: a map node does not match".to_owned();
+    assert_eq!(news, [(Severity::Warning, "pool.older-state", message)]);
+    assert_eq!(look.kinds(&pool), [""; 0]);
+    pool.removal_waits = Some("member 1 is away".to_owned());
+    let news = look.at(&pool, &[]);
+    let message = "pool 'tank': the removal of a device does not go on: member 1 is away".to_owned();
+    assert_eq!(news, [(Severity::Warning, "pool.removal-waits", message)]);
+    // it goes on for a moment and waits for the same again
+    for waits in [None, pool.removal_waits.clone()] {
+        pool.removal_waits = waits;
+        assert_eq!(look.kinds(&pool), [""; 0]);
+    }
+}

@@ -216,9 +216,11 @@ impl Pool {
                 sealed.pieces.iter().take(PIECES_AHEAD).for_each(|piece| self.need_piece(piece, Need::Writing));
                 return true;
             }
-            let segment = piece.stored().and_then(|at| self.core.space.segments.get_mut(at.segment));
-            segment.into_iter().for_each(|segment| segment.left_until = self.now.0 + STUCK_MILLIS);
+            let stored = piece.stored();
             sealed.pieces.pop_front();
+            if let Some(at) = stored {
+                self.leave_unreadable(at.segment, STUCK_MILLIS);
+            }
         }
         false
     }

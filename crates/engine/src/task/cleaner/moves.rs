@@ -11,7 +11,7 @@ use super::READ_PAUSE;
 use super::identities::original_identities;
 use crate::log::{BatchKind, CLEANED, KEPT, OpenBatch, SHORT, is_special};
 use crate::pool::Pool;
-use crate::space::{Chunk, NODE_GRAIN, PAGE, Place, Shelf, Slots};
+use crate::space::{Chunk, NODE_GRAIN, PAGE, Pause, Place, Shelf, Slots};
 use crate::task::reserve::Purse;
 use crate::{Planted, PoolState};
 
@@ -91,7 +91,7 @@ impl Pool {
             if !self.has_room_for_move(g.from, 1) {
                 // after the next checkpoint it is looked at again
                 if !self.moves_wait_for_checkpoint() {
-                    self.leave_for_now(g.from);
+                    self.leave_for_room(g.from);
                 }
                 return;
             }
@@ -101,7 +101,7 @@ impl Pool {
         let pages = (live.count() as usize * unit_bytes).div_ceil(4096) as u32;
         let Some(identities) = self.kept_identities(g, &live) else {
             // as with what cannot be read: it stays where it is
-            return self.leave_for_now(g.from);
+            return self.leave_unreadable(g.from, READ_PAUSE);
         };
         let Some(chunk) = self.core.space.chunks.get(g.chunk) else { return };
         let moved = Move {
@@ -164,10 +164,10 @@ impl Pool {
         self.has_room_for_moves(self.core.space.rows.shelf(from), stays, moves)
     }
 
-    /// Leaves a segment alone for a while.
-    fn leave_for_now(&mut self, id: SegmentId) {
-        if let Some(s) = self.core.space.segments.get_mut(id) {
-            s.left_until = self.now.0 + READ_PAUSE;
+    /// Leaves a segment alone for a while, until there is room for moves.
+    fn leave_for_room(&mut self, id: SegmentId) {
+        if let Some(segment) = self.core.space.segments.get_mut(id) {
+            segment.leave_until(self.now.0 + READ_PAUSE, Pause::Room);
         }
     }
 

@@ -198,20 +198,91 @@ fn held(layout: Layout, rows: impl Iterator<Item = usize>) -> usize {
     rows.map(of_row).sum()
 }
 
-/// Unused extents as rows of their own. With parity they would be narrow ones where others are wide.
-fn rejoin_alone(shape: &Shape, class: Class, unused: &BTreeMap<u16, Vec<Column>>) -> Option<Removal> {
-    let columns: Vec<Column> = unused.values().filter_map(|runs| runs.iter().max_by_key(|run| run.extents).copied()).collect();
-    let is_wide = |group: &&Group| match group.layout {
+/// Layouts of rows that so many members with unused extents may have by themselves. With parity they would be narrow ones where others are wide.
+fn layouts_alone(shape: &Shape, class: Class, columns: usize) -> impl Iterator<Item = Layout> {
+    let is_wide = move |group: &&Group| match group.layout {
         Layout::Linear => false,
         Layout::Stripe { .. } | Layout::Mirror { .. } => true,
-        Layout::Parity { width, .. } => columns.len() >= usize::from(width),
+        Layout::Parity { width, .. } => columns >= usize::from(width),
     };
-    let models = shape.groups.iter().filter(|group| group.class == class).filter(is_wide);
-    models.filter_map(|model| layout_over(model.layout, columns.len())).find_map(|layout| {
+    let models = shape.groups.iter().filter(move |group| group.class == class).filter(is_wide);
+    models.filter_map(move |model| layout_over(model.layout, columns))
+}
+
+/// Unused extents as rows of their own.
+fn rejoin_alone(shape: &Shape, class: Class, unused: &BTreeMap<u16, Vec<Column>>) -> Option<Removal> {
+    let columns: Vec<Column> = unused.values().filter_map(|runs| runs.iter().max_by_key(|run| run.extents).copied()).collect();
+    layouts_alone(shape, class, columns.len()).find_map(|layout| {
         let group = Group { class, layout, first: shape.next, columns: columns.clone() };
         let after = with_group(shape, shape.groups.clone(), class, layout, columns.clone()).filter(|_| is_worth(shape, group.rows()))?;
         Some(Removal { members: BTreeSet::new(), segments: BTreeSet::new(), shape: after })
     })
+}
+
+/// Members that have unused extents, those with most of them first.
+fn joining(unused: &BTreeMap<u16, Vec<Column>>) -> impl Iterator<Item = u16> {
+    let mut joining: Vec<(u32, u16)> = unused.iter().map(|(member, runs)| (runs.iter().map(|run| run.extents).sum(), *member)).collect();
+    joining.sort_unstable();
+    joining.into_iter().rev().map(|(_, member)| member)
+}
+
+/// Groups without a member whose rows can become wider ones with its extents: those with the same layout over the same members together.
+fn partners(shape: &Shape, class: Class, member: u16) -> Vec<Vec<&Group>> {
+    let members = |group: &Group| group.columns.iter().map(|column| column.member).collect::<BTreeSet<u16>>();
+    let without = |group: &&Group| {
+        let width = match group.layout {
+            Layout::Mirror { copies } => copies,
+            Layout::Parity { width, .. } => width,
+            Layout::Linear | Layout::Stripe { .. } => return false,
+        };
+        let filled = group.columns.iter().filter(|column| column.extents > 0).count();
+        group.class == class && filled >= usize::from(width) && group.columns.iter().all(|column| column.member != member)
+    };
+    let mut kinds: Vec<Vec<&Group>> = Vec::new();
+    for group in shape.groups.iter().filter(without) {
+        let same = |kind: &&mut Vec<&Group>| kind.iter().take(1).all(|f| f.layout == group.layout && members(f) == members(group));
+        match kinds.iter_mut().find(same) {
+            Some(kind) => kind.push(group),
+            None => kinds.push(vec![group]),
+        }
+    }
+    kinds
+}
+
+/// Rows of a group of mirrors or with parity. Each takes its extents from the columns with the most left, so there are as many as the columns
+/// could ever give.
+pub(super) fn count_rows(group: &Group) -> u32 {
+    let width = match group.layout {
+        Layout::Mirror { copies } => copies,
+        Layout::Parity { width, .. } => width,
+        Layout::Linear | Layout::Stripe { .. } => return 0,
+    };
+    let extents = |most: u32| group.columns.iter().map(|column| u64::from(column.extents.min(most))).sum::<u64>();
+    let all: u64 = group.columns.iter().map(|column| u64::from(column.extents)).sum();
+    let most = all.checked_div(u64::from(width)).unwrap_or(0).saturating_add(1);
+    let (mut rows, mut too_many) = (0, u32::try_from(most).unwrap_or(u32::MAX));
+    while rows + 1 < too_many {
+        let some = u32::midpoint(rows, too_many);
+        if extents(some) >= u64::from(some) * u64::from(width) { rows = some } else { too_many = some }
+    }
+    rows
+}
+
+/// Can unused extents become rows by themselves, and which groups have rows that can become wider ones with them?
+pub(super) fn joinable(shape: &Shape) -> (bool, Vec<Vec<&Group>>) {
+    let unused = unused_extents(shape);
+    let (mut alone, mut kinds) = (false, Vec::<Vec<&Group>>::new());
+    for class in [Class::Data, Class::Log] {
+        let unused = serving(shape, class, &unused);
+        alone |= layouts_alone(shape, class, unused.len()).next().is_some();
+        for kind in joining(&unused).flat_map(|member| partners(shape, class, member)) {
+            let first = |groups: &Vec<&Group>| groups.first().map(|group| group.first);
+            if kinds.iter().all(|known| first(known) != first(&kind)) {
+                kinds.push(kind);
+            }
+        }
+    }
+    (alone, kinds)
 }
 
 /// Rows of groups without a member that has unused extents become wider ones, with those of the member that has most of them first.
@@ -221,37 +292,17 @@ fn rejoin_rows(
     unused: &BTreeMap<u16, Vec<Column>>,
     can_go: &impl Fn(&BTreeSet<SegmentId>) -> bool,
 ) -> Option<Removal> {
-    let mut joining: Vec<(u32, u16)> = unused.iter().map(|(member, runs)| (runs.iter().map(|run| run.extents).sum(), *member)).collect();
-    joining.sort_unstable();
-    joining.into_iter().rev().find_map(|(_, member)| rejoin_with(shape, class, member, unused, can_go))
-}
-
-/// Rows of groups without a member become wider ones with its unused extents, and with those of others.
-fn rejoin_with(
-    shape: &Shape,
-    class: Class,
-    member: u16,
-    unused: &BTreeMap<u16, Vec<Column>>,
-    can_go: &impl Fn(&BTreeSet<SegmentId>) -> bool,
-) -> Option<Removal> {
-    let members = |group: &Group| group.columns.iter().map(|column| column.member).collect::<BTreeSet<u16>>();
-    let without = |group: &&Group| {
-        let wide = matches!(group.layout, Layout::Mirror { .. } | Layout::Parity { .. });
-        group.class == class && wide && group.rows() > 0 && group.columns.iter().all(|column| column.member != member)
-    };
-    let first_of_kind = |group: &&Group| {
-        let mut all = shape.groups.iter().filter(without);
-        all.find(|other| other.layout == group.layout && members(other) == members(group)).is_some_and(|first| first.first == group.first)
-    };
-    shape.groups.iter().filter(without).filter(first_of_kind).find_map(|kind| {
-        let partners = shape.groups.iter().filter(without).filter(|other| other.layout == kind.layout && members(other) == members(kind));
-        let partners: Vec<&Group> = partners.collect();
-        let columns = || partners.iter().flat_map(|group| &group.columns);
-        let range = columns().map(|column| column.first).min()?..columns().map(|column| column.first + column.extents).max()?;
-        let joined: Vec<Column> = unused.values().filter_map(|runs| run_beside(runs, &range)).collect();
-        let joined: Vec<Column> = joined.into_iter().filter(|run| columns().all(|column| column.member != run.member)).collect();
-        let most = joined.iter().map(|run| run.extents).max()?;
-        widen(shape, kind, &partners, &joined, most, can_go)
+    joining(unused).find_map(|member| {
+        let kinds = partners(shape, class, member);
+        kinds.into_iter().find_map(|partners| {
+            let kind = *partners.first()?;
+            let columns = || partners.iter().flat_map(|group| &group.columns);
+            let range = columns().map(|column| column.first).min()?..columns().map(|column| column.first + column.extents).max()?;
+            let joined: Vec<Column> = unused.values().filter_map(|runs| run_beside(runs, &range)).collect();
+            let joined: Vec<Column> = joined.into_iter().filter(|run| columns().all(|column| column.member != run.member)).collect();
+            let most = joined.iter().map(|run| run.extents).max()?;
+            widen(shape, kind, &partners, &joined, most, can_go)
+        })
     })
 }
 
@@ -455,3 +506,6 @@ fn longest(member: u16, mut extents: Vec<u32>) -> Option<Column> {
     }
     best
 }
+
+#[cfg(test)]
+mod tests;

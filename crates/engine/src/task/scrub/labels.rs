@@ -85,6 +85,8 @@ impl Pool {
         self.scrubber.suspend();
         let now = self.now;
         self.scrubber.found.iter_mut().for_each(|found| found.end(now, true));
+        // it may have repaired some of them
+        self.rejoiner.forget_unreadable();
         self.job_ended();
         true
     }

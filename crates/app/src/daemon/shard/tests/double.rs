@@ -251,6 +251,7 @@ impl Pool for Double {
             free: self.size,
             given_up: 0,
             removal_ended: None,
+            removal_waits: None,
             fell_back: None,
             space: millpond_engine::SpaceInfo::default(),
             devices: Vec::new(),

@@ -1,0 +1,69 @@
+//! What is left in the segments that an evacuation empties, and why they cannot be emptied now.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use millpond_format::SegmentId;
+
+use crate::io::Health;
+use crate::space::{Pause, Rows, Segment, SegmentState};
+
+/// The result of a look at all segments that are to be given up.
+#[derive(Default)]
+pub(super) struct Look {
+    /// Those that are not empty, or not free yet.
+    pub(super) left: u64,
+    /// Only a checkpoint frees some.
+    pub(super) waits: bool,
+    /// To be emptied by the cleaner now.
+    pub(super) todo: VecDeque<SegmentId>,
+    /// With something that no copy has right, and of these the ones with checkpoint objects.
+    pub(super) unreadable: Vec<SegmentId>,
+    pub(super) lists: u64,
+    /// With something that only devices may have that are away or not whole, and those devices.
+    pub(super) away: u64,
+    pub(super) lacks: BTreeSet<u16>,
+    /// What would be moved out of them has no room in the next checkpoint.
+    pub(super) crowded: u64,
+}
+
+impl Look {
+    /// Takes a segment in that is to be empty.
+    pub(super) fn add(&mut self, id: SegmentId, segment: &Segment, now: u64, health: &Health, rows: &Rows) {
+        if segment.state == SegmentState::Absent {
+            return;
+        }
+        self.left += 1;
+        match (segment.state, segment.pause(now)) {
+            (SegmentState::Sealed, Some(Pause::Room)) => self.crowded += 1,
+            (SegmentState::Sealed, Some(Pause::Unreadable)) if health.has_all(rows, id) => {
+                self.unreadable.push(id);
+                self.lists += u64::from(segment.objects > 0);
+            }
+            // what could not be read without a device that is back by now is tried again
+            (SegmentState::Sealed, Some(_)) => {
+                self.away += 1;
+                self.lacks.extend(health.lacking(rows, id));
+            }
+            (SegmentState::Sealed, None) if segment.objects == 0 && segment.placed > 0 => self.todo.push_back(id),
+            // only a checkpoint frees those
+            (SegmentState::Sealed | SegmentState::Resting(_), _) => self.waits = true,
+            _ => {}
+        }
+    }
+
+    /// Why it does not go on; nothing when the cleaner has something to do.
+    pub(super) fn reason(&self) -> Option<String> {
+        if !self.todo.is_empty() {
+            None
+        } else if self.away > 0 {
+            let (noun, lacks) = if self.lacks.len() == 1 { ("member", "is") } else { ("members", "are") };
+            let members: Vec<String> = self.lacks.iter().map(u16::to_string).collect();
+            let members = members.join(", ");
+            Some(format!("something that has to be moved cannot be read while {noun} {members} {lacks} away or not whole"))
+        } else if !self.unreadable.is_empty() {
+            Some("something that has to be moved cannot be read on any copy".to_owned())
+        } else {
+            (self.crowded > 0).then(|| "the next checkpoint has no room for what has to be moved".to_owned())
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Which extents are joined to which rows.
+
+use millpond_format::DeviceId;
+
+use super::*;
+
+const MIRROR: Layout = Layout::Mirror { copies: 2 };
+
+/// A pool over devices of so many extents; of each group class, layout, and first extents and their number on its members.
+fn shape(extents: &[u32], groups: &[(Class, Layout, &[(u16, u32, u32)])]) -> Shape {
+    let member = |(at, extents): (usize, &u32)| Member {
+        device: DeviceId(at as u64 + 1),
+        extents: *extents,
+        state: MemberState::Present,
+        successor: None,
+        leaving: false,
+        down_since: 0,
+    };
+    let members = extents.iter().enumerate().map(member).collect();
+    let mut shape = Shape { generation: 1, extent_bytes: 1 << 20, chunk_units: 512, next: SegmentId(0), members, groups: Vec::new() };
+    for (class, layout, columns) in groups {
+        let columns = columns.iter().map(|(member, first, extents)| Column { member: *member, first: *first, extents: *extents });
+        shape.add(*class, *layout, columns.collect());
+    }
+    shape
+}
+
+/// Classes of what comes of the extents, and on which members.
+fn joined(shape: &Shape) -> Vec<(Class, Vec<u16>)> {
+    let known = |group: &&Group| shape.groups.iter().all(|before| before.first != group.first);
+    let after = Removal::plan_rejoin(shape, |_| true).map(|removal| removal.shape.groups).unwrap_or_default();
+    after.iter().filter(known).map(|group| (group.class, group.columns.iter().map(|column| column.member).collect())).collect()
+}
+
+#[test]
+fn extents_of_a_mirror_become_rows_of_it() {
+    let shape = shape(&[64, 64], &[(Class::Data, MIRROR, &[(0, 0, 32), (1, 0, 32)])]);
+    assert_eq!(joined(&shape), [(Class::Data, vec![0, 1])]);
+}
+
+/// What a device for the log has left never becomes data, nor the other way round.
+#[test]
+fn devices_for_the_log_take_no_data() {
+    let data = (Class::Data, MIRROR, &[(0u16, 0u32, 64u32), (1, 0, 64)][..]);
+    let log = (Class::Log, Layout::Linear, &[(2, 0, 16), (3, 0, 16)][..]);
+    assert_eq!(joined(&shape(&[64; 4], &[data, log])), []);
+    let data = (Class::Data, MIRROR, &[(0, 0, 32), (1, 0, 32)][..]);
+    let log = (Class::Log, MIRROR, &[(2, 0, 16), (3, 0, 16)][..]);
+    let both = shape(&[64; 4], &[data, log]);
+    assert_eq!(joined(&both), [(Class::Data, vec![0, 1])]);
+    let rest = Removal::plan_rejoin(&both, |_| true).unwrap().shape;
+    assert_eq!(joined(&rest), [(Class::Log, vec![2, 3])]);
+}
+
+/// What the longer one of two special devices has left is no place for data.
+#[test]
+fn uneven_special_devices_take_no_data() {
+    let data = (Class::Data, MIRROR, &[(0u16, 0u32, 64u32), (1, 0, 64)][..]);
+    let special = (Class::Special, MIRROR, &[(2, 0, 64), (3, 0, 64)][..]);
+    assert_eq!(joined(&shape(&[64, 96, 64, 128], &[data, special])), []);
+}
+
+/// With parity the log lies on the devices for data: what is left of either may become the other.
+#[test]
+fn the_log_of_a_pool_with_parity_shares_its_devices() {
+    let parity = Layout::Parity { width: 3, parity: 1, unit: 65536 };
+    let data = (Class::Data, parity, &[(0u16, 8u32, 56u32), (1, 8, 24), (2, 8, 56)][..]);
+    let log = (Class::Log, MIRROR, &[(0, 0, 8), (2, 0, 8)][..]);
+    assert!(!joined(&shape(&[96; 3], &[data, log])).is_empty());
+}
+
+/// What a look finds that can be joined is what a plan joins.
+#[test]
+fn a_look_finds_what_a_plan_joins() {
+    let parity = |width| Layout::Parity { width, parity: 1, unit: 65536 };
+    let stays = (Class::Data, parity(3), &[(0u16, 0u32, 32u32), (1, 0, 32), (2, 0, 32)][..]);
+    let without = (Class::Data, parity(2), &[(0, 32, 32), (2, 32, 32)][..]);
+    let shape = shape(&[64; 3], &[stays, without]);
+    let (alone, kinds) = joinable(&shape);
+    let kinds: Vec<Vec<u32>> = kinds.iter().map(|kind| kind.iter().map(|group| group.first.0).collect()).collect();
+    assert_eq!((alone, kinds), (false, vec![vec![32]]));
+    assert_eq!(joined(&shape), [(Class::Data, vec![0, 1, 2])]);
+}
+
+/// The number of rows is what counting them gives.
+#[test]
+fn rows_are_counted_without_looking_at_each() {
+    let mut random = 1u64;
+    let mut below = |n: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % n
+    };
+    for _ in 0..500 {
+        let width = below(4) as u16 + 2;
+        let columns = (0..width + below(3) as u16).map(|member| Column { member, first: 0, extents: below(40) as u32 }).collect();
+        let layout = if width < 4 { Layout::Mirror { copies: width } } else { Layout::Parity { width, parity: 1, unit: 4096 } };
+        let group = Group { class: Class::Data, layout, first: SegmentId(below(9) as u32), columns };
+        assert_eq!(u64::from(count_rows(&group)), group.rows(), "{group:?}");
+    }
+}
