@@ -10,7 +10,9 @@ use crate::system::System;
 use crate::world::World;
 
 /// Looks whether what a removal left in no row becomes some, ten seconds apart.
-const REJOIN_PATIENCE: u32 = 100;
+const REJOIN_PATIENCE: u32 = 40;
+/// Such a part of the pool is free at least where rows can be emptied: a step takes half of it, and a sixteenth of the rows or more.
+const FREE_PART: u64 = 4;
 /// Such a part of the smallest device may stay in none: devices of different sizes, and a log that has to keep its length.
 const GIVEN_UP_PART: u64 = 4;
 
@@ -42,7 +44,9 @@ impl<S: System> World<S> {
             let whole = pool.state == PoolState::Online && lasting().all(|d| d.state == MemberState::Present && d.successor.is_none());
             let least = lasting().map(|device| device.size).min().unwrap_or(0);
             left = pool.given_up;
-            if left * GIVEN_UP_PART <= least || !whole || !self.machine.bad().is_empty() || pool.free * 2 < pool.size {
+            // devices that left the pool may be in any condition
+            let bad = lasting().filter_map(|device| self.machine.at(device.position?)).any(|device| self.machine.is_bad(device));
+            if left * GIVEN_UP_PART <= least || !whole || bad || pool.free * FREE_PART < pool.size {
                 return Ok(());
             }
             self.machine.pass(10_000_000);
