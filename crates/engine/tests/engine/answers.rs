@@ -413,7 +413,8 @@ fn an_import_does_not_wait_for_room_on_a_device() {
     assert!(matches!(rig.engine.state(), PoolState::Faulted(why) if why.contains("no room on devices 0, 1")), "{:?}", rig.engine.state());
 }
 
-/// Nobody needs what a device of the cache or a spare has: an import leaves it out when it does not answer, without being allowed to degrade.
+/// Nobody needs what a device of the cache or a spare has: an import leaves it out when it does not answer, without being allowed to
+/// degrade.
 #[test]
 fn an_import_leaves_a_silent_cache_or_spare_out() {
     let group = |class, layout, devices| GroupSpec { class, layout, devices: Some(devices) };
@@ -468,8 +469,8 @@ fn an_import_excuses_a_device_that_is_held_back() {
     assert_eq!(rig.engine.unanswered(), [0u16; 0]);
 }
 
-/// The end of the log is read and written to other devices at once: one that fails its writes meanwhile is given up, and what it was to read comes
-/// from the others.
+/// The end of the log is read and written to other devices at once: one that fails its writes meanwhile is given up, and what it was to
+/// read comes from the others.
 #[test]
 fn a_device_that_fails_while_the_log_is_levelled_leaves_the_reads_to_others() {
     let mut rig = impatient(&[32, 32], Layout::Mirror { copies: 2 });
@@ -501,8 +502,8 @@ fn a_device_that_fails_while_the_log_is_levelled_leaves_the_reads_to_others() {
     assert!(kept > 8, "{kept}");
 }
 
-/// What one copy of the log has is found, although two others are damaged there, and the one that was read first is given up before the next has
-/// answered.
+/// What one copy of the log has is found, although two others are damaged there, and the one that was read first is given up before the
+/// next has answered.
 #[test]
 fn an_import_reads_all_copies_of_the_log_again_when_one_is_given_up() {
     let mut rig = impatient(&[20, 20, 20], Layout::Mirror { copies: 3 });

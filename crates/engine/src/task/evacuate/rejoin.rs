@@ -108,8 +108,8 @@ impl Prospect {
         Prospect { alone, kinds, counts: Counts::default() }
     }
 
-    /// Looks at so many rows more. True when the first ones of a kind `may` all go, false when those of none may; nothing when there are more to
-    /// look at.
+    /// Looks at so many rows more. True when the first ones of a kind `may` all go, false when those of none may; nothing when there are
+    /// more to look at.
     fn step(&mut self, mut most: usize, mut may: impl FnMut(&mut Counts, SegmentId) -> bool) -> Option<bool> {
         while let Some(kind) = self.kinds.front_mut() {
             let Some(run) = kind.last_mut() else { return Some(true) };
@@ -258,8 +258,8 @@ impl Pool {
         }
     }
 
-    /// Ends it when rows cannot be emptied: at once where no copy has what is in them, and it is planned without those rows; after a while where
-    /// room or devices are waited for in vain.
+    /// Ends it when rows cannot be emptied: at once where no copy has what is in them, and it is planned without those rows; after a while
+    /// where room or devices are waited for in vain.
     pub(super) fn gives_rejoin_up(&mut self, look: &Look) -> bool {
         let paused = look.away + look.crowded > 0;
         if paused && self.planted(Planted::RestAtAnyPause) {

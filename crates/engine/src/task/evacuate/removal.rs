@@ -198,7 +198,8 @@ fn held(layout: Layout, rows: impl Iterator<Item = usize>) -> usize {
     rows.map(of_row).sum()
 }
 
-/// Layouts of rows that so many members with unused extents may have by themselves. With parity they would be narrow ones where others are wide.
+/// Layouts of rows that so many members with unused extents may have by themselves. With parity they would be narrow ones where others are
+/// wide.
 fn layouts_alone(shape: &Shape, class: Class, columns: usize) -> impl Iterator<Item = Layout> {
     let is_wide = move |group: &&Group| match group.layout {
         Layout::Linear => false,
