@@ -15,8 +15,8 @@ use millpond_engine::{
 use super::closing::Ending;
 use super::device_names;
 use super::host_calls::{HostCalls, PATIENCE};
-use super::look::{Lacking, PoolLook, Seen};
 use super::locks::blocking;
+use super::look::{Lacking, PoolLook, Seen};
 use super::memory::settled;
 use super::placement::{self, PoolFile};
 use super::probe;
@@ -433,7 +433,12 @@ pub(super) async fn rehearse(calls: &HostCalls, devices: &[DeviceSpec], io: IoMo
 }
 
 /// Opens a device that was rehearsed. One that is there stays open from then on: closing it would make the host look at it, and lock it for that.
-pub(super) async fn open_rehearsed(calls: &HostCalls, rehearsed: HostDevice, device: &DeviceSpec, io: IoMode) -> Result<HostDevice, ApiError> {
+pub(super) async fn open_rehearsed(
+    calls: &HostCalls,
+    rehearsed: HostDevice,
+    device: &DeviceSpec,
+    io: IoMode,
+) -> Result<HostDevice, ApiError> {
     if rehearsed.is_stand_in() {
         drop(rehearsed);
         return open_new(calls, device, io).await;

@@ -190,7 +190,10 @@ impl PoolRecord {
         let mut seen = self.seen.clone();
         for (at, look) in found.looks.iter().filter(|(at, _)| !is_known(**at)) {
             let serial = Some(look.serial.clone()).filter(|serial| !serial.is_empty());
-            seen.insert(*at, SeenDevice { id: look.device.0, serial, size: look.size, errors: 0, repaired: 0, scrub: None, counted: (0, 0) });
+            seen.insert(
+                *at,
+                SeenDevice { id: look.device.0, serial, size: look.size, errors: 0, repaired: 0, scrub: None, counted: (0, 0) },
+            );
         }
         PoolRecord { devices, seen, successors: found.successors.clone(), ..self }
     }
