@@ -364,7 +364,7 @@ impl Deadlist {
 
     /// Units of guest data in it.
     pub(crate) fn units(&self) -> u64 {
-        self.units_left_out() + self.spans.units() + self.tail.units
+        self.aside.iter().map(Span::units).sum::<u64>() + self.spans.units() + self.tail.units
     }
 
     /// Units of guest data born after `epoch`.
