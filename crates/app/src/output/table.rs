@@ -186,9 +186,10 @@ fn shortened(path: &str, limit: usize) -> String {
     if listed > 1 {
         let more = format!(",… {listed} in all");
         let room = limit.saturating_sub(more.chars().count());
-        let whole = path.char_indices().filter(|(at, c)| *c == ',' && path.get(..*at).is_some_and(|front| front.chars().count() <= room));
+        let mut whole =
+            path.char_indices().filter(|(at, c)| *c == ',' && path.get(..*at).is_some_and(|front| front.chars().count() <= room));
         let first = path.split(',').next().unwrap_or_default();
-        let front = whole.last().and_then(|(at, _)| path.get(..at)).map_or_else(|| shortened(first, room), str::to_owned);
+        let front = whole.next_back().and_then(|(at, _)| path.get(..at)).map_or_else(|| shortened(first, room), str::to_owned);
         return front + &more;
     }
     let kept = limit.saturating_sub(1);

@@ -249,14 +249,14 @@ impl Deadlist {
 
     /// The piece whose content is needed for the next part, when that is not in memory.
     pub(crate) fn lacks(&self) -> Option<Rc<Piece>> {
-        let piece = self.spans.from_last().next()?.piece;
+        let piece = self.spans.last_first().next()?.piece;
         let ready = self.reader.is_some() || piece.is_here();
         Some(piece).filter(|_| !ready)
     }
 
     /// The piece that comes after the one that is being freed.
     pub(crate) fn next_piece(&self) -> Option<Rc<Piece>> {
-        self.spans.from_last().nth(1).map(|span| span.piece)
+        self.spans.last_first().nth(1).map(|span| span.piece)
     }
 
     /// The content of the next part cannot be had: it is left out until [`retry`](Self::retry).
@@ -283,7 +283,7 @@ impl Deadlist {
 
     /// Units of guest data in what is left out, and in what was and is tried again, until its content is there.
     pub(crate) fn units_left_out(&self) -> u64 {
-        let again: u64 = if self.misses { self.spans.from_last().filter(|span| span.missed).map(|span| span.units()).sum() } else { 0 };
+        let again: u64 = if self.misses { self.spans.last_first().filter(|span| span.missed).map(|span| span.units()).sum() } else { 0 };
         self.aside.iter().map(Span::units).sum::<u64>() + again
     }
 
@@ -359,7 +359,7 @@ impl Deadlist {
 
     /// What is left out, and all others.
     fn all_spans(&self) -> impl Iterator<Item = Span> {
-        self.aside.iter().cloned().chain(self.spans.from_last())
+        self.aside.iter().cloned().chain(self.spans.last_first())
     }
 
     /// Units of guest data in it.

@@ -246,7 +246,7 @@ impl Views {
     }
 
     /// Spans, those that are freed first before the others.
-    pub(super) fn from_last(&self) -> impl Iterator<Item = Span> {
+    pub(super) fn last_first(&self) -> impl Iterator<Item = Span> {
         self.views.iter().rev().flat_map(|view| {
             let spans = view.cut();
             (0..spans.len()).rev().filter_map(move |nth| spans.get(nth).cloned())

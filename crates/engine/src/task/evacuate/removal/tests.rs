@@ -6,8 +6,11 @@ use super::*;
 
 const MIRROR: Layout = Layout::Mirror { copies: 2 };
 
-/// A pool over devices of so many extents; of each group class, layout, and first extents and their number on its members.
-fn shape(extents: &[u32], groups: &[(Class, Layout, &[(u16, u32, u32)])]) -> Shape {
+/// A group: class, layout, and of each of its columns the member, its first extent there and how many.
+type Planned<'a> = (Class, Layout, &'a [(u16, u32, u32)]);
+
+/// A pool over devices of so many extents.
+fn shape(extents: &[u32], groups: &[Planned<'_>]) -> Shape {
     let member = |(at, extents): (usize, &u32)| Member {
         device: DeviceId(at as u64 + 1),
         extents: *extents,
