@@ -71,14 +71,14 @@ pub struct NewDevice {
 pub enum DeviceChange {
     /// [`Command::AddDevices`].
     Add {
-        /// What they are for.
+        /// The class of the devices.
         groups: Vec<GroupSpec>,
         /// Sizes and sectors of the devices, in the order of the groups.
         devices: Vec<DeviceGeometry>,
     },
     /// [`Command::Replace`].
     Replace {
-        /// Whose place.
+        /// The member to be replaced.
         member: u16,
         /// Size and sectors of the new device.
         device: DeviceGeometry,
@@ -108,14 +108,14 @@ pub enum Command {
     },
     /// Add devices. Their space can be used when it is answered.
     AddDevices {
-        /// What they are for.
+        /// The class of the devices.
         groups: Vec<GroupSpec>,
         /// The devices, in the order of the groups.
         devices: Vec<NewDevice>,
     },
     /// Put a device in the place of a member. Answered when the copying has begun; see [`PoolInfo::jobs`].
     Replace {
-        /// Whose place.
+        /// The member to be replaced.
         member: u16,
         /// The new device.
         device: NewDevice,
@@ -300,7 +300,7 @@ pub enum Reply {
     Wipe(WipePlan),
     /// What a removal takes.
     Removal(RemovalPlan),
-    /// What a promotion moves.
+    /// Snapshots that a promotion moves.
     Promotion(PromotionPlan),
 }
 
@@ -332,7 +332,7 @@ impl Wipe {
     }
 }
 
-/// What a promotion moves.
+/// Snapshots that a promotion moves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromotionPlan {
     /// The volume that becomes a clone of the last of these.

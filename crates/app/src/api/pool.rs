@@ -79,7 +79,7 @@ impl ClassSpec {
 /// Devices that are used in one way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeviceGroup {
-    /// What they are for.
+    /// The class of the devices.
     #[serde(default)]
     pub class: ClassSpec,
     /// How segments spread over them.
@@ -123,7 +123,7 @@ pub struct DeviceRemoval {
     /// The device.
     #[serde(default)]
     pub device: DeviceNamed,
-    /// What the removal takes.
+    /// The cost of the removal: bytes, time, and devices that leave too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<RemovalPlan>,
     /// Of a dry run with `stop`: the removals that would be stopped.
@@ -563,7 +563,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// What tells it from other devices of the pool: its id; where that is not known, its path.
+    /// The id, which differs from those of other devices of the pool; the path where the id is not known.
     pub fn key(&self) -> &str {
         if self.id.is_empty() { &self.path } else { &self.id }
     }

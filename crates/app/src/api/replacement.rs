@@ -67,7 +67,7 @@ impl fmt::Display for DeviceNamed {
     }
 }
 
-/// What came, or would come, of `pool replace`.
+/// The result of `pool replace`, or of its dry run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Replacement {
     /// The pool.

@@ -211,7 +211,7 @@ pub struct Promote {
     pub dry_run: bool,
 }
 
-/// What a promotion moved, or would.
+/// Snapshots and clones that a promotion moved, or would move.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Promoted {
     /// The volume that becomes a clone of the last of the snapshots.

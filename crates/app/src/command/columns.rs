@@ -156,7 +156,7 @@ pub const DEVICE: &[Column<Device>] = &[
     Column { name: "flushes", cell: |d| Cell::Count(d.io.flushes), shown: Shown::Asked },
 ];
 
-/// What is said of a device whose pool is not in service.
+/// The word for the state of a device whose pool is not in service.
 const UNKNOWN: &str = "unknown";
 
 fn device_layout(device: &Device) -> Cell {

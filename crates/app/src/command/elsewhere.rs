@@ -103,7 +103,7 @@ const WORDS: &[(&[&str], &str)] = &[
     (&["policy", "schedule", "token", "key", "completions", "man", "publish", "bucket", "cost"], "it is not in this version"),
 ];
 
-/// What to say instead of a verb that is none, when it is known what was meant. One line.
+/// The answer to an unknown verb whose meaning is known: one line.
 pub fn describe(error: &clap::Error, words: &[String]) -> Option<String> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;
@@ -126,7 +126,7 @@ fn is_name(word: &str, words: &[String]) -> Option<String> {
         .then(|| format!("'{word}' is no protocol: say 'millpond export nbd {word}', or vhost-user in place of nbd"))
 }
 
-/// What was meant by a verb.
+/// The meaning of a verb of another system.
 fn meant(word: &str, of_pools: bool) -> Option<String> {
     let lower = word.to_lowercase();
     let all = Cli::command();

@@ -45,7 +45,7 @@ pub struct Up {
     insecure_listen: bool,
 }
 
-/// What to do about an address that other machines reach: `up` has no options for TLS.
+/// Advice about an address that other machines reach: `up` has no options for TLS.
 const INSTEAD: &str =
     "use 127.0.0.1, or --insecure-listen to accept that; 'millpond serve' and 'millpond export nbd --tls require' encrypt";
 

@@ -12,7 +12,7 @@ use crate::instant;
 /// How often the state is written for devices whose errors go on; the first one, and the last ones at the end of the daemon, are written at once.
 const SAVE: Duration = Duration::from_secs(60);
 
-/// What is not written yet.
+/// Events that are not written yet.
 #[derive(Debug, Default)]
 pub(super) struct ErrorsUnsaved {
     /// There is something.
@@ -21,7 +21,7 @@ pub(super) struct ErrorsUnsaved {
     saved: Option<Instant>,
 }
 
-/// What has changed about errors of devices.
+/// Changes of the errors of devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Noted {
     /// There are more.

@@ -112,7 +112,7 @@ pub(super) struct EventLog {
     written: Mutex<Option<mpsc::Receiver<()>>>,
 }
 
-/// What those who record events and the thread that writes them share.
+/// State shared by the recorders of events and the thread that writes them.
 struct Shared {
     remembered: Mutex<Remembered>,
     /// There is an event to write, or no more come.
@@ -126,7 +126,7 @@ impl Shared {
 }
 
 struct Remembered {
-    /// What is written waits here, so this is also the bound of what waits.
+    /// Events wait here to be written, so this is also the bound of those that wait.
     recent: VecDeque<Event>,
     /// Events since the start, and those of them that the file's thread has taken.
     recorded: usize,

@@ -458,7 +458,7 @@ fn way_out(error: ApiError, how: &How) -> ApiError {
     ApiError { message: format!("{}; what going back would lose says {option} -n", error.message), ..error }
 }
 
-/// What is remembered of a pool that was found, or nothing.
+/// The record of a pool that was found, or nothing.
 fn fresh(pool: &Labelled, remembered: Option<PoolRecord>) -> PoolRecord {
     remembered.unwrap_or_else(|| PoolRecord::new(pool.name.clone(), pool.id.to_string(), Vec::new(), IoMode::default()))
 }

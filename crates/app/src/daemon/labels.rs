@@ -86,7 +86,7 @@ pub fn host_devices() -> Vec<PathBuf> {
     paths
 }
 
-/// What came of a wipe.
+/// The result of a wipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wiped {
     /// There is no label of the pool on the device any more, or there was none.

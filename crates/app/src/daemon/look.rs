@@ -1,6 +1,6 @@
 //! One look at all pools: each shard is asked once, all at the same time, and one that does not answer delays nobody beyond one limit.
 //!
-//! What the API lists of pools, jobs and exports is made from one look, so the lists agree with each other.
+//! Lists of pools, jobs and exports in the API are made from one look, so they agree with each other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(super) struct PoolLook {
     pub(super) seen: Seen,
 }
 
-/// What a pool said.
+/// The answer of a pool.
 pub(super) enum Seen {
     Answered(Arc<ShardLook>),
     /// Nothing, since then.
@@ -53,7 +53,7 @@ impl Seen {
 }
 
 impl PoolLook {
-    /// What the pool said of itself and its exports.
+    /// The pool's answer about itself and its exports.
     pub(super) fn answer(&self) -> Option<&ShardLook> {
         match &self.seen {
             Seen::Answered(look) => Some(look),

@@ -244,7 +244,7 @@ impl Daemon {
         of_pool.map(|export| EndedExport { id: export.record.id, name: export.record.name.clone() }).collect()
     }
 
-    /// What runs in the background, in every pool.
+    /// Jobs that run in the background, in every pool.
     pub async fn jobs(&self) -> Vec<Job> {
         self.list_jobs(&self.look().await)
     }

@@ -19,7 +19,7 @@ pub(super) fn state_word(refusal: &Refusal) -> &'static str {
     }
 }
 
-/// What to say of a refusal to import a pool. `sides`: its devices by the history that their labels tell.
+/// The message for a refusal to import a pool. `sides`: its devices by the history in their labels.
 pub(super) fn told(refusal: &Refusal, record: &PoolRecord, sides: &[Vec<PathBuf>]) -> String {
     let by_hand = format!("'millpond pool import {} --degraded'", record.name);
     let since = |known: &InForce| format!(" since {}", known.since.strftime("%Y-%m-%dT%H:%M:%SZ"));

@@ -67,7 +67,7 @@ fn checkpoints_say_the_same_of_what_is_lost_wherever_they_are_asked_for() {
     assert!(table.contains("in-use") && table.contains(", seen ") && table.contains(" ago"), "{table}");
 }
 
-/// What a host left behind by the user's word does not come back by itself as a whole pool that another host made of it.
+/// A device that a host left behind by the user's word does not come back by itself as a whole pool that another host made of it.
 #[test]
 fn what_another_host_made_of_devices_left_behind_here_is_not_taken_by_a_start() {
     let patient = |host: &str| Daemon::with_config(&format!("host_id = \"{host}\"\nimport_wait = \"10m\"\n"));

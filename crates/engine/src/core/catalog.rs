@@ -46,7 +46,7 @@ pub(crate) struct StoredDeadlist {
     list: Rc<Deadlist>,
     stored: Stored,
     changed: bool,
-    /// What the next checkpoint writes for it, and what its tail takes in memory.
+    /// Bytes that the next checkpoint writes for it, and bytes of memory that its tail takes.
     share: Share,
 }
 
@@ -106,7 +106,7 @@ impl StoredDeadlist {
         self.share.set(pieces, bytes, self.list.tail_bytes());
     }
 
-    /// What is counted.
+    /// The sums.
     pub(crate) fn share(&self) -> usize {
         self.share.bytes()
     }

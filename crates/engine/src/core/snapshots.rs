@@ -227,7 +227,7 @@ mod tests {
         }
     }
 
-    /// What records take is the same as when all of them are looked at, and only pages that changed are looked at.
+    /// The bytes of records are the same as when all of them are looked at, and only pages that changed are looked at.
     #[test]
     fn records_are_counted_as_they_change() {
         const SNAPSHOTS: u64 = 10_000;

@@ -342,7 +342,7 @@ impl Pool {
         pages.values().map(|bytes| *bytes as usize + ObjectRef::STEP).sum()
     }
 
-    /// What a promotion would move.
+    /// Snapshots that a promotion would move.
     fn plan_promotion(&self, volume: VolumeId) -> Result<Promotion, CommandError> {
         self.known_volume(volume)?;
         let catalog = &self.core.catalog;

@@ -357,7 +357,7 @@ impl Deadlist {
         self.tail.epochs.values().flatten().for_each(|(chunk, dead)| each(*chunk, dead));
     }
 
-    /// What is left out, and all others.
+    /// Spans that are left out, then all others.
     fn all_spans(&self) -> impl Iterator<Item = Span> {
         self.aside.iter().cloned().chain(self.spans.last_first())
     }

@@ -112,7 +112,7 @@ impl World {
         World { devices, memories, serving: None, acknowledged: (0, 0), by_hand: size.by_hand, hands: size.by_hand > 0 }
     }
 
-    /// What a shape says of a device.
+    /// A device as the shape describes it.
     fn state(&self, shape: &Shape, at: usize) -> MemberState {
         let known = self.devices[at].member.map(|member| &shape.members[member]);
         known.filter(|known| known.device == id(at)).map_or(MemberState::Gone, |known| known.state)

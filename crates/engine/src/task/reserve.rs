@@ -505,7 +505,7 @@ impl Pool {
             TURNS_PER_ESTIMATE.max((catalog.snapshots.dirty_pages() * 16 + catalog.frees.len() / 4) as u32);
     }
 
-    /// What deadlists and catalog will take, from sums that each change keeps up to date.
+    /// Bytes that deadlists and catalog will take, from sums that each change keeps up to date.
     fn count_estimate(&mut self) {
         self.checkpointer.estimate.longest_list = self.core.longest_list();
         let catalog = &mut self.core.catalog;

@@ -413,7 +413,7 @@ fn an_import_does_not_wait_for_room_on_a_device() {
     assert!(matches!(rig.engine.state(), PoolState::Faulted(why) if why.contains("no room on devices 0, 1")), "{:?}", rig.engine.state());
 }
 
-/// Nobody needs what a device of the cache or a spare has: an import leaves it out when it does not answer, without being allowed to
+/// An import can do without a device of the cache or a spare: it leaves it out when it does not answer, without being allowed to
 /// degrade.
 #[test]
 fn an_import_leaves_a_silent_cache_or_spare_out() {
@@ -502,7 +502,7 @@ fn a_device_that_fails_while_the_log_is_levelled_leaves_the_reads_to_others() {
     assert!(kept > 8, "{kept}");
 }
 
-/// What one copy of the log has is found, although two others are damaged there, and the one that was read first is given up before the
+/// Batches in one copy of the log are found, although two others are damaged there, and the one that was read first is given up before the
 /// next has answered.
 #[test]
 fn an_import_reads_all_copies_of_the_log_again_when_one_is_given_up() {

@@ -133,7 +133,7 @@ impl Model {
         self.links.insert(id, (volume, before));
     }
 
-    /// What must move: the versions before the first one of another volume, as far as they are that one's.
+    /// The versions that must move: those before the first one of another volume, as far as they are that one's.
     fn promote(&mut self) {
         let volume = self.any_volume();
         let mut at = self.bases.get(&volume).copied().flatten();

@@ -132,7 +132,7 @@ fn pieces_that_cannot_be_read_hold_nobody_up() {
     rig.audit();
 }
 
-/// What could be read at last is not called unreadable any longer, although other lists are still being freed.
+/// Pieces that could be read at last are not counted as unreadable any longer, although other lists are still being freed.
 #[test]
 fn what_is_readable_again_is_not_counted_as_unreadable() {
     let (mut rig, _, snapshots) = aged(LIMIT);
@@ -237,7 +237,7 @@ fn a_removal_ends_where_deadlists_cannot_be_read() {
     rig.audit();
 }
 
-/// What lists hold that is in no piece yet is counted among the memory of maps, over snapshots, restarts and destroys.
+/// Tails of lists are counted among the memory of maps, over snapshots, restarts and destroys.
 #[test]
 fn what_is_in_no_piece_yet_is_counted() {
     let mut rig = Rig::with(&[64], Layout::Linear, tuning(u64::MAX));

@@ -239,7 +239,7 @@ fn a_rewind_that_meets_a_damaged_node_goes_back_further() {
     }
 }
 
-/// What a device does not give at this moment is not damaged: a rewind goes no further back for it.
+/// Data that a device does not give at this moment is not damaged: a rewind goes no further back for it.
 #[test]
 fn a_rewind_is_refused_where_a_device_fails() {
     let mut past = Past::new(&[24], Layout::Linear);

@@ -104,7 +104,7 @@ impl Memory {
         clones.len() as u32
     }
 
-    /// What a promotion moves, from the last one backwards.
+    /// Versions that a promotion moves, from the last one backwards.
     fn moved(&self, volume: VolumeId) -> Vec<SnapshotId> {
         let mut at = self.volumes.get(&volume).and_then(|v| v.base);
         let mut moved = Vec::new();

@@ -28,7 +28,7 @@ pub enum AddressError {
 }
 
 impl AddressError {
-    /// What is wrong, and `instead` what to do about an address that is open to other machines.
+    /// The reason, with `instead` as the advice about an address that is open to other machines.
     pub fn advise(&self, instead: &str) -> String {
         match self {
             AddressError::Unclear(text) => {
@@ -55,7 +55,7 @@ impl From<AddressError> for ApiError {
 /// reach it.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The reason why it is no address, or not a permitted one.
 pub fn tcp_address(text: &str, open: bool) -> Result<SocketAddr, AddressError> {
     let wrong = || AddressError::Unclear(text.to_owned());
     let address = if let Ok(address) = text.parse::<SocketAddr>() {

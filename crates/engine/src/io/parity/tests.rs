@@ -139,7 +139,7 @@ fn more_missing_than_parity_is_nothing() {
     assert_eq!(erased(4, 2, 0b11, 0, 5), Some(0b11));
 }
 
-/// What ISA-L computes, which is what Linux has on RAID-6, and what pools have: no version of a library may compute anything else.
+/// The parity of ISA-L, of RAID-6 in Linux, and of pools is the same: no version of a library may compute anything else.
 #[test]
 fn parity_is_that_of_isa_l() {
     let lines = include_str!("isal.txt").lines().filter(|line| !line.starts_with('#'));

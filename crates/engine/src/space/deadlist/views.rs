@@ -57,7 +57,7 @@ impl Span {
         }
     }
 
-    /// What of it was born then, if anything.
+    /// The part of it that was born then, if any.
     fn narrowed(&self, births: Births) -> Option<Span> {
         let (from, units_from) = births.first.checked_sub(1).map_or((self.from, self.units_from), |before| self.cut(Epoch(before)));
         let (to, units_to) = if births.last == u64::MAX { (self.to, self.units_to) } else { self.cut(Epoch(births.last)) };
@@ -94,7 +94,7 @@ impl Births {
 pub(crate) struct View {
     /// Shared with the views of other lists until they are cut.
     spans: RefCell<Rc<Vec<Span>>>,
-    /// What the spans are to be cut to; nothing when they are.
+    /// The births to which the spans are still to be cut; nothing when they are cut.
     births: Cell<Option<Births>>,
 }
 
@@ -136,7 +136,7 @@ impl View {
         self.is_cut() && self.most() == 0
     }
 
-    /// What is seen of births up to `epoch`, and of those after it.
+    /// Views of the births up to `epoch`, and of those after it.
     fn split_after(&self, epoch: Epoch) -> [Option<View>; 2] {
         let births = self.births.get().unwrap_or(Births::ALL).split_after(epoch);
         births.map(|births| Some(View { spans: self.spans.clone(), births: Cell::new(Some(births?)) }))

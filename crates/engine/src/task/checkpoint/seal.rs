@@ -34,7 +34,7 @@ pub(super) struct Sealed {
     pieces: VecDeque<Rc<Piece>>,
     /// Deadlists that changed.
     lists: VecDeque<(Rc<Deadlist>, Stored)>,
-    /// What is encoded of the first one.
+    /// The encoded part of the first one.
     encoding: Encoding,
     snapshots: VecDeque<SealedPage>,
     lineages: Vec<(LineageRecord, Stored)>,

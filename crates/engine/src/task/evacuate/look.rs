@@ -1,4 +1,4 @@
-//! What is left in the segments that an evacuation empties, and why they cannot be emptied now.
+//! The contents left in segments that an evacuation empties, and why they cannot be emptied now.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -22,7 +22,7 @@ pub(super) struct Look {
     /// With something that only devices may have that are away or not whole, and those devices.
     pub(super) away: u64,
     pub(super) lacks: BTreeSet<u16>,
-    /// What would be moved out of them has no room in the next checkpoint.
+    /// The next checkpoint has no room for the moves out of them.
     pub(super) crowded: u64,
 }
 

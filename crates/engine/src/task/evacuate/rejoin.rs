@@ -23,7 +23,7 @@ const REST_MILLIS: u64 = 60_000;
 /// Rows looked at in one turn.
 const ROWS_PER_TURN: usize = 4096;
 
-/// What is known of extents that are in no row since a removal was stopped.
+/// Knowledge about extents that are in no row since a removal was stopped.
 #[derive(Debug, Default)]
 pub(crate) struct Rejoiner {
     /// When they may become rows again.
@@ -41,7 +41,7 @@ pub(crate) struct Rejoiner {
 }
 
 impl Rejoiner {
-    /// What could not be read may be right now.
+    /// Rows that could not be read may be readable now.
     pub(crate) fn forget_unreadable(&mut self) {
         self.unreadable.clear();
         self.rest = 0;
@@ -62,7 +62,7 @@ struct Prospect {
     alone: bool,
     /// For each kind of rows the first ones, without which there is no plan: runs of segments.
     kinds: VecDeque<Vec<Range<u32>>>,
-    /// What was looked at of the first kind.
+    /// The rows of the first kind that were looked at.
     counts: Counts,
 }
 
@@ -80,7 +80,7 @@ struct Taken {
     pages: u64,
 }
 
-/// What has to be left.
+/// The segments that have to be left.
 struct Bounds {
     /// Segments for data, and their pages.
     data: (u64, u64),

@@ -41,7 +41,7 @@ fn extents_of_a_mirror_become_rows_of_it() {
     assert_eq!(joined(&shape), [(Class::Data, vec![0, 1])]);
 }
 
-/// What a device for the log has left never becomes data, nor the other way round.
+/// Extents left on a device for the log never become data, nor the other way round.
 #[test]
 fn devices_for_the_log_take_no_data() {
     let data = (Class::Data, MIRROR, &[(0u16, 0u32, 64u32), (1, 0, 64)][..]);
@@ -55,7 +55,7 @@ fn devices_for_the_log_take_no_data() {
     assert_eq!(joined(&rest), [(Class::Log, vec![2, 3])]);
 }
 
-/// What the longer one of two special devices has left is no place for data.
+/// Extents left on the longer one of two special devices are no place for data.
 #[test]
 fn uneven_special_devices_take_no_data() {
     let data = (Class::Data, MIRROR, &[(0u16, 0u32, 64u32), (1, 0, 64)][..]);
@@ -72,7 +72,7 @@ fn the_log_of_a_pool_with_parity_shares_its_devices() {
     assert!(!joined(&shape(&[96; 3], &[data, log])).is_empty());
 }
 
-/// What a look finds that can be joined is what a plan joins.
+/// A look and a plan agree on the extents that can be joined.
 #[test]
 fn a_look_finds_what_a_plan_joins() {
     let parity = |width| Layout::Parity { width, parity: 1, unit: 65536 };
