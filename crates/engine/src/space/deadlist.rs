@@ -364,6 +364,7 @@ impl Deadlist {
 
     /// Units of guest data in it.
     pub(crate) fn units(&self) -> u64 {
+        // not what is left out: some of that is tried again and among the others
         self.aside.iter().map(Span::units).sum::<u64>() + self.spans.units() + self.tail.units
     }
 

@@ -319,6 +319,49 @@ fn a_list_of_an_older_version_is_a_piece() {
     assert_eq!(home.take_retired(), [at]);
 }
 
+/// What is tried again counts once, in each list of a split, and as left out until its content is there.
+#[test]
+fn units_that_are_tried_again_are_counted_once() {
+    let pieces = Pieces::new(512, 512, 0, None);
+    let mut list = Deadlist::default();
+    for n in 0..200 {
+        list.insert(epoch_of(n), addr(n, 1), 1, true, &pieces, usize::MAX);
+    }
+    list.bound_tail(&pieces, 0);
+    let mut stored = Stored::new();
+    for (piece, n) in pieces.seal().iter().zip(0..) {
+        let bytes = piece.content().expect("no checkpoint has it");
+        piece.set_stored(ObjectRef { segment: SegmentId(0), offset: n, length: bytes.len() as u32, crc: crc32c(&bytes) });
+        stored.insert(n, bytes.to_vec());
+        piece.settle();
+    }
+    pieces.evict();
+    let all = list.units();
+    while list.lacks().is_some() {
+        list.set_aside();
+    }
+    assert!(list.is_stuck());
+    assert_eq!((list.units(), list.units_left_out()), (all, all));
+    list.retry();
+    assert_eq!((list.units(), list.units_left_out()), (all, all));
+    let mut young = list.split_after(Epoch(3), &pieces);
+    assert_eq!((list.units_left_out(), young.units_left_out()), (list.units(), young.units()));
+    assert_eq!(list.units() + young.units(), all);
+    list.merge(std::mem::take(&mut young), &pieces, usize::MAX);
+    assert_eq!((list.units(), list.units_left_out()), (all, all));
+    let mut freed = 0;
+    loop {
+        if let Some((piece, at)) = list.lacks().map(|piece| (Rc::clone(&piece), piece.need(Need::Freeing))) {
+            assert!(at.is_none_or(|at| piece.take_in(&stored[&at.offset], at)), "it is read as it was stored");
+        }
+        let Some((_, dead)) = list.pop() else { break };
+        freed += u64::from(dead.units);
+        assert_eq!(list.units(), all - freed);
+        assert!(list.units_left_out() <= list.units());
+    }
+    assert_eq!((freed, list.units_left_out()), (all, 0));
+}
+
 /// A split of a long list, a merge and a copy take as long as there are views, and search no epoch. The rest comes view by view, be it in turns
 /// or when a checkpoint writes the list. Counted, not timed.
 #[test]
