@@ -132,6 +132,12 @@ impl Prospect {
     }
 }
 
+/// Since when so many bytes live in rows that cannot all be emptied. What is left alone is tried again every second, so there are looks at
+/// which nothing is paused: only a move is progress.
+fn stalled(known: Option<(u64, Time)>, live: u64, paused: bool, now: Time) -> Option<(u64, Time)> {
+    known.filter(|(then, _)| *then == live).or_else(|| paused.then_some((live, now)))
+}
+
 impl Pool {
     /// Makes rows of extents that are in none since a removal was stopped, when something is gained by it.
     pub(super) fn rejoin(&mut self) {
@@ -273,10 +279,9 @@ impl Pool {
         }
         let Some(evacuation) = &self.evacuation else { return false };
         let live = self.live_bytes(evacuation.removal.segments.iter().copied());
-        let known = evacuation.stalled.filter(|(then, _)| *then == live);
-        let stalled = (paused && look.todo.is_empty()).then(|| known.unwrap_or((live, self.now)));
+        let stalled = stalled(evacuation.stalled, live, paused, self.now);
         self.evacuation.iter_mut().for_each(|evacuation| evacuation.stalled = stalled);
-        stalled.is_some_and(|(_, since)| self.now.0 >= since.0 + ROOM_MILLIS) && self.end_rejoin(REST_MILLIS)
+        paused && stalled.is_some_and(|(_, since)| self.now.0 >= since.0 + ROOM_MILLIS) && self.end_rejoin(REST_MILLIS)
     }
 
     /// Why rows do not come back; nothing while that is not known, or where none are given up.

@@ -47,3 +47,17 @@ fn a_row_that_may_not_go_ends_the_look_at_its_kind() {
     let (found, _) = look(&mut Prospect::new(false, &[], |_| 160), |_| true);
     assert!(!found, "nothing can be joined");
 }
+
+/// What is paused is tried again every second: that nothing is paused for a moment is no progress, that something was moved is.
+#[test]
+fn a_minute_without_progress_is_counted_over_tries() {
+    let (mut known, since) = (None, Time(5_000));
+    for second in 0..60 {
+        let now = Time(since.0 + second * 1_000);
+        known = stalled(known, 700, true, now);
+        known = stalled(known, 700, false, Time(now.0 + 500));
+        assert_eq!(known, Some((700, since)));
+    }
+    assert_eq!(stalled(known, 600, false, Time(70_000)), None);
+    assert_eq!(stalled(known, 600, true, Time(70_000)), Some((600, Time(70_000))));
+}
