@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use millpond_engine::{Command, MemberState, PoolState};
+use millpond_engine::{Class, Command, MemberState, PoolState};
 
 use crate::machine::Ill;
 use crate::oracle::{Verdict, Violation, broken};
@@ -42,11 +42,17 @@ impl<S: System> World<S> {
             let Some(pool) = self.system.as_ref().and_then(S::pool) else { return Ok(()) };
             let lasting = || pool.devices.iter().filter(|device| !device.class.is_aside());
             let whole = pool.state == PoolState::Online && lasting().all(|d| d.state == MemberState::Present && d.successor.is_none());
-            let least = lasting().map(|device| device.size).min().unwrap_or(0);
+            let mut sizes: Vec<u64> = lasting().map(|device| device.size).collect();
+            sizes.sort_unstable();
+            let least = sizes.first().copied().unwrap_or(0);
+            // what the largest device has more than any other is beside nothing
+            let alone = sizes.pop().unwrap_or(0) - sizes.last().copied().unwrap_or(0);
             left = pool.given_up;
             // devices that left the pool may be in any condition
             let bad = lasting().filter_map(|device| self.machine.at(device.position?)).any(|device| self.machine.is_bad(device));
-            if left * GIVEN_UP_PART <= least || !whole || bad || pool.free * FREE_PART < pool.size {
+            // what special devices have left is no place for data
+            let special = lasting().any(|device| device.class == Class::Special);
+            if left.saturating_sub(alone) * GIVEN_UP_PART <= least || !whole || bad || special || pool.free * FREE_PART < pool.size {
                 return Ok(());
             }
             self.machine.pass(10_000_000);
