@@ -86,7 +86,7 @@ impl Oracle {
     }
 
     /// Does another volume start from a snapshot of this one, listed or destroyed?
-    pub(super) fn is_needed_by_others(&self, volume: VolumeId) -> bool {
+    pub fn is_needed_by_others(&self, volume: VolumeId) -> bool {
         self.crossings().iter().any(|(id, _)| self.ancestry.0.get(id).is_some_and(|link| link.volume == volume))
     }
 

@@ -62,7 +62,8 @@ impl Oracle {
 
     fn due(&self, command: &Command) -> Due {
         let refused = |refused| if refused { Due::Refusal } else { Due::Success };
-        let needed = |s: &Snapshot| s.is_held() || self.clones(s.id) > 0;
+        // a destroy under way may take what starts from there, since promotions of other volumes, too
+        let unless_destroyed = if self.destroys_under_way() { Due::Either } else { Due::Refusal };
         let taken = |name: &String| self.volumes.values().any(|v| v.name == *name);
         let snapshot_taken = |id: VolumeId, name: &String| self.snapshots.values().any(|s| s.volume == id && s.name == *name);
         match command {
@@ -71,15 +72,19 @@ impl Oracle {
             Command::ResizeVolume { volume, size } => refused(!self.volumes.contains_key(volume) || *size == 0 || size % BLOCK != 0),
             Command::SetProperties { volume, .. } | Command::SetSector { volume, .. } => refused(!self.volumes.contains_key(volume)),
             Command::Clone { snapshot, name } => refused(!self.snapshots.contains_key(snapshot) || taken(name)),
-            Command::Promote { volume, .. } => {
-                let moved = self.promotion(*volume);
-                let clash = moved.iter().filter_map(|id| self.snapshots.get(id)).any(|s| snapshot_taken(*volume, &s.name));
-                refused(self.origin_volume(*volume).is_none() || clash)
-            }
+            Command::Promote { volume, .. } => refused(!self.may_promote(*volume)),
             Command::Snapshot { targets, .. } => {
                 refused(targets.iter().any(|(id, name)| !self.volumes.contains_key(id) || snapshot_taken(*id, name)))
             }
-            Command::DestroySnapshots { snapshots } => refused(snapshots.iter().any(|id| self.snapshots.get(id).is_none_or(needed))),
+            Command::DestroySnapshots { snapshots } => {
+                if snapshots.iter().any(|id| self.snapshots.get(id).is_none_or(Snapshot::is_held)) {
+                    Due::Refusal
+                } else if snapshots.iter().any(|id| self.clones(*id) > 0) {
+                    unless_destroyed
+                } else {
+                    Due::Success
+                }
+            }
             Command::Rollback { snapshot, keep_as } => {
                 refused(self.snapshots.get(snapshot).is_none_or(|s| snapshot_taken(s.volume, keep_as)))
             }
@@ -95,8 +100,10 @@ impl Oracle {
             })),
             Command::DestroyVolume { volume } => {
                 let own = || self.snapshots.values().filter(|s| s.volume == *volume);
-                if !self.volumes.contains_key(volume) || self.is_needed_by_others(*volume) {
+                if !self.volumes.contains_key(volume) {
                     Due::Refusal
+                } else if self.is_needed_by_others(*volume) {
+                    unless_destroyed
                 } else if own().any(Snapshot::is_held) {
                     Due::Either
                 } else {
@@ -121,6 +128,18 @@ impl Oracle {
             // no workload asks for them
             Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } => Due::Either,
         }
+    }
+
+    /// Is a volume a clone without snapshots of names that would move to it?
+    pub fn may_promote(&self, volume: VolumeId) -> bool {
+        let taken = |name: &String| self.snapshots.values().any(|s| s.volume == volume && s.name == *name);
+        let clash = self.promotion(volume).iter().filter_map(|id| self.snapshots.get(id)).any(|s| taken(&s.name));
+        self.origin_volume(volume).is_some() && !clash
+    }
+
+    fn destroys_under_way(&self) -> bool {
+        let is_destroy = |command: &Command| matches!(command, Command::DestroySnapshots { .. } | Command::DestroyVolume { .. });
+        self.commands.values().any(|issued| is_destroy(&issued.command))
     }
 
     /// A command is answered.

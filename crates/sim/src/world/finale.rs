@@ -1,7 +1,7 @@
 //! The end of a world that survived: everything is read, the accounting is checked, and space comes back when everything is deleted.
 
 use millpond_block::{ByteRange, CacheMode, Op, SectorProfile};
-use millpond_engine::{Command, Compression, PoolState, VolumeId};
+use millpond_engine::{Command, Compression, PoolState};
 
 use super::World;
 use super::fate::Fate;
@@ -11,6 +11,8 @@ use crate::workload::Ask;
 
 /// Pools up to this size are filled again at the end, in bytes.
 const REFILL_LIMIT: u64 = 12 << 20;
+/// Promotions that it takes at most until all volumes can be destroyed.
+const MOST_PROMOTIONS: u32 = 64;
 
 impl<S: System> World<S> {
     pub(super) fn finale(&mut self) -> Verdict {
@@ -95,15 +97,33 @@ impl<S: System> World<S> {
         for release in releases {
             self.command_and_wait(release)?;
         }
+        let mut promotions = 0;
         while self.oracle.volumes().next().is_some() {
-            let cloned = |id: VolumeId| self.oracle.snapshots().any(|s| s.volume == id && self.oracle.clones(s.id) > 0);
-            let Some(volume) = self.oracle.volumes().map(|v| v.id).find(|id| !cloned(*id)) else {
-                return broken("clones in a circle");
+            let free = self.oracle.volumes().map(|v| v.id).find(|id| !self.oracle.is_needed_by_others(*id));
+            let command = match free {
+                Some(volume) => Command::DestroyVolume { volume },
+                None => match self.break_circle() {
+                    Some(command) if promotions < MOST_PROMOTIONS => command,
+                    _ => return broken("clones in a circle"),
+                },
             };
-            if !self.command_and_wait(Command::DestroyVolume { volume })? {
-                return broken("a volume cannot be destroyed");
+            promotions += u32::from(matches!(command, Command::Promote { .. }));
+            let what = format!("{command:?} is refused although nothing needs what it takes");
+            if !self.command_and_wait(command)? {
+                return broken(what);
             }
         }
         Ok(())
+    }
+
+    /// Promotions may leave volumes of which each starts from a snapshot of the other one: a snapshot that nothing starts from goes first,
+    /// and where only destroyed ones are between them one of them is promoted.
+    fn break_circle(&self) -> Option<Command> {
+        let last = self.oracle.snapshots().map(|s| s.id).find(|id| self.oracle.clones(*id) == 0);
+        let destroy = last.map(|id| Command::DestroySnapshots { snapshots: vec![id] });
+        destroy.or_else(|| {
+            let clone = self.oracle.volumes().map(|v| v.id).find(|id| self.oracle.may_promote(*id));
+            clone.map(|volume| Command::Promote { volume, dry_run: false })
+        })
     }
 }
