@@ -1,15 +1,22 @@
 //! Labels and roots: what an import reads first.
 //!
-//! A device begins and ends with an area of [`AREA_BYTES`]: the label in its first 4 KiB, then, [`CLAIM_OFFSET`](crate::CLAIM_OFFSET) bytes
-//! in, a claim, and, [`RING_OFFSET`] bytes in, a ring of [`RING_SLOTS`] roots of 4 KiB. Each lies in a physical sector of its own. Everything between the areas is extents.
+//! A device has two areas of [`AREA_BYTES`], at its begin and where [`second_area`] says: the label in its first 4 KiB, then,
+//! [`CLAIM_OFFSET`](crate::CLAIM_OFFSET) bytes in, a claim, and, [`RING_OFFSET`] bytes in, a ring of [`RING_SLOTS`] roots of 4 KiB. Each lies in a physical sector of its own. Everything between the areas is extents.
 
 use std::collections::BTreeSet;
 
 use crate::codec::{Decoder, Encoder, FormatError};
 use crate::{Class, DeviceId, DeviceNote, Lsn, MemberState, PoolId, SegmentId, Shape, crc32c};
 
-/// Bytes of the area at each end of a device.
+/// Bytes of each of the two areas of a device.
 pub const AREA_BYTES: u64 = 1 << 20;
+
+/// Where the second area of a device of `size` bytes begins: the last whole [`AREA_BYTES`] of it. What is beyond a multiple of those is
+/// not used.
+pub const fn second_area(size: u64) -> u64 {
+    (size / AREA_BYTES).saturating_sub(1) * AREA_BYTES
+}
+
 /// Where the ring of roots starts within an area.
 pub const RING_OFFSET: u64 = 64 << 10;
 /// Roots in the ring: how far back an import can rewind.

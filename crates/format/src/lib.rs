@@ -31,7 +31,7 @@ pub use id::{
     UNIT, VolumeId,
 };
 pub use label::{
-    AREA_BYTES, Label, Leg, MAX_LEGS, NO_SEGMENT, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, STREAMS, StreamStart,
+    AREA_BYTES, Label, Leg, MAX_LEGS, NO_SEGMENT, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, STREAMS, StreamStart, second_area,
 };
 pub use label_note::DeviceNote;
 pub use node::{FANOUT, NODE_BYTES, NODE_UNITS, Node};

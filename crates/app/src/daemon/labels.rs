@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use millpond_device::{HostDevice, OpenOptions};
-use millpond_format::{AREA_BYTES, DeviceId, Label, PoolId, SECTOR_BYTES};
+use millpond_format::{AREA_BYTES, DeviceId, Label, PoolId, SECTOR_BYTES, second_area};
 
 #[cfg(test)]
 mod tests;
@@ -29,8 +29,7 @@ fn size(file: &mut File) -> io::Result<u64> {
 
 /// Offsets of the two areas of a device of `size` bytes; none when it is too small for a pool.
 fn areas(size: u64) -> impl Iterator<Item = u64> {
-    let tail = size.checked_sub(AREA_BYTES).filter(|tail| *tail >= AREA_BYTES);
-    tail.into_iter().flat_map(|tail| [0, tail])
+    (size >= 2 * AREA_BYTES).then(|| [0, second_area(size)]).into_iter().flatten()
 }
 
 fn sector(file: &File, offset: u64) -> io::Result<[u8; SECTOR_BYTES]> {

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use millpond_format::{AREA_BYTES, CLAIM_OFFSET, Claim, Class, DeviceId, DeviceNote, Label, Member, MemberState, PoolId, SECTOR_BYTES};
+use millpond_format::{
+    AREA_BYTES, CLAIM_OFFSET, Claim, Class, DeviceId, DeviceNote, Label, Member, MemberState, PoolId, SECTOR_BYTES, second_area,
+};
 
 use super::Evidence;
 
@@ -87,8 +89,7 @@ impl<P> Looked<P> {
 
 /// Offsets of the two areas of a device of `size` bytes; none when it is too small for a pool.
 fn areas(size: u64) -> impl Iterator<Item = u64> {
-    let tail = size.checked_sub(AREA_BYTES).filter(|tail| *tail >= AREA_BYTES);
-    tail.into_iter().flat_map(|tail| [0, tail])
+    (size >= 2 * AREA_BYTES).then(|| [0, second_area(size)]).into_iter().flatten()
 }
 
 impl<P: Clone + PartialEq> Labelled<P> {

@@ -16,7 +16,8 @@ use std::rc::{Rc, Weak};
 
 use millpond_block::{Piece, Tag};
 use millpond_device::{DeviceError, DeviceIndex};
-use millpond_format::{AREA_BYTES, Lsn, NODE_BYTES, ObjectRef, Root, SegmentId};
+pub(crate) use millpond_format::second_area;
+use millpond_format::{Lsn, NODE_BYTES, ObjectRef, Root, SegmentId};
 
 pub(crate) use self::objects::{META_HEAD_PAGES, OBJECT_WRITE, pieces};
 use self::seal::Sealed;
@@ -389,9 +390,4 @@ impl Pool {
         self.resume_jobs();
         self.attach_caches();
     }
-}
-
-/// Where the second area of a device of `size` bytes begins.
-pub(crate) fn second_area(size: u64) -> u64 {
-    (size / AREA_BYTES).saturating_sub(1) * AREA_BYTES
 }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_device::DeviceError;
 use millpond_engine::{Class, Command, GroupSpec, JobKind, Layout, MemberState, NewDevice, PoolState};
-use millpond_format::{AREA_BYTES, Label, SECTOR_BYTES};
+use millpond_format::{Label, SECTOR_BYTES, second_area};
 
 use super::World;
 use super::spares::Spares;
@@ -465,7 +465,7 @@ impl<S: System> World<S> {
             self.machine.peek(position, offset, &mut sector);
             Label::decode(&sector).is_ok()
         };
-        if sound(0) || sound((size / AREA_BYTES).saturating_sub(1) * AREA_BYTES) {
+        if sound(0) || sound(second_area(size)) {
             // reads of a device that is spoiled fail now and then
             return self.fate.as_ref().is_some_and(|fate| fate.spoilt == Some(device));
         }

@@ -4,7 +4,7 @@
 use millpond_block::Piece;
 use millpond_device::{Io, IoKind};
 use millpond_engine::{Command, Entry, PoolState, VolumeId, VolumeOptions};
-use millpond_format::{AREA_BYTES, CLAIM_OFFSET, SECTOR_BYTES};
+use millpond_format::{CLAIM_OFFSET, SECTOR_BYTES, second_area};
 
 use super::{IDLE_STEP, World};
 use crate::config::Options;
@@ -64,7 +64,7 @@ pub(super) fn is_claim(io: &Io, machine: &Machine, fills: bool) -> bool {
         IoKind::Flush | IoKind::Zero { .. } | IoKind::Discard { .. } => return false,
     };
     let geometry = machine.at(usize::from(io.device.0)).and_then(|device| machine.geometry(device));
-    let second = geometry.map_or(0, |geometry| (geometry.size / AREA_BYTES).saturating_sub(1) * AREA_BYTES);
+    let second = geometry.map_or(0, |geometry| second_area(geometry.size));
     length == SECTOR_BYTES && (at == CLAIM_OFFSET || at == second + CLAIM_OFFSET)
 }
 

@@ -86,6 +86,19 @@ fn a_wiped_device_has_no_label_and_no_root() {
 }
 
 #[test]
+fn both_labels_of_a_disk_of_any_size_are_found_and_wiped() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("d");
+    // most disks are no multiple of a mebibyte: the second area is the last whole one
+    let file = File::create_new(&path).expect("create");
+    file.set_len(4 * AREA_BYTES + 512 * 1024).expect("size");
+    file.write_all_at(&label(3, 0, 1).encode(), 3 * AREA_BYTES).expect("write");
+    assert_eq!(read(&path).expect("read").map(|label| label.pool), Some(PoolId([3; 16])), "the first one was torn");
+    assert_eq!(wipe(&path, PoolId([3; 16]), |_| true).expect("wipe"), Wiped::Done);
+    assert_eq!(read(&path).expect("read"), None);
+}
+
+#[test]
 fn a_disk_in_the_place_of_another_one_is_not_wiped() {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = dir.path().join("d");
