@@ -10,6 +10,10 @@
 //! service then is
 //! what is remembered from there on.
 //!
+//! A host that takes a pool writes first claims on all devices, and then second ones, which count. When it dies in between, it may find
+//! its own second claim on one half, and import that half by itself. On the other half its first claim is the newest
+//! ([`Evidence::taker`]): no other host imports that half by itself.
+//!
 //! Devices that were written to apart from each other are never joined ([`Evidence::apart`]): the user says which of them are the pool.
 //!
 //! The memory is durable before an import with devices missing writes labels, for another start may find those devices alone, before it serves
@@ -51,6 +55,8 @@ pub struct Evidence {
     pub down: Vec<u16>,
     /// Another host that had the pool last.
     pub other_host: Option<String>,
+    /// Another host that began to take it after that. It died on the way, or took it on devices that are missing.
+    pub taker: Option<String>,
 }
 
 /// The decision about a remembered pool.
@@ -92,7 +98,7 @@ pub enum Refusal {
     },
     /// Labels contradict each other: the devices were written to apart, or a power cut left different labels of one generation.
     Apart,
-    /// Another host had the pool last, and may have done without what was found.
+    /// Another host had the pool last, or began to take it, and may have done without what was found.
     OtherHost {
         /// That host.
         name: String,
@@ -118,7 +124,7 @@ impl ImportRules {
             return Decision::Refuse(refusal);
         }
         let waits = waited < self.wait && !self.breaks(Planted::WaitForNobody);
-        match (&found.other_host, found.missing.is_empty()) {
+        match (found.other_host.as_ref().or(found.taker.as_ref()), found.missing.is_empty()) {
             (_, true) => Decision::Import,
             (Some(name), false) => Decision::Refuse(Refusal::OtherHost { name: name.clone(), missing: found.missing.clone() }),
             (None, false) if waits => Decision::WaitUntil(self.wait),

@@ -45,6 +45,8 @@ pub struct Labelled<P> {
     pub ids: Vec<DeviceId>,
     /// Who has the pool, or had it last, as the newest claim on its devices says.
     pub claim: Option<Claim>,
+    /// A host that began to take the pool after that: its claim is the newest, and not in force on the devices found.
+    pub taker: Option<Claim>,
     /// When whoever has the pool was last seen alive: milliseconds since the Unix epoch; nothing when it was given back.
     pub seen: Option<u64>,
 }
@@ -58,6 +60,8 @@ pub struct Looked<P> {
     pub label: Label,
     /// The claim on it, released or not.
     pub claim: Option<Claim>,
+    /// The claim of a later import that began to take the pool, and may be in force on other devices.
+    pub taker: Option<Claim>,
     /// When its holder was last seen alive: milliseconds since the Unix epoch; nothing when it was given back.
     pub seen: Option<u64>,
 }
@@ -81,9 +85,11 @@ impl<P> Looked<P> {
         let claims = areas(size).map(|area| sector(area + CLAIM_OFFSET)).collect::<Result<Vec<_>, E>>().unwrap_or_default();
         let decoded = || claims.iter().filter_map(|sector| Claim::decode(sector).ok()).filter(|claim| claim.pool == label.pool);
         let claim = decoded().next_back();
+        let term = claim.as_ref().map(|claim| claim.term);
+        let taker = decoded().next().filter(|first| term.is_some_and(|term| first.term > term));
         let held = claim.as_ref().is_some_and(|claim| !claim.released);
         let seen = decoded().map(|claim| claim.time).max().filter(|_| held);
-        Ok(Some(Looked { place, label, claim, seen }))
+        Ok(Some(Looked { place, label, claim, taker, seen }))
     }
 }
 
@@ -100,7 +106,8 @@ impl<P: Clone + PartialEq> Labelled<P> {
 
     /// What the labels say for the decision whether the pool is imported by itself; `me`: this host.
     pub fn evidence(&self, me: Option<[u8; 16]>) -> Evidence {
-        let other = self.claim.as_ref().filter(|claim| me.is_some_and(|me| claim.holder.host != me));
+        let others = |claim: &&Claim| me.is_some_and(|me| claim.holder.host != me);
+        let (other, taker) = (self.claim.as_ref().filter(others), self.taker.as_ref().filter(others));
         Evidence {
             generation: self.generation,
             newest_on: self.newest_on.clone(),
@@ -112,6 +119,7 @@ impl<P: Clone + PartialEq> Labelled<P> {
             missing: self.missing.clone(),
             down: self.down.clone(),
             other_host: other.map(|claim| claim.holder.name.clone()),
+            taker: taker.map(|claim| claim.holder.name.clone()),
         }
     }
 
@@ -163,8 +171,11 @@ impl<P: Clone + PartialEq> Labelled<P> {
             looks: (0u16..).zip(table).filter_map(|(at, known)| Some((at, look(known)?.clone()))).collect(),
             ids: labels().map(|label| label.device).collect(),
             claim: devices.iter().filter_map(|device| device.claim.clone()).max_by_key(|claim| (claim.term, !claim.released)),
+            taker: devices.iter().filter_map(|device| device.taker.clone()).max_by_key(|claim| claim.term),
             seen: None,
         };
+        let in_force = found.claim.as_ref().map(|claim| claim.term);
+        found.taker = found.taker.filter(|taker| in_force.is_none_or(|term| taker.term > term));
         let held = found.claim.as_ref().is_some_and(|claim| !claim.released);
         found.seen = devices.iter().filter_map(|device| device.seen).max().filter(|_| held);
         for Looked { place, label, .. } in devices {

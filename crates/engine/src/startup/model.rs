@@ -36,7 +36,10 @@ struct Device {
     blank: bool,
     /// The last flush that it has everything of.
     version: Flush,
+    /// The second claim: host, term, and whether it was released.
     claim: Option<(u8, u64, bool)>,
+    /// A first claim of a later term: host and term.
+    taker: Option<(u8, u64)>,
 }
 
 #[derive(Clone, Debug)]
@@ -67,7 +70,7 @@ fn id(at: usize) -> DeviceId {
     DeviceId(100 + at as u64)
 }
 
-fn shape(devices: u16) -> Shape {
+pub(super) fn shape(devices: u16) -> Shape {
     let member = |at| Member {
         device: DeviceId(100 + u64::from(at)),
         extents: 4,
@@ -107,6 +110,7 @@ impl World {
             blank: member.is_none(),
             version: (0, 0),
             claim: member.map(|_| (0, 1, true)),
+            taker: None,
         };
         let devices = (0..usize::from(size.devices) + size.blank).map(|at| device(member(at))).collect();
         World { devices, memories, serving: None, acknowledged: (0, 0), by_hand: size.by_hand, hands: size.by_hand > 0 }
@@ -122,7 +126,7 @@ impl World {
         let device = &self.devices[at];
         let member = u16::try_from(device.member?).expect("few");
         let label = Label { pool: POOL, name: "tank".to_owned(), device: id(at), member, shape: device.shape.clone(), notes: Vec::new() };
-        let claim = device.claim.map(|(host, term, released)| Claim {
+        let claim = |(host, term, released): (u8, u64, bool)| Claim {
             pool: POOL,
             holder: Holder { host: [host; 16], name: host.to_string(), session: [0; 16] },
             term,
@@ -130,8 +134,9 @@ impl World {
             time: 0,
             lease: 1000,
             released,
-        });
-        Some(Looked { place: at, label, claim, seen: None })
+        };
+        let taker = device.taker.map(|(host, term)| claim((host, term, false)));
+        Some(Looked { place: at, label, claim: device.claim.map(claim), taker, seen: None })
     }
 
     fn labelled(&self, there: &BTreeSet<usize>) -> Option<Labelled<usize>> {
@@ -169,21 +174,14 @@ impl World {
         whole.then_some(after)
     }
 
-    /// A host finds some devices. `Err`: an acknowledged flush is not in what it shows.
-    fn start(
-        &self,
-        host: usize,
-        there: &BTreeSet<usize>,
-        waited: Duration,
-        decide: Decide,
-        seen: &mut Seen,
-    ) -> Result<Option<World>, String> {
-        let all = || (0..self.devices.len()).all(|at| self.devices[at].member.is_none() || there.contains(&at));
+    /// A host finds some devices, and may die while it claims them. `Err`: an acknowledged flush is not in what it shows.
+    fn start(&self, host: usize, there: &BTreeSet<usize>, waited: Duration, decide: Decide, seen: &mut Seen) -> Result<Vec<World>, String> {
+        let whole = || (0..self.devices.len()).all(|at| self.devices[at].member.is_none() || there.contains(&at));
         // a host that remembers nothing imports nothing by itself: this is the user's first import of the whole
-        if self.memories[host].is_none() && (self.hands || !all()) {
-            return Ok(None);
+        if self.memories[host].is_none() && (self.hands || !whole()) {
+            return Ok(Vec::new());
         }
-        let Some(labelled) = self.labelled(there) else { return Ok(None) };
+        let Some(labelled) = self.labelled(there) else { return Ok(Vec::new()) };
         let evidence = Some(labelled.evidence(Some([host as u8; 16])));
         let there = &labelled.devices().into_iter().collect();
         let degraded = match decide(self.memories[host].as_ref(), evidence.as_ref(), waited, LIMIT) {
@@ -191,20 +189,42 @@ impl World {
             Decision::ImportDegraded { .. } => true,
             Decision::WaitUntil(_) => {
                 seen.waited += 1;
-                return Ok(None);
+                return Ok(Vec::new());
             }
             Decision::Refuse(_) => {
                 seen.refused += 1;
-                return Ok(None);
+                return Ok(Vec::new());
             }
         };
-        let Some(shape) = self.engine(host, there, degraded, false) else { return Ok(None) };
+        let Some(shape) = self.engine(host, there, degraded, false) else { return Ok(Vec::new()) };
         *if degraded { &mut seen.degraded } else { &mut seen.imported } += 1;
         let shown = self.shown(there, &shape);
         if shown < Some(self.acknowledged) {
             return Err(format!("host {host} with {there:?} shows {shown:?} of {:?}: {self:#?}", self.acknowledged));
         }
-        Ok(Some(self.in_service_on(host, there, shape)))
+        let mut all = self.half_claimed(host, there, &shape);
+        all.push(self.in_service_on(host, there, shape));
+        Ok(all)
+    }
+
+    /// A host died when its first claims were on all of these devices that are whole, and its second one on one of them. Others get no
+    /// claim yet.
+    fn half_claimed(&self, host: usize, there: &BTreeSet<usize>, shape: &Shape) -> Vec<World> {
+        let term = self.next_term();
+        let whole: Vec<usize> = there.iter().copied().filter(|at| self.state(shape, *at) == MemberState::Present).collect();
+        let claimed = |second: &usize| {
+            let mut next = self.clone();
+            whole.iter().for_each(|at| next.devices[*at].taker = Some((host as u8, term)));
+            (next.devices[*second].claim, next.devices[*second].taker) = (Some((host as u8, term, false)), None);
+            next
+        };
+        whole.iter().filter(|_| whole.len() > 1).map(claimed).collect()
+    }
+
+    /// A term above all that there are.
+    fn next_term(&self) -> u64 {
+        let second = self.devices.iter().filter_map(|device| device.claim).map(|(_, term, _)| term);
+        second.chain(self.devices.iter().filter_map(|device| device.taker).map(|(_, term)| term)).max().unwrap_or(0) + 1
     }
 
     /// The last flush that whoever reads sees everything of.
@@ -239,9 +259,9 @@ impl World {
 
     fn in_service_on(&self, host: usize, there: &BTreeSet<usize>, shape: Shape) -> World {
         let mut next = self.clone();
-        let term = self.devices.iter().filter_map(|device| device.claim).map(|(_, term, _)| term).max().unwrap_or(0) + 1;
+        let term = self.next_term();
         for at in there {
-            next.devices[*at].claim = Some((host as u8, term, false));
+            (next.devices[*at].claim, next.devices[*at].taker) = (Some((host as u8, term, false)), None);
         }
         next.label(there, &shape);
         next.remember(host, &shape);
@@ -355,12 +375,18 @@ impl World {
 
     /// The same for worlds that differ in nothing that counts: terms by their order.
     fn key(&self) -> String {
-        let terms: BTreeSet<u64> = self.devices.iter().filter_map(|device| device.claim).map(|(_, term, _)| term).collect();
+        let terms: BTreeSet<u64> = self
+            .devices
+            .iter()
+            .flat_map(|device| [device.claim.map(|(_, term, _)| term), device.taker.map(|(_, term)| term)])
+            .flatten()
+            .collect();
         let rank = |term: u64| terms.iter().position(|other| *other == term);
         let device = |device: &Device| {
             let members: Vec<_> = device.shape.members.iter().map(|m| (m.device, m.state, m.down_since)).collect();
             let claim = device.claim.map(|(host, term, released)| (host, rank(term), released));
-            (device.member, device.blank, device.shape.generation, members, device.version, claim)
+            let taker = device.taker.map(|(host, term)| (host, rank(term)));
+            (device.member, device.blank, device.shape.generation, members, device.version, claim, taker)
         };
         let devices: Vec<_> = self.devices.iter().map(device).collect();
         let memories: Vec<_> = self
@@ -436,6 +462,12 @@ fn the_model_finds_decisions_that_are_too_bold() {
         sound(memory, found.as_ref(), waited, limit)
     };
     assert!(explore(2, 2, 9, alone).is_err());
+    // or began to take, and died when it had claimed one device
+    let half: Decide = |memory, found, waited, limit| {
+        let found = found.map(|found| Evidence { taker: None, ..found.clone() });
+        sound(memory, found.as_ref(), waited, limit)
+    };
+    assert!(explore(2, 2, 9, half).is_err());
 }
 
 /// A host takes an older device by the user's word; on the other one the pool is whole without it.

@@ -1,5 +1,7 @@
 //! The decision, case by case.
 
+use millpond_format::{AREA_BYTES, CLAIM_OFFSET, Claim, Holder, Label, PoolId};
+
 use super::*;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -28,6 +30,7 @@ fn found(generation: u64, newest_on: &[u64], devices: &[u64], missing: &[u16], d
         missing: missing.to_vec(),
         down: down.to_vec(),
         other_host: None,
+        taker: None,
     }
 }
 
@@ -102,6 +105,54 @@ fn what_another_host_had_is_not_done_without() {
     // whole, it is as good as ever
     let both = Evidence { other_host: Some("bert".to_owned()), ..found(4, &[10, 11], &[10, 11], &[], &[]) };
     assert_eq!(RULES.decide(Some(&memory), Some(&both), Duration::ZERO), Decision::Import);
+}
+
+#[test]
+fn what_another_host_began_to_take_is_not_done_without() {
+    let half = Evidence { taker: Some("bert".to_owned()), ..found(4, &[11], &[11], &[0], &[]) };
+    let memory = remembered(4, &[(0, 10), (1, 11)]);
+    let decision = RULES.decide(Some(&memory), Some(&half), LIMIT);
+    assert_eq!(decision, Decision::Refuse(Refusal::OtherHost { name: "bert".to_owned(), missing: vec![0] }));
+    // whole, it is as good as ever; but that it began is no reason to take what was never in service here
+    let both = Evidence { taker: Some("bert".to_owned()), ..found(4, &[10, 11], &[10, 11], &[], &[]) };
+    assert_eq!(RULES.decide(Some(&memory), Some(&both), Duration::ZERO), Decision::Import);
+    let others = remembered(4, &[(0, 77)]);
+    assert!(matches!(RULES.decide(Some(&others), Some(&both), LIMIT), Decision::Refuse(Refusal::NotCurrent { .. })));
+}
+
+#[test]
+fn a_claim_that_was_begun_is_seen_on_the_device_that_it_was_not_finished_on() {
+    let pool = PoolId([7; 16]);
+    let claim = |host: u8, term: u64, released: bool| {
+        let holder = Holder { host: [host; 16], name: format!("host{host}"), session: [host; 16] };
+        Claim { pool, holder, term, beat: 0, time: 0, lease: 1000, released }
+    };
+    let (before, later) = (claim(1, 5, true), claim(0, 6, false));
+    let size = 4 * AREA_BYTES;
+    let looked = |member: u16, first: &Claim, second: &Claim| {
+        let device = DeviceId(100 + u64::from(member));
+        let label = Label { pool, name: "tank".to_owned(), device, member, shape: model::shape(2), notes: Vec::new() };
+        let read = |offset: u64| {
+            let claims = [(CLAIM_OFFSET, first), (size - AREA_BYTES + CLAIM_OFFSET, second)];
+            let claim = claims.into_iter().find(|(at, _)| *at == offset);
+            Ok::<_, ()>(claim.map_or_else(|| label.encode(), |(_, claim)| claim.encode()))
+        };
+        Looked::read(member, size, read).expect("is read").expect("is of a pool")
+    };
+    // host 0 wrote its first claims on both devices, and its second one on device 0 alone
+    let (taken, other) = (looked(0, &later, &later), looked(1, &later, &before));
+    let evidence = |devices: &[&Looked<u16>], me: u8| {
+        let looked = devices.iter().map(|looked| (*looked).clone()).collect();
+        let evidence = Labelled::group(looked).pop().expect("a pool").evidence(Some([me; 16]));
+        (evidence.other_host, evidence.taker)
+    };
+    assert_eq!(evidence(&[&other], 1), (None, Some("host0".to_owned())));
+    assert_eq!(evidence(&[&other], 0), (Some("host1".to_owned()), None));
+    assert_eq!(evidence(&[&taken], 1), (Some("host0".to_owned()), None));
+    assert_eq!(evidence(&[&taken, &other], 1), (Some("host0".to_owned()), None));
+    assert_eq!(evidence(&[&taken, &other], 0), (None, None));
+    // a sign of life that came late, of a host that had it before
+    assert_eq!(evidence(&[&looked(1, &claim(0, 4, false), &before)], 1), (None, None));
 }
 
 #[test]

@@ -33,6 +33,7 @@ fn found(generation: u64, devices: &[u64], missing: &[u16]) -> Evidence {
         missing: missing.to_vec(),
         down: Vec::new(),
         other_host: None,
+        taker: None,
     }
 }
 
