@@ -3,7 +3,8 @@
 //! INV-MEMORY-1: an automatic import never shows an older state than one that was in service on this host before. What is remembered says
 //! which devices held everything that was acknowledged ([`LabelsInForce`]). A device that was absent since then, or was given up, may say of itself that
 //! it is whole; its label cannot know better. So when devices are missing, the newest label found must be on a device that is remembered as
-//! current, and be no older than what is remembered. Where nothing is missing and another host had the pool last, it may be on others: every device may
+//! current, and be no older than what is remembered; or it calls such a device present, which was found with a label that is no older.
+//! Where nothing is missing and another host had the pool last, it may be on others: every device may
 //! have been replaced there. That rule is off for good once devices were left behind here ([`LabelsInForce::left_behind`]): another host
 //! may have made a
 //! whole pool of those, without what was written here since. By the user's word (`pool import --degraded`) anything goes; what comes into
@@ -41,6 +42,8 @@ pub struct Evidence {
     pub newest_on: Vec<DeviceId>,
     /// Members and devices that have one, and that it calls present.
     pub current: Vec<(u16, DeviceId)>,
+    /// Devices found that the newest label calls present members, and the generation of their own.
+    pub held: Vec<(DeviceId, u64)>,
     /// Devices that the newest label calls present members, whatever label they have themselves.
     pub present: Vec<DeviceId>,
     /// Devices that the newest label knows as members, present or not, whatever label they have themselves.
@@ -151,7 +154,11 @@ impl ImportRules {
         if found.generation < remembered.generation {
             return Err(Refusal::Older { found: found.generation, remembered: remembered.generation, wanted });
         }
-        let current = found.current.iter().any(|(_, device)| remembered.trusts(*device)) || self.breaks(Planted::TrustAnyDevice);
+        // a crash while labels are written may leave the newest on a device alone that is being filled: a trusted device that it calls
+        // present, and that is there with the label before, is up to date. Had it been given up since, a newer label would say so, on the
+        // one that is being filled too; or a device that holds everything, and that the newest label calls present, would be missing
+        let held = |(device, generation): &(DeviceId, u64)| remembered.trusts(*device) && *generation >= remembered.generation;
+        let current = found.held.iter().any(held) || self.breaks(Planted::TrustAnyDevice);
         // a crash while labels are written leaves the newest on a device that is being added, which knows all others, and calls one of them
         // present at
         // least: another may have failed meanwhile. A label that names another device in the place of one that is remembered has a history

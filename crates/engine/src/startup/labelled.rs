@@ -33,6 +33,8 @@ pub struct Labelled<P> {
     pub newest_on: Vec<DeviceId>,
     /// Members and devices that have one, and that it calls present.
     pub current: Vec<(u16, DeviceId)>,
+    /// Devices found that the newest label calls present members, and the generation of their own.
+    pub held: Vec<(DeviceId, u64)>,
     /// Devices that the newest label calls present members, or that are taking the places of those, whatever label they have themselves.
     pub present: Vec<DeviceId>,
     /// Devices that the newest label knows as members, present or not, or that are taking the places of those.
@@ -112,6 +114,7 @@ impl<P: Clone + PartialEq> Labelled<P> {
             generation: self.generation,
             newest_on: self.newest_on.clone(),
             current: self.current.clone(),
+            held: self.held.clone(),
             present: self.present.clone(),
             known: self.known.clone(),
             apart: !self.sides.is_empty(),
@@ -165,6 +168,7 @@ impl<P: Clone + PartialEq> Labelled<P> {
             generation: newest.shape.generation,
             newest_on: of_newest.clone().map(|label| label.device).collect(),
             current: of_newest.filter_map(present).collect(),
+            held: labels().filter_map(|label| Some((present(label)?.1, label.shape.generation))).collect(),
             present: in_table(|state| state == MemberState::Present),
             known: in_table(|state| state != MemberState::Gone),
             sides: sides(newest, devices),

@@ -23,6 +23,7 @@ fn found(generation: u64, newest_on: &[u64], devices: &[u64], missing: &[u16], d
         generation,
         newest_on: newest_on.iter().copied().map(DeviceId).collect(),
         current: newest_on.iter().map(|device| (u16::try_from(device - 10).expect("few"), DeviceId(*device))).collect(),
+        held: newest_on.iter().map(|device| (DeviceId(*device), generation)).collect(),
         present: newest_on.iter().copied().map(DeviceId).collect(),
         known: newest_on.iter().copied().map(DeviceId).collect(),
         apart: false,
@@ -180,17 +181,39 @@ fn a_device_is_added_while_another_fails_and_the_power_goes() {
     // the newest label is on the new device alone, which calls one of the others present
     let both = remembered(1, &[(0, 10), (1, 11)]);
     let ids = |ids: &[u64]| ids.iter().copied().map(DeviceId).collect::<Vec<_>>();
-    let added = Evidence { present: ids(&[11, 12]), known: ids(&[10, 11, 12]), ..found(2, &[12], &[10, 11, 12], &[], &[]) };
+    let held = vec![(DeviceId(11), 1), (DeviceId(12), 2)];
+    let added = Evidence { held, present: ids(&[11, 12]), known: ids(&[10, 11, 12]), ..found(2, &[12], &[10, 11, 12], &[], &[]) };
     assert_eq!(RULES.decide(Some(&both), Some(&added), Duration::ZERO), Decision::Import);
     // the one that failed is trusted no more before labels say so
     assert_eq!(RULES.distrust(Some(&both), &added), Some(remembered(1, &[(1, 11)])));
-    // without one of them, or with none that it calls present, it may be another history
+    // it may stay away
     let without = Evidence { down: vec![0], devices: ids(&[11, 12]), ..added.clone() };
-    assert!(matches!(RULES.decide(Some(&both), Some(&without), LIMIT), Decision::Refuse(Refusal::NotCurrent { .. })));
-    let none = Evidence { present: ids(&[12]), ..added.clone() };
+    assert_eq!(RULES.decide(Some(&both), Some(&without), Duration::ZERO), Decision::Import);
+    // with none that it calls present it may be another history
+    let none = Evidence { held: vec![(DeviceId(12), 2)], present: ids(&[12]), ..added };
     assert!(matches!(RULES.decide(Some(&both), Some(&none), LIMIT), Decision::Refuse(Refusal::NotCurrent { .. })));
-    let replaced = Evidence { known: ids(&[11, 12]), ..added };
-    assert!(matches!(RULES.decide(Some(&both), Some(&replaced), LIMIT), Decision::Refuse(Refusal::NotCurrent { .. })));
+}
+
+#[test]
+fn a_host_dies_while_labels_say_that_one_device_failed_and_another_is_filled() {
+    // the newest label is on device 12 alone, which is being filled; device 10 failed and does not come back
+    let both = remembered(3, &[(0, 10), (1, 11)]);
+    let ids = |ids: &[u64]| ids.iter().copied().map(DeviceId).collect::<Vec<_>>();
+    let filled = Evidence {
+        current: Vec::new(),
+        held: vec![(DeviceId(11), 3)],
+        present: ids(&[11]),
+        known: ids(&[10, 11, 12]),
+        ..found(4, &[12], &[11, 12], &[], &[0])
+    };
+    assert_eq!(RULES.decide(Some(&both), Some(&filled), Duration::ZERO), Decision::Import);
+    assert_eq!(RULES.distrust(Some(&both), &filled), Some(left_behind(remembered(3, &[(1, 11)]))));
+    // device 11 was put back to an older state, is not trusted here, or is not there
+    let back = Evidence { held: vec![(DeviceId(11), 2)], ..filled.clone() };
+    let away = Evidence { held: Vec::new(), ..found(4, &[12], &[12], &[1], &[0]) };
+    for (memory, found) in [(&both, &back), (&remembered(3, &[(0, 10)]), &filled), (&both, &away)] {
+        assert!(matches!(RULES.decide(Some(memory), Some(found), LIMIT), Decision::Refuse(Refusal::NotCurrent { .. })), "{found:?}");
+    }
 }
 
 #[test]

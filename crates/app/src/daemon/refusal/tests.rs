@@ -26,6 +26,7 @@ fn found(generation: u64, devices: &[u64], missing: &[u16]) -> Evidence {
         generation,
         newest_on: devices.clone(),
         current: (0..).zip(devices.iter().copied()).collect(),
+        held: devices.iter().map(|device| (*device, generation)).collect(),
         present: devices.clone(),
         known: devices.clone(),
         apart: false,
