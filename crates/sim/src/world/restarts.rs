@@ -171,10 +171,10 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Devices that hold everything, as the pool says.
+    /// Devices that hold everything, as the pool says. One that failed while its successor takes its place is listed until labels say so.
     fn present(&self) -> BTreeSet<usize> {
         let pool = self.system.as_ref().and_then(S::pool);
-        let present = |d: &millpond_engine::DeviceInfo| d.state == MemberState::Present && !d.class.is_aside();
+        let present = |d: &millpond_engine::DeviceInfo| d.state == MemberState::Present && d.trouble.is_none() && !d.class.is_aside();
         pool.iter().flat_map(|pool| &pool.devices).filter(|d| present(d)).filter_map(|d| self.machine.at(d.position?)).collect()
     }
 
@@ -274,13 +274,18 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// When each device is there, in milliseconds from now; `all`: all that belong to the pool, at once; `strangers`: others, too.
+    /// When each device is there, in milliseconds from now; `all`: all that belong to the pool, at once; `strangers`: others, too, or those
+    /// alone.
     fn arrivals(&mut self, site: &mut Site, all: bool, strangers: bool) -> Vec<(usize, u64)> {
         let wait = site.rules.wait.as_millis() as u64;
         let now = self.machine.now().0;
         let strangers = strangers && !all && site.rng.percent(40);
+        let alone = strangers && !site.strangers.is_empty() && site.rng.percent(30);
         let mut arrivals = Vec::new();
         for device in 0..self.machine.count() {
+            if alone && !site.strangers.contains(&device) {
+                continue;
+            }
             if site.strangers.contains(&device) && !strangers {
                 continue;
             }

@@ -75,6 +75,13 @@ impl Daemon {
         true
     }
 
+    /// Does it trust nothing of what is found but devices that were given up since?
+    fn is_wrong_about(&self, found: &Evidence) -> bool {
+        let mut trusted =
+            found.newest_on.iter().filter(|device| self.memory.as_ref().is_some_and(|memory| memory.trusts(**device))).peekable();
+        trusted.peek().is_some() && trusted.all(|device| self.gap.contains(device))
+    }
+
     /// Replaces what is remembered, or not at all.
     fn save(&mut self, labels: LabelsInForce, now: u64) -> bool {
         if now < self.full_until {
@@ -279,6 +286,12 @@ impl<S: System> World<S> {
         let evidence = found.evidence(None);
         let geometries = self.machine.plug_these(found.devices());
         let blow = self.befalls_import(site, start, &evidence);
+        let hangs = matches!(blow, Some((_, Blow::Hang(..))));
+        // beside a host that has the pool nothing is taken, cut short or not
+        if how.by_hand && !start.beside && (!evidence.is_whole() || how.degraded && hangs) {
+            // before: labels may say so even when this host dies at once
+            self.forget_elsewhere(site, host);
+        }
         let tuning = Tuning {
             degraded: how.degraded,
             newest_label: how.newest.clone(),
@@ -303,11 +316,6 @@ impl<S: System> World<S> {
         // from here on labels may say that it is the pool, and claims that this host has it
         site.split |= how.by_hand;
         site.claimed = (!start.beside).then_some(host);
-        // beside a host that has the pool nothing is taken, cut short or not
-        if how.by_hand && !evidence.is_whole() && !start.beside {
-            // it may be remembered here even when the host dies at once
-            self.forget_elsewhere(site, host);
-        }
         if self.state() != PoolState::Online || cut(site) {
             return Ok(Tried::Died);
         }
@@ -320,7 +328,8 @@ impl<S: System> World<S> {
         if apart && left_out.is_empty() {
             return broken(format!("labels of {:?} contradict each other, and they are one pool", found.devices()));
         }
-        if held && !how.force {
+        // what this host gave up without remembering it is not what the other one has
+        if held && !how.force && !site.daemons[host].is_wrong_about(&evidence) {
             return broken(format!("host {host} has the pool, which host {} has not closed", site.here));
         }
         let labels = self.settled_labels()?;
@@ -421,17 +430,14 @@ impl<S: System> World<S> {
 
     /// What is found has none of what was in service last: right only where the host could not know it.
     fn judge_older(&mut self, site: &Site, host: usize, evidence: &Evidence) -> Verdict {
-        let daemon = &site.daemons[host];
-        let trusted = evidence.newest_on.iter().filter(|device| daemon.memory.as_ref().is_some_and(|memory| memory.trusts(**device)));
-        let unknown = trusted.clone().count() > 0 && trusted.clone().all(|device| daemon.gap.contains(device));
-        if unknown {
+        if site.daemons[host].is_wrong_about(evidence) {
             self.stats.gaps += 1;
             self.trace.note("an older state: that these devices were given up was not remembered");
             return Ok(());
         }
         broken(format!(
             "host {host} imports an older state by itself, of {evidence:?}, remembering {:?}; current were {:?}",
-            daemon.memory, site.current
+            site.daemons[host].memory, site.current
         ))
     }
 
@@ -444,7 +450,7 @@ impl<S: System> World<S> {
         if older || site.split {
             site.strangers.extend((0..self.machine.count()).filter(|device| !plugged.contains(device)));
         }
-        if how.by_hand && !(evidence.is_whole() && self.left_out().is_empty() && !older) {
+        if older || how.by_hand && !(evidence.is_whole() && self.left_out().is_empty()) {
             self.forget_elsewhere(site, host);
         }
         (site.here, site.held, site.split, site.wanted, site.claimed) = (host, true, false, None, None);
