@@ -14,6 +14,8 @@ use crate::{Command, CommandError, Planted, PoolState, Reply};
 const MAX_VOLUME_BYTES: u64 = 1 << 56;
 /// Turns after which commands that wait for room are told that there is none.
 const STARVED_TURNS: u32 = 20_000;
+/// Milliseconds between checkpoints that are to make room for commands when nothing else does.
+const CHECKPOINT_MILLIS: u64 = 200;
 /// Volumes of one group snapshot.
 const MAX_GROUP: usize = 256;
 /// Names in a message.
@@ -69,6 +71,9 @@ impl Pool {
                 | Command::Lost { .. }
                 | Command::Census
         );
+        // these need none either, but do not overtake others
+        let bare = matches!(command, Command::Close | Command::Checkpoint) && self.parked_commands.is_empty();
+        let unlogged = unlogged || bare;
         if self.state == PoolState::Opening || (!unlogged && !self.record_room(pages) && !self.records_starve()) {
             return self.parked_commands.push((tag, command));
         }
@@ -180,6 +185,11 @@ impl Pool {
             return;
         }
         self.starved_commands += 1;
+        if !self.record_room(1) && self.cleaner.idle() && self.now.0 >= self.last_checkpoint.0 + CHECKPOINT_MILLIS {
+            // I9: until a checkpoint has what changed, room is kept for that, of which the cleaner may need some; and objects leave sparse
+            // segments with a checkpoint alone
+            self.checkpointer.forced |= !self.checkpointer.running();
+        }
         if self.record_room(1) || self.records_starve() {
             for id in std::mem::take(&mut self.record_waiters) {
                 if self.records_starve() { self.fail_op(id, DiskError::NoSpace) } else { self.go_on(id) }

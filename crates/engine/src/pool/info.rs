@@ -153,7 +153,8 @@ impl Pool {
         }
         let _ = write!(
             report,
-            "{:?} closing {}; {}; freed {}; kept for guests {}, waiting writes {}, starved since {:?}, cleaner idle {}, checkpoint running {}, live {} of {} units",
+            "{:?} closing {}; {}; freed {}; kept for guests {}, waiting writes {}, starved since {:?}, cleaner idle {}, \
+             checkpoint running {}, live {} of {} units, {}",
             self.state,
             self.closing.is_some(),
             self.cleaner.report(),
@@ -164,7 +165,8 @@ impl Pool {
             self.cleaner.idle(),
             self.checkpointer.running(),
             self.core.space.live_units(),
-            self.core.space.usable_units()
+            self.core.space.usable_units(),
+            self.needs_report()
         );
         report
     }

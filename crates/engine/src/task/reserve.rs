@@ -191,6 +191,11 @@ impl Pool {
         needs
     }
 
+    /// One line for debugging.
+    pub(crate) fn needs_report(&self) -> String {
+        format!("{:?} for {:?}", self.needs(), self.changes())
+    }
+
     fn count_needs(&self, changes: &Changes) -> Needs {
         let [_, longest, _, moving] = changes.bytes;
         let nodes = self.segments_for(self.node_pages(LEAST_CHANGES.0), self.chunk_pages(), None);
@@ -393,11 +398,15 @@ impl Pool {
     /// The same with so many bytes of objects besides deadlists.
     fn segments_with_objects(&self, objects: usize) -> usize {
         let at = &self.checkpointer;
-        let changed = self.core.nodes.dirty() - at.unwritten;
         let objects_at = at.objects_at.filter(|_| !at.running());
-        let nodes = self.segments_for(self.node_pages(changed + 4), self.chunk_pages(), at.nodes_at);
         let objects = objects + at.estimate.lists;
-        nodes + self.segments_for(self.written_pages(objects), self.part_bytes() / 4096, objects_at)
+        self.node_segments() + self.segments_for(self.written_pages(objects), self.part_bytes() / 4096, objects_at)
+    }
+
+    /// Segments that the nodes of the next checkpoint take at most.
+    fn node_segments(&self) -> usize {
+        let changed = self.core.nodes.dirty() - self.checkpointer.unwritten;
+        self.segments_for(self.node_pages(changed + 4), self.chunk_pages(), self.checkpointer.nodes_at)
     }
 
     /// Segments that a checkpoint of next to no changes takes at most.
@@ -439,6 +448,22 @@ impl Pool {
         let pages = self.smallest_segment().saturating_sub(META_HEAD_PAGES) as usize;
         let pages = segments * pages.saturating_sub(self.part_bytes() / 4096);
         (pages - pages.div_ceil(WRITE_PAGES)) * 4096
+    }
+
+    /// Bytes of objects that the next checkpoint may take besides what changed so far, so that as many segments as `kept` stay free.
+    /// What is left of the segments that it begins and ends with counts.
+    pub(super) fn object_room_beside(&self, kept: usize) -> usize {
+        let at = &self.checkpointer;
+        let changed = self.object_bytes(self.core.space.chunks.dirty_pages()) + at.estimate.lists;
+        let nodes = self.node_segments();
+        let most = self.free_meta().saturating_sub(kept + nodes);
+        let waste = self.part_bytes() / 4096;
+        let left = at.objects_at.filter(|_| !at.running()).map_or(0, |cursor| (cursor.pages - cursor.page) as usize);
+        let segment = self.smallest_segment().saturating_sub(META_HEAD_PAGES) as usize;
+        let pages = left.saturating_sub(waste) + most * segment.saturating_sub(waste);
+        // one in so many pages is lost to writes that are filled up
+        let pages = pages - pages.div_ceil(WRITE_PAGES + 1);
+        (pages * 4096).saturating_sub(changed.next_multiple_of(4096))
     }
 
     /// Bytes that so many chunk table pages and the catalog take.

@@ -28,7 +28,7 @@ impl Pool {
         if sparse.is_empty() {
             return;
         }
-        let mut room = self.object_room(self.free_meta().saturating_sub(self.checkpoint_segments() + 1));
+        let mut room = self.object_room_beside(1);
         if room == 0 && self.evacuation.is_none() {
             return;
         }
