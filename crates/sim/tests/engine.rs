@@ -84,6 +84,13 @@ fn worlds_with_removals() {
     }
 }
 
+/// Groups are evened out and everything is read while devices come and go.
+#[test]
+fn worlds_with_work() {
+    // 24: extents between rows of which a stopped removal left too few for a plan
+    clean(24..25, Mode::World, &Options { jobs: true, ..Options::default() });
+}
+
 /// Chunk tables that fill a good part of the log, and a device that leaves.
 #[test]
 fn worlds_of_long_tables() {

@@ -324,25 +324,26 @@ fn widen(
 ) -> Option<Removal> {
     let all: usize = partners.iter().map(|group| group.rows() as usize).sum();
     let (mut kept, mut rows) = (Vec::new(), Vec::<Row>::new());
+    let mut freed: BTreeMap<u16, Vec<u32>> = BTreeMap::new();
     for group in partners {
         let may = |more: &[Row]| {
             let height = tallest(rows.iter().chain(more));
             height <= most && can_go(&rows.iter().chain(more).map(|(id, _)| *id).collect())
         };
         let Some((rest, taken)) = cut_first(group, may) else { break };
+        taken.iter().flat_map(|(_, parts)| parts).for_each(|(at, extent)| freed.entry(*at).or_default().push(*extent));
         rows.extend(taken);
-        let whole = rest.rows() == 0;
-        kept.extend(Some(rest).filter(|_| !whole));
-        if !whole {
+        if rest.rows() > 0 {
+            kept.push(rest);
             break;
         }
+        // what longer columns have beyond the rows is in no segment either, and lies between the rows of groups that follow each other
+        rest.columns.iter().for_each(|column| freed.entry(column.member).or_default().extend(column.first..column.first + column.extents));
     }
     if rows.is_empty() || rows.len() * STEP_PART < all {
         return None;
     }
     let taken: BTreeSet<SegmentId> = rows.iter().map(|(id, _)| *id).collect();
-    let mut freed: BTreeMap<u16, Vec<u32>> = BTreeMap::new();
-    rows.iter().flat_map(|(_, parts)| parts).for_each(|(at, extent)| freed.entry(*at).or_default().push(*extent));
     let mut columns: Vec<Column> = freed.into_iter().filter_map(|(at, extents)| longest(at, extents)).collect();
     let (height, before) = (columns.iter().map(|column| column.extents).max()?, columns.len());
     let beside = columns.iter().map(|column| column.first).min()?;

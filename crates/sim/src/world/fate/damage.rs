@@ -58,7 +58,8 @@ impl<S: System> World<S> {
             self.machine.pass(10_000_000);
             self.finish_jobs()?;
         }
-        broken(format!("{left} bytes of devices are in no segment although nobody leaves and there is room"))
+        let space = self.system.as_ref().map(System::space_report).unwrap_or_default();
+        broken(format!("{left} bytes of devices are in no segment although nobody leaves and there is room; {space}"))
     }
 
     /// One device of a pool with parity rots once everything is whole, which it seldom is before: data and parity of rows.

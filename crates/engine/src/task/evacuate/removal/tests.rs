@@ -72,6 +72,25 @@ fn the_log_of_a_pool_with_parity_shares_its_devices() {
     assert!(!joined(&shape(&[96; 3], &[data, log])).is_empty());
 }
 
+/// Columns are longer than their rows where one device is shorter than the others: what lies between rows is used, too.
+#[test]
+fn extents_between_rows_become_rows() {
+    let three = Layout::Mirror { copies: 3 };
+    let first = (Class::Data, three, &[(0u16, 0u32, 4u32), (2, 0, 12), (3, 0, 12)][..]);
+    let second = (Class::Data, three, &[(0, 4, 4), (2, 12, 12), (3, 12, 12)][..]);
+    let shape = shape(&[8, 8, 24, 24], &[first, second]);
+    assert_eq!(shape.groups.iter().map(Group::rows).sum::<u64>(), 8);
+    assert_eq!(joined(&shape), [(Class::Data, vec![0, 1, 2, 3])]);
+    let after = Removal::plan_rejoin(&shape, |_| true).unwrap().shape;
+    assert_eq!(after.groups.iter().map(Group::rows).sum::<u64>(), 16);
+    assert!(unused_extents(&after).is_empty());
+    // where a group goes in part the rest of its columns stay
+    let after = Removal::plan_rejoin(&shape, |gone| gone.len() <= 5).unwrap().shape;
+    let of_third: Vec<(u32, u32)> =
+        after.groups.iter().flat_map(|group| &group.columns).filter(|c| c.member == 2).map(|c| (c.first, c.extents)).collect();
+    assert_eq!(of_third, [(13, 11), (0, 13)]);
+}
+
 /// A look and a plan agree on the extents that can be joined.
 #[test]
 fn a_look_finds_what_a_plan_joins() {
