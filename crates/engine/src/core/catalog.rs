@@ -564,15 +564,34 @@ impl Catalog {
         before.map_or(lineage.origin_epoch, |snapshot| snapshot.epoch)
     }
 
-    /// Units of data that a snapshot holds alone: what died by the next version and was born after the one before. Nothing is said of one
-    /// that lineages
-    /// start from, and of the last of a line without a head.
+    /// Units of data that a snapshot holds alone: what died by the next version and was born after the one before. After the last one of a
+    /// line without a head comes the only lineage that starts from it. `None` of other snapshots that lineages start from, and of the last
+    /// of a line without a head.
     pub(crate) fn units_alone(&self, id: SnapshotId) -> Option<u64> {
-        let snapshot = self.snapshots.get(&id).filter(|snapshot| snapshot.children.is_empty())?;
+        let snapshot = self.snapshots.get(&id)?;
         let line = self.lineages.get(&snapshot.lineage)?;
+        let died = match snapshot.children.as_slice() {
+            [] => self.died_by_next(line, id),
+            [child] if self.goes_on_with(id, *child) => self.died_by_next(self.lineages.get(child)?, id),
+            _ => None,
+        };
+        Some(died?.units_after(self.epoch_before(line, id)))
+    }
+
+    /// What died in a lineage by the first version after `id`.
+    fn died_by_next<'a>(&'a self, line: &'a Lineage, id: SnapshotId) -> Option<&'a Deadlist> {
         let next = Catalog::after(line, id).and_then(|next| self.snapshots.get(&next)).map(|next| next.deadlist.list());
-        let died = next.or(line.head.is_some().then(|| line.deadlist.list()))?;
-        Some(died.units_after(self.epoch_before(line, id)))
+        next.or(line.head.is_some().then(|| line.deadlist.list()))
+    }
+
+    /// Can the lineage that starts from a snapshot continue its line, when the snapshot goes? It is the end of a line without a head then.
+    pub(crate) fn goes_on_with(&self, at: SnapshotId, child: LineageId) -> bool {
+        let line = self.snapshots.get(&at).and_then(|snapshot| self.lineages.get(&snapshot.lineage));
+        let (Some(line), Some(young)) = (line, self.lineages.get(&child)) else { return false };
+        let foreign = line.volume != young.volume;
+        // a promoted clone and the volume that starts from it stay apart
+        let both = foreign && self.volumes.contains_key(&line.volume) && self.volumes.contains_key(&young.volume);
+        line.head.is_none() && line.snapshots.last() == Some(&at) && !both && !(foreign && line.snapshots.len() > 1)
     }
 
     /// Volumes of other names that start from a snapshot.

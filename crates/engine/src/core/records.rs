@@ -324,11 +324,7 @@ impl Core {
     /// birth, so the joined line has complete deadlists.
     fn splice(&mut self, at: SnapshotId, child: LineageId) -> bool {
         let Some(parent) = self.catalog.snapshots.get(&at).map(|s| s.lineage) else { return false };
-        let (Some(line), Some(young)) = (self.catalog.lineages.get(&parent), self.catalog.lineages.get(&child)) else { return false };
-        let foreign = line.volume != young.volume;
-        // a promoted clone and the volume that starts from it stay apart
-        let both = foreign && self.catalog.volumes.contains_key(&line.volume) && self.catalog.volumes.contains_key(&young.volume);
-        if line.head.is_some() || line.snapshots.last() != Some(&at) || both || (foreign && line.snapshots.len() > 1) {
+        if !self.catalog.goes_on_with(at, child) {
             return false;
         }
         let Some(young) = self.catalog.remove_lineage(child) else { return false };

@@ -31,6 +31,36 @@ fn a_thousand_snapshots_cost_nothing_to_read_and_return_their_space() {
     assert!(after < before + (64 << 10), "{before} -> {after}");
 }
 
+/// Nothing comes back with a snapshot that its volume was rolled back to while other snapshots follow it in its line. Else all that was
+/// overwritten since does, and is listed as its own.
+#[test]
+fn a_snapshot_that_was_rolled_back_to_says_what_it_holds_alone() {
+    let mut rig = Rig::new(&[96], Layout::Linear);
+    let volume = rig.volume("disk0", 4 << 20, Compression::Off);
+    assert_eq!(rig.write_blocks(Target::Head(volume), 0..64, 1, 8), 0);
+    let first = rig.snapshot(volume, "first");
+    assert_eq!(rig.write_blocks(Target::Head(volume), 0..64, 2, 8), 0);
+    let Ok(Reply::Snapshots(kept)) = rig.command(Command::Rollback { snapshot: first, keep_as: "kept".into() }) else { panic!() };
+    assert_eq!(rig.write_blocks(Target::Head(volume), 0..16, 3, 8), 0);
+    let alone = |rig: &Rig| rig.engine.snapshots().into_iter().find(|s| s.id == first).map(|s| s.unique_bytes);
+    assert_eq!(alone(&rig), Some(0));
+    rig.command(Command::DestroySnapshots { snapshots: kept }).unwrap();
+    rig.settle();
+    rig.audit();
+    assert_eq!(alone(&rig), Some(16 * 4096));
+    rig.reopen();
+    rig.settle();
+    assert_eq!(alone(&rig), Some(16 * 4096));
+    (0..2).for_each(|_| assert_eq!(rig.command(Command::Checkpoint), Ok(Reply::Done)));
+    let before = rig.engine.pool().unwrap().allocated;
+    rig.command(Command::DestroySnapshots { snapshots: vec![first] }).unwrap();
+    rig.settle();
+    (0..2).for_each(|_| assert_eq!(rig.command(Command::Checkpoint), Ok(Reply::Done)));
+    rig.audit();
+    let after = rig.engine.pool().unwrap().allocated;
+    assert!(before - after >= 16 * 4096, "{before} -> {after}");
+}
+
 /// Two clones are destroyed together with their origin. When one is gone, the line of the other one joins that of the snapshot that both came from.
 #[test]
 fn what_is_left_of_two_clones_goes_with_them() {

@@ -1,6 +1,8 @@
 //! A pool of thousands of segments that runs full, with snapshots of every age between which blocks were overwritten here and there: whatever gives
 //! space back works on it, over restarts (I9), what snapshots hold alone comes back when they go, and what is kept for a volume is there.
 
+use std::collections::BTreeSet;
+
 use millpond_block::{ByteRange, Op};
 use millpond_engine::{Command, CommandError, PoolState, SnapshotId, VolumeId, VolumeOptions};
 
@@ -181,11 +183,13 @@ impl<S: System> World<S> {
     /// Everything that gives space back, in any order, on a full pool.
     fn give_back(&mut self, old: u64) -> Verdict {
         let mut probed = 0;
+        // a snapshot that its volume was rolled back to may stay, hidden, when it is destroyed: what others share with it stays, too
+        let mut went_back = BTreeSet::new();
         while self.oracle.snapshots().next().is_some() {
             let snapshots: Vec<(SnapshotId, VolumeId)> = self.oracle.snapshots().map(|s| (s.id, s.volume)).collect();
             let (snapshot, volume) = *self.rng.pick(&snapshots);
             match self.rng.weighted(&[70, 8, 5, 5, 6]) {
-                0 => self.destroy_and_see(snapshot)?,
+                0 => self.destroy_and_see(snapshot, went_back.contains(&volume))?,
                 1 => {
                     let blocks = self.oracle.geometry(Target::Head(volume)).map_or(0, |(size, _)| size / BLOCK);
                     let first = self.rng.below(blocks);
@@ -196,6 +200,7 @@ impl<S: System> World<S> {
                 2 => {
                     let decided = self.oracle.snapshot(snapshot).is_some_and(|s| s.undecided().is_empty());
                     if decided {
+                        went_back.insert(volume);
                         let keep_as = self.workload.name("kept");
                         self.command(Command::Rollback { snapshot, keep_as }, vec![], vec![]);
                         self.in_time("a rollback")?;
@@ -220,14 +225,14 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// A snapshot goes: what is said to be its own comes back.
-    fn destroy_and_see(&mut self, snapshot: SnapshotId) -> Verdict {
+    /// A snapshot goes: what is said to be its own comes back, unless its volume `went_back`.
+    fn destroy_and_see(&mut self, snapshot: SnapshotId, went_back: bool) -> Verdict {
         let looks = self.rng.percent(40);
         if looks {
             self.settle_down()?;
         }
         let before = self.system.as_ref().and_then(S::pool).map_or(0, |pool| pool.allocated);
-        let own = if looks { self.oracle.unique_bytes(snapshot) } else { None };
+        let own = if looks && !went_back { self.oracle.unique_bytes(snapshot) } else { None };
         let said =
             self.system.as_ref().and_then(|s| s.snapshots().into_iter().find(|info| info.id == snapshot)).map_or(0, |s| s.unique_bytes);
         if let Some(own) = own
