@@ -414,10 +414,13 @@ impl Auditor<'_, '_> {
         }
     }
 
-    /// A head that was rolled back may well be older than what snapshots hold.
+    /// A head that was rolled back may well be older than what snapshots hold. A promotion may have made those another volume's, which
+    /// starts from a snapshot of this one's line then.
     fn rolled_back(&self, volume: VolumeId) -> bool {
-        self.core.catalog.lineages.values().filter(|line| line.volume == volume).count() > 1
-            || self.core.catalog.head(volume).is_some_and(|(_, line)| line.origin.is_some())
+        let catalog = &self.core.catalog;
+        let forks = |id| catalog.snapshots.get(id).is_some_and(|snapshot| !snapshot.children.is_empty());
+        catalog.lineages.values().filter(|line| line.volume == volume).count() > 1
+            || catalog.head(volume).is_some_and(|(_, line)| line.origin.is_some() || line.snapshots.iter().any(forks))
     }
 
     fn compare(&mut self) {

@@ -194,3 +194,38 @@ fn a_crash_leaves_all_of_it_or_nothing() {
         rig.audit();
     }
 }
+
+/// After promotions each of two volumes has a snapshot that the other one starts from: neither can be destroyed until snapshots that nothing
+/// starts from are.
+#[test]
+fn two_volumes_that_start_from_each_other_go_one_snapshot_after_the_other() {
+    let mut rig = Rig::new(&[96], Layout::Linear);
+    let disk = rig.volume("disk", BLOCKS * 4096, Compression::Off);
+    let mut snapshots = Vec::new();
+    for byte in 1..=3 {
+        assert_eq!(rig.write_blocks(Target::Head(disk), 0..BLOCKS, byte, 8), 0);
+        snapshots.push(rig.snapshot(disk, &format!("s{byte}")));
+    }
+    let [one, two, three] = snapshots[..] else { panic!() };
+    let Reply::Snapshots(kept) = rig.command(Command::Rollback { snapshot: one, keep_as: "kept".into() }).unwrap() else { panic!() };
+    let clone = clone_of(&mut rig, two, "vm");
+    assert_eq!(promote(&mut rig, clone), [one, two]);
+    assert_eq!(promote(&mut rig, disk), [one]);
+    rig.reopen();
+    rig.audit();
+    let refused = |rig: &mut Rig| [disk, clone].map(|volume| rig.command(Command::DestroyVolume { volume }).is_err());
+    assert_eq!(refused(&mut rig), [true, true]);
+    for (target, byte) in [(Target::Head(disk), 1), (Target::Head(clone), 2), (Target::Snapshot(two), 2), (Target::Snapshot(three), 3)] {
+        reads(&mut rig, target, byte);
+    }
+    rig.command(Command::DestroySnapshots { snapshots: vec![three, kept[0]] }).unwrap();
+    rig.settle();
+    rig.audit();
+    for volume in [clone, disk] {
+        rig.command(Command::DestroyVolume { volume }).unwrap();
+        rig.settle();
+        rig.audit();
+    }
+    (0..2).for_each(|_| assert_eq!(rig.command(Command::Checkpoint), Ok(Reply::Done)));
+    assert!(rig.engine.pool().unwrap().allocated < 1 << 20);
+}
