@@ -238,8 +238,6 @@ pub enum Planted {
     PrepareInUse,
     /// What a removal took out of its rows before it was stopped stays unused.
     LeaveGivenUp,
-    /// Rows that cannot be emptied for want of room are left alone as if no copy of them could be read.
-    RestAtAnyPause,
     /// Requests under way when a volume's cache mode becomes stricter are answered as before.
     LoosenUnderWay,
     /// Devices are opened with what the page cache has of them and they may not have.

@@ -84,8 +84,8 @@ impl Options {
     #[must_use]
     pub fn planting(mut self, bug: Planted) -> Options {
         self.planted = Some(bug);
-        self.parity |= matches!(bug, Planted::ParityFromRot | Planted::SkimOneCopy | Planted::LeaveGivenUp | Planted::RestAtAnyPause);
-        self.removals |= matches!(bug, Planted::LeaveGivenUp | Planted::RestAtAnyPause);
+        self.parity |= matches!(bug, Planted::ParityFromRot | Planted::SkimOneCopy | Planted::LeaveGivenUp);
+        self.removals |= bug == Planted::LeaveGivenUp;
         self.mirrors |= bug == Planted::LateAnswersCount;
         self.long_tables |= bug == Planted::CrowdTheLog;
         self.rescue |= bug == Planted::NothingRests;

@@ -121,7 +121,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 40] = [
+const PLANTED: [(&str, Planted); 39] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -158,7 +158,6 @@ const PLANTED: [(&str, Planted); 40] = [
     ("burst-twice", Planted::BurstTwice),
     ("prepare-in-use", Planted::PrepareInUse),
     ("leave-given-up", Planted::LeaveGivenUp),
-    ("rest-at-any-pause", Planted::RestAtAnyPause),
     ("loosen-under-way", Planted::LoosenUnderWay),
     ("trust-page-cache", Planted::TrustPageCache),
     ("leave-out-unasked", Planted::LeaveOutUnasked),

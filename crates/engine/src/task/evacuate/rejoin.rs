@@ -268,9 +268,6 @@ impl Pool {
     /// where room or devices are waited for in vain.
     pub(super) fn gives_rejoin_up(&mut self, look: &Look) -> bool {
         let paused = look.away + look.crowded > 0;
-        if paused && self.planted(Planted::RestAtAnyPause) {
-            return self.end_rejoin(10 * REST_MILLIS);
-        }
         if !look.unreadable.is_empty() {
             let segments = &self.core.space.segments;
             let found = look.unreadable.iter().filter_map(|id| Some((*id, segments.get(*id)?.uses)));
