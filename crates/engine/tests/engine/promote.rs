@@ -195,8 +195,8 @@ fn a_crash_leaves_all_of_it_or_nothing() {
     }
 }
 
-/// After promotions each of two volumes has a snapshot that the other one starts from: neither can be destroyed until snapshots that nothing
-/// starts from are.
+/// After promotions each of two volumes has a snapshot that the other one starts from: neither can be destroyed until snapshots that
+/// nothing starts from are.
 #[test]
 fn two_volumes_that_start_from_each_other_go_one_snapshot_after_the_other() {
     let mut rig = Rig::new(&[96], Layout::Linear);
