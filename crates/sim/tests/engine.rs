@@ -221,6 +221,8 @@ fn planted_bugs_are_found() {
         Planted::PromoteKeepsDeadlists,
         Planted::ServeUnremembered,
         Planted::TrustAnyDevice,
+        Planted::ForgetLeftBehind,
+        Planted::JoinApart,
         Planted::ForgetNewLabels,
         Planted::WaitForNobody,
         Planted::LoosenUnderWay,
