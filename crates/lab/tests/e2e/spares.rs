@@ -51,7 +51,7 @@ fn dies_under_load(millpond: &mut Millpond, uri: &str, dying: &mut VolatileDisk,
     wait_whole(millpond)?;
     let listed = pool(millpond)?;
     ensure!(is(&listed, spare, "data", "online") && device(&listed, &dying.path()).is_err(), "{listed}");
-    let told = millpond.cli(&["pool", "status", "-v", "tank"])?;
+    let told = millpond.cli(&["pool", "status", "-v", "-p", "tank"])?;
     ensure!(told.contains(&spare.display().to_string()) && !told.contains(&dying.path().display().to_string()), "{told}");
     Ok(())
 }
