@@ -271,7 +271,7 @@ impl Pieces {
     }
 }
 
-/// What a list has of the bytes that the next checkpoint writes for directories ([`Pieces::to_write`]), and of the memory that tails take
+/// The share of a list in the bytes that the next checkpoint writes for directories ([`Pieces::to_write`]), and of the memory that tails take
 /// ([`Pieces::memory`]).
 #[derive(Debug, Default)]
 pub(crate) struct Share {

@@ -1,7 +1,7 @@
 //! The file of events: lines of JSON, written by one thread.
 //!
-//! What could not be written is written when the file can be again: then it is replaced by what is remembered. A file that was rotated or removed is
-//! begun anew.
+//! Events that could not be written are written when the file can be again: then it is replaced by the remembered ones. A file that was rotated
+//! or removed is begun anew.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
