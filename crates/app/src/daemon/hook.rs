@@ -91,7 +91,7 @@ fn run(hook: &Hook, events: &Receiver<Event>) {
     }
 }
 
-/// Commands that were killed and have not ended: one that waits for a device that hangs ends when the kernel lets go of it.
+/// Commands that were killed and have not ended: one that waits for a hung device ends when its system call returns.
 #[derive(Default)]
 struct Killed(Vec<Child>);
 

@@ -447,7 +447,7 @@ pub(super) async fn open_rehearsed(
     with_space.map_err(|silent| ApiError::busy(silent.to_string()))
 }
 
-/// A new pool as the engine is told.
+/// The engine's specification of a new pool, with a random id.
 fn pool_spec(name: &str, groups: &[DeviceGroup]) -> Result<PoolSpec, ApiError> {
     let id = PoolId(entropy().map_err(|e| ApiError::internal(format!("no entropy: {e}")))?);
     Ok(PoolSpec { name: name.to_owned(), id, groups: groups.iter().map(group_spec).collect(), extent_bytes: None })

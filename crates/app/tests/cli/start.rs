@@ -134,7 +134,7 @@ fn the_older_half_is_taken_by_the_users_word_and_remembered_from_then_on() {
     bring_back(&daemon, "a");
     assert_eq!(daemon.stop("TERM"), 0);
     daemon.restart();
-    eventually("the contradiction is told", || reason(&daemon).contains("contradict each other"));
+    eventually("the contradiction is the reason in the status", || reason(&daemon).contains("contradict each other"));
     let (told, a, b) = (reason(&daemon), daemon.text("a"), daemon.text("b"));
     assert!(told.contains(&a) && told.contains(&b) && told.contains("-d DEVICE") && health_is(&daemon, "unavailable"), "{told}");
     let found = daemon.json(&["pool", "import", "-d", &a, "-d", &b]);

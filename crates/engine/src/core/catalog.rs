@@ -578,7 +578,7 @@ impl Catalog {
         Some(died?.units_after(self.epoch_before(line, id)))
     }
 
-    /// What died in a lineage by the first version after `id`.
+    /// The deadlist of a lineage's first version after `id`.
     fn died_by_next<'a>(&'a self, line: &'a Lineage, id: SnapshotId) -> Option<&'a Deadlist> {
         let next = Catalog::after(line, id).and_then(|next| self.snapshots.get(&next)).map(|next| next.deadlist.list());
         next.or(line.head.is_some().then(|| line.deadlist.list()))

@@ -232,7 +232,7 @@ impl World {
         there.iter().filter(|at| self.state(shape, **at) == MemberState::Present).map(|at| self.devices[*at].version).min()
     }
 
-    /// The user takes what is there, whatever is missing and whoever had it last, and the other hosts are told to forget the pool where it
+    /// The user takes what is there, whatever is missing and whoever had it last, and the other hosts have to forget the pool where it
     /// is not all.
     fn take(&self, host: usize, there: &BTreeSet<usize>, seen: &mut Seen) -> Option<World> {
         let labelled = self.labelled(there).filter(|_| self.by_hand > 0)?;

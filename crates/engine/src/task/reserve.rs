@@ -451,7 +451,7 @@ impl Pool {
     }
 
     /// Bytes of objects that the next checkpoint may take besides what changed so far, so that as many segments as `kept` stay free.
-    /// What is left of the segments that it begins and ends with counts.
+    /// The unused rest of its first and last segment counts.
     pub(super) fn object_room_beside(&self, kept: usize) -> usize {
         let at = &self.checkpointer;
         let changed = self.object_bytes(self.core.space.chunks.dirty_pages()) + at.estimate.lists;

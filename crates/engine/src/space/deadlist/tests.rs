@@ -319,7 +319,7 @@ fn a_list_of_an_older_version_is_a_piece() {
     assert_eq!(home.take_retired(), [at]);
 }
 
-/// What is tried again counts once, in each list of a split, and as left out until its content is there.
+/// A span that is tried again counts once, in each list of a split, and as left out until its content is there.
 #[test]
 fn units_that_are_tried_again_are_counted_once() {
     let pieces = Pieces::new(512, 512, 0, None);

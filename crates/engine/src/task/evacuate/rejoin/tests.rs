@@ -48,7 +48,7 @@ fn a_row_that_may_not_go_ends_the_look_at_its_kind() {
     assert!(!found, "nothing can be joined");
 }
 
-/// What is paused is tried again every second: that nothing is paused for a moment is no progress, that something was moved is.
+/// Paused segments are tried again every second. A moment without a pause is no progress; only a move is.
 #[test]
 fn a_minute_without_progress_is_counted_over_tries() {
     let (mut known, since) = (None, Time(5_000));
