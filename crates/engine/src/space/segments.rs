@@ -370,11 +370,12 @@ impl SegmentTable {
     }
 
     /// Free segments whose bytes the host gets back first when so many are wanted, at most `pages` of them but one at least: neighbours, and the last
-    /// of the group that has most of them, for the log comes to those last. No group is left with so few that some were prepared again.
+    /// of the group that has most of them, for the log comes to those last. Each group keeps its share of what is wanted, up to which
+    /// [`next_hole`](Self::next_hole) fills it: were some of that given back, the two would go on for ever.
     pub(crate) fn last_ready(&self, pages: u64, wanted: u64) -> Vec<SegmentId> {
         let all = self.free_pages();
         let spare = |bank: &Bank| {
-            let least = (bank.share(wanted, all) / 2).div_ceil(u64::from(bank.pages.max(1)));
+            let least = bank.share(wanted, all).div_ceil(u64::from(bank.pages.max(1)));
             bank.surplus.min(bank.ready.saturating_sub(usize::try_from(least).unwrap_or(usize::MAX)))
         };
         let most = self.banks.iter().map(|bank| (spare(bank), bank)).filter(|(spare, _)| *spare > 0);
@@ -586,3 +587,6 @@ impl SegmentTable {
 fn is_empty(state: SegmentState) -> bool {
     matches!(state, SegmentState::Free | SegmentState::Resting(_) | SegmentState::Discarding | SegmentState::Preparing)
 }
+
+#[cfg(test)]
+mod tests;

@@ -93,7 +93,8 @@ impl Pool {
 
     /// What has been surplus for long, at a rate that guests do not notice.
     fn give_back_some(&mut self) {
-        if self.stock.due == 0 || self.now < self.stock.give_back_at || self.core.space.segments.discarding() > 0 || self.is_hungry() {
+        let busy = self.core.space.segments.discarding() > 0 || self.is_preparing() || self.is_hungry();
+        if self.stock.due == 0 || self.now < self.stock.give_back_at || busy {
             return;
         }
         if self.now.0 > self.last_activity.0 + IDLE_MILLIS {

@@ -102,8 +102,14 @@ impl Pool {
         taken <= AHEAD_BYTES && (pages.kept + pages.ready) * PAGE < AHEAD_SECONDS * taken
     }
 
+    /// Is it on its way to the target? Nothing is given back until it is there: the two would go on for ever.
+    pub(super) fn is_preparing(&self) -> bool {
+        self.preparer.fills
+    }
+
     /// A segment that is half prepared is as free as before.
     fn leave_preparing(&mut self) {
+        self.preparer.fills = false;
         if let Some(work) = self.preparer.work.take_if(|work| work.in_flight == 0) {
             self.core.space.segments.prepared(work.segment, false);
         }
