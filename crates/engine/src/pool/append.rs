@@ -335,9 +335,8 @@ impl Pool {
         let defer = self.planted(Planted::ApplyAtCompletion);
         for i in 0..count {
             let plain = source.block(offset + i);
-            let coding = self.compress(plain, compression);
+            let (bytes, coding) = self.codec.compress(plain, compression).unwrap_or((plain, Coding::Raw));
             let Some(batch) = &mut self.log.streams[PACKED].batch else { return };
-            let bytes = if coding == Coding::Raw { plain } else { &self.scratch };
             batch.room(bytes.len(), |n| self.bufs.take(n)).copy_from_slice(bytes);
             let (crc, units) = (crc32c(bytes), u32::try_from(bytes.len() / 512).unwrap_or(BLOCK_UNITS));
             let slots = units / u32::from(chunk.grain);
@@ -374,27 +373,6 @@ impl Pool {
                 op.pending += 1;
             }
         }
-    }
-
-    /// Compresses a block into the scratch buffer, padded to units behind a 2-byte length; [`Coding::Raw`] when that saves no unit.
-    fn compress(&mut self, plain: &[u8], compression: Compression) -> Coding {
-        let (packed, coding) = match compression {
-            Compression::Off => return Coding::Raw,
-            Compression::Lz4 => (lz4_flex::block::compress(plain), Coding::Lz4),
-            Compression::Zstd => match zstd::bulk::compress(plain, 1) {
-                Ok(packed) => (packed, Coding::Zstd),
-                Err(_) => return Coding::Raw,
-            },
-        };
-        let length = packed.len() + 2;
-        if length > 7 * 512 {
-            return Coding::Raw;
-        }
-        self.scratch.clear();
-        self.scratch.extend_from_slice(&u16::try_from(packed.len()).unwrap_or(0).to_le_bytes());
-        self.scratch.extend_from_slice(&packed);
-        self.scratch.resize(length.next_multiple_of(512), 0);
-        coding
     }
 
     /// Appends an item of its own weight (a clear or a record) and tells `op` when it is complete. The item's effect is the caller's to apply.

@@ -4,6 +4,7 @@ mod append;
 mod cached;
 mod census;
 mod clear;
+mod codec;
 mod command;
 mod complete;
 mod destroy;

@@ -25,18 +25,6 @@ fn pages_of(unit: u32, units: u32) -> (u32, u32) {
     (unit / 8, (unit + units).div_ceil(8) - unit / 8)
 }
 
-/// A block's bytes from its stored form.
-fn decode(stored: &[u8], coding: Coding, out: &mut [u8]) -> Option<()> {
-    let length = usize::from(u16::from_le_bytes(*stored.first_chunk::<2>()?));
-    let packed = stored.get(2..2 + length)?;
-    let written = match coding {
-        Coding::Raw => return None,
-        Coding::Lz4 => lz4_flex::block::decompress_into(packed, out).ok()?,
-        Coding::Zstd => zstd::bulk::decompress_to_buffer(packed, out).ok()?,
-    };
-    (written == 4096).then_some(())
-}
-
 impl Pool {
     /// Root of what a target maps.
     pub(crate) fn root_of(&self, target: Target) -> Option<TreeRoot> {
@@ -206,7 +194,7 @@ impl Pool {
 
     pub(super) fn unpack(&mut self, stored: &[u8], coding: Coding) -> Option<Piece> {
         let mut buf = self.bufs.take(4096);
-        decode(stored, coding, buf.bytes_mut().get_mut(..4096)?)?;
+        self.codec.decompress(stored, coding, buf.bytes_mut().get_mut(..4096)?)?;
         Some(Piece::new(Rc::new(buf), 0..4096))
     }
 

@@ -8,6 +8,7 @@ use millpond_format::{BlockIdentity, BlockNo, ChunkId, DeviceNote, Leg, Lsn, Obj
 use rustc_hash::FxHashMap;
 use std::rc::{Rc, Weak};
 
+use super::codec::Codec;
 use super::op::Op;
 use crate::cache::{Scan, Spot, Store};
 use crate::core::Core;
@@ -270,7 +271,7 @@ pub(crate) struct Pool {
     pub(crate) refuses: bool,
     /// Positions of devices that did not answer while the pool was opened: it does without them, or was refused.
     pub(crate) unanswered: Vec<u16>,
-    pub(crate) scratch: Vec<u8>,
+    pub(super) codec: Codec,
     /// The last batch with a clear or a catalog record.
     pub(crate) last_record: Lsn,
     /// Volumes whose end is being discarded after a shrink, and the operation that does it.
@@ -362,7 +363,7 @@ impl Pool {
             last_retry: now,
             refuses: false,
             unanswered: Vec::new(),
-            scratch: Vec::new(),
+            codec: Codec::new(),
             last_record: Lsn(0),
             trimming: BTreeMap::new(),
             untrimmed: BTreeMap::new(),

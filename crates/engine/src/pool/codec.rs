@@ -1,0 +1,78 @@
+//! The stored form of a compressed block: two bytes with the length of what follows, LZ4 or Zstandard, and zeros up to a unit.
+//!
+//! Contexts of both libraries are made once: for a block of 4 KiB making one takes longer than coding it.
+
+use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
+use millpond_format::{BLOCK, Coding};
+use zstd::bulk::{Compressor, Decompressor};
+
+use crate::Compression;
+
+/// Bytes of a unit.
+const UNIT: usize = 512;
+/// Bytes before the compressed ones: their number.
+const HEAD: usize = 2;
+/// A block that takes more than this compressed is stored as it is: no unit would be saved.
+const MOST: usize = BLOCK - UNIT;
+/// The level of Zstandard, its fastest one of those above 0.
+const LEVEL: i32 = 1;
+
+/// The contexts.
+pub(crate) struct Codec {
+    table: CompressTable,
+    packer: Option<Compressor<'static>>,
+    unpacker: Option<Decompressor<'static>>,
+    /// The last block that was compressed, in its stored form.
+    stored: Vec<u8>,
+}
+
+impl Codec {
+    pub(crate) fn new() -> Codec {
+        let most = get_maximum_output_size(BLOCK).max(zstd::zstd_safe::compress_bound(BLOCK));
+        Codec { table: CompressTable::small(), packer: None, unpacker: None, stored: vec![0; HEAD + most] }
+    }
+
+    /// The stored form of a block and how it is coded. None when the block is to be stored as it is, since it is not to be compressed or no unit
+    /// would be saved.
+    pub(crate) fn compress(&mut self, plain: &[u8], compression: Compression) -> Option<(&[u8], Coding)> {
+        let out = self.stored.get_mut(HEAD..)?;
+        let (packed, coding) = match compression {
+            Compression::Off => return None,
+            Compression::Lz4 => (compress_into_with_table(plain, out, &mut self.table).ok()?, Coding::Lz4),
+            Compression::Zstd => {
+                if self.packer.is_none() {
+                    self.packer = Compressor::new(LEVEL).ok();
+                }
+                (self.packer.as_mut()?.compress_to_buffer(plain, out).ok()?, Coding::Zstd)
+            }
+        };
+        let length = HEAD + packed;
+        if length > MOST {
+            return None;
+        }
+        let stored = self.stored.get_mut(..length.next_multiple_of(UNIT))?;
+        stored.get_mut(..HEAD)?.copy_from_slice(&u16::try_from(packed).ok()?.to_le_bytes());
+        stored.get_mut(length..)?.fill(0);
+        Some((stored, coding))
+    }
+
+    /// Fills `out` with a block from its stored form. None when that is damaged, or no compressed one.
+    pub(crate) fn decompress(&mut self, stored: &[u8], coding: Coding, out: &mut [u8]) -> Option<()> {
+        let length = usize::from(u16::from_le_bytes(*stored.first_chunk::<HEAD>()?));
+        let packed = stored.get(HEAD..HEAD + length)?;
+        let written = match coding {
+            Coding::Raw => return None,
+            Coding::Lz4 => decompress_into(packed, out).ok()?,
+            Coding::Zstd => {
+                if self.unpacker.is_none() {
+                    self.unpacker = Decompressor::new().ok();
+                }
+                self.unpacker.as_mut()?.decompress_to_buffer(packed, out).ok()?
+            }
+        };
+        (written == BLOCK).then_some(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

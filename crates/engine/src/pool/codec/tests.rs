@@ -1,0 +1,65 @@
+use millpond_format::Coding;
+
+use super::{BLOCK, Codec};
+use crate::Compression;
+
+/// A block whose first bytes are noise.
+fn block(noise: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    (0..BLOCK).map(|i| if i < noise { next() } else { seed as u8 }).collect()
+}
+
+/// Blocks of every size once compressed, after each other through the same contexts, come back as they were.
+#[test]
+fn blocks_come_back() {
+    let mut codec = Codec::new();
+    for (compression, expected) in [(Compression::Lz4, Coding::Lz4), (Compression::Zstd, Coding::Zstd)] {
+        let mut compressed = 0;
+        for noise in (0..=BLOCK).step_by(97) {
+            let plain = block(noise, noise as u64);
+            let Some((stored, coding)) = codec.compress(&plain, compression) else {
+                assert!(noise > 3000, "{noise} bytes of noise leave units to save");
+                continue;
+            };
+            assert_eq!((coding, stored.len() % 512), (expected, 0));
+            assert!(stored.len() < BLOCK);
+            let stored = stored.to_vec();
+            let mut out = vec![1; BLOCK];
+            codec.decompress(&stored, coding, &mut out).unwrap();
+            assert_eq!(out, plain);
+            compressed += 1;
+        }
+        assert!(compressed > 20);
+    }
+}
+
+#[test]
+fn noise_and_what_is_not_to_be_compressed_are_stored_as_they_are() {
+    let mut codec = Codec::new();
+    assert!(codec.compress(&block(BLOCK, 7), Compression::Lz4).is_none());
+    assert!(codec.compress(&block(BLOCK, 7), Compression::Zstd).is_none());
+    assert!(codec.compress(&block(0, 7), Compression::Off).is_none());
+}
+
+/// Damage is no block, and leaves contexts that decode the next one.
+#[test]
+fn damage_is_no_block() {
+    let mut codec = Codec::new();
+    for compression in [Compression::Lz4, Compression::Zstd] {
+        let plain = block(1000, 3);
+        let (stored, coding) = codec.compress(&plain, compression).map(|(stored, coding)| (stored.to_vec(), coding)).unwrap();
+        let mut out = vec![0; BLOCK];
+        for length in [0, 1, 2, 17, 600] {
+            assert!(codec.decompress(&stored[..length], coding, &mut out).is_none());
+        }
+        let mut longer = stored.clone();
+        longer[..2].copy_from_slice(&u16::MAX.to_le_bytes());
+        assert!(codec.decompress(&longer, coding, &mut out).is_none());
+        codec.decompress(&stored, coding, &mut out).unwrap();
+        assert_eq!(out, plain);
+    }
+}
