@@ -35,26 +35,24 @@ pub enum Content {
 /// When `out` cannot be one: a broken caller.
 pub fn stamp(op: u64, volume: u32, cell: u64, out: &mut [u8]) {
     assert!((LEAST..=SECTOR).contains(&out.len()));
-    for (i, bytes) in out.chunks_mut(8).enumerate() {
-        bytes.copy_from_slice(&word(op, volume, cell, i).to_le_bytes()[..bytes.len()]);
-    }
-}
-
-/// Word `i` of a cell. A third of the operations writes noise, a third repeats itself (compressible), a third is half and half.
-fn word(op: u64, volume: u32, cell: u64, i: usize) -> u64 {
     let key = mix(op ^ mix(cell ^ mix(u64::from(volume))));
-    match i {
+    let pattern = mix(op) % 3;
+    let word = |i: usize| match i {
         0 => MAGIC,
         1 => op,
         2 => cell,
         3 => u64::from(volume),
         4 => key,
-        _ => match mix(op) % 3 {
+        // a third of the operations writes noise, a third repeats itself (compressible), a third is half and half
+        _ => match pattern {
             0 => key.rotate_left(i as u32).wrapping_mul(0x9FB2_1C65_1E98_DF25) ^ (i as u64).wrapping_mul(0xD6E8_FEB8_6659_FD93),
             1 => key,
             _ if i < HEAD + (WORDS - HEAD) / 2 => mix(key ^ i as u64),
             _ => op,
         },
+    };
+    for (i, bytes) in out.chunks_mut(8).enumerate() {
+        bytes.copy_from_slice(&word(i).to_le_bytes()[..bytes.len()]);
     }
 }
 

@@ -101,6 +101,8 @@ pub struct SimDevice {
     marked: Option<BTreeSet<usize>>,
     /// What the page cache calls clean and the media do not have; none where there is no page cache.
     shown: Option<BTreeMap<usize, Page>>,
+    /// A page of zeros.
+    zeros: Page,
 }
 
 impl PageCache for SimDevice {
@@ -127,6 +129,7 @@ impl SimDevice {
             done: 0,
             marked: None,
             shown: None,
+            zeros: Rc::new([0; PAGE]),
         }
     }
 
@@ -163,8 +166,14 @@ impl SimDevice {
 
     fn erased(&self, page: usize) -> Page {
         match self.profile.erased {
-            Erased::Garbage => Rc::new(std::array::from_fn(|i| mix(self.noise ^ (page * 512 + i / 8) as u64).to_le_bytes()[i % 8])),
-            Erased::Zero | Erased::Old => Rc::new([0; PAGE]),
+            Erased::Garbage => {
+                let mut noise = [0; PAGE];
+                for (i, word) in noise.chunks_exact_mut(8).enumerate() {
+                    word.copy_from_slice(&mix(self.noise ^ (page * 512 + i) as u64).to_le_bytes());
+                }
+                Rc::new(noise)
+            }
+            Erased::Zero | Erased::Old => Rc::clone(&self.zeros),
         }
     }
 

@@ -176,11 +176,12 @@ impl Oracle {
         if length != flight.request.range.length {
             return broken(format!("{length} bytes come back"));
         }
-        let joined: Vec<u8>;
+        let mut joined: Vec<u8>;
         let bytes = match data.as_slice() {
             [one] => one.bytes(),
             many => {
-                joined = many.iter().flat_map(|p| p.bytes().iter().copied()).collect();
+                joined = Vec::with_capacity(length as usize);
+                many.iter().for_each(|piece| joined.extend_from_slice(piece.bytes()));
                 &joined
             }
         };
