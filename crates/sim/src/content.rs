@@ -7,6 +7,7 @@ pub const SECTOR: usize = 512;
 /// Bytes of a cell at least: so many say who wrote it.
 pub const LEAST: usize = HEAD * 8;
 
+const ZEROS: [u8; SECTOR] = [0; SECTOR];
 const MAGIC: u64 = 0x4D50_5349_4D53_4543;
 const WORDS: usize = SECTOR / 8;
 const HEAD: usize = 5;
@@ -58,7 +59,8 @@ pub fn stamp(op: u64, volume: u32, cell: u64, out: &mut [u8]) {
 
 /// Looks at one cell.
 pub fn identify(bytes: &[u8]) -> Content {
-    if bytes.iter().all(|b| *b == 0) {
+    // compared as a whole: byte by byte took a sixth of a world's time
+    if ZEROS.get(..bytes.len()).is_some_and(|zeros| zeros == bytes) {
         return Content::Zero;
     }
     let at = |i: usize| bytes.chunks_exact(8).nth(i).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
