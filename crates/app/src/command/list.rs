@@ -8,9 +8,9 @@ use serde::Serialize;
 
 use super::columns::{SNAPSHOT, VOLUME};
 use super::globs::{Pattern, is_pattern};
-use crate::api::{Snapshot, Volume};
+use crate::api::{Pool, Snapshot, Volume};
 use crate::client::{Client, quoted};
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::names::{Name, Scope};
 use crate::output::{Cell, Column, Listing, Shown, print, sort};
 
@@ -97,7 +97,8 @@ impl List {
             Type::Volume => self.show(volumes(client, &scopes).await?, VOLUME),
             Type::Snapshot => self.show(snapshots(client, &scopes).await?, SNAPSHOT),
             Type::All => self.show(all(client, &scopes).await?, ROW),
-        }
+        }?;
+        if scopes.is_empty() { name_silent_pools(client).await } else { Ok(()) }
     }
 
     fn show<T: Serialize>(&self, mut rows: Vec<T>, columns: &[Column<T>]) -> Outcome {
@@ -106,6 +107,17 @@ impl List {
         }
         print(&rows, columns, &self.how)
     }
+}
+
+/// Fails when a pool does not answer, whose volumes and snapshots a list of all pools does not have.
+async fn name_silent_pools(client: &Client) -> Outcome {
+    let pools: Vec<Pool> = client.get("/v1/pools").await?;
+    let silent: Vec<String> = pools.into_iter().filter(|pool| pool.silent_since.is_some()).map(|pool| format!("'{}'", pool.name)).collect();
+    if silent.is_empty() {
+        return Ok(());
+    }
+    let (it, does) = if silent.len() == 1 { ("pool", "does") } else { ("pools", "do") };
+    Err(Failure::failed(format!("{it} {} {does} not answer: the list is without them; see 'millpond status'", silent.join(", "))))
 }
 
 /// The volumes in a scope, each once; that of a snapshot is its volume.

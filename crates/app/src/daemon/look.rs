@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use millpond_engine::PoolInfo;
 
 use super::service::Daemon;
-use super::shard::{ShardError, ShardLook, Unseen};
+use super::shard::{ShardError, ShardHandle, ShardLook, Unseen};
 use super::state::PoolRecord;
 
 /// One pool that the daemon answers for.
@@ -72,6 +72,13 @@ impl Daemon {
         let names: Vec<String> = self.registry().pools.keys().cloned().collect();
         let patience = self.options.deadlines.look;
         join_all(names.iter().map(|name| self.look_at(name, patience))).await.into_iter().flatten().collect()
+    }
+
+    /// Shards of the pools in service that answer, by name: a list of what is in all pools does without one that is silent.
+    pub(super) async fn answering(&self) -> Vec<(String, ShardHandle)> {
+        let looks = self.look().await;
+        let silent = |name: &str| looks.iter().any(|look| look.record.name == name && matches!(look.seen, Seen::Silent(_)));
+        self.shards().into_iter().filter(|(name, _)| !silent(name)).collect()
     }
 
     /// Looks at one pool; nothing when there is none of this name.

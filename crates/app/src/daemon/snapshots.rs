@@ -19,14 +19,14 @@ use crate::names::{Name, SnapshotName, VolumeName};
 const EXPIRY_TURN: Duration = Duration::from_secs(5);
 
 impl Daemon {
-    /// The snapshots of every pool in service, of one pool, or of one volume; by volume, oldest first.
+    /// The snapshots of every pool in service that answers, of one pool, or of one volume; by volume, oldest first.
     ///
     /// # Errors
     /// When the pool or volume named does not exist or is not in service.
     pub async fn snapshots(&self, pool: Option<&str>, volume: Option<&str>) -> Result<Vec<Snapshot>, ApiError> {
         let shards = match pool {
             Some(pool) => vec![(pool.to_owned(), self.shard(pool)?)],
-            None => self.shards(),
+            None => self.answering().await,
         };
         let mut listed = Vec::new();
         let looks = shards.iter().map(|(_, shard)| async { Ok::<_, ApiError>((shard.volumes().await?, shard.snapshots().await?)) });

@@ -18,14 +18,14 @@ use crate::size::{Size, SizeChange};
 const GRAIN: u64 = 4096;
 
 impl Daemon {
-    /// The volumes of every pool in service, or of one.
+    /// The volumes of every pool in service that answers, or of one.
     ///
     /// # Errors
     /// When the pool named does not exist or is not in service.
     pub async fn volumes(&self, pool: Option<&str>) -> Result<Vec<Volume>, ApiError> {
         let shards = match pool {
             Some(pool) => vec![(pool.to_owned(), self.shard(pool)?)],
-            None => self.shards(),
+            None => self.answering().await,
         };
         let mut volumes = Vec::new();
         let listed = join_all(shards.iter().map(|(_, shard)| shard.volumes())).await;

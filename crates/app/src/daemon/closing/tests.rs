@@ -9,7 +9,7 @@ use millpond_engine::Target;
 use super::*;
 use crate::api::{
     ClassSpec, CreateExport, CreateNbd, CreatePool, CreateSnapshots, CreateVolume, Destroy, DeviceGroup, DeviceSpec, ErrorKind, ImportPool,
-    IoMode, LayoutSpec, Pool, SetProperties,
+    IoMode, LayoutSpec, Pool, SetProperties, Volume,
 };
 use crate::daemon::locks::Deadlines;
 use crate::daemon::service::{Options, PoolEntry};
@@ -130,6 +130,13 @@ fn a_pool_whose_thread_is_held_is_asked_once_and_delays_nobody() {
         assert!(since.is_some(), "{:?}", health(&first));
         assert!(daemon.jobs().await.is_empty());
         assert!(daemon.exports().await.expect("exports").is_empty());
+        // a list of all pools has those that answer; one of this pool alone waits for it
+        let listed = |volumes: Vec<Volume>| volumes.into_iter().map(|volume| volume.name).collect::<Vec<_>>();
+        // the other one may be slow on a busy machine
+        while listed(daemon.volumes(None).await.expect("the other pool")) != ["good/disk"] {
+            tokio::task::yield_now().await;
+        }
+        assert!(daemon.snapshots(None, None).await.expect("the other pool").is_empty());
         // whoever looks again waits for the answer to the first question
         assert_eq!(silent(&daemon.pools().await), since);
         assert_eq!(silent(&daemon.status().await.expect("status").pools), since);
