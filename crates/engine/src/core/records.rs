@@ -223,6 +223,7 @@ impl Core {
         };
         self.snapshot(volume, keep, name, created, "head before a rollback", None);
         self.epoch.0 += 1;
+        self.rollbacks += 1;
         if let Some(old) = self.lineage_of(volume).and_then(|id| self.catalog.lineages.get_mut(&id)) {
             old.head = None;
         }

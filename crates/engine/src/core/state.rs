@@ -32,6 +32,8 @@ pub(crate) struct Core {
     pub(crate) epoch: Epoch,
     /// Guest blocks ever written: the clock of lifetimes.
     pub(crate) clock: u64,
+    /// Rollbacks since the import.
+    pub(crate) rollbacks: u64,
     pub(crate) next_chunk: u64,
     /// Nodes changed since the last checkpoint began carry this number.
     pub(crate) generation: u64,
@@ -68,6 +70,7 @@ impl Core {
             catalog: Catalog::default(),
             epoch: Epoch(1),
             clock: 0,
+            rollbacks: 0,
             next_chunk: 1,
             generation: 1,
             chunk_units,

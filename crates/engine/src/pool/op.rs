@@ -2,7 +2,7 @@
 
 use millpond_block::{Buf, Data, DiskError, Piece, Request, Tag};
 use millpond_device::DeviceIndex;
-use millpond_format::{Addr, BlockNo, Coding, LineageId, Lsn, SegmentId, SnapshotId, VolumeId};
+use millpond_format::{Addr, BlockNo, Coding, Lsn, SegmentId, SnapshotId, VolumeId};
 use smallvec::SmallVec;
 
 use super::census::CensusWork;
@@ -140,8 +140,8 @@ pub(crate) struct WriteWork {
 pub(crate) struct Edges {
     /// Blocks locked for this write.
     pub(crate) locked: SmallVec<[BlockNo; 2]>,
-    /// The lineage that the old content was read from.
-    pub(crate) lineage: Option<LineageId>,
+    /// Rollbacks of the pool before the old content was read: another one may have changed what the locked blocks hold.
+    pub(crate) rollbacks: u64,
     /// Old content of the locked blocks, in the same order.
     pub(crate) old: SmallVec<[Option<Data>; 2]>,
     /// The payload holds whole blocks now.

@@ -55,7 +55,7 @@ impl Pool {
         }
         let Some(Op { work: Work::Write(work), .. }) = self.ops.get(id) else { return };
         let (volume, request, held) = (work.volume, work.request, work.edges.locked.clone());
-        let (filled, edge_lineage) = (work.edges.filled, work.edges.lineage);
+        let (filled, rollbacks) = (work.edges.filled, work.edges.rollbacks);
         let Some(lineage) = self.core.lineage_of(volume) else { return self.fail_op(id, DiskError::Io) };
         let (first, count) = blocks_of(request.range);
         let last = first + count as u64 - 1;
@@ -71,9 +71,11 @@ impl Pool {
                 return self.keep_payload(id, given);
             }
         }
-        if is_ragged(request.range) && (!filled || edge_lineage != Some(lineage)) {
+        // after a rollback the old content is read again. The lineage does not show it: a splice or two promotions give the new head
+        // the id of the old one. All else that changes the locked blocks waits for their locks
+        if is_ragged(request.range) && (!filled || rollbacks != self.core.rollbacks) {
             self.keep_payload(id, given);
-            return self.read_edges(id, volume, lineage, request.range);
+            return self.read_edges(id, volume, request.range);
         }
         if !self.load_leaves(id, lineage, first, last) {
             return self.keep_payload(id, given);
@@ -164,7 +166,7 @@ impl Pool {
     }
 
     /// Locks the blocks that a write covers only in part and reads what they hold.
-    fn read_edges(&mut self, id: u32, volume: VolumeId, lineage: LineageId, range: ByteRange) {
+    fn read_edges(&mut self, id: u32, volume: VolumeId, range: ByteRange) {
         let (first, count) = blocks_of(range);
         let last = first + count as u64 - 1;
         let mut edges: smallvec::SmallVec<[BlockNo; 2]> = smallvec::SmallVec::new();
@@ -178,7 +180,8 @@ impl Pool {
             self.locks.entry((volume, *block)).or_default();
         }
         if let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) {
-            work.edges = Edges { locked: edges.clone(), lineage: Some(lineage), old: edges.iter().map(|_| None).collect(), filled: false };
+            let old = edges.iter().map(|_| None).collect();
+            work.edges = Edges { locked: edges.clone(), rollbacks: self.core.rollbacks, old, filled: false };
         }
         for block in edges {
             let range = ByteRange { offset: block.0 * 4096, length: 4096 };

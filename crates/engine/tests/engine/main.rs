@@ -9,6 +9,7 @@ mod claim;
 mod cleaner;
 mod crowded;
 mod departure;
+mod edges;
 mod evacuate;
 mod faults;
 mod flips;
