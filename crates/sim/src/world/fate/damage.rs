@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use millpond_engine::{Class, Command, MemberState, PoolState};
+use millpond_engine::{Class, Command, Layout, MemberState, PoolState};
 
 use crate::machine::Ill;
 use crate::oracle::{Verdict, Violation, broken};
@@ -13,6 +13,8 @@ use crate::world::World;
 const REJOIN_PATIENCE: u32 = 40;
 /// Such a part of the pool is free at least where rows can be emptied: a step takes half of it, and a sixteenth of the rows or more.
 const FREE_PART: u64 = 4;
+/// A step takes such a part of the rows at least.
+const STEP_PART: u64 = 16;
 /// Such a part of the smallest device may stay in none: devices of different sizes, and a log that has to keep its length.
 const GIVEN_UP_PART: u64 = 4;
 
@@ -45,14 +47,18 @@ impl<S: System> World<S> {
             let mut sizes: Vec<u64> = lasting().map(|device| device.size).collect();
             sizes.sort_unstable();
             let least = sizes.first().copied().unwrap_or(0);
-            // what the largest device has more than any other is beside nothing
-            let alone = sizes.pop().unwrap_or(0) - sizes.last().copied().unwrap_or(0);
+            let copies = if let Layout::Mirror { copies } = pool.layout { u64::from(copies) } else { 1 };
+            let alone = beside_nothing(&sizes, copies);
             left = pool.given_up;
+            // rows of a mirror, which a pool of few has mostly for itself: a step takes a sixteenth of them, and half of what guests have
+            let rows = sizes.iter().sum::<u64>().saturating_sub(left) / copies;
+            let few = copies > 1 && pool.free * STEP_PART < 2 * rows;
             // devices that left the pool may be in any condition
             let bad = lasting().filter_map(|device| self.machine.at(device.position?)).any(|device| self.machine.is_bad(device));
             // what special devices have left is no place for data
             let special = lasting().any(|device| device.class == Class::Special);
-            if left.saturating_sub(alone) * GIVEN_UP_PART <= least || !whole || bad || special || pool.free * FREE_PART < pool.size {
+            let crowded = few || pool.free * FREE_PART < pool.size;
+            if left.saturating_sub(alone) * GIVEN_UP_PART <= least || !whole || bad || special || crowded {
                 return Ok(());
             }
             self.machine.pass(10_000_000);
@@ -123,5 +129,43 @@ impl<S: System> World<S> {
             std::mem::swap(&mut self.trace, &mut fork.trace);
             Violation(format!("{what} (after a scrub, without other copies)"))
         })
+    }
+}
+
+/// Bytes that are in no row because too few other devices have as many: what the largest has more than any other, or what rows of so many
+/// copies cannot take in. `sizes` from the smallest one.
+fn beside_nothing(sizes: &[u64], copies: u64) -> u64 {
+    let more = match sizes {
+        [.., second, largest] => largest - second,
+        _ => 0,
+    };
+    // devices that are longer than there can be rows are in each row
+    let (mut longer, mut rest) = (Vec::new(), sizes.to_vec());
+    while let Some(largest) = rest.last().copied() {
+        let width = copies.saturating_sub(longer.len() as u64).max(1);
+        let rows = rest.iter().sum::<u64>() / width;
+        if largest <= rows {
+            return longer.iter().map(|size| size - rows).sum::<u64>().max(more);
+        }
+        longer.extend(rest.pop());
+    }
+    more
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_rows_can_take_in_is_beside_nothing() {
+        assert_eq!(beside_nothing(&[4, 4], 2), 0);
+        assert_eq!(beside_nothing(&[4, 6], 2), 2);
+        // three copies on three devices: the smallest one ends the rows
+        assert_eq!(beside_nothing(&[64, 112, 128], 3), 64 + 48);
+        // each row has two of the other three besides
+        assert_eq!(beside_nothing(&[10, 10, 10, 40], 3), 30);
+        assert_eq!(beside_nothing(&[44, 72, 88, 108], 3), 20);
+        assert_eq!(beside_nothing(&[7, 9], 1), 2);
+        assert_eq!(beside_nothing(&[], 3), 0);
     }
 }
