@@ -1,7 +1,7 @@
 //! A single-threaded io_uring reactor: device operations, sockets and wake-ups of one shard, with one system call per turn.
 //!
 //! *Ownership.* Every byte that the kernel may touch is owned by the [`Ring`] from the call that starts an operation until its completion
-//! is handed back as an [`Event`]: buffers are given by value and returned by value. INV-RING-1: the slot of an operation is freed when its
+//! is handed back as an [`Event`]: buffers are given by value and returned by value. INV-URING-1: the slot of an operation is freed when its
 //! last completion has been seen, never before; so a connection, a listener or the ring itself may be dropped at any time. A ring that
 //! cannot get its operations back when dropped leaks their memory rather than free it.
 //!

@@ -210,7 +210,7 @@ impl Ring {
         let mut queue = self.uring.submission();
         while let Some(entry) = self.waiting.pop() {
             // SAFETY: what the entry points to is owned by the slot that it names, lies on the heap and stays there until the operation's last
-            // completion was seen (INV-RING-1); descriptors are owned by `devices`, `sockets` and `waker`, or are checked by the kernel.
+            // completion was seen (INV-URING-1); descriptors are owned by `devices`, `sockets` and `waker`, or are checked by the kernel.
             if unsafe { queue.push(&entry) }.is_err() {
                 self.waiting.push(entry, true);
                 break;

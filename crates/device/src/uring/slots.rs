@@ -122,7 +122,7 @@ impl Slots {
         self.remove(u32::try_from(entry.get_user_data()).ok()?)
     }
 
-    /// Takes the operation out; only when the kernel is done with it (INV-RING-1).
+    /// Takes the operation out; only when the kernel is done with it (INV-URING-1).
     pub fn remove(&mut self, index: u32) -> Option<Op> {
         let op = self.slots.get_mut(index as usize)?.take();
         if op.is_some() {

@@ -1,7 +1,7 @@
 //! The end of a shard that nobody asked for: its ring failed, or a defect of the program made its thread panic.
 //!
 //! The thread unwinds as far as this. On the way the pool is called faulted first, then the shard is dropped: the ring gets its operations back from
-//! the kernel before it frees their memory, or keeps that memory for ever (INV-RING-1); sockets and devices are closed. What the engine knew is gone
+//! the kernel before it frees their memory, or keeps that memory for ever (INV-URING-1); sockets and devices are closed. What the engine knew is gone
 //! as in a crash, which loses nothing that was acknowledged. Other shards share nothing with it. A second panic on the way ends the process,
 //! which a service manager starts again.
 
