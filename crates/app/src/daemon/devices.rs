@@ -369,7 +369,7 @@ impl Daemon {
             let of_devices = |kind| matches!(kind, JobKind::Resilver | JobKind::Replace | JobKind::Remove);
             let switching = status.pool.devices.iter().any(|device| device.successor.is_some());
             let mut left = switching || status.pool.jobs.iter().any(|job| of_devices(job.kind));
-            // INV-JOB-1: the job is listed until the pool's table and the state on disk are without the old device
+            // INV-JOB-1: the job is listed until the pool's table is without the old device and saving that was tried (a failure is logged)
             self.remember_devices(&name, &status);
             if !left {
                 followed.end();

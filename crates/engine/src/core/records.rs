@@ -1,4 +1,6 @@
 //! Catalog records: what each does to the state. Validation comes before a record is logged (`command`); here it just happens.
+//!
+//! I3: snapshots, clones and rollbacks copy roots, and neither read nor write a map node or a block of data.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;

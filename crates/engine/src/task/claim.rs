@@ -1,6 +1,6 @@
 //! The pool's claim: seen in place now and then, written again so that others see that this host lives, and given back at the end.
 //!
-//! INV-CLAIM-1: nothing is handed to a device later than [`LEASE_MILLIS`] after the beginning of the last look that found no other's claim. Who
+//! INV-CLAIM-1: nothing but reads is handed to a device later than [`LEASE_MILLIS`] after the beginning of the last look that found no other's claim. Who
 //! takes a pool waits as long after its claim is in place everywhere, and only then reads what the pool is: so both never write, whatever time
 //! this host was held up for. What a device was given before, and has not done yet, is beyond that. Operations may wait for long between the engine
 //! and the device: whoever hands them over asks [`Engine::lease`](crate::Engine::lease) again, and gives back what comes too late. Looks and

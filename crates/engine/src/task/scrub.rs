@@ -4,8 +4,8 @@
 //! the references to them, labels and the newest root by what they should be. What has no good copy is remembered with its place.
 //! Of segments with parity whole rows are read, parity too (`rows`). What is sound is read and found so in strips (`strips`).
 //!
-//! INV-SCRUB-1: what is read lies still. Segments are looked at that were full when the scrub came to them; nothing in one is written again
-//! before it was free in between, and then it does not count (`uses`). Chunks that moved meanwhile were read by the cleaner.
+//! INV-SCRUB-1: nothing but repairs writes to what is read. A scrub reads segments that were full when it began; such a segment is written again
+//! only after it was free in between, and then it does not count (`uses`). Chunks that moved meanwhile were read by the cleaner.
 
 mod items;
 mod labels;
