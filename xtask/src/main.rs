@@ -15,7 +15,7 @@ const HELP: &str = "\
 cargo xtask ci [--install] [--quick]   everything that has to hold before a change lands, in under half an hour on two cores
     --install   as root: install the Debian packages that the end-to-end tests need, and build fsx
     --quick     without the simulator and the end-to-end tests
-cargo xtask tidy                       rules about the source itself: arrows, lengths, words, paths
+cargo xtask tidy                       rules about the source itself: arrows, lengths, words, paths, invariants
 cargo xtask planted                    every planted bug is found by the simulator
 cargo xtask e2e [ARGS...]              builds the daemon and runs the end-to-end tests with these arguments (try --list)";
 
