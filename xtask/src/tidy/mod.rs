@@ -3,6 +3,7 @@
 mod arrows;
 mod invariants;
 mod paths;
+mod ratchet;
 mod source;
 mod tree;
 

@@ -1,6 +1,6 @@
 //! Reads the checkout and asks every rule.
 
-use super::{arrows, invariants, paths, source};
+use super::{arrows, invariants, paths, ratchet, source};
 use anyhow::{Context, Result};
 use std::fmt;
 use std::fs;
@@ -64,6 +64,7 @@ pub fn check(root: &Path) -> Result<Vec<Finding>> {
     }
     findings.extend(source::unreached(&files));
     findings.extend(invariants::check(&files));
+    findings.extend(ratchet::check(&files));
     if !files.iter().any(|f| f.path == "ARCHITECTURE.md") {
         findings.push(Finding::new("ARCHITECTURE.md", 0, "is missing"));
     }

@@ -1,0 +1,161 @@
+//! Counts that may only fall: patterns of language in doc comments, and long functions.
+
+use super::tree::{Finding, SourceFile};
+
+/// Holds a number for each count.
+const NUMBERS: &str = "xtask/ratchet.toml";
+/// Lines of a function, from its name to its last brace, beyond which it counts as long.
+const LONG_FUNCTION: usize = 70;
+
+/// One count.
+struct Count {
+    key: &'static str,
+    found: usize,
+    things: &'static str,
+    advice: String,
+}
+
+/// Counts that are higher than their number. A note is printed for those that are lower.
+pub fn check(files: &[SourceFile]) -> Vec<Finding> {
+    let Some(numbers) = files.iter().find(|file| file.path == NUMBERS) else {
+        return vec![Finding::new(NUMBERS, 0, "is missing: it holds the counts that may only fall")];
+    };
+    let mut findings = Vec::new();
+    for Count { key, found, things, advice } in counts(files) {
+        let entry = numbers.text.lines().enumerate().find_map(|(index, line)| {
+            let (name, value) = line.split_once('=')?;
+            (name.trim() == key).then(|| (index + 1, value.trim().parse::<usize>()))
+        });
+        match entry {
+            Some((line, Ok(most))) if found > most => {
+                let text = format!("{key}: {found} {things}, {} more than the {most} there may be; {advice}", found - most);
+                findings.push(Finding::new(NUMBERS, line, text));
+            }
+            Some((line, Ok(most))) if found < most => {
+                println!("note: {NUMBERS}:{line}: {key} fell from {most} to {found}; write {found} there")
+            }
+            Some((_, Ok(_))) => {}
+            Some((line, Err(_))) => findings.push(Finding::new(NUMBERS, line, format!("{key} has no number; write {found} there"))),
+            None => findings.push(Finding::new(NUMBERS, 0, format!("lacks {key}; add \"{key} = {found}\""))),
+        }
+    }
+    findings
+}
+
+fn counts(files: &[SourceFile]) -> [Count; 4] {
+    let (mut starts, mut telling, mut persons) = (0, 0, 0);
+    let mut long = Vec::new();
+    for file in files.iter().filter(|file| file.path.ends_with(".rs")) {
+        for words in file.text.lines().filter_map(doc_words) {
+            let is_one_of = |word: &&str, of: &[&str]| of.iter().any(|one| word.eq_ignore_ascii_case(one));
+            starts += usize::from(words.first().is_some_and(|word| ["What", "Who", "Whose"].contains(word)));
+            telling += words.iter().filter(|word| is_one_of(word, &["told", "tells"])).count();
+            persons += words.iter().filter(|word| is_one_of(word, &["nobody", "somebody"])).count();
+        }
+        long.extend(long_functions(&file.text).into_iter().map(|(name, lines)| format!("\n  {}: {name} ({lines})", file.path)));
+    }
+    let words = |key, found, things| {
+        let advice = "name the thing and the action instead, in the new lines that the diff shows".to_owned();
+        Count { key, found, things, advice }
+    };
+    let advice = format!("make one of them shorter:{}", long.concat());
+    [
+        words("doc-lines-that-begin-with-what-who-whose", starts, "lines"),
+        words("doc-words-told-tells", telling, "words"),
+        words("doc-words-nobody-somebody", persons, "words"),
+        Count { key: "functions-over-70-lines", found: long.len(), things: "functions", advice },
+    ]
+}
+
+/// The words of a line of a doc comment.
+fn doc_words(line: &str) -> Option<Vec<&str>> {
+    let text = line.trim_start();
+    let text = text.strip_prefix("///").or_else(|| text.strip_prefix("//!"))?;
+    Some(text.split(|c: char| !c.is_ascii_alphabetic() && c != '\'').filter(|word| !word.is_empty()).collect())
+}
+
+/// Names and lengths of the functions that are too long. rustfmt puts the last brace of a function under its first word.
+fn long_functions(text: &str) -> Vec<(String, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    for (start, line) in lines.iter().enumerate() {
+        let code = line.trim_start();
+        let indent = line.len() - code.len();
+        let Some(name) = function_name(code).filter(|_| !code.ends_with(['}', ';'])) else { continue };
+        // one without a body ends with a semicolon
+        let same = |line: &&str| line.len() - line.trim_start().len() == indent && (line.trim_start() == "}" || line.ends_with(';'));
+        let Some(length) = lines[start + 1..].iter().position(|line| !line.is_empty() && same(line)).map(|end| end + 2) else { continue };
+        if length > LONG_FUNCTION && lines[start + length - 1].trim_start() == "}" {
+            found.push((name.to_owned(), length));
+        }
+    }
+    found
+}
+
+/// The name of the function that a line begins.
+fn function_name(code: &str) -> Option<&str> {
+    let (before, after) = code.split_once("fn ")?;
+    let is_qualifier =
+        |word: &str| ["pub", "const", "async", "unsafe", "extern"].contains(&word) || word.starts_with("pub(") || word.starts_with('"');
+    let inside = |word: &str| word.ends_with(')'); // pub(in some::module)
+    let qualifies = before.is_empty() || before.ends_with(' ');
+    let all = before.split_whitespace().all(|word| is_qualifier(word) || inside(word));
+    (qualifies && all).then(|| after.split(|c: char| !c.is_alphanumeric() && c != '_').next()).flatten().filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(numbers: &str, code: &str) -> [SourceFile; 2] {
+        let file = |path: &str, text: &str| SourceFile { path: path.into(), text: text.into() };
+        [file(NUMBERS, numbers), file("crates/x/src/a.rs", code)]
+    }
+
+    /// A file of numbers, in the order of the keys.
+    fn numbers(all: [usize; 4]) -> String {
+        let lines = counts(&[]).into_iter().zip(all).map(|(count, most)| format!("{} = {most}\n", count.key));
+        ["# most\n".to_owned()].into_iter().chain(lines).collect()
+    }
+
+    #[test]
+    fn a_count_may_fall_and_not_rise() {
+        let code = ["/", "// What it is.\n"].concat();
+        assert_eq!(check(&files(&numbers([1, 0, 0, 0]), &code)), []);
+        assert_eq!(check(&files(&numbers([2, 1, 1, 1]), &code)), []);
+        let found = check(&files(&numbers([0, 0, 0, 0]), &code));
+        assert!(matches!(found.as_slice(), [one] if one.line == 2 && one.text.contains("1 more than the 0")), "{found:?}");
+        let none = check(&files("doc-words-told-tells = many\n", &code));
+        assert_eq!(none.len(), 4, "{none:?}");
+        assert_eq!(check(&files("", "")[1..]).len(), 1, "no file");
+    }
+
+    #[test]
+    fn words_are_counted_in_doc_comments_alone() {
+        let doc = |text: &str| {
+            let line = ["    /", "// ", text, "\n// What is told by nobody\nlet told = \"nobody\";\n"].concat();
+            counts(&files("", &line)).map(|count| count.found)
+        };
+        assert_eq!(doc("Whose turn it is: somebody told `nobody` of it, which tells."), [1, 2, 2, 0]);
+        assert_eq!(doc("Says what it is. Whatever."), [0, 0, 0, 0]);
+        assert_eq!(doc("what a line before it began"), [0, 0, 0, 0]);
+        assert_eq!(counts(&files("", &["//", "! Who\n"].concat())).map(|count| count.found), [1, 0, 0, 0]);
+    }
+
+    #[test]
+    fn long_functions_are_found() {
+        let body = |lines: usize| "        one();\n".repeat(lines);
+        let text = format!(
+            "impl X {{\n    pub(in crate::a) async fn long<T>(\n        x: T,\n    ) -> u8\n    where\n        T: Y,\n    {{\n{}    }}\n\n    fn short() {{\n{}    }}\n}}\n",
+            body(65),
+            body(68)
+        );
+        assert_eq!(long_functions(&text), [("long".to_owned(), 72)]);
+        let others = format!(
+            "trait X {{\n    fn declared(\n        x: u8,\n    );\n}}\nmod a {{\n{}}}\nfn line() {{}}\n// a fn in words\n{}",
+            body(80),
+            body(80)
+        );
+        assert_eq!(long_functions(&others), []);
+    }
+}
