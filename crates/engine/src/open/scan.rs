@@ -310,7 +310,8 @@ pub(crate) enum Extent {
 
 /// Puts what was found in order and finds the end: the first batch after `after` that is missing or unsound and was not durable yet.
 /// A batch that was durable may have rotten blocks (reads of those will fail), but must not be missing. `lost`: the last incarnation whose small
-/// writes were on special devices that are gone: those may be missing that a later batch tells of (INV-LOG-4), or that are behind all others.
+/// writes were on special devices that are gone: those may be missing that a later batch tells of (INV-LOG-4), or that are behind all others
+/// that were durable.
 pub(crate) fn extent(found: &mut Vec<Found>, after: Lsn, legs: &[Leg], lost: Option<u32>) -> Extent {
     found.sort_by_key(|f| f.header.lsn);
     found.dedup_by_key(|f| f.header.lsn);
@@ -326,6 +327,11 @@ pub(crate) fn extent(found: &mut Vec<Found>, after: Lsn, legs: &[Leg], lost: Opt
         let next = Lsn(last.0 + 1);
         let known = || told.get(told.partition_point(|(_, by)| *by < f.header.lsn)).is_some_and(|(first, _)| *first <= next.0);
         if f.header.lsn < next || (f.header.lsn > next && !known()) {
+            // small writes that were durable, and the batch that told of them was not: it came before this one, which tells of none before it
+            let told_by = f.header.lsn.0.saturating_sub(f.small_before() + 1);
+            if told_by > durable.0 && lost.is_some_and(|lost| f.header.incarnation <= lost) {
+                durable = durable.min(last);
+            }
             break;
         }
         if !f.sound && f.header.lsn > durable {

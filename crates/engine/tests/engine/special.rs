@@ -438,6 +438,44 @@ fn a_torn_end_does_not_keep_a_pool_without_special_devices() {
     assert!(read == pattern(8 << 20, 1));
 }
 
+/// What is on the device for data when its newest batches are a small one, one that tells of it, and one more; the second is torn out by a power cut.
+fn without_the_batch_that_tells(flushed: bool) -> Result<Rig, String> {
+    let groups = vec![group(Class::Data, Layout::Linear, 1), group(Class::Special, MIRROR, 2)];
+    let mut rig = Rig::with_groups(&[64, 16, 16], groups, no_checkpoints());
+    let volume = rig.volume("disk0", SIZE, Compression::Off);
+    write_all(&mut rig, volume, 1);
+    small_writes(&mut rig, volume);
+    let before = rig.engine.metrics().checkpoints;
+    let flush = |rig: &mut Rig| rig.request(Target::Head(volume), Op::Flush, 0, 0, &[]).unwrap();
+    rig.request(Target::Head(volume), Op::Write, 0, 4096, &[3; 4096]).unwrap();
+    flush(&mut rig);
+    rig.request(Target::Head(volume), Op::Write, 8 << 20, STEP, &[0xa7; STEP as usize]).unwrap();
+    if flushed {
+        flush(&mut rig);
+    }
+    rig.request(Target::Head(volume), Op::Write, 9 << 20, STEP, &[0xa8; STEP as usize]).unwrap();
+    assert_eq!(rig.engine.metrics().checkpoints, before);
+    let mut media = rig.media.clone();
+    let at = media[0].chunks(4096).position(|page| page.iter().all(|byte| *byte == 0xa7)).unwrap();
+    // header and payload
+    media[0][(at - 1) * 4096..at * 4096 + STEP as usize].fill(0);
+    media.truncate(1);
+    let mut rig = Rig::import_with(media, Tuning { aim: Aim::Rebuild, ..no_checkpoints() }, 1_000_000)?;
+    for at in [8 << 20, 9 << 20] {
+        assert!(rig.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap() == pattern(at, 1), "{at}");
+    }
+    rig.audit();
+    Ok(rig)
+}
+
+#[test]
+fn a_lost_note_at_the_end_does_not_keep_a_pool_without_special_devices() {
+    drop(without_the_batch_that_tells(false).unwrap());
+    // one that was durable is missed
+    let refused = without_the_batch_that_tells(true).err().unwrap();
+    assert!(refused.contains("was durable and is gone"), "{refused}");
+}
+
 #[test]
 fn a_rebalance_goes_on_beside_full_special_devices() {
     let groups = vec![group(Class::Data, Layout::Linear, 1), group(Class::Special, MIRROR, 2)];
