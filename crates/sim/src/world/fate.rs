@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_device::DeviceError;
 use millpond_engine::{Class, Command, GroupSpec, JobKind, Layout, MemberState, NewDevice, PoolState};
-use millpond_format::{Label, SECTOR_BYTES, second_area};
 
 use super::World;
 use super::spares::Spares;
@@ -428,7 +427,8 @@ impl<S: System> World<S> {
             let reason = reason.clone();
             let words = reason.split_whitespace();
             let named = words.skip_while(|word| *word != "device").nth(1).and_then(|n| n.trim_end_matches(',').parse::<usize>().ok());
-            if reason.contains("no label") && named.is_some_and(|position| self.leaves_rotten_out(position)) {
+            let rotten = reason.contains("no label") && named.is_some_and(|position| self.leaves_rotten_out(position));
+            if rotten || (reason.contains("label that cannot be read") && named.is_some_and(|position| self.fails_to_read(position))) {
                 self.trace.note(format!("the import is tried again: {reason}"));
                 self.stop(false, false, None);
                 continue;
@@ -453,28 +453,6 @@ impl<S: System> World<S> {
         }
         self.observe();
         Ok(())
-    }
-
-    /// Takes a device away that an import says to leave out, when both of its labels have rotted, as those of a cache may, and those of the device
-    /// that is spoiled. That one is tried again when its labels are sound. False when the import was wrong.
-    fn leaves_rotten_out(&mut self, position: usize) -> bool {
-        let Some(device) = self.machine.at(position) else { return false };
-        let size = self.machine.geometry(device).map_or(0, |geometry| geometry.size);
-        let sound = |offset: u64| {
-            let mut sector = [0; SECTOR_BYTES];
-            self.machine.peek(position, offset, &mut sector);
-            Label::decode(&sector).is_ok()
-        };
-        if sound(0) || sound(second_area(size)) {
-            // reads of a device that is spoiled fail now and then
-            return self.fate.as_ref().is_some_and(|fate| fate.spoilt == Some(device));
-        }
-        let spoilt = self.fate.as_mut().is_some_and(|fate| fate.spoilt == Some(device) && fate.away.insert(device));
-        let taken = spoilt || self.take_cache_away(device);
-        if taken {
-            self.trace.note(format!("device {device} is left out: its labels have rotted"));
-        }
-        taken
     }
 
     /// Is it time for a trial, in so many percent of cases?

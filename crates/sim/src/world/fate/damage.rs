@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use millpond_engine::{Class, Command, Layout, MemberState, PoolState};
+use millpond_format::{Label, SECTOR_BYTES, second_area};
 
 use crate::machine::Ill;
 use crate::oracle::{Verdict, Violation, broken};
@@ -66,6 +67,34 @@ impl<S: System> World<S> {
         }
         let space = self.system.as_ref().map(System::space_report).unwrap_or_default();
         broken(format!("{left} bytes of devices are in no segment although nobody leaves and there is room; {space}"))
+    }
+
+    /// Takes a device away that an import says to leave out, when both of its labels have rotted, as those of a cache may, and those of the device
+    /// that is spoiled. That one is tried again when its labels are sound. False when the import was wrong.
+    pub(super) fn leaves_rotten_out(&mut self, position: usize) -> bool {
+        let Some(device) = self.machine.at(position) else { return false };
+        let size = self.machine.geometry(device).map_or(0, |geometry| geometry.size);
+        let sound = |offset: u64| {
+            let mut sector = [0; SECTOR_BYTES];
+            self.machine.peek(position, offset, &mut sector);
+            Label::decode(&sector).is_ok()
+        };
+        if sound(0) || sound(second_area(size)) {
+            // reads of a device that is spoiled fail now and then
+            return self.fate.as_ref().is_some_and(|fate| fate.spoilt == Some(device));
+        }
+        let spoilt = self.fate.as_mut().is_some_and(|fate| fate.spoilt == Some(device) && fate.away.insert(device));
+        let taken = spoilt || self.take_cache_away(device);
+        if taken {
+            self.trace.note(format!("device {device} is left out: its labels have rotted"));
+        }
+        taken
+    }
+
+    /// Does a device fail reads now and then, as the one that is spoiled may? Both of its labels may have been unreadable at once.
+    pub(super) fn fails_to_read(&self, position: usize) -> bool {
+        let (device, sick) = (self.machine.at(position), self.machine.sick.as_ref());
+        sick.is_some_and(|sick| Some(sick.device) == device && sick.chances[0] > 0)
     }
 
     /// One device of a pool with parity rots once everything is whole, which it seldom is before: data and parity of rows.
