@@ -162,9 +162,11 @@ impl ImportRules {
         // a crash while labels are written leaves the newest on a device that is being added, which knows all others, and calls one of them
         // present at
         // least: another may have failed meanwhile. A label that names another device in the place of one that is remembered has a history
-        // of its own
+        // of its own. The one that it calls present is there: a device that takes the place of another is none of the members that
+        // make the pool whole, and where it alone is remembered the other one was given up
         let known = |among: &[DeviceId]| remembered.current.iter().filter(|(_, device)| among.contains(device)).count();
-        let whole = found.is_whole() && known(&found.known) == remembered.current.len() && known(&found.present) > 0;
+        let present: Vec<DeviceId> = found.present.iter().copied().filter(|device| found.devices.contains(device)).collect();
+        let whole = found.is_whole() && known(&found.known) == remembered.current.len() && known(&present) > 0;
         // every device may have been replaced elsewhere; here nobody did it. What was left behind here may be whole elsewhere, too
         let left_behind = remembered.left_behind && !self.breaks(Planted::ForgetLeftBehind);
         let elsewhere = found.is_whole() && found.other_host.is_some() && !left_behind;

@@ -217,6 +217,19 @@ fn a_host_dies_while_labels_say_that_one_device_failed_and_another_is_filled() {
 }
 
 #[test]
+fn the_device_that_took_the_place_of_another_has_to_be_there() {
+    // device 12 takes the place of device 11, which is trusted no more: its label, of the time before, calls both present
+    let memory = left_behind(remembered(7, &[(1, 12)]));
+    let ids = |ids: &[u64]| ids.iter().copied().map(DeviceId).collect::<Vec<_>>();
+    let before = Evidence { present: ids(&[11, 12]), known: ids(&[10, 11, 12]), ..found(8, &[11], &[10, 11], &[], &[]) };
+    let Decision::Refuse(refusal) = RULES.decide(Some(&memory), Some(&before), LIMIT) else { panic!("it was imported") };
+    assert_eq!(refusal, Refusal::NotCurrent { remembered: 7, wanted: vec![1] });
+    // with it there it is one history
+    let both = Evidence { held: vec![(DeviceId(11), 8), (DeviceId(12), 8)], devices: ids(&[10, 11, 12]), ..before };
+    assert_eq!(RULES.decide(Some(&memory), Some(&both), Duration::ZERO), Decision::Import);
+}
+
+#[test]
 fn what_another_host_made_of_devices_that_were_left_behind_is_refused() {
     let elsewhere = Evidence { other_host: Some("bert".to_owned()), ..found(9, &[11, 12], &[11, 12], &[], &[]) };
     let memory = remembered(5, &[(0, 10)]);
