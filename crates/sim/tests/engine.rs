@@ -127,8 +127,9 @@ fn worlds_of_restarts() {
     let restarts = Options { restarts: true, ..Options::default() };
     clean(0..8, Mode::World, &restarts);
     // 29: labels that were written before it could be remembered; 74: of each half in turn; 92: a half that was given up and looked whole;
-    // 291: the same id of two devices in two histories; 298: a device that had just got everything, and has not taken its place yet
-    for seed in [29, 74, 92, 291, 298] {
+    // 291: the same id of two devices in two histories; 298: a device that had just got everything, and has not taken its place yet;
+    // 1365: one that never answers, and another that was slow once; 3365: one that took a place does not answer, and the one before is there
+    for seed in [29, 74, 92, 291, 298, 1365, 3365] {
         clean(seed..seed + 1, Mode::World, &restarts);
     }
 }

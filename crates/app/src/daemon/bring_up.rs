@@ -236,7 +236,8 @@ impl BringUp {
             Ok(()) => Tried::InService,
             Err(NotOpened { error, silent }) => {
                 let unanswered = !silent.is_empty();
-                if error.kind == ErrorKind::Unavailable && !unanswered {
+                // those that were tried and answered count as there again: one that was slow once is needed where another never answers
+                if error.kind == ErrorKind::Unavailable {
                     self.silent.retain(|path| !sight.0.contains(path));
                 }
                 self.silent.extend(silent);

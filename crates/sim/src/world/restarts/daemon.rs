@@ -203,9 +203,7 @@ impl<S: System> World<S> {
                         Some(Tried::InService) => return Ok(()),
                         Some(Tried::Died) => return self.die(site, &start),
                         Some(Tried::Refused(unanswered)) => {
-                            if unanswered.is_empty() {
-                                silent.retain(|device| !sight.0.contains(device));
-                            }
+                            silent.retain(|device| !sight.0.contains(device));
                             silent.extend(unanswered);
                             let pause = refused.get(&sight).map_or(FIRST_PAUSE, |(_, pause)| pause * 2);
                             refused.insert(sight, (self.machine.now().0 + pause, pause));
