@@ -128,8 +128,10 @@ fn worlds_of_restarts() {
     clean(0..8, Mode::World, &restarts);
     // 29: labels that were written before it could be remembered; 74: of each half in turn; 92: a half that was given up and looked whole;
     // 291: the same id of two devices in two histories; 298: a device that had just got everything, and has not taken its place yet;
-    // 1365: one that never answers, and another that was slow once; 3365: one that took a place does not answer, and the one before is there
-    for seed in [29, 74, 92, 291, 298, 1365, 3365] {
+    // 1365: one that never answers, and another that was slow once; 3365: one that took a place does not answer, and the one before is there;
+    // 4602: what was given up is there with one that is being filled; 4954: one that has everything is full at the import;
+    // 20007: the user keeps one of two sides; 20029: the newest label calls none present that is trusted
+    for seed in [29, 74, 92, 291, 298, 1365, 3365, 4602, 4954, 20007, 20029] {
         clean(seed..seed + 1, Mode::World, &restarts);
     }
 }

@@ -307,6 +307,15 @@ impl<S: System> World<S> {
         arrivals
     }
 
+    /// Those of some devices that the user keeps, as the refusal says, when they were written to apart: one side, which has a device that its
+    /// label calls present.
+    fn one_side(&self, devices: BTreeSet<usize>) -> BTreeSet<usize> {
+        let found = |devices: &[usize]| self.found_on(devices, &BTreeSet::new());
+        let sides = found(&devices.iter().copied().collect::<Vec<_>>()).map(|found| found.sides).unwrap_or_default();
+        let side = sides.into_iter().find(|side| found(side).is_some_and(|found| !found.current.is_empty()));
+        side.map_or(devices, |side| side.into_iter().collect())
+    }
+
     /// Daemons start until the pool is in service; when they died or waited for long all devices are there at last.
     fn start_again(&mut self, site: &mut Site) -> Verdict {
         for starts in 0.. {
@@ -316,7 +325,7 @@ impl<S: System> World<S> {
                 let memory = site.daemons[site.here].memory.as_ref();
                 let trusts = |device: &usize| self.id_of(*device).is_some_and(|id| memory.is_some_and(|memory| memory.trusts(id)));
                 let trusted: BTreeSet<usize> = site.current.iter().copied().filter(trusts).collect();
-                let kept = if trusted.is_empty() { site.current.clone() } else { trusted };
+                let kept = self.one_side(if trusted.is_empty() { site.current.clone() } else { trusted });
                 site.strangers = (0..self.machine.count()).filter(|device| !kept.contains(device)).collect();
                 (site.split, site.wanted) = (false, Some(site.here));
             } else if starts > 3 * MOST_STARTS {

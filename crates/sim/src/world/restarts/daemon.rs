@@ -75,10 +75,12 @@ impl Daemon {
         true
     }
 
-    /// Does it trust nothing of what is found but devices that were given up since?
+    /// Does it trust nothing of what is found but devices that were given up since? Those with the newest label, or that it calls present
+    /// and that have one which is no older than what is remembered.
     fn is_wrong_about(&self, found: &Evidence) -> bool {
-        let mut trusted =
-            found.newest_on.iter().filter(|device| self.memory.as_ref().is_some_and(|memory| memory.trusts(**device))).peekable();
+        let Some(memory) = &self.memory else { return false };
+        let held = found.held.iter().filter(|(_, generation)| *generation >= memory.generation).map(|(device, _)| device);
+        let mut trusted = found.newest_on.iter().chain(held).filter(|device| memory.trusts(**device)).peekable();
         trusted.peek().is_some() && trusted.all(|device| self.gap.contains(device))
     }
 
@@ -218,7 +220,7 @@ impl<S: System> World<S> {
     }
 
     /// The pool on some devices, but for those that are left out.
-    fn found_on(&self, there: &[usize], left_out: &BTreeSet<usize>) -> Option<Labelled<usize>> {
+    pub(super) fn found_on(&self, there: &[usize], left_out: &BTreeSet<usize>) -> Option<Labelled<usize>> {
         let looked = there.iter().filter(|device| !left_out.contains(device)).filter_map(|device| self.look_at(*device));
         Labelled::group(looked.collect()).pop()
     }
@@ -335,7 +337,9 @@ impl<S: System> World<S> {
             return Ok(Tried::Died);
         }
         let present = self.present();
-        let older = present.is_disjoint(&site.current);
+        // one that holds everything and was given up during an import by itself made others whole before: all of it is read
+        let had = !how.by_hand && found.devices().iter().any(|device| site.current.contains(device));
+        let older = !had && present.is_disjoint(&site.current);
         if older && !how.by_hand {
             self.judge_older(site, host, &evidence)?;
         }
@@ -483,11 +487,15 @@ impl<S: System> World<S> {
     /// The daemon has waited for long: rightly so only when something that counts is not there.
     fn judge_waiting(&mut self, site: &Site, start: &Start) -> Verdict {
         let there: BTreeSet<usize> = start.there(self.machine.now().0).into_iter().collect();
-        // one that took the last place that was trusted, when the host died before it was remembered, is for the user to take
+        // where the newest label calls none present that is trusted, it is for the user to take: one took the last place that was trusted, and
+        // the host died before it was remembered; or it died between memory and labels, and then again with other devices missing
         let memory = site.daemons[start.host].memory.as_ref();
         // one that answers no import is done without
-        let current: BTreeSet<usize> = site.current.iter().copied().filter(|device| start.hung != Some(*device)).collect();
-        let trusted = current.iter().filter_map(|device| self.id_of(*device)).any(|id| memory.is_some_and(|memory| memory.trusts(id)));
+        let hung: BTreeSet<usize> = start.hung.into_iter().collect();
+        let present = self.found_on(&start.there(self.machine.now().0), &hung).map(|found| found.present).unwrap_or_default();
+        let current: BTreeSet<usize> = site.current.difference(&hung).copied().collect();
+        let ids = current.iter().filter_map(|device| self.id_of(*device)).filter(|id| present.contains(id));
+        let trusted = ids.into_iter().any(|id| memory.is_some_and(|memory| memory.trusts(id)));
         let enough = trusted && current.is_subset(&there) && site.strangers.is_disjoint(&there);
         if enough
             && !self.labels_contradict(&there)
