@@ -122,7 +122,7 @@ pub enum Command {
     },
     /// Only say whether devices could be changed so: the command is checked as the real one is. Changes nothing.
     CheckDevices(DeviceChange),
-    /// Take a device out of the pool, with those that are of no use without it. Answered when it has begun; see [`PoolInfo::jobs`]. It
+    /// Take a device out of the pool, with those that are of no use without it. Answered when the labels say so; see [`PoolInfo::jobs`]. It
     /// goes on after an import.
     Remove {
         /// The device.

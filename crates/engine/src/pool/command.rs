@@ -95,10 +95,7 @@ impl Pool {
                 let told = self.rehearse_removal(member).map(Reply::Removal);
                 self.replies.push_back((tag, told));
             }
-            Command::Remove { member, dry_run: false } => {
-                let outcome = self.remove_member(member);
-                self.answer_job(tag, outcome);
-            }
+            Command::Remove { member, dry_run: false } => self.change_devices(tag, |pool| pool.remove_member(member)),
             Command::StopRemoving => self.change_devices(tag, Pool::stop_removing),
             Command::Scrub => self.change_jobs(tag, Pool::scrub),
             Command::StopScrub => self.change_jobs(tag, Pool::stop_scrub),

@@ -149,7 +149,6 @@ impl Pool {
         self.relabeler.left.insert(member, class);
         self.config.shape.drop_aside(member);
         self.io.health.set(member, MemberState::Gone);
-        self.relabel(None);
         Ok(())
     }
 

@@ -108,7 +108,7 @@ fn few_steps(all: u64, lost: u64, mut free: u64) -> bool {
 }
 
 impl Pool {
-    /// Begins to do without a member.
+    /// Begins to do without a member. The labels are still to say so.
     pub(crate) fn remove_member(&mut self, member: u16) -> Result<(), CommandError> {
         if self.config.shape.is_aside(member) {
             return self.remove_aside(member);
@@ -121,9 +121,8 @@ impl Pool {
         if let Some((removal, later)) = plan {
             self.begin_evacuation(Some(member), removal, later);
         }
-        if let Some(known) = self.config.shape.members.get_mut(usize::from(member)).filter(|known| !known.leaving) {
+        if let Some(known) = self.config.shape.members.get_mut(usize::from(member)) {
             known.leaving = true;
-            self.relabel(None);
         }
         Ok(())
     }
@@ -498,11 +497,6 @@ impl Pool {
                 *size = 0;
             }
         }
-    }
-
-    /// A command that begins or ends a job is answered at once: the job goes on.
-    pub(crate) fn answer_job(&mut self, tag: Tag, outcome: Result<(), CommandError>) {
-        self.replies.push_back((tag, outcome.map(|()| crate::Reply::Done)));
     }
 
     /// The rest of a removal cannot be done: nobody waits for it.

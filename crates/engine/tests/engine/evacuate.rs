@@ -306,6 +306,34 @@ fn a_removal_goes_on_after_a_crash_and_can_be_stopped() {
     rig.audit();
 }
 
+/// A removal is answered when the labels say that the device is to leave, for each class: a crash right after the answer does not undo it.
+#[test]
+fn a_removal_that_was_answered_survives_a_crash() {
+    for class in [None, Some(Class::Cache), Some(Class::Spare)] {
+        let mut groups = vec![GroupSpec { class: Class::Data, layout: Layout::Linear, devices: Some(2) }];
+        groups.extend(class.map(|class| GroupSpec { class, layout: Layout::Linear, devices: Some(1) }));
+        let sizes: &[usize] = if class.is_some() { &[64, 64, 64] } else { &[64, 64] };
+        let mut rig = Rig::with_groups(sizes, groups, Tuning::default());
+        let member = if class.is_some() { 2 } else { 0 };
+        rig.start(Command::Remove { member, dry_run: false });
+        while rig.engine.pop_reply().is_none() {
+            rig.turn();
+            while let Some(io) = rig.engine.pop_io() {
+                rig.perform(io);
+            }
+        }
+        match Rig::import(rig.media) {
+            Ok(rig) => {
+                let info = rig.engine.pool().unwrap();
+                let leaves = info.jobs.iter().any(|job| job.kind == JobKind::Remove && job.member == Some(member));
+                let gone = info.devices.iter().all(|device| device.member != member);
+                assert!(if class.is_some() { gone } else { leaves }, "{class:?}: {info:?}");
+            }
+            Err(why) => assert!(class.is_some() && why.contains("was removed"), "{class:?}: {why}"),
+        }
+    }
+}
+
 /// What steps of a removal took out of their rows is used again when it was stopped, also when it was stopped before a crash.
 #[test]
 fn a_removal_that_was_stopped_gives_rows_back() {

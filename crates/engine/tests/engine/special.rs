@@ -438,7 +438,7 @@ fn a_torn_end_does_not_keep_a_pool_without_special_devices() {
     assert!(read == pattern(8 << 20, 1));
 }
 
-/// What is on the device for data when its newest batches are a small one, one that tells of it, and one more; the second is torn out by a power cut.
+/// The device for data after a power cut: its newest batches were a small one, its note, and one more, and the note was not written.
 fn without_the_batch_that_tells(flushed: bool) -> Result<Rig, String> {
     let groups = vec![group(Class::Data, Layout::Linear, 1), group(Class::Special, MIRROR, 2)];
     let mut rig = Rig::with_groups(&[64, 16, 16], groups, no_checkpoints());
