@@ -79,6 +79,8 @@ fn worlds_with_removals() {
     clean(0..6, Mode::World, &removals);
     // 22: three copies on three devices, of which the smallest is full
     clean(22..23, Mode::World, &removals);
+    // 434: a full pool whose snapshot holds what writes in flight replaced after it
+    clean(434..435, Mode::World, &removals);
     clean(2..3, Mode::PowerCut, &Options { scale: 300, ..removals.clone() });
     let parity = Options { parity: true, ..removals };
     // 9: a batch of nothing on special devices that leave, of which nobody told when they were lost; 20195: the batch that told of one that was

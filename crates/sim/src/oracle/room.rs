@@ -64,9 +64,11 @@ impl Oracle {
         }
         for snapshot in self.snapshots.values().filter(|snapshot| of(snapshot.volume)) {
             nodes += snapshot.size().div_ceil(NODE_COVERS) + NODES_BESIDES;
-            let values = |cell: &Frozen| match cell {
-                Frozen::Known(value) => SmallVec::from_elem(*value, 1),
-                Frozen::Open(cell) => self.values(cell),
+            // a write that was in flight and is acknowledged by now may have come after the snapshot, which then holds the value before
+            let values = |cell: &Frozen| match (cell, self.cuts.get(snapshot.cut)) {
+                (Frozen::Known(value), _) => SmallVec::from_elem(*value, 1),
+                (Frozen::Open(cell), Some(cut)) => cell.possible(cut, &self.pieces),
+                (Frozen::Open(cell), None) => self.values(cell),
             };
             for (at, cells) in snapshot.cells.chunks(per_block).enumerate() {
                 blocks.count(at, cells.iter().map(values));
@@ -103,3 +105,6 @@ impl Oracle {
         base.into_iter().chain(alive.map(|piece| piece.value)).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;
