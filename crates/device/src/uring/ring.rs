@@ -350,14 +350,16 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        if !self.drain() {
-            // The kernel may still write there.
-            mem::forget(mem::take(&mut self.slots));
-        }
+        let drained = self.drain();
         // The kernel may hold sockets for a moment longer than its operations: peers shall see their end now.
         self.sockets.shut_all();
-        // The kernel would keep the files, and with them their locks, until it gets round to clearing the ring away.
-        let _ = self.uring.submitter().unregister_files();
+        if drained {
+            // The kernel would keep the files, and with them their locks, until it gets round to clearing the ring away.
+            let _ = self.uring.submitter().unregister_files();
+        } else {
+            // The kernel may still write to the buffers, and to the devices: those stay locked until it has finished.
+            mem::forget(mem::take(&mut self.slots));
+        }
     }
 }
 
