@@ -1,74 +1,78 @@
-//! Advice about special devices: what they would hold.
+//! Advice about special devices: how much data they would hold.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What special devices would hold, for each value of `special_small_blocks` that is worth a choice, as far as what is stored tells.
+/// Expected content of special devices for each useful value of `special_small_blocks`, estimated
+/// from the data that is stored now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SpecialAdvice {
-    /// The pool.
+    /// Name of the pool.
     pub pool: String,
-    /// Usable bytes of special devices: of those that it has, or those that were asked about; nothing when there are none.
+    /// Usable bytes of the special devices: of the assumed ones if `assumed`, else of those in the
+    /// pool; null if there are none.
     pub special_bytes: Option<u64>,
-    /// They were asked about; the pool's are others, or it has none.
+    /// True if `special_bytes` was given in the request and does not describe the pool's own
+    /// devices.
     pub assumed: bool,
-    /// Bytes of blocks of volumes, their snapshots included: each block once, and whole, as special devices keep it.
+    /// Bytes of the blocks of all volumes and snapshots. A block that several of them share counts
+    /// once, and each block counts whole, as special devices store it.
     pub data_bytes: u64,
-    /// Bytes of map nodes, which go there in any case.
+    /// Bytes of map nodes, which are always stored on special devices.
     pub node_bytes: u64,
-    /// Bytes of checkpoint objects, which do, too.
+    /// Bytes of checkpoint objects, which are always stored on special devices.
     pub object_bytes: u64,
-    /// What follows from each value, the same for all volumes.
+    /// Expected content for each value, if all volumes use the same value.
     pub thresholds: Vec<SpecialThreshold>,
-    /// The largest of them that fits.
+    /// Largest value whose data fits.
     pub largest_fitting: Option<u64>,
-    /// By volume.
+    /// Content of each volume by size of writes.
     pub volumes: Vec<VolumeSmall>,
-    /// All that in a line.
+    /// Summary in one line.
     pub advice: String,
 }
 
-/// What follows from a value of `special_small_blocks`.
+/// Expected content of special devices for one value of `special_small_blocks`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SpecialThreshold {
-    /// Bytes of the longest write that counts as small.
+    /// The value: writes of at most this many bytes count as small.
     pub special_small_blocks: u64,
-    /// Bytes that came with such writes.
+    /// Bytes that were written by small writes.
     pub small_bytes: u64,
-    /// Their part of all data, from 0 to 1.
+    /// `small_bytes` as a fraction of all data, from 0 to 1.
     pub share: f64,
-    /// With map nodes and checkpoint objects.
+    /// `small_bytes` with map nodes and checkpoint objects added.
     pub total_bytes: u64,
-    /// Usable bytes of special devices that have room for it.
+    /// Usable bytes of special devices that can hold `total_bytes`.
     pub needed_bytes: u64,
-    /// Percent of the room for small writes that it takes.
+    /// Percentage of the space for small writes that is filled.
     pub full_percent: Option<u64>,
-    /// It fits.
+    /// True if the data fits.
     pub fits: Option<bool>,
 }
 
-/// What a volume and its snapshots hold.
+/// Content of a volume and its snapshots.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeSmall {
-    /// `pool/volume`; a dash for what clones keep of volumes that were destroyed.
+    /// `pool/volume`; `-` for data that clones keep of destroyed volumes.
     pub name: String,
-    /// Its value now.
+    /// Current value of the volume's property.
     pub special_small_blocks: u64,
-    /// Bytes of its blocks; of a clone, of those written since it was made.
+    /// Bytes of the volume's blocks. Of a clone, only blocks written since it was made count.
     pub data_bytes: u64,
-    /// Bytes of them that are on special devices now.
+    /// Bytes of these blocks that are on special devices now.
     pub special_bytes: u64,
-    /// By size of writes.
+    /// Bytes that were written by small writes, for each value of `special_small_blocks`.
     pub small: Vec<SmallBytes>,
 }
 
-/// How much came with small writes.
+/// Bytes that were written by small writes, for one value of `special_small_blocks`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SmallBytes {
-    /// Bytes of the longest write that counts as small.
+    /// The value: writes of at most this many bytes count as small.
     pub special_small_blocks: u64,
-    /// Bytes.
+    /// Bytes that were written by small writes.
     pub bytes: u64,
-    /// Their part of the volume's data, from 0 to 1.
+    /// `bytes` as a fraction of the volume's data, from 0 to 1.
     pub share: f64,
 }

@@ -1,20 +1,21 @@
-//! The end of a pool's service.
+//! Result of exporting a pool.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Outcome of `pool export`.
+/// Result of `pool export`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PoolExport {
-    /// The pool.
+    /// Name of the pool.
     pub name: String,
-    /// It was closed: its last checkpoint is written, and any host may import it. Otherwise the next import replays the log, and a host other than
-    /// this one needs `--force`.
+    /// True if the pool was closed: its last checkpoint is written, and any host may import it. If
+    /// false, the next import replays the log, and other hosts need `--force` to import the pool.
     pub clean: bool,
-    /// Why it was not closed.
+    /// Reason why the pool was not closed.
     pub reason: Option<String>,
     /// Clients that were disconnected.
     pub disconnected: Vec<String>,
-    /// The kernel has not finished operations of its devices: they stay in use by this daemon until it has.
+    /// True if the kernel still has operations of the pool's devices in flight. The daemon uses
+    /// these devices until the operations have ended.
     pub in_use: bool,
 }

@@ -1,4 +1,4 @@
-//! How the API says no.
+//! Errors of the API.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -10,40 +10,40 @@ use utoipa::ToSchema;
 use crate::daemon::shard::ShardError;
 use crate::names::NameError;
 
-/// What the caller can make of it.
+/// Kind of an error, from the caller's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
-    /// The words or numbers are wrong whatever there is: the command ends as one that was typed wrongly.
+    /// A name, number or option is wrong in any case. The command line exits as for a usage error.
     Usage,
-    /// The words or numbers do not fit what there is.
+    /// The request does not fit the present state of its objects.
     Invalid,
-    /// No such thing.
+    /// The named object does not exist.
     NotFound,
-    /// The name or address is taken.
+    /// The name or address is in use.
     Exists,
-    /// Something else needs it, or a guard refuses.
+    /// Another user needs the object, or a safety check refuses the request.
     Busy,
     /// The pool is full.
     NoSpace,
     /// The pool is not in service.
     Unavailable,
-    /// This version cannot do it.
+    /// This version does not support the request.
     NotSupported,
-    /// The host failed.
+    /// The host reported an error, or the daemon failed.
     Internal,
 }
 
-/// A refusal or failure.
+/// A refused or failed request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ApiError {
-    /// What the caller can make of it.
+    /// Kind of the error.
     pub kind: ErrorKind,
-    /// One line: what, why, what to do.
+    /// One line: the failure, its reason and a remedy.
     pub message: String,
 }
 
-/// The body of every answer that is not a success.
+/// Body of every response that is not a success.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
     /// The error.
@@ -51,37 +51,37 @@ pub struct ErrorBody {
 }
 
 impl ApiError {
-    /// An error of a kind.
+    /// Makes an error of this kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> ApiError {
         ApiError { kind, message: message.into() }
     }
 
-    /// No such thing.
+    /// Makes an error of kind [`ErrorKind::NotFound`].
     pub fn not_found(message: impl Into<String>) -> ApiError {
         ApiError::new(ErrorKind::NotFound, message)
     }
 
-    /// The words or numbers are wrong whatever there is.
+    /// Makes an error of kind [`ErrorKind::Usage`].
     pub fn usage(message: impl Into<String>) -> ApiError {
         ApiError::new(ErrorKind::Usage, message)
     }
 
-    /// The words or numbers do not fit what there is.
+    /// Makes an error of kind [`ErrorKind::Invalid`].
     pub fn invalid(message: impl Into<String>) -> ApiError {
         ApiError::new(ErrorKind::Invalid, message)
     }
 
-    /// Something else needs it, or a guard refuses.
+    /// Makes an error of kind [`ErrorKind::Busy`].
     pub fn busy(message: impl Into<String>) -> ApiError {
         ApiError::new(ErrorKind::Busy, message)
     }
 
-    /// The host failed.
+    /// Makes an error of kind [`ErrorKind::Internal`].
     pub fn internal(message: impl Into<String>) -> ApiError {
         ApiError::new(ErrorKind::Internal, message)
     }
 
-    /// Puts in front what was being done.
+    /// Prepends the operation that failed to the message.
     #[must_use]
     pub fn during(mut self, what: impl std::fmt::Display) -> ApiError {
         self.message = format!("{what}: {}", self.message);

@@ -1,4 +1,4 @@
-//! What happens, as it happens.
+//! Events.
 
 use clap::ValueEnum;
 use jiff::Timestamp;
@@ -19,7 +19,7 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// Its name, as in JSON.
+    /// Returns the name, as in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Severity::Info => "info",
@@ -32,23 +32,24 @@ impl Severity {
 /// One event, a JSON line of `GET /v1/events`. `docs/events.md` lists the kinds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
-    /// When.
+    /// Time of the event.
     #[schema(value_type = String, format = DateTime)]
     pub time: Timestamp,
-    /// How much it matters.
+    /// Severity of the event.
     #[serde(default)]
     pub severity: Severity,
-    /// Its kind: `pool.created`, `device.failed`, `export.removed` and so on. Kinds keep their names.
+    /// Kind of the event: `pool.created`, `device.failed`, `export.removed` and so on. Names of
+    /// kinds do not change.
     pub event: String,
-    /// The pool, device, volume, snapshot, export or job that it is about.
+    /// The pool, device, volume, snapshot, export or job that the event is about.
     pub subject: String,
-    /// The pool that it belongs to, where there is one.
+    /// Name of the pool that the subject belongs to, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
-    /// Path of the device that it is about, where it is about one.
+    /// Path of the device that the event is about, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// The event in one line.
+    /// Description in one line.
     #[serde(default)]
     pub message: String,
 }

@@ -1,4 +1,4 @@
-//! Exports: volumes and snapshots served to clients.
+//! Exports: volumes, snapshots and pools served to clients.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::GuestIo;
 
-/// Asks for an export.
+/// Request for an export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum CreateExport {
@@ -19,7 +19,7 @@ pub enum CreateExport {
 }
 
 impl CreateExport {
-    /// The pool of what is to be served, as the request has it.
+    /// Returns the name of the pool, as it stands in the request. It is not checked here.
     pub fn pool(&self) -> &str {
         match self {
             CreateExport::Nbd(CreateNbd { name, .. }) | CreateExport::VhostUser(CreateVhostUser { name, .. }) => {
@@ -30,151 +30,165 @@ impl CreateExport {
     }
 }
 
-/// Asks for a pool to be mounted: one image file per volume, `.snapshots/VOL/SNAP` read-only.
+/// Request to mount a pool as a directory: one image file for each volume, and read-only snapshots
+/// as `.snapshots/VOL/SNAP`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreateFuse {
-    /// The pool.
+    /// Name of the pool.
     pub pool: String,
-    /// Absolute path of an empty directory; made where missing.
+    /// Absolute path of an empty directory, which is created if it does not exist.
     pub dir: String,
-    /// Who may use it.
+    /// Users who may use the directory.
     #[serde(flatten, default)]
     pub access: Access,
 }
 
-/// Who may use a mounted directory or connect to a unix socket; where nothing is said, who runs the daemon.
+/// Permissions of a mounted directory or a unix socket. By default only the daemon's user has
+/// access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Access {
-    /// User that everything belongs to, by number; that of the daemon when missing.
+    /// Id of the user who owns all files; by default that of the daemon.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// Group, likewise.
+    /// Id of the group of all files; by default that of the daemon.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gid: Option<u32>,
-    /// Permissions of files, as chmod's number: reading and writing alone; 0600 when missing. Snapshots have no write permission, directories
-    /// can be entered by those who may read. Who may write to a socket may connect to it; 0660 when missing for one that a group is given.
+    /// Read and write permissions of files, as a number like chmod's; by default 0600. Write
+    /// permission does not apply to snapshots. Users who may read files may also enter directories.
+    /// For a socket, users with write permission may connect; the default is 0660 if a group is
+    /// given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<u16>,
-    /// Of a mount: let others than the daemon's user reach it at all. A daemon that is root always does.
+    /// For a mount: if true, users other than the daemon's may reach the directory at all. They
+    /// always may if the daemon runs as root.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub allow_other: bool,
 }
 
-/// Asks for an NBD export.
+/// Request for an NBD export.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreateNbd {
     /// `pool/volume`, or `pool/volume@snapshot` (read-only).
     pub name: String,
-    /// Absolute path of a unix socket to make; with neither this nor `tcp`, one beside the control socket.
+    /// Absolute path of a unix socket to create. If neither `unix` nor `tcp` is given, the socket
+    /// is created beside the control socket.
     pub unix: Option<String>,
-    /// TCP address, `host:port`.
+    /// TCP address to listen on, `host:port`.
     pub tcp: Option<String>,
-    /// Refuse writes.
+    /// If true, writes are refused.
     #[serde(default)]
     pub readonly: bool,
-    /// Also when another export lets clients write to the same volume.
+    /// If true, the export is created although another export lets clients write to the same
+    /// volume.
     #[serde(default)]
     pub force: bool,
-    /// It ends with the daemon instead of coming back with it, and its socket has a name that no other export gets.
+    /// If true, the export ends with the daemon and is not restored at its next start, and its
+    /// socket gets a unique name.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub transient: bool,
-    /// Agree to serve other machines although nothing authenticates or encrypts them.
+    /// If true, the export may serve other machines without authentication and encryption.
     #[serde(default)]
     pub insecure: bool,
-    /// Encryption; without it, STARTTLS is refused.
+    /// Encryption. Without it, STARTTLS is refused.
     #[serde(default)]
     pub tls: Option<CreateTls>,
-    /// Who may connect to the unix socket.
+    /// Users who may connect to the unix socket.
     #[serde(default)]
     pub access: Access,
-    /// What clients may take.
+    /// Limits for clients.
     #[serde(flatten, default)]
     pub limits: NbdLimits,
 }
 
-/// Whether clients have to encrypt.
+/// Encryption policy for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TlsMode {
-    /// Those who ask for it are served with TLS, the others without.
+    /// Clients that ask for TLS get it; other clients are served without.
     Allow,
-    /// Clients without TLS are turned away.
+    /// Clients without TLS are refused.
     Require,
 }
 
-/// Asks for TLS: with a directory, or a certificate and its key, or a file of keys. Paths are absolute, of the daemon's machine.
+/// TLS configuration: a directory, or a certificate and its key, or a file of pre-shared keys.
+/// Paths are absolute, on the daemon's machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreateTls {
-    /// Whether clients have to.
+    /// Encryption policy for clients.
     pub mode: TlsMode,
     /// Directory with `server-cert.pem` and `server-key.pem` (and `ca-cert.pem`), or with `keys.psk`.
     pub dir: Option<String>,
     /// PEM file of the server's certificate.
     pub cert: Option<String>,
-    /// PEM file of its key.
+    /// PEM file of the certificate's key.
     pub key: Option<String>,
     /// PEM file of the authority that signs clients' certificates.
     pub ca: Option<String>,
-    /// Turn away clients without a certificate signed by that authority.
+    /// If true, clients without a certificate signed by that authority are refused.
     #[serde(default)]
     pub verify_peer: bool,
-    /// File of pre-shared keys, a line `identity:hexkey` for each.
+    /// File of pre-shared keys, one line `identity:hexkey` each.
     pub psk: Option<String>,
-    /// With `verify_peer`: the clients that are served, by a name in their certificate (subject's common name, DNS, mail, URI or address); empty: all.
+    /// With `verify_peer`: names of the clients that are served. A name matches the common name of
+    /// the certificate's subject, or a DNS name, mail address, URI or IP address in it. Empty: all
+    /// clients.
     #[serde(default)]
     pub clients: Vec<String>,
 }
 
-/// What the clients of an NBD export may take; where nothing is said, the daemon's configuration counts.
+/// Limits for the clients of an NBD export. A missing limit is taken from the daemon's
+/// configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct NbdLimits {
-    /// Clients at a time.
+    /// Clients connected at the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_clients: Option<u32>,
-    /// Requests in flight of each client.
+    /// Requests in flight per client.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_requests: Option<u16>,
-    /// Seconds that a client may negotiate.
+    /// Time limit for the handshake, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handshake_seconds: Option<u32>,
 }
 
-/// How an export is encrypted.
+/// Encryption of an export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExportTls {
-    /// Whether clients have to.
+    /// Encryption policy for clients.
     pub mode: TlsMode,
     /// `certificate` or `psk`.
     pub credentials: String,
-    /// Clients need a certificate.
+    /// True if clients need a certificate.
     pub verify_peer: bool,
-    /// The files.
+    /// Paths of the certificate, key and other files.
     pub files: Vec<String>,
-    /// With `psk`: the first identity of the file.
+    /// With `psk`: the first identity in the file.
     pub identity: Option<String>,
-    /// The clients that are served, by a name in their certificate; empty: all.
+    /// Names of the clients that are served, compared with their certificates. Empty: all clients.
     #[serde(default)]
     pub clients: Vec<String>,
 }
 
-/// Asks for an export as a vhost-user-blk device.
+/// Request for an export as a vhost-user-blk device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreateVhostUser {
     /// `pool/volume`, or `pool/volume@snapshot` (read-only).
     pub name: String,
-    /// Absolute path of a unix socket to make; without it, one beside the control socket.
+    /// Absolute path of a unix socket to create. Without it, the socket is created beside the
+    /// control socket.
     pub unix: Option<String>,
-    /// Queues that a guest may have; 64 when missing.
+    /// Number of queues that a guest may use; by default 64.
     pub queues: Option<u16>,
-    /// Refuse writes.
+    /// If true, writes are refused.
     #[serde(default)]
     pub readonly: bool,
-    /// Also when another export lets clients write to the same volume.
+    /// If true, the export is created although another export lets clients write to the same
+    /// volume.
     #[serde(default)]
     pub force: bool,
-    /// Who may connect to the socket.
+    /// Users who may connect to the socket.
     #[serde(default)]
     pub access: Access,
 }
@@ -184,71 +198,73 @@ pub struct CreateVhostUser {
 pub struct ExportClient {
     /// Address of the peer.
     pub peer: String,
-    /// When it connected.
+    /// Time when the client connected.
     #[schema(value_type = String, format = DateTime)]
     pub since: Timestamp,
-    /// Protocol and cipher when its connection is encrypted.
+    /// Protocol and cipher, if the connection is encrypted.
     pub tls: Option<String>,
-    /// What it did.
+    /// Counters of the client's requests.
     pub io: GuestIo,
 }
 
 /// An export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Export {
-    /// Identity; kept across restarts.
+    /// Id of the export, kept across restarts.
     pub id: u64,
     /// `nbd`, `vhost-user` or `fuse`.
     pub kind: String,
-    /// `pool/volume` or `pool/volume@snapshot`; of a mount, the pool.
+    /// `pool/volume` or `pool/volume@snapshot`; for a mount, the name of the pool.
     pub name: String,
-    /// Where clients connect: the socket's path, `host:port`, or both with a comma; of a mount, the directory.
+    /// Address for clients: the path of the socket, `host:port`, or both, separated by a comma. For
+    /// a mount, the directory.
     pub address: String,
-    /// NBD URIs of it, when it is one.
+    /// For NBD: URIs of the export.
     pub uris: Vec<String>,
     /// Path of the unix socket.
     pub unix: Option<String>,
-    /// TCP address.
+    /// TCP address, `host:port`.
     pub tcp: Option<String>,
-    /// Writes are refused.
+    /// True if writes are refused.
     pub readonly: bool,
-    /// Encryption, where it is offered.
+    /// TLS configuration, if TLS is offered.
     pub tls: Option<ExportTls>,
-    /// What clients may take, where that was said for this export.
+    /// Limits for clients, as far as they were set for this export.
     #[serde(flatten)]
     pub limits: NbdLimits,
-    /// Who may use a mount or connect to the unix socket, where that was said.
+    /// Permissions of the mount or the unix socket, as far as they were set for this export.
     #[serde(flatten)]
     pub access: Access,
-    /// Over vhost-user, queues that a guest may have.
+    /// For vhost-user: number of queues that a guest may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u16>,
-    /// `online`; `stopped` with its pool: clients are connected, their writes fail; or `unavailable`.
+    /// `online`; `stopped` if its pool has stopped: clients stay connected and their writes fail;
+    /// or `unavailable`.
     pub state: String,
-    /// Why it is not online.
+    /// Reason why the export is not online.
     pub reason: Option<String>,
-    /// Number of clients connected now; of a mount, of open files.
+    /// Number of clients connected now; for a mount, of open files.
     pub clients: u64,
-    /// The clients.
+    /// Clients connected now.
     pub connections: Vec<ExportClient>,
-    /// All clients since the export was made or restored.
+    /// Counters of all clients since the export was created or restored.
     pub io: GuestIo,
-    /// Of a mount, the volumes and snapshots that were opened and are still there.
+    /// For a mount: volumes and snapshots that were opened and still exist.
     #[serde(default)]
     pub volumes: Vec<ExportVolume>,
 }
 
-/// A volume or snapshot that is served as a file of a mount.
+/// Volume or snapshot that is served as a file of a mount.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExportVolume {
     /// `pool/volume` or `pool/volume@snapshot`.
     pub name: String,
     /// Path of the file.
     pub address: String,
-    /// Writes are refused.
+    /// True if writes are refused.
     pub readonly: bool,
-    /// How often it is open now.
+    /// Number of open file handles.
     pub clients: u64,
-    /// What went through it since it was mounted.
+    /// Counters of the file's requests since the mount.
     pub io: GuestIo,
 }

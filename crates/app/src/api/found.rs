@@ -1,4 +1,4 @@
-//! Pools that a search of devices finds, and what an import of them would lose.
+//! Pools found by a search of devices, and the losses of an import of each.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -10,46 +10,51 @@ use super::replacement::DeviceNamed;
 /// A pool found by its labels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Found {
-    /// Name.
+    /// Name of the pool.
     pub name: String,
-    /// Identity.
+    /// Id of the pool.
     pub id: String,
-    /// `importable`, `degraded` (devices are missing, and the pool did without them), `incomplete` (others are missing), `outdated` (not up
-    /// to date when the pool was last in service here), `contradictory` (written to apart from each other), `imported`, `in-use` by another
-    /// host or program, or `no-answer`: a device that hangs.
+    /// `importable`, `degraded` (devices are missing, and the pool works without them),
+    /// `incomplete` (devices are missing that the pool needs), `outdated` (older than the pool's
+    /// state when it was last in service here), `contradictory` (the devices were written to
+    /// separately), `imported`, `in-use` by another host or program, or `no-answer` (a device
+    /// hangs).
     pub state: String,
-    /// Paths found.
+    /// Paths of the devices found.
     pub devices: Vec<String>,
-    /// Members that were not found, by number.
+    /// Numbers of the members that were not found.
     pub missing: Vec<u16>,
-    /// The same by where they were, with serial number and id, as far as this host has seen them.
+    /// Last known path, serial number and id of the missing members, as far as this host has seen
+    /// them.
     #[serde(default)]
     pub missing_devices: Vec<DeviceNamed>,
-    /// The restore point that a rewinding import would use, and what it would lose.
+    /// Restore point that an import with `rewind` would use, with the data that it would lose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
-    /// Small writes that a rebuild without special devices would lose: those stored on these devices alone.
+    /// Small writes that a rebuild without special devices would lose, because they are stored on
+    /// special devices only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<Vec<LostRange>>,
-    /// A warning: the changes that an import of this older state gives up, or the reason why a device cannot be read.
+    /// Warning: the changes that an import of this older state discards, or the reason why a device
+    /// cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
-    /// Name of another host that has the pool, or did not give it back.
+    /// Name of another host that has the pool in service, or did not close it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_by: Option<String>,
-    /// When that host last said so on the devices.
+    /// Time when that host last renewed its claim on the devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub used_at: Option<Timestamp>,
 }
 
-/// A part of a volume or snapshot that no device has.
+/// Range of a volume or snapshot whose data is on no device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LostRange {
     /// `POOL/VOL` or `POOL/VOL@SNAP`.
     pub name: String,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
 }

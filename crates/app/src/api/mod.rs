@@ -1,5 +1,5 @@
-//! The control API: what is said over the control socket. The types are shared by the daemon, which serves them, and by the command line,
-//! its first client; the OpenAPI document is generated from them and from the routes.
+//! Types and routes of the control API. The daemon serves the types and the command line, the API's
+//! first client, uses them. The OpenAPI document is generated from the types and the routes.
 
 mod advice;
 mod closing;

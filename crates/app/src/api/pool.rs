@@ -6,37 +6,38 @@ use utoipa::ToSchema;
 
 use super::replacement::DeviceNamed;
 
-/// How segments spread over the devices.
+/// Layout of segments over the devices of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum LayoutSpec {
-    /// Device after device.
+    /// Each segment on one device.
     Linear,
-    /// Each segment over `width` devices in turns of `unit` bytes.
+    /// Each segment striped over `width` devices in pieces of `unit` bytes.
     Stripe {
-        /// Devices per segment.
+        /// Number of devices per segment.
         width: u16,
-        /// Bytes on one device before the next takes over.
+        /// Bytes on one device before the next device is used.
         unit: u32,
     },
-    /// Each segment whole on so many devices.
+    /// Each segment complete on each of `copies` devices.
     Mirror {
-        /// How many.
+        /// Number of copies.
         copies: u16,
     },
-    /// Each segment over `width` devices in turns of `unit` bytes, of which `parity` may be missing.
+    /// Each segment striped over `width` devices in pieces of `unit` bytes, of which `parity`
+    /// devices may be missing.
     Parity {
-        /// Devices per segment.
+        /// Number of devices per segment.
         width: u16,
-        /// How many may be missing: 1 or 2.
+        /// Number of devices that may be missing: 1 or 2.
         parity: u8,
-        /// Bytes on one device before the next takes over.
+        /// Bytes on one device before the next device is used.
         unit: u32,
     },
 }
 
 impl LayoutSpec {
-    /// Devices that a group can do without.
+    /// Returns the number of devices that a segment can lose without loss of data.
     pub fn spare(self) -> u16 {
         match self {
             LayoutSpec::Linear | LayoutSpec::Stripe { .. } => 0,
@@ -46,25 +47,25 @@ impl LayoutSpec {
     }
 }
 
-/// What devices are for.
+/// Purpose of devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ClassSpec {
-    /// Everything that no other class takes.
+    /// All data that no other class takes.
     #[default]
     Data,
-    /// Map nodes and objects of checkpoints.
+    /// Map nodes, checkpoint objects and small writes.
     Special,
-    /// What was just written, until it is moved to data.
+    /// Recent writes, until they are moved to class data.
     Log,
-    /// Copies of what is read more than once.
+    /// Copies of blocks that are read more than once.
     Cache,
-    /// Nothing, until one takes the place of a device that is lost.
+    /// Replacement for a device that is lost; empty until then.
     Spare,
 }
 
 impl ClassSpec {
-    /// Its name.
+    /// Returns the name, as in JSON.
     pub fn name(self) -> &'static str {
         match self {
             ClassSpec::Data => "data",
@@ -76,158 +77,162 @@ impl ClassSpec {
     }
 }
 
-/// Devices that are used in one way.
+/// Devices of one class with one layout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeviceGroup {
     /// The class of the devices.
     #[serde(default)]
     pub class: ClassSpec,
-    /// How segments spread over them.
+    /// Layout of segments over the devices.
     pub layout: LayoutSpec,
     /// The devices.
     pub devices: Vec<DeviceSpec>,
 }
 
-/// Asks for more devices in a pool.
+/// Request to add devices to a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AddDevices {
-    /// What is added.
+    /// Groups to add.
     pub groups: Vec<DeviceGroup>,
-    /// Use devices that hold something, groups without the redundancy of the others, files below /dev.
+    /// If true, accepts devices that contain data, groups with less redundancy than the pool's
+    /// others, and files below /dev.
     #[serde(default)]
     pub force: bool,
-    /// Check everything, change nothing.
+    /// If true, checks everything and changes nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// Asks for a device to be taken out.
+/// Request to remove a device from a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RemoveDevice {
-    /// Its id, path or serial number, as listed.
+    /// Id, path or serial number of the device, as listed.
     pub device: String,
-    /// Keep the device that is being taken out.
+    /// If true, stops the running removal of the device, which stays in the pool.
     #[serde(default)]
     pub stop: bool,
-    /// Check everything, change nothing.
+    /// If true, checks everything and changes nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// A pool that a device leaves, or of a dry run, could leave.
+/// Result of a request to remove a device, or of its dry run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeviceRemoval {
     /// The pool.
     #[serde(flatten)]
     pub pool: Pool,
-    /// The device.
+    /// The device to be removed.
     #[serde(default)]
     pub device: DeviceNamed,
-    /// The cost of the removal: bytes, time, and devices that leave too.
+    /// Cost of the removal: bytes, time, and devices that are removed with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<RemovalPlan>,
-    /// Of a dry run with `stop`: the removals that would be stopped.
+    /// For a dry run with `stop`: the removals that would be stopped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stops: Vec<Job>,
 }
 
-/// The cost of removing a device: how much data moves, how long it takes, and which other devices leave.
+/// Cost of a removal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RemovalPlan {
     /// Bytes that move to other devices.
     pub moved_bytes: u64,
-    /// There is no room for all of it at once: some of it moves more than once.
+    /// True if there is not enough space for all data at once, so that some of it moves more than
+    /// once.
     pub in_steps: bool,
-    /// Devices that leave with it, because too few stay for their layout.
+    /// Devices that are removed with it, because too few would remain for their layout.
     pub leaves_with_it: Vec<String>,
-    /// Bytes per second that are reckoned with.
+    /// Expected rate in bytes per second.
     pub rate: u64,
-    /// Where this rate is from.
+    /// Origin of `rate`: the limit of a device, `job_rate`, or the rate of jobs while guests are
+    /// active.
     pub rate_of: String,
-    /// Seconds that it takes at this rate.
+    /// Duration in seconds at this rate.
     pub seconds: u64,
 }
 
-/// Asks for everything in a pool to be read and compared with its checksums.
+/// Request to read everything in a pool and compare it with its checksums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScrubPool {
-    /// End the one that runs instead.
+    /// If true, stops the running scrub instead.
     #[serde(default)]
     pub stop: bool,
 }
 
-/// Asks for groups to be filled evenly.
+/// Request to even out how full the groups of a pool are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RebalancePool {
-    /// End the rebalance that runs instead.
+    /// If true, stops the running rebalance instead.
     #[serde(default)]
     pub stop: bool,
-    /// Only say what would move.
+    /// If true, only reports the amount of data to move.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// What a rebalance moves.
+/// Amount of data that a rebalance moves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Rebalance {
-    /// Bytes above the shares of their groups; 0: there is nothing to do.
+    /// Bytes that groups hold above their shares; 0 if there is nothing to do.
     pub surplus_bytes: u64,
-    /// Groups of data.
+    /// Groups of class data.
     pub groups: Vec<GroupFill>,
 }
 
-/// How full a group is.
+/// Fill level of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GroupFill {
-    /// Its devices.
+    /// Paths of its devices.
     pub devices: Vec<String>,
-    /// Bytes of its segments.
+    /// Bytes of all its segments.
     pub size: u64,
-    /// Bytes of those in use.
+    /// Bytes of its segments in use.
     pub allocated: u64,
-    /// Bytes of these above its share of what all groups hold, when that is worth moving.
+    /// Bytes in use above the group's share of the data of all groups, if they are worth moving;
+    /// else 0.
     pub surplus: u64,
 }
 
-/// Changes properties of a pool; what is missing stays as it is.
+/// Request to change properties of a pool. A missing property does not change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetPool {
-    /// Bytes per second that all jobs together may read; 0 lifts it.
+    /// Limit for the reads of all jobs together, in bytes per second; 0 removes the limit.
     pub job_rate: Option<u64>,
 }
 
-/// What a scrub has found.
+/// State and results of a scrub.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Scrub {
     /// `running`, `done`, or `stopped`.
     pub state: String,
-    /// When it began.
+    /// Time when it began.
     #[schema(value_type = String, format = DateTime)]
     pub begun: Timestamp,
-    /// When it came to its end.
+    /// Time when it ended.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub ended: Option<Timestamp>,
-    /// Copies of blocks, map nodes, checkpoint objects, labels and roots that were wrong.
+    /// Number of bad copies of blocks, map nodes, checkpoint objects, labels and roots.
     pub errors: u64,
-    /// Pieces that were written again.
+    /// Number of pieces that were repaired. A piece may contain many blocks.
     pub repaired: u64,
-    /// Blocks of which no copy is right.
+    /// Number of blocks without a good copy.
     pub lost_blocks: u64,
-    /// Map nodes of which no copy is right.
+    /// Number of map nodes without a good copy.
     pub lost_nodes: u64,
-    /// Where the lost blocks are: the first thousand.
+    /// Ranges of the lost blocks: the first thousand.
     pub lost: Vec<LostData>,
 }
 
 impl Scrub {
-    /// Blocks and map nodes of which no copy is right.
+    /// Returns the number of blocks and map nodes without a good copy.
     pub fn lost(&self) -> u64 {
         self.lost_blocks + self.lost_nodes
     }
 
-    /// The result in words, the same wherever it is read. Errors are counted by copies of blocks, repairs by pieces that were written again, each of
-    /// which may hold many.
+    /// Returns the result as a sentence, the same for every output. Errors count copies of blocks;
+    /// repairs count pieces, each of which may contain many blocks.
     pub fn found(&self, pool: &str) -> String {
         match (self.errors, self.lost()) {
             (0, 0) => "0 errors".to_owned(),
@@ -240,322 +245,339 @@ impl Scrub {
     }
 }
 
-/// Data of which no copy is right.
+/// Range of data without a good copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LostData {
-    /// The volume that wrote it: it may be in its head, in snapshots of it and in clones of those. None when it was destroyed since.
+    /// The volume that wrote the data; null if it was destroyed since. The data may be in the
+    /// volume's head, in its snapshots, and in clones of these.
     pub volume: Option<String>,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
-/// Caps a device; what is missing stays as it is, 0 lifts it.
+/// Request to limit the load of a device. A missing limit does not change; 0 removes a limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitDevice {
-    /// Its id, path or serial number, as listed.
+    /// Id, path or serial number of the device, as listed.
     pub device: String,
-    /// Bytes per second, reads and writes together.
+    /// Limit in bytes per second, for reads and writes together.
     pub bps: Option<u64>,
-    /// Operations per second, reads and writes together.
+    /// Limit in operations per second, for reads and writes together.
     pub iops: Option<u64>,
 }
 
-/// The cap of a device.
+/// Limits of the load of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeviceCap {
-    /// Bytes per second, reads and writes together.
+    /// Limit in bytes per second, for reads and writes together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bps: Option<u64>,
-    /// Operations per second, reads and writes together.
+    /// Limit in operations per second, for reads and writes together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iops: Option<u64>,
 }
 
-/// A device to make a pool on.
+/// Device for a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeviceSpec {
     /// Absolute path of a block device or a file.
     pub path: String,
-    /// Make the file, sparse, with this many bytes.
+    /// Size in bytes of a sparse file to create at this path.
     pub create: Option<u64>,
 }
 
-/// How devices are opened.
+/// Method of access to devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum IoMode {
-    /// Around the kernel's page cache, where the host can.
+    /// Bypass the kernel's page cache, where the host supports it.
     #[default]
     Direct,
-    /// Through the kernel's page cache; flushes are honoured all the same.
+    /// Use the kernel's page cache. Flushes still reach the device.
     Buffered,
 }
 
-/// Asks for a new pool.
+/// Request to create a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreatePool {
-    /// Name.
+    /// Name of the pool.
     pub name: String,
-    /// On what.
+    /// Devices of the pool.
     pub groups: Vec<DeviceGroup>,
-    /// How they are opened, now and at every import by this daemon.
+    /// Method of access to the devices, now and at every import by this daemon.
     #[serde(default)]
     pub io: IoMode,
-    /// Use devices that hold something.
+    /// If true, accepts devices that contain data.
     #[serde(default)]
     pub force: bool,
-    /// Check everything, change nothing.
+    /// If true, checks everything and changes nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// Looks for pools, and imports one.
+/// Request to search for pools and import one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ImportPool {
-    /// Name or id; without it, every pool found is told and none imported.
+    /// Name or id of the pool to import. Without it, the pools found are listed and none is
+    /// imported.
     pub name: Option<String>,
-    /// Directories and devices to search; empty: where pools were before, and the block devices of the host.
+    /// Directories and devices to search. Empty: the places where pools were before, and the block
+    /// devices of the host.
     #[serde(default)]
     pub search: Vec<String>,
-    /// Import it although devices are missing that it can do without.
+    /// If true, imports the pool although devices are missing, provided that it works without them.
     #[serde(default)]
     pub degraded: bool,
-    /// Write nothing to its devices.
+    /// If true, nothing is written to the pool's devices.
     #[serde(default)]
     pub readonly: bool,
-    /// Go back to the newest checkpoint that is whole, and to the end of the sound part of the log after it.
+    /// If true, goes back to the newest complete checkpoint, and replays the log after it up to the
+    /// first damage.
     #[serde(default)]
     pub rewind: bool,
-    /// Go back to this checkpoint.
+    /// Id of the checkpoint to go back to.
     #[serde(default)]
     pub to: Option<u64>,
-    /// Find the newest checkpoint that is whole by reading what segments say, and make the rings of roots anew. When special devices are
-    /// missing: do
-    /// without them for good.
+    /// If true, scans the segments for the newest complete checkpoint and rewrites the rings of
+    /// roots. If special devices are missing, the pool gives them up for good.
     #[serde(default)]
     pub rebuild: bool,
-    /// Import it although another host has it in use, or did not close it: it is taken from that host.
+    /// If true, imports the pool although another host has it in service or did not close it. That
+    /// host loses the pool.
     #[serde(default)]
     pub force: bool,
-    /// Only say what would be imported.
+    /// If true, only reports the result of an import.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// Asks for the restore points of a pool.
+/// Request for the restore points of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ListCheckpoints {
-    /// Its name, or id when it is not in service.
+    /// Name of the pool, or its id if it is not in service.
     pub name: String,
-    /// Directories and devices to search; empty: where it is, was before, or the block devices of the host.
+    /// Directories and devices to search. Empty: the pool's current or last known places, or the
+    /// block devices of the host.
     #[serde(default)]
     pub search: Vec<String>,
 }
 
-/// Requests of guests.
+/// Counters of guest requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GuestIo {
-    /// Reads.
+    /// Number of reads.
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
     /// Sum of read latencies in nanoseconds.
     pub read_nanos: u64,
-    /// Writes.
+    /// Number of writes.
     pub writes: u64,
     /// Bytes written.
     pub write_bytes: u64,
     /// Sum of write latencies in nanoseconds.
     pub write_nanos: u64,
-    /// Flushes.
+    /// Number of flushes.
     pub flushes: u64,
-    /// Of the writes, those that asked to be durable by themselves (FUA), or whose guest has switched its write cache off.
+    /// Number of writes that had to be durable when answered: with FUA, or from a guest that
+    /// switched its write cache off. Included in `writes`.
     #[serde(default)]
     pub fua_writes: u64,
-    /// Discards and zeroings.
+    /// Number of discards and zeroings.
     pub discards: u64,
-    /// Requests answered with an error.
+    /// Number of requests answered with an error.
     pub errors: u64,
 }
 
-/// Operations on one device, as the pool's thread sees them. Latencies count in steps of its turns, tens of microseconds under load.
+/// Counters of one device, as the pool's thread measures them. Latencies have the resolution of the
+/// thread's turns: tens of microseconds under load.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeviceIo {
-    /// Reads.
+    /// Number of reads.
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
     /// Sum of read latencies in nanoseconds.
     pub read_nanos: u64,
-    /// Of these, the part before they left for the device, which a limit held up.
+    /// Part of `read_nanos` before the reads were sent to the device, because of a limit.
     #[serde(default)]
     pub read_queue_nanos: u64,
-    /// Writes.
+    /// Number of writes.
     pub writes: u64,
     /// Bytes written.
     pub write_bytes: u64,
     /// Sum of write latencies in nanoseconds.
     pub write_nanos: u64,
-    /// Of these, the part before they left for the device, which a limit held up.
+    /// Part of `write_nanos` before the writes were sent to the device, because of a limit.
     #[serde(default)]
     pub write_queue_nanos: u64,
-    /// Flushes.
+    /// Number of flushes.
     pub flushes: u64,
-    /// Operations under way.
+    /// Operations in flight.
     pub in_flight: u64,
-    /// Reads by the time that the device took: the n-th number, from 0, counts those of n microseconds up to 4, then four classes to each
-    /// power of two. Classes at the end that are not there are empty.
+    /// Histogram of reads by the time that the device took. Entries 0 to 4 count reads of that many
+    /// microseconds; after them there are four entries for each power of two. Empty entries at the
+    /// end are left out.
     #[serde(default)]
     pub read_times: Vec<u64>,
-    /// Writes, likewise.
+    /// Histogram of writes, in the same form.
     #[serde(default)]
     pub write_times: Vec<u64>,
-    /// Reads and writes by the time before they left for the device.
+    /// Histogram of reads and writes by the time before they were sent to the device, in the same
+    /// form.
     #[serde(default)]
     pub queue_times: Vec<u64>,
 }
 
-/// Bytes of a pool's segments, by what they are doing; copies and parity do not count.
+/// Bytes of a pool's segments by state. Copies and parity do not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PoolSpace {
-    /// Segments that hold something.
+    /// Segments in use.
     pub in_use: u64,
-    /// Empty ones that are kept as they are, so that the pool can be rewound.
+    /// Empty segments in retention: their content is kept, so that the pool can be rewound.
     pub resting: u64,
-    /// Free ones that the host has bytes for: writes to them are fast.
+    /// Free segments that have space on the host, so that writes to them are fast.
     pub ready: u64,
-    /// Free ones that the host has no bytes for: holes of a file.
+    /// Free segments without space on the host: holes of a file.
     pub holes: u64,
-    /// What the pool wants to have ready, as it is written to lately.
+    /// Target for `ready`, derived from the recent rate of writes.
     pub wanted: u64,
-    /// Bytes of zeros written to holes ahead of the log since import, all copies together.
+    /// Zeroes written to holes ahead of the log since import, counted for all copies.
     pub prepared: u64,
-    /// Bytes of free segments that the host got back since import, all copies together.
+    /// Space of free segments that was returned to the host since import, counted for all copies.
     pub given_back: u64,
-    /// Bytes of devices that are in no segment since a removal was stopped, all copies together: they become segments again when there is
-    /// room to move to.
+    /// Space on devices that a stopped removal has taken out of segments, counted for all copies.
+    /// It becomes segments again when there is room to move data to.
     #[serde(default)]
     pub given_up: u64,
 }
 
-/// What the engine counts since import.
+/// Counters of the engine since import.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PoolIo {
-    /// Guest requests.
+    /// Counters of guest requests.
     pub guests: GuestIo,
-    /// Bytes of guest blocks appended, after compression.
+    /// Bytes of guest blocks written to the log, after compression.
     pub user_bytes: u64,
-    /// Bytes of batch headers.
+    /// Bytes of batch headers written.
     pub header_bytes: u64,
-    /// Bytes of map nodes and checkpoints.
+    /// Bytes of map nodes and checkpoints written.
     pub metadata_bytes: u64,
     /// Bytes of live blocks that the cleaner moved.
     pub cleaner_bytes: u64,
-    /// Segments emptied by the cleaner.
+    /// Number of segments emptied by the cleaner.
     pub segments_cleaned: u64,
-    /// Checkpoints committed.
+    /// Number of checkpoints written.
     pub checkpoints: u64,
-    /// Bytes of log since the last checkpoint.
+    /// Bytes of log written since the last checkpoint.
     pub log_bytes: u64,
-    /// Map nodes visited for guest requests.
+    /// Number of map nodes visited for guest requests.
     pub nodes_touched: u64,
-    /// Bytes that pieces of deadlists take in memory, of what the daemon has for maps.
+    /// Bytes of memory for pieces of deadlists; a part of the daemon's memory for maps.
     #[serde(default)]
     pub piece_memory: u64,
-    /// Pieces of deadlists read.
+    /// Number of pieces of deadlists read.
     #[serde(default)]
     pub piece_reads: u64,
-    /// Those of them that could not be read: what died is not freed while that is so.
+    /// Number of these reads that failed. While a piece cannot be read, its dead blocks are not
+    /// freed.
     #[serde(default)]
     pub piece_failures: u64,
     /// Dead bytes that wait to be freed.
     pub reclaim_backlog: u64,
-    /// Bytes that destroyed snapshots and volumes held and that are not given back, as the deadlists that name them cannot be read.
+    /// Bytes of destroyed snapshots and volumes that are not freed, because their deadlists cannot
+    /// be read.
     #[serde(default)]
     pub unreclaimed: u64,
-    /// Guest writes that waited for the cleaner.
+    /// Number of guest writes that waited for the cleaner.
     pub throttled: u64,
-    /// Log records replayed at import.
+    /// Number of batches replayed at import.
     pub replayed_batches: u64,
-    /// Bytes of memory for what guests read more than once.
+    /// Size limit of the read cache in memory, in bytes.
     #[serde(default)]
     pub read_cache_limit: u64,
-    /// Bytes of it in use.
+    /// Bytes of the read cache in use.
     #[serde(default)]
     pub read_cache_bytes: u64,
-    /// Blocks that guests read from there.
+    /// Blocks that guests read from the read cache.
     #[serde(default)]
     pub read_cache_hits: u64,
-    /// Blocks that were not there, of requests that looked.
+    /// Blocks that were not in the read cache. Requests that bypass it do not count.
     #[serde(default)]
     pub read_cache_misses: u64,
     /// Blocks that guests read from devices of class cache.
     #[serde(default)]
     pub cache_hits: u64,
-    /// Bytes of them, as stored.
+    /// Bytes of these blocks, as stored.
     #[serde(default)]
     pub cache_hit_bytes: u64,
-    /// Blocks that they read elsewhere and that could have been there.
+    /// Blocks that guests read from other devices and that could have been in the cache.
     #[serde(default)]
     pub cache_misses: u64,
-    /// Bytes of blocks copied there, as stored.
+    /// Bytes of blocks copied to devices of class cache, as stored.
     #[serde(default)]
     pub cache_fill_bytes: u64,
-    /// Turns of the pool's thread by length: the n-th number, from 0, counts those of less than 2^n microseconds and not less than half of
-    /// that, the last all longer ones. A guest's request waits for a turn at most twice.
+    /// Histogram of the turns of the pool's thread by length. Entry n, from 0, counts turns of less
+    /// than 2^n and at least 2^(n-1) microseconds; the last entry counts all longer turns, too. A
+    /// guest's request waits for at most two turns.
     pub turns: [u64; 20],
 }
 
 /// A device of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Device {
-    /// Eight hexadecimal digits that stay with the device and are no other device's of the pool; empty when not known.
+    /// Id of the device: eight hexadecimal digits, unique in the pool and constant. Empty if not
+    /// known.
     #[serde(default)]
     pub id: String,
-    /// Path it was opened by; of a missing one the path it was at, or its id when that is not known or another device of the pool is there now.
+    /// Path at which the device was opened. For a missing device the last known path, or its id if
+    /// the path is not known or belongs to another device of the pool now.
     pub path: String,
-    /// Serial number of the disk; nothing for files and for what has none.
+    /// Serial number of the disk; null for files and for disks without one.
     #[serde(default)]
     pub serial: Option<String>,
-    /// Where it was, when it is missing.
+    /// Last known path of a missing device.
     #[serde(default)]
     pub was: Option<String>,
-    /// Class: `data`, `special`, `log`, `cache` or `spare`; `unknown` when its pool is not in service.
+    /// Class: `data`, `special`, `log`, `cache` or `spare`; `unknown` if the pool is not in
+    /// service.
     pub class: String,
-    /// `linear`, `stripe`, `mirror`, `parity1` or `parity2`; `unknown` when its pool is not in service.
+    /// Layout: `linear`, `stripe`, `mirror`, `parity1` or `parity2`; `unknown` if the pool is not
+    /// in service.
     pub layout: String,
-    /// `online`, a spare `available`; `missing`, `failed` or `resilvering`; `replacing`, and the device that takes its place is another
-    /// one in the list;
-    /// `unavailable` when its pool is not in service.
+    /// `online`, or `available` for a spare; `missing`, `failed` or `resilvering`; `replacing` if
+    /// another device in the list takes its place; `unavailable` if the pool is not in service.
     pub state: String,
-    /// Usable bytes.
+    /// Usable size in bytes.
     pub size: u64,
     /// Bytes of segments in use.
     pub allocated: u64,
     /// Bytes of free segments.
     pub free: u64,
-    /// Errors: operations that failed, and what did not match its checksum. They are kept over restarts, until the device is replaced or a scrub that
-    /// began after the last one finds none.
+    /// Number of errors: failed operations and checksum mismatches. The number is kept across
+    /// restarts, until the device is replaced or a scrub that began after the last error finds
+    /// none.
     pub errors: u64,
-    /// Of these, written again from another device.
+    /// Number of these errors that were repaired from another device.
     #[serde(default)]
     pub repaired: u64,
-    /// Logical sector in bytes; 0 when not open.
+    /// Logical sector size in bytes; 0 if the device is not open.
     pub sector: u32,
-    /// The kernel's page cache is bypassed.
+    /// True if the kernel's page cache is bypassed.
     pub direct: bool,
-    /// What it is capped at.
+    /// Limits of the device.
     #[serde(default)]
     pub limit: DeviceCap,
-    /// `ok`; `slow`, as compared with devices of the same class and layout in the last minute in which there was enough to compare;
-    /// `failing`, when its errors have grown in the last 24 hours; `silent`, when it does not answer; `full`, when the filesystem or volume
-    /// below it is; `failed`, when it was given up; `missing`; `filling`, while it gets what it lacks.
+    /// `ok`; `slow`: compared with devices of the same class and layout, in the last minute with
+    /// enough operations to compare; `failing`: its errors have increased in the last 24 hours;
+    /// `silent`: it does not answer; `full`: the filesystem or volume below it is full; `failed`:
+    /// the pool no longer uses it; `missing`; `filling`: it is being resilvered.
     #[serde(default)]
     pub health: String,
-    /// Why it is not `ok`.
+    /// Reason if `health` is not `ok`.
     #[serde(default)]
     pub health_reason: Option<String>,
     /// Counters since import.
@@ -563,7 +585,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// The id, which differs from those of other devices of the pool; the path where the id is not known.
+    /// Returns the id, which is unique in the pool, or the path if the id is not known.
     pub fn key(&self) -> &str {
         if self.id.is_empty() { &self.path } else { &self.id }
     }
@@ -572,61 +594,66 @@ impl Device {
 /// A pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Pool {
-    /// Name.
+    /// Name of the pool.
     pub name: String,
-    /// Identity.
+    /// Id of the pool.
     pub id: String,
-    /// `opening` (being imported), `online`, `readonly` (imported to be read), `degraded` (a device is missing or not whole, and not one
-    /// of class cache), `closing`, `faulted`, or `unavailable` when it could not be imported.
+    /// `opening` (being imported), `online`, `readonly` (imported read-only), `degraded` (a device
+    /// of another class than cache is missing or incomplete), `closing`, `faulted`, or
+    /// `unavailable` (could not be imported).
     pub health: String,
-    /// Why it is not `online`: the devices that are the cause, by path, and what to do.
+    /// Reason if the pool is not `online`: the devices that cause it, by path, and a remedy.
     pub reason: Option<String>,
-    /// Nothing is written to its devices: it was imported to be read.
+    /// True if the pool was imported read-only: nothing is written to its devices.
     pub readonly: bool,
-    /// Layout of the data class; nothing when the pool is not in service, and so not known.
+    /// Layout of class data; null if the pool is not in service.
     pub layout: Option<LayoutSpec>,
-    /// Bytes that guests can fill.
+    /// Bytes that guests can use.
     pub size: u64,
-    /// Live bytes, snapshots and metadata included.
+    /// Live bytes, including snapshots and metadata.
     pub allocated: u64,
-    /// Bytes still to be had.
+    /// Free bytes.
     pub free: u64,
-    /// Seconds until it is full, at the rate at which it filled within the last hour; nothing when it does not fill, or was not looked at for
-    /// long enough.
+    /// Seconds until the pool is full at the rate of the last hour; null if it does not fill, or
+    /// was not observed for long enough.
     #[serde(default)]
     pub full_in_seconds: Option<u64>,
-    /// What its segments are doing.
+    /// Space of its segments by state.
     #[serde(default)]
     pub space: PoolSpace,
-    /// Why the last removal of a device ended before it had left, when nobody stopped it.
+    /// Reason why the last removal of a device ended early, unless a request stopped it.
     #[serde(default)]
     pub removal_ended: Option<String>,
-    /// When it ended so.
+    /// Time when it ended early.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub removal_ended_at: Option<Timestamp>,
-    /// Why the removal of a device that runs does not go on, or what one that was stopped gave up is not used again.
+    /// Reason why the running removal of a device does not proceed, or why the space that a stopped
+    /// removal has taken out of segments is not used again.
     #[serde(default)]
     pub removal_waits: Option<String>,
-    /// The reason for which a rewind skipped the newest checkpoint and used an older one, without the log after it.
+    /// Reason why a rewind skipped the newest checkpoint and used an older one, without the log
+    /// after it.
     #[serde(default)]
     pub fell_back: Option<String>,
-    /// Its thread has not answered since then: what else is listed is what the daemon remembers.
+    /// Time since which the pool's thread has not answered. The other values are then the last ones
+    /// that the daemon knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub silent_since: Option<Timestamp>,
     /// Devices in member order.
     pub devices: Vec<Device>,
-    /// When it was taken into service.
+    /// Time when the pool was taken into service.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub imported: Option<Timestamp>,
     /// Counters since import.
     pub io: PoolIo,
-    /// Clients connected to its exports.
+    /// Number of clients connected to its exports.
     pub clients: u64,
-    /// The scrub that runs, or the last one.
+    /// The running scrub, or the last one.
     pub scrub: Option<Scrub>,
-    /// Bytes per second that jobs may read, all together; nothing: as fast as guests leave room for.
+    /// Limit for the reads of all jobs together, in bytes per second; null if jobs only yield to
+    /// guests.
     #[serde(default)]
     pub job_rate: Option<u64>,
     /// Warnings about the devices that a request adds to the pool, one line each.
@@ -634,107 +661,110 @@ pub struct Pool {
     pub warnings: Vec<String>,
 }
 
-/// A pool with less than this part free, and less than so many bytes, has no room for the writes of guests.
+/// A pool is full when less than 1/`FULL_PART` of its size and less than `FULL_BYTES` are free.
 const FULL_PART: u64 = 100;
 const FULL_BYTES: u64 = 16 << 20;
 
 impl Pool {
-    /// Guests' writes are refused for want of space, or soon will be.
+    /// Returns true if guest writes are refused for lack of space, or soon will be.
     pub fn is_full(&self) -> bool {
         self.size > 0 && !self.readonly && self.free <= (self.size / FULL_PART).min(FULL_BYTES)
     }
 }
 
-/// What `pool destroy` loses.
+/// Losses of a destroyed pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PoolRemoval {
-    /// The pool.
+    /// Name of the pool.
     pub name: String,
-    /// Volumes lost.
+    /// Names of the volumes lost.
     pub volumes: Vec<String>,
     /// Number of snapshots lost.
     pub snapshots: u64,
     /// Live bytes lost.
     pub allocated: u64,
-    /// Devices whose labels go.
+    /// Devices whose labels are erased.
     pub devices: Vec<String>,
-    /// Of these, the ones that were not there: their labels are left, and why.
+    /// Devices that were not there, so that their labels remain, with the reasons.
     #[serde(default)]
     pub left: Vec<LeftDevice>,
-    /// Exports that end.
+    /// Exports that are ended.
     #[serde(default)]
     pub exports: Vec<EndedExport>,
 }
 
-/// An export that ends with what it serves.
+/// Export that ends because its volume, snapshot or pool is destroyed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EndedExport {
-    /// Its number.
+    /// Id of the export.
     pub id: u64,
-    /// The volume, snapshot or pool that it serves.
+    /// Name of its volume, snapshot or pool.
     pub name: String,
 }
 
-/// A device whose label is left.
+/// Device whose label remains.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LeftDevice {
-    /// Where it was.
+    /// Last known path.
     pub path: String,
-    /// Why.
+    /// Reason.
     pub reason: String,
 }
 
-/// Background work of a pool.
+/// Background job of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Job {
-    /// `reclaim:POOL`, `resilver:POOL:DEVICE`, `replace:POOL:DEVICE`, `remove:POOL:DEVICE`, `rebalance:POOL`, `wipe:POOL`, `scrub:POOL`, `copy:POOL/VOL`.
+    /// Id: `reclaim:POOL`, `resilver:POOL:DEVICE`, `replace:POOL:DEVICE`, `remove:POOL:DEVICE`,
+    /// `rebalance:POOL`, `wipe:POOL`, `scrub:POOL` or `copy:POOL/VOL`.
     pub id: String,
-    /// The pool.
+    /// Name of the pool.
     pub pool: String,
-    /// What is done.
+    /// Kind: the first word of the id.
     pub kind: String,
-    /// `running`, or `stopped` with its pool, which is `faulted`.
+    /// `running`, or `stopped` if its pool is `faulted`.
     pub state: String,
-    /// Bytes still to do.
+    /// Bytes that remain.
     pub remaining_bytes: u64,
-    /// Bytes done, where it is known how many there are.
+    /// Bytes done, if the total is known.
     #[serde(default)]
     pub done_bytes: u64,
-    /// Bytes per second lately, where that is known.
+    /// Recent rate in bytes per second, if known.
     #[serde(default)]
     pub rate: Option<u64>,
-    /// Seconds until it ends at that rate.
+    /// Seconds until the job ends at this rate.
     #[serde(default)]
     pub eta_seconds: Option<u64>,
-    /// What could not be read anywhere.
+    /// Number of reads that no copy could satisfy.
     #[serde(default)]
     pub errors: u64,
 }
 
-/// A restore point of a pool: a checkpoint that its devices still hold.
+/// Restore point of a pool: a checkpoint that its devices still hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Checkpoint {
-    /// Generation of its root.
+    /// Id: the generation of its root.
     pub id: u64,
-    /// When it was written.
+    /// Time when it was written.
     #[schema(value_type = String, format = DateTime)]
     pub time: Timestamp,
-    /// Last batch of the log that it contains.
+    /// LSN of the last batch that it contains.
     pub lsn: u64,
-    /// Intact copies of its root over all devices; there are two on each.
+    /// Intact copies of its root on all devices. Each device has two.
     pub copies: u32,
-    /// Is everything there that it refers to? `yes`: its objects match their checksums, and no segment was used for something else since;
-    /// `no`;
-    /// `unknown` of what older versions wrote.
+    /// Whether everything that it refers to is still there. `yes`: its objects match their
+    /// checksums, and no segment was reused since; `no`; `unknown` for checkpoints written by older
+    /// versions.
     pub verified: String,
-    /// Why it is not `yes`.
+    /// Reason if `verified` is not `yes`.
     pub reason: Option<String>,
-    /// Milliseconds from it to now; of a pool that is not in service, to when it was last seen in use, or closed. Writes of this span would be lost
-    /// by an import of this checkpoint. 0 when nothing was written.
+    /// Milliseconds from this checkpoint to now, or, for a pool that is not in service, to the time
+    /// when it was last in use or closed. An import of this checkpoint loses the writes of this
+    /// time. 0 if nothing was written.
     pub lost_millis: u64,
-    /// Bytes that guests wrote after it; nothing where that is not known.
+    /// Bytes that guests wrote after this checkpoint; null if not known.
     pub lost_bytes: Option<u64>,
-    /// Of the checkpoint that a rewinding import begins at: bytes that it loses, which replays the log after the checkpoint as far as it is sound.
+    /// For the checkpoint that an import with `rewind` uses: bytes that this import loses. It
+    /// replays the log after the checkpoint up to the first damage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_by_rewind: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! A device in the place of another, and what devices are called.
+//! Replacement of a device, and the names of devices.
 
 use std::fmt;
 
@@ -8,45 +8,46 @@ use utoipa::ToSchema;
 use super::pool::{Device, DeviceSpec, Pool};
 use crate::size::Size;
 
-/// Asks for a device in the place of another.
+/// Request to replace a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReplaceDevice {
-    /// Id, path or serial number of the old one, as listed. A word that fits two devices is refused.
+    /// Id, path or serial number of the old device, as listed. A value that matches two devices is
+    /// refused.
     pub old: String,
-    /// The new one.
+    /// The new device.
     pub new: DeviceSpec,
-    /// Use a device that holds something.
+    /// If true, accepts a device that contains data.
     #[serde(default)]
     pub force: bool,
-    /// Check everything, change nothing.
+    /// If true, checks everything and changes nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// A device by everything that names it.
+/// Names of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeviceNamed {
-    /// Its id; empty of one that is no device of a pool yet.
+    /// Id of the device; empty if it does not belong to a pool yet.
     #[serde(default)]
     pub id: String,
-    /// Where it is; empty when it is missing.
+    /// Path; empty if the device is missing.
     pub path: String,
-    /// Where it was, when it is missing.
+    /// Last known path of a missing device.
     #[serde(default)]
     pub was: Option<String>,
-    /// Serial number of the disk; nothing for files and for what has none.
+    /// Serial number of the disk; null for files and for disks without one.
     #[serde(default)]
     pub serial: Option<String>,
-    /// Bytes; 0 when not known.
+    /// Size in bytes; 0 if not known.
     #[serde(default)]
     pub size: u64,
 }
 
 impl DeviceNamed {
-    /// A device of a pool.
+    /// Returns the names of a device of a pool.
     pub fn of(device: &Device) -> DeviceNamed {
         let Device { id, path, serial, was, size, .. } = device.clone();
-        // a missing one is at no path
+        // a missing device has no path
         let path = if was.is_some() || path == id { String::new() } else { path };
         DeviceNamed { id, path, was, serial, size }
     }
@@ -67,24 +68,24 @@ impl fmt::Display for DeviceNamed {
     }
 }
 
-/// The result of `pool replace`, or of its dry run.
+/// Result of `pool replace`, or of its dry run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Replacement {
     /// The pool.
     #[serde(flatten)]
     pub pool: Pool,
-    /// The device that leaves.
+    /// The device that is replaced.
     pub old: DeviceNamed,
-    /// The device that takes its place.
+    /// The replacement.
     pub new: DeviceNamed,
-    /// It is a spare of the pool.
+    /// True if the replacement is a spare of the pool.
     #[serde(default)]
     pub spare: bool,
 }
 
 #[cfg(test)]
 mod tests {
-    //! Devices in words.
+    //! Names of devices in text form.
     use super::*;
 
     #[test]

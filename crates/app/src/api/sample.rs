@@ -4,7 +4,8 @@ use serde_json::json;
 
 use super::{DeviceIo, Export, GuestIo, Pool, PoolIo};
 
-/// The pool `tank` of 1000 bytes in service, with data devices of these paths and states, which are well or not.
+/// Returns a pool `tank` of 1000 bytes in service, with a data device for each path, state and
+/// health in `devices`.
 pub fn pool(health: &str, devices: &[(&str, &str, &str)]) -> Pool {
     let device = |(path, state, health): &(&str, &str, &str)| {
         json!({
@@ -21,7 +22,7 @@ pub fn pool(health: &str, devices: &[(&str, &str, &str)]) -> Pool {
     serde_json::from_value(pool).expect("a pool")
 }
 
-/// Export 1 of `tank/v` in a state.
+/// Returns export 1, of `tank/v`, in this state.
 pub fn export(state: &str) -> Export {
     let export = json!({
         "id": 1, "kind": "nbd", "name": "tank/v", "address": "/s", "uris": [], "unix": "/s", "tcp": null, "readonly": false, "tls": null,

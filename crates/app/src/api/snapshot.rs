@@ -1,4 +1,4 @@
-//! Snapshots, clones, rollbacks and differences.
+//! Snapshots, clones, full copies, rollbacks and differences.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -9,32 +9,32 @@ use utoipa::ToSchema;
 pub struct Snapshot {
     /// `pool/volume@snapshot`.
     pub name: String,
-    /// Identity within the pool, never reused.
+    /// Id, unique within the pool and never reused.
     pub id: u64,
-    /// When it was taken.
+    /// Time when it was taken.
     #[schema(value_type = String, format = DateTime)]
     pub created: Timestamp,
-    /// The pool's epoch that it closed; equal for the members of a group.
+    /// Epoch of the pool that the snapshot closed; equal for all snapshots of a group.
     pub epoch: u64,
     /// Size of the volume when it was taken, in bytes.
     pub size: u64,
-    /// Bytes reachable from it.
+    /// Bytes reachable from the snapshot.
     pub referenced_bytes: u64,
-    /// Bytes that would be freed if only it went.
+    /// Bytes that would be freed if only this snapshot were destroyed.
     pub unique_bytes: u64,
     /// Number of holds.
     pub holds: u32,
-    /// Tags of those that have one.
+    /// Tags of the holds that have one.
     #[serde(default)]
     pub hold_tags: Vec<String>,
-    /// The holds, those without a tag first.
+    /// The holds; those without a tag first.
     #[serde(default)]
     pub hold_list: Vec<SnapshotHold>,
     /// Number of clones.
     pub clones: u32,
     /// Free text.
     pub description: String,
-    /// When it is removed by itself.
+    /// Time when the snapshot is destroyed automatically.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires: Option<Timestamp>,
 }
@@ -42,118 +42,120 @@ pub struct Snapshot {
 /// A hold on a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SnapshotHold {
-    /// Its tag, where it has one.
+    /// Tag of the hold, if any.
     pub tag: Option<String>,
-    /// When it was made; not known of those without a tag.
+    /// Time when the hold was added; not known for holds without a tag.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub since: Option<Timestamp>,
-    /// When it ends by itself.
+    /// Time when the hold ends automatically.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub until: Option<Timestamp>,
-    /// Nobody can release it before that.
+    /// True if the hold cannot be released before it ends.
     pub locked: bool,
 }
 
-/// Takes snapshots.
+/// Request to take snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreateSnapshots {
-    /// `pool/volume@snapshot`, each.
+    /// Names of the snapshots, `pool/volume@snapshot` each.
     pub names: Vec<String>,
-    /// All at one instant; they must lie in one pool.
+    /// If true, takes all snapshots at the same instant. They must be in one pool.
     #[serde(default)]
     pub group: bool,
     /// Free text.
     #[serde(default)]
     pub description: String,
-    /// When they are removed by themselves.
+    /// Time when the snapshots are destroyed automatically.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires: Option<Timestamp>,
-    /// Until then nobody can destroy them: a hold with the tag `lock` that cannot be released.
+    /// Time until which the snapshots cannot be destroyed. They get a hold with the tag `lock` that
+    /// cannot be released.
     #[serde(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub lock: Option<Timestamp>,
 }
 
-/// Names of what was made.
+/// Names of created objects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Created {
-    /// Complete names.
+    /// Full names.
     pub names: Vec<String>,
 }
 
-/// Goes back to a snapshot.
+/// Request to roll a volume back to a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Rollback {
-    /// Only say what would happen.
+    /// If true, only reports the result of the request.
     #[serde(default)]
     pub dry_run: bool,
-    /// Also while clients are connected, whose disk changes under them.
+    /// If true, rolls back while clients are connected. Their disk changes under them.
     #[serde(default)]
     pub force: bool,
 }
 
-/// What a rollback did.
+/// Result of a rollback.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RolledBack {
-    /// The snapshot that keeps the old head.
+    /// Name of the snapshot that keeps the old head.
     pub kept_as: String,
     /// Clients that were connected to the volume.
     #[serde(default)]
     pub connected: Vec<String>,
 }
 
-/// Makes a writable volume on a snapshot.
+/// Request to create a clone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CloneSnapshot {
-    /// The new volume, `pool/volume`, in the same pool.
+    /// Name of the clone, `pool/volume`, in the same pool.
     pub name: String,
 }
 
-/// Copies a snapshot into a volume that depends on nothing.
+/// Request for a full copy: an independent volume with the snapshot's data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CopySnapshot {
-    /// The new volume, `pool/volume`, in any pool.
+    /// Name of the new volume, `pool/volume`, in any pool.
     pub name: String,
-    /// Only say what it takes.
+    /// If true, only reports the amount of data to copy.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// A full copy, under way or ended.
+/// State of a full copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FullCopy {
-    /// Its number, by which it is asked for and stopped; 0 of one that was only planned.
+    /// Number of the copy, used to query and to stop it; 0 for a dry run.
     pub id: u64,
-    /// The new volume.
+    /// Name of the new volume.
     pub name: String,
     /// Bytes to copy.
     pub total_bytes: u64,
-    /// Bytes that are copied.
+    /// Bytes copied.
     pub done_bytes: u64,
     /// `planned`, `running`, `done` or `failed`.
     pub state: String,
-    /// Why it failed. What it had made is taken back.
+    /// Reason of a failure. The unfinished volume has been destroyed.
     pub error: Option<String>,
 }
 
-/// Forbids removal.
+/// Request to add a hold to a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Hold {
-    /// Its name: a snapshot has at most one hold of each tag. Those without one are counted.
+    /// Tag of the hold. A snapshot has at most one hold with a given tag, and any number without a
+    /// tag.
     #[serde(default)]
     pub tag: Option<String>,
-    /// Ends by itself then.
+    /// Time when the hold ends automatically.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub until: Option<Timestamp>,
 }
 
-/// A range in which two states of a volume differ.
+/// Range in which two states of a volume differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DiffExtent {
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// `data`, or `zero` when the newer state reads as zeroes there.
+    /// `data`, or `zero` if the range reads as zeroes in the newer state.
     pub kind: String,
 }

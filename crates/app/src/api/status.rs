@@ -1,4 +1,4 @@
-//! The daemon as a whole.
+//! Status of the daemon.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -6,36 +6,37 @@ use utoipa::ToSchema;
 
 use super::{Export, Pool};
 
-/// Memory that payloads and replies in flight may take, in bytes.
+/// Memory for payloads and replies in flight, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RequestMemory {
-    /// At most, beside 256 KiB for each client.
+    /// Upper limit; 256 KiB for each client come on top.
     pub limit: u64,
-    /// Now.
+    /// Bytes in use now.
     pub used: u64,
 }
 
-/// The daemon, its pools and exports.
+/// Status of the daemon, its pools and its exports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     /// Version of the daemon.
     pub version: String,
-    /// Its process.
+    /// Process id of the daemon.
     pub pid: u32,
-    /// When it started.
+    /// Time when the daemon started.
     #[schema(value_type = String, format = DateTime)]
     pub started: Timestamp,
-    /// Every remembered pool is in service or waits for something that `pools` names. Until then some may still be being imported.
+    /// True if the import of every remembered pool has ended: the pool is in service, or waits for
+    /// something that its entry in `pools` names.
     #[serde(default)]
     pub ready: bool,
-    /// Control socket.
+    /// Path of the control socket.
     pub socket: String,
-    /// State directory.
+    /// Path of the state directory.
     pub state_dir: String,
-    /// Memory for requests of all clients together.
+    /// Memory for requests, shared by all clients.
     pub request_memory: RequestMemory,
-    /// Pools, those that could not be imported included.
+    /// All pools, including those that could not be imported.
     pub pools: Vec<Pool>,
-    /// Exports.
+    /// All exports.
     pub exports: Vec<Export>,
 }

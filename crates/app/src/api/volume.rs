@@ -14,87 +14,92 @@ use super::{WipeMode, Wiping};
 pub struct Volume {
     /// `pool/volume`.
     pub name: String,
-    /// Identity within the pool, never reused.
+    /// Id, unique within the pool and never reused.
     pub id: u32,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// `512n`, `512e` or `4kn`.
+    /// Sector profile: `512n`, `512e` or `4kn`.
     pub sector: String,
     /// Cache mode.
     pub cache: String,
     /// Compression of new data.
     pub compression: String,
-    /// Writes are refused.
+    /// True if writes are refused.
     pub readonly: bool,
-    /// Bytes of the pool that are kept for it and its snapshots.
+    /// Bytes of the pool that are reserved for the volume and its snapshots.
     #[serde(default)]
     pub reservation: u64,
-    /// Writes of at most so many bytes go to special devices; 0: none.
+    /// Writes of at most this many bytes go to special devices; 0: none do.
     #[serde(default)]
     pub special_small_blocks: u32,
-    /// Bytes of the daemon's read cache that are its own; null: what volumes without share.
+    /// Bytes of the daemon's read cache that are reserved for the volume; null: it shares the rest
+    /// with other volumes.
     #[serde(default)]
     pub read_cache: Option<u64>,
-    /// Blocks of 4 KiB that guests read from the daemon's memory since the pool's import.
+    /// Blocks of 4 KiB that guests read from the read cache since the pool's import.
     #[serde(default)]
     pub read_cache_hits: u64,
-    /// Blocks that were not there, though the requests were short enough and the cache mode allows it.
+    /// Blocks of 4 KiB that were not in the read cache. Requests that are too long for the cache,
+    /// or excluded by the cache mode, do not count.
     #[serde(default)]
     pub read_cache_misses: u64,
-    /// [`LIMITS`] by name; 0: none.
+    /// Values of [`LIMITS`] by name; 0: no limit.
     #[serde(flatten)]
     pub limits: BTreeMap<String, u64>,
     /// Bytes reachable from the head.
     pub referenced_bytes: u64,
-    /// Bytes that would be freed if the volume and its snapshots went.
+    /// Bytes that would be freed if the volume and its snapshots were destroyed.
     pub unique_bytes: u64,
     /// Number of snapshots.
     pub snapshots: u64,
-    /// `pool/volume@snapshot` that it is a clone of.
+    /// Origin of a clone: `pool/volume@snapshot`.
     pub origin: Option<String>,
-    /// When it was made.
+    /// Time when the volume was created.
     #[schema(value_type = String, format = DateTime)]
     pub created: Timestamp,
 }
 
-/// Asks for a new volume.
+/// Request to create a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreateVolume {
     /// `pool/volume`.
     pub name: String,
-    /// Bytes, a multiple of 4096.
+    /// Size in bytes, a multiple of 4096.
     pub size: u64,
-    /// Sector profile; `512e` when missing.
+    /// Sector profile; by default `512e`.
     pub sector: Option<String>,
-    /// Properties; what is missing takes its default.
+    /// Properties. A missing property has its default value.
     #[serde(default)]
     pub properties: SetProperties,
 }
 
-/// Changes properties; what is missing stays.
+/// Request to change properties. A missing property does not change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SetProperties {
     /// Cache mode.
     pub cache: Option<String>,
     /// `off`, `lz4` or `zstd`.
     pub compression: Option<String>,
-    /// Refuse writes.
+    /// If true, writes are refused.
     pub readonly: Option<bool>,
-    /// Refuse the writes of clients that are connected and may write, too.
+    /// If true, `readonly` is set although clients are connected that may write. Their writes are
+    /// refused, too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
-    /// Bytes of the pool to keep for it and its snapshots.
+    /// Bytes of the pool to reserve for the volume and its snapshots.
     pub reservation: Option<u64>,
-    /// Bytes; writes of at most so many go to special devices.
+    /// Writes of at most this many bytes go to special devices.
     pub special_small_blocks: Option<u64>,
-    /// Memory for what guests read: a size, `none`, or `auto` for a share of what volumes without a size have.
+    /// Read cache in memory for the volume: a size; `none`; or `auto`, to share the cache with the
+    /// other volumes without a size.
     pub read_cache: Option<String>,
-    /// [`LIMITS`] by name; 0 lifts one. Other names are refused.
+    /// Values of [`LIMITS`] by name; 0 removes a limit. Other names are refused.
     #[serde(flatten, deserialize_with = "limits_alone")]
     pub limits: BTreeMap<String, u64>,
 }
 
-/// A name that is no other property has to be a limit. An unknown name is reported before a bad value.
+/// Reads the limits. A name that is neither another property nor a limit is refused. An unknown
+/// name is reported before a bad value.
 fn limits_alone<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, u64>, D::Error> {
     let given = BTreeMap::<String, serde_json::Value>::deserialize(from)?;
     let number = |(name, value): (String, serde_json::Value)| {
@@ -107,7 +112,8 @@ fn limits_alone<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, u
     given.into_iter().map(number).collect()
 }
 
-/// Limits of a volume: requests and bytes per second, of reads, writes, or both together; `_max` in a burst; `_max_length` seconds that it lasts.
+/// Names of the limits of a volume: requests and bytes per second, for reads, writes, or both
+/// together. `_max` is the rate in a burst, `_max_length` the length of the burst in seconds.
 pub const LIMITS: [&str; 18] = [
     "iops",
     "iops_max",
@@ -129,66 +135,67 @@ pub const LIMITS: [&str; 18] = [
     "bps_wr_max_length",
 ];
 
-/// A segment that holds data of a volume or snapshot.
+/// Segment that holds data of a volume or snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Place {
-    /// Its number.
+    /// Number of the segment.
     pub segment: u32,
     /// Class of its devices.
     pub class: String,
-    /// Bytes of the volume's or snapshot's blocks in it, as stored; once, where it is on several devices.
+    /// Stored bytes of the volume's or snapshot's blocks in the segment. Blocks with several copies
+    /// count once.
     pub live_bytes: u64,
-    /// What it is made of.
+    /// Parts of devices that make up the segment.
     pub extents: Vec<Extent>,
 }
 
-/// A part of a device.
+/// Part of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Extent {
-    /// Path of the device, or where it was.
+    /// Path of the device, or its last known path.
     pub device: String,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// Bytes of the volume's or snapshot's blocks in it; each copy counts.
+    /// Stored bytes of the volume's or snapshot's blocks in this part. Every copy counts.
     pub live_bytes: u64,
 }
 
-/// Changes what guests are told of sectors; what is stored is not looked at.
+/// Request to change the sector profile that guests see. The stored data does not change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SetSector {
-    /// `512n`, `512e` or `4kn`.
+    /// Sector profile: `512n`, `512e` or `4kn`.
     pub sector: String,
 }
 
-/// Changes the size.
+/// Request to resize a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Resize {
-    /// New size: `20G`, `+5G`, `-1G`.
+    /// New size, or a change of it: `20G`, `+5G`, `-1G`.
     pub size: String,
-    /// Agree to lose what is beyond a smaller size.
+    /// If true, the volume may shrink. Data beyond the new size is lost.
     #[serde(default)]
     pub allow_shrink: bool,
-    /// Keep no snapshot of what a volume was before it shrinks.
+    /// If true, no snapshot is taken before the volume shrinks.
     #[serde(default)]
     pub no_snapshot: bool,
-    /// Also while clients are connected, whose disk shrinks under them.
+    /// If true, the volume may shrink while clients are connected. Their disk shrinks under them.
     #[serde(default)]
     pub force: bool,
-    /// Only say what would happen.
+    /// If true, only reports the result of the request.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// What a resize does.
+/// Result of a resize.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Resized {
-    /// Bytes before.
+    /// Old size in bytes.
     pub old_size: u64,
-    /// Bytes after.
+    /// New size in bytes.
     pub size: u64,
-    /// Of a volume that shrinks: the snapshot that keeps what it was.
+    /// Name of the snapshot that keeps the state before the volume shrank.
     #[serde(default)]
     pub kept_as: Option<String>,
     /// Clients that were connected to the volume.
@@ -196,78 +203,79 @@ pub struct Resized {
     pub connected: Vec<String>,
 }
 
-/// Gives another name.
+/// Request to rename a volume or snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Rename {
-    /// The new name, complete.
+    /// The new full name.
     pub name: String,
 }
 
-/// Makes a clone independent.
+/// Request to promote a clone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Promote {
-    /// Only say what would move.
+    /// If true, only reports the snapshots that would move.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// Snapshots and clones that a promotion moved, or would move.
+/// Result of a promotion, or of its dry run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Promoted {
-    /// The volume that becomes a clone of the last of the snapshots.
+    /// Name of the origin's volume, which becomes a clone of the last of the snapshots.
     pub from: String,
-    /// Names of the snapshots before, oldest first.
+    /// Old names of the snapshots that move, oldest first.
     pub snapshots: Vec<String>,
-    /// Their names afterwards.
+    /// New names of these snapshots.
     pub renamed: Vec<String>,
-    /// Bytes that count for the promoted volume from then on.
+    /// Bytes that are counted for the promoted volume afterwards, and no longer for the other one.
     pub moved_bytes: u64,
 }
 
-/// Removes volumes and snapshots.
+/// Request to destroy volumes and snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Destroy {
     /// `pool/volume`, `pool/volume@snapshot`, `pool/volume@a%c` or `pool/volume@%`.
     pub name: String,
-    /// Others of the same pool: all go, or none when one of them is refused.
+    /// More names in the same pool. All are destroyed, or none if one of them is refused.
     #[serde(default)]
     pub more: Vec<String>,
-    /// A volume goes with its snapshots.
+    /// If true, destroys a volume with its snapshots.
     #[serde(default)]
     pub recursive: bool,
-    /// Clones go as well.
+    /// If true, destroys clones, too.
     #[serde(default)]
     pub clones: bool,
-    /// Exports of what goes are ended first.
+    /// If true, ends the exports of destroyed volumes and snapshots first.
     #[serde(default)]
     pub unexport: bool,
-    /// These also while clients are connected, who are disconnected.
+    /// If true, ends these exports while clients are connected, and disconnects the clients.
     #[serde(default)]
     pub force: bool,
-    /// What it leaves on the devices is made unreadable by a job that begins with it.
+    /// Method of a wipe that starts with the request and makes the destroyed data unreadable.
     #[serde(default)]
     pub wipe: Option<WipeMode>,
-    /// Only say what would go.
+    /// If true, only reports the result of the request.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// What goes, or went.
+/// Result of a request to destroy volumes and snapshots, or of its dry run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Destroyed {
-    /// Names, in the order they go.
+    /// Names of the destroyed volumes and snapshots, in order.
     pub destroyed: Vec<String>,
-    /// Bytes that this frees, now or in the background.
+    /// Bytes that are freed, now or in the background.
     pub freed_bytes: u64,
-    /// False: `freed_bytes` is a lower bound, for what only several of the snapshots share is not in it.
+    /// True if `freed_bytes` is exact. If false, it is a lower bound: data that several of the
+    /// snapshots share is not counted.
     pub exact: bool,
-    /// What the wipe does, when one was asked for.
+    /// Work of the wipe, if the request asked for one.
     #[serde(default)]
     pub wiping: Option<Wiping>,
-    /// Exports that are ended first, by number.
+    /// Ids of exports that are ended first.
     #[serde(default)]
     pub unexported: Vec<u64>,
-    /// It was only asked.
+    /// True for a dry run.
     pub dry_run: bool,
 }
 

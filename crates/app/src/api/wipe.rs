@@ -1,37 +1,37 @@
-//! Wiping: what was destroyed is made unreadable on the devices.
+//! Wiping: destroyed data is made unreadable on the devices.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// How what nothing refers to any more is made unreadable.
+/// Method by which unreferenced data is made unreadable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WipeMode {
-    /// The devices are asked to discard it; what cannot is overwritten.
+    /// Discards the data. Devices that cannot discard are overwritten with zeroes.
     Discard,
-    /// It is overwritten with zeroes.
+    /// Overwrites the data with zeroes.
     #[default]
     Zero,
 }
 
-/// Asks for what nothing refers to any more to be made unreadable.
+/// Request to make data unreadable that no volume or snapshot refers to any more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WipePool {
-    /// In which way.
+    /// Method.
     #[serde(default)]
     pub mode: WipeMode,
-    /// End the wipe that runs instead.
+    /// If true, stops the running wipe instead.
     #[serde(default)]
     pub stop: bool,
-    /// Only say what it would do.
+    /// If true, only reports the amount of work.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// What a wipe does, as far as is known when it begins.
+/// Work of a wipe, as far as it is known at the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Wiping {
-    /// Bytes that are moved, because they live beside what is wiped.
+    /// Bytes of live data that are moved, because they share segments with wiped data.
     pub moved_bytes: u64,
     /// Bytes that are overwritten or discarded, on each copy.
     pub erased_bytes: u64,

@@ -1,4 +1,5 @@
-//! Commands go to their end, whether or not somebody still waits for the answer: none is left half done because a client went away.
+//! Running commands to completion. A command continues when its client disconnects or times out, so
+//! that no command is left half done.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use tokio::time::timeout;
 use crate::api::{ApiError, ErrorKind};
 use crate::daemon::Daemon;
 
-/// Starts a command.
+/// Starts a command as a task.
 fn start<T, F>(daemon: &Arc<Daemon>, command: impl FnOnce(Arc<Daemon>) -> F) -> JoinHandle<Result<T, ApiError>>
 where
     F: Future<Output = Result<T, ApiError>> + Send + 'static,
@@ -17,7 +18,7 @@ where
     tokio::spawn(command(Arc::clone(daemon)))
 }
 
-/// Carries out a command without a time limit.
+/// Runs a command without a time limit.
 pub(super) async fn whole<T, F>(daemon: &Arc<Daemon>, command: impl FnOnce(Arc<Daemon>) -> F) -> Result<T, ApiError>
 where
     F: Future<Output = Result<T, ApiError>> + Send + 'static,
@@ -26,7 +27,7 @@ where
     start(daemon, command).await.unwrap_or_else(|error| Err(ended(&error.to_string())))
 }
 
-/// Carries out a short command. After the time limit the client gets an error that says so; the command goes on.
+/// Runs a short command. After the time limit the client gets an error; the command continues.
 pub(super) async fn soon<T, F>(daemon: &Arc<Daemon>, command: impl FnOnce(Arc<Daemon>) -> F) -> Result<T, ApiError>
 where
     F: Future<Output = Result<T, ApiError>> + Send + 'static,

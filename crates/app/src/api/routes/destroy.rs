@@ -1,4 +1,4 @@
-//! Removing volumes and snapshots.
+//! Destroying volumes and snapshots.
 
 use std::sync::Arc;
 
@@ -16,7 +16,9 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
     OpenApiRouter::new().routes(routes!(destroy))
 }
 
-/// Removes a volume, a snapshot or a range of snapshots. Durable when answered; the space returns in the background.
+/// Destroys volumes, snapshots or ranges of snapshots.
+///
+/// Durable when answered. The space is freed in the background.
 #[utoipa::path(post, path = "/v1/destroy", request_body = Destroy,
     responses((status = 200, body = Destroyed), (status = "default", body = ErrorBody)))]
 async fn destroy(State(daemon): State<Arc<Daemon>>, Body(request): Body<Destroy>) -> Result<Json<Destroyed>, ApiError> {

@@ -19,13 +19,15 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(remove))
 }
 
-/// Every export, with its clients.
+/// Lists all exports with their clients.
 #[utoipa::path(get, path = "/v1/exports", responses((status = 200, body = [Export]), (status = "default", body = ErrorBody)))]
 async fn list(State(daemon): State<Arc<Daemon>>) -> Result<Json<Vec<Export>>, ApiError> {
     daemon.exports().await.map(Json)
 }
 
-/// Serves a volume or snapshot; clients can connect when this is answered.
+/// Exports a volume, a snapshot or, as a mounted directory, a pool.
+///
+/// Clients can connect when the request is answered.
 #[utoipa::path(post, path = "/v1/exports", request_body = CreateExport,
     responses((status = 200, body = Export), (status = "default", body = ErrorBody)))]
 async fn create(State(daemon): State<Arc<Daemon>>, Body(request): Body<CreateExport>) -> Result<Json<Export>, ApiError> {
@@ -33,13 +35,13 @@ async fn create(State(daemon): State<Arc<Daemon>>, Body(request): Body<CreateExp
     soon(&daemon, |daemon| async move { daemon.create_export(&request, kept).await }).await.map(Json)
 }
 
-/// How an export ends.
+/// Options for ending an export.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 struct Ending {
-    /// Of a mount: files that are open are served until they are closed.
+    /// For a mount: if true, files that are open are served until they are closed.
     #[serde(default)]
     lazy: bool,
-    /// Also while clients are connected, who are disconnected.
+    /// If true, ends the export while clients are connected, and disconnects them.
     #[serde(default)]
     force: bool,
 }

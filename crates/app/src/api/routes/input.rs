@@ -1,4 +1,4 @@
-//! Request bodies and queries whose errors read like every other error.
+//! Extractors for request bodies and queries. Their errors have the same form as all other errors.
 
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
@@ -12,7 +12,7 @@ use crate::api::ApiError;
 #[from_request(via(Json), rejection(ApiError))]
 pub struct Body<T>(pub T);
 
-/// A query.
+/// A query string.
 #[derive(FromRequestParts)]
 #[from_request(via(Query), rejection(ApiError))]
 pub struct Asked<T>(pub T);
@@ -29,7 +29,7 @@ impl From<QueryRejection> for ApiError {
     }
 }
 
-/// Answers what no route takes.
+/// Answers requests that no route matches.
 pub async fn no_such_route(uri: Uri) -> ApiError {
     ApiError::not_found(format!("no route {}; see /v1/openapi.json", uri.path()))
 }

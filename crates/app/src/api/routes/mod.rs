@@ -1,4 +1,5 @@
-//! The routes of the control API, by family, and the OpenAPI document that describes them.
+//! Routes of the control API, one module per kind of object, and the OpenAPI document that
+//! describes them.
 
 mod carry_out;
 mod destroy;

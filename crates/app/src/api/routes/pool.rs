@@ -36,20 +36,22 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(advise_special))
 }
 
-/// Every pool.
+/// Lists all pools.
 #[utoipa::path(get, path = "/v1/pools", responses((status = 200, body = [Pool])))]
 async fn list(State(daemon): State<Arc<Daemon>>) -> Json<Vec<Pool>> {
     Json(daemon.pools().await)
 }
 
-/// Makes a pool. Durable when answered.
+/// Creates a pool.
+///
+/// Durable when answered.
 #[utoipa::path(post, path = "/v1/pools", request_body = CreatePool,
     responses((status = 200, body = Pool), (status = "default", body = ErrorBody)))]
 async fn create(State(daemon): State<Arc<Daemon>>, Body(request): Body<CreatePool>) -> Result<Json<Pool>, ApiError> {
     soon(&daemon, |daemon| async move { daemon.create_pool(request).await }).await.map(Json)
 }
 
-/// One pool.
+/// Returns one pool.
 #[utoipa::path(get, path = "/v1/pools/{pool}", params(("pool" = String, Path)),
     responses((status = 200, body = Pool), (status = "default", body = ErrorBody)))]
 async fn get(State(daemon): State<Arc<Daemon>>, Path(pool): Path<String>) -> Result<Json<Pool>, ApiError> {
@@ -58,7 +60,7 @@ async fn get(State(daemon): State<Arc<Daemon>>, Path(pool): Path<String>) -> Res
 
 #[derive(Deserialize, IntoParams)]
 struct Rehearsal {
-    /// Only say what would happen.
+    /// If true, only reports the result of the request.
     #[serde(default)]
     dry_run: bool,
 }
@@ -74,15 +76,15 @@ async fn destroy(
     whole(&daemon, |daemon| async move { daemon.destroy_pool(&pool, how.dry_run).await }).await.map(Json)
 }
 
-/// How a pool is exported.
+/// Options for exporting a pool.
 #[derive(Deserialize, IntoParams)]
 struct Leaving {
-    /// Disconnect clients, and give the pool up when it cannot be closed.
+    /// If true, disconnects clients, and gives the pool up if it cannot be closed.
     #[serde(default)]
     force: bool,
 }
 
-/// Closes a pool and lets its devices go.
+/// Closes a pool and releases its devices.
 #[utoipa::path(post, path = "/v1/pools/{pool}/export", params(("pool" = String, Path), Leaving),
     responses((status = 200, body = PoolExport), (status = "default", body = ErrorBody)))]
 async fn export(
@@ -91,21 +93,23 @@ async fn export(
     Asked(how): Asked<Leaving>,
 ) -> Result<Json<PoolExport>, ApiError> {
     let exported = match how.force {
-        // it has limits of its own
+        // a forced export has time limits of its own
         true => whole(&daemon, |daemon| async move { daemon.export_pool(&pool, true).await }).await,
         false => soon(&daemon, |daemon| async move { daemon.export_pool(&pool, false).await }).await,
     };
     exported.map(Json)
 }
 
-/// Looks for pools, and imports the one named.
+/// Searches for pools, and imports a pool if a name or id is given.
 #[utoipa::path(post, path = "/v1/import", request_body = ImportPool,
     responses((status = 200, body = [Found]), (status = "default", body = ErrorBody)))]
 async fn import(State(daemon): State<Arc<Daemon>>, Body(request): Body<ImportPool>) -> Result<Json<Vec<Found>>, ApiError> {
     whole(&daemon, |daemon| async move { daemon.import_pool(request).await }).await.map(Json)
 }
 
-/// Adds devices. Their space can be used when it is answered.
+/// Adds devices to a pool.
+///
+/// Their space is usable when the request is answered.
 #[utoipa::path(post, path = "/v1/pools/{pool}/devices", params(("pool" = String, Path)), request_body = AddDevices,
     responses((status = 200, body = Pool), (status = "default", body = ErrorBody)))]
 async fn add_devices(
@@ -116,7 +120,7 @@ async fn add_devices(
     soon(&daemon, |daemon| async move { daemon.add_devices(&pool, request).await }).await.map(Json)
 }
 
-/// Puts a device in the place of another; a job copies what is on it.
+/// Replaces a device by another. A job copies its data.
 #[utoipa::path(post, path = "/v1/pools/{pool}/replace", params(("pool" = String, Path)), request_body = ReplaceDevice,
     responses((status = 200, body = Replacement), (status = "default", body = ErrorBody)))]
 async fn replace_device(
@@ -127,7 +131,7 @@ async fn replace_device(
     soon(&daemon, |daemon| async move { daemon.replace_device(&pool, request).await }).await.map(Json)
 }
 
-/// Takes a device out; a job moves what is on it to the others.
+/// Removes a device. A job moves its data to the other devices.
 #[utoipa::path(post, path = "/v1/pools/{pool}/remove", params(("pool" = String, Path)), request_body = RemoveDevice,
     responses((status = 200, body = DeviceRemoval), (status = "default", body = ErrorBody)))]
 async fn remove_device(
@@ -138,7 +142,9 @@ async fn remove_device(
     soon(&daemon, |daemon| async move { daemon.remove_device(&pool, request).await }).await.map(Json)
 }
 
-/// Begins to even out what groups hold, or ends that, or says what it would move; a job does it. Nothing begins when there is nothing to do.
+/// Starts, stops or plans a rebalance, a job that evens out how full groups are.
+///
+/// No job starts if there is nothing to do.
 #[utoipa::path(post, path = "/v1/pools/{pool}/rebalance", params(("pool" = String, Path)), request_body = RebalancePool,
     responses((status = 200, body = Rebalance), (status = "default", body = ErrorBody)))]
 async fn rebalance(
@@ -149,7 +155,9 @@ async fn rebalance(
     soon(&daemon, |daemon| async move { daemon.rebalance(&pool, request).await }).await.map(Json)
 }
 
-/// Begins to make unreadable what nothing refers to any more, or ends that, or says what it would do; a job does it. When one runs it begins anew.
+/// Starts, stops or plans a wipe, a job that makes unreferenced data unreadable.
+///
+/// A running wipe starts anew.
 #[utoipa::path(post, path = "/v1/pools/{pool}/wipe", params(("pool" = String, Path)), request_body = WipePool,
     responses((status = 200, body = Wiping), (status = "default", body = ErrorBody)))]
 async fn wipe(
@@ -160,14 +168,14 @@ async fn wipe(
     soon(&daemon, |daemon| async move { daemon.wipe(&pool, request).await }).await.map(Json)
 }
 
-/// Changes properties, from now on and across restarts.
+/// Changes properties of a pool. Changes last across restarts.
 #[utoipa::path(post, path = "/v1/pools/{pool}/properties", params(("pool" = String, Path)), request_body = SetPool,
     responses((status = 200, body = Pool), (status = "default", body = ErrorBody)))]
 async fn set(State(daemon): State<Arc<Daemon>>, Path(pool): Path<String>, Body(request): Body<SetPool>) -> Result<Json<Pool>, ApiError> {
     soon(&daemon, |daemon| async move { daemon.set_pool(&pool, request).await }).await.map(Json)
 }
 
-/// Begins to read everything, or ends that; a job does it.
+/// Starts or stops a scrub, a job that reads and checks everything.
 #[utoipa::path(post, path = "/v1/pools/{pool}/scrub", params(("pool" = String, Path)), request_body = ScrubPool,
     responses((status = 200, body = Pool), (status = "default", body = ErrorBody)))]
 async fn scrub(
@@ -178,14 +186,16 @@ async fn scrub(
     soon(&daemon, |daemon| async move { daemon.scrub(&pool, request).await }).await.map(Json)
 }
 
-/// Restore points of a pool, in service or not, newest first. Reads its devices, changes nothing.
+/// Lists the restore points of a pool, newest first. The pool need not be in service.
+///
+/// Reads the devices of the pool and changes nothing.
 #[utoipa::path(post, path = "/v1/checkpoints", request_body = ListCheckpoints,
     responses((status = 200, body = [Checkpoint]), (status = "default", body = ErrorBody)))]
 async fn checkpoints(State(daemon): State<Arc<Daemon>>, Body(request): Body<ListCheckpoints>) -> Result<Json<Vec<Checkpoint>>, ApiError> {
     daemon.checkpoints(request).await.map(Json)
 }
 
-/// Caps a device, from now on and across restarts.
+/// Limits the load of a device. Limits last across restarts.
 #[utoipa::path(post, path = "/v1/pools/{pool}/limit", params(("pool" = String, Path)), request_body = LimitDevice,
     responses((status = 200, body = Pool), (status = "default", body = ErrorBody)))]
 async fn limit_device(
@@ -198,11 +208,13 @@ async fn limit_device(
 
 #[derive(Deserialize, IntoParams)]
 struct Assumed {
-    /// Usable bytes of special devices to look at instead of those that the pool has.
+    /// Usable bytes of assumed special devices; without it, those of the pool.
     special: Option<u64>,
 }
 
-/// Says what special devices would hold, for each value of `special_small_blocks` that is worth a choice. All map nodes are read.
+/// Estimates how much data special devices would hold, by value of `special_small_blocks`.
+///
+/// Reads all map nodes.
 #[utoipa::path(get, path = "/v1/pools/{pool}/advice/special", params(("pool" = String, Path), Assumed),
     responses((status = 200, body = SpecialAdvice), (status = "default", body = ErrorBody)))]
 async fn advise_special(

@@ -1,4 +1,4 @@
-//! All routes together, and the document that describes them.
+//! The router of the control API, and the OpenAPI document.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use utoipa_axum::router::OpenApiRouter;
 use super::{destroy, export, input, pool, snapshot, system, volume};
 use crate::daemon::Daemon;
 
-/// Requests that are answered at once, also while pools are being imported.
+/// Paths of requests that are answered at once, even while pools are being imported.
 const AT_ONCE: [&str; 2] = ["/v1/status", "/v1/events"];
 
 #[derive(OpenApi)]
@@ -29,19 +29,19 @@ fn open_api_router() -> OpenApiRouter<Arc<Daemon>> {
         .merge(export::routes())
 }
 
-/// The OpenAPI document.
+/// Returns the OpenAPI document.
 pub fn document() -> utoipa::openapi::OpenApi {
     open_api_router().split_for_parts().1
 }
 
-/// Everything, on a daemon.
+/// Returns the router with all routes, for a daemon.
 pub fn router(daemon: Arc<Daemon>) -> Router {
     let ready = from_fn_with_state(Arc::clone(&daemon), wait_until_ready);
     open_api_router().split_for_parts().0.fallback(input::no_such_route).layer(ready).with_state(daemon)
 }
 
-/// Delays requests to a daemon that has just been started until its pools are in service, at most for the time limit of the start. Requests for
-/// status and events are answered at once.
+/// Delays requests to a starting daemon until its pools are in service, at most for the time limit
+/// of the start. Requests for status and events are answered at once.
 async fn wait_until_ready(State(daemon): State<Arc<Daemon>>, request: Request, next: Next) -> Response {
     if !AT_ONCE.contains(&request.uri().path()) {
         daemon.wait_until_ready().await;
@@ -51,7 +51,7 @@ async fn wait_until_ready(State(daemon): State<Arc<Daemon>>, request: Request, n
 
 #[cfg(test)]
 mod tests {
-    //! The document covers the routes.
+    //! Tests that the document covers the routes.
     use super::*;
 
     #[test]

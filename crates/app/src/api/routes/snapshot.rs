@@ -19,7 +19,7 @@ use crate::api::{
 use crate::daemon::Daemon;
 use crate::names::{Name, SnapshotName};
 
-/// Pool, volume and snapshot of a path.
+/// Pool, volume and snapshot from a path.
 type Parts = Path<(String, String, String)>;
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
@@ -42,27 +42,29 @@ fn named(Path((pool, volume, snapshot)): Parts) -> Result<SnapshotName, ApiError
 
 #[derive(Deserialize, IntoParams)]
 struct Of {
-    /// Only this pool's.
+    /// Name of a pool: lists only its snapshots.
     pool: Option<String>,
-    /// Only this volume's; `pool` has to be given as well.
+    /// Name of a volume: lists only its snapshots. Needs `pool`.
     volume: Option<String>,
 }
 
-/// Snapshots, by volume, oldest first.
+/// Lists snapshots by volume, oldest first.
 #[utoipa::path(get, path = "/v1/snapshots", params(Of),
     responses((status = 200, body = [Snapshot]), (status = "default", body = ErrorBody)))]
 async fn list(State(daemon): State<Arc<Daemon>>, Asked(of): Asked<Of>) -> Result<Json<Vec<Snapshot>>, ApiError> {
     daemon.snapshots(of.pool.as_deref(), of.volume.as_deref()).await.map(Json)
 }
 
-/// Takes snapshots. Durable when answered.
+/// Takes snapshots.
+///
+/// Durable when answered.
 #[utoipa::path(post, path = "/v1/snapshots", request_body = CreateSnapshots,
     responses((status = 200, body = Created), (status = "default", body = ErrorBody)))]
 async fn create(State(daemon): State<Arc<Daemon>>, Body(request): Body<CreateSnapshots>) -> Result<Json<Created>, ApiError> {
     soon(&daemon, |daemon| async move { daemon.create_snapshots(request).await }).await.map(Json)
 }
 
-/// One snapshot.
+/// Returns one snapshot.
 #[utoipa::path(get, path = "/v1/snapshots/{pool}/{volume}/{snapshot}",
     params(("pool" = String, Path), ("volume" = String, Path), ("snapshot" = String, Path)),
     responses((status = 200, body = Snapshot), (status = "default", body = ErrorBody)))]
@@ -70,7 +72,9 @@ async fn get(State(daemon): State<Arc<Daemon>>, parts: Parts) -> Result<Json<Sna
     daemon.snapshot(&named(parts)?).await.map(Json)
 }
 
-/// Gives a snapshot another name. Durable when answered.
+/// Renames a snapshot.
+///
+/// Durable when answered.
 #[utoipa::path(post, path = "/v1/snapshots/{pool}/{volume}/{snapshot}/rename", request_body = Rename,
     params(("pool" = String, Path), ("volume" = String, Path), ("snapshot" = String, Path)),
     responses((status = 204), (status = "default", body = ErrorBody)))]
@@ -80,7 +84,9 @@ async fn rename(State(daemon): State<Arc<Daemon>>, parts: Parts, Body(request): 
         .map(|()| StatusCode::NO_CONTENT)
 }
 
-/// Makes the volume's head what the snapshot holds. Durable when answered.
+/// Rolls a volume back to a snapshot.
+///
+/// Durable when answered.
 #[utoipa::path(post, path = "/v1/snapshots/{pool}/{volume}/{snapshot}/rollback", request_body = Rollback,
     params(("pool" = String, Path), ("volume" = String, Path), ("snapshot" = String, Path)),
     responses((status = 200, body = RolledBack), (status = "default", body = ErrorBody)))]
@@ -88,7 +94,9 @@ async fn rollback(State(daemon): State<Arc<Daemon>>, parts: Parts, Body(request)
     soon(&daemon, |daemon| async move { daemon.rollback(&named(parts)?, &request).await }).await.map(Json)
 }
 
-/// Makes a writable volume on a snapshot. Durable when answered.
+/// Creates a clone, a writable volume that starts from a snapshot.
+///
+/// Durable when answered.
 #[utoipa::path(post, path = "/v1/snapshots/{pool}/{volume}/{snapshot}/clone", request_body = CloneSnapshot,
     params(("pool" = String, Path), ("volume" = String, Path), ("snapshot" = String, Path)),
     responses((status = 200, body = Volume), (status = "default", body = ErrorBody)))]
@@ -96,7 +104,9 @@ async fn clone(State(daemon): State<Arc<Daemon>>, parts: Parts, Body(request): B
     soon(&daemon, |daemon| async move { daemon.clone_snapshot(&named(parts)?, &request).await }).await.map(Json)
 }
 
-/// Begins to copy a snapshot into a new volume, in any pool. The job runs when this is answered.
+/// Starts a full copy of a snapshot into a new volume, in any pool.
+///
+/// The copy runs in the background after the answer.
 #[utoipa::path(post, path = "/v1/snapshots/{pool}/{volume}/{snapshot}/copy", request_body = CopySnapshot,
     params(("pool" = String, Path), ("volume" = String, Path), ("snapshot" = String, Path)),
     responses((status = 200, body = FullCopy), (status = "default", body = ErrorBody)))]
@@ -104,21 +114,23 @@ async fn copy(State(daemon): State<Arc<Daemon>>, parts: Parts, Body(request): Bo
     soon(&daemon, |daemon| async move { daemon.copy_snapshot(&named(parts)?, &request).await }).await.map(Json)
 }
 
-/// How far a copy is, or how it ended.
+/// Returns the progress or the result of a full copy.
 #[utoipa::path(get, path = "/v1/copies/{id}", params(("id" = u64, Path)),
     responses((status = 200, body = FullCopy), (status = "default", body = ErrorBody)))]
 async fn get_copy(State(daemon): State<Arc<Daemon>>, Path(id): Path<u64>) -> Result<Json<FullCopy>, ApiError> {
     daemon.full_copy(id).map(Json)
 }
 
-/// Ends a copy; what it made is taken back.
+/// Stops a full copy and destroys the unfinished volume.
 #[utoipa::path(delete, path = "/v1/copies/{id}", params(("id" = u64, Path)),
     responses((status = 200, body = FullCopy), (status = "default", body = ErrorBody)))]
 async fn stop_copy(State(daemon): State<Arc<Daemon>>, Path(id): Path<u64>) -> Result<Json<FullCopy>, ApiError> {
     daemon.stop_copy(id).map(Json)
 }
 
-/// Adds a hold: the snapshot cannot be destroyed. Durable when answered.
+/// Adds a hold, which keeps the snapshot from being destroyed.
+///
+/// Durable when answered.
 #[utoipa::path(post, path = "/v1/snapshots/{pool}/{volume}/{snapshot}/hold", request_body = Hold,
     params(("pool" = String, Path), ("volume" = String, Path), ("snapshot" = String, Path)),
     responses((status = 200, body = Snapshot), (status = "default", body = ErrorBody)))]
@@ -126,14 +138,16 @@ async fn hold(State(daemon): State<Arc<Daemon>>, parts: Parts, Body(request): Bo
     soon(&daemon, |daemon| async move { daemon.hold(&named(parts)?, &request).await }).await.map(Json)
 }
 
-/// Of which hold.
+/// Selects a hold.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 struct OfTag {
-    /// Its tag; without it, one that has none.
+    /// Tag of the hold; without it, a hold without a tag is selected.
     tag: Option<String>,
 }
 
-/// Takes one hold back. Durable when answered.
+/// Releases one hold.
+///
+/// Durable when answered.
 #[utoipa::path(post, path = "/v1/snapshots/{pool}/{volume}/{snapshot}/release",
     params(("pool" = String, Path), ("volume" = String, Path), ("snapshot" = String, Path), OfTag),
     responses((status = 200, body = Snapshot), (status = "default", body = ErrorBody)))]
@@ -143,13 +157,13 @@ async fn release(State(daemon): State<Arc<Daemon>>, parts: Parts, Asked(of): Ask
 
 #[derive(Deserialize, IntoParams)]
 struct Two {
-    /// The older state, a full name.
+    /// Full name of the older state.
     older: String,
-    /// The newer state; the volume's head when missing.
+    /// Full name of the newer state; by default the head of the volume.
     newer: Option<String>,
 }
 
-/// Ranges that differ between two states of a volume, by rising offset.
+/// Lists the ranges in which two states of a volume differ, by offset.
 #[utoipa::path(get, path = "/v1/diff", params(Two),
     responses((status = 200, body = [DiffExtent]), (status = "default", body = ErrorBody)))]
 async fn diff(State(daemon): State<Arc<Daemon>>, Asked(two): Asked<Two>) -> Result<Json<Vec<DiffExtent>>, ApiError> {

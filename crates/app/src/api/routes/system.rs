@@ -1,4 +1,4 @@
-//! The daemon itself: status, events, description.
+//! Routes of the daemon itself: status, jobs, events, OpenAPI document.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -25,31 +25,34 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
     OpenApiRouter::new().routes(routes!(status)).routes(routes!(events)).routes(routes!(jobs)).routes(routes!(describe))
 }
 
-/// The daemon, its pools and exports.
+/// Returns the status of the daemon, its pools and its exports.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status), (status = "default", body = ErrorBody)))]
 async fn status(State(daemon): State<Arc<Daemon>>) -> Result<Json<Status>, ApiError> {
     daemon.status().await.map(Json)
 }
 
-/// What runs in the background.
+/// Lists the jobs that run in the background.
 #[utoipa::path(get, path = "/v1/jobs", responses((status = 200, body = [Job])))]
 async fn jobs(State(daemon): State<Arc<Daemon>>) -> Json<Vec<Job>> {
     Json(daemon.jobs().await)
 }
 
-/// Which events.
+/// Filter for events.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 struct Wanted {
-    /// Those that the daemon remembers since this time come first; without it, none.
+    /// Time from which stored events are sent first. Without it, no stored events are sent.
     #[param(value_type = Option<String>, format = DateTime)]
     since: Option<Timestamp>,
-    /// Those of this severity and above alone.
+    /// Lowest severity of events that are sent.
     severity: Option<Severity>,
-    /// Go on with events as they happen: true when missing.
+    /// If true (the default), new events are sent as they happen.
     follow: Option<bool>,
 }
 
-/// Events, one JSON object a line: those that are remembered since a time, then those that happen, until the client leaves or the daemon stops.
+/// Sends events, one JSON object per line.
+///
+/// Stored events since a given time come first, then new events, until the client disconnects or
+/// the daemon stops.
 #[utoipa::path(get, path = "/v1/events", params(Wanted),
     responses((status = 200, body = Event, content_type = "application/x-ndjson"), (status = "default", body = ErrorBody)))]
 async fn events(State(daemon): State<Arc<Daemon>>, Asked(wanted): Asked<Wanted>) -> Response {
@@ -64,12 +67,12 @@ async fn events(State(daemon): State<Arc<Daemon>>, Asked(wanted): Asked<Wanted>)
     ([(CONTENT_TYPE, "application/x-ndjson")], body).into_response()
 }
 
-/// An event as a line.
+/// Formats an event as a line.
 fn line(event: &Event) -> Bytes {
     Bytes::from(serde_json::to_string(event).unwrap_or_default() + "\n")
 }
 
-/// The lines of events as they happen.
+/// Returns the lines of new events.
 fn coming(daemon: &Daemon, listener: Receiver<Event>, least: Severity) -> impl Stream<Item = Result<Bytes, Infallible>> + use<> {
     stream::unfold((listener, daemon.stopping()), move |(mut listener, mut stopping)| async move {
         loop {
@@ -80,7 +83,7 @@ fn coming(daemon: &Daemon, listener: Receiver<Event>, least: Severity) -> impl S
             match event {
                 Ok(event) if event.severity < least => {}
                 Ok(event) => return Some((Ok(line(&event)), (listener, stopping))),
-                // A listener this slow lost the oldest ones; what follows is still worth telling.
+                // A slow listener has missed the oldest events. The later ones are still sent.
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return None,
             }
@@ -88,7 +91,7 @@ fn coming(daemon: &Daemon, listener: Receiver<Event>, least: Severity) -> impl S
     })
 }
 
-/// This description.
+/// Returns this OpenAPI document.
 #[utoipa::path(get, path = "/v1/openapi.json", responses((status = 200, description = "OpenAPI 3.1 document")))]
 async fn describe() -> Json<utoipa::openapi::OpenApi> {
     Json(super::document())

@@ -27,39 +27,43 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(places))
 }
 
-/// Checks the two halves of a name that came in a path.
+/// Parses the two parts of a volume name from a path.
 pub(super) fn named(pool: &str, volume: &str) -> Result<VolumeName, ApiError> {
     Ok(format!("{pool}/{volume}").parse()?)
 }
 
 #[derive(Deserialize, IntoParams)]
 struct OfPool {
-    /// Only this pool's.
+    /// Name of a pool: lists only its volumes.
     pool: Option<String>,
 }
 
-/// Volumes.
+/// Lists volumes.
 #[utoipa::path(get, path = "/v1/volumes", params(OfPool),
     responses((status = 200, body = [Volume]), (status = "default", body = ErrorBody)))]
 async fn list(State(daemon): State<Arc<Daemon>>, Asked(of): Asked<OfPool>) -> Result<Json<Vec<Volume>>, ApiError> {
     daemon.volumes(of.pool.as_deref()).await.map(Json)
 }
 
-/// Makes a volume. Durable when answered.
+/// Creates a volume.
+///
+/// Durable when answered.
 #[utoipa::path(post, path = "/v1/volumes", request_body = CreateVolume,
     responses((status = 200, body = Volume), (status = "default", body = ErrorBody)))]
 async fn create(State(daemon): State<Arc<Daemon>>, Body(request): Body<CreateVolume>) -> Result<Json<Volume>, ApiError> {
     soon(&daemon, |daemon| async move { daemon.create_volume(request).await }).await.map(Json)
 }
 
-/// One volume.
+/// Returns one volume.
 #[utoipa::path(get, path = "/v1/volumes/{pool}/{volume}", params(("pool" = String, Path), ("volume" = String, Path)),
     responses((status = 200, body = Volume), (status = "default", body = ErrorBody)))]
 async fn get(State(daemon): State<Arc<Daemon>>, Path((pool, volume)): Path<(String, String)>) -> Result<Json<Volume>, ApiError> {
     daemon.volume(&named(&pool, &volume)?).await.map(Json)
 }
 
-/// Changes properties. Durable when answered.
+/// Changes properties of a volume.
+///
+/// Durable when answered.
 #[utoipa::path(patch, path = "/v1/volumes/{pool}/{volume}", params(("pool" = String, Path), ("volume" = String, Path)),
     request_body = SetProperties, responses((status = 200, body = Volume), (status = "default", body = ErrorBody)))]
 async fn set(
@@ -70,7 +74,9 @@ async fn set(
     soon(&daemon, |daemon| async move { daemon.set_properties(&named(&pool, &volume)?, &request).await }).await.map(Json)
 }
 
-/// Changes the size, online. Durable when answered.
+/// Resizes a volume. It stays in service.
+///
+/// Durable when answered.
 #[utoipa::path(post, path = "/v1/volumes/{pool}/{volume}/resize", params(("pool" = String, Path), ("volume" = String, Path)),
     request_body = Resize, responses((status = 200, body = Resized), (status = "default", body = ErrorBody)))]
 async fn resize(
@@ -81,8 +87,10 @@ async fn resize(
     soon(&daemon, |daemon| async move { daemon.resize(&named(&pool, &volume)?, &request).await }).await.map(Json)
 }
 
-/// Changes what guests are told of sectors, while nobody is served. Durable when answered. What is stored stays as it is: partition tables
-/// and filesystems that count in sectors have to be converted by who asks.
+/// Changes the sector profile of a volume that no client is connected to.
+///
+/// Durable when answered. The stored data does not change: the caller has to convert partition
+/// tables and filesystems that count in sectors.
 #[utoipa::path(post, path = "/v1/volumes/{pool}/{volume}/sector", params(("pool" = String, Path), ("volume" = String, Path)),
     request_body = SetSector, responses((status = 200, body = Volume), (status = "default", body = ErrorBody)))]
 async fn set_sector(
@@ -93,7 +101,9 @@ async fn set_sector(
     soon(&daemon, |daemon| async move { daemon.set_sector(&named(&pool, &volume)?, &request).await }).await.map(Json)
 }
 
-/// Gives a volume another name. Durable when answered.
+/// Renames a volume.
+///
+/// Durable when answered.
 #[utoipa::path(post, path = "/v1/volumes/{pool}/{volume}/rename", params(("pool" = String, Path), ("volume" = String, Path)),
     request_body = Rename, responses((status = 204), (status = "default", body = ErrorBody)))]
 async fn rename(
@@ -105,7 +115,9 @@ async fn rename(
     soon(&daemon, |daemon| async move { daemon.rename(&old, &request).await }).await.map(|()| StatusCode::NO_CONTENT)
 }
 
-/// Makes a clone independent of its origin, whose snapshots up to that one move to it. Durable when answered.
+/// Promotes a clone: it takes over its origin and all older snapshots of the origin's volume.
+///
+/// Durable when answered.
 #[utoipa::path(post, path = "/v1/volumes/{pool}/{volume}/promote", params(("pool" = String, Path), ("volume" = String, Path)),
     request_body = Promote, responses((status = 200, body = Promoted), (status = "default", body = ErrorBody)))]
 async fn promote(
@@ -118,11 +130,11 @@ async fn promote(
 
 #[derive(Deserialize, IntoParams)]
 struct One {
-    /// A volume or snapshot, a full name.
+    /// Full name of a volume or snapshot.
     name: String,
 }
 
-/// Segments that hold the data of a volume or snapshot, and where they are.
+/// Lists the segments that hold data of a volume or snapshot, and their places on devices.
 #[utoipa::path(get, path = "/v1/places", params(One), responses((status = 200, body = [Place]), (status = "default", body = ErrorBody)))]
 async fn places(State(daemon): State<Arc<Daemon>>, Asked(one): Asked<One>) -> Result<Json<Vec<Place>>, ApiError> {
     let name: Name = one.name.parse()?;
