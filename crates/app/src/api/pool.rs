@@ -418,9 +418,9 @@ pub struct DeviceIo {
     pub flushes: u64,
     /// Operations in flight.
     pub in_flight: u64,
-    /// Histogram of reads by the time that the device took. Entries 0 to 4 count reads of that many
-    /// microseconds; after them there are four entries for each power of two. Empty entries at the
-    /// end are left out.
+    /// Histogram of reads by the time that the device took. Each of the entries 0 to 3 counts reads of
+    /// that many whole microseconds; after them there are four entries for each power of two. Empty
+    /// entries at the end are left out.
     #[serde(default)]
     pub read_times: Vec<u64>,
     /// Histogram of writes, in the same form.
@@ -734,7 +734,7 @@ pub struct Job {
     /// Seconds until the job ends at this rate.
     #[serde(default)]
     pub eta_seconds: Option<u64>,
-    /// Number of reads that no copy could satisfy.
+    /// Number of pieces that cannot be read from any copy.
     #[serde(default)]
     pub errors: u64,
 }

@@ -87,7 +87,7 @@ async fn resize(
     soon(&daemon, |daemon| async move { daemon.resize(&named(&pool, &volume)?, &request).await }).await.map(Json)
 }
 
-/// Changes the sector profile of a volume that no client is connected to.
+/// Changes the sector profile of a volume that is neither exported nor open in a mount.
 ///
 /// Durable when answered. The stored data does not change: the caller has to convert partition
 /// tables and filesystems that count in sectors.
