@@ -1,36 +1,38 @@
-//! What is served under which name, as a protocol server asks for it.
+//! Exports by name, as a protocol server looks them up.
 
 use millpond_block::{Features, Geometry, Since};
 
-/// Names an export towards the loop that serves it; a session hands it back unread.
+/// Id of an export, chosen by the loop that serves it. A session returns it unread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ExportId(pub u64);
 
-/// One export, as a client is told about it during the handshake.
+/// One export, as it is described to a client during the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportInfo {
-    /// Handed back when a client chose this export.
+    /// Returned when a client chooses this export.
     pub id: ExportId,
-    /// The name that clients ask for; at most 4096 bytes.
+    /// Name that clients request; at most 4096 bytes.
     pub name: String,
-    /// Text for people; may be empty; at most 4096 bytes.
+    /// Description for people; may be empty; at most 4096 bytes.
     pub description: String,
-    /// Size and sectors at this moment.
+    /// Current size and sectors.
     pub geometry: Geometry,
     /// Writability and write cache.
     pub features: Features,
-    /// Promise that a flush on one connection covers the writes acknowledged on every other, and that all see the same data.
+    /// True if a flush on one connection covers the writes acknowledged on every other connection,
+    /// and all connections see the same data.
     pub multi_conn: bool,
-    /// This one is meant when a client gives the empty name.
+    /// True if a client that gives the empty name gets this export.
     pub default: bool,
 }
 
-/// Looks exports up by name. The loop implements it over whatever it serves on one listening socket.
+/// Lookup of exports by name. The loop implements it for the exports of one listening socket.
 pub trait Exports {
-    /// Calls `visit` once for each export, in the order in which clients shall see them.
+    /// Calls `visit` once for each export, in the order in which clients see the exports.
     fn for_each(&self, visit: &mut dyn FnMut(&ExportInfo));
 
-    /// The export called `name`. The empty name means an export of that name, else the one marked as default, else the only one.
+    /// Returns the export called `name`. For the empty name, returns the export of that name, else
+    /// the default export, else the only one.
     fn find(&self, name: &str) -> Option<ExportInfo> {
         let (mut exact, mut default, mut only, mut count) = (None, None, None, 0usize);
         self.for_each(&mut |info| {
@@ -51,11 +53,11 @@ pub trait Exports {
         exact.or(default).or(only)
     }
 
-    /// Calls `visit` for each older state that changes of `export` can be asked for since. Where there are very many, some may be left
-    /// out: they are found by name all the same.
+    /// Calls `visit` for each older state of `export` to which changes can be compared. If there
+    /// are very many, some may be left out; [`Exports::find_state`] still finds them.
     fn for_each_state(&self, _export: ExportId, _visit: &mut dyn FnMut(&str, Since)) {}
 
-    /// The older state of this name.
+    /// Returns the older state of this name.
     fn find_state(&self, _export: ExportId, _name: &str) -> Option<Since> {
         None
     }

@@ -1,10 +1,13 @@
-//! Protocol servers: what hypervisors and tools speak, turned into requests for a [`millpond_block::Disk`].
+//! Protocol servers. They turn the protocols of hypervisors and tools into requests for a
+//! [`millpond_block::Disk`].
 //!
-//! [`nbd::Session`] is the NBD server side of one connection. It is fed bytes and hands out bytes; sockets, threads and timeouts
-//! belong to the loop that drives it. [`vhost_user`] is the same for queues in a guest's memory, [`fuse::Session`] for a mount of a pool as a
+//! [`nbd::Session`] is the server side of one NBD connection. It takes received bytes and returns
+//! bytes to send; sockets, threads and timeouts belong to the loop that drives it. [`vhost_user`]
+//! does the same for queues in a guest's memory, [`fuse::Session`] for a mount of a pool as a
 //! directory of images.
 //!
-//! *Architecture Invariant:* this crate knows `millpond-block` alone. It has no sockets, no clock, no threads and no `unsafe`.
+//! *Architecture Invariant:* this crate depends on `millpond-block` only. It has no sockets, no
+//! clock, no threads and no `unsafe`.
 #![forbid(unsafe_code)]
 
 mod exports;

@@ -4,18 +4,19 @@ use super::node::Node;
 use super::tree::{ImageInfo, Tree};
 use super::wire::{Attr, S_IFDIR, S_IFREG};
 
-/// What `stat` names as the best size of a request, in bytes.
+/// Preferred I/O size that `stat` reports, in bytes.
 const BLKSIZE: u32 = 4096;
 
-/// To whom everything belongs, and what they and others may do with it.
+/// Owner and permissions of all files and directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// User.
+    /// User id.
     pub uid: u32,
-    /// Group.
+    /// Group id.
     pub gid: u32,
-    /// Permissions of files that can be written, of the lower nine bits those for reading and writing. Others have those for reading; who may read a
-    /// file may enter and list directories.
+    /// Permissions of writable files; only the read and write bits of the lower nine count.
+    /// Read-only files keep the read bits. Users who may read files may also enter and list
+    /// directories.
     pub mode: u16,
 }
 
@@ -26,12 +27,13 @@ impl Owner {
 
     fn of_directories(self) -> u32 {
         let readers = self.of_files(true);
-        // Nothing is made or removed in them, whoever asks; the owner's bit is what people expect to see.
+        // No user can create or remove files in directories. The owner's write bit is set because
+        // users expect it.
         readers | readers >> 2 | 0o200 & u32::from(self.mode)
     }
 }
 
-/// What is known of a node; `None` when it is gone.
+/// Returns the attributes of a node; `None` if the node does not exist any more.
 pub(super) fn attributes<T: Tree>(tree: &T, node: Node, owner: Owner) -> Option<Attr> {
     match node {
         Node::Root | Node::Snapshots => {}
@@ -45,7 +47,8 @@ pub(super) fn attributes<T: Tree>(tree: &T, node: Node, owner: Owner) -> Option<
 fn of_image<T: Tree>(tree: &T, node: Node, info: &ImageInfo, owner: Owner) -> Attr {
     let mode = S_IFREG | owner.of_files(info.read_only);
     let attr = Attr { size: info.size, blocks: info.allocated.div_ceil(512), mode, nlink: 1, ..Attr::default() };
-    // What can be written may have changed at any moment, through whichever export: whoever copies by time of change must copy it.
+    // A writable image may have changed at any moment, through any export. Tools that copy changed
+    // files by their time of change must copy it.
     let changed = if info.read_only { info.created } else { tree.now() };
     finish(attr, node, owner, changed)
 }

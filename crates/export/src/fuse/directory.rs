@@ -1,8 +1,9 @@
-//! Names: lookups and listings.
+//! Lookups and listings of directories.
 //!
-//! A listing goes by id, and the place where it goes on is an id: it can be interrupted for as long as anybody likes while volumes and snapshots
-//! come and go, and tells each that was there all the time exactly once. READDIRPLUS is not offered: what it adds is only good for
-//! answers that the kernel may keep, and it keeps none of a directory that is alive.
+//! A listing is sorted by id, and its offsets are ids. So it can be interrupted for any time while
+//! volumes and snapshots are created and destroyed, and reports each entry that exists all the time
+//! exactly once. READDIRPLUS is not offered: the attributes that it adds help only if the kernel may
+//! cache them, and it may not, because they can change at any time.
 
 use zerocopy::IntoBytes;
 
@@ -10,16 +11,19 @@ use super::node::Node;
 use super::tree::{Image, Tree};
 use super::wire::{Dirent, S_IFDIR, S_IFREG};
 
-/// The directory of snapshots in the mount point. No volume has this name: theirs do not begin with a dot.
+/// Directory of snapshots in the mount point. No volume has this name, because volume names do not
+/// begin with a dot.
 pub(super) const SNAPSHOTS: &str = ".snapshots";
-/// Places before the first id: `.` and `..`, in the mount point also `.snapshots`.
+/// Number of offsets before the first id: `.` and `..`, in the mount point also `.snapshots`.
 const FIXED: u64 = 3;
-/// Most bytes of one answer, so that a directory of many thousands is told in pieces: some 100 microseconds.
+/// Upper limit of one answer in bytes. A directory of many thousands of entries is sent in parts,
+/// each of which takes about 100 microseconds.
 const MOST_BYTES: usize = 16 << 10;
-/// Entries taken from the tree at a time: as many as fit, with names of some length.
+/// Number of entries taken from the tree at a time: as many as fit in an answer, with names of
+/// medium length.
 const STEP: usize = 128;
 
-/// The node of a name in a directory.
+/// Returns the node of a name in a directory.
 pub(super) fn lookup<T: Tree>(tree: &T, parent: Node, name: &str) -> Option<Node> {
     match parent {
         Node::Root if name == SNAPSHOTS => Some(Node::Snapshots),
@@ -30,7 +34,8 @@ pub(super) fn lookup<T: Tree>(tree: &T, parent: Node, name: &str) -> Option<Node
     }
 }
 
-/// The entries of a directory from `offset` on, as many as have room in `size` bytes. Nothing at its end.
+/// Returns the entries of a directory from `offset` on, as many as fit in `size` bytes. The result
+/// is empty at the end.
 pub(super) fn list<T: Tree>(tree: &T, directory: Node, offset: u64, size: usize) -> Vec<u8> {
     let mut listing = Listing { bytes: Vec::new(), room: size.min(MOST_BYTES) };
     let above = match directory {
@@ -40,7 +45,7 @@ pub(super) fn list<T: Tree>(tree: &T, directory: Node, offset: u64, size: usize)
     let fixed = [(".", directory), ("..", above), (SNAPSHOTS, Node::Snapshots)];
     let count = if directory == Node::Root { 3 } else { 2 };
     for (place, (name, node)) in (0u64..).zip(fixed).take(count).skip(usize::try_from(offset).unwrap_or(usize::MAX)) {
-        // from the last of them on it goes by id
+        // offsets after the last fixed entry are ids
         let next = if place + 1 == count as u64 { FIXED } else { place + 1 };
         if !listing.push(node, next, name) {
             return listing.bytes;
@@ -78,7 +83,7 @@ struct Listing {
 }
 
 impl Listing {
-    /// Adds an entry; false when there is no room for it.
+    /// Adds an entry; returns false if it does not fit.
     fn push(&mut self, node: Node, next: u64, name: &str) -> bool {
         let kind = if node.is_directory() { S_IFDIR } else { S_IFREG } >> 12;
         let entry = Dirent { ino: node.number(), off: next, namelen: name.len() as u32, kind };

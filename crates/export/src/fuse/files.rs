@@ -1,4 +1,4 @@
-//! Open files: reading, writing, clearing, seeking.
+//! Open files: reads, writes, clears and seeks.
 
 use millpond_block::{Buf, ByteRange, DiskError, Op, Payload, Query, Request, Run};
 
@@ -15,18 +15,20 @@ use super::wire::{
 };
 use zerocopy::FromBytes;
 
-/// Writes of at least this many bytes are handed on in the buffer that they were read into; smaller ones are copied, so that the buffer, which is
-/// as large as the largest write, can be used for the next.
+/// Shortest write, in bytes, whose buffer is handed on to the disk. Smaller writes are copied, so
+/// that the buffer, which has the size of the largest write, can be used for the next request.
 const LARGE_WRITE: u64 = 32 << 10;
-/// Grain of what the map says, in bytes.
+/// Granularity of a volume's map, in bytes.
 const GRAIN: u64 = 4096;
 
-/// Bytes of memory that a write of so many bytes holds until it is answered: one that is not copied keeps the whole buffer that it was read into.
+/// Returns the bytes of memory that a write of this length holds until it is answered. A write that
+/// is not copied keeps the whole buffer that it was read into.
 pub(super) fn held_by_write(bytes: u64) -> u64 {
     if bytes >= LARGE_WRITE { u64::from(MAX_TRANSFER) } else { bytes }
 }
 
-/// A request's open file must be of the node that the request names: the kernel sees to it, and so do we.
+/// Returns the image that a request names. A request's open file must belong to this node: the
+/// kernel ensures it, and the session does, too.
 fn image_of(header: &InHeader) -> Result<Image, i32> {
     match node(header)? {
         Node::Image(image) => Ok(image),
@@ -82,14 +84,16 @@ impl Session {
         if wanted.size == 0 {
             return Ok(Some(Reply::body(header.unique, &super::wire::WriteOut::default())));
         }
-        // like a disk: what has no room is not written, and only a write that begins beyond the end fails
+        // as on a disk, the part of a write beyond the end is not written; only a write that begins
+        // beyond the end fails
         let room = size.saturating_sub(wanted.offset);
         if room == 0 {
             return Err(errno::ENOSPC);
         }
         let bytes = u64::from(wanted.size).min(room);
         let range = ByteRange { offset: wanted.offset, length: bytes };
-        // the kernel sends no FSYNC after a write past its cache: the flags are all that says so
+        // the kernel sends no FSYNC after a write that bypasses its cache, so only the flags ask
+        // for durability
         let fua = wanted.flags & O_DSYNC != 0;
         let (kind, request) = (Kind::Write { fua }, Request { op: Op::Write, range, fua });
         if bytes >= LARGE_WRITE {
@@ -104,7 +108,7 @@ impl Session {
     }
 
     pub(super) fn fsync<T: Tree>(&mut self, header: &InHeader, arguments: &[u8], tree: &mut T) -> Outcome {
-        // the structure begins with the file's number, as the others do
+        // the structure begins with the number of the open file, as all others do
         let fh = take::<u64>(arguments)?;
         let image = match node(header)? {
             Node::Image(image) => image,
@@ -116,7 +120,8 @@ impl Session {
         Ok(None)
     }
 
-    /// Holes and zeroes are the same thing here: the range reads as zeroes and takes no space, but for the ragged ends of blocks.
+    /// Handles FALLOCATE. Holes and zeroes are the same here: the range reads as zeroes and takes
+    /// no space, except for partial blocks at its ends.
     pub(super) fn fallocate<T: Tree>(&mut self, header: &InHeader, arguments: &[u8], tree: &mut T) -> Outcome {
         const PUNCH: u32 = fallocate_mode::PUNCH_HOLE | fallocate_mode::KEEP_SIZE;
         const ZERO_KEEPING: u32 = fallocate_mode::ZERO_RANGE | fallocate_mode::KEEP_SIZE;
@@ -133,7 +138,7 @@ impl Session {
         match wanted.mode {
             PUNCH | ZERO_KEEPING => {}
             fallocate_mode::ZERO_RANGE if end <= size => {}
-            // room is only taken when it is written; what is beyond the end comes with a resize alone
+            // space is only allocated by writes; only a resize can extend the file
             0 | fallocate_mode::KEEP_SIZE if end <= size => return Ok(Some(Reply::done(header.unique))),
             0 | fallocate_mode::KEEP_SIZE | fallocate_mode::ZERO_RANGE => return Err(errno::ENOSPC),
             _ => return Err(errno::EOPNOTSUPP),
@@ -169,11 +174,11 @@ impl Session {
 
     fn search<T: Tree>(&mut self, pending: Pending, at: u64, size: u64, tree: &mut T) {
         let tag = self.in_flight.insert(pending);
-        // the first run is what is looked for, or the second is
+        // the search ends with the first or the second run
         tree.query(pending.image, tag, Query { range: ByteRange { offset: at, length: size - at }, since: None, most: 2 });
     }
 
-    /// Goes on with a search: runs from where the query began.
+    /// Continues a search with `runs`, which begin at the offset of the query.
     pub(super) fn found<T: Tree>(&mut self, pending: &Pending, runs: Result<Vec<Run>, DiskError>, tree: &mut T) -> Outcome {
         let Kind::Seek { wanted, from, mut at } = pending.kind else { return Err(errno::EIO) };
         let (size, _) = tree.extent(pending.image).ok_or(errno::ESTALE)?;
@@ -190,7 +195,7 @@ impl Session {
             self.search(Pending { kind, ..*pending }, at, size, tree);
             return Ok(None);
         }
-        // every file ends with a hole, and there is no data beyond
+        // every file ends with a hole, and there is no data beyond the end
         let offset = if wanted { offset.ok_or(errno::ENXIO)? } else { offset.unwrap_or(size) };
         Ok(Some(Reply::body(pending.unique, &LseekOut { offset: offset.max(from) })))
     }

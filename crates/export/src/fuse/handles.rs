@@ -1,41 +1,43 @@
-//! Open files: who has which image open, and what went through it.
+//! Open files: their images, the processes that opened them, and their counters.
 
 use std::collections::BTreeMap;
 
 use super::tree::Image;
 
-/// Images whose closed files are counted by themselves: more than are opened between two looks at them, and few enough to be listed.
+/// Maximum number of images whose closed files have counters of their own: more than are opened
+/// between two queries of the counters, and few enough to be listed.
 const MAX_CLOSED: usize = 4096;
 
-/// Requests through one open file, or through all that are closed. Refused ones count as errors alone.
+/// Counters of the requests through one open file, or through all closed files of an image. Refused
+/// requests count as errors only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Reads.
+    /// Number of reads.
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
-    /// Sum of the reads' latencies in nanoseconds, from receipt to the reply.
+    /// Sum of read latencies in nanoseconds, from receipt to reply.
     pub read_nanos: u64,
-    /// Writes.
+    /// Number of writes.
     pub writes: u64,
     /// Bytes written.
     pub write_bytes: u64,
-    /// Sum of the writes' latencies in nanoseconds.
+    /// Sum of write latencies in nanoseconds, from receipt to reply.
     pub write_nanos: u64,
-    /// Flushes.
+    /// Number of flushes.
     pub flushes: u64,
-    /// Of the writes, those to files opened with `O_SYNC` or `O_DSYNC`.
+    /// Number of writes to files opened with `O_SYNC` or `O_DSYNC`; included in `writes`.
     pub fua_writes: u64,
-    /// Holes punched and ranges zeroed.
+    /// Number of holes punched and ranges zeroed.
     pub discards: u64,
-    /// Bytes of them.
+    /// Bytes of these holes and ranges.
     pub discard_bytes: u64,
-    /// Requests answered with an error.
+    /// Number of requests answered with an error.
     pub errors: u64,
 }
 
 impl Counters {
-    /// The sum of two.
+    /// Returns the sum of two sets of counters.
     pub fn plus(&self, other: &Counters) -> Counters {
         Counters {
             reads: self.reads + other.reads,
@@ -56,40 +58,40 @@ impl Counters {
 /// An open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle {
-    /// What is open.
+    /// Image that is open.
     pub image: Image,
-    /// The process that opened it, as the kernel names it.
+    /// Id of the process that opened it, as the kernel reports it.
     pub pid: u32,
-    /// When, in milliseconds since the Unix epoch.
+    /// Time of the open, in milliseconds since the Unix epoch.
     pub since: u64,
-    /// May write.
+    /// True if the file was opened for writing.
     pub writes: bool,
-    /// What it did.
+    /// Counters of the requests through this file.
     pub counters: Counters,
 }
 
-/// An image that is or was open.
+/// Use of an image that is or was open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// How often it is open now.
+    /// Number of open files.
     pub open: u64,
-    /// What went through it.
+    /// Counters of the requests to the image.
     pub counters: Counters,
 }
 
-/// Open files by number. A number is used again when its file is closed.
+/// Open files by number. The number of a closed file is used again.
 #[derive(Default)]
 pub(super) struct Handles {
     table: Vec<Option<Handle>>,
     free: Vec<usize>,
-    /// Of files that are closed.
+    /// Counters of closed files, by image.
     closed: BTreeMap<Image, Counters>,
-    /// Of requests that are about no image, and of images that made room for others.
+    /// Counters of requests without an image, and of images whose entry in `closed` was removed.
     past: Counters,
 }
 
 impl Handles {
-    /// Adds an open file; `None` when there are `most` already.
+    /// Adds an open file; returns `None` if there are `most` already.
     pub fn open(&mut self, handle: Handle, most: usize) -> Option<u64> {
         let index = match self.free.pop() {
             Some(index) => index,
@@ -103,7 +105,8 @@ impl Handles {
         Some(index as u64)
     }
 
-    /// Closes a file; what it did counts on for its image. `None` when there is none of this number.
+    /// Closes a file and adds its counters to those of its image. Returns `None` if there is no
+    /// file of this number.
     pub fn close(&mut self, number: u64) -> Option<()> {
         let index = usize::try_from(number).ok()?;
         let handle = self.table.get_mut(index)?.take()?;
@@ -113,7 +116,8 @@ impl Handles {
         Some(())
     }
 
-    /// Where a request to an image counts, through the file of this number. That one may have been closed meanwhile, and the number be another's.
+    /// Returns the counters for a request to an image through the file of this number. The file may
+    /// have been closed meanwhile, and its number may belong to another file.
     pub fn counters_of(&mut self, number: u64, image: Image) -> &mut Counters {
         let index = usize::try_from(number).unwrap_or(usize::MAX);
         if !matches!(self.table.get(index), Some(Some(handle)) if handle.image == image) {
@@ -125,18 +129,18 @@ impl Handles {
         }
     }
 
-    /// Where a request counts that is about no image.
+    /// Returns the counters for requests without an image.
     pub fn rest(&mut self) -> &mut Counters {
         &mut self.past
     }
 
-    /// Everything.
+    /// Returns the sum of all counters.
     pub fn total(&self) -> Counters {
         let closed = self.closed.values().fold(self.past, |sum, counters| sum.plus(counters));
         self.iter().fold(closed, |sum, (_, handle)| sum.plus(&handle.counters))
     }
 
-    /// By image.
+    /// Returns the use of each image.
     pub fn loads(&self) -> BTreeMap<Image, Load> {
         let closed = |(image, counters): (&Image, &Counters)| (*image, Load { open: 0, counters: *counters });
         let mut loads: BTreeMap<Image, Load> = self.closed.iter().map(closed).collect();
@@ -147,8 +151,9 @@ impl Handles {
         loads
     }
 
-    /// Counters of an image beside those of its open files. Where there are too many, the oldest snapshot makes room: who copies each new one comes
-    /// to any number of them, and is done with the old ones.
+    /// Returns the counters of the closed files of an image. If there are too many images, the
+    /// oldest snapshot's entry is removed: a backup opens each new snapshot and does not return to
+    /// old ones.
     fn closed(&mut self, image: Image) -> &mut Counters {
         if self.closed.len() >= MAX_CLOSED && !self.closed.contains_key(&image) {
             let oldest = self.closed.range(Image::Snapshot(0)..).next().or(self.closed.first_key_value()).map(|(image, _)| *image);

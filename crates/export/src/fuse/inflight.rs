@@ -1,44 +1,45 @@
-//! Requests that wait for the disk.
+//! Requests in flight to the disk.
 
 use millpond_block::Tag;
 
 use super::files::held_by_write;
 
-/// What becomes of an answer.
+/// Kind of a request, which decides about its reply.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
-    /// Send what was read.
+    /// The reply contains the data read.
     Read,
-    /// Say how many bytes were written; with `fua` they are stable then.
+    /// The reply contains the number of bytes written; with `fua` they are durable then.
     Write { fua: bool },
-    /// Say that a hole was made.
+    /// The reply confirms a hole.
     Clear,
-    /// Say that everything is stable.
+    /// The reply confirms that everything is durable.
     Flush,
-    /// Say where data or a hole begins: `wanted` is what to look for, `from` where the caller stands, `at` where the query began.
+    /// The reply contains the offset of data or of a hole. `wanted` is true for data, `from` is the
+    /// caller's offset, and `at` the offset at which the query began.
     Seek { wanted: bool, from: u64, at: u64 },
 }
 
-/// A request.
+/// Request in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     pub unique: u64,
     pub kind: Kind,
-    /// Bytes that it reads, writes or clears.
+    /// Bytes that the request reads, writes or clears.
     pub bytes: u64,
-    /// The open file.
+    /// Number of the open file.
     pub handle: u64,
-    /// When it came, in nanoseconds of the loop's clock.
+    /// Time of receipt, in nanoseconds of the loop's clock.
     pub since: u64,
     pub image: super::tree::Image,
 }
 
-/// A table whose index is the lower half of the tag.
+/// Table of requests in flight. The lower half of a tag is the index.
 pub(super) struct InFlight {
     session: u32,
     table: Vec<Option<Pending>>,
     free: Vec<u32>,
-    /// Bytes of memory that reads and writes hold.
+    /// Bytes of memory that reads and writes in flight hold.
     pub bytes: u64,
 }
 
@@ -51,7 +52,7 @@ impl InFlight {
         self.table.len() - self.free.len()
     }
 
-    /// Bytes in memory for a request.
+    /// Returns the bytes of memory that a request holds.
     fn weight(pending: &Pending) -> u64 {
         match pending.kind {
             Kind::Read => pending.bytes,

@@ -1,18 +1,20 @@
-//! The server side of the kernel's FUSE protocol as a state machine without I/O: a pool as a directory of images.
+//! The server side of the kernel's FUSE protocol as a state machine without I/O. It presents a pool
+//! as a directory of images.
 //!
-//! One [`Session`] per mount. The loop that owns the device does, after every event:
+//! There is one [`Session`] per mount. The loop that owns the device does, after every event:
 //!
 //! ```text
-//! event: requests came     while session.has_room(): read one into message.space()
-//!                              session.request(&mut message, length, &mut tree, spare)
-//!        disk answered     session.complete(completion)       which session: Session::id_of(tag)
-//!                          session.answer(answer, &mut tree)  the same, for queries
-//!        there is memory   session.resume(&mut message, &mut tree, spare), when the tree had none for a request
-//! then:  while let Some(reply) = session.pop_reply()   write reply.slices() with one call
+//! event: requests came       while session.has_room(): read one into message.space()
+//!                                session.request(&mut message, length, &mut tree, spare)
+//!        disk answered       session.complete(completion)         which session: Session::id_of(tag)
+//!                            session.answer(answer, &mut tree)    the same, for queries
+//!        there is memory     session.resume(&mut message, &mut tree, spare), when the tree had none for a request
+//! then:  while let Some(reply) = session.pop_reply()     write reply.slices() with one call
 //! ```
 //!
-//! The tree is [`Tree`]: files named after volumes, and `.snapshots/VOL/SNAP`. It is told anew each time it is asked for; there is no cache to
-//! be invalidated when volumes and snapshots come, go, change their names or sizes.
+//! The tree is [`Tree`]: files named after volumes, and `.snapshots/VOL/SNAP`. The session asks for
+//! each entry anew. There is no cache to invalidate when volumes and snapshots are created,
+//! destroyed, renamed or resized.
 //!
 //! Source: Linux, `include/uapi/linux/fuse.h`; `docs/decisions/0008-fuse-in-the-shard.md`.
 

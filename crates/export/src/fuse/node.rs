@@ -1,29 +1,31 @@
-//! What a node number means. It follows from what it names, so that there is nothing to remember and nothing to forget.
+//! Node numbers. A number is computed from the id of its volume or snapshot, so that no table is
+//! needed.
 
 use super::tree::Image;
 use super::wire::ROOT;
 
-/// Something in the mounted tree.
+/// Node of the mounted tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Node {
     /// The mount point: one file per volume, and `.snapshots`.
     Root,
     /// `.snapshots`: one directory per volume.
     Snapshots,
-    /// `.snapshots/VOL`: one file per snapshot.
+    /// `.snapshots/VOL`: one file per snapshot of this volume.
     SnapshotsOf(u32),
     /// A volume or snapshot.
     Image(Image),
 }
 
 const SNAPSHOTS: u64 = 2;
-/// Kinds of numbered nodes, in the low two bits; above them the id and 1, so that 1 to 3 stay free for the fixed nodes.
+/// Kinds of numbered nodes, in the low two bits of a number. The bits above hold the id plus 1, so
+/// that the numbers 1 to 3 stay free for the fixed nodes.
 const VOLUME: u64 = 0;
 const DIRECTORY: u64 = 1;
 const SNAPSHOT: u64 = 2;
 
 impl Node {
-    /// The node of this number.
+    /// Returns the node of this number.
     pub fn of(number: u64) -> Option<Node> {
         match number {
             ROOT => return Some(Node::Root),
@@ -39,9 +41,10 @@ impl Node {
         }
     }
 
-    /// Its number. Ids of volumes and snapshots are never used again, so neither are these.
+    /// Returns the node's number. Ids of volumes and snapshots are never reused, so numbers are not
+    /// reused either.
     pub fn number(self) -> u64 {
-        // ids of snapshots are counted from 1: none comes near 2^62
+        // ids of snapshots are counted from 1, and none comes near 2^62
         let numbered = |id: u64, kind: u64| (id.wrapping_add(1) << 2) | kind;
         match self {
             Node::Root => ROOT,
@@ -52,7 +55,7 @@ impl Node {
         }
     }
 
-    /// Whether it is a directory.
+    /// Returns true for a directory.
     pub fn is_directory(self) -> bool {
         !matches!(self, Node::Image(_))
     }

@@ -1,10 +1,13 @@
-//! One mount: what the kernel asks, and what it is told.
+//! One mount: requests of the kernel and the replies to them.
 //!
 //! Invariants:
-//! - `INV-FUSE-1` Every request that wants an answer gets exactly one, with its number, whatever it holds.
-//! - `INV-FUSE-2` Memory is bounded: [`Session::has_room`] is false at [`MAX_REQUESTS`] requests or [`MAX_BYTES`] in flight, and then the loop
-//!   leaves the rest with the kernel; so it is while a request waits for memory.
-//! - `INV-FUSE-3` The kernel keeps nothing of the tree or of the content: each name, size and byte is what the pool says at that moment.
+//! - `INV-FUSE-1` Every request that needs a reply gets exactly one, with its number, whatever it
+//!   contains.
+//! - `INV-FUSE-2` Memory is bounded. At [`MAX_REQUESTS`] requests or [`MAX_BYTES`] in flight, and
+//!   while a request waits for memory, [`Session::has_room`] is false and the loop leaves further
+//!   requests with the kernel.
+//! - `INV-FUSE-3` The kernel caches neither the tree nor the content: each name, size and byte is
+//!   the pool's at that moment.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -25,93 +28,96 @@ use super::wire::{
     errno, init_flag, opcode, setattr_flag,
 };
 
-/// Requests in flight: those of some hundred threads, or a few deep queues.
+/// Maximum number of requests in flight: enough for some hundred threads, or a few deep queues.
 pub const MAX_REQUESTS: usize = 512;
-/// Bytes of reads and writes in flight; one request more may be let in.
+/// Maximum bytes of reads and writes in flight. One request may exceed it.
 pub const MAX_BYTES: u64 = 64 << 20;
-/// Open files at a time.
+/// Maximum number of open files.
 pub(super) const MAX_HANDLES: usize = 65_536;
-/// What is offered, where the kernel has it.
+/// Flags that are requested, where the kernel has them.
 const FLAGS: u32 = init_flag::ASYNC_READ
     | init_flag::BIG_WRITES
     | init_flag::ASYNC_DIO
     | init_flag::PARALLEL_DIROPS
     | init_flag::MAX_PAGES
     | init_flag::NO_OPENDIR_SUPPORT;
-/// Grain of room, in bytes; loop devices take it as the grain of discards.
+/// Unit of the pool's space, in bytes. Loop devices use it as the granularity of discards.
 const BLOCK: u32 = 4096;
 
 /// The server side of one mount. See the [module](super) for how a loop drives it.
 pub struct Session {
     owner: Owner,
-    /// The kernel and we agree on how to speak.
+    /// True after INIT: kernel and session have agreed on a protocol version.
     ready: bool,
     pub(super) in_flight: InFlight,
     pub(super) handles: Handles,
     pub(super) replies: VecDeque<Reply>,
-    /// Length of the request in the message, which waits for memory.
+    /// Length of the request in the message that waits for memory.
     waiting: Option<usize>,
 }
 
-/// How a request was dealt with at once: with a reply, or with an error. `None`: the answer comes later, or none is wanted.
+/// Immediate result of a request: a reply or an errno. `None`: the reply comes later, or none is
+/// needed.
 pub(super) type Outcome = Result<Option<Reply>, i32>;
 
 impl Session {
-    /// A new mount whose files belong to `owner`. `id` goes into the upper half of every tag; it must not be given to another session while
-    /// completions of this one are outstanding.
+    /// Makes a session for a new mount whose files belong to `owner`. `id` is the upper half of
+    /// every tag. It must not be given to another session while completions of this session are
+    /// outstanding.
     pub fn new(id: u32, owner: Owner) -> Session {
         Session { owner, ready: false, in_flight: InFlight::new(id), handles: Handles::default(), replies: VecDeque::new(), waiting: None }
     }
 
-    /// False while the next request has to wait for answers.
+    /// Returns false while the next request has to wait for replies or memory.
     pub fn has_room(&self) -> bool {
         self.waiting.is_none() && self.in_flight.len() < MAX_REQUESTS && self.in_flight.bytes < MAX_BYTES
     }
 
-    /// Requests that the disk has not answered.
+    /// Returns the number of requests in flight to the disk.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Bytes of memory that reads and writes in flight hold: what was reserved and is not given back.
+    /// Returns the bytes of memory that reads and writes in flight hold: memory reserved and not
+    /// yet returned.
     pub fn bytes(&self) -> u64 {
         self.in_flight.bytes
     }
 
-    /// A request waits for memory.
+    /// Returns true while a request waits for memory.
     pub fn is_waiting(&self) -> bool {
         self.waiting.is_some()
     }
 
-    /// Replies that wait to be written.
+    /// Returns the number of replies to be written.
     pub fn replies(&self) -> usize {
         self.replies.len()
     }
 
-    /// The next reply to be written to the device.
+    /// Returns the next reply to be written to the device.
     pub fn pop_reply(&mut self) -> Option<Reply> {
         self.replies.pop_front()
     }
 
-    /// Open files by number.
+    /// Returns the open files by number.
     pub fn handles(&self) -> impl Iterator<Item = (u64, &Handle)> {
         self.handles.iter()
     }
 
-    /// Everything since the mount was made.
+    /// Returns the counters of all requests since the session began.
     pub fn counters(&self) -> Counters {
         self.handles.total()
     }
 
-    /// The same by image, of those that were opened.
+    /// Returns the use of each image that was opened.
     pub fn loads(&self) -> BTreeMap<Image, Load> {
         self.handles.loads()
     }
 
-    /// Takes a request of `length` bytes that was read into `message`. `spare` gives a buffer of the size of the message's own, for when
-    /// that one is handed on.
+    /// Handles a request of `length` bytes that was read into `message`. `spare` returns a buffer
+    /// of the same size as the message's own, which is used when the message's buffer is handed on.
     pub fn request<T: Tree>(&mut self, message: &mut Message, length: usize, tree: &mut T, spare: impl FnOnce(&mut T) -> Buf) {
-        // Without a header there is no number to answer to; the kernel sends no such thing.
+        // Without a header there is no number for a reply. The kernel sends no such request.
         let Some(header) = message.header(length) else { return };
         let bytes = memory_of(&header, message, length);
         if bytes > 0 && !tree.reserve(bytes) {
@@ -123,14 +129,14 @@ impl Session {
             Ok(None) => {}
             Ok(Some(reply)) => self.replies.push_back(reply),
             Err(error) => {
-                // asking for what we do not have is no failure
+                // requests for unsupported operations or missing names do not count as errors
                 self.handles.rest().errors += u64::from(error != errno::ENOSYS && error != errno::ENOENT);
                 self.replies.push_back(Reply::error(header.unique, error));
             }
         }
     }
 
-    /// Goes on with a request that waits for memory, which is still in `message`.
+    /// Continues with the request that waits for memory and is still in `message`.
     pub fn resume<T: Tree>(&mut self, message: &mut Message, tree: &mut T, spare: impl FnOnce(&mut T) -> Buf) {
         if let Some(length) = self.waiting.take() {
             self.request(message, length, tree, spare);
@@ -146,7 +152,7 @@ impl Session {
         spare: impl FnOnce(&mut T) -> Buf,
     ) -> Outcome {
         match header.opcode {
-            // nothing is remembered of nodes, and no answer is wanted
+            // the session keeps no state about nodes, and these requests need no reply
             opcode::FORGET | opcode::BATCH_FORGET => return Ok(None),
             opcode::INIT => return self.init(header, &message.arguments(length)),
             _ if !self.ready => return Err(errno::EIO),
@@ -177,7 +183,8 @@ impl Session {
             | opcode::LINK
             | opcode::CREATE
             | opcode::TMPFILE => Err(errno::EPERM),
-            // also INTERRUPT: every request is answered soon, and the kernel stops asking
+            // this includes INTERRUPT: every request is answered soon, and after ENOSYS the kernel
+            // does not send INTERRUPT again
             _ => Err(errno::ENOSYS),
         }
     }
@@ -192,7 +199,7 @@ impl Session {
             return Err(errno::EPROTO);
         }
         let flags = init.flags & FLAGS;
-        // A kernel of a later major version asks again with ours.
+        // A kernel of a later major version repeats INIT with this one.
         self.ready = init.major == MAJOR;
         let requests = MAX_REQUESTS as u16;
         Ok(Some(Reply::body(
@@ -229,7 +236,8 @@ impl Session {
         Ok(Some(Reply::body(header.unique, &AttrOut { attr, ..AttrOut::default() })))
     }
 
-    /// Times are those of the pool and cannot be set; owner, mode and size stay as they are.
+    /// Handles SETATTR. Owner, mode and size cannot be changed. Times come from the pool; a request
+    /// to set them has no effect.
     fn setattr<T: Tree>(&mut self, header: &InHeader, arguments: &[u8], tree: &T) -> Outcome {
         let wanted = take::<SetattrIn>(arguments)?;
         let attr = attributes(tree, node(header)?, self.owner).ok_or(errno::ESTALE)?;
@@ -261,7 +269,8 @@ impl Session {
         Ok(Some(Reply::done(header.unique)))
     }
 
-    /// Takes the answer to a request, at a time of [`Tree::nanos`]. False when it is none of this session's.
+    /// Handles the disk's answer to a request, at a time of [`Tree::nanos`]. Returns false if the
+    /// request does not belong to this session.
     pub fn complete(&mut self, completion: Completion, nanos: u64) -> bool {
         let Some(pending) = self.in_flight.remove(completion.tag) else { return false };
         let took = nanos.saturating_sub(pending.since);
@@ -301,14 +310,15 @@ impl Session {
         true
     }
 
-    /// Takes the answer to a query; the next part of a search may be asked for. False when it is none of this session's.
+    /// Handles the answer to a query. A search may continue with another query. Returns false if
+    /// the query does not belong to this session.
     pub fn answer<T: Tree>(&mut self, answer: Answer, tree: &mut T) -> bool {
         let Some(pending) = self.in_flight.remove(answer.tag) else { return false };
         match self.found(&pending, answer.result, tree) {
             Ok(None) => {}
             Ok(Some(reply)) => self.replies.push_back(reply),
             Err(error) => {
-                // that there is no more data is an answer, too
+                // the result that there is no more data does not count as an error
                 self.handles.counters_of(pending.handle, pending.image).errors += u64::from(error != errno::ENXIO);
                 self.replies.push_back(Reply::error(pending.unique, error));
             }
@@ -316,7 +326,7 @@ impl Session {
         true
     }
 
-    /// The id of the session that submitted the request with this tag.
+    /// Returns the id of the session that submitted the request with this tag.
     pub fn id_of(tag: Tag) -> u32 {
         (tag.0 >> 32) as u32
     }
@@ -330,7 +340,7 @@ fn statfs<T: Tree>(header: &InHeader, tree: &T) -> Reply {
     Reply::body(header.unique, &body)
 }
 
-/// Bytes of memory that a request will hold at most.
+/// Returns the maximum of memory that a request will hold, in bytes.
 fn memory_of(header: &InHeader, message: &Message, length: usize) -> u64 {
     match header.opcode {
         opcode::READ => take::<ReadIn>(&message.arguments(length)).map_or(0, |read| u64::from(read.size.min(MAX_TRANSFER))),
@@ -339,12 +349,12 @@ fn memory_of(header: &InHeader, message: &Message, length: usize) -> u64 {
     }
 }
 
-/// The node that a request is about.
+/// Returns the node that a request names.
 pub(super) fn node(header: &InHeader) -> Result<Node, i32> {
     Node::of(header.nodeid).ok_or(errno::ESTALE)
 }
 
-/// The structure at the start of a request's arguments.
+/// Decodes the structure at the start of a request's arguments.
 pub(super) fn take<S: FromBytes>(arguments: &[u8]) -> Result<S, i32> {
     S::read_from_prefix(arguments).map(|(structure, _)| structure).map_err(|_| errno::EINVAL)
 }
@@ -354,7 +364,7 @@ pub(super) fn errno_of(error: DiskError, kind: Kind) -> i32 {
         DiskError::Io => errno::EIO,
         DiskError::NoSpace => errno::ENOSPC,
         DiskError::Invalid => errno::EINVAL,
-        // it shrank meanwhile
+        // the volume has shrunk since the request was checked
         DiskError::OutOfBounds if matches!(kind, Kind::Read | Kind::Seek { .. }) => errno::EINVAL,
         DiskError::OutOfBounds => errno::ENOSPC,
         DiskError::ReadOnly => errno::EROFS,

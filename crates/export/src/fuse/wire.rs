@@ -1,24 +1,26 @@
-//! Numbers and structures of the kernel's FUSE protocol, in the host's byte order.
+//! Constants and structures of the kernel's FUSE protocol, in the host's byte order.
 //!
-//! Source: Linux, `include/uapi/linux/fuse.h` (protocol 7). Requests begin with [`InHeader`], replies with [`OutHeader`]; what follows depends on
-//! the opcode. Names are those of the source, without its prefixes.
+//! Source: Linux, `include/uapi/linux/fuse.h` (protocol 7). Requests begin with [`InHeader`],
+//! replies with [`OutHeader`]; the rest depends on the opcode. Names are those of the source,
+//! without its prefixes.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Major number of the protocol.
 pub const MAJOR: u32 = 7;
-/// Minor number that is offered: that of Linux 5.16, the first whose INIT has room for 64 flags. Nothing newer is used.
+/// Minor number of this implementation: that of Linux 5.16, the first version whose INIT has room
+/// for 64 flags. No newer feature is used.
 pub const MINOR: u32 = 36;
-/// Oldest minor number served: Linux 4.20, the first with `MAX_PAGES`.
+/// Oldest supported minor number: Linux 4.20, the first version with `MAX_PAGES`.
 pub const OLDEST_MINOR: u32 = 28;
-/// The node number of the mount point.
+/// Node number of the mount point.
 pub const ROOT: u64 = 1;
 /// Bytes of the fixed part of a write: [`InHeader`] and [`WriteIn`]. Its payload follows.
 pub const WRITE_HEAD: usize = 80;
-/// Longest name of a directory entry in bytes.
+/// Maximum length of a name in a directory, in bytes.
 pub const NAME_MAX: usize = 255;
 
-/// What is asked for.
+/// Opcodes of requests.
 pub mod opcode {
     pub const LOOKUP: u32 = 1;
     pub const FORGET: u32 = 2;
@@ -50,7 +52,7 @@ pub mod opcode {
     pub const TMPFILE: u32 = 51;
 }
 
-/// Errors, as replies carry them (negated).
+/// Error numbers; replies contain them negated.
 pub mod errno {
     pub const EPERM: i32 = 1;
     pub const ENOENT: i32 = 2;
@@ -73,31 +75,31 @@ pub mod errno {
 
 /// Flags of INIT.
 pub mod init_flag {
-    /// Several reads of a file at a time.
+    /// Several reads of a file may be in flight.
     pub const ASYNC_READ: u32 = 1 << 0;
-    /// Writes of more than a page.
+    /// Writes may be longer than a page.
     pub const BIG_WRITES: u32 = 1 << 5;
-    /// Direct I/O of a file is sent without waiting for its answers.
+    /// Direct I/O to a file is sent without waiting for replies.
     pub const ASYNC_DIO: u32 = 1 << 15;
-    /// Lookups and listings of a directory at the same time.
+    /// Lookups and listings of a directory may run in parallel.
     pub const PARALLEL_DIROPS: u32 = 1 << 18;
     /// `max_pages` is valid.
     pub const MAX_PAGES: u32 = 1 << 22;
-    /// OPENDIR may be answered with ENOSYS, and is not sent again.
+    /// OPENDIR may be answered with ENOSYS, after which the kernel does not send it again.
     pub const NO_OPENDIR_SUPPORT: u32 = 1 << 24;
 }
 
 /// Flags of an answer to OPEN.
 pub mod open_flag {
-    /// No page cache: every read and write is a request.
+    /// No page cache: the kernel sends a request for every read and write.
     pub const DIRECT_IO: u32 = 1 << 0;
-    /// No FLUSH when a descriptor is closed.
+    /// The kernel sends no FLUSH when a descriptor is closed.
     pub const NOFLUSH: u32 = 1 << 5;
-    /// Writes to a file at the same time.
+    /// Writes to a file may run in parallel.
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
-/// Which fields of SETATTR are valid.
+/// Flags that mark the valid fields of SETATTR.
 pub mod setattr_flag {
     pub const MODE: u32 = 1 << 0;
     pub const UID: u32 = 1 << 1;
@@ -112,20 +114,20 @@ pub mod fallocate_mode {
     pub const ZERO_RANGE: u32 = 0x10;
 }
 
-/// What LSEEK looks for.
+/// Values of `whence` in LSEEK.
 pub mod whence {
     pub const DATA: u32 = 3;
     pub const HOLE: u32 = 4;
 }
 
-/// Access mode of OPEN's flags: bits, and the value for reading alone.
+/// Mask of the access mode in OPEN's flags.
 pub const O_ACCMODE: u32 = 3;
-/// See [`O_ACCMODE`].
+/// Access mode of files opened for reading only.
 pub const O_RDONLY: u32 = 0;
-/// Flag of OPEN and WRITE: each write is durable when answered. `O_SYNC` holds it, too.
+/// Flag of OPEN and WRITE: each write is durable when answered. `O_SYNC` includes this bit.
 pub const O_DSYNC: u32 = 0o10000;
 
-/// Types of files, as in `st_mode`; shifted down by 12, as in directory entries.
+/// File types, as in `st_mode`. Directory entries have them shifted right by 12.
 pub const S_IFDIR: u32 = 0o040_000;
 /// See [`S_IFDIR`].
 pub const S_IFREG: u32 = 0o100_000;
@@ -141,15 +143,16 @@ macro_rules! wire {
 }
 
 wire!(
-    /// Start of every request. `len` counts all of it.
+    /// Start of every request. `len` is the length of the whole request.
     InHeader, 40 { len: u32, opcode: u32, unique: u64, nodeid: u64, uid: u32, gid: u32, pid: u32, total_extlen: u16, padding: u16 }
 );
 wire!(
-    /// Start of every reply. `len` counts all of it; `error` is zero or a negated errno, and then nothing follows.
+    /// Start of every reply. `len` is the length of the whole reply. `error` is zero or a negated
+    /// errno; an error reply has no body.
     OutHeader, 16 { len: u32, error: i32, unique: u64 }
 );
 wire!(
-    /// INIT; older kernels send its first four fields alone.
+    /// INIT. Older kernels send only its first four fields.
     InitIn, 64 { major: u32, minor: u32, max_readahead: u32, flags: u32, flags2: u32, unused: [u32; 11] }
 );
 wire!(
@@ -160,14 +163,15 @@ wire!(
     }
 );
 wire!(
-    /// What `stat` shows. Times in seconds and nanoseconds since the Unix epoch, `blocks` of 512 bytes.
+    /// Attributes for `stat`. Times are in seconds and nanoseconds since the Unix epoch; `blocks`
+    /// have 512 bytes.
     Attr, 88 {
         ino: u64, size: u64, blocks: u64, atime: u64, mtime: u64, ctime: u64, atimensec: u32, mtimensec: u32, ctimensec: u32, mode: u32,
         nlink: u32, uid: u32, gid: u32, rdev: u32, blksize: u32, flags: u32,
     }
 );
 wire!(
-    /// Answer to LOOKUP. Zero validities: the kernel asks again each time.
+    /// Answer to LOOKUP. The validity times are zero, so that the kernel asks again each time.
     EntryOut, 128 {
         nodeid: u64, generation: u64, entry_valid: u64, attr_valid: u64, entry_valid_nsec: u32, attr_valid_nsec: u32, attr: Attr,
     }
@@ -200,7 +204,7 @@ wire!(
     ReadIn, 40 { fh: u64, offset: u64, size: u32, read_flags: u32, lock_owner: u64, flags: u32, padding: u32 }
 );
 wire!(
-    /// WRITE; the payload follows.
+    /// WRITE, followed by the payload.
     WriteIn, 40 { fh: u64, offset: u64, size: u32, write_flags: u32, lock_owner: u64, flags: u32, padding: u32 }
 );
 wire!(
@@ -226,7 +230,8 @@ wire!(
     }
 );
 wire!(
-    /// An entry of a directory; its name follows, filled up with zeroes to a multiple of 8 bytes. `off` is where the next one is asked for.
+    /// Directory entry, followed by its name, which is padded with zeroes to a multiple of 8 bytes.
+    /// `off` is the offset of the next entry.
     Dirent, 24 { ino: u64, off: u64, namelen: u32, kind: u32 }
 );
 

@@ -1,6 +1,7 @@
-//! Metadata contexts: what block status is asked about.
+//! Metadata contexts, the subjects of block status requests.
 //!
-//! `base:allocation` tells holes from data. `qemu:dirty-bitmap:NAME` tells what may have changed since the older state NAME.
+//! `base:allocation` reports holes and data. `qemu:dirty-bitmap:NAME` reports the blocks that may
+//! have changed since the older state NAME.
 
 use millpond_block::Since;
 
@@ -8,7 +9,7 @@ use crate::{ExportId, Exports};
 
 use super::wire::extent_flag;
 
-/// Most contexts that a client may select.
+/// Maximum number of contexts that a client may select.
 pub(super) const MAX_CONTEXTS: usize = 16;
 
 const ALLOCATION: &str = "base:allocation";
@@ -17,14 +18,14 @@ const BITMAP: &str = "qemu:dirty-bitmap:";
 /// A selected context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Context {
-    /// What it is called towards the client.
+    /// Number of the context in replies to the client.
     pub(super) id: u32,
-    /// `None` for `base:allocation`.
+    /// The older state to compare with; `None` for `base:allocation`.
     pub(super) since: Option<Since>,
 }
 
 impl Context {
-    /// Flags of an extent.
+    /// Returns the flags of an extent. `set` is the result of the disk's query.
     pub(super) fn flags(self, set: bool) -> u32 {
         match (self.since, set) {
             (None, true) => 0,
@@ -35,7 +36,8 @@ impl Context {
     }
 }
 
-/// Calls `visit` once with the name of each context that one of `queries` finds; without any, of all of them.
+/// Calls `visit` once with the name of each context that one of `queries` matches; without queries,
+/// with the names of all contexts.
 pub(super) fn list(queries: &[&str], export: ExportId, exports: &dyn Exports, visit: &mut dyn FnMut(&str)) {
     let asked = |names: &[&str]| queries.is_empty() || queries.iter().any(|query| names.contains(query));
     if asked(&["base:", ALLOCATION]) {
@@ -51,7 +53,8 @@ pub(super) fn list(queries: &[&str], export: ExportId, exports: &dyn Exports, vi
     }
 }
 
-/// The one context that `query` names, as [`Context::since`]; `None` when there is none of that name.
+/// Returns the context named `query`, in the form of [`Context::since`]; `None` if there is no such
+/// context.
 pub(super) fn select(query: &str, export: ExportId, exports: &dyn Exports) -> Option<Option<Since>> {
     if query == ALLOCATION {
         return Some(None);

@@ -1,31 +1,34 @@
-//! STARTTLS: what a server offers, and how far a connection is.
+//! STARTTLS: the server's policy, and the state of a connection.
 //!
-//! The session knows no cipher. It agrees on encryption and then waits for the loop to put it between socket and session; from there on
-//! it is given decrypted bytes and its own are encrypted.
+//! The session knows no cipher. It agrees on encryption and then waits for the loop to insert the
+//! cipher between socket and session. From then on the session receives decrypted bytes, and the
+//! bytes that it sends are encrypted.
 //!
-//! - `INV-NBD-5` Nothing that came in the clear counts after STARTTLS: what was negotiated is forgotten, and a client (or somebody on
-//!   the way) that has sent bytes behind it is cut off. Those bytes would else be taken for encrypted ones (CVE-2021-3716 and its kin).
+//! - `INV-NBD-5` Plaintext before STARTTLS has no effect after it: results of the negotiation are
+//!   discarded, and the connection is closed if plaintext bytes follow STARTTLS, from the client or
+//!   from an attacker on the path. Otherwise these bytes would count as encrypted ones
+//!   (CVE-2021-3716 and similar).
 
-/// Whether the connections of an export are encrypted.
+/// Encryption policy of an export's connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Encryption {
     /// STARTTLS is refused.
     #[default]
     Off,
-    /// STARTTLS is accepted; a client may do without.
+    /// STARTTLS is accepted, but not required.
     Allowed,
-    /// Until STARTTLS nothing else is answered.
+    /// STARTTLS is required: every other option before it is refused, except ABORT.
     Required,
 }
 
-/// How far the encryption of one connection is.
+/// State of the encryption of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Secrecy {
-    /// The bytes are in the clear.
+    /// Bytes are in plaintext.
     Clear(Encryption),
-    /// STARTTLS was accepted; the answer may be on its way.
+    /// STARTTLS was accepted; the answer may not be sent yet.
     Starting,
-    /// Encrypted by the loop.
+    /// Bytes are encrypted by the loop.
     Secured,
 }
 
@@ -36,12 +39,12 @@ impl Default for Secrecy {
 }
 
 impl Secrecy {
-    /// STARTTLS has to come first.
+    /// Returns true if STARTTLS has to be the next option.
     pub(super) fn is_due(self) -> bool {
         self == Secrecy::Clear(Encryption::Required)
     }
 
-    /// STARTTLS would be accepted.
+    /// Returns true if STARTTLS would be accepted.
     pub(super) fn is_offered(self) -> bool {
         matches!(self, Secrecy::Clear(Encryption::Allowed | Encryption::Required))
     }

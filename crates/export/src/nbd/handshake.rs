@@ -1,4 +1,5 @@
-//! The fixed newstyle handshake: greeting, client flags, options until an export is chosen.
+//! The fixed newstyle handshake: greeting, client flags, and options until the client chooses an
+//! export.
 
 use millpond_block::PAGE;
 
@@ -11,49 +12,52 @@ use super::output::Output;
 use super::session::CloseReason;
 use super::wire::{self, MAX_STRING, OPTION_HEADER, Style, info, option, reply};
 
-/// Longest option data that is parsed, in bytes: a name, its length, and more information requests than there are kinds.
+/// Maximum length of option data that is parsed, in bytes: a name, its length, and more information
+/// requests than there are kinds.
 const MAX_OPTION_DATA: u32 = (MAX_STRING + PAGE) as u32;
-/// Longest option data that is thrown away for the sake of a polite refusal, in bytes; beyond it the connection is not worth having.
+/// Maximum length of option data, in bytes, that is discarded so that the refusal can be sent. A
+/// client that sends a longer option is disconnected.
 const MAX_DRAINED: u32 = 1 << 20;
-/// Most options of a handshake: a client may list the exports and ask about each of thousands.
+/// Maximum number of options in a handshake. A client may list the exports and ask about each of
+/// thousands.
 const MAX_OPTIONS: u32 = 1 << 16;
-/// Padding of the answer to EXPORT_NAME.
+/// Padding in the answer to EXPORT_NAME.
 const ZEROES: [u8; 124] = [0; 124];
 
-/// Why [`Handshake::run`] stopped.
+/// Result of [`Handshake::run`].
 pub(super) enum Step {
-    /// Everything complete is answered.
+    /// All complete options have been answered; more input is needed.
     More,
-    /// Too much is waiting to be sent.
+    /// Too many bytes wait to be sent.
     Stalled,
     /// The session is over.
     Close(CloseReason),
-    /// STARTTLS was accepted; nothing more is in the clear but this answer.
+    /// STARTTLS was accepted. Its answer is the last plaintext.
     StartTls,
-    /// The client chose; requests follow.
+    /// The client chose an export; requests follow.
     Bound(ExportId, Terms),
 }
 
-/// What was agreed on beside the export.
+/// Results of the negotiation besides the export.
 #[derive(Default)]
 pub(super) struct Terms {
     pub(super) style: Style,
-    /// What block status tells.
+    /// Contexts that block status reports.
     pub(super) contexts: Vec<Context>,
 }
 
 /// State of the handshake.
 #[derive(Default)]
 pub(super) struct Handshake {
-    /// The client's flags, once they came.
+    /// The client's flags; `None` until they are received.
     client: Option<ClientFlags>,
     style: Style,
-    /// Contexts selected, and for which export.
+    /// Selected contexts, with the export for which they were selected.
     selected: Option<(ExportId, Vec<Context>)>,
     options: u32,
     drain: Option<Drain>,
     pub(super) secrecy: Secrecy,
-    /// Something was refused because STARTTLS had not come first.
+    /// True if an option was refused because STARTTLS has to come first.
     pub(super) refused_in_clear: bool,
 }
 
@@ -63,7 +67,7 @@ struct ClientFlags {
     no_zeroes: bool,
 }
 
-/// A refused option: so many bytes to throw away, then the answer.
+/// Refused option: `left` bytes of data to discard, then the answer.
 struct Drain {
     left: u64,
     option: u32,
@@ -116,7 +120,7 @@ impl Handshake {
         }
     }
 
-    /// Handles one option; `None` when there may be another.
+    /// Handles one option; returns `None` if another one may follow.
     fn option(
         &mut self,
         client: ClientFlags,
@@ -202,7 +206,8 @@ impl Handshake {
         step
     }
 
-    /// Agrees on encryption; what was negotiated so far is void (INV-NBD-5). `None` when it is refused.
+    /// Accepts encryption and discards the results of the negotiation so far (INV-NBD-5). Returns
+    /// `None` if STARTTLS is refused.
     fn start_tls(&mut self, data: &[u8], output: &mut Output) -> Option<Step> {
         if !data.is_empty() || !self.secrecy.is_offered() {
             let why: &[u8] = if data.is_empty() { b"encryption is in use already" } else { b"the option takes no data" };
@@ -215,7 +220,7 @@ impl Handshake {
         Some(Step::StartTls)
     }
 
-    /// Changes the style of replies.
+    /// Changes the reply style.
     fn agree(&mut self, number: u32, data: &[u8], output: &mut Output) {
         if !data.is_empty() {
             return answer(output, number, reply::ERR_INVALID, &[b"the option takes no data"]);
@@ -228,18 +233,20 @@ impl Handshake {
         answer(output, number, reply::ACK, &[]);
     }
 
-    /// True when contexts were selected for this export.
+    /// Returns true if contexts were selected for this export.
     fn has_contexts(&self, export: ExportId) -> bool {
         self.selected.as_ref().is_some_and(|(of, contexts)| *of == export && !contexts.is_empty())
     }
 
-    /// What the client gets with this export: contexts that were selected for another are void.
+    /// Returns the results of the negotiation for this export. Contexts that were selected for
+    /// another export are discarded.
     fn terms(&mut self, export: ExportId) -> Terms {
         let contexts = self.selected.take().filter(|(of, _)| *of == export).map(|(_, contexts)| contexts);
         Terms { style: self.style, contexts: contexts.unwrap_or_default() }
     }
 
-    /// EXPORT_NAME is answered without a header, and not at all when there is no such export.
+    /// Handles EXPORT_NAME. The answer has no header; if the export does not exist, the connection
+    /// is closed without an answer.
     fn export_name(&mut self, client: ClientFlags, name: &[u8], output: &mut Output, exports: &dyn Exports) -> Step {
         let Some(export) = std::str::from_utf8(name).ok().and_then(|name| exports.find(name)) else {
             return Step::Close(CloseReason::UnknownExport);
@@ -252,7 +259,7 @@ impl Handshake {
         Step::Bound(export.id, self.terms(export.id))
     }
 
-    /// Answers INFO and GO; returns the export when it was found.
+    /// Answers INFO and GO; returns the export if it exists.
     fn info_or_go(&self, number: u32, data: &[u8], output: &mut Output, exports: &dyn Exports) -> Option<ExportId> {
         let (name, wanted) = match parse_info(data) {
             Ok(parsed) => parsed,
@@ -271,7 +278,7 @@ impl Handshake {
         Some(export.id)
     }
 
-    /// Answers LIST_META_CONTEXT and SET_META_CONTEXT. Queries that nothing answers to are passed over.
+    /// Answers LIST_META_CONTEXT and SET_META_CONTEXT. Queries that match no context are ignored.
     fn meta_context(&mut self, number: u32, data: &[u8], output: &mut Output, exports: &dyn Exports) {
         let setting = number == option::SET_META_CONTEXT;
         if setting {
@@ -344,7 +351,8 @@ fn answer_infos(number: u32, flags: u16, export: &ExportInfo, wanted: &Wanted, o
     if wanted.description && !export.description.is_empty() {
         tell(info::DESCRIPTION, [export.description.as_bytes(), &[], &[]]);
     }
-    // Told unasked too: less than a sector is refused, whether the client wanted to know or not.
+    // The block size is sent even if the client did not request it, because requests that are not
+    // aligned to the sector are refused in any case.
     let minimum = export.geometry.sector.logical();
     tell(
         info::BLOCK_SIZE,
@@ -352,7 +360,8 @@ fn answer_infos(number: u32, flags: u16, export: &ExportInfo, wanted: &Wanted, o
     );
 }
 
-/// Layout: name length (4), name, number of queries (4), for each its length (4) and its text, which has a namespace and a colon.
+/// Parses the data of META_CONTEXT options. Layout: name length (4), name, number of queries (4),
+/// and for each query its length (4) and its text, which has a namespace and a colon.
 fn parse_queries(data: &[u8]) -> Parsed<'_, Vec<&str>> {
     const MALFORMED: (u32, &[u8]) = (reply::ERR_INVALID, b"lengths in the option do not add up");
     const NOT_UTF8: (u32, &[u8]) = (reply::ERR_INVALID, b"a name is not UTF-8");
@@ -360,7 +369,7 @@ fn parse_queries(data: &[u8]) -> Parsed<'_, Vec<&str>> {
     let length = reader.u32().ok_or(MALFORMED)?;
     let name = reader.take(length).ok_or(MALFORMED)?;
     let count = reader.u32().ok_or(MALFORMED)?;
-    // A query has at least its length.
+    // Every query takes at least the 4 bytes of its length.
     if count as usize > reader.0.len() / 4 {
         return Err(MALFORMED);
     }
@@ -379,16 +388,17 @@ fn parse_queries(data: &[u8]) -> Parsed<'_, Vec<&str>> {
     Ok((std::str::from_utf8(name).map_err(|_| NOT_UTF8)?, queries))
 }
 
-/// Information requests that are not answered unasked.
+/// Optional information that the client requested.
 struct Wanted {
     name: bool,
     description: bool,
 }
 
-/// An export's name and what is asked about it; or an answer's kind and words.
+/// Name of an export and the rest of the data; or the type and text of an error reply.
 type Parsed<'a, T> = Result<(&'a str, T), (u32, &'static [u8])>;
 
-/// Layout: name length (4), name, number of information requests (2), the requests (2 each).
+/// Parses the data of INFO and GO. Layout: name length (4), name, number of information requests
+/// (2), the requests (2 each).
 fn parse_info(data: &[u8]) -> Parsed<'_, Wanted> {
     const MALFORMED: (u32, &[u8]) = (reply::ERR_INVALID, b"lengths in the option do not add up");
     let mut reader = Reader(data);
@@ -421,7 +431,7 @@ fn answer(output: &mut Output, option: u32, kind: u32, parts: &[&[u8]]) {
     }
 }
 
-/// Takes big-endian numbers off the front.
+/// Decoder of big-endian numbers.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

@@ -1,38 +1,40 @@
-//! The requests that the disk has: a slab addressed by the low bits of the tag.
+//! Requests in flight to the disk: a slab, indexed by the low bits of the tag.
 
 use millpond_block::{Op, Tag};
 
 use super::context::Context;
 use super::reply::Asked;
 
-/// What a reply needs to know of its request.
+/// Facts about a request that its reply needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     pub(super) asked: Asked,
-    /// Bytes of data the request moves, in either direction; 0 for those that move none.
+    /// Bytes of data that the request moves, in either direction; 0 if it moves none.
     pub(super) bytes: u32,
     pub(super) kind: Kind,
 }
 
-/// What the disk was asked for.
+/// Operation that the disk performs.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Op {
         op: Op,
-        /// A read that wants one chunk.
+        /// True for a read whose reply must be one chunk.
         whole: bool,
     },
-    /// One context of a block status request.
+    /// A query for one context of a block status request.
     Status { group: usize, context: Context },
 }
 
 struct Slot {
-    /// Differs between uses of a slot, so that a completion delivered twice is noticed.
+    /// Changes with each use of the slot, so that a second completion with the same tag is
+    /// detected.
     generation: u16,
     pending: Option<Pending>,
 }
 
-/// Tag layout: bits 63-32 the session, 31-16 the slot's generation, 15-0 the slot.
+/// Table of requests in flight. Tag layout: bits 63-32 the session, 31-16 the slot's generation,
+/// 15-0 the slot.
 pub(super) struct InFlight {
     session: u32,
     slots: Vec<Slot>,
@@ -49,15 +51,16 @@ impl InFlight {
         self.slots.len() - self.free.len()
     }
 
-    /// True when `count` more may be [inserted](Self::insert). One request that needs several is let in alone when they are more than allowed.
+    /// Returns true if `count` more requests may be [inserted](Self::insert). If no other request
+    /// is in flight, the limit does not apply, so that a request with many queries can proceed.
     pub(super) fn has_room(&self, count: usize) -> bool {
         self.len() == 0 || self.len() + count <= usize::from(self.most)
     }
 
-    /// The caller asks for room first.
+    /// Adds a request. The caller checks [`InFlight::has_room`] first.
     ///
     /// # Panics
-    /// When there are as many as tags can tell apart: that many are never let in.
+    /// When the number of requests reaches the number of distinct tags, which the limits exclude.
     pub(super) fn insert(&mut self, pending: Pending) -> Tag {
         assert!(self.len() < usize::from(u16::MAX), "more requests in flight than tags");
         let (index, generation) = match self.free.pop() {
@@ -70,7 +73,7 @@ impl InFlight {
                 None => unreachable!("free slot {index} does not exist"),
             },
             None => {
-                // Below 65,535.
+                // less than 65,535
                 let index = self.slots.len() as u16;
                 self.slots.push(Slot { generation: 0, pending: Some(pending) });
                 (index, 0)
@@ -79,7 +82,7 @@ impl InFlight {
         Tag(u64::from(self.session) << 32 | u64::from(generation) << 16 | u64::from(index))
     }
 
-    /// Ends a request; `None` when the tag is none of those in flight.
+    /// Ends a request; returns `None` if no request in flight has this tag.
     pub(super) fn remove(&mut self, tag: Tag) -> Option<Pending> {
         let index = tag.0 as u16;
         let slot = self.slots.get_mut(usize::from(index))?;

@@ -1,15 +1,18 @@
-//! The bytes a client sent that are not parsed yet, in one buffer that is lent out for each receive.
+//! Received bytes that are not parsed yet, in one buffer that the loop borrows for each receive.
 
 use millpond_block::{Buf, BufPool};
 
-/// Size of a session's input buffer in bytes: several large socket reads, and far more than any message that is parsed in place.
+/// Size of a session's input buffer in bytes: several large socket reads, and far more than any
+/// message that is parsed in place.
 pub const INPUT_BYTES: usize = 256 << 10;
 
-/// The unparsed rest is moved to the front when less than this is free behind it.
+/// If less than this many bytes are free at the end of the buffer, the unparsed bytes are moved to
+/// its front.
 const COMPACT_BELOW: usize = 64 << 10;
 
-/// Where one receive puts its bytes: the free part of the input buffer, or the missing part of a large write's payload. Owned by the
-/// loop while the receive is in flight; the space does not move when this value does.
+/// Destination of one receive: the free part of the input buffer, or the missing part of a large
+/// write's payload. The loop owns it while the receive is in flight; the bytes do not move when
+/// this value moves.
 #[derive(Debug)]
 pub struct RecvBuf {
     buf: Buf,
@@ -24,18 +27,18 @@ impl RecvBuf {
         RecvBuf { buf, from, to, payload }
     }
 
-    /// The bytes to fill from the front; never empty.
+    /// Returns the space to fill from the front; never empty.
     pub fn space(&mut self) -> &mut [u8] {
         self.buf.bytes_mut().get_mut(self.from..self.to).unwrap_or_default()
     }
 
-    /// True when exactly this many bytes are known to follow on the stream (the rest of a large write): waiting for all of them in
-    /// one operation is right.
+    /// Returns true if the space is for the payload of a large write. Then all of its bytes will
+    /// follow on the stream, and the loop can wait for them in one operation.
     pub fn is_payload(&self) -> bool {
         self.payload
     }
 
-    /// Gives the buffer up after its session is gone.
+    /// Returns the buffer to `pool` after the session has ended.
     pub fn recycle(self, pool: &mut BufPool) {
         pool.give(self.buf);
     }
@@ -55,7 +58,7 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// What is not parsed yet; empty while the buffer is out.
+    /// Returns the unparsed bytes; empty while the loop has the buffer.
     pub(super) fn bytes(&self) -> &[u8] {
         self.buf.as_ref().and_then(|buf| buf.bytes().get(self.start..self.end)).unwrap_or_default()
     }
@@ -64,7 +67,7 @@ impl Input {
         self.start == self.end
     }
 
-    /// The first `n` bytes are done with.
+    /// Removes the first `n` bytes.
     pub(super) fn consume(&mut self, n: usize) {
         assert!(n <= self.end - self.start, "more input consumed than there is");
         self.start += n;
@@ -74,7 +77,7 @@ impl Input {
         }
     }
 
-    /// Consumes at most `most` bytes and says how many.
+    /// Removes at most `most` bytes and returns their number.
     pub(super) fn skip(&mut self, most: u64) -> u64 {
         let here = self.end - self.start;
         let n = usize::try_from(most).map_or(here, |most| most.min(here));
@@ -82,7 +85,7 @@ impl Input {
         n as u64
     }
 
-    /// Moves the buffer out, with room for at most `window` bytes.
+    /// Hands the buffer out for a receive of at most `window` bytes.
     pub(super) fn lend(&mut self, window: usize, pool: &mut BufPool) -> RecvBuf {
         let mut buf = self.buf.take().unwrap_or_else(|| pool.take(INPUT_BYTES));
         if self.start > 0 && buf.size() - self.end < COMPACT_BELOW {

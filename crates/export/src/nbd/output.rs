@@ -1,15 +1,17 @@
-//! Replies on their way out: small bytes gathered in one buffer, read data by reference, lent out as one batch per send.
+//! Replies to be sent: small parts are gathered in one buffer, data of reads is referenced, and
+//! both are handed out as one batch per send.
 
 use millpond_block::{BufPool, Data, Piece};
 
-/// A batch's gathered bytes are not kept for reuse beyond this capacity, so that one long export list does not stay in memory.
+/// Capacity in bytes above which the buffer of gathered bytes is shrunk after a send, so that one
+/// long list of exports does not stay in memory.
 const KEPT_HEAD: usize = 64 << 10;
 
 #[derive(Debug)]
 enum Part {
-    /// This many of the gathered bytes, after those of the parts before.
+    /// This many of the gathered bytes, after those of the previous parts.
     Head(usize),
-    /// Bytes of a disk's buffer.
+    /// Bytes in a disk's buffer.
     Data(Piece),
 }
 
@@ -22,31 +24,34 @@ impl Part {
     }
 }
 
-/// Bytes to send, in order. Owned by the loop while the send is in flight; the bytes do not move when this value does.
+/// Bytes to send, in order. The loop owns the batch while the send is in flight; the bytes do not
+/// move when this value moves.
 #[derive(Debug, Default)]
 pub struct SendBatch {
     head: Vec<u8>,
     parts: Vec<Part>,
-    /// Parts sent in full, and the gathered bytes of them.
+    /// Number of parts that are sent completely.
     done: usize,
     done_head: usize,
-    /// Bytes sent of the part after them.
+    /// Bytes sent of the first part that is not sent completely.
     offset: usize,
     left: usize,
 }
 
 impl SendBatch {
-    /// Bytes that are not sent yet.
+    /// Returns the number of bytes that are not sent yet.
     pub fn len(&self) -> usize {
         self.left
     }
 
-    /// True when everything is sent; a batch that [`Session::send`](super::Session::send) hands out never is.
+    /// Returns true if everything is sent. Batches that [`Session::send`](super::Session::send)
+    /// returns are never empty.
     pub fn is_empty(&self) -> bool {
         self.left == 0
     }
 
-    /// What is not sent yet, in order; no slice is empty. There may be more of them than one system call takes (1,024).
+    /// Returns the bytes that are not sent yet, in order. No slice is empty. There may be more
+    /// slices than one system call takes (1,024).
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
         let mut head = self.done_head;
         let mut skip = self.offset;
@@ -62,12 +67,12 @@ impl SendBatch {
         })
     }
 
-    /// Number of slices.
+    /// Returns the number of slices.
     pub fn slice_count(&self) -> usize {
         self.parts.len() - self.done
     }
 
-    /// Gives the buffers up after the session is gone.
+    /// Returns the buffers to `pool` after the session has ended.
     pub fn recycle(mut self, pool: &mut BufPool) {
         self.reset(pool);
     }
@@ -120,15 +125,15 @@ impl SendBatch {
     }
 }
 
-/// Collects replies while the batch before is being sent.
+/// Collects replies while the previous batch is being sent.
 #[derive(Default)]
 pub(super) struct Output {
     next: SendBatch,
-    /// Sent in part; goes first.
+    /// Batch that was sent in part and continues first.
     rest: Option<SendBatch>,
-    /// Empty, kept for its memory.
+    /// Empty batch, kept for its memory.
     spare: Option<SendBatch>,
-    /// Bytes of the batch that is out.
+    /// Length in bytes of the batch that the loop has.
     lent: Option<usize>,
 }
 
@@ -171,7 +176,7 @@ impl Output {
         }
     }
 
-    /// Drops what is not out.
+    /// Discards the batches that the loop does not have.
     pub(super) fn discard(&mut self, pool: &mut BufPool) {
         self.next.reset(pool);
         if let Some(rest) = self.rest.take() {

@@ -1,4 +1,4 @@
-//! Replies in the words of the negotiated style.
+//! Encoding of replies in the negotiated style.
 
 use millpond_block::{Data, Piece, Run};
 
@@ -6,10 +6,10 @@ use super::context::Context;
 use super::output::Output;
 use super::wire::{self, ANNOUNCED_MAX_PAYLOAD, CHUNK_DONE, Errno, Style, chunk};
 
-/// Most data bytes in one chunk: what the announced maximum payload allows.
+/// Maximum number of data bytes in one chunk: the announced maximum payload.
 const MAX_CHUNK: usize = ANNOUNCED_MAX_PAYLOAD as usize;
 
-/// What every reply repeats of its request.
+/// Fields of a request that its reply repeats.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) cookie: u64,
@@ -17,7 +17,7 @@ pub(super) struct Asked {
 }
 
 impl Style {
-    /// The request succeeded and there is nothing to tell.
+    /// Reports success without data.
     pub(super) fn success(self, output: &mut Output, asked: Asked) {
         match self {
             Style::Simple | Style::Structured => output.push(&wire::simple_reply(None, asked.cookie)),
@@ -25,7 +25,7 @@ impl Style {
         }
     }
 
-    /// The request failed; `why` is for people.
+    /// Reports an error; `why` is for people.
     pub(super) fn error(self, output: &mut Output, asked: Asked, error: Errno, why: &str) {
         if self == Style::Simple {
             return output.push(&wire::simple_reply(Some(error), asked.cookie));
@@ -36,7 +36,8 @@ impl Style {
         output.push(why.as_bytes());
     }
 
-    /// The bytes of a read. Neighbouring pieces share a chunk; those that are zeroes become holes, unless `whole` asks for one chunk.
+    /// Sends the data of a read. Adjacent pieces share a chunk. Pieces of zeroes are sent as holes,
+    /// unless `whole` requires a single chunk.
     pub(super) fn data(self, output: &mut Output, asked: Asked, data: Data, whole: bool) {
         if self == Style::Simple {
             output.push(&wire::simple_reply(None, asked.cookie));
@@ -94,7 +95,7 @@ impl Style {
         }
     }
 
-    /// What one context says of the range from the request's offset on.
+    /// Sends the extents of one context. They begin at the request's offset.
     pub(super) fn status(self, output: &mut Output, asked: Asked, done: bool, context: Context, runs: &[Run]) {
         if self == Style::Extended {
             self.chunk(output, asked, done, chunk::BLOCK_STATUS_EXT, 8 + 16 * runs.len());
@@ -109,7 +110,7 @@ impl Style {
         self.chunk(output, asked, done, chunk::BLOCK_STATUS, 4 + 8 * runs.len());
         output.push(&context.id.to_be_bytes());
         for run in runs {
-            // No longer than the range asked for, which has 32 bits.
+            // a run is not longer than the requested range, which has 32 bits
             output.push(&(run.length as u32).to_be_bytes());
             output.push(&context.flags(run.set).to_be_bytes());
         }
@@ -120,7 +121,8 @@ impl Style {
         output.push(&at.to_be_bytes());
     }
 
-    /// A chunk's header. Payloads have at most [`MAX_CHUNK`] bytes and a few.
+    /// Sends the header of a chunk. Payloads have at most [`MAX_CHUNK`] bytes and a few bytes of
+    /// fields.
     fn chunk(self, output: &mut Output, asked: Asked, done: bool, kind: u16, length: usize) {
         let flags = if done { CHUNK_DONE } else { 0 };
         match self {

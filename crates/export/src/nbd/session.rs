@@ -1,12 +1,15 @@
-//! One NBD connection: phases, flow control, and the seams to the loop that drives it.
+//! One NBD connection: phases, flow control, and the interface to the loop that drives it.
 //!
 //! Invariants:
-//! - `INV-NBD-1` Whatever a request asks for, exactly the bytes that belong to it are taken from the stream: a refused write's
-//!   payload is drained, so the next header is where the client put it.
-//! - `INV-NBD-2` Every request that was read gets exactly one reply, unless the connection dies first (DISC has none).
-//! - `INV-NBD-3` Memory is bounded by [`Limits`] and one input buffer, whatever lengths the client claims.
-//! - `INV-NBD-4` While a receive is in flight there is nothing complete left to parse: input that cannot be parsed yet for want
-//!   of room keeps the session from asking for more.
+//! - `INV-NBD-1` Exactly the bytes that belong to a request are taken from the stream, whatever the
+//!   request. The payload of a refused write is drained, so that the next header is read at its
+//!   place.
+//! - `INV-NBD-2` Every request that was read gets exactly one reply, unless the connection ends
+//!   first (DISC has no reply).
+//! - `INV-NBD-3` Memory is bounded by [`Limits`] and one input buffer, whatever lengths the client
+//!   claims.
+//! - `INV-NBD-4` While a receive is in flight, the input contains no complete message. Complete
+//!   messages that cannot be handled because of the limits keep the session from requesting input.
 
 use std::fmt;
 
@@ -20,14 +23,16 @@ use super::input::{Input, RecvBuf};
 use super::output::{Output, SendBatch};
 use super::transmission::{Run, Transmission};
 
-/// What one connection may hold. The defaults serve queue depth 256, and 4 MiB requests at depth 16.
+/// Limits of one connection. The defaults are enough for queue depth 256, and for 4 MiB requests at
+/// depth 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Requests in flight, at most 65,535.
+    /// Maximum number of requests in flight, at most 65,535.
     pub requests: u16,
-    /// Bytes of reads and writes in flight. One request is always let in when nothing else is in flight, whatever its size.
+    /// Maximum bytes of reads and writes in flight. A request of any size is accepted if no other
+    /// request is in flight.
     pub bytes: u64,
-    /// Bytes of replies waiting to be sent above which no further request is let in.
+    /// Bytes of unsent replies above which no further request is accepted.
     pub unsent: usize,
 }
 
@@ -37,26 +42,28 @@ impl Default for Limits {
     }
 }
 
-/// Where a session is in its life.
+/// Phase of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Options are negotiated; no disk is bound. The loop applies its handshake timeout while this lasts.
+    /// Options are negotiated; no export is chosen yet. The loop applies its handshake timeout in
+    /// this phase.
     Handshake,
     /// Requests are served.
     Transmission,
-    /// No more input is read; requests in flight are finished and their replies sent. The loop bounds how long it waits.
+    /// No more input is read; requests in flight are completed and their replies sent. The loop
+    /// limits the duration of this phase.
     Closing,
-    /// Nothing is left to do: close the socket.
+    /// The session has ended: the loop closes the socket.
     Closed,
 }
 
-/// Why a session reads no further. Display is one line.
+/// Reason for which a session has stopped reading. Display is one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CloseReason {
-    /// The client said goodbye during transmission.
+    /// The client sent DISC.
     #[error("client disconnected")]
     Disconnect,
-    /// The client said goodbye during the handshake.
+    /// The client sent ABORT.
     #[error("client aborted the handshake")]
     Abort,
     /// The stream ended between two messages.
@@ -65,7 +72,7 @@ pub enum CloseReason {
     /// The stream ended inside a message.
     #[error("connection ended in the middle of a message")]
     Truncated,
-    /// The loop gave the connection up.
+    /// The loop aborted the connection.
     #[error("connection lost")]
     Aborted,
     /// The client's handshake flags are unknown.
@@ -77,54 +84,55 @@ pub enum CloseReason {
     /// A client without fixed newstyle sent an option that cannot be answered.
     #[error("option {0} from a client without fixed newstyle negotiation")]
     OptionUnanswerable(u32),
-    /// An option claims more data than is worth draining, in bytes.
+    /// An option has more data than the server drains; its length in bytes.
     #[error("option of {0} bytes")]
     OptionTooLong(u32),
-    /// The handshake goes on and on.
+    /// The handshake has more options than allowed.
     #[error("too many options")]
     TooManyOptions,
     /// EXPORT_NAME (which has no error reply) named no export of this server, or was malformed.
     #[error("unknown export asked for with EXPORT_NAME")]
     UnknownExport,
-    /// EXPORT_NAME cannot follow the agreement on extended headers.
+    /// EXPORT_NAME was sent after extended headers were agreed on, which the protocol forbids.
     #[error("EXPORT_NAME from a client with extended headers")]
     ExportNameExtended,
     /// The server is shutting down and the option has no error reply.
     #[error("server is shutting down")]
     Shutdown,
-    /// EXPORT_NAME (which has no error reply) without STARTTLS before it, where that is required.
+    /// EXPORT_NAME (which has no error reply) was sent without STARTTLS before it, which is
+    /// required.
     #[error("client did not ask for TLS, which is required")]
     TlsRequired,
-    /// Something came in the clear behind STARTTLS.
+    /// Plaintext bytes followed STARTTLS.
     #[error("bytes in the clear after STARTTLS")]
     ClearAfterStartTls,
-    /// The server goes; another may take over.
+    /// The server ends its connections for a restart; another server may take over.
     #[error("server hung up to restart")]
     HungUp,
     /// A request did not start with its magic number.
     #[error("request with magic {0:#010x}: the stream is out of step")]
     RequestMagic(u32),
-    /// An extended request claims more payload than is worth draining, in bytes.
+    /// An extended request has more payload than the server drains; its length in bytes.
     #[error("request with a payload of {0} bytes")]
     PayloadTooLong(u64),
 }
 
-/// What a session has served so far. Refused requests count as errors alone.
+/// Counters of a session. Refused requests count as errors only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Reads handed to the disk.
+    /// Number of reads submitted to the disk.
     pub reads: u64,
-    /// Bytes of them.
+    /// Bytes of these reads.
     pub read_bytes: u64,
-    /// Writes handed to the disk.
+    /// Number of writes submitted to the disk.
     pub writes: u64,
-    /// Bytes of them.
+    /// Bytes of these writes.
     pub write_bytes: u64,
-    /// Flushes.
+    /// Number of flushes.
     pub flushes: u64,
-    /// Trims and zeroings.
+    /// Number of trims and zeroings.
     pub trims: u64,
-    /// Replies that carried an error.
+    /// Number of error replies.
     pub errors: u64,
 }
 
@@ -159,7 +167,8 @@ pub struct Session {
     output: Output,
     bound: Option<ExportId>,
     reason: Option<CloseReason>,
-    /// Input may hold something complete: it was not looked at since it came, or there was no room for it.
+    /// The input may contain a complete message: it was not parsed since it arrived, or the limits
+    /// did not allow it.
     unparsed: bool,
     lent: bool,
     aborted: bool,
@@ -168,8 +177,9 @@ pub struct Session {
 }
 
 impl Session {
-    /// A new connection; the greeting is ready to be sent. `id` goes into the upper half of every tag (see [`Session::id_of`]); it
-    /// must not be given to another session while completions of this one are outstanding.
+    /// Makes a session for a new connection; its greeting is ready to be sent. `id` is the upper
+    /// half of every tag (see [`Session::id_of`]). It must not be given to another session while
+    /// completions of this session are outstanding.
     pub fn new(id: u32, limits: Limits) -> Session {
         let mut output = Output::default();
         Handshake::greet(&mut output);
@@ -189,7 +199,7 @@ impl Session {
         }
     }
 
-    /// With encryption offered or required. For a new session alone.
+    /// Sets the encryption policy. Only for a new session.
     pub fn with_encryption(mut self, encryption: Encryption) -> Session {
         if let State::Handshake(handshake) = &mut self.state {
             handshake.secrecy = Secrecy::Clear(encryption);
@@ -197,35 +207,36 @@ impl Session {
         self
     }
 
-    /// STARTTLS was accepted and its answer is sent: from here on the loop encrypts what goes and decrypts what comes. It says so with
-    /// [`Session::secured`]; until then the session asks for no input.
+    /// Returns true when STARTTLS was accepted and its answer is sent. From then on the loop
+    /// encrypts sent bytes and decrypts received ones, and calls [`Session::secured`]. Until that
+    /// call the session requests no input.
     pub fn is_starting_tls(&self) -> bool {
         self.is_between() && self.output.unsent() == 0
     }
 
-    /// Goes on with the handshake, on encrypted ground.
+    /// Continues the handshake after the loop has set up encryption.
     pub fn secured(&mut self) {
         if let State::Handshake(handshake) = &mut self.state {
             handshake.secrecy = Secrecy::Secured;
         }
     }
 
-    /// Something that the client asked for in the clear was refused, for encryption is required.
+    /// Returns true if a plaintext option was refused because encryption is required.
     pub fn was_refused_in_clear(&self) -> bool {
         self.refused_in_clear
     }
 
-    /// STARTTLS was accepted, and the loop does not encrypt yet.
+    /// Returns true if STARTTLS was accepted and the loop does not encrypt yet.
     fn is_between(&self) -> bool {
         matches!(&self.state, State::Handshake(handshake) if handshake.secrecy == Secrecy::Starting) && self.reason.is_none()
     }
 
-    /// The id of the session that submitted the request with this tag.
+    /// Returns the id of the session that submitted the request with this tag.
     pub fn id_of(tag: Tag) -> u32 {
         (tag.0 >> 32) as u32
     }
 
-    /// Where the session is in its life.
+    /// Returns the current phase.
     pub fn phase(&self) -> Phase {
         if self.reason.is_some() {
             let drained = self.aborted || self.output.unsent() == 0;
@@ -238,17 +249,18 @@ impl Session {
         }
     }
 
-    /// Why the session reads no further; `None` while it does.
+    /// Returns the reason for which the session has stopped reading; `None` while it reads.
     pub fn close_reason(&self) -> Option<CloseReason> {
         self.reason
     }
 
-    /// The export that the client chose.
+    /// Returns the export that the client chose.
     pub fn bound(&self) -> Option<ExportId> {
         self.bound
     }
 
-    /// Requests submitted to the disk (or large writes being received) that are not completed.
+    /// Returns the number of requests in flight to the disk, including large writes that are being
+    /// received.
     pub fn in_flight(&self) -> usize {
         match &self.state {
             State::Transmission(transmission) => transmission.in_flight(),
@@ -256,7 +268,7 @@ impl Session {
         }
     }
 
-    /// Bytes that requests in flight move, and of replies that are not sent yet.
+    /// Returns the bytes that requests in flight move, plus the bytes of unsent replies.
     pub fn held(&self) -> u64 {
         let moved = match &self.state {
             State::Transmission(transmission) => transmission.bytes(),
@@ -265,23 +277,25 @@ impl Session {
         moved + self.output.unsent() as u64
     }
 
-    /// Bytes of replies that are not sent yet.
+    /// Returns the bytes of unsent replies.
     pub fn unsent(&self) -> usize {
         self.output.unsent()
     }
 
-    /// True when no request is in flight and every reply is sent: after [`Session::shutdown`], the moment to close.
+    /// Returns true if no request is in flight and every reply is sent. After [`Session::shutdown`]
+    /// the loop may then close the connection.
     pub fn is_idle(&self) -> bool {
         self.in_flight() == 0 && self.output.unsent() == 0
     }
 
-    /// It is the client's turn: replies are to be read, or the rest of a message is to be sent, and the disk has nothing to do for it.
+    /// Returns true if the session waits for the client to read replies or to send the rest of a
+    /// message, and not for the disk.
     pub fn waits_for_client(&self) -> bool {
         let receiving = self.is_inside_message();
         self.output.unsent() > 0 || (receiving && self.in_flight() <= 1)
     }
 
-    /// What was served so far.
+    /// Returns the counters.
     pub fn counters(&self) -> Counters {
         match &self.state {
             State::Transmission(transmission) => transmission.counters,
@@ -289,9 +303,10 @@ impl Session {
         }
     }
 
-    /// Where the next bytes of the client go; start one receive into [`RecvBuf::space`] and bring it back with
-    /// [`Session::received`]. `None` while one is out, while the limits are exhausted, while `handshake` or `requests` has not looked
-    /// at the last bytes, and when nothing more is wanted.
+    /// Returns the destination of the client's next bytes. The loop starts one receive into
+    /// [`RecvBuf::space`] and returns the buffer with [`Session::received`]. Returns `None` while
+    /// the loop has a buffer, while the limits are reached, while `handshake` or `requests` has not
+    /// parsed the last bytes, and when the session reads no more.
     pub fn recv(&mut self, pool: &mut BufPool) -> Option<RecvBuf> {
         if self.lent || self.unparsed || self.reason.is_some() || self.is_between() {
             return None;
@@ -305,10 +320,11 @@ impl Session {
         Some(recv)
     }
 
-    /// Takes a buffer back with `n` new bytes in it. 0 means that the client will send no more. Call `handshake` or `requests` next.
+    /// Takes a buffer back with `n` new bytes in it. 0 means that the client will send no more. The
+    /// loop calls `handshake` or `requests` next.
     ///
     /// # Panics
-    /// When `n` is more than there was space for, or no buffer was out: a broken loop.
+    /// When `n` exceeds the space, or the loop had no buffer: a bug in the loop.
     pub fn received(&mut self, recv: RecvBuf, n: usize) {
         self.give_back(recv, n);
         if n == 0 && self.reason.is_none() {
@@ -317,7 +333,7 @@ impl Session {
         }
     }
 
-    /// Takes a buffer back into which nothing was received (the operation was cancelled or would have blocked).
+    /// Takes a buffer back without new bytes: the receive was cancelled or would have blocked.
     pub fn recv_cancelled(&mut self, recv: RecvBuf) {
         self.give_back(recv, 0);
     }
@@ -343,8 +359,9 @@ impl Session {
         }
     }
 
-    /// Negotiates with what was received. Returns the export that the client chose, once, when the handshake is over; from then on
-    /// the loop calls [`Session::requests`] with that export's disk (at once: requests may be waiting already).
+    /// Handles the received options. When the handshake ends, returns the export that the client
+    /// chose, once. From then on the loop calls [`Session::requests`] with that export's disk; the
+    /// first time at once, because requests may have arrived already.
     pub fn handshake(&mut self, exports: &dyn Exports) -> Option<ExportId> {
         if self.lent || self.reason.is_some() {
             return None;
@@ -371,8 +388,9 @@ impl Session {
         None
     }
 
-    /// Submits every complete request that the limits let in. Call it after `received`, and again after `complete` or `sent` made
-    /// room; it costs next to nothing when there is nothing to do.
+    /// Submits every complete request that the limits allow. The loop calls it after `received`,
+    /// and again after `complete` or `sent` have made room. A call without work costs almost
+    /// nothing.
     pub fn requests(&mut self, disk: &mut dyn Disk) {
         if self.lent || !self.unparsed || self.reason.is_some() {
             return;
@@ -385,30 +403,32 @@ impl Session {
         }
     }
 
-    /// Takes the disk's answer to a request; its reply becomes part of the next batch. False when the tag is none of the requests in
-    /// flight here (the completion is dropped).
+    /// Handles the disk's answer to a request; its reply becomes part of the next batch. Returns
+    /// false and drops the completion if no request in flight has this tag.
     pub fn complete(&mut self, completion: Completion) -> bool {
         let State::Transmission(transmission) = &mut self.state else { return false };
         transmission.complete(completion, &mut self.output, self.aborted)
     }
 
-    /// Takes the disk's answer to a query, as [`Session::complete`] does.
+    /// Handles the disk's answer to a query, like [`Session::complete`].
     pub fn answer(&mut self, answer: Answer) -> bool {
         let State::Transmission(transmission) = &mut self.state else { return false };
         transmission.answer(answer, &mut self.output, self.aborted)
     }
 
-    /// Everything that is ready to be sent, as one batch; start one send of [`SendBatch::slices`] (or as many of them as one system
-    /// call takes) and bring it back with [`Session::sent`]. `None` while one is out and when nothing is ready.
+    /// Returns all bytes that are ready to be sent, as one batch. The loop starts one send of
+    /// [`SendBatch::slices`], or of as many as one system call takes, and returns the batch with
+    /// [`Session::sent`]. Returns `None` while the loop has a batch, and when no bytes are ready.
     pub fn send(&mut self) -> Option<SendBatch> {
         if self.aborted { None } else { self.output.lend() }
     }
 
-    /// Takes a batch back of which `n` further bytes were sent (0 when the operation was cancelled or would have blocked). What is
-    /// left of it comes first with the next `send`; buffers of what is done go to `pool`.
+    /// Takes a batch back of which `n` more bytes were sent (0 when the send was cancelled or would
+    /// have blocked). The next `send` begins with the unsent bytes; buffers that were sent go to
+    /// `pool`.
     ///
     /// # Panics
-    /// When `n` is more than was left, or no batch was out: a broken loop.
+    /// When `n` exceeds the unsent bytes, or the loop had no batch: a bug in the loop.
     pub fn sent(&mut self, batch: SendBatch, n: usize, pool: &mut BufPool) {
         self.output.take_back(batch, n, pool);
         if self.aborted {
@@ -416,8 +436,9 @@ impl Session {
         }
     }
 
-    /// The connection broke (a send or receive failed) or the loop gives it up: nothing more is read or sent; the session is closed
-    /// when the disk has answered what is in flight.
+    /// Aborts the connection, because a send or receive failed or the loop gives it up. Nothing
+    /// more is read or sent. The session is closed when the disk has answered all requests in
+    /// flight.
     pub fn abort(&mut self, pool: &mut BufPool) {
         self.aborted = true;
         self.output.discard(pool);
@@ -426,22 +447,25 @@ impl Session {
         }
     }
 
-    /// The server is going down: requests in flight are finished, later ones get ESHUTDOWN, options get ERR_SHUTDOWN. The loop
-    /// closes the connection when it [is idle](Session::is_idle), or lets the client say goodbye for a while.
+    /// Starts a shutdown of the server: requests in flight are completed, later ones get ESHUTDOWN,
+    /// and options get ERR_SHUTDOWN. The loop closes the connection when it [is
+    /// idle](Session::is_idle), or waits some time for the client to disconnect.
     pub fn shutdown(&mut self) {
         self.shutting_down = true;
     }
 
-    /// The server goes, but what it serves does not: requests that the disk has are finished and answered, no other is read or refused,
-    /// and the session is over. To a client that reconnects this is a lost connection: what was not answered it sends again to the next
-    /// server, where an error would have gone to its guest.
+    /// Ends the session while its export continues elsewhere: requests in flight are completed and
+    /// answered; no other request is read or refused. A client that reconnects sees a lost
+    /// connection and sends its unanswered requests again to the next server. Error replies would
+    /// reach its guest.
     pub fn hang_up(&mut self) {
         if self.reason.is_none() {
             self.close(CloseReason::HungUp);
         }
     }
 
-    /// Ends the session and gives its buffers to `pool`. A [`RecvBuf`] or [`SendBatch`] that is out is recycled by itself.
+    /// Ends the session and returns its buffers to `pool`. A [`RecvBuf`] or [`SendBatch`] that the
+    /// loop has is recycled by the loop.
     pub fn recycle(mut self, pool: &mut BufPool) {
         self.output.discard(pool);
         self.input.recycle(pool);

@@ -1,4 +1,4 @@
-//! Requests in, replies out.
+//! The transmission phase: requests and replies.
 
 use millpond_block::{
     Answer, Buf, BufPool, ByteRange, Completion, Data, Disk, DiskError, Features, Geometry, MAX_REQUEST_BYTES, Op, Payload, Piece, Query,
@@ -14,32 +14,33 @@ use super::reply::Asked;
 use super::session::{CloseReason, Counters, Limits};
 use super::wire::{self, ANNOUNCED_MAX_PAYLOAD, ANNOUNCED_PREFERRED_BLOCK, Errno, RequestHeader, Style, command, command_flag};
 
-/// Writes of at least this many bytes whose payload is not here yet are received straight into a page-aligned buffer that the disk
-/// then owns; a smaller payload is collected in the input buffer and copied by the disk, once. Below this a second receive costs more
-/// than the copy it saves.
+/// Shortest write, in bytes, whose payload is received directly into a page-aligned buffer that the
+/// disk then owns, if the payload has not arrived with the header. A shorter payload is collected
+/// in the input buffer and copied once, by the disk. Below this length a second receive costs more
+/// than the copy that it saves.
 pub const LARGE_WRITE: u32 = 32 << 10;
 
-/// How much is asked for after a large write: its successor is probably large as well, and whatever of its payload lands in the
-/// input buffer must be copied.
+/// Size in bytes of the receive after a large write. The next request is probably a large write as
+/// well, and the part of its payload that arrives in the input buffer must be copied.
 const WINDOW_AFTER_LARGE: usize = 4096;
 
-/// Most extents told of one context at a time: 64 KiB of them.
+/// Maximum number of extents per context in one reply: 64 KiB of them.
 const MAX_EXTENTS: usize = 8192;
 
-/// Why [`Transmission::run`] stopped.
+/// Result of [`Transmission::run`].
 pub(super) enum Run {
-    /// Everything complete is submitted.
+    /// All complete requests are submitted; more input is needed.
     More,
-    /// There is no room for the next request.
+    /// The limits do not allow the next request.
     Stalled,
     /// The session is over.
     Close(CloseReason),
 }
 
-/// A message that is in the middle of being received.
+/// Message of which a part has been received.
 enum Partial {
     None,
-    /// A refused write: `left` bytes of payload to throw away, then the error.
+    /// Refused request: `left` bytes of payload to discard, then the error reply.
     Drain {
         left: u64,
         asked: Asked,
@@ -48,7 +49,8 @@ enum Partial {
     Large(LargeWrite),
 }
 
-/// A write whose payload goes into a buffer of its own. `buf` is absent before the first receive and while one is in flight.
+/// Write whose payload is received into a buffer of its own. `buf` is absent before the first
+/// receive and while a receive is in flight.
 struct LargeWrite {
     tag: Tag,
     request: Request,
@@ -57,33 +59,33 @@ struct LargeWrite {
     buf: Option<Buf>,
 }
 
-/// An error, and why in words.
+/// Error and its reason in words.
 type Refusal = (Errno, &'static str);
 
-/// What to do with a request, before any of its payload is looked at.
+/// Decision about a request, made before its payload is read.
 enum Verdict {
     Submit(Request),
-    /// Ask for block status.
+    /// Query block status.
     Status {
-        /// One extent of each context.
+        /// Report only one extent of each context.
         one: bool,
     },
-    /// Nothing to do: a legal request of length 0.
+    /// Reply at once: the request is legal and has length 0.
     Done,
     Refuse(Refusal),
     Disconnect,
 }
 
-/// What a block status request is about: contexts by their place in the list, one bit each.
+/// Subject of a block status request. `chosen` has one bit for each context, by its index.
 struct Question {
     chosen: u32,
     range: ByteRange,
 }
 
-/// A block status request.
+/// State of a block status request.
 #[derive(Clone, Copy, Default)]
 struct Group {
-    /// Contexts that are not answered.
+    /// Number of contexts without an answer.
     left: usize,
     error: Option<DiskError>,
 }
@@ -93,7 +95,7 @@ pub(super) struct Transmission {
     limits: Limits,
     style: Style,
     contexts: Vec<Context>,
-    /// Block status requests that wait for contexts, in places that are used again.
+    /// Block status requests in flight; entries are reused.
     groups: Vec<Group>,
     in_flight: InFlight,
     /// Bytes that requests in flight move.
@@ -122,7 +124,7 @@ impl Transmission {
         self.in_flight.len()
     }
 
-    /// Bytes that requests in flight move.
+    /// Returns the bytes that requests in flight move.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -147,7 +149,8 @@ impl Transmission {
     }
 
     pub(super) fn payload_received(&mut self, recv: RecvBuf, n: usize) {
-        // Without a large write the session was closed meanwhile, and the buffer goes the way of the connection.
+        // Without a large write the session was closed meanwhile, and the buffer is dropped with
+        // the connection.
         if let Partial::Large(write) = &mut self.partial {
             let (buf, filled) = recv.into_filled(n);
             write.buf = Some(buf);
@@ -155,7 +158,7 @@ impl Transmission {
         }
     }
 
-    /// Gives up the message that is being received: no more input will come.
+    /// Discards the message of which a part has been received, because no more input will come.
     pub(super) fn stop_receiving(&mut self) {
         if let Partial::Large(write) = std::mem::replace(&mut self.partial, Partial::None) {
             self.forget(write.tag);
@@ -214,7 +217,7 @@ impl Transmission {
                             if !self.in_flight.has_room(question.chosen.count_ones() as usize) {
                                 return Run::Stalled;
                             }
-                            // Its payload is all here.
+                            // the payload has been received completely
                             input.consume(size + payload as usize);
                             self.ask(asked, question.chosen, query, disk);
                         }
@@ -245,7 +248,8 @@ impl Transmission {
         }
     }
 
-    /// Goes on with the message that is being received; false when it needs more bytes.
+    /// Continues with the message of which a part has been received; returns false if it needs more
+    /// bytes.
     fn finish_partial(&mut self, input: &mut Input, output: &mut Output, disk: &mut dyn Disk) -> bool {
         match &mut self.partial {
             Partial::None => {}
@@ -272,10 +276,10 @@ impl Transmission {
         true
     }
 
-    /// Lets a legal request in, when there is room for it and enough of it is here.
+    /// Submits a legal request if the limits allow it and enough of it has been received.
     fn admit(&mut self, header: &RequestHeader, request: Request, input: &mut Input, disk: &mut dyn Disk) -> Admission {
         let size = self.style.request_header();
-        // Reads and writes have at most MAX_REQUEST_BYTES.
+        // reads and writes have at most MAX_REQUEST_BYTES
         let bytes = if matches!(request.op, Op::Read | Op::Write) { header.length as u32 } else { 0 };
         let alone = self.in_flight.len() == 0;
         if !self.in_flight.has_room(1) || (!alone && self.bytes + u64::from(bytes) > self.limits.bytes) {
@@ -315,7 +319,8 @@ impl Transmission {
         Admission::Taken
     }
 
-    /// Which contexts are asked about which range: all, or those that the payload names. `None` when that is not all here.
+    /// Returns the contexts and the range of a block status request: all selected contexts, or
+    /// those named in the payload. Returns `None` if the payload is incomplete.
     fn which(&self, header: &RequestHeader, rest: &[u8]) -> Result<Option<Question>, Refusal> {
         let all = (1u32 << self.contexts.len()) - 1;
         let range = |length| ByteRange { offset: header.offset, length };
@@ -345,7 +350,7 @@ impl Transmission {
         Ok(Some(Question { chosen, range: range(u64::from_be_bytes(*length)) }))
     }
 
-    /// Asks the disk about each context chosen.
+    /// Queries the disk for each chosen context.
     fn ask(&mut self, asked: Asked, chosen: u32, query: Query, disk: &mut dyn Disk) {
         let group = self.groups.iter().position(|group| group.left == 0).unwrap_or_else(|| {
             self.groups.push(Group::default());
@@ -384,7 +389,7 @@ impl Transmission {
         }
     }
 
-    /// Turns the disk's answer into a reply, unless nobody will read it.
+    /// Converts the disk's answer into a reply, unless the connection is aborted.
     pub(super) fn complete(&mut self, completion: Completion, output: &mut Output, nobody_listens: bool) -> bool {
         let Some(pending) = self.forget(completion.tag) else { return false };
         if nobody_listens {
@@ -401,7 +406,7 @@ impl Transmission {
                 style.data(output, asked, data, whole);
                 return true;
             }
-            // A disk that returns another length than was asked for cannot be told to the client in any other way.
+            // a disk that returns a wrong length can only be reported as an I/O error
             Ok(_) => DiskError::Io,
             Err(error) => error,
         };
@@ -410,13 +415,13 @@ impl Transmission {
         true
     }
 
-    /// Turns what the disk says of one context into a chunk, the last one of its reply when no other context is waited for. Errors come
-    /// last: no chunk is sent after one.
+    /// Converts the disk's answer for one context into a chunk. It is the last chunk of the reply
+    /// if no other context is outstanding. An error is sent last, because no chunk may follow it.
     pub(super) fn answer(&mut self, answer: Answer, output: &mut Output, nobody_listens: bool) -> bool {
         let Some(Pending { asked, kind: Kind::Status { group, context }, .. }) = self.forget(answer.tag) else { return false };
         let Some(group) = self.groups.get_mut(group) else { return false };
         group.left -= 1;
-        // A disk that says nothing of a range has failed.
+        // a disk that returns no runs has failed
         let result = answer.result.and_then(|runs| if runs.is_empty() { Err(DiskError::Io) } else { Ok(runs) });
         group.error = group.error.or(result.as_ref().err().copied());
         let (done, failed) = (group.left == 0, group.error);
@@ -428,7 +433,7 @@ impl Transmission {
         }
         if let Some(error) = failed.filter(|_| done) {
             self.counters.errors += 1;
-            // The range was checked before the disk was asked.
+            // the range was validated before the query, so only the older state can be invalid
             let why = if error == DiskError::Invalid { "the state to compare with is gone" } else { wire::words(error) };
             self.style.error(output, asked, Errno::of(error, Op::Cache), why);
         }
@@ -436,14 +441,14 @@ impl Transmission {
     }
 }
 
-/// What became of a legal request.
+/// Result of admitting a legal request.
 enum Admission {
     Taken,
     NoRoom,
     NeedsPayload,
 }
 
-/// Decides about a request by its header alone.
+/// Decides about a request by its header.
 fn judge(header: &RequestHeader, geometry: &Geometry, features: &Features, style: Style, shutting_down: bool) -> Verdict {
     if header.command == command::BLOCK_STATUS {
         return judge_status(header, style, shutting_down);
@@ -504,7 +509,8 @@ fn judge_status(header: &RequestHeader, style: Style, shutting_down: bool) -> Ve
     Verdict::Status { one: header.flags & command_flag::REQ_ONE != 0 }
 }
 
-/// Whole blocks are zeroed by the map, whatever their number; what is left of a range at its ends is written.
+/// Returns true if `range` contains a whole block. The map zeroes whole blocks, in any number; the
+/// ends of the range are written.
 fn has_whole_block(range: ByteRange) -> bool {
     let block = u64::from(ANNOUNCED_PREFERRED_BLOCK);
     range.offset.checked_next_multiple_of(block).zip(range.end()).is_some_and(|(first, end)| first + block <= end)

@@ -1,4 +1,4 @@
-//! Numbers and byte layouts of the NBD protocol. Everything on the wire is big-endian.
+//! Constants and byte layouts of the NBD protocol. All numbers are big-endian.
 
 use millpond_block::{DiskError, Op};
 
@@ -16,7 +16,7 @@ pub const REQUEST_MAGIC: u32 = 0x2560_9513;
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// Start of every request with 64-bit lengths.
 pub const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
-/// Start of every chunk of a reply to one.
+/// Start of every chunk of a reply to an extended request.
 pub const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 /// Start of every chunk of a structured reply.
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
@@ -31,66 +31,66 @@ pub const SIMPLE_REPLY: usize = 16;
 pub const STRUCTURED_REPLY: usize = 20;
 /// Bytes of an extended request, and of a chunk of an extended reply, before the payload.
 pub const EXTENDED_HEADER: usize = 32;
-/// Longest string in bytes.
+/// Maximum length of a string in bytes.
 pub const MAX_STRING: usize = 4096;
 
-/// Handshake flag (server's and client's): options are answered.
+/// Handshake flag of server and client: options are answered.
 pub const FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
-/// Handshake flag (server's and client's): no padding after EXPORT_NAME.
+/// Handshake flag of server and client: no padding after EXPORT_NAME.
 pub const FLAG_NO_ZEROES: u16 = 1 << 1;
 
-/// Largest payload that clients are told to send or ask for, in bytes. Twice as much is served.
+/// Maximum payload in bytes that is announced to clients. Twice as much is accepted.
 pub const ANNOUNCED_MAX_PAYLOAD: u32 = 32 << 20;
-/// Size in bytes that clients are told to prefer: the block of the map.
+/// Preferred block size in bytes that is announced to clients: the block of the map.
 pub const ANNOUNCED_PREFERRED_BLOCK: u32 = 4096;
 
 /// Option numbers.
 pub mod option {
-    /// Choose an export; the old way, without a reply header.
+    /// Choose an export; the older option, whose answer has no header.
     pub const EXPORT_NAME: u32 = 1;
-    /// Say goodbye.
+    /// End the handshake.
     pub const ABORT: u32 = 2;
     /// List exports.
     pub const LIST: u32 = 3;
-    /// Ask for TLS.
+    /// Start TLS.
     pub const STARTTLS: u32 = 5;
-    /// Ask about an export.
+    /// Query an export.
     pub const INFO: u32 = 6;
     /// Choose an export.
     pub const GO: u32 = 7;
-    /// Ask for structured replies.
+    /// Enable structured replies.
     pub const STRUCTURED_REPLY: u32 = 8;
     /// List metadata contexts.
     pub const LIST_META_CONTEXT: u32 = 9;
     /// Choose metadata contexts.
     pub const SET_META_CONTEXT: u32 = 10;
-    /// Ask for 64-bit lengths.
+    /// Enable 64-bit lengths.
     pub const EXTENDED_HEADERS: u32 = 11;
 }
 
 /// Types of answers to options.
 pub mod reply {
-    /// Done.
+    /// Success.
     pub const ACK: u32 = 1;
-    /// One export of a list.
+    /// One entry of the list of exports.
     pub const SERVER: u32 = 2;
-    /// One item about an export.
+    /// One item of information about an export.
     pub const INFO: u32 = 3;
-    /// One metadata context: its number, its name.
+    /// One metadata context: number and name.
     pub const META_CONTEXT: u32 = 4;
     /// The option is not supported.
     pub const ERR_UNSUP: u32 = 0x8000_0001;
     /// The option's data is malformed.
     pub const ERR_INVALID: u32 = 0x8000_0003;
-    /// STARTTLS has to come first.
+    /// STARTTLS must come first.
     pub const ERR_TLS_REQD: u32 = 0x8000_0005;
     /// No such export.
     pub const ERR_UNKNOWN: u32 = 0x8000_0006;
-    /// The server is going away.
+    /// The server is shutting down.
     pub const ERR_SHUTDOWN: u32 = 0x8000_0007;
     /// The option's data is too long.
     pub const ERR_TOO_BIG: u32 = 0x8000_0009;
-    /// Extended headers were agreed on and cannot be gone back on.
+    /// Extended headers were agreed on and cannot be disabled.
     pub const ERR_EXT_HEADER_REQD: u32 = 0x8000_000a;
 }
 
@@ -98,11 +98,11 @@ pub mod reply {
 pub mod info {
     /// Size and transmission flags.
     pub const EXPORT: u16 = 0;
-    /// Its name.
+    /// Name.
     pub const NAME: u16 = 1;
-    /// Text for people.
+    /// Description for people.
     pub const DESCRIPTION: u16 = 2;
-    /// Minimum and preferred block, maximum payload.
+    /// Minimum block, preferred block, and maximum payload.
     pub const BLOCK_SIZE: u16 = 3;
 }
 
@@ -122,13 +122,13 @@ pub mod transmission_flag {
     pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
     /// DF is honoured.
     pub const SEND_DF: u16 = 1 << 7;
-    /// Several connections see one coherent disk.
+    /// All connections see the same data.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
     /// CACHE is served.
     pub const SEND_CACHE: u16 = 1 << 10;
     /// FAST_ZERO is honoured.
     pub const SEND_FAST_ZERO: u16 = 1 << 11;
-    /// BLOCK_STATUS may name the contexts it asks for.
+    /// BLOCK_STATUS may name contexts in a payload.
     pub const BLOCK_STATUS_PAYLOAD: u16 = 1 << 12;
 }
 
@@ -136,55 +136,55 @@ pub mod transmission_flag {
 pub mod command {
     /// Read.
     pub const READ: u16 = 0;
-    /// Write; followed by its payload.
+    /// Write; the payload follows.
     pub const WRITE: u16 = 1;
-    /// Goodbye; has no reply.
+    /// Disconnect; has no reply.
     pub const DISC: u16 = 2;
-    /// Make writes durable.
+    /// Make earlier writes durable.
     pub const FLUSH: u16 = 3;
-    /// The content is not needed any more.
+    /// Discard the content of a range.
     pub const TRIM: u16 = 4;
-    /// The content will be read soon.
+    /// Announce that a range will be read soon.
     pub const CACHE: u16 = 5;
-    /// Zero.
+    /// Write zeroes.
     pub const WRITE_ZEROES: u16 = 6;
-    /// Tell what the selected metadata contexts say of a range.
+    /// Report the extents of the selected metadata contexts in a range.
     pub const BLOCK_STATUS: u16 = 7;
 }
 
 /// Flags of requests.
 pub mod command_flag {
-    /// Reply when durable. Legal, and without meaning, on commands that write nothing.
+    /// Reply when the data is durable. Legal, and without effect, on commands that do not write.
     pub const FUA: u16 = 1 << 0;
-    /// WRITE_ZEROES must not give the space back.
+    /// WRITE_ZEROES must not free the space.
     pub const NO_HOLE: u16 = 1 << 1;
-    /// READ is answered with one chunk of content.
+    /// READ is answered with one chunk of data.
     pub const DF: u16 = 1 << 2;
-    /// BLOCK_STATUS tells one extent of each context.
+    /// BLOCK_STATUS reports one extent of each context.
     pub const REQ_ONE: u16 = 1 << 3;
     /// WRITE_ZEROES fails with ENOTSUP unless it is faster than a write.
     pub const FAST_ZERO: u16 = 1 << 4;
-    /// The length is that of a payload that follows the header.
+    /// The length field is that of a payload that follows the header.
     pub const PAYLOAD_LEN: u16 = 1 << 5;
 }
 
 /// Types of chunks of structured replies.
 pub mod chunk {
-    /// Nothing more to say.
+    /// End of the reply, without content.
     pub const NONE: u16 = 0;
-    /// Bytes at an offset.
+    /// Data at an offset.
     pub const OFFSET_DATA: u16 = 1;
     /// Zeroes at an offset.
     pub const OFFSET_HOLE: u16 = 2;
-    /// What a metadata context says: its number, then length and flags of each extent.
+    /// Extents of a metadata context: the context's number, then length and flags of each extent.
     pub const BLOCK_STATUS: u16 = 5;
-    /// The same with 64 bits each, and with the number of extents.
+    /// Like `BLOCK_STATUS`, with 64-bit lengths and flags, and with the number of extents.
     pub const BLOCK_STATUS_EXT: u16 = 6;
     /// The request failed.
     pub const ERROR: u16 = 1 << 15 | 1;
 }
 
-/// Flags that metadata contexts give to extents.
+/// Flags of extents.
 pub mod extent_flag {
     /// `base:allocation`: takes no space.
     pub const HOLE: u32 = 1 << 0;
@@ -194,31 +194,31 @@ pub mod extent_flag {
     pub const DIRTY: u32 = 1 << 0;
 }
 
-/// Flag of a chunk: the last one of its reply.
+/// Flag of the last chunk of a reply.
 pub const CHUNK_DONE: u16 = 1 << 0;
 
-/// Error values of replies.
+/// Error numbers in replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Errno {
     /// The export is read-only.
     Perm = 1,
-    /// The data cannot be had.
+    /// The data cannot be read or written.
     Io = 5,
     /// The request is malformed, unaligned, too long, or reads beyond the end.
     Inval = 22,
-    /// No room, or a write beyond the end.
+    /// No space left, or a write beyond the end.
     Nospc = 28,
-    /// DF with more bytes than one chunk may have.
+    /// READ with DF of more bytes than fit in one chunk.
     Overflow = 75,
-    /// Not served.
+    /// Not supported.
     Notsup = 95,
-    /// The server is going away.
+    /// The server is shutting down.
     Shutdown = 108,
 }
 
 impl Errno {
-    /// How a disk's refusal of an `op` is told to the client.
+    /// Returns the error number for a disk's error in an operation `op`.
     pub fn of(error: DiskError, op: Op) -> Errno {
         match error {
             DiskError::Io => Errno::Io,
@@ -235,7 +235,7 @@ impl Errno {
     }
 }
 
-/// What a client's user is told of a disk's refusal.
+/// Returns the text for a disk's error, for the client's user.
 pub fn words(error: DiskError) -> &'static str {
     match error {
         DiskError::Io => "the data cannot be had",
@@ -248,25 +248,26 @@ pub fn words(error: DiskError) -> &'static str {
     }
 }
 
-/// How replies are framed, as negotiated.
+/// Format of replies, as negotiated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Style {
     /// One header, then the data of a read.
     #[default]
     Simple,
-    /// Chunks: data, holes, an error with words. What carries nothing is answered with a simple reply all the same, as is allowed.
+    /// Chunks: data, holes, or an error with text. Replies without content are simple replies,
+    /// which the protocol allows.
     Structured,
-    /// Chunks with larger headers that repeat the request's offset; requests have lengths of 64 bits.
+    /// Chunks with larger headers that repeat the request's offset; requests have 64-bit lengths.
     Extended,
 }
 
 impl Style {
-    /// Bytes of a request before its payload.
+    /// Returns the bytes of a request before its payload.
     pub fn request_header(self) -> usize {
         if self == Style::Extended { EXTENDED_HEADER } else { REQUEST_HEADER }
     }
 
-    /// Start of every request.
+    /// Returns the magic number of requests.
     pub fn request_magic(self) -> u32 {
         if self == Style::Extended { EXTENDED_REQUEST_MAGIC } else { REQUEST_MAGIC }
     }
@@ -284,22 +285,22 @@ impl Style {
 /// | 24 | 4, extended 8 | length |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestHeader {
-    /// [`Style::request_magic`], or the stream is out of step.
+    /// Must be [`Style::request_magic`]; otherwise the stream is out of step.
     pub magic: u32,
     /// See [`command_flag`].
     pub flags: u16,
     /// See [`command`].
     pub command: u16,
-    /// Chosen by the client, handed back in the reply.
+    /// Chosen by the client and repeated in the reply.
     pub cookie: u64,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
 impl RequestHeader {
-    /// Reads a header off the front; `None` when it is not all here.
+    /// Decodes a header at the start of `bytes`; returns `None` if it is incomplete.
     pub fn read(bytes: &[u8], style: Style) -> Option<RequestHeader> {
         if style == Style::Extended {
             return Some(RequestHeader::decode_extended(bytes.first_chunk()?));
@@ -317,7 +318,7 @@ impl RequestHeader {
         RequestHeader::of(head, u64::from_be_bytes(*length))
     }
 
-    /// From the 24 bytes that both kinds have in common.
+    /// Decodes the 24 bytes that both header formats have in common.
     fn of(head: &[u8], length: u64) -> RequestHeader {
         let (first, offset) = head.split_last_chunk::<8>().unwrap_or((&[], &[0; 8]));
         let word = first.first_chunk::<16>().map_or(0, |first| u128::from_be_bytes(*first));
@@ -331,7 +332,8 @@ impl RequestHeader {
         }
     }
 
-    /// Writes a header, for clients; without extended headers, the length's lower half.
+    /// Encodes a header, for clients. Without extended headers, only the lower half of the length
+    /// is sent.
     pub fn encode(&self, style: Style) -> Vec<u8> {
         let word = u128::from(self.magic) << 96 | u128::from(self.flags) << 80 | u128::from(self.command) << 64 | u128::from(self.cookie);
         let mut bytes = word.to_be_bytes().to_vec();
@@ -343,8 +345,9 @@ impl RequestHeader {
         bytes
     }
 
-    /// Bytes that follow the header. With extended headers a flag says so, and a write has to have it; QEMU's client, of versions 8.2 to 10.0 at the
-    /// least, sends its payload without. There is nothing else that such a write could mean.
+    /// Returns the bytes of payload that follow the header. With extended headers a flag announces
+    /// the payload, and a write must have it. But QEMU's client, at least in versions 8.2 to 10.0,
+    /// sends its payload without the flag, and such a write can have no other meaning.
     pub fn payload(&self, style: Style) -> u64 {
         let follows = match style {
             Style::Extended => self.command == command::WRITE || self.flags & command_flag::PAYLOAD_LEN != 0,
@@ -354,13 +357,13 @@ impl RequestHeader {
     }
 }
 
-/// A simple reply without data; `None` is success.
+/// Encodes a simple reply without data; `None` is success.
 pub fn simple_reply(error: Option<Errno>, cookie: u64) -> [u8; SIMPLE_REPLY] {
     let word = u128::from(SIMPLE_REPLY_MAGIC) << 96 | error.map_or(0, |e| u128::from(e as u32)) << 64 | u128::from(cookie);
     word.to_be_bytes()
 }
 
-/// The header of a chunk of a structured reply.
+/// Encodes the header of a chunk of a structured reply.
 pub fn structured_reply(flags: u16, kind: u16, cookie: u64, length: u32) -> [u8; STRUCTURED_REPLY] {
     let mut bytes = [0; STRUCTURED_REPLY];
     let word = u128::from(STRUCTURED_REPLY_MAGIC) << 96 | u128::from(flags) << 80 | u128::from(kind) << 64 | u128::from(cookie);
@@ -370,7 +373,7 @@ pub fn structured_reply(flags: u16, kind: u16, cookie: u64, length: u32) -> [u8;
     bytes
 }
 
-/// The header of a chunk of an extended reply.
+/// Encodes the header of a chunk of an extended reply.
 pub fn extended_reply(flags: u16, kind: u16, cookie: u64, offset: u64, length: u64) -> [u8; EXTENDED_HEADER] {
     let mut bytes = [0; EXTENDED_HEADER];
     let word = u128::from(EXTENDED_REPLY_MAGIC) << 96 | u128::from(flags) << 80 | u128::from(kind) << 64 | u128::from(cookie);
@@ -380,9 +383,10 @@ pub fn extended_reply(flags: u16, kind: u16, cookie: u64, offset: u64, length: u
     bytes
 }
 
-/// The transmission flags of an export, for a client with these replies that selected metadata contexts or not. FLUSH and FUA are announced
-/// even where every write is durable when acknowledged: they cost nothing there, and clients that make sure of what they wrote (nbdcopy with
-/// --flush, fio) fail without. Nothing rotates.
+/// Returns the transmission flags of an export, for a client with this reply style. `contexts` is
+/// true if the client selected metadata contexts. FLUSH and FUA are announced even if every write
+/// is durable when acknowledged: they cost nothing then, and clients that verify durability
+/// (nbdcopy with --flush, fio) fail without them. The flag for rotational media is never set.
 pub fn transmission_flags(info: &ExportInfo, style: Style, contexts: bool) -> u16 {
     use transmission_flag as flag;
     let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_CACHE;

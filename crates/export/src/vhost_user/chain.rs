@@ -1,6 +1,8 @@
-//! Descriptor chains: what a guest hands over as one request, checked before anything is done with it.
+//! Descriptor chains, a guest's requests. A chain is checked completely before any part of it is
+//! used.
 //!
-//! The iterator of `virtio-queue` ends quietly where a chain is wrong; here the guest is told, and nothing of a wrong chain is used.
+//! The iterator of `virtio-queue` ends silently at an error in a chain. This one reports the error
+//! to the device, which uses nothing of a bad chain.
 
 use smallvec::SmallVec;
 use virtio_bindings::virtio_ring::{VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
@@ -8,15 +10,16 @@ use vm_memory::{Address, GuestAddress};
 
 use super::memory::{Memory, copy_out, has};
 
-/// Bytes of a descriptor.
+/// Size of a descriptor in bytes.
 const DESCRIPTOR: usize = 16;
-/// Most descriptors of a chain: eight times what is announced, so that drivers that look at the queue's size alone are served, and few
-/// enough that chains of the longest kind cannot hold others up.
+/// Maximum number of descriptors in a chain. It is eight times the announced limit, for drivers
+/// that only respect the size of the queue, and small enough that the longest chains do not delay
+/// other guests.
 const MAX_DESCRIPTORS: u16 = 1024;
-/// Descriptors of an indirect table that are read at a time.
+/// Number of descriptors of an indirect table that are read at a time.
 const READ_AT_ONCE: usize = 8;
 
-/// Part of the guest's memory, inside one or more regions.
+/// Range of the guest's memory, in one or more regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub at: GuestAddress,
@@ -25,16 +28,16 @@ pub(super) struct Segment {
 
 pub(super) type Segments = SmallVec<[Segment; 4]>;
 
-/// The parts of a chain, in order.
+/// Segments of a chain, in order.
 #[derive(Debug, Default)]
 pub(super) struct Chain {
-    /// What the guest has written for the device.
+    /// Segments that the guest has written for the device.
     pub readable: Segments,
-    /// Where the device answers.
+    /// Segments for the device's answer.
     pub writable: Segments,
 }
 
-/// What is wrong with a chain.
+/// Error in a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ChainError {
     #[error("a descriptor is not in its table")]
@@ -60,22 +63,23 @@ struct Descriptor {
     next: u16,
 }
 
-/// Where descriptors are taken from.
+/// Descriptor table: the queue's own or an indirect one.
 struct Table {
     at: GuestAddress,
     size: u16,
-    /// The descriptors read last, and the number of the first.
+    /// Descriptors of the last read, and the index of the first of them.
     read: SmallVec<[Descriptor; READ_AT_ONCE]>,
     first: u16,
     at_once: usize,
 }
 
 impl Chain {
-    /// Follows the chain that begins with descriptor `head` of the queue's table.
+    /// Reads the chain that begins with descriptor `head` of the queue's table.
     pub fn walk(&mut self, memory: &Memory, table: GuestAddress, size: u16, head: u16) -> Result<(), ChainError> {
         self.readable.clear();
         self.writable.clear();
-        // Chains in the queue's own table may jump about; those of an indirect table are nearly always in order.
+        // Chains in the queue's own table may be scattered; those in an indirect table are nearly
+        // always contiguous.
         let mut table = Table { at: table, size, read: SmallVec::new(), first: 0, at_once: 1 };
         let mut indirect = false;
         let mut index = head;

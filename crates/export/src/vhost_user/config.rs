@@ -1,4 +1,4 @@
-//! What the guest is told of the disk: feature bits and the configuration space of virtio-blk.
+//! Feature bits and the configuration space of virtio-blk.
 //!
 //! Source: Virtual I/O Device (VIRTIO) 1.2, section 5.2.
 
@@ -10,31 +10,34 @@ use virtio_bindings::virtio_blk::{
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
-/// The unit of sectors in virtio-blk, whatever the disk's own sectors are.
+/// Unit of sector numbers in virtio-blk in bytes, independent of the disk's own sectors.
 pub(super) const SECTOR: u64 = 512;
-/// Segments of one request: with a header and a status they fill a queue of 128, which is the shortest that hypervisors make by default.
+/// Maximum number of segments in a request. With header and status they fill a queue of 128, the
+/// smallest default of hypervisors.
 const SEG_MAX: u32 = 126;
-/// Bytes of a segment, so that a request of [`SEG_MAX`] of them is no longer than the disk takes (64 MiB).
+/// Maximum size of a segment in bytes, so that a request of [`SEG_MAX`] segments is not longer than
+/// the disk accepts (64 MiB).
 const SIZE_MAX: u32 = 512 << 10;
-/// Ranges of one discard or zeroing.
+/// Maximum number of ranges in a discard or zeroing.
 pub(super) const MAX_RANGES: u32 = 32;
-/// Sectors of one such range: 2 GiB.
+/// Maximum number of sectors in such a range: 2 GiB.
 const MAX_RANGE_SECTORS: u32 = 4 << 20;
-/// Sectors of a block of the map: what a discard gives back at least.
+/// Sectors of a block of the map, the smallest unit that a discard frees.
 const MAP_BLOCK_SECTORS: u32 = 8;
-/// Bytes of the configuration space that has been given a meaning here; what is beyond reads as zeroes.
+/// Bytes of the configuration space that are defined here. Bytes after them read as zeroes.
 const USED: usize = 60;
-/// Most bytes of it that may be asked for: the protocol's limit.
+/// Maximum size of the configuration space, set by the protocol.
 const MOST: usize = 256;
-/// Where the guest switches the write cache on and off.
+/// Offset of the byte with which the guest enables and disables the write cache.
 const WRITEBACK_AT: usize = 32;
 
-/// Bits that the vhost-user socket itself adds.
+/// Feature bits of the vhost-user socket, which the guest does not see.
 pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;
-/// Not the guest's: while it is set, the front end wants to know what is written to the guest's memory.
+/// Feature bit of the front end, not of the guest. While it is set, writes to the guest's memory
+/// are logged for the front end.
 pub(super) const LOG_ALL: u64 = 1 << 26;
 
-/// A feature bit by its number.
+/// Returns the feature bit of this number.
 const fn bit(number: u32) -> u64 {
     1 << number
 }
@@ -43,19 +46,19 @@ pub(super) const EVENT_IDX: u64 = bit(VIRTIO_RING_F_EVENT_IDX);
 pub(super) const FLUSH: u64 = bit(VIRTIO_BLK_F_FLUSH);
 pub(super) const CONFIG_WCE: u64 = bit(VIRTIO_BLK_F_CONFIG_WCE);
 
-/// What a guest is offered at a moment.
+/// Properties of the disk that a guest is offered at a moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// Size and sectors.
     pub geometry: Geometry,
     /// Writability and write cache.
     pub features: Features,
-    /// Queues at most.
+    /// Maximum number of queues.
     pub queues: u16,
 }
 
 impl Offer {
-    /// The feature bits.
+    /// Returns the feature bits.
     pub fn feature_bits(&self) -> u64 {
         let always = [
             VIRTIO_F_VERSION_1,
@@ -78,7 +81,8 @@ impl Offer {
         bits
     }
 
-    /// Part of the configuration space, with the write cache as the guest has set it. `None` when it is beyond the end.
+    /// Returns a part of the configuration space, with the guest's setting of the write cache.
+    /// Returns `None` if the part exceeds the space.
     pub fn config(&self, offset: usize, length: usize, write_cache: bool) -> Option<Vec<u8>> {
         let end = offset.checked_add(length).filter(|end| *end <= MOST)?;
         let (logical, physical) = (self.geometry.sector.logical(), self.geometry.sector.physical());
@@ -106,7 +110,8 @@ impl Offer {
     }
 }
 
-/// The write cache as a guest sets it by writing to the configuration space; `None` for any other write.
+/// Returns the setting of the write cache that a guest writes to the configuration space; `None`
+/// for any other write.
 pub(super) fn written_cache(offset: usize, bytes: &[u8]) -> Option<bool> {
     match (offset, bytes) {
         (WRITEBACK_AT, [value @ (0 | 1)]) => Some(*value == 1),

@@ -1,7 +1,7 @@
-//! The disk that a guest sees: its queues, what of them is in flight, the answers.
+//! The disk that a guest sees: its queues, requests in flight, and answers.
 //!
-//! INV-VHOST-1: the guest's memory is exchanged only while no queue runs, so that what was checked when a request was taken still holds when
-//! it is answered.
+//! INV-VHOST-1: the guest's memory is replaced only while no queue runs, so that checks made when a
+//! request was taken still hold when it is answered.
 
 use millpond_block::{Buf, BufPool, ByteRange, Completion, Data, Disk, DiskError, Features, Geometry, Op, Payload, Request};
 use smallvec::SmallVec;
@@ -15,23 +15,25 @@ use super::queue::{QueueError, QueueSetup, VirtQueue};
 use super::request::{Ask, Kind, Part, Status};
 use super::slots::{Slot, Slots};
 
-/// Bytes of a serial number.
+/// Length of a serial number in bytes.
 pub const SERIAL: usize = 20;
-/// Writes from this size on are handed over as buffers, which saves the second copy: a batch of the log has room for few of them.
+/// Shortest write, in bytes, that is handed to the disk as a buffer, which saves the second copy. A
+/// batch of the log has space for few such writes.
 const LARGE_WRITE: u32 = 32 << 10;
-/// Requests that are read before the first of them is started, so that the disk can look for what they need all at once.
+/// Number of requests that are read before the first of them is submitted, so that the disk can
+/// prefetch metadata for all of them.
 const AHEAD: usize = 32;
 
-/// What one guest may have in flight, and get done in one turn.
+/// Limits of one guest's requests, in flight and per turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Requests in flight.
+    /// Maximum number of requests in flight.
     pub requests: u16,
-    /// Bytes of data of requests in flight; a single request may have more.
+    /// Maximum bytes of data in flight. A single request may exceed it.
     pub bytes: u64,
-    /// Requests per turn.
+    /// Maximum number of requests per turn.
     pub turn_requests: usize,
-    /// Bytes per turn, so that others have their turn.
+    /// Maximum bytes of data per turn, so that other guests are served.
     pub turn_bytes: u64,
 }
 
@@ -41,16 +43,16 @@ impl Default for Limits {
     }
 }
 
-/// What a device did that the disk does not count.
+/// Counters of a device that its disk does not have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Requests answered with an error.
+    /// Number of requests answered with an error.
     pub errors: u64,
-    /// Chains that were no request.
+    /// Number of chains that were not valid requests.
     pub malformed: u64,
 }
 
-/// A request that was read from a queue and is for the disk.
+/// Request for the disk that was read from a queue.
 struct Asked {
     queue: u16,
     head: u16,
@@ -60,10 +62,10 @@ struct Asked {
     status_at: GuestAddress,
 }
 
-/// A virtio-blk device over the memory of its guest.
+/// virtio-blk device on its guest's memory.
 pub struct Device {
     memory: Memory,
-    /// Where it is noted what of the memory was written; nobody looks unless the features say so.
+    /// Log of pages written; used only if the features ask for it.
     log: Option<DirtyLog>,
     queues: Vec<Option<VirtQueue>>,
     slots: Slots,
@@ -71,26 +73,27 @@ pub struct Device {
     /// Bytes of data in flight.
     bytes: u64,
     features: u64,
-    /// The guest wants every write durable before it is answered.
+    /// True if the guest wants every write to be durable before it is answered.
     write_through: bool,
-    /// It may have been told that they are, and has no reason to flush.
+    /// True if the guest may have been told that every write is durable when answered, so that it
+    /// does not flush.
     promised: bool,
     serial: [u8; SERIAL],
     counters: Counters,
-    /// The queue that is looked at first in the next turn.
+    /// First queue of the next turn.
     first: usize,
-    /// Read and not started yet; empty between calls.
+    /// Requests that are read and not submitted yet; empty between calls.
     asked: Vec<Asked>,
-    /// Read, and waits for memory: nothing is taken before it is started.
+    /// Request that is read and waits for memory. No other request is taken before it is submitted.
     held: Option<Asked>,
-    /// Reused.
+    /// Allocations that are reused.
     ranges: Vec<ByteRange>,
     chain: Chain,
     scratch: Vec<u8>,
 }
 
 impl Device {
-    /// A device without memory and queues. `id` comes back in the upper half of every tag.
+    /// Makes a device without memory and queues. `id` is the upper half of every tag.
     pub fn new(id: u32, serial: &str, limits: Limits) -> Device {
         let mut bytes = [0; SERIAL];
         bytes.iter_mut().zip(serial.bytes()).for_each(|(place, byte)| *place = byte);
@@ -115,10 +118,10 @@ impl Device {
         }
     }
 
-    /// Exchanges the guest's memory and gives the old one back, which takes time to let go of.
+    /// Replaces the guest's memory and returns the old one, because unmapping it takes time.
     ///
     /// # Errors
-    /// [`QueueError::Running`] while a queue runs; the memory comes back then, too.
+    /// [`QueueError::Running`] while a queue runs, with `memory` returned.
     pub fn set_memory(&mut self, memory: Memory) -> Result<Memory, (QueueError, Memory)> {
         if self.queues.iter().flatten().next().is_some() {
             return Err((QueueError::Running, memory));
@@ -126,32 +129,34 @@ impl Device {
         Ok(std::mem::replace(&mut self.memory, memory))
     }
 
-    /// Exchanges the log of dirty pages, and gives the old one back.
+    /// Replaces the log of dirty pages and returns the old one.
     pub fn set_log(&mut self, log: DirtyLog) -> Option<DirtyLog> {
         self.log.replace(log)
     }
 
-    /// What the guest has agreed to; queues started from now on go by it.
+    /// Sets the features that the guest has accepted, for queues started from now on.
     pub fn set_features(&mut self, features: u64) {
         self.features = features;
     }
 
-    /// Whether the guest wants a write cache: without one, every write is durable before it is answered. A guest that asks for one knows that
-    /// it has to flush.
+    /// Sets whether the guest wants a write cache. Without it, every write is durable before it is
+    /// answered. A guest that asks for a write cache knows that it has to flush.
     pub fn set_write_cache(&mut self, on: bool) {
         self.write_through = !on;
         self.promised &= !on;
     }
 
-    /// Whether the guest may have been told that there is no write cache, whatever the disk says now.
+    /// Sets whether the guest may have been told that there is no write cache, independent of the
+    /// disk's present state.
     pub fn set_promised(&mut self, promised: bool) {
         self.promised = promised;
     }
 
-    /// Starts a queue. Gives the number of requests that a predecessor had in flight, which are done again first.
+    /// Starts a queue. Returns the number of requests that a previous daemon had in flight; they
+    /// are repeated first.
     ///
     /// # Errors
-    /// As [`QueueError`] says.
+    /// See [`QueueError`].
     pub fn start(&mut self, index: usize, setup: &QueueSetup) -> Result<usize, QueueError> {
         let index16 = u16::try_from(index).map_err(|_| QueueError::Number)?;
         if self.queues.len() <= index {
@@ -167,18 +172,18 @@ impl Device {
         Ok(left)
     }
 
-    /// Lets a queue take nothing any more; [`Device::stopped`] tells when it has ended.
+    /// Makes a queue take no more requests. [`Device::stopped`] reports its end.
     pub fn stop(&mut self, index: usize) {
         if let Some(Some(queue)) = self.queues.get_mut(index) {
             queue.stopping = true;
         }
     }
 
-    /// The entry that a queue goes on with when it is started again; `None` while something is in flight, [`QueueError::Number`] when it
-    /// does not run.
+    /// Returns the entry with which a stopped queue continues when it is started again; `None`
+    /// while a request is in flight.
     ///
     /// # Errors
-    /// [`QueueError::Number`].
+    /// [`QueueError::Number`] when the queue does not run.
     pub fn stopped(&mut self, index: usize) -> Result<Option<u16>, QueueError> {
         let place = self.queues.get_mut(index).ok_or(QueueError::Number)?;
         let queue = place.as_ref().ok_or(QueueError::Number)?;
@@ -188,11 +193,12 @@ impl Device {
         Ok(place.take().map(|queue| queue.base()))
     }
 
-    /// Hands what the guest offers to the disk, within the limits of a turn. Gives the number of requests taken, and of broken queues.
+    /// Submits the guest's requests to the disk, within the limits of a turn. Returns the number of
+    /// requests taken, and a queue that broke.
     pub fn take<D: Disk>(&mut self, disk: &mut D) -> Taken {
         let mut taken = Taken::default();
         let mut bytes = 0;
-        // Neither changes while the disk is lent out.
+        // The disk does not change during the call.
         let bounds = (disk.geometry(), disk.features());
         if let Some(held) = self.held.take() {
             bytes += self.admit(disk, held);
@@ -225,19 +231,21 @@ impl Device {
         taken
     }
 
-    /// True below the limits, unless a request waits for memory.
+    /// Returns true below the limits, unless a request waits for memory.
     pub fn has_room(&self) -> bool {
         self.held.is_none() && self.bytes < self.limits.bytes && self.slots.has_room(self.asked.len())
     }
 
-    /// Reads the request at a head, to be started with others. Gives the bytes that it moves.
+    /// Reads the request at `head`, to be submitted together with others. Returns the bytes that it
+    /// moves.
     fn read<D: Disk>(&mut self, disk: &mut D, index: u16, head: u16) -> u64 {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(index)) else { return 0 };
         let (table, size) = queue.table();
         let walked = self.chain.walk(&self.memory, table, size, head);
         let ask = walked.ok().and_then(|()| Ask::read(&self.memory, &mut self.chain));
         let Some(ask) = ask else {
-            // There is no place for a status. The chain goes back, so that a driver that is only mistaken does not wait for ever.
+            // The chain has no space for a status. It is returned to the guest, so that a driver
+            // with a bug does not wait for ever.
             self.counters.malformed += 1;
             queue.answer(marked(&self.memory, &self.log, self.features), head, 0);
             return 0;
@@ -257,7 +265,8 @@ impl Device {
         self.admit(disk, Asked { queue: index, head, parts, data: ask.data, length: ask.length, status_at: ask.status_at })
     }
 
-    /// Has a request started with others, or held until there is memory for it. Gives the bytes that it moves, if it is started.
+    /// Schedules a request for submission, or holds it until there is memory for it. Returns the
+    /// bytes that it moves if it was scheduled.
     fn admit<D: Disk>(&mut self, disk: &mut D, asked: Asked) -> u64 {
         let bytes = u64::from(asked.length);
         if !disk.reserve(bytes) {
@@ -269,19 +278,19 @@ impl Device {
         bytes
     }
 
-    /// Answers a request that waits for memory with an error: its guest is let go of.
+    /// Answers the request that waits for memory with an error, because its guest is disconnected.
     pub fn refuse_held(&mut self) {
         if let Some(Asked { queue, head, status_at, .. }) = self.held.take() {
             self.close(queue, head, Status::IoError, status_at, 0);
         }
     }
 
-    /// Bytes of data in flight: what was reserved and is not given back.
+    /// Returns the bytes of data in flight: memory reserved and not yet returned.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Starts the requests that were read.
+    /// Submits the requests that were read.
     fn start_all<D: Disk>(&mut self, disk: &mut D, bounds: &(Geometry, Features)) {
         let mut asked = std::mem::take(&mut self.asked);
         self.ranges.clear();
@@ -299,7 +308,7 @@ impl Device {
         let (geometry, features) = bounds;
         let fua = self.write_through(features);
         let make = |part: &Part| Request { op: part.op, range: part.range, fua: fua && part.op.modifies() };
-        // All or nothing of a request of several ranges.
+        // A request of several ranges is submitted as a whole or refused.
         let first = parts.first().filter(|_| parts.iter().all(|part| make(part).validate(geometry, features).is_ok()));
         let Some(first) = first else {
             self.bytes = self.bytes.saturating_sub(u64::from(length));
@@ -319,16 +328,18 @@ impl Device {
         }
     }
 
-    /// A guest without a way to flush, that has switched the cache off, or was told that there is none, relies on every write.
+    /// Returns true if every write must be durable when answered: if the guest cannot flush, has
+    /// disabled the cache, or was told that there is none.
     fn write_through(&self, features: &Features) -> bool {
         features.write_cache && (self.write_through || self.promised || self.features & config::FLUSH == 0)
     }
 
-    /// The disk has answered. True when that ended a request, whose bytes are then with the guest.
+    /// Handles the disk's answer. Returns true if it completes a request; then the guest has its
+    /// data.
     pub fn complete(&mut self, completion: Completion, buffers: &mut BufPool) -> bool {
         let Completion { tag, result } = completion;
         let Some(slot) = self.slots.get_mut(tag) else {
-            // Nobody's: a completion that came twice.
+            // An unknown tag: a second completion of the same request.
             buffers.give_data(result.unwrap_or_default());
             return false;
         };
@@ -359,7 +370,7 @@ impl Device {
     /// Answers a request.
     fn close(&mut self, index: u16, head: u16, status: Status, status_at: GuestAddress, written: u32) {
         self.counters.errors += u64::from(status != Status::Ok);
-        // Checked when the chain was walked.
+        // The address was checked when the chain was read.
         let marked = marked(&self.memory, &self.log, self.features);
         let _ = marked.put(status_at, &[status as u8]);
         if let Some(Some(queue)) = self.queues.get_mut(usize::from(index)) {
@@ -367,12 +378,13 @@ impl Device {
         }
     }
 
-    /// The guest's memory, to write to.
+    /// Returns the guest's memory for writing.
     fn marked(&self) -> Marked<'_> {
         marked(&self.memory, &self.log, self.features)
     }
 
-    /// Calls `tell` for each queue whose guest waits to be told of the answers given since the last time.
+    /// Calls `tell` for each queue whose guest wants a notification about the answers since the
+    /// last call.
     pub fn publish(&mut self, mut tell: impl FnMut(usize)) {
         for (index, queue) in self.queues.iter_mut().enumerate() {
             if queue.as_mut().is_some_and(|queue| queue.must_tell(&self.memory)) {
@@ -381,7 +393,7 @@ impl Device {
         }
     }
 
-    /// Lets go of queues that were stopped and have nothing in flight. True when there are none left.
+    /// Removes stopped queues without requests in flight. Returns true if no queues remain.
     pub fn collect(&mut self) -> bool {
         for place in &mut self.queues {
             if place.as_ref().is_some_and(|queue| queue.stopping && queue.is_drained()) {
@@ -391,13 +403,14 @@ impl Device {
         self.queues.iter().all(Option::is_none)
     }
 
-    /// True when there is something that [`Device::take`] would take.
+    /// Returns true if [`Device::take`] would take a request.
     pub fn has_more(&self) -> bool {
         self.has_room() && self.queues.iter().flatten().any(|queue| queue.has_more(&self.memory))
     }
 
-    /// Asks the guest to tell when it offers something. True when it has done so meanwhile: look again then, before waiting. While the
-    /// limits are reached nothing is asked for; an answer comes first then anyway, and so does the next look.
+    /// Enables notifications by the guest. Returns true if it has offered a request meanwhile: the
+    /// loop must then look again before it waits. At the limits no notifications are enabled,
+    /// because an answer will come first, and the loop then looks again.
     pub fn listen(&mut self) -> bool {
         if !self.has_room() {
             return false;
@@ -410,33 +423,33 @@ impl Device {
         more
     }
 
-    /// Asks the guest not to tell: it is looked after anyway.
+    /// Disables notifications by the guest, while the loop looks at the queues anyway.
     pub fn hush(&mut self) {
         let marked = marked(&self.memory, &self.log, self.features);
         self.queues.iter_mut().flatten().for_each(|queue| queue.hush(marked));
     }
 
-    /// Requests in flight.
+    /// Returns the number of requests in flight.
     pub fn in_flight(&self) -> usize {
         self.slots.len()
     }
 
-    /// What the disk does not count.
+    /// Returns the counters that the disk does not have.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 }
 
-/// What a turn has brought.
+/// Result of [`Device::take`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Taken {
-    /// Requests taken.
+    /// Number of requests taken.
     pub requests: usize,
-    /// A queue that broke, and why: it stands still until the front end starts it again.
+    /// Queue that broke, with the reason. It does not run until the front end starts it again.
     pub broken: Option<(usize, QueueError)>,
 }
 
-/// What is lent out of a device whose other parts are in use.
+/// Borrows the guest's memory and log, while other fields of the device are borrowed mutably.
 fn marked<'a>(memory: &'a Memory, log: &'a Option<DirtyLog>, features: u64) -> Marked<'a> {
     Marked { memory, log: log.as_ref().filter(|_| features & config::LOG_ALL != 0) }
 }
@@ -446,7 +459,8 @@ enum Gathered {
     Buffer(Buf),
 }
 
-/// Copies what the guest writes out of its memory: it may change it at any time, and what is checksummed must be what is stored.
+/// Copies data of a write out of the guest's memory. The guest may change its memory at any time,
+/// and the stored data must match its checksum.
 fn gather<D: Disk>(memory: &Memory, data: &[Segment], length: u32, scratch: &mut [u8], disk: &mut D) -> Gathered {
     if length < LARGE_WRITE {
         copy_out(memory, data, scratch);
@@ -461,13 +475,13 @@ fn copy_out(memory: &Memory, data: &[Segment], target: &mut [u8]) {
     let mut rest = target;
     for segment in data {
         let Some((part, after)) = rest.split_at_mut_checked(segment.length as usize) else { return };
-        // Checked when the chain was walked.
+        // The address was checked when the chain was read.
         let _ = memory::copy_out(memory, segment.at, part);
         rest = after;
     }
 }
 
-/// Copies what was read into the guest's memory. Gives the bytes copied.
+/// Copies data of a read into the guest's memory. Returns the number of bytes copied.
 fn scatter_data(marked: Marked<'_>, segments: &[Segment], data: &Data) -> u32 {
     let mut segments = segments.iter().copied();
     let mut place = segments.next();

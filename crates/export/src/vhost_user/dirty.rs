@@ -1,11 +1,12 @@
-//! The log of dirty pages: shared memory in which the front end finds what of the guest's memory was written while it copies the guest to
-//! another machine.
+//! The log of dirty pages: shared memory in which the front end finds the pages that were written
+//! while it migrates the guest to another machine.
 //!
-//! Bit n of the log, counted from the lowest of the first byte, is for the n-th page of 4 KiB of the guest's addresses. Both sides change it at
-//! the same time: here bits are set, there they are taken.
+//! Bit n of the log, counted from the lowest bit of the first byte, is for the n-th page of 4 KiB
+//! of the guest's address space. Both sides change the log at the same time: this side sets bits,
+//! the front end clears them.
 //!
-//! INV-VHOST-4: a page is marked after it was written. The front end takes a mark before it reads the page; so what it has read is new, or the
-//! mark is there still.
+//! INV-VHOST-4: a page is marked after it was written. The front end clears a mark before it reads
+//! the page. So it either reads the new content, or the mark is set again.
 //!
 //! Source: QEMU's `docs/interop/vhost-user.rst`, "Migration".
 
@@ -16,33 +17,35 @@ use vm_memory::{GuestAddress, MmapRegion, VolatileMemory};
 
 use super::memory::{Memory, Outside, copy_in};
 
-/// Bytes of a page of the log, whatever pages the machine has.
+/// Size of a page of the log in bytes, independent of the machine's pages.
 const PAGE: u64 = 4096;
 
-/// A log of dirty pages.
+/// Log of dirty pages.
 #[derive(Clone, Debug)]
 pub struct DirtyLog(Arc<MmapRegion<()>>);
 
 impl DirtyLog {
-    /// The log in shared memory.
+    /// Makes a log in this shared memory.
     pub fn new(memory: Arc<MmapRegion<()>>) -> DirtyLog {
         DirtyLog(memory)
     }
 
-    /// Notes that bytes were written. Pages that the log does not reach are not the front end's to send.
+    /// Marks the pages of bytes that were written. The front end does not migrate pages beyond the
+    /// end of the log.
     pub fn mark(&self, at: u64, length: u64) {
         let Some(last) = length.checked_sub(1).and_then(|rest| at.checked_add(rest)) else { return };
         for page in at / PAGE..=last / PAGE {
             let Ok(byte) = usize::try_from(page / 8) else { return };
             let Ok(bits) = self.0.get_atomic_ref::<AtomicU8>(byte) else { return };
             let bit = 1 << (page % 8);
-            // Release order, even where the bit is there already: it may be about to be taken.
+            // At least release order, even if the bit is set already: the front end may be about to
+            // clear it.
             bits.fetch_or(bit, Ordering::SeqCst);
         }
     }
 }
 
-/// The guest's memory to write to, with the log when one is kept.
+/// The guest's memory for writing, with the log if one is kept.
 #[derive(Clone, Copy)]
 pub(super) struct Marked<'a> {
     pub memory: &'a Memory,
@@ -50,7 +53,7 @@ pub(super) struct Marked<'a> {
 }
 
 impl Marked<'_> {
-    /// Copies into the guest's memory.
+    /// Copies bytes into the guest's memory and marks their pages.
     pub fn put(&self, at: GuestAddress, bytes: &[u8]) -> Result<(), Outside> {
         copy_in(self.memory, at, bytes)?;
         if let Some(log) = self.log {
@@ -81,7 +84,7 @@ mod tests {
         log.mark(9 * PAGE, PAGE);
         log.mark(15 * PAGE + 5, PAGE);
         assert_eq!(bytes(3), [0b11, 0b1000_0010, 0b1]);
-        // The last page of the log, what lies beyond it, and what is nowhere.
+        // the last page of the log, pages after it, and addresses that overflow
         let pages = 8 * 4096;
         log.mark((pages - 1) * PAGE, 3 * PAGE);
         log.mark(u64::MAX, 1);

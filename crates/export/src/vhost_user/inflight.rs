@@ -1,6 +1,8 @@
-//! The record of requests in flight that outlives the daemon: shared memory that the front end keeps.
+//! The record of requests in flight, which outlives the daemon: shared memory that the front end
+//! keeps.
 //!
-//! One part per queue, after the split-ring layout of the vhost-user document ("Inflight I/O tracking"):
+//! There is one part per queue, in the split-ring layout of the vhost-user document ("Inflight I/O
+//! tracking"):
 //!
 //! | offset | size | field | meaning |
 //! |---|---|---|---|
@@ -8,18 +10,19 @@
 //! | 8 | 2 | version | 1; 0 in an area that was never used |
 //! | 10 | 2 | desc_num | descriptors of the queue |
 //! | 12 | 2 | last_batch_head | the request answered last |
-//! | 14 | 2 | used_idx | the used ring's index when that one had been marked as answered |
+//! | 14 | 2 | used_idx | index of the used ring when the last request was unmarked |
 //! | 16 | 16 each | | per descriptor: inflight (1), padding (5), next (2), counter (8) |
 //!
-//! INV-VHOST-2: a request is marked before it is submitted and unmarked after the guest can see its answer. The order of the stores is what
-//! a successor relies on, so each has release order; the memory outlives the process, not the machine, and need not be flushed.
+//! INV-VHOST-2: a request is marked before it is submitted and unmarked after the guest can see its
+//! answer. The next daemon relies on the order of the stores, so each has release order. The memory
+//! outlives the process but not the machine, and need not be flushed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 
-/// Shared memory that records what is in flight.
+/// Shared memory for the record of requests in flight.
 pub type InflightMemory = Arc<MmapRegion<()>>;
 
 const VERSION: u16 = 1;
@@ -31,15 +34,15 @@ const HEADER: usize = 16;
 const STATE: usize = 16;
 const NEXT_IN_STATE: usize = 6;
 const COUNTER_IN_STATE: usize = 8;
-/// Parts of queues begin at multiples of so many bytes.
+/// Alignment of the parts of queues in bytes.
 const ALIGN: usize = 64;
 
-/// Bytes of the part of a queue of `size` descriptors.
+/// Returns the size in bytes of the part of a queue of `size` descriptors.
 pub(super) fn part_size(size: u16) -> usize {
     (HEADER + STATE * usize::from(size)).next_multiple_of(ALIGN)
 }
 
-/// The part of one queue.
+/// Part of one queue.
 #[derive(Debug)]
 pub(super) struct Inflight {
     memory: InflightMemory,
@@ -48,20 +51,21 @@ pub(super) struct Inflight {
     counter: u64,
 }
 
-/// The area is shorter than its description.
+/// Error: the area is shorter than its description.
 #[derive(Debug)]
 pub(super) struct Short;
 
 impl Inflight {
-    /// The part at `at` bytes, for a queue of `size` descriptors.
+    /// Returns the part at `at` bytes, for a queue of `size` descriptors.
     pub fn new(memory: InflightMemory, at: usize, size: u16) -> Result<Inflight, Short> {
         let end = at.checked_add(part_size(size)).ok_or(Short)?;
         let fits = end <= memory.size() && at.is_multiple_of(8);
         if fits { Ok(Inflight { memory, at, size, counter: 0 }) } else { Err(Short) }
     }
 
-    /// Finds what a predecessor left: the heads in the order in which they came. `None` for an area that was never used, which it
-    /// is made ready for. `used` is the index in the guest's used ring.
+    /// Returns the requests that a previous daemon had in flight: their heads, oldest first.
+    /// Returns `None` for an area that was never used, and initializes it. `used` is the index of
+    /// the guest's used ring.
     pub fn recover(&mut self, used: u16) -> Option<Vec<u16>> {
         if self.load::<u16>(VERSION_AT) != VERSION {
             self.store(COUNT_AT, self.size);
@@ -69,7 +73,8 @@ impl Inflight {
             self.store(VERSION_AT, VERSION);
             return None;
         }
-        // Answered, but perhaps not unmarked: those of the last batch, which is never longer than one here; others may have made it longer.
+        // Requests of the last batch were answered, but may still be marked. A batch of this server
+        // has one request; another server's may have more.
         let mut head = self.load::<u16>(BATCH_AT);
         for _ in 0..used.wrapping_sub(self.load::<u16>(USED_AT)).min(self.size) {
             let Some(state) = self.state(head) else { break };
@@ -90,7 +95,7 @@ impl Inflight {
         Some(found.into_iter().map(|(_, head)| head).collect())
     }
 
-    /// A request was taken.
+    /// Marks a request as in flight.
     pub fn begin(&mut self, head: u16) {
         let Some(state) = self.state(head) else { return };
         self.store(state + COUNTER_IN_STATE, self.counter);
@@ -98,14 +103,14 @@ impl Inflight {
         self.store(state, 1u8);
     }
 
-    /// The guest is about to see an answer.
+    /// Records that the guest is about to see the answer to a request.
     pub fn answering(&self, head: u16) {
         let Some(state) = self.state(head) else { return };
         self.store(state + NEXT_IN_STATE, self.load::<u16>(BATCH_AT));
         self.store(BATCH_AT, head);
     }
 
-    /// The guest sees it: `used` is the new index in its used ring.
+    /// Unmarks a request whose answer the guest can see. `used` is the new index of the used ring.
     pub fn answered(&self, head: u16, used: u16) {
         let Some(state) = self.state(head) else { return };
         self.store(state, 0u8);
@@ -116,7 +121,8 @@ impl Inflight {
         (head < self.size).then(|| HEADER + STATE * usize::from(head))
     }
 
-    /// All within the part, which is within the memory; what could not be loaded reads as nothing.
+    /// Loads a value of the part, which lies within the memory. A value that cannot be loaded reads
+    /// as zero.
     fn load<T: vm_memory::AtomicAccess + Default>(&self, offset: usize) -> T {
         let slice = self.memory.get_slice(self.at + offset, size_of::<T>());
         slice.ok().and_then(|slice| slice.load(0, Ordering::Acquire).ok()).unwrap_or_default()
@@ -124,7 +130,7 @@ impl Inflight {
 
     fn store<T: vm_memory::AtomicAccess>(&self, offset: usize, value: T) {
         if let Ok(slice) = self.memory.get_slice(self.at + offset, size_of::<T>()) {
-            // In bounds and aligned, so it cannot fail.
+            // in bounds and aligned, so it cannot fail
             let _ = slice.store(value, 0, Ordering::Release);
         }
     }

@@ -1,26 +1,28 @@
-//! The guest's memory, as mapped by whoever runs the queues.
+//! The guest's memory, mapped by the loop that runs the queues.
 //!
-//! Nearly everything lies within one region, which is looked up once; the library's general way, region by region, is for the rest.
+//! Nearly every access lies within one region, which is looked up once. The library's general
+//! access, region by region, serves the others.
 
 use std::sync::Arc;
 
 use vm_memory::{Bytes, GuestAddress, GuestMemory, GuestMemoryBackend, GuestMemoryMmap, GuestRegionMmap, Permissions};
 
-/// The whole of it.
+/// All of a guest's memory.
 pub type Memory = GuestMemoryMmap<()>;
-/// A region of it.
+/// A region of a guest's memory.
 pub type MemoryRegion = Arc<GuestRegionMmap<()>>;
 
-/// The guest does not have all of that memory.
+/// Error: the guest does not have all of that memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outside;
 
-/// True when the guest has all of these bytes.
+/// Returns true if the guest has all of these bytes.
 pub(super) fn has(memory: &Memory, at: GuestAddress, length: usize) -> bool {
     memory.get_slice(at, length).is_ok() || GuestMemory::check_range(memory, at, length, Permissions::ReadWrite)
 }
 
-/// Copies out of the guest's memory. The guest may change it meanwhile; what is copied is what counts.
+/// Copies bytes out of the guest's memory. The guest may change them meanwhile; only the copy is
+/// used.
 pub(super) fn copy_out(memory: &Memory, at: GuestAddress, target: &mut [u8]) -> Result<(), Outside> {
     match memory.get_slice(at, target.len()) {
         Ok(slice) if slice.copy_to(target) == target.len() => Ok(()),
@@ -28,7 +30,7 @@ pub(super) fn copy_out(memory: &Memory, at: GuestAddress, target: &mut [u8]) -> 
     }
 }
 
-/// Copies into the guest's memory.
+/// Copies bytes into the guest's memory.
 pub(super) fn copy_in(memory: &Memory, at: GuestAddress, bytes: &[u8]) -> Result<(), Outside> {
     match memory.get_slice(at, bytes.len()) {
         Ok(slice) => {

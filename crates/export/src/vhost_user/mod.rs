@@ -1,9 +1,11 @@
-//! The vhost-user back end of a virtio-blk device, without I/O: queues in the guest's memory, and the talk about them over a socket.
+//! The vhost-user back end of a virtio-blk device, without I/O: queues in the guest's memory, and
+//! the messages about them on a socket.
 //!
-//! [`Session`] takes the messages of one front end (QEMU, cloud-hypervisor, libkrun) and asks a [`Backend`] to map memory and to run queues.
-//! [`Device`] is what runs: it takes requests off the queues, hands them to a [`Disk`](millpond_block::Disk) and answers in the guest's
-//! memory. The two meet in the loop that owns both: they may live on different threads, so that a front end that talks slowly holds nobody
-//! up. Once per turn that loop does
+//! [`Session`] handles the messages of one front end (QEMU, cloud-hypervisor, libkrun) and makes a
+//! [`Backend`] map memory and run queues. [`Device`] runs the queues: it takes requests from them,
+//! submits them to a [`Disk`](millpond_block::Disk) and answers in the guest's memory. The loop
+//! that owns both connects them. They may be on different threads, so that a slow front end delays
+//! no other. Once per turn the loop does
 //!
 //! ```text
 //! device.take(&mut disk)                 requests go to the disk
@@ -11,13 +13,14 @@
 //! device.publish(|queue| ...)            signal the queue's eventfd
 //! ```
 //!
-//! and before it waits, [`Device::listen`]; until then the guest need not kick.
+//! and [`Device::listen`] before it waits; until then the guest need not kick.
 //!
-//! **Hostile guests.** All addresses, lengths and indexes are the guest's, and may change while they are looked at. Each descriptor is read
-//! once and checked against the memory map; data of writes is copied before it is checksummed, which is why writes are not
-//! zero-copy. A chain that is no request goes back unanswered; a ring with an impossible index stands still.
+//! **Hostile guests.** The guest controls all addresses, lengths and indexes, and may change them
+//! at any time. Each descriptor is read once and checked against the memory map. Data of writes is
+//! copied before its checksum is computed, which is why writes are not zero-copy. A chain that is
+//! not a valid request is returned without a status; a queue with an impossible index stops.
 //!
-//! **Not here:** packed rings (`virtio-queue` has none).
+//! **Not supported:** packed rings (`virtio-queue` has none).
 //!
 //! Sources: VIRTIO 1.2, sections 2.7 and 5.2; QEMU's `docs/interop/vhost-user.rst`.
 

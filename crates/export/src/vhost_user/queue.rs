@@ -1,4 +1,4 @@
-//! One virtqueue: where it lies, how far it is, what of it is in flight.
+//! One virtqueue: its place in memory, its position, and its requests in flight.
 
 use std::num::Wrapping;
 use std::sync::atomic::Ordering;
@@ -11,68 +11,71 @@ use super::Memory;
 use super::dirty::{DirtyLog, Marked};
 use super::inflight::{Inflight, InflightMemory};
 
-/// Longest queue that a guest may make: the most that split rings can have.
+/// Maximum size of a queue: the limit of split rings.
 pub const MAX_QUEUE_SIZE: u16 = 32768;
-/// Bytes of the used ring: flags and index, an element, and the index behind the elements.
+/// Parts of the used ring in bytes: flags and index, an element, and the index behind the elements.
 const USED_HEAD: u64 = 4;
 const USED_ELEMENT: u64 = 8;
 const WISH: u64 = 2;
 
-/// How a queue is started.
+/// Description of a queue to start.
 #[derive(Clone, Debug)]
 pub struct QueueSetup {
-    /// Descriptors: a power of two.
+    /// Number of descriptors, a power of two.
     pub size: u16,
-    /// Where the descriptors are, by the guest's addresses.
+    /// Guest address of the descriptor table.
     pub descriptors: u64,
-    /// Where the guest puts what it offers.
+    /// Guest address of the available ring, with the guest's requests.
     pub available: u64,
-    /// Where it is answered.
+    /// Guest address of the used ring, with the answers.
     pub used: u64,
-    /// The first entry to take, by the front end.
+    /// First entry to take, according to the front end.
     pub base: u16,
-    /// Where requests in flight are recorded, and at which byte the queue's part begins.
+    /// Record of requests in flight, with the offset of the queue's part in bytes.
     pub inflight: Option<(InflightMemory, usize)>,
-    /// Where writes to the used ring are noted in the log of dirty pages, if they are.
+    /// Guest address under which writes to the used ring are logged as dirty; `None` if they are
+    /// not.
     pub log: Option<u64>,
 }
 
-/// Why a queue cannot be started, or went on no further.
+/// Reason for which a queue cannot be started or has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
-    /// The front end named no such queue.
+    /// The queue does not exist.
     #[error("there is no such queue")]
     Number,
-    /// It has a size that is not possible, or lies where the guest has no memory.
+    /// The queue has an impossible size, or lies outside the guest's memory.
     #[error("the queue lies outside the guest's memory, or its size is not possible")]
     Place,
     /// The record of requests in flight is too short.
     #[error("the record of requests in flight is too short")]
     Record,
-    /// The guest offers more than the queue holds, what is not there, or twice the same.
+    /// The guest offers more entries than the queue has, a descriptor that does not exist, or the
+    /// same one twice.
     #[error("the guest's index is not possible")]
     Index,
-    /// It runs already.
+    /// The queue runs already.
     #[error("the queue runs already")]
     Running,
 }
 
-/// A queue that was started.
+/// A started queue.
 pub(super) struct VirtQueue {
     queue: Queue,
     inflight: Option<Inflight>,
     log: Option<u64>,
-    /// Heads that a predecessor had in flight, to be done again first; the next one at the end.
+    /// Heads that a previous daemon had in flight, to be repeated first. The next one is at the
+    /// end.
     again: Vec<u16>,
-    /// By head: in flight.
+    /// Whether each head is in flight.
     taken: Vec<bool>,
-    /// In flight.
+    /// Number of requests in flight.
     pub busy: u16,
-    /// It takes nothing any more, and ends when what is in flight is answered.
+    /// True if the queue takes no more requests, and ends when those in flight are answered.
     pub stopping: bool,
-    /// Answers were given since the guest was last told.
+    /// True if there are answers about which the guest has not been notified.
     told_less: bool,
-    /// It broke: the guest did what it must not.
+    /// True if the queue has stopped because the guest violated the protocol.
     pub broken: bool,
 }
 
@@ -95,7 +98,8 @@ impl VirtQueue {
         if let Some((area, at)) = &setup.inflight {
             let mut record = Inflight::new(area.clone(), *at, setup.size).map_err(|_| QueueError::Record)?;
             if let Some(heads) = record.recover(used) {
-                // What was taken is what was answered and what is in flight; the front end cannot know better.
+                // Entries taken so far are those answered and those in flight, whatever base the
+                // front end reports.
                 base = used.wrapping_add(heads.len() as u16);
                 again = heads;
                 again.reverse();
@@ -109,27 +113,30 @@ impl VirtQueue {
         Ok(VirtQueue { queue, inflight, log, again, taken, busy: 0, stopping: false, told_less: false, broken: false })
     }
 
-    /// Where the guest's descriptors are, and how many.
+    /// Returns the address and the size of the descriptor table.
     pub fn table(&self) -> (GuestAddress, u16) {
         (GuestAddress(self.queue.desc_table()), self.queue.size())
     }
 
-    /// Requests of a predecessor that are still to be done.
+    /// Returns the number of requests of a previous daemon that are still to be repeated.
     pub fn left(&self) -> usize {
         self.again.len()
     }
 
-    /// The entry that the next front end begins with; all before it are answered once [`VirtQueue::is_drained`].
+    /// Returns the entry with which the next front end begins. All entries before it are answered
+    /// once [`VirtQueue::is_drained`] is true.
     pub fn base(&self) -> u16 {
         self.queue.next_avail()
     }
 
-    /// True when nothing is in flight, and nothing of a predecessor is still to be done.
+    /// Returns true if no request is in flight and none of a previous daemon is still to be
+    /// repeated.
     pub fn is_drained(&self) -> bool {
         self.busy == 0 && (self.again.is_empty() || self.broken)
     }
 
-    /// The next request's head. A queue that is to stop takes what a predecessor left, for its entries lie before those that are answered.
+    /// Returns the head of the next request. A stopping queue still takes the requests of a
+    /// previous daemon, because their entries come before answered ones.
     pub fn take(&mut self, memory: &Memory) -> Result<Option<u16>, QueueError> {
         if self.broken {
             return Ok(None);
@@ -159,14 +166,16 @@ impl VirtQueue {
         QueueError::Index
     }
 
-    /// Shows the guest an answer of `written` bytes.
+    /// Adds the answer to a request to the used ring; `written` bytes were written to the guest's
+    /// memory.
     pub fn answer(&mut self, marked: Marked<'_>, head: u16, written: u32) {
         let Marked { memory, log } = marked;
         let place = USED_HEAD + USED_ELEMENT * u64::from(self.queue.next_used() & (self.queue.size() - 1)); // a power of two
         if let Some(record) = &self.inflight {
             record.answering(head);
         }
-        // The head was checked when it was taken and the ring when the queue was started, so this cannot fail.
+        // The head was checked when it was taken and the ring when the queue was started, so this
+        // cannot fail.
         let _ = self.queue.add_used(memory, head, written);
         self.mark_used(log, place, USED_ELEMENT);
         self.mark_used(log, 0, USED_HEAD);
@@ -180,7 +189,7 @@ impl VirtQueue {
         self.told_less = true;
     }
 
-    /// True when the guest is to be told of answers, once for all since the last time.
+    /// Returns true if the guest wants a notification about the answers since the last call.
     pub fn must_tell(&mut self, memory: &Memory) -> bool {
         if !std::mem::take(&mut self.told_less) {
             return false;
@@ -188,13 +197,13 @@ impl VirtQueue {
         if self.queue.event_idx_enabled() {
             return self.queue.needs_notification(memory).unwrap_or(true);
         }
-        // The used index must be out before the flag is read.
+        // The used index must be visible before the flag is read.
         std::sync::atomic::fence(Ordering::SeqCst);
         let flags: Result<u16, _> = memory.load(GuestAddress(self.queue.avail_ring()), Ordering::Relaxed);
         flags.map_or(true, |flags| u32::from(u16::from_le(flags)) & VRING_AVAIL_F_NO_INTERRUPT == 0)
     }
 
-    /// True when there is something to take.
+    /// Returns true if there is a request to take.
     pub fn has_more(&self, memory: &Memory) -> bool {
         if self.broken || self.stopping {
             return !self.broken && !self.again.is_empty();
@@ -203,7 +212,7 @@ impl VirtQueue {
         !self.again.is_empty() || self.queue.avail_idx(memory, Ordering::Acquire).is_ok_and(|Wrapping(index)| index != next)
     }
 
-    /// Asks the guest to tell when it offers something. True when it has done so meanwhile.
+    /// Enables notifications by the guest. Returns true if it has offered a request meanwhile.
     pub fn listen(&mut self, marked: Marked<'_>) -> bool {
         if self.stopping || self.broken {
             return false;
@@ -213,13 +222,14 @@ impl VirtQueue {
         offered
     }
 
-    /// Asks the guest not to tell: the queue is looked at anyway.
+    /// Disables notifications by the guest, while the queue is looked at anyway.
     pub fn hush(&mut self, marked: Marked<'_>) {
         let _ = self.queue.disable_notification(marked.memory);
         self.mark_wish(marked.log);
     }
 
-    /// Notes where it was written whether the guest is to tell: in the flags, or behind the last element.
+    /// Marks the places in which notifications were enabled or disabled as dirty: the flags, and
+    /// the index behind the last element.
     fn mark_wish(&self, log: Option<&DirtyLog>) {
         if log.is_some() {
             self.mark_used(log, 0, USED_HEAD);
@@ -227,7 +237,7 @@ impl VirtQueue {
         }
     }
 
-    /// Notes that a part of the used ring was written.
+    /// Marks a part of the used ring as dirty.
     fn mark_used(&self, log: Option<&DirtyLog>, at: u64, length: u64) {
         if let (Some(log), Some(ring)) = (log, self.log) {
             log.mark(ring.saturating_add(at), length);

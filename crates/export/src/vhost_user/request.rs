@@ -1,4 +1,4 @@
-//! What a chain asks for: the requests of virtio-blk.
+//! Decoding of chains into virtio-blk requests.
 
 use millpond_block::{ByteRange, MAX_REQUEST_BYTES, Op};
 use smallvec::SmallVec;
@@ -12,12 +12,12 @@ use super::chain::{Chain, Segments};
 use super::config::{MAX_RANGES, SECTOR};
 use super::memory::{Memory, copy_out};
 
-/// Type (4), reserved (4), sector (8).
+/// Size of a request's header in bytes: type (4), reserved (4), sector (8).
 const HEADER: usize = 16;
-/// Sector (8), sectors (4), flags (4).
+/// Size of a range in bytes: sector (8), sectors (4), flags (4).
 const RANGE: usize = 16;
 
-/// How a request ends, as the guest sees it.
+/// Status of a request that the guest sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(super) enum Status {
@@ -26,37 +26,37 @@ pub(super) enum Status {
     Unsupported = VIRTIO_BLK_S_UNSUPP as u8,
 }
 
-/// A part of a request that the disk is asked for.
+/// Part of a request for the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub op: Op,
     pub range: ByteRange,
 }
 
-/// What a request wants.
+/// Kind of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// One part for all but discards and zeroings of several ranges.
+    /// For the disk: several parts for discards and zeroings of several ranges, else one.
     Disk(SmallVec<[Part; 1]>),
-    /// The volume's serial number.
+    /// Get the volume's serial number.
     Identity,
 }
 
-/// A request of which the place of the answer is known.
+/// Request whose status can be written.
 #[derive(Debug)]
 pub(super) struct Ask {
-    /// What is wanted, or why it is refused.
+    /// Kind of the request, or the status with which it is refused.
     pub kind: Result<Kind, Status>,
-    /// Where data comes from or goes to.
+    /// Segments that data comes from or goes to.
     pub data: Segments,
-    /// Bytes of it.
+    /// Bytes of data.
     pub length: u32,
-    /// Where the status goes.
+    /// Guest address of the status byte.
     pub status_at: GuestAddress,
 }
 
 impl Ask {
-    /// Reads the request in a chain. `None` when there is no place for an answer.
+    /// Decodes the request in a chain. Returns `None` if there is no space for a status.
     pub fn read(memory: &Memory, chain: &mut Chain) -> Option<Ask> {
         let last = chain.writable.last_mut()?;
         last.length -= 1; // no segment is empty
@@ -71,7 +71,7 @@ impl Ask {
         }
         let [t0, t1, t2, t3, _, _, _, _, sector @ ..] = header;
         let (kind, sector) = (u32::from_le_bytes([t0, t1, t2, t3]), u64::from_le_bytes(sector));
-        // Data goes one way; a part for the other way is none of the request's.
+        // Data moves in one direction; segments for the other direction are ignored.
         let incoming = matches!(kind, VIRTIO_BLK_T_IN | VIRTIO_BLK_T_GET_ID);
         ask.data = std::mem::take(if incoming { &mut chain.writable } else { &mut chain.readable });
         let total: u64 = ask.data.iter().map(|segment| u64::from(segment.length)).sum();
@@ -101,7 +101,7 @@ fn transfer(op: Op, sector: u64, length: u64) -> Result<Kind, Status> {
     Ok(one(op, ByteRange { offset, length }))
 }
 
-/// The ranges of a discard or zeroing, which come as its data.
+/// Decodes the ranges of a discard or zeroing, which are its data.
 fn ranges(memory: &Memory, ask: &mut Ask, zeroing: bool) -> Result<Kind, Status> {
     let count = ask.length / RANGE as u32;
     if count == 0 || count > MAX_RANGES || !ask.length.is_multiple_of(RANGE as u32) {
@@ -127,7 +127,7 @@ fn ranges(memory: &Memory, ask: &mut Ask, zeroing: bool) -> Result<Kind, Status>
     Ok(Kind::Disk(parts))
 }
 
-/// Takes bytes off the front of segments; `None` when there are too few.
+/// Takes bytes from the front of segments; returns `None` if there are too few.
 fn take(memory: &Memory, segments: &mut Segments, target: &mut [u8]) -> Option<()> {
     let mut rest = target;
     while !rest.is_empty() {

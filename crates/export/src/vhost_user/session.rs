@@ -1,7 +1,8 @@
-//! The socket's side of one front end: what it has agreed to, told of its memory and queues, and when queues run.
+//! The socket of one front end: accepted features, memory, queues, and when queues run.
 //!
-//! A queue runs from when it has an address and a descriptor to be kicked by, and is enabled, until the front end asks where it stands. While
-//! the memory changes, all queues stand still (INV-VHOST-1).
+//! A queue runs from the moment when it has addresses and a kick descriptor and is enabled, until
+//! the front end asks for its position. While the memory changes, all queues are stopped
+//! (INV-VHOST-1).
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -13,117 +14,120 @@ use super::inflight::{InflightMemory, part_size};
 use super::queue::{MAX_QUEUE_SIZE, QueueSetup};
 use super::wire::{self, Fields, Header, InflightArea, Region, VringAddress, code, protocol};
 
-/// Regions of memory that a front end may add one by one: as many as QEMU has on x86.
+/// Maximum number of memory regions that a front end may add one by one: as many as QEMU has on
+/// x86.
 pub const MAX_REGIONS: usize = 509;
-/// Bytes of a record of requests in flight: far more than 256 queues of 1024 need.
+/// Maximum size of a record of requests in flight in bytes: far more than 256 queues of 1024 need.
 const MAX_INFLIGHT: u64 = 64 << 20;
-/// Bytes of a log of dirty pages: enough for 32 TiB of guest.
+/// Maximum size of a log of dirty pages in bytes: enough for a guest of 32 TiB.
 const MAX_LOG: u64 = 1 << 30;
 
-/// Why a front end is broken off.
+/// Reason for which a front end is disconnected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
-    /// It sent what is no message, or one that was not agreed on.
+    /// The front end sent an invalid message, or one that was not agreed on.
     #[error("message {0} is not as it should be")]
     Malformed(u32),
-    /// It asked for what cannot be done, and does not wait to be told so.
+    /// The front end requested something impossible with a message that has no reply.
     #[error("message {code} was refused: {reason}")]
     Refused {
-        /// The message.
+        /// Code of the message.
         code: u32,
-        /// Why.
+        /// Reason.
         reason: String,
     },
 }
 
-/// Who runs the queues: all that is not talk. Errors are words for a log.
+/// Executes the front end's requests: maps memory and runs queues. Errors are texts for a log.
 pub trait Backend {
-    /// A region of the guest's memory, mapped.
+    /// Mapped region of the guest's memory.
     type Region: Clone;
 
-    /// Size, sectors and features at this moment.
+    /// Returns the current size, sectors and features.
     ///
     /// # Errors
-    /// The disk is gone.
+    /// When the disk does not exist any more.
     fn offer(&mut self) -> Result<Offer, String>;
-    /// The same, asked for by who reads the configuration. `fresh`: no queue has run on this connection, so that the guest behind it can
-    /// have seen nothing else.
+    /// Returns the same for a read of the configuration space. `fresh` is true if no queue has run
+    /// on this connection, so that the guest cannot have seen other values.
     ///
     /// # Errors
-    /// The disk is gone.
+    /// When the disk does not exist any more.
     fn configuration(&mut self, fresh: bool) -> Result<Offer, String>;
     /// Maps a region.
     ///
     /// # Errors
-    /// It cannot be, or must not.
+    /// When it cannot be mapped, or must not be.
     fn map(&mut self, region: &Region, file: OwnedFd) -> Result<Self::Region, String>;
-    /// The memory from now on. No queue runs.
+    /// Replaces the guest's memory. No queue runs during the call.
     ///
     /// # Errors
-    /// The regions overlap.
+    /// When the regions overlap.
     fn set_memory(&mut self, regions: Vec<Self::Region>) -> Result<(), String>;
-    /// Makes a record of requests in flight.
+    /// Creates a record of requests in flight of `size` bytes.
     ///
     /// # Errors
-    /// The host's.
+    /// When the host cannot.
     fn make_inflight(&mut self, size: u64) -> Result<OwnedFd, String>;
-    /// Maps such a record, or a log of dirty pages.
+    /// Maps a record of requests in flight, or a log of dirty pages.
     ///
     /// # Errors
-    /// The host's.
+    /// When the host cannot.
     fn map_shared(&mut self, file: OwnedFd, offset: u64, size: u64) -> Result<InflightMemory, String>;
-    /// The log of dirty pages from now on; when this returns, nothing is written to the one before.
+    /// Replaces the log of dirty pages. On return, nothing is written to the old one any more.
     ///
     /// # Errors
-    /// The disk is gone.
+    /// When the disk does not exist any more.
     fn set_log(&mut self, log: DirtyLog) -> Result<(), String>;
-    /// What the guest has agreed to.
+    /// Sets the features that the guest has accepted.
     ///
     /// # Errors
-    /// The disk is gone.
+    /// When the disk does not exist any more.
     fn set_features(&mut self, features: u64) -> Result<(), String>;
-    /// Whether the guest wants a write cache.
+    /// Sets whether the guest wants a write cache.
     ///
     /// # Errors
-    /// The disk is gone.
+    /// When the disk does not exist any more.
     fn set_write_cache(&mut self, on: bool) -> Result<(), String>;
     /// Starts a queue.
     ///
     /// # Errors
-    /// It cannot be as described.
+    /// When it cannot run as described.
     fn start(&mut self, index: usize, setup: QueueSetup, kick: Arc<OwnedFd>) -> Result<(), String>;
-    /// Stops a queue and waits until what it has in flight is answered; gives the entry to go on with.
+    /// Stops a queue and waits until its requests in flight are answered. Returns the entry to
+    /// continue with.
     ///
     /// # Errors
-    /// It did not run.
+    /// When the queue did not run.
     fn stop(&mut self, index: usize) -> Result<u16, String>;
-    /// How the guest is told of answers on a queue, and of its end should it break.
+    /// Sets the descriptor through which the guest is notified about answers on a queue, or about
+    /// its failure.
     ///
     /// # Errors
-    /// The descriptor is of a kind that cannot be.
+    /// When the descriptor is of a wrong kind.
     fn set_signal(&mut self, index: usize, signal: Signal, fd: Option<OwnedFd>) -> Result<(), String>;
-    /// Checks the descriptor that a queue is kicked by.
+    /// Checks a queue's kick descriptor.
     ///
     /// # Errors
-    /// It is of a kind that cannot be.
+    /// When the descriptor is of a wrong kind.
     fn check_kick(&mut self, fd: &OwnedFd) -> Result<(), String>;
-    /// Where the front end is told of changes.
+    /// Sets the socket on which the front end is notified about changes.
     ///
     /// # Errors
-    /// The descriptor is of a kind that cannot be.
+    /// When the descriptor is of a wrong kind.
     fn set_channel(&mut self, fd: OwnedFd) -> Result<(), String>;
 }
 
-/// What a descriptor of a queue is for.
+/// Purpose of a queue's descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// There are answers.
+    /// Notifies the guest about answers.
     Call,
-    /// The queue broke.
+    /// Notifies the guest that the queue has failed.
     Error,
 }
 
-/// What a front end has said of a queue.
+/// State of a queue, according to the front end.
 #[derive(Clone, Default)]
 struct Ring {
     size: u16,
@@ -139,7 +143,7 @@ struct Mapped<R> {
     mapped: R,
 }
 
-/// One front end's talk.
+/// Session of one front end.
 pub struct Session<B: Backend> {
     rings: Vec<Ring>,
     features: u64,
@@ -147,22 +151,22 @@ pub struct Session<B: Backend> {
     regions: Vec<Mapped<B::Region>>,
     inflight: Option<(InflightMemory, InflightArea)>,
     write_cache: Option<bool>,
-    /// A queue has run.
+    /// True if a queue has run.
     has_run: bool,
-    /// Of the guest's driver, as the front end has said.
+    /// Status of the guest's driver, according to the front end.
     status: u64,
 }
 
-/// The answer to a message: bytes, and perhaps a descriptor that goes with them.
+/// Reply to a message: bytes, and a descriptor that may go with them.
 #[derive(Debug, Default)]
 pub struct Reply {
-    /// Empty for none.
+    /// Bytes to send; empty if there is no reply.
     pub bytes: Vec<u8>,
-    /// Goes with them.
+    /// Descriptor to send with the bytes.
     pub fd: Option<OwnedFd>,
 }
 
-/// Why a message was not done.
+/// Reason for which a message was not carried out.
 enum Trouble {
     Malformed,
     Refused(String),
@@ -186,16 +190,16 @@ impl From<SessionError> for Trouble {
     }
 }
 
-/// What a message is answered with.
+/// Result of a message.
 enum Answer {
-    /// With whether it was done, when the front end waits for that.
+    /// Carried out; a reply is sent only if the front end asked for one.
     Done,
     Bytes(Vec<u8>),
     With(Vec<u8>, OwnedFd),
 }
 
 impl<B: Backend> Session<B> {
-    /// A front end has connected; it may have `queues` queues.
+    /// Makes a session for a front end that may have `queues` queues.
     pub fn new(queues: u16) -> Session<B> {
         Session {
             rings: vec![Ring::default(); usize::from(queues)],
@@ -209,10 +213,10 @@ impl<B: Backend> Session<B> {
         }
     }
 
-    /// Does what a message asks for. Descriptors that the message has no use for are closed.
+    /// Carries out a message. Descriptors that the message does not need are closed.
     ///
     /// # Errors
-    /// The connection is to be closed.
+    /// When the connection has to be closed.
     pub fn handle(&mut self, backend: &mut B, header: &Header, payload: &[u8], fds: Vec<OwnedFd>) -> Result<Reply, SessionError> {
         let acknowledge = header.need_reply && self.protocol & protocol::REPLY_ACK != 0;
         let status = |failed: bool| Reply { bytes: header.reply(&u64::from(failed).to_ne_bytes()), fd: None };
@@ -236,7 +240,7 @@ impl<B: Backend> Session<B> {
                 if features & !backend.offer()?.feature_bits() != 0 {
                     return Err("features that were not offered".into());
                 }
-                // Queues that run were started by the old ones.
+                // Running queues were started with the old features.
                 self.while_stopped(backend, |session, backend| {
                     session.features = features;
                     Ok(backend.set_features(features)?)
@@ -300,7 +304,7 @@ impl<B: Backend> Session<B> {
                 let (index, _) = wire::vring_state(payload)?;
                 self.stop(backend, index)?;
                 let ring = self.ring(index)?;
-                // Stopped until it is kicked into life again.
+                // The queue stays stopped until the front end sets a new kick descriptor.
                 ring.kick = None;
                 let reply = [index as u32, u32::from(ring.base)];
                 Ok(Answer::Bytes(reply.iter().flat_map(|field| field.to_ne_bytes()).collect()))
@@ -349,8 +353,9 @@ impl<B: Backend> Session<B> {
         }
     }
 
-    /// The driver lets the device go, or the virtual machine pauses: front ends say the same for both. So queues stop, but what the guest has
-    /// chosen stays: a write cache that it has switched off must be off when it goes on.
+    /// Stops all queues. The driver has released the device, or the virtual machine pauses: front
+    /// ends send the same message for both. So the guest's settings stay: a write cache that it has
+    /// disabled must be disabled when it continues.
     fn reset(&mut self, backend: &mut B) -> Result<(), Trouble> {
         self.stop_all(backend)?;
         self.rings.iter_mut().for_each(|ring| (ring.kick, ring.enabled) = (None, false));
@@ -369,7 +374,7 @@ impl<B: Backend> Session<B> {
         }
         let memory = backend.map_shared(fd, offset, size)?;
         backend.set_log(DirtyLog::new(memory))?;
-        // The one message whose answer says nothing but that it was done, whatever was agreed on.
+        // Only this message has an empty reply for success, independent of the accepted features.
         Ok(Answer::Bytes(Vec::new()))
     }
 
@@ -442,7 +447,7 @@ impl<B: Backend> Session<B> {
         let offer = backend.configuration(!self.has_run)?;
         let write_cache = self.write_cache.unwrap_or(true) && offer.features.write_cache;
         let mut bytes = payload.get(..payload.len() - size).unwrap_or_default().to_vec();
-        // Nothing after the head means that it cannot be had.
+        // A reply without bytes after the head reports an error.
         bytes.extend(offer.config(offset, size, write_cache).unwrap_or_default());
         Ok(Answer::Bytes(bytes))
     }
@@ -460,7 +465,8 @@ impl<B: Backend> Session<B> {
         Ok(Answer::Done)
     }
 
-    /// Changes what is said of a queue; one that runs and can go on does so with what is new.
+    /// Changes the state of a queue. A running queue is stopped and, if possible, started with the
+    /// new state.
     fn restart(&mut self, backend: &mut B, index: usize, change: impl FnOnce(&mut Ring)) -> Result<Answer, Trouble> {
         self.stop(backend, index)?;
         change(self.ring(index)?);
@@ -468,7 +474,7 @@ impl<B: Backend> Session<B> {
         Ok(Answer::Done)
     }
 
-    /// Does something while no queue runs.
+    /// Makes a change while no queue runs.
     fn while_stopped(&mut self, backend: &mut B, change: impl FnOnce(&mut Self, &mut B) -> Result<(), Trouble>) -> Result<Answer, Trouble> {
         self.stop_all(backend)?;
         let changed = change(self, backend);
@@ -491,9 +497,9 @@ impl<B: Backend> Session<B> {
         Ok(())
     }
 
-    /// Starts a queue of which all is known.
+    /// Starts a queue if its state is complete.
     fn start(&mut self, backend: &mut B, index: usize) -> Result<(), Trouble> {
-        // Without the protocol's features there is no message that enables a queue.
+        // Without the protocol features no message enables a queue.
         let always = self.features & config::PROTOCOL_FEATURES == 0;
         let Some(ring) = self.rings.get(index) else { return Ok(()) };
         let (Some(address), Some(kick)) = (ring.address, &ring.kick) else { return Ok(()) };
@@ -524,7 +530,7 @@ impl<B: Backend> Session<B> {
         Ok(())
     }
 
-    /// The guest's address of what the front end names by its own.
+    /// Converts an address of the front end into the guest's.
     fn guest_address(&self, user: u64) -> Result<u64, Trouble> {
         let place = |known: &Mapped<B::Region>| {
             let within = user.checked_sub(known.region.user).filter(|within| *within < known.region.size)?;
@@ -545,7 +551,7 @@ fn number(value: u64) -> Result<Answer, Trouble> {
     Ok(Answer::Bytes(value.to_ne_bytes().to_vec()))
 }
 
-/// The one descriptor of a message that says whether it comes.
+/// Returns the only descriptor of a message, if `comes` announces one.
 fn single(fds: Vec<OwnedFd>, comes: bool) -> Result<Option<OwnedFd>, Trouble> {
     let mut fds = fds.into_iter();
     match (fds.next(), fds.next(), comes) {

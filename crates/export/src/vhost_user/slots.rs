@@ -1,4 +1,4 @@
-//! The requests that the disk has: a slab addressed by the low bits of the tag.
+//! Requests in flight to the disk: a slab, indexed by the low bits of the tag.
 
 use millpond_block::{Op, Tag};
 use vm_memory::GuestAddress;
@@ -6,25 +6,27 @@ use vm_memory::GuestAddress;
 use super::chain::Segments;
 use super::request::Status;
 
-/// What an answer needs to know of its request.
+/// Facts about a request that its answer needs.
 #[derive(Debug)]
 pub(super) struct Slot {
-    /// Differs between uses, so that a completion delivered twice is noticed.
+    /// Changes with each use of the slot, so that a second completion with the same tag is
+    /// detected.
     generation: u16,
-    /// Completions that are still to come; 0: free.
+    /// Number of outstanding completions; 0 for a free slot.
     pub left: u16,
     pub queue: u16,
     pub head: u16,
     pub op: Op,
     pub status: Status,
     pub status_at: GuestAddress,
-    /// Where the data of a read goes.
+    /// Destination of a read's data.
     pub data: Segments,
     /// Bytes of data in either direction.
     pub length: u32,
 }
 
-/// Tag layout: bits 63-32 the device, 31-16 the slot's generation, 15-0 the slot.
+/// Table of requests in flight. Tag layout: bits 63-32 the device, 31-16 the slot's generation,
+/// 15-0 the slot.
 #[derive(Debug)]
 pub(super) struct Slots {
     device: u32,
@@ -42,12 +44,12 @@ impl Slots {
         self.slots.len() - self.free.len()
     }
 
-    /// True when one more fits beside `others`.
+    /// Returns true if one more request fits besides `others`.
     pub fn has_room(&self, others: usize) -> bool {
         self.len() + others < usize::from(self.most)
     }
 
-    /// Keeps a request of `parts` completions; the caller sees to it that there is room.
+    /// Adds a request of `parts` completions. The caller ensures that there is room.
     pub fn insert(&mut self, parts: u16, make: impl FnOnce(u16) -> Slot) -> Tag {
         let slot = |generation| Slot { left: parts, ..make(generation) };
         let (index, generation) = match self.free.pop() {
@@ -68,14 +70,14 @@ impl Slots {
         Tag(u64::from(self.device) << 32 | u64::from(generation) << 16 | u64::from(index))
     }
 
-    /// The request of a tag, when it is in flight.
+    /// Returns the request of a tag if it is in flight.
     pub fn get_mut(&mut self, tag: Tag) -> Option<&mut Slot> {
         let slot = self.slots.get_mut(usize::from(tag.0 as u16))?;
         let same = (tag.0 >> 32) as u32 == self.device && (tag.0 >> 16) as u16 == slot.generation && slot.left > 0;
         same.then_some(slot)
     }
 
-    /// Lets go of a request of which no completion is left.
+    /// Frees the slot of a request without outstanding completions.
     pub fn free(&mut self, tag: Tag) {
         self.free.push(tag.0 as u16);
     }

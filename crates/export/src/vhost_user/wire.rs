@@ -1,14 +1,16 @@
-//! Messages of the vhost-user socket: numbers, layout, bounds.
+//! Messages of the vhost-user socket: constants, layout, limits.
 //!
-//! Integers are in the host's byte order, as both sides live on one machine. Source: QEMU's `docs/interop/vhost-user.rst`.
+//! Integers are in the host's byte order, because both sides are on one machine. Source: QEMU's
+//! `docs/interop/vhost-user.rst`.
 
 use super::session::SessionError;
 
-/// Bytes of a header: code, flags, length of the payload.
+/// Size of a header in bytes: code, flags, length of the payload.
 pub const HEADER: usize = 12;
-/// Longest payload taken, in bytes. The longest that makes sense, a configuration space of 256 bytes or a table of 8 regions, has 268.
+/// Maximum length of a payload in bytes. The longest valid ones, a configuration space of 256 bytes
+/// or a table of 8 regions, have 268.
 pub const MAX_PAYLOAD: usize = 4096;
-/// Most descriptors that come with one message: a table of 8 regions.
+/// Maximum number of descriptors in one message: a table of 8 regions.
 pub const MAX_DESCRIPTORS: usize = 8;
 
 /// Version 1, in the two lowest bits of the flags.
@@ -16,14 +18,15 @@ const VERSION: u32 = 1;
 const VERSION_MASK: u32 = 3;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
-/// In the payload of `SET_VRING_KICK` and its siblings: no descriptor comes with it.
+/// Bit in the payload of `SET_VRING_KICK` and similar messages: no descriptor comes with it.
 const NO_DESCRIPTOR: u64 = 1 << 8;
-/// What the server says when the configuration has changed, on the channel of `SET_BACKEND_REQ_FD`.
+/// Code of the server's message that the configuration has changed, on the socket of
+/// `SET_BACKEND_REQ_FD`.
 const CONFIG_CHANGE: u32 = 2;
-/// In the flags of a ring's addresses: writes to the used ring are logged.
+/// Flag of a ring's addresses: writes to the used ring are logged.
 const LOG_USED: u32 = 1;
 
-/// Numbers of the requests.
+/// Codes of the requests.
 #[allow(missing_docs, reason = "the names are the protocol's")]
 pub mod code {
     pub const GET_FEATURES: u32 = 1;
@@ -67,26 +70,28 @@ pub mod protocol {
     pub const INFLIGHT_SHMFD: u64 = 1 << 12;
     pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
     pub const STATUS: u64 = 1 << 16;
-    /// What is offered.
+    /// All supported bits.
     pub const ALL: u64 = MQ | LOG_SHMFD | REPLY_ACK | BACKEND_REQ | CONFIG | INFLIGHT_SHMFD | CONFIGURE_MEM_SLOTS | STATUS;
 }
 
-/// The first bytes of a message.
+/// Header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What is asked; see [`code`].
+    /// Code of the request; see [`code`].
     pub code: u32,
-    /// The front end waits to be told whether it was done, when that was agreed on.
+    /// True if the front end waits for a reply with the result, provided that `REPLY_ACK` was
+    /// agreed on.
     pub need_reply: bool,
-    /// Bytes that follow.
+    /// Length of the payload in bytes.
     pub length: usize,
 }
 
 impl Header {
-    /// Takes a header apart.
+    /// Decodes a header.
     ///
     /// # Errors
-    /// [`SessionError::Malformed`] for another version, a reply, or a payload beyond [`MAX_PAYLOAD`].
+    /// [`SessionError::Malformed`] for another version, a reply, or a payload beyond
+    /// [`MAX_PAYLOAD`].
     pub fn read(bytes: &[u8; HEADER]) -> Result<Header, SessionError> {
         let mut fields = Fields(bytes);
         let (code, flags, length) = (fields.u32()?, fields.u32()?, fields.u32()?);
@@ -99,19 +104,19 @@ impl Header {
         }
     }
 
-    /// A reply to this message.
+    /// Encodes a reply to this message.
     pub(super) fn reply(&self, payload: &[u8]) -> Vec<u8> {
         message(self.code, VERSION | REPLY, payload)
     }
 }
 
-/// What tells the front end that the configuration has changed. No answer is asked for: the front end reads the configuration first, over
-/// the socket that is being served.
+/// Encodes the message that the configuration has changed. It asks for no reply, because the front
+/// end first reads the configuration, over the socket that is being served.
 pub fn config_change() -> Vec<u8> {
     message(CONFIG_CHANGE, VERSION, &[])
 }
 
-/// A message as it goes over the socket.
+/// Encodes a message.
 fn message(code: u32, flags: u32, payload: &[u8]) -> Vec<u8> {
     let length = payload.len() as u32; // replies are no longer than requests
     let mut bytes = Vec::with_capacity(HEADER + payload.len());
@@ -120,13 +125,13 @@ fn message(code: u32, flags: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A request, as built by a test's front end.
+/// Encodes a request, for front ends in tests.
 #[cfg(any(test, feature = "testing"))]
 pub fn request(code: u32, need_reply: bool, payload: &[u8]) -> Vec<u8> {
     message(code, VERSION | if need_reply { NEED_REPLY } else { 0 }, payload)
 }
 
-/// Reads one integer after another; running out of bytes is an error.
+/// Decoder of integers; too few bytes are an error.
 pub(super) struct Fields<'a>(pub &'a [u8]);
 
 impl Fields<'_> {
@@ -149,16 +154,16 @@ impl Fields<'_> {
     }
 }
 
-/// A part of the guest's memory, as the front end describes it.
+/// Region of the guest's memory, as the front end describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Address towards the guest.
+    /// Address in the guest.
     pub guest: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Address towards the front end, which rings are named by.
+    /// Address in the front end, by which it names the parts of queues.
     pub user: u64,
-    /// Where it begins in its file.
+    /// Offset of the region in its file.
     pub offset: u64,
 }
 
@@ -168,26 +173,26 @@ impl Region {
     }
 }
 
-/// Index and value: the payload of most messages about queues.
+/// Decodes index and value, the payload of most messages about queues.
 pub(super) fn vring_state(payload: &[u8]) -> Result<(usize, u32), SessionError> {
     let mut fields = Fields(payload);
     Ok((fields.u32()? as usize, fields.u32()?))
 }
 
-/// The queue that a descriptor is for, and whether one comes with it.
+/// Decodes the index of a descriptor's queue, and whether the message contains a descriptor.
 pub(super) fn vring_descriptor(payload: &[u8]) -> Result<(usize, bool), SessionError> {
     let value = Fields(payload).u64()?;
     Ok(((value & 0xff) as usize, value & NO_DESCRIPTOR == 0))
 }
 
-/// Where the parts of a queue are, by the front end's addresses.
+/// Places of the parts of a queue, by addresses of the front end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct VringAddress {
     pub index: usize,
     pub descriptors: u64,
     pub used: u64,
     pub available: u64,
-    /// By the guest's addresses, where writes to the used ring are logged; `None` when they are not.
+    /// Guest address under which writes to the used ring are logged; `None` if they are not.
     pub log: Option<u64>,
 }
 
@@ -200,7 +205,7 @@ impl VringAddress {
     }
 }
 
-/// The area in which requests in flight are recorded.
+/// Area for the record of requests in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct InflightArea {
     pub size: u64,
@@ -215,7 +220,8 @@ impl InflightArea {
         Ok(InflightArea { size: fields.u64()?, offset: fields.u64()?, queues: fields.u16()?, queue_size: fields.u16()? })
     }
 
-    /// As long as the request was: some front ends count the padding at the end.
+    /// Encodes the area with the length of the request, because some front ends count the padding
+    /// at the end.
     pub fn write(&self, length: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(24);
         bytes.extend_from_slice(&self.size.to_ne_bytes());
