@@ -1,13 +1,13 @@
-//! The client's side of the wire, for tests: builds messages, takes replies apart.
+//! Messages of an NBD client, for tests.
 
 use crate::nbd::wire::{self, RequestHeader, Style, command, option};
 
-/// The client's flags: fixed newstyle, no zeroes.
+/// Encodes the client's flags: fixed newstyle, no zeroes.
 pub fn hello() -> Vec<u8> {
     3u32.to_be_bytes().to_vec()
 }
 
-/// An option with its data.
+/// Encodes an option with its data.
 pub fn option(number: u32, data: &[u8]) -> Vec<u8> {
     let mut bytes = wire::OPTION_MAGIC.to_be_bytes().to_vec();
     bytes.extend(number.to_be_bytes());
@@ -16,7 +16,7 @@ pub fn option(number: u32, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// INFO or GO for an export, asking for `infos`.
+/// Encodes INFO or GO for an export, with the information requests `infos`.
 pub fn name_option(number: u32, name: &[u8], infos: &[u16]) -> Vec<u8> {
     let mut data = (name.len() as u32).to_be_bytes().to_vec();
     data.extend(name);
@@ -25,7 +25,7 @@ pub fn name_option(number: u32, name: &[u8], infos: &[u16]) -> Vec<u8> {
     option(number, &data)
 }
 
-/// LIST_META_CONTEXT or SET_META_CONTEXT.
+/// Encodes LIST_META_CONTEXT or SET_META_CONTEXT.
 pub fn meta_context(number: u32, name: &str, queries: &[&str]) -> Vec<u8> {
     let text = |text: &str| [&(text.len() as u32).to_be_bytes(), text.as_bytes()].concat();
     let mut data = text(name);
@@ -34,33 +34,33 @@ pub fn meta_context(number: u32, name: &str, queries: &[&str]) -> Vec<u8> {
     option(number, &data)
 }
 
-/// GO without information requests.
+/// Encodes GO without information requests.
 pub fn go(name: &str) -> Vec<u8> {
     name_option(option::GO, name.as_bytes(), &[])
 }
 
-/// Everything a client says to get to the default export.
+/// Encodes all messages from the flags to GO for the default export.
 pub fn hello_and_go() -> Vec<u8> {
     [hello(), go("")].concat()
 }
 
-/// Everything a client says to get to the default export with structured replies.
+/// Encodes the same with structured replies.
 pub fn hello_structured_and_go() -> Vec<u8> {
     [hello(), option(option::STRUCTURED_REPLY, &[]), go("")].concat()
 }
 
-/// A request without payload.
+/// Encodes a request without payload.
 pub fn request(command: u16, flags: u16, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
     let length = u64::from(length);
     RequestHeader { magic: wire::REQUEST_MAGIC, flags, command, cookie, offset, length }.encode(Style::Simple)
 }
 
-/// A request without payload from a client with extended headers.
+/// Encodes an extended request without payload.
 pub fn extended_request(command: u16, flags: u16, cookie: u64, offset: u64, length: u64) -> Vec<u8> {
     RequestHeader { magic: wire::EXTENDED_REQUEST_MAGIC, flags, command, cookie, offset, length }.encode(Style::Extended)
 }
 
-/// A write with its payload.
+/// Encodes a write with its payload.
 pub fn write(flags: u16, cookie: u64, offset: u64, payload: &[u8]) -> Vec<u8> {
     let mut bytes = request(command::WRITE, flags, cookie, offset, payload.len() as u32);
     bytes.extend(payload);

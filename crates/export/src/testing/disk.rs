@@ -7,14 +7,14 @@ use millpond_block::{
     Since, Tag,
 };
 
-/// In which order requests are answered. They take effect in the order of submission all the same.
+/// Order in which requests are answered. They take effect in the order of submission in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// First come, first answered.
+    /// In the order of submission.
     InOrder,
-    /// The latest first.
+    /// The latest request first.
     Reversed,
-    /// Anyhow, but the same for the same seed (which must not be 0).
+    /// In a random order that depends on the seed, which must not be 0.
     Shuffled(u64),
 }
 
@@ -34,7 +34,7 @@ impl Order {
     }
 }
 
-/// Grain of what the map says.
+/// Granularity of the map, in bytes.
 const BLOCK: usize = 4096;
 
 /// A disk in memory.
@@ -43,25 +43,25 @@ pub struct MemoryDisk {
     geometry: Geometry,
     features: Features,
     order: Order,
-    /// Every read's data is cut into pieces of at most this many bytes; those that are all zeroes say so.
+    /// Maximum length in bytes of a piece of a read's data. A piece of zeroes is marked as such.
     piece: usize,
-    /// Any bytes may be asked for, not just sectors.
+    /// True if requests need not be aligned to sectors.
     by_bytes: bool,
-    /// Answer to the next requests, instead of serving them.
+    /// Error with which the next requests are answered, instead of being served.
     failing: Option<DiskError>,
     done: Vec<Completion>,
     answers: Vec<Answer>,
     saved: Vec<Vec<u8>>,
-    /// Every request that was submitted, with true where the payload was handed over as a buffer.
+    /// Every request submitted, with true if its payload was handed over as a buffer.
     pub log: Vec<(Request, bool)>,
-    /// Reads that were announced, by announcement.
+    /// Ranges of each prefetch hint.
     pub expected: Vec<Vec<ByteRange>>,
-    /// Bytes of memory left for requests; as many as they like when nothing is said.
+    /// Bytes of memory left for requests; `None`: unlimited.
     pub room: Option<u64>,
 }
 
 impl MemoryDisk {
-    /// A disk of zeroes, `size` bytes long.
+    /// Makes a disk of `size` bytes of zeroes.
     pub fn new(size: usize, sector: SectorProfile) -> MemoryDisk {
         MemoryDisk {
             bytes: vec![0; size],
@@ -80,66 +80,66 @@ impl MemoryDisk {
         }
     }
 
-    /// The same, answering in `order`.
+    /// Returns the disk with answers in `order`.
     pub fn with_order(mut self, order: Order) -> MemoryDisk {
         self.order = order;
         self
     }
 
-    /// The same, with read data in pieces of `piece` bytes.
+    /// Returns the disk with read data in pieces of `piece` bytes.
     pub fn with_pieces(mut self, piece: usize) -> MemoryDisk {
         self.piece = piece;
         self
     }
 
-    /// The same, taking any bytes, as a file does.
+    /// Returns the disk with requests of any alignment, as for a file.
     pub fn with_bytes(mut self) -> MemoryDisk {
         self.by_bytes = true;
         self
     }
 
-    /// The same, holding `bytes`, as many as it is long.
+    /// Returns the disk with `bytes` as its content, which must have the disk's size.
     pub fn with_content(mut self, bytes: Vec<u8>) -> MemoryDisk {
         assert_eq!(bytes.len() as u64, self.geometry.size);
         self.bytes = bytes;
         self
     }
 
-    /// The same, refusing writes or not.
+    /// Returns the disk with writes refused or allowed.
     pub fn with_read_only(mut self, read_only: bool) -> MemoryDisk {
         self.features.read_only = read_only;
         self
     }
 
-    /// From now on requests are answered with this error, or served again.
+    /// Answers later requests with this error; `None` serves them again.
     pub fn fail(&mut self, error: Option<DiskError>) {
         self.failing = error;
     }
 
-    /// Keeps what is on the disk now, to be compared with.
+    /// Saves the present content, so that queries can compare with it.
     pub fn save(&mut self) -> Since {
         self.saved.push(self.bytes.clone());
         Since(self.saved.len() as u64 - 1)
     }
 
-    /// The content.
+    /// Returns the content.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The next answer.
+    /// Takes the next answer to a request.
     pub fn pop_completion(&mut self) -> Option<Completion> {
         let at = self.order.choose(self.done.len())?;
         Some(self.done.remove(at))
     }
 
-    /// The next answer to a query.
+    /// Takes the next answer to a query.
     pub fn pop_answer(&mut self) -> Option<Answer> {
         let at = self.order.choose(self.answers.len())?;
         Some(self.answers.remove(at))
     }
 
-    /// Runs of blocks that are not zeroes, or differ.
+    /// Returns runs of blocks that are not zeroes, or differ from the saved content.
     fn runs(&self, query: &Query) -> Vec<Run> {
         let nothing = vec![0; self.bytes.len()];
         let old = query.since.map_or(&nothing, |since| self.saved.get(since.0 as usize).expect("a state that was saved"));
@@ -186,7 +186,7 @@ fn pieces(bytes: &[u8], most: usize) -> Data {
 }
 
 impl MemoryDisk {
-    /// Takes memory for a request, if there is enough.
+    /// Reserves memory for a request; returns false if there is not enough.
     pub fn take_room(&mut self, bytes: u64) -> bool {
         let Some(room) = &mut self.room else { return true };
         let left = room.checked_sub(bytes);
@@ -204,8 +204,6 @@ impl Disk for MemoryDisk {
         self.features
     }
 
-    /// # Panics
-    /// When the request should not have come this far, or its payload has the wrong length.
     fn expect(&mut self, reads: &[ByteRange]) {
         self.expected.push(reads.to_vec());
     }
@@ -214,6 +212,8 @@ impl Disk for MemoryDisk {
         self.take_room(bytes)
     }
 
+    /// # Panics
+    /// When the session lets an invalid request through, or the payload has the wrong length.
     fn submit(&mut self, tag: Tag, request: Request, payload: Payload<'_>) {
         let checked = match self.by_bytes {
             true => request.validate_bytes(&self.geometry, &self.features),

@@ -1,4 +1,5 @@
-//! A virtio-blk driver for tests: puts chains into a queue in memory of its own and reads the answers, without a hypervisor.
+//! A virtio-blk driver for tests, without a hypervisor: it puts chains into a queue in its own
+//! memory and reads the answers.
 
 use std::sync::atomic::Ordering;
 
@@ -8,72 +9,73 @@ use vm_memory::{Bytes, GuestAddress};
 use super::MemoryDisk;
 use crate::vhost_user::{Device, InflightMemory, Limits, Memory, QueueError, QueueSetup};
 
-/// Bytes of the lower region of memory, at address 0.
+/// Size in bytes of the lower memory region, at address 0.
 pub const LOW: u64 = 1 << 20;
-/// Where the upper region begins, which is as large; between them is nothing.
+/// Address of the upper memory region, which has the same size. Addresses between the regions have
+/// no memory.
 pub const HIGH: u64 = 4 << 20;
-/// Where the queue's parts are.
+/// Addresses of the parts of the queue.
 const DESCRIPTORS: u64 = 0x1_0000;
 const AVAILABLE: u64 = 0x2_0000;
-/// Where the used ring is.
+/// Address of the used ring.
 pub const USED: u64 = 0x3_0000;
-/// Where headers of [`Driver::request`] and their statuses are, 32 bytes each.
+/// Address of headers and statuses of [`Driver::request`], 32 bytes for each request.
 const HEADERS: u64 = 0x4_0000;
-/// Where indirect tables are, 256 bytes each.
+/// Address of indirect tables, 256 bytes each.
 const TABLES: u64 = 0x5_0000;
-/// Where data may be.
+/// Lowest address for data.
 pub const DATA: u64 = 0x8_0000;
 
-/// Flags of descriptors.
+/// Flag of a descriptor: another one follows.
 pub const NEXT: u16 = 1;
-/// The device writes.
+/// Flag of a descriptor: the device writes to the segment.
 pub const WRITE: u16 = 2;
-/// It is a table.
+/// Flag of a descriptor: the segment is an indirect table.
 pub const INDIRECT: u16 = 4;
 
-/// A used entry: head, bytes written.
+/// Entry of the used ring: head, and bytes written.
 pub type Answered = (u32, u32);
 
-/// A driver, its device and the disk behind it.
+/// A driver with its device and disk.
 pub struct Driver {
     /// The guest's memory.
     pub memory: Memory,
     /// The device.
     pub device: Device,
-    /// Its disk.
+    /// The device's disk.
     pub disk: MemoryDisk,
-    /// Entries of the queue.
+    /// Number of entries of the queue.
     pub size: u16,
-    /// Indirect tables are used.
+    /// True if requests use indirect tables.
     pub indirect: bool,
     /// The next available index.
     pub available: u16,
-    /// Used entries seen.
+    /// Number of used entries that were read.
     pub seen: u16,
-    /// Times that the guest was to be told.
+    /// Number of notifications to the guest.
     pub told: usize,
-    /// Why the queue broke.
+    /// Reason for which the queue broke.
     pub broken: Option<QueueError>,
     buffers: BufPool,
 }
 
-/// Memory as [`Driver`] has it.
+/// Makes memory with the two regions of [`Driver`].
 ///
 /// # Panics
-/// When the host has none.
+/// When the host has no memory.
 pub fn memory() -> Memory {
     Memory::from_ranges(&[(GuestAddress(0), LOW as usize), (GuestAddress(HIGH), LOW as usize)]).expect("two mebibytes")
 }
 
 impl Driver {
-    /// With queue 0 started.
+    /// Makes a driver with queue 0 started.
     pub fn new(disk: MemoryDisk, size: u16, features: u64, limits: Limits) -> Driver {
         let mut driver = Driver::stopped(memory(), disk, size, features, limits);
         driver.start(0, None).expect("a queue inside the memory");
         driver
     }
 
-    /// With no queue started.
+    /// Makes a driver with no queue started.
     pub fn stopped(memory: Memory, disk: MemoryDisk, size: u16, features: u64, limits: Limits) -> Driver {
         let mut device = Device::new(7, "serial", limits);
         device.set_features(features);
@@ -85,7 +87,7 @@ impl Driver {
     /// Starts queue 0.
     ///
     /// # Errors
-    /// As the device says.
+    /// See [`Device::start`].
     pub fn start(&mut self, base: u16, inflight: Option<InflightMemory>) -> Result<(), QueueError> {
         let setup = QueueSetup {
             size: self.size,
@@ -113,15 +115,15 @@ impl Driver {
         self.poke(place, &bytes);
     }
 
-    /// Writes bytes.
+    /// Writes bytes to the guest's memory; addresses without memory are ignored.
     pub fn poke(&self, at: u64, bytes: &[u8]) {
         let _ = self.memory.write_slice(bytes, GuestAddress(at));
     }
 
-    /// Reads bytes.
+    /// Reads bytes from the guest's memory.
     ///
     /// # Panics
-    /// When there is no memory.
+    /// When an address has no memory.
     pub fn peek(&self, at: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         self.memory.read_slice(&mut bytes, GuestAddress(at)).expect("memory");
@@ -140,19 +142,22 @@ impl Driver {
         let _ = self.memory.store(index.to_le(), GuestAddress(AVAILABLE + 2), Ordering::Release);
     }
 
-    /// The driver's wish not to be told, and the index at which it wants to be told.
+    /// Sets the driver's flags that suppress notifications, and the used index at which it wants
+    /// one.
     pub fn set_suppression(&self, flags: u16, used_event: u16) {
         self.poke(AVAILABLE, &flags.to_le_bytes());
         self.poke(AVAILABLE + 4 + 2 * u64::from(self.size), &used_event.to_le_bytes());
     }
 
-    /// The device's wish not to be kicked, and the index at which it wants to be.
+    /// Returns the device's flags that suppress kicks, and the available index at which it wants
+    /// one.
     pub fn kick_wanted(&self) -> (u16, u16) {
         let word = |at| u16::from_le_bytes(self.peek(at, 2).try_into().expect("two bytes"));
         (word(USED), word(USED + 4 + 8 * u64::from(self.size)))
     }
 
-    /// Offers a well-formed request whose chain begins at descriptor `head` (its parts follow) and whose header is number `head`.
+    /// Offers a well-formed request. Its chain begins at descriptor `head` and uses the descriptors
+    /// after it; its header is number `head`.
     pub fn request(&mut self, head: u16, kind: u32, sector: u64, data: &[(u64, u32)], into_guest: bool) {
         let header = HEADERS + 32 * u64::from(head);
         let mut bytes = Vec::with_capacity(17);
@@ -178,31 +183,31 @@ impl Driver {
         self.offer(head);
     }
 
-    /// Where the status of such a request is.
+    /// Returns the address of the status of a request made by [`Driver::request`].
     pub fn status_at(&self, head: u16) -> u64 {
         HEADERS + 32 * u64::from(head) + 16
     }
 
-    /// The status of a request made by [`Driver::request`].
+    /// Returns the status of a request made by [`Driver::request`].
     pub fn status(&self, head: u16) -> u8 {
         self.peek(HEADERS + 32 * u64::from(head) + 16, 1).first().copied().unwrap_or(0xff)
     }
 
-    /// Lets the device take what is offered; gives the number of requests.
+    /// Makes the device take the offered requests; returns their number.
     pub fn take(&mut self) -> usize {
         let taken = self.device.take(&mut self.disk);
         self.broken = self.broken.or(taken.broken.map(|(_, error)| error));
         taken.requests
     }
 
-    /// Delivers one answer of the disk; false when there is none.
+    /// Delivers one answer of the disk; returns false if there is none.
     pub fn complete_one(&mut self) -> bool {
         let Some(completion) = self.disk.pop_completion() else { return false };
         self.device.complete(completion, &mut self.buffers);
         true
     }
 
-    /// Takes and answers until nothing more happens, and gives the answers.
+    /// Takes requests and delivers answers until there are no more; returns the answers.
     pub fn run(&mut self) -> Vec<Answered> {
         while self.take() > 0 || self.complete_one() {}
         let told = &mut self.told;
@@ -210,12 +215,12 @@ impl Driver {
         self.answers()
     }
 
-    /// The used index.
+    /// Returns the used index.
     pub fn used(&self) -> u16 {
         u16::from_le(self.memory.load(GuestAddress(USED + 2), Ordering::Acquire).unwrap_or_default())
     }
 
-    /// Used entries since the last call.
+    /// Returns the used entries since the last call.
     pub fn answers(&mut self) -> Vec<Answered> {
         let mut answers = Vec::new();
         while self.seen != self.used() {

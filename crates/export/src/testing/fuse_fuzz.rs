@@ -1,4 +1,4 @@
-//! What fuzzers run against a mount, as plain functions.
+//! Bodies of fuzz tests for FUSE mounts, as plain functions.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -8,7 +8,7 @@ use crate::fuse::wire::{AttrOut, FallocateIn, InHeader, LseekIn, OpenIn, ReadIn,
 use crate::fuse::{Image, MAX_REQUESTS};
 
 const SIZE: usize = 256 << 10;
-/// Nodes that exist, did exist, and never will.
+/// Numbers of nodes that exist, and of nodes that never existed.
 const NODES: [u64; 15] = [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 14, 18, 4000, u64::MAX];
 
 fn mount(choice: u8) -> MemoryMount {
@@ -27,12 +27,14 @@ fn mount(choice: u8) -> MemoryMount {
     if choice & 8 != 0 { MemoryMount::new(tree) } else { MemoryMount::ready(tree) }
 }
 
-/// Requests from hostile bytes. The first byte chooses: bits 0-1 the order of answers, bit 2 one volume is read-only, bit 3 nothing was agreed on
-/// before. Then for each request: opcode, node (an index), length in 16 bits (little-endian), a byte whose bit 0 holds answers back and whose
-/// bit 1 leaves the request's header as the bytes have it; and so many bytes of arguments.
+/// Runs requests from hostile bytes. The bits of the first byte are: 0-1 the order of answers, 2
+/// one volume is read-only, 3 no INIT was sent before. Then follow, for each request: opcode; node,
+/// as an index; length in 16 bits, little-endian; a byte with flags, of which bit 0 delays answers
+/// and bit 1 takes the request's header from the bytes; and the given length of arguments.
 ///
 /// # Panics
-/// When the session misbehaves: no reply, two, malformed ones, more in flight than allowed, a file of another size afterwards.
+/// When the session misbehaves: no reply or two, malformed replies, too many requests in flight, or
+/// a file of another size afterwards.
 pub fn fuzz_mount(data: &[u8]) {
     let Some((&choice, mut rest)) = data.split_first() else { return };
     let mut mount = mount(choice);
@@ -49,10 +51,11 @@ pub fn fuzz_mount(data: &[u8]) {
     finish(mount);
 }
 
-/// As many requests as asked for that are nearly right: made as the kernel makes them, then damaged in a byte or two, more often than not.
+/// Runs `requests` random requests that are nearly valid: made as the kernel makes them, then
+/// usually damaged in one or two bytes.
 ///
 /// # Panics
-/// As [`fuzz_mount`].
+/// See [`fuzz_mount`].
 pub fn fuzz_random_mount(seed: u64, requests: u64) {
     let mut random = HostileRequests::new(seed);
     let mut left = requests;
@@ -68,13 +71,13 @@ pub fn fuzz_random_mount(seed: u64, requests: u64) {
     }
 }
 
-/// Hands a request over, and checks that it is answered once, or not at all where that is right.
+/// Feeds a request, and checks that it gets one reply, or none if it needs none.
 fn give(mount: &mut MemoryMount, bytes: &[u8], hold: bool) {
     if !mount.session.has_room() {
         mount.settle();
     }
     let header = InHeader::read_from_prefix(bytes).ok().map(|(header, _)| header);
-    // one that is taken for an answer to another would confuse nobody but this test
+    // with the number of an outstanding reply, this test could not tell the replies apart
     if header.is_some_and(|header| mount.replies.contains_key(&header.unique)) {
         return;
     }
@@ -93,12 +96,12 @@ fn give(mount: &mut MemoryMount, bytes: &[u8], hold: bool) {
     }
 }
 
-/// It still serves.
+/// Checks that the session still serves requests.
 fn finish(mut mount: MemoryMount) {
     mount.settle();
     mount.replies.clear();
     if mount.ask(opcode::STATFS, 1, &[0u8; 0], &[]).0 != 0 {
-        // it was never told that the kernel is there
+        // INIT was never sent
         let image = Image::Volume(1);
         assert!(mount.tree.disk(image).is_some_and(|disk| disk.bytes().len() == SIZE && disk.log.is_empty()));
         return;
@@ -109,20 +112,21 @@ fn finish(mut mount: MemoryMount) {
     assert_eq!(mount.ask(opcode::READ, 8, &read, &[]).1.len(), 4096);
 }
 
-/// Requests that are nearly right.
+/// Generator of requests that are nearly valid.
 pub struct HostileRequests(u64);
 
 impl HostileRequests {
-    /// The same ones for the same seed.
+    /// Makes a generator; the same seed produces the same requests.
     pub fn new(seed: u64) -> HostileRequests {
         HostileRequests(seed | 1)
     }
 
-    /// A request as the kernel makes them, but for up to two bytes. Its number is `unique`.
+    /// Returns a request as the kernel makes it, with up to two bytes damaged. Its number is
+    /// `unique`.
     pub fn damaged(&mut self, unique: u64) -> Vec<u8> {
         let mut bytes = self.request(unique);
         for _ in 0..self.below(3) {
-            // the number stays, for it names the reply
+            // the number stays undamaged, because the reply contains it
             let at = self.below(bytes.len() as u64) as usize;
             if !(8..16).contains(&at)
                 && let Some(byte) = bytes.get_mut(at)
@@ -140,7 +144,7 @@ impl HostileRequests {
         self.0 % n.max(1)
     }
 
-    /// A place in a file, often near an end of something.
+    /// Returns an offset in a file, often near the end of the file or of all numbers.
     fn offset(&mut self) -> u64 {
         match self.below(8) {
             0 => u64::MAX - self.below(5000),

@@ -1,4 +1,5 @@
-//! Drives a FUSE session without a device: requests in, replies out, each checked for what the kernel would refuse.
+//! Drives a FUSE session without a device: feeds requests and checks each reply for errors that the
+//! kernel would refuse.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +10,14 @@ use super::MemoryTree;
 use crate::fuse::wire::{InHeader, InitIn, OutHeader, WRITE_HEAD, init_flag, opcode};
 use crate::fuse::{MAX_TRANSFER, Message, Owner, Session};
 
-/// A reply: zero or an errno, and what follows.
+/// Reply: zero or an errno, and the body.
 pub type Told = (i32, Vec<u8>);
 
-/// A mount over images in memory.
+/// Mount of images in memory.
 pub struct MemoryMount {
     /// The session under test.
     pub session: Session,
-    /// What it shows.
+    /// The tree that the session serves.
     pub tree: MemoryTree,
     /// Replies by the number of their request.
     pub replies: BTreeMap<u64, Told>,
@@ -25,14 +26,14 @@ pub struct MemoryMount {
 }
 
 impl MemoryMount {
-    /// Nothing is agreed on yet.
+    /// Makes a mount before INIT.
     pub fn new(tree: MemoryTree) -> MemoryMount {
         let owner = Owner { uid: 7, gid: 8, mode: 0o640 };
         let message = Message::new(Buf::zeroed(MAX_TRANSFER as usize));
         MemoryMount { session: Session::new(0x8000_0003, owner), tree, replies: BTreeMap::new(), message, last: 0 }
     }
 
-    /// Ready for requests.
+    /// Makes a mount after INIT.
     pub fn ready(tree: MemoryTree) -> MemoryMount {
         let mut mount = MemoryMount::new(tree);
         let flags = init_flag::ASYNC_DIO | init_flag::MAX_PAGES;
@@ -41,10 +42,10 @@ impl MemoryMount {
         mount
     }
 
-    /// Hands a request over as it is.
+    /// Feeds the bytes of a request.
     ///
     /// # Panics
-    /// When it is longer than a device would hand out, or a reply is one that the kernel refuses.
+    /// When the request is longer than a device could deliver, or the kernel would refuse a reply.
     pub fn feed(&mut self, bytes: &[u8]) {
         let (first, second) = self.message.space();
         let (head, rest) = bytes.split_at(bytes.len().min(WRITE_HEAD));
@@ -55,14 +56,14 @@ impl MemoryMount {
         self.collect();
     }
 
-    /// Goes on with a request that waits for memory.
+    /// Continues with the request that waits for memory.
     pub fn resume(&mut self) {
         let spare = |_: &mut MemoryTree| Buf::zeroed(MAX_TRANSFER as usize);
         self.session.resume(&mut self.message, &mut self.tree, spare);
         self.collect();
     }
 
-    /// Sends a request and gives its number.
+    /// Sends a request and returns its number.
     pub fn start(&mut self, opcode: u32, nodeid: u64, body: &(impl IntoBytes + Immutable), more: &[u8]) -> u64 {
         self.last += 2;
         let bytes = request(self.last, opcode, nodeid, &[body.as_bytes(), more].concat());
@@ -70,17 +71,17 @@ impl MemoryMount {
         self.last
     }
 
-    /// Sends a request and waits for its reply.
+    /// Sends a request and returns its reply.
     pub fn ask(&mut self, opcode: u32, nodeid: u64, body: &(impl IntoBytes + Immutable), more: &[u8]) -> Told {
         let unique = self.start(opcode, nodeid, body, more);
         self.settle();
         self.replies.remove(&unique).expect("a reply")
     }
 
-    /// The same for a reply that is a structure.
+    /// Sends a request and returns the structure in its reply.
     ///
     /// # Errors
-    /// The errno.
+    /// The errno of the reply.
     pub fn get<T: FromBytes>(&mut self, opcode: u32, nodeid: u64, body: &(impl IntoBytes + Immutable), more: &[u8]) -> Result<T, i32> {
         match self.ask(opcode, nodeid, body, more) {
             (0, body) => Ok(T::read_from_bytes(&body).expect("a reply of the right length")),
@@ -88,7 +89,7 @@ impl MemoryMount {
         }
     }
 
-    /// Delivers one answer of the disks; false when there is none.
+    /// Delivers one answer of the disks; returns false if there is none.
     pub fn deliver(&mut self) -> bool {
         let completion = self.tree.pop_completion();
         let answer = if completion.is_none() { self.tree.pop_answer() } else { None };
@@ -103,7 +104,7 @@ impl MemoryMount {
         any
     }
 
-    /// Delivers every answer.
+    /// Delivers all answers.
     pub fn settle(&mut self) {
         while self.deliver() {}
         assert_eq!(self.session.in_flight(), 0);
@@ -121,7 +122,7 @@ impl MemoryMount {
     }
 }
 
-/// The bytes of a request.
+/// Encodes a request.
 pub(super) fn request(unique: u64, opcode: u32, nodeid: u64, body: &[u8]) -> Vec<u8> {
     let len = (size_of::<InHeader>() + body.len()) as u32;
     [InHeader { len, opcode, unique, nodeid, pid: 42, ..InHeader::default() }.as_bytes(), body].concat()

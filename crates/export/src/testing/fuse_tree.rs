@@ -7,18 +7,18 @@ use millpond_block::{Answer, Completion, Disk, Payload, Query, Request, SectorPr
 use super::MemoryDisk;
 use crate::fuse::{Image, ImageInfo, Space, Tree};
 
-/// Volumes and snapshots in memory, which tests add and take away as they like.
+/// Volumes and snapshots in memory, which tests can add and remove.
 #[derive(Default)]
 pub struct MemoryTree {
     /// Volumes by id.
     pub volumes: BTreeMap<u32, (String, MemoryDisk)>,
-    /// Snapshots by id, with their volume.
+    /// Snapshots by id, with the id of their volume.
     pub snapshots: BTreeMap<u64, (u32, String, MemoryDisk)>,
-    /// What the clock shows, in milliseconds.
+    /// Time of the clock in milliseconds.
     pub now: u64,
 }
 
-/// A disk for [`MemoryTree`].
+/// Makes a disk for [`MemoryTree`].
 fn disk(size: usize) -> MemoryDisk {
     MemoryDisk::new(size, SectorProfile::S512e).with_bytes()
 }
@@ -30,14 +30,14 @@ impl MemoryTree {
         &mut self.volumes.get_mut(&id).expect("just put there").1
     }
 
-    /// Adds a snapshot of a volume, whatever that holds now.
+    /// Adds a snapshot with the present content of a volume.
     pub fn add_snapshot(&mut self, id: u64, volume: u32, name: &str) {
         let bytes = self.volumes.get(&volume).map(|(_, disk)| disk.bytes().to_vec()).unwrap_or_default();
         let disk = disk(bytes.len()).with_content(bytes).with_read_only(true);
         self.snapshots.insert(id, (volume, name.to_owned(), disk));
     }
 
-    /// The content of a volume.
+    /// Returns the disk of an image.
     pub fn disk(&self, image: Image) -> Option<&MemoryDisk> {
         match image {
             Image::Volume(id) => self.volumes.get(&id).map(|(_, disk)| disk),
@@ -57,12 +57,12 @@ impl MemoryTree {
         self.volumes.values_mut().map(|(_, disk)| disk).chain(self.snapshots.values_mut().map(|(_, _, disk)| disk))
     }
 
-    /// The next answer to a request.
+    /// Takes the next answer to a request.
     pub fn pop_completion(&mut self) -> Option<Completion> {
         self.disks().find_map(MemoryDisk::pop_completion)
     }
 
-    /// The next answer to a query.
+    /// Takes the next answer to a query.
     pub fn pop_answer(&mut self) -> Option<Answer> {
         self.disks().find_map(MemoryDisk::pop_answer)
     }

@@ -1,4 +1,5 @@
-//! What fuzzers run, as plain functions, so that their corpus is replayed by every test run.
+//! Bodies of fuzz tests for NBD sessions, as plain functions, so that every test run replays their
+//! corpus.
 
 use millpond_block::SectorProfile;
 
@@ -9,17 +10,19 @@ use crate::nbd::{CloseReason, Encryption, Limits, Phase};
 
 const DISK: usize = 256 << 10;
 const LIMITS: Limits = Limits { requests: 8, bytes: 64 << 10, unsent: 16 << 10 };
-/// More than any single answer adds to what is unsent: one read of the whole disk per request let in, or a list.
+/// Limit, in bytes, of the unsent replies beyond the session's own limit: one read of the whole
+/// disk for each request in flight, or one list of exports.
 const UNSENT_SLACK: usize = 8 * DISK + (64 << 10);
 
-/// A whole connection from hostile bytes. The first byte chooses: bit 0 read-only, bit 1 4 KiB sectors, bit 2 the handshake is
-/// skipped, bit 3 every request's magic number is put right, bits 4-5 the order of answers, bits 6-7 the style of replies, with two metadata
-/// contexts unless it is the simple one, where the handshake is skipped; elsewhere bit 6 offers encryption and bit 7 requires it. The rest is
-/// what the client sends.
+/// Runs a whole connection from hostile bytes. The bits of the first byte are: 0 read-only, 1
+/// sectors of 4 KiB, 2 the handshake is skipped, 3 the magic number of every request is corrected,
+/// 4-5 the order of answers. If the handshake is skipped, bits 6-7 are the reply style, with two
+/// metadata contexts unless it is the simple one. Otherwise bit 6 offers encryption and bit 7
+/// requires it. All other bytes are the client's.
 ///
 /// # Panics
-/// When the session misbehaves: replies that cannot be parsed, more unsent than allowed, a connection that does not end, or other
-/// replies when the same bytes come one at a time.
+/// When the session misbehaves: replies that cannot be parsed, too many unsent bytes, a connection
+/// that does not end, or different replies when the same bytes arrive one at a time.
 pub fn fuzz_session(data: &[u8]) {
     let Some((&choice, bytes)) = data.split_first() else { return };
     let in_transmission = choice & 4 != 0;
@@ -30,13 +33,14 @@ pub fn fuzz_session(data: &[u8]) {
     let whole = run(choice, in_transmission, &bytes, usize::MAX, usize::MAX);
     let single = run(choice, in_transmission, &bytes, 1, 7);
     if whole.was_cut_off {
-        // What comes together with STARTTLS came in the clear; one byte at a time, it comes encrypted.
+        // Bytes that arrive together with STARTTLS are plaintext. One at a time, they arrive
+        // encrypted.
         return;
     }
     assert_eq!(whole.bytes, single.bytes, "the disk depends on how the stream was cut");
     assert_eq!(whole.reason, single.reason, "the end depends on how the stream was cut");
     if in_transmission {
-        // With one cookie used twice, a client could not take the replies apart either.
+        // If a cookie is used twice, a client cannot assign the replies either.
         if let Some(reads) = reads(&bytes, style_of(choice)) {
             let replies = |run: &Run| -> Vec<Reply> {
                 let mut replies = parse_replies(&run.output, &reads, style_of(choice)).expect("replies that a client understands");
@@ -106,7 +110,7 @@ fn run(choice: u8, in_transmission: bool, bytes: &[u8], chunk: usize, send_chunk
     }
 }
 
-/// The requests that a server in step with the stream sees.
+/// Returns the requests in the stream, up to the first invalid one.
 fn headers(mut bytes: &[u8], style: Style) -> impl Iterator<Item = RequestHeader> {
     std::iter::from_fn(move || {
         let header = RequestHeader::read(bytes, style)?;
@@ -122,7 +126,7 @@ fn message_length(header: &RequestHeader, style: Style) -> usize {
     usize::try_from(header.payload(style)).unwrap_or(usize::MAX).saturating_add(style.request_header())
 }
 
-/// The reads by cookie; `None` when a cookie is used twice.
+/// Returns the ranges of reads by cookie; `None` if a cookie is used twice.
 fn reads(bytes: &[u8], style: Style) -> Option<Reads> {
     let (mut reads, mut cookies) = (Reads::new(), std::collections::HashSet::new());
     for header in headers(bytes, style) {

@@ -1,4 +1,4 @@
-//! Hostile guests: a queue whose memory, indexes and chains come from a fuzzer.
+//! Fuzz test of virtqueues: a hostile guest, whose memory, indexes and chains come from a fuzzer.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use crate::vhost_user::Limits;
 
 const DISK: usize = 256 << 10;
 const LIMITS: Limits = Limits { requests: 16, bytes: 64 << 10, turn_requests: 8, turn_bytes: 32 << 10 };
-/// Steps of one case.
+/// Maximum number of steps in a case.
 const STEPS: usize = 400;
 const EVENT_IDX: u64 = 1 << 29;
 const FLUSH: u64 = 1 << 9;
 
-/// Bytes of the fuzzer, for ever: zeroes when there are none left.
+/// The fuzzer's bytes, followed by zeroes without end.
 struct Choices<'a>(&'a [u8]);
 
 impl Choices<'_> {
@@ -33,7 +33,8 @@ impl Choices<'_> {
         choices[usize::from(self.byte()) % choices.len()]
     }
 
-    /// Mostly addresses that exist, and all kinds of others: across an end, in the rings, nowhere.
+    /// Returns an address: usually one with memory, else one across the end of a region, in a ring,
+    /// or without memory.
     fn address(&mut self) -> u64 {
         let fine = DATA + (self.word() & 0x3_ffff);
         self.of(&[fine, fine, fine, HIGH + 8, LOW - 3, LOW, HIGH - 1, HIGH + LOW - 16, 0x1_0000, 0x2_0000, 0x3_0000, u64::MAX - 7, 1 << 63])
@@ -45,12 +46,13 @@ impl Choices<'_> {
     }
 }
 
-/// A queue in hostile hands. The first bytes choose the queue's size, features, sectors and order of answers, the rest what the guest does.
-/// The disk checks that what comes to it is valid.
+/// Runs a queue of a hostile guest. The first bytes choose the queue's size, features, sectors and
+/// order of answers; the others choose the guest's steps. The disk checks that all requests are
+/// valid.
 ///
 /// # Panics
-/// When the device misbehaves: an answer to what was not offered, more in flight than allowed, work left undone, or a request let through
-/// that is not valid.
+/// When the device misbehaves: an answer to a request that was not offered, too many requests in
+/// flight, requests without an answer, or an invalid request to the disk.
 pub fn fuzz_queue(data: &[u8]) -> u64 {
     let mut choices = Choices(data);
     let size = choices.of(&[1u16, 2, 4, 16, 64]);
@@ -73,10 +75,11 @@ pub fn fuzz_queue(data: &[u8]) -> u64 {
 
 struct Guest<'a> {
     driver: &'a mut Driver,
-    /// By head: times offered and not answered yet.
+    /// Number of offers without an answer, by head.
     offered: BTreeMap<u32, u32>,
     answered: u64,
-    /// It has written into its own rings, or set impossible indexes: what is in them says nothing any more.
+    /// True if the guest has overwritten its rings or set impossible indexes, so that their content
+    /// has no meaning.
     confused: bool,
 }
 
@@ -87,7 +90,7 @@ impl Guest<'_> {
             0 | 1 => {
                 let (index, at, length) = (choices.byte() as u16 % size, choices.address(), choices.length());
                 let flags = choices.of(&[0u16, 1, 2, 3, 4, 5, 7, 0xffff]);
-                // What the device writes may be the rings themselves.
+                // The device may write to the rings themselves.
                 self.confused |= flags & INDIRECT == 0 && at < DATA;
                 let next = choices.of(&[0, index, index.wrapping_add(1), u16::MAX]);
                 self.driver.descriptor(index, at, length, flags, next);
@@ -109,7 +112,7 @@ impl Guest<'_> {
                 let sector = choices.of(&[0, 8, 64, 511, 512, 1 << 40]);
                 let into_guest = choices.byte() & 1 == 0;
                 self.driver.indirect = choices.byte() & 1 == 0;
-                // Direct chains of it may go beyond the table, which is for the device to see.
+                // Direct chains may exceed the descriptor table, which the device has to detect.
                 let at = DATA + (choices.word() & 0x1_ffff);
                 self.offer(head, |driver| driver.request(head, kind, sector, &[(at, length)], into_guest));
             }
@@ -151,7 +154,7 @@ impl Guest<'_> {
         }
     }
 
-    /// What a driver does that has lost its device.
+    /// Resets the device, as a driver does when its device has failed.
     fn begin_anew(&mut self) {
         let Driver { device, .. } = &mut *self.driver;
         assert_eq!(device.in_flight(), 0, "work is left undone");
@@ -164,7 +167,8 @@ impl Guest<'_> {
         self.offered.clear();
     }
 
-    /// All that was offered is answered, unless the queue broke; it can be stopped all the same.
+    /// Checks that all offered requests are answered, unless the queue broke, and that the queue
+    /// can be stopped.
     fn finish(&mut self) {
         self.run();
         self.run(); // it may have begun anew
@@ -183,7 +187,7 @@ impl Guest<'_> {
 mod tests {
     use super::fuzz_queue;
 
-    /// Noise that is the same in every run.
+    /// Returns pseudo-random bytes, the same in every run.
     fn noise(mut state: u64, length: usize) -> Vec<u8> {
         let next = || {
             state ^= state << 13;

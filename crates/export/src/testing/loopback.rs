@@ -1,4 +1,4 @@
-//! Drives a session without sockets: bytes in, bytes out, with receives and sends as small as a test wants them.
+//! Drives an NBD session without sockets, with receives and sends of any size.
 
 use millpond_block::{BufPool, Disk, Since};
 
@@ -7,25 +7,25 @@ use crate::nbd::wire::{Style, option};
 use crate::nbd::{Encryption, Limits, Phase, SendBatch, Session};
 use crate::{ExportId, ExportInfo, Exports};
 
-/// A session, its disk and what it said so far.
+/// A session with its disk and its output.
 pub struct Loopback {
     /// The session under test.
     pub session: Session,
-    /// What it serves.
+    /// The disk that the session serves.
     pub disk: MemoryDisk,
-    /// What it can be asked for.
+    /// Exports that clients can choose.
     pub exports: Vec<ExportInfo>,
     /// Older states of export 1.
     pub states: Vec<(String, Since)>,
-    /// Everything sent so far that the test has not taken.
+    /// Bytes sent that the test has not taken.
     pub output: Vec<u8>,
-    /// Most bytes per receive.
+    /// Maximum bytes per receive.
     pub chunk: usize,
-    /// Most bytes per send.
+    /// Maximum bytes per send.
     pub send_chunk: usize,
-    /// Completions are delivered only when the session would not go on without them.
+    /// True if completions are delivered only when the session cannot continue without them.
     pub hold: bool,
-    /// The peer does not read: sends are not started.
+    /// True if the peer does not read: no sends are started.
     pub deaf: bool,
     /// Buffers.
     pub pool: BufPool,
@@ -51,12 +51,12 @@ impl Exports for Offers<'_> {
 }
 
 impl Loopback {
-    /// A new session with one export, `disk`, of number 1.
+    /// Makes a new session with `disk` as export 1, the only one.
     pub fn new(disk: MemoryDisk) -> Loopback {
         Loopback::with_limits(disk, Limits::default())
     }
 
-    /// The same with limits of its own.
+    /// Makes the same session with these limits.
     pub fn with_limits(disk: MemoryDisk, limits: Limits) -> Loopback {
         let export = ExportInfo {
             id: ExportId(1),
@@ -81,14 +81,15 @@ impl Loopback {
         }
     }
 
-    /// A session that offers or requires encryption. There is no cipher: once it is agreed on, the bytes fed are taken for decrypted ones.
+    /// Makes a session that offers or requires encryption. There is no cipher: after STARTTLS the
+    /// bytes fed count as decrypted.
     pub fn with_encryption(disk: MemoryDisk, limits: Limits, encryption: Encryption) -> Loopback {
         let mut loopback = Loopback::with_limits(disk, limits);
         loopback.session = Session::new(9, limits).with_encryption(encryption);
         loopback
     }
 
-    /// A session in its transmission phase; what the handshake said is thrown away.
+    /// Makes a session in its transmission phase; the output of the handshake is discarded.
     pub fn connected(disk: MemoryDisk) -> Loopback {
         let mut loopback = Loopback::new(disk);
         loopback.feed(&super::hello_and_go());
@@ -97,8 +98,9 @@ impl Loopback {
         loopback
     }
 
-    /// A session in its transmission phase with replies of a style; but for the simple one with two metadata contexts: 1 is
-    /// base:allocation, 2 is changes since now.
+    /// Makes a session in its transmission phase with replies of `style`. Except with the simple
+    /// style it has two metadata contexts: 1 is base:allocation, 2 is a dirty bitmap of the changes
+    /// from now on.
     pub fn with_style(mut disk: MemoryDisk, limits: Limits, style: Style) -> Loopback {
         let since = disk.save();
         let mut loopback = Loopback::with_limits(disk, limits);
@@ -116,8 +118,8 @@ impl Loopback {
         loopback
     }
 
-    /// Feeds `bytes` and runs until nothing happens any more. Returns how many were taken: fewer than all when the session closed,
-    /// or when it waits for its peer to read.
+    /// Feeds `bytes` and runs until there is no progress. Returns the number of bytes taken: fewer
+    /// than all if the session closed, or waits for its peer to read.
     pub fn feed(&mut self, bytes: &[u8]) -> usize {
         let mut fed = 0;
         self.settle();
@@ -140,10 +142,10 @@ impl Loopback {
         fed
     }
 
-    /// The peer closes its side. Runs until the session is closed, where it can be.
+    /// Ends the peer's stream, and runs until the session is closed, if it can close.
     pub fn end(&mut self) {
         self.settle();
-        // While the session is out of room it does not ask for input, and does not see the end.
+        // While the session has no room, it requests no input and does not see the end.
         while self.session.close_reason().is_none() {
             if let Some(recv) = self.session.recv(&mut self.pool) {
                 self.session.received(recv, 0);
@@ -156,7 +158,7 @@ impl Loopback {
         self.release();
     }
 
-    /// Delivers everything held back.
+    /// Delivers all completions held back.
     pub fn release(&mut self) {
         while self.deliver_one() {
             self.settle();
@@ -164,7 +166,7 @@ impl Loopback {
         self.settle();
     }
 
-    /// What was said since the last call.
+    /// Takes the output since the last call.
     pub fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.output)
     }
@@ -179,13 +181,13 @@ impl Loopback {
         true
     }
 
-    /// Runs until neither the disk nor the peer makes a difference.
+    /// Runs until there is no progress.
     fn settle(&mut self) {
         loop {
             self.session.handshake(&Offers { exports: &self.exports, states: &self.states });
             self.session.requests(&mut self.disk);
             if self.session.is_starting_tls() {
-                // Whatever the cipher, the session sees what is decrypted.
+                // There is no cipher, so encryption begins at once.
                 self.session.secured();
             }
             let mut progress = !self.hold && self.deliver_one();

@@ -1,6 +1,7 @@
-//! Test doubles and drivers: a disk in memory, a client that builds messages, a session driven without sockets, and the fuzz bodies.
+//! Test doubles and drivers: a disk in memory, messages of a client, drivers for sessions and
+//! queues, and the bodies of fuzz tests.
 //!
-//! Compiled for tests and with the feature `testing` alone.
+//! Compiled only for tests and with the feature `testing`.
 
 mod client;
 mod disk;

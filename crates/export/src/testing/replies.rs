@@ -1,33 +1,33 @@
-//! Takes streams of replies apart, and complains of all that a client could not accept.
+//! Parser of reply streams, which rejects everything that a client could not accept.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::nbd::wire::{self, CHUNK_DONE, EXTENDED_HEADER, SIMPLE_REPLY, STRUCTURED_REPLY, Style, chunk};
 
-/// One reply of the transmission phase, put together from its chunks.
+/// Reply in the transmission phase, assembled from its chunks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Reply {
-    /// Of the request.
+    /// Cookie of the request.
     pub cookie: u64,
-    /// Zero for success.
+    /// Error number; zero for success.
     pub error: u32,
-    /// What was read.
+    /// Data of a read.
     pub data: Vec<u8>,
-    /// What metadata contexts said, by number.
+    /// Extents of metadata contexts, by number of the context.
     pub status: Vec<(u32, Extents)>,
 }
 
 /// Length and flags of each extent.
 pub type Extents = Vec<(u64, u64)>;
 
-/// What a client remembers of its reads: the range by cookie.
+/// Ranges of a client's reads, by cookie.
 pub type Reads = HashMap<u64, Range<u64>>;
 
-/// Takes a stream of replies apart.
+/// Parses a stream of replies.
 ///
 /// # Errors
-/// What is wrong with the stream, and where.
+/// Position and description of the first error in the stream.
 pub fn parse_replies(bytes: &[u8], reads: &Reads, style: Style) -> Result<Vec<Reply>, String> {
     let mut parser = Parser { rest: bytes, reads, style, open: HashMap::new(), done: Vec::new() };
     while !parser.rest.is_empty() {
@@ -40,7 +40,7 @@ pub fn parse_replies(bytes: &[u8], reads: &Reads, style: Style) -> Result<Vec<Re
     }
 }
 
-/// A reply whose last chunk has not come.
+/// Reply whose last chunk has not been read.
 #[derive(Default)]
 struct Open {
     error: u32,
@@ -183,7 +183,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// A big-endian number.
+/// Decodes a big-endian number.
 fn number(bytes: &[u8], range: Range<usize>) -> u64 {
     bytes.get(range).unwrap_or_default().iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }

@@ -75,8 +75,8 @@ pub struct Device {
     features: u64,
     /// True if the guest wants every write to be durable before it is answered.
     write_through: bool,
-    /// True if the guest may have been told that every write is durable when answered, so that it
-    /// does not flush.
+    /// True if the guest may have read that there is no write cache. Then it does not flush, and
+    /// relies on every write being durable when answered.
     promised: bool,
     serial: [u8; SERIAL],
     counters: Counters,
