@@ -1,4 +1,5 @@
-//! `cargo xtask ci`: all checks, each with a budget; what cannot run here says so.
+//! `cargo xtask ci`: all checks, each with a time budget. Checks that cannot run here are reported
+//! as skipped.
 
 use crate::packages;
 use crate::part::{Outcome, Parts, within};
@@ -8,11 +9,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// The bounded simulation. Longer: `cargo run --release -p millpond-sim -- --count N`.
+/// The bounded simulation. For a longer one: `cargo run --release -p millpond-sim -- --count N`.
 const WORLDS: [&str; 4] = ["--count", "600", "--jobs", "2"];
-/// The same for power cuts at every event of short traces.
+/// The bounded simulation of power cuts at every event of short traces.
 const POWER_CUTS: [&str; 5] = ["--power-cut", "--count", "20", "--jobs", "2"];
-/// Worlds of kinds that ordinary ones are never: few, for the first two are long.
+/// Kinds of worlds that the bounded simulation never runs. The counts are small, because the first
+/// two kinds are long.
 const KINDS: [&[&str]; 7] = [
     &["--long-tables", "--count", "3", "--jobs", "2"],
     &["--full", "--count", "8", "--jobs", "2", "--turn-limit", "100"],
@@ -22,24 +24,25 @@ const KINDS: [&[&str]; 7] = [
     &["--strict", "--count", "100", "--jobs", "2"],
     &["--buffered", "--count", "100", "--jobs", "2"],
 ];
-/// What everything is built with, so that it is built once.
+/// Cargo profile of all builds, so that everything is built once.
 const PROFILE: [&str; 2] = ["--profile", "ci"];
-/// The directory of that profile beside the one that this program was built in.
+/// Directory of that profile, beside the directory of this program.
 const PLACE: &str = "ci";
-/// The programs as they are installed, without what tests add to their crates. The features of dependencies are those of the whole workspace:
-/// with `-p` cargo takes those of one package, for which nearly all dependencies are compiled once more.
+/// Builds the programs as they are installed, without the features that tests add to their crates.
+/// Dependencies get the features of the whole workspace: with `-p`, cargo uses those of one
+/// package, and would compile nearly all dependencies again.
 const PROGRAMS: [&str; 3] = ["build", "--workspace", "--bins"];
 
-/// Runs all parts; true when none failed.
+/// Runs all parts; returns true if none failed.
 pub fn run(root: &Path, install: bool, quick: bool) -> Result<bool> {
     let mut parts = Parts::default();
     system_packages(&mut parts, install);
     other_programs(root, &mut parts, install);
     parts.command("format", 2, &mut cargo(root, &["fmt", "--all", "--check"]));
-    // with the profile of the tests, so that what build scripts make is made once
+    // with the profile of the tests, so that the outputs of build scripts are built once
     let mut lints = cargo(root, &["clippy", "--workspace", "--all-targets"]);
     parts.command("lints", 25, lints.args(PROFILE).args(["--", "-D", "warnings"]));
-    // it is no test for plain `cargo test`, so "all targets" leaves it out
+    // plain `cargo test` does not run e2e, so "all targets" does not include it
     let mut lints = cargo(root, &["clippy", "--workspace", "--test", "e2e"]);
     parts.command("lints of e2e", 10, lints.args(PROFILE).args(["--", "-D", "warnings"]));
     parts.check("tidy", || {
@@ -48,7 +51,7 @@ pub fn run(root: &Path, install: bool, quick: bool) -> Result<bool> {
         Ok(if findings.is_empty() { Outcome::Passed } else { Outcome::Failed(format!("{} findings", findings.len())) })
     });
     let mut tests = cargo(root, &["test", "--workspace", "--quiet"]);
-    // the end-to-end tests have a part of their own below
+    // the end-to-end tests are a separate part below
     parts.command(
         "unit, model and corpus tests",
         45,
@@ -71,12 +74,12 @@ pub fn run(root: &Path, install: bool, quick: bool) -> Result<bool> {
     parts.check("simulation of power cuts", || within(minutes(10), simulator(root)?.args(POWER_CUTS)));
     parts.command("end-to-end tests are built", 20, &mut end_to_end_tests(root, &["--no-run"]));
     parts.check("end to end", || Ok(if end_to_end(root, &[])? { Outcome::Passed } else { Outcome::Failed("see above".into()) }));
-    // the last part: it leaves a simulator with bugs where the sound one was
+    // the last part, because it replaces the simulator by one with planted bugs
     parts.check("planted bugs are found", || planted_bugs(root));
     Ok(parts.finish())
 }
 
-/// Builds the daemon, then runs the end-to-end tests; true when none failed.
+/// Builds the daemon, then runs the end-to-end tests; returns true if none failed.
 pub fn end_to_end(root: &Path, arguments: &[&str]) -> Result<bool> {
     let built = cargo(root, &PROGRAMS).args(PROFILE).status().context("starting cargo")?;
     if !built.success() {
@@ -112,7 +115,7 @@ fn other_programs(root: &Path, parts: &mut Parts, install: bool) {
         return;
     }
     if install {
-        // Who has no way to the registry has no fsx; everything else can run.
+        // Without access to the registry fsx is skipped; everything else can run.
         parts.check("build fsx", || Ok(tools::install(root).map_or_else(|e| Outcome::Skipped(format!("{e:#}")), |()| Outcome::Passed)));
     } else {
         parts.skip(
@@ -122,7 +125,7 @@ fn other_programs(root: &Path, parts: &mut Parts, install: bool) {
     }
 }
 
-/// Every bug that can be planted is found within the seeds that the simulator allows itself.
+/// Checks that every planted bug is found within the simulator's own number of seeds.
 pub fn planted_bugs(root: &Path) -> Result<Outcome> {
     let mut build = cargo(root, &["build", "--workspace", "--bin", "millpond-sim", "--features", "millpond-sim/planted"]);
     let built = within(minutes(20), build.args(PROFILE))?;
@@ -142,13 +145,14 @@ pub fn planted_bugs(root: &Path) -> Result<Outcome> {
     Ok(if missed.is_empty() { Outcome::Passed } else { Outcome::Failed(format!("not found: {}", missed.join(", "))) })
 }
 
-/// The simulator that was built last.
+/// Returns a command for the simulator that was built last.
 fn simulator(root: &Path) -> Result<Command> {
     let own = std::env::current_exe().context("the path of this program")?;
-    // target/debug/xtask, wherever the target is
+    // the program is TARGET/debug/xtask, wherever the target directory is
     let target = own.ancestors().nth(2).context("this program is not in cargo's target")?;
     let mut command = Command::new(target.join(PLACE).join("millpond-sim"));
-    // a world takes and gives back large buffers all the time: to keep their memory saves a quarter of the time
+    // a world allocates and frees large buffers all the time; keeping their memory saves a quarter
+    // of the time
     command.current_dir(root).env("MIMALLOC_PURGE_DELAY", "-1");
     Ok(command)
 }

@@ -57,7 +57,7 @@ fn run(words: &[&str]) -> Result<bool> {
     }
 }
 
-/// The top of the checkout: the folder above this crate's.
+/// Returns the top directory of the checkout, the parent of this crate's.
 fn root() -> Result<PathBuf> {
     let own = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").context("run it as `cargo xtask`")?);
     Ok(own.parent().context("xtask lies in the workspace")?.to_owned())

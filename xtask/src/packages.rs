@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A program and the package that has it.
+/// Programs and their packages.
 const PROGRAMS: &[(&str, &str)] = &[
     ("cc", "build-essential"),
     ("qemu-system-x86_64", "qemu-system-x86"),
@@ -30,14 +30,15 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("busybox", "busybox-static"),
     ("virt-qemu-run", LIBVIRT.0),
 ];
-/// Has no program: the guest's kernel.
+/// Package of the guest's kernel, which has no program to look for.
 const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
-/// Has no program either: the guest's firmware.
+/// Path and package of the guest's firmware, which has no program either.
 const FIRMWARE: (&str, &str) = ("/usr/share/ovmf/OVMF.fd", "ovmf");
-/// The package, and the user that its driver does not start without. The package of libvirt's daemon makes that one, which nobody needs here.
+/// Package of libvirt's QEMU driver, and the user that it needs. That user is created by the
+/// package of libvirt's daemon, which the tests do not need.
 const LIBVIRT: (&str, &str) = ("libvirt-daemon-driver-qemu", "libvirt-qemu");
 
-/// Packages that are not there.
+/// Returns the packages that are not installed.
 pub fn missing() -> Vec<&'static str> {
     let mut missing: Vec<&str> = PROGRAMS.iter().filter(|(program, _)| find(program).is_none()).map(|(_, package)| *package).collect();
     if !has_user() {
@@ -53,17 +54,17 @@ pub fn missing() -> Vec<&'static str> {
     missing
 }
 
-/// Where a program is.
+/// Returns the path of a program.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(system).map(|dir| dir.join(program)).find(|file| file.is_file())
 }
 
-/// Installs packages, and adds the user that libvirt wants; needs root and apt.
+/// Installs packages, and adds the user that libvirt needs. Needs root and apt.
 ///
 /// # Errors
-/// Not root, no apt, or apt failed.
+/// When not run as root, when there is no apt, or when apt fails.
 pub fn install(packages: &[&str]) -> Result<()> {
     let id = Command::new("id").arg("-u").output().context("asking who runs this")?;
     ensure!(id.stdout.trim_ascii() == b"0", "--install needs root; run: sudo apt-get install -y {}", packages.join(" "));

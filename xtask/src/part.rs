@@ -6,28 +6,28 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What became of a part.
+/// Result of a part.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It held.
+    /// The check succeeded.
     Passed,
-    /// It did not.
+    /// The check failed, for this reason.
     Failed(String),
-    /// It could not run here.
+    /// The check could not run here, for this reason.
     Skipped(String),
 }
 
-/// All parts so far.
+/// Results of all parts so far.
 #[derive(Default)]
 pub struct Parts(Vec<(String, Outcome, Duration)>);
 
 impl Parts {
-    /// Runs a command; it fails with its exit code or when the budget is over.
+    /// Runs a command. It fails with its exit code, or when its budget is exceeded.
     pub fn command(&mut self, name: &str, minutes: u64, command: &mut Command) {
         self.check(name, || within(Duration::from_secs(minutes * 60), command));
     }
 
-    /// Runs a check of our own.
+    /// Runs a check written in Rust.
     pub fn check(&mut self, name: &str, check: impl FnOnce() -> Result<Outcome>) {
         println!("=== {name}");
         let begin = Instant::now();
@@ -35,7 +35,7 @@ impl Parts {
         self.note(name, outcome, begin.elapsed());
     }
 
-    /// Notes a part that cannot run here.
+    /// Records a part that cannot run here.
     pub fn skip(&mut self, name: &str, reason: &str) {
         self.note(name, Outcome::Skipped(reason.to_owned()), Duration::ZERO);
     }
@@ -45,7 +45,7 @@ impl Parts {
         self.0.push((name.to_owned(), outcome, took));
     }
 
-    /// Prints a line per part; true when none failed.
+    /// Prints one line per part; returns true if none failed.
     pub fn finish(self) -> bool {
         println!("\n=== summary");
         for (name, outcome, took) in &self.0 {
@@ -64,7 +64,8 @@ fn line(name: &str, outcome: &Outcome, took: Duration) -> String {
     }
 }
 
-/// Runs a command in a process group of its own, which is ended as a whole when the limit is over.
+/// Runs a command in its own process group, which is killed as a whole when the time limit is
+/// exceeded.
 pub fn within(limit: Duration, command: &mut Command) -> Result<Outcome> {
     println!("    {}", words(command));
     let mut child = command.process_group(0).spawn().with_context(|| format!("starting {}", words(command)))?;

@@ -1,4 +1,5 @@
-//! Which crate may know which: arrows never point up, and the lab knows nothing of the inside.
+//! Allowed dependencies between crates. Arrows never point up, and the lab depends on none of the
+//! product's crates.
 
 use super::tree::{Finding, SourceFile};
 
@@ -15,7 +16,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// Findings of one Cargo.toml.
+/// Checks one Cargo.toml.
 pub fn check(file: &SourceFile) -> Vec<Finding> {
     let Some(folder) = file.path.strip_suffix("/Cargo.toml") else { return Vec::new() };
     if folder == "fuzz" {

@@ -1,13 +1,15 @@
-//! Numbers of invariants (`INV-AREA-N`, and `IN` for the engine as a whole) and their page.
+//! Numbers of invariants (`INV-AREA-N`, and `IN` for the engine as a whole) and the page that
+//! defines them.
 
 use super::tree::{Finding, SourceFile};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Defines each number under a heading of its own.
+/// Page that defines each number under its own heading.
 const PAGE: &str = "docs/invariants.md";
 const HEADING: &str = "### ";
 
-/// Each number that is cited has one definition; each definition has a sentence and is cited in code; what it names exists.
+/// Checks that each cited number has one definition, that each definition has a sentence and is
+/// cited in code, and that functions named on the page exist.
 pub fn check(files: &[SourceFile]) -> Vec<Finding> {
     let Some(page) = files.iter().find(|file| file.path == PAGE) else {
         return vec![Finding::new(PAGE, 0, "is missing: it defines the numbers of invariants")];
@@ -38,7 +40,7 @@ pub fn check(files: &[SourceFile]) -> Vec<Finding> {
     findings
 }
 
-/// The numbers that the page defines, with their lines.
+/// Returns the numbers that the page defines, with their lines.
 fn definitions(page: &SourceFile) -> (BTreeMap<&str, usize>, Vec<Finding>) {
     let mut defined = BTreeMap::new();
     let mut findings = Vec::new();
@@ -63,7 +65,7 @@ fn definitions(page: &SourceFile) -> (BTreeMap<&str, usize>, Vec<Finding>) {
     (defined, findings)
 }
 
-/// The numbers of invariants in a text.
+/// Returns the numbers of invariants in a text.
 fn numbers(text: &str) -> Vec<&str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_');
     words.map(|word| word.trim_end_matches('-')).filter(|word| is_number(word)).collect()
@@ -77,7 +79,8 @@ fn is_number(word: &str) -> bool {
     }
 }
 
-/// Functions that the page names behind a Rust file are in that file: `path.rs` (`function`, `another`).
+/// Checks that each function named on the page after a Rust file is in that file, in the form:
+/// `path.rs` (`function`, `another`).
 fn missing_names(page: &SourceFile, files: &[SourceFile]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut source: Option<&SourceFile> = None;
@@ -99,7 +102,8 @@ fn missing_names(page: &SourceFile, files: &[SourceFile]) -> Vec<Finding> {
     findings
 }
 
-/// Options and planted bugs have hyphens, functions have none.
+/// Returns true for the name of a function. Options and planted bugs have hyphens, functions have
+/// none.
 fn is_function(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
 }
@@ -108,7 +112,7 @@ fn is_function(word: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// A number; put together here so that this file cites none.
+    /// Returns a number, which is assembled here so that this file cites none.
     fn number(area: &str) -> String {
         ["INV", area, "1"].join("-")
     }

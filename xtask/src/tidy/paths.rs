@@ -1,12 +1,13 @@
-//! Paths in texts: those of the project must exist, those of one machine must not be there.
+//! Paths in texts: paths of the project must exist, and paths of one machine must not occur.
 
 use super::tree::{Finding, SourceFile};
 use std::path::Path;
 
-/// First parts of a path that make a word in backticks a path of the project.
+/// Prefixes by which a word in backticks is recognized as a path of the project.
 const OURS: [&str; 7] = ["crates/", "docs/", "fuzz/", "xtask/", ".ci/", "tests-e2e/", ".cargo/"];
 
-/// Paths in backticks and relative links of a page must lead somewhere. A path with `{}`, `*` or `NNNN` in it is a pattern.
+/// Checks that paths in backticks and relative links of a page exist. A path with `{}`, `*` or
+/// `NNNN` in it is a pattern.
 pub fn check_named(root: &Path, file: &SourceFile) -> Vec<Finding> {
     let folder = root.join(&file.path).parent().map(Path::to_owned).unwrap_or_default();
     let mut findings = Vec::new();
@@ -29,7 +30,7 @@ pub fn check_named(root: &Path, file: &SourceFile) -> Vec<Finding> {
     findings
 }
 
-/// Where this checkout lies, and anybody's home, are no business of the text.
+/// Checks that a file names neither the directory of this checkout nor a home directory.
 pub fn check_machine(root: &Path, file: &SourceFile) -> Vec<Finding> {
     let mut bad = vec![["/ro", "ot/"].concat(), ["/ho", "me/"].concat()];
     if let Some(above) = root.parent().filter(|p| p.components().count() > 2) {

@@ -2,9 +2,9 @@
 
 use super::tree::{Finding, SourceFile};
 
-/// Holds a number for each count.
+/// File with the highest allowed value of each count.
 const NUMBERS: &str = "xtask/ratchet.toml";
-/// Lines of a function, from its name to its last brace, beyond which it counts as long.
+/// Number of lines of a function, from its name to its last brace, above which it counts as long.
 const LONG_FUNCTION: usize = 70;
 
 /// One count.
@@ -15,7 +15,8 @@ struct Count {
     advice: String,
 }
 
-/// Counts that are higher than their number. A note is printed for those that are lower.
+/// Checks that no count is higher than its allowed value. Prints a note for each count that is
+/// lower.
 pub fn check(files: &[SourceFile]) -> Vec<Finding> {
     let Some(numbers) = files.iter().find(|file| file.path == NUMBERS) else {
         return vec![Finding::new(NUMBERS, 0, "is missing: it holds the counts that may only fall")];
@@ -67,14 +68,15 @@ fn counts(files: &[SourceFile]) -> [Count; 4] {
     ]
 }
 
-/// The words of a line of a doc comment.
+/// Returns the words of a line of a doc comment; `None` for other lines.
 fn doc_words(line: &str) -> Option<Vec<&str>> {
     let text = line.trim_start();
     let text = text.strip_prefix("///").or_else(|| text.strip_prefix("//!"))?;
     Some(text.split(|c: char| !c.is_ascii_alphabetic() && c != '\'').filter(|word| !word.is_empty()).collect())
 }
 
-/// Names and lengths of the functions that are too long. rustfmt puts the last brace of a function under its first word.
+/// Returns names and lengths of functions that are too long. rustfmt aligns the last brace of a
+/// function with its first word.
 fn long_functions(text: &str) -> Vec<(String, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
@@ -82,7 +84,7 @@ fn long_functions(text: &str) -> Vec<(String, usize)> {
         let code = line.trim_start();
         let indent = line.len() - code.len();
         let Some(name) = function_name(code).filter(|_| !code.ends_with(['}', ';'])) else { continue };
-        // one without a body ends with a semicolon
+        // a function without a body ends with a semicolon
         let same = |line: &&str| line.len() - line.trim_start().len() == indent && (line.trim_start() == "}" || line.ends_with(';'));
         let Some(length) = lines[start + 1..].iter().position(|line| !line.is_empty() && same(line)).map(|end| end + 2) else { continue };
         if length > LONG_FUNCTION && lines[start + length - 1].trim_start() == "}" {
@@ -92,7 +94,7 @@ fn long_functions(text: &str) -> Vec<(String, usize)> {
     found
 }
 
-/// The name of the function that a line begins.
+/// Returns the name of the function that begins on this line.
 fn function_name(code: &str) -> Option<&str> {
     let (before, after) = code.split_once("fn ")?;
     let is_qualifier =
@@ -112,7 +114,7 @@ mod tests {
         [file(NUMBERS, numbers), file("crates/x/src/a.rs", code)]
     }
 
-    /// A file of numbers, in the order of the keys.
+    /// Returns the text of a file with these values, in the order of the counts.
     fn numbers(all: [usize; 4]) -> String {
         let lines = counts(&[]).into_iter().zip(all).map(|(count, most)| format!("{} = {most}\n", count.key));
         ["# most\n".to_owned()].into_iter().chain(lines).collect()

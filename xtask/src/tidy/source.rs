@@ -1,21 +1,22 @@
-//! Rules about single Rust files, and files that no module names.
+//! Rules about single Rust files, and files that no module declares.
 
 use super::tree::{Finding, SourceFile};
 use std::collections::BTreeSet;
 
 const LONG: usize = 600;
 const TOO_LONG: usize = 1000;
-/// The only places where `unsafe` may stand.
+/// The only places where `unsafe` is allowed.
 const UNSAFE_ALLOWED: &[&str] = &["crates/device/src/uring", "crates/device/src/mapping"];
-/// A SAFETY comment stands at most this many lines above what it is about.
+/// Maximum distance in lines of a SAFETY comment above the `unsafe` code.
 const SAFETY_REACH: usize = 8;
 
-/// Words that do not stay; put together here so that this file does not hold them.
+/// Returns words that must not be committed, assembled here so that this file does not contain
+/// them.
 fn banned() -> [String; 4] {
     [["to", "do!("], ["unimple", "mented!("], ["db", "g!("], ["#[ign", "ore"]].map(|parts| parts.concat())
 }
 
-/// Findings of one file.
+/// Checks one file.
 pub fn check(file: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     let lines = file.text.lines().count();
@@ -67,7 +68,7 @@ fn check_unsafe(file: &SourceFile) -> Vec<Finding> {
     findings
 }
 
-/// A line without its comment and without what stands in quotes.
+/// Returns a line without its comment and without the content of string literals.
 fn without_text(line: &str) -> String {
     let mut quoted = false;
     let mut code = String::new();
@@ -84,7 +85,7 @@ fn without_text(line: &str) -> String {
     code
 }
 
-/// `lib.rs` and `mod.rs` hold docs, `mod` and `pub use` alone.
+/// Checks that `lib.rs` and `mod.rs` contain only docs, `mod` and `pub use`.
 fn only_declarations(file: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut open = false; // inside a declaration of several lines
@@ -114,7 +115,7 @@ fn only_declarations(file: &SourceFile) -> Vec<Finding> {
     findings
 }
 
-/// Files that no `mod` names: nobody compiles them.
+/// Finds files that no `mod` declares, and that are therefore never compiled.
 pub fn unreached(files: &[SourceFile]) -> Vec<Finding> {
     let rust: Vec<&SourceFile> = files.iter().filter(|f| f.path.ends_with(".rs") && f.path.contains("/src/")).collect();
     let named: BTreeSet<String> = rust.iter().flat_map(|f| declared(f)).collect();
@@ -123,7 +124,7 @@ pub fn unreached(files: &[SourceFile]) -> Vec<Finding> {
     dead.map(|f| Finding::new(&f.path, 0, "no `mod` names this file; delete it or declare it")).collect()
 }
 
-/// The files that the `mod` lines of a file may mean.
+/// Returns the files that the `mod` lines of a file may refer to.
 fn declared(file: &SourceFile) -> Vec<String> {
     let (folder, name) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
     let stem = name.trim_end_matches(".rs");

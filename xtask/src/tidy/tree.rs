@@ -1,4 +1,4 @@
-//! Reads the checkout and asks every rule.
+//! Reads the checkout and applies all rules.
 
 use super::{arrows, invariants, paths, ratchet, source};
 use anyhow::{Context, Result};
@@ -6,19 +6,19 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Something against a rule.
+/// Violation of a rule.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// File, relative to the top.
+    /// Path of the file, relative to the top directory.
     pub file: String,
-    /// Line, from 1; 0 = the file as a whole.
+    /// Line, from 1; 0 for the file as a whole.
     pub line: usize,
-    /// What is wrong and what to do.
+    /// Description and remedy.
     pub text: String,
 }
 
 impl Finding {
-    /// At a line.
+    /// Makes a finding at a line.
     pub fn new(file: &str, line: usize, text: impl Into<String>) -> Finding {
         Finding { file: file.to_owned(), line, text: text.into() }
     }
@@ -32,19 +32,19 @@ impl fmt::Display for Finding {
 
 /// A text file of the checkout.
 pub struct SourceFile {
-    /// Path relative to the top.
+    /// Path relative to the top directory.
     pub path: String,
-    /// All of it.
+    /// Complete text.
     pub text: String,
 }
 
-/// Names that are never part of the source.
+/// Names of files and directories that are not source.
 const NOT_SOURCE: [&str; 6] = ["target", ".git", "millpond-data", "artifacts", "corpus", "lab-results"];
 
-/// Everything that is against the rules.
+/// Checks all rules.
 ///
 /// # Errors
-/// The checkout cannot be read.
+/// When the checkout cannot be read.
 pub fn check(root: &Path) -> Result<Vec<Finding>> {
     let mut files = Vec::new();
     gather(root, root, &mut files)?;
@@ -84,7 +84,7 @@ fn gather(root: &Path, dir: &Path, files: &mut Vec<SourceFile>) -> Result<()> {
         if path.is_dir() {
             gather(root, &path, files)?;
         } else if let Ok(text) = fs::read_to_string(&path) {
-            // what is no text has no rules here
+            // files that are not text have no rules here
             let relative = path.strip_prefix(root).unwrap_or(&path).display().to_string();
             files.push(SourceFile { path: relative, text });
         }
