@@ -1,11 +1,12 @@
-//! Exports that end with what they serve, and exports that are made again from a list.
+//! Exports that end with their volumes, and exports that are restored from a list.
 
 use std::process::Stdio;
 
 use crate::harness::{Daemon, each, run};
 use crate::nbd::Nbd;
 
-/// A daemon with `tank/v@a` and four exports: two of the volume, one of the snapshot, one of another volume.
+/// Starts a daemon with `tank/v@a` and four exports: two of the volume, one of the snapshot, one of
+/// another volume.
 fn exported() -> Daemon {
     let daemon = Daemon::with_pool();
     for name in ["tank/v", "tank/w"] {
@@ -77,7 +78,7 @@ fn exports_of_a_list_are_made_where_they_are_missing() {
         }
     }
     Nbd::connect(&daemon.path("w.sock")).expect("connect");
-    // on a host that lacks one of the volumes nothing is made
+    // on a host without one of the volumes no export is created
     daemon.run(&["unexport", "tank/*", "tank/v@a"]).ok();
     daemon.run(&["destroy", "-y", "tank/w"]).ok();
     daemon.run(&["export", "--from", "list.json"]).refused(1, "no volume 'tank/w'");
@@ -100,7 +101,7 @@ fn an_export_that_is_there_is_not_made_again() {
     assert!(same(&["nbd", "tank/v@a"]).starts_with("export 3 "));
     assert!(same(&["vhost-user", "tank/v", "--readonly"]).starts_with("export 2 "));
     assert_eq!(daemon.json(&["exports"]).as_array().map(Vec::len), Some(4));
-    // elsewhere, or with other rights, it is another one
+    // an export with another address or other permissions is a different one
     assert!(same(&["nbd", "tank/v", "--readonly", "--unix", "other.sock"]).starts_with("export 5 "));
     daemon.run(&["export", "nbd", "tank/v", "--unix", "elsewhere.sock", "--if-missing"]).refused(1, "lets clients write");
     daemon.run(&["export", "nbd", "tank/v"]).refused(1, "lets clients write");

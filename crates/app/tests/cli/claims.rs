@@ -1,10 +1,10 @@
-//! Hosts that see the same devices: a daemon that counts as another host by its configuration.
+//! Hosts that see the same devices. A daemon acts as another host by its configuration.
 
 use std::fs;
 
 use crate::harness::{Daemon, eventually};
 
-/// The daemon dies, or is stopped, and comes back as another host.
+/// Kills or stops the daemon and restarts it as another host.
 fn move_to(daemon: &mut Daemon, host: &str, signal: &str) {
     daemon.stop(signal);
     fs::write(daemon.path("millpond.toml"), format!("host_id = \"{host}\"\n")).expect("a configuration file");
@@ -28,7 +28,7 @@ fn a_pool_that_another_host_did_not_close_is_taken_by_force_alone() {
     daemon.run(&["pool", "import", "tank", "--force"]).ok();
     assert_eq!(daemon.json(&["list"])[0]["name"], "tank/v");
 
-    // stopped cleanly, it goes over at once
+    // a host that stops cleanly releases the pool at once
     move_to(&mut daemon, "three", "TERM");
     assert_eq!(daemon.json(&["pool", "list"])[0]["health"], "online");
     daemon.run(&["pool", "export", "tank"]).ok();
@@ -50,7 +50,7 @@ fn checkpoints_say_the_same_of_what_is_lost_wherever_they_are_asked_for() {
     let dir = daemon.text("");
     let idle = daemon.json(&["pool", "checkpoints", "tank", "-d", &dir]);
     assert_eq!(newest(&idle), newest(&serving));
-    // the time until it was seen last, not the time between two checkpoints
+    // the time since the pool was last seen in use, not the time between two checkpoints
     assert!(idle[0]["lost_millis"].as_u64() > Some(0), "{idle}");
     let planned = daemon.json(&["pool", "import", "tank", "-d", &dir, "--rewind", "-n"]);
     let rewound = &planned[0]["checkpoint"];
@@ -60,14 +60,16 @@ fn checkpoints_say_the_same_of_what_is_lost_wherever_they_are_asked_for() {
     assert!(table.contains("LOST_TIME") && table.contains("replays the log after it, and loses 0B"), "{table}");
     let to = daemon.json(&["pool", "import", "tank", "-d", &dir, "--to", &idle[0]["id"].to_string(), "-n"]);
     assert_eq!(to[0]["checkpoint"]["lost_bytes"], idle[0]["lost_bytes"]);
-    // and who has it is said
+    // the host that has the pool is named
     let found = daemon.json(&["pool", "import", "-d", &dir]);
     assert_eq!((found[0]["state"].as_str(), found[0]["used_by"].is_string()), (Some("in-use"), true), "{found}");
     let table = daemon.run(&["pool", "import", "-d", &dir]).ok().out;
     assert!(table.contains("in-use") && table.contains(", seen ") && table.contains(" ago"), "{table}");
 }
 
-/// A device that a host left behind by the user's word does not come back by itself as a whole pool that another host made of it.
+/// A host imported a pool without one of its devices, because the user asked for it. When another
+/// host has made a whole pool with the device that was left out, the first host does not import
+/// that pool at its start.
 #[test]
 fn what_another_host_made_of_devices_left_behind_here_is_not_taken_by_a_start() {
     let patient = |host: &str| Daemon::with_config(&format!("host_id = \"{host}\"\nimport_wait = \"10m\"\n"));
@@ -76,16 +78,16 @@ fn what_another_host_made_of_devices_left_behind_here_is_not_taken_by_a_start() 
     let rename = |from: &str, to: &str| fs::rename(from, to).expect("renamed");
     here.run(&["pool", "create", "tank", "mirror", &format!("{a}:256M"), &format!("{b}:256M")]).ok();
     assert_eq!(here.stop("TERM"), 0);
-    // the other host does without one device and replaces it
+    // the other host imports without one device and replaces it
     there.run(&["pool", "import", "tank", "--degraded", "-d", &b]).ok();
     there.run(&["pool", "replace", "tank", "0", &format!("{c}:256M"), "--wait"]).waited();
     there.run(&["pool", "export", "tank"]).ok();
-    // by the user's word this host takes the one that was left out
+    // at the user's request, this host imports the device that the other one left out
     rename(&b, &format!("{b}.away"));
     here.restart();
     here.run(&["pool", "import", "tank", "--degraded", "-d", &a]).ok();
     assert_eq!(here.stop("TERM"), 0);
-    // then it finds what the other host has, whole, in its places
+    // then it finds the other host's pool, whole and at its own paths
     rename(&a, &format!("{a}.away"));
     rename(&c, &a);
     rename(&format!("{b}.away"), &b);
@@ -96,7 +98,7 @@ fn what_another_host_made_of_devices_left_behind_here_is_not_taken_by_a_start() 
     assert_eq!(found[0]["state"], "outdated", "{found}");
     let listed = here.run(&["pool", "import", "-d", &a, "-d", &b]);
     assert!(listed.code == 0 && listed.err.contains("not up to date"), "{listed:?}");
-    // by the user's word it is
+    // at the user's request it is imported
     let imported = here.run(&["pool", "import", "tank", "-d", &a, "-d", &b]);
     assert_eq!(imported.code, 0, "{imported:?}");
     assert_eq!(here.json(&["pool", "list"])[0]["health"], "online");

@@ -1,4 +1,4 @@
-//! `clone --full`: copies that depend on nothing, in the same pool and in another one.
+//! `clone --full`: independent copies, in the same pool and in another one.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -8,7 +8,8 @@ use crate::harness::{Daemon, each, eventually};
 const SIZE: u64 = 64 << 20;
 const DATA: u64 = 12 << 20;
 
-/// `tank/v` with data, holes and zeroes, and the snapshot `a` of it; and the pool `other`.
+/// Starts a daemon with `tank/v`, which has data, holes and zeroes, its snapshot `a`, and the pool
+/// `other`. Returns the daemon and the volume's content.
 fn filled() -> (Daemon, Vec<u8>) {
     let daemon = Daemon::with_pool();
     let file = fs::File::create_new(daemon.path("in.raw")).expect("made");
@@ -29,7 +30,7 @@ fn filled() -> (Daemon, Vec<u8>) {
     file.write_all_at(&random(4096), SIZE - 4096).expect("written");
     assert_eq!(daemon.run(&["import-image", "in.raw", "tank/v", "-o", "iops=5000", "-o", "cache=writeback"]).code, 0);
     daemon.run(&["snapshot", "tank/v@a"]).ok();
-    // what comes later is not in the copy
+    // later writes are not in the copy
     let socket = daemon.export("tank/v", "v.sock");
     let mut nbd = crate::nbd::Nbd::connect(&socket).expect("connect");
     nbd.write(4096, &[1; 8192]).expect("write");
@@ -78,7 +79,7 @@ fn a_full_copy_depends_on_nothing_in_any_pool() {
     daemon.run(&["clone", "--full", "tank/v@none", "other/x"]).refused(1, "no snapshot");
     daemon.run(&["clone", "--full", "tank/v@a", "none/x"]).refused(1, "no pool 'none'");
     assert_eq!(daemon.run(&["clone", "-n", "tank/v@a", "tank/x"]).code, 2, "it is for full copies alone");
-    // nothing holds what was copied
+    // the copy does not depend on its source
     daemon.run(&["unexport", "tank/v"]).ok();
     daemon.run(&["destroy", "-y", "-r", "tank/v"]).ok();
     assert!(content(&daemon, "tank/w") == bytes, "the copy needed its origin");
@@ -100,7 +101,7 @@ fn a_copy_without_room_is_refused_with_figures() {
     assert_eq!((volumes(&daemon), holds(&daemon)), (vec!["other/kept".to_owned(), "tank/v".to_owned()], Some(0)));
 }
 
-/// A copy that is under way, because the device that it goes to is slow.
+/// Starts a copy that takes long, because its target device is limited.
 fn slow(daemon: &Daemon) -> crate::harness::Running {
     daemon.run(&["pool", "device-limit", "other", &daemon.text("other.img"), "--bps", "400k"]).ok();
     let copy = daemon.begin(&["clone", "--full", "tank/v@a", "other/w"]);
@@ -139,7 +140,8 @@ fn a_killed_daemon_takes_half_a_copy_back_when_it_starts_again() {
     assert!(content(&daemon, "other/w") == bytes, "the second copy differs");
 }
 
-/// The pool that has half of the copy is away when the daemon starts: it is taken back when that is there again.
+/// The pool with the unfinished copy is missing when the daemon starts. The copy is destroyed when
+/// the pool is back.
 #[test]
 fn half_a_copy_waits_for_its_pool() {
     let (mut daemon, _) = filled();

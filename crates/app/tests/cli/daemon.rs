@@ -1,4 +1,4 @@
-//! `serve` and `status`: restarts, crashes, second daemons, what cannot be imported.
+//! `serve` and `status`: restarts, crashes, second daemons, and pools that cannot be imported.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -40,7 +40,7 @@ fn a_clean_stop_keeps_pools_exports_and_data() {
         let mut bytes = [0; 4096];
         Nbd::connect(&socket).expect("connect").read(4096, &mut bytes).expect("read");
         assert_eq!(bytes, [9; 4096]);
-        // Ids are never used twice, not even that of an export that is gone.
+        // Ids are never reused, not even that of a removed export.
         daemon.run(&["unexport", "1"]).ok();
         assert_eq!(daemon.json(&["export", "nbd", "tank/v"])["id"], 2);
     }
@@ -103,7 +103,7 @@ fn a_damaged_pool_is_reported_and_stops_nobody() {
     daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
     daemon.run(&["pool", "create", "other", &format!("{}:256M", daemon.text("other.img"))]).ok();
     assert_eq!(daemon.stop("TERM"), 0);
-    // Everything between the labels is gone.
+    // Everything between the labels is lost.
     let file = fs::File::options().write(true).open(daemon.path("other.img")).expect("opens");
     file.write_all_at(&vec![0; 254 << 20], 1 << 20).expect("writes");
     daemon.restart();
@@ -129,7 +129,8 @@ fn events_are_streamed_until_the_daemon_stops() {
     let event: serde_json::Value = serde_json::from_str(&event).expect("JSON");
     assert_eq!((event["event"].as_str(), event["subject"].as_str()), (Some("volume.created"), Some("tank/v")));
     assert_eq!(daemon.stop("TERM"), 0);
-    // the last chunk of a body that has ended in good order: a daemon that waited for its listener would have broken the stream off
+    // the last chunk of a complete body: a daemon that waited for its listener would have cut the
+    // stream off
     assert!(lines.any(|line| line == "0"), "a listener holds the daemon up");
 }
 

@@ -1,10 +1,11 @@
-//! The right disk: ids, paths that change hands, devices that should not join a pool.
+//! Identification of disks: ids, paths that move to another device, and devices that should not
+//! join a pool.
 
 use std::fs;
 
 use crate::harness::{Daemon, each, eventually};
 
-/// A daemon that does not wait long for devices, with a mirror of `a` and `b`.
+/// Starts a daemon that waits only briefly for devices, with a mirror of `a` and `b`.
 fn mirrored() -> Daemon {
     let daemon = Daemon::with_config("import_wait = \"1s\"\n");
     daemon.run(&["pool", "create", "tank", "mirror", &sized(&daemon, "a"), &sized(&daemon, "b")]).ok();
@@ -15,7 +16,7 @@ fn sized(daemon: &Daemon, name: &str) -> String {
     format!("{}:256M", daemon.text(name))
 }
 
-/// One key of every device, empty where there is nothing.
+/// Returns one field of every device; empty where it is null.
 fn devices(daemon: &Daemon, key: &str) -> Vec<String> {
     let pools = daemon.json(&["pool", "status", "tank"]);
     let listed = pools[0]["devices"].as_array().expect("devices");
@@ -37,7 +38,7 @@ fn a_path_that_changed_hands_is_that_of_the_device_which_is_there() {
     let head = table.lines().find(|line| line.starts_with("ID")).expect("a head");
     assert_eq!(head.split_whitespace().take(4).collect::<Vec<_>>(), ["ID", "PATH", "SERIAL", "WAS"]);
 
-    // the first disk dies, and after a restart the second one has its name
+    // the first disk fails, and after a restart the second one has its path
     assert_eq!(daemon.stop("TERM"), 0);
     fs::rename(daemon.path("a"), daemon.path("dead")).expect("dies");
     fs::rename(daemon.path("b"), daemon.path("a")).expect("is renamed");
@@ -50,7 +51,7 @@ fn a_path_that_changed_hands_is_that_of_the_device_which_is_there() {
     let table = daemon.run(&["pool", "status", "tank"]).ok().out;
     let row = table.lines().find(|line| line.starts_with(&ids[0])).expect("a row");
     assert_eq!(row.split_whitespace().take(4).collect::<Vec<_>>(), [&ids[0], "-", "-", &a]);
-    // stopped, and out of service with nothing else known
+    // after another restart
     let restarted = |daemon: &mut Daemon| {
         assert_eq!(daemon.stop("TERM"), 0);
         daemon.restart();
@@ -59,7 +60,7 @@ fn a_path_that_changed_hands_is_that_of_the_device_which_is_there() {
     restarted(&mut daemon);
     assert_eq!(devices(&daemon, "was"), [a.clone(), String::new()]);
 
-    // the path is that of two: neither is taken
+    // the path fits two devices: neither is used
     for words in [
         &["pool", "replace", "tank", &a, &sized(&daemon, "c")][..],
         &["pool", "remove", "tank", &a],
@@ -74,7 +75,7 @@ fn a_path_that_changed_hands_is_that_of_the_device_which_is_there() {
     assert_eq!(devices(&daemon, "path"), [daemon.text("c"), a.clone()]);
     let now = devices(&daemon, "id");
     assert!(now[1] == ids[1] && now[0] != ids[0], "{now:?}");
-    // the beginning of an id is enough
+    // a prefix of an id is enough
     daemon.run(&["pool", "device-limit", "tank", &now[1][..6], "--iops", "100"]).ok();
     assert_eq!(daemon.json(&["pool", "status", "tank"])[0]["devices"][1]["limit"]["iops"], 100);
     daemon.run(&["pool", "remove", "tank", "abcdef"]).refused(1, "no device");
@@ -151,7 +152,7 @@ fn a_lone_device_does_not_join_a_mirror_unless_forced() {
     daemon.run(&["pool", "add", "tank", "spare", &sized(&daemon, "spare")]).ok();
     daemon.run(&["pool", "add", "tank", "mirror", &sized(&daemon, "c"), &sized(&daemon, "d")]).ok();
     daemon.run(&["pool", "add", "tank", "--force", &single]).ok();
-    // what has no redundancy any more cannot lose it
+    // a pool without redundancy cannot lose it
     daemon.run(&["pool", "add", "tank", &sized(&daemon, "another")]).ok();
     let mixed = ["mirror", &sized(&daemon, "e"), &sized(&daemon, "f"), "linear", &sized(&daemon, "g")];
     daemon.run(&[&["pool", "create", "mixed"][..], &mixed].concat()).refused(1, "--force");

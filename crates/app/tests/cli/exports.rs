@@ -1,4 +1,5 @@
-//! `export nbd`, `export vhost-user`, `exports`, `unexport`; of `export fuse`, what is refused before anything is mounted.
+//! `export nbd`, `export vhost-user`, `exports`, `unexport`; for `export fuse`, requests that are
+//! refused before anything is mounted.
 
 use std::net::TcpStream;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -43,13 +44,14 @@ fn addresses_are_checked() {
     assert!(!daemon.path("state/state.json").symlink_metadata().expect("stays").file_type().is_socket());
     daemon.export("tank/v", "v.sock");
     daemon.run(&["export", "nbd", "tank/v", "--force", "--unix", &daemon.text("v.sock")]).refused(1, "unexport 1");
-    // Without an address, one beside the control socket.
+    // Without an address, the socket is beside the control socket.
     let made = daemon.json(&["export", "nbd", "tank/v", "--readonly"]);
     let path = made["unix"].as_str().expect("a socket");
     assert!(path.starts_with(&daemon.text("run/")) && Nbd::connect(std::path::Path::new(path)).is_ok(), "{path}");
 }
 
-/// Nobody's disk changes, shrinks or goes away under who is connected, unless that is what was asked for.
+/// A command that changes, shrinks or removes the disk of a connected client is refused without
+/// `--force`.
 #[test]
 fn connected_clients_are_in_the_way() {
     let daemon = Daemon::with_pool();
@@ -66,7 +68,7 @@ fn connected_clients_are_in_the_way() {
     daemon.run(&["set", "readonly=on", "tank/v"]).refused(1, "export 1 (tank/v): unix:pid=");
     daemon.run(&["set", "cache=none", "tank/v"]).ok();
     assert_eq!(daemon.json(&["list", "-t", "snapshot"]).as_array().map(Vec::len), Some(1), "nothing was changed");
-    // who leaves is not in the way, however soon the command comes
+    // a client that has disconnected does not block a command, however soon it comes
     drop(nbd);
     daemon.run(&["rollback", "tank/v@a"]).ok();
     let nbd = Nbd::connect(&socket).expect("connect");
@@ -101,7 +103,7 @@ fn a_second_export_to_write_to_is_asked_for() {
     assert_eq!(daemon.json(&["exports"]).as_array().map(Vec::len), Some(0), "all exports of it");
 }
 
-/// Sockets are given to whom they are for, and again after a restart.
+/// Sockets have the requested owners and modes, also after a restart.
 #[test]
 fn sockets_have_owners_and_modes() {
     let mut daemon = Daemon::with_pool();
@@ -179,7 +181,7 @@ fn a_vhost_user_export_is_listed_and_comes_back_after_a_restart() {
     daemon.run(&["destroy", "-y", "tank/v"]).refused(1, "unexport tank/v");
     daemon.run(&["unexport", "1"]).ok();
     assert!(!exists(&socket));
-    // without a path, one beside the control socket
+    // without a path, the socket is beside the control socket
     let made = daemon.json(&["export", "vhost-user", "tank/v"]);
     assert_eq!(made["unix"].as_str(), Some(daemon.text("run/tank.v.vhost.sock").as_str()));
 }
@@ -205,7 +207,7 @@ fn the_last_descriptors_are_kept_for_the_daemon() {
     daemon.run(&["pool", "create", "tank", &format!("{}:512M", daemon.text("tank.img"))]).ok();
     daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
     let socket = daemon.export("tank/v", "v.sock");
-    // clients first: those that came before go on, and who is turned away notices at once
+    // at the limit of descriptors connected clients continue, and refused ones notice at once
     let mut clients = Vec::new();
     while let Ok(client) = Nbd::connect(&socket) {
         clients.push(client);
@@ -213,7 +215,7 @@ fn the_last_descriptors_are_kept_for_the_daemon() {
     }
     assert!(clients.len() > 8, "{} clients", clients.len());
     clients[0].write(0, &[5; 4096]).expect("write");
-    // an export would take what is kept; a command does not
+    // an export would use the descriptors that are reserved for commands; a command does not
     let refused = daemon.run(&["export", "nbd", "tank/v", "--unix", &daemon.text("w.sock"), "--force"]);
     refused.refused(1, "file descriptors are in use");
     daemon.run(&["create", "tank/w", "-L", "16M"]).ok();
@@ -230,7 +232,7 @@ fn the_last_descriptors_are_kept_for_the_daemon() {
         accepted += 1;
         assert!(accepted < 96, "none is refused");
     }
-    // all that was accepted was remembered
+    // all accepted exports were saved
     assert_eq!(daemon.stop("TERM"), 0);
     daemon.restart();
     let exports = daemon.json(&["exports"]);

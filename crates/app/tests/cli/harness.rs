@@ -10,12 +10,12 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_millpond");
-/// The longest wait for a state that must come. What is asked for is the state: on a machine with other work it may take its time.
+/// Time limit for states that must be reached. It is long, because the machine may have other work.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// The daemon's configuration file, where a test has one.
+/// Name of the daemon's configuration file, if a test has one.
 const CONFIG: &str = "millpond.toml";
 
-/// How a command ended.
+/// Result of a command.
 #[derive(Debug)]
 pub struct Ended {
     /// Exit code; -1 after a signal.
@@ -27,31 +27,32 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// The JSON document on standard output.
+    /// Parses the JSON document on standard output.
     pub fn json(&self) -> Value {
         assert_eq!(self.code, 0, "{self:?}");
         serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {self:?}"))
     }
 
-    /// Lines on standard error, but for the warning of machines whose temporary files are in memory.
+    /// Returns the lines on standard error, except the warning on machines whose temporary files
+    /// are in memory.
     fn lines(&self) -> impl Iterator<Item = &str> {
         self.err.lines().filter(|line| !line.contains("on a filesystem in memory (tmpfs)"))
     }
 
-    /// Asserts success without anything on standard error.
+    /// Asserts success without output on standard error.
     pub fn ok(self) -> Ended {
         assert!(self.code == 0 && self.lines().next().is_none(), "{self:?}");
         self
     }
 
-    /// Asserts success with nothing but progress on standard error.
+    /// Asserts success with only progress on standard error.
     pub fn waited(self) -> Ended {
         let is_progress = |line: &str| line.ends_with(" done") || line.contains(" done, ");
         assert!(self.code == 0 && self.lines().all(is_progress), "{self:?}");
         self
     }
 
-    /// Asserts a refusal: the code, one line of the agreed form, and a word in it.
+    /// Asserts a refusal: the exit code, and one error line that contains a word.
     pub fn refused(self, code: i32, word: &str) -> Ended {
         assert_eq!(self.code, code, "{self:?}");
         assert!(self.err.starts_with("millpond: ") && self.err.lines().count() == 1, "{self:?}");
@@ -62,7 +63,8 @@ impl Ended {
 }
 
 impl Ended {
-    /// Asserts a failure of a program that also writes messages: the code, and a last line of the agreed form with a word in it.
+    /// Asserts a failure of a program that also writes messages: the exit code, and a last error
+    /// line that contains a word.
     pub fn one_line(self, code: i32, word: &str) {
         assert_eq!(self.code, code, "{self:?}");
         let last = self.err.lines().last().unwrap_or_default();
@@ -70,14 +72,14 @@ impl Ended {
     }
 }
 
-/// A command with nothing of the environment that could lead it elsewhere.
+/// Returns a command without the environment variables that would change its target.
 pub fn command(words: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM);
     command.args(words).env_remove("MILLPOND_SOCKET").env_remove("MILLPOND_LOG").stdin(Stdio::null());
     command
 }
 
-/// Runs a command to its end.
+/// Runs a command to completion.
 pub fn run(mut command: Command) -> Ended {
     let output = command.output().expect("the program runs");
     Ended {
@@ -91,18 +93,18 @@ pub fn run(mut command: Command) -> Ended {
 pub struct Running(pub Child);
 
 impl Running {
-    /// Starts a command whose standard streams nobody reads.
+    /// Starts a command and discards its output.
     pub fn start(mut command: Command) -> Running {
         Running(command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn().expect("the program starts"))
     }
 
-    /// Sends a signal by name.
+    /// Sends a signal by its name.
     pub fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([&format!("-{name}"), &self.0.id().to_string()]).status().expect("kill runs");
         assert!(sent.success());
     }
 
-    /// Waits for the end and gives the exit code.
+    /// Waits for the end and returns the exit code; -1 after a signal.
     pub fn wait(&mut self) -> i32 {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -117,22 +119,22 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Ended already is as good.
+        // the child may have ended already
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A daemon with its directory.
+/// Daemon with its directory.
 pub struct Daemon {
     running: Option<Running>,
     dir: TempDir,
-    /// Files that it may have open.
+    /// Limit of open files.
     descriptors: Option<u64>,
 }
 
 impl Daemon {
-    /// Starts one and waits until it answers.
+    /// Starts a daemon and waits until it answers.
     pub fn start() -> Daemon {
         let mut daemon = Daemon::new();
         daemon.restart();
@@ -143,14 +145,14 @@ impl Daemon {
         Daemon { running: None, dir: tempfile::tempdir().expect("a temporary directory"), descriptors: None }
     }
 
-    /// Starts one that may have so many files open.
+    /// Starts a daemon with a limit of open files.
     pub fn with_descriptors(limit: u64) -> Daemon {
         let mut daemon = Daemon { descriptors: Some(limit), ..Daemon::new() };
         daemon.restart();
         daemon
     }
 
-    /// Starts one with this configuration file.
+    /// Starts a daemon with this configuration file.
     pub fn with_config(text: &str) -> Daemon {
         let mut daemon = Daemon::new();
         std::fs::write(daemon.path(CONFIG), text).expect("a configuration file");
@@ -158,7 +160,7 @@ impl Daemon {
         daemon
     }
 
-    /// Starts one with the pool `tank` on a file.
+    /// Starts a daemon with the pool `tank` on a file.
     pub fn with_pool() -> Daemon {
         let daemon = Daemon::start();
         let device = format!("{}:512M", daemon.text("tank.img"));
@@ -166,22 +168,22 @@ impl Daemon {
         daemon
     }
 
-    /// A path in its directory.
+    /// Returns a path in the daemon's directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// The same, as text.
+    /// Returns a path in the daemon's directory as text.
     pub fn text(&self, name: &str) -> String {
         self.path(name).to_str().expect("UTF-8").to_owned()
     }
 
-    /// Its control socket.
+    /// Returns the path of the control socket.
     pub fn socket(&self) -> String {
         self.text("run/control.sock")
     }
 
-    /// Starts it (again) and waits until it answers.
+    /// Starts the daemon, which does not run, and waits until it answers.
     pub fn restart(&mut self) {
         assert!(self.running.is_none());
         let (socket, state, config) = (self.socket(), self.text("state"), self.text(CONFIG));
@@ -198,64 +200,64 @@ impl Daemon {
         self.run(&["status", "--wait", &PATIENCE.as_secs().to_string()]);
     }
 
-    /// Stops it with a signal and gives the exit code; -1 when the signal ended it.
+    /// Stops the daemon with a signal and returns the exit code; -1 if the signal ended it.
     pub fn stop(&mut self, signal: &str) -> i32 {
         let mut running = self.running.take().expect("it runs");
         running.signal(signal);
         running.wait()
     }
 
-    /// Sends it a signal, and does not wait.
+    /// Sends a signal without waiting.
     pub fn signal(&self, name: &str) {
         self.running.as_ref().expect("it runs").signal(name);
     }
 
-    /// Waits for its end and gives the exit code; -1 when a signal ended it.
+    /// Waits for the end and returns the exit code; -1 if a signal ended it.
     pub fn ended(&mut self) -> i32 {
         self.running.take().expect("it runs").wait()
     }
 
-    /// Starts a command against it, and does not wait.
+    /// Starts a command on this daemon without waiting.
     pub fn begin(&self, words: &[&str]) -> Running {
         let mut command = command(words);
         command.env("MILLPOND_SOCKET", self.socket()).current_dir(self.dir.path());
         Running::start(command)
     }
 
-    /// Runs a command against it.
+    /// Runs a command on this daemon.
     pub fn run(&self, words: &[&str]) -> Ended {
         let mut command = command(words);
         command.env("MILLPOND_SOCKET", self.socket()).current_dir(self.dir.path());
         run(command)
     }
 
-    /// Runs a command with JSON output.
+    /// Runs a command on this daemon with JSON output, which is returned.
     pub fn json(&self, words: &[&str]) -> Value {
         let mut words = words.to_vec();
         words.extend(["--format", "json"]);
         self.run(&words).json()
     }
 
-    /// Exports a volume or snapshot on a unix socket and gives the socket.
+    /// Exports a volume or snapshot on a unix socket and returns the path of the socket.
     pub fn export(&self, name: &str, socket: &str) -> PathBuf {
         self.run(&["export", "nbd", name, "--unix", &self.text(socket)]).ok();
         self.path(socket)
     }
 }
 
-/// The sorted keys of an object.
+/// Returns the sorted keys of an object.
 pub fn keys(value: &Value) -> Vec<&str> {
     let mut keys: Vec<&str> = value.as_object().expect("an object").keys().map(String::as_str).collect();
     keys.sort_unstable();
     keys
 }
 
-/// The values of one key of every object in an array.
+/// Returns the value of one key of every object in an array.
 pub fn each<'a>(list: &'a Value, key: &str) -> Vec<&'a str> {
     list.as_array().expect("an array").iter().map(|entry| entry[key].as_str().expect("text")).collect()
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {
@@ -264,7 +266,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// True when a file or socket is there.
+/// Returns true if a file or socket exists.
 pub fn exists(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }

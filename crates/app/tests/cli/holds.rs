@@ -2,7 +2,7 @@
 
 use crate::harness::{Daemon, each, eventually};
 
-/// A daemon with `tank/v@a` and `tank/v@b`.
+/// Starts a daemon with `tank/v@a` and `tank/v@b`.
 fn two_snapshots() -> Daemon {
     let daemon = Daemon::with_pool();
     daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
@@ -31,7 +31,7 @@ fn each_tag_is_a_hold_of_its_own() {
     }
     refused.refused(1, "cannot destroy 'tank/v@a'");
 
-    // who has a hold takes back this one alone
+    // a release removes only the hold with its tag
     daemon.run(&["release", "tank/v@a", "--tag", "bakup"]).refused(1, "its tags are audit, backup");
     daemon.run(&["release", "tank/v@a"]).ok();
     daemon.run(&["release", "tank/v@a"]).refused(1, "no hold without a tag; give --tag with one of audit, backup");

@@ -1,9 +1,10 @@
-//! A pool whose device hangs: commands on other pools do not wait for it, and it can be given up. The device is a file in the mount of a second
-//! daemon, which is stopped.
+//! A pool whose device hangs: commands on other pools do not wait for it, and the pool can be given
+//! up. The device is a file in the mount of a second daemon, which is stopped with a signal.
 
 use crate::harness::{Daemon, each, eventually, exists};
 
-/// A daemon that serves an image file in a mount; nothing where this machine does not allow mounts.
+/// Starts a daemon that serves an image file in a mount; `None` on a machine that does not allow
+/// mounts.
 fn server() -> Option<(Daemon, String)> {
     let server = Daemon::start();
     server.run(&["pool", "create", "pond", &format!("{}:600M", server.text("pond.img"))]).ok();
@@ -17,7 +18,7 @@ fn server() -> Option<(Daemon, String)> {
     Some((server, format!("{dir}/disk")))
 }
 
-/// A daemon with the pool `good` on a file and the pool `hung` on that of the server.
+/// Starts a daemon with the pool `good` on a file and the pool `hung` on the server's file.
 fn two_pools(device: &str) -> Daemon {
     let daemon = Daemon::start();
     daemon.run(&["pool", "create", "good", &format!("{}:256M", daemon.text("good.img"))]).ok();
@@ -32,19 +33,20 @@ fn a_pool_on_a_device_that_hangs_bothers_nobody_and_can_be_given_up() {
     let Some((server, device)) = server() else { return };
     let mut daemon = two_pools(&device);
     server.signal("STOP");
-    // each waits for the device; the second one for the lock of its pool, too
+    // both wait for the device; the second one also waits for the lock of its pool
     let mut waiting = [daemon.begin(&["create", "hung/w", "-L", "16M"]), daemon.begin(&["set", "cache=none", "hung/v"])];
     daemon.run(&["export", "nbd", "good/v", "--unix", &daemon.text("v.sock")]).ok();
     daemon.run(&["set", "cache=none", "good/v"]).ok();
     daemon.run(&["snapshot", "good/v@a"]).ok();
-    // a volume that is being made may be among them
+    // a volume that is being created may be listed, too
     assert!(each(&daemon.json(&["list"]), "name").contains(&"good/v"));
     daemon.run(&["unexport", "1"]).ok();
     daemon.run(&["destroy", "-y", "good/v@a"]).ok();
     daemon.run(&["pool", "export", "good"]).ok();
     daemon.run(&["pool", "import", "good", "-d", &daemon.text("good.img")]).ok();
 
-    // the kernel cannot take back what the device has: that is said, and the device stays in use
+    // the kernel cannot cancel the device's operations: this is reported, and the device stays in
+    // use
     daemon.run(&["pool", "export", "hung", "--force"]).refused(1, "stay in use");
     waiting.iter_mut().for_each(|running| assert_eq!(running.wait(), 1, "they are told that it was not done"));
     assert_eq!(each(&daemon.json(&["pool", "list"]), "name"), ["good"]);
@@ -55,7 +57,7 @@ fn a_pool_on_a_device_that_hangs_bothers_nobody_and_can_be_given_up() {
     let names = daemon.json(&["list", "hung"]);
     assert!(each(&names, "name").contains(&"hung/v"), "{names}");
 
-    // a daemon that is told to end does so, and closes what can be closed
+    // a daemon that receives SIGTERM ends, and closes all pools that can be closed
     server.signal("STOP");
     let begun = daemon.begin(&["create", "hung/x", "-L", "16M"]);
     daemon.signal("TERM");

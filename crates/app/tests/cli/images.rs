@@ -1,11 +1,12 @@
-//! Images in and out without the help of other programs: raw, and what is refused before anything is read.
+//! Import and export of images without other programs: raw images, and requests that are refused
+//! before anything is read.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use crate::harness::{Daemon, each};
 
-/// A file with data, zeroes and holes.
+/// Makes a file with data, zeroes and holes; returns its content.
 fn image(daemon: &Daemon, name: &str, size: u64) -> Vec<u8> {
     let file = fs::File::create_new(daemon.path(name)).expect("made");
     file.set_len(size).expect("sized");
@@ -22,7 +23,7 @@ fn a_raw_image_goes_in_and_out() {
     let odd = (20 << 20) + 1537;
     let mut bytes = image(&daemon, "in.raw", odd);
     let ended = daemon.run(&["import-image", "in.raw", "tank/v", "--verify", "-o", "compression=lz4"]);
-    // what came of it is said, not only that it began
+    // the result is reported, not only the start
     let lines: Vec<&str> = ended.err.lines().collect();
     let size = "20.00M";
     let wanted = |line: &str, what: &str| line.starts_with(&format!("{what} tank/v: done, {size}")) && line.ends_with(" s");
@@ -38,7 +39,7 @@ fn a_raw_image_goes_in_and_out() {
     assert!(fs::read(daemon.path("out.raw")).expect("read") == bytes, "what came back differs");
     assert!(fs::metadata(daemon.path("out.raw")).expect("there").blocks() * 512 < 2 << 20, "holes were written");
 
-    // a snapshot, and nothing over a file that is there
+    // a snapshot is exported, and an existing file is not overwritten
     daemon.run(&["snapshot", "tank/v@a"]).ok();
     daemon.run(&["export-image", "tank/v@a", "out.raw"]).refused(1, "--force");
     assert_eq!(daemon.run(&["export-image", "tank/v@a", "out.raw", "--force"]).code, 0);
@@ -64,7 +65,7 @@ fn what_cannot_be_imported_leaves_nothing() {
     refused(&["in.raw", "tank/v", "--sector", "520"], 2, "not a sector profile");
     fs::write(daemon.path("cut.qcow2"), b"QFI\xfb\0\0\0\x03").expect("written");
     refused(&["cut.qcow2", "tank/v"], 1, "cut off");
-    // more than the pool holds
+    // an image that is larger than the pool
     let large = fs::File::create_new(daemon.path("large.raw")).expect("made");
     for at in (0..600u64 << 20).step_by(1 << 20) {
         large.write_all_at(&[0x5a; 1 << 20], at).expect("written");

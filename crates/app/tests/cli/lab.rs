@@ -1,4 +1,4 @@
-//! `millpond lab`: it becomes the program beside it, and says what to do where there is none.
+//! `millpond lab`: it executes the program beside it, and reports a remedy if there is none.
 
 use std::fs;
 use std::path::Path;
@@ -6,13 +6,14 @@ use std::process::Command;
 
 use crate::harness::{command, run};
 
-/// Makes a program. Not by writing it here: what another test starts meanwhile would hold it open, and it could not be run.
+/// Copies a program by another process. If this process wrote the file, a child that another test
+/// starts meanwhile could hold it open, and it could not be executed.
 fn install(from: &Path, to: &Path) {
     let done = Command::new("install").args(["-m", "755"]).args([from, to]).status().expect("install runs");
     assert!(done.success());
 }
 
-/// A copy of the program in a directory of its own, with nothing in PATH.
+/// Returns a command for a copy of the program in its own directory, with an empty PATH.
 fn alone(dir: &Path, words: &[&str]) -> Command {
     let program = dir.join("millpond");
     if !program.exists() {

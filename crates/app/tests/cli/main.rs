@@ -1,4 +1,5 @@
-//! The command line as scripts use it: a real daemon in a temporary directory, every verb, exit codes, JSON keys, error lines.
+//! The command line as scripts use it: a real daemon in a temporary directory, every verb, exit
+//! codes, JSON keys, error lines.
 
 mod again;
 mod claims;

@@ -1,4 +1,4 @@
-//! `pool` and its verbs.
+//! The verbs of `pool`.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -134,7 +134,7 @@ fn iostat_and_checkpoints_count() {
     assert!(table.lines().all(|line| line.chars().count() <= 120), "{table}");
     daemon.run(&["pool", "iostat", "tank", "0"]).refused(2, "interval");
     daemon.run(&["pool", "iostat", "tank", "1", "x"]).refused(2, "number of samples");
-    // all pools, and what programs read
+    // all pools, and the output for programs
     assert_eq!(each(&daemon.json(&["pool", "iostat"]), "name"), ["tank"]);
     let columns = daemon.run(&["pool", "iostat", "-H", "-l"]).ok().out;
     assert_eq!((columns.lines().count(), columns.split('\t').count()), (1, 15), "{columns}");
@@ -177,7 +177,7 @@ fn devices_are_added_replaced_and_removed() {
     daemon.run(&["pool", "remove", "-n", "tank", &path("b")]).ok();
     daemon.run(&["pool", "remove", "tank", &path("b"), "--wait"]).waited();
     assert_eq!(listed(), [path("c")]);
-    // what was let go belongs to nobody, once its label is gone
+    // released devices are free when their labels are erased
     let mirror = [path("a"), path("b")];
     eventually("the devices are vacant", || daemon.run(&["pool", "create", "other", "-n", "mirror", &mirror[0], &mirror[1]]).code == 0);
     daemon.run(&["pool", "create", "other", "mirror", &mirror[0], &mirror[1]]).ok();
@@ -210,7 +210,7 @@ fn a_cache_comes_and_goes_and_is_not_missed() {
     assert!(status.contains("cache: 0 blocks read from it"), "{status}");
     let rows = daemon.json(&["pool", "iostat", "tank", "-v"]);
     assert!(rows[0]["cache_hits"].as_f64() == Some(0.0) && rows[1]["cache_hits"].is_null(), "{rows}");
-    // nobody needs it
+    // the pool works without its cache devices
     assert_eq!(daemon.stop("TERM"), 0);
     std::fs::rename(daemon.path("b"), daemon.path("gone")).unwrap();
     std::fs::write(daemon.path("c"), vec![0; 1 << 20]).unwrap();
@@ -256,7 +256,7 @@ fn a_spare_takes_the_place_of_a_device_that_stays_away() {
     daemon.restart();
     let taken = online(&["a data online", "c data online"]);
     eventually("the spare is whole", || states(&daemon) == taken);
-    // what was lost is a stranger now, and the daemon knows where the pool is
+    // the lost device no longer belongs to the pool, and the daemon knows the pool's devices
     std::fs::rename(daemon.path("gone"), daemon.path("b")).unwrap();
     assert_eq!(daemon.stop("TERM"), 0);
     daemon.restart();

@@ -1,4 +1,4 @@
-//! `promote`: a clone that stands alone, and what becomes of the volume it was made from.
+//! `promote`: a clone becomes independent, and its former origin becomes a clone.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ fn read(socket: &Path, block: u64) -> u8 {
     bytes[0]
 }
 
-/// `tank/golden` with the snapshots v1 to v3, and `tank/vm`, a clone of v2.
+/// Starts a daemon with `tank/golden`, its snapshots v1 to v3, and `tank/vm`, a clone of v2.
 fn golden() -> Daemon {
     let daemon = Daemon::with_pool();
     daemon.run(&["create", "tank/golden", "-L", "16M"]).ok();
@@ -54,13 +54,13 @@ fn a_golden_image_can_go_when_its_clone_is_promoted() {
         each(&daemon.json(&["list", "-t", "snapshot"]), "name").into_iter().map(str::to_owned).collect()
     };
     assert_eq!(names(&daemon), ["tank/golden@v3", "tank/vm@v1", "tank/vm@v2"]);
-    // who reads the snapshot goes on, and the export has its new name
+    // clients of the snapshot continue, and the export has the new name
     assert_eq!(read(&kept, 0), 2);
     assert!(each(&daemon.json(&["exports"]), "name").contains(&"tank/vm@v2"));
     assert_eq!(daemon.stop("KILL"), -1);
     daemon.restart();
     assert_eq!((origin(&daemon, "tank/vm"), read(&kept, 0)), (None, 2));
-    // the former origin goes without -R
+    // the former origin is destroyed without -R
     daemon.run(&["unexport", "tank/golden"]).ok();
     daemon.run(&["destroy", "-y", "-r", "tank/golden"]).ok();
     assert_eq!(names(&daemon), ["tank/vm@v1", "tank/vm@v2"]);
@@ -88,7 +88,7 @@ fn what_cannot_be_promoted_is_refused_with_the_reason() {
     }
     daemon.run(&["rename", "tank/vm@v1", "tank/vm@mine"]).ok();
     daemon.run(&["promote", "tank/vm"]).ok();
-    // and back
+    // the promotion can be reversed
     daemon.run(&["promote", "tank/golden"]).ok();
     assert_eq!(origin(&daemon, "tank/vm").as_deref(), Some("tank/golden@v2"));
 }
@@ -103,7 +103,7 @@ fn a_reservation_that_could_not_be_kept_is_named() {
     daemon.run(&["snapshot", "tank/golden@v4"]).ok();
     daemon.run(&["clone", "tank/golden@v4", "tank/late"]).ok();
     let free = daemon.json(&["pool", "list"])[0]["free"].as_u64().expect("bytes");
-    // as much as can be promised, in steps of the size of what moves
+    // the largest reservation that is accepted, in steps of the size of the moved data
     let fits = (1..64u64)
         .map(|part| free.saturating_sub(part << 20))
         .find(|bytes| daemon.run(&["set", &format!("reservation={}", bytes + (8 << 20)), "tank/golden"]).code == 0);

@@ -1,4 +1,4 @@
-//! Dry runs say what the real command says, and devices are called by all their names.
+//! Dry runs report the same as the real commands, and devices are shown with all their names.
 
 use std::fs::{self, File};
 
@@ -13,7 +13,7 @@ fn ids(daemon: &Daemon, pool: &str) -> Vec<String> {
     each(&pools[0]["devices"], "id").into_iter().map(str::to_owned).collect()
 }
 
-/// Class and state of every device, by the last part of its path.
+/// Returns name, class and state of every device; the name is the last part of its path.
 fn devices(daemon: &Daemon) -> Vec<String> {
     let pools = daemon.json(&["pool", "status", "tank"]);
     let listed = pools[0]["devices"].as_array().expect("devices");
@@ -51,11 +51,11 @@ fn what_is_refused_is_refused_by_the_dry_run_in_the_same_words() {
     for name in ["tiny", "small", "new", "none"] {
         assert!(!daemon.path(name).exists(), "{name} was left behind");
     }
-    // what is in use is not to be had by force
+    // a device in use is refused even with force
     let used = daemon.run(&["pool", "replace", "tank", &a, &other]).refused(1, "in use");
     assert!(!used.err.contains("-f"), "{used:?}");
     daemon.run(&["pool", "replace", "tank", &a, "-f", &b]).refused(1, "no spare of it");
-    // a number is shown nowhere
+    // member numbers are not shown, so they are not accepted
     let number = daemon.run(&["pool", "replace", "tank", "1", &sized(&daemon, "new")]).refused(1, "device 1 is");
     assert!(number.err.contains(&ids(&daemon, "tank")[1]), "{number:?}");
 }
@@ -81,11 +81,11 @@ fn the_spare_of_a_pool_is_put_in_the_place_of_a_device_by_hand() {
     let told = daemon.run(&["pool", "replace", "tank", &a, &before[2], "-n"]).ok().out;
     assert_eq!(told, format!("would replace {} {a} (256M) of pool tank by the spare {} {c} (256M)\n", before[0], before[2]));
     assert_eq!(devices(&daemon), ["a data online", "b data online", "c spare available"]);
-    // one that is there
+    // replacement of a device that is present
     daemon.run(&["pool", "replace", "tank", &a, &c, "--wait"]).waited();
     assert_eq!(devices(&daemon), ["c data online", "b data online"]);
     assert_eq!(daemon.json(&["pool", "list"])[0]["health"], "online");
-    // the old one is free, and one that is missing is replaced, too
+    // the old device is free, and a missing device is replaced, too
     eventually("the old device is vacant", || daemon.run(&["pool", "add", "tank", "spare", &a, "-n"]).code == 0);
     daemon.run(&["pool", "add", "tank", "spare", &a]).ok();
     assert_eq!(daemon.stop("TERM"), 0);
@@ -94,7 +94,7 @@ fn the_spare_of_a_pool_is_put_in_the_place_of_a_device_by_hand() {
     eventually("the pool comes without a device", || daemon.json(&["pool", "list"])[0]["health"] == "degraded");
     daemon.run(&["pool", "replace", "tank", &before[1], "a", "--wait"]).waited();
     assert_eq!(devices(&daemon), ["c data online", "a data online"]);
-    // a restart finds them there
+    // a restart finds the devices at their paths
     assert_eq!(daemon.stop("TERM"), 0);
     daemon.restart();
     assert_eq!(devices(&daemon), ["c data online", "a data online"]);
@@ -126,7 +126,7 @@ fn a_file_that_is_there_is_not_made_another_size() {
         assert!(refused.err.contains("leave ':SIZE' out"), "{refused:?}");
     }
     assert_eq!(length("old"), 64 << 20);
-    // an empty file is as good as none, and the same size is what was asked for
+    // an empty file counts as a missing one, and a file of the requested size is accepted
     for words in [&["-n"][..], &[]] {
         daemon.run(&[&["pool", "create", "tank", &format!("{}:256M", daemon.text("empty"))][..], words].concat()).ok();
     }
@@ -161,7 +161,7 @@ fn a_pool_out_of_service_has_no_layout_that_anybody_knows() {
     assert!(shown.contains("\nlayout -\n") && !shown.contains("linear") && !shown.contains("data "), "{shown}");
     let class_and_layout = daemon.run(&["pool", "status", "-o", "class,layout"]).ok().out;
     assert_eq!(class_and_layout.lines().last().map(|line| line.split_whitespace().collect::<Vec<_>>()), Some(vec!["-", "-"]));
-    // a check of a pool that is not there is no warning
+    // a check of a pool that does not exist is an error, not a warning
     let checked = daemon.run(&["pool", "status", "--check", "lake"]);
     assert_eq!((checked.code, checked.out.as_str()), (4, "error: no pool 'lake'; see 'millpond pool list'\n"), "{checked:?}");
     assert_eq!(daemon.run(&["pool", "status", "--check", "no pool"]).code, 2);

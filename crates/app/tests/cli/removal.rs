@@ -1,4 +1,4 @@
-//! Devices that leave: how much moves, how long it takes, and how far it is.
+//! Removal of devices: amount of data, duration, and progress.
 
 use crate::harness::{Daemon, each, eventually};
 
@@ -55,7 +55,7 @@ fn a_removal_that_is_waited_for_says_what_left_with_the_device() {
     assert!(rehearsed.starts_with(&format!("would remove {first} from pool tank\n")), "{rehearsed}");
     let removed = daemon.run(&["pool", "remove", "tank", ids[0], "--wait"]).waited().out;
     assert_eq!(removed, format!("removed {first} from pool tank, and with it {second}: too few devices stayed for their layout\n"));
-    // one that takes nothing along is no news to a script
+    // a removal that moves no data prints nothing in a script
     daemon.run(&["pool", "add", "tank", "spare", &format!("{}:256M", daemon.text("e"))]).ok();
     assert_eq!(daemon.run(&["pool", "remove", "tank", &daemon.text("e"), "--wait"]).waited().out, "");
 }
@@ -66,7 +66,7 @@ fn how_a_removal_ended_is_known_after_a_restart() {
     let [a, b] = ["a", "b"].map(|name| format!("{}:256M", daemon.text(name)));
     daemon.run(&["pool", "create", "tank", "linear", &a, &b]).ok();
     assert_eq!(daemon.stop("TERM"), 0);
-    // as the daemon notes it when a removal has waited for a minute
+    // as the daemon saves it after a removal has waited for a minute
     let file = daemon.path("state/state.json");
     let mut state: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).expect("read")).expect("JSON");
     state["pools"][0]["removal_ended"] = serde_json::json!({ "why": "no room", "at": "2026-01-02T03:04:05Z" });
@@ -81,7 +81,7 @@ fn how_a_removal_ended_is_known_after_a_restart() {
         assert!(!daemon.run(&["events"]).ok().out.contains("pool.removal-ended"), "it was reported when it ended");
         assert_eq!(daemon.stop("TERM"), 0);
     }
-    // until another one begins
+    // until another removal begins
     daemon.restart();
     eventually("the pool comes", || daemon.json(&["pool", "list"])[0]["health"] == "online");
     daemon.run(&["pool", "remove", "tank", &daemon.text("a"), "--wait"]).waited();

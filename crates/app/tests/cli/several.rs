@@ -2,7 +2,8 @@
 
 use crate::harness::{Daemon, each};
 
-/// A daemon with the volumes `vm1`, `vm2`, `db` of the pool `tank`, and `vm1` of the pool `pond`.
+/// Starts a daemon with the volumes `vm1`, `vm2`, `db` of the pool `tank`, and `vm1` of the pool
+/// `pond`.
 fn two_pools() -> Daemon {
     let daemon = Daemon::with_pool();
     let device = format!("{}:256M", daemon.text("pond.img"));
@@ -32,7 +33,7 @@ fn lists_take_names_and_patterns_and_an_order() {
     assert_eq!(list(&["*/*@auto-*"]), "tank/vm1@auto-1 tank/vm2@auto-1");
     daemon.run(&["list", "tank/web*"]).refused(1, "nothing matches 'tank/web*'");
     daemon.run(&["list", "tank/v m*"]).refused(2, "not allowed");
-    // by value: as words, 160M would come before 48M, and that before 8M
+    // sorted by value: as text, 160M would come before 48M, and 48M before 8M
     assert_eq!(list(&["tank", "-s", "size"]), "tank/vm2 tank/vm1 tank/db");
     assert_eq!(list(&["-S", "size"]), "tank/db tank/vm1 pond/vm1 tank/vm2");
     assert_eq!(list(&["-t", "snapshot", "-S", "name"]), "tank/vm2@auto-1 tank/vm1@hand tank/vm1@auto-1");
@@ -55,7 +56,7 @@ fn what_patterns_destroy_is_listed_and_asked_for_and_goes_at_once() {
         .refused(1, "tank/vm1@auto-a, tank/vm1@auto-b, tank/vm2@auto-a, tank/vm2@auto-b (4 in all) would be lost; add -y");
     daemon.run(&["destroy", "-y", "tank/nothing*"]).refused(1, "nothing matches");
     daemon.run(&["destroy", "-y", "ta*"]).refused(2, "a pattern for pools");
-    // one that cannot go keeps all of them
+    // a snapshot that cannot be destroyed keeps all of them
     daemon.run(&["hold", "tank/vm2@auto-b", "--tag", "keep"]).ok();
     daemon.run(&["destroy", "-y", "tank/vm*@auto-*"]).refused(1, "'tank/vm2@auto-b' (tag keep)");
     assert_eq!(names(&daemon, &["tank/vm*@*"]).split(' ').count(), 4);
@@ -63,7 +64,7 @@ fn what_patterns_destroy_is_listed_and_asked_for_and_goes_at_once() {
     assert_eq!(names(&daemon, &["tank/vm*@*"]).split(' ').count(), 4);
     daemon.run(&["destroy", "-y", "tank/vm1@%", "tank/d*@auto-a%"]).ok();
     assert_eq!(names(&daemon, &["-t", "snapshot", "tank"]), "tank/vm2@auto-a tank/vm2@auto-b");
-    // a clone that is named need not be asked for with -R
+    // a clone that is named does not need -R
     daemon.run(&["clone", "tank/vm2@auto-a", "tank/copy"]).ok();
     daemon.run(&["destroy", "-y", "tank/vm2@auto-a"]).refused(1, "-R");
     let told = daemon.run(&["destroy", "-y", "tank/vm2@auto-a", "tank/copy", "tank/vm1", "pond/vm1@%"]).ok().out;

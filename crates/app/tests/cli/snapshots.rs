@@ -1,4 +1,4 @@
-//! Snapshots: taking, rolling back, cloning, comparing, holding, destroying.
+//! Snapshots: create, rollback, clone, diff, hold, destroy.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ fn read(socket: &Path, block: u64) -> u8 {
     bytes[0]
 }
 
-/// A daemon with `tank/v`, served.
+/// Starts a daemon with `tank/v`, which is exported.
 fn served() -> (Daemon, std::path::PathBuf) {
     let daemon = Daemon::with_pool();
     daemon.run(&["create", "tank/v", "-L", "16M"]).ok();

@@ -1,4 +1,4 @@
-//! What pools take of their host, and give back.
+//! Space that pools take from their host, and return.
 
 use std::fs::{File, metadata};
 use std::io::{Read, Write, copy, repeat};
@@ -10,7 +10,7 @@ use crate::harness::{Daemon, eventually};
 
 const MIB: u64 = 1 << 20;
 
-/// A number of the pool's segments.
+/// Returns a value of the pool's space.
 fn segments(daemon: &Daemon, what: &str) -> u64 {
     let status: Value = daemon.json(&["pool", "status", "tank"]);
     status[0]["space"][what].as_u64().expect("a number")
@@ -32,7 +32,7 @@ fn a_new_pool_on_a_sparse_file_has_some_of_it_ready() {
     assert!(told.contains("free and ready") && told.contains("free and holes"), "{told}");
     let shown = daemon.run(&["pool", "show", "tank"]).ok().out;
     assert!(shown.contains("segments_ready"), "{shown}");
-    // what the file has is known again after a restart
+    // after a restart the daemon knows the space of the file again
     assert_eq!(daemon.stop("TERM"), 0);
     daemon.restart();
     assert!(segments(&daemon, "ready") >= 24 * MIB, "{}", segments(&daemon, "ready"));

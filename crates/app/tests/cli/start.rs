@@ -1,4 +1,5 @@
-//! What a daemon does by itself at its start: devices that are late, locked or older than what was in service.
+//! Actions of a daemon at its start: devices that are late, locked, or older than the state that
+//! was in service.
 
 use std::fs;
 use std::thread::sleep;
@@ -9,7 +10,7 @@ use serde_json::Value;
 use crate::harness::{Daemon, Running, command, eventually};
 use crate::nbd::Nbd;
 
-/// A daemon that waits for missing devices for a second.
+/// Starts a daemon that waits one second for missing devices.
 fn impatient() -> Daemon {
     Daemon::with_config("import_wait = \"1s\"\n")
 }
@@ -26,7 +27,7 @@ fn health_is(daemon: &Daemon, health: &str) -> bool {
     pool(daemon)["health"] == health
 }
 
-/// Does the export answer? A daemon that was killed leaves its socket behind.
+/// Returns true if the export answers. A daemon that was killed leaves its socket behind.
 fn serves(daemon: &Daemon) -> bool {
     Nbd::connect(&daemon.path("v.sock")).is_ok()
 }
@@ -50,7 +51,8 @@ fn read(daemon: &Daemon) -> u8 {
     bytes[0]
 }
 
-/// A daemon with a mirror of `a` and `b`: both hold 0x11, then `a` was late at a start, and `b` alone holds 0x22. It serves `b`; `a` is hidden.
+/// Starts a daemon with a mirror of `a` and `b`. Both got 0x11; then `a` was late at a start, and
+/// only `b` got 0x22. The daemon serves `b`, and `a` is hidden.
 fn written_without_a() -> Daemon {
     let mut daemon = impatient();
     let (a, b) = (format!("{}:256M", daemon.text("a")), format!("{}:256M", daemon.text("b")));
@@ -59,7 +61,7 @@ fn written_without_a() -> Daemon {
     daemon.export("tank/v", "v.sock");
     write(&daemon, 0x11);
     assert_eq!(daemon.stop("TERM"), 0);
-    // it is waited for, then done without
+    // the daemon waits for the device, then imports without it
     hide(&daemon, "a");
     daemon.restart();
     eventually("without the half that is late", || health_is(&daemon, "degraded"));
@@ -72,7 +74,7 @@ fn written_without_a() -> Daemon {
 fn an_older_half_of_a_mirror_is_not_taken_by_a_start() {
     let mut daemon = written_without_a();
     assert_eq!(daemon.stop("KILL"), -1);
-    // now that half alone: it does not know that it is the older one
+    // now only the older half, which does not know that it is older
     bring_back(&daemon, "a");
     hide(&daemon, "b");
     daemon.restart();
@@ -84,7 +86,7 @@ fn an_older_half_of_a_mirror_is_not_taken_by_a_start() {
         sleep(Duration::from_millis(100));
     }
     daemon.run(&["pool", "import", "tank"]).refused(1, "--degraded");
-    // the newer one comes: everything is as it was, by itself
+    // the newer half comes back: the pool recovers without a command
     bring_back(&daemon, "b");
     eventually("the pool is whole again", || health_is(&daemon, "online"));
     eventually("the export is back", || serves(&daemon));
@@ -92,7 +94,8 @@ fn an_older_half_of_a_mirror_is_not_taken_by_a_start() {
     assert_eq!(daemon.stop("TERM"), 0);
 }
 
-/// INV-MEMORY-1: nobody is served without a device before it is remembered that the device is out of date.
+/// INV-MEMORY-1: a pool that lacks a device is served only after the daemon has saved that the
+/// device is out of date.
 #[test]
 fn an_import_without_a_device_that_cannot_be_remembered_serves_nobody() {
     let daemon = impatient();
@@ -124,13 +127,13 @@ fn the_older_half_is_taken_by_the_users_word_and_remembered_from_then_on() {
     assert!(imported.code == 0 && imported.err.contains("gives up everything written since"), "{imported:?}");
     assert_eq!(read(&daemon), 0x11);
     assert_eq!(daemon.stop("TERM"), 0);
-    // the state that was given up does not come back by itself, although its label is as new
+    // the state that was given up is not imported automatically, although its label is as new
     hide(&daemon, "a");
     bring_back(&daemon, "b");
     daemon.restart();
     assert!(reason(&daemon).contains(&daemon.text("a")), "{}", pool(&daemon));
     assert!(!serves(&daemon));
-    // nor are both joined: each was written to without the other
+    // the two are not joined either, because each was written to without the other
     bring_back(&daemon, "a");
     assert_eq!(daemon.stop("TERM"), 0);
     daemon.restart();
@@ -140,7 +143,7 @@ fn the_older_half_is_taken_by_the_users_word_and_remembered_from_then_on() {
     let found = daemon.json(&["pool", "import", "-d", &a, "-d", &b]);
     assert_eq!(found[0]["state"], "contradictory", "{found}");
     daemon.run(&["pool", "import", "tank", "--degraded"]).refused(1, "contradict each other");
-    // the way out
+    // the remedy that the error names
     let imported = daemon.run(&["pool", "import", "tank", "--degraded", "-d", &b]);
     assert_eq!(imported.code, 0, "{imported:?}");
     assert_eq!(read(&daemon), 0x22);
@@ -160,7 +163,7 @@ fn a_device_at_whose_path_another_one_is_is_waited_for() {
     assert!(health_is(&daemon, "unavailable") && reason(&daemon).contains("waiting for device 0"), "{listed}");
     let states: Vec<_> = listed["devices"].as_array().expect("devices").iter().map(|device| device["state"].as_str()).collect();
     assert!(states.contains(&Some("missing")), "{listed}");
-    // it comes back at the path of the other
+    // the device comes back at the path of the other one
     fs::rename(daemon.path("a.away"), daemon.path("b")).expect("comes back");
     eventually("the pool comes", || health_is(&daemon, "online"));
 }
@@ -182,7 +185,7 @@ fn a_pool_whose_device_is_late_or_locked_comes_by_itself_with_its_exports() {
     eventually("its export comes", || serves(&daemon));
     assert_eq!(read(&daemon), 7);
     assert_eq!(daemon.stop("TERM"), 0);
-    // somebody has it for longer than a daemon that was killed
+    // another process locks the device for longer than a daemon that was killed
     let held = fs::File::options().write(true).open(daemon.path("tank.img")).expect("opens");
     held.lock().expect("locks");
     daemon.restart();
@@ -197,7 +200,8 @@ fn a_pool_whose_device_is_late_or_locked_comes_by_itself_with_its_exports() {
 fn devices_that_are_being_added_are_found_after_a_crash() {
     let mut daemon = Daemon::with_pool();
     let (tank, more) = (daemon.text("tank.img"), format!("{}:256M", daemon.text("more.img")));
-    // new labels take seconds, as nothing but a few bytes of the first device can be written in each
+    // writing new labels takes seconds, because the limit allows few bytes per second on the first
+    // device
     daemon.run(&["pool", "device-limit", "tank", &tank, "--bps", "1k"]).ok();
     let mut add = command(&["pool", "add", "tank", "linear", &more]);
     add.env("MILLPOND_SOCKET", daemon.socket());
@@ -229,7 +233,7 @@ fn a_pool_that_lost_devices_is_destroyed_as_far_as_it_is_there() {
     let destroyed = daemon.run(&["pool", "destroy", "-y", "tank"]);
     let warned = format!("warning: the label on {} is left", daemon.text("b"));
     assert!(destroyed.code == 0 && destroyed.err.contains(&warned) && destroyed.err.lines().count() == 1, "{destroyed:?}");
-    // the one that was there is no part of a pool any more
+    // the device that was present no longer belongs to a pool
     daemon.run(&["pool", "create", "other", &daemon.text("c")]).ok();
     bring_back(&daemon, "b");
     daemon.run(&["pool", "create", "again", &daemon.text("b")]).refused(1, "tank");

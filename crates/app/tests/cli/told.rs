@@ -1,4 +1,4 @@
-//! What goes wrong is reported: as events, to a command, in `status`, and as an exit code.
+//! Failures are reported: as events, to a command, in `status`, and as an exit code.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::harness::{Daemon, Running, command, eventually};
 use crate::nbd::Nbd;
 
-/// The events that the daemon remembers, oldest first.
+/// Returns the events that the daemon stores, oldest first.
 fn events(daemon: &Daemon, words: &[&str]) -> Vec<Value> {
     let lines = daemon.run(&[&["events", "--format", "json"], words].concat()).ok().out;
     lines.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect()
@@ -25,7 +25,7 @@ fn reported(daemon: &Daemon, kind: &str) -> Value {
     of_kind(daemon, kind).pop().expect("it is there")
 }
 
-/// Text of a field.
+/// Returns a field as text.
 fn text<'a>(event: &'a Value, field: &str) -> &'a str {
     event[field].as_str().unwrap_or_default()
 }
@@ -153,7 +153,7 @@ fn a_scrub_that_repairs_is_a_warning() {
     daemon.run(&["pool", "scrub", "tank", "--wait"]).waited();
     assert_eq!(text(&reported(&daemon, "scrub.ended"), "severity"), "info");
     let leg = fs::File::options().write(true).open(daemon.path("b")).expect("opens");
-    // everything between the labels
+    // everything between the labels is lost
     leg.write_all_at(&vec![0; 254 << 20], 1 << 20).and_then(|()| leg.sync_all()).expect("writes");
     daemon.run(&["pool", "scrub", "tank", "--wait"]).waited();
     eventually("the second one", || of_kind(&daemon, "scrub.ended").len() == 2);
@@ -161,13 +161,13 @@ fn a_scrub_that_repairs_is_a_warning() {
     assert_eq!(text(&ended, "severity"), "warning", "{ended}");
     assert!(text(&ended, "message").contains("all repaired"), "{ended}");
     let checked = daemon.run(&["pool", "status", "--check"]);
-    // the event, the status and the check say it in the same words
+    // event, status and check use the same words
     let found = text(&ended, "message").split_once("done: ").map(|(_, found)| found.to_owned()).expect("what was found");
     assert!(checked.code == 1 && checked.out.contains(&format!("the last scrub found {found}\n")), "{checked:?}");
     assert!(daemon.run(&["pool", "status", "tank"]).ok().out.contains(&format!(", {found}\n")));
 }
 
-/// A device of the pool by its path.
+/// Returns a device of the pool by its path.
 fn device(daemon: &Daemon, path: &str) -> Value {
     let pools = daemon.json(&["pool", "status", "tank"]);
     let devices = pools[0]["devices"].as_array().expect("devices").clone();
@@ -184,7 +184,7 @@ fn errors_of_a_device_outlive_a_restart_until_a_scrub_finds_none() {
     (0..64).for_each(|at| nbd.write(at * 65536, &[at as u8 + 1; 65536]).expect("write"));
     nbd.flush().expect("flush");
     let leg = fs::File::options().write(true).open(daemon.path("b")).expect("opens");
-    // everything between the labels
+    // everything between the labels is lost
     leg.write_all_at(&vec![0; 254 << 20], 1 << 20).and_then(|()| leg.sync_all()).expect("writes");
     daemon.run(&["pool", "scrub", "tank", "--wait"]).waited();
     let rotten = daemon.text("b");
@@ -195,7 +195,7 @@ fn errors_of_a_device_outlive_a_restart_until_a_scrub_finds_none() {
     daemon.restart();
     assert!(errors(&daemon) > 0, "they were forgotten");
     assert_eq!(device(&daemon, &daemon.text("a"))["errors"], 0);
-    // a device in the place of the one that has rotted has none of its errors
+    // the replacement has none of the errors of the damaged device
     leg.write_all_at(&vec![0; 254 << 20], 1 << 20).and_then(|()| leg.sync_all()).expect("writes");
     let new = daemon.text("c:256M");
     daemon.run(&["pool", "replace", "tank", &rotten, &new, "--wait"]).waited();
@@ -217,7 +217,7 @@ fn a_clean_scrub_clears_errors() {
     daemon.run(&["pool", "scrub", "tank", "--wait"]).waited();
     let rotten = daemon.text("b");
     assert_ne!(device(&daemon, &rotten)["errors"], 0);
-    // checkpoints may lie where they were not repaired until the next one
+    // damaged checkpoints may remain unrepaired until the next one is written
     eventually("a clean scrub", || {
         daemon.run(&["pool", "scrub", "tank", "--wait"]).waited();
         daemon.json(&["pool", "status", "tank"])[0]["scrub"]["errors"] == 0
@@ -297,7 +297,7 @@ fn a_pool_that_fills_is_warned_of() {
     assert!(text(&told, "message").contains("% full, "), "{told}");
     let checked = daemon.run(&["status", "--check"]);
     assert!(checked.code == 1 && checked.out.starts_with("warning: pool tank is 8"), "{checked:?}");
-    // until there is no room for more
+    // until the pool is full
     for at in 200.. {
         bytes.iter_mut().for_each(|byte| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -313,7 +313,8 @@ fn a_pool_that_fills_is_warned_of() {
     assert!(checked.code == 4 && checked.out.contains("error: pool tank is full, "), "{checked:?}");
 }
 
-/// A second daemon and a file in its mount: a device that fails when that daemon dies. Nothing where this machine does not allow mounts.
+/// Starts a second daemon and returns it with a file in its mount: a device that fails when that
+/// daemon dies. Returns `None` on a machine that does not allow mounts.
 fn server() -> Option<(Daemon, String)> {
     let server = Daemon::start();
     server.run(&["pool", "create", "pond", &server.text("pond.img:600M")]).ok();

@@ -1,10 +1,10 @@
-//! Import after trouble: restore points, going back to them, pools that are only read.
+//! Import after failures: restore points, rewinds, and read-only imports.
 
 use std::fs;
 
 use crate::harness::{Daemon, each};
 
-/// Ids of the restore points, newest first.
+/// Returns the ids of the restore points, newest first.
 fn points(daemon: &Daemon, words: &[&str]) -> Vec<u64> {
     let listed = daemon.json(&[&["pool", "checkpoints", "tank"], words].concat());
     listed.as_array().expect("an array").iter().map(|point| point["id"].as_u64().expect("a number")).collect()
@@ -36,7 +36,7 @@ fn a_pool_goes_back_to_a_checkpoint_when_agreed() {
     assert_eq!(each(&daemon.json(&["list"]), "name"), ["tank/first"]);
     daemon.run(&["create", "tank/third", "-L", "16M"]).ok();
     daemon.run(&["pool", "export", "tank"]).ok();
-    // a sound pool has nothing to lose by it, so nobody is asked
+    // an undamaged pool loses nothing by a rewind, so no confirmation is needed
     daemon.run(&["pool", "import", "tank", "--rewind"]).ok();
     assert_eq!(each(&daemon.json(&["list"]), "name"), ["tank/first", "tank/third"]);
 }

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use crate::harness::{Running, command, exists, run};
 use crate::nbd::Nbd;
 
-/// An `up` in a directory, and what it printed until it was ready.
+/// Starts `up` in a directory; returns it with its output until it was ready.
 fn up(dir: &Path, more: &[&str]) -> (Running, String) {
     let mut words = vec!["up", "--dir", dir.to_str().expect("UTF-8"), "--size", "64M"];
     words.extend(more);
@@ -45,7 +45,7 @@ fn up_makes_a_disk_once_and_serves_it_again() {
     assert_eq!(running.wait(), 0);
     assert!(!exists(&socket) && !exists(Path::new(&control)));
 
-    // Moved, and killed instead of stopped: still the same disk.
+    // Moved, and killed instead of stopped: the disk is the same.
     let moved = base.path().join("moved");
     std::fs::rename(&dir, &moved).expect("move");
     let (running, _) = up(&moved, &[]);

@@ -1,4 +1,4 @@
-//! Exit codes, help, look-alike letters, verbs of later versions.
+//! Exit codes, help, look-alike characters, and verbs of later versions.
 
 use crate::harness::{Daemon, command, run};
 
@@ -83,7 +83,7 @@ fn odd_dashes_and_letters_in_options_are_named() {
         (vec!["create", "tank/x", "\u{2013}L", "10M"], "type '-L'"),
         (vec!["create", "tank/x", "\u{2014}size", "10M"], "U+2014"),
         (vec!["list", "-\u{441}"], "CYRILLIC SMALL LETTER ES 'с' (U+0441), which looks like 'c'; type '-c'"),
-        // these take any words, and would call them wrong names or missing devices
+        // these accept any words, and would report them as wrong names or missing devices
         (vec!["pool", "create", "lake", "\u{2013}o", "x=y", "/dev/a"], "EN DASH"),
         (vec!["destroy", "tank/vm1", "\u{2013}y"], "EN DASH"),
         (vec!["set", "cache=none", "tank/vm1", "\u{2013}v"], "EN DASH"),

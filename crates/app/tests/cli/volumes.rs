@@ -1,4 +1,4 @@
-//! Volumes: creating, listing, properties, size, names.
+//! Volumes: create, list, properties, size, names.
 
 use crate::harness::{Daemon, each, keys};
 

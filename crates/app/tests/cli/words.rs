@@ -1,15 +1,15 @@
-//! What commands say to people, and that programs read what they always read.
+//! Output for people, and the unchanged output for programs.
 
 use std::process::{Command, Stdio};
 
 use crate::harness::{Daemon, command, run};
 
-/// The words of the first line.
+/// Returns the words of the first line.
 fn head(out: &str) -> Vec<&str> {
     out.lines().next().unwrap_or_default().split_whitespace().collect()
 }
 
-/// Columns of the first line without a head.
+/// Returns the number of columns of the first line, without a header.
 fn columns(out: &str) -> usize {
     out.lines().next().unwrap_or_default().split('\t').count()
 }
@@ -26,7 +26,7 @@ fn heads_are_words_of_the_field_and_scripts_read_the_same_columns() {
     assert_eq!(head(&snapshots).last(), Some(&"EXPIRES"), "{snapshots}");
     assert_eq!(columns(&daemon.run(&["list", "-H", "-t", "snapshot"]).ok().out), 7);
     assert!(daemon.json(&["list", "-t", "snapshot", "-o", "name,expires"])[0]["expires"].is_string());
-    // by its name, and by what stands above it
+    // a column is selected by its name, and by its heading
     let named = daemon.run(&["list", "-o", "name,referenced_bytes"]).ok().out;
     assert_eq!(head(&named), ["NAME", "REFERENCED_BYTES"]);
     assert_eq!(
@@ -91,7 +91,7 @@ fn a_terminal_is_told_in_a_line_what_was_done() {
     ] {
         assert_eq!(on_terminal(words).as_deref(), Some(told));
     }
-    // elsewhere the exit code is enough
+    // in other cases the exit code is enough
     assert_eq!(daemon.run(&["rename", "tank/w", "tank/v"]).ok().out, "");
 }
 
@@ -101,7 +101,7 @@ fn what_is_destroyed_spare_scrubbed_or_only_looked_at() {
     daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
     let out = daemon.run(&["destroy", "-n", "tank/v"]).ok().out;
     assert!(out.ends_with("would free 0B\n"), "{out}");
-    // an export keeps nobody from looking
+    // an exported volume can still be inspected
     daemon.export("tank/v", "v.sock");
     let looked = daemon.run(&["convert-sectors", "tank/v", "4kn", "-n"]);
     assert!(looked.code == 0 && looked.out.contains("would become 4kn"), "{looked:?}");

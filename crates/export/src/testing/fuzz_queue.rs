@@ -171,7 +171,7 @@ impl Guest<'_> {
     /// can be stopped.
     fn finish(&mut self) {
         self.run();
-        self.run(); // it may have begun anew
+        self.run(); // the first run may have reset the device
         let Driver { device, .. } = &mut *self.driver;
         assert_eq!(device.in_flight(), 0, "work is left undone");
         assert!(!device.has_more(), "something is left on the queue");

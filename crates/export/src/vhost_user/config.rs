@@ -94,8 +94,8 @@ impl Offer {
         space.extend_from_slice(&[0; 4]); // cylinders, heads, sectors: not offered
         space.extend_from_slice(&logical.to_le_bytes());
         space.extend_from_slice(&[ratio.trailing_zeros() as u8, 0]); // physical sector as a power of two; alignment
-        space.extend_from_slice(&(ratio as u16).to_le_bytes()); // smallest transfer without a read of its own, in logical sectors
-        space.extend_from_slice(&0u32.to_le_bytes()); // best transfer: not told
+        space.extend_from_slice(&(ratio as u16).to_le_bytes()); // smallest transfer that needs no read, in logical sectors
+        space.extend_from_slice(&0u32.to_le_bytes()); // optimal transfer: not reported
         space.extend_from_slice(&[u8::from(write_cache), 0]);
         space.extend_from_slice(&self.queues.to_le_bytes());
         space.extend_from_slice(&MAX_RANGE_SECTORS.to_le_bytes());
@@ -103,7 +103,7 @@ impl Offer {
         space.extend_from_slice(&MAP_BLOCK_SECTORS.to_le_bytes());
         space.extend_from_slice(&MAX_RANGE_SECTORS.to_le_bytes());
         space.extend_from_slice(&MAX_RANGES.to_le_bytes());
-        space.extend_from_slice(&[1, 0, 0, 0]); // zeroing may give space back
+        space.extend_from_slice(&[1, 0, 0, 0]); // zeroing may free space
         debug_assert_eq!(space.len(), USED);
         space.resize(MOST, 0);
         space.get(offset..end).map(<[u8]>::to_vec)

@@ -146,8 +146,8 @@ impl Device {
         self.promised &= !on;
     }
 
-    /// Sets whether the guest may have been told that there is no write cache, independent of the
-    /// disk's present state.
+    /// Sets whether the guest may have read that there is no write cache, independent of the disk's
+    /// present state.
     pub fn set_promised(&mut self, promised: bool) {
         self.promised = promised;
     }
@@ -211,7 +211,7 @@ impl Device {
                 match queue.take(&self.memory) {
                     Ok(Some(head)) => {
                         taken.requests += 1;
-                        bytes += self.read(disk, index as u16, head); // below the number of queues
+                        bytes += self.read(disk, index as u16, head); // less than the number of queues
                         if self.asked.len() == AHEAD {
                             self.start_all(disk, &bounds);
                         }
@@ -329,7 +329,7 @@ impl Device {
     }
 
     /// Returns true if every write must be durable when answered: if the guest cannot flush, has
-    /// disabled the cache, or was told that there is none.
+    /// disabled the cache, or may have read that there is none.
     fn write_through(&self, features: &Features) -> bool {
         features.write_cache && (self.write_through || self.promised || self.features & config::FLUSH == 0)
     }
@@ -493,7 +493,7 @@ fn scatter_data(marked: Marked<'_>, segments: &[Segment], data: &Data) -> u32 {
             let count = bytes.len().min(segment.length as usize);
             let (part, rest) = bytes.split_at(count);
             let _ = marked.put(segment.at, part);
-            written += count as u32; // requests are shorter than that
+            written += count as u32; // requests are shorter than 4 GiB
             bytes = rest;
             segment.length -= count as u32;
             segment.at = segment.at.unchecked_add(count as u64); // inside the guest's memory

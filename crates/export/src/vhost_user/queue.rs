@@ -154,7 +154,7 @@ impl VirtQueue {
             Some(taken) if !*taken => *taken = true,
             _ => return Err(self.fail()),
         }
-        self.busy += 1; // no more than there are descriptors
+        self.busy += 1; // at most the number of descriptors
         if let Some(record) = &mut self.inflight {
             record.begin(head);
         }
@@ -170,7 +170,7 @@ impl VirtQueue {
     /// memory.
     pub fn answer(&mut self, marked: Marked<'_>, head: u16, written: u32) {
         let Marked { memory, log } = marked;
-        let place = USED_HEAD + USED_ELEMENT * u64::from(self.queue.next_used() & (self.queue.size() - 1)); // a power of two
+        let place = USED_HEAD + USED_ELEMENT * u64::from(self.queue.next_used() & (self.queue.size() - 1)); // the size is a power of two
         if let Some(record) = &self.inflight {
             record.answering(head);
         }

@@ -137,7 +137,7 @@ fn take(memory: &Memory, segments: &mut Segments, target: &mut [u8]) -> Option<(
         copy_out(memory, first.at, part).ok()?;
         rest = after;
         first.at = first.at.checked_add(count as u64)?;
-        first.length -= count as u32; // no more than there is
+        first.length -= count as u32; // at most the length
         if first.length == 0 {
             segments.remove(0);
         }

@@ -275,7 +275,7 @@ impl<B: Backend> Session<B> {
             }
             code::SET_VRING_BASE => {
                 let (index, base) = wire::vring_state(payload)?;
-                self.ring(index)?.base = base as u16; // split rings count in 16 bits; what is above is of packed ones
+                self.ring(index)?.base = base as u16; // split rings use 16 bits; the others are for packed rings
                 Ok(Answer::Done)
             }
             code::SET_VRING_ADDR => {

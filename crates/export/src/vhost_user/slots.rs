@@ -62,7 +62,7 @@ impl Slots {
                 (index, generation)
             }
             None => {
-                let index = self.slots.len() as u16; // below `most`
+                let index = self.slots.len() as u16; // less than `most`
                 self.slots.push(slot(0));
                 (index, 0)
             }

@@ -1,4 +1,5 @@
-//! The smallest loop that drives sessions: one thread, `poll`, non-blocking Unix sockets, one disk in memory for all connections.
+//! A minimal loop that drives sessions: one thread, `poll`, non-blocking Unix sockets, and one disk
+//! in memory for all connections.
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, IoSlice, Read, Write};
@@ -15,10 +16,10 @@ use millpond_export::testing::{MemoryDisk, Order};
 use millpond_export::{ExportId, ExportInfo};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Slices per system call: what Linux takes.
+/// Maximum number of slices per system call, set by Linux.
 const MOST_SLICES: usize = 1024;
 
-/// What to serve.
+/// Configuration of a server.
 #[derive(Clone, Copy)]
 pub struct Setup {
     pub size: usize,
@@ -33,7 +34,7 @@ impl Default for Setup {
     }
 }
 
-/// How the connections of a server ended, and how many there were.
+/// Number of connections, and the reasons for which they ended.
 #[derive(Debug, Default)]
 pub struct Summary {
     pub connections: usize,
@@ -67,12 +68,12 @@ impl Server {
         self.directory.path().join("nbd.sock")
     }
 
-    /// What libnbd, qemu and fio call it.
+    /// Returns the URI for libnbd, qemu and fio.
     pub fn uri(&self) -> String {
         format!("nbd+unix:///?socket={}", self.socket().display())
     }
 
-    /// Stops and says what happened.
+    /// Stops the server and returns its summary.
     pub fn stop(self) -> Summary {
         self.stop.store(true, Ordering::SeqCst);
         self.thread.join().expect("the server did not panic")
@@ -164,7 +165,8 @@ impl Loop {
     fn accept(&mut self) {
         while let Ok((stream, _)) = self.listener.accept() {
             stream.set_nonblocking(true).expect("non-blocking");
-            // Positions serve as ids: connections leave only when all of them are over.
+            // Positions serve as ids, because connections are removed only when all of them have
+            // ended.
             let session = Session::new(self.connections.len() as u32, Limits::default());
             self.connections.push(Connection { stream, session, recv: None, batch: None });
             self.summary.connections += 1;
@@ -214,7 +216,7 @@ impl Connection {
                 }
             }
         }
-        // Room made by what was sent or answered is used before the next wait.
+        // Room made by sent bytes or answers is used before the next wait.
         if self.recv.is_none() {
             self.recv = self.session.recv(pool);
         }

@@ -14,10 +14,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::server::{Server, Setup};
 
 const MIB: usize = 1 << 20;
-/// Longest run of one program; the slowest takes seconds.
+/// Time limit of one program; the slowest takes seconds.
 const MOST_TIME: Duration = Duration::from_secs(120);
 
-/// True when the program answers; names it on standard error (past the test harness's capture) when it does not.
+/// Returns true if the program is installed; otherwise reports it on standard error, without the
+/// test harness's capture.
 fn installed(program: &str) -> bool {
     let found = Command::new(program).arg("--version").output().is_ok();
     if !found {
@@ -26,14 +27,15 @@ fn installed(program: &str) -> bool {
     found
 }
 
-/// Runs a program, but not for ever: a client that waits for bytes that never come is a failure, not a hang.
+/// Runs a program with a time limit, so that a client that waits for missing bytes fails and does
+/// not hang.
 fn finish(command: &mut Command) -> Output {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let pid = Pid::from_child(&child);
     let (done, waiting) = mpsc::channel::<()>();
     let watchdog = std::thread::spawn(move || {
-        // The child is not reaped before `done` is dropped, so its number is still its own.
+        // The child is not reaped before `done` is dropped, so its process id is still valid.
         if waiting.recv_timeout(MOST_TIME) == Err(RecvTimeoutError::Timeout) {
             let _ = kill_process(pid, Signal::KILL);
         }
@@ -62,7 +64,7 @@ fn run(program: &str, arguments: &[&str]) -> Output {
     finish(Command::new(program).args(arguments))
 }
 
-/// Runs a program that must succeed, and returns what it printed.
+/// Runs a program that must succeed; returns its standard output.
 fn succeed(program: &str, arguments: &[&str]) -> String {
     let output = run(program, arguments);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -70,7 +72,8 @@ fn succeed(program: &str, arguments: &[&str]) -> String {
     text
 }
 
-/// A file of `size` bytes with data, zeroes and no repetition that could hide misplaced blocks.
+/// Makes a file of `size` bytes with data and zeroes, without repetitions that could hide misplaced
+/// blocks.
 fn sample(directory: &Path, size: usize) -> String {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut bytes = Vec::with_capacity(size);
@@ -208,7 +211,8 @@ fn qemu_io_sees_its_patterns() {
     server.stop();
 }
 
-/// Runs in nbdsh, where `h` is a handle that is not connected yet and URI is set.
+/// Script for nbdsh, where `h` is a handle that is not connected yet, and the environment contains
+/// URI.
 const SCRIPT: &str = r#"
 import errno, os
 h.set_strict_mode(0)
@@ -265,7 +269,7 @@ print("all well")
 
 #[test]
 fn nbdsh_gets_the_errors_of_the_protocol() {
-    // Debian's Python has the bindings; another one first in the path may not.
+    // Debian's Python has the bindings; another Python that is first in PATH may not.
     let python = ["/usr/bin/python3", "python3"]
         .into_iter()
         .find(|python| Command::new(python).args(["-c", "import nbd"]).output().is_ok_and(|o| o.status.success()));
@@ -318,8 +322,8 @@ fn fio_verifies_what_it_wrote() {
     }
 }
 
-/// Its oversize test (`-o`) is left out: it reads at offset 1, and waits for data even where the reply is an error, as it must be on
-/// a disk of sectors.
+/// Its oversize test (`-o`) is left out: it reads at offset 1 and waits for data even if the reply
+/// is an error, as it must be on a disk with sectors.
 #[test]
 fn nbd_tester_client_is_satisfied() {
     if !installed("nbd-tester-client") {
@@ -329,7 +333,7 @@ fn nbd_tester_client_is_satisfied() {
     let socket = server.socket();
     let socket = socket.to_str().expect("UTF-8");
     let run = |mode: &[&str]| succeed("nbd-tester-client", &[&["-N", "disk", "-u", socket], mode].concat());
-    // Reads; writes; writes with flushes and FUA; corner cases of the handshake.
+    // reads; writes; writes with flushes and FUA; corner cases of the handshake
     run(&[]);
     run(&["-w"]);
     run(&["-w", "-f"]);
@@ -337,7 +341,7 @@ fn nbd_tester_client_is_satisfied() {
     server.stop();
 }
 
-/// Replays a recorded load and checks every sector; the recording comes with the sources of nbd.
+/// Replays a recorded load and checks every sector. The recording is part of the sources of nbd.
 #[test]
 fn nbd_tester_client_finds_its_data_again() {
     if !installed("nbd-tester-client") {

@@ -1,4 +1,4 @@
-//! The protocol over images in memory.
+//! FUSE requests on images in memory.
 
 use super::*;
 use crate::fuse::Image;
@@ -45,7 +45,8 @@ fn seek(mount: &mut MemoryMount, node: u64, offset: u64, whence: u32) -> Result<
     mount.get::<LseekOut>(opcode::LSEEK, node, &LseekIn { fh: 0, offset, whence, padding: 0 }, &[]).map(|out| out.offset)
 }
 
-/// All names of a directory, with their node numbers, in answers of `size` bytes.
+/// Returns all names in a directory with their node numbers, from answers of `size` bytes.
+/// `between` runs after each answer.
 fn list(mount: &mut MemoryMount, node: u64, size: u32, mut between: impl FnMut(&mut MemoryTree)) -> Vec<(String, u64)> {
     let (mut names, mut offset) = (Vec::new(), 0);
     loop {
@@ -79,7 +80,7 @@ fn the_kernel_is_agreed_with() {
     let out: InitOut = mount.get(opcode::INIT, 0, &init(7, 45), &[]).expect("an answer");
     assert_eq!((out.major, out.minor, out.flags, out.max_readahead), (7, 36, FLAGS, 77));
     assert_eq!((out.max_write, out.max_pages), (1 << 20, 256));
-    // 16 bytes, as kernels before 5.17 send
+    // kernels before 5.17 send 16 bytes
     let mut mount = MemoryMount::new(MemoryTree::default());
     let out: InitOut = mount.get(opcode::INIT, 0, &[7u32, 31, 0, init_flag::ASYNC_DIO], &[]).expect("an answer");
     assert_eq!((out.minor, out.flags), (31, init_flag::ASYNC_DIO));
@@ -105,7 +106,7 @@ fn names_lead_to_files_with_attributes() {
     }
     assert_eq!(lookup(&mut mount, ROOT, &"x".repeat(256)), Err(errno::ENAMETOOLONG));
     assert_eq!(lookup(&mut mount, 4000, "vm1"), Err(errno::ENOENT), "a volume that never was");
-    // names and sizes live
+    // changes of names and sizes are visible at once
     mount.tree.volumes.get_mut(&1).expect("vm1").0 = "renamed".to_owned();
     assert_eq!(lookup(&mut mount, ROOT, "renamed").map(|entry| entry.nodeid), Ok(volume.nodeid));
     mount.tree.volumes.remove(&1);
@@ -153,7 +154,7 @@ fn a_directory_is_told_in_pieces_while_it_changes() {
     assert_eq!(names(&list(&mut mount, folder, 120, |_| {})), [".", "..", "vm1", "vm2"]);
     let of_volume = lookup(&mut mount, folder, "vm1").expect("those of a volume").nodeid;
     (100..3100).for_each(|id| mount.tree.add_snapshot(id, 1, &format!("s{id}")));
-    // every second one told goes, and one that was not there is added with each piece
+    // with each answer, one snapshot is removed and another one added
     let mut next = 50_000;
     let found = list(&mut mount, of_volume, 2000, |tree| {
         let first = tree.snapshots.range(100..).next().map(|(id, _)| *id);
@@ -217,7 +218,8 @@ fn snapshots_cannot_be_written() {
     assert_eq!(mount.ask(opcode::RELEASE, node, &ReleaseIn { fh: 9, ..ReleaseIn::default() }, &[]).0, errno::EBADF);
 }
 
-/// The kernel sends no FSYNC for files opened with `O_SYNC` or `O_DSYNC` past the page cache.
+/// For files opened with `O_SYNC` or `O_DSYNC`, the kernel sends no FSYNC after writes that bypass
+/// the page cache.
 #[test]
 fn synchronous_writes_are_durable() {
     let mut mount = pond();
@@ -307,7 +309,8 @@ fn each_image_is_counted_by_itself() {
     assert_eq!(told(&mount), [(Image::Volume(1), 2, 6), (Image::Volume(2), 1, 3)]);
     files[..2].iter().for_each(|(node, fh)| close(&mut mount, *node, *fh));
     assert_eq!(told(&mount), [(Image::Volume(1), 1, 6), (Image::Volume(2), 0, 3)], "files that are closed count on");
-    // the file is closed while its write waits, and its number is another's when that is answered
+    // the file is closed while its write waits, and its number belongs to another file when the
+    // write is answered
     let wanted = WriteIn { fh: files[2].1, offset: 0, size: 3, ..WriteIn::default() };
     mount.start(opcode::WRITE, first, &wanted, b"abc");
     mount.start(opcode::RELEASE, first, &ReleaseIn { fh: files[2].1, ..ReleaseIn::default() }, &[]);
@@ -379,7 +382,7 @@ fn a_request_waits_for_memory_and_loses_nothing() {
     let mut mount = pond();
     let node = lookup(&mut mount, ROOT, "vm1").expect("a volume").nodeid;
     mount.tree.volumes.get_mut(&1).expect("vm1").1.room = Some(u64::from(MAX_TRANSFER) - 1);
-    // a write that is not copied holds the whole buffer that it came in
+    // a write that is not copied holds its whole buffer
     let bytes: Vec<u8> = (0..40_000u32).map(|at| (at / 11) as u8).collect();
     let wanted = WriteIn { offset: 512, size: bytes.len() as u32, ..WriteIn::default() };
     let number = mount.start(opcode::WRITE, node, &wanted, &bytes);

@@ -1,4 +1,4 @@
-//! The handshake, option by option.
+//! Options of the handshake, one by one.
 
 use millpond_block::SectorProfile;
 
@@ -11,7 +11,7 @@ mod tls;
 const SIZE: u64 = 1 << 20;
 const FLAGS: u16 = 0b1100_0110_1101;
 
-/// One answer to an option.
+/// Answer to an option: the option, the type of the answer, and its data.
 type Answer = (u32, u32, Vec<u8>);
 
 fn fresh() -> Loopback {
@@ -21,7 +21,7 @@ fn fresh() -> Loopback {
     loopback
 }
 
-/// After the client's flags.
+/// Returns a session that has received the client's flags.
 fn greeted() -> Loopback {
     let mut loopback = fresh();
     loopback.feed(&hello());
@@ -158,7 +158,7 @@ fn structured_replies_are_agreed_on_and_allow_for_single_chunks() {
     assert_eq!(ask(&mut loopback, &go("disk"))[0], (7, 3, told));
 }
 
-/// Number and name of each context that was told, and the last answer's kind.
+/// Returns number and name of each context in the answers, and the type of the last answer.
 fn contexts(told: &[Answer]) -> (Vec<(u32, String)>, u32) {
     let (last, rest) = told.split_last().expect("an answer");
     let context = |(_, kind, data): &Answer| {
@@ -169,7 +169,7 @@ fn contexts(told: &[Answer]) -> (Vec<(u32, String)>, u32) {
     (rest.iter().map(context).collect(), last.1)
 }
 
-/// With structured replies and two older states.
+/// Returns a session with structured replies and two older states.
 fn with_states() -> Loopback {
     let mut loopback = greeted();
     for name in ["mon", "tue"] {
@@ -418,6 +418,6 @@ fn a_server_going_down_says_so() {
 
 #[test]
 fn sessions_are_small() {
-    // Connections are many; what they hold is in the input buffer.
+    // There may be many connections. Their data is in the input buffers, so sessions can be small.
     assert!(size_of::<Session>() < 1024, "{}", size_of::<Session>());
 }

@@ -13,7 +13,7 @@ fn piece(length: usize, zeroes: bool) -> Piece {
     if zeroes { Piece::zeroes(buf, 0..length) } else { Piece::new(buf, 0..length) }
 }
 
-/// Kind, last or not, offset and length of each chunk of content.
+/// Returns for each chunk of a read's reply: kind, whether it is the last, offset, and length.
 fn chunks(pieces: &[(usize, bool)], whole: bool) -> Vec<(u16, bool, u64, usize)> {
     let mut output = Output::default();
     let data = pieces.iter().map(|(length, zeroes)| piece(*length, *zeroes)).collect();

@@ -32,7 +32,7 @@ fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8).wrapping_add(seed)).collect()
 }
 
-/// The simple replies so far; `reads` has the length of each read by cookie.
+/// Returns the simple replies so far. `reads` contains the length of each read by cookie.
 fn simple(loopback: &mut Loopback, reads: &[(u64, u64)]) -> Result<Vec<Reply>, String> {
     let reads: Reads = reads.iter().map(|(cookie, length)| (*cookie, 0..*length)).collect();
     parse_replies(&loopback.take_output(), &reads, Style::Simple)
@@ -53,7 +53,7 @@ fn error_of(loopback: &mut Loopback, message: &[u8]) -> u32 {
     ask(loopback, message).error
 }
 
-/// The stream is in step: a request is understood and answered.
+/// Returns true if the stream is in step: a request is understood and answered.
 fn in_step(loopback: &mut Loopback) -> bool {
     let reply = ask(loopback, &request(command::READ, 0, 0xfeed, 0, 512));
     reply.cookie == 0xfeed && reply.error == 0 && reply.data.len() == 512

@@ -29,14 +29,15 @@ proptest::proptest! {
     }
 }
 
-/// A request whose numbers are near those that mean something, with a payload that may be shorter than it says.
+/// Generates a request with fields near their limits, and a payload that may be shorter than the
+/// length field.
 fn request() -> impl Strategy<Value = Vec<u8>> {
     let number = prop_oneof![Just(0u64), 0..0x1000u64, (0..80u64).prop_map(|block| block * 4096), Just(1u64 << 18), any::<u64>()];
     let length = prop_oneof![Just(0u64), Just(512u64), Just(4096u64), 0..70_000u64, any::<u64>()];
     let payload = proptest::collection::vec(any::<u8>(), 0..600);
     (0..12u16, 0..64u16, any::<u64>(), number, length, payload, 0..3u8).prop_map(
         |(command, flags, cookie, offset, length, payload, style)| {
-            // The magic number is put right by the body.
+            // The fuzz body corrects the magic number.
             let mut bytes = vec![0; 4];
             bytes.extend(flags.to_be_bytes());
             bytes.extend(command.to_be_bytes());
@@ -55,13 +56,13 @@ fn request() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest::proptest! {
-    /// 32 requests of a case on average: `PROPTEST_CASES=32000` makes a million.
+    /// A case has 32 requests on average: `PROPTEST_CASES=32000` runs a million.
     #[test]
     fn requests_at_random_pass(choice: u8, requests in proptest::collection::vec(request(), 1..64)) {
         fuzz_session(&[&[choice | 12], &requests.concat()[..]].concat());
     }
 
-    /// The same within handshakes that offer or require encryption.
+    /// Random options in handshakes that offer or require encryption.
     #[test]
     fn options_at_random_pass(choice: u8, options in proptest::collection::vec((0..13u32, proptest::collection::vec(any::<u8>(), 0..40)), 1..8)) {
         let options: Vec<u8> = options.iter().flat_map(|(number, data)| option(*number, data)).collect();

@@ -8,7 +8,7 @@ use millpond_block::SectorProfile;
 
 const SIZE: u16 = 8;
 
-/// What is wrong, how it is named, and how it is made.
+/// Case of a bad chain: name, expected error, and the function that makes the chain.
 type Wrong = (&'static str, ChainError, fn(&Driver));
 
 fn driver() -> Driver {
@@ -24,7 +24,7 @@ fn walk(driver: &Driver, head: u16) -> Result<Chain, ChainError> {
 fn a_chain_is_taken_in_its_order() {
     let driver = driver();
     driver.descriptor(5, DATA, 16, NEXT, 2);
-    driver.descriptor(2, DATA + 0x100, 0, NEXT, 7); // nothing: left out
+    driver.descriptor(2, DATA + 0x100, 0, NEXT, 7); // empty: left out
     driver.descriptor(7, HIGH, 512, NEXT | WRITE, 0);
     driver.descriptor(0, DATA + 0x200, 1, WRITE, 5);
     let chain = walk(&driver, 5).expect("a chain");
@@ -36,7 +36,7 @@ fn a_chain_is_taken_in_its_order() {
 #[test]
 fn a_long_table_is_followed_to_its_end_and_back() {
     let driver = driver();
-    // 20 descriptors from the last to the first: every one is out of what was read ahead.
+    // 20 descriptors in reverse order: each one is outside the descriptors read ahead.
     let table = DATA + 0x1000;
     for index in 0..20u64 {
         let mut bytes = (DATA + index).to_le_bytes().to_vec();
@@ -45,7 +45,7 @@ fn a_long_table_is_followed_to_its_end_and_back() {
         bytes.extend_from_slice(&(index as u16).wrapping_sub(1).to_le_bytes());
         driver.poke(table + 16 * (index + 1), &bytes);
     }
-    // The chain of a table begins with its first descriptor.
+    // The chain of a table begins with the table's first descriptor.
     let mut first = (DATA + 0x500).to_le_bytes().to_vec();
     first.extend_from_slice(&16u32.to_le_bytes());
     first.extend_from_slice(&NEXT.to_le_bytes());

@@ -6,7 +6,7 @@ fn offer(sector: SectorProfile, read_only: bool) -> Offer {
     Offer { geometry: Geometry { size: 3 << 30, sector }, features: Features { read_only, write_cache: true }, queues: 5 }
 }
 
-/// By the offsets of the specification.
+/// Checks the fields at the offsets of the specification.
 #[test]
 fn the_space_says_what_the_volume_is() {
     for (sector, block, exponent, smallest) in
@@ -44,7 +44,7 @@ fn a_snapshot_offers_nothing_that_writes() {
     let (ro, wce, discard, zeroes) = (1 << 5, 1 << 11, 1 << 13, 1 << 14);
     assert_eq!(writable & (ro | wce | discard | zeroes), wce | discard | zeroes);
     assert_eq!(read_only & (ro | wce | discard | zeroes), ro);
-    // Version 1, protocol features, event index, indirect descriptors, queues, flush.
+    // version 1, protocol features, event index, indirect descriptors, multiple queues, flush
     let both = 1 << 32 | 1 << 30 | 1 << 29 | 1 << 28 | 1 << 12 | 1 << 9;
     assert_eq!((writable & both, read_only & both), (both, both));
 }

@@ -11,7 +11,7 @@ use crate::vhost_user::{DirtyLog, QueueError};
 const DISK: usize = 1 << 20;
 const EVENT_IDX: u64 = 1 << 29;
 const FLUSH: u64 = 1 << 9;
-/// Kinds of requests, and of statuses.
+/// Types of requests, and status values.
 const IN: u32 = 0;
 const OUT: u32 = 1;
 const FLUSHING: u32 = 4;
@@ -27,10 +27,10 @@ fn driver(features: u64) -> Driver {
     Driver::new(disk, 64, features, Limits::default())
 }
 
-/// What is impossible, and how it is done.
+/// Case of an impossible action of the guest: name, and the function that does it.
 type Impossible = (&'static str, fn(&mut Driver));
 
-/// Bytes that differ from place to place.
+/// Returns bytes in a pattern that differs between places.
 fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|at| (at / 7) as u8 ^ (at / 251) as u8 ^ seed).collect()
 }
@@ -40,7 +40,7 @@ fn what_is_written_is_read_directly_and_by_tables() {
     for indirect in [false, true] {
         let mut driver = driver(FLUSH);
         driver.indirect = indirect;
-        // Small and large, in one segment and many, across nothing and in both regions.
+        // Small and large writes, in one and several segments, in both regions.
         let cases: [&[(u64, u32)]; 4] = [
             &[(DATA, 512)],
             &[(DATA, 4096)],
@@ -101,19 +101,19 @@ fn refusals_reach_the_guest_and_touch_nothing() {
     driver.request(0, IN, DISK as u64 / 512, &[(DATA, 512)], true);
     driver.request(8, IN, 0, &[(DATA, 100)], true);
     driver.request(16, 77, 0, &[(DATA, 512)], false);
-    // One of two ranges is beyond the end: neither is done.
+    // One of two ranges is beyond the end: neither is discarded.
     let range = |sector: u64| [sector.to_le_bytes().as_slice(), &8u32.to_le_bytes(), &[0; 4]].concat();
     driver.poke(DATA, &[range(0), range(DISK as u64 / 512)].concat());
     driver.request(24, DISCARD, 0, &[(DATA, 32)], false);
     driver.run();
     assert_eq!([0, 8, 16, 24].map(|head| driver.status(head)), [IO_ERROR, IO_ERROR, UNSUPPORTED, IO_ERROR]);
     assert!(driver.disk.log.is_empty());
-    // Answered by the disk.
+    // An error of the disk.
     driver.disk.fail(Some(DiskError::NoSpace));
     driver.request(0, OUT, 0, &[(DATA, 512)], false);
     assert_eq!(driver.run(), [(0, 1)]);
     assert_eq!((driver.status(0), driver.device.counters().errors), (IO_ERROR, 5));
-    // No place for a status: the chain goes back with nothing in it.
+    // No space for a status: the chain is returned with a length of 0.
     driver.descriptor(0, LOW, 16, 0, 0);
     driver.offer(0);
     assert_eq!((driver.run(), driver.device.counters().malformed), (vec![(0, 0)], 1));
@@ -130,7 +130,8 @@ fn a_read_only_disk_takes_nothing() {
     assert_eq!([0, 8, 16].map(|head| driver.status(head)), [IO_ERROR, OK, IO_ERROR], "half a sector of 4 KiB is none");
 }
 
-/// Without a way to flush, with the cache switched off, or where it was told that there is none, a write is durable before it is answered.
+/// A write is durable when answered if the guest cannot flush, has disabled the cache, or may have
+/// read that there is none.
 #[test]
 fn who_cannot_flush_need_not() {
     for (features, cache, promised, durable) in
@@ -145,7 +146,7 @@ fn who_cannot_flush_need_not() {
         let fua: Vec<bool> = driver.disk.log.iter().map(|(request, _)| request.fua).collect();
         assert_eq!(fua, [durable, false], "{features:#x} {cache} {promised}");
     }
-    // A guest that asks for a write cache has read that there is one.
+    // A guest that enables the write cache has read that there is one.
     let mut driver = driver(FLUSH);
     driver.device.set_promised(true);
     driver.device.set_write_cache(true);
@@ -167,7 +168,7 @@ fn limits_hold_and_everything_is_answered_all_the_same() {
     let mut heads: Vec<u32> = driver.run().into_iter().map(|(head, _)| head).collect();
     heads.sort_unstable();
     assert_eq!(heads, (0..16).map(|index| index * 3).collect::<Vec<_>>());
-    // By bytes: a request that is larger than the limit goes alone.
+    // The limit of bytes: a larger request is submitted alone.
     driver.request(0, IN, 0, &[(DATA, 65536)], true);
     driver.request(8, IN, 0, &[(DATA, 512)], true);
     assert_eq!((driver.take(), driver.device.in_flight()), (1, 1));
@@ -256,15 +257,16 @@ fn queues_that_cannot_be_are_refused() {
         let mut driver = Driver::stopped(memory(), disk(), size, 0, Limits::default());
         assert_eq!(driver.start(0, None), Err(QueueError::Place), "{size}");
     }
-    // 32,768 descriptors are longer than the room that there is for them.
+    // The record of 32,768 descriptors is longer than the memory for it.
     let mut driver = Driver::stopped(memory(), disk(), 32768, 0, Limits::default());
     assert_eq!(driver.start(0, Some(Arc::new(MmapRegion::new(4096).expect("a page")))), Err(QueueError::Record));
     let mut driver = Driver::stopped(super::Memory::new(), disk(), 64, 0, Limits::default());
     assert_eq!(driver.start(0, None), Err(QueueError::Place), "no memory");
 }
 
-/// The daemon dies with requests in flight, some done by the disk, some answered; its successor does what was not answered again, in
-/// order, and nothing else.
+/// The daemon dies with requests in flight, of which the disk has completed some and the guest has
+/// seen some answers. The next daemon repeats the requests without an answer, in order, and no
+/// others.
 #[test]
 fn a_successor_goes_on_where_the_daemon_died() {
     let area = Arc::new(MmapRegion::new(1 << 16).expect("memory"));
@@ -278,20 +280,20 @@ fn a_successor_goes_on_where_the_daemon_died() {
     first.take();
     assert!(first.complete_one() && first.complete_one());
     assert_eq!(first.answers(), [(15, 1), (12, 1)]);
-    // Offered, not taken.
+    // Offered and not taken.
     first.request(18, OUT, 6, &[(DATA, 512)], false);
     let (memory, available, seen) = (first.memory.clone(), first.available, first.seen);
     drop(first);
     let disk = MemoryDisk::new(DISK, SectorProfile::S512e);
     let mut second = Driver::stopped(memory, disk, 64, FLUSH, Limits::default());
     (second.available, second.seen) = (available, seen);
-    // The front end does not know how far the queue is: it says what was answered.
+    // The front end does not know the queue's position: it reports the number of answers.
     second.start(2, Some(area.clone())).expect("start");
     assert!(second.device.has_more(), "without a kick");
     assert_eq!(second.run(), [(0, 1), (3, 1), (6, 1), (9, 1), (18, 1)]);
     let sectors: Vec<u64> = second.disk.log.iter().map(|(request, _)| request.range.offset / 512).collect();
     assert_eq!(sectors, [0, 1, 2, 3, 6]);
-    // A third finds nothing to do.
+    // A third daemon finds no requests.
     let (memory, available) = (second.memory.clone(), second.available);
     let disk = MemoryDisk::new(DISK, SectorProfile::S512e);
     let mut third = Driver::stopped(memory, disk, 64, FLUSH, Limits::default());
@@ -300,7 +302,8 @@ fn a_successor_goes_on_where_the_daemon_died() {
     assert_eq!((third.device.has_more(), third.run()), (false, vec![]));
 }
 
-/// A front end that asks where a queue is just after the daemon came back must not be told an entry that was not answered.
+/// After a restart, a front end that asks for a queue's position must not get an entry whose
+/// request is not answered.
 #[test]
 fn what_was_left_is_done_before_a_queue_comes_to_rest() {
     let area = Arc::new(MmapRegion::new(1 << 16).expect("memory"));
@@ -319,7 +322,8 @@ fn what_was_left_is_done_before_a_queue_comes_to_rest() {
     assert_eq!(second.device.stopped(0), Ok(Some(2)));
 }
 
-/// Pages marked in a log of one page: 128 MiB of guest.
+/// Returns the pages marked in a log of one page, which is enough for a guest of 128 MiB, and
+/// clears the log.
 fn marked(log: &MmapRegion<()>) -> Vec<u64> {
     let mut bytes = vec![0; 4096];
     log.as_volatile_slice().read_slice(&mut bytes, 0).expect("in the log");
@@ -338,13 +342,13 @@ fn what_is_written_to_the_guest_is_logged_while_it_moves() {
     driver.run();
     assert!(marked(&log).is_empty(), "nobody has asked for it");
     driver.device.set_features(FLUSH | EVENT_IDX | LOG_ALL);
-    // A read touches its data, its status and the used ring.
+    // A read writes to its data, its status and the used ring.
     driver.request(0, IN, 0, &[(DATA + 4095, 2), (DATA + 0x4000, 4094)], true);
     driver.run();
     let mut expected = vec![page(driver.status_at(0)), page(USED), page(DATA), page(DATA) + 1, page(DATA) + 4];
     expected.sort_unstable();
     assert_eq!(marked(&log), expected);
-    // A write touches the last two, and so does what is refused.
+    // Writes, refused requests and unknown ones write to the status and the used ring.
     let mut expected = vec![page(driver.status_at(0)), page(USED)];
     expected.sort_unstable();
     for (kind, sector) in [(OUT, 0), (OUT, DISK as u64 / 512), (77, 0)] {
@@ -355,7 +359,7 @@ fn what_is_written_to_the_guest_is_logged_while_it_moves() {
     driver.request(0, GET_ID, 0, &[(DATA + 0x8000, 20)], true);
     driver.run();
     assert!(marked(&log).contains(&(page(DATA) + 8)), "the serial number is written");
-    // So does the wish to be told or not.
+    // Enabling notifications writes to the used ring, too.
     driver.device.listen();
     assert_eq!(marked(&log), [page(USED)]);
     driver.device.hush();
@@ -375,7 +379,7 @@ fn reads_that_come_together_are_announced_together() {
     for head in 1..41u16 {
         driver.request(head, IN, u64::from(head), &[(DATA + 512 * u64::from(head), 512)], true);
     }
-    // Beyond the end: announced as it came, and refused.
+    // A read beyond the end is announced like others, and refused.
     driver.request(41, IN, 1 << 40, &[(DATA, 512)], true);
     assert_eq!(driver.run().len(), 42);
     let sectors: Vec<Vec<u64>> = driver.disk.expected.iter().map(|reads| reads.iter().map(|read| read.offset / 512).collect()).collect();
@@ -395,7 +399,7 @@ fn a_request_waits_for_memory_and_those_behind_it_do() {
     assert_eq!(driver.run(), []);
     assert_eq!((driver.device.in_flight(), driver.device.bytes(), driver.device.has_room()), (0, 0, false));
     assert!(!driver.device.has_more(), "looking again is no use before there is memory");
-    // a queue that is stopped has not come to rest
+    // a queue with a held request does not stop
     driver.device.stop(0);
     assert_eq!(driver.device.stopped(0), Ok(None));
     driver.disk.room = Some(16_384);

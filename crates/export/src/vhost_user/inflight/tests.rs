@@ -27,7 +27,8 @@ fn a_successor_finds_what_was_not_answered_in_order() {
     first.begin(1);
     first.begin(0);
     assert_eq!(part(&memory).recover(1), Some(vec![2, 3, 1, 0]));
-    // And its own successor, when it dies before it has done anything, and after it has begun them again in that order.
+    // A third daemon finds the same, whether the second one died at once or after it had begun the
+    // requests again in that order.
     let mut third = part(&memory);
     assert_eq!(third.recover(1), Some(vec![2, 3, 1, 0]));
     for head in [2, 3, 1, 0] {
@@ -36,7 +37,8 @@ fn a_successor_finds_what_was_not_answered_in_order() {
     assert_eq!(part(&memory).recover(1), Some(vec![2, 3, 1, 0]));
 }
 
-/// Death between any two of the stores that answer a request: seen by the guest means not done again, not seen means done again.
+/// The daemon dies between any two stores of an answer. A request is repeated exactly if the guest
+/// does not see its answer.
 #[test]
 fn death_in_the_middle_of_an_answer() {
     for (stage, left) in [(0, vec![0, 1]), (1, vec![0, 1]), (2, vec![0]), (3, vec![0])] {
@@ -50,7 +52,7 @@ fn death_in_the_middle_of_an_answer() {
             first.answering(1);
         }
         if stage >= 2 {
-            used = 41; // the guest sees it
+            used = 41; // the guest sees the answer
         }
         if stage >= 3 {
             first.answered(1, used);
@@ -59,7 +61,7 @@ fn death_in_the_middle_of_an_answer() {
     }
 }
 
-/// Another back end may answer several at once and die before it has marked any of them.
+/// Another back end may answer several requests at once and die before it has unmarked any of them.
 #[test]
 fn a_batch_of_others_is_taken_as_answered() {
     let memory = area();
@@ -75,7 +77,7 @@ fn a_batch_of_others_is_taken_as_answered() {
 fn hostile_areas_end() {
     let memory = area();
     part(&memory).recover(0);
-    // Everything in flight, the list of the last batch a loop, counters all over.
+    // All requests marked, the list of the last batch a loop, and arbitrary counters.
     let slice = memory.get_slice(12, part_size(SIZE) - 12).expect("inside");
     for at in 0..part_size(SIZE) - 12 {
         slice.write_obj(if at % 3 == 0 { 1u8 } else { 0xff }, at).expect("inside");

@@ -4,7 +4,7 @@ use super::{Memory, copy_in, copy_out, has};
 
 const PAGE: u64 = 4096;
 
-/// Two regions that touch, a hole, and one more.
+/// Returns memory with two adjacent regions, a hole, and a third region.
 fn memory() -> Memory {
     let ranges = [0, PAGE, 3 * PAGE].map(|at| (GuestAddress(at), PAGE as usize));
     Memory::from_ranges(&ranges).expect("three pages")

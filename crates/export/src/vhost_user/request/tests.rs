@@ -8,7 +8,8 @@ fn segment(at: u64, length: u32) -> Segment {
     Segment { at: GuestAddress(at), length }
 }
 
-/// A request of a header, data that goes to the device and room for what comes back, cut into pieces of `cut` bytes.
+/// Decodes a request of a header, `out` as data for the device, and `room` bytes for its answer.
+/// All are cut into segments of `cut` bytes.
 fn ask(kind: u32, sector: u64, out: &[u8], room: u32, cut: usize) -> Option<Ask> {
     let memory = memory();
     let mut bytes = [kind.to_le_bytes(), [0; 4]].concat();
@@ -23,7 +24,8 @@ fn ask(kind: u32, sector: u64, out: &[u8], room: u32, cut: usize) -> Option<Ask>
     Ask::read(&memory, &mut chain)
 }
 
-/// What it is, kind, sector, data to the device, room for what comes back, and how it ends.
+/// Case of a refused request: name, type, sector, data for the device, bytes for the answer, and
+/// the expected status.
 type Refused = (&'static str, u32, u64, Vec<u8>, u32, Status);
 
 fn range(sector: u64, sectors: u32, flags: u32) -> Vec<u8> {

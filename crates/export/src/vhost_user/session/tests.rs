@@ -14,15 +14,15 @@ const USER: u64 = 0x7f00_0000_0000;
 const MEMORY: u64 = 1 << 20;
 const PROTOCOL: u64 = 1 << 30;
 
-/// Notes what is asked of it.
+/// Back end that records all calls.
 #[derive(Default)]
 struct Notes {
     log: Vec<String>,
     running: BTreeMap<usize, QueueSetup>,
     refuse: bool,
-    /// Whether the last who read the configuration can have seen no other.
+    /// Value of `fresh` in the last call of `configuration`.
     fresh: Option<bool>,
-    /// The disk says that it has no write cache.
+    /// True if the disk has no write cache.
     strict: bool,
 }
 
@@ -86,7 +86,7 @@ impl Backend for Notes {
     }
 }
 
-/// Any descriptor.
+/// Returns some descriptor.
 fn fd() -> OwnedFd {
     rustix::pipe::pipe().expect("a pipe").0
 }
@@ -115,13 +115,13 @@ impl Talk {
         self.session.handle(&mut self.notes, &Header::read(head)?, payload, fds)
     }
 
-    /// What is not answered.
+    /// Sends a message and checks that it has no reply.
     fn tell(&mut self, code: u32, payload: &[u8], fds: Vec<OwnedFd>) {
         let reply = self.send(code, false, payload, fds).expect("taken");
         assert!(reply.bytes.is_empty() && reply.fd.is_none(), "message {code} is not answered");
     }
 
-    /// What is.
+    /// Sends a message and returns the payload of its reply.
     fn ask(&mut self, code: u32, payload: &[u8]) -> Vec<u8> {
         let reply = self.send(code, false, payload, Vec::new()).expect("taken");
         assert_eq!(reply.bytes.get(..8), Some(words(&[code, 5]).as_slice()), "a reply of version 1");
@@ -152,7 +152,7 @@ impl Talk {
     }
 }
 
-/// What QEMU says when a guest's driver starts and stops.
+/// Messages of QEMU when a guest's driver starts and stops.
 #[test]
 fn queues_run_from_enabled_to_asked_where_they_are() {
     let mut talk = Talk::new();
@@ -165,7 +165,7 @@ fn queues_run_from_enabled_to_asked_where_they_are() {
     assert_eq!(talk.log(), ["start 1 at 3 of 128"]);
     let setup = talk.notes.running.get(&1).expect("it runs");
     assert_eq!((setup.descriptors, setup.available, setup.used), (GUEST + 0x1000, GUEST + 0x2000, GUEST + 0x3000));
-    // Interrupts that are masked and unmasked are no reason to stop.
+    // Masking and unmasking interrupts does not stop the queue.
     talk.tell(code::SET_VRING_CALL, &(1u64 | 256).to_ne_bytes(), vec![]);
     assert_eq!(talk.log(), ["Call 1 false"]);
     talk.tell(code::SET_VRING_ENABLE, &words(&[1, 0]), vec![]);
@@ -207,7 +207,7 @@ fn memory_comes_and_goes_while_queues_stand_still() {
     assert_eq!(talk.log(), ["stop 0", "memory [100000000]", "start 0 at 23 of 128"]);
     let none = talk.send(code::REM_MEM_REG, false, &more, vec![]);
     assert!(matches!(none, Err(SessionError::Refused { .. })), "{none:?}");
-    // Gone is the memory in which the queue lies: it cannot go on.
+    // The memory with the queue is removed, so the queue cannot continue.
     let gone = talk.send(code::REM_MEM_REG, true, &longs(&[0, GUEST, MEMORY, USER, 0]), vec![]).expect("answered");
     assert_eq!(gone.bytes[HEADER..], longs(&[0]));
     assert_eq!(talk.log(), ["stop 0", "memory []"]);
@@ -230,7 +230,7 @@ fn requests_in_flight_are_recorded_by_queue() {
     talk.tell(code::SET_VRING_ENABLE, &words(&[1, 1]), vec![]);
     let setup = talk.notes.running.get(&1).expect("it runs");
     assert_eq!(setup.inflight.as_ref().map(|(_, at)| *at), Some(2112));
-    // Three queues of one that holds two.
+    // Queue 3 is not among the two queues of the record.
     talk.describe(3);
     talk.tell(code::SET_VRING_ENABLE, &words(&[3, 1]), vec![]);
     assert!(talk.notes.running.get(&3).is_some_and(|setup| setup.inflight.is_none()));
@@ -260,7 +260,8 @@ fn the_configuration_is_read_and_the_cache_switched() {
     }
 }
 
-/// Who was told of a write cache under an older mode need not be told of it again: the disk's word counts, and so does when it was asked for.
+/// The reported write cache depends on the disk's present mode and on the guest's setting. `fresh` is
+/// false once a queue has run, because the guest may have read an older mode.
 #[test]
 fn the_write_cache_is_what_guest_and_disk_agree_on() {
     let mut talk = Talk::new();
@@ -283,7 +284,7 @@ fn the_write_cache_is_what_guest_and_disk_agree_on() {
 fn refusals_are_told_when_the_front_end_waits_for_them() {
     let mut talk = Talk::new();
     let done = |reply: Result<Reply, SessionError>| reply.map(|reply| reply.bytes.get(HEADER..).map(<[u8]>::to_vec));
-    // Not agreed on yet: no answer, so the connection ends.
+    // Replies with a result were not agreed on yet, so the connection ends.
     assert!(talk.send(code::SET_VRING_NUM, true, &words(&[0, 3]), vec![]).is_err());
     talk.agree();
     assert_eq!(done(talk.send(code::SET_VRING_NUM, true, &words(&[0, 4]), vec![])), Ok(Some(longs(&[0]))));
@@ -324,7 +325,7 @@ fn what_is_no_message_ends_the_connection() {
     }
 }
 
-/// What QEMU says when a guest begins to move, and when it pauses.
+/// Messages of QEMU when a guest's migration begins, and when the guest pauses.
 #[test]
 fn a_moving_guest_has_its_writes_logged_and_a_reset_stops_its_queues() {
     let mut talk = Talk::new();
@@ -333,11 +334,11 @@ fn a_moving_guest_has_its_writes_logged_and_a_reset_stops_its_queues() {
     talk.tell(code::SET_VRING_ENABLE, &words(&[0, 1]), vec![]);
     assert_eq!(talk.notes.running.get(&0).map(|setup| setup.log), Some(None));
     talk.log();
-    // The answer comes without being asked for, and is empty.
+    // This message has an empty reply, even without a request for one.
     let reply = talk.send(code::SET_LOG_BASE, false, &longs(&[8192, 4096]), vec![fd()]).expect("taken");
     assert_eq!(reply.bytes, words(&[code::SET_LOG_BASE, 5, 0]));
     assert_eq!(talk.log(), ["map record 4096 8192", "log"]);
-    // Logging goes on while no queue runs, so that nothing in flight misses it.
+    // Logging starts while no queue runs, so that no request in flight misses it.
     let features = u64::from_ne_bytes(talk.ask(code::GET_FEATURES, &[]).try_into().expect("a number"));
     assert!(features & 1 << 26 != 0, "logging is offered");
     talk.tell(code::SET_FEATURES, &features.to_ne_bytes(), vec![]);
@@ -361,7 +362,7 @@ fn a_moving_guest_has_its_writes_logged_and_a_reset_stops_its_queues() {
     assert_eq!((talk.ask(code::GET_STATUS, &[]), talk.log().len()), (longs(&[15]), 0));
     talk.tell(code::SET_STATUS, &longs(&[0]), vec![]);
     assert_eq!((talk.ask(code::GET_STATUS, &[]), talk.log()), (longs(&[0]), vec!["stop 0".to_owned()]));
-    // It runs again when all that starts a queue was said again.
+    // The queue runs again after all messages that start a queue.
     talk.tell(code::SET_VRING_KICK, &longs(&[0]), vec![fd()]);
     assert!(talk.notes.running.is_empty());
     talk.tell(code::SET_VRING_ENABLE, &words(&[0, 1]), vec![]);

@@ -1,4 +1,4 @@
-//! STARTTLS.
+//! STARTTLS in the handshake.
 
 use super::*;
 use crate::nbd::Encryption;

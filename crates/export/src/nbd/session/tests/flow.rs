@@ -3,7 +3,7 @@
 use super::*;
 use crate::testing::hello;
 
-/// Claims `length` bytes of payload at `offset`, and sends as many as the test feeds afterwards.
+/// Returns the header of a write of `length` bytes at `offset`. The test feeds the payload.
 fn claim(cookie: u64, offset: u64, length: u32) -> Vec<u8> {
     request(command::WRITE, 0, cookie, offset, length)
 }
@@ -39,7 +39,7 @@ fn a_stream_cut_anywhere_gets_the_same_replies() {
     assert_eq!(errors, [0, 0, ENOSPC, 0, 0, EINVAL, EINVAL, 0, 0]);
     assert_eq!(whole.0.get(4).map(|reply| &reply.data), Some(&large));
     assert!(run(1, 0) == whole, "one byte at a time");
-    // Around every header and inside payloads.
+    // The cuts are around every header and inside payloads.
     for first in (0..stream.len()).filter(|at| at % 997 == 0 || *at < 1200 || (3100..3300).contains(at)) {
         assert!(run(usize::MAX, first) == whole, "cut at {first}");
     }
@@ -47,7 +47,7 @@ fn a_stream_cut_anywhere_gets_the_same_replies() {
 
 #[test]
 fn an_oversized_write_is_drained_without_memory_for_it() {
-    // 4 GiB less a sector: the largest that a sector-aligned client can claim.
+    // 4 GiB less a sector: the largest length that a client with aligned requests can claim.
     let length = u32::MAX - 511;
     let mut loopback = Loopback::connected(MemoryDisk::new(8192, SectorProfile::S512e));
     loopback.feed(&claim(1, 0, length));
@@ -201,7 +201,7 @@ fn a_client_that_does_not_read_is_not_served_on_and_on() {
     assert!(fed < stream.len() || loopback.session.recv(&mut loopback.pool).is_none());
     let most = limit + (Limits::default().bytes as usize) + (1 << 20);
     assert!((limit..most).contains(&loopback.session.unsent()), "{}", loopback.session.unsent());
-    // Refusals are bounded as well.
+    // Error replies are bounded as well.
     let mut loopback = connected();
     loopback.deaf = true;
     let flood = request(99, 0, 1, 0, 0).repeat(100_000);
@@ -247,7 +247,7 @@ fn a_server_that_restarts_answers_what_it_has_and_refuses_nothing() {
     assert_eq!(replies.iter().map(|r| (r.cookie, r.error)).collect::<Vec<_>>(), [(1, 0), (2, 0)]);
     assert_eq!(loopback.session.phase(), Phase::Closed);
     assert_eq!(loopback.disk.bytes()[0], 0, "half a write is no write");
-    // In the handshake there is nothing to finish.
+    // In the handshake there are no requests to complete.
     let mut loopback = Loopback::new(MemoryDisk::new(4096, SectorProfile::S512e));
     loopback.feed(&hello());
     loopback.session.hang_up();

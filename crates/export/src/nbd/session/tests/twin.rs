@@ -1,4 +1,5 @@
-//! Random streams of valid and invalid requests, against a model that knows the protocol and nothing of the session.
+//! Random streams of valid and invalid requests, compared with a model that follows the protocol
+//! document and not the session.
 
 use proptest::prelude::*;
 
@@ -47,7 +48,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..60)
 }
 
-/// The disk as the client may believe it to be.
+/// Expected state of the disk.
 struct Model {
     bytes: Vec<u8>,
     sector: u64,
@@ -56,11 +57,12 @@ struct Model {
 }
 
 impl Model {
-    /// Error and data of the reply to one request, in the words of the protocol document.
+    /// Returns the expected error and data of a reply, according to the protocol document.
     fn answer(&mut self, step: &Step) -> (u32, Vec<u8>) {
         let (offset, length) = (u128::from(step.offset), u128::from(step.length));
         let writes = matches!(step.command, 1 | 4 | 6);
-        // With extended headers the messages have the payload's flag where it belongs, and nowhere else.
+        // With extended headers, the test sets the payload's flag where it belongs, and nowhere
+        // else.
         let flags = if self.style == Style::Extended { step.flags & !command_flag::PAYLOAD_LEN } else { step.flags };
         if step.command == 7 && self.style != Style::Simple {
             let sector = u128::from(self.sector);
@@ -105,7 +107,8 @@ impl Model {
 }
 
 impl Model {
-    /// What both contexts say, sector by sector: the older state is all zeroes, so that what holds data has changed.
+    /// Returns the expected extents of both contexts, by sectors. The older state is all zeroes, so
+    /// every sector with data has changed.
     fn status(&self, step: &Step) -> Vec<(u32, Extents)> {
         let tell = |kinds: [u64; 2]| {
             let mut extents = Extents::new();
@@ -127,7 +130,8 @@ impl Model {
 fn message(cookie: u64, step: &Step, style: Style) -> Vec<u8> {
     let (mut flags, write) = (step.flags, step.command == command::WRITE);
     if style == Style::Extended {
-        // Bits above those with a meaning stay as they are; this one decides what follows, but for writes, which have a payload anyway.
+        // The flag decides whether a payload follows. Writes have a payload anyway; other flags
+        // stay, even undefined ones.
         flags = if write { flags } else { flags & !command_flag::PAYLOAD_LEN };
     }
     let mut bytes = match style {
