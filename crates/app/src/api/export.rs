@@ -117,7 +117,8 @@ pub enum TlsMode {
 pub struct CreateTls {
     /// Encryption policy for clients.
     pub mode: TlsMode,
-    /// Directory with `server-cert.pem` and `server-key.pem` (and `ca-cert.pem`), or with `keys.psk`.
+    /// Directory with `server-cert.pem` and `server-key.pem` (and `ca-cert.pem`), or with
+    /// `keys.psk`.
     pub dir: Option<String>,
     /// PEM file of the server's certificate.
     pub cert: Option<String>,

@@ -418,9 +418,9 @@ pub struct DeviceIo {
     pub flushes: u64,
     /// Operations in flight.
     pub in_flight: u64,
-    /// Histogram of reads by the time that the device took. Each of the entries 0 to 3 counts reads of
-    /// that many whole microseconds; after them there are four entries for each power of two. Empty
-    /// entries at the end are left out.
+    /// Histogram of reads by the time that the device took. Each of the entries 0 to 3 counts
+    /// reads of that many whole microseconds; after them there are four entries for each power of
+    /// two. Empty entries at the end are left out.
     #[serde(default)]
     pub read_times: Vec<u64>,
     /// Histogram of writes, in the same form.

@@ -32,7 +32,7 @@ pub struct Snapshot {
     pub hold_list: Vec<SnapshotHold>,
     /// Number of clones.
     pub clones: u32,
-    /// Free text.
+    /// Description, any text.
     pub description: String,
     /// Time when the snapshot is destroyed automatically.
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -62,7 +62,7 @@ pub struct CreateSnapshots {
     /// If true, takes all snapshots at the same instant. They must be in one pool.
     #[serde(default)]
     pub group: bool,
-    /// Free text.
+    /// Description, any text.
     #[serde(default)]
     pub description: String,
     /// Time when the snapshots are destroyed automatically.
@@ -131,7 +131,7 @@ pub struct FullCopy {
     pub total_bytes: u64,
     /// Bytes copied.
     pub done_bytes: u64,
-    /// `planned`, `running`, `done` or `failed`.
+    /// State: `planned`, `running`, `done` or `failed`.
     pub state: String,
     /// Reason of a failure. The unfinished volume has been destroyed.
     pub error: Option<String>,

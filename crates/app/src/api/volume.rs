@@ -20,9 +20,9 @@ pub struct Volume {
     pub size: u64,
     /// Sector profile: `512n`, `512e` or `4kn`.
     pub sector: String,
-    /// Cache mode.
+    /// Cache mode: `none`, `directsync`, `writethrough`, `writeback` or `unsafe`.
     pub cache: String,
-    /// Compression of new data.
+    /// Compression of new data: `off`, `lz4` or `zstd`.
     pub compression: String,
     /// True if writes are refused.
     pub readonly: bool,
@@ -76,9 +76,9 @@ pub struct CreateVolume {
 /// Request to change properties. A missing property does not change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SetProperties {
-    /// Cache mode.
+    /// Cache mode: `none`, `directsync`, `writethrough`, `writeback` or `unsafe`.
     pub cache: Option<String>,
-    /// `off`, `lz4` or `zstd`.
+    /// Compression of new data: `off`, `lz4` or `zstd`.
     pub compression: Option<String>,
     /// If true, writes are refused.
     pub readonly: Option<bool>,

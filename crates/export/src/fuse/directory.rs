@@ -2,8 +2,8 @@
 //!
 //! A listing is sorted by id, and its offsets are ids. So it can be interrupted for any time while
 //! volumes and snapshots are created and destroyed, and reports each entry that exists all the time
-//! exactly once. READDIRPLUS is not offered: the attributes that it adds help only if the kernel may
-//! cache them, and it may not, because they can change at any time.
+//! exactly once. READDIRPLUS is not offered: the attributes that it adds help only if the kernel
+//! may cache them, and it may not, because they can change at any time.
 
 use zerocopy::IntoBytes;
 

@@ -144,7 +144,7 @@ impl HostileRequests {
         self.0 % n.max(1)
     }
 
-    /// Returns an offset in a file, often near the end of the file or of all numbers.
+    /// Returns an offset in a file, often near the end of the file or of the range of numbers.
     fn offset(&mut self) -> u64 {
         match self.below(8) {
             0 => u64::MAX - self.below(5000),

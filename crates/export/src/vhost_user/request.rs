@@ -114,7 +114,8 @@ fn ranges(memory: &Memory, ask: &mut Ask, zeroing: bool) -> Result<Kind, Status>
         let [s0, s1, s2, s3, s4, s5, s6, s7, n0, n1, n2, n3, flags @ ..] = range;
         let (sector, sectors) = (u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]), u32::from_le_bytes([n0, n1, n2, n3]));
         let flags = u32::from_le_bytes(flags);
-        // "The device MUST set the status byte to UNSUPP for discard, secure erase and write zeroes commands if any unknown flag is set."
+        // "The device MUST set the status byte to UNSUPP for discard, secure erase and write zeroes
+        // commands if any unknown flag is set."
         let known = if zeroing { VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP } else { 0 };
         if flags & !known != 0 {
             return Err(Status::Unsupported);

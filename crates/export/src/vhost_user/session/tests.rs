@@ -260,8 +260,8 @@ fn the_configuration_is_read_and_the_cache_switched() {
     }
 }
 
-/// The reported write cache depends on the disk's present mode and on the guest's setting. `fresh` is
-/// false once a queue has run, because the guest may have read an older mode.
+/// The reported write cache depends on the disk's present mode and on the guest's setting. `fresh`
+/// is false once a queue has run, because the guest may have read an older mode.
 #[test]
 fn the_write_cache_is_what_guest_and_disk_agree_on() {
     let mut talk = Talk::new();
