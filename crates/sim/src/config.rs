@@ -1,4 +1,4 @@
-//! What a seed means: the devices, the pool, the guests and the fate of one world.
+//! Derives the configuration of one world from its seed: devices, pool, guests, crashes and faults.
 
 mod buffered;
 mod cached;
@@ -26,61 +26,66 @@ pub use mirrored::Mirrored;
 pub use restarts::{Restarts, holder};
 pub use strict::{LOOSE, STRICT};
 
-/// What the caller wants, beyond the seed.
+/// Options of a run, beyond the seed.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Print every event.
+    /// Prints every event.
     pub trace: bool,
-    /// A bug to plant in the engine.
+    /// Bug to plant in the engine.
     pub planted: Option<Planted>,
-    /// No faults but crashes.
+    /// Injects no faults; crashes remain.
     pub faultless: bool,
-    /// This kind of fault, in every world.
+    /// Injects this kind of fault in every world.
     pub fault: Option<FaultKind>,
-    /// Per mille of the usual number of requests; 0 means 1000.
+    /// Number of requests, in per mille of the usual number; 0 means 1000.
     pub scale: u64,
-    /// The system under test never reuses space: do not fill it up, and do not ask for space back.
+    /// The system under test never reuses space: worlds neither fill it up nor check that freed
+    /// space comes back.
     pub append_only: bool,
-    /// Pools of four times the size, never filled up: worlds in which running out of space plays no part.
+    /// Makes pools four times as large and never fills them, so that running out of space plays no
+    /// part.
     pub roomy: bool,
-    /// A power-cut sweep goes over roots in a ring that is full, with what earlier crashes left in it.
+    /// Makes a power-cut sweep write roots into a full ring that holds what earlier crashes left.
     pub laps: bool,
-    /// Guests with files in every world, not only in some.
+    /// Adds guests with byte-granular requests (files) to every world, not only to some.
     pub bytes: bool,
-    /// Mirrors in every world.
+    /// Uses mirrors in every world.
     pub mirrors: bool,
-    /// Parity in every world.
+    /// Uses parity in every world.
     pub parity: bool,
-    /// A cache in every world.
+    /// Uses a cache in every world.
     pub caches: bool,
-    /// Spares in every world, which is one of mirrors where it is none of parity.
+    /// Uses spares in every world. A world without parity gets mirrors.
     pub spares: bool,
-    /// Worlds of mirrors, and of other layouts, in all of which devices are taken out of the pool, too.
+    /// Removes devices from the pool in every world. A world without parity gets mirrors.
     pub removals: bool,
-    /// Jobs in every world, which is one of mirrors where it is none of parity.
+    /// Runs jobs (rebalance, scrub, wipe) in every world. A world without parity gets mirrors.
     pub jobs: bool,
-    /// Worlds of their own for long chunk tables.
+    /// Runs the worlds of [`Long`]: large chunk tables.
     pub long_tables: bool,
-    /// Worlds of their own for large pools that run full.
+    /// Runs the worlds of [`Full`]: large pools that run full.
     pub full: bool,
-    /// In every world what was written after a checkpoint is damaged.
+    /// Damages pages written after a checkpoint, in every world.
     pub rescue: bool,
-    /// Worlds of their own for daemons that start again and import their pool by themselves.
+    /// Runs the worlds of [`Restarts`]: daemons that restart and import their pool automatically.
     pub restarts: bool,
-    /// The daemon's shard between guests, engine and devices, and hosts that take the pool from each other, in every world.
+    /// Puts the daemon's shard between guests, engine and devices, and has hosts take the pool from
+    /// each other, in every world.
     pub gate: bool,
-    /// Worlds of their own for cache modes that become stricter while requests are under way.
+    /// Runs worlds in which cache modes become stricter while requests are in flight.
     pub strict: bool,
-    /// Devices behind a page cache, whose flushes fail, in every world.
+    /// Puts devices behind a page cache, whose flushes fail, in every world.
     pub buffered: bool,
-    /// Many clones that are promoted, in every world.
+    /// Makes and promotes many clones in every world.
     pub clones: bool,
-    /// The caller's clock, in nanoseconds of its thread: turns are timed by it. Nothing in a world follows from it.
+    /// The caller's clock, in nanoseconds of its thread, to time turns. It does not influence the
+    /// world.
     pub clock: Option<fn() -> u64>,
 }
 
 impl Options {
-    /// With a bug planted, in worlds that have what it takes to find it where few others have.
+    /// Plants a bug, and selects the kind of world that can find it where ordinary worlds rarely
+    /// can.
     #[must_use]
     pub fn planting(mut self, bug: Planted) -> Options {
         self.planted = Some(bug);
@@ -101,25 +106,26 @@ impl Options {
     }
 }
 
-/// What happens in a world.
+/// Kind of world.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Kind {
-    /// Guests and operators do anything.
+    /// Guests and operators at random.
     #[default]
     Any,
     /// See [`Long`].
     Long(Long),
     /// See [`Full`].
     Full(Full),
-    /// What was written after a checkpoint is damaged.
+    /// Pages written after a checkpoint are damaged.
     Rescue,
     /// See [`Restarts`].
     Restarts(Restarts),
-    /// Cache modes become stricter while requests are under way, and then the power fails; so many times.
+    /// Cache modes become stricter while requests are in flight, then the power fails. Holds the
+    /// number of repetitions.
     Strict(u64),
 }
 
-/// How an era ends.
+/// How the time between two crashes ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// `kill -9`.
@@ -133,26 +139,22 @@ pub enum End {
 /// The time between two crashes.
 #[derive(Clone, Copy, Debug)]
 pub struct Era {
-    /// Guest requests.
+    /// Number of guest requests.
     pub requests: u64,
-    /// How it ends.
     pub end: End,
 }
 
-/// A volume that is there from the start.
+/// A volume created at the start.
 #[derive(Clone, Copy, Debug)]
 pub struct VolumeSpec {
-    /// Bytes.
+    /// In bytes.
     pub size: u64,
-    /// Sectors.
     pub sector: SectorProfile,
-    /// Cache mode.
     pub cache: CacheMode,
-    /// Compression.
     pub compression: Compression,
 }
 
-/// Weights of what guests and operators do.
+/// Weights of the actions of guests and operators.
 #[derive(Clone, Debug)]
 pub struct Mix {
     /// Read, write, discard, write zeroes, flush, cache hint, malformed request.
@@ -163,75 +165,73 @@ pub struct Mix {
     pub fua: u64,
     /// Percent of requests that are not aligned to blocks (where sectors allow).
     pub unaligned: u64,
-    /// Percent of requests in the hot spot.
+    /// Percent of requests in the first tenth of the volume.
     pub hot: u64,
-    /// Percent of requests that go on where the last one ended.
+    /// Percent of requests that continue where the last one ended.
     pub sequential: u64,
-    /// Most blocks of a usual request.
+    /// Maximum blocks of an ordinary request.
     pub blocks: u64,
-    /// Commands are about clones, mostly.
+    /// Most commands concern clones.
     pub clones: bool,
 }
 
-/// One world.
+/// Configuration of one world.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Geometry and kind of each device.
     pub devices: Vec<(DeviceGeometry, Profile)>,
-    /// Layout of a pool of one group.
+    /// Layout, if the pool has one group.
     pub layout: Layout,
-    /// What a world of mirrors has.
+    /// Groups and fault settings of worlds with redundancy.
     pub mirrored: Option<Mirrored>,
-    /// What a world with a cache has.
+    /// Cache devices and their fault rate.
     pub cached: Option<Cached>,
-    /// Bytes that fit, where that is not the sum of all devices.
+    /// Usable bytes, or 0 if they are the sum of all devices.
     pub usable: u64,
-    /// Bytes of a segment on one device.
+    /// Bytes of a segment on one device (extent size).
     pub extent: u64,
-    /// Knobs of the engine.
     pub tuning: Tuning,
-    /// How long device operations take.
+    /// Latency of device operations.
     pub latency: Latency,
-    /// The first volumes.
+    /// Volumes created at the start.
     pub volumes: Vec<VolumeSpec>,
-    /// The eras.
+    /// The times between crashes, in order.
     pub eras: Vec<Era>,
-    /// The fault.
+    /// The fault, if the world has one.
     pub fault: Option<Fault>,
-    /// Weights.
     pub mix: Mix,
-    /// Most requests under way.
+    /// Maximum requests in flight.
     pub depth: usize,
-    /// Percent of steps that give the engine a turn at once.
+    /// Percent of steps in which the engine gets a turn.
     pub eager: u64,
     /// The volumes are larger than the pool, so that it fills up.
     pub tight: bool,
-    /// The devices held another pool before.
+    /// The devices belonged to another pool before.
     pub second_hand: bool,
-    /// At the end everything is destroyed and wiped.
+    /// Everything is destroyed and wiped at the end.
     pub wiped: bool,
-    /// Nothing about reuse of space is asked.
+    /// See [`Options::append_only`].
     pub append_only: bool,
-    /// A power-cut sweep goes over roots in a ring that is full, with what earlier crashes left in it.
+    /// See [`Options::laps`].
     pub laps: bool,
     /// Devices are behind a page cache.
     pub buffered: bool,
-    /// What happens in it.
     pub kind: Kind,
 }
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
-/// Segments that a pool must have at least.
+/// Minimum segments of a pool.
 const LEAST_SEGMENTS: u64 = 64;
-/// Bytes that labels take of every device.
+/// Bytes that the label areas take on every device.
 const LABELS: u64 = 2 * AREA_BYTES;
 
 impl Config {
-    /// The world of a seed.
+    /// Derives the base configuration of a world.
     pub fn new(rng: &mut Rng, options: &Options) -> Config {
         let tight = rng.percent(30) && !options.append_only && !options.roomy;
-        // Small pools where they are to fill up, and for a system that reads all of it at every import.
+        // Small pools are quick to fill, and an append-only system reads the whole pool at every
+        // import.
         let small = tight || options.append_only;
         let extent = (64 * KIB) << if small { rng.below(2) } else { rng.weighted(&[5, 4, 2, 1, 1]) as u64 };
         let count = 1 + rng.weighted(&[5, 3, 2]);
@@ -284,19 +284,21 @@ impl Config {
         }
     }
 
-    /// Is the world of this seed one of mirrors? No seed below that found something before there were any.
+    /// Returns whether this seed gives a world of mirrors. The chosen seeds had found nothing
+    /// before mirrors existed.
     pub fn is_mirrored(seed: u64, options: &Options) -> bool {
         (seed % 16 == 10 && options.fault.is_none() && !options.append_only && !options.parity)
             || options.mirrors
             || ((options.removals || options.jobs || options.spares) && !options.parity)
     }
 
-    /// Is it one of parity?
+    /// Returns whether this seed gives a world with parity.
     pub fn is_coded(seed: u64, options: &Options) -> bool {
         (seed % 16 == 6 && options.fault.is_none() && !options.append_only && !options.mirrors) || options.parity
     }
 
-    /// Turns the world into what its seed makes of it. True when its devices come and go.
+    /// Applies the kind of world that seed and options ask for. Returns true if its devices fail
+    /// and come back.
     pub fn transform(&mut self, seed: u64, options: &Options) -> bool {
         let mut rng = Rng::new(hash(!seed));
         if options.long_tables {
@@ -354,13 +356,14 @@ impl Config {
             self.remember(&mut rng.fork(9));
         }
         let (jobs, damage) = self.mirrored.as_ref().map_or((false, false), |mirrored| (mirrored.jobs, mirrored.damage));
-        // what a device wrote elsewhere than it was told to is in no segment, and nobody knows of it
+        // A misdirected write of a damaged device may lie outside all segments, where no wipe
+        // looks.
         self.wiped = (seed % 8 == 3 || jobs) && !damage && !options.append_only;
         transformed
     }
 
-    /// Turns the world into one that needs a way back: of a pool that is never full, so that what is freed rests for two checkpoints at
-    /// least.
+    /// Prepares a world of damage after a checkpoint. The pool is never full, so freed space is
+    /// retained for at least two checkpoints.
     fn endanger(&mut self, rng: &mut Rng) {
         (self.fault, self.second_hand, self.tight, self.kind) = (None, false, false, Kind::Rescue);
         self.tuning.rewind_checkpoints = rng.between(3, 5) as u32;
@@ -370,31 +373,32 @@ impl Config {
         self.eras.truncate(2);
     }
 
-    /// Are devices taken out of the pool, too? In no world that found something before they were.
+    /// Returns whether devices are removed. The chosen seeds had found nothing before removals
+    /// existed.
     pub fn has_removals(seed: u64, options: &Options) -> bool {
         let some = if options.mirrors { seed % 8 == 4 } else { seed / 16 % 2 == 1 };
         let coded = seed / 16 % 8 == 5 && !options.parity && Config::is_coded(seed, options);
         options.removals || coded || (some && Config::is_mirrored(seed, options))
     }
 
-    /// Are there jobs? In no world that found something before there were.
+    /// Returns whether jobs run. The chosen seeds had found nothing before jobs existed.
     fn has_jobs(seed: u64, options: &Options) -> bool {
         let asked = options.mirrors || options.parity || options.removals || options.spares;
         options.jobs || if asked { seed % 16 == 14 } else { (seed / 16).is_multiple_of(4) }
     }
 
-    /// Are there spares? In no world that found something before there were.
+    /// Returns whether there are spares. The chosen seeds had found nothing before spares existed.
     fn has_spares(seed: u64, options: &Options) -> bool {
         let usual = !(options.mirrors || options.parity || options.removals || options.jobs);
         options.spares || (usual && seed / 16 % 4 == 1)
     }
 
-    /// Do devices take their time? In no world that found something before they did.
+    /// Returns whether devices hang. The chosen seeds had found nothing before hangs existed.
     fn has_hangs(seed: u64) -> bool {
         hash(seed ^ 0x7369_6c65).is_multiple_of(3)
     }
 
-    /// What the pool is made of.
+    /// The groups of the pool, the cache last.
     pub fn groups(&self) -> Vec<GroupSpec> {
         let alone = || vec![GroupSpec { devices: Some(self.needed()), ..GroupSpec::data(self.layout) }];
         let mut groups = self.mirrored.as_ref().map_or_else(alone, |m| m.groups.clone());
@@ -407,7 +411,7 @@ impl Config {
         groups
     }
 
-    /// Bytes of all devices, or what fits of them.
+    /// Usable bytes, or the bytes of all devices.
     pub fn pool_bytes(&self) -> u64 {
         if self.usable > 0 {
             return self.usable;
@@ -416,7 +420,7 @@ impl Config {
     }
 }
 
-/// Devices that together hold so many extents, in uneven parts.
+/// Devices that together hold `extents` extents, unevenly divided.
 fn devices(extents: u64, extent: u64, count: usize, rng: &mut Rng) -> Vec<(DeviceGeometry, Profile)> {
     let mut left = extents;
     (1..=count as u64)
@@ -436,7 +440,7 @@ fn device(bytes: u64, rng: &mut Rng) -> (DeviceGeometry, Profile) {
     let physical = *rng.pick(&[512, 4096]);
     let logical = if physical == 4096 && rng.percent(30) { 4096 } else { 512 };
     let geometry = DeviceGeometry { size, logical_sector: logical, physical_sector: physical };
-    // Even a device that says 4096 may tear at 512: only half of them are as good as they say.
+    // A device that reports 4096 may still tear at 512: only half of them write whole sectors.
     let whole_pages = physical == 4096 && (logical == 4096 || rng.percent(50));
     (geometry, Profile { whole_pages, erased: *rng.pick(&[Erased::Zero, Erased::Old, Erased::Garbage]) })
 }
@@ -475,17 +479,18 @@ fn tuning(options: &Options, rng: &mut Rng) -> Tuning {
         planted: options.planted,
         ..Tuning::default()
     };
-    // no choices of their own, so that every seed keeps its world
+    // Derived, not drawn: every seed keeps its world.
     let rewind_millis = u64::from(tuning.rewind_checkpoints) * 1_000;
     let scrub_strip = tuning.scrub_strip.min((tuning.map_memory / 16) as u32);
     let piece_bytes = tuning.piece_bytes.min((tuning.map_memory / 256) as u32);
-    // what pieces hold is read back all the time, but for a few where maps have room enough
+    // Pieces are read back all the time, except for a few where map memory is large.
     let piece_memory = if tuning.map_memory < 64 * MIB { 0 } else { 2 * KIB };
     let (discard, ready) = host_space(&tuning);
     Tuning { rewind_millis, scrub_strip, piece_bytes, piece_memory, discard, ready, ..tuning }
 }
 
-/// How free segments' space is dealt with: as follows from other choices. Pools are small and worlds short, so thresholds are, too.
+/// Derives discard and preparation of free segments from other settings. Thresholds are small,
+/// because pools are small and worlds short.
 fn host_space(tuning: &Tuning) -> (Discard, ReadySpace) {
     let nth = tuning.checkpoint_log_bytes.trailing_zeros() + tuning.map_memory.trailing_zeros() / 2;
     let discard = if tuning.discard == Discard::Lazy && nth.is_multiple_of(4) { Discard::Now } else { tuning.discard };

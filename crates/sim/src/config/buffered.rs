@@ -1,11 +1,12 @@
-//! Worlds of their own for devices behind the kernel's page cache.
+//! Worlds with devices behind the kernel's page cache.
 
 use super::{Config, End, Era};
 use crate::fault::{Fault, FaultKind};
 use crate::rng::Rng;
 
 impl Config {
-    /// Turns a world into one of these; all chance is from `rng`. A flush fails, the daemon dies, another one goes on, and then the power fails.
+    /// Turns this world into one of them, drawing only from `rng`: a flush fails, the daemon dies,
+    /// the next one continues, and then the power fails.
     pub(super) fn buffer(&mut self, rng: &mut Rng) {
         (self.second_hand, self.mirrored, self.cached, self.buffered) = (false, None, None, true);
         let requests = self.eras.first().map_or(100, |era| era.requests);

@@ -1,4 +1,5 @@
-//! Worlds of their own for pools of thousands of segments that run full, with snapshots of every age: what is destroyed comes back.
+//! Worlds with pools of thousands of segments that run full, with snapshots of every age that are
+//! then destroyed.
 
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_engine::{Compression, Layout};
@@ -7,27 +8,27 @@ use super::{AREA_BYTES, Config, End, Era, KIB, Kind, LABELS, MIB, VolumeSpec, de
 use crate::machine::Latency;
 use crate::rng::Rng;
 
-/// Segments of such a pool, and bytes at most.
+/// Minimum and maximum segments of such a pool.
 const SEGMENTS: (u64, u64) = (1000, 4000);
 const MOST_BYTES: u64 = 136 * MIB;
 
-/// What makes a world one of these.
+/// Settings of a world that runs full.
 #[derive(Clone, Copy, Debug)]
 pub struct Full {
-    /// Snapshots that are taken while the volumes are overwritten.
+    /// Number of snapshots taken while the volumes are overwritten.
     pub snapshots: u64,
-    /// Percent of the pool that is written before the first one.
+    /// Percent of the pool written before the first snapshot.
     pub old: u64,
-    /// Blocks of a request at most.
+    /// Maximum blocks of a request.
     pub most: u64,
 }
 
 impl Config {
-    /// Turns a world into one that runs full; all chance is from `rng`.
+    /// Turns this world into one that runs full, drawing only from `rng`.
     pub(super) fn fill_up(&mut self, rng: &mut Rng) {
         (self.fault, self.second_hand, self.tight, self.mirrored, self.cached) = (None, false, false, None, None);
         let count = rng.between(1, 3);
-        // extents of a pool stay as they were when it was made, however much is added
+        // A pool keeps its extent size however much is added: large pools may have small extents.
         self.extent = (64 * KIB) << rng.weighted(&[6, 3]);
         let wide = count > 1 && rng.percent(40);
         self.layout = if wide { Layout::Stripe { width: count as u16, unit: 64 * KIB as u32 } } else { Layout::Linear };

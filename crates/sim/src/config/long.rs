@@ -1,5 +1,5 @@
-//! Worlds of their own for long chunk tables: every block of a volume is a chunk, what checkpoints say of them fills a good part of a log, and a
-//! device leaves rows with parity.
+//! Worlds with large chunk tables: every block of a volume is a chunk, the chunk table in
+//! checkpoints fills a good part of a log, and a device is removed from a group with parity.
 
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_engine::{Compression, GroupSpec, Layout};
@@ -8,24 +8,24 @@ use super::{Config, Era, KIB, MIB, Mirrored, VolumeSpec, device};
 use crate::machine::Latency;
 use crate::rng::Rng;
 
-/// Of each device such a part is a log.
+/// Share of each device that is log, as 1/N.
 const LOG_SHARE: u64 = 16;
 
-/// What makes a world one of these.
+/// Settings of such a world.
 #[derive(Clone, Copy, Debug)]
 pub struct Long {
-    /// Who leaves.
+    /// Member that is removed.
     pub member: u16,
-    /// Times that all of the volume is written over before.
+    /// Times that the whole volume is overwritten before the removal.
     pub rounds: u64,
-    /// Time that a turn takes at least, in microseconds.
+    /// Minimum duration of a turn, in microseconds.
     pub turn: u64,
-    /// Blocks of a write at most.
+    /// Maximum blocks of a write.
     pub most: u64,
 }
 
 impl Config {
-    /// Turns a world into one of long tables; all chance is from `rng`.
+    /// Turns this world into one with a large chunk table, drawing only from `rng`.
     pub(super) fn lengthen(&mut self, rng: &mut Rng) {
         (self.fault, self.second_hand, self.tight, self.extent) = (None, false, false, 64 * KIB);
         let parity = if rng.percent(25) { 1 } else { 2 };
@@ -36,7 +36,8 @@ impl Config {
         let layout = Layout::Parity { width: 16, parity: parity as u8, unit: 64 * KIB as u32 };
         let groups = vec![GroupSpec::data(layout)];
         self.usable = extents * (LOG_SHARE - 1) / LOG_SHARE * (count - parity) * self.extent;
-        // a snapshot holds all of it once more: nearly half of the pool is taken, which is all that may be for a device to leave
+        // A snapshot doubles the space used: nearly half of the pool, the most with which a device
+        // can still be removed.
         let size = self.usable * rng.between(225, 240) / 1000 / MIB * MIB;
         let cache = *rng.pick(&[CacheMode::Writeback, CacheMode::Writeback, CacheMode::None, CacheMode::Unsafe]);
         self.volumes = vec![VolumeSpec { size, sector: SectorProfile::S4kn, cache, compression: Compression::Off }];

@@ -1,4 +1,5 @@
-//! Worlds of their own for pools whose devices fail, come back and are replaced: mirrors, and now and then layouts that can spare none.
+//! Worlds with pools whose devices fail, come back and are replaced: mirrors, and sometimes layouts
+//! without redundancy.
 
 use millpond_engine::{Class, GroupSpec, Layout};
 use millpond_format::{Column, Group, SegmentId};
@@ -6,35 +7,37 @@ use millpond_format::{Column, Group, SegmentId};
 use super::{Config, KIB, LABELS, LEAST_SEGMENTS, device, volumes};
 use crate::rng::Rng;
 
-/// Extents of a device at least.
+/// Minimum extents of a device.
 const LEAST_EXTENTS: u64 = 8;
 
-/// What makes a world one of these.
+/// Groups and fault settings of a world whose devices fail.
 #[derive(Clone, Debug)]
 pub struct Mirrored {
-    /// Its groups, in the order of the devices.
+    /// The groups, in the order of the devices.
     pub groups: Vec<GroupSpec>,
-    /// Copies that there are of everything, at the least.
+    /// Minimum number of copies of anything; with parity, parity plus one.
     pub copies: usize,
-    /// Per mille of steps at which something befalls a device.
+    /// Device faults, per mille of steps.
     pub fate: u64,
-    /// They are taken out of the pool, too.
+    /// Devices are removed from the pool.
     pub removals: bool,
-    /// Groups are evened out, everything is read, and such jobs are stopped and slowed down.
+    /// Rebalance, scrub, wipe and census run, are stopped and get rate limits.
     pub jobs: bool,
-    /// Devices that wait to take the place of others; they come after all others.
+    /// Number of spares; they come after all other devices.
     pub spares: usize,
-    /// Devices do not answer for a while, or have no room.
+    /// Devices hang for a while, or run out of space.
     pub hangs: bool,
-    /// Silent damage befalls them too. Filling copies what it finds, so none is filled in these worlds.
+    /// One device damages data silently. A resilver would copy the damage, so none runs in these
+    /// worlds.
     pub damage: bool,
 }
 
 impl Config {
-    /// Turns a world into one of mirrors; all chance is from `rng`, so that other worlds stay as they are.
+    /// Turns this world into one of mirrors, drawing only from `rng`, so that other worlds stay
+    /// unchanged.
     pub fn mirror(&mut self, rng: &mut Rng) {
         self.fault = None;
-        // the former pool would have changed its devices
+        // A former pool would have changed its devices.
         self.second_hand = false;
         self.extent = self.extent.min(256 * KIB);
         let fate = *rng.pick(&[3, 10, 30]);
@@ -81,14 +84,15 @@ impl Config {
         self.rescale(rng);
     }
 
-    /// Devices are taken out of the pool, or not; there are jobs, or not.
+    /// Sets whether devices are removed and whether jobs run.
     pub fn take_out(&mut self, removals: bool, jobs: bool) {
         if let Some(mirrored) = &mut self.mirrored {
             (mirrored.removals, mirrored.jobs) = (removals, jobs);
         }
     }
 
-    /// Devices do not answer for a while, or have no room. Where damage is done what is read elsewhere may be wrong.
+    /// Lets devices hang or run out of space. Not with silent damage: while a device hangs, the
+    /// copy read instead may be wrong.
     pub(super) fn hang(&mut self, rng: &mut Rng) {
         if let Some(mirrored) = self.mirrored.as_mut().filter(|mirrored| mirrored.copies > 1 && !mirrored.damage) {
             mirrored.hangs = true;
@@ -97,7 +101,8 @@ impl Config {
         }
     }
 
-    /// Some devices are spare, not all of them large enough. Filling would spread silent damage.
+    /// Adds spares, not all of them large enough. Not with silent damage: a resilver would spread
+    /// it.
     pub(super) fn spare(&mut self, rng: &mut Rng) {
         let Some(mirrored) = self.mirrored.as_mut().filter(|mirrored| mirrored.copies > 1 && !mirrored.damage) else { return };
         let sizes: Vec<u64> = self.devices.iter().map(|(geometry, _)| geometry.size - LABELS).collect();
@@ -111,14 +116,14 @@ impl Config {
         self.tuning.spare_millis = *rng.pick(&[0, 500, 20_000, 100_000]);
     }
 
-    /// Volumes that fit what there is now.
+    /// Draws new volumes that fit the present devices.
     pub(super) fn rescale(&mut self, rng: &mut Rng) {
         let percent = if self.tight { rng.between(90, 160) } else { rng.between(10, 45) };
         self.volumes = volumes(self.pool_bytes() * percent / 100, self.tight, rng);
     }
 }
 
-/// Segments of a mirror over devices of so many extents.
+/// Segments of a group with this layout over devices of so many extents.
 fn rows_of(layout: Layout, extents: &[u64]) -> u64 {
     let columns = (0u16..).zip(extents).map(|(member, extents)| Column { member, first: 0, extents: *extents as u32 }).collect();
     Group { class: Class::Data, layout, first: SegmentId(0), columns }.rows()

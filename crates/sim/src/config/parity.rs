@@ -1,26 +1,28 @@
-//! Worlds of their own for pools with parity.
+//! Worlds with parity.
 
 use millpond_engine::{Class, GroupSpec, Layout};
 
 use super::{Config, KIB, LEAST_SEGMENTS, Mirrored, device};
 use crate::rng::Rng;
 
-/// Segments of the log that comes with parity, at least.
+/// Minimum segments of the log that comes with parity.
 const LOG_SEGMENTS: u64 = 48;
-/// Of each device such a part is a log.
+/// Share of each device that is log, as 1/N.
 const LOG_SHARE: u64 = 16;
 
 impl Config {
-    /// Turns a world into one with parity, small enough that most of what is written moves to rows with parity; all chance is from `rng`.
+    /// Turns this world into one with parity, drawing only from `rng`. The pool is so small that
+    /// most data moves to stripes with parity.
     pub fn code(&mut self, rng: &mut Rng, removals: bool) {
         self.fault = None;
-        // the former pool would have changed its devices
+        // A former pool would have changed its devices.
         self.second_hand = false;
         self.extent = 64 * KIB;
         let parity = rng.between(1, 2);
         let count = rng.between(parity + 2, parity + 4);
         let log = (LOG_SEGMENTS * (parity + 1)).div_ceil(count);
-        // what is on a device that leaves fits on others; the log of long devices can do without one, too
+        // The data of a removed device must fit on the others. With long devices, the log must do
+        // without one, too.
         let (log, fair) = match (removals, count % 2) {
             (true, 0) => (2 * log, 2 * log * LOG_SHARE),
             (true, _) => (3 * log, 6 * log + LEAST_SEGMENTS),
@@ -37,12 +39,12 @@ impl Config {
         let mut groups = vec![GroupSpec { devices: Some(count as usize), ..GroupSpec::data(layout) }];
         self.rescale(rng);
         if rng.percent(40) {
-            // nodes on devices of their own; which devices become those is chance
+            // Map nodes get special devices; chance decides which devices those are.
             let layout = Layout::Mirror { copies: parity as u16 + 1 };
             self.devices.extend((0..=parity).map(|_| device(fair * self.extent, rng)));
             groups.push(GroupSpec { class: Class::Special, layout, devices: Some(parity as usize + 1) });
         }
-        // others draw from it after this one
+        // Unused draw: later draws depend on it.
         let _ = rng.percent(50);
         self.mirrored =
             Some(Mirrored { groups, copies: parity as usize + 1, fate, removals, jobs: false, spares: 0, hangs: false, damage });

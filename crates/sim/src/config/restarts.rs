@@ -1,22 +1,23 @@
-//! Worlds of their own for daemons that start again and import their pool by themselves, whatever devices have come by then.
+//! Worlds with daemons that restart and import their pool automatically with whatever devices have
+//! appeared.
 
 use millpond_engine::{Holder, Layout};
 
 use super::{Config, KIB, Kind, LEAST_SEGMENTS, device, volumes};
 use crate::rng::Rng;
 
-/// What makes a world one of these.
+/// Settings of such a world.
 #[derive(Clone, Copy, Debug)]
 pub struct Restarts {
-    /// Hosts that see the devices.
+    /// Number of hosts that see the devices.
     pub hosts: usize,
     /// Seconds that a daemon waits for missing devices.
     pub wait: u64,
-    /// Times that the pool comes into service.
+    /// Number of times that the pool is brought into service.
     pub rounds: u64,
 }
 
-/// A host, as its imports claim the pool.
+/// The holder that an import of a host claims the pool for.
 pub fn holder(host: usize, session: u64) -> Holder {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&session.to_le_bytes());
@@ -24,7 +25,8 @@ pub fn holder(host: usize, session: u64) -> Holder {
 }
 
 impl Config {
-    /// Turns a world into one of restarts; all chance is from `rng`. Each device of the mirror has everything, so any that is current is enough.
+    /// Turns this world into one of restarts, drawing only from `rng`. Each device of the mirror
+    /// has all data, so any one that is current is enough.
     pub(super) fn restart(&mut self, rng: &mut Rng) {
         (self.fault, self.second_hand, self.tight, self.mirrored, self.cached) = (None, false, false, None, None);
         let copies = if rng.percent(70) { 2 } else { 3 };

@@ -1,18 +1,19 @@
-//! Worlds of their own for cache modes that become stricter while requests are under way.
+//! Worlds with cache modes that become stricter while requests are in flight.
 
 use millpond_block::{CacheMode, SectorProfile};
 
 use super::{Config, Kind};
 use crate::rng::Rng;
 
-/// Modes in which a write may be answered before it is durable.
+/// Modes that may answer a write before it is durable.
 pub const LOOSE: [CacheMode; 3] = [CacheMode::None, CacheMode::Writeback, CacheMode::Unsafe];
-/// Modes in which it may not.
+/// Modes that may not.
 pub const STRICT: [CacheMode; 2] = [CacheMode::Directsync, CacheMode::Writethrough];
 
 impl Config {
-    /// Turns a world into one of these; all chance is from `rng`. Requests are begun before a change and go into the log after it when they have to
-    /// wait for something: those that cover blocks in part for what the blocks held, and all others of the same blocks for them.
+    /// Turns this world into one of them, drawing only from `rng`. Requests that wait are submitted
+    /// before the mode changes and logged after it: requests that cover blocks in part wait for the
+    /// old content, and all others of the same blocks wait for those.
     pub(super) fn tighten(&mut self, rng: &mut Rng) {
         (self.fault, self.second_hand, self.tight, self.mirrored, self.cached) = (None, false, false, None, None);
         self.volumes.truncate(2);
