@@ -1,4 +1,5 @@
-//! Guests that see files: some of a world's requests begin and end inside blocks and sectors, and go to the entrance for that.
+//! Guests with files: some requests of a world begin and end inside blocks and sectors, and are
+//! submitted as byte-granular.
 
 use millpond_block::{ByteRange, Op};
 
@@ -7,10 +8,11 @@ use crate::oracle::Oracle;
 use crate::rng::Rng;
 use crate::workload::Ask;
 
-/// Percent of the requests that come from them.
+/// Percent of requests that are byte-granular.
 const SHARE: u64 = 50;
 
-/// The guests, with a chance of their own: worlds without them are as they were.
+/// The guests with files. They have their own generator, so that worlds without them stay
+/// unchanged.
 #[derive(Clone, Debug)]
 pub struct Files {
     rng: Rng,
@@ -18,19 +20,19 @@ pub struct Files {
 }
 
 impl Files {
-    /// Those of a seed's world.
+    /// Makes the guests of a seed's world.
     pub fn new(seed: u64) -> Files {
         let mut rng = Rng::new(seed ^ 0x000F_11E5);
         let grid = Grid::of_bytes(&mut rng);
         Files { rng, grid }
     }
 
-    /// What their requests cover.
+    /// Returns the grid that their requests align to.
     pub fn grid(&self) -> Grid {
         self.grid
     }
 
-    /// Makes a request one of theirs, now and then: with less at both ends, and without regard to sectors.
+    /// Makes some requests byte-granular: shortens them at both ends, regardless of sectors.
     pub fn take_over(&mut self, ask: &mut Ask, oracle: &Oracle) {
         if !self.rng.percent(SHARE) || oracle.is_refused(ask.target, &ask.request) {
             return;

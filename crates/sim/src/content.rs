@@ -1,10 +1,11 @@
-//! What guests write: every cell (a sector of 512 bytes, or a part of one) says which operation wrote it and where, and proves it to the last byte.
+//! Content that guests write: each cell (a 512-byte sector or a part of one) names the operation
+//! and the place that wrote it, verifiably to the last byte.
 
 use crate::rng::mix;
 
 /// The smallest guest sector in bytes.
 pub const SECTOR: usize = 512;
-/// Bytes of a cell at least: so many say who wrote it.
+/// Minimum bytes of a cell: its header must fit.
 pub const LEAST: usize = HEAD * 8;
 
 const ZEROS: [u8; SECTOR] = [0; SECTOR];
@@ -12,12 +13,12 @@ const MAGIC: u64 = 0x4D50_5349_4D53_4543;
 const WORDS: usize = SECTOR / 8;
 const HEAD: usize = 5;
 
-/// What a cell held when somebody looked.
+/// Content found in a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Zeroes.
     Zero,
-    /// What operation `op` wrote to cell `cell` of the volume with this serial, to the last byte.
+    /// Written by operation `op` to cell `cell` of the volume with serial `volume`, every byte as
+    /// written.
     Stamp {
         /// Number of the operation, unique in a world.
         op: u64,
@@ -30,10 +31,10 @@ pub enum Content {
     Garbage,
 }
 
-/// Fills one cell.
+/// Fills one cell with the stamp of an operation.
 ///
 /// # Panics
-/// When `out` cannot be one: a broken caller.
+/// If `out` has no legal size of a cell, which is a bug of the caller.
 pub fn stamp(op: u64, volume: u32, cell: u64, out: &mut [u8]) {
     assert!((LEAST..=SECTOR).contains(&out.len()));
     let key = mix(op ^ mix(cell ^ mix(u64::from(volume))));
@@ -44,7 +45,8 @@ pub fn stamp(op: u64, volume: u32, cell: u64, out: &mut [u8]) {
         2 => cell,
         3 => u64::from(volume),
         4 => key,
-        // a third of the operations writes noise, a third repeats itself (compressible), a third is half and half
+        // A third of the operations write noise, a third repeat one word (compressible), a third do
+        // half of each.
         _ => match pattern {
             0 => key.rotate_left(i as u32).wrapping_mul(0x9FB2_1C65_1E98_DF25) ^ (i as u64).wrapping_mul(0xD6E8_FEB8_6659_FD93),
             1 => key,
@@ -57,9 +59,9 @@ pub fn stamp(op: u64, volume: u32, cell: u64, out: &mut [u8]) {
     }
 }
 
-/// Looks at one cell.
+/// Identifies the content of one cell.
 pub fn identify(bytes: &[u8]) -> Content {
-    // compared as a whole: byte by byte took a sixth of a world's time
+    // Compared as a whole: comparing byte by byte took a sixth of a world's time.
     if ZEROS.get(..bytes.len()).is_some_and(|zeros| zeros == bytes) {
         return Content::Zero;
     }

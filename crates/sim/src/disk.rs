@@ -1,13 +1,17 @@
-//! A simulated device: stable media, a volatile write cache, and what a power cut may leave of it.
+//! A simulated device: stable media and a volatile write cache, with the possible outcomes of a
+//! power cut.
 //!
-//! Rules, after the contract of [`millpond_device::IoKind`] and what real devices do:
-//! - a write is in the cache when it completes; a flush moves what had *completed before the flush was submitted* to the media;
-//! - a power cut keeps, of what was not flushed, any part in any order: a sector may keep any of its unflushed versions, not only the newest;
-//! - a page of 4096 bytes tears at 512 bytes, unless the device is one that writes whole physical sectors of 4096 bytes;
-//! - a write in flight may be on the media wholly, partly or not at all;
-//! - a discarded range reads as zeroes, as before or as garbage, whichever kind of device it is;
-//! - where a page cache is before it, what a failed flush dropped goes on being read, and no later flush writes it, until the cache is dropped, the
-//!   memory is needed or the power fails.
+//! Rules, from the contract of [`millpond_device::IoKind`] and the behaviour of real devices:
+//! - A completed write is in the cache. A flush moves writes that *completed before the flush was
+//!   submitted* to the media.
+//! - A power cut keeps any part of the unflushed data, in any order: a sector may keep any of its
+//!   unflushed versions, not only the newest.
+//! - A 4096-byte page tears at 512 bytes, unless the device writes whole physical sectors of 4096
+//!   bytes.
+//! - A write in flight may be on the media wholly, partly or not at all.
+//! - A discarded range reads as zeroes, as before or as garbage, depending on the device.
+//! - Behind a page cache, reads still return pages that a failed flush dropped, and no later flush
+//!   writes them, until the cache is dropped, the kernel needs the memory or the power fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -17,51 +21,50 @@ use millpond_device::{DeviceGeometry, PageCache};
 use crate::content::SECTOR;
 use crate::rng::{Rng, mix};
 
-/// Grain of device operations in bytes.
+/// Granularity of device operations, in bytes.
 pub const PAGE: usize = 4096;
 /// Sectors in a page.
 const SECTORS: usize = PAGE / SECTOR;
 
-/// A page of content.
 pub type Page = Rc<[u8; PAGE]>;
 
-/// Number of a write, in order of submission, over all devices of a machine.
+/// Number of a write, in order of submission over all devices of a machine.
 pub type WriteNo = u64;
 
-/// What a discarded or never written range reads as.
+/// Content of discarded or never written ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Erased {
     /// Zeroes.
     Zero,
-    /// As before (never written: zeroes).
+    /// As before the discard; zeroes if never written.
     Old,
     /// Noise.
     Garbage,
 }
 
-/// What kind of device it is.
+/// Properties of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// A page is never torn.
+    /// Pages never tear.
     pub whole_pages: bool,
-    /// What discarded ranges read as.
     pub erased: Erased,
 }
 
-/// What of the unflushed writes a power cut leaves.
+/// Which unflushed writes survive a power cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Survival {
-    /// Nothing: the cache is lost.
+    /// None: the cache is lost.
     Nothing,
-    /// Everything that had completed.
+    /// All completed writes.
     Completed,
-    /// Each page for itself: its newest version in so many percent of cases, else any, torn where the device tears.
+    /// Decided page by page: the newest version in this percentage of cases, else any version,
+    /// sometimes torn on devices that tear.
     Each(u64),
-    /// These writes and no others; one of them torn.
+    /// Exactly these writes, except that one of them may be torn.
     Set {
-        /// What stays.
+        /// The writes that survive.
         keep: BTreeSet<WriteNo>,
-        /// Of this one only a part of every page and of the pages.
+        /// The write of which any part of each page, and of its pages, survives.
         torn: Option<WriteNo>,
     },
 }
@@ -69,7 +72,7 @@ pub enum Survival {
 #[derive(Clone, Debug)]
 struct Version {
     write: WriteNo,
-    /// Order of completion; a flush covers those below its mark.
+    /// Order of completion; a flush covers versions up to its mark.
     done: u64,
     page: Page,
 }
@@ -87,7 +90,8 @@ struct InFlight {
     change: Change,
 }
 
-/// A device with its cache and what is under way. Clones share pages, so forking a device at every event of a trace is cheap.
+/// A device with its cache and its operations in flight. Clones share pages, so forking a device at
+/// every event of a trace is cheap.
 #[derive(Clone, Debug)]
 pub struct SimDevice {
     geometry: DeviceGeometry,
@@ -97,11 +101,11 @@ pub struct SimDevice {
     cache: BTreeMap<usize, Vec<Version>>,
     inflight: Vec<InFlight>,
     done: u64,
-    /// Pages that were written since somebody asked for it.
+    /// Pages written since [`SimDevice::mark`].
     marked: Option<BTreeSet<usize>>,
-    /// What the page cache calls clean and the media do not have; none where there is no page cache.
+    /// Pages that the page cache holds as clean though the media differ; `None` without a page
+    /// cache.
     shown: Option<BTreeMap<usize, Page>>,
-    /// A page of zeros.
     zeros: Page,
 }
 
@@ -116,7 +120,7 @@ impl PageCache for SimDevice {
 }
 
 impl SimDevice {
-    /// A blank device; `noise` seeds what garbage looks like.
+    /// Makes a blank device; `noise` is the seed of its garbage.
     pub fn new(geometry: DeviceGeometry, profile: Profile, noise: u64) -> SimDevice {
         let pages = geometry.size as usize / PAGE;
         SimDevice {
@@ -133,33 +137,34 @@ impl SimDevice {
         }
     }
 
-    /// The same behind the kernel's page cache.
+    /// Puts the kernel's page cache in front of the device.
     #[must_use]
     pub fn buffered(self) -> SimDevice {
         SimDevice { shown: Some(BTreeMap::new()), ..self }
     }
 
-    /// Is it behind a page cache?
+    /// Returns whether the device is behind a page cache.
     pub fn is_buffered(&self) -> bool {
         self.shown.is_some()
     }
 
-    /// Pages that are read and that the media do not have, though no flush will write them.
+    /// Number of pages that exist in the page cache only and that no flush will write.
     pub fn only_shown(&self) -> usize {
         self.shown.as_ref().map_or(0, BTreeMap::len)
     }
 
-    /// The kernel needs memory: some clean pages are read from the media again.
+    /// Drops `percent` of the clean pages, as a kernel does that needs memory; they are read from
+    /// the media again.
     pub fn evict(&mut self, percent: u64, rng: &mut Rng) {
         self.shown.iter_mut().for_each(|shown| shown.retain(|_, _| !rng.percent(percent)));
     }
 
-    /// Its size and sectors.
+    /// Returns size and sector sizes.
     pub fn geometry(&self) -> DeviceGeometry {
         self.geometry
     }
 
-    /// Number of pages.
+    /// Returns the number of pages.
     pub fn pages(&self) -> usize {
         self.media.len()
     }
@@ -194,22 +199,23 @@ impl SimDevice {
         self.cache.entry(page).or_default().push(Version { write, done: self.done, page: content });
     }
 
-    /// True when the page was never written: a thinly provisioned device would need space for it.
+    /// Returns whether a page was never written: a thin-provisioned device would have to allocate
+    /// it.
     pub fn untouched(&self, page: usize) -> bool {
         self.media.get(page).is_some_and(Option::is_none) && !self.cache.contains_key(&page)
     }
 
-    /// A write starts.
+    /// Starts a write.
     pub fn begin_write(&mut self, write: WriteNo, first: usize, pages: Vec<Page>) {
         self.inflight.push(InFlight { write, first, change: Change::Write(pages) });
     }
 
-    /// A discard starts.
+    /// Starts a discard.
     pub fn begin_discard(&mut self, write: WriteNo, first: usize, count: usize) {
         self.inflight.push(InFlight { write, first, change: Change::Discard(count) });
     }
 
-    /// From now on nothing of what is discarded can be read.
+    /// From now on discards erase: a device that kept the old content reads zeroes.
     pub fn discard_for_good(&mut self) {
         if self.profile.erased == Erased::Old {
             self.profile.erased = Erased::Zero;
@@ -229,7 +235,7 @@ impl SimDevice {
         }
     }
 
-    /// A write or discard completes: the cache has it.
+    /// Completes a write or discard: its pages are in the cache.
     pub fn finish(&mut self, write: WriteNo) {
         if let Some(flight) = self.take(write) {
             for (page, content) in self.contents(&flight) {
@@ -238,19 +244,19 @@ impl SimDevice {
         }
     }
 
-    /// A write or discard fails: some of it may have happened all the same.
+    /// Fails a write or discard, some of which may have happened all the same.
     pub fn fail(&mut self, write: WriteNo, rng: &mut Rng) {
         if let Some(flight) = self.take(write) {
             self.land_partly(&flight, rng);
         }
     }
 
-    /// A write is acknowledged and forgotten.
+    /// Drops a write, although it is acknowledged.
     pub fn lose(&mut self, write: WriteNo) {
         self.take(write);
     }
 
-    /// A write is acknowledged and lands elsewhere, `by` pages further on (around the end).
+    /// Completes a write at the wrong place, `by` pages further on, wrapping at the end.
     pub fn misdirect(&mut self, write: WriteNo, by: usize) {
         if let Some(flight) = self.take(write) {
             for (page, content) in self.contents(&flight) {
@@ -279,12 +285,12 @@ impl SimDevice {
         }
     }
 
-    /// A flush starts: what its end will cover.
+    /// Starts a flush: returns the mark that it covers at its end.
     pub fn flush_mark(&self) -> u64 {
         self.done
     }
 
-    /// A flush ends: what had completed at its start is on the media.
+    /// Ends a flush: versions up to `mark` are on the media.
     pub fn finish_flush(&mut self, mark: u64) {
         let media = &mut self.media;
         self.cache.retain(|page, versions| {
@@ -297,7 +303,8 @@ impl SimDevice {
         });
     }
 
-    /// A flush fails and, as some kernels do, the pages it covered are dropped: half of them fall back to what the media hold.
+    /// Fails a flush. As some kernels do, drops half of the pages that it covered; those read from
+    /// the media again, or stay visible in a page cache.
     pub fn drop_unflushed(&mut self, mark: u64, rng: &mut Rng) {
         let shown = &mut self.shown;
         self.cache.retain(|page, versions| {
@@ -312,7 +319,7 @@ impl SimDevice {
         });
     }
 
-    /// Reads whole pages. Where a write is under way, the old or the new content.
+    /// Reads whole pages. Pages with a write in flight read as their old or their new content.
     pub fn read(&self, first: usize, out: &mut [u8], rng: &mut Rng) {
         for (i, bytes) in out.chunks_exact_mut(PAGE).enumerate() {
             let page = first + i;
@@ -327,7 +334,8 @@ impl SimDevice {
         }
     }
 
-    /// The daemon dies: what completed is with the kernel; of what is in flight, any part gets there. Nothing else is lost.
+    /// The daemon dies: completed writes stay in the cache, and any part of the writes in flight
+    /// reaches it. Nothing else is lost.
     pub fn kill(&mut self, rng: &mut Rng) {
         let mut flights = std::mem::take(&mut self.inflight);
         rng.shuffle(&mut flights);
@@ -336,12 +344,12 @@ impl SimDevice {
         }
     }
 
-    /// Numbers of the writes that a power cut may lose, in order of submission.
+    /// Returns the writes that a power cut may lose.
     pub fn unflushed(&self) -> BTreeSet<WriteNo> {
         self.cache.values().flatten().map(|v| v.write).chain(self.inflight.iter().map(|f| f.write)).collect()
     }
 
-    /// The power fails. Afterwards the cache is empty and the media hold what survived.
+    /// The power fails: the cache is empty afterwards, and the media hold the survivors.
     pub fn power_cut(&mut self, survival: &Survival, rng: &mut Rng) {
         self.forget();
         for flight in std::mem::take(&mut self.inflight) {
@@ -396,24 +404,25 @@ impl SimDevice {
         }
     }
 
-    /// Bits rot in one page that was written: a bit, a few bytes or a sector. Says where; `None` when nothing was ever written.
+    /// Corrupts one written page: a bit, a few bytes or a sector. Returns a description, or `None`
+    /// if nothing was ever written.
     pub fn rot(&mut self, rng: &mut Rng) -> Option<String> {
         let written: Vec<usize> = (0..self.media.len()).filter(|page| !self.untouched(*page)).collect();
         let page = *written.get(rng.index(written.len()))?;
         Some(self.rot_page(page, rng))
     }
 
-    /// From now on it is noted which pages are written.
+    /// Starts recording which pages are written.
     pub fn mark(&mut self) {
         self.marked = Some(BTreeSet::new());
     }
 
-    /// Pages that were written since.
+    /// Pages written since [`SimDevice::mark`].
     pub fn since_mark(&self) -> impl Iterator<Item = usize> + '_ {
         self.marked.iter().flatten().copied()
     }
 
-    /// Bits rot in this page.
+    /// Corrupts a bit, a few bytes or a sector of this page, and returns a description.
     pub fn rot_page(&mut self, page: usize, rng: &mut Rng) -> String {
         let mut bytes = *self.current(page);
         let at = rng.index(PAGE);
@@ -441,7 +450,7 @@ impl SimDevice {
     }
 }
 
-/// A page with some sectors of `new` and the rest of `old`.
+/// Returns a page with some sectors of `new` and the rest of `old`.
 fn tear(old: &Page, new: &Page, rng: &mut Rng) -> Page {
     let mut page = **old;
     let cut = rng.index(SECTORS + 1);

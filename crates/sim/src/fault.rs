@@ -1,14 +1,19 @@
-//! Faults: what kinds there are, when one strikes, and what may be expected of a pool without redundancy afterwards.
+//! Faults: the kinds, when a fault strikes, and what a pool without redundancy must still
+//! guarantee.
 //!
-//! *Budget*: one fault per world. Pools are linear or striped, so nothing can be repaired from another copy:
-//! - a fault that damages no data (an error that is reported, a full or slow device, one that is gone for a while): nothing acknowledged is lost;
-//! - a fault that damages data (rot, lost write, misdirected write, pages dropped by a failed flush): it is *detected* (EIO, refused import), or
-//!   without effect; never wrong data.
+//! *Budget*: one fault per world. Pools are linear or striped, so nothing can be repaired from
+//! another copy.
+//! - A fault that damages no data (a reported error, a full or slow device, a device that is gone
+//!   for a while) loses nothing acknowledged.
+//! - A fault that damages data (rot, lost write, misdirected write, pages dropped by a failed
+//!   flush) is *detected* (EIO, refused import) or has no effect. Data that is read is never wrong.
 //!
 //! Excluded by construction, because no pool without redundancy could detect it:
-//! - loss of the tail of the log. A write that was swallowed and is the last of its pool looks exactly like a write that was never sent. Where a
-//!   damaging fault struck, the world therefore asks for a checkpoint before it crashes: what a checkpoint covers is checksummed from its root.
-//! - rot of the checkpoint root in all its copies at once: one page rots, and copies are at least a page apart.
+//! - Loss of the tail of the log. A lost write that is the last of its pool looks exactly like a
+//!   write that was never sent. After a damaging fault the world therefore asks for a checkpoint
+//!   before it crashes: everything in a checkpoint is checksummed from its root.
+//! - Rot of all copies of the checkpoint root at once. Only one page rots, and copies are at least
+//!   a page apart.
 
 use millpond_device::DeviceError;
 
@@ -19,23 +24,23 @@ use crate::rng::Rng;
 pub enum FaultKind {
     /// Reads fail.
     ReadError,
-    /// Writes fail; some of the data may have got there.
+    /// Writes fail; part of the data may have been written.
     WriteError,
     /// Flushes fail; the data stays in the cache, so that a later flush covers it.
     FlushError,
-    /// Flushes fail, and the device drops half of what they should have covered.
+    /// Flushes fail, and the device drops half of the pages that they should have covered.
     FlushDrop,
-    /// Writes to pages that were never written fail for want of space, for a while.
+    /// Writes to never written pages fail for lack of space, for a while.
     Full,
-    /// Everything takes fifty times as long.
+    /// Operations take fifty times as long.
     Slow,
-    /// The device is gone; it comes back before the next import, its cache empty.
+    /// The device fails all operations. It is back before the next import, with its cache lost.
     Gone,
-    /// A write is acknowledged and never done.
+    /// A write is acknowledged and not done.
     Lost,
-    /// A write is acknowledged and done elsewhere.
+    /// A write is acknowledged and done at another place.
     Misdirected,
-    /// A page rots at rest.
+    /// A page at rest is corrupted.
     Rot,
 }
 
@@ -54,7 +59,7 @@ impl FaultKind {
         FaultKind::Rot,
     ];
 
-    /// The word users type.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             FaultKind::ReadError => "read-error",
@@ -70,23 +75,24 @@ impl FaultKind {
         }
     }
 
-    /// True when data on the media is damaged, so that errors may stay for ever.
+    /// Returns whether the fault damages data on the media, so that errors may be permanent.
     pub fn damages(self) -> bool {
         matches!(self, FaultKind::FlushDrop | FaultKind::Lost | FaultKind::Misdirected | FaultKind::Rot)
     }
 
-    /// True when the tail of the log may be gone undetectably, so that only what a checkpoint covers may be judged.
+    /// Returns whether the tail of the log may be lost undetectably, so that only data in a
+    /// checkpoint can be judged.
     pub fn needs_checkpoint(self) -> bool {
         matches!(self, FaultKind::Lost | FaultKind::Misdirected | FaultKind::Rot)
     }
 }
 
-/// What the device operation at hand is.
+/// Kind of a device operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
     /// A read.
     Read,
-    /// A write; true when it needs space that the device has not yet given.
+    /// A write; true if it covers pages that were never written, for which the device needs space.
     Write(bool),
     /// A flush.
     Flush,
@@ -94,29 +100,27 @@ pub enum Touch {
     Discard,
 }
 
-/// One fault of a world.
+/// The fault of a world.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What.
     pub kind: FaultKind,
-    /// On which device.
     pub device: usize,
-    /// In which era of the world it is armed (an era lies between two crashes).
+    /// Number of the era (time between two crashes) in which the fault is armed.
     pub era: u32,
-    /// Operations of its kind that pass before it strikes.
+    /// Number of matching operations that pass before the fault strikes.
     pub after: u64,
-    /// How often it strikes.
+    /// Number of times that the fault strikes.
     pub times: u64,
 }
 
 impl Fault {
-    /// A fault by chance.
+    /// Draws a fault of this kind.
     pub fn random(kind: FaultKind, devices: usize, eras: u32, rng: &mut Rng) -> Fault {
         let times = match kind {
             FaultKind::Lost | FaultKind::Misdirected | FaultKind::FlushDrop | FaultKind::Rot => 1,
             FaultKind::ReadError | FaultKind::WriteError | FaultKind::FlushError if rng.percent(50) => 1,
             FaultKind::ReadError | FaultKind::WriteError | FaultKind::FlushError => rng.between(2, 40),
-            // room comes back: writes that find none are tried again and again
+            // Space comes back: writes for which there was none are retried.
             FaultKind::Full => 100,
             FaultKind::Slow | FaultKind::Gone => u64::MAX,
         };
@@ -125,30 +129,29 @@ impl Fault {
     }
 }
 
-/// What to do with a device operation.
+/// Effect of a fault on a device operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// As asked.
+    /// None.
     Fine,
-    /// Fail it.
+    /// The operation fails.
     Fail(DeviceError),
-    /// Fail it and drop what it should have covered.
+    /// The flush fails, and the device drops pages that it should have covered.
     FailAndDrop,
-    /// Say it is done and do nothing.
+    /// The operation succeeds without being done.
     Lose,
-    /// Say it is done and do it elsewhere.
+    /// The write succeeds at another place.
     Misdirect,
 }
 
-/// EIO, as Linux numbers it.
 const EIO: i32 = 5;
 
-/// A fault that is armed.
+/// The fault that is armed, if any.
 #[derive(Clone, Debug, Default)]
 pub struct Armed {
     fault: Option<Fault>,
     seen: u64,
-    /// How often it struck.
+    /// Number of times that it struck.
     pub struck: u64,
 }
 
@@ -158,7 +161,7 @@ impl Armed {
         Armed { fault, seen: 0, struck: 0 }
     }
 
-    /// Passes an operation by the fault.
+    /// Counts an operation and returns the effect of the fault on it.
     pub fn effect(&mut self, device: usize, touch: Touch) -> Effect {
         let Some(fault) = self.fault.as_ref().filter(|f| f.device == device) else { return Effect::Fine };
         let effect = match (fault.kind, touch) {
@@ -180,7 +183,7 @@ impl Armed {
         effect
     }
 
-    /// By how much operations on this device are slower.
+    /// Returns the factor by which operations on this device are slower.
     pub fn slowness(&self, device: usize) -> u64 {
         match &self.fault {
             Some(f) if f.device == device && f.kind == FaultKind::Slow => 50,
@@ -188,12 +191,12 @@ impl Armed {
         }
     }
 
-    /// The kind of fault that has struck, if any.
+    /// Returns the kind of the fault, if it has struck.
     pub fn kind(&self) -> Option<FaultKind> {
         self.fault.as_ref().filter(|_| self.struck > 0).map(|f| f.kind)
     }
 
-    /// The armed fault, struck or not.
+    /// Returns the armed fault, whether it has struck or not.
     pub fn fault(&self) -> Option<&Fault> {
         self.fault.as_ref()
     }

@@ -1,7 +1,9 @@
-//! The engine over simulated devices: seeded scheduling, faults, crashes, and an oracle that knows every legal answer.
+//! Runs the engine over simulated devices with seeded scheduling, faults and crashes, and checks
+//! every answer with an oracle.
 //!
-//! *Architecture Invariant:* everything a world does follows from its seed. No clock, no threads, no randomness from outside, no iteration over
-//! hash tables; the same seed gives the same trace to the last byte.
+//! *Architecture Invariant:* everything in a world follows from its seed. There are no clocks, no
+//! threads, no outside randomness and no iteration over hash tables: the same seed gives the same
+//! trace, byte for byte.
 #![forbid(unsafe_code)]
 
 mod bytes;

@@ -1,4 +1,4 @@
-//! The computer below the engine: devices, operations under way, the clock, and everything that can happen to them.
+//! The computer below the engine: devices, operations in flight, the clock, and their faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
@@ -13,27 +13,25 @@ use crate::fault::{Armed, Effect, Touch};
 use crate::rng::Rng;
 use crate::trace::{Digest, Event, Trace};
 
-/// How long operations take.
+/// Duration of device operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
-    /// At least, in microseconds.
+    /// Minimum, in microseconds.
     pub base: u64,
-    /// Spread, in microseconds.
+    /// Random addition up to this, in microseconds.
     pub spread: u64,
-    /// In this many percent of cases ten times as long.
+    /// Percent of operations that take ten times as long.
     pub tail: u64,
-    /// Reads take such a part of it.
+    /// Reads take 1/N of the time.
     pub read_part: u64,
 }
 
-/// A device that now and then fails to read, loses a write, does it elsewhere, or lets bits rot.
+/// A device that sometimes fails reads, loses writes or writes to the wrong place.
 #[derive(Clone, Debug)]
 pub struct Sick {
-    /// Which.
     pub device: usize,
-    /// Per mille of reads that fail, and of writes that are lost or misdirected.
+    /// Per mille: of reads that fail, of writes that are lost, of writes that are misdirected.
     pub chances: [u64; 3],
-    /// Its own chance.
     pub rng: Rng,
 }
 
@@ -50,12 +48,12 @@ impl Sick {
     }
 }
 
-/// What is wrong with a device that nobody needs.
+/// Failure of a cache device. The pool does not depend on these devices.
 #[derive(Clone, Debug)]
 pub enum Ill {
     /// Every operation fails.
     Fails(DeviceError),
-    /// Some do.
+    /// Some operations fail or go wrong.
     Sick(Sick),
 }
 
@@ -70,27 +68,28 @@ enum Job {
 #[derive(Debug)]
 struct Pending {
     io: Io,
-    /// Of the machine, not the engine's numbering.
+    /// Index in the machine, not the engine's numbering.
     device: usize,
     due: u64,
     job: Job,
-    /// It ends with this.
+    /// The error with which the operation ends, after a hang.
     late: Option<DeviceError>,
 }
 
-/// A device that does not answer.
+/// A device that hangs.
 #[derive(Clone, Copy, Debug)]
 struct Hang {
-    /// Until then.
+    /// End of the hang.
     until: u64,
-    /// How what it was asked for meanwhile ends: as usual, or with an error.
+    /// Result of the operations in flight at its end: an error, or `None` for as usual.
     late: Option<DeviceError>,
 }
 
-/// How long a device that had something counts as one that may be given up for it, in microseconds.
+/// Time after a hang or a lack of space in which the engine may still give up the device for it, in
+/// microseconds.
 const AFTERMATH: u64 = 3_000_000;
 
-/// The devices and what is under way on them.
+/// The devices and their operations in flight.
 #[derive(Debug)]
 pub struct Machine {
     devices: Vec<SimDevice>,
@@ -102,35 +101,34 @@ pub struct Machine {
     rng: Rng,
     /// The armed fault.
     pub armed: Armed,
-    /// Devices on which every operation fails, and how.
+    /// Devices on which every operation fails, with the error.
     pub broken: BTreeMap<usize, DeviceError>,
-    /// Devices that do not answer.
+    /// Devices that hang.
     hangs: BTreeMap<usize, Hang>,
-    /// Devices that have no room for what was never written, until then.
+    /// Devices without space for never written pages, with the time when that ends.
     full: BTreeMap<usize, u64>,
-    /// Devices that ever had something for which they may be given up.
+    /// Devices that ever gave a reason to be given up.
     pub ever: BTreeSet<usize>,
-    /// Devices that had something, which the engine may not have seen the end of until then.
+    /// Devices whose hang or lack of space is over; until this time the engine may still see its
+    /// effects.
     shaken: BTreeMap<usize, u64>,
-    /// The device that spoils what it is given.
+    /// The member device that damages data.
     pub sick: Option<Sick>,
-    /// Devices of the cache with which something is wrong.
+    /// Failures of cache devices.
     pub ills: BTreeMap<usize, Ill>,
-    /// Devices that the engine said it has let go: nothing may be asked of them.
+    /// Devices that have left the pool: any operation on them is a finding.
     pub let_go: BTreeSet<usize>,
-    /// Operations completed.
+    /// Number of completed operations.
     pub completed: u64,
-    /// A bug in how devices are opened.
+    /// Bug to plant into how devices are opened.
     pub planted: Option<Planted>,
 }
 
-/// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
-/// The wall clock of a world starts here, in milliseconds.
+/// The wall clock at the start of a world, in milliseconds.
 const START: u64 = 1_800_000_000_000;
 
 impl Machine {
-    /// A machine with these devices.
     pub fn new(devices: Vec<SimDevice>, latency: Latency, rng: Rng) -> Machine {
         let order = (0..devices.len()).collect();
         Machine {
@@ -155,7 +153,8 @@ impl Machine {
         }
     }
 
-    /// The same devices in the same condition, with nothing but what has reached them; what was under way may still be cut there.
+    /// Returns a machine with the same devices and no pending operations. Writes in flight on the
+    /// devices may still survive in part.
     pub fn fork(&mut self, label: u64) -> Machine {
         Machine {
             devices: self.devices.clone(),
@@ -179,7 +178,7 @@ impl Machine {
         }
     }
 
-    /// Plugs the devices in in another order; returns their geometries in it.
+    /// Plugs in the devices, in a new order if `shuffle`. Returns their geometries in that order.
     pub fn plug(&mut self, shuffle: bool) -> Vec<DeviceGeometry> {
         if shuffle {
             self.rng.shuffle(&mut self.order);
@@ -187,7 +186,7 @@ impl Machine {
         self.geometries()
     }
 
-    /// Plugs all but one of some devices in; returns their geometries.
+    /// Plugs in all but one of `needed`, and returns their geometries.
     pub fn plug_without_one(&mut self, needed: Vec<usize>) -> Vec<DeviceGeometry> {
         self.order = needed;
         self.rng.shuffle(&mut self.order);
@@ -195,45 +194,45 @@ impl Machine {
         self.geometries()
     }
 
-    /// Plugs one more device in; returns its position.
+    /// Plugs in one more device and returns its position.
     pub fn add(&mut self, device: SimDevice) -> usize {
         self.devices.push(device);
         self.order.push(self.devices.len() - 1);
         self.order.len() - 1
     }
 
-    /// Plugs these devices in and no others; returns their geometries.
+    /// Plugs in these devices and no others, and returns their geometries.
     pub fn plug_these(&mut self, devices: Vec<usize>) -> Vec<DeviceGeometry> {
         self.order = devices;
         self.geometries()
     }
 
-    /// Pages that a page cache shows and no device has.
+    /// Number of pages that exist only in page caches.
     pub fn only_shown(&self) -> usize {
         self.devices.iter().map(SimDevice::only_shown).sum()
     }
 
-    /// Number of devices, plugged in or not.
+    /// Returns the number of devices, plugged in or not.
     pub fn count(&self) -> usize {
         self.devices.len()
     }
 
-    /// The device at a position.
+    /// Returns the device at a position.
     pub fn at(&self, position: usize) -> Option<usize> {
         self.order.get(position).copied()
     }
 
-    /// Geometry of a device.
+    /// Returns the geometry of a device.
     pub fn geometry(&self, device: usize) -> Option<DeviceGeometry> {
         self.devices.get(device).map(SimDevice::geometry)
     }
 
-    /// Plugs all devices in again.
+    /// Plugs in all devices, in their original order.
     pub fn plug_all(&mut self) {
         self.order = (0..self.devices.len()).collect();
     }
 
-    /// Opens the devices that are plugged in.
+    /// Opens the devices that are plugged in, and returns their geometries.
     fn geometries(&mut self) -> Vec<DeviceGeometry> {
         for device in &self.order {
             if let Some(disk) = self.devices.get_mut(*device).filter(|disk| disk.is_buffered()) {
@@ -244,44 +243,46 @@ impl Machine {
         self.order.iter().filter_map(|d| self.devices.get(*d)).map(SimDevice::geometry).collect()
     }
 
-    /// The clock as the engine sees it.
+    /// Returns the wall clock, as the engine sees it.
     pub fn now(&self) -> Time {
         Time(START + self.clock / 1000)
     }
 
-    /// A clock that never goes back, in nanoseconds; before it began there was time enough to save up any allowance.
+    /// Returns a monotonic clock, in nanoseconds. It starts late enough for every allowance to be
+    /// full.
     pub fn nanos(&self) -> u64 {
         SECOND + self.clock * 1000
     }
 
-    /// Lets time pass, in microseconds.
+    /// Advances the clock by `micros` microseconds.
     pub fn pass(&mut self, micros: u64) {
         self.clock += micros;
     }
 
-    /// True when nothing is under way but on devices that do not answer.
+    /// Returns whether the only operations in flight are on devices that hang.
     pub fn idle(&self) -> bool {
         self.pending.iter().all(|pending| self.hangs.contains_key(&pending.device))
     }
 
-    /// Devices that have something under way.
+    /// Returns the devices with operations in flight.
     pub fn busy(&self) -> BTreeSet<usize> {
         self.pending.iter().map(|pending| pending.device).collect()
     }
 
-    /// From now on nothing ends on a device, for so many microseconds; what it has then ends with an error, or as usual.
+    /// Makes a device hang for `micros` microseconds. Operations in flight at the end of the hang
+    /// then end with `late`, or as usual.
     pub fn hang(&mut self, device: usize, micros: u64, late: Option<DeviceError>) {
         self.ever.insert(device);
         self.hangs.insert(device, Hang { until: self.clock + micros, late });
     }
 
-    /// From now on a device has no room for what was never written, for so many microseconds.
+    /// Leaves a device without space for never written pages, for `micros` microseconds.
     pub fn fill_up(&mut self, device: usize, micros: u64) {
         self.ever.insert(device);
         self.full.insert(device, self.clock + micros);
     }
 
-    /// Devices answer again, and have room.
+    /// Ends all hangs and lacks of space.
     pub fn relieve(&mut self) {
         let now = self.clock;
         self.hangs.values_mut().for_each(|hang| hang.until = now);
@@ -289,19 +290,19 @@ impl Machine {
         self.wake();
     }
 
-    /// Is a device one that fails, or may be given up?
+    /// Returns whether a device fails, or gave a recent reason to be given up.
     pub fn is_bad(&self, device: usize) -> bool {
         let shaken = self.shaken.get(&device).is_some_and(|until| self.clock < *until);
         let late = || self.pending.iter().any(|pending| pending.device == device && pending.late.is_some());
         self.broken.contains_key(&device) || self.hangs.contains_key(&device) || self.full.contains_key(&device) || shaken || late()
     }
 
-    /// Devices that are bad.
+    /// Returns all such devices.
     pub fn bad(&self) -> BTreeSet<usize> {
         (0..self.devices.len()).filter(|device| self.is_bad(*device)).collect()
     }
 
-    /// The time of some devices has come.
+    /// Ends the hangs and lacks of space whose time is over.
     fn wake(&mut self) {
         let now = self.clock;
         let over: Vec<(usize, Hang)> =
@@ -320,7 +321,7 @@ impl Machine {
         }
     }
 
-    /// Nothing is wrong with devices any more that only took their time.
+    /// Forgets hangs, lacks of space and their effects.
     pub fn settle(&mut self) {
         (self.hangs, self.full, self.shaken) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     }
@@ -328,7 +329,7 @@ impl Machine {
     /// Starts a device operation.
     ///
     /// # Errors
-    /// What is wrong with it: outside the device, not whole pages.
+    /// If the operation is illegal: outside the device, or not whole pages.
     pub fn start(&mut self, io: Io, trace: &mut Trace) -> Result<(), String> {
         let device = usize::from(io.device.0);
         let Some(device) = self.order.get(device).copied() else {
@@ -400,7 +401,7 @@ impl Machine {
         }
     }
 
-    /// Carries an operation of another host out at once.
+    /// Performs an operation of another host at once.
     pub fn carry_out(&mut self, device: usize, io: Io) -> IoDone {
         let (offset, length) = match &io.kind {
             IoKind::Read { offset, length, .. } => (*offset, *length),
@@ -427,12 +428,13 @@ impl Machine {
         IoDone { id: io.id, result: Ok(()), buf }
     }
 
-    /// Is the time of an operation over?
+    /// Returns whether an operation has reached its end time.
     pub fn is_due(&self) -> bool {
         self.pending.iter().any(|pending| pending.due <= self.clock && !self.hangs.contains_key(&pending.device))
     }
 
-    /// Ends the operation that is due first, if there is one, and moves the clock there.
+    /// Ends the operation with the earliest end time, if there is one, and advances the clock to
+    /// it.
     pub fn finish_one(&mut self, trace: &mut Trace) -> Option<IoDone> {
         self.wake();
         let answers = |i: &usize| !self.hangs.contains_key(&self.pending[*i].device);
@@ -515,7 +517,7 @@ impl Machine {
         }
     }
 
-    /// The power fails, with the same rule for all devices.
+    /// The power fails, with the same survival rule for all devices.
     pub fn power_cut(&mut self, survival: &Survival) {
         self.pending.clear();
         for device in &mut self.devices {
@@ -523,7 +525,7 @@ impl Machine {
         }
     }
 
-    /// The power fails, by chance: each device keeps what it likes.
+    /// The power fails, with random survivors on each device.
     pub fn random_power_cut(&mut self) {
         self.pending.clear();
         let common = random_survival(&self.unflushed(), &mut self.rng);
@@ -534,7 +536,7 @@ impl Machine {
         }
     }
 
-    /// One device loses its cache, the rest are only left by the daemon.
+    /// The daemon dies, and one device loses its cache.
     pub fn reset_device(&mut self, device: usize) {
         self.pending.clear();
         for (i, disk) in self.devices.iter_mut().enumerate() {
@@ -546,36 +548,37 @@ impl Machine {
         }
     }
 
-    /// Numbers of the writes that a power cut may lose, on all devices.
+    /// Returns the writes that a power cut may lose, on all devices.
     pub fn unflushed(&self) -> BTreeSet<WriteNo> {
         self.devices.iter().flat_map(SimDevice::unflushed).collect()
     }
 
-    /// Reads a device as it is plugged in, past all faults: for audits, with nothing under way.
+    /// Reads a plugged-in device, bypassing all faults: for audits, with nothing in flight.
     pub fn peek(&self, position: usize, offset: u64, out: &mut [u8]) {
         if let Some(device) = self.order.get(position).and_then(|d| self.devices.get(*d)) {
             device.read(offset as usize / PAGE, out, &mut Rng::new(0));
         }
     }
 
-    /// The same of a device, plugged in or not.
+    /// Reads a device, plugged in or not, bypassing all faults.
     pub fn peek_device(&self, device: usize, offset: u64, out: &mut [u8]) {
         if let Some(device) = self.devices.get(device) {
             device.read(offset as usize / PAGE, out, &mut Rng::new(0));
         }
     }
 
-    /// From now on devices give nothing of what they discard back.
+    /// From now on no device returns discarded content.
     pub fn discard_for_good(&mut self) {
         self.devices.iter_mut().for_each(SimDevice::discard_for_good);
     }
 
-    /// From now on it is noted which pages are written.
+    /// Starts recording which pages are written.
     pub fn mark(&mut self) {
         self.devices.iter_mut().for_each(SimDevice::mark);
     }
 
-    /// So many of the pages that were written since the mark rot, or all of them. Gives how many.
+    /// Corrupts at most `most` of the pages written since [`Machine::mark`], and returns their
+    /// number.
     pub fn rot_since_mark(&mut self, most: usize) -> usize {
         let written = self.devices.iter().enumerate().flat_map(|(device, disk)| disk.since_mark().map(move |page| (device, page)));
         let mut written: Vec<(usize, usize)> = written.collect();
@@ -587,7 +590,7 @@ impl Machine {
         written.len()
     }
 
-    /// A page of one device rots.
+    /// Corrupts one written page of a device; see [`SimDevice::rot`].
     pub fn rot(&mut self, device: usize) -> Option<String> {
         let Machine { devices, rng, .. } = self;
         devices.get_mut(device).and_then(|d| d.rot(rng))

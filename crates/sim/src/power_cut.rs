@@ -1,6 +1,8 @@
-//! The power fails at every event of a short trace, in many ways each time, and again during some of the recoveries.
+//! Cuts the power at every event of a short trace, in many ways each time, and again during some of
+//! the recoveries.
 //!
-//! No rerun is needed: devices and oracle are forked at the event, the fork is cut, imported and judged, and the trace goes on.
+//! Nothing is run twice: devices and oracle are forked at the event; the fork is cut, imported and
+//! checked, and the trace continues.
 
 use std::collections::BTreeSet;
 
@@ -12,17 +14,17 @@ use crate::rng::{Rng, mix};
 use crate::system::System;
 use crate::world::World;
 
-/// All subsets of the unflushed writes are tried up to this many.
+/// Up to this many unflushed writes, all subsets are tried.
 const EXHAUSTIVE: usize = 3;
-/// Each is left out, and kept alone, up to this many.
+/// Up to this many unflushed writes, each is left out and kept alone.
 const ONE_BY_ONE: usize = 5;
 
-/// Times around the ring of roots.
+/// Number of passes around the ring of roots.
 const LAPS: u64 = 3;
-/// Events of a checkpoint at most that are looked at.
+/// Maximum events of a checkpoint at which the power is cut.
 const ROOT_EVENTS: usize = 24;
 
-/// A short trace of a seed, with nothing in it but guests and operators.
+/// Makes the world of a short trace, with guests and operators but no faults.
 pub fn world<S: System>(seed: u64, options: &Options) -> World<S> {
     let mut rng = Rng::new(mix(seed) ^ 0x0C07);
     let options = Options { faultless: true, trace: options.trace, ..options.clone() };
@@ -43,10 +45,10 @@ pub fn world<S: System>(seed: u64, options: &Options) -> World<S> {
     if options.bytes { world.with_files(Files::new(seed)) } else { world }
 }
 
-/// Runs a short trace and cuts at every completed device operation.
+/// Runs a short trace and cuts the power at every completed device operation.
 ///
 /// # Errors
-/// The first promise that was not kept.
+/// The first broken promise.
 pub fn sweep<S: System>(world: &mut World<S>) -> Verdict {
     world.begin()?;
     if world.laps() {
@@ -60,7 +62,7 @@ pub fn sweep<S: System>(world: &mut World<S>) -> Verdict {
             cut_here(world)?;
         }
     }
-    // And on the way to rest, when nobody asks for anything any more.
+    // Also cut while the engine comes to rest, after the last request.
     for _ in 0..40 {
         world.turn()?;
         if world.finish_one()? {
@@ -70,7 +72,8 @@ pub fn sweep<S: System>(world: &mut World<S>) -> Verdict {
     world.end()
 }
 
-/// Cuts at every event of a root that is written where a crash was survived a lap of the ring ago, then crashes there for good; and again.
+/// Cuts at every event of writing a root into a slot whose last root survived a crash one pass
+/// around the ring ago; then crashes there for good, and repeats.
 fn laps<S: System>(world: &mut World<S>) -> Verdict {
     for _ in 0..LAPS {
         world.lap()?;
@@ -99,7 +102,7 @@ fn cut_here<S: System>(world: &mut World<S>) -> Verdict {
     Ok(())
 }
 
-/// What may be left: nothing, all, prefixes, all but one, only one, any subset.
+/// Returns what may survive: nothing, all, prefixes, all but one, only one, random subsets.
 fn survivals(unflushed: &[WriteNo], rng: &mut Rng) -> Vec<Survival> {
     let set = |keep: BTreeSet<WriteNo>, torn| Survival::Set { keep, torn };
     let all: BTreeSet<WriteNo> = unflushed.iter().copied().collect();
@@ -123,7 +126,7 @@ fn survivals(unflushed: &[WriteNo], rng: &mut Rng) -> Vec<Survival> {
         survivals.push(set(unflushed.iter().copied().filter(|_| rng.percent(50)).collect(), None));
         survivals.push(Survival::Completed);
     }
-    // A prefix whose last write is torn.
+    // A prefix, with its last write torn.
     let prefix: BTreeSet<WriteNo> = unflushed.iter().copied().take(1 + rng.index(unflushed.len())).collect();
     let torn = prefix.last().copied();
     survivals.push(set(prefix, torn));

@@ -1,12 +1,14 @@
-//! The only source of chance: xoshiro256** seeded through splitmix64 (Blackman and Vigna, public domain algorithms).
+//! The only source of randomness: xoshiro256** seeded through splitmix64 (Blackman and Vigna,
+//! public domain algorithms).
 
-/// A seeded generator. The same seed gives the same numbers on every machine.
+/// A seeded generator that gives the same numbers on every machine.
 #[derive(Clone, Debug)]
 pub struct Rng {
     state: [u64; 4],
 }
 
-/// One step of splitmix64: also the project's way to mix a number into a well spread one.
+/// One step of splitmix64, also used throughout the project to mix a number into a well distributed
+/// one.
 pub fn mix(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -15,7 +17,7 @@ pub fn mix(value: u64) -> u64 {
 }
 
 impl Rng {
-    /// A generator for `seed`.
+    /// Makes a generator for `seed`.
     pub fn new(seed: u64) -> Rng {
         let mut s = seed;
         let state = std::array::from_fn(|_| {
@@ -25,12 +27,13 @@ impl Rng {
         Rng { state }
     }
 
-    /// A generator of its own for a part of the world, so that one part's appetite does not shift another's numbers.
+    /// Makes a separate generator for a part of the world, so that the draws of one part do not
+    /// shift those of another.
     pub fn fork(&mut self, label: u64) -> Rng {
         Rng::new(self.next() ^ mix(label))
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> u64 {
         let [s0, s1, s2, s3] = &mut self.state;
@@ -45,36 +48,36 @@ impl Rng {
         result
     }
 
-    /// A number below `n`; 0 when `n` is 0.
+    /// Returns a number below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
 
-    /// An index below `n`; 0 when `n` is 0.
+    /// Returns an index below `n`; 0 if `n` is 0.
     pub fn index(&mut self, n: usize) -> usize {
         self.below(n as u64) as usize
     }
 
-    /// A number from `low` to `high`, both possible.
+    /// Returns a number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high.saturating_sub(low) + 1)
     }
 
-    /// True in `percent` of 100 cases.
+    /// Returns true in `percent` of 100 cases.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of the items.
+    /// Returns one of the items.
     ///
     /// # Panics
-    /// When there is none: a broken caller.
+    /// If there is none, which is a bug of the caller.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         assert!(!items.is_empty(), "nothing to pick from");
         &items[self.index(items.len())]
     }
 
-    /// The position of one of `weights`, each as likely as it weighs.
+    /// Returns an index into `weights`, with a probability proportional to its weight.
     pub fn weighted(&mut self, weights: &[u64]) -> usize {
         let mut left = self.below(weights.iter().sum());
         for (i, weight) in weights.iter().enumerate() {

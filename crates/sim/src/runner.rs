@@ -1,4 +1,4 @@
-//! Runs seeds and catches what goes wrong, panics included.
+//! Runs seeds and catches all failures, panics included.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,38 +9,38 @@ use crate::power_cut;
 use crate::system::System;
 use crate::world::{Stats, World};
 
-/// Events shown with a finding.
+/// Number of events shown with a finding.
 const TAIL: usize = 60;
 
-/// What is run for a seed.
+/// Kind of run for a seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// A world: guests, faults, crashes.
+    /// A world with guests, faults and crashes.
     #[default]
     World,
     /// A short trace with power cuts at every event.
     PowerCut,
 }
 
-/// A promise that was not kept.
+/// A broken promise.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// What.
+    /// Description of the violation.
     pub what: String,
-    /// The last events.
+    /// The last events, one line each.
     pub tail: Vec<String>,
 }
 
-/// What became of a seed.
+/// Result of a seed.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The seed.
     pub seed: u64,
     /// Hash of all its events.
     pub digest: u64,
-    /// Its numbers.
+    /// Its counters.
     pub stats: Stats,
-    /// What was found.
+    /// The first finding, if any.
     pub finding: Option<Finding>,
 }
 
@@ -48,7 +48,7 @@ thread_local! {
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Keeps panics from being printed: they become findings. For the whole process.
+/// Stops panics from being printed, for the whole process; they become findings.
 pub fn quiet_panics() {
     std::panic::set_hook(Box::new(|info| PANIC.set(Some(info.to_string()))));
 }

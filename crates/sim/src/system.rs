@@ -1,4 +1,5 @@
-//! What the simulator drives: the engine's facade as a trait, so that the judge can be tried on a reference system with known bugs.
+//! The interface that the simulator drives: the engine's facade as a trait, so that the oracle can
+//! be tested on a reference system with known bugs.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use millpond_engine::{
     Time, Tuning, VolumeId, VolumeInfo, VolumeOptions,
 };
 
-/// A short name for traces.
+/// Returns a short name for traces.
 pub fn target_name(target: Target) -> String {
     match target {
         Target::Head(id) => format!("vol{id}"),
@@ -18,94 +19,96 @@ pub fn target_name(target: Target) -> String {
     }
 }
 
-/// Reads a device at rest: its position in the vector given to `create` or `import`, the offset in bytes, the buffer to fill.
+/// Reads a device at rest. Arguments: position in the vector given to `create` or `import`, offset
+/// in bytes, buffer to fill.
 pub type Media<'a> = &'a mut dyn FnMut(usize, u64, &mut [u8]);
 
-/// A storage engine as a state machine; see `millpond_engine` for what each call promises.
+/// A storage engine as a state machine; see `millpond_engine` for the contract of each call.
 pub trait System: Sized {
-    /// It knows of other hosts.
+    /// The system claims its devices, so that hosts are told apart.
     const CLAIMS: bool = false;
-    /// It can go back to an older state.
+    /// The system can import an older checkpoint.
     const REWINDS: bool = false;
-    /// Formats the devices; `Opening` until done.
+    /// Formats the devices. The state is `Opening` until that is done.
     ///
     /// # Errors
-    /// When the specification or the devices do not do.
+    /// If the specification or the devices are unsuitable.
     fn create(spec: PoolSpec, devices: Vec<DeviceGeometry>, tuning: Tuning, now: Time) -> Result<Self, CommandError>;
-    /// Recovers a pool; `Opening` until `Online` or `Faulted`.
+    /// Recovers a pool. The state is `Opening`, then `Online` or `Faulted`.
     fn import(devices: Vec<DeviceGeometry>, tuning: Tuning, now: Time) -> Self;
-    /// The restore points on devices at rest, the newest first.
+    /// Returns the restore points on devices at rest, newest first.
     fn restore_points(_devices: Vec<DeviceGeometry>, _media: Media<'_>) -> Vec<u64> {
         Vec::new()
     }
-    /// Condition of the pool.
+    /// Returns the state of the pool.
     fn state(&self) -> PoolState;
     /// Starts a guest request.
     fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>);
-    /// Starts one of a guest that sees a file: of any bytes.
+    /// Starts a byte-granular request of a guest with a file.
     fn submit_bytes(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>);
-    /// Starts either, as it comes from the limits of its volume.
+    /// Starts a request of either kind, after the limits of its volume have admitted it.
     fn enter(&mut self, entry: Entry<'_>) {
         let Entry { target, tag, request, payload, bytes } = entry;
         if bytes { self.submit_bytes(target, tag, request, payload) } else { self.submit(target, tag, request, payload) }
     }
-    /// Starts to find out what the map says.
+    /// Starts a map query: holes, or changes since a snapshot.
     fn query(&mut self, target: Target, tag: Tag, query: Query);
-    /// The next answer to a query.
+    /// Returns the next answer to a query.
     fn pop_answer(&mut self) -> Option<Answer>;
     /// Starts a command.
     fn command(&mut self, tag: Tag, command: Command);
-    /// Goes on with requests, without background work.
+    /// Makes progress with requests only, without background work.
     fn answer(&mut self, _now: Time) {}
-    /// Lets the system work; true when it wants to be called again soon.
+    /// Makes progress; returns true if the system wants another turn soon.
     fn turn(&mut self, now: Time) -> bool;
-    /// A device operation ended.
+    /// Reports the end of a device operation.
     fn io_done(&mut self, done: IoDone);
-    /// The next device operation to start.
+    /// Returns the next device operation to start.
     fn pop_io(&mut self) -> Option<Io>;
-    /// Operations of a device are held back on purpose.
+    /// Notes that a cap delays operations of a device, which is no failure of the device.
     fn excuse(&mut self, _device: DeviceIndex) {}
-    /// Positions of devices that did not answer while the pool was opened.
+    /// Returns the positions of devices that did not answer while the pool was opened.
     fn unanswered(&self) -> Vec<usize> {
         Vec::new()
     }
-    /// Until when operations other than reads may be handed to devices.
+    /// Returns the time until which operations other than reads may be submitted to devices.
     fn lease(&self) -> Option<Time> {
         None
     }
-    /// Takes an operation back that came too late for that.
+    /// Takes back an operation that was not submitted before the lease ended.
     fn take_back(&mut self, _io: Io) {}
-    /// What volumes may take, where it is not the default.
+    /// Returns the options of volumes that differ from the defaults.
     fn options(&self) -> Option<&BTreeMap<VolumeId, VolumeOptions>> {
         None
     }
-    /// The next answer to a guest request.
+    /// Returns the next answer to a guest request.
     fn pop_completion(&mut self) -> Option<Completion>;
-    /// The next answer to a command.
+    /// Returns the next answer to a command.
     fn pop_reply(&mut self) -> Option<(Tag, Result<Reply, CommandError>)>;
-    /// The pool, as listed.
+    /// Returns the pool, as listed.
     fn pool(&self) -> Option<PoolInfo>;
-    /// The volumes, as listed.
+    /// Returns the volumes, as listed.
     fn volumes(&self) -> Vec<VolumeInfo>;
-    /// The snapshots, as listed.
+    /// Returns the snapshots, as listed.
     fn snapshots(&self) -> Vec<SnapshotInfo>;
-    /// The labels in force; `None` while labels are being written.
+    /// Returns the labels in force; `None` while labels are being written.
     fn labels_in_force(&self) -> Option<LabelsInForce> {
         None
     }
-    /// Counters.
+    /// Returns the counters.
     fn metrics(&self) -> Metrics;
-    /// One line about its segments, for findings.
+    /// Returns a line about the segments, for findings.
     fn space_report(&self) -> String {
         String::new()
     }
-    /// Starts a comparison of two states.
+    /// Starts a comparison of two versions.
     fn start_diff(&mut self, tag: Tag, older: Option<Target>, newer: Target);
-    /// The next comparison that is done.
+    /// Returns the next finished comparison.
     fn pop_diff(&mut self) -> Option<(Tag, Result<Vec<DiffExtent>, CommandError>)>;
-    /// The system's own check of its accounting (I12), with no request unanswered and the devices at rest: what is wrong, one line each.
+    /// Runs the system's check of its own accounting (I12), with all requests answered and the
+    /// devices at rest. Returns one line for each error.
     fn audit(&mut self, media: Media<'_>) -> Vec<String>;
-    /// Takes the buffers of a read back.
+    /// Takes back the buffers of a read.
     fn recycle(&mut self, data: Data);
 }
 

@@ -1,10 +1,11 @@
-//! The simulator tried on the reference system: without a bug it is clean, with each bug it is caught, and a seed is a seed.
+//! Tests the simulator on the reference system: without a bug no finding, each bug is found, and a
+//! seed repeats its world.
 
 use crate::config::Options;
 use crate::reference::{BUG, Bug, Reference};
 use crate::runner::{Mode, Outcome, run};
 
-/// The reference system never reuses space: short worlds.
+/// Short worlds, because the reference system never reuses space.
 fn options() -> Options {
     Options { scale: 200, append_only: true, ..Options::default() }
 }
@@ -34,7 +35,7 @@ fn a_system_that_keeps_its_promises_is_clean() {
     }
 }
 
-/// What holds operations and requests back changes nothing of what is promised.
+/// Caps, limits and the queue change none of the promises.
 #[test]
 fn a_system_behind_a_gate_is_clean() {
     BUG.set(Bug::None);
@@ -57,7 +58,7 @@ fn a_system_that_keeps_its_promises_survives_every_power_cut() {
     }
 }
 
-/// Seeds within which each bug must be found.
+/// Number of seeds within which each bug must be found.
 const REACH: u64 = 400;
 
 fn is_caught(bug: Bug) {

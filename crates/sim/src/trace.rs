@@ -1,4 +1,5 @@
-//! What happened, in order: a digest of everything, a ring of the last events, and the clock of the oracle.
+//! The record of a world's events: a digest of all of them, a ring of the last ones, and the
+//! oracle's clock.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,10 +10,10 @@ use crate::rng::mix;
 /// Events kept for the report of a finding.
 const KEPT: usize = 4096;
 
-/// A position in the history of a world: every event has its own, and later is larger.
+/// A position in the history of a world: each event has its own, and later events have larger ones.
 pub type Moment = u64;
 
-/// A moment that has not come yet.
+/// A moment that never comes.
 pub const NEVER: Moment = u64::MAX;
 
 /// A running 64-bit hash, the same on every machine.
@@ -40,11 +41,11 @@ impl Hasher for Digest {
 /// One event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// A guest request goes in: tag, target, operation, offset, length, number of the write.
+    /// A guest request is submitted: tag, target, operation, offset, length, number of the write.
     Submit(u64, String, &'static str, u64, u64, u64),
     /// A guest request is answered: tag, outcome.
     Complete(u64, &'static str),
-    /// A command goes in.
+    /// A command is submitted.
     Command(u64, String),
     /// A command is answered.
     Reply(u64, String),
@@ -54,7 +55,7 @@ pub enum Event {
     IoDone(u64, &'static str),
     /// The engine gets a turn: time in milliseconds.
     Turn(u64),
-    /// Something about the world: crash, import, phase.
+    /// A remark about the world: crash, import, phase.
     Note(String),
 }
 
@@ -83,12 +84,12 @@ pub struct Trace {
     now: Moment,
     digest: Digest,
     last: VecDeque<(Moment, Event)>,
-    /// Print every event as it happens.
+    /// Prints every event as it happens.
     pub print: bool,
 }
 
 impl Trace {
-    /// Records an event and gives it its moment.
+    /// Records an event and returns its moment.
     pub fn add(&mut self, event: Event) -> Moment {
         self.now += 1;
         event.hash(&mut self.digest);
@@ -102,34 +103,34 @@ impl Trace {
         self.now
     }
 
-    /// Records a remark.
+    /// Records a remark and returns its moment.
     pub fn note(&mut self, text: impl Into<String>) -> Moment {
         self.add(Event::Note(text.into()))
     }
 
-    /// The moment of the last event.
+    /// Returns the moment of the last event.
     pub fn now(&self) -> Moment {
         self.now
     }
 
-    /// A trace that goes on from here, silently, and remembers the last `count` events.
+    /// Returns a silent trace that continues from here and keeps the last `count` events.
     pub fn fork(&self, count: usize) -> Trace {
         let last = self.last.iter().skip(self.last.len().saturating_sub(count)).cloned().collect();
         Trace { now: self.now, digest: self.digest.clone(), last, print: false }
     }
 
-    /// Hash of all events so far.
+    /// Returns the hash of all events so far.
     pub fn digest(&self) -> u64 {
         self.digest.finish()
     }
 
-    /// The last `count` events, oldest first, one line each.
+    /// Returns the last `count` events, oldest first, one line each.
     pub fn tail(&self, count: usize) -> Vec<String> {
         self.last.iter().skip(self.last.len().saturating_sub(count)).map(|(at, event)| format!("{at:>7} {event}")).collect()
     }
 }
 
-/// The trace is for people: it goes to standard output.
+/// Prints to standard output, because the trace is for people.
 #[allow(clippy::print_stdout, clippy::disallowed_macros)]
 fn print_line(now: Moment, event: &Event) {
     println!("{now:>7} {event}");

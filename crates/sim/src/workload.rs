@@ -1,4 +1,5 @@
-//! What guests and operators do, by chance: mixes, hot spots, sequential runs, filling up and making room.
+//! Random actions of guests and operators: mixes, hot spots, sequential runs, filling the pool and
+//! freeing space.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,47 +11,45 @@ use crate::oracle::{BLOCK, Oracle, Snapshot, Volume};
 use crate::rng::Rng;
 use crate::system::Target;
 
-/// What the guests are up to.
+/// Phase of the guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// The usual mix.
     Mixed,
-    /// Writing until the pool is full; so many steps at most.
+    /// Writing until the pool is full, for at most this number of steps.
     Filling(u32),
-    /// Making room again: so many steps.
+    /// Freeing space, for this number of steps.
     Relieving(u32),
 }
 
-/// A guest request to make.
+/// A guest request to submit.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask {
-    /// For what.
     pub target: Target,
-    /// What.
     pub request: Request,
-    /// A write of zeroes.
+    /// The payload of the write is zeroes.
     pub zeroes: bool,
-    /// Of a guest that sees a file: its range need not be of sectors.
+    /// Byte-granular, from a guest with a file: the range need not be whole sectors.
     pub bytes: bool,
 }
 
 impl Ask {
-    /// A request of a guest that sees a disk.
+    /// Makes a request of a guest with a disk.
     pub fn new(target: Target, op: Op, range: ByteRange) -> Ask {
         Ask { target, request: Request { op, range, fua: false }, zeroes: false, bytes: false }
     }
 }
 
-/// A command to give.
+/// A command to submit.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The command; none means a comparison of `diff`.
+    /// The command; `None` for the comparison in `diff`.
     pub command: Option<Command>,
-    /// Two snapshots to compare.
+    /// Two snapshots to compare, the older one optional.
     pub diff: Option<(Option<SnapshotId>, SnapshotId)>,
-    /// No other command may be about these meanwhile.
+    /// Volumes that no other command may use meanwhile.
     pub volumes: Vec<VolumeId>,
-    /// No request may be under way on these meanwhile.
+    /// Targets that must have no request in flight meanwhile.
     pub quiet: Vec<Target>,
 }
 
@@ -63,32 +62,32 @@ pub struct Workload {
     names: u64,
     phase: Phase,
     cursors: BTreeMap<VolumeId, u64>,
-    /// Bytes that all volumes together may have, so that worlds stay small.
+    /// Maximum bytes of all volumes together, so that worlds stay small.
     pub volume_limit: u64,
 }
 
-/// Volumes and snapshots that a world may have.
+/// Maximum volumes and snapshots of a world.
 const MAX_VOLUMES: usize = 8;
 const MAX_SNAPSHOTS: usize = 24;
 
 impl Workload {
-    /// Guests with this mix; with `fills` they fill the pool up now and then.
+    /// Makes guests with this mix. With `fills`, they sometimes fill the pool.
     pub fn new(mix: Mix, fills: bool, volume_limit: u64, rng: Rng) -> Workload {
         Workload { rng, mix, fills, names: 0, phase: Phase::Mixed, cursors: BTreeMap::new(), volume_limit }
     }
 
-    /// From now on nobody gives commands.
+    /// Stops commands and filling.
     pub fn without_commands(&mut self) {
         (self.mix.commands, self.fills, self.phase) = (0, false, Phase::Mixed);
     }
 
-    /// A name that was never used.
+    /// Returns a name that was never used.
     pub fn name(&mut self, prefix: &str) -> String {
         self.names += 1;
         format!("{prefix}{}", self.names)
     }
 
-    /// A write found no space.
+    /// Reacts to a write that found no space.
     pub fn no_space(&mut self) {
         if matches!(self.phase, Phase::Filling(_)) && self.rng.percent(30) {
             self.phase = Phase::Relieving(40);
@@ -107,7 +106,7 @@ impl Workload {
         };
     }
 
-    /// The next guest request; none when every target is taken.
+    /// Returns the next guest request, or `None` if all targets are taken.
     pub fn ask(&mut self, oracle: &Oracle, taken: &BTreeSet<Target>) -> Option<Ask> {
         self.advance();
         let heads: Vec<&Volume> = oracle.volumes().filter(|v| !taken.contains(&Target::Head(v.id))).collect();
@@ -185,7 +184,7 @@ impl Workload {
         ByteRange { offset: first * BLOCK, length: self.rng.between(1, blocks - first) * BLOCK }
     }
 
-    /// A request with one thing wrong.
+    /// A request with one error in it.
     fn malformed(&mut self, volume: &Volume, oracle: &Oracle, taken: &BTreeSet<Target>) -> Ask {
         let target = Target::Head(volume.id);
         let sector = u64::from(volume.sector.logical());
@@ -202,7 +201,7 @@ impl Workload {
         }
     }
 
-    /// The next command, if one is due and nothing stands in its way.
+    /// Returns the next command, if chance wants one and no volume that it uses is busy.
     pub fn plan(&mut self, oracle: &Oracle, busy: &BTreeSet<VolumeId>) -> Option<Plan> {
         let due = match self.phase {
             Phase::Relieving(_) => self.rng.percent(20),
@@ -238,7 +237,8 @@ impl Workload {
                 head(Command::Clone { snapshot: s.id, name: self.name("clone") }, s.volume, vec![])
             }
             (4, _) if free.len() > 1 => {
-                // Its origin is locked too: whether that one's snapshot may go depends on this clone.
+                // The origin is locked as well: whether its snapshot may be destroyed depends on
+                // this clone.
                 let origin = oracle.origin_volume(volume.id);
                 let targets = oracle.snapshots().filter(|s| s.volume == volume.id).map(|s| Target::Snapshot(s.id));
                 let quiet = targets.chain([Target::Head(volume.id)]).collect();
@@ -252,12 +252,12 @@ impl Workload {
                 let command = Command::ResizeVolume { volume: volume.id, size };
                 fits.then(|| head(command, volume.id, vec![Target::Head(volume.id)])).flatten()
             }
-            // no draw of its own, so worlds without clones stay as they were
+            // No draw for clones, so that worlds without them stay unchanged.
             (6, _)
                 if (self.mix.clones || self.names.is_multiple_of(2)) && volume.origin.is_some_and(|id| oracle.snapshot(id).is_some()) =>
             {
                 let volumes: Vec<VolumeId> = oracle.origin_volume(volume.id).into_iter().chain([volume.id]).collect();
-                // what is asked since a snapshot of one volume would be asked of another one
+                // A query about changes since a snapshot needs the snapshot to stay with its volume.
                 let targets = oracle.snapshots().filter(|s| volumes.contains(&s.volume)).map(|s| Target::Snapshot(s.id));
                 let command = Some(Command::Promote { volume: volume.id, dry_run: false });
                 let quiet = targets.collect();
@@ -273,7 +273,7 @@ impl Workload {
                 head(command, volume.id, vec![Target::Head(volume.id)])
             }
             (7, Some(s)) => {
-                // often one that is held already: a release has to leave the other holds
+                // Often a snapshot that is held already: a release must leave the other holds.
                 let held: Vec<&Snapshot> = snapshots.iter().copied().filter(|s| s.is_held()).collect();
                 let s = if !held.is_empty() && self.rng.percent(50) { *self.rng.pick(&held) } else { s };
                 let release = s.is_held() && self.rng.percent(60);
@@ -336,7 +336,7 @@ impl Workload {
     }
 }
 
-/// A question about the map of a head or snapshot that is not taken.
+/// Draws a query about the map of a head or snapshot that is not taken.
 pub fn query(rng: &mut Rng, oracle: &Oracle, taken: &BTreeSet<Target>) -> Option<(Target, Query)> {
     let free = |snapshot: &&Snapshot| !taken.contains(&Target::Snapshot(snapshot.id)) && snapshot.undecided().is_empty();
     let snapshots: Vec<&Snapshot> = oracle.snapshots().filter(free).collect();
@@ -363,8 +363,8 @@ fn writable(oracle: &Oracle, volume: VolumeId) -> bool {
     oracle.volume(volume).is_some_and(|v| !v.read_only)
 }
 
-/// With a tag or without, as the snapshot and what it is held by decide: no draw, so worlds stay as they were when no hold had a tag. Some tags
-/// are there already, which has to be refused.
+/// Holds or releases a snapshot, with or without a tag as its id and holds decide: no draw, so
+/// worlds stay as they were when holds had no tags. Some tags exist already, which must be refused.
 fn hold_or_release(s: &Snapshot, release: bool) -> Command {
     let n = s.id.0 + u64::from(s.holds) + s.tags.len() as u64;
     let tagged = n.is_multiple_of(2);

@@ -129,7 +129,7 @@ fn a_page_cache_shows_what_a_failed_flush_dropped_until_it_is_dropped_itself() {
     assert_eq!(after(&|d| d.power_cut(&Survival::Completed, &mut Rng::new(1))), 0);
     assert_eq!(after(&|d| d.forget()), 0);
     assert_eq!(after(&|d| d.evict(100, &mut Rng::new(1))), 0);
-    // what is written again is dirty again
+    // A page that is written again is dirty again.
     let rewritten = |d: &mut SimDevice| {
         write(d, 2, 0, 2);
         d.write_back();
