@@ -1,14 +1,19 @@
-//! The judge: knows every legal answer, and says so when one is not.
+//! The oracle: knows every legal answer and reports answers that are not.
 //!
-//! It is told of every request, command, answer and crash, with the moment of each, and keeps for every cell its possible values (see `history`).
-//! What it holds the system to:
-//! - a read returns, block by block, a state of the volume at an instant between its submission and its answer; what an answer about the map calls a
-//!   hole, or unchanged since a snapshot, is judged as a read of that;
-//! - a snapshot is the state of all its volumes at *one* instant between the command's submission and its answer, the same for ever;
-//! - the death of the daemon loses nothing acknowledged, and nothing a read has shown, in any cache mode;
-//! - a power cut leaves each volume at an instant not before its last honoured flush, FUA or durable command; durable writes are in it;
-//! - an answered command has happened and is durable; an unanswered one has happened wholly or not at all, and what an import lists stays;
-//! - at 100 % full, reads, flushes, discards, deletes and rollbacks work (I9).
+//! The oracle receives every request, command, answer and crash with its moment, and keeps the
+//! possible values of every cell (see `history`). It requires:
+//! - A read returns, block by block, a state of the volume at an instant between submission and
+//!   answer. A map query that reports a hole, or a block as unchanged since a snapshot, is judged
+//!   as a read of that content.
+//! - A snapshot is the state of all its volumes at *one* instant between submission and answer of
+//!   the command, and never changes.
+//! - The death of the daemon loses nothing that was acknowledged or that a read has returned, in
+//!   any cache mode.
+//! - A power cut leaves each volume at an instant not before its last honoured flush, FUA or
+//!   durable command. Durable writes are in that state.
+//! - An answered command has happened and is durable. An unanswered one has happened wholly or not
+//!   at all, and the outcome that an import lists is final.
+//! - In a full pool, reads, flushes, discards, deletes and rollbacks work (I9).
 
 mod ancestry;
 mod catalog;
@@ -37,7 +42,7 @@ use history::{Cell, Cut, Pieces, Value};
 pub use losses::ByMode;
 use query::Questions;
 
-/// A promise that was not kept, in words.
+/// A broken promise, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation(pub String);
 
@@ -47,45 +52,39 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Fine, or what is not.
+/// `Ok`, or the first broken promise.
 pub type Verdict = Result<(), Violation>;
 
 pub(crate) fn broken<T>(text: impl Into<String>) -> Result<T, Violation> {
     Err(Violation(text.into()))
 }
 
-/// A volume, as it must be.
+/// The required state of a volume.
 #[derive(Clone, Debug)]
 pub struct Volume {
-    /// Identity.
     pub id: VolumeId,
-    /// What its guest stamps into sectors.
+    /// Number in the stamps of its guest's writes.
     pub serial: u32,
-    /// Name.
     pub name: String,
-    /// Sectors.
     pub sector: SectorProfile,
-    /// Cache mode.
     pub cache: CacheMode,
-    /// Compression.
     pub compression: Compression,
-    /// Writes are refused.
     pub read_only: bool,
-    /// The snapshot it is a clone of, if that is not one that was destroyed.
+    /// The snapshot that it is a clone of; it may have been destroyed since.
     pub origin: Option<SnapshotId>,
-    /// The last snapshot before its head.
+    /// The newest snapshot before its head.
     base: Option<SnapshotId>,
     grid: Grid,
     cells: Vec<Cell>,
-    /// What took effect before this moment survives a power cut.
+    /// Everything that took effect before this moment survives a power cut.
     floor: Moment,
-    /// The state that a power cut left, while it is not yet fully known.
+    /// The state that a power cut left, until all of it has been read.
     crash: Option<Cut>,
     recovered: Vec<Option<Value>>,
 }
 
 impl Volume {
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
         self.grid.start(self.cells.len() as u64)
     }
@@ -98,20 +97,16 @@ enum Frozen {
     Open(Box<Cell>),
 }
 
-/// A snapshot, as it must be for ever.
+/// The required state of a snapshot.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// Identity.
     pub id: SnapshotId,
-    /// Its volume.
     pub volume: VolumeId,
-    /// Name.
     pub name: String,
-    /// Holds on it without a tag.
+    /// Number of holds without a tag.
     pub holds: u32,
-    /// Tags that it is held with.
+    /// Tags of its other holds.
     pub tags: BTreeSet<String>,
-    /// Sectors.
     pub sector: SectorProfile,
     grid: Grid,
     cells: Vec<Frozen>,
@@ -119,23 +114,24 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
         self.grid.start(self.cells.len() as u64)
     }
 
-    /// Does anything keep it from being destroyed, apart from clones?
+    /// Returns whether holds keep the snapshot from being destroyed.
     pub fn is_held(&self) -> bool {
         self.holds > 0 || !self.tags.is_empty()
     }
 
-    /// Blocks whose content is not certain yet, because writes were under way when the snapshot was taken.
+    /// Returns the blocks whose content is uncertain, because writes were in flight when the
+    /// snapshot was taken.
     pub fn undecided(&self) -> BTreeSet<u64> {
         let open = |(i, cell): (usize, &Frozen)| matches!(cell, Frozen::Open(_)).then_some(i as u64 / self.grid.per_block());
         self.cells.iter().enumerate().filter_map(open).collect()
     }
 
-    /// The value of a cell, when it is certain.
+    /// Returns the value of a cell, if it is certain.
     fn value(&self, cell: usize) -> Option<Value> {
         match self.cells.get(cell) {
             Some(Frozen::Known(value)) => Some(*value),
@@ -144,7 +140,7 @@ impl Snapshot {
     }
 }
 
-/// Everything that should be true.
+/// The required state of everything.
 #[derive(Clone, Debug, Default)]
 pub struct Oracle {
     grid: Grid,
@@ -156,7 +152,7 @@ pub struct Oracle {
     flights: BTreeMap<u64, Flight>,
     questions: Questions,
     commands: BTreeMap<u64, Issued>,
-    /// Commands that a crash left unanswered.
+    /// Commands that a crash or a fault left undecided.
     unanswered: Vec<Issued>,
     ops: u64,
     serials: u32,
@@ -164,46 +160,47 @@ pub struct Oracle {
     seen_snapshots: BTreeSet<SnapshotId>,
     /// Faults were injected: errors are legal, wrong data is not.
     pub errors_allowed: bool,
-    /// The pool went back to an older state: what is read was written there once.
+    /// The pool went back to an older state: a read may return anything that was written at that
+    /// place.
     pub rewound: bool,
-    /// Nothing that is acknowledged from now on has to survive.
+    /// Writes acknowledged from now on need not survive.
     held: bool,
-    /// What heads hold is what is read of them, until all of it is.
+    /// The content of heads is taken from reads, until all of it has been read.
     adopting: bool,
 }
 
 impl Oracle {
-    /// For guests whose requests cover cells of this grid.
+    /// Makes an oracle for guests whose requests align to this grid.
     pub fn new(grid: Grid) -> Oracle {
         Oracle { grid, ..Oracle::default() }
     }
 
-    /// What requests cover.
+    /// Returns the grid that requests align to.
     pub fn grid(&self) -> Grid {
         self.grid
     }
 
-    /// The volumes.
+    /// Returns the volumes.
     pub fn volumes(&self) -> impl Iterator<Item = &Volume> {
         self.volumes.values()
     }
 
-    /// The snapshots.
+    /// Returns the snapshots.
     pub fn snapshots(&self) -> impl Iterator<Item = &Snapshot> {
         self.snapshots.values()
     }
 
-    /// A volume.
+    /// Returns a volume.
     pub fn volume(&self, id: VolumeId) -> Option<&Volume> {
         self.volumes.get(&id)
     }
 
-    /// A snapshot.
+    /// Returns a snapshot.
     pub fn snapshot(&self, id: SnapshotId) -> Option<&Snapshot> {
         self.snapshots.get(&id)
     }
 
-    /// Size in bytes and sectors of what a request may address.
+    /// Returns size in bytes and sector profile of a target.
     pub fn geometry(&self, target: Target) -> Option<(u64, SectorProfile)> {
         match target {
             Target::Head(id) => self.volumes.get(&id).map(|v| (v.size(), v.sector)),
@@ -211,44 +208,44 @@ impl Oracle {
         }
     }
 
-    /// What is there now survives, and nothing later has to.
+    /// Requires the current state to survive, and nothing written later.
     pub fn hold_floors(&mut self, now: Moment) {
         self.held = true;
         self.volumes.values_mut().for_each(|volume| volume.floor = now);
     }
 
-    /// Everything that can be read.
+    /// Returns all heads and snapshots.
     pub fn targets(&self) -> Vec<Target> {
         let heads = self.volumes.keys().map(|id| Target::Head(*id));
         heads.chain(self.snapshots.keys().map(|id| Target::Snapshot(*id))).collect()
     }
 
-    /// Requests and questions without an answer.
+    /// Returns the number of requests and queries in flight.
     pub fn flights(&self) -> usize {
         self.flights.len() + self.questions.len()
     }
 
-    /// Requests for a target without an answer.
+    /// Returns the requests in flight for a target.
     pub fn flights_of(&self, target: Target) -> Vec<u64> {
         self.flights.iter().filter(|(_, flight)| flight.target == target).map(|(tag, _)| *tag).collect()
     }
 
-    /// Is this request without an answer?
+    /// Returns whether this request is in flight.
     pub fn has_flight(&self, tag: u64) -> bool {
         self.flights.contains_key(&tag)
     }
 
-    /// True when a request for the target is without an answer.
+    /// Returns whether a request or query about the target is in flight.
     pub fn flies(&self, target: Target) -> bool {
         self.flights.values().any(|f| f.target == target) || self.questions.values().any(|q| q.is_about(target))
     }
 
-    /// Volumes that start from a snapshot of another one.
+    /// Returns the number of other volumes that start from a snapshot.
     pub fn clones(&self, snapshot: SnapshotId) -> usize {
         self.crossings().into_iter().filter(|(id, _)| *id == snapshot).count()
     }
 
-    /// The oldest instant that somebody may still learn of.
+    /// Returns the oldest instant that an answer may still reveal.
     fn horizon(&self, now: Moment) -> Moment {
         let flights = self.flights.values().map(|f| f.at);
         let commands = self.commands.values().map(|c| c.at);

@@ -1,7 +1,7 @@
-//! Which version came after which, and whose it is: what promotions move.
+//! The order of versions and the volume of each, which promotions change.
 //!
-//! Every snapshot there ever was is remembered with the one before it. Whether the engine still has one that was destroyed makes no
-//! difference: it goes where its line goes.
+//! Every snapshot that ever existed is kept with its predecessor. Whether the engine still keeps a
+//! destroyed snapshot makes no difference: it moves with its line.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,24 +16,24 @@ struct Link {
     before: Option<SnapshotId>,
 }
 
-/// All of them.
+/// All snapshots.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ancestry(BTreeMap<SnapshotId, Link>);
 
 impl Ancestry {
-    /// From `at` on backwards, `at` included: each snapshot, and whose it is.
+    /// Returns the snapshots from `at` backwards, `at` included, each with its volume.
     fn line(&self, at: Option<SnapshotId>) -> impl Iterator<Item = (SnapshotId, VolumeId)> + '_ {
         let find = |id: SnapshotId| self.0.get(&id).map(|link| (id, *link));
         let links = std::iter::successors(at.and_then(find), move |(_, link)| link.before.and_then(find));
         links.map(|(id, link)| (id, link.volume))
     }
 
-    /// The first snapshot of another volume.
+    /// Returns the first snapshot of another volume, with that volume.
     fn origin(&self, volume: VolumeId, base: Option<SnapshotId>) -> Option<(SnapshotId, VolumeId)> {
         self.line(base).find(|(_, of)| *of != volume)
     }
 
-    /// Snapshots that a promotion of the volume moves, destroyed ones too.
+    /// Returns the snapshots that a promotion of the volume moves, destroyed ones included.
     fn moved(&self, volume: VolumeId, base: Option<SnapshotId>) -> Vec<SnapshotId> {
         let Some((first, from)) = self.origin(volume, base) else { return Vec::new() };
         self.line(Some(first)).take_while(|(_, of)| *of == from).map(|(id, _)| id).collect()
@@ -41,13 +41,13 @@ impl Ancestry {
 }
 
 impl Oracle {
-    /// A head was frozen as a snapshot.
+    /// Records that a head was frozen as a snapshot.
     pub(super) fn descend(&mut self, volume: VolumeId, id: SnapshotId) {
         let before = self.volumes.get_mut(&volume).and_then(|v| v.base.replace(id));
         self.ancestry.0.insert(id, Link { volume, before });
     }
 
-    /// A head starts anew from a snapshot.
+    /// Records that a head starts from a snapshot.
     pub(super) fn start_from(&mut self, volume: VolumeId, id: SnapshotId) {
         self.volumes.get_mut(&volume).into_iter().for_each(|v| v.base = Some(id));
         self.find_origins();
@@ -59,14 +59,14 @@ impl Oracle {
         }
     }
 
-    /// The volume that another one is a clone of, whether its snapshot is listed or not.
+    /// Returns the volume that another one is a clone of, even if the origin snapshot is destroyed.
     pub fn origin_volume(&self, volume: VolumeId) -> Option<VolumeId> {
         let base = self.volumes.get(&volume)?.base;
         self.ancestry.origin(volume, base).map(|(_, of)| of)
     }
 
-    /// Snapshots of one volume with a version of another one directly after them, and that one. Only lines count that lead to a head or to
-    /// a listed snapshot.
+    /// Returns pairs of a snapshot and another volume that has a version directly after it. Only
+    /// lines that lead to a head or to a listed snapshot count.
     pub(super) fn crossings(&self) -> BTreeSet<(SnapshotId, VolumeId)> {
         let heads = self.volumes.iter().filter_map(|(id, v)| Some((*id, v.base?)));
         let listed = self.snapshots.keys().filter_map(|id| self.ancestry.0.get(id)).filter_map(|link| Some((link.volume, link.before?)));
@@ -85,18 +85,18 @@ impl Oracle {
         found
     }
 
-    /// Does another volume start from a snapshot of this one, listed or destroyed?
+    /// Returns whether another volume starts from a snapshot of this one, listed or destroyed.
     pub fn is_needed_by_others(&self, volume: VolumeId) -> bool {
         self.crossings().iter().any(|(id, _)| self.ancestry.0.get(id).is_some_and(|link| link.volume == volume))
     }
 
-    /// Listed snapshots that a promotion of the volume moves.
+    /// Returns the listed snapshots that a promotion of the volume moves.
     pub(super) fn promotion(&self, volume: VolumeId) -> Vec<SnapshotId> {
         let base = self.volumes.get(&volume).and_then(|v| v.base);
         self.ancestry.moved(volume, base).into_iter().filter(|id| self.snapshots.contains_key(id)).collect()
     }
 
-    /// A clone was promoted.
+    /// Applies the promotion of a clone.
     pub(super) fn promote(&mut self, volume: VolumeId) {
         let base = self.volumes.get(&volume).and_then(|v| v.base);
         for id in self.ancestry.moved(volume, base) {

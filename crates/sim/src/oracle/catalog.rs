@@ -1,4 +1,5 @@
-//! Commands and the catalog: what they change, which must be refused, and what is listed.
+//! Commands and the catalog: the changes of each command, the commands that must be refused, and
+//! the required listing.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +9,10 @@ use super::history::{Cell, Cut, ZERO};
 use super::{BLOCK, Frozen, Oracle, Snapshot, Verdict, Volume, broken};
 use crate::trace::{Moment, NEVER};
 
-/// What a system lists.
+/// The listing of a system.
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
-    /// Volumes.
     pub volumes: Vec<VolumeInfo>,
-    /// Snapshots.
     pub snapshots: Vec<SnapshotInfo>,
 }
 
@@ -35,7 +34,7 @@ impl Listing {
     }
 }
 
-/// How a command must end.
+/// The required outcome of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
     Success,
@@ -48,13 +47,13 @@ enum Due {
 pub struct Issued {
     pub(super) command: Command,
     pub(super) at: Moment,
-    /// When a crash interrupted it.
+    /// Moment of the crash that interrupted it.
     pub(super) until: Moment,
     due: Due,
 }
 
 impl Oracle {
-    /// A command goes in. Commands under way at the same time must not be about the same volumes.
+    /// Records a command. Commands in flight together must not concern the same volumes.
     pub fn issue(&mut self, tag: u64, command: Command, at: Moment) {
         let due = self.due(&command);
         self.commands.insert(tag, Issued { command, at, until: NEVER, due });
@@ -62,7 +61,8 @@ impl Oracle {
 
     fn due(&self, command: &Command) -> Due {
         let refused = |refused| if refused { Due::Refusal } else { Due::Success };
-        // a destroy under way may take what starts from there, since promotions of other volumes, too
+        // A destroy in flight may remove the clones in the way; since promotions exist, also clones
+        // that belong to other volumes.
         let unless_destroyed = if self.destroys_under_way() { Due::Either } else { Due::Refusal };
         let taken = |name: &String| self.volumes.values().any(|v| v.name == *name);
         let snapshot_taken = |id: VolumeId, name: &String| self.snapshots.values().any(|s| s.volume == id && s.name == *name);
@@ -111,7 +111,7 @@ impl Oracle {
                 }
             }
             Command::Close | Command::Checkpoint => Due::Success,
-            // devices are being changed, or were
+            // The outcome depends on the devices and on running jobs.
             Command::AddDevices { .. }
             | Command::Replace { .. }
             | Command::CheckDevices(_)
@@ -125,12 +125,13 @@ impl Oracle {
             | Command::StopWipe
             | Command::SetJobRate { .. } => Due::Either,
             Command::Census => Due::Either,
-            // no workload asks for them
+            // The workload never submits these; a world that does may judge the answer itself.
             Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } => Due::Either,
         }
     }
 
-    /// Is a volume a clone without snapshots of names that would move to it?
+    /// Returns whether a volume is a clone whose promotion would move no snapshot to a name already
+    /// in use.
     pub fn may_promote(&self, volume: VolumeId) -> bool {
         let taken = |name: &String| self.snapshots.values().any(|s| s.volume == volume && s.name == *name);
         let clash = self.promotion(volume).iter().filter_map(|id| self.snapshots.get(id)).any(|s| taken(&s.name));
@@ -142,10 +143,10 @@ impl Oracle {
         self.commands.values().any(|issued| is_destroy(&issued.command))
     }
 
-    /// A command is answered.
+    /// Judges the answer to a command and applies its changes.
     ///
     /// # Errors
-    /// When the answer is not legal.
+    /// If the answer is not legal.
     pub fn reply(&mut self, tag: u64, result: &Result<Reply, CommandError>, listing: &Listing, now: Moment) -> Verdict {
         let Some(mut issued) = self.commands.remove(&tag) else {
             return broken(format!("an answer to command #{tag}, which has none to get"));
@@ -168,7 +169,8 @@ impl Oracle {
                 Ok(())
             }
             (Err(_), Due::Refusal) | (Err(CommandError::Busy(_)), Due::Either) => Ok(()),
-            // what is on the device does not fit on the others, or it has left already
+            // The data of the device does not fit on the others, the device was removed already, or
+            // no such job runs.
             (Err(CommandError::Invalid(_) | CommandError::NotFound(_)), _)
                 if matches!(
                     issued.command,
@@ -178,13 +180,13 @@ impl Oracle {
                 Ok(())
             }
             (Err(CommandError::NoSpace), _) if grows(&issued.command) => Ok(()),
-            // what an earlier shrink cut off could not be read
+            // The blocks that an earlier shrink cut off could not be read.
             (Err(CommandError::Busy(_)), _) if self.errors_allowed && matches!(issued.command, Command::ResizeVolume { .. }) => Ok(()),
             (Err(error), _) => broken(format!("command #{tag} fails ({error}) and must not: {:?}", issued.command)),
         }
     }
 
-    /// True when an answer names what the command made.
+    /// Returns whether an answer names the objects that the command made.
     fn fits(&self, command: &Command, reply: &Reply, listing: &Listing) -> bool {
         match (command, reply) {
             (Command::CreateVolume { name, .. } | Command::Clone { name, .. }, Reply::Volume(id)) => {
@@ -207,7 +209,7 @@ impl Oracle {
         }
     }
 
-    /// Decides from what is listed whether an unanswered command has happened.
+    /// Decides from the listing whether an unanswered command has happened.
     pub(super) fn has_happened(&self, issued: &Issued, listing: &Listing) -> Result<bool, super::Violation> {
         if issued.due == Due::Refusal {
             return Ok(false);
@@ -217,7 +219,7 @@ impl Oracle {
             Command::DestroyVolume { volume } => listing.volume(*volume).is_none(),
             Command::RenameVolume { volume, name } => listing.volume(*volume).is_some_and(|v| v.name == *name),
             Command::ResizeVolume { volume, size } => {
-                // to the size that it has: nobody can tell, and nothing follows from it
+                // A resize to the current size cannot be told from none, and changes nothing.
                 let cells = self.cells_of(*size);
                 let new = self.volumes.get(volume).is_some_and(|v| v.cells.len() != cells);
                 new && listing.volume(*volume).is_some_and(|v| v.size == *size)
@@ -279,7 +281,7 @@ impl Oracle {
         })
     }
 
-    /// A command has happened, at some instant between `issued.at` and `until`.
+    /// Applies a command that happened at some instant between `issued.at` and `until`.
     pub(super) fn apply(&mut self, issued: &Issued, until: Moment, listing: &Listing) -> Verdict {
         match &issued.command {
             Command::CreateVolume { name, size, sector, cache, compression } => {
@@ -364,7 +366,8 @@ impl Oracle {
             Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } | Command::Census => {}
             Command::Close | Command::Checkpoint if self.held => {}
             Command::Close | Command::Checkpoint => {
-                // All that was acknowledged before is in the checkpoint, even of volumes that ignore flushes.
+                // The checkpoint has everything acknowledged before it, even of volumes that ignore
+                // flushes.
                 for volume in self.volumes.values_mut() {
                     volume.floor = volume.floor.max(issued.at);
                 }
@@ -415,7 +418,7 @@ impl Oracle {
         }
     }
 
-    /// Makes the image of a head at the newest cut.
+    /// Freezes a head at the newest cut.
     fn freeze(&mut self, volume: VolumeId, name: &str, at: Moment, listing: &Listing) -> Verdict {
         let cut_index = self.cuts.len() - 1;
         let (Some(head), Some(cut)) = (self.volumes.get_mut(&volume), self.cuts.get(cut_index)) else { return Ok(()) };
@@ -433,7 +436,8 @@ impl Oracle {
                 },
             });
         }
-        // The snapshot is durable, and a crash leaves a prefix: so is everything that was acknowledged before it was asked for.
+        // The snapshot is durable and a crash leaves a prefix, so everything acknowledged before
+        // the command is durable, too.
         head.floor = head.floor.max(at);
         if let Some(crash) = &mut head.crash {
             crash.min = crash.min.max(at);
@@ -447,7 +451,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// The cells of a new head on a snapshot.
+    /// Returns the cells of a new head on a snapshot.
     fn thaw(&self, id: SnapshotId) -> Result<Vec<Cell>, super::Violation> {
         let Some(snapshot) = self.snapshots.get(&id) else { return Ok(Vec::new()) };
         let cells: Option<Vec<Cell>> = (0..snapshot.cells.len()).map(|s| snapshot.value(s).map(Cell::settled)).collect();
@@ -469,10 +473,10 @@ impl Oracle {
         Ok(())
     }
 
-    /// Compares what is listed with what must be there.
+    /// Compares the listing with the required state.
     ///
     /// # Errors
-    /// When they differ.
+    /// If they differ.
     pub fn compare(&self, listing: &Listing) -> Verdict {
         let listed: BTreeSet<VolumeId> = listing.volumes.iter().map(|v| v.id).collect();
         if !listed.iter().eq(self.volumes.keys()) {
@@ -511,13 +515,14 @@ impl Oracle {
     }
 }
 
-/// The holds that are listed: how many have no tag, and the tags of the others.
+/// Returns the listed holds: the number without a tag, and the tags of the others.
 fn holds(info: &SnapshotInfo) -> (u32, BTreeSet<String>) {
     let plain = info.hold_list.iter().filter(|hold| hold.tag.is_none()).count() as u32;
     (plain, info.hold_list.iter().filter_map(|hold| hold.tag.clone()).collect())
 }
 
-/// Commands that a full pool may refuse. Those that give space back, and rollback, work all the same (I9).
+/// Returns whether a full pool may refuse the command. Commands that free space, and rollback, must
+/// work (I9).
 fn grows(command: &Command) -> bool {
     !matches!(
         command,

@@ -1,4 +1,4 @@
-//! Crashes: what they leave undecided, and how it is decided by what is found afterwards.
+//! Crashes: the state that they leave undecided, and how later reads decide it.
 
 use super::history::{Cell, Cut};
 use super::{Oracle, Target, Verdict, broken};
@@ -6,9 +6,11 @@ use crate::oracle::Listing;
 use crate::trace::Moment;
 
 impl Oracle {
-    /// The daemon dies (`power` false) or the power fails. Requests under way may have happened, commands too.
+    /// Records the death of the daemon or a power cut (`power`). Requests and commands in flight
+    /// may have happened.
     ///
-    /// A second crash before what the first one left was read adds nothing but the second's own losses: the state is still a cut of the same history.
+    /// A second crash, before everything that the first left was read, adds only its own losses:
+    /// the state is still a cut of the same history.
     pub fn crash(&mut self, power: bool, now: Moment) {
         for flight in std::mem::take(&mut self.flights).into_values() {
             for piece in flight.pieces() {
@@ -26,7 +28,8 @@ impl Oracle {
         }
         for volume in self.volumes.values_mut().filter(|v| v.crash.is_none()) {
             let mut cut = Cut::power(volume.floor, now);
-            // A snapshot is durable, and so is what is known to be in it: the head had it before the snapshot was taken.
+            // A snapshot is durable, and so are the pieces known to be in it: the head had them
+            // before the snapshot was taken.
             for snapshot in self.snapshots.values().filter(|s| s.volume == volume.id) {
                 let known = self.cuts.get(snapshot.cut).into_iter().flat_map(Cut::pins);
                 known.filter(|(_, present)| *present).for_each(|(id, _)| cut.pin(id, true));
@@ -36,10 +39,11 @@ impl Oracle {
         }
     }
 
-    /// After a recovery: compares what is listed with what must be there, and learns which unanswered commands happened.
+    /// Decides after a recovery which unanswered commands happened, and compares the listing with
+    /// the required state.
     ///
     /// # Errors
-    /// When an answered command has not happened, or an unanswered one by halves.
+    /// If an answered command has not happened, or an unanswered one only in part.
     pub fn reconcile(&mut self, listing: &Listing, now: Moment) -> Verdict {
         for issued in std::mem::take(&mut self.unanswered) {
             if self.has_happened(&issued, listing)? {
@@ -49,7 +53,8 @@ impl Oracle {
         self.compare(listing)
     }
 
-    /// The pool goes on from another state, by the user's word: what is read of heads from now on is what they hold.
+    /// Accepts another state because the user chose it: the heads hold whatever is read from them
+    /// next.
     pub fn adopt(&mut self, now: Moment) {
         for volume in self.volumes.values_mut() {
             volume.crash = Some(Cut::power(0, now));
@@ -58,15 +63,16 @@ impl Oracle {
         self.adopting = true;
     }
 
-    /// Heads whose state after a power cut has not been read in full.
+    /// Returns the heads whose state after a power cut has not been read in full.
     pub fn unsettled(&self) -> Vec<Target> {
         self.volumes.values().filter(|v| v.crash.is_some()).map(|v| Target::Head(v.id)).collect()
     }
 
-    /// Every head has been read since the power cut: what was found is what is there, and it is on stable media.
+    /// Settles every head after it was read in full: the values found are its content, on stable
+    /// media.
     ///
     /// # Errors
-    /// When some sector was not read: a broken caller.
+    /// If some cell was not read, which is a bug of the caller.
     pub fn settle(&mut self, now: Moment) -> Verdict {
         for volume in self.volumes.values_mut() {
             let Some(cut) = volume.crash.take() else { continue };

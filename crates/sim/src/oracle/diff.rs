@@ -1,4 +1,4 @@
-//! Comparisons of two snapshots: applying one to the older must give the newer.
+//! Comparisons of two snapshots: a comparison applied to the older one must give the newer one.
 
 use millpond_engine::{DiffExtent, SnapshotId};
 
@@ -6,10 +6,10 @@ use super::history::{Value, ZERO};
 use super::{Oracle, Verdict, broken};
 
 impl Oracle {
-    /// Judges a comparison of `newer` with `older` (nothing: with an empty volume).
+    /// Judges a comparison of `newer` with `older`, or with an empty volume.
     ///
     /// # Errors
-    /// When a difference is missing, or the extents are not what they say.
+    /// If a difference is missing, or an extent is wrong.
     pub fn judge_diff(&self, older: Option<SnapshotId>, newer: SnapshotId, extents: &[DiffExtent]) -> Verdict {
         let Some(new) = self.snapshots.get(&newer) else { return Ok(()) };
         let old = older.and_then(|id| self.snapshots.get(&id));

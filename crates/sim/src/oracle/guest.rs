@@ -1,4 +1,4 @@
-//! Guest requests: what they may do, and whether their answers are legal.
+//! Guest requests: their possible effects, and whether their answers are legal.
 
 use millpond_block::{ByteRange, Data, DiskError, Op, Request};
 use smallvec::SmallVec;
@@ -9,7 +9,7 @@ use crate::content::{Content, identify};
 use crate::system::{Target, target_name};
 use crate::trace::Moment;
 
-/// A request without an answer.
+/// A request in flight.
 #[derive(Clone, Debug)]
 pub struct Flight {
     pub(super) target: Target,
@@ -20,7 +20,7 @@ pub struct Flight {
 }
 
 impl Flight {
-    /// What it changes.
+    /// Returns the pieces that it writes.
     pub(super) fn pieces(&self) -> impl Iterator<Item = PieceId> + '_ {
         self.pieces.iter().copied()
     }
@@ -38,7 +38,8 @@ fn operation(op: Op) -> &'static str {
 }
 
 impl Oracle {
-    /// The number of the next operation and the serial of the volume: what its cells are stamped with.
+    /// Returns the number of the next operation and the serial of the volume, for the stamps in its
+    /// cells.
     pub fn number(&mut self, target: Target) -> (u64, u32) {
         self.ops += 1;
         let serial = match target {
@@ -48,8 +49,8 @@ impl Oracle {
         (self.ops, serial)
     }
 
-    /// A request goes in; in `bytes`, when sectors do not count. `value` is what a write leaves: its operation's number, or [`ZERO`] for a payload
-    /// of zeroes.
+    /// Records a request; with `bytes`, it need not align to sectors. `value` is the content of a
+    /// write: the number of its operation, or [`ZERO`] for a payload of zeroes.
     pub fn begin(&mut self, tag: u64, target: Target, request: Request, bytes: bool, value: Value, at: Moment) {
         let expected = self.refusal(target, &request, bytes);
         let mut flight = Flight { target, request, at, pieces: SmallVec::new(), expected };
@@ -64,7 +65,7 @@ impl Oracle {
             let mut block = cells.start / per_block;
             while block * per_block < cells.end {
                 let (low, high) = ((block * per_block).max(cells.start), ((block + 1) * per_block).min(cells.end));
-                // A discard leaves blocks alone that it does not cover wholly.
+                // A discard does not change blocks that it covers in part.
                 if request.op != Op::Discard || high - low == per_block {
                     let value = if request.op == Op::Write { value } else { ZERO };
                     let piece = self.pieces.add(value, at);
@@ -80,12 +81,12 @@ impl Oracle {
         self.flights.insert(tag, flight);
     }
 
-    /// Is this request malformed, for a guest that sees a disk?
+    /// Returns whether a request of a guest with a disk is malformed.
     pub fn is_refused(&self, target: Target, request: &Request) -> bool {
         self.refusal(target, request, false).is_some()
     }
 
-    /// The error that a malformed request must get.
+    /// Returns the error that a malformed request must get.
     fn refusal(&self, target: Target, request: &Request, bytes: bool) -> Option<DiskError> {
         let (size, sector) = self.geometry(target)?;
         if request.op == Op::Flush {
@@ -107,10 +108,10 @@ impl Oracle {
         }
     }
 
-    /// A request is answered.
+    /// Judges the answer to a request.
     ///
     /// # Errors
-    /// When the answer is not legal.
+    /// If the answer is not legal.
     pub fn complete(&mut self, tag: u64, result: &Result<Data, DiskError>, now: Moment) -> Verdict {
         let Some(flight) = self.flights.remove(&tag) else { return broken(format!("an answer to request #{tag}, which has none to get")) };
         let what = || {
@@ -163,7 +164,8 @@ impl Oracle {
         if flight.request.op == Op::Flush {
             volume.floor = volume.floor.max(flight.at);
         } else if !flight.pieces.is_empty() && (flight.request.fua || volume.cache.every_write_durable()) {
-            // Durable itself; and since a crash leaves a prefix, so is all that was acknowledged before it began.
+            // The write is durable, and since a crash leaves a prefix, so is everything
+            // acknowledged before it began.
             volume.floor = volume.floor.max(flight.at);
             for piece in &flight.pieces {
                 self.pieces.get_mut(*piece).durable = true;

@@ -1,13 +1,17 @@
-//! What a cell may hold: writes as intervals, states as cuts.
+//! The possible content of a cell: writes are intervals, states are cuts.
 //!
-//! The guest sees of every write a beginning (it was submitted) and, perhaps, an end (it was acknowledged, or a read showed it). Somewhere between the
-//! two the engine put it into the volume's order. A *state* of a volume (what a read returns, what a snapshot froze, what a crash left) is the order
-//! up to some instant. Writes whose interval ends before the instant are in it, those that begin after it are not, and those whose interval contains
-//! it may be either. That is exact: intervals that admit an instant are those in which no absent write ends before a present one begins, which is
-//! what "a prefix of the volume's order" means (I10). So the judge never searches for an order: it narrows an interval, and when nothing is left the
-//! state is impossible.
+//! The guest knows of every write its beginning (submission) and perhaps its end (it was
+//! acknowledged, or a read returned it). Somewhere between the two the engine put the write into
+//! the volume's order. A *state* of a volume (returned by a read, frozen by a snapshot, left by a
+//! crash) is this order up to some instant. Writes that end before the instant are in the state,
+//! writes that begin after it are not, and a write whose interval contains the instant may or may
+//! not be. This is exact: intervals admit an instant if and only if no absent write ends before a
+//! present one begins, which is the meaning of "a prefix of the volume's order" (I10). So the
+//! oracle never searches for an order. It narrows an interval, and a state is impossible when the
+//! interval is empty.
 //!
-//! The unit is the *piece*: the part of a request that lies in one 4 KiB block. Pieces are atomic, requests need not be.
+//! The unit is the *piece*, the part of a request in one 4 KiB block. Pieces are atomic, requests
+//! need not be.
 
 use std::collections::BTreeMap;
 
@@ -15,30 +19,31 @@ use smallvec::SmallVec;
 
 use crate::trace::{Moment, NEVER};
 
-/// Names a piece of a request.
+/// Identifies a piece of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PieceId(pub u32);
 
-/// What a cell holds: the number of the operation that wrote it, or [`ZERO`].
+/// Content of a cell: the number of the operation that wrote it, or [`ZERO`].
 pub type Value = u64;
 
-/// Reads as zeroes.
+/// Content of a cell that reads as zeroes.
 pub const ZERO: Value = 0;
 
 /// The part of a modifying request that lies in one block.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
-    /// What it leaves in each of its cells.
+    /// Content that it leaves in each of its cells.
     pub value: Value,
-    /// It took effect after this moment, if it did.
+    /// If it took effect, then after this moment.
     pub low: Moment,
-    /// It took effect before this moment, surely.
+    /// It took effect before this moment; [`NEVER`] if that is not certain.
     pub high: Moment,
-    /// If it did not take effect before this moment, then never: the request failed then, or a crash interrupted it.
+    /// If it did not take effect before this moment, then it never does: the request failed, or a
+    /// crash interrupted it.
     pub end: Moment,
-    /// Survives a power cut by itself (FUA, or a mode in which every write is durable).
+    /// It survives a power cut by itself (FUA, or a mode in which every write is durable).
     pub durable: bool,
-    /// Known never to have taken effect, or to have been lost.
+    /// It is known never to have taken effect, or to be lost.
     pub dead: bool,
 }
 
@@ -47,18 +52,18 @@ pub struct Piece {
 pub struct Pieces(Vec<Piece>);
 
 impl Pieces {
-    /// A new piece.
+    /// Adds a piece.
     pub fn add(&mut self, value: Value, low: Moment) -> PieceId {
         self.0.push(Piece { value, low, high: NEVER, end: NEVER, durable: false, dead: false });
         PieceId(self.0.len() as u32 - 1)
     }
 
-    /// The piece.
+    /// Returns a piece.
     pub fn get(&self, id: PieceId) -> &Piece {
         &self.0[id.0 as usize]
     }
 
-    /// The piece, to change.
+    /// Returns a piece, mutably.
     pub fn get_mut(&mut self, id: PieceId) -> &mut Piece {
         &mut self.0[id.0 as usize]
     }
@@ -68,14 +73,14 @@ impl Pieces {
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     piece: PieceId,
-    /// A piece that is known to come later in the order although the intervals do not tell.
+    /// A piece known to come later in the order, although the intervals do not show it.
     superseded: Option<PieceId>,
 }
 
 /// The history of one cell, as far as it can still be seen.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// What is below all entries; `None` when it can never be seen again.
+    /// Value below all entries; `None` if it can never be seen again.
     base: Option<Value>,
     entries: SmallVec<[Entry; 1]>,
 }
@@ -83,32 +88,33 @@ pub struct Cell {
 /// A state at an instant that is known within bounds.
 #[derive(Clone, Debug)]
 pub struct Cut {
-    /// The instant is not before.
+    /// The instant is not before this moment.
     pub min: Moment,
-    /// The instant is not after.
+    /// The instant is not after this moment.
     pub max: Moment,
-    /// The state is one left by a power cut: durable pieces are in it whatever the instant.
+    /// A power cut left this state: it includes durable pieces, whatever the instant.
     pub power: bool,
     pins: BTreeMap<PieceId, bool>,
 }
 
 impl Cut {
-    /// A cut somewhere in an interval.
+    /// A state at some instant of an interval.
     pub fn between(min: Moment, max: Moment) -> Cut {
         Cut { min, max, power: false, pins: BTreeMap::new() }
     }
 
-    /// What is left by a power cut: everything that took effect before `floor` surely did, everything durable too.
+    /// A state that a power cut left: it includes everything that took effect before `floor`, and
+    /// everything durable.
     pub fn power(floor: Moment, now: Moment) -> Cut {
         Cut { min: floor, max: now, power: true, pins: BTreeMap::new() }
     }
 
-    /// Declares a piece present (true) or absent.
+    /// Records whether a piece is present in the state.
     pub fn pin(&mut self, piece: PieceId, present: bool) {
         self.pins.insert(piece, present);
     }
 
-    /// Pieces known to be present (true) or absent.
+    /// Returns the pieces known to be present (true) or absent.
     pub fn pins(&self) -> impl Iterator<Item = (PieceId, bool)> + '_ {
         self.pins.iter().map(|(id, present)| (*id, *present))
     }
@@ -118,7 +124,7 @@ impl Cut {
     }
 }
 
-/// What makes a value visible: the base or one of the entries.
+/// Source of the visible value: the base or one of the entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Top {
     Base,
@@ -126,32 +132,32 @@ enum Top {
 }
 
 impl Cell {
-    /// A cell that surely holds `value`.
+    /// Makes a cell that certainly holds `value`.
     pub fn settled(value: Value) -> Cell {
         Cell { base: Some(value), entries: SmallVec::new() }
     }
 
-    /// The value, when there is no doubt about it.
+    /// Returns the value, if it is certain.
     pub fn certain(&self) -> Option<Value> {
         if self.entries.is_empty() { self.base } else { None }
     }
 
-    /// What was there before all pieces that may still be seen, when that may still be seen itself.
+    /// Returns the value below all entries, if it can still be seen.
     pub fn base(&self) -> Option<Value> {
         self.base
     }
 
-    /// The pieces that may still be seen.
+    /// Returns the pieces that can still be seen.
     pub fn pieces(&self) -> impl Iterator<Item = PieceId> + '_ {
         self.entries.iter().map(|entry| entry.piece)
     }
 
-    /// A piece that writes this cell begins.
+    /// Adds a piece that writes this cell.
     pub fn push(&mut self, piece: PieceId) {
         self.entries.push(Entry { piece, superseded: None });
     }
 
-    /// True when `later` is known to come after `earlier` in the order.
+    /// Returns whether `later` is known to come after `earlier` in the order.
     fn follows(&self, later: &Entry, earlier: &Entry, pieces: &Pieces) -> bool {
         if pieces.get(earlier.piece).high < pieces.get(later.piece).low {
             return true;
@@ -167,7 +173,7 @@ impl Cell {
         false
     }
 
-    /// The bounds of the instant if `top` is what is visible, or `None` when it cannot be.
+    /// Returns the bounds of the instant if `top` is visible, or `None` if it cannot be.
     fn bounds(&self, top: Top, cut: &Cut, pieces: &Pieces) -> Option<(Moment, Moment)> {
         let (mut min, mut max) = (cut.min, cut.max);
         if let Top::Entry(i) = top {
@@ -188,7 +194,7 @@ impl Cell {
         (min <= max).then_some((min, max))
     }
 
-    /// The entries that would hide `top` if they were in the state.
+    /// Returns the entries that would hide `top` if they were in the state.
     fn above<'a>(&'a self, top: Top, pieces: &'a Pieces) -> impl Iterator<Item = &'a Entry> + 'a {
         self.entries.iter().enumerate().filter_map(move |(j, other)| {
             let hides = match top {
@@ -206,7 +212,7 @@ impl Cell {
             .chain(self.entries.iter().enumerate().map(|(i, e)| (Top::Entry(i), 0, Some(e.piece))))
     }
 
-    /// The values that the cell may hold in a state.
+    /// Returns the values that the cell may hold in a state.
     pub fn possible(&self, cut: &Cut, pieces: &Pieces) -> SmallVec<[Value; 2]> {
         let mut values: SmallVec<[Value; 2]> = SmallVec::new();
         for (top, base, piece) in self.tops() {
@@ -218,7 +224,8 @@ impl Cell {
         values
     }
 
-    /// Somebody saw `value` in a state: narrows the state's instant and pins what is present and absent. False when it cannot be.
+    /// Records that a state shows `value`: narrows the instant of the state, and pins pieces as
+    /// present and absent. Returns false if that is impossible.
     #[must_use]
     pub fn observe(&mut self, value: Value, cut: &mut Cut, pieces: &Pieces) -> bool {
         let mut found = None;
@@ -234,7 +241,7 @@ impl Cell {
         }
         let Some((top, (min, max))) = found else { return false };
         if several {
-            return true; // zeroes of more than one origin: nothing can be concluded
+            return true; // several sources have this value: nothing can be concluded
         }
         (cut.min, cut.max) = (min, max);
         let absent: SmallVec<[PieceId; 4]> = self.above(top, pieces).map(|e| e.piece).collect();
@@ -245,7 +252,7 @@ impl Cell {
             && let Some(visible) = self.entries.get(i).map(|e| e.piece)
         {
             cut.pins.insert(visible, true);
-            // Whatever is surely in this state and yet not visible came before what is.
+            // Pieces that are certainly in this state and not visible come before the visible one.
             for j in 0..self.entries.len() {
                 let other = self.entries[j].piece;
                 if j != i && self.entries[j].superseded.is_none() && cut.surely_in(other, pieces.get(other)) {
@@ -256,7 +263,8 @@ impl Cell {
         true
     }
 
-    /// Forgets what no state at or after `stable` can show. `horizon` bounds what durable pieces can hide: the oldest state still being observed.
+    /// Drops entries that no state at or after `stable` can show. Durable pieces hide older entries
+    /// from `horizon` on, the oldest instant still being observed.
     pub fn prune(&mut self, stable: Moment, horizon: Moment, pieces: &Pieces) {
         if self.entries.is_empty() {
             return;
@@ -285,7 +293,8 @@ impl Cell {
     }
 }
 
-/// Draws the conclusions of a state that was seen in normal running: pieces in it took effect before its instant, the others after.
+/// Applies the conclusions of a state seen in normal operation: its pieces took effect before its
+/// instant, absent ones after it.
 pub fn sharpen(cut: &Cut, pieces: &mut Pieces) {
     for (id, present) in &cut.pins {
         let piece = pieces.get_mut(*id);

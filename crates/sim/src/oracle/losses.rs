@@ -1,4 +1,5 @@
-//! What power cuts left, by cache mode: counted over writes that could still be seen, pieces of a block each.
+//! Losses in power cuts, by cache mode, counted over pieces (parts of writes in one block) that can
+//! still be seen.
 
 use std::collections::BTreeSet;
 
@@ -8,21 +9,21 @@ use super::history::Cut;
 use super::{Oracle, Volume};
 use crate::trace::Moment;
 
-/// The count of one mode.
+/// Counts of one cache mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// Volumes that a power cut struck and that were read back.
+    /// Volumes hit by a power cut and read back.
     pub volumes: u64,
-    /// Acknowledged pieces that had to survive; one that did not would be a finding.
+    /// Acknowledged pieces that had to survive. A lost one would be a finding.
     pub kept: u64,
-    /// Acknowledged pieces that need not.
+    /// Acknowledged pieces that were allowed to be lost.
     pub unflushed: u64,
-    /// Of these, those that are lost.
+    /// The part of `unflushed` that was lost.
     pub lost: u64,
 }
 
 impl Losses {
-    /// Adds another count.
+    /// Adds other counts.
     pub fn add(&mut self, other: &Losses) {
         self.volumes += other.volumes;
         self.kept += other.kept;
@@ -31,11 +32,11 @@ impl Losses {
     }
 }
 
-/// One for each mode, in the order of [`CacheMode::ALL`].
+/// Counts of all modes, in the order of [`CacheMode::ALL`].
 pub type ByMode = [Losses; CacheMode::ALL.len()];
 
 impl Oracle {
-    /// What the power cut before this moment left, once every head that it struck has been read.
+    /// Counts the losses of the last power cut, once every head that it hit has been read.
     pub fn losses(&self, now: Moment) -> ByMode {
         let mut counts = ByMode::default();
         for volume in self.volumes.values() {
@@ -54,7 +55,7 @@ impl Oracle {
         for id in pieces {
             let piece = self.pieces.get(id);
             if piece.dead || piece.high > now {
-                continue; // nobody was told that it happened
+                continue; // not acknowledged
             }
             if piece.durable || piece.high < volume.floor {
                 count.kept += 1;

@@ -1,4 +1,5 @@
-//! Questions about the map: what is said to be a hole reads as zeroes, what is said to be unchanged holds what the older state holds.
+//! Map queries: a reported hole must read as zeroes, and a block reported as unchanged must hold
+//! the content of the older version.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use super::{Oracle, Verdict, Violation, broken};
 use crate::system::{Target, target_name};
 use crate::trace::Moment;
 
-/// A question without an answer.
+/// A query in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Question {
     pub(super) target: Target,
@@ -23,25 +24,25 @@ impl Question {
         self.query.since.map(|since| SnapshotId(since.0))
     }
 
-    /// Is it about this target, or does it compare with it?
+    /// Returns whether the query concerns this target, directly or by comparison.
     pub(super) fn is_about(&self, target: Target) -> bool {
         self.target == target || self.since().map(Target::Snapshot) == Some(target)
     }
 }
 
-/// Questions by tag.
+/// Queries by tag.
 pub(super) type Questions = BTreeMap<u64, Question>;
 
 impl Oracle {
-    /// A question goes in; it is well formed.
+    /// Records a well-formed query.
     pub fn ask(&mut self, tag: u64, target: Target, query: Query, at: Moment) {
         self.questions.insert(tag, Question { target, query, at });
     }
 
-    /// A question is answered.
+    /// Judges the answer to a query.
     ///
     /// # Errors
-    /// When the answer is not legal.
+    /// If the answer is not legal.
     pub fn answered(&mut self, answer: &Answer, now: Moment) -> Verdict {
         let tag = answer.tag.0;
         let Some(question) = self.questions.remove(&tag) else {
@@ -73,7 +74,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// As if the range had been read and held what the answer implies, block by block.
+    /// Judges a range as if it had been read, block by block, with the content that the answer
+    /// implies.
     fn judge_clear(&mut self, question: &Question, offset: u64, length: u64, now: Moment) -> Verdict {
         let std::ops::Range { start: mut cell, end } = self.grid.range(ByteRange { offset, length });
         let per_block = self.grid.per_block();
@@ -93,7 +95,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// What a cell holds that has not changed since the older state; nothing when that is not certain.
+    /// Returns the content of a cell that is unchanged since the older version, if that is certain.
     fn implied(&self, since: Option<SnapshotId>, cell: usize) -> Option<Value> {
         let Some(older) = since.and_then(|id| self.snapshots.get(&id)) else { return Some(ZERO) };
         if cell < older.cells.len() { older.value(cell) } else { Some(ZERO) }

@@ -1,4 +1,5 @@
-//! What the volumes and snapshots take at most, counted from what guests wrote and not from what the system says of its space.
+//! Maximum space of the volumes and snapshots, counted from the writes of guests, not from the
+//! figures of the system.
 
 use millpond_engine::{SnapshotId, VolumeId};
 use millpond_format::NODE_BYTES;
@@ -9,17 +10,17 @@ use super::{BLOCK, Frozen, Oracle};
 use crate::rng::mix;
 use crate::trace::NEVER;
 
-/// Bytes that one node of a map covers at least.
+/// Minimum bytes covered by one map node.
 const NODE_COVERS: u64 = 2 << 20;
-/// Nodes above the lowest ones, and nodes of which one is just being replaced.
+/// Allowance for nodes above the leaves and for nodes that are being replaced.
 const NODES_BESIDES: u64 = 4;
 
-/// Versions of blocks: those that heads and snapshots share count once.
+/// Versions of blocks. A version shared by heads and snapshots counts once.
 #[derive(Default)]
 struct Blocks(Vec<u64>);
 
 impl Blocks {
-    /// The states that a block may have: as many as its most changed cell.
+    /// Adds the possible versions of a block: as many as its most uncertain cell has values.
     fn count(&mut self, block: usize, cells: impl Iterator<Item = SmallVec<[Value; 2]>>) {
         let mut states: SmallVec<[u64; 2]> = SmallVec::from_elem(0, 1);
         for (at, values) in cells.enumerate() {
@@ -27,7 +28,7 @@ impl Blocks {
             states.resize(states.len().max(values.len()), newest);
             for (nth, state) in states.iter_mut().enumerate() {
                 let value = values.get(nth).or(values.last()).copied().unwrap_or(ZERO);
-                // a block of zeroes takes nothing
+                // A block of zeroes takes no space.
                 *state ^= if value == ZERO { 0 } else { mix(mix(value) ^ at as u64) };
             }
         }
@@ -42,12 +43,13 @@ impl Blocks {
 }
 
 impl Oracle {
-    /// Bytes that all heads and snapshots take at most: each version of a block once, writes under way included, and the nodes of their maps.
+    /// Returns the maximum bytes of all heads and snapshots: each version of a block once, writes
+    /// in flight included, and the map nodes.
     pub fn held_bytes(&self) -> u64 {
         self.held(|_| true)
     }
 
-    /// The same of one volume and its snapshots.
+    /// Returns the same for one volume and its snapshots.
     pub fn held_bytes_of(&self, id: VolumeId) -> u64 {
         self.held(|volume| volume == id)
     }
@@ -64,7 +66,8 @@ impl Oracle {
         }
         for snapshot in self.snapshots.values().filter(|snapshot| of(snapshot.volume)) {
             nodes += snapshot.size().div_ceil(NODE_COVERS) + NODES_BESIDES;
-            // a write that was in flight and is acknowledged by now may have come after the snapshot, which then holds the value before
+            // A write that was in flight at the snapshot and is acknowledged now may come after it;
+            // then the snapshot holds the older value.
             let values = |cell: &Frozen| match (cell, self.cuts.get(snapshot.cut)) {
                 (Frozen::Known(value), _) => SmallVec::from_elem(*value, 1),
                 (Frozen::Open(cell), Some(cut)) => cell.possible(cut, &self.pieces),
@@ -77,7 +80,7 @@ impl Oracle {
         blocks.bytes() + nodes * NODE_BYTES as u64
     }
 
-    /// Bytes of the blocks that only one snapshot holds; `None` while that is not certain.
+    /// Returns the bytes of blocks that only this snapshot holds; `None` while that is uncertain.
     pub fn unique_bytes(&self, id: SnapshotId) -> Option<u64> {
         let per_block = self.grid.per_block() as usize;
         let known = |cells: &[Frozen]| cells.iter().map(|cell| if let Frozen::Known(value) = cell { Some(*value) } else { None }).collect();
@@ -96,7 +99,8 @@ impl Oracle {
         Some(unique.into_iter().filter(|unique| *unique).count() as u64 * BLOCK)
     }
 
-    /// What a cell may hold, the newest last: the newest acknowledged value, and what requests may leave that are under way or have failed.
+    /// Returns the possible values of a cell, the newest last: the newest acknowledged one, and
+    /// those of requests in flight or failed.
     fn values(&self, cell: &Cell) -> SmallVec<[Value; 2]> {
         let newest =
             cell.pieces().map(|id| self.pieces.get(id)).filter(|piece| piece.high < NEVER && !piece.dead).map(|piece| piece.low).max();
