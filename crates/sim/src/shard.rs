@@ -1,11 +1,14 @@
-//! What the daemon has between guests and engine and between engine and devices: the limits of volumes, the caps of devices, and the queue from which
-//! nothing that changes a device leaves after the lease. It is the daemon's own code; the judges beside it count for themselves.
+//! The daemon's code between guests and engine and between engine and devices: volume limits,
+//! device caps, and the queue that lets no modifying operation leave after the lease. The checks
+//! beside it count independently.
 //!
-//! What is judged:
-//! - a cap is kept, in bytes and operations, over every span of time; the limits of volumes and their bursts are;
-//! - what is held leaves in its order and as soon as it may, whatever caps and limits are changed to meanwhile;
-//! - claims and flushes are held by no cap, flushes by no limit;
-//! - nothing that changes a device leaves for it after the lease (the caller asks the engine for it, see `world/shard.rs`).
+//! The checks require:
+//! - Caps (bytes and operations) and volume limits with their bursts hold over every span of time.
+//! - Delayed operations and requests leave in order and as soon as they may, however caps and
+//!   limits change meanwhile.
+//! - Caps delay neither claims nor flushes, and limits delay no flushes.
+//! - No operation that changes a device leaves after the lease (the caller asks the engine for the
+//!   lease, see `world/shard.rs`).
 
 mod cap;
 mod limit;
@@ -23,19 +26,19 @@ use crate::system::Target;
 use cap::{Cap, Known};
 use limit::Limit;
 
-/// How many operations and requests were held, and how many operations came back after the lease.
+/// Numbers of delayed operations, of delayed requests, and of operations recalled after the lease.
 pub type Counts = [u64; 3];
 
-/// The longest time that a cap stays which lets hardly anything through, in nanoseconds: longer than a lease.
+/// Longest duration of caps that admit almost nothing, in nanoseconds: longer than a lease.
 const TINY: u64 = 25_000_000_000;
-/// The same of others.
+/// Longest duration of other caps, in nanoseconds.
 const USUAL: u64 = 8_000_000_000;
-/// Per thousand of steps: the thread is held up, the limits of a volume are changed, what waits is hurried.
+/// Chances per thousand steps: the thread is held up, the limits of a volume change, delayed
+/// requests are hurried.
 const CHANCES: [u64; 3] = [3, 8, 2];
 
-/// See the module.
+/// The daemon's shard, with its checks.
 pub struct Shard {
-    /// Its chance.
     pub rng: Rng,
     gate: Gate,
     throttles: Throttles,
@@ -47,18 +50,18 @@ pub struct Shard {
     lifted: bool,
     /// The pool is in service: caps and limits are in force.
     serves: bool,
-    /// When the caps are others.
+    /// Time of the next change of caps, in nanoseconds.
     change: u64,
-    /// They let hardly anything through.
+    /// The current caps admit almost nothing.
     tiny: bool,
-    /// What was found where nobody could be told.
+    /// A violation found where it could not be returned.
     found: Verdict,
     counts: Counts,
     planted: Option<Planted>,
 }
 
 impl Shard {
-    /// One for a pool that is not in service yet.
+    /// Makes the shard of a pool that is not in service yet.
     pub fn new(rng: Rng, planted: Option<Planted>) -> Shard {
         let bug = match planted {
             Some(Planted::HoldClaims) => Some(Bug::HoldUrgent),
@@ -85,28 +88,28 @@ impl Shard {
         }
     }
 
-    /// Leaves all that it has, with a pool that is gone or goes on elsewhere; a new one is in its place.
+    /// Replaces the shard by a new one, and returns the old one with everything it holds.
     pub fn restart(&mut self) -> Shard {
         let next = Shard { counts: self.counts, ..Shard::new(self.rng.fork(0), self.planted) };
         std::mem::replace(self, next)
     }
 
-    /// See [`Counts`].
+    /// Returns the counts.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// True when nothing waits here.
+    /// Returns whether nothing waits in the shard.
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.next().is_none()
     }
 
-    /// When something that is held may leave.
+    /// Returns the time at which the next delayed operation or request may leave.
     pub fn next(&self) -> Option<u64> {
         self.gate.next_release().into_iter().chain(self.throttles.next_release()).min()
     }
 
-    /// What was found where nobody could be told.
+    /// Takes a violation found where it could not be returned.
     pub fn verdict(&mut self) -> Verdict {
         std::mem::replace(&mut self.found, Ok(()))
     }
@@ -117,14 +120,14 @@ impl Shard {
         }
     }
 
-    /// The pool is in service, or is not yet. True when that is new.
+    /// Records whether the pool is in service. Returns true if that is new.
     pub fn serve(&mut self, serves: bool) -> bool {
         let new = serves && !self.serves;
         self.serves = serves;
         new
     }
 
-    /// A request of a guest: given back when it may enter the pool now.
+    /// Submits a guest request to the limits; returns it if it may enter the pool now.
     pub fn let_in<'a>(&mut self, entry: Entry<'a>, now: u64) -> Option<Entry<'a>> {
         let (target, tag, request) = (entry.target, entry.tag, entry.request);
         let entered = self.throttles.admit(entry, now, &mut self.bufs);
@@ -139,7 +142,7 @@ impl Shard {
         entered
     }
 
-    /// The next request that was held and may enter now.
+    /// Returns the next delayed request that may enter the pool now.
     pub fn next_let_in(&mut self, now: u64) -> Result<Option<Entry<'static>>, Violation> {
         let Some(entry) = self.throttles.release(now) else {
             if !self.lifted {
@@ -160,7 +163,7 @@ impl Shard {
         }
     }
 
-    /// Volumes are limited to this from now on.
+    /// Sets the limits of volumes.
     pub fn limit(&mut self, options: &BTreeMap<VolumeId, VolumeOptions>, now: u64) {
         self.throttles.set(options);
         for (volume, limit) in &mut self.limits {
@@ -171,7 +174,7 @@ impl Shard {
         }
     }
 
-    /// Somebody waits for what a volume's guests have asked for, or all.
+    /// Admits delayed requests of one volume, or of all, regardless of limits.
     pub fn hurry(&mut self, target: Option<Target>) {
         self.throttles.hurry(target);
         for (volume, limit) in &mut self.limits {
@@ -179,18 +182,18 @@ impl Shard {
         }
     }
 
-    /// The pool is being closed: requests are not held any more.
+    /// Stops delaying requests, because the pool is being closed.
     pub fn lift(&mut self) {
         self.throttles.lift();
         self.lifted = true;
     }
 
-    /// The pool has said until when its devices may be changed.
+    /// Sets the time until which devices may be changed, as the pool reports it.
     pub fn renew(&mut self, lease: Option<Time>, wall: Time, now: u64) {
         self.lease.renew(lease.map(|until| until.0), wall.0, now);
     }
 
-    /// An operation of the pool, which may be one of its claim.
+    /// Submits an operation of the pool to the caps; `claim` if it reads or writes the claim.
     pub fn take(&mut self, io: Io, claim: bool, now: u64) -> Verdict {
         let (device, known, urgent) = (io.device, Known::of(&io, claim), io.urgent);
         let cap = self.caps.entry(device).or_insert_with(|| Cap::new(DeviceLimit::default(), now));
@@ -206,7 +209,7 @@ impl Shard {
         }
     }
 
-    /// Queues what was held and may leave now.
+    /// Queues delayed operations that may leave now.
     pub fn release(&mut self, now: u64) -> Verdict {
         while let Some(io) = self.gate.release(now) {
             let known = Known::of(&io, false);
@@ -219,7 +222,7 @@ impl Shard {
         self.caps.values_mut().try_for_each(|cap| cap.is_kept(now, next))
     }
 
-    /// Operations that must not leave any more, because the lease is over.
+    /// Takes back operations that must not leave because the lease is over.
     pub fn recall(&mut self, now: u64) -> Vec<Io> {
         if !self.lease.is_over(now) {
             return Vec::new();
@@ -230,27 +233,27 @@ impl Shard {
         back
     }
 
-    /// The next operation that leaves.
+    /// Returns the next operation to start.
     pub fn pop(&mut self) -> Option<Io> {
         self.queue.pop()
     }
 
-    /// An operation has ended.
+    /// Records the end of an operation.
     pub fn done(&mut self, done: &IoDone, now: u64) {
         self.gate.done(done, now);
     }
 
-    /// Devices of which every operation is held back.
+    /// Returns the devices all of whose operations are delayed.
     pub fn holding(&self) -> Vec<DeviceIndex> {
         self.gate.holding().collect()
     }
 
-    /// Caps so many devices anew when it is time to; says how.
+    /// Changes the caps of the devices when it is time; returns a description.
     pub fn change_caps(&mut self, devices: usize, now: u64) -> Option<String> {
         if !self.serves || now < self.change {
             return None;
         }
-        // guests have to get on
+        // Guests must make progress: caps that admit almost nothing never follow each other.
         let kind = self.rng.weighted(&[30, 40, if self.tiny { 0 } else { 30 }]);
         self.tiny = kind == 2;
         self.change = now + 1 + self.rng.below(if self.tiny { TINY } else { USUAL });
@@ -274,7 +277,7 @@ impl Shard {
         DeviceLimit { bytes_per_second: (which != 0).then_some(bytes), ops_per_second: (which != 1).then_some(ops) }
     }
 
-    /// No device is capped from now on.
+    /// Removes all caps for good.
     pub fn lift_caps(&mut self, now: u64) {
         let capped: Vec<DeviceIndex> = self.caps.keys().copied().collect();
         capped.into_iter().for_each(|device| self.cap(device, DeviceLimit::default(), now));
@@ -286,14 +289,15 @@ impl Shard {
         self.caps.entry(device).or_insert_with(|| Cap::new(limit, now)).set(limit, now);
     }
 
-    /// What befalls it in a step: the thread is held up for so many microseconds, a volume is to be limited, all is hurried.
+    /// Draws the events of a step: microseconds for which the thread is held up, whether to limit a
+    /// volume, whether to hurry.
     pub fn befalls(&mut self) -> (u64, bool, bool) {
         let [held_up, limited, hurried] = CHANCES.map(|chance| self.rng.below(1000) < chance);
         let longest = if self.rng.percent(50) { 1_000_000 } else { 14_000_000 };
         (if held_up { self.rng.below(longest) } else { 0 }, limited, hurried)
     }
 
-    /// Limits for a volume, often none.
+    /// Draws limits for a volume, often none.
     pub fn random_limits(&mut self) -> Limits {
         let rng = &mut self.rng;
         let mut limits = Limits::default();

@@ -1,4 +1,5 @@
-//! The judge of a device's cap: bytes and operations are kept to it, what is held leaves in its order and when its time has come.
+//! Checks a device's cap: bytes and operations stay below it, and delayed operations leave in order
+//! and in time.
 
 use std::collections::VecDeque;
 
@@ -7,33 +8,32 @@ use millpond_device::{DeviceLimit, Io, IoId, IoKind};
 use super::meter::{Meter, cost};
 use crate::oracle::{Verdict, broken};
 
-/// What an idle device may save up: a twentieth of a second's.
+/// Allowance that an idle device accumulates, in nanoseconds: a twentieth of a second.
 const BURST: u64 = 50_000_000;
-/// By so much the gate may name the time too late at which it is to be asked again, in nanoseconds.
+/// Tolerance for the time at which the gate wants to be asked again, in nanoseconds.
 const LATE: u64 = 1_000;
 
-/// One device's.
+/// The cap of one device.
 #[derive(Debug)]
 pub struct Cap {
     limit: DeviceLimit,
-    /// Bytes, operations, and of each operation the dearer of the two.
+    /// For bytes, for operations, and for the more expensive of the two per operation.
     meters: [Meter; 3],
     held: VecDeque<IoId>,
 }
 
-/// What the judge knows of an operation after it was given away.
+/// Properties of an operation, kept after it was handed to the gate.
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
-    /// Which.
     pub id: IoId,
-    /// Bytes, of what the cap counts.
+    /// Bytes that the cap counts; `None` if it does not count the operation.
     pub counts: Option<u64>,
-    /// It is about whose the pool is.
+    /// The operation reads or writes the claim.
     pub claim: bool,
 }
 
 impl Known {
-    /// What is to be remembered of an operation.
+    /// Takes the properties of an operation.
     pub fn of(io: &Io, claim: bool) -> Known {
         let bytes = match &io.kind {
             IoKind::Read { length, .. } => Some(*length as u64),
@@ -46,18 +46,18 @@ impl Known {
 }
 
 impl Cap {
-    /// From now on this holds.
+    /// Starts with full allowances.
     pub fn new(limit: DeviceLimit, now: u64) -> Cap {
         let meter = || Meter::new(BURST, now);
         Cap { limit, meters: [meter(), meter(), meter()], held: VecDeque::new() }
     }
 
-    /// Another one, with what is held.
+    /// Changes the limit; delayed operations stay.
     pub fn set(&mut self, limit: DeviceLimit, now: u64) {
         *self = Cap { held: std::mem::take(&mut self.held), ..Cap::new(limit, now) };
     }
 
-    /// The gate has let an operation through.
+    /// Checks an operation that the gate admitted.
     pub fn passes(&mut self, io: Known, now: u64) -> Verdict {
         let Some(bytes) = io.counts.filter(|_| self.limit != DeviceLimit::default()) else { return Ok(()) };
         if let Some(first) = self.held.front() {
@@ -76,7 +76,7 @@ impl Cap {
         Ok(())
     }
 
-    /// The gate holds an operation back.
+    /// Checks an operation that the gate delays.
     pub fn holds(&mut self, io: Known) -> Verdict {
         if io.claim {
             return broken(format!("operation {} of the claim is held back by a cap", io.id.0));
@@ -88,7 +88,7 @@ impl Cap {
         Ok(())
     }
 
-    /// The gate has let one go that it held.
+    /// Checks a delayed operation that the gate releases.
     pub fn releases(&mut self, io: Known, now: u64) -> Verdict {
         if self.held.pop_front() != Some(io.id) {
             return broken(format!("operation {} leaves the gate before others that were held longer", io.id.0));
@@ -99,7 +99,7 @@ impl Cap {
         verdict
     }
 
-    /// The gate has been asked for all that may go.
+    /// Checks, after the gate released all that it may, that nothing is delayed too long.
     pub fn is_kept(&mut self, now: u64, next: Option<u64>) -> Verdict {
         let Some(first) = self.held.front() else { return Ok(()) };
         let [_, _, dearer] = &mut self.meters;

@@ -1,4 +1,5 @@
-//! The judge of a volume's limits: they are kept, what is held is let in in its order and when its time has come.
+//! Checks a volume's limits: rates stay below them, and delayed requests are admitted in order and
+//! in time.
 
 use std::collections::VecDeque;
 
@@ -8,23 +9,23 @@ use millpond_engine::{Limits, Rate};
 use super::meter::{Meter, SECOND, cost};
 use crate::oracle::{Verdict, broken};
 
-/// What may be saved up of a rate: a tenth of a second's.
+/// Allowance that accumulates for a rate, in nanoseconds: a tenth of a second.
 const SLACK: u64 = 100_000_000;
 
-/// One volume's.
+/// The limits of one volume.
 #[derive(Debug)]
 pub struct Limit {
-    /// What is in force.
+    /// The limits in force.
     pub limits: Limits,
-    /// Of each rate, and of its burst.
+    /// For each rate, a meter of the rate and a meter of its burst.
     meters: Vec<[Option<Meter>; 2]>,
-    /// Reads, and everything else.
+    /// Delayed reads, and all other delayed requests.
     held: [VecDeque<(Tag, Request)>; 2],
-    /// What is held is let in whatever the limits are.
+    /// Delayed requests are admitted regardless of the limits.
     pub hurry: bool,
 }
 
-/// What a request counts as, in the order of [`Limits::rates`].
+/// Returns the amounts of a request, in the order of [`Limits::rates`].
 fn counts(request: &Request) -> [u64; 6] {
     let (reads, writes) = (request.op == Op::Read, request.op == Op::Write);
     let limited = !matches!(request.op, Op::Flush | Op::Cache);
@@ -33,7 +34,7 @@ fn counts(request: &Request) -> [u64; 6] {
     [ones[0], ones[1], ones[2], bytes(reads || writes), bytes(reads), bytes(writes)]
 }
 
-/// A rate's meter, and that of its burst.
+/// Returns the meter of a rate and that of its burst.
 fn meters(rate: &Rate, now: u64) -> [Option<Meter>; 2] {
     if rate.sustained == 0 {
         return [None, None];
@@ -41,27 +42,27 @@ fn meters(rate: &Rate, now: u64) -> [Option<Meter>; 2] {
     if rate.burst <= rate.sustained {
         return [Some(Meter::new(SLACK, now)), None];
     }
-    // what a burst lets in beyond the sustained rate, as time of that
+    // The amount that a burst adds to the sustained rate, as time at that rate.
     let more = u128::from(rate.burst - rate.sustained) * u128::from(rate.seconds.max(1)) * u128::from(SECOND);
     let saved = u64::try_from(more / u128::from(rate.sustained)).unwrap_or(u64::MAX).saturating_add(SLACK);
     [Some(Meter::new(saved, now)), Some(Meter::new(SLACK, now))]
 }
 
 impl Limit {
-    /// From now on these hold.
+    /// Starts with full allowances.
     pub fn new(limits: Limits, now: u64) -> Limit {
         let meters = limits.rates().into_iter().map(|rate| meters(rate, now)).collect();
         Limit { limits, meters, held: Default::default(), hurry: false }
     }
 
-    /// Others, with what is held.
+    /// Changes the limits; delayed requests stay.
     pub fn set(&mut self, limits: Limits, now: u64) {
         if self.limits != limits {
             *self = Limit { held: std::mem::take(&mut self.held), hurry: self.hurry, ..Limit::new(limits, now) };
         }
     }
 
-    /// The meters that a request runs by, and what it costs there.
+    /// Returns the meters that count a request, with its cost on each.
     fn run(&mut self, request: &Request) -> impl Iterator<Item = (&mut Meter, u64)> {
         let each = self.limits.rates().map(|rate| [rate.sustained, rate.burst]).into_iter().zip(counts(request));
         let each = self.meters.iter_mut().zip(each).filter(|(_, (_, amount))| *amount > 0);
@@ -70,7 +71,7 @@ impl Limit {
         })
     }
 
-    /// Something is held.
+    /// Returns whether requests are delayed.
     pub fn waits(&self) -> bool {
         self.held.iter().any(|held| !held.is_empty())
     }
@@ -79,7 +80,7 @@ impl Limit {
         usize::from(request.op != Op::Read)
     }
 
-    /// A request is let in.
+    /// Checks a request that was admitted.
     pub fn passes(&mut self, tag: Tag, request: &Request, now: u64) -> Verdict {
         let free = counts(request) == [0; 6];
         if !free && let Some((first, _)) = self.held[Limit::place(request)].front() {
@@ -97,7 +98,7 @@ impl Limit {
         Ok(())
     }
 
-    /// A request has to wait.
+    /// Checks a request that is delayed.
     pub fn holds(&mut self, tag: Tag, request: Request) -> Verdict {
         if counts(&request) == [0; 6] {
             return broken(format!("request #{} is held by limits that do not count it", tag.0));
@@ -106,7 +107,7 @@ impl Limit {
         Ok(())
     }
 
-    /// One that was held is let in.
+    /// Checks a delayed request that is admitted.
     pub fn releases(&mut self, tag: Tag, request: &Request, now: u64) -> Verdict {
         let place = Limit::place(request);
         let mut behind = std::mem::take(&mut self.held[place]);
@@ -118,7 +119,7 @@ impl Limit {
         verdict
     }
 
-    /// All that may be let in was.
+    /// Checks, after all possible admissions, that nothing is delayed too long.
     pub fn is_kept(&mut self, now: u64) -> Verdict {
         for place in [0, 1] {
             let Some((tag, request)) = self.held[place].front().copied() else { continue };
