@@ -1,4 +1,4 @@
-//! One run: a seed becomes a machine, a pool, guests, crashes and faults, and a verdict.
+//! One run: a seed becomes a machine, a pool, guests, crashes and faults, and the oracle's verdict.
 
 mod answers;
 mod caches;
@@ -43,20 +43,22 @@ use hosts::Hosts;
 pub use stats::Stats;
 use words::{operation, outcome};
 
-/// Simulated time after which an unanswered request is a finding, in milliseconds: nothing is slower than fifty times ten times two.
+/// Milliseconds of simulated time without any answer after which this is a finding. The slowest
+/// operation takes 2 ms, times 10 for the tail, times 50 for a slow device.
 const PATIENCE: u64 = 120_000;
-/// Turns, of one event each, after which an engine without guests has come to rest: a full pool on striped devices cleans for long.
+/// Turns, of one event each, within which an engine without guests must come to rest. A full pool
+/// on striped devices cleans for long.
 const SETTLING: u32 = 100_000;
-/// Turns after which it is one.
+/// Turns without any answer after which this is a finding.
 const PATIENCE_TURNS: u64 = 50_000;
-/// Steps in which nothing is asked or answered, after which the world waits for all answers.
+/// Steps without requests and answers, after which the world waits for all answers.
 const IDLE_STEPS: u64 = 5_000;
-/// Time between two turns of an engine that wants another one, in microseconds.
+/// Time between two turns of an engine that wants another turn, in microseconds.
 const BUSY_STEP: u64 = 50;
-/// Steps of time while nothing happens, in microseconds.
+/// Time per step while nothing happens, in microseconds.
 const IDLE_STEP: u64 = 10_000;
 
-/// A world under way.
+/// A world in progress.
 pub struct World<S: System> {
     config: Config,
     rng: Rng,
@@ -64,59 +66,60 @@ pub struct World<S: System> {
     system: Option<S>,
     oracle: Oracle,
     workload: Workload,
-    /// Chance of its own for questions about maps, in a quarter of the worlds: the others are as they were when they found bugs.
+    /// Separate RNG for map queries, in a quarter of the seeds, so that the other seeds replay
+    /// unchanged.
     curious: Option<Rng>,
-    /// Guests that see files, in half of these.
+    /// Guests with files, in half of the worlds with map queries.
     files: Option<Files>,
-    /// What befalls devices, in worlds of mirrors.
+    /// Device faults, in worlds whose devices fail.
     fate: Option<Fate>,
-    /// What befalls devices of the cache.
+    /// Faults of cache devices.
     caches: Option<Caches>,
-    /// The hosts that see the devices, where they claim the pool.
+    /// Hosts that see the devices, where hosts claim the pool.
     hosts: Option<Hosts<S>>,
-    /// What the daemon has between guests, engine and devices, with `--gate`.
+    /// The daemon's shard between guests, engine and devices, with `--gate`.
     shard: Option<Shard>,
-    /// The trace.
+    /// The record of events.
     pub trace: Trace,
-    /// The numbers.
+    /// Counters.
     pub stats: Stats,
     tags: u64,
-    /// Requests, commands and comparisons answered.
+    /// Number of requests, queries, commands and comparisons answered.
     answers: u64,
-    /// The caller's, to time turns.
+    /// The caller's clock, to time turns.
     clock: Option<fn() -> u64>,
-    /// Requests that found no room.
+    /// Number of writes that found no space.
     refusals: u64,
     /// The last answer to a command.
     last_reply: Option<Result<(), CommandError>>,
     waiting: Vec<Plan>,
     running: BTreeMap<u64, Plan>,
-    /// Damage was done to data on the media: errors stay for ever, wrong data is still a finding.
+    /// Data on the media was damaged: errors are legal for ever, wrong data is still a finding.
     damaged: bool,
-    /// Nothing more can be learned from this world.
+    /// The world ends early: nothing more can be judged in it.
     over: bool,
 }
 
 impl<S: System> World<S> {
-    /// The world of a seed, before its first event.
+    /// Makes the world of a seed, before its first event.
     pub fn new(seed: u64, options: &Options) -> World<S> {
         let mut rng = Rng::new(seed);
         let mut config = Config::new(&mut rng, options);
         let mirrored = config.transform(seed, options);
         let curious = (seed % 8 < 2 || mirrored && mix(seed).is_multiple_of(4)).then(|| Rng::new(!seed));
-        // another host has a page cache of its own
+        // Not behind a page cache: another host has one of its own.
         let claims = S::CLAIMS && matches!(config.kind, Kind::Any) && !config.buffered;
         let hosts = claims.then(|| if options.gate { Some(Hosts::new(seed)) } else { Hosts::of(seed) }).flatten();
         let world = World { curious, hosts, ..World::with_config(config, rng, options) }.with_shard(seed, options);
         if (seed % 8 == 1 && matches!(world.config.kind, Kind::Any)) || options.bytes { world.with_files(Files::new(seed)) } else { world }
     }
 
-    /// With guests that see files.
+    /// Adds guests with files.
     pub(crate) fn with_files(self, files: Files) -> World<S> {
         World { oracle: Oracle::new(files.grid()), files: Some(files), ..self }
     }
 
-    /// A world of this configuration.
+    /// Makes a world of this configuration.
     pub fn with_config(config: Config, mut rng: Rng, options: &Options) -> World<S> {
         let device = |rng: &mut Rng, geometry, profile| SimDevice::new(geometry, profile, rng.next());
         let devices = config.devices.iter().map(|(geometry, profile)| device(&mut rng, *geometry, *profile));
@@ -157,10 +160,10 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Runs it to its end.
+    /// Runs the world to its end.
     ///
     /// # Errors
-    /// The first promise that was not kept.
+    /// The first broken promise.
     pub fn run(&mut self) -> Verdict {
         let outcome = self.live();
         self.stats.operations = self.machine.completed;
@@ -191,7 +194,7 @@ impl<S: System> World<S> {
         self.finale()
     }
 
-    /// Formats the devices and makes the first volumes.
+    /// Formats the devices and creates the first volumes.
     pub(crate) fn create(&mut self) -> Verdict {
         self.format()?;
         for spec in self.config.volumes.clone() {
@@ -208,7 +211,7 @@ impl<S: System> World<S> {
         id.iter_mut().for_each(|byte| *byte = self.rng.next() as u8);
         let spec =
             PoolSpec { name: "pond".to_owned(), id: PoolId(id), groups: self.config.groups(), extent_bytes: Some(self.config.extent) };
-        // a small device for a cache or a spare would make a bad one for data
+        // A small device meant for a cache or spare would be a bad one for data.
         let spares = self.config.mirrored.as_ref().is_some_and(|mirrored| mirrored.spares > 0);
         let devices = self.machine.plug(self.config.cached.is_none() && !spares);
         self.trace.note("format");
@@ -227,7 +230,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Another pool lived on the devices before. Nothing of it may show up in this one.
+    /// Runs another pool on the devices first. Its content must never appear in the new pool.
     fn former_pool(&mut self) -> Verdict {
         self.create()?;
         self.guests(60)?;
@@ -240,7 +243,7 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// The time until the next crash, the crash, and the recovery from it.
+    /// Runs the time until the next crash, the crash, and the recovery.
     fn era(&mut self, index: usize) -> Verdict {
         let era = self.config.eras[index];
         self.trace.note(format!("era {index}: {era:?}"));
@@ -256,12 +259,12 @@ impl<S: System> World<S> {
             return self.damaged_end(era.end);
         }
         if self.machine.armed.fault().is_some_and(|f| f.kind.needs_checkpoint()) {
-            self.machine.armed = Armed::default(); // too late to be judged
+            self.machine.armed = Armed::default(); // its effect in the recovery could not be judged
         }
         self.recover(era.end)
     }
 
-    /// Guests and operators at work for so many requests.
+    /// Runs guests and operators for this number of requests.
     pub(crate) fn guests(&mut self, requests: u64) -> Verdict {
         let (mut left, mut idle, mut answered) = (requests, 0, self.answers);
         while left > 0 && !matches!(self.state(), PoolState::Faulted(_)) {
@@ -270,14 +273,14 @@ impl<S: System> World<S> {
             idle = if made > 0 || self.answers != answered { 0 } else { idle + 1 };
             answered = self.answers;
             if idle > IDLE_STEPS {
-                self.drain()?; // which has a patience of its own
+                self.drain()?; // a finding if no answer comes
                 idle = 0;
             }
         }
         Ok(())
     }
 
-    /// One step of the scheduler; returns how many requests were made.
+    /// Runs one step of the scheduler; returns the number of requests made.
     pub(crate) fn step(&mut self) -> Result<u64, Violation> {
         let mut made = 0;
         if self.oracle.flights() < self.config.depth && self.rng.percent(60) {
@@ -307,7 +310,7 @@ impl<S: System> World<S> {
             let busy = self.turn()?;
             if !busy && self.is_idle() {
                 self.machine.pass(IDLE_STEP);
-                made += u64::from(self.oracle.flights() == 0); // nobody can do anything: let the era end
+                made += u64::from(self.oracle.flights() == 0); // no progress is possible: let the era end
                 if self.oracle.flights() > 0 {
                     self.drain()?;
                 }
@@ -336,7 +339,7 @@ impl<S: System> World<S> {
         true
     }
 
-    /// Asks what the map of some volume says, now and then.
+    /// Submits a map query, sometimes. Returns whether it did.
     fn question(&mut self) -> bool {
         let Some(mut rng) = self.curious.take() else { return false };
         let due = rng.percent(30) && self.oracle.flights() < self.config.depth + 3;
@@ -358,7 +361,7 @@ impl<S: System> World<S> {
         self.tags
     }
 
-    /// Makes a guest request; returns its tag.
+    /// Submits a guest request; returns its tag.
     pub(crate) fn submit(&mut self, ask: Ask) -> u64 {
         let tag = self.tag();
         let Ask { target, request, zeroes, bytes } = ask;
@@ -392,7 +395,7 @@ impl<S: System> World<S> {
         tag
     }
 
-    /// Gives a command; returns its tag.
+    /// Submits a command; returns its tag.
     pub(crate) fn command(&mut self, command: Command, volumes: Vec<VolumeId>, quiet: Vec<Target>) -> u64 {
         self.start(Plan { command: Some(command), diff: None, volumes, quiet })
     }
@@ -413,7 +416,7 @@ impl<S: System> World<S> {
         tag
     }
 
-    /// Gives the commands for which all is quiet now.
+    /// Submits the waiting commands whose targets have no requests in flight any more.
     fn start_waiting(&mut self) {
         for plan in std::mem::take(&mut self.waiting) {
             if plan.quiet.iter().any(|target| self.oracle.flies(*target)) {
@@ -428,12 +431,12 @@ impl<S: System> World<S> {
         self.system.as_ref().map_or(PoolState::Closed, S::state)
     }
 
-    /// Gives the engine a turn; true when it wants another one soon.
+    /// Gives the engine a turn; returns true if it wants another one soon.
     pub(crate) fn turn(&mut self) -> Result<bool, Violation> {
         self.before_turn()?;
         let now = self.machine.now();
         self.trace.add(Event::Turn(now.0));
-        // an import has all of its state to build, and nobody waits for anything else
+        // Imports are not timed: they build all of the state, and no request waits for them.
         let begun = self.clock.filter(|_| self.state() == PoolState::Online).map(|clock| clock());
         let again = self.system.as_mut().is_some_and(|s| s.turn(now));
         if let (Some(clock), Some(begun)) = (self.clock, begun) {
@@ -444,7 +447,7 @@ impl<S: System> World<S> {
         Ok(again)
     }
 
-    /// Lets one device operation end; false when there is none.
+    /// Ends one device operation; returns false if there is none.
     pub(crate) fn finish_one(&mut self) -> Result<bool, Violation> {
         let Some(done) = self.machine.finish_one(&mut self.trace) else { return Ok(false) };
         if let Some(shard) = &mut self.shard {
@@ -457,7 +460,7 @@ impl<S: System> World<S> {
         Ok(true)
     }
 
-    /// Takes everything out of the engine that wants out.
+    /// Takes all operations, completions and replies out of the engine.
     fn pump(&mut self) -> Verdict {
         let Some(mut system) = self.system.take() else { return Ok(()) };
         let verdict = self.pump_from(&mut system);
@@ -540,7 +543,8 @@ impl<S: System> World<S> {
             let ended = self.finish_one()?;
             turns += 1;
             if !ended && self.machine.idle() {
-                // Who wants another turn soon gets it soon, but time passes all the same.
+                // An engine that wants another turn soon gets it soon, but time passes all the
+                // same.
                 self.machine.pass(if again && turns < 1000 { BUSY_STEP } else { self.idle_step() });
             }
             if self.answers != answered {
@@ -558,7 +562,7 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// Runs until every request is answered and the engine has nothing more to do.
+    /// Runs until every request is answered and the engine is at rest.
     pub(crate) fn settle_down(&mut self) -> Verdict {
         self.drain()?;
         let mut still = 0;
@@ -576,7 +580,7 @@ impl<S: System> World<S> {
         broken(format!("the engine does not come to rest in {SETTLING} turns without guests; {space}"))
     }
 
-    /// Gives a command and waits for its answer; true when it succeeded.
+    /// Submits a command and waits for its answer; returns whether it succeeded.
     pub(crate) fn command_and_wait(&mut self, command: Command) -> Result<bool, Violation> {
         let before = self.stats.commands;
         self.command(command, vec![], vec![]);

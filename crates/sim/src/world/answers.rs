@@ -1,7 +1,8 @@
-//! Devices that do not answer for a while, answer late, or have no room for a while, in some worlds whose devices come and go.
+//! Devices that hang for a while, answer late, or lack space for a while, in some worlds whose
+//! devices fail.
 //!
-//! *Budget*: from the moment that something befalls a device until some time after it is over, it counts as one that is spoiled: the pool may
-//! give it up at any moment of that time, and need not.
+//! *Budget*: from its fault until some time after the end of the fault, a device counts as failed.
+//! The pool may give it up at any moment of that time, but need not.
 
 use super::World;
 use crate::rng::Rng;
@@ -10,7 +11,7 @@ use millpond_device::DeviceError;
 use millpond_engine::PoolState;
 
 impl<S: System> World<S> {
-    /// Something befalls a device, now and then, in these worlds.
+    /// Lets a device hang or run out of space, sometimes.
     pub(super) fn befall_answers(&mut self) {
         let Some(fate) = &mut self.fate else { return };
         let chance = fate.chance;

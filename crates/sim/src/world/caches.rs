@@ -1,4 +1,4 @@
-//! What befalls the devices of the cache: everything, at any time, to any of them. Nobody may notice.
+//! Faults of cache devices: any fault, at any time, on any of them. Guests must not notice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,28 +12,28 @@ use crate::machine::{Ill, Sick};
 use crate::rng::Rng;
 use crate::system::System;
 
-/// Devices added and replaced in one world at most.
+/// Maximum cache devices added and replaced in one world.
 const MOST_NEW: usize = 6;
 
-/// The fate of the cache.
+/// The state and faults of the cache devices.
 #[derive(Clone, Debug)]
 pub(crate) struct Caches {
     rng: Rng,
     chance: u64,
-    /// The member that each of the machine's devices is, as the pool said last.
+    /// Member number of each cache device, as last listed by the pool.
     members: BTreeMap<usize, u16>,
-    /// All that ever were.
+    /// All devices that ever belonged to the cache.
     ever: BTreeSet<usize>,
-    /// Those of commands that were not answered: whether they have a label is not known.
+    /// Devices of unanswered commands, which may or may not have a label.
     unsure: BTreeSet<usize>,
-    /// Those that were asked to leave: whether the pool knows them is not known.
+    /// Devices whose removal was requested, which the pool may or may not know.
     leaving: BTreeSet<usize>,
     away: BTreeSet<usize>,
     new: usize,
 }
 
 impl Caches {
-    /// The last of the machine's devices are the cache.
+    /// The last devices of the machine are the cache.
     pub(super) fn new(cached: Cached, devices: usize, rng: Rng) -> Caches {
         let ever = (devices - cached.devices..devices).collect();
         Caches {
@@ -48,19 +48,19 @@ impl Caches {
         }
     }
 
-    /// The same, with another future.
+    /// The same state with another future.
     pub(super) fn fork(&self, label: u64) -> Caches {
         Caches { rng: Rng::new(label ^ 0xcac4e), ..self.clone() }
     }
 
-    /// From now on nothing befalls them.
+    /// Stops all faults.
     pub(super) fn rest(&mut self) {
         self.chance = 0;
     }
 }
 
 impl<S: System> World<S> {
-    /// Learns what the pool says of the cache.
+    /// Learns the cache devices from the pool's listing.
     pub(super) fn observe_caches(&mut self) {
         let (Some(caches), Some(pool)) = (&mut self.caches, self.system.as_ref().and_then(S::pool)) else { return };
         if pool.state == PoolState::Opening {
@@ -70,7 +70,8 @@ impl<S: System> World<S> {
         let known = of_cache.filter_map(|device| Some((self.machine.at(device.position?)?, device.member)));
         let before = std::mem::replace(&mut caches.members, known.collect());
         for device in before.into_keys().filter(|device| !caches.members.contains_key(device)) {
-            // one that left, or whose place another has taken; one that is leaving is listed until the labels say so
+            // Removed or replaced devices. A device being removed is listed until the labels say
+            // otherwise.
             if !pool.devices.iter().any(|d| d.position.and_then(|p| self.machine.at(p)) == Some(device)) {
                 caches.away.insert(device);
                 caches.unsure.insert(device);
@@ -83,7 +84,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Something befalls a device of the cache, now and then.
+    /// Injects a fault into a cache device, or changes the cache, sometimes.
     pub(super) fn befall_cache(&mut self) {
         let Some(caches) = &mut self.caches else { return };
         if caches.rng.below(1000) >= caches.chance || self.state() != PoolState::Online {
@@ -163,7 +164,7 @@ impl<S: System> World<S> {
         NewDevice { position, geometry }
     }
 
-    /// Between two eras devices of the cache come back, and others are away.
+    /// Between two eras, some cache devices come back and others go away.
     pub(super) fn caches_come_and_go(&mut self) {
         let World { caches: Some(caches), machine, trace, .. } = self else { return };
         for device in caches.ever.clone() {
@@ -181,7 +182,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Plugs in what is there of the pool and of its cache, in any order.
+    /// Plugs in the present devices of pool and cache, in any order.
     pub(super) fn plug_with_caches(&mut self) -> Vec<DeviceGeometry> {
         let World { caches: Some(caches), machine, .. } = self else { return self.machine.plug(false) };
         let mut there: Vec<usize> = (0..machine.count()).filter(|device| !caches.away.contains(device)).collect();
@@ -189,17 +190,17 @@ impl<S: System> World<S> {
         machine.plug_these(there)
     }
 
-    /// Takes a device of the cache away, if it is one.
+    /// Takes a device away if it is a cache device; returns whether it did.
     pub(super) fn take_cache_away(&mut self, device: usize) -> bool {
         self.caches.as_mut().is_some_and(|caches| caches.ever.contains(&device) && caches.away.insert(device))
     }
 
-    /// Is a device of the cache not plugged in?
+    /// Returns whether a device is a cache device that is not plugged in.
     pub(super) fn cache_is_away(&self, device: usize) -> bool {
         self.caches.as_ref().is_some_and(|caches| caches.away.contains(&device))
     }
 
-    /// Takes the cache away, for a world that has to do without it, or those that nobody knows to be of it.
+    /// Takes away the whole cache, or the devices whose membership is uncertain.
     pub(super) fn do_without_cache(&mut self) {
         let Some(Caches { rng, ever, unsure, leaving, away, .. }) = &mut self.caches else { return };
         if rng.percent(50) {

@@ -1,9 +1,9 @@
-//! What befalls the devices of a pool that can do without some, or changes them: they fail, are away, come back, spoil what they hold, are
-//! replaced and added.
+//! Device faults and changes in worlds whose devices fail: devices fail, are away, come back,
+//! damage their content, are replaced and added.
 //!
-//! *Budget*: of `copies` copies at most `copies - 1` members are spoiled at any moment: their device fails, is away or was damaged, or the
-//! pool itself says that they are not whole. A member that the pool calls present is taken at its word. Within the budget the judge allows
-//! nothing to be lost and no error at all.
+//! *Budget*: with `copies` copies, at most `copies - 1` members are bad at any moment: their device
+//! fails, is away or was damaged, or the pool itself does not list them as present. A member listed
+//! as present is trusted. Within the budget nothing may be lost and no request may fail.
 
 mod damage;
 
@@ -21,75 +21,75 @@ use crate::oracle::{Verdict, Violation, broken};
 use crate::rng::Rng;
 use crate::system::System;
 
-/// Devices replaced in one world at most, and groups added.
+/// Maximum number of devices replaced in one world, and of groups added.
 const MOST_CHANGES: (u32, u32) = (6, 2);
-/// Devices taken out of one world at most.
+/// Maximum number of removals in one world.
 const MOST_REMOVALS: u32 = 6;
-/// Trials in one world at most, besides the last.
+/// Maximum number of trials in one world, besides the last.
 const MOST_TRIALS: u32 = 4;
-/// Devices that an import may refuse one after the other.
+/// Maximum number of devices that imports may refuse one after the other.
 const MOST_REFUSALS: usize = 40;
-/// Times that the world waits for jobs to come to an end, a second each.
+/// Seconds of simulated time within which all jobs must end.
 const JOB_PATIENCE: u32 = 200;
 
-/// What a pool says of a member.
+/// A member, as listed by the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Known {
     member: u16,
     state: MemberState,
-    /// Which of the machine's devices it is.
+    /// Its device, as the machine's index.
     pub(super) device: Option<usize>,
     pub(super) twin: Option<usize>,
-    /// It is being filled, or its twin is, and does not have everything yet.
+    /// The device or its replacement is being resilvered and does not have everything yet.
     pub(super) filling: bool,
-    /// It is for nodes and small writes.
+    /// Its class is special: map nodes and small writes.
     special: bool,
 }
 
-/// The devices' fate.
+/// The state and faults of the member devices.
 #[derive(Clone, Debug)]
 pub(crate) struct Fate {
     rng: Rng,
     pub(super) chance: u64,
     copies: usize,
     damage: bool,
-    /// All groups are mirrors, of which a scrub mends everything.
+    /// All groups are mirrors, which a scrub repairs completely.
     mirrors: bool,
-    /// A device was given up without a cause.
+    /// A device was given up without a cause; the text of the finding.
     unjust: Option<String>,
-    /// What the pool said last.
+    /// The members, as last listed.
     pub(super) known: Vec<Known>,
-    /// The device that was seen last as each member.
+    /// The device last seen for each member.
     homes: BTreeMap<u16, usize>,
-    /// Some job is under way.
+    /// Some job is running.
     jobs: bool,
     /// Devices that are not plugged in.
     away: BTreeSet<usize>,
-    /// Devices that will not work again.
+    /// Devices that failed for good.
     lost: BTreeSet<usize>,
-    /// Devices that were to be members, or were: an import may refuse them.
+    /// Devices that were added, removed or replaced, and that an import may therefore refuse.
     doubtful: BTreeSet<usize>,
-    /// Those of groups that are no part of the pool as far as is known.
+    /// Devices of added groups that may not belong to the pool yet.
     adding: BTreeSet<usize>,
-    /// Those that it has refused.
+    /// Devices that an import has refused.
     refused: BTreeSet<usize>,
-    /// The device whose content was damaged.
+    /// The device with damaged content.
     spoilt: Option<usize>,
-    /// Those that may have left the pool when a removal that was seen last has come to its end.
+    /// Devices that may have left the pool by a removal that was still running when last seen.
     leaving: BTreeSet<usize>,
-    /// Chance of its own for removals, where there are any: other worlds are as they were when they found bugs.
+    /// Separate RNG for removals, so that worlds without them replay unchanged.
     removals: Option<Rng>,
-    /// The same for jobs.
+    /// Separate RNG for jobs.
     pub(super) work: Option<Rng>,
-    /// The same for devices that do not answer, or are full.
+    /// Separate RNG for hangs and lack of space.
     pub(super) answers: Option<Rng>,
-    /// What is known of spares, where there are any.
+    /// The spares, in worlds with spares.
     pub(super) spares: Option<Spares>,
     removed: u32,
     replaced: u32,
     added: u32,
     trials: u32,
-    /// An import may do without special devices for good.
+    /// An import may give up the special devices for good.
     rebuild: bool,
 }
 
@@ -124,28 +124,29 @@ impl Fate {
         }
     }
 
-    /// The same, with another future.
+    /// The same state with another future.
     pub(super) fn fork(&self, label: u64) -> Fate {
         Fate { rng: Rng::new(label), ..self.clone() }
     }
 
-    /// Was something damaged, and is enough there to mend all of it? Parity is compared only where all of its data is there.
+    /// Returns whether there is damage that a scrub can repair completely. Parity is compared only
+    /// where all of its data is present.
     fn is_mendable(&self) -> bool {
         let all = self.known.iter().all(|k| k.state == MemberState::Present && k.device.is_some_and(|d| !self.away.contains(&d)));
         self.has_damage() && (self.mirrors || all)
     }
 
-    /// An import may refuse a device: it is to leave, or to come.
+    /// Records that an import may refuse a device, because it is being removed or added.
     pub(super) fn doubt(&mut self, device: usize) {
         self.doubtful.insert(device);
     }
 
-    /// Was anything damaged?
+    /// Returns whether a device was damaged.
     pub(super) fn has_damage(&self) -> bool {
         self.spoilt.is_some()
     }
 
-    /// Members that are whole and can be taken away, and how many of them may be.
+    /// Returns the members that are whole and plugged in, and how many of them the pool can lose.
     pub(super) fn spare(&self, failing: impl Fn(usize) -> bool) -> (Vec<Known>, usize) {
         let good = |k: &&Known| {
             k.state == MemberState::Present
@@ -158,7 +159,7 @@ impl Fate {
 }
 
 impl<S: System> World<S> {
-    /// Learns what the pool says of its members.
+    /// Learns the members from the pool's listing.
     pub(super) fn observe(&mut self) {
         let (Some(fate), Some(pool)) = (&mut self.fate, self.system.as_ref().and_then(S::pool)) else { return };
         if pool.state == PoolState::Opening {
@@ -178,7 +179,7 @@ impl<S: System> World<S> {
         if let Some(spares) = &mut fate.spares {
             let were = spares.observe(&pool, machine);
             self.stats.spares += fate.known.iter().filter(|k| k.device.is_some_and(|device| were.contains(&device))).count() as u64;
-            // whose place was taken is a stranger
+            // A device whose place was taken does not belong to the pool any more.
             let moved = fate.known.iter().filter_map(|k| Some((fate.homes.get(&k.member)?, k.device?)));
             fate.doubtful.extend(moved.filter(|(home, now)| *home != now).map(|(home, _)| *home));
         }
@@ -195,7 +196,7 @@ impl<S: System> World<S> {
                 fate.leaving.clear();
             }
         }
-        // who has left is not needed any more, whatever happens
+        // A removed device is not needed any more, whatever happens.
         let left: Vec<usize> = before
             .iter()
             .filter(|k| fate.known.iter().all(|now| now.member != k.member))
@@ -213,7 +214,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Something befalls a device, now and then.
+    /// Injects a device fault or changes the devices, sometimes.
     pub(super) fn befall(&mut self) -> Verdict {
         self.take_out();
         self.work();
@@ -235,7 +236,7 @@ impl<S: System> World<S> {
                 self.fail(device);
             }
             1 => {
-                // one that is whole may be the member before the pool says so
+                // A replacement that has everything may be the member before the pool lists it.
                 let may_fail = |k: &&Known| k.filling || (spare > 0 && !spoilt);
                 let twins: Vec<usize> = fate.known.iter().filter(may_fail).filter_map(|k| k.twin).filter(|d| !machine.is_bad(*d)).collect();
                 if !twins.is_empty() {
@@ -252,7 +253,7 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// From now on every operation on a device fails.
+    /// From now on every operation on the device fails.
     pub(super) fn fail(&mut self, device: Option<usize>) {
         let (Some(fate), Some(device)) = (&mut self.fate, device) else { return };
         let error = *fate.rng.pick(&[DeviceError::Gone, DeviceError::Failed(5)]);
@@ -266,7 +267,7 @@ impl<S: System> World<S> {
         self.trace.note(format!("device {device} FAILS from now on ({error}){}", if ever { ", for ever" } else { "" }));
     }
 
-    /// A new device takes the place of a member.
+    /// Replaces a member by a new device.
     fn replace(&mut self) {
         let Some(fate) = &mut self.fate else { return };
         let known = *fate.rng.pick(&fate.known);
@@ -274,7 +275,7 @@ impl<S: System> World<S> {
             return;
         }
         fate.replaced += 1;
-        // one that is away had the size of some device there is: the largest does
+        // The size of an absent device is unknown: the largest size is enough for any.
         let like = known.device.and_then(|d| self.machine.geometry(d)).map_or(0, |g| g.size);
         let least = if like > 0 { like } else { self.config.devices.iter().map(|(g, _)| g.size).max().unwrap_or(0) };
         let more = *fate.rng.pick(&[0, 0, 1 << 20]);
@@ -283,7 +284,7 @@ impl<S: System> World<S> {
         if let Some(fate) = &mut self.fate {
             let old = fate.homes.get(&known.member).copied();
             fate.doubtful.extend(old.into_iter().chain(self.machine.at(position)));
-            // one may be the member by the time that the command is carried out
+            // A spare may be the member by the time that the command runs.
             let spares: Vec<usize> = fate.spares.iter().flat_map(|spares| spares.devices()).copied().collect();
             fate.doubtful.extend(spares);
         }
@@ -291,7 +292,7 @@ impl<S: System> World<S> {
         self.command(Command::Replace { member: known.member, device }, vec![], vec![]);
     }
 
-    /// A new group.
+    /// Adds a group.
     fn add(&mut self) {
         let Some(fate) = &mut self.fate else { return };
         fate.added += 1;
@@ -309,7 +310,7 @@ impl<S: System> World<S> {
         self.command(Command::AddDevices { groups, devices }, vec![], vec![]);
     }
 
-    /// A member is to leave the pool, or the one that is leaving to stay.
+    /// Removes a member, or stops a removal.
     fn take_out(&mut self) {
         let Some(fate) = &mut self.fate else { return };
         let chance = fate.chance;
@@ -330,7 +331,7 @@ impl<S: System> World<S> {
         let dry_run = rng.percent(10);
         *removed += u32::from(!dry_run);
         if !dry_run {
-            // half a mirror is none: others may go with it
+            // Removing one side of a mirror may remove others with it.
             let devices = known.iter().filter(|k| *copies > 1 || k.member == picked.member).filter_map(|k| k.device);
             leaving.extend(devices);
             self.stats.changes += 1;
@@ -346,7 +347,8 @@ impl<S: System> World<S> {
         NewDevice { position, geometry }
     }
 
-    /// One device begins to spoil what it holds, or goes on: only while all is whole, for filling would spread it.
+    /// Begins to damage one device, or damages it further. Begins only while all members are whole,
+    /// because a resilver would spread the damage.
     fn damage(&mut self, whole: &[Known], spare: usize) {
         let World { fate: Some(fate), machine, .. } = self else { return };
         let untouched = !fate.jobs && whole.len() == fate.known.len() && machine.bad().is_empty() && fate.away.is_empty();
@@ -354,7 +356,7 @@ impl<S: System> World<S> {
             let device = fate.rng.pick(whole).device;
             let chances = *fate.rng.pick(&[[0, 0, 0], [100, 0, 0], [0, 30, 0], [0, 0, 30], [30, 10, 10]]);
             fate.spoilt = device;
-            // filling would spread the damage: the end of changes
+            // No more replacements: a resilver would spread the damage.
             fate.replaced = MOST_CHANGES.0;
             machine.sick = device.map(|device| Sick { device, chances, rng: Rng::new(fate.rng.next()) });
             self.stats.losses += 1;
@@ -369,7 +371,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Between two eras devices come back, and others are away.
+    /// Between two eras, some devices come back and others go away.
     pub(super) fn come_and_go(&mut self) {
         let World { fate: Some(fate), machine, .. } = self else { return };
         let failing: Vec<usize> = machine.broken.keys().copied().collect();
@@ -395,12 +397,12 @@ impl<S: System> World<S> {
         }
     }
 
-    /// No device may be given up for what others did.
+    /// No device may be given up without a cause of its own.
     pub(super) fn judge_losses(&mut self) -> Verdict {
         self.fate.as_mut().and_then(|fate| fate.unjust.take()).map_or(Ok(()), broken)
     }
 
-    /// Is something under way on a device that the pool uses?
+    /// Returns whether operations are in flight on a device that the pool uses.
     pub(super) fn uses_devices(&self) -> bool {
         let busy = self.machine.busy();
         let Some(fate) = &self.fate else { return !busy.is_empty() };
@@ -408,7 +410,7 @@ impl<S: System> World<S> {
         fate.known.iter().any(|k| (used(k) && k.device.is_some_and(|d| busy.contains(&d))) || k.twin.is_some_and(|d| busy.contains(&d)))
     }
 
-    /// Plugs in what is there; returns the geometries.
+    /// Plugs in the present devices; returns their geometries.
     pub(super) fn devices_there(&mut self) -> Vec<millpond_device::DeviceGeometry> {
         let cached: Vec<usize> = (0..self.machine.count()).filter(|d| self.cache_is_away(*d)).collect();
         let World { fate: Some(fate), machine, .. } = self else { return self.plug_with_caches() };
@@ -419,7 +421,7 @@ impl<S: System> World<S> {
         machine.plug_these(there)
     }
 
-    /// Imports, and leaves devices out that the import says to leave out, where that may be right.
+    /// Imports. Leaves out devices that the import asks to leave out, where that may be right.
     pub(super) fn open_what_is_there(&mut self) -> Verdict {
         for _ in 0..MOST_REFUSALS {
             self.import(u64::MAX)?;
@@ -437,7 +439,8 @@ impl<S: System> World<S> {
             let Some(fate) = &mut self.fate else { break };
             let Some(device) = device.filter(|d| (fate.doubtful.contains(d) || fate.leaving.contains(d)) && reason.contains("leave"))
             else {
-                // of a group that was being added either all devices have labels that the others follow, or it is left out
+                // Devices of a group being added: either all have labels that the others follow, or
+                // the group is left out.
                 if fate.adding.is_empty() {
                     break;
                 }
@@ -455,18 +458,20 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// Is it time for a trial, in so many percent of cases?
+    /// Draws whether to run a trial, with this probability in percent.
     pub(super) fn rng_of_trials(&mut self, percent: u64) -> bool {
         self.fate.as_mut().is_some_and(|fate| fate.rng.percent(percent))
     }
 
-    /// Takes as many copies away as can be spared, in a world beside this one: everything must be there all the same.
+    /// In a fork of the world, takes away as many devices as the pool can lose. Everything must
+    /// still be readable.
     pub(super) fn trial(&mut self) -> Verdict {
         self.observe();
         if self.state() != PoolState::Online {
             return Ok(());
         }
-        // labels that are being written may name a device already whose place was taken, and not the one that the pool lists
+        // Labels being written may already name a device whose place was taken, and not the device
+        // that the pool lists.
         if self.system.as_ref().and_then(S::labels_in_force).is_none() {
             return Ok(());
         }
@@ -514,8 +519,9 @@ impl<S: System> World<S> {
         self.audit()
     }
 
-    /// Takes all special devices away, for ever, in a world beside this one: a rebuild must bring everything, for what maps need has a copy on
-    /// devices for data. Only while those are all whole: the copy is on one of them.
+    /// In a fork of the world, takes all special devices away for good. A rebuild must recover
+    /// everything, because map data has a copy on normal devices. Only while those are all whole,
+    /// because the copy is on one of them.
     pub(super) fn lose_special(&mut self) -> Verdict {
         self.observe();
         let World { fate: Some(fate), machine, .. } = self else { return Ok(()) };
@@ -540,7 +546,7 @@ impl<S: System> World<S> {
         })
     }
 
-    /// A pool that was rebuilt is a pool like any other: it comes up again by itself.
+    /// A rebuilt pool is like any other: the next import needs no option.
     fn without_the_word(&mut self) -> Verdict {
         if let Some(fate) = &mut self.fate {
             fate.rebuild = false;
@@ -550,13 +556,14 @@ impl<S: System> World<S> {
         self.audit()
     }
 
-    /// Is the pool refused for want of special devices, and are those to be given up?
+    /// Returns whether the pool refused to open for lack of special devices, and they may be given
+    /// up.
     pub(super) fn gives_up_special(&self) -> bool {
         let refused = matches!(self.state(), PoolState::Faulted(reason) if reason.contains("--rebuild"));
         refused && self.fate.as_ref().is_some_and(|fate| fate.rebuild)
     }
 
-    /// Waits for the jobs to come to their end.
+    /// Waits until all jobs have ended.
     pub(super) fn finish_jobs(&mut self) -> Verdict {
         self.hurry_jobs()?;
         for waited in 0..JOB_PATIENCE {
@@ -565,7 +572,7 @@ impl<S: System> World<S> {
             if self.fate.as_ref().is_none_or(|fate| !fate.jobs) {
                 return Ok(());
             }
-            // a wipe waits for devices that are away, and for room, as long as it takes
+            // A wipe waits for absent devices and for free space, as long as it takes.
             let jobs = self.system.as_ref().and_then(S::pool).map(|pool| pool.jobs).unwrap_or_default();
             if waited >= JOB_PATIENCE / 2 && jobs.iter().all(|job| job.kind == JobKind::Wipe) {
                 self.command_and_wait(Command::StopWipe)?;

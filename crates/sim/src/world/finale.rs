@@ -1,4 +1,5 @@
-//! The end of a world that survived: everything is read, the accounting is checked, and space comes back when everything is deleted.
+//! The end of a world that survived: everything is read, the accounting is checked, and space comes
+//! back when everything is deleted.
 
 use millpond_block::{ByteRange, CacheMode, Op, SectorProfile};
 use millpond_engine::{Command, Compression, PoolState};
@@ -9,9 +10,9 @@ use crate::oracle::{BLOCK, Snapshot, Verdict, broken};
 use crate::system::{System, Target};
 use crate::workload::Ask;
 
-/// Pools up to this size are filled again at the end, in bytes.
+/// Maximum size of a pool that is filled again at the end, in bytes.
 const REFILL_LIMIT: u64 = 12 << 20;
-/// Promotions that it takes at most until all volumes can be destroyed.
+/// Maximum number of promotions until all volumes can be destroyed.
 const MOST_PROMOTIONS: u32 = 64;
 
 impl<S: System> World<S> {
@@ -36,10 +37,10 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// The engine's own recount (I12).
+    /// Runs the engine's own recount (I12).
     pub(crate) fn audit(&mut self) -> Verdict {
         if self.fate.as_ref().is_some_and(Fate::has_damage) {
-            return Ok(()); // an audit takes every copy at its word
+            return Ok(()); // an audit trusts every copy
         }
         let World { system, machine, .. } = self;
         let Some(system) = system else { return Ok(()) };
@@ -47,7 +48,7 @@ impl<S: System> World<S> {
         if problems.is_empty() { Ok(()) } else { broken(format!("the accounting is wrong: {}", problems.join("; "))) }
     }
 
-    /// Deletes everything: then the space must be there again, and take new data.
+    /// Deletes everything. Then the space must be free and take new data.
     fn refill(&mut self) -> Verdict {
         self.destroy_all()?;
         for _ in 0..self.config.tuning.rewind_checkpoints + 3 {
@@ -116,8 +117,9 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// Promotions may leave volumes of which each starts from a snapshot of the other one: a snapshot that nothing starts from goes first,
-    /// and where only destroyed ones are between them one of them is promoted.
+    /// Breaks a circle that promotions left, in which each volume starts from a snapshot of the
+    /// other: destroys a snapshot without clones, or promotes a volume if only destroyed snapshots
+    /// are between them.
     fn break_circle(&self) -> Option<Command> {
         let last = self.oracle.snapshots().map(|s| s.id).find(|id| self.oracle.clones(*id) == 0);
         let destroy = last.map(|id| Command::DestroySnapshots { snapshots: vec![id] });

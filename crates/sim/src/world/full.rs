@@ -1,5 +1,6 @@
-//! A pool of thousands of segments that runs full, with snapshots of every age between which blocks were overwritten here and there: whatever gives
-//! space back works on it, over restarts (I9), what snapshots hold alone comes back when they go, and what is kept for a volume is there.
+//! A pool of thousands of segments that runs full, with snapshots of every age between which
+//! scattered blocks were overwritten. All operations that free space work, also after restarts
+//! (I9). Space of destroyed snapshots comes back, and reserved space is available.
 
 use std::collections::BTreeSet;
 
@@ -13,17 +14,19 @@ use crate::oracle::{BLOCK, Verdict, Violation, broken};
 use crate::system::{System, Target};
 use crate::workload::Ask;
 
-/// Blocks of which one is overwritten between two snapshots, at least and at most.
+/// Minimum and maximum stride of overwrites between two snapshots, in blocks.
 const STRIDES: (u64, u64) = (2, 9);
-/// Writes that may pass after the first that was refused, before a pool counts as full.
+/// Refused writes after the first, with which a pool counts as full.
 const REFUSED: u64 = 16;
-/// Turns in which a command is answered that gives space back.
+/// Turns within which an operation that frees space must be answered.
 const TURNS: u64 = 60_000;
-/// Percent of what is unique to snapshots that must come back when they go: nodes and parts of chunks go with it, or stay.
+/// Percent of a snapshot's unique bytes that must come back when it is destroyed. Nodes and parts
+/// of chunks make the difference.
 const COMES_BACK: u64 = 95;
-/// Blocks overwritten to see whether a pool accepts writes.
+/// Blocks overwritten to test whether a pool accepts writes.
 const PROBE: u64 = 64;
-/// Percent of the size up to which what is reserved and held must be promised, and from which on it must not.
+/// Percent of the pool's size: up to the first, reservations must be granted; from the second on,
+/// refused.
 const RESERVED: (u64, u64) = (90, 101);
 
 impl<S: System> World<S> {
@@ -65,7 +68,7 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// Some blocks of some volumes are overwritten, and snapshots are taken.
+    /// Takes snapshots of some volumes and overwrites some blocks of each.
     fn grow_older(&mut self, volumes: &[VolumeId], old: u64, most: u64) -> Verdict {
         let all = self.rng.percent(50);
         let chosen: Vec<VolumeId> = volumes.iter().copied().filter(|_| all || self.rng.percent(50)).collect();
@@ -76,7 +79,7 @@ impl<S: System> World<S> {
         self.command_and_wait(Command::Snapshot { targets, description: String::new(), expires: None })?;
         let stride = self.rng.between(STRIDES.0, STRIDES.1);
         let first = self.rng.below(stride);
-        // each overwrites a part, so that all of them together fill a pool by half
+        // Each round overwrites a part, so that all rounds together fill about half of a pool.
         let from = self.rng.below(old);
         let to = (from + old / 4).min(old);
         for volume in chosen {
@@ -85,7 +88,8 @@ impl<S: System> World<S> {
         if self.rng.percent(10) { self.restart() } else { Ok(()) }
     }
 
-    /// Writes one of so many blocks in a range; longer pieces where it is all of them. True when none was refused.
+    /// Writes every `stride`-th block of a range, in longer pieces if `stride` is 1. Returns
+    /// whether no write was refused.
     fn write_run(&mut self, head: Target, blocks: std::ops::Range<u64>, stride: u64, most: u64) -> Result<bool, Violation> {
         let refused = self.stats.no_space;
         let mut at = blocks.start;
@@ -109,18 +113,20 @@ impl<S: System> World<S> {
         Ok(self.stats.no_space == refused)
     }
 
-    /// Writes what a volume has not yet, until that is refused.
+    /// Writes the unwritten part of a volume, until writes are refused.
     fn fill_volume(&mut self, volume: VolumeId, old: u64, most: u64) -> Verdict {
         let blocks = self.oracle.geometry(Target::Head(volume)).map_or(0, |(size, _)| size / BLOCK);
         self.write_run(Target::Head(volume), old..blocks, 1, most.max(8)).map(|_| ())
     }
 
-    /// Something is kept for a volume: what does not fit is refused, what does is not.
+    /// Reserves space for a volume. A reservation that does not fit must be refused, one that fits
+    /// must not.
     fn reserve(&mut self, volumes: &[VolumeId]) -> Result<Option<(VolumeId, u64)>, Violation> {
         let volume = *self.rng.pick(volumes);
         let Some(pool) = self.system.as_ref().and_then(S::pool) else { return Ok(None) };
         let of = |reservation| Command::SetOptions { volume, options: VolumeOptions { reservation, ..VolumeOptions::default() } };
-        // what the volume holds counts for it; with one volume more is held by nobody
+        // The volume's own data counts towards its reservation. With a single volume, no other
+        // holds anything.
         let own = self.oracle.held_bytes() / volumes.len().max(1) as u64;
         let others = self.oracle.held_bytes() - own;
         let most = (pool.size * RESERVED.1 / 100).saturating_sub(others);
@@ -138,14 +144,15 @@ impl<S: System> World<S> {
         Ok(Some((volume, bytes)))
     }
 
-    /// Gives a command whose refusal is judged by who asks.
+    /// Submits a command and returns its result for the caller to judge.
     fn ask_plainly(&mut self, command: Command) -> Result<Result<(), CommandError>, Violation> {
         self.command(command, vec![], vec![]);
         self.drain()?;
         Ok(self.last_reply.take().unwrap_or(Ok(())))
     }
 
-    /// The pool is full, and what is kept for a volume is there: what it and its snapshots hold counts.
+    /// Writes to a volume with a reservation in a full pool. The space it and its snapshots hold
+    /// counts towards the reservation.
     fn take_reserved(&mut self, volume: VolumeId, old: u64, bytes: u64) -> Verdict {
         let held = self.oracle.held_bytes_of(volume);
         let blocks = bytes.saturating_sub(held) / BLOCK * 9 / 10;
@@ -159,7 +166,7 @@ impl<S: System> World<S> {
         broken(format!("a volume holds {held} of {bytes} bytes that are kept for it, and {blocks} blocks more are refused; {space}"))
     }
 
-    /// The daemon dies or the power fails, and the pool is imported again.
+    /// Closes the pool, kills the daemon or cuts the power, and imports the pool again.
     fn restart(&mut self) -> Verdict {
         if self.rng.percent(30) {
             self.close()?;
@@ -180,10 +187,11 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Everything that gives space back, in any order, on a full pool.
+    /// Frees space in every way, in random order, in a full pool.
     fn give_back(&mut self, old: u64) -> Verdict {
         let mut probed = 0;
-        // a snapshot that its volume was rolled back to may stay, hidden, when it is destroyed: what others share with it stays, too
+        // Volumes that were rolled back. When the target snapshot is destroyed it may stay hidden,
+        // with the blocks that other snapshots share with it.
         let mut went_back = BTreeSet::new();
         while self.oracle.snapshots().next().is_some() {
             let snapshots: Vec<(SnapshotId, VolumeId)> = self.oracle.snapshots().map(|s| (s.id, s.volume)).collect();
@@ -213,7 +221,7 @@ impl<S: System> World<S> {
                 4 => self.restart()?,
                 _ => {}
             }
-            // nothing that dies in the head is lost for good: a full pool takes overwrites
+            // Blocks that die in the head are free again: a full pool accepts overwrites.
             let volume = self.oracle.volumes().map(|v| v.id).next();
             if let Some(volume) = volume.filter(|_| self.rng.percent(20)) {
                 probed += 1;
@@ -225,7 +233,8 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// A snapshot goes: what is said to be its own comes back, unless its volume `went_back`.
+    /// Destroys a snapshot. Its unique bytes must be listed and come back, unless its volume was
+    /// rolled back (`went_back`).
     fn destroy_and_see(&mut self, snapshot: SnapshotId, went_back: bool) -> Verdict {
         let looks = self.rng.percent(40);
         if looks {
@@ -251,7 +260,7 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// What was asked for happens within so many turns.
+    /// Runs until all requests and commands are answered, within a limit of turns.
     fn in_time(&mut self, what: &str) -> Verdict {
         for _ in 0..TURNS {
             if self.oracle.flights() == 0 && self.running.is_empty() {
@@ -266,7 +275,8 @@ impl<S: System> World<S> {
         broken(format!("{what} on a full pool is not answered in {TURNS} turns; {space}"))
     }
 
-    /// No snapshot is left: what heads hold is what is allocated, and what is free is there.
+    /// Without snapshots, allocated space must be close to the content of the heads, and free space
+    /// must be writable.
     fn empty_again(&mut self) -> Verdict {
         self.settle_down()?;
         for _ in 0..self.config.tuning.rewind_checkpoints + 2 {
@@ -284,7 +294,7 @@ impl<S: System> World<S> {
         let Some(volume) = self.oracle.volumes().map(|v| v.id).next() else { return Ok(()) };
         let blocks = self.oracle.geometry(Target::Head(volume)).map_or(0, |(size, _)| size / BLOCK);
         let count = (pool.free / BLOCK * 8 / 10).min(blocks);
-        // where a block is overwritten it takes no more than it took
+        // Overwritten blocks take no more space than before.
         if self.reservation_of_others(volume) == 0 && !self.write_run(Target::Head(volume), blocks - count..blocks, 1, 32)? {
             let space = self.system.as_ref().map(System::space_report).unwrap_or_default();
             return broken(format!("{} bytes are free, and {count} blocks cannot be written; {space}", pool.free));
@@ -292,7 +302,7 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// Bytes that are kept for other volumes.
+    /// Returns the bytes reserved for other volumes.
     fn reservation_of_others(&self, volume: VolumeId) -> u64 {
         let volumes = self.system.as_ref().map(S::volumes).unwrap_or_default();
         volumes.iter().filter(|other| other.id != volume).map(|other| other.options.reservation).sum()

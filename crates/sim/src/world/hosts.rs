@@ -1,5 +1,6 @@
-//! Hosts, in a quarter of the worlds: the pool is imported on another one now and then, which must be refused while it is not closed, and the one
-//! that it was taken from may only have been held up.
+//! Several hosts, in a quarter of the worlds. Another host imports the pool now and then, which
+//! must be refused while the pool is not closed. The former host may only have been suspended, and
+//! then continues.
 
 use millpond_block::{ByteRange, Op, Payload, Request, Tag};
 use millpond_device::{Io, IoDone, IoKind};
@@ -14,43 +15,43 @@ use crate::rng::{Rng, mix};
 use crate::shard::Shard;
 use crate::system::{System, Target};
 
-/// The tag of a request that is made of a host which was held up.
+/// Tag of the write submitted on a host that was suspended.
 const LATE: Tag = Tag(u64::MAX);
 
-/// The longest time for which a host is held up while the pool is taken from it, in milliseconds: longer than a lease.
+/// Longest suspension of a host while another takes the pool, in milliseconds: longer than a lease.
 const LONGEST_SLEEP: u64 = 14_000;
 
-/// What the claims should say.
+/// Required content of the claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Held {
-    /// The pool was in service here and was not closed.
+    /// The pool was in service and was not closed.
     Yes,
-    /// It was closed.
+    /// The pool was closed.
     No,
-    /// A fault came between.
+    /// A fault may have hit the claims.
     Unknown,
 }
 
-/// A host that was held up: its engine, and which devices it knows at which position.
+/// A suspended host: its engine, and the devices at its positions.
 struct Ghost<S> {
     system: S,
     devices: Vec<usize>,
     target: Option<Target>,
-    /// What its daemon has on the way to the devices.
+    /// The operations that its daemon has not submitted yet.
     shard: Option<Shard>,
-    /// What its devices have ended since it was held up.
+    /// Operations that its devices have completed since it was suspended.
     ended: Vec<IoDone>,
-    /// It is held up until then; for ever where nothing says when that ends.
+    /// End of the suspension; `None` for no end.
     asleep: Option<Time>,
 }
 
-/// When a host that is held up goes on: often soon, so that both are at it.
+/// Draws the end of a suspension, often soon, so that both hosts run at the same time.
 fn wakes(now: Time, rng: &mut Rng) -> Time {
     let longest = *rng.pick(&[10, 1_000, LONGEST_SLEEP]);
     Time(now.0 + rng.below(longest))
 }
 
-/// Carries out what a host has a device do that the pool was taken from: nothing but reads.
+/// Performs an operation of a host that has lost the pool: only reads are legal.
 fn read_late(io: Io, devices: &[usize], machine: &Machine) -> Result<IoDone, Violation> {
     let IoKind::Read { offset, length, mut buf } = io.kind else {
         return broken(format!("a host that the pool was taken from has a device do {:?}", io.kind));
@@ -70,17 +71,17 @@ pub(super) struct Hosts<S> {
 }
 
 impl<S> Hosts<S> {
-    /// In a quarter of the worlds of a system that knows of them.
+    /// Makes hosts in a quarter of the worlds.
     pub(super) fn of(seed: u64) -> Option<Hosts<S>> {
         mix(seed ^ 0x686f_7374).is_multiple_of(4).then(|| Hosts::new(seed))
     }
 
-    /// In any world.
+    /// Makes hosts in any world.
     pub(super) fn new(seed: u64) -> Hosts<S> {
         Hosts { rng: Rng::new(mix(seed ^ 0x686f_7374)), here: 0, held: Held::Unknown, ghost: None }
     }
 
-    /// The same in another future.
+    /// The same state with another future.
     pub(super) fn fork(&self, label: u64) -> Hosts<S> {
         Hosts { rng: Rng::new(label), here: self.here, held: self.held, ghost: None }
     }
@@ -93,30 +94,31 @@ impl<S> Hosts<S> {
 }
 
 impl<S: System> World<S> {
-    /// What the next engine is started with: another import than all before.
+    /// Returns the tuning of the next engine, with a new session for each import.
     pub(super) fn tuning(&mut self) -> Tuning {
         let mut tuning = self.config.tuning.clone();
         if let Some(hosts) = &mut self.hosts {
             if self.fate.is_some() && hosts.rng.percent(20) {
-                // what befalls devices may befall them while the pool is taken
+                // Takes the pool by force while device faults occur.
                 hosts.here = hosts.here.wrapping_add(1);
                 tuning.force = true;
             }
-            // before another host may have taken it by force, and not have come through
+            // An earlier import by another host may have taken the pool by force without
+            // completing.
             tuning.force |= self.fate.is_some();
             tuning.holder = Some(hosts.holder());
         }
         tuning
     }
 
-    /// The pool is in service.
+    /// Records that the pool is in service.
     pub(super) fn note_held(&mut self) {
         if let Some(hosts) = &mut self.hosts {
             hosts.held = Held::Yes;
         }
     }
 
-    /// The pool was closed, or a fault may have come between that and what the claims say.
+    /// Records the end of service. Not `certain`: a fault may have hit the claims.
     pub(super) fn note_end(&mut self, closed: bool, certain: bool) {
         if let Some(hosts) = &mut self.hosts {
             hosts.held = match (closed, certain) {
@@ -127,7 +129,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// An import was interrupted: it may have claimed the pool.
+    /// Records an interrupted import, which may have claimed the pool.
     pub(super) fn note_interrupted(&mut self) {
         if let Some(hosts) = &mut self.hosts
             && hosts.held == Held::No
@@ -136,7 +138,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// The host may only have been held up, not dead.
+    /// Suspends the host instead of killing it, sometimes.
     pub(super) fn keep_ghost(&mut self) {
         let target = self.oracle.targets().into_iter().find(|target| matches!(target, Target::Head(_)));
         let World { hosts: Some(hosts), machine, fate: None, system, shard, trace, .. } = self else { return };
@@ -145,7 +147,7 @@ impl<S: System> World<S> {
             let shard = shard.as_mut().map(Shard::restart);
             let mut ended = Vec::new();
             if shard.is_some() {
-                // what devices were given they do, whoever is held up
+                // Devices complete the operations they have, even if the host is suspended.
                 machine.armed = Armed::default();
                 ended.extend(std::iter::from_fn(|| machine.finish_one(trace)));
             }
@@ -153,14 +155,15 @@ impl<S: System> World<S> {
         }
     }
 
-    /// The power fails for every host: none goes on that was held up.
+    /// Drops a suspended host, because the power failed for every host.
     pub(super) fn end_ghost(&mut self) {
         if let Some(hosts) = &mut self.hosts {
             hosts.ghost = None;
         }
     }
 
-    /// Another host imports the pool, now and then. Whether it did, and has it or was rightly told why not.
+    /// Imports the pool on another host, sometimes. While the pool is held, the import must be
+    /// refused unless it is forced.
     pub(super) fn import_elsewhere(&mut self) -> Verdict {
         let World { hosts: Some(hosts), fate: None, damaged: false, shard, .. } = self else { return Ok(()) };
         if !hosts.rng.percent(if shard.is_some() { 60 } else { 30 }) {
@@ -176,7 +179,7 @@ impl<S: System> World<S> {
             self.machine.plug(true);
             self.import(u64::MAX)?;
             match self.state() {
-                // for that reason alone: it is there when it is taken by force below
+                // Refused because of the claim alone: the forced import below succeeds.
                 PoolState::Faulted(_) if self.machine.now().0 >= begun.0 + 10_000 => {}
                 state => return broken(format!("a pool that another host did not close is {state:?}")),
             }
@@ -194,13 +197,14 @@ impl<S: System> World<S> {
             state => return broken(format!("taking a pool over ends {state:?}")),
         }
         self.wake_ghost()?;
-        // it is imported again, as if nothing had happened
+        // The first host imports the pool again as if nothing had happened.
         self.note_held();
         self.stop(false, false, None);
         Ok(())
     }
 
-    /// The host from which the pool will be taken may go on meanwhile, where it has what a daemon has. Whether it does.
+    /// Lets the suspended host continue while the pool is taken from it, if it has a shard. Returns
+    /// whether it does.
     fn rouse_ghost(&mut self) -> bool {
         let World { hosts: Some(hosts), machine, .. } = self else { return false };
         let Some(ghost) = hosts.ghost.as_mut().filter(|ghost| ghost.shard.is_some()) else { return false };
@@ -210,7 +214,8 @@ impl<S: System> World<S> {
         ghost.asleep.is_some()
     }
 
-    /// The host from which the pool is being taken goes on: what it has devices do is done, until the other begins to read the pool (INV-CLAIM-1).
+    /// Runs the host from which the pool is being taken. Its operations take effect until the other
+    /// host begins to read the pool (INV-CLAIM-1).
     pub(super) fn live_on(&mut self) -> Verdict {
         let World { hosts: Some(hosts), machine, trace, system, .. } = self else { return Ok(()) };
         let Hosts { rng, ghost: Some(ghost), .. } = hosts else { return Ok(()) };
@@ -241,12 +246,12 @@ impl<S: System> World<S> {
         take_ios(shard, late, machine, |_| false)?;
         late.turn(machine.now());
         take_ios(shard, late, machine, |_| false)?;
-        // nobody hears it any more
+        // Its answers reach no guest.
         while late.pop_completion().is_some() || late.pop_reply().is_some() {}
         Ok(())
     }
 
-    /// The host that was held up goes on.
+    /// Runs the suspended host after it has lost the pool.
     fn wake_ghost(&mut self) -> Verdict {
         let World { hosts: Some(hosts), machine, trace, .. } = self else { return Ok(()) };
         let Some(mut ghost) = hosts.ghost.take() else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! Jobs in the worlds whose devices come and go: groups are evened out, everything is read, what died is wiped, all of it is stopped, and held to rates; crashes and
-//! what befalls devices meet them wherever they are. So does a census, that looks at all maps beside them.
+//! Jobs in the worlds whose devices fail: rebalance, scrub and wipe run, are stopped and get rate
+//! limits, while crashes and device faults occur. A census of all maps runs beside them.
 
 use millpond_engine::{Command, PoolState, Wipe};
 
@@ -7,11 +7,12 @@ use super::World;
 use crate::oracle::Verdict;
 use crate::system::System;
 
-/// Rates in bytes per second: none, one that a world's jobs do not end with, and one that they hardly feel.
+/// Rate limits in bytes per second: none, one so low that jobs do not end within a world, and one
+/// that hardly slows them.
 const RATES: [u64; 3] = [0, 64 << 10, 64 << 20];
 
 impl<S: System> World<S> {
-    /// A job begins, ends or gets another rate, now and then.
+    /// Starts or stops a job or changes the rate limit, sometimes.
     pub(super) fn work(&mut self) {
         let Some(fate) = &mut self.fate else { return };
         let chance = fate.chance;
@@ -29,7 +30,7 @@ impl<S: System> World<S> {
             6 => Command::StopWipe,
             _ => Command::Census,
         };
-        // one at a time: more than are answered would hold up every other question for ever
+        // One census at a time: more than are answered would delay all other queries for ever.
         let asked = self.running.values().any(|plan| matches!((&plan.command, &command), (Some(Command::Census), Command::Census)));
         if self.state() == PoolState::Online && !asked {
             self.stats.changes += 1;
@@ -37,7 +38,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// From now on jobs are as fast as they can be.
+    /// Removes the rate limit of jobs.
     pub(super) fn hurry_jobs(&mut self) -> Verdict {
         let held = self.fate.as_ref().is_some_and(|fate| fate.work.is_some());
         if held && self.state() == PoolState::Online {

@@ -1,5 +1,6 @@
-//! A device leaves rows with parity while guests write as fast as they are answered, in small pieces and without flushes, in a pool whose chunk table
-//! fills a good part of the log: nobody is refused room that there is, and the removal ends.
+//! Removes a device from a group with parity, in a pool whose chunk table fills a good part of the
+//! log. Guests write as fast as they are answered, in small pieces and without flushes. No write
+//! may be refused while there is space, and the removal ends.
 
 use millpond_block::{ByteRange, Op};
 use millpond_engine::{Command, DeviceInfo, JobKind, PoolState};
@@ -10,13 +11,13 @@ use crate::oracle::{BLOCK, Verdict, Violation, broken};
 use crate::system::{System, Target};
 use crate::workload::Ask;
 
-/// Simulated time without progress after which none comes any more, in milliseconds.
+/// Milliseconds of simulated time without progress after which this is a finding.
 const PATIENCE: u64 = 90_000;
-/// Turns without progress after which that is so as well.
+/// Turns without progress after which this is a finding.
 const PATIENCE_TURNS: u64 = 100_000;
-/// Turns between two looks at the job.
+/// Turns between two checks of the job.
 const LOOK: u64 = 32;
-/// Times that a world is asked to end a removal.
+/// Maximum number of crashes during a removal.
 const CRASHES: u64 = 2;
 
 impl<S: System> World<S> {
@@ -53,7 +54,8 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// The daemon dies or the power fails; the pool is imported, without the device that leaves when it has left, and what a power cut left is read.
+    /// Kills the daemon or cuts the power, and imports the pool, without the device being removed
+    /// if it has left. Then reads the state left by a power cut.
     fn come_back(&mut self, power: bool, leaves: Option<usize>) -> Verdict {
         let known: Vec<usize> = self
             .system
@@ -70,7 +72,8 @@ impl<S: System> World<S> {
         let before = self.state();
         let had_left = leaves.is_some() && !left && matches!(before, PoolState::Faulted(_));
         if had_left {
-            // just before the crash, or it is refused for nothing: then the pool misses it
+            // Either the device left just before the crash, or the refusal is wrong and the pool
+            // misses the device.
             self.trace.note(format!("the device is left out: {before:?}"));
             self.stop(false, false, None);
             self.machine.plug_these(others);
@@ -86,7 +89,7 @@ impl<S: System> World<S> {
         self.found_again()
     }
 
-    /// Compares the catalog after an import, and reads what a power cut left undecided.
+    /// Compares the catalog after an import, and reads the state that a power cut left undecided.
     pub(super) fn found_again(&mut self) -> Verdict {
         if let Some(system) = &self.system {
             let listing = super::listing(system);
@@ -102,7 +105,8 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// Writes every block once, in pieces in any order, and goes on until there is no removal any more where one is on its way.
+    /// Writes every block once, in pieces in random order; during a removal, runs until the removal
+    /// has ended.
     fn write_over(&mut self, head: Target, long: &Long, leaves: Option<usize>) -> Verdict {
         let removing = leaves.is_some();
         let blocks = self.oracle.geometry(head).map_or(0, |(size, _)| size / BLOCK);
@@ -143,7 +147,7 @@ impl<S: System> World<S> {
             }
             if crashes > 0 && left < blocks / 2 && self.rng.below(400) == 0 {
                 crashes -= 1;
-                // what was on its way is written again or not
+                // Requests in flight are not repeated.
                 let power = self.rng.percent(50);
                 self.come_back(power, leaves)?;
                 since = (self.machine.now().0, turns);
@@ -151,7 +155,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Bytes that a removal has done; `None` when there is none.
+    /// Returns the bytes that a removal has done; `None` if none runs.
     fn removal(&self) -> Result<Option<u64>, Violation> {
         let Some(pool) = self.system.as_ref().and_then(S::pool) else { return Ok(None) };
         if pool.state != PoolState::Online {
@@ -160,7 +164,8 @@ impl<S: System> World<S> {
         Ok(pool.jobs.iter().find(|job| job.kind == JobKind::Remove).map(|job| job.done))
     }
 
-    /// A turn, the time that it takes, and what the devices have ended by then.
+    /// Runs a turn, lets its duration pass, and ends the device operations that completed
+    /// meanwhile.
     fn step_of(&mut self, micros: u64) -> Verdict {
         let again = self.turn()?;
         self.machine.pass(micros);

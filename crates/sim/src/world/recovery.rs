@@ -1,4 +1,5 @@
-//! The end of an era: crash or shutdown, import (interrupted now and then), and reading back what is there.
+//! The end of an era: crash or shutdown, import (sometimes interrupted), and reading everything
+//! back.
 
 use millpond_block::{ByteRange, Op};
 use millpond_engine::{Aim, Command, PoolState, Tuning};
@@ -11,11 +12,11 @@ use crate::shard::Shard;
 use crate::system::{System, Target};
 use crate::workload::Ask;
 
-/// Turns an import may take before it is called stuck.
+/// Turns within which an import must end.
 const IMPORT_TURNS: u64 = 200_000;
 
 impl<S: System> World<S> {
-    /// Ends the era, imports the pool again and reads back what must be there.
+    /// Ends the era, imports the pool and reads back what must be there.
     pub(super) fn recover(&mut self, end: End) -> Verdict {
         let closed = end == End::Close && self.close()?;
         self.observe();
@@ -31,7 +32,7 @@ impl<S: System> World<S> {
             }
             self.stop(end == End::Power, loses_cache, gone);
         }
-        // An error that goes on strikes the first attempt to import too, which may then be refused.
+        // A persistent error also hits the first import, which may be refused for it.
         let lingering = struck.is_some() && !loses_cache && self.rng.percent(40);
         if lingering {
             self.note_interrupted();
@@ -50,7 +51,7 @@ impl<S: System> World<S> {
         self.lose_special()
     }
 
-    /// Imports with interruptions, then compares the catalog and reads back.
+    /// Imports with interruptions, compares the catalog and reads back.
     pub(crate) fn import_and_verify(&mut self) -> Verdict {
         if self.fate.is_none() && self.config.needed() > 1 && self.rng.percent(5) {
             self.import_without_one()?;
@@ -102,7 +103,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Reads everything back in so many percent of cases, else some of it.
+    /// Reads everything back with this probability in percent, else a part.
     fn verify(&mut self, percent: u64) -> Verdict {
         let mut targets = self.oracle.targets();
         if !self.rng.percent(percent) {
@@ -112,7 +113,7 @@ impl<S: System> World<S> {
         self.read_back(targets)
     }
 
-    /// A missing device must be noticed: the import is refused, and nothing is harmed.
+    /// Imports with one device missing, which must be refused and must harm nothing.
     fn import_without_one(&mut self) -> Verdict {
         self.trace.note("import with a device missing");
         let needed = (0..self.config.needed()).collect();
@@ -129,7 +130,7 @@ impl<S: System> World<S> {
         if state == PoolState::Online { broken("a pool without redundancy comes online although a device is missing") } else { Ok(()) }
     }
 
-    /// Imports; stops after so many device operations.
+    /// Imports, and stops after this number of device operations.
     pub(super) fn import(&mut self, operations: u64) -> Verdict {
         self.trace.note("import");
         let devices = self.devices_there();
@@ -146,7 +147,7 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// Runs until the pool is open or faulted, or until so many device operations have ended.
+    /// Runs until the pool is open or faulted, or until this number of device operations has ended.
     pub(super) fn wait_open(&mut self, operations: u64) -> Verdict {
         let mut left = operations;
         let lenient = self.damaged || self.machine.armed.kind().is_some();
@@ -169,7 +170,7 @@ impl<S: System> World<S> {
         verdict
     }
 
-    /// The daemon dies or the power fails.
+    /// Kills the daemon or cuts the power.
     pub(crate) fn stop(&mut self, power: bool, loses_cache: bool, gone: Option<usize>) {
         self.collect();
         self.observe();
@@ -186,7 +187,7 @@ impl<S: System> World<S> {
             None if power => {
                 self.trace.note("POWER CUT");
                 self.machine.random_power_cut();
-                // a host that was held up would believe that what it wrote before is still in the devices' caches
+                // A suspended host would believe that its writes are still in the device caches.
                 self.end_ghost();
             }
             None => {
@@ -206,7 +207,7 @@ impl<S: System> World<S> {
         self.oracle.crash(power, now);
     }
 
-    /// Takes the engine's counters before it goes.
+    /// Adds the engine's counters to the statistics, before the engine is dropped.
     pub(super) fn collect(&mut self) {
         if let Some(system) = &self.system {
             let metrics = system.metrics();
@@ -218,7 +219,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// A clean shutdown; false when the pool could not.
+    /// Closes the pool; returns false if the pool could not close.
     pub(super) fn close(&mut self) -> Result<bool, Violation> {
         self.shard.iter_mut().for_each(Shard::lift);
         self.drain()?;
@@ -235,7 +236,7 @@ impl<S: System> World<S> {
         if self.fate.is_none() && self.shard.as_ref().is_some_and(|shard| !shard.is_idle()) {
             return broken("after the answer to a close device operations are held");
         }
-        // devices that were given up may still have some
+        // Devices that were given up may still have operations in flight.
         self.machine.kill();
         self.machine.settle();
         self.trace.note("closed");
@@ -247,14 +248,15 @@ impl<S: System> World<S> {
         self.start_system(None);
         self.machine.let_go.clear();
         if self.rng.percent(30) {
-            // What a clean shutdown leaves needs no cache.
+            // A clean shutdown leaves nothing in device caches only.
             self.trace.note("POWER CUT after the close");
             self.machine.random_power_cut();
         }
         Ok(true)
     }
 
-    /// The end of an era in which data was damaged: a checkpoint covers what can be judged, and then everything is read with errors allowed.
+    /// Ends an era with damage: a checkpoint covers everything that can be judged, then everything
+    /// is read, with errors allowed.
     pub(super) fn damaged_end(&mut self, end: End) -> Verdict {
         self.stats.faults += 1;
         self.oracle.errors_allowed |= self.machine.armed.kind().is_some();
@@ -288,7 +290,8 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// The pool stopped by itself when it met damage: the next import takes it as it is, or there is a way back.
+    /// Handles a pool that stopped when it met damage: the next import succeeds, or older states
+    /// are tried.
     fn after_a_stop(&mut self, end: End) -> Verdict {
         self.over = true;
         if self.config.append_only || self.fate.is_some() {
@@ -305,7 +308,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Reads whole targets, in pieces of any size and any order.
+    /// Reads whole targets, in pieces of a random size and in random order.
     pub(crate) fn read_back(&mut self, targets: Vec<Target>) -> Verdict {
         let mut ranges = Vec::new();
         for target in targets {

@@ -1,5 +1,7 @@
-//! A way back after damage: where an import is refused, or the pool stopped by itself, an older checkpoint must bring it into service, and nothing in
-//! it may be what nobody wrote there. Where all that is damaged was written after a checkpoint, nothing that it holds may be lost.
+//! Recovery from damage. After a refused import, or a pool that stopped by itself, older
+//! checkpoints are tried, and reads of one that opens must return only data that was written there.
+//! If all damage was written after a checkpoint, an import must succeed, and nothing in it may
+//! be lost.
 
 use millpond_block::{ByteRange, Op};
 use millpond_engine::{Aim, Command, PoolState, Tuning};
@@ -9,11 +11,12 @@ use crate::oracle::{BLOCK, Verdict, broken};
 use crate::system::{System, Target};
 use crate::workload::Ask;
 
-/// Blocks of a read.
+/// Bytes of a read.
 const STEP: u64 = 32 * BLOCK;
 
 impl<S: System> World<S> {
-    /// Everything is in a checkpoint, guests go on, and then what was written since is damaged: nothing that was there before may be lost.
+    /// Takes a checkpoint, lets guests continue, and damages pages written since. Nothing that was
+    /// there before may be lost.
     pub(super) fn endangered(&mut self) -> Verdict {
         let eras = self.config.eras.clone();
         for era in &eras {
@@ -68,7 +71,7 @@ impl<S: System> World<S> {
         self.comes_up_again()
     }
 
-    /// The checkpoints that somebody may ask for, the newest first.
+    /// Returns the older checkpoints that a user may select, newest first.
     fn older(&mut self) -> Vec<Aim> {
         let devices = self.machine.plug(false);
         let machine = &self.machine;
@@ -83,7 +86,8 @@ impl<S: System> World<S> {
         self.wait_open(u64::MAX)
     }
 
-    /// The import was refused for `reason`, after one fault that damaged something.
+    /// Tries older states after an import was refused for `reason`, after one fault that damaged
+    /// data.
     pub(super) fn find_a_way_back(&mut self, reason: &str) -> Verdict {
         if !S::REWINDS || self.config.mirrored.is_some() {
             return Ok(());
@@ -98,13 +102,14 @@ impl<S: System> World<S> {
                 state => refusals.push(format!("{aim:?}: {state:?}")),
             }
         }
-        // a page that all checkpoints share may be what was damaged: there is one copy of it here
+        // The damage may have hit the only copy of a page that all checkpoints share.
         self.trace.note(format!("no way back: {}", refusals.join("; ")));
         self.stats.lost_pools += 1;
         Ok(())
     }
 
-    /// Reads all there is: an error, or what was written there once. Then the pool is one like any other.
+    /// Reads everything: each read must give an error or data that was once written there. Then the
+    /// pool must come up again.
     fn is_what_was_written(&mut self) -> Verdict {
         self.stats.ways_back += 1;
         self.oracle.rewound = true;
@@ -128,7 +133,7 @@ impl<S: System> World<S> {
         self.comes_up_again()
     }
 
-    /// A pool that went back is one like any other.
+    /// A pool that went back to an older state is like any other.
     fn comes_up_again(&mut self) -> Verdict {
         self.drain()?;
         self.collect();

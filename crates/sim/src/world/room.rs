@@ -1,5 +1,5 @@
-//! Room that a pool must have: what it says of its size is compared with its devices, and who is told that it is full with what guests
-//! wrote.
+//! Required space of a pool: its listed size is checked against its devices, and refused writes
+//! against the writes of guests.
 
 use millpond_engine::{JobKind, Layout, MemberState, PoolInfo, PoolState};
 use millpond_format::AREA_BYTES;
@@ -8,20 +8,23 @@ use super::World;
 use crate::oracle::{Verdict, broken};
 use crate::system::System;
 
-/// Percent of the segments that a pool may keep for itself, and segments at least: documented are 8 and 40.
+/// Maximum reserve of a pool, as a percentage of its segments and as a number of segments. 8 and 40
+/// are documented.
 const RESERVE: (u64, u64) = (9, 41);
-/// Percent of the size that must hold data when a write is refused, as counted here: what is there at most. Segments that are filled in
-/// part, and
-/// what every stream keeps, are the rest.
+/// Minimum content of the pool, in percent of its size, when a write is refused, counted as the
+/// maximum possible content. Partly filled segments and the reserve of each stream make the
+/// difference.
 const REFUSED_AT: u64 = 75;
-/// Of refused writes one in so many is judged: counting takes longer than a turn.
+/// One refused write in N is judged, because counting takes longer than a turn.
 const JUDGED: u64 = 4;
 
-/// Bytes that are kept for a volume besides its reservation, so that a block can be overwritten before it dies.
+/// Bytes kept for a volume besides its reservation, so that a block can be overwritten before its
+/// old version is free.
 pub(super) const FOR_OVERWRITES: u64 = 4 << 20;
 
 impl<S: System> World<S> {
-    /// Bytes that guests can fill at least, from the devices alone; nothing where that is not as simple.
+    /// Returns the minimum bytes that guests can use, from the devices alone; `None` for pools that
+    /// are not so simple.
     fn promised(&self) -> Option<u64> {
         let segments = |bytes: u64, segment: u64| {
             let count = bytes / segment;
@@ -43,13 +46,13 @@ impl<S: System> World<S> {
             Layout::Mirror { .. } => return Some(segments(self.config.usable, extent)),
             _ => 1,
         };
-        // rows over any of the devices, no two extents of one on the same
+        // Stripes over any of the devices, with at most one extent of a device in each.
         let fits = |rows: u64| extents.iter().map(|own| (*own).min(rows)).sum::<u64>() >= rows * width;
         let rows = (0..=extents.iter().sum::<u64>() / width).rev().find(|rows| fits(*rows)).unwrap_or(0);
         Some(segments(rows * width * extent, width * extent))
     }
 
-    /// A new pool has the size that its devices give.
+    /// Checks that a new pool has at least the size that its devices give.
     pub(super) fn judge_size(&self) -> Verdict {
         let (Some(promised), Some(pool)) = (self.promised(), self.system.as_ref().and_then(S::pool)) else { return Ok(()) };
         if pool.size < promised && !self.config.append_only {
@@ -58,13 +61,13 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// A write was answered that there is no room. Is the pool as full as that?
+    /// Checks that the pool was full enough when it refused a write.
     pub(super) fn judge_refusal(&mut self, system: &S) -> Verdict {
         self.refusals += 1;
         if self.refusals % JUDGED != 1 || self.oracle.errors_allowed || self.config.append_only {
             return Ok(());
         }
-        // a snapshot that is being taken may hold blocks already that nobody counts for it
+        // A snapshot in progress may hold blocks that are not counted for it yet.
         if !self.running.is_empty() {
             return Ok(());
         }
@@ -83,7 +86,7 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// Bytes that are kept for volumes and not taken yet, by what they hold.
+    /// Returns the reserved bytes that volumes do not use yet.
     fn kept(&self, system: &S) -> u64 {
         let volumes = system.volumes();
         let reserved = volumes.iter().filter(|volume| volume.options.reservation > 0);
@@ -91,7 +94,8 @@ impl<S: System> World<S> {
         reserved.map(|volume| missing(volume.id, volume.options.reservation)).sum()
     }
 
-    /// Nothing is wrong with a device, and none is to leave or to come: what is free is there for guests.
+    /// Returns whether free space must be usable: all devices are well, none is being removed or
+    /// rejoined, and no wipe runs.
     fn should_have_room(&self, pool: &PoolInfo) -> bool {
         let whole = pool.devices.iter().all(|device| device.class.is_aside() || device.state == MemberState::Present);
         let held = pool.jobs.iter().any(|job| matches!(job.kind, JobKind::Wipe | JobKind::Remove | JobKind::Rejoin));

@@ -1,5 +1,6 @@
-//! Worlds with the daemon's shard between guests, engine and devices (`--gate`): caps of devices and limits of volumes change under load, the thread
-//! is held up for longer than a lease, and what waits when the pool goes never reaches a device.
+//! Worlds with the daemon's shard between guests, engine and devices (`--gate`). Device caps and
+//! volume limits change under load, the thread is held up for longer than a lease, and operations
+//! that wait when the pool goes away never reach a device.
 
 use millpond_block::Piece;
 use millpond_device::{Io, IoKind};
@@ -16,13 +17,13 @@ use crate::system::{System, Target};
 use crate::trace::{Event, Trace};
 use crate::workload::Plan;
 
-/// The longest sleep while something is held, in microseconds.
+/// Longest sleep while operations or requests are delayed, in microseconds.
 const SLEEP: u64 = 100_000;
 
-/// Starts what waits for the system call, and gives what comes too late back to the pool.
+/// Starts the queued operations, and returns those that are too late to the pool.
 ///
 /// # Errors
-/// When something that changes a device leaves for it after the lease, by what the engine says itself.
+/// When an operation that changes a device leaves after the lease that the engine reports.
 pub(super) fn hand_over<S: System>(
     shard: &mut Shard,
     system: &mut S,
@@ -44,7 +45,7 @@ pub(super) fn hand_over<S: System>(
     Ok(())
 }
 
-/// Takes everything out of the engine that is for a device; `claims` tells what of it is about whose the pool is.
+/// Takes all device operations out of the engine; `claims` recognizes those on the claim.
 pub(super) fn take_ios<S: System>(shard: &mut Shard, system: &mut S, machine: &Machine, claims: impl Fn(&Io) -> bool) -> Verdict {
     let now = machine.nanos();
     shard.renew(system.lease(), machine.now(), now);
@@ -55,7 +56,8 @@ pub(super) fn take_ios<S: System>(shard: &mut Shard, system: &mut S, machine: &M
     shard.release(now)
 }
 
-/// Does an operation look at the claim or keep it? Told by where it is. Where devices are filled these get their first claim as a part of that.
+/// Returns whether an operation reads or writes the claim, judged by its place. A resilver writes
+/// the first claim of its device as data, so writes do not count where devices are resilvered.
 pub(super) fn is_claim(io: &Io, machine: &Machine, fills: bool) -> bool {
     let (at, length) = match &io.kind {
         IoKind::Read { offset, length, .. } => (*offset, *length),
@@ -69,24 +71,24 @@ pub(super) fn is_claim(io: &Io, machine: &Machine, fills: bool) -> bool {
 }
 
 impl<S: System> World<S> {
-    /// With the shard, where that is asked for.
+    /// Adds the shard, if the options ask for it.
     pub(crate) fn with_shard(self, seed: u64, options: &Options) -> World<S> {
         let shard = || Shard::new(Rng::new(mix(seed ^ 0x6761_7465)), options.planted);
         World { shard: options.gate.then(shard), ..self }
     }
 
-    /// The pool is another one from now on, or none; what its shard had is gone.
+    /// Replaces the engine, and drops the contents of its shard.
     pub(super) fn start_system(&mut self, system: Option<S>) {
         self.system = system;
         self.leave_shard();
     }
 
-    /// The shard with all that it has, of a pool that is gone or goes on elsewhere.
+    /// Replaces the shard, and returns the old one with everything it holds.
     pub(super) fn leave_shard(&mut self) -> Option<Shard> {
         self.shard.as_mut().map(Shard::restart)
     }
 
-    /// A request goes in, now or when the limits of its volume let it.
+    /// Submits a request, now or when the limits of its volume admit it.
     pub(super) fn enter(&mut self, entry: Entry<'_>) {
         let now = self.machine.nanos();
         let entry = match &mut self.shard {
@@ -98,7 +100,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// What the shard's loop does before the engine's turn.
+    /// Does the work of the shard's loop before the engine's turn.
     pub(super) fn before_turn(&mut self) -> Verdict {
         let World { shard: Some(shard), system: Some(system), machine, trace, .. } = self else { return Ok(()) };
         shard.verdict()?;
@@ -120,7 +122,7 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// What it does after it.
+    /// Does the work of the shard's loop after the engine's turn.
     pub(super) fn after_turn(&mut self) {
         let World { shard: Some(shard), system: Some(system), machine, .. } = self else { return };
         if shard.serve(system.state() == PoolState::Online)
@@ -130,7 +132,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// What befalls the shard in a step.
+    /// Injects the events of a step into the shard.
     pub(super) fn befall_shard(&mut self) {
         if self.state() != PoolState::Online {
             return;
@@ -163,12 +165,14 @@ impl<S: System> World<S> {
         }
     }
 
-    /// True when nothing is under way but on devices that do not answer, and nothing waits for its time.
+    /// Returns whether operations are in flight only on devices that hang, and nothing waits in the
+    /// shard.
     pub(crate) fn is_idle(&self) -> bool {
         self.machine.idle() && self.shard.as_ref().is_none_or(Shard::is_idle)
     }
 
-    /// How long to wait while nothing happens, in microseconds: until something that is held may leave, where anything is.
+    /// Returns the time to wait while nothing happens, in microseconds: until a delayed operation
+    /// or request may leave, if there is one.
     pub(super) fn idle_step(&self) -> u64 {
         let next = self.shard.as_ref().and_then(Shard::next);
         next.map_or(IDLE_STEP, |next| (next.saturating_sub(self.machine.nanos()) / 1000 + 1).min(SLEEP))

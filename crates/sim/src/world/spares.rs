@@ -1,4 +1,5 @@
-//! Spares, in worlds whose devices come and go: they fail, come and leave like the others, and whoever can be replaced by one must be.
+//! Spares, in worlds whose devices fail: they fail, are added and removed like other devices, and
+//! must replace every lost device that they can.
 
 use std::collections::BTreeSet;
 
@@ -10,17 +11,18 @@ use crate::oracle::{Verdict, broken};
 use crate::rng::Rng;
 use crate::system::System;
 
-/// Spares added in one world at most.
+/// Maximum number of spares added in one world.
 const MOST_NEW: u32 = 3;
-/// Times that the world waits for a spare to take a place, a second each: longer than any import waits for a missing device.
+/// Seconds of simulated time within which a spare must replace a lost device: longer than an import
+/// waits for a missing device.
 const PATIENCE: u32 = 200;
 
-/// What is known of the spares.
+/// The spares of a world.
 #[derive(Clone, Debug)]
 pub(super) struct Spares {
     rng: Rng,
     added: u32,
-    /// The machine's devices that are spares, as the pool said last.
+    /// The spare devices, as last listed by the pool.
     devices: BTreeSet<usize>,
 }
 
@@ -29,20 +31,20 @@ impl Spares {
         Spares { rng, added: 0, devices: BTreeSet::new() }
     }
 
-    /// Learns which devices are spares; gives those that were.
+    /// Learns the spares from the pool's listing; returns the former ones.
     pub(super) fn observe(&mut self, pool: &PoolInfo, machine: &Machine) -> BTreeSet<usize> {
         let spares = pool.devices.iter().filter(|device| device.class == Class::Spare);
         let devices = spares.filter_map(|device| machine.at(device.position?)).collect();
         std::mem::replace(&mut self.devices, devices)
     }
 
-    /// Those that may take a place at any time.
+    /// Returns the devices that may replace a lost one at any time.
     pub(super) fn devices(&self) -> &BTreeSet<usize> {
         &self.devices
     }
 }
 
-/// Is there a spare for every member that is down, as far as they are large enough?
+/// Returns a member that is down although a spare is large enough to replace it.
 fn wanting(pool: &PoolInfo) -> Option<&DeviceInfo> {
     let spares = || pool.devices.iter().filter(|device| device.class == Class::Spare && device.state == MemberState::Present);
     let down = |device: &&DeviceInfo| !device.class.is_aside() && device.state == MemberState::Down && device.successor.is_none();
@@ -50,7 +52,7 @@ fn wanting(pool: &PoolInfo) -> Option<&DeviceInfo> {
 }
 
 impl<S: System> World<S> {
-    /// Something befalls the spares, now and then.
+    /// Injects a fault into a spare, or removes or adds one, sometimes.
     pub(super) fn befall_spares(&mut self) {
         let Some(fate) = &mut self.fate else { return };
         let chance = fate.chance;
@@ -89,7 +91,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Who is missing and could be replaced by a spare is, in time.
+    /// Waits until spares have replaced all lost devices that they can.
     pub(super) fn wait_for_spares(&mut self) -> Verdict {
         for _ in 0..PATIENCE {
             let pool = self.system.as_ref().and_then(S::pool);

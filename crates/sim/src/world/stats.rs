@@ -1,19 +1,19 @@
-//! What happened in a world, in numbers.
+//! The counters of a world.
 
 use crate::oracle::ByMode;
 
-/// See the module.
+/// Counters of one world, or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Guest requests answered.
     pub requests: u64,
-    /// Of them, refused for want of space.
+    /// Guest requests refused for lack of space.
     pub no_space: u64,
-    /// Of them, failed.
+    /// Guest requests that failed otherwise.
     pub failed: u64,
     /// Commands that succeeded.
     pub commands: u64,
-    /// Device operations.
+    /// Device operations completed.
     pub operations: u64,
     /// Daemon kills.
     pub kills: u64,
@@ -25,60 +25,60 @@ pub struct Stats {
     pub interrupted: u64,
     /// Faults that struck.
     pub faults: u64,
-    /// Damage that was detected: refused imports and errors when reading back.
+    /// Detected damage: refused imports, and errors when reading back.
     pub detected: u64,
     /// Checkpoints that the engine committed.
     pub checkpoints: u64,
     /// Segments that the engine cleaned.
     pub cleaned: u64,
-    /// Bytes of free segments that it prepared.
+    /// Bytes of free segments that the engine prepared.
     pub prepared: u64,
-    /// Bytes of free segments that it gave back.
+    /// Bytes of free segments that the engine released to the host.
     pub given_back: u64,
     /// Comparisons judged.
     pub diffs: u64,
-    /// Answers about maps judged.
+    /// Map queries judged.
     pub queries: u64,
-    /// Devices that failed, were away or spoiled something, and that the pool had to do without.
+    /// Device faults: devices that failed, were away, hung or damaged data.
     pub losses: u64,
-    /// Devices replaced, added and removed.
+    /// Devices replaced, added and removed, and jobs requested.
     pub changes: u64,
-    /// Spares that took a place.
+    /// Spares that replaced a device.
     pub spares: u64,
-    /// Times that as many copies were taken away as can be spared, and everything was read.
+    /// Trials: as many devices as possible were taken away, and everything was read.
     pub trials: u64,
-    /// Times that everything was destroyed and wiped, and nothing of it was found.
+    /// Wipes after which no destroyed data was found.
     pub wipes: u64,
-    /// What power cuts left, by cache mode.
+    /// Losses in power cuts, by cache mode.
     pub modes: ByMode,
     /// Blocks that guests read from the cache.
     pub cached: u64,
-    /// Nanoseconds of the longest turn, where the caller has a clock.
+    /// Duration of the longest turn in nanoseconds, if the caller has a clock.
     pub longest_turn: u64,
     /// Imports refused after damage.
     pub refused_imports: u64,
-    /// Of them, pools that an older checkpoint brought back.
+    /// Refused imports after which an older checkpoint brought the pool back.
     pub ways_back: u64,
-    /// Of them, pools that one copy of an object was all there was of.
+    /// Refused imports with no way back: the damage hit the only copy of an object.
     pub lost_pools: u64,
-    /// Imports that nobody asked for.
+    /// Automatic imports.
     pub starts: u64,
-    /// Of them, without some of the devices.
+    /// Automatic imports without some of the devices.
     pub degraded: u64,
-    /// Imports that the engine refused to a daemon.
+    /// Automatic imports that the engine refused.
     pub refused_starts: u64,
-    /// Times that the pool went on from an older state.
+    /// Times that the pool continued from an older state.
     pub forks: u64,
-    /// Of them, by itself, for the host had died before it remembered better.
+    /// Times that this was automatic, because the host had died before it recorded the newer state.
     pub gaps: u64,
-    /// Operations that caps held, requests that limits did, and operations that came back after a lease.
+    /// Operations delayed by caps, requests delayed by limits, operations recalled after a lease.
     pub held: [u64; 3],
-    /// Per mille of the pool's size that was held when a write was refused, at the least.
+    /// Least content of the pool when a write was refused, in per mille of its size.
     pub least_fill: Option<u64>,
 }
 
 impl Stats {
-    /// Adds another world's numbers.
+    /// Adds the counters of another world.
     pub fn add(&mut self, other: &Stats) {
         self.requests += other.requests;
         self.no_space += other.no_space;

@@ -1,5 +1,6 @@
-//! Cache modes that become stricter while requests are under way: from the answer to the change on every answer promises what the new mode does, also
-//! to requests that were begun before. The power fails when one of those has been answered.
+//! Cache modes that become stricter while requests are in flight. Every answer after the answer to
+//! the change has the guarantee of the new mode, even if the request began before. The power fails
+//! once such a request is answered.
 
 use millpond_engine::{Command, VolumeId};
 
@@ -10,7 +11,7 @@ use crate::system::{System, Target};
 
 /// Guest requests between two changes.
 const REQUESTS: u64 = 60;
-/// Steps after which a change that nobody notices counts as one.
+/// Steps to wait for the change and for such an answer, before the world moves on.
 const STEPS: u32 = 20_000;
 
 impl<S: System> World<S> {
@@ -28,7 +29,8 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// A volume's mode becomes stricter with requests under way. Ends soon after one of those was answered that the change was answered before.
+    /// Makes a volume's mode stricter with requests in flight. Ends soon after one of those
+    /// requests is answered after the change.
     fn tighten(&mut self) -> Verdict {
         let Some(volume) = self.volume_that(false) else { return Ok(()) };
         while self.oracle.flights() < self.config.depth && self.ask() {}
@@ -36,7 +38,7 @@ impl<S: System> World<S> {
         let mode = *self.rng.pick(&STRICT);
         let command = Command::SetProperties { volume, cache: Some(mode), compression: None, read_only: None };
         let change = self.command(command, vec![volume], vec![]);
-        // guests who go on make others' requests durable, too
+        // Guests that continue make the requests of others durable, too.
         let guests = self.rng.percent(40);
         let mut at_the_change = None;
         for _ in 0..STEPS {
@@ -60,7 +62,7 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// Some volume's mode is loose again.
+    /// Makes the mode of some volume loose again.
     fn loosen(&mut self) -> Verdict {
         let Some(volume) = self.volume_that(true).filter(|_| self.rng.percent(70) || self.volume_that(false).is_none()) else {
             return Ok(());
@@ -70,7 +72,7 @@ impl<S: System> World<S> {
         self.drain()
     }
 
-    /// A volume in whose mode every write is durable, or not.
+    /// Returns a volume in whose mode every write is durable (`strict`), or is not.
     fn volume_that(&mut self, strict: bool) -> Option<VolumeId> {
         let alike: Vec<VolumeId> = self.oracle.volumes().filter(|v| v.cache.every_write_durable() == strict).map(|v| v.id).collect();
         (!alike.is_empty()).then(|| *self.rng.pick(&alike))

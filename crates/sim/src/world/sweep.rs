@@ -1,4 +1,4 @@
-//! What a power-cut sweep needs of a world: going step by step, and forking.
+//! Support for power-cut sweeps: single steps and forks of a world.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::rng::Rng;
 use crate::system::System;
 
 impl<S: System> World<S> {
-    /// Makes the pool and its first volumes.
+    /// Creates the pool and its first volumes.
     pub(crate) fn begin(&mut self) -> Verdict {
         self.trace.note(format!("{:?}", self.config));
         if self.config.second_hand {
@@ -21,17 +21,18 @@ impl<S: System> World<S> {
         self.create()
     }
 
-    /// Requests of the first era.
+    /// Returns the number of requests of the first era.
     pub(crate) fn requests(&self) -> u64 {
         self.config.eras.first().map_or(0, |era| era.requests)
     }
 
-    /// Does the sweep go around the rings of roots?
+    /// Returns whether the sweep goes around the rings of roots.
     pub(crate) fn laps(&self) -> bool {
         self.config.laps
     }
 
-    /// Writes roots until the next one, which is begun, meets the slot of the root that was found at the import.
+    /// Writes roots until the next one is at, or a few slots before, the slot of the root found at
+    /// the import; starts that one.
     pub(crate) fn lap(&mut self) -> Verdict {
         let roots = RING_SLOTS - 1 - self.rng.weighted(&[6, 1, 1]) as u64;
         while self.system.as_ref().is_some_and(|system| system.metrics().checkpoints < roots) {
@@ -41,28 +42,28 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// Goes on until a device operation has ended; false when none is under way.
+    /// Runs until a device operation has ended; returns false if none is in flight.
     pub(crate) fn busy_devices(&mut self) -> Result<bool, Violation> {
         self.turn()?;
         self.finish_one()
     }
 
-    /// Device operations completed so far.
+    /// Returns the number of completed device operations.
     pub(crate) fn completed(&self) -> u64 {
         self.machine.completed
     }
 
-    /// Writes that a power cut may lose now.
+    /// Returns the writes that a power cut may lose now.
     pub(crate) fn unflushed(&self) -> BTreeSet<WriteNo> {
         self.machine.unflushed()
     }
 
-    /// The world's own chance.
+    /// Returns the world's own RNG.
     pub(crate) fn chance(&mut self) -> &mut Rng {
         &mut self.rng
     }
 
-    /// The end of the trace that was swept: all answers come, everything is there.
+    /// Ends the trace that was swept: all requests are answered, and everything is read.
     pub(crate) fn end(&mut self) -> Verdict {
         self.settle_down()?;
         let targets = self.oracle.targets();
@@ -72,7 +73,7 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// The same devices and the same past, with a future of its own and no engine.
+    /// Returns a world with the same devices and past, with its own RNG and without an engine.
     pub(crate) fn fork(&mut self, label: u64) -> World<S> {
         let label = self.trace.now() << 8 | label;
         World {
@@ -102,7 +103,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Cuts the power, recovers and judges all that is found.
+    /// Cuts the power, recovers, and judges everything.
     pub(crate) fn cut_and_verify(&mut self, survival: &Survival) -> Verdict {
         self.trace.note(format!("POWER CUT, leaves {survival:?}"));
         self.machine.power_cut(survival);

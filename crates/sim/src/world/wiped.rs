@@ -1,4 +1,5 @@
-//! What a wipe promises (INV-WIPE-1), judged by the media: of what was destroyed no device of the pool holds a sector.
+//! Checks of a wipe (INV-WIPE-1) on the media: no device of the pool holds a sector of destroyed
+//! data.
 
 use millpond_block::ByteRange;
 use millpond_engine::{Command, JobKind, MemberState, PoolState, Wipe};
@@ -11,17 +12,18 @@ use crate::disk::PAGE;
 use crate::oracle::{Verdict, Violation, broken};
 use crate::system::System;
 
-/// Requests of guests between two wipes: blocks die in segments that are clean, and are moved there.
+/// Guest requests between two wipes: blocks die in segments that are clean, and are moved there.
 const REQUESTS: u64 = 80;
-/// Times that the world waits for a wipe to get on, and in all for it to come to its end, a second each.
+/// Seconds of simulated time that a wipe may take without progress, and in all.
 const PATIENCE: u32 = 200;
 const MOST_PATIENCE: u32 = 20 * PATIENCE;
 
 impl<S: System> World<S> {
-    /// In a world beside this one everything is wiped, guests go on, everything is destroyed and wiped again, and the power fails.
+    /// In a fork of the world: everything is wiped, guests continue, everything is destroyed and
+    /// wiped again, and the power fails.
     pub(super) fn last_wipe(&mut self) -> Verdict {
         let spoilt = self.damaged || self.fate.as_ref().is_some_and(Fate::has_damage);
-        // the former pool's sectors are nobody's to wipe
+        // A wipe does not cover sectors of the former pool.
         if !self.config.wiped || spoilt || self.config.second_hand || self.state() != PoolState::Online {
             return Ok(());
         }
@@ -41,7 +43,7 @@ impl<S: System> World<S> {
         if let Some(fate) = &mut self.fate {
             fate.chance = 0;
         }
-        // a wipe is refused to a pool with a cache, so none is added
+        // A wipe is refused in a pool with a cache, so none is added.
         self.caches.iter_mut().for_each(Caches::rest);
         let [power, before, after] = [50; 3].map(|percent| self.rng.percent(percent));
         let how = |zero: bool| if zero { Wipe::Zero } else { Wipe::Discard };
@@ -52,7 +54,7 @@ impl<S: System> World<S> {
             return Ok(()); // devices are missing, or there is a cache
         }
         if !self.wipe_ends()? {
-            // too full
+            // The pool is too full.
             self.command_and_wait(Command::StopWipe)?;
         }
         self.guests(REQUESTS)?;
@@ -75,7 +77,7 @@ impl<S: System> World<S> {
         devices.into_iter().try_for_each(|device| self.holds_nothing(device))
     }
 
-    /// Waits for a wipe to come to its end; false when it does not.
+    /// Waits for the end of a wipe; returns false if it does not end.
     fn wipe_ends(&mut self) -> Result<bool, Violation> {
         let (mut before, mut left) = (None, PATIENCE);
         for _ in 0..MOST_PATIENCE {
@@ -92,7 +94,7 @@ impl<S: System> World<S> {
         Ok(false)
     }
 
-    /// No sector of a device says which guest wrote it.
+    /// Checks that no sector of a device has the stamp of a guest's write.
     fn holds_nothing(&self, device: usize) -> Verdict {
         let grid = self.oracle.grid();
         let pages = self.machine.geometry(device).map_or(0, |geometry| geometry.size / PAGE as u64);

@@ -1,4 +1,5 @@
-//! The end of a world: a device rots, scrubs find and mend all of it, and then any copy will do.
+//! The end of a world: a device rots, scrubs find and repair all of the damage, and then any copy
+//! is good enough.
 
 use std::collections::BTreeSet;
 
@@ -10,17 +11,20 @@ use crate::oracle::{Verdict, Violation, broken};
 use crate::system::System;
 use crate::world::World;
 
-/// Looks whether what a removal left in no row becomes some, ten seconds apart.
+/// Number of checks, ten seconds apart, until extents given up by a removal must belong to stripes
+/// again.
 const REJOIN_PATIENCE: u32 = 40;
-/// Such a part of the pool is free at least where rows can be emptied: a step takes half of it, and a sixteenth of the rows or more.
+/// Minimum free share of the pool, as 1/N, with which stripes can be emptied: a step uses half of
+/// the free space, and at least a sixteenth of the stripes.
 const FREE_PART: u64 = 4;
-/// A step takes such a part of the rows at least.
+/// Minimum share of the stripes in a step, as 1/N.
 const STEP_PART: u64 = 16;
-/// Such a part of the smallest device may stay in none: devices of different sizes, and a log that has to keep its length.
+/// Share of the smallest device, as 1/N, that may stay outside of stripes: devices differ in size,
+/// and a log must keep its length.
 const GIVEN_UP_PART: u64 = 4;
 
 impl<S: System> World<S> {
-    /// The end of a world of mirrors.
+    /// Ends a world whose devices fail.
     pub(in crate::world) fn last_trial(&mut self) -> Verdict {
         if self.fate.is_none() || self.state() != PoolState::Online {
             return Ok(());
@@ -38,7 +42,8 @@ impl<S: System> World<S> {
         self.trial()
     }
 
-    /// What a removal that was stopped took out of its rows is used again, as long as there is room to move to.
+    /// Extents that a stopped removal took out of stripes must be used again, as long as there is
+    /// space to move data.
     fn judge_given_up(&mut self) -> Verdict {
         let mut left = 0;
         for _ in 0..REJOIN_PATIENCE {
@@ -51,12 +56,13 @@ impl<S: System> World<S> {
             let copies = if let Layout::Mirror { copies } = pool.layout { u64::from(copies) } else { 1 };
             let alone = beside_nothing(&sizes, copies);
             left = pool.given_up;
-            // rows of a mirror, which a pool of few has mostly for itself: a step takes a sixteenth of them, and half of what guests have
+            // Stripes of a mirror, of which a small pool reserves most: a step takes a sixteenth of
+            // them, and half of the free space.
             let rows = sizes.iter().sum::<u64>().saturating_sub(left) / copies;
             let few = copies > 1 && pool.free * STEP_PART < 2 * rows;
-            // devices that left the pool may be in any condition
+            // Devices that left the pool may be in any condition.
             let bad = lasting().filter_map(|device| self.machine.at(device.position?)).any(|device| self.machine.is_bad(device));
-            // what special devices have left is no place for data
+            // Free space on special devices is not for data.
             let special = lasting().any(|device| device.class == Class::Special);
             let crowded = few || pool.free * FREE_PART < pool.size;
             if left.saturating_sub(alone) * GIVEN_UP_PART <= least || !whole || bad || special || crowded {
@@ -69,8 +75,10 @@ impl<S: System> World<S> {
         broken(format!("{left} bytes of devices are in no segment although nobody leaves and there is room; {space}"))
     }
 
-    /// Takes a device away that an import says to leave out, when both of its labels have rotted, as those of a cache may, and those of the device
-    /// that is spoiled. That one is tried again when its labels are sound. False when the import was wrong.
+    /// Handles an import that asks to leave out a device without a readable label. If both labels
+    /// have rotted, and the device is a cache device or the damaged device, takes it away. If a
+    /// label of the damaged device is sound, the import is repeated. Returns false if the import
+    /// was wrong.
     pub(super) fn leaves_rotten_out(&mut self, position: usize) -> bool {
         let Some(device) = self.machine.at(position) else { return false };
         let size = self.machine.geometry(device).map_or(0, |geometry| geometry.size);
@@ -80,7 +88,7 @@ impl<S: System> World<S> {
             Label::decode(&sector).is_ok()
         };
         if sound(0) || sound(second_area(size)) {
-            // reads of a device that is spoiled fail now and then
+            // The damaged device fails reads now and then.
             return self.fate.as_ref().is_some_and(|fate| fate.spoilt == Some(device));
         }
         let spoilt = self.fate.as_mut().is_some_and(|fate| fate.spoilt == Some(device) && fate.away.insert(device));
@@ -91,13 +99,15 @@ impl<S: System> World<S> {
         taken
     }
 
-    /// Does a device fail reads now and then, as the one that is spoiled may? Both of its labels may have been unreadable at once.
+    /// Returns whether a device fails reads now and then, so that both of its labels may have been
+    /// unreadable at once.
     pub(super) fn fails_to_read(&self, position: usize) -> bool {
         let (device, sick) = (self.machine.at(position), self.machine.sick.as_ref());
         sick.is_some_and(|sick| Some(sick.device) == device && sick.chances[0] > 0)
     }
 
-    /// One device of a pool with parity rots once everything is whole, which it seldom is before: data and parity of rows.
+    /// Corrupts one device of a pool with parity while everything is whole, so that both data and
+    /// parity of stripes are hit. Before the end everything is seldom whole.
     fn rot_at_last(&mut self) {
         self.observe();
         let World { fate: Some(fate), machine, .. } = self else { return };
@@ -115,9 +125,8 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Devices that spoiled what they were given do so no more, those of a cache either: a scrub finds and mends all of it, and then any
-    /// copy
-    /// will do.
+    /// Devices stop damaging data, those of a cache as well. A scrub must find and repair all of
+    /// the damage; after that any copy is good enough.
     fn mend_damage(&mut self) -> Verdict {
         self.trace.note("scrub");
         self.machine.sick = None;
@@ -144,7 +153,7 @@ impl<S: System> World<S> {
             fate.spoilt = None;
         }
         self.audit()?;
-        // all but the device that was mended, where it is one of few
+        // Takes away as many other devices as possible, so that the repaired one is needed.
         let World { fate: Some(fate), machine, .. } = self else { return Ok(()) };
         let (mut whole, spare) = fate.spare(|d| machine.is_bad(d));
         whole.retain(|k| k.device != good);
@@ -161,14 +170,15 @@ impl<S: System> World<S> {
     }
 }
 
-/// Bytes that are in no row because too few other devices have as many: what the largest has more than any other, or what rows of so many
-/// copies cannot take in. `sizes` from the smallest one.
+/// Returns the bytes outside of stripes for lack of partners on other devices: the excess of the
+/// largest device over all others, or the part that stripes of `copies` copies cannot use. `sizes`
+/// is in ascending order.
 fn beside_nothing(sizes: &[u64], copies: u64) -> u64 {
     let more = match sizes {
         [.., second, largest] => largest - second,
         _ => 0,
     };
-    // devices that are longer than there can be rows are in each row
+    // A device with more extents than there are stripes is part of every stripe.
     let (mut longer, mut rest) = (Vec::new(), sizes.to_vec());
     while let Some(largest) = rest.last().copied() {
         let width = copies.saturating_sub(longer.len() as u64).max(1);
@@ -189,9 +199,9 @@ mod tests {
     fn what_no_rows_can_take_in_is_beside_nothing() {
         assert_eq!(beside_nothing(&[4, 4], 2), 0);
         assert_eq!(beside_nothing(&[4, 6], 2), 2);
-        // three copies on three devices: the smallest one ends the rows
+        // Three copies on three devices: the smallest device limits the stripes.
         assert_eq!(beside_nothing(&[64, 112, 128], 3), 64 + 48);
-        // each row has two of the other three besides
+        // Each stripe uses two of the other three devices as well.
         assert_eq!(beside_nothing(&[10, 10, 10, 40], 3), 30);
         assert_eq!(beside_nothing(&[44, 72, 88, 108], 3), 20);
         assert_eq!(beside_nothing(&[7, 9], 1), 2);
