@@ -1,4 +1,5 @@
-//! The engine in a bounded number of worlds: what every change must pass. `millpond-sim --count` goes further.
+//! The engine in a bounded number of worlds, which every change must pass. `millpond-sim --count`
+//! runs more.
 
 use millpond_engine::Engine;
 use millpond_sim::{FaultKind, Mode, Options, run};
@@ -16,7 +17,7 @@ fn worlds() {
     clean(0..60, Mode::World, &Options::default());
 }
 
-/// Seeds that found something once.
+/// Seeds that had a finding once.
 #[test]
 fn worlds_that_found_bugs() {
     for seed in [
@@ -27,19 +28,20 @@ fn worlds_that_found_bugs() {
     }
 }
 
-/// Mirrors whose devices fail, are away, spoil what they hold, are replaced and added: a few worlds, and seeds that found something.
+/// Mirrors whose devices fail, are away, damage data, are replaced and added: a few worlds, and
+/// seeds that had a finding.
 #[test]
 fn worlds_of_mirrors() {
     let mirrors = Options { mirrors: true, ..Options::default() };
     clean(0..6, Mode::World, &mirrors);
-    // 1046: a lost write left a sound header of an earlier use of the segment, and a scrub believed it; 196: a pool too small for a step
-    // that joins what a removal gave up
+    // 1046: a lost write left an intact header of an earlier use of the segment, and a scrub
+    // believed it; 196: a pool too small for a step that uses extents given up by a removal again
     for seed in [24, 31, 39, 45, 49, 67, 89, 196, 466, 525, 621, 1046, 1118, 1178, 4040] {
         clean(seed..seed + 1, Mode::World, &mirrors);
     }
 }
 
-/// Rows with parity, with the same fate.
+/// Parity, with the same device faults.
 #[test]
 fn worlds_of_parity() {
     let parity = Options { parity: true, ..Options::default() };
@@ -47,19 +49,21 @@ fn worlds_of_parity() {
     clean(0..1, Mode::PowerCut, &parity);
 }
 
-/// Pools of every kind with a cache, whose devices fail, lie, are away, and are replaced at any time.
+/// Pools of every kind with a cache, whose devices fail, corrupt data, are away, and are replaced
+/// at any time.
 #[test]
 fn worlds_with_a_cache() {
     let caches = Options { caches: true, ..Options::default() };
     clean(0..16, Mode::World, &caches);
-    // 1235: two clones went together with their origin, and snapshots of one were left; 522, 661, 1574: writes were refused too early
+    // 1235: two clones were destroyed with their origin, and snapshots of one remained; 522, 661,
+    // 1574: writes were refused too early
     for seed in [522, 661, 1235, 1574] {
         clean(seed..seed + 1, Mode::World, &caches);
     }
     clean(0..1, Mode::PowerCut, &Options { scale: 300, ..caches });
 }
 
-/// Spares take the places of devices that are lost, and fail, come and leave themselves.
+/// Spares that replace lost devices, and that fail, are added and removed themselves.
 #[test]
 fn worlds_with_spares() {
     let spares = Options { spares: true, ..Options::default() };
@@ -72,73 +76,79 @@ fn worlds_with_spares() {
     clean(1..2, Mode::PowerCut, &Options { scale: 300, ..spares });
 }
 
-/// Devices are taken out of pools of every layout, too.
+/// Devices removed from pools of every layout.
 #[test]
 fn worlds_with_removals() {
     let removals = Options { removals: true, ..Options::default() };
     clean(0..6, Mode::World, &removals);
     // 22: three copies on three devices, of which the smallest is full
     clean(22..23, Mode::World, &removals);
-    // 434: a full pool whose snapshot holds what writes in flight replaced after it
+    // 434: a full pool whose snapshot holds blocks that writes in flight replaced after it
     clean(434..435, Mode::World, &removals);
     clean(2..3, Mode::PowerCut, &Options { scale: 300, ..removals.clone() });
     let parity = Options { parity: true, ..removals };
-    // 9: a batch of nothing on special devices that leave, of which nobody told when they were lost; 20195: the batch that told of one that was
-    // durable was not; 20163: both labels of a sick device could not be read at once
+    // 9: an empty batch on special devices being removed, which no index listed when they were
+    // lost; 20195: the batch with the index of a durable batch was not durable; 20163: both labels
+    // of a damaged device were unreadable at once
     for seed in [0, 1, 2, 9, 20_163, 20_195] {
         clean(seed..seed + 1, Mode::World, &parity);
     }
 }
 
-/// Groups are evened out and everything is read while devices come and go.
+/// Rebalance and scrub while devices fail and come back.
 #[test]
 fn worlds_with_work() {
-    // 24: extents between rows of which a stopped removal left too few for a plan
+    // 24: extents between stripes, of which a stopped removal left too few for a plan
     clean(24..25, Mode::World, &Options { jobs: true, ..Options::default() });
 }
 
-/// Chunk tables that fill a good part of the log, and a device that leaves.
+/// Chunk tables that fill a good part of the log, and a device that is removed.
 #[test]
 fn worlds_of_long_tables() {
     clean(0..1, Mode::World, &Options { long_tables: true, ..Options::default() });
 }
 
-/// Pools of thousands of segments run full, and give space back.
+/// Pools of thousands of segments that run full, and whose space is then freed.
 #[test]
 fn worlds_of_full_pools() {
     let full = Options { full: true, ..Options::default() };
     clean(0..2, Mode::World, &full);
-    // 9: closing waited for room that it does not need, and a destroy for room that only a checkpoint could make
+    // 9: a close waited for space that it does not need, and a destroy for space that only a
+    // checkpoint could free
     clean(9..10, Mode::World, &full);
 }
 
-/// What was written after a checkpoint is damaged.
+/// Damage to pages written after a checkpoint.
 #[test]
 fn worlds_that_need_a_way_back() {
     let rescue = Options { rescue: true, ..Options::default() };
     clean(0..20, Mode::World, &rescue);
-    // nodes of the newest checkpoint were damaged, which a rewind does not look at: an older one has to be asked for
+    // Map nodes of the newest checkpoint were damaged, which a rewind does not check: an older one
+    // must be selected
     for seed in [21, 205, 206] {
         clean(seed..seed + 1, Mode::World, &rescue);
     }
 }
 
-/// Daemons start again, and import their pool by themselves or not.
+/// Daemons that restart, and import their pool automatically or not.
 #[test]
 fn worlds_of_restarts() {
     let restarts = Options { restarts: true, ..Options::default() };
     clean(0..8, Mode::World, &restarts);
-    // 29: labels that were written before it could be remembered; 74: of each half in turn; 92: a half that was given up and looked whole;
-    // 291: the same id of two devices in two histories; 298: a device that had just got everything, and has not taken its place yet;
-    // 1365: one that never answers, and another that was slow once; 3365: one that took a place does not answer, and the one before is there;
-    // 4602: what was given up is there with one that is being filled; 4954: one that has everything is full at the import;
-    // 20007: the user keeps one of two sides; 20029: the newest label calls none present that is trusted
+    // 29: labels written before the host could record it; 74: labels of each half in turn; 92: a
+    // half that was given up and looked whole; 291: the same id on two devices in two histories;
+    // 298: a device just resilvered that has not taken its place yet; 1365: a device that never
+    // answers, and another that was slow once; 3365: a replacement that does not answer, while the
+    // replaced device is present; 4602: a given up device is present with one being resilvered;
+    // 4954: a device with all data is full at the import; 20007: the user keeps one of two sides;
+    // 20029: the newest label lists no trusted device as present
     for seed in [29, 74, 92, 291, 298, 1365, 3365, 4602, 4954, 20007, 20029] {
         clean(seed..seed + 1, Mode::World, &restarts);
     }
 }
 
-/// Caps of devices, limits of volumes and a queue between engine and devices, and hosts that take the pool from each other.
+/// Device caps, volume limits and a queue between engine and devices, with hosts that take the pool
+/// from each other.
 #[test]
 fn worlds_with_a_gate() {
     let gate = Options { gate: true, ..Options::default() };
@@ -146,13 +156,13 @@ fn worlds_with_a_gate() {
     clean(0..1, Mode::PowerCut, &gate);
 }
 
-/// Cache modes become stricter while requests are under way.
+/// Cache modes that become stricter while requests are in flight.
 #[test]
 fn worlds_of_stricter_modes() {
     clean(0..8, Mode::World, &Options { strict: true, ..Options::default() });
 }
 
-/// Clones of clones, rolled back, promoted and destroyed, over crashes.
+/// Clones of clones, rolled back, promoted and destroyed across crashes.
 #[test]
 fn worlds_of_clones() {
     let clones = Options { clones: true, ..Options::default() };
@@ -160,7 +170,7 @@ fn worlds_of_clones() {
     clean(0..2, Mode::PowerCut, &clones);
 }
 
-/// Devices behind a page cache, which shows what a failed flush dropped.
+/// Devices behind a page cache, which still shows pages that a failed flush dropped.
 #[test]
 fn worlds_of_buffered_devices() {
     clean(0..8, Mode::World, &Options { buffered: true, ..Options::default() });
@@ -171,7 +181,7 @@ fn power_cuts_at_every_event() {
     clean(0..4, Mode::PowerCut, &Options::default());
 }
 
-/// Guests that see files, in every world.
+/// Guests with files, in every world.
 #[test]
 fn requests_of_any_bytes() {
     let options = Options { bytes: true, ..Options::default() };
@@ -179,7 +189,7 @@ fn requests_of_any_bytes() {
     clean(10..12, Mode::PowerCut, &options);
 }
 
-/// What crashes leave in the rings of roots is never refused, lap after lap.
+/// Entries that crashes leave in the rings of roots are never refused, lap after lap.
 #[test]
 fn power_cuts_in_a_full_ring() {
     clean(0..2, Mode::PowerCut, &Options { roomy: true, laps: true, ..Options::default() });
@@ -200,7 +210,7 @@ fn the_same_seed_is_the_same_world() {
     }
 }
 
-/// The tests of the tests: a known bug in the engine is found.
+/// Tests the tests: each known bug planted in the engine is found.
 #[cfg(feature = "planted")]
 #[test]
 fn planted_bugs_are_found() {
