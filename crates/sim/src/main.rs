@@ -1,6 +1,7 @@
-//! `millpond-sim`: runs seeds, finds promises that are not kept, and says how to see them again.
+//! `millpond-sim`: runs seeds, reports broken promises, and prints the command that repeats each.
 #![forbid(unsafe_code)]
-// The one place of the crate that has a clock, threads and output: the caller's, never a world's.
+// The only file of the crate with a clock, threads and output. They belong to the caller, never to
+// a world.
 #![allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types, clippy::print_stdout, clippy::print_stderr)]
 
 use std::ops::Range;
@@ -256,7 +257,7 @@ fn planted(name: &str, args: &Args, mode: Mode, options: Options) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Seeds shared by some threads.
+/// The seeds of a run, shared by its threads.
 struct Batch {
     next: AtomicU64,
     end: u64,
@@ -378,13 +379,13 @@ impl Batch {
     }
 }
 
-/// Nanoseconds that this thread has been computing.
+/// Returns the CPU time of this thread, in nanoseconds.
 fn thread_time() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
-/// The command that shows a finding again.
+/// Returns the command that repeats a finding.
 fn again(seed: u64, args: &Args) -> String {
     let mut command = format!("millpond-sim --seed {seed} --trace");
     if args.power_cut {

@@ -1,11 +1,11 @@
-//! A deliberately simple system that keeps the promises, to prove that the judge judges rightly; and the same with known bugs, to prove
-//! that it
-//! finds them. For tests of the simulator alone.
+//! A deliberately simple system that keeps all promises, to prove that the oracle accepts it, and
+//! the same system with known bugs, to prove that the oracle finds them. For tests of the simulator
+//! only.
 //!
-//! Everything is in memory and everything is logged: record n goes to device n mod the number of devices, behind the last one there; it
-//! names its
-//! predecessor's checksum, so that leftovers never follow. Recovery replays the log up to the first record that is missing. Space is
-//! never reused.
+//! Everything is in memory and everything is logged. Record n goes to device n mod the number of
+//! devices, behind the last record there, and contains its predecessor's checksum, so that stale
+//! records never follow. Recovery replays the log up to the first missing record. Space is never
+//! reused.
 
 mod code;
 mod memory;
@@ -24,7 +24,7 @@ use crate::system::{Media, System, Target};
 use code::{Entry, HEADER};
 use memory::Memory;
 
-/// A bug to have.
+/// A bug of the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     None,
@@ -56,22 +56,22 @@ pub enum Bug {
 }
 
 thread_local! {
-    /// The bug of systems made on this thread: `System::import` has no room for it.
+    /// The bug of systems made on this thread, because `System::import` has no parameter for it.
     pub static BUG: std::cell::Cell<Bug> = const { std::cell::Cell::new(Bug::None) };
 }
 
-/// Pages of each device that only operations may use that give space back.
+/// Pages of each device that are reserved for operations that free space.
 const RESERVE: usize = 200;
 
 enum Answer {
     Guest(Tag, Result<Vec<u8>, DiskError>),
     Command(Tag, Result<Reply, CommandError>),
-    /// A checkpoint is two records: the second says that the first, and all before it, is durable.
+    /// A checkpoint is two records: the second says that the first, and all before it, are durable.
     Checkpoint(Tag),
 }
 
 struct Waiter {
-    /// Answer when this many records are written (and durable, if `durable`).
+    /// Answer once this many records are written (and durable, if `durable`).
     records: u64,
     durable: bool,
     answer: Answer,
@@ -84,7 +84,6 @@ enum Doing {
     Flush,
 }
 
-/// The system.
 pub struct Reference {
     bug: Bug,
     devices: Vec<DeviceGeometry>,
@@ -262,7 +261,7 @@ impl Reference {
                 }
                 self.append(Entry::Write { volume, offset, length }, payload);
             }
-            // It rounds to sectors: who wrote the rest of the last one has written in vain.
+            // Rounds up to sectors and erases bytes of the last one that a neighbour wrote.
             Op::WriteZeroes { .. } if self.bug == Bug::NeighbourLost => {
                 self.append(Entry::Zero { volume, offset, length: (offset + length).next_multiple_of(512) - offset }, Vec::new());
             }
@@ -320,7 +319,7 @@ impl Reference {
         }
     }
 
-    /// All devices were read: finds the order of the devices and replays.
+    /// Finds the order of the devices, after all were read, and replays the log.
     fn replay(&mut self) {
         let images = std::mem::take(&mut self.images);
         let count = self.devices.len();
@@ -347,7 +346,7 @@ impl Reference {
             let sloppy = matches!(self.bug, Bug::SkipGaps);
             let chain = if sloppy { None } else { Some(self.chain) };
             let Some((entry, header, payload)) = code::decode(image, at, self.next, chain, &self.pool, self.bug == Bug::NoChecksum) else {
-                // The bug goes on behind a record that is missing, where it can tell its length.
+                // The bug continues behind a missing record, if it can tell the record's length.
                 missing += 1;
                 if sloppy && missing < 2 && count > 1 {
                     self.next += 1;
@@ -417,7 +416,7 @@ impl System for Reference {
     fn submit_bytes(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>) {
         self.start(target, tag, request, payload, true);
     }
-    /// All may hold data and may have changed: never wrong.
+    /// Reports all blocks as data, and all as changed, which is never wrong.
     fn query(&mut self, _: Target, tag: Tag, query: Query) {
         let set = self.bug != Bug::HoleTooMany;
         let result = match self.state {

@@ -1,4 +1,4 @@
-//! Bytes of the reference system's log.
+//! Encoding of the reference system's log.
 
 use std::hash::Hasher;
 
@@ -14,7 +14,7 @@ pub const HEADER: usize = PAGE;
 const MAGIC: &[u8; 8] = b"refrecrd";
 const LABEL: &[u8; 8] = b"reflabel";
 
-/// One record.
+/// A record.
 #[derive(Clone, Debug)]
 pub enum Entry {
     Write { volume: VolumeId, offset: u64, length: u64 },
@@ -39,7 +39,7 @@ pub fn decode_label(image: &[u8]) -> Option<([u8; 16], usize, usize)> {
     good.then(|| page[16..32].try_into().ok().map(|pool| (pool, usize::from(page[32]), usize::from(page[33]))))?
 }
 
-/// The checksum in a header, which covers header and payload.
+/// Returns the checksum in a header, which covers header and payload.
 pub fn checksum(header: &[u8]) -> u64 {
     header.get(8..16).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
@@ -63,7 +63,7 @@ pub fn encode(entry: &Entry, number: u64, chain: u64, durable: u64, pool: &[u8; 
     [&MAGIC[..], &sum.to_le_bytes(), &body].concat()
 }
 
-/// The record with this number at this place, if it is there.
+/// Returns the record with this number at this place, if it is there.
 pub fn decode<'a>(
     image: &'a [u8],
     at: usize,
@@ -92,7 +92,7 @@ pub fn decode<'a>(
     Some((from_words(&words, &strings)?, header, payload))
 }
 
-/// True when some good record says that record `number` was durable.
+/// Returns whether an intact record says that record `number` was durable.
 pub fn was_durable<'a>(images: impl Iterator<Item = &'a Vec<u8>>, number: u64, pool: &[u8; 16]) -> bool {
     let word = |header: &[u8], at: usize| header.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
     images.into_iter().any(|image| {

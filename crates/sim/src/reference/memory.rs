@@ -20,10 +20,10 @@ struct Volume {
     compression: Compression,
     read_only: bool,
     origin: Option<SnapshotId>,
-    /// The last snapshot before its head.
+    /// The newest snapshot before its head.
     base: Option<SnapshotId>,
     bytes: Vec<u8>,
-    /// What a shrink cut off (kept by a bug).
+    /// Bytes that a shrink cut off (kept by a bug).
     tail: Vec<u8>,
 }
 
@@ -35,12 +35,12 @@ struct Snapshot {
     bytes: Vec<u8>,
 }
 
-/// All of it.
+/// All volumes and snapshots.
 pub struct Memory {
     bug: Bug,
     volumes: BTreeMap<VolumeId, Volume>,
     snapshots: BTreeMap<SnapshotId, Snapshot>,
-    /// Every snapshot there ever was: whose it is, and the one before it.
+    /// Every snapshot that ever existed, with its volume and its predecessor.
     links: BTreeMap<SnapshotId, (VolumeId, Option<SnapshotId>)>,
     next_volume: u32,
     next_snapshot: u64,
@@ -87,7 +87,8 @@ impl Memory {
         self.snapshots.values().any(|s| s.volume == volume && s.name == name)
     }
 
-    /// Volumes with a version that comes directly after this one and leads to what is there.
+    /// Returns the number of other volumes with a version directly after this one, on a line to a
+    /// head or listed snapshot.
     fn clones(&self, id: SnapshotId) -> u32 {
         let Some((own, _)) = self.links.get(&id) else { return 0 };
         let heads = self.volumes.iter().map(|(of, v)| (*of, v.base));
@@ -104,7 +105,7 @@ impl Memory {
         clones.len() as u32
     }
 
-    /// Versions that a promotion moves, from the last one backwards.
+    /// Returns the snapshots that a promotion moves, newest first.
     fn moved(&self, volume: VolumeId) -> Vec<SnapshotId> {
         let mut at = self.volumes.get(&volume).and_then(|v| v.base);
         let mut moved = Vec::new();
