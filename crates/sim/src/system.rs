@@ -25,7 +25,7 @@ pub type Media<'a> = &'a mut dyn FnMut(usize, u64, &mut [u8]);
 
 /// A storage engine as a state machine; see `millpond_engine` for the contract of each call.
 pub trait System: Sized {
-    /// The system claims its devices, so that hosts are told apart.
+    /// The system claims its devices, so that hosts can be distinguished.
     const CLAIMS: bool = false;
     /// The system can import an older checkpoint.
     const REWINDS: bool = false;

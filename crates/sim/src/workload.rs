@@ -257,7 +257,7 @@ impl Workload {
                 if (self.mix.clones || self.names.is_multiple_of(2)) && volume.origin.is_some_and(|id| oracle.snapshot(id).is_some()) =>
             {
                 let volumes: Vec<VolumeId> = oracle.origin_volume(volume.id).into_iter().chain([volume.id]).collect();
-                // A query about changes since a snapshot needs the snapshot to stay with its volume.
+                // A query about changes needs its snapshot to stay with the volume.
                 let targets = oracle.snapshots().filter(|s| volumes.contains(&s.volume)).map(|s| Target::Snapshot(s.id));
                 let command = Some(Command::Promote { volume: volume.id, dry_run: false });
                 let quiet = targets.collect();

@@ -219,7 +219,7 @@ impl Oracle {
             Command::DestroyVolume { volume } => listing.volume(*volume).is_none(),
             Command::RenameVolume { volume, name } => listing.volume(*volume).is_some_and(|v| v.name == *name),
             Command::ResizeVolume { volume, size } => {
-                // A resize to the current size cannot be told from none, and changes nothing.
+                // A resize to the current size changes nothing and leaves no trace.
                 let cells = self.cells_of(*size);
                 let new = self.volumes.get(volume).is_some_and(|v| v.cells.len() != cells);
                 new && listing.volume(*volume).is_some_and(|v| v.size == *size)

@@ -44,8 +44,9 @@ pub fn checksum(header: &[u8]) -> u64 {
     header.get(8..16).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
-/// OFFSET 0 magic, 8 checksum, 16 pool, 32 number, 40 previous checksum, 48 payload length, 56 records durable when it was
-/// written, 64 count of words, words, strings.
+/// Encodes a record. OFFSET 0 magic, 8 checksum, 16 pool, 32 number, 40 previous checksum, 48
+/// payload length, 56 number of durable records at the time of writing, 64 count of words, words,
+/// strings.
 pub fn encode(entry: &Entry, number: u64, chain: u64, durable: u64, pool: &[u8; 16], payload: &[u8]) -> Vec<u8> {
     let (words, strings) = to_words(entry);
     let mut body = Vec::new();

@@ -1,7 +1,7 @@
 //! Recovery from damage. After a refused import, or a pool that stopped by itself, older
 //! checkpoints are tried, and reads of one that opens must return only data that was written there.
-//! If all damage was written after a checkpoint, an import must succeed, and nothing in it may
-//! be lost.
+//! If only pages written after a checkpoint are damaged, an import must succeed, and nothing in that
+//! checkpoint may be lost.
 
 use millpond_block::{ByteRange, Op};
 use millpond_engine::{Aim, Command, PoolState, Tuning};

@@ -13,7 +13,8 @@ const VOLUME: VolumeId = VolumeId(0);
 /// A volume of one block and its snapshot, each with one node besides those above it.
 const NODES: u64 = 2 * (1 + NODES_BESIDES) * NODE_BYTES as u64;
 
-/// A volume of one block that holds value 1, and a write of value 2 in flight over all of it since moment 10.
+/// Makes a volume of one block that holds value 1, with a write of value 2 to all of it in flight
+/// since moment 10.
 fn one_block() -> (Oracle, PieceId) {
     let mut oracle = Oracle::new(Grid::default());
     let piece = oracle.pieces.add(2, 10);
