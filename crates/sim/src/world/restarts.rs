@@ -1,10 +1,13 @@
-//! Daemons that start again and import their pool by themselves: devices are late, away or come back stale, the memory of a host may not be written,
-//! and everything is cut short at any point.
+//! Daemons that restart and import their pool automatically: devices appear late, stay away or come
+//! back stale, the memory of a host may not get written, and everything is interrupted at any
+//! point.
 //!
-//! Each device of the pool's mirror has everything, so one that is *current* is enough: one that the pool called present when it was last in service.
-//! INV-MEMORY-1 is judged twice: an import that nobody asked for has a current device among those it takes for whole, and then everything that was
-//! acknowledged is read. It may do without in one case alone: the devices that its host remembers were given up in service, and the host died before it
-//! had noted it (`docs/devices.md`). By the user's word it may, too; then what is found is what counts from there on.
+//! Each device of the mirror has all data, so one *current* device is enough: one that the pool
+//! listed as present when it was last in service. INV-MEMORY-1 is checked in two ways: an automatic
+//! import must take a current device as whole, and then everything acknowledged is read. It may do
+//! without a current device in one case only: the devices that its host remembers were given up in
+//! service, and the host died before it recorded that (`docs/devices.md`). An import that the user
+//! requested may do so as well; from then on the state that it found counts.
 
 mod daemon;
 
@@ -22,38 +25,41 @@ use crate::rng::Rng;
 use crate::system::System;
 use daemon::{Daemon, Start};
 
-/// Guest requests while the pool is in service at most.
+/// Maximum guest requests per time in service.
 const REQUESTS: u64 = 250;
-/// Per mille of steps at which something befalls a device.
+/// Device faults and replacements, per mille of steps.
 const MISHAPS: u64 = 12;
-/// Devices that are replaced in one world at most.
+/// Maximum number of devices replaced in one world.
 const MOST_REPLACED: u32 = 3;
-/// Labels that are in force for so long are remembered, in milliseconds; or so long after it could not be done.
+/// Milliseconds after which labels in force must be recorded: normally, and after a time in which
+/// that was impossible.
 const NOTED: u64 = 300;
 const NOTED_LATE: u64 = 3_000;
-/// Starts of daemons that may come to nothing before all devices are there.
+/// Starts of daemons that may fail before all devices are present.
 const MOST_STARTS: u32 = 4;
 
-/// The hosts, and what is true of the devices.
+/// The hosts, and the true condition of the devices.
 struct Site {
     rng: Rng,
     rules: ImportRules,
     daemons: Vec<Daemon>,
-    /// The host that has the pool, or had it last.
+    /// The host that has the pool in service, or had it last.
     here: usize,
-    /// It has not closed it.
+    /// That host has not closed the pool.
     held: bool,
-    /// Another host that may have claimed the pool for an import that was cut short.
+    /// Another host that may have claimed the pool in an interrupted import.
     claimed: Option<usize>,
     /// Devices that hold everything that was acknowledged.
     current: BTreeSet<usize>,
-    /// Devices that were left behind when the pool went on without what they hold.
+    /// Devices left behind when the pool went on without their data.
     strangers: BTreeSet<usize>,
-    /// An import by the user's word was cut short: devices may say that they are the pool, which are not.
+    /// An import requested by the user was interrupted: devices that are not current may have
+    /// labels that say they are.
     split: bool,
-    /// The host on which the user wants the pool, and has not got it: it may have taken it from the one before.
+    /// The host on which the user wants the pool and did not get it yet; it may have taken the pool
+    /// from the former host.
     wanted: Option<usize>,
-    /// The labels in force, and since when, in milliseconds.
+    /// The labels in force, and the time since when, in milliseconds.
     labels: Option<(LabelsInForce, u64)>,
     replaced: u32,
 }
@@ -89,7 +95,7 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// The labels in force, once they are on all devices.
+    /// Runs until the labels are on all devices; returns them.
     fn settled_labels(&mut self) -> Result<LabelsInForce, crate::oracle::Violation> {
         for _ in 0..super::SETTLING {
             if let Some(labels) = self.system.as_ref().and_then(S::labels_in_force) {
@@ -103,7 +109,7 @@ impl<S: System> World<S> {
         broken("labels are not written")
     }
 
-    /// Guests at work, while devices fail and are replaced, and the daemon notes which are current.
+    /// Runs guests while devices fail and are replaced and the daemon records which are current.
     fn serve(&mut self, site: &mut Site) -> Verdict {
         let now = self.machine.now().0;
         if site.rng.percent(25) {
@@ -124,7 +130,7 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// A device fails, or one takes its place, now and then. One that is current stays.
+    /// Fails or replaces a device, sometimes. At least one current device remains.
     fn mishap(&mut self, site: &mut Site) {
         if site.rng.below(1000) >= MISHAPS {
             return;
@@ -155,7 +161,8 @@ impl<S: System> World<S> {
         self.trace.note(format!("device {device} FAILS from now on ({error})"));
     }
 
-    /// The memory of the host follows the labels, some milliseconds later, when it can be written.
+    /// Lets the memory of the host follow the labels, some milliseconds later, when it can be
+    /// written.
     fn keep_labels(&mut self, site: &mut Site) {
         let now = self.machine.now().0;
         let Some(labels) = self.system.as_ref().and_then(S::labels_in_force) else { return };
@@ -171,14 +178,16 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Devices that hold everything, as the pool says. One that failed while its successor takes its place is listed until labels say so.
+    /// Returns the devices with all data, as listed by the pool. A failed device that is being
+    /// replaced is listed until the labels say otherwise.
     fn present(&self) -> BTreeSet<usize> {
         let pool = self.system.as_ref().and_then(S::pool);
         let present = |d: &millpond_engine::DeviceInfo| d.state == MemberState::Present && d.trouble.is_none() && !d.class.is_aside();
         pool.iter().flat_map(|pool| &pool.devices).filter(|d| present(d)).filter_map(|d| self.machine.at(d.position?)).collect()
     }
 
-    /// The same, with devices that take the places of those: from the moment that they have everything labels may say so.
+    /// Returns the same and the replacements of those devices: once a replacement has all data,
+    /// labels may say so.
     fn full(&self) -> BTreeSet<usize> {
         let pool = self.system.as_ref().and_then(S::pool);
         let present = |d: &&millpond_engine::DeviceInfo| d.state == MemberState::Present;
@@ -186,12 +195,12 @@ impl<S: System> World<S> {
         self.present().into_iter().chain(twins).collect()
     }
 
-    /// The id of a device, as its label says.
+    /// Returns the device id in a device's label.
     fn id_of(&self, device: usize) -> Option<DeviceId> {
         self.look_at(device).map(|looked| looked.label.device)
     }
 
-    /// The time in service ends: the daemon dies, the power fails, or the pool is closed.
+    /// Ends the time in service: the daemon dies, the power fails, or the pool is closed.
     fn end_service(&mut self, site: &mut Site) -> Verdict {
         if !site.rng.percent(25) {
             return self.die_in_service(site);
@@ -223,7 +232,7 @@ impl<S: System> World<S> {
     fn die_in_service(&mut self, site: &mut Site) -> Verdict {
         site.current = self.full();
         let now = self.machine.now().0;
-        // just before or just after it is written
+        // Just before or just after the memory is written.
         let early = site.rng.percent(50);
         let daemon = &mut site.daemons[site.here];
         if early {
@@ -236,7 +245,8 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// Devices that the host trusts, which were given up in service since: the known gap, which ends when the memory could be written.
+    /// Finds the devices that the host still trusts although they were given up in service. This
+    /// known gap ends once the memory could be written.
     fn note_gap(&mut self, site: &mut Site) -> Verdict {
         let full = site.daemons[site.here].full_until;
         if let Some((labels, since)) = site.labels.take()
@@ -253,7 +263,7 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// The other host wants the pool while it is in service here.
+    /// Starts the other host while the pool is in service on this one.
     fn intrude(&mut self, site: &mut Site) -> Verdict {
         let other = 1 - site.here.min(1);
         if other >= site.daemons.len() || !site.rng.percent(30) {
@@ -274,8 +284,8 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// When each device is there, in milliseconds from now; `all`: all that belong to the pool, at once; `strangers`: others, too, or those
-    /// alone.
+    /// Draws the time at which each device appears, in milliseconds. `all`: all devices of the
+    /// pool, at once. `strangers`: also devices left behind, sometimes these alone.
     fn arrivals(&mut self, site: &mut Site, all: bool, strangers: bool) -> Vec<(usize, u64)> {
         let wait = site.rules.wait.as_millis() as u64;
         let now = self.machine.now().0;
@@ -307,8 +317,8 @@ impl<S: System> World<S> {
         arrivals
     }
 
-    /// Those of some devices that the user keeps, as the refusal says, when they were written to apart: one side, which has a device that its
-    /// label calls present.
+    /// Returns the devices that the user keeps after a refusal because two sides were written
+    /// separately: one side with a device that its label lists as present.
     fn one_side(&self, devices: BTreeSet<usize>) -> BTreeSet<usize> {
         let found = |devices: &[usize]| self.found_on(devices, &BTreeSet::new());
         let sides = found(&devices.iter().copied().collect::<Vec<_>>()).map(|found| found.sides).unwrap_or_default();
@@ -316,12 +326,13 @@ impl<S: System> World<S> {
         side.map_or(devices, |side| side.into_iter().collect())
     }
 
-    /// Daemons start until the pool is in service; when they died or waited for long all devices are there at last.
+    /// Starts daemons until the pool is in service. After several failed starts, all devices are
+    /// present.
     fn start_again(&mut self, site: &mut Site) -> Verdict {
         for starts in 0.. {
             let all = starts >= MOST_STARTS || site.rng.percent(20);
             if starts == 2 * MOST_STARTS {
-                // the user leaves out what was not in service, and takes the rest
+                // The user leaves out devices that were not in service, and imports the rest.
                 let memory = site.daemons[site.here].memory.as_ref();
                 let trusts = |device: &usize| self.id_of(*device).is_some_and(|id| memory.is_some_and(|memory| memory.trusts(id)));
                 let trusted: BTreeSet<usize> = site.current.iter().copied().filter(trusts).collect();
