@@ -9,12 +9,13 @@ use crate::size::Size;
 #[cfg(test)]
 mod tests;
 
-/// So much of each byte for small writes can be filled, in eighths: the rest is left to the cleaner.
+/// Part of the space for small writes that may be filled, in eighths; the cleaner needs the rest.
 const FILLED: u64 = 7;
-/// What is kept for nodes and objects, to what lives: they are written anew before old ones can go.
+/// Space kept for nodes and objects, as a multiple of their live bytes: new ones are written before
+/// old ones can be freed.
 const NODE_FACTOR: u64 = 2;
 
-/// What there is on special devices for small writes, and what for nodes and objects.
+/// Space on special devices: for small writes, and for nodes and objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Room {
     small: u64,
@@ -22,12 +23,14 @@ struct Room {
 }
 
 impl Room {
-    /// Devices of so many usable bytes that come together with some for data: half of them is for nodes and objects.
+    /// Space of special devices of `bytes` usable bytes that come together with data devices: half
+    /// of it is for nodes and objects.
     fn of(bytes: u64) -> Room {
         Room { small: bytes / 2 / 8 * FILLED, nodes: bytes / 2 }
     }
 
-    /// Devices that are there. Where no rows are for nodes alone, a quarter is left to them.
+    /// Space of the special devices that the pool has. Where no stripes are for nodes alone, a
+    /// quarter is left to nodes.
     fn there(census: &Census) -> Room {
         match census.special_nodes {
             0 => Room { small: census.special / 4 * 3 / 8 * FILLED, nodes: census.special / 4 },
@@ -35,15 +38,17 @@ impl Room {
         }
     }
 
-    /// Usable bytes of devices that have room for so much.
+    /// Returns the usable bytes of special devices that have room for `small` bytes of small writes
+    /// and `nodes` bytes of nodes and objects.
     fn needed(small: u64, nodes: u64) -> u64 {
         2 * (small * 8).div_ceil(FILLED).max(nodes * NODE_FACTOR)
     }
 }
 
 impl Daemon {
-    /// What special devices would hold: those that the pool has, or of `size` usable bytes. All map nodes are read; what changes meanwhile counts as it was
-    /// or as it is.
+    /// Reports the small writes that special devices would hold: those of the pool, or devices of
+    /// `size` usable bytes. Reads all map nodes. Data that changes meanwhile counts in its old or
+    /// its new state.
     ///
     /// # Errors
     /// When there is no such pool, or a map node cannot be read.
@@ -95,7 +100,8 @@ fn advice(pool: &str, census: &Census, volumes: &[VolumeInfo], size: Option<u64>
     told
 }
 
-/// Bytes that came with writes of the first sizes, up to the one at this place; behind the last: all.
+/// Returns the bytes that came with writes of the first sizes, up to the one at index `at`; all
+/// bytes when `at` is past the last size.
 fn up_to(volume: &VolumeCensus, at: usize) -> u64 {
     volume.sizes.iter().take(at + 1).sum()
 }
@@ -120,7 +126,7 @@ fn held(name: &str, special_small_blocks: u64, of: &VolumeCensus) -> VolumeSmall
     VolumeSmall { name: name.to_owned(), special_small_blocks, data_bytes, special_bytes: of.special, small }
 }
 
-/// One line.
+/// Returns the advice as one line.
 fn words(told: &SpecialAdvice, room: Option<Room>) -> String {
     let (Some(least), Some(most)) = (told.thresholds.first(), told.thresholds.last()) else { return String::new() };
     if told.data_bytes == 0 {

@@ -1,4 +1,4 @@
-//! Who uses what an export serves: the guests and programs whose disk must not change under them.
+//! Clients of exports: the guests and programs whose disk must not change under them.
 
 use std::time::Duration;
 
@@ -8,13 +8,14 @@ use tokio::time::{Instant, sleep};
 use super::shard::{ExportId, ExportInfo, ShardHandle};
 use crate::api::ApiError;
 
-/// Clients named in a refusal; of others, how many there are.
+/// Number of clients that a refusal names; of the rest it gives the count.
 const NAMED: usize = 8;
-/// How long clients may take to be gone whose connections are closed, and how often they are looked for.
+/// How long closed connections may take to leave the list of clients; `LOOK` is the time between
+/// two looks.
 const LEAVING: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The clients of an export, as people know them.
+/// Returns the clients of an export, as messages name them.
 pub(super) fn clients(export: &ExportInfo) -> impl Iterator<Item = String> + '_ {
     export.clients.iter().map(move |client| format!("export {} ({}): {}", export.id, export.name, client.peer))
 }
@@ -29,19 +30,20 @@ pub(super) fn told(connected: &[String]) -> String {
     format!("clients are connected: {named}")
 }
 
-/// What clients are looked for of.
+/// Exports whose clients are searched for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Of {
     /// All exports of a volume or snapshot, and its file in a mount.
     Target(Target),
-    /// The same, of exports that let clients write.
+    /// Exports of a volume or snapshot that let clients write, and its file in such a mount.
     Writers(Target),
     /// One export.
     Export(u64),
 }
 
-/// The clients of exports, and the processes that have a file in a mount open. A client that has just closed its connection, as a guest that was
-/// shut down, is listed until the shard has seen it: it is given a moment for that.
+/// Returns the clients of exports, and the processes that have a file of a mount open. A client
+/// that has just closed its connection, as a guest that was shut down, is listed until the shard
+/// has noticed; this waits up to [`LEAVING`] for that.
 ///
 /// # Errors
 /// When the pool does not answer.
@@ -74,10 +76,10 @@ async fn look(shard: &ShardHandle, of: Of) -> Result<Vec<String>, ApiError> {
     Ok(found)
 }
 
-/// Refuses to change a disk under those who use it. `instead` is what to do with them first.
+/// Refuses to change a disk that clients use. `instead` names what to do with the clients first.
 ///
 /// # Errors
-/// When there are some.
+/// When clients are connected.
 pub(super) fn refuse(connected: &[String], instead: &str) -> Result<(), ApiError> {
     if connected.is_empty() {
         return Ok(());

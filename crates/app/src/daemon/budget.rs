@@ -1,8 +1,9 @@
 //! The memory that requests of all clients may hold together: payloads and replies in flight.
 //!
-//! Each client has a share of its own, [`SHARE`], that it need not ask for, so small requests never wait for other clients. What it holds beyond that
-//! comes from one budget of the daemon. When the budget cannot give what a client asks for, the client waits its turn in one queue of all shards:
-//! nobody is given anything before the first in the queue, however little it asks for.
+//! Each client has a share of its own, [`SHARE`], that it need not ask for, so small requests never
+//! wait for other clients. What it holds beyond that comes from one budget of the daemon. When the
+//! budget cannot give what a client asks for, the client waits its turn in one queue of all shards:
+//! no client gets memory before the first in the queue, however little it asks for.
 //!
 //! No client waits for ever: no request is larger than the budget ([`LEAST`]), so the first client in the queue is served at the latest when all other clients
 //! have returned their memory, and no other client gets memory before it. Held memory returns when the pool answers a request, a client sends the rest
@@ -19,28 +20,28 @@ use millpond_device::Waker;
 
 /// Bytes that each client may hold without asking: some sixty requests of 4 KiB.
 pub const SHARE: u64 = 256 << 10;
-/// The budget is at least as large: the longest request, and its reply's headers.
+/// Least size of the budget: the longest request, and its reply's headers.
 pub const LEAST: u64 = 2 * MAX_REQUEST_BYTES;
 /// How long a client that holds memory of the budget may neither send nor read.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// The part of the host's memory that is used when nothing is said: 1/N, and at most [`MOST`].
+/// Default budget as a part of the host's memory: 1/N, and at most [`MOST`].
 const PART: u64 = 4;
-/// Bytes of it at most when nothing is said: what 64 clients with the longest requests hold.
+/// Most bytes of the default budget: what 64 clients with the longest requests hold.
 const MOST: u64 = 4 << 30;
 
 /// A client, as the queue of the budget knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Asker(pub u64);
 
-/// The budget.
+/// Memory that requests of all clients share.
 #[derive(Debug)]
 pub struct Budget {
     total: u64,
     used: AtomicU64,
-    /// Length of the queue, to be looked at without a lock.
+    /// Length of the queue, read without its lock.
     waits: AtomicUsize,
     queue: Mutex<VecDeque<(Asker, Waker)>>,
-    /// Numbers for askers.
+    /// Number of the next asker.
     last: AtomicU64,
 }
 
@@ -51,7 +52,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// One of so many bytes, or [`LEAST`].
+    /// Returns a budget of `bytes`, but at least [`LEAST`].
     pub fn new(bytes: u64) -> Budget {
         Budget {
             total: bytes.max(LEAST),
@@ -62,12 +63,12 @@ impl Budget {
         }
     }
 
-    /// Bytes in all, and those in use.
+    /// Returns the bytes in all, and the bytes in use.
     pub fn use_of(&self) -> (u64, u64) {
         (self.total, self.used.load(Ordering::Acquire))
     }
 
-    /// A name for somebody who will ask.
+    /// Returns a new number for a client.
     pub fn asker(&self) -> Asker {
         Asker(self.last.fetch_add(1, Ordering::Relaxed))
     }
@@ -81,7 +82,8 @@ impl Budget {
         self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
-    /// Takes bytes. False when they are not there, or others wait: `waker` wakes when it makes sense to ask again.
+    /// Takes bytes. Returns false when too few are free or other clients wait; the client is then
+    /// in the queue, and `waker` wakes when it makes sense to ask again.
     pub fn take(&self, asker: Asker, bytes: u64, waker: &Waker) -> bool {
         if bytes == 0 || (self.waits.load(Ordering::Acquire) == 0 && self.try_take(bytes)) {
             return true;
@@ -99,13 +101,13 @@ impl Budget {
         if place.is_none() {
             queue.push_back((asker, waker.clone()));
             self.waits.store(queue.len(), Ordering::Release);
-            // what was given back before the queue was seen woke nobody
+            // bytes that were returned before the queue was visible woke no client
             self.passed_on(&queue);
         }
         false
     }
 
-    /// Gives bytes back.
+    /// Returns bytes to the budget.
     pub fn give_back(&self, bytes: u64) {
         if bytes == 0 {
             return;
@@ -126,7 +128,7 @@ impl Budget {
         self.passed_on(&queue);
     }
 
-    /// Tells the first in the queue that it is its turn.
+    /// Wakes the first client in the queue.
     fn passed_on(&self, queue: &VecDeque<(Asker, Waker)>) {
         self.waits.store(queue.len(), Ordering::Release);
         if let Some((_, waker)) = queue.front() {
@@ -135,7 +137,8 @@ impl Budget {
     }
 }
 
-/// Bytes of memory of the host, or the limit of the daemon's control group where that is less.
+/// Returns the bytes of memory of the host, or the limit of the daemon's control group where that
+/// is less.
 fn memory_of_host() -> u64 {
     let number = |text: &str| text.trim().parse::<u64>().ok();
     let host = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
@@ -151,14 +154,14 @@ fn memory_of_host() -> u64 {
 pub struct Purse {
     asker: Asker,
     held: u64,
-    /// It asked, and was given nothing yet.
+    /// True while the client waits in the queue.
     waits: bool,
-    /// It has asked since it was last settled.
+    /// True when the client has asked since it was last settled.
     asked: bool,
 }
 
 impl Purse {
-    /// An empty one.
+    /// Returns a purse that holds nothing.
     pub fn new(asker: Asker) -> Purse {
         Purse { asker, held: 0, waits: false, asked: false }
     }
@@ -167,17 +170,17 @@ impl Purse {
         held.saturating_sub(SHARE)
     }
 
-    /// It asked, and was given nothing yet.
+    /// True while the client waits in the queue.
     pub fn waits(&self) -> bool {
         self.waits
     }
 
-    /// It holds something of the budget.
+    /// True when the client holds memory beyond its share.
     pub fn holds_shared(&self) -> bool {
         Purse::shared(self.held) > 0
     }
 
-    /// Takes bytes; false when it has to wait.
+    /// Takes bytes; returns false when the client has to wait.
     pub fn take(&mut self, budget: &Budget, bytes: u64, waker: &Waker) -> bool {
         let more = Purse::shared(self.held + bytes) - Purse::shared(self.held);
         self.waits = !budget.take(self.asker, more, waker);
@@ -188,7 +191,7 @@ impl Purse {
         !self.waits
     }
 
-    /// It holds so much now, if that is less than before.
+    /// Lowers the memory that is held to `held` bytes, if that is less than before.
     pub fn shrink(&mut self, budget: &Budget, held: u64) {
         if held < self.held {
             budget.give_back(Purse::shared(self.held) - Purse::shared(held));
@@ -196,7 +199,7 @@ impl Purse {
         }
     }
 
-    /// Its requests were looked at: a place in the queue that it has not asked for again is for others.
+    /// Ends a look at the client's requests: leaves the queue when none of them asked for memory.
     pub fn settle(&mut self, budget: &Budget) {
         if self.waits && !self.asked {
             budget.leave(self.asker);
@@ -205,7 +208,7 @@ impl Purse {
         self.asked = false;
     }
 
-    /// It holds nothing and asks no more.
+    /// Returns all memory and leaves the queue.
     pub fn empty(&mut self, budget: &Budget) {
         self.shrink(budget, 0);
         if self.waits {

@@ -1,4 +1,4 @@
-//! The end of a pool's service: closed cleanly, or given up within a limit when that does not come to an end.
+//! End of a pool's service: a clean close, or giving the pool up when closing exceeds a limit.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use super::shard::{SILENCE, ShardError, ShardHandle};
 use crate::api::{ApiError, PoolExport, Severity};
 use crate::failure::{Failure, Outcome};
 
-/// How often a pool that closes is looked at.
+/// Time between two looks at a pool that closes.
 const LOOK: Duration = Duration::from_millis(500);
 /// How long file systems may take to be unmounted. What is still mounted then ends with its pool.
 const UNMOUNT: Duration = Duration::from_secs(5);
@@ -25,14 +25,15 @@ const UNMOUNT: Duration = Duration::from_secs(5);
 pub(super) enum Ending {
     /// The last checkpoint is written.
     Clean,
-    /// It could not be closed, for this reason, and has ended all the same.
+    /// The pool has ended without a clean close, for this reason.
     Unclean(String),
-    /// The same, and the kernel still has operations of its devices: they stay locked until it has finished them.
+    /// Like `Unclean`, and the kernel still has operations on its devices: they stay locked until
+    /// it has finished them.
     InUse(String),
 }
 
 impl Ending {
-    /// Why the pool was not closed.
+    /// Returns why the pool was not closed cleanly.
     fn reason(&self) -> Option<String> {
         match self {
             Ending::Clean => None,
@@ -44,7 +45,7 @@ impl Ending {
     }
 }
 
-/// A pool that was given up while the kernel had operations of its devices.
+/// A pool that was given up while the kernel had operations on its devices.
 pub(super) struct LeftBehind {
     name: String,
     id: String,
@@ -52,7 +53,8 @@ pub(super) struct LeftBehind {
     shard: ShardHandle,
 }
 
-/// Ends a shard: closes its pool, and gives it up where a limit is set and passed. A pool whose devices still end operations is given time.
+/// Ends a shard: closes its pool and, with `bounded`, gives the pool up when a limit has passed.
+/// The idle limit counts from the last operation that a device completed.
 async fn end(shard: &ShardHandle, deadlines: &Deadlines, bounded: bool) -> Ending {
     let begun = Instant::now();
     let (mut moved, mut seen) = (begun, progress(shard).await);
@@ -62,7 +64,7 @@ async fn end(shard: &ShardHandle, deadlines: &Deadlines, bounded: bool) -> Endin
         tokio::select! {
             closed = &mut closing => match closed {
                 Ok(()) => return Ending::Clean,
-                // somebody else has given it up meanwhile
+                // another command has given the pool up meanwhile
                 Err(ShardError::Gone) => break "it was given up while it was being closed".to_owned(),
                 Err(error) => return Ending::Unclean(error.to_string()),
             },
@@ -86,7 +88,8 @@ async fn end(shard: &ShardHandle, deadlines: &Deadlines, bounded: bool) -> Endin
     }
 }
 
-/// Operations that the devices of a pool have ended; nothing when its thread does not say.
+/// Returns the number of operations that the devices of a pool have completed; `None` when its
+/// thread does not answer.
 async fn progress(shard: &ShardHandle) -> Option<u64> {
     let status = timeout(LOOK, shard.status()).await.ok()?.ok()?;
     let loads = status.devices.iter().flatten().map(|device| device.load);
@@ -94,11 +97,13 @@ async fn progress(shard: &ShardHandle) -> Option<u64> {
 }
 
 impl Daemon {
-    /// Closes a pool and lets its devices go; where it was is remembered for the next import. With `force`, clients are disconnected, and a pool that
-    /// cannot be closed is given up: nothing acknowledged is lost, the next import replays the log.
+    /// Closes a pool and releases its devices; their paths are remembered for the next import. With
+    /// `force`, clients are disconnected, and a pool that cannot be closed is given up: nothing
+    /// acknowledged is lost, the next import replays the log.
     ///
     /// # Errors
-    /// Without `force`, when clients are connected, or it could not be closed (it is out of service all the same).
+    /// Without `force`, when clients are connected, or the pool could not be closed (it is out of
+    /// service all the same).
     pub async fn export_pool(&self, name: &str, force: bool) -> Result<PoolExport, ApiError> {
         let before = if force { self.connected(name).await } else { Vec::new() };
         let _pool = if force { self.lock_by_force(name).await? } else { self.lock_pool(name).await? };
@@ -129,7 +134,7 @@ impl Daemon {
         }
     }
 
-    /// The exports of a pool that was exported end with it, as the user asked.
+    /// Reports the exports that ended because the user exported their pool.
     fn report_ended_exports(&self, name: &str) {
         let ended: Vec<(u64, String)> = {
             let registry = self.registry();
@@ -143,7 +148,8 @@ impl Daemon {
         }
     }
 
-    /// The lock of a pool. When another command does not end it is taken for hung, and the pool is given up, which ends that command.
+    /// Takes the lock of a pool. A command that holds it for longer than the idle limit counts as
+    /// hung: the pool is given up, which ends that command.
     async fn lock_by_force(&self, name: &str) -> Result<PoolLock, ApiError> {
         if let Ok(lock) = timeout(self.options.deadlines.idle, self.wait_for_pool(name)).await {
             return Ok(lock);
@@ -155,7 +161,8 @@ impl Daemon {
         self.lock_pool(name).await
     }
 
-    /// The pool is not here. With `force` that is what was asked for, when it was here once: a command that hung may have ended it just now.
+    /// Answers an export of a pool that is not in service. With `force` that is a success when the
+    /// pool is known: a command that hung may have ended it just now.
     fn exported_already(&self, name: &str, force: bool) -> Result<PoolExport, ApiError> {
         let registry = self.registry();
         if !force || !registry.known.iter().any(|record| record.name == name) {
@@ -166,14 +173,14 @@ impl Daemon {
         Ok(PoolExport { name: name.to_owned(), clean: false, reason, disconnected: Vec::new(), in_use })
     }
 
-    /// Devices that need not be searched for pools: they do not answer.
+    /// Returns the devices that the search for pools skips, because they do not answer.
     pub(super) fn unanswering(&self) -> Vec<PathBuf> {
         let mut registry = self.registry();
         registry.left.retain(|left| !left.shard.has_ended());
         registry.left.iter().flat_map(|left| left.devices.iter().cloned()).collect()
     }
 
-    /// Moves a pool to those that are known, and remembers what is left of it.
+    /// Moves a pool to the known ones, and remembers devices that the kernel still uses.
     pub(super) fn retire(&self, name: &str, ending: &Ending) {
         let mut registry = self.registry();
         if let Some(entry) = registry.pools.remove(name) {
@@ -188,7 +195,8 @@ impl Daemon {
         of_pool.for_each(|export| export.trouble = Some(format!("pool '{name}' is exported")));
     }
 
-    /// Refuses to import a pool whose devices the kernel has not let go of since it was given up.
+    /// Refuses to import a pool that was given up while the kernel had operations on its devices
+    /// and has not finished them.
     pub(super) fn refuse_left_behind(&self, wanted: &str) -> Result<(), ApiError> {
         let mut registry = self.registry();
         registry.left.retain(|left| !left.shard.has_ended());
@@ -204,7 +212,7 @@ impl Daemon {
     /// Ends the shard of a pool, if it has one; with `bounded`, within limits.
     pub(super) async fn close_pool(&self, name: &str, bounded: bool) -> Ending {
         let shard = self.registry().pools.get_mut(name).and_then(|entry| {
-            // its exports end because it does
+            // its exports end because the pool closes
             entry.closing = true;
             entry.shard.clone().ok()
         });
@@ -218,10 +226,10 @@ impl Daemon {
         }
     }
 
-    /// The clients of a pool, and who has files of its mounts open.
+    /// Returns the clients of a pool, and the processes that have files of its mounts open.
     pub(super) async fn connected(&self, name: &str) -> Vec<String> {
         let Ok(shard) = self.shard(name) else { return Vec::new() };
-        // a shard that does not answer serves nobody who could be asked to leave
+        // a shard that does not answer serves no client that could be asked to disconnect
         let Ok(look) = shard.look(SILENCE).await else { return Vec::new() };
         let mut connected: Vec<String> = look.exports.iter().flat_map(attached::clients).collect();
         for file in shard.open_files().await.unwrap_or_default() {
@@ -230,8 +238,8 @@ impl Daemon {
         connected
     }
 
-    /// Closes every pool, all at once: exports end, the last checkpoints are written, devices are let go. A pool that does not close is given up, so
-    /// that the daemon ends within a limit.
+    /// Closes every pool, all at once: ends exports, writes the last checkpoints, releases devices.
+    /// A pool that does not close is given up, so that the daemon ends within a limit.
     ///
     /// # Errors
     /// One line naming the pools that were not closed cleanly; they have ended all the same.
@@ -257,7 +265,7 @@ impl Daemon {
         )))
     }
 
-    /// Refuses what disconnects clients.
+    /// Refuses a command that would disconnect clients.
     pub(super) async fn refuse_clients(&self, name: &str, verb: &str) -> Result<(), ApiError> {
         match self.connected(name).await {
             connected if connected.is_empty() => Ok(()),
@@ -266,7 +274,7 @@ impl Daemon {
     }
 }
 
-/// Says who is connected, and what to do.
+/// Returns a refusal that names the connected clients and what to do.
 fn refusal(name: &str, verb: &str, connected: &[String]) -> ApiError {
     let way = match verb {
         "export" => format!("or disconnect them with 'millpond pool export {name} --force'"),

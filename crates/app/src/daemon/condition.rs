@@ -1,7 +1,9 @@
-//! Whether devices are slow or failing: what they did lately, compared with others that do the same.
+//! Whether devices are slow or failing: their recent latencies and errors, compared with devices
+//! that do the same work.
 //!
-//! Devices of one class and layout get the same kind of work, so their latencies can be compared, and one that is apart from the others is
-//! worn out, wrongly connected, or busy with something else. Nothing is done about it but saying so. What a cap holds up is not the
+//! Devices of one class and layout get the same kind of work, so their latencies can be compared.
+//! One that differs from the others is worn out, wrongly connected, or busy with something else.
+//! The daemon reports it and does nothing else. Time that an operation waits for a cap is not the
 //! device's time.
 
 use std::collections::BTreeMap;
@@ -15,34 +17,35 @@ use crate::api::Device;
 #[cfg(test)]
 mod tests;
 
-/// What counts as lately.
+/// Length of the window that counts as recent.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Operations of a kind in a window below which nothing is said of a device, nor of others by it.
+/// Least operations of a kind in a window: a device with fewer is not judged, nor are others
+/// compared with it.
 const LEAST: u64 = 50;
-/// So many times as long as its peers a device takes that is slow,
+/// A slow device takes so many times as long as its peers,
 const FACTOR: f64 = 4.0;
-/// and so many nanoseconds longer: below, the pool's own turns are seen.
+/// and so many nanoseconds longer: smaller differences come from the pool's own turns.
 const MARGIN: f64 = 2e6;
 /// How long an error is remembered.
 const MEMORY: Duration = Duration::from_secs(24 * 3600);
 
-/// The condition of a pool's devices, by their ids: another device at the same path is another one.
+/// Condition of a pool's devices, by their ids: a new device at an old path is another one.
 #[derive(Debug, Default)]
 pub(super) struct Conditions {
-    /// When the window began, and what the devices had done by then.
+    /// Start of the window, and what the devices had done by then.
     since: Option<Instant>,
     seen: BTreeMap<String, Sample>,
-    /// Why a device is slow, as of the last window in which there was enough to compare.
+    /// Reason why a device is slow, as of the last window in which there was enough to compare.
     slow: BTreeMap<String, String>,
-    /// Errors that the devices had at the last look.
+    /// Error counts of the devices at the last look.
     errors: BTreeMap<String, u64>,
-    /// Errors, and when the last came.
+    /// Number of new errors of a device, and the time of the last.
     failing: BTreeMap<String, (u64, Instant)>,
-    /// Devices that are there again and not in use, by their ids: where, and what is said of them.
+    /// Devices that are back and not in use, by their ids: path, and the reason that users read.
     returned: BTreeMap<String, (PathBuf, String)>,
 }
 
-/// What a device did in some time.
+/// Latency histograms of a device, since its start or for some time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Sample {
     reads: Vec<u64>,
@@ -63,7 +66,7 @@ impl Sample {
 }
 
 impl Conditions {
-    /// Takes in what the devices have done by now.
+    /// Records what the devices have done by now.
     pub(super) fn look(&mut self, devices: &[Device], now: Instant) {
         self.look_at_errors(devices, now);
         if self.since.is_some_and(|since| now.saturating_duration_since(since) < WINDOW) {
@@ -91,7 +94,7 @@ impl Conditions {
         }
     }
 
-    /// Errors count at once, windows are for latencies.
+    /// Records new errors. They count at once; the window is for latencies.
     fn look_at_errors(&mut self, devices: &[Device], now: Instant) {
         let seen: BTreeMap<String, u64> = devices.iter().map(|device| (device.key().to_owned(), device.errors)).collect();
         for (key, errors) in &seen {
@@ -105,8 +108,8 @@ impl Conditions {
         self.errors = seen;
     }
 
-    /// Takes in which devices were found that the pool `name` goes on without: by their ids, what they are called and where they are. Gives a name and a
-    /// line for each that was not there before.
+    /// Records the devices that were found although the pool `name` goes on without them: `found`
+    /// has their names and paths, by id. Returns name and message of each new one.
     pub(super) fn found_again(&mut self, name: &str, found: &BTreeMap<String, (String, PathBuf)>) -> Vec<(String, String)> {
         self.returned.retain(|id, (path, _)| found.get(id).is_some_and(|(_, at)| at == path));
         let mut news = Vec::new();
@@ -124,31 +127,31 @@ impl Conditions {
         news
     }
 
-    /// Where they are.
+    /// Returns the paths of devices that are back and not in use.
     pub(super) fn returned(&self) -> Vec<PathBuf> {
         self.returned.values().map(|(path, _)| path.clone()).collect()
     }
 
-    /// A scrub has found none: those before it count no more.
+    /// Forgets errors: a scrub has found none, so earlier ones count no more.
     pub(super) fn forget_errors(&mut self) {
         self.failing.clear();
     }
 
-    /// Says of devices what is known of them.
+    /// Fills in the health of `devices` and the reasons.
     pub(super) fn tell(&self, devices: &mut [Device]) {
         for device in devices.iter_mut().filter(|device| matches!(device.state.as_str(), "missing" | "failed")) {
             if let Some((_, reason)) = self.returned.get(&device.id) {
                 device.health_reason = Some(reason.clone());
             }
         }
-        // what the pool itself says comes first
+        // a reason that the pool itself gives takes precedence
         for device in devices.iter_mut().filter(|device| device.health_reason.is_none()) {
             let (word, reason) = self.of(device.key());
             (device.health, device.health_reason) = (word.to_owned(), reason);
         }
     }
 
-    /// What a device's condition is called, and why.
+    /// Returns the word for a device's condition, and the reason.
     fn of(&self, key: &str) -> (&'static str, Option<String>) {
         match (self.failing.get(key), self.slow.get(key)) {
             (Some((errors, _)), _) => ("failing", Some(format!("{errors} errors in the last 24 hours"))),
@@ -158,7 +161,9 @@ impl Conditions {
     }
 }
 
-/// Whether operations take much longer than those of the others: the reason, when they do; nothing at all when there is too little to compare.
+/// Compares the median latency of a device with that of its peers. Returns `Some(reason)` inside
+/// when the device is slow, `Some(None)` when it is not, and `None` when there are too few
+/// operations.
 fn compare<'a>(what: &str, own: &[u64], peers: impl Iterator<Item = &'a [u64]>) -> Option<Option<String>> {
     let median = |counts: &[u64]| quantile(counts, 0.5).filter(|_| counts.iter().sum::<u64>() >= LEAST);
     let own = median(own)?;

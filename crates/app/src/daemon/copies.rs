@@ -1,7 +1,9 @@
-//! Full copies: a new volume, in any pool, with what a snapshot holds. Each is a job of the daemon.
+//! Full copies: a new volume, in any pool, with the content of a snapshot. Each is a job of the
+//! daemon.
 //!
-//! The volume has a name of its own until it is complete, and the snapshot is held. Both are remembered before they are made, so that a
-//! daemon that is killed takes them back at its next start. Data goes from shard to shard; only what the snapshot maps is copied.
+//! The volume has a temporary name until it is complete, and the snapshot is held. Both are
+//! remembered before they are made, so that a daemon that was killed undoes them at its next start.
+//! Data goes from shard to shard; only mapped extents of the snapshot are copied.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,34 +25,34 @@ use crate::instant;
 use crate::names::{SnapshotName, VolumeName};
 use crate::size::Size;
 
-/// Bytes that are read and written at once.
+/// Bytes of one read and its write.
 const PIECE: u64 = 1 << 20;
-/// Bytes that an engine keeps for each reserved volume beside its reservation.
+/// Bytes that an engine keeps free for each reserved volume beside its reservation.
 const KEPT_TO_OVERWRITE: u64 = 4 << 20;
 /// Pieces in flight.
 const IN_FLIGHT: usize = 4;
 /// Longest part of the new name in the name of an incomplete volume.
 const NAME_PART: usize = 200;
 
-/// A copy that has not ended, as the daemon remembers it.
+/// A copy that has not ended, as the state file has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopyRecord {
     /// The pool that gets the volume.
     pub pool: String,
-    /// The volume's name in it while it is incomplete.
+    /// Name of the volume while it is incomplete.
     pub volume: String,
     /// The pool of the snapshot.
     pub source: String,
     /// The snapshot.
     pub snapshot: u64,
-    /// The tag that it is held with; none in a pool that is only read.
+    /// Tag of the hold on the snapshot; `None` where its pool is read-only.
     pub tag: Option<String>,
 }
 
 /// A copy, under way or ended.
 pub(super) struct Copying {
     name: VolumeName,
-    /// Remembered until all that has to be taken back is.
+    /// Kept until everything that has to be undone is undone.
     record: Option<CopyRecord>,
     course: Arc<Course>,
     begun: Instant,
@@ -58,7 +60,7 @@ pub(super) struct Copying {
     outcome: Option<Result<(), String>>,
 }
 
-/// How far it is; shared with the task.
+/// Progress of a copy, shared with its task.
 #[derive(Debug, Default)]
 struct Course {
     total: AtomicU64,
@@ -66,7 +68,7 @@ struct Course {
     stop: AtomicBool,
 }
 
-/// All copies since the start, and those that an earlier daemon left.
+/// Copies since the start of the daemon, and those that an earlier daemon left behind.
 #[derive(Default)]
 pub(super) struct Copies {
     jobs: BTreeMap<u64, Copying>,
@@ -74,16 +76,16 @@ pub(super) struct Copies {
     next: u64,
 }
 
-/// Copies that have ended and are still remembered for those who ask.
+/// Number of ended copies that are kept for queries.
 const ENDED_KEPT: usize = 64;
 
 impl Copies {
-    /// With what an earlier daemon left.
+    /// Starts with the copies that an earlier daemon left behind.
     pub(super) fn left(left: Vec<CopyRecord>) -> Copies {
         Copies { left, ..Copies::default() }
     }
 
-    /// Those that the state file has.
+    /// Returns the copies that the state file records.
     pub(super) fn records(&self) -> Vec<CopyRecord> {
         self.left.iter().chain(self.jobs.values().filter_map(|job| job.record.as_ref())).cloned().collect()
     }
@@ -96,7 +98,7 @@ impl Copies {
     }
 }
 
-/// One copy with all that the task needs.
+/// Everything that the task of a copy needs.
 struct Task {
     id: u64,
     source: ShardHandle,
@@ -109,7 +111,8 @@ struct Task {
 }
 
 impl Daemon {
-    /// Begins to copy a snapshot into a new volume, or says what it would take. The job has begun on return.
+    /// Begins to copy a snapshot into a new volume; with `dry_run`, only reports what the copy
+    /// would take. The job has begun on return.
     ///
     /// # Errors
     /// When the name is taken, there is not enough room, or an engine refuses.
@@ -155,7 +158,7 @@ impl Daemon {
         };
         match self.prepare_copy(&record, &source, &target, &of, &snapshot).await {
             Ok(volume) => {
-                // space is kept for whom it was promised to alone
+                // reservation and read cache were set for the original volume alone
                 let options = VolumeOptions { reservation: 0, read_cache: None, ..of.options };
                 let task = Task { id, source, snapshot: snapshot.id, target, volume, options, name: new, course };
                 let daemon = Arc::clone(self);
@@ -169,7 +172,7 @@ impl Daemon {
         }
     }
 
-    /// Remembers what is about to be made, holds the snapshot, and makes the volume.
+    /// Saves the record, holds the snapshot, and creates the volume.
     async fn prepare_copy(
         &self,
         record: &CopyRecord,
@@ -189,7 +192,8 @@ impl Daemon {
         made.map(|volume| volume.id).ok_or_else(|| ApiError::internal("the new volume is not there; see the daemon's messages"))
     }
 
-    /// Is there room? What is compressed may take less than it says, so that is tried.
+    /// Checks that there is room. Compressed data may take less than `referenced_bytes`, so such a
+    /// copy may always try.
     async fn check_room(&self, target: &ShardHandle, pool: &str, of: &VolumeInfo, snapshot: &SnapshotInfo) -> Result<(), ApiError> {
         let (status, volumes) = (target.status().await?, target.volumes().await?);
         let reserved = volumes.iter().filter(|volume| volume.options.reservation > 0);
@@ -210,10 +214,10 @@ impl Daemon {
         self.copies().jobs.values().any(|job| job.outcome.is_none() && job.name == *name)
     }
 
-    /// How far a copy is, or how it ended.
+    /// Returns the progress of a copy, or its outcome.
     ///
     /// # Errors
-    /// When there is none of this number, or it ended long ago.
+    /// When there is no copy of this number, or it ended long ago.
     pub fn full_copy(&self, id: u64) -> Result<FullCopy, ApiError> {
         let copies = self.copies();
         let job = copies.jobs.get(&id).ok_or_else(|| ApiError::not_found(format!("no copy {id} since the daemon started")))?;
@@ -226,10 +230,10 @@ impl Daemon {
         Ok(FullCopy { id, name: job.name.to_string(), total_bytes, done_bytes, state: state.to_owned(), error })
     }
 
-    /// Ends a copy; what it has made is taken back soon.
+    /// Stops a copy; its incomplete volume is destroyed soon.
     ///
     /// # Errors
-    /// When there is none of this number.
+    /// When there is no copy of this number.
     pub fn stop_copy(&self, id: u64) -> Result<FullCopy, ApiError> {
         if let Some(job) = self.copies().jobs.get(&id) {
             job.course.stop.store(true, Relaxed);
@@ -237,7 +241,7 @@ impl Daemon {
         self.full_copy(id)
     }
 
-    /// Copies that run, as jobs of the pools that get the volumes.
+    /// Returns the running copies, as jobs of the pools that get the volumes.
     pub(super) fn copy_jobs(&self) -> Vec<Job> {
         let copies = self.copies();
         let running = copies.jobs.values().filter(|job| job.outcome.is_none());
@@ -254,7 +258,7 @@ impl Daemon {
         self.end_copy(task.id, outcome).await;
     }
 
-    /// A complete copy gets its properties and its name. Durable on return.
+    /// Gives a complete copy its properties and its name. Durable on return.
     async fn publish_copy(&self, task: &Task) -> Result<(), ShardError> {
         let _pool = self.lock_pool(&task.name.pool).await.ok();
         task.target.flush(Target::Head(task.volume)).await?;
@@ -265,7 +269,7 @@ impl Daemon {
         task.target.command(Command::RenameVolume { volume: task.volume, name }).await.map(drop)
     }
 
-    /// Takes back what a copy needed, and, when it failed, what it made.
+    /// Ends a copy: releases the snapshot and, when the copy failed, destroys its volume.
     async fn end_copy(&self, id: u64, outcome: Result<(), String>) {
         let record = self.copies().jobs.get(&id).and_then(|job| job.record.clone());
         let back = match &record {
@@ -295,7 +299,8 @@ impl Daemon {
         }
     }
 
-    /// Takes back what copies have left that an earlier daemon began. To be called when a pool comes into service.
+    /// Undoes the copies that an earlier daemon left behind. Call it when a pool comes into
+    /// service.
     pub(super) async fn take_back_copies(&self, pool: &str) {
         let left: Vec<CopyRecord> = self.copies().left.iter().filter(|left| left.pool == pool || left.source == pool).cloned().collect();
         for record in left {
@@ -309,7 +314,8 @@ impl Daemon {
         }
     }
 
-    /// Destroys the incomplete volume, where it is still there under its first name, and releases the snapshot. False when a pool is away.
+    /// Destroys the incomplete volume, where it still has its temporary name, and releases the
+    /// snapshot. Returns false when one of them fails, as when a pool is not in service.
     async fn take_back(&self, record: &CopyRecord) -> bool {
         let volume = self.destroy_incomplete(record).await;
         let hold = self.release_source(record).await;
@@ -339,7 +345,7 @@ impl Daemon {
         Ok(shard.command(Command::Release { snapshot: snapshot.id, tag: Some(tag.clone()) }).await.map(drop)?)
     }
 
-    /// Is it a pool of this daemon, in service or not?
+    /// True for a pool of this daemon, in service or not.
     fn knows(&self, pool: &str) -> bool {
         let registry = self.registry();
         registry.pools.contains_key(pool) || registry.known.iter().any(|known| known.name == pool)
@@ -366,13 +372,13 @@ impl Copying {
     }
 }
 
-/// Why a copy does not go on.
+/// Reason why a copy does not go on.
 enum Stop {
     Asked,
     Failed(ShardError),
 }
 
-/// Copies what the snapshot maps.
+/// Copies the mapped extents of the snapshot.
 async fn fill(task: &Task) -> Result<(), Stop> {
     let (from, to) = (Target::Snapshot(task.snapshot), Target::Head(task.volume));
     let extents = task.source.diff(None, from).await.map_err(Stop::Failed)?;
@@ -394,7 +400,7 @@ async fn fill(task: &Task) -> Result<(), Stop> {
     copied.await
 }
 
-/// The line of an error; a pool that filled up has figures.
+/// Returns the text of an error; with figures when the pool filled up.
 fn full_or(error: ShardError, task: &Task) -> String {
     if matches!(error, ShardError::Disk(millpond_block::DiskError::NoSpace)) {
         let (done, total) = (task.course.done.load(Relaxed), task.course.total.load(Relaxed));

@@ -1,8 +1,9 @@
-//! File descriptors: as many as the host lets the process have, and some of them kept.
+//! File descriptors: the daemon takes as many as the host allows, and keeps some in reserve.
 //!
-//! A new descriptor gets the lowest free number, so one whose number is near the limit says that nearly all are in use. What comes in from then on is
-//! refused with a reason; the last [`RESERVE`] are for what the daemon itself has to open meanwhile: the state file, devices that are looked at, the
-//! control socket's clients.
+//! A new descriptor gets the lowest free number, so a number near the limit means that nearly all
+//! are in use. From then on clients and exports are refused with a reason; the last [`RESERVE`] are
+//! for what the daemon itself has to open: the state file, devices that it examines, clients of the
+//! control socket.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -11,7 +12,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// Descriptors that neither clients nor exports get: a dozen at a time for the state file, labels and mounts, and the clients of the control socket.
 const RESERVE: u64 = 64;
-/// At most so much of a low limit is kept: 1/N.
+/// Largest part of a low limit that is kept in reserve: 1/N.
 const RESERVE_PART: u64 = 4;
 
 /// Raises the soft limit to the hard one, which costs nothing until descriptors are used.
@@ -26,7 +27,7 @@ pub fn raise() {
     }
 }
 
-/// Numbers from here on are kept.
+/// Returns the first descriptor number of the reserve.
 fn end(limit: u64) -> u64 {
     limit - RESERVE.min(limit / RESERVE_PART)
 }
@@ -35,13 +36,13 @@ fn limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// What clients are turned away with, and what to do about it.
+/// Returns the message that refuses a client, with what to do about it.
 pub fn refusal() -> String {
     let limit = limit().unwrap_or(0);
     format!("nearly all of {limit} file descriptors are in use; disconnect clients, remove exports, or raise LimitNOFILE of the daemon")
 }
 
-/// True when a client may keep this new descriptor.
+/// True when a client may keep the new descriptor `fd`.
 pub fn may_keep(fd: impl AsFd) -> bool {
     let number = u64::try_from(fd.as_fd().as_raw_fd()).unwrap_or(0);
     limit().is_none_or(|limit| number < end(limit))

@@ -1,4 +1,5 @@
-//! Removing volumes and snapshots: first a plan that says all that goes, then the plan carried out.
+//! Destroying volumes and snapshots: first a plan of everything that is destroyed, then its
+//! execution.
 
 use std::collections::BTreeSet;
 
@@ -18,12 +19,13 @@ mod plan;
 mod tests;
 
 impl Daemon {
-    /// Removes volumes, snapshots and ranges of snapshots of one pool. Durable on return; the space returns in the background. With `dry_run`,
-    /// only says what would go. Nothing goes when one of the names is refused.
+    /// Destroys volumes, snapshots and ranges of snapshots of one pool. Durable on return; the
+    /// space is freed in the background. With `dry_run`, only reports what would be destroyed.
+    /// Nothing is destroyed when one of the names is refused.
     ///
     /// # Errors
-    /// When something else needs what would go: snapshots of a volume without `recursive`, clones without `clones`, exports without `unexport`,
-    /// and holds in any case.
+    /// When something else needs what would be destroyed: snapshots of a volume without
+    /// `recursive`, clones without `clones`, exports without `unexport`, and holds in any case.
     pub async fn destroy(&self, request: &Destroy) -> Result<Destroyed, ApiError> {
         let names = std::iter::once(&request.name).chain(&request.more);
         let doomed: Vec<(&str, Doomed)> = names.map(|name| Ok((name.as_str(), name.parse()?))).collect::<Result<_, ApiError>>()?;
@@ -32,7 +34,7 @@ impl Daemon {
         if doomed.iter().any(|(_, doomed)| doomed.of().pool != pool) {
             return Err(ApiError::invalid("the names are of several pools; give those of each pool in a command of its own"));
         }
-        // nothing of it is exported, renamed or changed between the look and the command
+        // no export, rename or change of the pool comes between the look and the command
         let _pool = self.lock_pool(pool).await?;
         let (shard, _) = self.find_volume(first.of()).await?;
         let catalog = Catalog::new(pool, shard.volumes().await?, shard.snapshots().await?);
@@ -42,7 +44,7 @@ impl Daemon {
         };
         let plan = catalog.plan(&doomed, request.recursive || request.clones, request.clones).map_err(|e| e.during(&during))?;
         let exports = self.in_the_way(request, &shard, &catalog, &plan).await.map_err(|e| e.during(&during))?;
-        // what would be refused is refused before anything is lost
+        // the wipe is rehearsed, so that a refusal comes before anything is lost
         let wipe = request.wipe.map(|mode| WipePool { mode, stop: false, dry_run: true });
         let mut wiping = match wipe {
             Some(rehearsed) => Some(self.wipe(pool, rehearsed).await.map_err(|e| e.during(&during))?),
@@ -60,7 +62,7 @@ impl Daemon {
         }
         let (freed_bytes, exact) = plan.frees(&catalog);
         if let Some(wiping) = wiping.as_mut().filter(|_| request.dry_run) {
-            // it has not died yet
+            // in a dry run the plan's data still lives: count what its end would leave to erase
             wiping.erased_bytes += freed_bytes;
         }
         let destroyed: Vec<String> = plan.targets(&catalog).into_iter().map(|target| catalog.told(target)).collect();
@@ -71,11 +73,12 @@ impl Daemon {
         Ok(Destroyed { destroyed, freed_bytes, exact, wiping, unexported, dry_run: request.dry_run })
     }
 
-    /// The exports that have to end before the plan is carried out.
+    /// Returns the exports that have to end before the plan is carried out.
     ///
     /// # Errors
-    /// When a file of a mount is open; when there are exports and none may be ended, with the one command that ends them all; when clients are
-    /// connected without `force`.
+    /// When a file of a mount is open; when there are exports and the request does not end them
+    /// (the message has one command that ends them all); when clients are connected without
+    /// `force`.
     async fn in_the_way(
         &self,
         request: &Destroy,

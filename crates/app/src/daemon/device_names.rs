@@ -1,7 +1,8 @@
 //! The names of the devices of a pool, and the search for the device that a user names.
 //!
-//! A device has an id, which stays with it wherever it is plugged in and is never another device's, and the path it is open at. A missing one has the
-//! path it was last at: that is where it *was*. Another device of the pool may be there now, so a word that fits several devices is refused.
+//! A device has an id, which stays with it wherever it is plugged in and is never another device's,
+//! and the path at which it is open. For a missing device the last path is kept (`was`). Another
+//! device of the pool may be there now, so a word that fits several devices is refused.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,29 +20,30 @@ mod tests;
 /// The shortest beginning of an id that stands for it.
 const LEAST_DIGITS: usize = 4;
 
-/// The devices of a pool by all their names, those that take the places of others included.
+/// The devices of a pool by all their names, replacements included.
 #[derive(Debug)]
 pub(super) struct DeviceNames(Vec<Named>);
 
 /// One device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Named {
-    /// Its place in the pool's table.
+    /// Index in the pool's member table.
     pub member: u16,
-    /// It is to take the place of the device there.
+    /// True for a replacement that is to become the member `member`.
     pub successor: bool,
-    /// Eight hexadecimal digits; empty when nobody knows them.
+    /// Eight hexadecimal digits, or 16 where eight are ambiguous; empty when the id is unknown.
     pub id: String,
-    /// Where it is open.
+    /// Path at which it is open.
     pub path: Option<PathBuf>,
-    /// Where it was, when it is missing.
+    /// Last path of a missing device.
     pub was: Option<PathBuf>,
     /// Serial number of the disk.
     pub serial: Option<String>,
 }
 
 impl Named {
-    /// Its shortest clear name: its path, or the last path of a missing device where no other device is now, else its ID.
+    /// Returns its shortest clear name: its path, or the last path of a missing device unless
+    /// another device is there now (`taken`), else its id.
     fn word(&self, taken: bool) -> String {
         let last = self.was.as_ref().filter(|_| !taken);
         match (self.path.as_ref().or(last), self.id.is_empty()) {
@@ -51,7 +53,7 @@ impl Named {
         }
     }
 
-    /// Id and place, for a choice among several.
+    /// Returns id and path, for a choice among several.
     fn described(&self) -> String {
         let id = if self.id.is_empty() { format!("device {}", self.member) } else { self.id.clone() };
         match (&self.path, &self.was) {
@@ -65,24 +67,25 @@ impl Named {
         let path = Path::new(word);
         let digits = word.len() >= LEAST_DIGITS && self.id.starts_with(&word.to_ascii_lowercase());
         let serial = self.serial.as_ref().is_some_and(|serial| serial.eq_ignore_ascii_case(word));
-        // a number is shown nowhere: whoever has it from before means a device that is gone, and takes no healthy one for it
+        // member numbers are shown nowhere: a number from an old message means a missing device,
+        // never a healthy one
         let number = self.path.is_none() && self.is_number(word);
         digits || serial || number || [&self.path, &self.was].into_iter().flatten().any(|known| known == path || is_node(known, word))
     }
 
-    /// Is that its place in the pool's table?
+    /// True when `word` is the index in the member table.
     fn is_number(&self, word: &str) -> bool {
         word == self.member.to_string() && !self.successor
     }
 }
 
-/// Is that the last part of the path of a device node, as `sdb` is of `/dev/sdb`?
+/// True when `word` is the last part of the path of a device node, as `sdb` is of `/dev/sdb`.
 fn is_node(path: &Path, word: &str) -> bool {
     path.starts_with("/dev") && path.file_name().is_some_and(|name| name == word)
 }
 
 impl DeviceNames {
-    /// Of a pool in service.
+    /// Returns the names in a pool in service.
     pub(super) fn of(record: &PoolRecord, status: &ShardStatus) -> DeviceNames {
         let host = |position: Option<usize>| status.devices.get(position?)?.as_ref();
         let path = |position: Option<usize>| host(position).map(|host| host.path.clone());
@@ -105,8 +108,8 @@ impl DeviceNames {
         DeviceNames(names)
     }
 
-    /// Of a pool that is not in service, as far as it is remembered. Where two devices were last seen at one path, it is that of the one that was in
-    /// use last.
+    /// Returns the names in a pool that is not in service, as far as they are remembered. Where two
+    /// devices were last seen at one path, the path is that of the one that was in use last.
     pub(super) fn remembered(record: &PoolRecord) -> DeviceNames {
         let in_force = record.in_force.as_ref();
         let id = |member: u16| {
@@ -130,28 +133,28 @@ impl DeviceNames {
         DeviceNames(known.iter().map(named).chain(successors).collect())
     }
 
-    /// All of them.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Named> {
         self.0.iter()
     }
 
-    /// A member, or the device that takes its place.
+    /// Returns a member, or with `successor` its replacement.
     pub(super) fn get(&self, member: u16, successor: bool) -> Option<&Named> {
         self.0.iter().find(|named| named.member == member && named.successor == successor)
     }
 
-    /// The shortest clear name of a device.
+    /// Returns the shortest clear name of a device.
     pub(super) fn word(&self, named: &Named) -> String {
         let taken = named.was.as_ref().is_some_and(|was| self.0.iter().any(|other| other.path.as_ref() == Some(was)));
         named.word(taken)
     }
 
-    /// The shortest clear name of a member.
+    /// Returns the shortest clear name of a member.
     pub(super) fn member(&self, member: u16) -> String {
         self.get(member, false).map_or_else(|| format!("device {member}"), |named| self.word(named))
     }
 
-    /// Why a word is no name of a device: a place in the table is none, as it is shown nowhere.
+    /// Returns the error for a word that names no device. A member number is no name, as it is
+    /// shown nowhere.
     pub(super) fn unknown(&self, pool: &str, word: &str) -> ApiError {
         let meant = self.0.iter().find(|named| named.is_number(word));
         let meant = meant.map(|named| format!("; device {word} is {}, name it so when it is meant", named.described()));
@@ -159,10 +162,11 @@ impl DeviceNames {
         ApiError::not_found(format!("pool '{pool}' has no device {word}{meant}"))
     }
 
-    /// The member that a user means by a path, an id or the beginning of one, or a serial number; nothing when no name is like that.
+    /// Returns the member that a user means by a path, an id or the beginning of one, or a serial
+    /// number; `None` when no name fits.
     ///
     /// # Errors
-    /// When several devices are called so, or the one that is belongs to nobody yet.
+    /// When several devices fit, or the device is a replacement that is not a member yet.
     pub(super) fn find(&self, pool: &str, word: &str) -> Result<Option<u16>, ApiError> {
         let found: Vec<&Named> = self.0.iter().filter(|named| named.is(word)).collect();
         match found.as_slice() {
@@ -184,7 +188,7 @@ impl DeviceNames {
     }
 }
 
-/// Devices that were not found, by what is remembered of them.
+/// Describes devices that were not found, by what is remembered of them.
 pub(super) fn absent(record: Option<&PoolRecord>, members: &[u16]) -> Vec<DeviceNamed> {
     let names = record.map(DeviceNames::remembered);
     let named = |member: &u16| {
@@ -201,11 +205,11 @@ pub(super) fn absent(record: Option<&PoolRecord>, members: &[u16]) -> Vec<Device
     members.iter().map(named).collect()
 }
 
-/// Remembers how the devices look that are there.
+/// Records id, serial number and size of the devices that are present.
 pub(super) fn note(record: &mut PoolRecord, status: &ShardStatus) {
     let seen = status.pool.devices.iter().filter_map(|device| {
         let host = device.position.and_then(|at| status.devices.get(at)?.as_ref());
-        // a spare that takes a place is the same device
+        // a spare that becomes a member is the same device at another index
         let before = record.seen.values().find(|seen| seen.id == device.id.0).cloned();
         let now = host.map(|host| {
             let before = before.clone().unwrap_or_default();
@@ -216,7 +220,8 @@ pub(super) fn note(record: &mut PoolRecord, status: &ShardStatus) {
     record.seen = seen.collect();
 }
 
-/// Has the labels say how the devices look that are there, so that another host can name them when they are missing.
+/// Has path, size and serial number of the present devices written into the labels, so that another
+/// host can name them when they are missing.
 pub(super) fn describe(shard: &ShardHandle, status: &ShardStatus) {
     let note = |device: DeviceId, position: usize| {
         let host = status.devices.get(position)?.as_ref()?;
@@ -228,14 +233,15 @@ pub(super) fn describe(shard: &ShardHandle, status: &ShardStatus) {
     shard.describe(own.chain(successors).collect());
 }
 
-/// How a member looked when it was last there.
+/// Returns how a member looked when it was last present.
 pub(super) fn seen_before<'a>(record: &'a PoolRecord, device: &DeviceInfo) -> Option<&'a SeenDevice> {
     record.seen.get(&device.member).filter(|seen| seen.id == device.id.0)
 }
 
-/// Ids that people can compare and type: eight digits, or all of them where eight are those of two devices.
+/// Returns ids that people can compare and type: eight digits, or all 16 where two devices share
+/// the eight.
 fn short_ids(ids: impl Iterator<Item = DeviceId>) -> BTreeMap<DeviceId, String> {
-    // the low bits of ids count, so their digits are alike; of their checksum they are not
+    // ids differ in their low bits, so their leading digits are alike; those of a checksum are not
     let short = |id: DeviceId| format!("{:08x}", crc32c(&id.0.to_le_bytes()));
     let all: Vec<DeviceId> = ids.collect();
     let unique = |id: DeviceId| all.iter().all(|other| *other == id || short(*other) != short(id));

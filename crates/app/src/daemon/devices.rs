@@ -1,4 +1,4 @@
-//! Devices of a pool in service: more of them, others in their place, and those that leave.
+//! Devices of a pool in service: adding, replacing and removing them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
@@ -26,15 +26,15 @@ use crate::api::{AddDevices, ApiError, DeviceRemoval, DeviceSpec, IoMode, Job, P
 use crate::devices::unprotected;
 use crate::instant;
 
-/// How often devices on their way are looked at.
+/// Time between two looks at jobs that replace or remove devices.
 const LOOK: Duration = Duration::from_millis(250);
-/// How often it is looked how devices do, and whether spares took places.
+/// Time between two looks at the condition of devices, and at members that spares have replaced.
 const CARE: Duration = Duration::from_secs(5);
-/// Tries to take the label from a device that was let go.
+/// Tries to remove the label from a device that was released.
 const WIPE_TRIES: u32 = 12;
 
 impl Daemon {
-    /// Adds devices to a pool. Their space can be used, and the daemon remembers them, on return.
+    /// Adds devices to a pool. On return their space is usable and the daemon remembers them.
     ///
     /// # Errors
     /// When there is no such pool, a device cannot be used or holds something, or the engine refuses.
@@ -86,10 +86,11 @@ impl Daemon {
         Ok(Pool { warnings, ..self.pool(name).await? })
     }
 
-    /// Takes a device out of a pool. The job has begun on return, and goes on after a restart.
+    /// Begins to remove a device from a pool; with `stop`, stops the removals in it. The job has
+    /// begun on return, and continues after a restart.
     ///
     /// # Errors
-    /// When there is no such pool or device, or what is on it does not fit on the others.
+    /// When there is no such pool or device, or its data does not fit on the other devices.
     pub async fn remove_device(self: &Arc<Daemon>, name: &str, request: RemoveDevice) -> Result<DeviceRemoval, ApiError> {
         let _pool = self.lock_pool(name).await?;
         let during = format!("cannot remove {} from pool '{name}'", request.device);
@@ -120,7 +121,7 @@ impl Daemon {
         Ok(DeviceRemoval { pool: self.pool(name).await?, device, plan, stops: Vec::new() })
     }
 
-    /// The removals that are under way in a pool.
+    /// Returns the removals that run in a pool.
     async fn removals(&self, name: &str) -> Vec<Job> {
         let look = self.look_at(name, SILENCE).await;
         let mut jobs = self.list_jobs(look.as_slice());
@@ -128,7 +129,8 @@ impl Daemon {
         jobs
     }
 
-    /// The plan of a removal for the API: with the paths of devices and the time it takes.
+    /// Returns the plan of a removal for the API: with the paths of devices, and the time in
+    /// seconds.
     async fn removal_plan(&self, name: &str, shard: &ShardHandle, plan: Plan) -> Result<RemovalPlan, ApiError> {
         let status = shard.status().await?;
         let names = self.device_names(name, &status);
@@ -142,7 +144,8 @@ impl Daemon {
         Ok(RemovalPlan { moved_bytes: plan.moved, in_steps: plan.in_steps, leaves_with_it, rate, rate_of, seconds })
     }
 
-    /// Remembers devices before they become members: whatever happens from here on, the next import finds them.
+    /// Saves the paths of devices before they become members, so that the next import finds them at
+    /// any point of failure.
     pub(super) fn expect_devices(&self, name: &str, paths: &[PathBuf]) -> Result<(), ApiError> {
         if let Some(entry) = self.registry().pools.get_mut(name) {
             entry.record.successors.extend(paths.iter().cloned());
@@ -150,9 +153,8 @@ impl Daemon {
         self.save()
     }
 
-    /// Gives devices up that did not become members. When the pool was given up meanwhile nobody knows whether they did: they stay as
-    /// they are, and
-    /// remembered.
+    /// Gives up devices that did not become members. When the pool was given up meanwhile it is
+    /// unknown whether they did: they stay as they are, and stay remembered.
     pub(super) async fn not_taken(
         &self,
         name: &str,
@@ -175,10 +177,10 @@ impl Daemon {
         }
     }
 
-    /// Lets devices go again that came to nothing, and removes the files that were made for them.
+    /// Releases devices that did not become members, and removes the files that were made for them.
     async fn give_up(&self, shard: &ShardHandle, devices: &[NewDevice], fresh: &[PathBuf]) {
         for device in devices {
-            // a shard that is gone holds nothing
+            // a shard that has ended holds no device
             let _ = shard.remove_device(device.position).await;
         }
         self.remove_files(fresh).await;
@@ -188,14 +190,15 @@ impl Daemon {
         self.registry().pools.get(name).map(|entry| entry.record.io).unwrap_or_default()
     }
 
-    /// What the devices of a pool in service are called.
+    /// Returns the names of the devices of a pool in service.
     pub(super) fn device_names(&self, name: &str, status: &ShardStatus) -> DeviceNames {
         let fresh = || PoolRecord::new(name.to_owned(), String::new(), Vec::new(), IoMode::default());
         let record = self.registry().pools.get(name).map(|entry| entry.record.clone());
         DeviceNames::of(&record.unwrap_or_else(fresh), status)
     }
 
-    /// The one member that the user means: by the path it is open at or was at, by its id, or by its serial number.
+    /// Returns the one member that the user means: by the path at which it is or was open, by its
+    /// id, or by its serial number.
     pub(super) async fn member(&self, name: &str, shard: &ShardHandle, old: &str) -> Result<u16, ApiError> {
         let names = self.device_names(name, &shard.status().await?);
         let known = names.find(name, old)?;
@@ -203,7 +206,7 @@ impl Daemon {
         if let Some(member) = known.filter(|member| !was_there(member)) {
             return Ok(member);
         }
-        // another path to a device that is open: a link of udev, say
+        // perhaps another path to a device that is open, such as a link of udev
         let open: Vec<PathBuf> = names.iter().filter_map(|named| named.path.clone()).collect();
         let same = move |path: &Path| {
             let real = path.canonicalize().ok()?;
@@ -224,14 +227,13 @@ impl Daemon {
         known.or(found).ok_or_else(|| names.unknown(name, old))
     }
 
-    /// Follows what happens to the devices of a pool that an earlier daemon began to change.
+    /// Follows changes to the devices of a pool that an earlier daemon began.
     pub(super) fn follow_devices(self: &Arc<Daemon>, name: &str) {
         self.follow(name, None);
     }
 
-    /// Notices pools that ended by themselves, devices that are slow or failing, and spares that took the places of lost ones, for as
-    /// long as the
-    /// daemon lives.
+    /// Notices, as long as the daemon lives, pools that ended by themselves, low space on the host,
+    /// devices that are slow, failing or back again, and spares that replaced lost devices.
     pub async fn care(self: Arc<Daemon>) {
         let daemon = Arc::clone(&self);
         let returned = Arc::clone(&self);
@@ -255,17 +257,18 @@ impl Daemon {
         }
     }
 
-    /// Reports what has changed about pools and exports since the last look. Gives the look.
+    /// Reports changes of pools and exports since the last look. Returns the new look.
     pub(super) async fn look_for_changes(&self) -> Vec<PoolLook> {
         let mut looks = self.look().await;
-        // one that was exported meanwhile was not looked at
+        // a pool that was exported meanwhile has no valid look
         looks.retain(|look| self.registry().pools.contains_key(&look.record.name));
         self.report_changes(&looks, Instant::now());
         looks
     }
 
     fn report_changes(&self, looks: &[PoolLook], now: Instant) {
-        // of one instant: the devices of a job that is not listed any more are as it left them
+        // take jobs and pools from one look: the devices of a job that is no longer listed are then
+        // as it left them
         let (jobs, pools) = (self.list_jobs(looks), self.list_pools(looks));
         for pool in pools.iter().filter(|pool| pool.silent_since.is_none()) {
             if let Some(entry) = self.registry().pools.get_mut(&pool.name) {
@@ -291,8 +294,8 @@ impl Daemon {
         news.into_iter().for_each(|happened| self.report(happened));
     }
 
-    /// Remembers how the last removal ended, when it did by itself, for the engine forgets it with the next import; `None`: another has
-    /// begun.
+    /// Saves how the last removal ended when it ended by itself, for the engine forgets that at the
+    /// next import. `None` when another removal has begun.
     fn note_removal(&self, name: &str, why: Option<&String>) {
         let ended = why.map(|why| RemovalEnded { why: why.clone(), at: instant::now() });
         let changed = {
@@ -306,7 +309,8 @@ impl Daemon {
         }
     }
 
-    /// A command has begun a job: its end is reported, its beginning was.
+    /// Notes that a command has begun a job: its end is reported as an event, its beginning was
+    /// already.
     pub(super) fn expect_job(&self, pool: &str, kind: &str, member: Option<u16>) {
         let record = self.registry().pools.get(pool).map(|entry| entry.record.clone());
         if let Some(record) = record {
@@ -315,7 +319,7 @@ impl Daemon {
         }
     }
 
-    /// Waits until a pool changes its state or gives a device up, for at most so long.
+    /// Waits until a pool changes its state or gives up a device, for at most `limit`.
     async fn until_changed(&self, limit: Duration) {
         let mut changes = vec![sleep(limit).boxed()];
         for (_, shard) in self.shards() {
@@ -328,7 +332,7 @@ impl Daemon {
                     changed = labels.changed() => changed.is_err(),
                 };
                 if ended {
-                    pending::<()>().await; // it is reported by who looks for falls
+                    pending::<()>().await; // `watch_falls` reports it
                 }
             };
             changes.push(next.boxed());
@@ -336,7 +340,8 @@ impl Daemon {
         select_all(changes).await;
     }
 
-    /// Follows what happens to the devices of a pool. A job that a command began is listed until the daemon remembers what came of it.
+    /// Follows changes to the devices of a pool. A job that a command began is listed until the
+    /// daemon has recorded its outcome.
     pub(super) fn follow(self: &Arc<Daemon>, name: &str, job: Option<(&'static str, u16)>) {
         if let Some((kind, member)) = job {
             self.expect_job(name, kind, Some(member));
@@ -347,20 +352,20 @@ impl Daemon {
         tokio::spawn(Arc::clone(self).watch_devices(name.to_owned(), job));
     }
 
-    /// Follows replacements and removals in a pool to their end: then devices that it does not use any more are let go, lose their
-    /// labels, and
-    /// are forgotten.
+    /// Follows replacements and removals in a pool to their end: devices that the pool no longer
+    /// uses are released, lose their labels, and are forgotten.
     async fn watch_devices(self: Arc<Daemon>, name: String, job: Option<(&'static str, u16)>) {
         let mut followed = Followed { daemon: &self, name: &name, job };
         let mut ids = ReleasedIds::default();
         self.registry().pools.get(&name).into_iter().for_each(|entry| ids.remember(&entry.record));
         loop {
-            // a device that a command is about to name is not one that nobody uses
+            // under the pool's lock, so that a device that a command is about to add does not look
+            // unused
             let pool = self.wait_for_pool(&name).await;
             let Ok(shard) = self.shard(&name) else { return };
             let status = match shard.status().await {
                 Ok(status) => status,
-                // the host holds its thread: it may let go of it
+                // the host may be holding up its thread, and may let it continue
                 Err(ShardError::Silent) => continue,
                 Err(_) => return,
             };
@@ -369,7 +374,8 @@ impl Daemon {
             let of_devices = |kind| matches!(kind, JobKind::Resilver | JobKind::Replace | JobKind::Remove);
             let switching = status.pool.devices.iter().any(|device| device.successor.is_some());
             let mut left = switching || status.pool.jobs.iter().any(|job| of_devices(job.kind));
-            // INV-JOB-1: the job is listed until the pool's table is without the old device and saving that was tried (a failure is logged)
+            // INV-JOB-1: the job is listed until the old device is gone from the pool's table and a
+            // save was tried (a failure is logged)
             self.remember_devices(&name, &status);
             if !left {
                 followed.end();
@@ -384,7 +390,7 @@ impl Daemon {
                     Err(_) => return,
                 }
             }
-            // one that hangs keeps no command waiting
+            // release the lock first, so that a hanging device keeps no command waiting
             drop(pool);
             for path in released {
                 self.let_go(&name, path, status.pool.id, &ids).await;
@@ -396,8 +402,9 @@ impl Daemon {
         }
     }
 
-    /// Takes the label from a device that belonged to a pool. Somebody may just be looking what is on it: then later. INV-LABEL-2: the device that is
-    /// written to says by its label that it is the one that was released.
+    /// Removes the label from a device that belonged to a pool. Tries again when the device is
+    /// busy, for instance because another process examines it. INV-LABEL-2: the label of the device
+    /// that is written to says that this is the device that was released.
     async fn let_go(&self, name: &str, path: PathBuf, pool: PoolId, ids: &ReleasedIds) {
         let told = path.display().to_string();
         for tries_left in (0..WIPE_TRIES).rev() {
@@ -421,12 +428,12 @@ impl Daemon {
         }
     }
 
-    /// Remembers where the devices of a pool are now.
+    /// Records where the devices of a pool are now.
     fn remember_devices(&self, name: &str, status: &ShardStatus) {
         let record = self.registry().pools.get(name).map(|entry| entry.record.clone());
         for (spare, lost) in record.iter().flat_map(|record| places_taken(record, status)) {
             let (spare, lost) = (spare.display().to_string(), lost.display().to_string());
-            // it was replaced before anybody looked at it
+            // it was replaced before any look saw it fail
             if !record.as_ref().is_some_and(|record| self.watches().is_unwell(&record.id, &lost)) {
                 let message = format!("device {lost} of pool '{name}' failed, and a spare has taken its place");
                 self.report(Happened::to_device("device.failed", name, &lost, message));
@@ -448,7 +455,7 @@ impl Daemon {
                     *place = now;
                 }
             }
-            // a cap is the device's, and goes with it
+            // a cap belongs to the device and is removed with it
             let same = |member: u16| before.devices.get(usize::from(member)) == devices.get(usize::from(member));
             entry.record.limits.retain(|member, _| same(*member));
             entry.record.devices = devices;
@@ -462,7 +469,7 @@ impl Daemon {
     }
 }
 
-/// Where a member of a pool is remembered to be.
+/// Returns the remembered path of a member.
 fn remembered_path(devices: &[PathBuf], member: u16) -> Option<String> {
     let path = devices.get(usize::from(member))?;
     (!path.as_os_str().is_empty()).then(|| path.display().to_string())
@@ -471,20 +478,20 @@ fn remembered_path(devices: &[PathBuf], member: u16) -> Option<String> {
 /// The ids of devices that a pool has, or had while it was followed.
 #[derive(Debug, Default)]
 struct ReleasedIds {
-    /// By path: the one that was in use there last.
+    /// By path: the device that was last in use there.
     known: BTreeMap<PathBuf, DeviceId>,
-    /// Those of devices that the pool has: they are never released.
+    /// Devices that the pool has: they are never released.
     used: BTreeSet<DeviceId>,
 }
 
 impl ReleasedIds {
-    /// Takes in devices as they were last seen.
+    /// Records devices as they were last seen.
     fn remember(&mut self, record: &PoolRecord) {
         let seen = record.seen.iter().filter_map(|(member, seen)| Some((record.last_path(*member)?.clone(), DeviceId(seen.id))));
         self.known.extend(seen);
     }
 
-    /// Takes in the devices that the pool has now.
+    /// Records the devices that the pool has now.
     fn note(&mut self, status: &ShardStatus) {
         let devices = &status.pool.devices;
         let members = devices.iter().map(|device| (device.position, Some(device.id)));
@@ -499,7 +506,7 @@ impl ReleasedIds {
     }
 }
 
-/// A job that is listed while what came of it is not remembered.
+/// A job that stays listed until its outcome is recorded; dropping this ends that.
 struct Followed<'a> {
     daemon: &'a Daemon,
     name: &'a str,
@@ -523,13 +530,14 @@ impl Drop for Followed<'_> {
     }
 }
 
-/// Devices that every group for data can do without.
+/// Returns the number of devices that every data group can lose.
 fn redundancy(status: &ShardStatus) -> u16 {
     let data = status.pool.devices.iter().filter(|device| device.class == Class::Data);
     data.map(|device| layout_words(device.layout).0.spare()).min().unwrap_or(0)
 }
 
-/// Devices that were remembered as other members, and those whose places they have now: spares, for nobody else changes places.
+/// Returns pairs of paths: a device that was remembered as another member, and the device whose
+/// place it has now. Such a device is a spare; no other device changes its place.
 fn places_taken(record: &PoolRecord, status: &ShardStatus) -> Vec<(PathBuf, PathBuf)> {
     let path = |position: usize| status.devices.get(position).and_then(Option::as_ref).map(|host| host.path.clone());
     let taken = status.pool.devices.iter().filter_map(|device| {

@@ -1,4 +1,5 @@
-//! Errors of devices, remembered over restarts: until a device is replaced, or a scrub that began after its last error finds none.
+//! Errors of devices, kept over restarts until a device is replaced, or a scrub that began after
+//! its last error finds none.
 
 use std::time::{Duration, Instant};
 
@@ -9,31 +10,32 @@ use super::state::PoolRecord;
 use super::view::errors_of;
 use crate::instant;
 
-/// How often the state is written for devices whose errors go on; the first one, and the last ones at the end of the daemon, are written at once.
+/// Least time between two saves while errors go on. The first error of a device, and the last ones
+/// at the end of the daemon, are saved at once.
 const SAVE: Duration = Duration::from_secs(60);
 
-/// Events that are not written yet.
+/// Errors of a pool's devices that are not saved yet.
 #[derive(Debug, Default)]
 pub(super) struct ErrorsUnsaved {
-    /// There is something.
+    /// True when there are some.
     changed: bool,
-    /// When it was written last.
+    /// Time of the last save.
     saved: Option<Instant>,
 }
 
-/// Changes of the errors of devices.
+/// Changes of the errors of a pool's devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Noted {
-    /// There are more.
+    /// There are new errors.
     more: bool,
-    /// A device has its first ones, or has none any more.
+    /// A device has its first errors, or has none any more.
     edge: bool,
-    /// No device has any.
+    /// No device has errors.
     none: bool,
 }
 
-/// Takes in the errors that devices have had since they were looked at last. A scrub that began after the last one of a device was noticed, and found
-/// none, clears those of the device.
+/// Adds the errors that devices had since the last look. A scrub that began after the last error of
+/// a device was noticed, and found none, clears the device's errors.
 fn note(record: &mut PoolRecord, status: &ShardStatus) -> Noted {
     let scrub = status.pool.scrub.as_ref();
     let begun = scrub.map(|scrub| instant::from_millis(scrub.begun.0));
@@ -57,14 +59,14 @@ fn note(record: &mut PoolRecord, status: &ShardStatus) -> Noted {
 }
 
 impl Daemon {
-    /// Takes in the errors of the devices of pools that were looked at, and remembers them.
+    /// Records the errors of the devices of the pools in `looks`, and saves them.
     pub(super) fn note_errors(&self, looks: &[PoolLook], now: Instant) {
         let mut save = false;
         {
             let mut registry = self.registry();
             for look in looks {
                 let (Some(entry), Some(answer)) = (registry.pools.get_mut(&look.record.name), look.answer()) else { continue };
-                // the counts of another import say nothing of this one
+                // counts of an earlier import do not apply to this one
                 if entry.since != look.since {
                     continue;
                 }
@@ -86,13 +88,14 @@ impl Daemon {
         }
     }
 
-    /// The same of one pool, now: before it is closed; and before a scrub, so that errors are not taken for those that it leaves.
+    /// Records the errors of one pool now: before it is closed, and before a scrub, so that earlier
+    /// errors are not taken for errors after it.
     pub(super) async fn note_errors_of(&self, name: &str) {
         let look = self.look_at(name, self.options.deadlines.look).await;
         self.note_errors(look.as_slice(), Instant::now());
     }
 
-    /// Takes in the last errors before pools are closed. True when they are to be saved.
+    /// Records the last errors before pools are closed. True when there is something to save.
     pub(super) fn note_last_errors(&self, looks: &[PoolLook]) -> bool {
         self.note_errors(looks, Instant::now());
         self.registry().pools.values().any(|entry| entry.errors.changed)

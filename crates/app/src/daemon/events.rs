@@ -1,4 +1,5 @@
-//! What happened: each event is a line of the log, is given to those who listen and to the command of `on_event`, and is remembered.
+//! Events: each is a line of the log, goes to listeners and to the command of `on_event`, and is
+//! remembered.
 //!
 //! The last events are in memory, and in a file of the state directory, one JSON object a line, so that they outlive a restart. The file is
 //! bounded and is not flushed: it is a record for people, nothing depends on it.
@@ -23,20 +24,20 @@ mod kinds;
 #[cfg(test)]
 mod tests;
 
-/// The file in the state directory.
+/// Name of the file in the state directory.
 const FILE: &str = "events.jsonl";
-/// Events remembered.
+/// Number of events that are remembered.
 const KEPT: usize = 1000;
-/// Events kept for a listener that is slow; older ones are dropped for it.
+/// Number of events kept for a slow listener; older ones are dropped for it.
 const BACKLOG: usize = 256;
-/// How often the file is tried again that cannot be written.
+/// Time between two tries to write a file that could not be written.
 const RETRY: Duration = Duration::from_secs(30);
 /// How long the end of the daemon waits for the last events to be written.
 const LAST: Duration = Duration::from_secs(2);
 /// Longest message in characters.
 const LONGEST: usize = 2000;
 
-/// Something to report.
+/// An event before it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Happened {
     kind: &'static str,
@@ -48,44 +49,44 @@ pub(super) struct Happened {
 }
 
 impl Happened {
-    /// To a pool.
+    /// An event about a pool.
     pub(super) fn to_pool(kind: &'static str, pool: &str, message: impl Into<String>) -> Happened {
         Happened { kind, severity: None, subject: pool.to_owned(), pool: Some(pool.to_owned()), device: None, message: message.into() }
     }
 
-    /// To the daemon itself.
+    /// An event about the daemon itself.
     pub(super) fn to_daemon(kind: &'static str, message: impl Into<String>) -> Happened {
         Happened { kind, severity: None, subject: "daemon".to_owned(), pool: None, device: None, message: message.into() }
     }
 
-    /// To a device of a pool.
+    /// An event about a device of a pool.
     pub(super) fn to_device(kind: &'static str, pool: &str, device: &str, message: impl Into<String>) -> Happened {
         Happened { subject: device.to_owned(), device: Some(device.to_owned()), ..Happened::to_pool(kind, pool, message) }
     }
 
-    /// About something else of the pool.
+    /// Replaces the subject by something else of the pool.
     pub(super) fn about(self, subject: impl Into<String>) -> Happened {
         Happened { subject: subject.into(), ..self }
     }
 
-    /// With another severity than events of its kind have.
+    /// Gives the event another severity than its kind has.
     pub(super) fn at(self, severity: Severity) -> Happened {
         Happened { severity: Some(severity), ..self }
     }
 
-    /// Its kind.
+    /// Returns the kind.
     #[cfg(test)]
     pub(super) fn kind(&self) -> &'static str {
         self.kind
     }
 
-    /// In words.
+    /// Returns the message.
     #[cfg(test)]
     pub(super) fn message(&self) -> &str {
         &self.message
     }
 
-    /// How much it matters.
+    /// Returns the severity.
     pub(super) fn severity(&self) -> Severity {
         self.severity.unwrap_or_else(|| kinds::severity(self.kind))
     }
@@ -104,18 +105,18 @@ impl Happened {
     }
 }
 
-/// Events up to now, and those that come.
+/// The remembered events, and the listeners for new ones.
 pub(super) struct EventLog {
     shared: Arc<Shared>,
     listeners: broadcast::Sender<Event>,
-    /// The end of the thread that writes the file.
+    /// Becomes ready when the thread that writes the file has ended.
     written: Mutex<Option<mpsc::Receiver<()>>>,
 }
 
 /// State shared by the recorders of events and the thread that writes them.
 struct Shared {
     remembered: Mutex<Remembered>,
-    /// There is an event to write, or no more come.
+    /// Signals that there is an event to write, or that no more will come.
     changed: Condvar,
 }
 
@@ -126,9 +127,10 @@ impl Shared {
 }
 
 struct Remembered {
-    /// Events wait here to be written, so this is also the bound of those that wait.
+    /// The last events. The thread writes from here, so this also bounds the events that wait to be
+    /// written.
     recent: VecDeque<Event>,
-    /// Events since the start, and those of them that the file's thread has taken.
+    /// Number of events since the start, and how many of them the file's thread has taken.
     recorded: usize,
     taken: usize,
     hook: Option<HookQueue>,
@@ -136,7 +138,7 @@ struct Remembered {
 }
 
 impl EventLog {
-    /// With what the file in `dir` holds, and what events are handed to.
+    /// Opens the log with the events of the file in `dir`; new events also go to `hook`.
     pub(super) fn open(dir: &Path, hook: Option<HookQueue>) -> EventLog {
         let file = EventFile::open(dir.join(FILE));
         let remembered = Remembered { recent: file.recent().clone(), recorded: 0, taken: 0, hook, ends: false };
@@ -155,7 +157,7 @@ impl EventLog {
         EventLog { shared, listeners: broadcast::channel(BACKLOG).0, written: Mutex::new(writer.is_ok().then_some(written)) }
     }
 
-    /// Remembers an event and gives it to those who wait for it. Never waits for the file.
+    /// Remembers an event and sends it to hook and listeners. Never waits for the file.
     fn record(&self, event: Event) {
         let mut remembered = self.shared.remembered();
         if let Some(hook) = &mut remembered.hook {
@@ -163,24 +165,25 @@ impl EventLog {
         }
         keep(&mut remembered.recent, event.clone());
         remembered.recorded += 1;
-        // Nobody listening is no error. Sent under the lock: whoever looks back and listens misses none and gets none twice.
+        // No listener is no error. Sent under the lock, so that `listen` neither misses an event
+        // nor gets one twice.
         let _ = self.listeners.send(event);
         self.shared.changed.notify_one();
     }
 
-    /// Events since a time that are remembered, none without one; and those from now on.
+    /// Returns the remembered events since `since` (none without it), and a receiver of new ones.
     fn listen(&self, since: Option<Timestamp>) -> (Vec<Event>, broadcast::Receiver<Event>) {
         let remembered = self.shared.remembered();
         let wanted = remembered.recent.iter().filter(|event| since.is_some_and(|since| event.time >= since));
         (wanted.cloned().collect(), self.listeners.subscribe())
     }
 
-    /// Waits until all is written, within a limit. Events from here on are not written.
+    /// Waits until all events are written, but at most [`LAST`]. Later events are not written.
     pub(super) fn finish(&self) {
         self.shared.remembered().ends = true;
         self.shared.changed.notify_one();
         let written = self.written.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // an error means that the thread has ended
+        // an error here means that the thread has ended
         if written.is_some_and(|written| written.recv_timeout(LAST) == Err(mpsc::RecvTimeoutError::Timeout)) {
             tracing::warn!("the last events are not written: the filesystem of the state directory does not answer");
         }
@@ -193,7 +196,7 @@ impl Drop for EventLog {
     }
 }
 
-/// Adds an event to those that are remembered.
+/// Adds an event to the remembered ones.
 fn keep(recent: &mut VecDeque<Event>, event: Event) {
     if recent.len() >= KEPT {
         recent.pop_front();
@@ -201,7 +204,8 @@ fn keep(recent: &mut VecDeque<Event>, event: Event) {
     recent.push_back(event);
 }
 
-/// Writes what comes until no more does: on a thread of its own, for a filesystem may be full, slow or hang.
+/// Writes events until the log ends; on a thread of its own, because a file system may be full,
+/// slow or hang.
 fn write(shared: &Shared, mut file: EventFile) {
     loop {
         let (fresh, left_out) = {
@@ -234,12 +238,13 @@ fn write(shared: &Shared, mut file: EventFile) {
     }
 }
 
-/// A message without line ends and other control characters, and of a bounded length.
+/// Returns a message without line ends and other control characters, cut at [`LONGEST`].
 fn one_line(message: &str) -> String {
     message.chars().map(|character| if character.is_control() { ' ' } else { character }).take(LONGEST).collect()
 }
 
-/// The pool that a subject belongs to: `POOL`, `POOL/VOL@SNAP`, `POOL: more`, or an export's `ID POOL/VOL`.
+/// Returns the pool that a subject belongs to: `POOL`, `POOL/VOL@SNAP`, `POOL: more`, or an
+/// export's `ID POOL/VOL`.
 fn pool_of(kind: &str, subject: &str) -> Option<String> {
     let name = if kind.starts_with("export.") { subject.split_once(' ')?.1 } else { subject };
     let named = ["pool.", "volume.", "snapshot.", "export.", "host.", "device.limited", "renamed", "destroyed"]
@@ -250,7 +255,7 @@ fn pool_of(kind: &str, subject: &str) -> Option<String> {
 }
 
 impl Daemon {
-    /// Reports an event whose kind says all that there is to say of its subject.
+    /// Reports an event that needs no message beyond the words of its kind.
     pub(super) fn tell(&self, kind: &'static str, subject: impl Into<String>) {
         let subject = subject.into();
         let message = format!("{}: {subject}", kinds::words(kind));
@@ -265,7 +270,7 @@ impl Daemon {
         self.events.record(happened.into_event());
     }
 
-    /// Events since a time that are remembered, none without one; and those from now on.
+    /// Returns the remembered events since `since` (none without it), and a receiver of new ones.
     pub fn listen_since(&self, since: Option<Timestamp>) -> (Vec<Event>, broadcast::Receiver<Event>) {
         self.events.listen(since)
     }

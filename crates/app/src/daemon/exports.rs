@@ -26,10 +26,10 @@ mod tests;
 
 /// Longest path of a unix socket in bytes: `sun_path` without its NUL.
 const MAX_SOCKET_PATH: usize = 107;
-/// Queues of a guest over vhost-user unless told otherwise. QEMU makes one for each virtual processor and fails when it may not; one that is
-/// not used costs nothing.
+/// Default number of queues of a guest over vhost-user. QEMU makes one for each virtual processor
+/// and fails when the number is too low; an unused queue costs nothing.
 const QUEUES: u16 = 64;
-/// Queues at most: the protocol names them by a byte.
+/// Most queues of a guest: the protocol numbers them in a byte.
 const MAX_QUEUES: u16 = 256;
 
 impl From<Served> for Target {
@@ -51,18 +51,18 @@ impl From<Target> for Served {
 }
 
 impl Daemon {
-    /// Every export, by id.
+    /// Returns every export, by id.
     ///
     /// # Errors
-    /// None of its own.
+    /// None.
     pub async fn exports(&self) -> Result<Vec<Export>, ApiError> {
         Ok(self.list_exports(&self.look().await))
     }
 
-    /// The same, as of a look at the pools.
+    /// Returns the exports as of a look at the pools.
     pub(super) fn list_exports(&self, looks: &[PoolLook]) -> Vec<Export> {
         let answers = || looks.iter().filter_map(|look| Some((&look.record.name, look.answer()?)));
-        // a shard that ended in between serves nothing
+        // a shard that ended in between serves no exports
         let live: HashMap<u64, &ExportInfo> = answers().flat_map(|(_, look)| &look.exports).map(|info| (info.id.0, info)).collect();
         let stopped: HashMap<&String, String> =
             answers().filter_map(|(name, look)| Some((name, stopped(&look.status.pool.state)?))).collect();
@@ -95,10 +95,12 @@ impl Daemon {
         all
     }
 
-    /// Starts serving a volume or snapshot; clients can connect on return. With `kept`, it comes back after a restart.
+    /// Starts serving a volume or snapshot; clients can connect on return. With `kept`, the export
+    /// is restored after a restart.
     ///
     /// # Errors
-    /// When an address cannot be used, or would be open to other machines without consent.
+    /// When an address cannot be used, or other machines could reach it and the request does not
+    /// allow that.
     pub async fn create_export(&self, request: &CreateExport, kept: bool) -> Result<Export, ApiError> {
         let _pool = self.lock_pool(request.pool()).await?;
         let reserved = self.reserve_export();
@@ -127,7 +129,7 @@ impl Daemon {
         }
         if let Err(error) = self.save() {
             self.registry().exports.remove(&id);
-            // Not remembered, so not served: the client was told that it failed.
+            // The record is not saved, so the export ends: the client gets an error.
             let _ = self.end_fuse(id, true).await;
             let _ = shard.unexport(ExportId(id)).await;
             return Err(error);
@@ -137,7 +139,7 @@ impl Daemon {
         Ok(view(&ExportEntry { record, kept, trouble: None }, Some(&info)))
     }
 
-    /// What to remember of an NBD export, once it is known to be possible.
+    /// Checks a request for an NBD export, and returns the record to remember.
     async fn nbd_record(&self, id: u64, request: &CreateNbd) -> Result<(ShardHandle, ExportRecord), ApiError> {
         let name: Name = request.name.parse()?;
         let (shard, target) = self.find_target(&name).await?;
@@ -175,7 +177,7 @@ impl Daemon {
         Ok((shard, record))
     }
 
-    /// The same of an export over vhost-user.
+    /// Checks a request for an export over vhost-user, and returns the record to remember.
     async fn vhost_user_record(&self, id: u64, request: &CreateVhostUser) -> Result<(ShardHandle, ExportRecord), ApiError> {
         let name: Name = request.name.parse()?;
         let (shard, target) = self.find_target(&name).await?;
@@ -199,11 +201,12 @@ impl Daemon {
         Ok((shard, record))
     }
 
-    /// Stops serving; requests received are answered before the connections close. With `lazy`, files of a mount that are open are served until
-    /// they are closed.
+    /// Stops serving; received requests are answered before the connections close. With `lazy`,
+    /// open files of a mount are served until they are closed.
     ///
     /// # Errors
-    /// When there is no such export, clients are connected without `force`, or files of a mount are open.
+    /// When there is no such export, clients are connected without `force`, or files of a mount are
+    /// open without `lazy`.
     pub async fn unexport(&self, id: u64, lazy: bool, force: bool) -> Result<(), ApiError> {
         let record = || {
             let record = self.registry().exports.get(&id).map(|entry| entry.record.clone());
@@ -212,24 +215,24 @@ impl Daemon {
         let _pool = self.lock_pool(&record()?.pool).await?;
         let record = record()?;
         let during = format!("cannot end export {id}");
-        // a mount is not ended while files are open, unless lazily; the refusal names the processes
+        // a mount does not end while files are open, unless lazily; the refusal names the processes
         let mount = matches!(record.door, Door::Fuse { .. });
         if !force
             && !mount
             && let Ok(shard) = self.shard(&record.pool)
         {
-            // a shard that does not answer serves nobody
+            // a shard that does not answer serves no clients
             let connected = attached::to(&shard, Of::Export(id)).await.unwrap_or_default();
             attached::refuse(&connected, "shut the guest down").map_err(|e| e.during(&during))?;
         }
         self.end_export(&record, lazy).await.map_err(|e| e.during(during))
     }
 
-    /// Ends an export whose pool's lock is held.
+    /// Ends an export; the caller holds the lock of its pool.
     pub(super) async fn end_export(&self, record: &ExportRecord, lazy: bool) -> Result<(), ApiError> {
         let id = record.id;
         self.end_fuse(id, lazy).await?;
-        // What is detached lazily is served until the kernel says that nobody uses it any more.
+        // A lazily detached mount is served until the kernel reports that no file is open any more.
         let left = lazy && matches!(record.door, Door::Fuse { .. });
         if !left && let Ok(shard) = self.shard(&record.pool) {
             match shard.unexport(ExportId(id)).await {
@@ -243,7 +246,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Starts the remembered exports of a pool that has just come into service. One that fails is noted with its reason.
+    /// Starts the remembered exports of a pool that has just come into service. An export that
+    /// fails keeps the reason.
     pub(super) async fn restore_exports(&self, pool: &str) {
         let Ok(shard) = self.shard(pool) else { return };
         self.set_restoring(pool, true);
@@ -252,7 +256,7 @@ impl Daemon {
         for record in records {
             let started = self.start(&shard, &record).await;
             if let Err(error) = &started {
-                // it is reported as an event when it stays so
+                // an event reports it when it stays so
                 tracing::debug!(export = record.id, name = record.name, %error, "not served");
             }
             if started.is_ok() {
@@ -269,7 +273,8 @@ impl Daemon {
         self.registry().pools.get_mut(pool).into_iter().for_each(|entry| entry.restoring = restoring);
     }
 
-    /// Two guests that write to one disk destroy its file system, unless that is made for it.
+    /// Refuses a second writable export: two guests that write to one disk destroy its file system,
+    /// unless that is made for it.
     fn refuse_second_writer(&self, pool: &str, target: Target) -> Result<(), ApiError> {
         let served = Served::from(target);
         let registry = self.registry();
@@ -285,7 +290,7 @@ impl Daemon {
         )))
     }
 
-    /// The exports that serve a target, by rising number.
+    /// Returns the exports that serve a target, by rising id.
     pub(super) fn serving(&self, pool: &str, target: Target) -> Vec<ExportRecord> {
         let served = Served::from(target);
         let registry = self.registry();
@@ -293,16 +298,17 @@ impl Daemon {
         found.map(|entry| entry.record.clone()).collect()
     }
 
-    /// An export that serves a target, if one does.
+    /// Returns an export that serves a target, if there is one.
     pub(super) fn serves(&self, pool: &str, target: Target) -> Option<u64> {
         self.serving(pool, target).first().map(|record| record.id)
     }
 
-    /// Before a volume's cache mode becomes a laxer one: remembers, durably, that guests over vhost-user may have been told that there is no
-    /// write cache. They would not flush; their drivers read it once, and a front end that connects again need not ask.
+    /// Call before a volume's cache mode becomes a laxer one. Saves, durably, that guests over
+    /// vhost-user may have been promised that there is no write cache. Such guests do not flush;
+    /// their drivers read the feature once, and a front end that connects again need not ask.
     ///
     /// # Errors
-    /// It cannot be remembered.
+    /// When it cannot be saved.
     pub(super) async fn keep_promises(&self, pool: &str, shard: &ShardHandle, target: Target) -> Result<(), ApiError> {
         let mut changed = false;
         for entry in self.registry().exports.values_mut().filter(|entry| entry.record.pool == pool) {
@@ -319,7 +325,7 @@ impl Daemon {
         Ok(shard.keep_promises(target).await?)
     }
 
-    /// Gives exports the new name of what they serve.
+    /// Renames the exports of a volume or snapshot that was renamed.
     pub(super) fn rename_exports(&self, old: &Name, new: &Name) -> Result<(), ApiError> {
         let (old, new) = (old.to_string(), new.to_string());
         let mut changed = false;
@@ -336,7 +342,7 @@ impl Daemon {
         if changed { self.save() } else { Ok(()) }
     }
 
-    /// Has a shard serve what is remembered.
+    /// Has a shard serve a remembered export.
     async fn start(&self, shard: &ShardHandle, record: &ExportRecord) -> Result<ExportInfo, ApiError> {
         match &record.door {
             Door::Nbd { served, unix, tcp, access, tls, limits } => {
@@ -374,7 +380,8 @@ impl Daemon {
         }
     }
 
-    /// Where an export goes when no address is given: beside the control socket, named after what it serves.
+    /// Returns the socket of an export for which the user gave no address: beside the control
+    /// socket, named after the target.
     fn default_socket(&self, name: &Name, id: u64, ending: &str) -> PathBuf {
         let plain = self.beside_control(&format!("{}.{ending}", name.to_string().replace('/', ".")));
         let registry = self.registry();
@@ -383,13 +390,13 @@ impl Daemon {
         if taken || plain == self.options.socket { self.beside_control(&format!("export-{id}.{ending}")) } else { plain }
     }
 
-    /// A path beside the control socket.
+    /// Returns a path beside the control socket.
     fn beside_control(&self, file: &str) -> PathBuf {
         self.options.socket.parent().unwrap_or(Path::new("/")).join(file)
     }
 }
 
-/// Why a pool is stopped, when it is.
+/// Returns why a pool is stopped; `None` when it is not.
 fn stopped(state: &PoolState) -> Option<String> {
     match state {
         PoolState::Faulted(why) => Some(why.clone()),
@@ -464,7 +471,7 @@ fn view(entry: &ExportEntry, live: Option<&ExportInfo>) -> Export {
     }
 }
 
-/// A file of a mount.
+/// Returns a file of a mount as the API shows it.
 fn volume_view(record: &ExportRecord, image: &ImageLoad) -> ExportVolume {
     let ImageLoad { volume, snapshot, open, counters } = image;
     let (name, file) = match snapshot {

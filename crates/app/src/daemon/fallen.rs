@@ -1,4 +1,4 @@
-//! Pools whose shard has ended by itself are out of service, and say so.
+//! Takes pools whose shard has ended by itself out of service, and reports them.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use super::events::Happened;
 use super::service::{Daemon, PoolEntry};
 use super::shard::ShardHandle;
 
-/// How often it is looked for them.
+/// Time between two looks.
 const LOOK: Duration = Duration::from_millis(500);
 
 impl Daemon {
-    /// Looks for them as long as the daemon lives.
+    /// Looks for such pools as long as the daemon lives.
     pub(super) async fn watch_falls(&self) {
         loop {
             sleep(LOOK).await;
@@ -20,7 +20,7 @@ impl Daemon {
         }
     }
 
-    /// Takes pools out of service whose shard has fallen: they can be imported again.
+    /// Takes pools out of service whose shard has ended by itself: they can be imported again.
     pub(super) async fn look_for_falls(&self) {
         let fallen: Vec<(String, String)> = {
             let mut registry = self.registry();
@@ -38,7 +38,7 @@ impl Daemon {
         };
         for (name, reason) in &fallen {
             self.report(Happened::to_pool("pool.faulted", name, format!("pool '{name}' is stopped: {reason}")));
-            // nobody serves their mounts any more
+            // their mounts are no longer served
             self.end_fuses(Some(name)).await;
         }
         if !fallen.is_empty() {

@@ -9,11 +9,11 @@ use super::shard::{ExportId, ExportInfo, FuseExport, ShardHandle};
 use super::state::{Door, ExportRecord};
 use crate::api::{Access, ApiError, CreateFuse};
 
-/// Permissions of files unless told otherwise.
+/// Default permissions of files.
 const MODE: u16 = 0o600;
 
 impl Daemon {
-    /// What to remember of a FUSE export, once it is known to be possible.
+    /// Checks a request for a FUSE export, and returns the record to remember.
     pub(super) fn fuse_record(&self, id: u64, request: &CreateFuse) -> Result<(ShardHandle, ExportRecord), ApiError> {
         let shard = self.shard(&request.pool)?;
         let dir = real_path(Path::new(&request.dir))?;
@@ -30,7 +30,7 @@ impl Daemon {
         Ok((shard, ExportRecord { id, pool, name, readonly: false, door: Door::Fuse { dir, access } }))
     }
 
-    /// Mounts, and serves the mount.
+    /// Mounts the directory, and has the shard serve it.
     pub(super) async fn start_fuse(
         &self,
         shard: &ShardHandle,
@@ -39,7 +39,7 @@ impl Daemon {
         access: &Access,
     ) -> Result<ExportInfo, ApiError> {
         let (dir, pool, allow_other) = (dir.to_owned(), record.pool.clone(), access.allow_other);
-        // Not on this thread: looking at `dir` may take as long as its file system likes.
+        // Not on this thread: the file system of `dir` may take any time to answer.
         let (mut mounted, device) = blocking(move || mount(&dir, &pool, allow_other)).await?;
         let uid = access.uid.unwrap_or_else(|| rustix::process::geteuid().as_raw());
         let gid = access.gid.unwrap_or_else(|| rustix::process::getegid().as_raw());
@@ -51,17 +51,17 @@ impl Daemon {
                 Ok(info)
             }
             Err(error) => {
-                // Nobody serves it, so nobody uses it.
+                // The mount is not served, so it cannot be in use.
                 let _ = blocking(move || mounted.unmount(true)).await;
                 Err(error.into())
             }
         }
     }
 
-    /// Unmounts an export. With `lazy`, files that are open are served until they are closed.
+    /// Unmounts an export. With `lazy`, open files are served until they are closed.
     ///
     /// # Errors
-    /// When files are open and it is not `lazy`.
+    /// When files are open and `lazy` is false.
     pub(super) async fn end_fuse(&self, id: u64, lazy: bool) -> Result<(), ApiError> {
         let taken = self.mounts().remove(&id);
         let Some(mut mounted) = taken else { return Ok(()) };
@@ -76,8 +76,8 @@ impl Daemon {
         ended
     }
 
-    /// Unmounts the exports of a pool, or of all: politely, and where files are open all the same. What was acknowledged is not lost by that; who
-    /// has a file open sees ENOTCONN when the pool is closed.
+    /// Unmounts the exports of a pool, or of all pools; lazily where files are open. Acknowledged
+    /// data is not lost by that; processes with open files get ENOTCONN when the pool is closed.
     pub(super) async fn end_fuses(&self, pool: Option<&str>) {
         let chosen = |name: &str| pool.is_none_or(|pool| pool == name);
         let ids: Vec<u64> = {
@@ -94,13 +94,13 @@ impl Daemon {
         }
     }
 
-    /// Why a FUSE export that is remembered is not served, when nothing went wrong.
+    /// True while the mount of a FUSE export is still there.
     pub(super) fn is_mounted(&self, id: u64) -> bool {
         self.mounts().get(&id).is_some_and(Mounted::is_there)
     }
 }
 
-/// The path as the table of mounts names it. Its last part need not be there yet, and may be a mount that is dead.
+/// Returns the path as the table of mounts names it. The last part may be missing, or a dead mount.
 fn real_path(dir: &Path) -> Result<PathBuf, ApiError> {
     let told = dir.display();
     let (Some(parent), Some(name), true) = (dir.parent(), dir.file_name(), dir.is_absolute()) else {

@@ -1,4 +1,4 @@
-//! Holds: what keeps snapshots from being destroyed, who made it, and how it is taken back.
+//! Holds: they keep snapshots from being destroyed. Making, releasing and showing them.
 
 use millpond_engine::{Command, HoldInfo, SnapshotId, SnapshotInfo, Time};
 
@@ -33,10 +33,10 @@ impl Daemon {
         self.snapshot(name).await
     }
 
-    /// Takes one hold back: the one with a tag, or one without. Durable on return.
+    /// Releases one hold: the one with `tag`, or one without a tag. Durable on return.
     ///
     /// # Errors
-    /// When there is no such hold, or it is a lock whose time has not come.
+    /// When there is no such hold, or it is a lock whose time is not over.
     pub async fn release(&self, name: &SnapshotName, tag: Option<String>) -> Result<Snapshot, ApiError> {
         let (shard, _, snapshot) = self.find_snapshot(name).await?;
         check_release(&snapshot, tag.as_deref()).map_err(|e| e.during(format!("cannot release '{name}'")))?;
@@ -47,7 +47,7 @@ impl Daemon {
         self.snapshot(name).await
     }
 
-    /// Holds snapshots so that nobody can release them before a time. Durable on return.
+    /// Locks snapshots: no command can release these holds before `until`. Durable on return.
     pub(super) async fn lock_snapshots(
         &self,
         shard: &ShardHandle,
@@ -66,7 +66,7 @@ fn told_of(name: &SnapshotName, tag: Option<&str>) -> String {
     tag.map_or_else(|| name.to_string(), |tag| format!("{name} tag {tag}"))
 }
 
-/// Refuses what the engine would, with the times and tags that there are.
+/// Refuses what the engine would refuse, with times and tags in the message.
 fn check_release(snapshot: &SnapshotInfo, tag: Option<&str>) -> Result<(), ApiError> {
     let tags: Vec<&str> = snapshot.hold_list.iter().filter_map(|hold| hold.tag.as_deref()).collect();
     let found = snapshot.hold_list.iter().find(|hold| hold.tag.as_deref() == tag);
@@ -83,18 +83,18 @@ fn check_release(snapshot: &SnapshotInfo, tag: Option<&str>) -> Result<(), ApiEr
     }
 }
 
-/// A time of the engine, to the second.
+/// Returns a time of the engine, to the second.
 fn seconds(time: Time) -> String {
     instant::from_millis(time.0).strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// A hold as the API shows it.
+/// Returns a hold as the API shows it.
 pub(super) fn view(hold: &HoldInfo) -> SnapshotHold {
     let time = |time: Time| instant::from_millis(time.0);
     SnapshotHold { tag: hold.tag.clone(), since: hold.since.map(time), until: hold.until.map(time), locked: hold.locked }
 }
 
-/// Why a snapshot cannot be destroyed, and the commands that change that.
+/// Returns why a snapshot cannot be destroyed, and the commands that release its holds.
 pub(super) fn told(name: &str, holds: &[HoldInfo]) -> (String, Vec<String>) {
     let one = |hold: &HoldInfo| {
         let tag = hold.tag.as_ref().map_or_else(|| "no tag".to_owned(), |tag| format!("tag {tag}"));

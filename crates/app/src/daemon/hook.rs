@@ -1,6 +1,7 @@
 //! The command of `on_event`: run once for each event, one at a time, on a thread of its own.
 //!
-//! The daemon never waits for it: what does not fit into the queue is left out, what takes too long is killed, and either is a line of the log.
+//! The daemon never waits for the command: events that do not fit into the queue are left out, a
+//! command that takes too long is killed, and the log has a line for either.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -19,37 +20,38 @@ use crate::api::{Event, Severity};
 #[cfg(test)]
 mod tests;
 
-/// Events that wait for the command at most.
+/// Most events that wait for the command.
 const QUEUE: usize = 64;
 
-/// How long a command that was killed is waited for.
+/// How long the hook waits for the end of a command that it killed.
 const KILL: Duration = Duration::from_secs(1);
-/// Commands that were killed and have not ended, above which none is run.
+/// While so many killed commands have not ended, no command is run.
 const UNENDED: usize = 4;
 
-/// What is run, for what, and for how long.
+/// A command, the events for which it runs, and its time limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
     /// Absolute path and arguments.
     pub command: Vec<String>,
-    /// Events of at least this severity.
+    /// Least severity of the events.
     pub severity: Severity,
-    /// Then it is killed.
+    /// Time after which the command is killed.
     pub timeout: Duration,
 }
 
-/// The way of events to the command. The thread ends some time after this is dropped, when it has done what was queued.
+/// Queue of events for the command. The thread ends some time after this is dropped, when it has
+/// worked off the queue.
 pub(super) struct HookQueue {
     queue: SyncSender<Event>,
     severity: Severity,
-    /// Events left out since the last that was not.
+    /// Number of events left out since the last one that was queued.
     left_out: u64,
 }
 
 impl HookQueue {
     /// Starts the thread.
     ///
-    /// # Errors
+    /// When the host cannot start a thread.
     /// The host's.
     pub(super) fn start(hook: Hook) -> io::Result<HookQueue> {
         let (queue, events) = sync_channel(QUEUE);
@@ -58,7 +60,7 @@ impl HookQueue {
         Ok(HookQueue { queue, severity, left_out: 0 })
     }
 
-    /// Queues an event, when it matters enough. Returns at once.
+    /// Queues an event if its severity is high enough. Returns at once.
     pub(super) fn hand_over(&mut self, event: &Event) {
         if event.severity < self.severity {
             return;
@@ -75,7 +77,7 @@ impl HookQueue {
                 }
                 self.left_out += 1;
             }
-            // its thread ends with this queue alone
+            // the thread ends only when this queue is dropped
             Err(TrySendError::Disconnected(_)) => {}
         }
     }
@@ -91,21 +93,22 @@ fn run(hook: &Hook, events: &Receiver<Event>) {
     }
 }
 
-/// Commands that were killed and have not ended: one that waits for a hung device ends when its system call returns.
+/// Commands that were killed and have not ended: a command that waits for a hung device ends when
+/// its system call returns.
 #[derive(Default)]
 struct Killed(Vec<Child>);
 
 impl Killed {
-    /// Kills a process with those that it started in its group, and waits for its end within a limit.
+    /// Kills the process group of a command, and waits for the command's end within `limit`.
     fn kill(&mut self, mut child: Child, limit: Duration) {
-        // it may have ended just now
+        // the group may have ended just now
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         if !matches!(attend(&mut child, None, limit), Ok(Some(_))) {
             self.0.push(child);
         }
     }
 
-    /// Forgets those that have ended. Waits for none.
+    /// Forgets the commands that have ended. Does not wait.
     fn reap(&mut self) {
         self.0.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     }
@@ -154,27 +157,28 @@ fn run_once(hook: &Hook, event: &Event, killed: &mut Killed) -> Result<(), Strin
     }
 }
 
-/// Standard input of a command, and what it has not taken yet.
+/// Standard input of a command, and the bytes that it has not taken yet.
 struct Input {
     stdin: ChildStdin,
     left: Vec<u8>,
 }
 
 impl Input {
-    /// Writes as much as there is room for. False when nothing is left to write, or the command reads no more.
+    /// Writes as much as the pipe takes. Returns false when nothing is left to write, or the
+    /// command has closed its input.
     fn write(&mut self) -> bool {
         let written = self.stdin.write(&self.left);
         match written {
             Ok(count) => drop(self.left.drain(..count.min(self.left.len()))),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            // it need not read it
+            // a command need not read its input
             Err(_) => return false,
         }
         !self.left.is_empty()
     }
 }
 
-/// Gives a process its input and waits for its end; nothing when it does not come in time.
+/// Gives a process its input and waits for its end; `None` when it does not end within `limit`.
 fn attend(child: &mut Child, mut input: Option<Input>, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let end = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
     if let Some(input) = &input {
@@ -193,7 +197,7 @@ fn attend(child: &mut Child, mut input: Option<Input>, limit: Duration) -> io::R
         };
         let [ended, takes] = [0, 1].map(|at| fds.get(at).is_some_and(|fd| !fd.revents().is_empty()));
         if ready == 0 || ended {
-            // one that has ended is not waited for
+            // reaps a process that has ended; returns None on a timeout
             return child.try_wait();
         }
         if takes && !input.as_mut().is_some_and(Input::write) {

@@ -1,8 +1,10 @@
 //! Which host this is: what other hosts see in the claims on a pool's devices.
 //!
-//! The same at every start, or a host that crashed would not get its own pools back without force; and another than that of any host that sees the
-//! same devices, or they would take the pool from each other. So it comes from the machine's id, which an administrator renews when a machine is
-//! cloned; where there is none, it is random and kept with the daemon's state.
+//! The id stays the same at every start; else a host that crashed would get its own pools back only
+//! by force. It differs from that of any host that sees the same devices; else they would take the
+//! pool from each other. So it comes from the machine's id, which an administrator renews when a
+//! machine is cloned. A machine without one gets a random id, which is kept with the daemon's
+//! state.
 
 use std::fs::{self, File};
 use std::hash::Hasher;
@@ -18,15 +20,16 @@ use crate::failure::{Failure, Outcome};
 
 const MACHINE_ID: &str = "/etc/machine-id";
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
-/// The random id, in the state directory.
+/// File of the random id, in the state directory.
 const FILE: &str = "host-id";
-/// The machine's id itself is not for others to read.
+/// Keys of the hash: the machine's id itself is not for others to read.
 const KEYS: [(u64, u64); 2] = [(0x6d69_6c6c_706f_6e64, 1), (0x6d69_6c6c_706f_6e64, 2)];
 
-/// This host: `given` by the user, else as the machine or the state directory says. Its session is for who imports to fill in.
+/// Returns this host: its id is `given` by the user, else from the machine or the state directory.
+/// The importer fills in the session.
 ///
 /// # Errors
-/// One line, when there is no id, and none can be made and kept.
+/// When there is no id, and none can be made and kept.
 pub fn this_host(given: Option<&str>, state: &Path) -> Outcome<Holder> {
     let id = match given.map(str::to_owned).or_else(|| machine_id(Path::new(MACHINE_ID))) {
         Some(id) => id,
@@ -37,7 +40,7 @@ pub fn this_host(given: Option<&str>, state: &Path) -> Outcome<Holder> {
     Ok(Holder { host: hashed(&id), name, session: [0; 16] })
 }
 
-/// The machine's id, when it has one: before its first boot it says that it has none yet.
+/// Returns the machine's id; `None` before the first boot, when the file holds no id yet.
 fn machine_id(path: &Path) -> Option<String> {
     let id = fs::read_to_string(path).ok()?.trim().to_owned();
     Some(id).filter(|id| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()))

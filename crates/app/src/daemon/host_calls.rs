@@ -1,7 +1,8 @@
-//! Calls to the host that may never return: looking at, reading and opening devices.
+//! Calls to the host that may never return: examining, reading and opening devices.
 //!
-//! Each runs on a thread of its own, with a limit to the patience of who waits for it. A call that is not back by then goes on alone; until
-//! it is back nothing else is asked of that path, so a device that hangs holds one thread and no more; and there are so many threads at most.
+//! Each call runs on a thread of its own, and its caller waits for a limited time. A call that has
+//! not returned by then goes on alone; until it returns, no other call with that path begins, so a
+//! device that hangs holds one thread and no more. The number of threads is limited.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,18 +16,18 @@ use tokio::time::timeout;
 #[cfg(test)]
 mod tests;
 
-/// How long a device may take to be looked at or opened: a disk that spins up takes some seconds.
+/// How long examining or opening a device may take: a disk that spins up takes some seconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(8);
 
-/// Calls under way at most: half of the threads that the runtime has for what blocks.
+/// Most calls in progress: half of the threads that the runtime has for blocking work.
 const MOST: usize = 256;
 
 /// A device that does not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NoAnswer {
-    /// Where it is.
+    /// Path of the device.
     pub path: PathBuf,
-    /// For how long it has not answered.
+    /// Time since the call to it began.
     pub silent: Duration,
 }
 
@@ -36,7 +37,7 @@ impl fmt::Display for NoAnswer {
     }
 }
 
-/// The calls that are under way, by path.
+/// Calls in progress, by path.
 #[derive(Clone, Debug)]
 pub(super) struct HostCalls {
     slots: Arc<Mutex<BTreeMap<PathBuf, Arc<Slot>>>>,
@@ -49,12 +50,12 @@ impl Default for HostCalls {
     }
 }
 
-/// One path.
+/// State of one path.
 #[derive(Debug, Default)]
 struct Slot {
-    /// Held while a call is under way.
+    /// Held while a call is in progress.
     turn: Arc<tokio::sync::Mutex<()>>,
-    /// When it began.
+    /// Start of that call.
     since: Mutex<Option<Instant>>,
 }
 
@@ -68,7 +69,7 @@ impl Slot {
     }
 }
 
-/// The turn of a call, given back when it returns, however it does.
+/// The right to make a call with a path; dropped when the call returns or panics.
 struct Turn {
     slot: Arc<Slot>,
     _turn: OwnedMutexGuard<()>,
@@ -82,7 +83,7 @@ impl Drop for Turn {
 }
 
 impl HostCalls {
-    /// So many calls under way at most.
+    /// Allows at most `calls` calls in progress.
     fn at_most(calls: usize) -> HostCalls {
         HostCalls { slots: Arc::default(), threads: Arc::new(Semaphore::new(calls)) }
     }
@@ -90,7 +91,8 @@ impl HostCalls {
     /// Calls `f` with the path on a thread of its own.
     ///
     /// # Errors
-    /// When it, or an earlier call with this path, is not back within the limit. It goes on; what it gives is dropped.
+    /// When this call, or an earlier one with this path, has not returned within the limit. It goes
+    /// on; its result is dropped.
     pub(super) async fn call<T: Send + 'static>(
         &self,
         path: &Path,

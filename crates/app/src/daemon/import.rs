@@ -1,4 +1,5 @@
-//! Taking pools into service that exist already, by the user's word. What the daemon does by itself is in [`super::bring_up`].
+//! Imports of existing pools that a user asked for. Imports by the daemon itself are in
+//! [`super::bring_up`].
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,50 +25,52 @@ use super::state::PoolRecord;
 use crate::api::{ApiError, ErrorKind, Found, ImportPool, IoMode, LostRange};
 use crate::instant;
 
-/// How long a device may stay in use by a process that is gone: seen are some ten milliseconds, more on a busy host.
+/// How long a device may stay in use by a process that has ended: some ten milliseconds were seen,
+/// more on a busy host.
 const RELEASE: Duration = Duration::from_secs(3);
-/// How often it is tried again.
+/// Time between two tries to open it.
 const RETRY: Duration = Duration::from_millis(20);
-/// How long a command waits for an import of the same pool that is under way.
+/// How long a command waits for an import of the same pool that is in progress.
 const TURN: Duration = Duration::from_secs(10);
 
-/// How a pool is imported.
+/// Options of an import.
 pub(super) struct How {
     io: IoMode,
     degraded: bool,
     aim: Aim,
     read_only: bool,
-    /// Another host's claim is no reason to refuse it.
+    /// Imports the pool although another host claims it.
     force: bool,
-    /// What its labels have to be.
+    /// Requirements on its labels.
     newest: Option<NewestLabel>,
 }
 
 impl How {
-    /// As it is remembered.
+    /// Returns the options that are remembered.
     pub(super) fn of(record: &PoolRecord) -> How {
         let aim = record.checkpoint.map_or(Aim::Newest, Aim::To);
         How { io: record.io, degraded: false, aim, read_only: record.read_only, force: false, newest: None }
     }
 
-    /// The same, for an import that nobody asked for: of what was found, or newer.
+    /// Returns the options of an import by the daemon itself: the labels must be those that were
+    /// found, or newer.
     pub(super) fn by_itself(record: &PoolRecord, found: &Labelled, degraded: bool) -> How {
         let newest = found.evidence(None).expected(record.remembered().as_ref());
         How { degraded, newest: Some(newest), ..How::of(record) }
     }
 }
 
-/// Choosing one of the pools that were found.
+/// Selection among the pools that were found.
 pub(super) struct Search;
 
 impl Search {
-    /// Those of a name or id.
+    /// Returns the pools with a name or id.
     fn matching(labelled: Vec<Labelled>, wanted: &str) -> Vec<Labelled> {
         let id = parse_id(wanted);
         labelled.into_iter().filter(|pool| pool.name == wanted || Some(pool.id) == id).collect()
     }
 
-    /// The only one of these.
+    /// Returns the only pool in `matching`.
     fn only(mut matching: Vec<Labelled>, wanted: &str) -> Result<Labelled, ApiError> {
         match (matching.pop(), matching.is_empty()) {
             (Some(pool), true) => Ok(pool),
@@ -78,17 +81,19 @@ impl Search {
         }
     }
 
-    /// The one pool of a name or id.
+    /// Returns the only pool with a name or id.
     pub(super) fn one(labelled: Vec<Labelled>, wanted: &str) -> Result<Labelled, ApiError> {
         Search::only(Search::matching(labelled, wanted), wanted)
     }
 }
 
 impl Daemon {
-    /// Finds pools, and imports the one named. Durable on return, the daemon's memory of it included.
+    /// Finds pools, and imports the one that is named. Durable on return, including the daemon's
+    /// record of it.
     ///
     /// # Errors
-    /// When it is not found, is incomplete, is in service already, or does not come up.
+    /// When the pool is not found, is incomplete, is in service already, or does not come into
+    /// service.
     pub async fn import_pool(&self, request: ImportPool) -> Result<Vec<Found>, ApiError> {
         if let Some(wanted) = &request.name {
             self.refuse_left_behind(wanted)?;
@@ -101,7 +106,7 @@ impl Daemon {
         let waited = self.in_service(&wanted).is_none();
         let _importing = self.importing(&wanted).await.map_err(|e| e.during(&during))?;
         if let Some(found) = self.in_service(&wanted).filter(|_| waited && !request.dry_run) {
-            // the daemon has just done it by itself
+            // the daemon has just imported it by itself
             return Ok(vec![found]);
         }
         let Scan { pools, silent, .. } = self.search(&request.search).await;
@@ -111,13 +116,13 @@ impl Daemon {
         };
         let pool = self.choose(&wanted, pools).map_err(also)?;
         let lock = self.lock_pool(&pool.name).await?;
-        // what was found may have changed while another command had the pool
+        // the devices may have changed while another command held the lock
         let again = if lock.waited { self.search(&request.search).await.pools } else { vec![pool.clone()] };
         let pool = self.choose(&wanted, again).and_then(|again| match again.name == pool.name {
             true => Ok(again),
             false => Err(ApiError::busy(format!("pool '{wanted}' has changed its name meanwhile; try again"))),
         })?;
-        // special devices alone are missing, and are to be given up
+        // only special devices are missing, and the user gives them up
         let rebuild = request.rebuild && !pool.missing.is_empty() && pool.special == pool.missing;
         if !pool.missing.is_empty() && !request.degraded && !rebuild {
             let why = missing(&pool, &fresh(&pool, self.remembered(&pool)).with(&pool));
@@ -128,7 +133,7 @@ impl Daemon {
         if let Some((refusal, why)) = &refused {
             let whole = pool.missing.is_empty() && pool.down.is_empty();
             let chosen = whole || request.degraded || request.rewind || request.rebuild || request.to.is_some();
-            // no option joins what contradicts itself
+            // no option joins parts that contradict each other
             if *refusal == Refusal::Apart || (!chosen && !request.dry_run) {
                 return Err(ApiError::new(ErrorKind::Unavailable, why.clone()).during(during));
             }
@@ -151,13 +156,14 @@ impl Daemon {
         }
         let record = fresh(&pool, self.remembered(&pool)).with(&pool);
         let record = PoolRecord { read_only: request.readonly, checkpoint: request.to.filter(|_| request.readonly), ..record };
-        // what was found, or newer: a device with it that does not answer any more is not done without
+        // require the labels that were found, or newer ones: an import never does without a device
+        // that had them and no longer answers
         let newest = Some(self.evidence(&pool).expected(None));
         let how = How { degraded: request.degraded, aim, force: request.force, newest, ..How::of(&record) };
         let shard = self.open(&pool, &how).await.map_err(|e| way_out(e.error, &how).during(&during))?;
-        // by the user's word: what is in service now is what counts, whatever was remembered
+        // the user decided: the state that is now in service counts, whatever was remembered
         let mut labels = settled(&shard).await.map_err(|e| e.during(&during))?;
-        // what this host had before is left behind, and may be found again
+        // the state that this host had before is left behind, and its devices may be found again
         labels.left_behind |= refused.is_some();
         let mut record = record.remembering(&labels);
         let status = shard.status().await;
@@ -165,7 +171,7 @@ impl Daemon {
             device_names::note(&mut record, status);
             device_names::describe(&shard, status);
         }
-        // one that was found may have been left out because it did not answer
+        // a device that was found may have been left out because it did not answer
         let whole = |device: &DeviceInfo| device.state == MemberState::Present || device.class.is_aside();
         let left_out = status.is_ok_and(|status| !status.pool.devices.iter().all(whole));
         limits::apply(&record, &shard).await;
@@ -177,11 +183,13 @@ impl Daemon {
         }
         self.pools_changed.notify_one();
         self.share_read_cache();
-        // remembered before anybody is served: a crash from here on never takes another state of it
+        // saved before any client is served: after a crash from here on, no other state of the pool
+        // is taken
         let saved = self.save();
         let first = self.rules().must_be_remembered(&self.evidence(&pool), true, left_out);
         if let Some(error) = saved.as_ref().err().filter(|_| first) {
-            // INV-MEMORY-1: the next start would trust the devices that are missing now
+            // INV-MEMORY-1: without this record the next start would trust the devices that are
+            // missing now
             let ending = self.close_pool(&pool.name, true).await;
             self.retire(&pool.name, &ending);
             let why =
@@ -199,10 +207,11 @@ impl Daemon {
         Ok(vec![Found { state: "imported".to_owned(), ..found }])
     }
 
-    /// The turn to import a pool, which the daemon may just be doing by itself; `None` of one that it does not remember.
+    /// Waits until no other import of a pool is in progress, such as one by the daemon itself.
+    /// Returns `None` for a pool that is not remembered.
     ///
     /// # Errors
-    /// When that takes long: a device of it may hang.
+    /// When that takes longer than [`TURN`]: a device of the pool may hang.
     pub(super) async fn importing(&self, wanted: &str) -> Result<Option<OwnedMutexGuard<()>>, ApiError> {
         let found = {
             let registry = self.registry();
@@ -219,7 +228,7 @@ impl Daemon {
         }
     }
 
-    /// A pool in service, as an import tells of it.
+    /// Returns a pool in service as the result of an import.
     fn in_service(&self, wanted: &str) -> Option<Found> {
         let registry = self.registry();
         let entry = registry.pools.values().find(|entry| entry.record.name == wanted || entry.record.id == wanted)?;
@@ -239,7 +248,8 @@ impl Daemon {
         })
     }
 
-    /// Looks for pools where the user says, or where they were before and on the block devices of the host.
+    /// Looks for pools at the given paths; without any, at the remembered paths and on the block
+    /// devices of the host.
     pub(super) async fn search(&self, given: &[String]) -> Scan {
         let search: Vec<PathBuf> = if given.is_empty() {
             let registry = self.registry();
@@ -255,7 +265,7 @@ impl Daemon {
         self.scan(search).await
     }
 
-    /// The one pool of this name or id that is not here yet.
+    /// Returns the one pool of this name or id that is not in service yet.
     fn choose(&self, wanted: &str, labelled: Vec<Labelled>) -> Result<Labelled, ApiError> {
         let matching = Search::matching(labelled, wanted);
         if let Some(entry) = self.registry().pools.get(matching.first().map_or(wanted, |pool| &pool.name)) {
@@ -299,8 +309,8 @@ impl Daemon {
         }
     }
 
-    /// Why the daemon does not import by itself what was found, by the very rules that it follows at its start. `None`: nothing on its
-    /// labels is against it.
+    /// Returns why the daemon does not import this pool by itself, by the rules that it follows at
+    /// its start; `None` when nothing on the labels is against it.
     fn refusal(&self, pool: &Labelled) -> Option<(Refusal, String)> {
         let record = fresh(pool, self.remembered(pool)).with(pool);
         let refusal = self.rules().check(record.remembered().as_ref(), &self.evidence(pool)).err()?;
@@ -308,7 +318,7 @@ impl Daemon {
         Some((refusal, why))
     }
 
-    /// What a pool loses when it does without its special devices. Nothing is written.
+    /// Returns the ranges that a pool loses without its special devices. Writes nothing.
     async fn lost_without_special(&self, pool: &Labelled) -> Result<Vec<LostRange>, ApiError> {
         let how = How { io: IoMode::default(), degraded: true, aim: Aim::Rebuild, read_only: true, force: true, newest: None };
         let shard = self.open(pool, &how).await?;
@@ -319,7 +329,7 @@ impl Daemon {
         Ok(lost)
     }
 
-    /// What is remembered of a pool that was found.
+    /// Returns the record of a pool that was found.
     fn remembered(&self, pool: &Labelled) -> Option<PoolRecord> {
         let id = pool.id.to_string();
         let registry = self.registry();
@@ -327,7 +337,7 @@ impl Daemon {
         records.find(|record| record.id == id).cloned()
     }
 
-    /// Opens devices and imports the pool on them.
+    /// Opens the devices of a pool and imports it.
     pub(super) async fn open(&self, found: &Labelled, how: &How) -> Result<ShardHandle, NotOpened> {
         let (mut devices, mut paths) = (Vec::new(), Vec::new());
         for path in found.devices() {
@@ -354,9 +364,9 @@ impl Daemon {
     }
 }
 
-/// Why a pool was not opened.
+/// Reason why a pool was not opened.
 pub(super) struct NotOpened {
-    /// In words.
+    /// The error for users.
     pub(super) error: ApiError,
     /// Devices that did not answer.
     pub(super) silent: Vec<PathBuf>,
@@ -374,8 +384,8 @@ impl From<NotOpened> for ApiError {
     }
 }
 
-/// Waits until a pool on these devices is in service; ends its shard when it does not come. Gives the devices that it does without because they do not
-/// answer.
+/// Waits until a pool on these devices is in service; ends its shard when that fails. Returns the
+/// devices that the pool goes without because they do not answer.
 async fn wait_imported(shard: &ShardHandle, paths: &[PathBuf]) -> Result<Vec<PathBuf>, NotOpened> {
     let state = shard.opened().await.map_err(ApiError::from)?;
     let unanswered = shard.unanswered().await.unwrap_or_default();
@@ -384,7 +394,7 @@ async fn wait_imported(shard: &ShardHandle, paths: &[PathBuf]) -> Result<Vec<Pat
         wait_online(shard).await?;
         return Ok(silent);
     };
-    // the others are free at once, a device that does not answer when it does
+    // this frees the other devices at once, and a device that does not answer as soon as it does
     shard.abandon();
     let names: Vec<String> = silent.iter().map(|path| path.display().to_string()).collect();
     let why = format!("{reason} ({}); check the device and its cables, or do without it with --degraded", names.join(", "));
@@ -392,8 +402,9 @@ async fn wait_imported(shard: &ShardHandle, paths: &[PathBuf]) -> Result<Vec<Pat
 }
 
 impl Daemon {
-    /// Opens a device. The kernel lets go of a killed daemon's devices a little after the process is gone, when its ring is taken down; so one
-    /// that is in use is tried again for a while.
+    /// Opens a device; tries again for a while when it is in use. The kernel releases the devices
+    /// of a killed daemon a little after the process has ended, when it takes down the process's
+    /// ring.
     async fn open_patiently(&self, path: &Path, how: &How) -> Result<HostDevice, NotOpened> {
         let options = OpenOptions { create_size: None, direct: how.io == IoMode::Direct, read_only: how.read_only };
         let end = Instant::now() + RELEASE;
@@ -409,7 +420,7 @@ impl Daemon {
     }
 }
 
-/// A device that does not answer, as it is listed among pools.
+/// Returns the entry of a device that does not answer in the list of pools.
 fn not_answering(silent: &NoAnswer) -> Found {
     Found {
         name: "-".to_owned(),
@@ -426,7 +437,7 @@ fn not_answering(silent: &NoAnswer) -> Found {
     }
 }
 
-/// What no device has of volumes and snapshots.
+/// Returns the ranges of volumes and snapshots that are on no device.
 async fn lost_of(pool: &str, shard: &ShardHandle) -> Result<Vec<LostRange>, ApiError> {
     let mut names: Vec<(String, Target)> = Vec::new();
     for volume in shard.volumes().await? {
@@ -448,7 +459,7 @@ async fn lost_of(pool: &str, shard: &ShardHandle) -> Result<Vec<LostRange>, ApiE
     Ok(lost)
 }
 
-/// Says what to do about a newest state that is damaged.
+/// Adds advice to an error about a damaged newest state.
 fn way_out(error: ApiError, how: &How) -> ApiError {
     let damaged = ["damaged", "is gone", "cannot be read", "no root"].iter().any(|word| error.message.contains(word));
     if error.kind != ErrorKind::Unavailable || how.aim != Aim::Newest || !damaged {
@@ -458,7 +469,7 @@ fn way_out(error: ApiError, how: &How) -> ApiError {
     ApiError { message: format!("{}; what going back would lose says {option} -n", error.message), ..error }
 }
 
-/// The record of a pool that was found, or nothing.
+/// Returns the remembered record of a pool that was found, or an empty one.
 fn fresh(pool: &Labelled, remembered: Option<PoolRecord>) -> PoolRecord {
     remembered.unwrap_or_else(|| PoolRecord::new(pool.name.clone(), pool.id.to_string(), Vec::new(), IoMode::default()))
 }

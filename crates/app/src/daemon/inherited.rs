@@ -1,7 +1,9 @@
-//! Listening sockets that whoever started the daemon has made: systemd's socket activation (`LISTEN_FDS`, `LISTEN_PID`, `LISTEN_FDNAMES`).
+//! Listening sockets from the process that started the daemon: systemd's socket activation
+//! (`LISTEN_FDS`, `LISTEN_PID`, `LISTEN_FDNAMES`).
 //!
-//! They are found by the address that they are bound to. They outlive the daemon, so that clients who come between two daemons wait
-//! instead of being refused; they are never shut down or removed here.
+//! The daemon finds them by the address to which they are bound. They outlive the daemon, so that
+//! clients that connect between two daemons wait instead of being refused; the daemon never shuts
+//! down or removes them.
 
 use std::fmt;
 use std::io;
@@ -15,7 +17,7 @@ use rustix::net::sockopt;
 
 use super::shard::InheritedSockets;
 
-/// What was passed on.
+/// The inherited sockets.
 #[derive(Debug, Default)]
 pub struct Inherited {
     sockets: Vec<Socket>,
@@ -24,7 +26,7 @@ pub struct Inherited {
 #[derive(Debug)]
 struct Socket {
     address: Address,
-    /// What systemd calls it.
+    /// Name that systemd gives it.
     name: String,
     socket: Arc<OwnedFd>,
 }
@@ -45,8 +47,8 @@ impl fmt::Display for Address {
 }
 
 impl Inherited {
-    /// What the environment says. Descriptors that are no listening stream sockets are left alone, with a line in the log. To be called
-    /// once, before others open files.
+    /// Takes the sockets that the environment lists. Descriptors that are no listening stream
+    /// sockets are left alone, and logged. Call it once, before other code opens files.
     pub fn from_env() -> Inherited {
         let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
         let mut passed = ListenFd::from_env();
@@ -65,7 +67,7 @@ impl Inherited {
         Inherited { sockets }
     }
 
-    /// The sockets for these addresses, as far as there are any.
+    /// Returns the sockets bound to these addresses, where there are any.
     pub fn sockets(&self, unix: Option<&Path>, tcp: Option<SocketAddr>) -> InheritedSockets {
         let find = |address: Address| self.sockets.iter().find(|known| known.address == address).map(|known| Arc::clone(&known.socket));
         InheritedSockets {
@@ -74,7 +76,7 @@ impl Inherited {
         }
     }
 
-    /// Says which sockets nobody uses: those whose clients wait for nothing.
+    /// Logs the sockets that nothing uses: their clients wait in vain.
     pub fn report_unused(&self) {
         for Socket { address, name, .. } in self.sockets.iter().filter(|known| Arc::strong_count(&known.socket) == 1) {
             tracing::warn!(%address, name, "a socket was passed on that no export and no control socket has; its clients wait in vain");
@@ -82,7 +84,7 @@ impl Inherited {
     }
 }
 
-/// Takes a descriptor over, when it listens at an address.
+/// Takes a descriptor that listens at an address; `None` for any other.
 fn take(passed: &mut ListenFd, index: usize) -> io::Result<Option<(Address, OwnedFd)>> {
     let found = if let Ok(Some(listener)) = passed.take_unix_listener(index) {
         let path = listener.local_addr()?.as_pathname().map(Path::to_owned);
@@ -96,7 +98,7 @@ fn take(passed: &mut ListenFd, index: usize) -> io::Result<Option<(Address, Owne
     if !sockopt::socket_acceptconn(socket.as_fd())? {
         return Ok(None);
     }
-    // An accept of the ring waits, which on a socket that must not block it would not.
+    // The ring's accept has to wait; on a non-blocking socket it would fail instead.
     rustix::io::ioctl_fionbio(&socket, false)?;
     Ok(Some((address, socket)))
 }

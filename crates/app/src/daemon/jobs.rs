@@ -1,4 +1,5 @@
-//! Jobs that users begin: groups are evened out, everything is read, what died is wiped; and how fast jobs may be. The pool itself remembers all of it.
+//! Jobs that users start: rebalance, scrub and wipe; and the rate limit of jobs. The pool itself
+//! remembers all of it.
 
 use millpond_engine::{Command, GroupFill as Fill, Reply, Wipe};
 
@@ -7,10 +8,11 @@ use super::shard::ShardHandle;
 use crate::api::{ApiError, GroupFill, Pool, Rebalance, RebalancePool, ScrubPool, SetPool, WipeMode, WipePool, Wiping};
 
 impl Daemon {
-    /// Begins to read everything in a pool, or ends that. The job has begun on return, and goes on after a restart.
+    /// Begins to scrub a pool, or stops that. The job has begun on return, and continues after a
+    /// restart.
     ///
     /// # Errors
-    /// When there is no such pool, or a scrub runs already, or none does that could be ended.
+    /// When there is no such pool, a scrub runs already, or there is none to stop.
     pub async fn scrub(&self, name: &str, request: ScrubPool) -> Result<Pool, ApiError> {
         let during = format!("cannot {} pool '{name}'", if request.stop { "stop the scrub of" } else { "scrub" });
         let command = if request.stop { Command::StopScrub } else { Command::Scrub };
@@ -25,10 +27,11 @@ impl Daemon {
         self.pool(name).await
     }
 
-    /// Begins to even out what groups hold, or ends that, or says what it would move. The job has begun on return, and goes on after a restart.
+    /// Begins to even out how full groups are, stops that, or reports the bytes to move. The job
+    /// has begun on return, and continues after a restart.
     ///
     /// # Errors
-    /// When there is no such pool, or a rebalance runs already, or none does that could be ended.
+    /// When there is no such pool, a rebalance runs already, or there is none to stop.
     pub async fn rebalance(&self, name: &str, request: RebalancePool) -> Result<Rebalance, ApiError> {
         let during = format!("cannot {} pool '{name}'", if request.stop { "stop the rebalance of" } else { "rebalance" });
         let shard = self.shard(name)?;
@@ -47,11 +50,12 @@ impl Daemon {
         Ok(Rebalance { surplus_bytes, groups: self.groups(name, &shard, &fills).await? })
     }
 
-    /// Begins to make unreadable what nothing refers to any more, or ends that, or says what it would do. The job has begun on return; it goes on
-    /// after a restart.
+    /// Begins to wipe data that nothing refers to, stops that, or reports the bytes. The job has
+    /// begun on return, and continues after a restart.
     ///
     /// # Errors
-    /// When there is no such pool, a device is missing, the pool has a cache, or none runs that could be ended.
+    /// When there is no such pool, a device is missing, the pool has a cache, or there is no wipe
+    /// to stop.
     pub async fn wipe(&self, name: &str, request: WipePool) -> Result<Wiping, ApiError> {
         let during = format!("cannot {} pool '{name}'", if request.stop { "stop the wipe of" } else { "wipe" });
         let how = match request.mode {
@@ -75,7 +79,7 @@ impl Daemon {
     /// Changes properties of a pool. In force, and durable, on return.
     ///
     /// # Errors
-    /// When there is no such pool, or a value makes no sense.
+    /// When there is no such pool, or the engine refuses a value.
     pub async fn set_pool(&self, name: &str, request: SetPool) -> Result<Pool, ApiError> {
         if let Some(rate) = request.job_rate {
             let during = format!("cannot set job_rate of pool '{name}'");

@@ -1,6 +1,7 @@
-//! Finds pools by the labels on their devices, and takes labels away.
+//! Finds pools by the labels on their devices, and removes labels.
 //!
-//! Reading takes no lock: labels are written whole, and a torn one fails its checksum and counts as absent.
+//! Reading takes no lock: a label is written in one piece, and a torn one fails its checksum and
+//! counts as absent.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
@@ -13,13 +14,13 @@ use millpond_format::{AREA_BYTES, DeviceId, Label, PoolId, SECTOR_BYTES, second_
 #[cfg(test)]
 mod tests;
 
-/// Sizes of devices are rounded down to this.
+/// Sizes of devices are rounded down to a multiple of this, in bytes.
 const GRAIN: u64 = 4096;
 
-/// A pool as its labels tell it, by the paths of its devices.
+/// A pool as its labels describe it, with the paths of its devices.
 pub type Labelled = millpond_engine::Labelled<PathBuf>;
 
-/// What was read from a device of a pool.
+/// Label and claim of a device.
 pub type Looked = millpond_engine::Looked<PathBuf>;
 
 /// Usable bytes of an open device.
@@ -38,34 +39,34 @@ fn sector(file: &File, offset: u64) -> io::Result<[u8; SECTOR_BYTES]> {
     Ok(sector)
 }
 
-/// Opens a device to read it, without a lock, and tells how many bytes of it can be used.
+/// Opens a device for reading, without a lock, and returns its usable bytes.
 ///
 /// # Errors
-/// The host's.
+/// I/O errors of the host.
 pub fn open(path: &Path) -> io::Result<(File, u64)> {
     let mut file = File::open(path)?;
     let size = size(&mut file)?;
     Ok((file, size))
 }
 
-/// The label of a device: the first intact copy; `None` when there is none.
+/// Returns the label of a device: the first intact copy; `None` when there is none.
 ///
 /// # Errors
-/// The host's, when it cannot be opened or read.
+/// I/O errors of the host, when the device cannot be opened or read.
 pub fn read(path: &Path) -> io::Result<Option<Label>> {
     Ok(look(path)?.map(|looked| looked.label))
 }
 
-/// Looks what is on a device: its label and the claim on it; `None` when it is of no pool.
+/// Returns label and claim of a device; `None` when it belongs to no pool.
 ///
 /// # Errors
-/// The host's, when it cannot be opened or read.
+/// I/O errors of the host, when the device cannot be opened or read.
 pub fn look(path: &Path) -> io::Result<Option<Looked>> {
     let (file, size) = open(path)?;
     Looked::read(path.to_owned(), size, |offset| sector(&file, offset))
 }
 
-/// The files and block devices that a path stands for: itself, or what lies directly in the directory.
+/// Returns the files and block devices for a path: the path itself, or the entries of a directory.
 pub fn candidates(path: &Path) -> Vec<PathBuf> {
     let usable = |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device());
     if !path.is_dir() {
@@ -77,7 +78,7 @@ pub fn candidates(path: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// The block devices of this host.
+/// Returns the block devices of this host.
 pub fn host_devices() -> Vec<PathBuf> {
     let entries = fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| Path::new("/dev").join(entry.file_name())).collect();
@@ -88,14 +89,16 @@ pub fn host_devices() -> Vec<PathBuf> {
 /// The result of a wipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wiped {
-    /// There is no label of the pool on the device any more, or there was none.
+    /// The device has no label of the pool any more, or had none.
     Done,
     /// Another device of the pool is at the path; nothing was written.
     Other(DeviceId),
 }
 
-/// Overwrites both areas of a device of `pool` with zeroes, so that no import finds the pool on it; one without a label of it, and one that is not
-/// `meant`, is left alone. The label is read from what is written to, which is locked by then: a disk that is plugged into the place of another one
+/// Overwrites both areas of a device of `pool` with zeroes, so that no import finds the pool on it.
+/// A device without a label of the pool, and one that is not `meant`, is left alone. The label is
+/// read through the descriptor that is written to, under the device's lock: a disk that is plugged
+/// into the place of another one meanwhile is not overwritten. Durable on return.
 /// meanwhile is not overwritten. Durable on return.
 ///
 /// # Errors

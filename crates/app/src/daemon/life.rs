@@ -1,4 +1,4 @@
-//! The beginning and the end of the daemon, as events.
+//! Start and end of the daemon, as events.
 
 use super::attached;
 use super::events::Happened;
@@ -6,17 +6,17 @@ use super::service::Daemon;
 use crate::api::Severity;
 use crate::failure::Outcome;
 
-/// Exports named at the end; of others, how many there are.
+/// Number of exports that the event at the end names; of the rest it gives the count.
 const NAMED: usize = 8;
 
-/// Exports and clients at some time.
+/// Exports and the number of their clients at some time.
 pub(super) struct Users {
     exports: Vec<String>,
     clients: usize,
 }
 
 impl Daemon {
-    /// Reports that the daemon has started, and how the one before ended.
+    /// Reports that the daemon has started, and whether the previous one ended cleanly.
     pub(super) fn report_start(&self) {
         let unclean = self.dir.note_start().unwrap_or_else(|error| {
             tracing::warn!(%error, "the next daemon does not know how this one ends");
@@ -33,7 +33,7 @@ impl Daemon {
         });
     }
 
-    /// The exports that are served, and their clients.
+    /// Returns the exports that are served, and the number of their clients.
     pub(super) async fn users(&self) -> Users {
         let looks = self.look().await;
         let exports = looks.iter().filter_map(|look| look.answer()).flat_map(|answer| &answer.exports);
@@ -41,7 +41,8 @@ impl Daemon {
         Users { exports: exports.map(|export| format!("{} ({})", export.id, export.name)).collect(), clients }
     }
 
-    /// Reports that the daemon has ended, with those that it served, and writes the last events.
+    /// Reports that the daemon has ended, with the exports that it served, and writes the last
+    /// events.
     pub(super) fn report_end(&self, users: &Users, closed: &Outcome) {
         let mut message = "the daemon has stopped".to_owned();
         if !users.exports.is_empty() {

@@ -1,4 +1,4 @@
-//! Caps on single devices: set, kept in the daemon's state, and in force again after each import.
+//! Caps of single devices: set, kept in the daemon's state, and applied again after each import.
 
 use millpond_device::{DeviceIndex, DeviceLimit};
 
@@ -8,10 +8,10 @@ use super::state::PoolRecord;
 use crate::api::{ApiError, DeviceCap, LimitDevice, Pool};
 
 impl Daemon {
-    /// Caps a device. In force, and remembered across restarts, on return.
+    /// Caps a device. In force, and saved for later imports, on return.
     ///
     /// # Errors
-    /// When there is no such pool or device, or the device is missing.
+    /// When there is no such pool or device, or the state cannot be saved.
     pub async fn limit_device(&self, name: &str, request: LimitDevice) -> Result<Pool, ApiError> {
         let _pool = self.lock_pool(name).await?;
         let shard = self.shard(name)?;
@@ -21,7 +21,7 @@ impl Daemon {
             let limits = registry.pools.get_mut(name).map(|entry| &mut entry.record.limits);
             let limits = limits.ok_or_else(|| ApiError::not_found(format!("no pool '{name}'; see 'millpond pool list'")))?;
             let old = limits.get(&member).copied().unwrap_or_default();
-            // 0 lifts what was
+            // 0 removes a limit
             let cap = |new: Option<u64>, old: Option<u64>| new.or(old).filter(|limit| *limit > 0);
             let cap = DeviceCap { bps: cap(request.bps, old.bps), iops: cap(request.iops, old.iops) };
             match cap == DeviceCap::default() {
@@ -39,7 +39,7 @@ impl Daemon {
     }
 }
 
-/// Caps one device of a shard; one that is missing is capped when it is there.
+/// Caps one device of a shard. A missing device is capped at a later import.
 async fn set(shard: &ShardHandle, member: u16, cap: DeviceCap) -> Result<(), ShardError> {
     let status = shard.status().await?;
     let position = status.pool.devices.iter().find(|device| device.member == member).and_then(|device| device.position);
@@ -48,7 +48,7 @@ async fn set(shard: &ShardHandle, member: u16, cap: DeviceCap) -> Result<(), Sha
     shard.limit_device(DeviceIndex(position), limit).await
 }
 
-/// Puts the caps that are remembered of a pool in force.
+/// Applies the remembered caps of a pool.
 pub(super) async fn apply(record: &PoolRecord, shard: &ShardHandle) {
     for (member, cap) in &record.limits {
         if let Err(error) = set(shard, *member, *cap).await {

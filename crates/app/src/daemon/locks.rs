@@ -1,15 +1,18 @@
-//! Who may change what, and when: a lock for each pool, and what commands under way have reserved.
+//! Locks for changes: one lock per pool, and reservations of commands in progress.
 //!
 //! INV-LOCK-1, the order of locks, from the outside in:
 //! 0. The import of one pool (`importing` of its entry), by the daemon itself or by a command.
-//! 1. The lock of one pool, by its name ([`Daemon::lock_pool`]). It is held over a whole command, waits for the pool's shard included. Whoever holds
-//!    one waits neither for a second one nor for the shard of another pool. A name without a pool has a lock, too: whoever creates or imports a pool
-//!    holds that of its name, which reserves it.
+//! 1. The lock of one pool, by its name ([`Daemon::lock_pool`]). A command holds it to its end,
+//!    including waits for the pool's shard. Its holder waits neither for a second pool lock nor for
+//!    the shard of another pool. A name without a pool has a lock, too: creating or importing a pool
+//!    takes the lock of its name, which reserves the name.
 //! 2. `saving`: the order in which states are written ([`Daemon::save`]).
-//! 3. The registry, the mounts, the table of pool locks, the events and what was last seen of pools, one at a time, for a look or a change in memory.
+//! 3. The registry, the mounts, the table of pool locks, the events and the last look at pools, one
+//!    at a time, for a read or a change in memory.
 //!
-//! Only the first is held across an await. What several pools share, the ids and addresses of exports and the devices of new members, is reserved in
-//! the registry before the first wait for a shard or a device, and stays reserved until the command has ended.
+//! Only the first is held across an await. Things that pools share (ids and addresses of exports,
+//! devices of new members) are reserved in the registry before the first wait for a shard or a
+//! device, and stay reserved until the command has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -23,20 +26,22 @@ use tokio::time::timeout;
 use super::service::Daemon;
 use crate::api::{ApiError, ErrorKind};
 
-/// How long the daemon waits for what may never come.
+/// Limits on the daemon's waits for events that may never come.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadlines {
-    /// For the command before on the same pool. The later one is refused then, and has changed nothing.
+    /// Wait for the previous command on the same pool. After it, the later command is refused and
+    /// has changed nothing.
     pub turn: Duration,
-    /// For the answers of pools that are looked at. Others are shown without those that do not answer.
+    /// Wait for the answers of pools in a look. After it, the result shows the others without the
+    /// silent ones.
     pub look: Duration,
-    /// For a command. Whoever asked is told then that it goes on.
+    /// Time of a command. After it, the client is informed that the command goes on.
     pub command: Duration,
-    /// For the end of any operation of its devices, while a pool is closed.
+    /// While a pool is closed, longest time in which its devices complete no operation.
     pub idle: Duration,
-    /// For a pool to close.
+    /// Time that a pool may take to close.
     pub close: Duration,
-    /// For the operations that the kernel has of a pool that was given up.
+    /// Wait for the kernel to finish the operations of a pool that was given up.
     pub last: Duration,
 }
 
@@ -48,17 +53,18 @@ impl Default for Deadlines {
     }
 }
 
-/// The locks of pools, by name; those that somebody holds or waits for.
+/// Locks of pools, by name: those that are held or waited for.
 pub(super) type PoolLocks = BTreeMap<String, Arc<tokio::sync::Mutex<()>>>;
 
 /// The right to change one pool.
 pub(super) struct PoolLock {
     _guard: OwnedMutexGuard<()>,
-    /// Another command had it when it was asked for: what was seen before may not hold any more.
+    /// Another command held it when it was requested: earlier observations may not be true any
+    /// more.
     pub(super) waited: bool,
 }
 
-/// What commands under way have reserved.
+/// Reservations of commands in progress.
 #[derive(Default)]
 pub(super) struct Reserved {
     devices: BTreeSet<PathBuf>,
@@ -67,7 +73,7 @@ pub(super) struct Reserved {
 }
 
 impl Reserved {
-    /// The export under way that has one of these addresses.
+    /// Returns the export being made that has one of these addresses.
     pub(super) fn has(&self, unix: Option<&Path>, tcp: Option<SocketAddr>) -> Option<u64> {
         let same = |(path, address): &(Option<PathBuf>, Option<SocketAddr>)| {
             (unix.is_some() && path.as_deref() == unix) || (tcp.is_some() && *address == tcp)
@@ -76,7 +82,7 @@ impl Reserved {
     }
 }
 
-/// An export's id and addresses, for as long as it is being made.
+/// Id and addresses of an export that is being made.
 pub(super) struct ExportReserved<'a> {
     daemon: &'a Daemon,
     pub(super) id: u64,
@@ -86,14 +92,14 @@ impl Drop for ExportReserved<'_> {
     fn drop(&mut self) {
         let mut registry = self.daemon.registry();
         registry.reserved.exports.remove(&self.id);
-        // an id that nobody has seen is free for the next one
+        // an id that was never shown is free for the next export
         if !registry.exports.contains_key(&self.id) && registry.next_export == self.id + 1 {
             registry.next_export = self.id;
         }
     }
 }
 
-/// Devices that a command is about to make members of a pool.
+/// Devices that a command is about to add to a pool.
 pub(super) struct DevicesReserved<'a> {
     daemon: &'a Daemon,
     paths: Vec<PathBuf>,
@@ -107,10 +113,10 @@ impl Drop for DevicesReserved<'_> {
 }
 
 impl Daemon {
-    /// Takes the lock of a pool, or of a name that is to become one.
+    /// Takes the lock of a pool, or of a name for a pool to be.
     ///
     /// # Errors
-    /// When another command does not end in time; nothing was changed.
+    /// When another command does not end within [`Deadlines::turn`]; nothing was changed.
     pub(super) async fn lock_pool(&self, name: &str) -> Result<PoolLock, ApiError> {
         let deadline = self.options.deadlines.turn;
         timeout(deadline, self.wait_for_pool(name)).await.map_err(|_| {
@@ -122,11 +128,11 @@ impl Daemon {
         })
     }
 
-    /// The same for the daemon's own work, which waits for as long as it takes.
+    /// Like [`Daemon::lock_pool`] for the daemon's own work, without a limit.
     pub(super) async fn wait_for_pool(&self, name: &str) -> PoolLock {
         let lock = {
             let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
-            // what nobody holds or waits for is in the table alone
+            // a lock that only the table refers to is neither held nor waited for
             locks.retain(|_, lock| Arc::strong_count(lock) > 1);
             Arc::clone(locks.entry(name.to_owned()).or_default())
         };
@@ -136,7 +142,7 @@ impl Daemon {
         }
     }
 
-    /// Takes the next id of an export. An id that an export had is never used again.
+    /// Reserves the next id of an export. An id that an export had is never used again.
     pub(super) fn reserve_export(&self) -> ExportReserved<'_> {
         let mut registry = self.registry();
         let id = registry.next_export;
@@ -154,7 +160,7 @@ impl Daemon {
         if unix == Some(self.options.socket.as_path()) {
             return Err(ApiError::invalid("that is the control socket; give another path"));
         }
-        // the system chooses a port for each
+        // with port 0 the system chooses a port for each
         let tcp = tcp.filter(|address| address.port() != 0);
         let text = tcp.map(|address| address.to_string());
         let mut registry = self.registry();
@@ -174,7 +180,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Reserves devices that are to become members of a pool: nobody else makes them, formats them or removes their files meanwhile.
+    /// Reserves devices that are to become members of a pool: no other command adds them, formats
+    /// them or removes their files meanwhile.
     ///
     /// # Errors
     /// When another command has one of them.
@@ -191,7 +198,8 @@ impl Daemon {
     }
 }
 
-/// Does what may wait for a device or file system, beside the thread that serves everybody.
+/// Runs work that may wait for a device or file system on another thread, because this one serves
+/// all clients.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, ApiError> + Send + 'static) -> Result<T, ApiError> {
     tokio::task::spawn_blocking(work).await.map_err(|e| ApiError::internal(e.to_string()))?
 }

@@ -1,4 +1,5 @@
-//! One look at all pools: each shard is asked once, all at the same time, and one that does not answer delays nobody beyond one limit.
+//! One look at all pools: each shard is asked once, all at the same time, within one limit; a
+//! silent one delays the look no longer.
 //!
 //! Lists of pools, jobs and exports in the API are made from one look, so they agree with each other.
 
@@ -13,10 +14,10 @@ use super::service::Daemon;
 use super::shard::{ShardError, ShardHandle, ShardLook, Unseen};
 use super::state::PoolRecord;
 
-/// One pool that the daemon answers for.
+/// A pool of the daemon, and its answer.
 pub(super) struct PoolLook {
     pub(super) record: PoolRecord,
-    /// When its shard was started.
+    /// Start of its shard.
     pub(super) since: Timestamp,
     pub(super) seen: Seen,
 }
@@ -24,7 +25,7 @@ pub(super) struct PoolLook {
 /// The answer of a pool.
 pub(super) enum Seen {
     Answered(Arc<ShardLook>),
-    /// Nothing, since then.
+    /// No answer since then.
     Silent(Timestamp),
     /// Its shard has ended, or it is not open.
     Refused(Arc<ShardError>),
@@ -32,17 +33,17 @@ pub(super) enum Seen {
     OutOfService(String),
 }
 
-/// Why a pool said nothing.
+/// Reason why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lacking {
-    /// Its thread is busy: what it said before may still be so.
+    /// Its thread is busy: its last answer may still be true.
     Silent,
     /// It is not open.
     Gone,
 }
 
 impl Seen {
-    /// The pool, as it said.
+    /// Returns the pool as it answered.
     pub(super) fn pool(&self) -> Result<&PoolInfo, Lacking> {
         match self {
             Seen::Answered(look) => Ok(&look.status.pool),
@@ -53,7 +54,7 @@ impl Seen {
 }
 
 impl PoolLook {
-    /// The pool's answer about itself and its exports.
+    /// Returns the pool's answer about itself and its exports.
     pub(super) fn answer(&self) -> Option<&ShardLook> {
         match &self.seen {
             Seen::Answered(look) => Some(look),
@@ -67,21 +68,22 @@ impl PoolLook {
 }
 
 impl Daemon {
-    /// Looks at all pools, by name.
+    /// Looks at all pools. The result is in order of their names.
     pub(super) async fn look(&self) -> Vec<PoolLook> {
         let names: Vec<String> = self.registry().pools.keys().cloned().collect();
         let patience = self.options.deadlines.look;
         join_all(names.iter().map(|name| self.look_at(name, patience))).await.into_iter().flatten().collect()
     }
 
-    /// Shards of the pools in service that answer, by name: a list of what is in all pools does without one that is silent.
+    /// Returns the shards of pools in service that answer, by name: a list over all pools leaves
+    /// silent ones out.
     pub(super) async fn answering(&self) -> Vec<(String, ShardHandle)> {
         let looks = self.look().await;
         let silent = |name: &str| looks.iter().any(|look| look.record.name == name && matches!(look.seen, Seen::Silent(_)));
         self.shards().into_iter().filter(|(name, _)| !silent(name)).collect()
     }
 
-    /// Looks at one pool; nothing when there is none of this name.
+    /// Looks at one pool; `None` when there is none of this name.
     pub(super) async fn look_at(&self, name: &str, patience: Duration) -> Option<PoolLook> {
         let (record, since, shard) = {
             let registry = self.registry();

@@ -1,4 +1,5 @@
-//! Keeps what is remembered of the labels in force: INV-MEMORY-1 in `crates/engine/src/startup.rs`.
+//! Keeps the record of the labels in force up to date: INV-MEMORY-1 in
+//! `crates/engine/src/startup.rs`.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -16,11 +17,11 @@ use super::state::InForce;
 use crate::api::ApiError;
 use crate::instant;
 
-/// When a state file that could not be written is tried again.
+/// Time between two tries to write the state file.
 const AGAIN: Duration = Duration::from_secs(2);
 
 impl InForce {
-    /// What to remember of labels; `before`: what was remembered.
+    /// Returns the record of `labels`; `before` is the previous record.
     pub(super) fn of(labels: &LabelsInForce, before: Option<&InForce>) -> InForce {
         let (mut current, mut successors) = (BTreeMap::new(), BTreeMap::new());
         for (member, device) in &labels.current {
@@ -38,10 +39,11 @@ impl InForce {
     }
 }
 
-/// The labels of a pool that has just come into service, once they are durable on all of its devices.
+/// Waits until the labels of a pool that has just come into service are durable on all of its
+/// devices, and returns them.
 ///
 /// # Errors
-/// When the pool stops before.
+/// When the pool stops before that.
 pub(super) async fn settled(shard: &ShardHandle) -> Result<LabelsInForce, ApiError> {
     let (mut labels, mut state) = (shard.labels(), shard.state());
     let gone = |_| ApiError::from(ShardError::Gone);
@@ -62,17 +64,18 @@ pub(super) async fn settled(shard: &ShardHandle) -> Result<LabelsInForce, ApiErr
 }
 
 impl Daemon {
-    /// The rules for imports that nobody asks for.
+    /// Returns the rules for imports by the daemon itself.
     pub(super) fn rules(&self) -> ImportRules {
         ImportRules { wait: self.options.import_wait, planted: self.options.tuning.planted }
     }
 
-    /// What labels found say to this host.
+    /// Returns the evidence of the labels that were found, as this host judges it.
     pub(super) fn evidence(&self, found: &Labelled) -> Evidence {
         found.evidence(self.options.tuning.holder.as_ref().map(|holder| holder.host))
     }
 
-    /// Remembers the labels in force of every pool in service as they change, for as long as the daemon lives.
+    /// Saves the labels in force of every pool in service whenever they change, as long as the
+    /// daemon lives.
     pub(super) async fn keep_labels(&self) {
         let (mut unsaved, mut told) = (false, false);
         loop {
@@ -83,7 +86,7 @@ impl Daemon {
                 unsaved |= now.is_some_and(|now| self.note_labels(&name, &now));
                 let next = async move {
                     if labels.changed().await.is_err() {
-                        pending::<()>().await; // the shard has ended: nothing changes any more
+                        pending::<()>().await; // the shard has ended: its labels change no more
                     }
                 };
                 changes.push(next.boxed());
@@ -104,14 +107,14 @@ impl Daemon {
         }
     }
 
-    /// Takes the labels of all pools in service into their records. True when some are others than before.
+    /// Records the labels of all pools in service. True when some have changed.
     pub(super) fn note_all_labels(&self) -> bool {
         let labels = |shard: &ShardHandle| shard.labels().borrow().clone();
         let known: Vec<_> = self.shards().into_iter().filter_map(|(name, shard)| Some((name, labels(&shard)?))).collect();
         known.iter().fold(false, |changed, (name, labels)| self.note_labels(name, labels) | changed)
     }
 
-    /// Takes labels into the record of a pool. True when they are others than before.
+    /// Records the labels of a pool. True when they have changed.
     fn note_labels(&self, name: &str, labels: &LabelsInForce) -> bool {
         let rules = self.rules();
         let mut registry = self.registry();

@@ -1,7 +1,8 @@
-//! The daemon: pools in service, exports, and what is remembered of them across restarts.
+//! The daemon: pools in service, exports, and its record of them across restarts.
 //!
-//! *Architecture Invariant:* guest data never passes through here, but for full copies (`copies`), whose buffers go from one shard to
-//! another. A pool is a shard thread (`shard`); this side talks to it by messages, on one current-thread runtime that serves the control socket.
+//! *Architecture Invariant:* guest data never passes through this module, except for full copies
+//! (`copies`), whose buffers go from one shard to another. A pool is a shard thread (`shard`); this
+//! side sends it messages, from one current-thread runtime that serves the control socket.
 
 mod advice;
 mod attached;

@@ -1,8 +1,9 @@
 //! Mounting and unmounting FUSE file systems: as root by mount(2), else by `fusermount3`.
 //!
-//! A mount whose server is dead stays where it is and answers ENOTCONN until somebody unmounts it. So each mount of ours has a guard: a process of
-//! its own (`millpond fuse-guard`) that waits for the end of a pipe which the daemon holds, and then unmounts what is left. What even the guard could
-//! not clear away, because it was killed too, is replaced at the next start.
+//! A mount whose server is dead stays in place and answers ENOTCONN until it is unmounted. So each
+//! mount has a guard: a process of its own (`millpond fuse-guard`) that waits for the end of a pipe
+//! which the daemon holds, and then unmounts what is left. When the guard was killed too, the next
+//! start replaces the dead mount.
 
 use std::fs;
 use std::io::{self, IoSliceMut};
@@ -23,14 +24,14 @@ use crate::api::{ApiError, ErrorKind};
 /// File system type, as `findmnt` shows it.
 pub const FS_TYPE: &str = "fuse.millpond";
 const DEVICE: &str = "/dev/fuse";
-/// What mounts for those who are not root; Debian's package is `fuse3`.
+/// Program that mounts for users other than root; Debian's package is `fuse3`.
 const HELPER: &str = "fusermount3";
-/// The helper sends the device over the descriptor named here.
+/// Variable with the number of the descriptor over which the helper sends the device.
 const HELPER_VARIABLE: &str = "_FUSE_COMMFD";
 /// Bytes of one read; the kernel asks for no more.
 const MAX_READ: u32 = millpond_export::fuse::MAX_TRANSFER;
 
-/// A file system of ours. Dropping it leaves the mount to its guard, which detaches it.
+/// A mounted file system. Dropping it leaves the mount to its guard, which detaches it.
 #[derive(Debug)]
 pub struct Mounted {
     dir: PathBuf,
@@ -39,11 +40,12 @@ pub struct Mounted {
     guard: Child,
 }
 
-/// Mounts on `dir`, which is made where missing; gives the device to serve, which does not wait. Blocks for as long as the file system of
-/// `dir` does. What root mounts, others reach as far as owner and mode let them; what somebody else mounts, with `allow_other` alone.
+/// Mounts on `dir`, which is made where missing, and returns the device to serve, which is
+/// non-blocking. Blocks for as long as the file system of `dir` does. Other users can reach a mount
+/// of root as far as owner and mode permit; a mount of another user, only with `allow_other`.
 ///
 /// # Errors
-/// When `dir` is in use for something else, or the system refuses.
+/// When `dir` is in use for another purpose, or the system refuses.
 pub fn mount(dir: &Path, pool: &str, allow_other: bool) -> Result<(Mounted, OwnedFd), ApiError> {
     let fail = |why: String| ApiError::busy(format!("cannot mount on {}: {why}", dir.display()));
     prepare(dir)?;
@@ -54,7 +56,7 @@ pub fn mount(dir: &Path, pool: &str, allow_other: bool) -> Result<(Mounted, Owne
     match start_guard(dir, &entry.number) {
         Ok(guard) => Ok((Mounted { dir: dir.to_owned(), number: entry.number, guard }, device)),
         Err(e) => {
-            // The guard is why it fails: nobody else would clear it away.
+            // Without a guard, nothing else would remove the mount.
             let _ = detach(dir, true);
             Err(fail(format!("its guard cannot be started: {e}")))
         }
@@ -62,11 +64,11 @@ pub fn mount(dir: &Path, pool: &str, allow_other: bool) -> Result<(Mounted, Owne
 }
 
 impl Mounted {
-    /// Unmounts; with `lazy` also while files are open: they stay usable until they are closed, new ones cannot be opened. Nothing to do when
-    /// somebody else has unmounted it.
+    /// Unmounts. With `lazy` also while files are open: they stay usable until they are closed, but
+    /// no file can be opened any more. Does nothing when it is unmounted already.
     ///
     /// # Errors
-    /// When files are open: who has them.
+    /// When files are open; the message names the processes.
     pub fn unmount(&mut self, lazy: bool) -> Result<(), ApiError> {
         if self.is_there() {
             match detach(&self.dir, lazy) {
@@ -80,13 +82,13 @@ impl Mounted {
                 Err(error) => return Err(ApiError::busy(format!("cannot unmount {}: {error}", self.dir.display()))),
             }
         }
-        // With its pipe closed the guard finds nothing to do, and ends.
+        // The guard sees its pipe closed, finds no mount, and ends.
         drop(self.guard.stdin.take());
         let _ = self.guard.wait();
         Ok(())
     }
 
-    /// Whether it is still mounted.
+    /// True while it is mounted.
     pub fn is_there(&self) -> bool {
         let entries = mounts_on(&self.dir).unwrap_or_default();
         entries.iter().any(|entry| entry.number == self.number && entry.fs_type == FS_TYPE)
@@ -97,7 +99,8 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Makes the directory where missing, clears dead mounts of ours away, and refuses to hide anything.
+/// Makes the directory where missing, removes dead mounts of millpond, and refuses a directory
+/// whose content a mount would hide.
 fn prepare(dir: &Path) -> Result<(), ApiError> {
     let told = dir.display();
     let fail = |e: io::Error| ApiError::busy(format!("cannot mount on {told}: {e}; give another directory"));
@@ -133,10 +136,12 @@ fn mount_as_root(dir: &Path, pool: &str) -> io::Result<OwnedFd> {
     Ok(device)
 }
 
-/// The helper opens the device, mounts, and sends the device over a socket, which it finds as its standard input.
+/// The helper opens the device, mounts, and sends the device over a socket, which is its standard
+/// input.
 fn mount_by_helper(dir: &Path, pool: &str, allow_other: bool) -> io::Result<OwnedFd> {
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // The helper asks /etc/fuse.conf whether it may (user_allow_other), and says so.
+    // The helper reads in /etc/fuse.conf whether that is allowed (user_allow_other), and reports it
+    // if not.
     let others = if allow_other { ",allow_other" } else { "" };
     let options = format!("rw,nosuid,nodev,noatime,default_permissions{others},max_read={MAX_READ},subtype=millpond,fsname={pool}");
     let output = Command::new(HELPER)
@@ -182,13 +187,13 @@ fn detach(dir: &Path, lazy: bool) -> io::Result<()> {
         return Ok(());
     }
     let words = String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ");
-    // the helper has words for it alone
+    // only the helper's message shows this case
     let kind = if words.contains("busy") { io::ErrorKind::ResourceBusy } else { io::ErrorKind::Other };
     Err(io::Error::new(kind, words))
 }
 
 fn start_guard(dir: &Path, number: &str) -> io::Result<Child> {
-    // The program itself, also when its file was replaced meanwhile.
+    // This runs the same program even when its file was replaced meanwhile.
     Command::new("/proc/self/exe")
         .arg("fuse-guard")
         .arg(number)
@@ -201,10 +206,11 @@ fn start_guard(dir: &Path, number: &str) -> io::Result<Child> {
         .spawn()
 }
 
-/// What the guard does when the daemon is gone: detaches the mount of this number from `dir`, when it is there.
+/// Work of the guard when the daemon has ended: detaches the mount with this number from `dir`, if
+/// it is there.
 ///
 /// # Errors
-/// The system's.
+/// Errors of the system.
 pub fn clear(dir: &Path, number: &str) -> io::Result<()> {
     let is_ours = |entry: &MountEntry| entry.number == number && entry.fs_type == FS_TYPE;
     if mounts_on(dir)?.last().is_some_and(is_ours) { detach(dir, true) } else { Ok(()) }

@@ -1,5 +1,5 @@
-//! What is mounted where, from `/proc/self/mountinfo` (Linux, `Documentation/filesystems/proc.rst`). It asks no file system, so one whose server is
-//! dead cannot hold anybody up.
+//! The table of mounts, from `/proc/self/mountinfo` (Linux, `Documentation/filesystems/proc.rst`).
+//! Reading it calls no file system, so a file system whose server is dead cannot block it.
 
 use std::ffi::OsString;
 use std::io;
@@ -11,14 +11,13 @@ use std::path::Path;
 pub struct MountEntry {
     /// Device number, `major:minor`.
     pub number: String,
-    /// Type.
     pub fs_type: String,
 }
 
-/// The mounts on a directory, the one that is seen last.
+/// Returns the mounts on a directory; the last one is visible.
 ///
 /// # Errors
-/// The table cannot be read.
+/// When the table cannot be read.
 pub fn mounts_on(dir: &Path) -> io::Result<Vec<MountEntry>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?, dir))
 }
@@ -39,7 +38,7 @@ fn parse(table: &[u8], dir: &Path) -> Vec<MountEntry> {
     table.split(|byte| *byte == b'\n').filter_map(entry).collect()
 }
 
-/// Blanks and backslashes are written as three octal digits.
+/// Decodes blanks and backslashes, which the table has as three octal digits.
 fn unescape(word: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(word.len());
     let mut rest = word;

@@ -1,4 +1,5 @@
-//! A volume's limits and reservation: words of the API and what the pool keeps.
+//! Limits and reservation of a volume: translates between names in the API and the values of the
+//! pool.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +12,10 @@ use crate::size::{Size, SizeError};
 const MAX_LENGTH: u64 = 3600;
 /// Longest write that counts as small, in bytes.
 const MAX_SMALL: u32 = 1 << 20;
-/// Kinds of limits, in the order that the pool keeps them.
+/// Kinds of limits, in the order of the pool's `rates`.
 const KINDS: [&str; 6] = ["iops", "iops_rd", "iops_wr", "bps", "bps_rd", "bps_wr"];
 
-/// All limits by name.
+/// Returns all limits by name.
 pub(super) fn words(options: &VolumeOptions) -> BTreeMap<String, u64> {
     let kinds = KINDS.into_iter().zip(options.limits.rates());
     let three = |(kind, rate): (&str, &Rate)| {
@@ -24,7 +25,7 @@ pub(super) fn words(options: &VolumeOptions) -> BTreeMap<String, u64> {
     kinds.flat_map(three).collect()
 }
 
-/// The options after a change; `None` when it changes none.
+/// Returns the options after a change; `None` when it changes nothing.
 ///
 /// # Errors
 /// When a name is unknown or the numbers do not fit together.
@@ -52,7 +53,7 @@ pub(super) fn changed(old: VolumeOptions, change: &SetProperties) -> Result<Opti
         let (sustained, burst, length) = (given(""), given("_max"), given("_max_length"));
         rate.sustained = sustained.unwrap_or(rate.sustained);
         if rate.sustained == 0 && burst.is_none_or(|burst| burst == 0) {
-            // there is nothing that a burst could be faster than
+            // without a sustained rate, a burst has no meaning
             *rate = Rate::default();
             continue;
         }

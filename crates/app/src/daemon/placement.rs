@@ -1,4 +1,5 @@
-//! Where the files of a pool are put: what goes with the next boot, and what does not fit where it is to grow.
+//! Places of pool files: warnings about files that the next boot deletes, and about files that
+//! outgrow their file system.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,25 +11,26 @@ use rustix::fs::{statfs, statvfs};
 use crate::api::{ApiError, DeviceSpec};
 use crate::size::Size;
 
-/// What statfs(2) says of tmpfs and devtmpfs, and of ramfs.
+/// Magic numbers of tmpfs with devtmpfs, and of ramfs, in statfs(2).
 const MEMORY_MAGICS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// A file of a pool, there or still to be made, and its filesystem.
+/// A file of a pool, existing or still to be made, and its file system.
 pub(super) struct PoolFile {
     path: PathBuf,
-    /// The directory that it is in.
+    /// Directory of the file.
     parent: PathBuf,
-    /// The filesystem.
+    /// Device number of its file system.
     filesystem: u64,
-    /// Bytes that the filesystem will have to find for it.
+    /// Bytes that the file system still has to allocate for it.
     wanted: u64,
-    /// Bytes that the filesystem has left.
+    /// Free bytes of the file system.
     room: Option<u64>,
-    /// The filesystem is in memory.
+    /// True when the file system is in memory.
     in_memory: bool,
 }
 
-/// Looks at a device; nothing for block devices, and for what cannot be looked at: opening it tells more. Waits for its filesystem.
+/// Examines a file; `None` for block devices, and for paths that cannot be examined: opening gives
+/// a better error. Blocks on the file system.
 pub(super) fn look(path: &Path, create: Option<u64>) -> Option<PoolFile> {
     let (parent, filesystem, wanted) = match fs::metadata(path) {
         Ok(meta) if meta.is_file() => {
@@ -49,14 +51,15 @@ pub(super) fn look(path: &Path, create: Option<u64>) -> Option<PoolFile> {
     Some(PoolFile { path: path.to_owned(), parent, filesystem, wanted, room, in_memory })
 }
 
-/// Refuses a plain file among the device nodes below /dev, which are in memory: a name was mistyped.
+/// Refuses a plain file among the device nodes below /dev, which are in memory: such a name is
+/// mistyped.
 ///
 /// # Errors
-/// What to do instead.
+/// Always says what to do instead.
 pub(super) fn refuse_below_dev(device: &DeviceSpec) -> Result<(), ApiError> {
     let path = Path::new(&device.path);
     let Some(file) = look(path, device.create) else { return Ok(()) };
-    // what is mounted below, as /dev/shm is, is somebody's choice
+    // file systems mounted below /dev, such as /dev/shm, are chosen on purpose
     let nodes = fs::metadata("/dev").is_ok_and(|meta| meta.dev() == file.filesystem);
     if !nodes || !file.parent.starts_with("/dev") {
         return Ok(());
@@ -68,7 +71,7 @@ pub(super) fn refuse_below_dev(device: &DeviceSpec) -> Result<(), ApiError> {
     )))
 }
 
-/// What to say when there is nothing at a path.
+/// Returns the message about a path where nothing is.
 pub(super) fn nothing_at(path: &str) -> String {
     match Path::new(path).starts_with("/dev") {
         true => format!("{path} does not exist; check the name: 'lsblk' lists block devices"),
@@ -76,7 +79,8 @@ pub(super) fn nothing_at(path: &str) -> String {
     }
 }
 
-/// Warnings about files that become devices of a pool, beside those of other pools. Waits for their filesystems.
+/// Returns warnings about files that become devices of a pool, with the needs of the files in
+/// `others`. Blocks on the file systems.
 pub fn warnings(devices: &[DeviceSpec], others: &[PathBuf]) -> Vec<String> {
     let new = |path: &PathBuf| !devices.iter().any(|device| Path::new(&device.path) == path);
     let files: Vec<PoolFile> = devices.iter().filter_map(|device| look(Path::new(&device.path), device.create)).collect();
@@ -84,7 +88,7 @@ pub fn warnings(devices: &[DeviceSpec], others: &[PathBuf]) -> Vec<String> {
     judge(&files, &others)
 }
 
-/// The same of files that were looked at.
+/// Returns warnings about files that were examined.
 pub(super) fn judge(files: &[PoolFile], others: &[PoolFile]) -> Vec<String> {
     let mut lines = Vec::new();
     let mut filesystems: BTreeMap<u64, Vec<&PoolFile>> = BTreeMap::new();
@@ -105,7 +109,7 @@ pub(super) fn judge(files: &[PoolFile], others: &[PoolFile]) -> Vec<String> {
     lines
 }
 
-/// One line when files want more than their filesystem has.
+/// Returns a warning when files need more than their file system has.
 fn beyond(paths: &str, several: bool, wanted: u64, beside: u64, room: u64) -> Option<String> {
     let of_others = match beside {
         0 => String::new(),
@@ -140,7 +144,7 @@ mod tests {
         assert!(line.contains("huge grows by") && line.contains("has room for"), "{line}");
         let room = |line: &str| line.contains("room");
         assert!(!warnings(&[spec(&dir.path().join("small"), Some(4096))], &[]).iter().any(|line| room(line)));
-        // what is there already counts as far as it is not allocated
+        // an existing file counts as far as it is not allocated
         let sparse = dir.path().join("sparse");
         fs::File::create(&sparse).and_then(|file| file.set_len(1 << 42)).expect("a sparse file");
         assert!(warnings(&[spec(&sparse, None)], &[]).iter().any(|line| room(line)));

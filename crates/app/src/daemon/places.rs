@@ -1,4 +1,4 @@
-//! Where the data of a volume or snapshot is.
+//! Places of the data of a volume or snapshot.
 
 use millpond_engine::{Command, ExtentPlace, Reply, SegmentPlace};
 
@@ -8,10 +8,11 @@ use crate::api::{ApiError, Extent, Place};
 use crate::names::Name;
 
 impl Daemon {
-    /// The segments that hold the data of a volume or snapshot, by number. What is written meanwhile may be in it or not.
+    /// Returns the segments that hold the data of a volume or snapshot, by number. Concurrent
+    /// writes may be included or not.
     ///
     /// # Errors
-    /// When there is no such thing, or a map node cannot be read.
+    /// When there is no such volume or snapshot, or a map node cannot be read.
     pub async fn places(&self, name: &Name) -> Result<Vec<Place>, ApiError> {
         let (shard, target) = self.find_target(name).await?;
         let found = shard.command(Command::Places { target }).await;

@@ -33,35 +33,35 @@ use crate::instant;
 use crate::names::{self, Kind};
 use crate::size::Size;
 
-/// How long a look at the filesystems below files may take.
+/// Limit of a look at the file systems below files.
 const LOOK: Duration = Duration::from_secs(2);
 
 impl Daemon {
-    /// Every pool, those that could not be imported included.
+    /// Returns every pool, including those that could not be imported.
     pub async fn pools(&self) -> Vec<Pool> {
         self.list_pools(&self.look().await)
     }
 
-    /// The same, as of a look at them.
+    /// Returns the pools as of a look at them.
     pub(super) fn list_pools(&self, looks: &[PoolLook]) -> Vec<Pool> {
         looks.iter().map(|look| self.listed(look)).collect()
     }
 
-    /// Devices of a pool out of service that are not there, as they were last looked at.
+    /// Returns the absent devices of a pool out of service, with their state at the last look.
     fn absent_devices(&self, name: &str) -> BTreeMap<PathBuf, &'static str> {
         self.registry().pools.get(name).map(|entry| entry.absent.clone()).unwrap_or_default()
     }
 
-    /// One pool.
+    /// Returns one pool.
     ///
     /// # Errors
-    /// When there is none of this name.
+    /// When there is no pool of this name.
     pub async fn pool(&self, name: &str) -> Result<Pool, ApiError> {
         let found = self.look_at(name, SILENCE).await.map(|look| self.listed(&look));
         found.ok_or_else(|| ApiError::not_found(format!("no pool '{name}'; see 'millpond pool list'")))
     }
 
-    /// A pool, as of a look at it.
+    /// Returns a pool as of a look at it.
     fn listed(&self, look: &PoolLook) -> Pool {
         let PoolLook { record, since, seen } = look;
         let name = &record.name;
@@ -89,7 +89,8 @@ impl Daemon {
         pool
     }
 
-    /// Makes a pool and takes it into service. Durable on return, the daemon's memory of it included.
+    /// Creates a pool and takes it into service; with `dry_run`, only checks that this is possible.
+    /// Durable on return, including the daemon's record of it.
     ///
     /// # Errors
     /// When the name is taken, a device cannot be used or holds something, or the engine refuses. Files made for it are removed again.
@@ -152,8 +153,8 @@ impl Daemon {
         Ok(Pool { warnings, ..view(&record, instant::now(), &status?) })
     }
 
-    /// Warnings about where devices are that are about to become members of a pool. A filesystem that hangs is not waited for: a warning is worth
-    /// little then.
+    /// Returns warnings about the places of devices that are about to become members of a pool.
+    /// Waits for a file system for [`LOOK`] at most: a warning is not worth more.
     pub(super) async fn placement_warnings(&self, devices: &[DeviceSpec]) -> Vec<String> {
         let silent = self.unanswering();
         let others: BTreeSet<PathBuf> = {
@@ -173,12 +174,13 @@ impl Daemon {
         self.calls.call(path, LOOK, move |path| placement::look(path, create)).await.ok().flatten()
     }
 
-    /// Removes files that were made for nothing. One that stays is only litter.
+    /// Removes files that were made for a command that failed. A file that stays does no harm.
     pub(super) async fn remove_files(&self, fresh: &[PathBuf]) {
         join_all(fresh.iter().map(|path| self.calls.call(path, LOOK, |path| drop(fs::remove_file(path))))).await;
     }
 
-    /// Destroys a pool with all its volumes: labels and checkpoints are overwritten. With `dry_run`, only says what would be lost.
+    /// Destroys a pool with all its volumes: overwrites both areas (labels, claims and roots) of
+    /// its devices. With `dry_run`, only reports what would be lost.
     ///
     /// # Errors
     /// When clients are connected or a label cannot be overwritten.
@@ -208,7 +210,8 @@ impl Daemon {
         }
         self.refuse_others(name).await?;
         self.refuse_clients(name, "destroy").await?;
-        // A shard that could not write its last checkpoint is no reason to keep a pool that is to be destroyed.
+        // A shard that cannot write its last checkpoint is no reason to keep a pool that is to be
+        // destroyed.
         match self.close_pool(name, true).await {
             Ending::Clean => {}
             Ending::Unclean(why) => tracing::warn!(pool = name, "closing before destroying: {why}"),
@@ -228,7 +231,8 @@ impl Daemon {
             registry.pools.remove(name).map(|entry| entry.record)
         };
         self.share_read_cache();
-        // Forgotten first: a crash from here on leaves a pool that somebody could import, never a daemon that expects one.
+        // Save first that the pool is gone: a crash from here on may leave a pool that can be
+        // imported, but never a daemon that expects a destroyed one.
         self.save()?;
         let record = record.ok_or_else(|| ApiError::internal(format!("pool '{name}' has no record")))?;
         removal.left = self.take_labels(&record).await?;
@@ -237,19 +241,19 @@ impl Daemon {
         Ok(removal)
     }
 
-    /// The exports of a pool.
+    /// Returns the exports of a pool.
     fn exports_of(&self, name: &str) -> Vec<EndedExport> {
         let registry = self.registry();
         let of_pool = registry.exports.values().filter(|export| export.record.pool == name);
         of_pool.map(|export| EndedExport { id: export.record.id, name: export.record.name.clone() }).collect()
     }
 
-    /// Jobs that run in the background, in every pool.
+    /// Returns the jobs that run in the background, of every pool.
     pub async fn jobs(&self) -> Vec<Job> {
         self.list_jobs(&self.look().await)
     }
 
-    /// The same, as of a look at the pools.
+    /// Returns the jobs as of a look at the pools.
     pub(super) fn list_jobs(&self, looks: &[PoolLook]) -> Vec<Job> {
         let mut jobs = self.copy_jobs();
         for (look, status) in looks.iter().filter_map(|look| Some((look, &look.answer()?.status))) {
@@ -271,18 +275,18 @@ impl Daemon {
 }
 
 impl PoolEntry {
-    /// The jobs of a pool, with what it said when it was asked.
+    /// Returns the jobs of a pool; `told` is its answer, or why there is none.
     fn jobs(&mut self, name: &str, told: Result<&PoolInfo, Lacking>) -> Vec<Job> {
         match told {
             Ok(pool) => self.listed = jobs_of(name, pool),
-            // INV-JOB-2: a job that nobody can ask for has not ended
+            // INV-JOB-2: a job has not ended because its pool does not answer
             Err(Lacking::Silent) => {}
             Err(Lacking::Gone) => self.listed.clear(),
         }
         let mut jobs = self.listed.clone();
         let faulted = matches!(told, Ok(PoolInfo { state: PoolState::Faulted(_), .. }));
         for (kind, member) in &self.followed {
-            // a missing device is resilvered, whatever the command was called
+            // the job of a missing device is a resilver, whatever the command was
             let of_member = format!(":{name}:{member}");
             if !jobs.iter().any(|job| job.id.ends_with(&of_member)) {
                 jobs.push(Job { state: job_state(faulted), ..job(name, kind, Some(*member), 0) });
@@ -292,7 +296,7 @@ impl PoolEntry {
     }
 }
 
-/// Jobs that a pool says it has.
+/// Returns the jobs in a pool's answer.
 fn jobs_of(name: &str, pool: &PoolInfo) -> Vec<Job> {
     let state = job_state(matches!(pool.state, PoolState::Faulted(_)));
     let listed = |info: &JobInfo| {
@@ -313,12 +317,12 @@ fn jobs_of(name: &str, pool: &PoolInfo) -> Vec<Job> {
     pool.jobs.iter().map(listed).collect()
 }
 
-/// What a job does in a pool that goes on, or does not.
+/// Returns the state of the jobs of a pool.
 fn job_state(faulted: bool) -> String {
     if faulted { "stopped" } else { "running" }.to_owned()
 }
 
-/// A job of a pool, and of one of its devices.
+/// Returns a job of a pool, or of one of its devices.
 fn job(pool: &str, kind: &str, device: Option<u16>, remaining_bytes: u64) -> Job {
     let id = device.map_or_else(|| format!("{kind}:{pool}"), |device| format!("{kind}:{pool}:{device}"));
     Job {
@@ -356,7 +360,7 @@ fn vacant(device: &DeviceSpec, force: bool) -> Result<(), ApiError> {
     let held = probe::holds(path).map_err(|e| ApiError::internal(format!("cannot read {}: {e}; check the path", device.path)))?;
     match held {
         Some(what) if !force => Err(ApiError::busy(match HostDevice::open(path, OpenOptions::default()) {
-            // no force opens that
+            // force does not open a device that is in use
             Err(OpenError::InUse { .. }) => format!("{} is in use, and holds {what}; give another device", device.path),
             _ => format!("{} holds {what}; give another device, or -f to overwrite it", device.path),
         })),
@@ -364,7 +368,8 @@ fn vacant(device: &DeviceSpec, force: bool) -> Result<(), ApiError> {
     }
 }
 
-/// Refuses `FILE:SIZE` of what is there already with another size: it would not be what was asked for. An empty file is as good as none.
+/// Refuses `FILE:SIZE` for an existing file of another size: the device would not be as requested.
+/// An empty file counts as missing.
 fn refuse_other_size(path: &Path, size: u64) -> Result<(), ApiError> {
     match fs::metadata(path) {
         Ok(meta) if meta.is_file() && meta.len() != size && meta.len() > 0 => Err(ApiError::invalid(format!(
@@ -380,7 +385,8 @@ fn refuse_other_size(path: &Path, size: u64) -> Result<(), ApiError> {
     }
 }
 
-/// Refuses devices that hold something, unless forced; gives those that are files still to be made.
+/// Refuses devices that hold something, unless forced. Returns the paths of files that are still to
+/// be made.
 pub(super) async fn all_vacant(calls: &HostCalls, devices: &[DeviceSpec], force: bool) -> Result<Vec<PathBuf>, ApiError> {
     let look = |device: &DeviceSpec| {
         let (path, device) = (PathBuf::from(&device.path), device.clone());
@@ -394,7 +400,7 @@ pub(super) async fn all_vacant(calls: &HostCalls, devices: &[DeviceSpec], force:
     looked.into_iter().filter_map(Result::transpose).collect()
 }
 
-/// Opens a device that is no part of a pool yet.
+/// Opens a device that does not belong to a pool yet.
 pub(super) async fn open_new(calls: &HostCalls, device: &DeviceSpec, io: IoMode) -> Result<HostDevice, ApiError> {
     let options = OpenOptions { create_size: device.create, direct: io == IoMode::Direct, read_only: false };
     let opened =
@@ -402,7 +408,7 @@ pub(super) async fn open_new(calls: &HostCalls, device: &DeviceSpec, io: IoMode)
     opened.map_err(|silent| ApiError::busy(silent.to_string()))?.map_err(|e| ApiError::busy(e.to_string()))
 }
 
-/// A group as the engine is told.
+/// Translates a group for the engine.
 pub(super) fn group_spec(group: &DeviceGroup) -> GroupSpec {
     let layout = match group.layout {
         LayoutSpec::Linear => Layout::Linear,
@@ -420,8 +426,8 @@ pub(super) fn group_spec(group: &DeviceGroup) -> GroupSpec {
     GroupSpec { class, layout, devices: Some(group.devices.len()) }
 }
 
-/// Looks what opening devices that are no part of a pool yet would find, and makes nothing. They are held until all are dropped: one that is given
-/// twice is in use.
+/// Checks that devices that do not belong to a pool yet can be opened, and makes none. All are held
+/// until they are dropped, so that a device that is given twice is in use.
 pub(super) async fn rehearse(calls: &HostCalls, devices: &[DeviceSpec], io: IoMode) -> Result<Vec<HostDevice>, ApiError> {
     let mut opened = Vec::new();
     for device in devices {
@@ -432,7 +438,8 @@ pub(super) async fn rehearse(calls: &HostCalls, devices: &[DeviceSpec], io: IoMo
     Ok(opened)
 }
 
-/// Opens a device that was rehearsed. One that is there stays open from then on: closing it would make the host look at it, and lock it for that.
+/// Opens a device that was rehearsed. An existing one stays open: closing it would make the host
+/// examine it, and lock it for that.
 pub(super) async fn open_rehearsed(
     calls: &HostCalls,
     rehearsed: HostDevice,
@@ -447,7 +454,7 @@ pub(super) async fn open_rehearsed(
     with_space.map_err(|silent| ApiError::busy(silent.to_string()))
 }
 
-/// The engine's specification of a new pool, with a random id.
+/// Returns the engine's specification of a new pool, with a random id.
 fn pool_spec(name: &str, groups: &[DeviceGroup]) -> Result<PoolSpec, ApiError> {
     let id = PoolId(entropy().map_err(|e| ApiError::internal(format!("no entropy: {e}")))?);
     Ok(PoolSpec { name: name.to_owned(), id, groups: groups.iter().map(group_spec).collect(), extent_bytes: None })
@@ -472,22 +479,24 @@ async fn format_devices(
     Ok((shard, id))
 }
 
-/// Waits until a pool that is being created or imported is in service; ends its shard when it does not come.
+/// Waits until a pool that is being created or imported is in service; ends its shard when that
+/// fails.
 pub(super) async fn wait_online(shard: &ShardHandle) -> Result<(), ApiError> {
     let reason = match shard.opened().await? {
         PoolState::Online => return Ok(()),
         PoolState::Faulted(reason) => reason,
         state => format!("it came to {state:?}"),
     };
-    // The fault is the news; what ending it says adds nothing.
+    // The fault is the error to report; errors of ending the shard add nothing.
     let _ = shard.shutdown().await;
     Err(ApiError::new(ErrorKind::Unavailable, reason))
 }
 
-/// Makes a pool with one volume in a file that appears under its name only when all of it is durable, and closes it again.
+/// Creates a pool with one volume in a file, and closes it. The file appears under its name only
+/// when all of it is durable.
 ///
 /// # Errors
-/// One line, when the file cannot be made or the engine refuses.
+/// When the file cannot be made or the engine refuses.
 pub async fn format_file(path: &Path, pool: &str, pool_bytes: u64, volume: &str, volume_bytes: u64, tuning: Tuning) -> Outcome {
     let fail = |why: String| Failure::failed(format!("cannot make {}: {why}", path.display()));
     let part = path.with_extension("millpond.part");
@@ -518,7 +527,7 @@ pub async fn format_file(path: &Path, pool: &str, pool_bytes: u64, volume: &str,
     fs::rename(&part, path).and_then(|()| File::open(parent)?.sync_all()).map_err(|e| fail(e.to_string()))
 }
 
-/// Reads an id as printed.
+/// Parses a pool's id as printed.
 pub(super) fn parse_id(hex: &str) -> Option<PoolId> {
     let mut id = [0; 16];
     if hex.len() != 32 || !hex.is_ascii() {

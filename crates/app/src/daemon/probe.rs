@@ -1,4 +1,4 @@
-//! What a device holds already, so that `pool create` does not overwrite somebody's data.
+//! Detects data that a device holds already, so that `pool create` does not overwrite it.
 //!
 //! Sources of the magics: the headers of the respective formats (ext2 superblock, XFS superblock, btrfs superblock, MBR, UEFI GPT, LVM2
 //! label, LUKS, swap, qcow2, VMDK, VHDX, VDI, vma; the superblocks of Linux md, bcache and BlueStore; ZFS's uberblocks).
@@ -15,7 +15,7 @@ use super::labels;
 #[cfg(test)]
 mod tests;
 
-/// A magic, and where it stands.
+/// A magic number and its offset.
 struct Magic {
     offset: usize,
     bytes: &'static [u8],
@@ -24,10 +24,11 @@ struct Magic {
 
 /// Bytes at the start of a device that hold every magic below.
 const PROBED: usize = ZFS_UBERBLOCKS.1;
-/// The array of uberblocks in the first label of a ZFS device: where it is, and the least distance between two of them.
+/// Start and end of the array of uberblocks in the first label of a ZFS device; `ZFS_UBERBLOCK` is
+/// the least distance between two of them.
 const ZFS_UBERBLOCKS: (usize, usize) = (128 << 10, 256 << 10);
 const ZFS_UBERBLOCK: usize = 1024;
-/// Its magic, in either order of bytes.
+/// Magic of an uberblock, in either byte order.
 const ZFS_MAGICS: [[u8; 8]; 2] = [[0x0c, 0xb1, 0xba, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0xba, 0xb1, 0x0c]];
 
 const MAGICS: &[Magic] = &[
@@ -60,14 +61,14 @@ const MAGICS: &[Magic] = &[
     Magic { offset: 82, bytes: b"FAT32", name: "a FAT filesystem" },
     Magic { offset: 54, bytes: b"FAT1", name: "a FAT filesystem" },
     Magic { offset: 0x8001, bytes: b"CD001", name: "an ISO 9660 image" },
-    // Last: a boot sector's signature stands on several of the above as well.
+    // Last: several of the formats above have the signature of a boot sector as well.
     Magic { offset: 510, bytes: &[0x55, 0xaa], name: "an MBR partition table or boot sector" },
 ];
 
-/// Names what the device at `path` holds; `None` when nothing known is found.
+/// Names the content of the device at `path`; `None` when nothing known is found.
 ///
 /// # Errors
-/// The host's, when it cannot be read.
+/// I/O errors of the host.
 pub fn holds(path: &Path) -> io::Result<Option<String>> {
     let file = File::open(path)?;
     let mut start = vec![0; PROBED];
@@ -82,7 +83,7 @@ pub fn holds(path: &Path) -> io::Result<Option<String>> {
     if let Some(name) = name(&start) {
         return Ok(Some(name));
     }
-    // The front may have been overwritten while the copy at the end still tells whose device it is.
+    // The front may have been overwritten; the copy of the label at the end still names the pool.
     Ok(labels::read(path)?.map(|label| describe(&label)))
 }
 

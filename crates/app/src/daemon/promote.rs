@@ -1,4 +1,4 @@
-//! Promotion: a clone stands alone, and what it was made from becomes its clone.
+//! Promotion: a clone becomes independent, and its origin becomes a clone of it.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,10 @@ impl Daemon {
     /// Makes a clone independent of its origin: the origin snapshot and those before it move to the clone. Durable on return.
     ///
     /// # Errors
-    /// When it is no clone, when both volumes have a snapshot of one name, or when the engine refuses.
+    /// When the volume is no clone, when both volumes have a snapshot of one name, or when the
+    /// engine refuses.
     pub async fn promote(&self, name: &VolumeName, request: &Promote) -> Result<Promoted, ApiError> {
-        // exports of snapshots that move get their new names before another one begins
+        // exports of moved snapshots get their new names before another command begins
         let _pool = self.lock_pool(&name.pool).await?;
         let during = format!("cannot promote '{name}'");
         let (shard, volume) = self.find_volume(name).await?;
@@ -50,7 +51,7 @@ fn described(name: &VolumeName, plan: &PromotionPlan, volumes: &[VolumeInfo], sn
     }
 }
 
-/// Why it is refused: the engine says no more than that space is short.
+/// Explains a refusal: the engine reports only that space is short.
 fn refused(error: ShardError, volume: &VolumeInfo, volumes: &[VolumeInfo]) -> ApiError {
     let origin = volume.origin.as_deref().and_then(|origin| origin.split_once('@')).map(|(origin, _)| origin);
     let origin = volumes.iter().find(|of| Some(of.name.as_str()) == origin).filter(|of| of.options.reservation > 0);

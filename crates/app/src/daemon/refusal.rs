@@ -1,4 +1,4 @@
-//! Why the daemon does not import a pool by itself, in words, and what to do about it.
+//! Messages about pools that the daemon does not import by itself: the reason, and what to do.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::size::Size;
 #[cfg(test)]
 mod tests;
 
-/// The state of a pool that is refused, in the list of those found.
+/// Returns the state of a refused pool, for the list of pools that were found.
 pub(super) fn state_word(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::Apart => "contradictory",
@@ -19,7 +19,8 @@ pub(super) fn state_word(refusal: &Refusal) -> &'static str {
     }
 }
 
-/// The message for a refusal to import a pool. `sides`: its devices by the history in their labels.
+/// Returns the message for a refusal to import a pool. `sides` are its devices, by the history in
+/// their labels.
 pub(super) fn told(refusal: &Refusal, record: &PoolRecord, sides: &[Vec<PathBuf>]) -> String {
     let by_hand = format!("'millpond pool import {} --degraded'", record.name);
     let since = |known: &InForce| format!(" since {}", known.since.strftime("%Y-%m-%dT%H:%M:%SZ"));
@@ -58,7 +59,8 @@ fn bring_back(record: &PoolRecord, members: &[u16]) -> String {
     }
 }
 
-/// Members by where they were and what is printed on them, as far as that is remembered. Another device may be at the path now.
+/// Describes members by last path, serial number and size, as far as these are remembered. Another
+/// device may be at the path now.
 pub(super) fn names(record: &PoolRecord, members: &[u16]) -> String {
     let name = |member: &u16| {
         let was = record.last_path(*member).map(|path| format!("was {}", path.display()));

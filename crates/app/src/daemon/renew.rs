@@ -1,7 +1,10 @@
-//! Certificates and keys that are renewed on disk: new clients are greeted with them, without a restart.
+//! Renewal of certificates and keys: when their files change, new clients get the new ones, without
+//! a restart.
 //!
-//! The files are looked at every few seconds, not whenever a client comes: that would have the thread that serves everybody wait for a file system.
-//! A certificate and its key are two files, so that a look may fall between them; what does not fit together is not used, and what was in force stays.
+//! The daemon examines the files every few seconds, not whenever a client connects: the thread that
+//! serves all clients would then wait for a file system. A certificate and its key are two files,
+//! so a look may fall between two changes; credentials that do not fit together are not used, and
+//! the previous ones stay in force.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -16,11 +19,12 @@ use super::tls::Credentials;
 /// Time between two looks.
 const LOOK: Duration = Duration::from_secs(3);
 
-/// What tells one content of a file from another: device, inode, bytes, time of change in seconds and nanoseconds. `None`: it is not there.
+/// Identity of a file's content: device, inode, bytes, time of change in seconds and nanoseconds;
+/// `None` when there is no file.
 type Stamp = Option<(u64, u64, u64, i64, i64)>;
 
 impl Daemon {
-    /// Renews the credentials of exports whose files have changed, again and again.
+    /// Renews the credentials of exports whose files have changed, as long as the daemon lives.
     pub(super) async fn renew(&self) {
         let mut seen: BTreeMap<u64, Vec<Stamp>> = BTreeMap::new();
         loop {
@@ -29,7 +33,8 @@ impl Daemon {
             for (id, pool, record) in encrypted {
                 let before = seen.get(&id).cloned();
                 let Ok((stamps, loaded)) = tokio::task::spawn_blocking(move || look(&record, before.as_deref())).await else { continue };
-                // The first look has nothing to compare with: what it reads is what the export has, or newer.
+                // The first look has nothing to compare with: it reads the credentials in force, or
+                // newer ones.
                 let first = seen.insert(id, stamps).is_none();
                 match loaded {
                     None => {}
@@ -47,7 +52,7 @@ impl Daemon {
         let identity = credentials.identity().map(str::to_owned);
         let Ok(shard) = self.shard(pool) else { return };
         if shard.renew_tls(ExportId(id), credentials).await.is_err() {
-            return; // it has just gone
+            return; // the export or its pool has just ended
         }
         if let Some(entry) = self.registry().exports.get_mut(&id)
             && let Door::Nbd { tls: Some(record), .. } = &mut entry.record.door
@@ -59,7 +64,7 @@ impl Daemon {
         }
     }
 
-    /// The exports with encryption that are served, and their pools.
+    /// Returns the exports with encryption that are served, and their pools.
     fn encrypted(&self) -> Vec<(u64, String, TlsRecord)> {
         let registry = self.registry();
         let served = registry.exports.values().filter(|entry| entry.trouble.is_none());
@@ -71,7 +76,8 @@ impl Daemon {
     }
 }
 
-/// Reads the files when they are others than before. The stamps are taken first: what changes meanwhile is seen by the next look.
+/// Reads the files if they have changed. The stamps are taken first, so that the next look sees a
+/// change during the read.
 fn look(record: &TlsRecord, before: Option<&[Stamp]>) -> (Vec<Stamp>, Option<Result<Credentials, String>>) {
     let stamps: Vec<Stamp> = record.files.paths().into_iter().map(stamp).collect();
     if before == Some(stamps.as_slice()) {

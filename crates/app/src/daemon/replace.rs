@@ -1,4 +1,4 @@
-//! One device in the place of another: a new one, or a spare of the pool.
+//! Replacing one device by another: a new one, or a spare of the pool.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use super::service::Daemon;
 use super::shard::{HostDeviceInfo, ShardError, ShardHandle};
 use crate::api::{ApiError, DeviceNamed, Pool, ReplaceDevice, Replacement};
 
-/// How often it is looked whether a spare has left its place.
+/// Time between two looks at a spare that leaves its place.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A device that the pool has open already.
 struct Own {
     member: u16,
     class: Class,
-    /// It waits for a place, or is about to take one.
+    /// It is no replacement in progress, and has none.
     idle: bool,
     position: usize,
     host: HostDeviceInfo,
@@ -35,10 +35,12 @@ impl Own {
 }
 
 impl Daemon {
-    /// Puts a device in the place of another. The copying has begun on return, and goes on after a restart.
+    /// Begins to replace a device by another; with `dry_run`, only checks that this is possible.
+    /// The copying has begun on return, and continues after a restart.
     ///
     /// # Errors
-    /// When there is no such pool or device, the new one cannot be used or holds something, or the engine refuses. A dry run is refused for the same.
+    /// When there is no such pool or device, the new one cannot be used or holds something, or the
+    /// engine refuses. A dry run has the same errors.
     pub async fn replace_device(self: &Arc<Daemon>, name: &str, request: ReplaceDevice) -> Result<Replacement, ApiError> {
         let _pool = self.lock_pool(name).await?;
         let during = format!("cannot replace {} of pool '{name}'", request.old);
@@ -72,7 +74,7 @@ impl Daemon {
         Ok(Replacement { pool: Pool { warnings, ..self.pool(name).await? }, old, new, spare: false })
     }
 
-    /// A member of a pool by everything that names it.
+    /// Returns all names of a member of a pool.
     pub(super) async fn device_named(&self, name: &str, shard: &ShardHandle, member: u16) -> Result<DeviceNamed, ApiError> {
         let status = shard.status().await?;
         let names = self.device_names(name, &status);
@@ -90,7 +92,7 @@ impl Daemon {
         })
     }
 
-    /// The device of the pool that is open at a path, or at what the path is a link to.
+    /// Returns the device of the pool that is open at a path, or at the target of a link.
     async fn own_device(&self, name: &str, shard: &ShardHandle, path: &str) -> Result<Option<Own>, ApiError> {
         let status = shard.status().await?;
         let open: Vec<(usize, HostDeviceInfo)> =
@@ -102,7 +104,7 @@ impl Daemon {
             };
             open.into_iter().find(|(_, host)| is(host))
         };
-        // a path that does not answer is refused by who opens it
+        // a path that does not answer is refused when it is opened
         let Some((position, host)) = self.calls.call(Path::new(path), PATIENCE, same).await.ok().flatten() else { return Ok(None) };
         let holds = |device: &&millpond_engine::DeviceInfo| device.position == Some(position) || device.successor == Some(position);
         let Some(device) = status.pool.devices.iter().find(holds) else { return Ok(None) };
@@ -113,7 +115,8 @@ impl Daemon {
         Ok(Some(Own { member: device.member, class: device.class, idle: !successor && device.successor.is_none(), position, host, named }))
     }
 
-    /// Puts a spare of the pool in the place of a member: it leaves its own place first, which holds nothing. What it is open as stays open.
+    /// Puts a spare of the pool in the place of a member. The spare, which holds no data, first
+    /// leaves its own place. It stays open.
     async fn replace_by_spare(
         self: &Arc<Daemon>,
         name: &str,
@@ -133,14 +136,14 @@ impl Daemon {
             return Ok(());
         }
         let path = spare.host.path.clone();
-        // whatever happens from here on, the next import finds it
+        // from here on, the next import finds the device, whatever happens
         self.expect_devices(name, std::slice::from_ref(&path))?;
         shard.command(Command::Remove { member: spare.member, dry_run: false }).await?;
         let device = NewDevice { position: spare.position, geometry: spare.geometry() };
         let taken = timeout(self.options.deadlines.command, take(shard, member, device)).await;
         match taken {
             Ok(Ok(())) => {}
-            // the pool is given up: what it holds is found by the next import
+            // the pool was given up: the next import finds its devices
             Ok(Err(ShardError::Gone)) => return Err(ShardError::Gone.into()),
             failed => {
                 let error = match failed {
@@ -160,7 +163,7 @@ impl Daemon {
     }
 }
 
-/// Waits until a spare has left its place, and gives it another.
+/// Waits until a spare has left its place, and gives it the place of `member`.
 async fn take(shard: &ShardHandle, member: u16, device: NewDevice) -> Result<(), ShardError> {
     loop {
         let status = shard.status().await?;
@@ -174,7 +177,7 @@ async fn take(shard: &ShardHandle, member: u16, device: NewDevice) -> Result<(),
     }
 }
 
-/// A device that is no part of the pool yet.
+/// Names a device that does not belong to the pool yet.
 fn named(path: &str, device: &HostDevice) -> DeviceNamed {
     let (serial, size) = (device.serial().map(str::to_owned), device.geometry().size);
     DeviceNamed { id: String::new(), path: path.to_owned(), was: None, serial, size }

@@ -1,6 +1,8 @@
-//! Devices that are there again while their pool goes on without them: it is said where they are, and what takes them in.
+//! Devices that are back while their pool goes on without them: the daemon reports where they are,
+//! and how to use them again.
 //!
-//! *Architecture Invariant:* nothing is done about them by itself. Such a device is out of date, and its pool was told to do without it.
+//! *Architecture Invariant:* the daemon never uses such a device by itself. The device is out of
+//! date, and its pool has gone on without it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,15 +19,16 @@ use super::labels;
 use super::service::Daemon;
 use super::shard::ShardHandle;
 
-/// How often the last places of missing devices are looked at.
+/// Time between two looks at the last paths of missing devices.
 const LOOK: Duration = Duration::from_secs(5);
-/// How often all block devices of the host are: a disk that is plugged in again has another name.
+/// Time between two looks at all block devices of the host: a disk that is plugged in again has
+/// another name.
 const ALL: Duration = Duration::from_secs(30);
-/// Devices looked at at a time.
+/// Most devices examined at a time.
 const AT_A_TIME: usize = 32;
 
 impl Daemon {
-    /// Looks for devices that pools in service lack, for as long as the daemon lives.
+    /// Looks for devices that pools in service lack, as long as the daemon lives.
     pub(super) async fn watch_returned(&self) {
         let mut due = Instant::now();
         loop {
@@ -75,12 +78,12 @@ impl Daemon {
         }
     }
 
-    /// Where devices were found that the pool does not use.
+    /// Returns the paths where devices were found that the pool does not use.
     fn known_returned(&self, name: &str) -> Vec<PathBuf> {
         self.registry().pools.get(name).map(|entry| entry.conditions.returned()).unwrap_or_default()
     }
 
-    /// The devices of a pool at some paths.
+    /// Returns the devices of a pool at some paths.
     async fn labelled(&self, pool: PoolId, paths: impl Iterator<Item = PathBuf>) -> Vec<(DeviceId, PathBuf)> {
         let look = |path: PathBuf| async move {
             let looked = self.calls.call(&path, PATIENCE, |path: &Path| labels::read(path)).await;

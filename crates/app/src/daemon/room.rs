@@ -1,4 +1,5 @@
-//! Whether what holds the pools' files has room left. A pool on a filesystem that is nearly full gives back what it can, and takes nothing ahead.
+//! Free space of the file systems that hold pool files. A pool on a nearly full file system gives
+//! back free space, and takes none ahead.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,22 +17,23 @@ use super::shard::{ShardHandle, Unseen};
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_secs(10);
-/// A filesystem with less than such a part free is nearly full.
+/// A file system with less than this percentage free is nearly full.
 const SHORT_PART: u64 = 10;
 
 impl Daemon {
-    /// Tells pools when what holds their files runs full, for as long as the daemon lives.
+    /// Informs pools when the file systems of their files are nearly full, as long as the daemon
+    /// lives.
     pub(super) async fn watch_room(self: Arc<Daemon>) {
         let mut short: BTreeSet<String> = BTreeSet::new();
         loop {
             sleep(LOOK).await;
             let shards = self.shards();
             short.retain(|name| shards.iter().any(|(known, _)| known == name));
-            // all at once: a device that hangs delays the look at its own pool alone
+            // look at all pools at once: a device that hangs delays only the look at its own pool
             let found = join_all(shards.iter().map(|(_, shard)| self.least_room(shard))).await;
             for ((name, shard), found) in shards.into_iter().zip(found) {
                 let Ok(full) = found else { continue };
-                // told again each time: a pool that was imported anew does not know
+                // set at each look: a pool that was imported anew does not know it
                 shard.set_short(full.is_some());
                 match full {
                     Some((path, left)) if short.insert(name.clone()) => {
@@ -51,21 +53,22 @@ impl Daemon {
 }
 
 impl Daemon {
-    /// A device of a pool whose filesystem is nearly full, and the percentage that is left.
+    /// Returns a device of a pool whose file system is nearly full, and the percentage that is
+    /// free.
     ///
     /// # Errors
     /// When the pool does not answer.
     async fn least_room(&self, shard: &ShardHandle) -> Result<Option<(PathBuf, u64)>, Unseen> {
         let look = shard.look(self.options.deadlines.look).await?;
         let paths: Vec<&PathBuf> = look.status.devices.iter().flatten().map(|host| &host.path).collect();
-        // one that does not answer says nothing of room
+        // a device that does not answer says nothing about free space
         let left = join_all(paths.iter().map(|path| self.calls.call(path, PATIENCE, percent_left))).await;
         let mut left = paths.into_iter().zip(left).filter_map(|(path, left)| Some((path.clone(), left.ok()??)));
         Ok(left.find(|(_, left)| *left < SHORT_PART))
     }
 }
 
-/// Percent of the filesystem below a file that is left for it; nothing for block devices.
+/// Returns the free percentage of the file system of a file; `None` for block devices.
 fn percent_left(path: &Path) -> Option<u64> {
     let file = FileType::from_raw_mode(stat(path).ok()?.st_mode) == FileType::RegularFile;
     let space = file.then(|| statvfs(path).ok()).flatten()?;
@@ -74,7 +77,7 @@ fn percent_left(path: &Path) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    //! What is left.
+    //! Free space.
 
     use super::percent_left;
 

@@ -19,25 +19,25 @@ use super::shard::SocketAccess;
 use crate::api::routes;
 use crate::failure::{Failure, Outcome};
 
-/// How long requests under way may take once the daemon stops.
+/// How long requests in progress may take once the daemon stops.
 const LAST_REQUESTS: Duration = Duration::from_secs(10);
 
-/// The control socket, removed again when dropped, unless somebody else has made it.
+/// The control socket; dropping it removes the socket, unless that was passed on to the daemon.
 #[derive(Debug)]
 pub struct Control {
     listener: UnixListener,
     path: PathBuf,
-    /// It stays where it is.
+    /// The socket that was passed on: it is never removed.
     inherited: Option<Arc<OwnedFd>>,
 }
 
 impl Control {
-    /// Makes the socket, with mode 0600 where `access` says nothing else, and its directory, in which sockets of
-    /// exports may be others', with mode 0711 where missing. A socket on which nobody answers is replaced; one that
-    /// was passed on is used as it is.
+    /// Makes the socket, with mode 0600 unless `access` gives another. Makes its directory where
+    /// missing, with mode 0711, because sockets of exports in it may belong to other users.
+    /// Replaces a socket on which no daemon answers. Uses a socket that was passed on as it is.
     ///
     /// # Errors
-    /// One line, when a daemon answers there or the path cannot be used.
+    /// When a daemon answers there or the path cannot be used.
     pub fn bind(path: &Path, access: SocketAccess, inherited: &Inherited) -> Outcome<Control> {
         let fail =
             |e: io::Error| Failure::failed(format!("cannot make the control socket {}: {e}; give another --socket PATH", path.display()));
@@ -61,7 +61,7 @@ impl Control {
                 Err(e) => return Err(fail(e)),
             }
         }
-        // The mask is the process's; nothing else makes files yet.
+        // The mask belongs to the process; no other code makes files yet.
         let before = umask(Mode::from_raw_mode(0o177));
         let listener = UnixListener::bind(path);
         umask(before);
@@ -72,7 +72,7 @@ impl Control {
         Ok(control)
     }
 
-    /// Its path.
+    /// Returns the socket's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -81,13 +81,13 @@ impl Control {
 impl Drop for Control {
     fn drop(&mut self) {
         if self.inherited.is_none() {
-            // Gone already is as good.
+            // The file may be gone already.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// SIGTERM, SIGINT and SIGHUP, caught from now on.
+/// SIGTERM, SIGINT and SIGHUP, caught from the call of [`Signals::catch`] on.
 pub struct Signals {
     term: Signal,
     int: Signal,
@@ -98,14 +98,14 @@ impl Signals {
     /// Starts catching.
     ///
     /// # Errors
-    /// The host's.
+    /// When the host refuses.
     pub fn catch() -> Outcome<Signals> {
         let catch = |kind| signal(kind).map_err(|e| Failure::failed(format!("cannot catch signals: {e}")));
         let hangup = catch(SignalKind::hangup())?;
         Ok(Signals { term: catch(SignalKind::terminate())?, int: catch(SignalKind::interrupt())?, hangup })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub async fn next(&mut self) {
         tokio::select! {
             _ = self.term.recv() => {}
@@ -114,7 +114,8 @@ impl Signals {
         }
     }
 
-    /// Waits for the next one that ends a service: that its terminal is gone is none, and what its configuration file says holds for its life.
+    /// Waits for the next signal that ends a service. SIGHUP does not: the loss of a terminal is no
+    /// reason to end, and the configuration file is read only at start.
     pub async fn end(&mut self) {
         loop {
             tokio::select! {
@@ -128,11 +129,12 @@ impl Signals {
     }
 }
 
-/// Answers on the control socket until `stop` completes, then shuts everything down cleanly. Meanwhile it imports what is remembered, each pool by
-/// itself; runs `ready` when each is in service or waits for something, or when that takes long; and then says that it is ready.
+/// Serves the control socket until `stop` completes, then shuts everything down cleanly. Meanwhile
+/// imports the remembered pools, each by itself. Runs `ready` when each is in service or waits for
+/// something, or when that takes too long; then marks the daemon as ready.
 ///
 /// # Errors
-/// What `ready` says, or the pools that could not be closed cleanly.
+/// Errors of `ready`, or the pools that could not be closed cleanly.
 pub async fn serve_until(
     daemon: Arc<Daemon>,
     control: Control,
@@ -149,7 +151,7 @@ pub async fn serve_until(
     };
     let served = serve(&daemon, &control, start, stop).await;
     daemon.stop();
-    // what has not come by now does not come any more
+    // imports that have not ended by now are cancelled
     starting.tasks.shutdown().await;
     let users = daemon.users().await;
     let closed = daemon.close().await;
@@ -157,14 +159,14 @@ pub async fn serve_until(
     served.and(closed)
 }
 
-/// Serves the control socket, and runs `start` beside it: when that fails, the service ends.
+/// Serves the control socket, and runs `start` beside it: an error of `start` ends the service.
 async fn serve(daemon: &Arc<Daemon>, control: &Control, start: impl Future<Output = Outcome>, stop: impl Future<Output = ()>) -> Outcome {
     let fail = |e: io::Error| Failure::failed(format!("cannot serve {}: {e}", control.path().display()));
     let listener = control.listener.try_clone().and_then(tokio::net::UnixListener::from_std).map_err(fail)?;
     let router = routes::router(Arc::clone(daemon));
     let mut stopping = daemon.stopping();
     let quiet = async move {
-        // An error means that the daemon is gone: as good a reason to stop.
+        // An error means that the daemon has ended, which is a reason to stop as well.
         let _ = stopping.wait_for(|stopping| *stopping).await;
     };
     let server = axum::serve(listener, router).with_graceful_shutdown(quiet);

@@ -1,4 +1,5 @@
-//! Looks for pools on files and block devices, a thread for each, so that one that does not answer delays no other.
+//! Searches for pools on files and block devices. A thread examines each, so that one that does not
+//! answer delays no other.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,23 +11,23 @@ use super::host_calls::{NoAnswer, PATIENCE};
 use super::labels::{self, Labelled, Looked};
 use super::service::Daemon;
 
-/// Devices looked at at a time.
+/// Most devices examined at a time.
 const AT_A_TIME: usize = 32;
 
-/// What was found.
+/// Result of a search.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
-    /// Pools.
+    /// Pools that were found.
     pub pools: Vec<Labelled>,
-    /// What did not answer.
+    /// Devices that did not answer.
     pub silent: Vec<NoAnswer>,
-    /// What could not be read, and why.
+    /// Devices that could not be read, and why.
     pub unreadable: Vec<(PathBuf, String)>,
-    /// Paths named where there is nothing that could be a device.
+    /// Given paths where there is nothing that could be a device.
     pub absent: Vec<PathBuf>,
 }
 
-/// What became of one path.
+/// Result of looking at one path.
 enum Outcome {
     Found(Box<Looked>),
     Nothing,
@@ -35,7 +36,7 @@ enum Outcome {
 }
 
 impl Daemon {
-    /// Looks at the files and block devices named, or lying directly in the directories named.
+    /// Examines the given files and block devices, and those directly in the given directories.
     pub(super) async fn scan(&self, search: Vec<PathBuf>) -> Scan {
         let mut scan = Scan::default();
         let listed = stream::iter(search).map(async |path| (self.calls.call(&path, PATIENCE, labels::candidates).await, path));
@@ -48,7 +49,7 @@ impl Daemon {
                 (Err(silent), _) => scan.silent.push(silent),
             }
         }
-        // of several paths of a device the first one counts: where it was remembered
+        // a path may be in the list twice; keep the first, which is where a device was remembered
         let mut seen = BTreeSet::new();
         paths.retain(|path| seen.insert(path.clone()));
         let looked = stream::iter(paths).map(async |path| match self.calls.call(&path, PATIENCE, labels::look).await {

@@ -1,4 +1,4 @@
-//! What goes with a volume or snapshot, in which order, and what may not go.
+//! Plan of a destroy: everything that is destroyed, in order, and the reasons to refuse it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use crate::api::ApiError;
 use crate::daemon::holds;
 use crate::names::{Doomed, Name, VolumeName};
 
-/// Held snapshots that a refusal names; of others it says how many there are.
+/// Number of held snapshots that a refusal names; of the rest it gives the count.
 const NAMED: usize = 8;
 
 /// The volumes and snapshots of a pool at one instant.
@@ -18,7 +18,7 @@ pub(super) struct Catalog {
     snapshots: BTreeMap<SnapshotId, SnapshotInfo>,
 }
 
-/// One command.
+/// One command of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// A volume and its snapshots.
@@ -27,14 +27,14 @@ pub(super) enum Step {
     Snapshots(Vec<SnapshotId>),
 }
 
-/// What goes, clones before what they are made on.
+/// Commands of a destroy, clones before their origins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) steps: Vec<Step>,
 }
 
 impl Plan {
-    /// Everything that goes: of a volume, its snapshots as well.
+    /// Returns everything that the plan destroys: for a volume, its snapshots as well.
     pub(super) fn targets(&self, catalog: &Catalog) -> Vec<Target> {
         let of_step = |step: &Step| -> Vec<Target> {
             match step {
@@ -48,8 +48,9 @@ impl Plan {
         self.steps.iter().flat_map(of_step).collect()
     }
 
-    /// Bytes that it frees, and whether that is exact: what only several snapshots share is in no one's own count. Whole volumes have no such
-    /// part, for every block belongs to one.
+    /// Returns the bytes that the plan frees, and whether the figure is exact: blocks that only
+    /// several snapshots share are in no snapshot's own count. Figures of whole volumes are exact,
+    /// for every block belongs to one volume.
     pub(super) fn frees(&self, catalog: &Catalog) -> (u64, bool) {
         let own = |step: &Step| -> u64 {
             match step {
@@ -86,7 +87,7 @@ impl Catalog {
         found
     }
 
-    /// The full name of what goes.
+    /// Returns the full name of a target.
     pub(super) fn told(&self, target: Target) -> String {
         let pool = &self.pool;
         let volume = |id: VolumeId| self.volumes.iter().find(|volume| volume.id == id).map_or("?", |volume| &volume.name);
@@ -109,14 +110,14 @@ impl Catalog {
         found.ok_or_else(|| ApiError::not_found(format!("no snapshot '{of}@{name}'; see 'millpond list -t snapshot {of}'")))
     }
 
-    /// What goes when all of `doomed`, each with the name that it was given by, goes.
+    /// Plans to destroy all of `doomed`, each with the name that the user gave.
     ///
     /// # Errors
     /// When one of them does not exist, or something else needs it.
     pub(super) fn plan(&self, doomed: &[(&str, Doomed)], with_snapshots: bool, with_clones: bool) -> Result<Plan, ApiError> {
         let several = doomed.len() > 1;
         let mut going = BTreeSet::new();
-        // of each volume in one step, however many names they were given by
+        // one step for the snapshots of a volume, however many names the user gave
         let mut snapshots: BTreeMap<VolumeId, BTreeSet<(u64, SnapshotId)>> = BTreeMap::new();
         for (name, doomed) in doomed {
             let found = self.found(doomed, with_snapshots).map_err(|e| if several { e.during(format!("'{name}'")) } else { e })?;
@@ -142,7 +143,8 @@ impl Catalog {
         Ok(planner.plan)
     }
 
-    /// A held snapshot refuses all: who holds it relies on it, whatever else goes.
+    /// Refuses the whole plan when it has held snapshots: their holders rely on them, whatever else
+    /// is destroyed.
     fn refuse_held(&self, held: &BTreeSet<SnapshotId>) -> Result<(), ApiError> {
         if held.is_empty() {
             return Ok(());
@@ -159,7 +161,7 @@ impl Catalog {
         Err(ApiError::busy(format!("held are {}{more}; {how}, -R does not override holds", whys.join(", "))))
     }
 
-    /// What a name stands for.
+    /// Resolves a name.
     fn found(&self, doomed: &Doomed, with_snapshots: bool) -> Result<Found, ApiError> {
         let of = doomed.of();
         let volume = self.volume(of)?.id;
@@ -190,7 +192,7 @@ impl Catalog {
     }
 }
 
-/// What a name stands for.
+/// Target of a name.
 enum Found {
     Volume(VolumeId),
     /// Snapshots of one volume, with their epochs.
@@ -201,11 +203,11 @@ enum Found {
 struct Planner<'a> {
     catalog: &'a Catalog,
     with_clones: bool,
-    /// Volumes that are named: as clones they need not be asked for.
+    /// Volumes that the user named: as clones they need no `with_clones`.
     going: BTreeSet<VolumeId>,
-    /// Volumes planned already; clones of clones can be reached on several ways.
+    /// Volumes planned already; a clone of a clone can be reached in several ways.
     seen: BTreeSet<VolumeId>,
-    /// Snapshots that may not go.
+    /// Held snapshots, which refuse the plan.
     held: BTreeSet<SnapshotId>,
     plan: Plan,
 }
@@ -222,7 +224,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// What stands on a snapshot: refused, or planned before it.
+    /// Plans the clones of a snapshot before it, or refuses them; collects held snapshots.
     fn dependents(&mut self, id: SnapshotId) -> Result<(), ApiError> {
         let catalog = self.catalog;
         let Some(snapshot) = catalog.snapshot(id) else { return Ok(()) };

@@ -1,7 +1,7 @@
 //! The file of events: lines of JSON, written by one thread.
 //!
-//! Events that could not be written are written when the file can be again: then it is replaced by the remembered ones. A file that was rotated
-//! or removed is begun anew.
+//! Events that could not be written are written later: as soon as the file can be written, it is
+//! replaced by the remembered events. A file that was rotated or removed is begun anew.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -11,10 +11,10 @@ use std::path::PathBuf;
 
 use super::{Event, KEPT, keep};
 
-/// Lines of the file at most; then it is written anew with those that are remembered.
+/// Most lines of the file; then it is replaced by the remembered events.
 pub(super) const LINES: usize = 2 * KEPT;
 
-/// The file, open for appending, as long as it can be written.
+/// The file, open for appending while it can be written.
 pub(super) struct EventFile {
     path: PathBuf,
     file: Option<File>,
@@ -24,7 +24,7 @@ pub(super) struct EventFile {
 }
 
 impl EventFile {
-    /// Opens it, with the events in it.
+    /// Opens the file and reads its events.
     pub(super) fn open(path: PathBuf) -> EventFile {
         let mut file = EventFile { path, file: None, lines: 0, recent: VecDeque::new() };
         if let Err(error) = file.load() {
@@ -34,12 +34,12 @@ impl EventFile {
         file
     }
 
-    /// The last events, oldest first.
+    /// Returns the last events, oldest first.
     pub(super) fn recent(&self) -> &VecDeque<Event> {
         &self.recent
     }
 
-    /// Events are missing in it.
+    /// True when the file lacks events.
     pub(super) fn lacks(&self) -> bool {
         self.file.is_none()
     }
@@ -55,14 +55,14 @@ impl EventFile {
             self.lines += 1;
             match serde_json::from_slice(line) {
                 Ok(event) => keep(&mut self.recent, event),
-                // what a crash cut off
+                // a line that a crash cut off
                 Err(_) => sound = false,
             }
         }
         if sound && self.lines < LINES { self.append() } else { self.write_anew() }
     }
 
-    /// Writes events; without any, those that are missing.
+    /// Adds events to the file; where it lacks some, replaces it.
     pub(super) fn add(&mut self, fresh: Vec<Event>) {
         let lines: Vec<u8> = fresh.iter().flat_map(line).collect();
         let (lacked, count) = (self.lacks(), fresh.len());
@@ -95,7 +95,7 @@ impl EventFile {
         }
     }
 
-    /// Is what is open still the file of that name?
+    /// True while the open file is still the file of that name.
     fn is_there(&self) -> io::Result<bool> {
         let Some(file) = &self.file else { return Ok(false) };
         let (open, named) = (file.metadata()?, fs::metadata(&self.path));
@@ -111,13 +111,13 @@ impl EventFile {
         Ok(())
     }
 
-    /// Replaces the file by what is remembered.
+    /// Replaces the file by the remembered events.
     fn write_anew(&mut self) -> io::Result<()> {
         let temporary = self.path.with_extension("new");
         let lines: Vec<u8> = self.recent.iter().flat_map(line).collect();
         let made = File::create(&temporary).and_then(|mut file| file.write_all(&lines));
         if let Err(error) = made.and_then(|()| fs::rename(&temporary, &self.path)) {
-            // half a file takes room that the other one needs
+            // half a file takes space that the old one needs
             let _ = fs::remove_file(&temporary);
             return Err(error);
         }
@@ -126,7 +126,7 @@ impl EventFile {
     }
 }
 
-/// An event as a line of the file.
+/// Returns an event as a line of the file.
 fn line(event: &Event) -> Vec<u8> {
     let mut line = serde_json::to_vec(event).unwrap_or_default();
     line.push(b'\n');

@@ -1,4 +1,5 @@
-//! The kinds of events: names that scripts may rely on, how much each matters, and what it means. `docs/events.md` has the same table.
+//! Kinds of events: names that scripts may rely on, with severity and meaning. `docs/events.md` has
+//! the same table.
 
 use crate::api::Severity;
 use crate::api::Severity::{Error, Info, Warning};
@@ -70,12 +71,12 @@ fn find(kind: &str) -> Option<&'static (&'static str, Severity, &'static str)> {
     KINDS.iter().find(|(name, ..)| *name == kind)
 }
 
-/// How much events of a kind matter.
+/// Returns the severity of a kind.
 pub(super) fn severity(kind: &str) -> Severity {
     find(kind).map_or(Info, |(_, severity, _)| *severity)
 }
 
-/// What a kind means.
+/// Returns the meaning of a kind.
 pub(super) fn words(kind: &str) -> &str {
     find(kind).map_or(kind, |(_, _, words)| words)
 }

@@ -1,4 +1,4 @@
-//! What is particular to NBD exports: addresses, encryption, limits.
+//! Details of NBD exports: addresses, encryption, limits.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -11,24 +11,24 @@ use crate::daemon::tls::TlsFiles;
 
 /// The port that IANA gave NBD.
 const NBD_PORT: u16 = 10809;
-/// Most clients that an export may let in: what a pool does.
+/// Most clients that an export may allow: as many as a pool does.
 const MAX_CLIENTS: u32 = 512;
 /// Most requests in flight: the queues of several large guests' devices.
 const MAX_REQUESTS: u16 = 4096;
 /// Longest handshake in seconds.
 const MAX_HANDSHAKE: u32 = 600;
 
-/// Why there can be no export on a TCP address.
+/// Reason why an export cannot have a TCP address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AddressError {
-    /// It is no address.
+    /// It is not an address.
     Unclear(String),
-    /// Other machines reach it, and nobody has agreed to that.
+    /// Other machines can reach it, and the user has not agreed to that.
     Open(SocketAddr),
 }
 
 impl AddressError {
-    /// The reason, with `instead` as the advice about an address that is open to other machines.
+    /// Returns the reason; `instead` is the advice for an address that other machines can reach.
     pub fn advise(&self, instead: &str) -> String {
         match self {
             AddressError::Unclear(text) => {
@@ -51,11 +51,11 @@ impl From<AddressError> for ApiError {
     }
 }
 
-/// Reads `HOST:PORT`, `HOST`, `:PORT` or `PORT`; the host is 127.0.0.1 and the port 10809 where missing. With `open`, other machines may
-/// reach it.
+/// Parses `HOST:PORT`, `HOST`, `:PORT` or `PORT`; the host is 127.0.0.1 and the port 10809 where
+/// missing. With `open`, other machines may be able to reach it.
 ///
 /// # Errors
-/// The reason why it is no address, or not a permitted one.
+/// When the text is not an address, or the address is not permitted.
 pub fn tcp_address(text: &str, open: bool) -> Result<SocketAddr, AddressError> {
     let wrong = || AddressError::Unclear(text.to_owned());
     let address = if let Ok(address) = text.parse::<SocketAddr>() {
@@ -74,7 +74,8 @@ pub fn tcp_address(text: &str, open: bool) -> Result<SocketAddr, AddressError> {
     if address.ip().is_loopback() || open { Ok(address) } else { Err(AddressError::Open(address)) }
 }
 
-/// What to remember of the encryption asked for. The files are read once, so that what is wrong with them is told now.
+/// Checks the encryption that a request asks for, and returns the record to remember. The files are
+/// read once, so that errors in them are reported now.
 pub(super) fn tls_record(request: &CreateTls) -> Result<TlsRecord, ApiError> {
     let CreateTls { mode, dir, cert, key, ca, verify_peer, psk, clients } = request;
     let unclear = || {
@@ -113,13 +114,13 @@ pub(super) fn tls_record(request: &CreateTls) -> Result<TlsRecord, ApiError> {
     Ok(TlsRecord { mode: *mode, files, identity, clients: clients.clone() })
 }
 
-/// What a shard needs to encrypt: the files are read anew.
+/// Returns the encryption that a shard offers; reads the files anew.
 pub(super) fn tls_offer(record: &TlsRecord) -> Result<TlsOffer, ApiError> {
     let credentials = record.files.load().map_err(|e| ApiError::invalid(format!("TLS: {e}")))?.for_clients(&record.clients);
     Ok(TlsOffer { required: record.mode == TlsMode::Require, credentials })
 }
 
-/// What is told of the encryption of an export.
+/// Returns the encryption of an export as the API shows it.
 pub(super) fn tls_view(record: &TlsRecord) -> ExportTls {
     let (credentials, verify_peer) = match &record.files {
         TlsFiles::Certificate { client_ca, .. } => ("certificate", client_ca.is_some()),
@@ -135,7 +136,7 @@ pub(super) fn tls_view(record: &TlsRecord) -> ExportTls {
     }
 }
 
-/// Refuses limits that serve nobody or cannot be kept.
+/// Refuses limits that let no client work or cannot be kept.
 pub fn check_limits(limits: &NbdLimits) -> Result<(), ApiError> {
     let check = |what: &str, value: Option<u32>, most: u32| match value {
         Some(value) if !(1..=most).contains(&value) => Err(ApiError::usage(format!("{what} is 1 to {most}, not {value}"))),
@@ -146,7 +147,8 @@ pub fn check_limits(limits: &NbdLimits) -> Result<(), ApiError> {
     check("the time of a handshake in seconds", limits.handshake_seconds, MAX_HANDSHAKE)
 }
 
-/// The limits in force: what was said of this export, else what the configuration says.
+/// Returns the limits in force: those of the export, else those of the configuration, else the
+/// defaults.
 pub(super) fn limits_in_force(own: &NbdLimits, general: &NbdLimits) -> ClientLimits {
     let default = ClientLimits::default();
     let handshake = own.handshake_seconds.or(general.handshake_seconds);
@@ -157,7 +159,7 @@ pub(super) fn limits_in_force(own: &NbdLimits, general: &NbdLimits) -> ClientLim
     }
 }
 
-/// URIs as libnbd's tools take them; `nbds` where clients have to encrypt.
+/// Returns URIs as libnbd's tools take them; `nbds` where clients have to encrypt.
 pub(super) fn uris(unix: Option<&str>, tcp: Option<&str>, tls: Option<&TlsRecord>) -> Vec<String> {
     let tls = tls.filter(|tls| tls.mode == TlsMode::Require);
     let scheme = if tls.is_some() { "nbds" } else { "nbd" };
@@ -178,7 +180,8 @@ pub(super) fn uris(unix: Option<&str>, tcp: Option<&str>, tls: Option<&TlsRecord
     of_unix.into_iter().chain(of_tcp).collect()
 }
 
-/// An address that clients can use: of one that stands for every interface, the name of this host.
+/// Returns an address that clients can use: the name of this host in place of an unspecified
+/// address.
 pub fn reachable(tcp: &str) -> String {
     match tcp.parse::<SocketAddr>() {
         Ok(address) if address.ip().is_unspecified() => format!("{}:{}", host_name(), address.port()),
@@ -186,19 +189,20 @@ pub fn reachable(tcp: &str) -> String {
     }
 }
 
-/// The name of this host, as it knows it.
+/// Returns the name of this host.
 fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     if name.trim().is_empty() { "localhost".to_owned() } else { name.trim().to_owned() }
 }
 
-/// A path as it stands in the query of a URI.
+/// Returns a path as it stands in the query of a URI.
 pub(super) fn encoded_path(path: &str) -> String {
-    // a '+' is read as a blank by some, a ',' ends the name in an option of QEMU, a '=' the one of a parameter
+    // some readers take '+' for a blank; ',' ends the name in an option of QEMU, '=' that of a
+    // parameter
     encoded(path, b"/._-~:@")
 }
 
-/// Letters, digits and what is `plain` as they are, the rest as %XX.
+/// Encodes a text for a URI: letters, digits and the bytes of `plain` as they are, the rest as %XX.
 fn encoded(text: &str, plain: &[u8]) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || plain.contains(&byte);
     text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
