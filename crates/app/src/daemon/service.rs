@@ -1,4 +1,4 @@
-//! The daemon's registry: which pools and exports there are, and how a name is found among them.
+//! Registry of the daemon: its pools and exports, found by name.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,37 +28,38 @@ use crate::failure::{Failure, Outcome};
 use crate::instant;
 use crate::names::{SnapshotName, VolumeName};
 
-/// Bytes of memory for what guests read, when nothing is said.
+/// Default size of the read cache of all pools, in bytes.
 pub const READ_CACHE: u64 = 256 << 20;
 
-/// How a daemon runs.
+/// Options of a daemon.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Its control socket, for messages and for where exports go by default.
+    /// Path of its control socket, for messages; exports without an address go beside it.
     pub socket: PathBuf,
-    /// Knobs of every pool's engine.
+    /// Tuning of every pool's engine.
     pub tuning: Tuning,
-    /// Bytes of memory for what guests of all pools read more than once.
+    /// Size of the read cache of all pools together, in bytes.
     pub read_cache: u64,
     /// Memory for requests of all clients.
     pub budget: Arc<Budget>,
-    /// What clients of an NBD export may take where the export says nothing.
+    /// Limits on the clients of an NBD export where the export sets none.
     pub nbd: NbdLimits,
-    /// Sockets that listen already.
+    /// Listening sockets that were passed on to the daemon.
     pub inherited: Arc<Inherited>,
     /// How long the start waits for missing devices of a pool that can do without them.
     pub import_wait: Duration,
-    /// How long the daemon waits for its pools before it says that it is ready; nothing: as long as it takes.
+    /// How long the daemon waits for its pools before it reports that it is ready; `None`: without
+    /// a limit.
     pub start_limit: Option<Duration>,
-    /// How long it waits for what may never come.
+    /// Limits on waits for events that may never come.
     pub deadlines: Deadlines,
-    /// What is run for events.
+    /// Command that is run for events.
     pub on_event: Option<Hook>,
 }
 
-/// How long missing devices are waited for, when nothing is said.
+/// Default of [`Options::import_wait`].
 pub const IMPORT_WAIT: Duration = Duration::from_secs(30);
-/// How long the start of a daemon may wait for pools whose log is being replayed.
+/// How long a start may wait for pools that replay their log.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
 impl Default for Options {
@@ -78,43 +79,43 @@ impl Default for Options {
     }
 }
 
-/// A pool that the daemon answers for.
+/// A pool of the daemon, in service or not.
 pub(super) struct PoolEntry {
-    /// What is remembered of it.
+    /// Its record in the state file.
     pub(super) record: PoolRecord,
-    /// Its shard, or why it has none.
+    /// Its shard, or the reason why it has none.
     pub(super) shard: Result<ShardHandle, String>,
-    /// When the shard was started.
+    /// Start of the shard.
     pub(super) since: Timestamp,
-    /// When to look for expired snapshots next; `None`: no snapshot expires.
+    /// Time of the next look for expired snapshots; `None` when no snapshot expires.
     pub(super) due: Option<Timestamp>,
-    /// How its devices do.
+    /// Condition of its devices.
     pub(super) conditions: Conditions,
     /// Errors of its devices that are not in the state file yet.
     pub(super) errors: ErrorsUnsaved,
-    /// Held while it is being imported, by itself or by hand.
+    /// Held during an import, by the daemon itself or by a command.
     pub(super) importing: Arc<tokio::sync::Mutex<()>>,
-    /// It is being imported.
+    /// An import is in progress.
     pub(super) opening: bool,
     /// A command, or the end of the daemon, is ending its service.
     pub(super) closing: bool,
     /// Its exports are being restored.
     pub(super) restoring: bool,
-    /// Of a pool that is not in service: devices that are not there, and in which state they are.
+    /// For a pool out of service: absent devices, with their states.
     pub(super) absent: BTreeMap<PathBuf, &'static str>,
-    /// Jobs of devices whose outcome is not remembered yet: kind and member.
+    /// Jobs of devices whose outcome is not recorded yet: kind and member.
     pub(super) followed: Vec<(&'static str, u16)>,
-    /// Jobs that it said it has when it was asked last.
+    /// Jobs in its last answer.
     pub(super) listed: Vec<Job>,
 }
 
 impl PoolEntry {
-    /// An entry from now on.
+    /// Returns an entry whose service begins now.
     pub(super) fn new(mut record: PoolRecord, shard: Result<ShardHandle, String>) -> PoolEntry {
         let since = instant::now();
-        // what is counted since the import begins with it
+        // the engine's counts begin anew with each import
         record.seen.values_mut().for_each(|seen| seen.counted = (0, 0));
-        // What expires is not known before it was looked for.
+        // Before the first look it is unknown whether a snapshot expires.
         PoolEntry {
             record,
             shard,
@@ -133,25 +134,25 @@ impl PoolEntry {
     }
 }
 
-/// An export that the daemon answers for.
+/// An export of the daemon, served or not.
 pub(super) struct ExportEntry {
-    /// What is remembered of it.
+    /// Its record in the state file.
     pub(super) record: ExportRecord,
-    /// Written to the state file; false for those that are made anew at every start.
+    /// The state file has it; false for exports that are made anew at every start.
     pub(super) kept: bool,
-    /// Why it is not served, when it is not.
+    /// Reason why it is not served; `None` when it is.
     pub(super) trouble: Option<String>,
 }
 
-/// What there is.
+/// Pools and exports of the daemon.
 pub(super) struct Registry {
     pub(super) pools: BTreeMap<String, PoolEntry>,
     pub(super) exports: BTreeMap<u64, ExportEntry>,
     pub(super) known: Vec<PoolRecord>,
     pub(super) next_export: u64,
-    /// What commands under way need for themselves.
+    /// Reservations of commands in progress.
     pub(super) reserved: Reserved,
-    /// Pools that were given up while the kernel had operations of their devices.
+    /// Pools that were given up while the kernel had operations on their devices.
     pub(super) left: Vec<LeftBehind>,
 }
 
@@ -161,11 +162,12 @@ pub struct Daemon {
     pub(super) dir: StateDir,
     /// Calls to the host that may never return.
     pub(super) calls: HostCalls,
-    /// A pool came into service.
+    /// Notified when a pool comes into service.
     pub(super) pools_changed: Notify,
-    /// Those of commands that change a pool.
+    /// Locks of commands that change a pool.
     pub(super) locks: Mutex<PoolLocks>,
-    /// Held while the state is written, from the look at the registry on: an older state never replaces a newer one.
+    /// Held from reading the registry until the state is written, so that an older state never
+    /// replaces a newer one.
     saving: Mutex<()>,
     registry: Mutex<Registry>,
     /// Directories where pools are mounted, by export.
@@ -173,16 +175,16 @@ pub struct Daemon {
     /// Full copies.
     copies: Mutex<Copies>,
     pub(super) events: EventLog,
-    /// Pools and exports as they were when they were last compared with what they are.
+    /// Pools and exports as of the last comparison, which finds their changes.
     watches: Mutex<Watches>,
     stopping: watch::Sender<bool>,
-    /// Every remembered pool is in service or waits for something.
+    /// True when every remembered pool is in service or waits for something.
     ready: watch::Sender<bool>,
     started: Timestamp,
 }
 
 impl Daemon {
-    /// A daemon with what `dir` remembers, nothing of it in service yet.
+    /// Returns a daemon with the state in `dir`; none of its pools is in service yet.
     ///
     /// # Errors
     /// When the state file cannot be read or understood.
@@ -220,22 +222,22 @@ impl Daemon {
         })
     }
 
-    /// The registry. Never held across an await.
+    /// Locks the registry. Never held across an await.
     pub(super) fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The mounts. Never held across an await.
+    /// Locks the mounts. Never held across an await.
     pub(super) fn mounts(&self) -> MutexGuard<'_, BTreeMap<u64, Mounted>> {
         self.mounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The full copies. Never held across an await.
+    /// Locks the full copies. Never held across an await.
     pub(super) fn copies(&self) -> MutexGuard<'_, Copies> {
         self.copies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes the state file; durable on return.
+    /// Writes the state file. Durable on return.
     pub(super) fn save(&self) -> Result<(), ApiError> {
         let _saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
         let state = {
@@ -252,17 +254,18 @@ impl Daemon {
         })
     }
 
-    /// What was seen of pools and exports. Never held across an await.
+    /// Locks the last observations of pools and exports. Never held across an await.
     pub(super) fn watches(&self) -> MutexGuard<'_, Watches> {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Turns true when the daemon begins to stop.
+    /// Returns a receiver that turns true when the daemon begins to stop.
     pub fn stopping(&self) -> watch::Receiver<bool> {
         self.stopping.subscribe()
     }
 
-    /// Waits until every remembered pool is in service or waits for something, for at most as long as a start may take.
+    /// Waits until every remembered pool is in service or waits for something, until the daemon
+    /// stops, or for [`START_LIMIT`].
     pub async fn wait_until_ready(&self) {
         let (mut ready, mut stopping) = (self.ready.subscribe(), self.stopping.subscribe());
         tokio::select! {
@@ -272,12 +275,12 @@ impl Daemon {
         }
     }
 
-    /// Says that every remembered pool is in service or waits for something.
+    /// Marks every remembered pool as in service or waiting for something.
     pub(super) fn set_ready(&self) {
         self.ready.send_replace(true);
     }
 
-    /// Puts a shard into the entry of its pool: it can be used from now on.
+    /// Puts a shard into the entry of its pool, which is in service from now on.
     pub(super) fn put_in_service(&self, name: &str, shard: ShardHandle) {
         if let Some(entry) = self.registry().pools.get_mut(name) {
             *entry = PoolEntry { importing: Arc::clone(&entry.importing), ..PoolEntry::new(entry.record.clone(), Ok(shard)) };
@@ -285,17 +288,18 @@ impl Daemon {
         self.pools_changed.notify_one();
     }
 
-    /// Says that the daemon begins to stop: streams end.
+    /// Begins to stop the daemon: streams end.
     pub fn stop(&self) {
         self.stopping.send_replace(true);
     }
 
-    /// How long a command on the control socket may take before whoever asked is told that it goes on.
+    /// Returns how long a command on the control socket may take before its client is informed that
+    /// it goes on.
     pub fn command_limit(&self) -> Duration {
         self.options.deadlines.command
     }
 
-    /// The shard of a pool in service.
+    /// Returns the shard of a pool in service.
     pub(super) fn shard(&self, pool: &str) -> Result<ShardHandle, ApiError> {
         match self.registry().pools.get(pool) {
             None => Err(ApiError::not_found(format!("no pool '{pool}'; see 'millpond pool list', or import it"))),
@@ -307,15 +311,15 @@ impl Daemon {
         }
     }
 
-    /// Every pool in service, by name.
+    /// Returns the shards of all pools in service, by the names of the pools.
     pub(super) fn shards(&self) -> Vec<(String, ShardHandle)> {
         let registry = self.registry();
         let open = registry.pools.iter().filter_map(|(name, entry)| Some((name.clone(), entry.shard.as_ref().ok()?.clone())));
         open.collect()
     }
 
-    /// Deals the memory for what guests read out to the pools in service: the same to each. To be called when there are more or fewer of them. No
-    /// pool is waited for.
+    /// Divides the read-cache memory evenly among the pools in service, and gives each the budget
+    /// for requests. Call it when their number has changed. Waits for no pool.
     pub(super) fn share_read_cache(&self) {
         let shards = self.shards();
         let each = self.options.read_cache / shards.len().max(1) as u64;
@@ -325,7 +329,7 @@ impl Daemon {
         }
     }
 
-    /// A volume by name.
+    /// Finds a volume by name.
     pub(super) async fn find_volume(&self, name: &VolumeName) -> Result<(ShardHandle, VolumeInfo), ApiError> {
         let shard = self.shard(&name.pool)?;
         let found = shard.find_volume(&name.volume).await?;
@@ -333,7 +337,7 @@ impl Daemon {
         Ok((shard, volume))
     }
 
-    /// A snapshot by name.
+    /// Finds a snapshot by name.
     pub(super) async fn find_snapshot(&self, name: &SnapshotName) -> Result<(ShardHandle, VolumeInfo, SnapshotInfo), ApiError> {
         let (shard, volume) = self.find_volume(&name.of).await?;
         let found = shard.find_snapshot(volume.id, &name.snapshot).await?;
@@ -342,10 +346,10 @@ impl Daemon {
         Ok((shard, volume, snapshot))
     }
 
-    /// The daemon as a whole.
+    /// Returns the status of the whole daemon.
     ///
     /// # Errors
-    /// None of its own: a pool that does not answer is listed as unavailable.
+    /// None: a pool that does not answer is listed as unavailable.
     pub async fn status(&self) -> Result<Status, ApiError> {
         let ready = *self.ready.borrow();
         let (limit, used) = self.options.budget.use_of();

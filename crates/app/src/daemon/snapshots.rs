@@ -1,4 +1,4 @@
-//! Snapshots: taking, listing, holding, going back to, cloning, comparing, and their expiry.
+//! Snapshots: taking, listing, rolling back, cloning, comparing, and expiry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +15,12 @@ use crate::api::{ApiError, CloneSnapshot, CreateSnapshots, Created, DiffExtent, 
 use crate::instant;
 use crate::names::{Name, SnapshotName, VolumeName};
 
-/// How often expired snapshots are looked for.
+/// Time between two looks for expired snapshots.
 const EXPIRY_TURN: Duration = Duration::from_secs(5);
 
 impl Daemon {
-    /// The snapshots of every pool in service that answers, of one pool, or of one volume; by volume, oldest first.
+    /// Returns the snapshots of every pool in service that answers, of one pool, or of one volume;
+    /// by volume, oldest first.
     ///
     /// # Errors
     /// When the pool or volume named does not exist or is not in service.
@@ -49,10 +50,10 @@ impl Daemon {
         Ok(listed)
     }
 
-    /// One snapshot.
+    /// Returns one snapshot.
     ///
     /// # Errors
-    /// When there is none of this name.
+    /// When there is no snapshot of this name.
     pub async fn snapshot(&self, name: &SnapshotName) -> Result<Snapshot, ApiError> {
         let (_, _, snapshot) = self.find_snapshot(name).await?;
         Ok(view(&name.of.to_string(), &snapshot))
@@ -61,7 +62,8 @@ impl Daemon {
     /// Takes snapshots, all at one instant or one after the other. Durable on return.
     ///
     /// # Errors
-    /// The first refusal; without `group`, those taken before it stay and are named.
+    /// The first refusal; without `group`, the snapshots taken before it stay, and the error names
+    /// them.
     pub async fn create_snapshots(&self, request: CreateSnapshots) -> Result<Created, ApiError> {
         let names = request.names.iter().map(|name| name.parse()).collect::<Result<Vec<SnapshotName>, _>>()?;
         if names.is_empty() {
@@ -108,7 +110,8 @@ impl Daemon {
         Ok(Created { names: taken })
     }
 
-    /// Makes the volume's head what the snapshot holds; the old head stays as a snapshot. Durable on return.
+    /// Rolls the volume's head back to the snapshot; the old head stays as a snapshot. Durable on
+    /// return. With `dry_run`, only reports.
     ///
     /// # Errors
     /// When clients are connected without `force`, or the engine refuses.
@@ -129,10 +132,10 @@ impl Daemon {
         Ok(RolledBack { kept_as, connected })
     }
 
-    /// Makes a writable volume on a snapshot. Durable on return.
+    /// Creates a clone: a writable volume that starts from a snapshot. Durable on return.
     ///
     /// # Errors
-    /// When the name is taken or lies in another pool.
+    /// When the name is taken or names another pool.
     pub async fn clone_snapshot(&self, name: &SnapshotName, request: &CloneSnapshot) -> Result<Volume, ApiError> {
         let new: VolumeName = request.name.parse()?;
         let during = format!("cannot clone '{name}' to '{new}'");
@@ -146,7 +149,7 @@ impl Daemon {
         self.volume(&new).await
     }
 
-    /// What differs from `older` to `newer`; without `newer`, to the head of the volume.
+    /// Returns the differences from `older` to `newer`; without `newer`, to the head of the volume.
     ///
     /// # Errors
     /// When they are not states of one volume or the engine refuses.
@@ -171,7 +174,7 @@ impl Daemon {
         Ok(extents.into_iter().map(extent).collect())
     }
 
-    /// What a name addresses in its shard.
+    /// Returns the shard and the target that a name stands for.
     pub(super) async fn find_target(&self, name: &Name) -> Result<(ShardHandle, Target), ApiError> {
         Ok(match name {
             Name::Volume(name) => {
@@ -185,8 +188,8 @@ impl Daemon {
         })
     }
 
-    /// Removes snapshots whose time has come, again and again; those with holds, clones or exports wait. A pool is only looked through when
-    /// one of its snapshots is due.
+    /// Destroys expired snapshots, as long as the daemon lives; snapshots with holds, clones or
+    /// exports wait. Searches a pool only when one of its snapshots may have expired.
     pub async fn expire(self: Arc<Daemon>) {
         loop {
             tokio::time::sleep(EXPIRY_TURN).await;
@@ -195,12 +198,12 @@ impl Daemon {
             let pools: Vec<String> = self.registry().pools.iter().filter(|(_, entry)| due(entry)).map(|(name, _)| name.clone()).collect();
             for pool in pools {
                 let Ok(shard) = self.shard(&pool) else { continue };
-                // what is taken while the list is looked through says itself when it is due
+                // a snapshot that is taken during the search sets the next time by itself
                 if let Some(entry) = self.registry().pools.get_mut(&pool) {
                     entry.due = None;
                 }
                 let daemon = Arc::clone(&self);
-                // a pool that does not answer keeps no other one waiting
+                // a pool that does not answer delays no other one
                 tokio::spawn(async move {
                     let next = daemon.expire_in(&pool, &shard, now).await.unwrap_or_else(|error| {
                         tracing::warn!(pool, %error, "expired snapshots stay");
@@ -214,9 +217,9 @@ impl Daemon {
         }
     }
 
-    /// Removes what has expired in a pool, and tells when to look again.
+    /// Destroys the expired snapshots of a pool, and returns when to look again.
     async fn expire_in(&self, pool: &str, shard: &ShardHandle, now: Timestamp) -> Result<Option<Timestamp>, ApiError> {
-        // none is exported between the look and the command
+        // no snapshot is exported between the look and the command
         let _pool = self.lock_pool(pool).await?;
         let time_of = |snapshot: &SnapshotInfo| snapshot.expires.map(|time| instant::from_millis(time.0));
         let all = shard.snapshots().await?;
@@ -234,7 +237,7 @@ impl Daemon {
         Ok(waiting.into_iter().filter_map(time_of).min())
     }
 
-    /// A snapshot of the pool expires then.
+    /// Notes that a snapshot of the pool expires at `time`.
     fn expires(&self, pool: &str, time: Timestamp) {
         if let Some(entry) = self.registry().pools.get_mut(pool) {
             entry.due = Some(entry.due.map_or(time, |due| due.min(time)));
@@ -242,7 +245,7 @@ impl Daemon {
     }
 }
 
-/// A name for a snapshot of what a volume was before a command: the command and the time.
+/// Returns a name for a snapshot of a volume's state before a command: the command and the time.
 ///
 /// # Errors
 /// When the pool does not answer.

@@ -1,7 +1,8 @@
-//! What the daemon remembers across restarts: its pools and exports, in one small JSON file.
+//! State that the daemon keeps across restarts: its pools and exports, in one small JSON file.
 //!
-//! The file is replaced as a whole: a temporary beside it, fsync, rename, fsync of the directory. After a crash it is the old one or the
-//! new one. Paths inside the state directory are kept relative to it, so that the directory can be moved.
+//! The file is replaced as a whole: a temporary file beside it, fsync, rename, fsync of the
+//! directory. After a crash it is the old file or the new one. Paths inside the state directory are
+//! kept relative to it, so that the directory can be moved.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -24,7 +25,8 @@ mod tests;
 
 const FILE: &str = "state.json";
 const LOCK: &str = "lock";
-/// A file that is there while a daemon runs: one that finds it knows that the one before was killed, or that the host went down.
+/// File that exists while a daemon runs. A daemon that finds it at its start knows that the
+/// previous one was killed, or that the host went down.
 const RUNNING: &str = "running";
 /// Version of the file; a later one is refused rather than misread.
 const VERSION: u32 = 2;
@@ -34,20 +36,21 @@ const VERSION: u32 = 2;
 pub struct InForce {
     /// Generation of the pool's shape.
     pub generation: u64,
-    /// Members that held everything that was acknowledged, and the ids of their devices.
+    /// Members that held all acknowledged data, with the ids of their devices.
     pub current: BTreeMap<u16, u64>,
-    /// Devices that take the places of those.
+    /// Ids of their replacements.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub successors: BTreeMap<u16, u64>,
-    /// Devices were left behind on this host, now or before: another host may have made a pool of those.
+    /// Devices were left behind on this host, now or before: another host may have made a pool of
+    /// them.
     #[serde(default, skip_serializing_if = "is_false")]
     pub left_behind: bool,
-    /// Since when.
+    /// Time since which they have been in force.
     pub since: Timestamp,
 }
 
 impl InForce {
-    /// What the decision to import asks of it.
+    /// Returns the labels as the rules for imports take them.
     pub fn labels(&self) -> LabelsInForce {
         let devices = self.current.iter().chain(&self.successors);
         let current = devices.map(|(member, id)| (*member, DeviceId(*id))).collect();
@@ -55,32 +58,33 @@ impl InForce {
     }
 }
 
-/// A device as it was last seen, by which it is described when it is missing, and its errors.
+/// A device as it was last seen, which describes it when it is missing; and its errors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeenDevice {
-    /// Its id.
+    /// Id of the device.
     pub id: u64,
     /// Serial number of the disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Errors since it came to the pool or a scrub found none.
+    /// Errors since it joined the pool, or since a scrub found none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub errors: u64,
-    /// Of these, written again from another device.
+    /// Errors among these that were repaired from another device.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub repaired: u64,
-    /// The scrub that had begun last when the last of them was noticed: a later one without errors clears them.
+    /// Start of the latest scrub that had begun when the last of these errors was noticed: a later
+    /// scrub without errors clears them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scrub: Option<Timestamp>,
-    /// Errors and repairs since the import of its pool that are among those.
+    /// Errors and repairs since the import of its pool that are included in these.
     #[serde(skip)]
     pub counted: (u64, u64),
 }
 
 impl SeenDevice {
-    /// Errors and repairs in all, with what was counted since the import.
+    /// Returns all errors and repairs, given those since the import.
     pub fn with(&self, (errors, repaired): (u64, u64)) -> (u64, u64) {
         (self.errors + errors.saturating_sub(self.counted.0), self.repaired + repaired.saturating_sub(self.counted.1))
     }
@@ -91,12 +95,12 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// The end of a removal that nobody stopped, before the device had left.
+/// A removal that ended by itself, before the device was removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemovalEnded {
-    /// Why.
+    /// Reason.
     pub why: String,
-    /// When it was noticed.
+    /// Time when it was noticed.
     pub at: Timestamp,
 }
 
@@ -105,32 +109,33 @@ pub struct RemovalEnded {
 pub struct PoolRecord {
     /// Name.
     pub name: String,
-    /// Identity, as hex.
+    /// Id, in hexadecimal digits.
     pub id: String,
-    /// Devices by their place in the pool's table; of a missing one, where it was; empty for one that was removed.
+    /// Paths of devices, by member: of a missing device its last path, of a removed one an empty
+    /// path.
     pub devices: Vec<PathBuf>,
-    /// Devices that are taking the places of others.
+    /// Paths of replacements, and of devices that may have become members.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub successors: Vec<PathBuf>,
     /// How they are opened.
     #[serde(default)]
     pub io: IoMode,
-    /// It is only read.
+    /// The pool is imported read-only.
     #[serde(default, skip_serializing_if = "is_false")]
     pub read_only: bool,
-    /// The checkpoint that it is read at; without it, the newest state.
+    /// Checkpoint at which it is read; `None` for the newest state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<u64>,
-    /// Devices that are capped, by their place in the pool's table.
+    /// Caps of devices, by member.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limits: BTreeMap<u16, DeviceCap>,
-    /// Devices as they were last seen, by their place in the pool's table.
+    /// Devices as they were last seen, by member.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub seen: BTreeMap<u16, SeenDevice>,
-    /// The labels that were last in force: an automatic import takes nothing older.
+    /// Labels that were last in force: an import by the daemon itself takes no older ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_force: Option<InForce>,
-    /// How the last removal ended, when it ended by itself; until another one begins.
+    /// End of the last removal, when it ended by itself; until another one begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removal_ended: Option<RemovalEnded>,
 }
@@ -141,7 +146,7 @@ fn is_false(flag: &bool) -> bool {
 }
 
 impl PoolRecord {
-    /// A pool with its devices, and nothing else that is particular to it.
+    /// Returns a record with these devices and no other settings.
     pub fn new(name: String, id: String, devices: Vec<PathBuf>, io: IoMode) -> PoolRecord {
         let (successors, limits, seen) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         PoolRecord {
@@ -159,23 +164,24 @@ impl PoolRecord {
         }
     }
 
-    /// Where a member is, or was.
+    /// Returns the path of a member, or its last path.
     pub fn last_path(&self, member: u16) -> Option<&PathBuf> {
         self.devices.get(usize::from(member)).filter(|path| !path.as_os_str().is_empty())
     }
 
-    /// Where its devices are, or were.
+    /// Returns the paths, or last paths, of its devices and their replacements.
     pub fn paths(&self) -> impl Iterator<Item = &PathBuf> {
         self.devices.iter().chain(&self.successors).filter(|path| !path.as_os_str().is_empty())
     }
 
-    /// The labels that were last in force on this host.
+    /// Returns the labels that were last in force on this host.
     pub fn remembered(&self) -> Option<LabelsInForce> {
         self.in_force.as_ref().map(InForce::labels)
     }
 
-    /// With the paths that its devices were found at; of those that were not found what is remembered, else what the labels of the others
-    /// say.
+    /// Returns the record with the paths at which its devices were found. A device that was not
+    /// found keeps its remembered path. Where none is remembered, or the labels of the others
+    /// describe another device, it gets the path in those labels.
     pub fn with(self, found: &Labelled) -> PoolRecord {
         let is_known = |at: u16| match (self.seen.get(&at), found.looks.get(&at)) {
             (Some(seen), Some(look)) => seen.id == look.device.0,
@@ -198,13 +204,13 @@ impl PoolRecord {
         PoolRecord { devices, seen, successors: found.successors.clone(), ..self }
     }
 
-    /// With labels that are in force.
+    /// Returns the record with the labels that are in force.
     pub fn remembering(self, labels: &LabelsInForce) -> PoolRecord {
         PoolRecord { in_force: Some(InForce::of(labels, self.in_force.as_ref())), ..self }
     }
 }
 
-/// What an export serves, by identities that are never reused, so that a rename does not break it.
+/// Target of an export, by ids that are never reused, so that a rename does not break it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Served {
@@ -217,61 +223,62 @@ pub enum Served {
 /// An export to restore at start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExportRecord {
-    /// Its id.
+    /// Id of the export.
     pub id: u64,
-    /// The pool's name.
+    /// Name of the pool.
     pub pool: String,
-    /// Full name of what is served when last seen.
+    /// Full name of its target when last seen.
     pub name: String,
     /// Writes are refused.
     pub readonly: bool,
-    /// How it is served.
+    /// Its front end.
     #[serde(flatten)]
     pub door: Door,
 }
 
-/// A protocol, with what is particular to it.
+/// A front end (protocol), with its settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Door {
     /// NBD.
     Nbd {
-        /// What is served.
+        /// Target.
         served: Served,
         /// Unix socket.
         unix: Option<PathBuf>,
         /// TCP address, with the port that was bound.
         tcp: Option<String>,
-        /// Who may connect to the unix socket.
+        /// Access rights of the unix socket.
         #[serde(default)]
         access: Access,
         /// Encryption.
         #[serde(default)]
         tls: Option<TlsRecord>,
-        /// What clients may take.
+        /// Limits on its clients.
         #[serde(default)]
         limits: NbdLimits,
     },
     /// vhost-user.
     VhostUser {
-        /// What is served.
+        /// Target.
         served: Served,
         /// Unix socket.
         unix: PathBuf,
-        /// Who may connect to it.
+        /// Access rights of the socket.
         #[serde(default)]
         access: Access,
-        /// Queues that a guest may have.
+        /// Most queues of a guest.
         queues: u16,
-        /// Guests may have been told, under a stricter cache mode, that there is no write cache.
+        /// Guests may have been promised, under a stricter cache mode, that there is no write
+        /// cache.
         #[serde(default, skip_serializing_if = "is_false")]
         promised: bool,
     },
     /// FUSE: the whole pool.
     Fuse {
-        /// Where it is mounted.
+        /// Directory of the mount.
         dir: PathBuf,
-        /// Who may use it.
+        /// Access rights of the mount.
         #[serde(default)]
         access: Access,
     },
@@ -280,20 +287,20 @@ pub enum Door {
 /// Encryption of an NBD export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TlsRecord {
-    /// Whether clients have to.
+    /// Whether clients have to encrypt.
     pub mode: TlsMode,
-    /// Where the credentials are; they are read whenever the export starts.
+    /// Files of the credentials; they are read whenever the export starts.
     pub files: TlsFiles,
-    /// The first identity of a file of keys.
+    /// First identity in a file of keys.
     #[serde(default)]
     pub identity: Option<String>,
-    /// Names of the clients that are served; none: all.
+    /// Names of the clients that are served; empty for all.
     #[serde(default)]
     pub clients: Vec<String>,
 }
 
 impl Door {
-    /// The protocol's name, as in `export NAME`.
+    /// Returns the protocol's name, as in `export NAME`.
     pub fn kind(&self) -> &'static str {
         match self {
             Door::Nbd { .. } => "nbd",
@@ -302,7 +309,7 @@ impl Door {
         }
     }
 
-    /// The volume or snapshot behind it, when it is one.
+    /// Returns the volume or snapshot behind it; `None` for a whole pool.
     pub fn served(&self) -> Option<Served> {
         match self {
             Door::Nbd { served, .. } | Door::VhostUser { served, .. } => Some(*served),
@@ -310,7 +317,7 @@ impl Door {
         }
     }
 
-    /// The path that it takes in the file system.
+    /// Returns its path in the file system.
     pub fn path(&self) -> Option<&PathBuf> {
         match self {
             Door::Nbd { unix, .. } => unix.as_ref(),
@@ -327,7 +334,7 @@ impl Door {
         }
     }
 
-    /// The TCP address.
+    /// Returns its TCP address.
     pub fn tcp(&self) -> Option<&String> {
         match self {
             Door::Nbd { tcp, .. } => tcp.as_ref(),
@@ -336,20 +343,21 @@ impl Door {
     }
 }
 
-/// The content of the file.
+/// Content of the state file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     version: u32,
     /// Id of the next export; ids are never reused.
     pub next_export: u64,
-    /// Pools in service.
+    /// Pools in service, and pools that the daemon is to import.
     pub pools: Vec<PoolRecord>,
     /// Exports.
     pub exports: Vec<ExportRecord>,
-    /// Pools that were exported: where `pool import NAME` looks first.
+    /// Exported pools: `pool import` looks at their devices first.
     #[serde(default)]
     pub known: Vec<PoolRecord>,
-    /// Full copies that have not ended, or that a pool was away for when they had to be taken back.
+    /// Full copies that have not ended, or that could not be undone because a pool was not in
+    /// service.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub copies: Vec<CopyRecord>,
 }
@@ -371,7 +379,7 @@ impl StateDir {
     /// Makes the directory (mode 0700) where missing, and locks it.
     ///
     /// # Errors
-    /// One line, when it cannot be made or another daemon has it.
+    /// When it cannot be made or another daemon uses it.
     pub fn open(dir: &Path) -> Outcome<StateDir> {
         let fail = |what: &str, e: io::Error| Failure::failed(format!("cannot {what} {}: {e}; give another --state DIR", dir.display()));
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|e| fail("make the state directory", e))?;
@@ -385,15 +393,15 @@ impl StateDir {
         }
     }
 
-    /// The directory.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.dir
     }
 
-    /// Notes, durably, that a daemon runs. True when the one before did not end cleanly.
+    /// Records, durably, that a daemon runs. True when the previous one did not end cleanly.
     ///
     /// # Errors
-    /// The host's.
+    /// I/O errors of the host.
     pub fn note_start(&self) -> io::Result<bool> {
         let made = File::options().write(true).create_new(true).open(self.dir.join(RUNNING));
         match made {
@@ -403,18 +411,19 @@ impl StateDir {
         }
     }
 
-    /// Notes that the daemon has ended cleanly.
+    /// Records that the daemon has ended cleanly.
     ///
     /// # Errors
-    /// The host's.
+    /// I/O errors of the host.
     pub fn note_end(&self) -> io::Result<()> {
         fs::remove_file(self.dir.join(RUNNING))
     }
 
-    /// Reads the file; without one, nothing is remembered.
+    /// Reads the state file; without one, the state is empty.
     ///
     /// # Errors
-    /// One line, when it cannot be read or understood: never guessed at, for pools would be forgotten.
+    /// When it cannot be read or understood. The content is never guessed, for pools would be
+    /// forgotten.
     pub fn load(&self) -> Outcome<State> {
         let path = self.dir.join(FILE);
         let text = match fs::read(&path) {
@@ -427,7 +436,7 @@ impl StateDir {
         if state.version != VERSION {
             return Err(damaged(format!("its version is {}, this program writes {VERSION}", state.version)));
         }
-        // the empty path of a device that was removed is no place in the directory
+        // the empty path of a removed device is no place in the directory
         state.each_path(|path| {
             if !path.as_os_str().is_empty() {
                 *path = self.dir.join(&*path);
@@ -436,10 +445,10 @@ impl StateDir {
         Ok(state)
     }
 
-    /// Replaces the file; durable on return.
+    /// Replaces the state file. Durable on return.
     ///
     /// # Errors
-    /// The host's; the old file stays.
+    /// I/O errors of the host; the old file stays.
     pub fn save(&self, state: &State) -> io::Result<()> {
         let mut state = state.clone();
         state.each_path(|path| {
@@ -457,7 +466,7 @@ impl StateDir {
 }
 
 impl State {
-    /// What is to be remembered.
+    /// Returns the state to save.
     pub fn new(next_export: u64, pools: Vec<PoolRecord>, exports: Vec<ExportRecord>, known: Vec<PoolRecord>) -> State {
         State { version: VERSION, next_export, pools, exports, known, copies: Vec::new() }
     }

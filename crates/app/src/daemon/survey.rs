@@ -1,4 +1,5 @@
-//! Restore points of a pool, found on its devices, in service or not. Reads only, and takes no lock.
+//! Finds the restore points of a pool on its devices, in service or not. Reads only, and takes no
+//! lock.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,18 +14,18 @@ use super::service::Daemon;
 use crate::api::{ApiError, Checkpoint, ErrorKind, ListCheckpoints};
 use crate::instant;
 
-/// Why a checkpoint is not whole without the log after it.
+/// Reason why a checkpoint is not whole without the log after it.
 const REUSED: &str = "segments of it were used again since";
-/// Milliseconds between two signs of life of the host that has a pool.
+/// Milliseconds between two heartbeats of the host that holds a pool.
 const BEAT_MILLIS: u64 = 2_000;
-/// EIO: what cannot be read.
+/// EIO, for a failed read without an error number.
 const UNREADABLE: i32 = 5;
 
 impl Daemon {
-    /// Restore points of a pool, newest first.
+    /// Returns the restore points of a pool, newest first.
     ///
     /// # Errors
-    /// When it is not found or its devices cannot be read.
+    /// When the pool is not found or its devices cannot be read.
     pub async fn checkpoints(&self, request: ListCheckpoints) -> Result<Vec<Checkpoint>, ApiError> {
         let during = format!("cannot list the checkpoints of '{}'", request.name);
         let known = self.registry().pools.get(&request.name).map(|entry| (entry.record.clone(), entry.shard.clone()));
@@ -50,11 +51,11 @@ impl Daemon {
             let rewound = (Some(point.id) == start).then(|| end.after_replay(point, &surveyed));
             Checkpoint { lost_by_rewind: rewound.and_then(|rewound| rewound.lost_bytes), ..end.lost_to(point) }
         };
-        // one that an import wrote says nothing new
+        // a point that an import wrote repeats an earlier one
         Ok(surveyed.points.iter().filter(|point| !point.again).map(told).collect())
     }
 
-    /// Looks at the restore points on devices.
+    /// Finds the restore points on devices.
     async fn survey(&self, devices: Vec<PathBuf>, aim: Aim) -> Result<Surveyed, ApiError> {
         let tuning = Tuning { aim, ..self.options.tuning.clone() };
         let surveyed = tokio::task::spawn_blocking(move || survey(&devices, tuning)).await;
@@ -62,7 +63,8 @@ impl Daemon {
         surveyed.map_err(|why| ApiError::new(ErrorKind::Unavailable, why))
     }
 
-    /// What an import goes back to: the checkpoint asked for, or the newest that is whole, and what is lost by it.
+    /// Returns the checkpoint that an import goes back to, with the loss: the requested one, or the
+    /// newest that is whole.
     pub(super) async fn destination(&self, pool: &Labelled, aim: Aim) -> Result<Checkpoint, ApiError> {
         let surveyed = self.survey(pool.devices(), aim).await?;
         let see = "see 'millpond pool checkpoints'";
@@ -82,20 +84,22 @@ impl Daemon {
     }
 }
 
-/// Until when a pool was in use that was not closed: its host says every two seconds that it lives.
+/// Returns the end of use of a pool that was not closed: its host writes a heartbeat every two
+/// seconds.
 fn last_use(pool: &Labelled) -> Option<u64> {
     pool.seen.map(|seen| seen + BEAT_MILLIS)
 }
 
-/// The newest state of a pool that is known.
+/// Newest known state of a pool.
 struct End {
-    /// Bytes that guests had ever written.
+    /// Bytes that guests had written in all.
     written: Option<u64>,
     time: u64,
 }
 
 impl End {
-    /// That of a pool in service as it says, else what the devices tell. `seen`: when the pool was last in use, where it was not closed.
+    /// Returns the newest state: of a pool in service from its counter `written`, else from the
+    /// devices. `seen` is the last use of a pool that was not closed.
     fn of(surveyed: &Surveyed, written: Option<u64>, seen: Option<u64>) -> End {
         let newest = surveyed.points.iter().filter_map(|point| point.written).max();
         let on_devices = surveyed.points.iter().find(|p| p.is_start()).and_then(|p| p.written).map(|written| written + surveyed.after);
@@ -111,7 +115,7 @@ impl End {
             Whole::Unknown(why) => ("unknown", Some(why.clone())),
         };
         let lost_bytes = self.written.zip(point.written).map(|(end, then)| end.saturating_sub(then));
-        // no time is lost in which nothing was written
+        // time in which nothing was written is not lost
         let lost_millis = if lost_bytes == Some(0) { 0 } else { self.time.saturating_sub(point.time.0) };
         Checkpoint {
             id: point.id,
@@ -126,7 +130,7 @@ impl End {
         }
     }
 
-    /// What is lost when the sound part of the log after the newest point that is whole is replayed.
+    /// Returns the loss when the intact part of the log after the newest whole point is replayed.
     fn after_replay(&self, point: &RestorePoint, surveyed: &Surveyed) -> Checkpoint {
         let told = self.lost_to(point);
         let lost = told.lost_bytes.map(|lost| lost.saturating_sub(surveyed.after)).filter(|_| !surveyed.log_damaged);
@@ -135,7 +139,7 @@ impl End {
     }
 }
 
-/// Runs a survey to its end.
+/// Runs the search for restore points to its end.
 fn survey(paths: &[PathBuf], tuning: Tuning) -> Result<Surveyed, String> {
     let open = |path: &PathBuf| labels::open(path).map_err(|e| format!("{} cannot be read ({e}); check the path", path.display()));
     let devices = paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
@@ -151,7 +155,7 @@ fn survey(paths: &[PathBuf], tuning: Tuning) -> Result<Surveyed, String> {
     }
 }
 
-/// Does one read.
+/// Carries out one read.
 fn read(devices: &[(File, u64)], io: Io) -> IoDone {
     let IoKind::Read { offset, length, mut buf } = io.kind else {
         return IoDone { id: io.id, result: Err(DeviceError::Gone), buf: None };

@@ -1,4 +1,5 @@
-//! Takes the labels from the devices of a pool that is destroyed: from all that are there, whatever becomes of one.
+//! Removes the labels from the devices of a pool that is destroyed: from all that are present, even
+//! when one of them fails.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::api::{ApiError, LeftDevice};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Daemon {
-    /// A pool that did not come because it is another host's is not this one's to destroy.
+    /// Refuses to destroy a pool that is not in service because another host holds it.
     pub(super) async fn refuse_others(&self, name: &str) -> Result<(), ApiError> {
         let record = self.registry().pools.get(name).filter(|entry| entry.shard.is_err()).map(|entry| entry.record.clone());
         let Some(record) = record else { return Ok(()) };
@@ -29,10 +30,12 @@ impl Daemon {
         }
     }
 
-    /// Overwrites the labels on all devices of a pool that are there, wherever they are now. Gives those that are not.
+    /// Overwrites the labels on all devices of a pool that are present, at whatever path. Returns
+    /// the absent devices.
     ///
     /// # Errors
-    /// When a device is there and its label cannot be overwritten; the others have lost theirs all the same.
+    /// When the label of a present device cannot be overwritten; those of the others are
+    /// overwritten all the same.
     pub(super) async fn take_labels(&self, record: &PoolRecord) -> Result<Vec<LeftDevice>, ApiError> {
         let name = &record.name;
         let id = parse_id(&record.id).ok_or_else(|| ApiError::internal(format!("pool '{name}' has no valid id")))?;
@@ -51,7 +54,7 @@ impl Daemon {
                 Err(silent) => failed.push(silent.to_string()),
             }
         }
-        // a device that has moved was found where it is now
+        // a device that has moved was found at its new path
         let moved = |at: usize| pool.is_some_and(|pool| pool.members.get(at).is_some_and(Option::is_some));
         let members = record.devices.iter().enumerate().filter(|(at, _)| !moved(*at)).map(|(_, path)| path);
         let gone = members.chain(&record.successors).filter(|path| absent(path));

@@ -1,13 +1,13 @@
-//! Who uses a directory tree: processes with files of it open, and loop devices on them.
+//! Users of a directory tree: processes with files of it open, and loop devices on them.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Users named at most.
+/// Most users that are named.
 const MOST: usize = 5;
 
-/// Names some users of what is in `dir`, as a person would look for them.
+/// Returns the names of some users of files in `dir`, so that people can find them.
 pub fn of(dir: &Path) -> Vec<String> {
     let mut users = BTreeSet::new();
     for device in entries("/sys/block") {

@@ -1,4 +1,4 @@
-//! How the API sees pools: what a shard says of itself, put into the API's words.
+//! Pools as the API shows them, made from the status of their shards.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::state::PoolRecord;
 use crate::api::{Device, DeviceCap, DeviceIo, GuestIo, LayoutSpec, LostData, Pool, PoolIo, PoolSpace, Scrub};
 use crate::instant;
 
-/// Guest counters, as the API says them.
+/// Returns guest counters as the API shows them.
 pub(super) fn guest_io(counters: &IoCounters) -> GuestIo {
     GuestIo {
         reads: counters.reads,
@@ -49,7 +49,7 @@ pub(super) fn class_word(class: Class) -> &'static str {
     }
 }
 
-/// A pool in service.
+/// Returns a pool in service as the API shows it.
 pub(super) fn view(record: &PoolRecord, since: Timestamp, status: &ShardStatus) -> Pool {
     let (health, reason) = match &status.pool.state {
         PoolState::Opening => ("opening", None),
@@ -57,7 +57,7 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: &ShardStatus) 
         PoolState::Closing | PoolState::Closed => ("closing", None),
         PoolState::Faulted(reason) => ("faulted", Some(reason.clone())),
     };
-    // without its cache, and without spares, a pool has all that it needs
+    // a pool is whole without its cache and without spares
     let whole = status.pool.devices.iter().all(|device| device.state == MemberState::Present || device.class.is_aside());
     let health = match health {
         "online" if !whole => "degraded",
@@ -65,7 +65,7 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: &ShardStatus) 
         other => other,
     };
     let faulted = reason.is_some();
-    // where some devices are to blame for the stop, the others are not
+    // where some devices caused the stop, only these are shown as faulted
     let blamed = |member: &DeviceInfo| member.trouble.is_some() || member.full.is_some() || member.errors > 0;
     let named = status.pool.devices.iter().any(blamed);
     let reason = match reason {
@@ -169,7 +169,7 @@ fn scrub(info: &ScrubInfo) -> Scrub {
     }
 }
 
-/// Why guests' writes are refused although the pool is in service.
+/// Returns why guests' writes are refused although the pool is in service.
 fn refusal(record: &PoolRecord, status: &ShardStatus) -> Option<String> {
     let full = status.pool.devices.iter().filter(|device| device.full.is_some());
     let names = DeviceNames::of(record, status);
@@ -182,7 +182,8 @@ fn refusal(record: &PoolRecord, status: &ShardStatus) -> Option<String> {
     })
 }
 
-/// A device by its path, and its serial number where that is known: what to look for in the machine.
+/// Returns the path of a device, with its serial number where that is known, so that users find it
+/// in the machine.
 fn called(record: &PoolRecord, names: &DeviceNames, member: &DeviceInfo, status: &ShardStatus) -> String {
     let host = member.position.and_then(|at| status.devices.get(at)).and_then(Option::as_ref);
     let before = || seen_before(record, member)?.serial.clone();
@@ -193,7 +194,7 @@ fn called(record: &PoolRecord, names: &DeviceNames, member: &DeviceInfo, status:
     }
 }
 
-/// Why a pool is stopped, with the devices that have to do with it, and the way out.
+/// Returns why a pool is stopped, with the devices involved, and what to do.
 fn stopped(record: &PoolRecord, status: &ShardStatus, why: &str) -> String {
     let (name, names) = (&record.name, DeviceNames::of(record, status));
     let devices: Vec<String> = status
@@ -214,7 +215,7 @@ fn stopped(record: &PoolRecord, status: &ShardStatus, why: &str) -> String {
     format!("{why}{devices}; when the cause is gone run 'millpond pool export {name} --force' and 'millpond pool import {name}'")
 }
 
-/// Why a pool is in service, but not `online`.
+/// Returns why a pool is in service, but not `online`.
 fn cause(record: &PoolRecord, status: &ShardStatus, health: &str) -> Option<String> {
     match health {
         "opening" => Some("it is being imported".to_owned()),
@@ -243,7 +244,7 @@ fn cause(record: &PoolRecord, status: &ShardStatus, health: &str) -> Option<Stri
     }
 }
 
-/// What the pool itself knows of a device: a word and the reason.
+/// Returns the condition of a device as far as the pool itself knows it: a word and the reason.
 fn condition(member: &DeviceInfo) -> (&'static str, Option<String>) {
     match (member.trouble, member.full, member.silent) {
         (None, ..) if member.state == MemberState::Filling => ("filling", Some("it is being filled with what it lacks".to_owned())),
@@ -255,13 +256,13 @@ fn condition(member: &DeviceInfo) -> (&'static str, Option<String>) {
     }
 }
 
-/// Errors and repairs of a member since the import.
+/// Returns errors and repairs of a member since the import.
 pub(super) fn errors_of(member: &DeviceInfo, status: &ShardStatus) -> (u64, u64) {
     let host = member.position.and_then(|at| status.devices.get(at)).and_then(Option::as_ref);
     (member.errors.max(host.map_or(0, |host| host.load.errors)), member.repaired)
 }
 
-/// A member, or the device that takes its place.
+/// Returns a member, or its replacement, as the API shows it.
 fn device_view(
     record: &PoolRecord,
     names: &DeviceNames,
@@ -276,7 +277,7 @@ fn device_view(
     let before = || seen_before(record, member).filter(|_| own)?.serial.clone();
     let (health, health_reason) = if own { condition(member) } else { ("ok", None) };
     let (load, times) = host.map(|host| (host.load, host.times)).unwrap_or_default();
-    // what the engine counts is the member's: errors of the copy's source are not those of the device that it is copied to
+    // the engine counts per member: errors of the source of a copy are not those of the replacement
     let (errors, repaired) = match seen_before(record, member) {
         _ if !own => (load.errors, 0),
         Some(seen) => seen.with(errors_of(member, status)),
@@ -318,7 +319,7 @@ fn device_view(
     }
 }
 
-/// A pool that is not in service.
+/// Returns a pool that is not in service as the API shows it.
 pub(super) fn unavailable(record: &PoolRecord, reason: String, absent: &BTreeMap<PathBuf, &'static str>) -> Pool {
     let names = DeviceNames::remembered(record);
     let gone = |path: &&PathBuf| absent.get(*path) == Some(&"missing");
@@ -329,7 +330,8 @@ pub(super) fn unavailable(record: &PoolRecord, reason: String, absent: &BTreeMap
         was: named.was.as_ref().or(named.path.as_ref().filter(gone)).map(|was| was.display().to_string()),
         class: "unknown".to_owned(),
         layout: "unknown".to_owned(),
-        // looked up, not looked at: a device that does not answer would hold up whoever asks
+        // from the record, without a call to the host: a device that does not answer would delay
+        // the caller
         state: match &named.path {
             Some(path) => absent.get(path).copied().unwrap_or("unavailable"),
             None => "missing",

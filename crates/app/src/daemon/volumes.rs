@@ -18,7 +18,7 @@ use crate::size::{Size, SizeChange};
 const GRAIN: u64 = 4096;
 
 impl Daemon {
-    /// The volumes of every pool in service that answers, or of one.
+    /// Returns the volumes of every pool in service that answers, or of one pool.
     ///
     /// # Errors
     /// When the pool named does not exist or is not in service.
@@ -37,19 +37,19 @@ impl Daemon {
         Ok(volumes)
     }
 
-    /// One volume.
+    /// Returns one volume.
     ///
     /// # Errors
-    /// When there is none of this name.
+    /// When there is no volume of this name.
     pub async fn volume(&self, name: &VolumeName) -> Result<Volume, ApiError> {
         let (_, volume) = self.find_volume(name).await?;
         Ok(view(&name.pool, volume))
     }
 
-    /// Makes a volume. Durable on return.
+    /// Creates a volume. Durable on return.
     ///
     /// # Errors
-    /// When a word or number is not acceptable, or the engine refuses.
+    /// When a value is not acceptable, or the engine refuses.
     pub async fn create_volume(&self, request: CreateVolume) -> Result<Volume, ApiError> {
         let name: VolumeName = request.name.parse()?;
         let shard = self.shard(&name.pool)?;
@@ -75,7 +75,8 @@ impl Daemon {
             let (shard, volume) = self.find_volume(&name).await?;
             if let Err(error) = shard.command(Command::SetOptions { volume: volume.id, options }).await {
                 let error = refused(error, &shard, volume.id, options.reservation).await;
-                // it would not be what was asked for; if it cannot go either, the first reason is the better one
+                // it would not be as requested; when it cannot be destroyed either, the first error
+                // is the better one
                 let _ = shard.command(Command::DestroyVolume { volume: volume.id }).await;
                 return Err(error.during(&during));
             }
@@ -84,14 +85,14 @@ impl Daemon {
         self.volume(&name).await
     }
 
-    /// Changes properties. Durable on return.
+    /// Changes properties of a volume. Durable on return.
     ///
     /// # Errors
     /// When a value is not acceptable, or the engine refuses.
     pub async fn set_properties(&self, name: &VolumeName, request: &SetProperties) -> Result<Volume, ApiError> {
         let properties = Properties::read(request)?;
-        // two changes at a time would undo each other's options
-        // or export what a promise is being kept for
+        // no other change may undo these options, and no export of the volume may begin while a
+        // promise is being kept
         let _pool = self.lock_pool(&name.pool).await?;
         let during = format!("cannot change '{name}'");
         let (shard, volume) = self.find_volume(name).await?;
@@ -115,10 +116,12 @@ impl Daemon {
         self.volume(name).await
     }
 
-    /// Changes the size. Durable on return. What a volume was before it shrinks is kept as a snapshot.
+    /// Changes the size. Durable on return. A snapshot keeps the volume as it was before it
+    /// shrinks, unless the request has `no_snapshot`.
     ///
     /// # Errors
-    /// When it would shrink without consent, or under connected clients without `force`; or the engine refuses.
+    /// When it would shrink without `allow_shrink`, or under connected clients without `force`; or
+    /// the engine refuses.
     pub async fn resize(&self, name: &VolumeName, request: &Resize) -> Result<Resized, ApiError> {
         let (shard, volume) = self.find_volume(name).await?;
         let during = format!("cannot resize '{name}'");
@@ -158,10 +161,11 @@ impl Daemon {
         Ok(resized)
     }
 
-    /// Changes what guests are told of sectors. Durable on return.
+    /// Changes the sector sizes that guests see. Durable on return.
     ///
     /// # Errors
-    /// When somebody is served, who was told something else; when the word is unknown or the engine refuses.
+    /// When the volume is exported or open in a mount, whose users saw other sizes; when the word
+    /// is unknown or the engine refuses.
     pub async fn set_sector(&self, name: &VolumeName, request: &SetSector) -> Result<Volume, ApiError> {
         let during = format!("cannot change the sectors of '{name}'");
         let sector: SectorProfile = request.sector.parse().map_err(|e| ApiError::usage(format!("{e}")).during(&during))?;
@@ -180,10 +184,10 @@ impl Daemon {
         self.volume(name).await
     }
 
-    /// Gives a volume or a snapshot another name. Durable on return.
+    /// Renames a volume or a snapshot. Durable on return.
     ///
     /// # Errors
-    /// When the new name is taken or lies elsewhere.
+    /// When the new name is taken, or names another pool or another snapshot's volume.
     pub async fn rename(&self, old: &Name, request: &Rename) -> Result<(), ApiError> {
         let new: Name = request.name.parse()?;
         let during = format!("cannot rename '{old}' to '{new}'");
@@ -211,7 +215,8 @@ impl Daemon {
     }
 }
 
-/// Why options are refused: of a reservation that is too large, how much could be kept.
+/// Explains a refusal of options: when a reservation is too large, with the bytes that could be
+/// kept.
 async fn refused(error: ShardError, shard: &ShardHandle, volume: VolumeId, reservation: u64) -> ApiError {
     if !matches!(error, ShardError::Command(CommandError::NoSpace)) || reservation == 0 {
         return error.into();
@@ -226,7 +231,8 @@ async fn refused(error: ShardError, shard: &ShardHandle, volume: VolumeId, reser
     ApiError::new(ErrorKind::NoSpace, message)
 }
 
-/// Bytes that a volume's reservation may have: what it holds already, and what is free and not kept for others.
+/// Returns how many bytes a volume's reservation may have: those that it holds already, and those
+/// that are free and not kept for others.
 fn promisable(free: u64, volumes: &[VolumeInfo], volume: VolumeId) -> u64 {
     let kept = |other: &VolumeInfo| other.options.reservation.saturating_sub(other.unique_bytes);
     let others: u64 = volumes.iter().filter(|other| other.id != volume).map(kept).sum();
@@ -242,7 +248,7 @@ fn whole_blocks(size: u64) -> Result<u64, ApiError> {
     Err(ApiError::usage(format!("{size} bytes is not a positive multiple of {GRAIN}; give for example {up}")))
 }
 
-/// Property values, read.
+/// Parsed values of properties.
 #[derive(Clone, Copy, Debug)]
 struct Properties {
     cache: Option<CacheMode>,

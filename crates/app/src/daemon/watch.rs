@@ -1,7 +1,8 @@
-//! What changed about pools from one look to the next, as events: devices that fail or recover, pools that degrade, stop, fill or recover,
-//! jobs that begin by themselves or end, exports that stop.
+//! Changes of pools from one look to the next, as events: devices that fail or recover, pools that
+//! degrade, stop, fill or recover, jobs that begin by themselves or end, exports that stop.
 //!
-//! Each change is reported once. What is looked at is what the API lists, so an event says the same as `pool status` does at that time.
+//! Each change is reported once. The looks are those that the API lists, so an event says the same
+//! as `pool status` at that time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,41 +20,41 @@ mod tests;
 
 use room::Room;
 
-/// How long a pool does not answer before that is reported: its thread may just be busy.
+/// How long a pool may be silent before that is reported: its thread may just be busy.
 const SILENCE: Duration = Duration::from_secs(10);
 /// How long an export of a pool in service may take to be served, or to be served again.
 const GRACE: Duration = Duration::from_secs(5);
-/// The same while exports of its pool are being restored.
+/// The same limit while exports of its pool are being restored.
 const RESTORE: Duration = Duration::from_secs(60);
 
-/// The condition of one pool at the last look.
+/// State of one pool at the last look.
 #[derive(Default)]
 pub(super) struct Watch {
     health: String,
-    /// Its trouble was reported, its end was not.
+    /// Trouble was reported, its end was not.
     troubled: bool,
-    /// It has not answered since this look.
+    /// Look since which it has not answered.
     silent: Option<Instant>,
-    /// Devices that are not well, by their ids: another device at the same path is another one.
+    /// Devices in trouble, by their ids: a new device at an old path is another one.
     unwell: BTreeMap<String, Unwell>,
     jobs: BTreeMap<String, Followed>,
-    /// When the last scrub began, and whether it has ended.
+    /// Start of the last scrub, and whether it has ended.
     scrub: Option<(Timestamp, bool)>,
-    /// Why the last removal ended by itself.
+    /// Reason why the last removal ended by itself.
     removal_ended: Option<String>,
-    /// Why a removal did not go on when it was reported last.
+    /// Last reported reason why a removal did not go on.
     removal_waits: Option<String>,
-    /// Why its import went back further than to the newest checkpoint.
+    /// Reason why its import went back beyond the newest checkpoint.
     fell_back: Option<String>,
-    /// Bytes that are not given back because deadlists cannot be read.
+    /// Bytes that are not freed because deadlists cannot be read.
     unreclaimed: u64,
     room: Room,
 }
 
-/// A device that is not well.
+/// A device in trouble.
 struct Unwell {
     path: String,
-    /// The kind of the event that reported it.
+    /// Kind of the event that reported it.
     kind: &'static str,
 }
 
@@ -62,9 +63,9 @@ struct Followed {
     kind: String,
     device: Option<String>,
     errors: u64,
-    /// It was listed; one that a command has just begun may not have been in what was looked at.
+    /// It was in a look; a job that a command has just begun may not be in the look yet.
     listed: bool,
-    /// It was not listed at the last look.
+    /// It was missing from the last look.
     missed: bool,
 }
 
@@ -75,31 +76,34 @@ pub(super) struct Watches {
     exports: BTreeMap<u64, Served>,
 }
 
-/// An export at the last look.
+/// State of an export at the last look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Served {
     Yes,
-    /// Not yet: its pool has not been in service since the daemon began, which was reported of the pool.
+    /// Not served yet: its pool has not been in service since the daemon started, which was
+    /// reported for the pool.
     Waits,
-    /// Not yet, perhaps, since this look: its pool has just come into service.
+    /// Not served since this look, perhaps only for now: its pool has just come into service.
     Late(Instant),
-    /// It was reported, with its pool where that is not in service.
+    /// Not served, which was reported: with its pool, where that is not in service.
     No,
 }
 
-/// Kind of a job, and its member, from its id.
+/// Returns kind and member of a job, from its id.
 fn parts(job: &Job) -> (&str, Option<u16>) {
     let member = job.id.strip_prefix(&format!("{}:{}:", job.kind, job.pool)).and_then(|member| member.parse().ok());
     (&job.kind, member)
 }
 
-/// Jobs of one member have one name, whatever they are called: what a command calls a replacement may be a resilver.
+/// Returns the key of a job. Jobs of one member have one key, whatever their kind: a replacement by
+/// a command may be listed as a resilver.
 fn key(kind: &str, member: Option<u16>) -> String {
     member.map_or_else(|| kind.to_owned(), |member| member.to_string())
 }
 
 impl Watches {
-    /// Compares pools with the last look. `path_of` says where a member of a pool is.
+    /// Compares pools with the last look, and returns the events. `path_of` returns the path of a
+    /// member.
     pub(super) fn look_at_pools(
         &mut self,
         pools: &[Pool],
@@ -112,12 +116,13 @@ impl Watches {
             let watch = self.pools.entry(pool.id.clone()).or_default();
             watch.look(pool, jobs, |member| path_of(&pool.name, member), now, &mut news);
         }
-        // one in trouble may be exported and imported to end that
+        // a pool in trouble may be exported and imported to end that, so it is kept
         self.pools.retain(|id, watch| watch.troubled || pools.iter().any(|pool| pool.id == *id));
         news
     }
 
-    /// Compares exports with the last look. `restoring` says whether the exports of a pool are being restored.
+    /// Compares exports with the last look, and returns the events. `restoring` returns whether the
+    /// exports of a pool are being restored.
     pub(super) fn look_at_exports(
         &mut self,
         exports: &[Export],
@@ -129,7 +134,8 @@ impl Watches {
         for export in exports {
             let name = export.name.split(['/', '@']).next().unwrap_or_default();
             let pool = pools.iter().find(|pool| pool.name == name);
-            // of a pool that comes or goes by a command, or does not answer, nothing is said
+            // no events about exports of a pool that a command opens or closes, or that does not
+            // answer
             let says_nothing = |pool: &Pool| matches!(pool.health.as_str(), "opening" | "closing") || pool.silent_since.is_some();
             let Some(pool) = pool.filter(|pool| !says_nothing(pool)) else { continue };
             let before = self.exports.get(&export.id).copied();
@@ -160,28 +166,28 @@ impl Watches {
         news
     }
 
-    /// A command has begun a job: its beginning is no news.
+    /// Notes that a command has begun a job, whose beginning is then no event.
     pub(super) fn expect_job(&mut self, pool_id: &str, kind: &str, member: Option<u16>, device: Option<String>) {
         let job = Followed { kind: kind.to_owned(), device, errors: 0, listed: false, missed: false };
         self.pools.entry(pool_id.to_owned()).or_default().jobs.insert(key(kind, member), job);
     }
 
-    /// An export is served: when it stops before it was looked at, that is news.
+    /// Notes that an export is served: when it stops before the next look, that is an event.
     pub(super) fn expect_export(&mut self, id: u64) {
         self.exports.entry(id).or_insert(Served::Yes);
     }
 
-    /// An export has ended with its pool, by a command that reports it.
+    /// Notes that an export has ended with its pool, by a command that reports it.
     pub(super) fn expect_stop(&mut self, id: u64) {
         self.exports.insert(id, Served::No);
     }
 
-    /// It was reported of a device of a pool that it is not well.
+    /// True when an event has reported a device of a pool as in trouble.
     pub(super) fn is_unwell(&self, pool_id: &str, path: &str) -> bool {
         self.pools.get(pool_id).is_some_and(|watch| watch.unwell.values().any(|unwell| unwell.path == path))
     }
 
-    /// Time until a pool is full at the rate at which it filled lately.
+    /// Returns the time until a pool is full at its recent rate.
     pub(super) fn full_in(&self, pool: &Pool, now: Instant) -> Option<Duration> {
         self.pools.get(&pool.id)?.room.full_in(pool, now)
     }
@@ -208,7 +214,8 @@ impl Watch {
     }
 
     fn look_at_devices(&mut self, pool: &Pool, news: &mut Vec<Happened>) {
-        // A device without an id may be remembered by a path that another one has now: what is wrong counts.
+        // A device without an id may be remembered by a path that another device has now: the one
+        // in trouble counts.
         let mut by_key: BTreeMap<&str, (&Device, Option<&'static str>)> = BTreeMap::new();
         for device in &pool.devices {
             let condition = condition(device);
@@ -224,7 +231,7 @@ impl Watch {
                     self.unwell.insert(key.to_owned(), Unwell { path: path.clone(), kind });
                     news.push(Happened::to_device(kind, &pool.name, path, told(pool, device, kind)));
                 }
-                // one that is being filled is not well yet
+                // a device that is being filled has not recovered yet
                 (Some(_), None) if matches!(device.state.as_str(), "online" | "available" | "replacing") => {
                     self.unwell.remove(key);
                     let message = format!("device {path} of pool '{}' is well again", pool.name);
@@ -247,7 +254,7 @@ impl Watch {
             "degraded" => Some(event("pool.degraded", "is degraded")),
             "faulted" => Some(event("pool.faulted", "is stopped")),
             "unavailable" if pool.silent_since.is_some() => Some(event("pool.silent", "does not answer")),
-            // what else is not in service was reported by who found out why
+            // other reasons for a pool to be out of service are reported where they are found
             "unavailable" => None,
             _ => {
                 if std::mem::take(&mut self.troubled) {
@@ -261,10 +268,11 @@ impl Watch {
         news.extend(trouble);
     }
 
-    /// A removal that ended by itself, and space that no command gives back.
+    /// Reports a removal that ended by itself or waits, an import that went back, and space that
+    /// cannot be freed.
     fn look_at_what_is_left(&mut self, pool: &Pool, news: &mut Vec<Happened>) {
         let event = |kind, what: String| Happened::to_pool(kind, &pool.name, format!("pool '{}': {what}", pool.name));
-        // one that ended before the pool came was reported then
+        // a removal that ended before the import was reported then
         let old = pool.removal_ended_at.is_some_and(|ended| pool.imported.is_none_or(|imported| ended < imported));
         if let Some(why) = pool.removal_ended.as_ref().filter(|why| !old && self.removal_ended.as_ref() != Some(why)) {
             news.push(event("pool.removal-ended", format!("the removal of a device has ended by itself: {why}")));
@@ -288,7 +296,7 @@ impl Watch {
     fn look_at_scrub(&mut self, pool: &Pool, news: &mut Vec<Happened>) {
         let Some(scrub) = &pool.scrub else { return };
         let ended = scrub.state != "running";
-        // one that ended before the pool came was reported then
+        // a scrub that ended before the import was reported then
         let old = scrub.ended.zip(pool.imported).is_some_and(|(ended, imported)| ended < imported);
         if ended && !old && self.scrub != Some((scrub.begun, true)) {
             news.push(scrub_ended(pool, scrub));
@@ -301,7 +309,7 @@ impl Watch {
         for job in jobs.iter().filter(|job| job.pool == pool.name && !matches!(job.kind.as_str(), "reclaim" | "copy")) {
             let (kind, member) = parts(job);
             let key = key(kind, member);
-            // a spare has its place before that is remembered
+            // a spare has its place before the record shows that
             let path = || filled(pool, kind).or_else(|| member.and_then(&path_of));
             let begun = || {
                 let followed = Followed { kind: kind.to_owned(), device: path(), errors: 0, listed: true, missed: false };
@@ -328,7 +336,7 @@ impl Followed {
         format!("{}{device} in pool '{}'", self.kind, pool.name)
     }
 
-    /// The end of the job; that of a scrub is reported with what it found.
+    /// Returns the event for the end of the job; that of a scrub is reported with its findings.
     fn ended(&self, pool: &Pool, key: &str) -> Option<Happened> {
         if self.kind == "scrub" {
             return None;
@@ -351,14 +359,15 @@ impl Followed {
     }
 }
 
-/// The device that a resilver fills, when it is the only one.
+/// Returns the device that a resilver fills, when it is the only one.
 fn filled(pool: &Pool, kind: &str) -> Option<String> {
     let mut filling = pool.devices.iter().filter(|device| kind == "resilver" && device.state == "resilvering");
     let first = filling.next()?;
     filling.next().is_none().then(|| first.path.clone())
 }
 
-/// The kind of event that says how a device does; nothing when it is well, or being filled.
+/// Returns the kind of event for the condition of a device; `None` when it is well, or being
+/// filled.
 fn condition(device: &Device) -> Option<&'static str> {
     match (device.state.as_str(), device.health.as_str()) {
         ("missing", _) => Some("device.missing"),

@@ -1,8 +1,11 @@
-//! The end of a shard whose pool cannot be closed: a device hangs, or the host has no room for the last checkpoint.
+//! Gives up a shard whose pool cannot be closed: a device hangs, or the host has no space for the
+//! last checkpoint.
 //!
-//! It is what a crash of the process would be for this pool alone: what was acknowledged is on the devices or in their caches, and the next import
-//! replays the log. INV-SHARD-3: each device stays locked until the kernel has finished every operation that it was given for it, so nobody on this host
-//! has it in service while an old write may still come. A device that never answers keeps its shard's thread, and no other device.
+//! For this pool alone that is like a crash of the process: acknowledged data is on the devices or
+//! in their caches, and the next import replays the log. INV-SHARD-3: each device stays locked
+//! until the kernel has finished every operation on it, so no process on this host takes the device
+//! into service while an old write may still reach it. A device that never answers keeps its
+//! shard's thread and itself, and no other device.
 
 use std::mem;
 use std::sync::mpsc;
@@ -15,9 +18,10 @@ use super::shard::{Shard, TICK};
 use super::vhost::VhostUsers;
 
 impl<P: Pool> Shard<P> {
-    /// Disconnects everybody, starts nothing more, and waits until the kernel has finished what it has.
+    /// Disconnects all clients, starts no new operation, and waits until the kernel has finished
+    /// the operations that it has.
     pub(super) fn await_last_operations(&mut self) {
-        // whoever waits is told that the shard is gone, and whoever asks from now on
+        // callers that wait now, and later callers, get the error that the shard is gone
         drop(mem::replace(&mut self.messages, mpsc::channel().1));
         self.pending.clear();
         drop(self.stage.take_answers());
@@ -40,7 +44,7 @@ impl<P: Pool> Shard<P> {
                 tracing::error!(%error, "the ring of a shard failed at its end");
                 return;
             }
-            // nobody is left who would look at what has ended
+            // no client is left for these completions
             while self.ring.pop().is_some() {}
         }
         if waiting > 0 {
@@ -60,7 +64,7 @@ impl<P: Pool> Shard<P> {
         for device in mem::take(&mut self.mounts).devices() {
             self.ring.close(device);
         }
-        // their threads see the end of their sockets
+        // their threads notice that their sockets are closed
         self.vhost = VhostUsers::default();
     }
 }

@@ -6,13 +6,13 @@ use millpond_device::{Deadline, Monotonic, wall_millis};
 #[derive(Clone, Copy, Default)]
 pub(super) struct Clock {
     monotonic: Monotonic,
-    /// So many nanoseconds ahead of the host's.
+    /// Nanoseconds by which it is ahead of the host's clocks.
     #[cfg(test)]
     ahead: Option<&'static std::sync::atomic::AtomicU64>,
 }
 
 impl Clock {
-    /// One that somebody sets ahead while it runs.
+    /// Returns a clock that a test sets ahead while it runs.
     #[cfg(test)]
     pub fn ahead_by(nanos: &'static std::sync::atomic::AtomicU64) -> Clock {
         Clock { monotonic: Monotonic::default(), ahead: Some(nanos) }
@@ -29,17 +29,17 @@ impl Clock {
         0
     }
 
-    /// Nanoseconds that never go back, counted from when this clock was made.
+    /// Returns the nanoseconds since this clock was made. They never go back.
     pub fn nanos(&self) -> u64 {
         self.monotonic.nanos() + self.ahead()
     }
 
-    /// Milliseconds since the Unix epoch.
+    /// Returns the milliseconds since the Unix epoch.
     pub fn wall_millis(&self) -> u64 {
         wall_millis() + self.ahead() / 1_000_000
     }
 
-    /// The instant at which [`nanos`](Clock::nanos) is so much.
+    /// Returns the instant at which [`nanos`](Clock::nanos) reaches `nanos`.
     pub fn deadline(&self, nanos: u64) -> Deadline {
         self.monotonic.deadline(nanos.saturating_sub(self.ahead()))
     }

@@ -1,4 +1,4 @@
-//! One client: its session, the disk it talks to, and what it did.
+//! One client: its session, its disk, and its counters.
 
 use std::sync::Arc;
 
@@ -25,15 +25,16 @@ pub(super) struct Connection {
     pub peer: String,
     pub since: Time,
     pub meter: Meter,
-    /// There may be something to receive.
+    /// The socket may have data to receive.
     pub readable: bool,
     /// The peer sends no more: receive until the end is seen.
     pub ended: bool,
-    /// The socket has no room; the ring will tell when it has.
+    /// The socket has no room; the ring reports when it has.
     pub blocked: bool,
-    /// On the list of those to be looked at in this turn.
+    /// It is on the list of connections to handle in this turn.
     pub queued: bool,
-    /// When it is broken off unless it got further, in nanoseconds of the shard's clock.
+    /// When it is disconnected unless it has made progress by then, in nanoseconds of the shard's
+    /// clock.
     pub deadline: Option<u64>,
     /// The memory that its requests hold.
     pub purse: Purse,
@@ -42,7 +43,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// The disk behind this connection, for requests received at `now`.
+    /// Returns the session and the disk behind it, for requests received at `now`.
     pub fn disk<'a, P: Pool>(
         &'a mut self,
         pool: &'a mut P,
@@ -54,7 +55,7 @@ impl Connection {
         (session, ConnectionDisk { pool, throttles, meter, target: *target, read_only: *read_only, now, guards: &[], purse, memory })
     }
 
-    /// The socket has no room: sends nothing before it has.
+    /// Stops sending until the socket has room.
     pub fn block(&mut self, ring: &mut Ring) {
         self.blocked = true;
         ring.watch_writable(self.id);
@@ -74,7 +75,7 @@ impl Connection {
 #[derive(Default)]
 pub(super) struct Meter {
     counters: IoCounters,
-    /// By the slot in the tag's low 16 bits, which a session uses again only after the answer.
+    /// By slot: the low 16 bits of the tag, which a session uses again only after the answer.
     started: Vec<Started>,
 }
 
@@ -103,7 +104,7 @@ impl Meter {
         self.counters
     }
 
-    /// Counts the answer to a request.
+    /// Counts a request that has ended.
     pub fn end(&mut self, tag: Tag, success: bool, now: u64) {
         let Some(&Started { at, bytes, op, fua }) = self.started.get((tag.0 & 0xffff) as usize) else { return };
         if !success {
@@ -140,9 +141,9 @@ pub(super) struct ConnectionDisk<'a, P> {
     pub target: Target,
     pub read_only: bool,
     pub now: u64,
-    /// Of the memory that payloads are copied from.
+    /// Guards of the guest memory that payloads are copied from.
     pub guards: &'a [Arc<Guard>],
-    /// What pays for memory, and from what.
+    /// Memory that the client holds; `memory` is where more comes from.
     pub purse: &'a mut Purse,
     pub memory: &'a Memory,
 }
@@ -159,7 +160,8 @@ impl<P: Pool> ConnectionDisk<'_, P> {
     }
 }
 
-/// What a target offers through an export. One that is gone has no bytes: every request is out of its bounds.
+/// Returns geometry and features of a target behind an export. A target that is gone has no bytes,
+/// so every request is out of its bounds.
 pub(super) fn offer<P: Pool>(pool: &P, target: Target, read_only: bool) -> (Geometry, Features) {
     let gone = (Geometry { size: 0, sector: SectorProfile::default() }, Features { read_only: true, write_cache: false });
     let (geometry, features) = pool.geometry(target).unwrap_or(gone);
@@ -181,7 +183,8 @@ impl<P: Pool> Disk for ConnectionDisk<'_, P> {
 
     fn submit(&mut self, tag: Tag, mut request: Request, payload: Payload<'_>) {
         if request.op == Op::Write && self.guards.iter().any(|guard| guard.is_broken()) {
-            // what was copied may be an empty page in place of the guest's: it must not be written anywhere
+            // the copy may be an empty page instead of the guest's, and must not be written: this
+            // offset makes the request fail
             request.range.offset = u64::MAX;
         }
         self.meter.start(tag, &request, self.now);
@@ -205,7 +208,7 @@ impl<P: Pool> Disk for ConnectionDisk<'_, P> {
 }
 
 impl IoCounters {
-    /// Adds what another counted.
+    /// Adds the counts of `other`.
     pub(super) fn add(&mut self, other: &IoCounters) {
         let IoCounters {
             reads,

@@ -1,4 +1,4 @@
-//! What handles ask for: commands, listings, exports, limits, the end.
+//! Messages of handles: commands, listings, exports, limits, the end.
 
 use std::collections::hash_map::Entry;
 use std::mem;
@@ -14,20 +14,20 @@ use super::pool::Pool;
 use super::serve::Farewell;
 use super::shard::Shard;
 
-/// Snapshots listed at a time: some 100 microseconds.
+/// Snapshots listed at a time, which takes some 100 microseconds.
 const SNAPSHOTS_PER_PIECE: usize = 128;
 
-/// Who waits for an answer of the pool.
+/// A caller that waits for an answer of the pool.
 pub(super) enum Pending {
     Command(Answer<Reply>),
     Diff(Answer<Vec<DiffExtent>>),
     Read(Answer<Vec<u8>>),
     Done(Answer<()>),
-    /// The shard itself, for its end.
+    /// The shard itself, which closes the pool.
     Close,
 }
 
-/// How far a shard is in its life.
+/// Stage of a shard's life.
 #[derive(Default)]
 pub(super) struct Stage {
     phase: StagePhase,
@@ -40,11 +40,11 @@ pub(super) struct Stage {
 enum StagePhase {
     #[default]
     Serving,
-    /// Exports are going; then the pool is closed.
+    /// Exports are ending; then the pool is closed.
     Draining,
     /// The pool is being closed.
     Closing,
-    /// The pool is not closed any more: only what the kernel has is waited for.
+    /// The pool will not be closed: the shard only waits for operations in the kernel.
     Abandoned,
     Over,
 }
@@ -66,7 +66,7 @@ impl Stage {
         self.busy
     }
 
-    /// Whether the pool wants another turn without waiting for an event.
+    /// Sets whether the pool wants another turn without an event.
     pub fn set_busy(&mut self, busy: bool) {
         self.busy = busy;
     }
@@ -81,7 +81,7 @@ impl Stage {
 }
 
 impl<P: Pool> Shard<P> {
-    /// Works off the channel. Without any handle left the shard ends.
+    /// Handles the messages in the channel. The shard ends when no handle is left.
     pub(super) fn take_messages(&mut self) {
         loop {
             match self.messages.try_recv() {
@@ -94,7 +94,7 @@ impl<P: Pool> Shard<P> {
     }
 
     fn take(&mut self, message: Message) {
-        // Whether anybody still waits for an answer makes no difference to what was asked.
+        // A message is carried out even when its sender does not wait for the answer any more.
         match message {
             Message::Command(_, answer) if !self.stage.is_serving() => drop(answer.send(Err(ShardError::Gone))),
             Message::Export(_, answer) if !self.stage.is_serving() => drop(answer.send(Err(ShardError::Gone))),
@@ -116,7 +116,7 @@ impl<P: Pool> Shard<P> {
                 let _ = answer.send(Ok(()));
             }
             Message::OpenFiles(answer) => {
-                // who has closed a file does not expect it to be open any more, whether we have looked or not
+                // whoever has closed a file relies on that, so read first what the kernel has sent
                 self.look_at_mounts();
                 let _ = answer.send(Ok(self.mounts.open_files()));
             }
@@ -185,7 +185,8 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// Remembers who waits; the tag has 0 in its upper half, which is no session's id.
+    /// Registers a caller under a new tag. The upper half of the tag is 0, which is no session's
+    /// id.
     fn ask(&mut self, pending: Pending) -> Tag {
         loop {
             self.last_tag = (self.last_tag + 1) & u64::from(u32::MAX);
@@ -196,7 +197,7 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// A request of a handle: checked as a guest's is.
+    /// Submits a request of a handle, checked as a guest's is.
     fn request(&mut self, target: Target, op: Op, range: ByteRange, payload: Payload<'_>, pending: Pending) {
         let request = Request { op, range, fua: false };
         let checked = match self.pool.geometry(target) {
@@ -210,7 +211,7 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// The pool has answered a request of a handle.
+    /// Passes the pool's completion of a request to its handle.
     pub(super) fn answered(&mut self, completion: Completion) {
         let Completion { tag, result } = completion;
         let result = result.map_err(ShardError::Disk);
@@ -228,11 +229,11 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// The pool has answered a command.
+    /// Passes the pool's reply to a command to its handle.
     pub(super) fn replied(&mut self, tag: Tag, result: Result<Reply, CommandError>) {
         match self.pending.remove(&tag) {
             Some(Pending::Command(answer)) => {
-                // It may have been one that changes a size or a cache mode, or what a volume may take.
+                // The command may have changed a size, a cache mode, or the limits of a volume.
                 self.tell_changes();
                 self.throttles.set(self.pool.options());
                 let _ = answer.send(result.map_err(ShardError::Command));
@@ -246,7 +247,7 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// The pool has compared two states.
+    /// Passes the result of a comparison to its handle.
     pub(super) fn compared(&mut self, tag: Tag, result: Result<Vec<DiffExtent>, CommandError>) {
         match self.pending.remove(&tag) {
             Some(Pending::Diff(answer)) => drop(answer.send(result.map_err(ShardError::Command))),
@@ -255,7 +256,7 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// Why the pool takes no commands yet, or never will.
+    /// Returns why the pool takes no commands yet, or never will; `None` when it takes them.
     fn refusal(&self) -> Option<ShardError> {
         if self.pool.pool().is_some() {
             return None;
@@ -289,7 +290,7 @@ impl<P: Pool> Shard<P> {
         Ok(ShardStatus { pool, metrics: self.pool.metrics(), devices, guests, clients, turns: self.turns })
     }
 
-    /// Begins the end: every export goes, then the pool is closed.
+    /// Begins the end: ends every export, then closes the pool.
     fn drain(&mut self) {
         if self.stage.is_serving() {
             self.stage.phase = StagePhase::Draining;
@@ -299,7 +300,7 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// Goes on with what ends: exports without listeners and clients, then the pool.
+    /// Continues what is ending: exports without listeners and clients, then the pool.
     pub(super) fn advance_ends(&mut self) {
         self.remove_ended_exports();
         let unserved = self.exports.is_empty() && self.vhost.is_empty() && self.mounts.is_empty();

@@ -1,4 +1,4 @@
-//! Why a shard did not do what was asked.
+//! Errors of calls to a shard.
 
 use std::fmt;
 use std::io;
@@ -10,12 +10,12 @@ use millpond_engine::{CommandError, Target};
 use super::handle::ExportId;
 use crate::daemon::descriptors;
 
-/// Why a shard did not do what was asked. Display is one line: what, why, what to do.
+/// Error of a call to a shard. Display is one line: the problem, the reason, the remedy.
 #[derive(Debug)]
 pub enum ShardError {
     /// The shard has ended.
     Gone,
-    /// The shard's thread does not answer: the kernel holds it.
+    /// The shard's thread does not answer: it is blocked in the kernel.
     Silent,
     /// The engine refused or failed.
     Command(CommandError),
@@ -29,9 +29,9 @@ pub enum ShardError {
     NoTarget(Target),
     /// The listener could not be made.
     Listen {
-        /// Where.
+        /// Address of the listener.
         address: String,
-        /// Why.
+        /// Error of the host.
         source: io::Error,
     },
     /// No device has this position.

@@ -1,7 +1,9 @@
-//! The way into a shard from other threads: a cloneable, `Send` handle whose calls become messages and whose answers are futures.
+//! Handle to a shard for other threads: cloneable and `Send`. Its calls become messages, its
+//! answers are futures.
 //!
-//! Every call may be made from any thread; the futures need no particular runtime (they wait on a oneshot channel). A call to a shard
-//! that has ended answers [`ShardError::Gone`]. Dropping every handle closes the pool in an orderly way, as [`ShardHandle::shutdown`] does.
+//! Every call may be made from any thread; the futures need no particular runtime (they wait on a
+//! oneshot channel). A call to a shard that has ended returns [`ShardError::Gone`]. Dropping every
+//! handle closes the pool in an orderly way, as [`ShardHandle::shutdown`] does.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -29,7 +31,7 @@ use crate::daemon::budget::Budget;
 use crate::daemon::tls::Credentials;
 use crate::instant;
 
-/// Names an export over the whole daemon and across restarts; chosen by the caller.
+/// Identifies an export in the whole daemon and across restarts; chosen by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ExportId(pub u64);
 
@@ -39,18 +41,19 @@ impl fmt::Display for ExportId {
     }
 }
 
-/// A file of a mount that somebody has open.
+/// An open file of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenFile {
-    /// The mount.
+    /// Export of the mount.
     pub export: ExportId,
-    /// What is open.
+    /// Volume or snapshot behind the file.
     pub target: Target,
     /// The process that opened it.
     pub pid: u32,
 }
 
-/// Requests answered, and bytes of them; errors are counted apart and in nothing else.
+/// Counters of answered requests and their bytes. A request that failed is counted in `errors`
+/// alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoCounters {
     /// Reads.
@@ -67,11 +70,11 @@ pub struct IoCounters {
     pub write_nanos: u64,
     /// Flushes.
     pub flushes: u64,
-    /// Of the writes, those that asked to be durable by themselves.
+    /// Writes with FUA, which are durable when they are answered; `writes` has them, too.
     pub fua_writes: u64,
     /// Discards and zeroings.
     pub discards: u64,
-    /// Bytes of them.
+    /// Bytes of discards and zeroings.
     pub discard_bytes: u64,
     /// Requests answered with an error.
     pub errors: u64,
@@ -84,43 +87,43 @@ pub struct ClientInfo {
     pub id: u64,
     /// Address of the peer: `unix:pid=123` or `10.0.0.1:3456`.
     pub peer: String,
-    /// When it connected.
+    /// Time of the connection.
     pub since: Time,
     /// Protocol and cipher when its connection is encrypted.
     pub tls: Option<String>,
-    /// What it did.
+    /// Counters of its requests.
     pub counters: IoCounters,
 }
 
 /// An export, as listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportInfo {
-    /// Identity.
+    /// Id of the export.
     pub id: ExportId,
     /// NBD export name.
     pub name: String,
-    /// What is served; `None` for the whole pool.
+    /// Volume or snapshot that is served; `None` for the whole pool.
     pub target: Option<Target>,
     /// Path of the unix socket.
     pub unix: Option<PathBuf>,
-    /// TCP address bound (the real port where 0 was asked for).
+    /// TCP address bound (the real port where 0 was requested).
     pub tcp: Option<SocketAddr>,
     /// Writes are refused.
     pub read_only: bool,
-    /// Clients connected now.
+    /// Clients that are connected now.
     pub clients: Vec<ClientInfo>,
-    /// All clients since the export was made, present and gone.
+    /// Counters of all clients since the export was made, connected or not.
     pub counters: IoCounters,
-    /// Of a mount: each file that was opened and is still there.
+    /// For a mount: the files that were opened and still exist.
     pub images: Vec<ImageLoad>,
 }
 
-/// A host device of the pool, in the order the devices were handed over.
+/// A host device of the pool; devices are in the order in which they were handed over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostDeviceInfo {
     /// Path it was opened by.
     pub path: PathBuf,
-    /// Serial number of the disk; nothing for files.
+    /// Serial number of the disk; `None` for files.
     pub serial: Option<String>,
     /// Size and sectors.
     pub geometry: DeviceGeometry,
@@ -141,13 +144,13 @@ pub struct ShardStatus {
     pub pool: PoolInfo,
     /// The engine's counters.
     pub metrics: Metrics,
-    /// Host devices by position; nothing where one was let go.
+    /// Host devices by position; `None` where a device was released.
     pub devices: Vec<Option<HostDeviceInfo>>,
     /// All guest requests over all exports since import.
     pub guests: IoCounters,
-    /// Clients connected now.
+    /// Number of clients that are connected now.
     pub clients: u64,
-    /// How long its turns were.
+    /// Lengths of its turns.
     pub turns: Turns,
 }
 
@@ -160,7 +163,7 @@ pub struct ShardLook {
     pub exports: Vec<ExportInfo>,
 }
 
-/// Why there is no look at a shard.
+/// Reason why a look at a shard failed.
 #[derive(Clone, Debug)]
 pub enum Unseen {
     /// The shard's thread has not answered since then.
@@ -169,10 +172,10 @@ pub enum Unseen {
     Refused(Arc<ShardError>),
 }
 
-/// The answer to a look, once there is one.
+/// Answer to a look; `None` until there is one.
 pub(super) type LookAnswer = Option<Result<Arc<ShardLook>, Arc<ShardError>>>;
 
-/// The last look that was asked for.
+/// The last look that was requested.
 #[derive(Clone)]
 struct Asked {
     since: Timestamp,
@@ -180,10 +183,10 @@ struct Asked {
     answer: watch::Receiver<LookAnswer>,
 }
 
-/// Where a message's answer goes.
+/// Channel for the answer to a message.
 pub(super) type Answer<T> = oneshot::Sender<Result<T, ShardError>>;
 
-/// What a handle says to its shard.
+/// Message of a handle to its shard.
 #[allow(dead_code, reason = "serves `import-image` and `export-image`, whose verbs are not there yet")]
 pub(super) enum Message {
     Command(Command, Answer<Reply>),
@@ -195,7 +198,7 @@ pub(super) enum Message {
     OpenFiles(Answer<Vec<OpenFile>>),
     Unexport(ExportId, Answer<()>),
     Status(Answer<ShardStatus>),
-    /// Status and exports at one instant, for all who ask meanwhile.
+    /// Status and exports at one instant, for all callers that look meanwhile.
     Look(watch::Sender<LookAnswer>),
     Unanswered(Answer<Vec<usize>>),
     Volumes(Answer<Vec<VolumeInfo>>),
@@ -206,9 +209,9 @@ pub(super) enum Message {
     Diff(Option<Target>, Target, Answer<Vec<DiffExtent>>),
     Limit(DeviceIndex, DeviceLimit, Answer<()>),
     ReadCache(u64),
-    /// Labels are to say how devices look.
+    /// Descriptions of the devices, for their labels.
     Describe(Vec<DeviceNote>),
-    /// What holds the devices has little room left, or has some again.
+    /// Whether the file systems below the devices are nearly full.
     Short(bool),
     Budget(Arc<Budget>),
     Read(Target, ByteRange, Answer<Vec<u8>>),
@@ -217,22 +220,24 @@ pub(super) enum Message {
     AddDevice(Box<HostDevice>, Answer<NewDevice>),
     RemoveDevice(usize, Answer<bool>),
     Shutdown(Answer<()>),
-    /// As if the program had a defect.
+    /// Panics, as a defect of the program would.
     #[cfg(test)]
     Panic,
-    /// As if the kernel held the thread, until the sender is dropped.
+    /// Blocks the thread until the sender is dropped, as the kernel may.
     #[cfg(test)]
     Hold(mpsc::Receiver<()>),
     Abandon,
 }
 
-/// How long a shard may take to answer what needs no device: its thread is at other work for milliseconds at most, unless the kernel holds it.
+/// How long a shard may take to answer a query that needs no device: its thread does other work for
+/// milliseconds at most, unless it is blocked in the kernel.
 pub const SILENCE: Duration = Duration::from_secs(10);
 
-/// A way to talk to a shard: cheap to clone, `Send` and `Sync`.
+/// Handle to a shard: cheap to clone, `Send` and `Sync`.
 #[derive(Clone)]
 pub struct ShardHandle {
-    /// Declared before `waker`: dropped first, so that the wake-up of the last handle's drop finds the channel closed.
+    /// Declared before `waker`, so it is dropped first: the wake-up by the last handle's drop finds
+    /// the channel closed.
     messages: mpsc::Sender<Message>,
     waker: WakeOnDrop,
     state: watch::Receiver<PoolState>,
@@ -241,7 +246,7 @@ pub struct ShardHandle {
     asked: Arc<Mutex<Option<Asked>>>,
 }
 
-/// Wakes the shard when dropped, so that it notices that nobody is left.
+/// Wakes the shard when dropped, so that it notices when no handle is left.
 #[derive(Clone)]
 struct WakeOnDrop(Waker);
 
@@ -263,7 +268,8 @@ impl ShardHandle {
         ShardHandle { messages, waker: WakeOnDrop(waker), state, labels, fall, asked: Arc::default() }
     }
 
-    /// Why the shard has ended, when nobody asked it to. Its devices are free.
+    /// Returns why the shard has ended unexpectedly; `None` when it has not. Its devices are free
+    /// then.
     pub fn fallen(&self) -> Option<&str> {
         self.fall.reason()
     }
@@ -275,7 +281,7 @@ impl ShardHandle {
         self.waker.0.wake();
     }
 
-    /// Holds the shard's thread until the sender is dropped.
+    /// Blocks the shard's thread until the sender is dropped.
     #[cfg(test)]
     pub fn hold(&self) -> mpsc::Sender<()> {
         let (free, held) = mpsc::channel();
@@ -283,24 +289,27 @@ impl ShardHandle {
         free
     }
 
-    /// Carries out a change or a job and answers when it is durable. [`Command::Close`] is for [`ShardHandle::shutdown`]; given here it
-    /// closes the pool but leaves the thread.
+    /// Carries out a command; a change or a job is durable on return. [`Command::Close`] is for
+    /// [`ShardHandle::shutdown`]: given here, it closes the pool but leaves the thread.
     ///
     /// # Errors
-    /// [`ShardError::Command`] as the engine says, or because the pool is still `Opening`; [`ShardError::Gone`].
+    /// [`ShardError::Command`] when the engine refuses, or the pool is still `Opening`;
+    /// [`ShardError::Gone`].
     pub async fn command(&self, command: Command) -> Result<Reply, ShardError> {
         self.ask(|answer| Message::Command(command, answer)).await
     }
 
-    /// Takes a device over that a command will name.
+    /// Hands over a device that a later command names.
     ///
     /// # Errors
-    /// [`ShardError::Command`] when there are too many, [`ShardError::Gone`].
+    /// [`ShardError::Command`] when the pool has had too many devices since its import,
+    /// [`ShardError::Gone`].
     pub async fn add_device(&self, device: HostDevice) -> Result<NewDevice, ShardError> {
         self.ask(|answer| Message::AddDevice(Box::new(device), answer)).await
     }
 
-    /// Lets a device go that the pool does not use any more, and its lock with it. False while something of it is under way.
+    /// Releases a device that the pool does not use any more, and its lock. Returns false while the
+    /// device has operations in flight.
     ///
     /// # Errors
     /// [`ShardError::Gone`].
@@ -308,7 +317,7 @@ impl ShardHandle {
         self.query(|answer| Message::RemoveDevice(position, answer)).await
     }
 
-    /// Starts serving; answers when clients can connect, with the addresses bound.
+    /// Starts serving over NBD; returns the bound addresses when clients can connect.
     ///
     /// # Errors
     /// [`ShardError::ExportExists`], [`ShardError::NoAddress`], [`ShardError::NoTarget`], [`ShardError::Listen`], [`ShardError::Gone`].
@@ -316,7 +325,7 @@ impl ShardHandle {
         self.ask(|answer| Message::Export(export, answer)).await
     }
 
-    /// Starts serving over vhost-user; answers when a front end can connect.
+    /// Starts serving over vhost-user; returns when a front end can connect.
     ///
     /// # Errors
     /// As [`ShardHandle::export_nbd`], and [`ShardError::Start`].
@@ -324,10 +333,11 @@ impl ShardHandle {
         self.ask(|answer| Message::ExportVhostUser(export, answer)).await
     }
 
-    /// Has an export greet new clients with other credentials; those that are connected notice nothing.
+    /// Replaces the credentials of an export for new clients; connected clients are not affected.
     ///
     /// # Errors
-    /// [`ShardError::NoExport`] when it is not there or not encrypted, [`ShardError::Gone`].
+    /// [`ShardError::NoExport`] when the export does not exist or is not encrypted,
+    /// [`ShardError::Gone`].
     pub async fn renew_tls(&self, id: ExportId, credentials: Credentials) -> Result<(), ShardError> {
         self.query(|answer| Message::RenewTls(id, credentials, answer)).await
     }
@@ -340,7 +350,7 @@ impl ShardHandle {
         self.ask(|answer| Message::ExportFuse(export, answer)).await
     }
 
-    /// The files of mounts that are open.
+    /// Returns the open files of mounts.
     ///
     /// # Errors
     /// [`ShardError::Gone`].
@@ -348,8 +358,8 @@ impl ShardHandle {
         self.query(Message::OpenFiles).await
     }
 
-    /// Stops serving: the listeners close at once, requests received are finished and answered, then the connections close and the
-    /// unix socket is removed. Answers when all that is done.
+    /// Stops serving: the listeners close at once, received requests are finished and answered,
+    /// then the connections close and the unix socket is removed. Returns when all that is done.
     ///
     /// # Errors
     /// [`ShardError::NoExport`], [`ShardError::Gone`].
@@ -357,7 +367,7 @@ impl ShardHandle {
         self.ask(|answer| Message::Unexport(id, answer)).await
     }
 
-    /// The pool, its devices and counters at one instant.
+    /// Returns the pool, its devices and counters at one instant.
     ///
     /// # Errors
     /// [`ShardError::Command`] while the pool is `Opening` and when it could not be opened; [`ShardError::Gone`].
@@ -365,9 +375,11 @@ impl ShardHandle {
         self.query(Message::Status).await
     }
 
-    /// The pool, its devices, counters and exports at one instant. INV-SHARD-4: one question is under way at a time. Who looks while the shard is
-    /// silent waits for the answer to the earlier question, and no longer than `patience` from when that was asked: a shard that does not answer
-    /// has one message waiting, and costs those who look at it again no time.
+    /// Returns the pool, its devices, counters and exports at one instant. INV-SHARD-4: at most one
+    /// look is in progress at a time. A caller that looks while the shard is silent waits for the
+    /// answer to the earlier look, and no longer than `patience` from the start of that one. So a
+    /// shard that does not answer has one message waiting, and costs callers that look again no
+    /// time.
     ///
     /// # Errors
     /// [`Unseen`].
@@ -382,7 +394,8 @@ impl ShardHandle {
         found.unwrap_or_else(|| Err(Arc::new(ShardError::Gone))).map_err(Unseen::Refused)
     }
 
-    /// The question that is under way, or a new one: what the shard has answered already may be out of date.
+    /// Returns the look in progress, or begins a new one: an answer that is there already may be
+    /// out of date.
     fn question(&self) -> Result<Asked, ShardError> {
         let mut last = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let waits = |asked: &&Asked| asked.answer.borrow().is_none() && asked.answer.has_changed().is_ok();
@@ -397,7 +410,8 @@ impl ShardHandle {
         Ok(asked)
     }
 
-    /// Devices that did not answer while the pool was opened, by their positions among those that were given.
+    /// Returns the devices that did not answer while the pool was opened, as positions among those
+    /// that were given.
     ///
     /// # Errors
     /// [`ShardError::Gone`].
@@ -405,7 +419,7 @@ impl ShardHandle {
         self.ask(Message::Unanswered).await
     }
 
-    /// The volumes.
+    /// Returns the volumes.
     ///
     /// # Errors
     /// [`ShardError::Gone`].
@@ -413,7 +427,7 @@ impl ShardHandle {
         self.query(Message::Volumes).await
     }
 
-    /// The volume of this name.
+    /// Returns the volume of this name.
     ///
     /// # Errors
     /// [`ShardError::Gone`].
@@ -421,8 +435,9 @@ impl ShardHandle {
         self.query(|answer| Message::FindVolume(name.to_owned(), answer)).await
     }
 
-    /// The snapshots of all volumes, by id. Fetched piece by piece, so that clients are served in between: one that is made or goes
-    /// meanwhile may be in the list or not.
+    /// Returns the snapshots of all volumes, by id. Fetches them in pieces, so that clients are
+    /// served in between: a snapshot that is created or destroyed meanwhile may be in the list or
+    /// not.
     ///
     /// # Errors
     /// [`ShardError::Gone`].
@@ -438,7 +453,7 @@ impl ShardHandle {
         }
     }
 
-    /// The snapshot of this name.
+    /// Returns the snapshot of this name.
     ///
     /// # Errors
     /// [`ShardError::Gone`].
@@ -446,7 +461,7 @@ impl ShardHandle {
         self.query(|answer| Message::FindSnapshot(volume, name.to_owned(), answer)).await
     }
 
-    /// The exports with their clients and counters, by id.
+    /// Returns the exports with their clients and counters, by id.
     ///
     /// # Errors
     /// [`ShardError::Gone`].
@@ -454,7 +469,7 @@ impl ShardHandle {
         self.query(Message::Exports).await
     }
 
-    /// What differs from `older` (`None`: from nothing) to `newer`, by rising offset.
+    /// Returns the differences from `older` (`None`: from nothing) to `newer`, by rising offset.
     ///
     /// # Errors
     /// [`ShardError::Command`], [`ShardError::Gone`].
@@ -470,22 +485,24 @@ impl ShardHandle {
         self.query(|answer| Message::Limit(device, limit, answer)).await
     }
 
-    /// The budget for the memory of requests that all shards of a daemon share, soon: nobody waits for it.
+    /// Sets the budget for request memory, which all shards of a daemon share. Returns before that
+    /// is done.
     pub fn set_budget(&self, budget: Arc<Budget>) {
         self.post(Message::Budget(budget));
     }
 
-    /// Sets how many bytes of what guests read may be kept in memory, soon: nobody waits for it.
+    /// Sets the size of the read cache, in bytes. Returns before that is done.
     pub fn set_read_cache(&self, bytes: u64) {
         self.post(Message::ReadCache(bytes));
     }
 
-    /// Says how the devices of the pool look, for their labels, soon: nobody waits for it.
+    /// Describes the pool's devices, for their labels. Returns before that is done.
     pub fn describe(&self, seen: Vec<DeviceNote>) {
         self.post(Message::Describe(seen));
     }
 
-    /// Says whether what holds the devices has little room left, soon: nobody waits for it.
+    /// Sets whether the file systems below the devices are nearly full. Returns before that is
+    /// done.
     pub fn set_short(&self, short: bool) {
         self.post(Message::Short(short));
     }
@@ -514,8 +531,9 @@ impl ShardHandle {
         self.ask(|answer| Message::Flush(target, answer)).await
     }
 
-    /// Ends the shard: finishes and answers the requests that are in flight, closes the exports without refusing any other, writes the last checkpoint, lets the devices go. Answers when
-    /// the devices may be opened by somebody else; their locks are released then.
+    /// Ends the shard: answers the requests in flight, ends the exports without refusing requests,
+    /// writes the last checkpoint, and releases the devices with their locks. On return, other
+    /// processes may open the devices.
     ///
     /// # Errors
     /// [`ShardError::Command`] when the pool could not be closed cleanly (the shard has ended all the same); [`ShardError::Gone`].
@@ -523,33 +541,36 @@ impl ShardHandle {
         self.ask(Message::Shutdown).await
     }
 
-    /// Ends the shard without closing the pool, as a crash of the process would: clients are disconnected, no operation is started any more, whoever
-    /// waits for an answer is told [`ShardError::Gone`]. Nothing acknowledged is lost; the next import replays the log. The devices stay locked
-    /// until the kernel has finished the operations that it has: see [`ShardHandle::ended`].
+    /// Ends the shard without closing the pool, as a crash of the process would: clients are
+    /// disconnected, no operation is started any more, waiting callers get [`ShardError::Gone`].
+    /// Nothing acknowledged is lost; the next import replays the log. The devices stay locked until
+    /// the kernel has finished the operations on them: see [`ShardHandle::ended`].
     pub fn abandon(&self) {
         self.post(Message::Abandon);
     }
 
-    /// Waits until the shard has ended and its devices may be opened by somebody else. It may never come to that when a device hangs.
+    /// Waits until the shard has ended and other processes may open its devices. That may never
+    /// happen when a device hangs.
     pub async fn ended(&self) {
         let mut state = self.state.clone();
-        // the sender is dropped last of all that the shard has
+        // the shard drops this sender after everything else
         while state.changed().await.is_ok() {}
     }
 
-    /// True when the shard has ended, and its devices may be opened by somebody else.
+    /// True when the shard has ended, and other processes may open its devices.
     pub fn has_ended(&self) -> bool {
         let mut state = self.state.clone();
         state.mark_unchanged();
         state.has_changed().is_err()
     }
 
-    /// The pool's condition as it changes, without a round trip; `Opening` at first. The channel closes when the shard has ended.
+    /// Returns the pool's state as it changes, without a round trip; `Opening` at first. The
+    /// channel closes when the shard has ended.
     pub fn state(&self) -> watch::Receiver<PoolState> {
         self.state.clone()
     }
 
-    /// Waits until the pool has left `Opening` and gives the state it came to.
+    /// Waits until the pool has left `Opening`, and returns its new state.
     ///
     /// # Errors
     /// [`ShardError::Gone`].
@@ -559,20 +580,21 @@ impl ShardHandle {
         Ok(state.clone())
     }
 
-    /// The labels in force as they change; the last ones while others are being written. The channel closes when the shard has ended.
+    /// Returns the labels in force as they change; the previous ones while new ones are being
+    /// written. The channel closes when the shard has ended.
     pub fn labels(&self) -> watch::Receiver<Option<LabelsInForce>> {
         self.labels.clone()
     }
 
-    /// Says something that is not answered.
+    /// Sends a message that has no answer.
     fn post(&self, message: Message) {
-        // a shard that has ended needs to be told nothing
+        // a shard that has ended needs no message
         if self.messages.send(message).is_ok() {
             self.waker.0.wake();
         }
     }
 
-    /// Asks for what the shard knows without its devices.
+    /// Sends a query that the shard answers without its devices; fails after [`SILENCE`].
     async fn query<T>(&self, message: impl FnOnce(Answer<T>) -> Message) -> Result<T, ShardError> {
         tokio::time::timeout(SILENCE, self.ask(message)).await.unwrap_or(Err(ShardError::Silent))
     }

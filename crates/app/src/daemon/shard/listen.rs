@@ -1,4 +1,4 @@
-//! Listening sockets of exports, and what is set on the connections they accept.
+//! Listening sockets of exports, and the settings of accepted connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,12 +10,13 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
-/// Connections that may wait to be accepted.
+/// Most connections that wait to be accepted.
 const BACKLOG: i32 = 128;
-/// Kernel buffer per direction in bytes: a full queue of large requests without a wait for the peer. The kernel may grant less.
+/// Kernel buffer per direction in bytes: it holds a full queue of large requests, so that the
+/// sender need not wait for the peer. The kernel may grant less.
 const SOCKET_BUFFER: usize = 4 << 20;
 
-/// A unix socket file of ours.
+/// A unix socket file that this process has made.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
@@ -25,21 +26,21 @@ pub(super) struct SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Somebody may have put another file there meanwhile: that one is not ours to remove.
+        // Another process may have put its file there meanwhile: that one stays.
         if std::fs::symlink_metadata(&self.path).is_ok_and(|meta| (meta.dev(), meta.ino()) == (self.device, self.inode)) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// Who may connect to a unix socket.
+/// Access rights of a unix socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketAccess {
-    /// User that it belongs to, when not the daemon's.
+    /// Owner; `None` for the daemon's user.
     pub uid: Option<u32>,
-    /// Group, likewise.
+    /// Group; `None` for the daemon's group.
     pub gid: Option<u32>,
-    /// Permissions; when missing, for reading and writing of the owner, and of the group where one is given.
+    /// Permissions; `None` for read and write by the owner, and by the group where `gid` is given.
     pub mode: Option<u16>,
 }
 
@@ -49,15 +50,15 @@ impl SocketAccess {
         Mode::from_raw_mode(self.mode.unwrap_or(usual).into())
     }
 
-    /// Gives a socket file to whom it is for. Until then it is the daemon's alone.
+    /// Sets owner, group and mode of a socket file. Until then only the daemon's user can connect.
     ///
     /// # Errors
-    /// The host's: only root gives files to others.
+    /// Errors of the host: only root gives files to other users.
     pub fn grant(self, path: &Path) -> io::Result<()> {
         if self == SocketAccess::default() {
             return Ok(());
         }
-        // what is opened is what is changed, whoever may replace the file meanwhile
+        // change the file that was opened, whatever replaces it at the path meanwhile
         let file = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
         if !FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode).is_socket() {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "somebody has put another file there"));
@@ -70,13 +71,13 @@ impl SocketAccess {
     }
 }
 
-/// Listens on a unix socket. A socket file that nobody listens on any more is replaced.
+/// Listens on a unix socket. Replaces a socket file on which no process listens any more.
 pub(super) fn unix(path: &Path, access: SocketAccess) -> io::Result<(OwnedFd, SocketFile)> {
     if let Ok(meta) = std::fs::symlink_metadata(path) {
         if !meta.file_type().is_socket() {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is not a socket is there"));
         }
-        // Without blocking: a listener whose queue is full is alive, too.
+        // Non-blocking: a listener whose queue is full is in use as well.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         match rustix::net::connect(&probe, &SocketAddrUnix::new(path)?) {
@@ -86,7 +87,8 @@ pub(super) fn unix(path: &Path, access: SocketAccess) -> io::Result<(OwnedFd, So
         }
     }
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // The file takes its mode from the socket, so there is no moment at which others could connect.
+    // The file takes its mode from the socket, so there is no moment at which other users could
+    // connect.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     let meta = std::fs::symlink_metadata(path)?;
@@ -96,17 +98,18 @@ pub(super) fn unix(path: &Path, access: SocketAccess) -> io::Result<(OwnedFd, So
     Ok((socket, file))
 }
 
-/// Listens on a TCP address; gives the address bound.
+/// Listens on a TCP address; returns the bound address.
 pub(super) fn tcp(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     let listener = std::net::TcpListener::bind(address)?;
     let bound = listener.local_addr()?;
     Ok((listener.into(), bound))
 }
 
-/// Prepares a connection for bulk transfer, and names its peer.
+/// Prepares a connection for bulk transfer, and returns the name of its peer.
 pub(super) fn prepare(socket: &OwnedFd, is_tcp: bool) -> String {
     let fd = socket.as_fd();
-    // What cannot be set makes it slower, no more. The forced forms go beyond the system's limit where the process may.
+    // A setting that fails only makes the connection slower. The forced variants exceed the
+    // system's limit where the process may.
     let _ =
         sockopt::set_socket_send_buffer_size_force(fd, SOCKET_BUFFER).or_else(|_| sockopt::set_socket_send_buffer_size(fd, SOCKET_BUFFER));
     let _ =

@@ -1,7 +1,8 @@
 //! A shard: one thread that owns a pool's engine, its io_uring and the connections of its exports.
 //!
-//! No locks on the data path: other threads talk to a shard by messages through a [`ShardHandle`]. Start one with [`create`] or [`import`];
-//! both return at once with the pool in `Opening`, wait with [`ShardHandle::opened`].
+//! The data path has no locks: other threads send messages to a shard through a [`ShardHandle`].
+//! Start a shard with [`create`] or [`import`]; both return at once with the pool in `Opening`.
+//! Wait with [`ShardHandle::opened`].
 
 mod abandon;
 mod clock;

@@ -15,27 +15,29 @@ use super::spec::FuseExport;
 use super::tree::{PoolTree, target_of};
 use crate::daemon::budget::{Budget, Purse};
 
-/// Set in the ids of sessions of mounts: the upper half of their tags.
+/// Bit in the ids of sessions of mounts, which are the upper half of their tags.
 const MOUNT: u32 = 0x8000_0000;
-/// Requests taken from one mount before what they ask for is done: the client works on the replies to these while the next are read.
+/// Most requests taken from one mount before the pool works on them: the client handles the replies
+/// to these while the next are read.
 const FAIR_REQUESTS: usize = 32;
-/// Bytes of them after which it is enough.
+/// Bytes of requests after which no more are taken.
 const FAIR_BYTES: usize = 256 << 10;
 
-/// Replies that are written together, at most: the first wakes the client, and those that follow at once find it awake. With one at a time it sleeps
-/// again after each, and is woken for each.
+/// Most replies that are written together: the first wakes the client, and those that follow at
+/// once find it awake. When replies are written one at a time, the client sleeps again after each,
+/// and is woken for each.
 const TOGETHER: usize = 16;
 
-/// What went through a file of a mount.
+/// Requests through a file of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageLoad {
     /// Name of the volume.
     pub volume: String,
-    /// The part of a snapshot's name after `@`, when it is one.
+    /// Name of the snapshot after `@`; `None` for a volume.
     pub snapshot: Option<String>,
-    /// How often it is open now.
+    /// Number of times that it is open now.
     pub open: u64,
-    /// Since the mount was made.
+    /// Counters since the mount was made.
     pub counters: IoCounters,
 }
 
@@ -45,26 +47,26 @@ pub(super) struct Mount {
     name: String,
     device: ConnectionId,
     session: Session,
-    /// Where the next request is read to.
+    /// Buffer for the next request.
     message: Message,
-    /// The memory that its requests hold.
+    /// Memory that its requests hold.
     purse: Purse,
-    /// There may be something to read.
+    /// The device may have a request to read.
     readable: bool,
-    /// Nothing is mounted any more.
+    /// The file system is not mounted any more.
     ended: bool,
     queued: bool,
-    /// Set while it goes; told when it is gone.
+    /// Set while the mount ends; the answers are sent when it has ended.
     closing: Option<Vec<Answer<()>>>,
 }
 
-/// Mounts in a table whose index is in the id of their session.
+/// Table of mounts; the id of a mount's session contains its index.
 #[derive(Default)]
 pub(super) struct Mounts {
     table: Vec<Option<Mount>>,
-    /// Mounts to look at in this turn.
+    /// Mounts to serve in this turn.
     active: Vec<u32>,
-    /// Of mounts that are gone.
+    /// Counters of mounts that have ended.
     past: IoCounters,
 }
 
@@ -87,39 +89,39 @@ impl Mounts {
         u32::try_from(place).ok()
     }
 
-    /// What the mounts are served through.
+    /// Returns the devices through which the mounts are served.
     pub fn devices(&self) -> Vec<ConnectionId> {
         self.iter().map(|mount| mount.device).collect()
     }
 
-    /// True when none is left.
+    /// True when there is no mount.
     pub fn is_empty(&self) -> bool {
         self.iter().next().is_none()
     }
 
-    /// True when none wants to be looked at.
+    /// True when no mount is queued.
     pub fn is_idle(&self) -> bool {
         self.active.is_empty()
     }
 
-    /// The mounts, as listed.
+    /// Returns the mounts, as listed.
     pub fn infos<P: Pool>(&self, pool: &P) -> impl Iterator<Item = ExportInfo> {
         self.iter().map(|mount| mount.info(pool))
     }
 
-    /// The exports that they are.
+    /// Returns the ids of their exports.
     pub fn ids(&self) -> Vec<ExportId> {
         self.iter().map(|mount| mount.export).collect()
     }
 
-    /// Everything that went through them, those gone included.
+    /// Returns the counters of all mounts, including ended ones.
     pub fn counters(&self) -> IoCounters {
         let mut sum = self.past;
         self.iter().for_each(|mount| sum.add(&mount.session.counters().into()));
         sum
     }
 
-    /// The files that are open.
+    /// Returns the open files.
     pub fn open_files(&self) -> Vec<OpenFile> {
         let of_mount = |mount: &Mount| {
             let export = mount.export;
@@ -129,7 +131,7 @@ impl Mounts {
         self.iter().flat_map(of_mount).collect()
     }
 
-    /// Files open now.
+    /// Returns the number of open files.
     pub fn clients(&self) -> u64 {
         self.iter().map(|mount| mount.session.handles().count() as u64).sum()
     }
@@ -144,13 +146,13 @@ impl Mounts {
     }
 }
 
-/// A buffer for a message whose own is handed on.
+/// Returns a new buffer for a message whose buffer is handed on.
 fn spare<P: Pool>(tree: &mut PoolTree<'_, P>) -> Buf {
     tree.pool.buffers().take(MAX_TRANSFER as usize)
 }
 
 impl Mount {
-    /// The directory that is shown, and who shows it.
+    /// Returns the directory tree of the pool, the session, and the message.
     fn tree<'a, P: Pool>(
         &'a mut self,
         pool: &'a mut P,
@@ -184,7 +186,7 @@ impl Mount {
     }
 }
 
-/// What went through an image; `None` when it is gone.
+/// Returns the load of a file; `None` when its volume or snapshot is gone.
 fn load_of<P: Pool>(pool: &P, target: Target, load: &Load) -> Option<ImageLoad> {
     let (volume, snapshot) = match target {
         Target::Head(volume) => (volume, None),
@@ -199,12 +201,12 @@ fn load_of<P: Pool>(pool: &P, target: Target, load: &Load) -> Option<ImageLoad> 
 }
 
 impl<P: Pool> Shard<P> {
-    /// True for requests of mounts.
+    /// True for tags of mounts.
     pub(super) fn is_mounts(tag: Tag) -> bool {
         Session::id_of(tag) & MOUNT != 0
     }
 
-    /// Starts to serve a mount.
+    /// Starts serving a mount.
     pub(super) fn export_fuse(&mut self, spec: FuseExport) -> Result<ExportInfo, ShardError> {
         if self.exports.contains_key(&spec.id) || self.mounts.ids().contains(&spec.id) {
             return Err(ShardError::ExportExists(spec.id));
@@ -234,8 +236,8 @@ impl<P: Pool> Shard<P> {
         Ok(info)
     }
 
-    /// Stops to serve a mount when the requests that were read are answered; who uses it then sees that nobody answers (ENOTCONN). Gives the
-    /// answer back when no mount has this id.
+    /// Stops serving a mount when the requests that were read are answered; processes that use the
+    /// mount get ENOTCONN from then on. Returns `answer` when no mount has this id.
     pub(super) fn unmount(&mut self, id: ExportId, answer: Option<Answer<()>>) -> Result<(), Option<Answer<()>>> {
         let Some(index) = self.mounts.find(|mount| mount.export == id) else { return Err(answer) };
         if let Some(mount) = self.mounts.get_mut(index) {
@@ -246,7 +248,7 @@ impl<P: Pool> Shard<P> {
         Ok(())
     }
 
-    /// Something can be read from a device.
+    /// Marks the mount of a device as readable.
     pub(super) fn wake_mount(&mut self, id: ConnectionId) {
         let Some(index) = self.mounts.find(|mount| mount.device == id) else { return };
         if let Some(mount) = self.mounts.get_mut(index) {
@@ -255,7 +257,7 @@ impl<P: Pool> Shard<P> {
         self.mounts.enqueue(index);
     }
 
-    /// Reads requests without having been told that there are any.
+    /// Reads requests of all mounts, without waiting for an event.
     pub(super) fn look_at_mounts(&mut self) {
         for index in 0..self.mounts.table.len() as u32 {
             if let Some(mount) = self.mounts.get_mut(index) {
@@ -266,7 +268,7 @@ impl<P: Pool> Shard<P> {
         self.serve_mounts();
     }
 
-    /// Has mounts looked at whose requests wait for memory: there may be some.
+    /// Queues the mounts whose requests wait for memory: some may be free now.
     pub(super) fn wake_waiting_mounts(&mut self) {
         for index in 0..self.mounts.table.len() as u32 {
             if self.mounts.get_mut(index).is_some_and(|mount| mount.session.is_waiting()) {
@@ -275,7 +277,8 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// From now on requests are paid for from the shard's budget, which is another one.
+    /// Returns the mounts' memory to the budget `before`; from now on they use the shard's new
+    /// budget.
     pub(super) fn set_budget_of_mounts(&mut self, before: &Budget) {
         for mount in self.mounts.table.iter_mut().flatten() {
             mount.purse.empty(before);
@@ -284,7 +287,7 @@ impl<P: Pool> Shard<P> {
         self.wake_waiting_mounts();
     }
 
-    /// Reads requests and hands them to the pool.
+    /// Reads requests of queued mounts and hands them to the pool.
     pub(super) fn serve_mounts(&mut self) {
         for index in std::mem::take(&mut self.mounts.active) {
             if let Some(mount) = self.mounts.get_mut(index) {
@@ -309,7 +312,7 @@ impl<P: Pool> Shard<P> {
             }
             let (first, second) = mount.message.space();
             match self.ring.read_message(mount.device, first, second) {
-                // not /dev/fuse, and its other end is closed
+                // the device is not /dev/fuse, and its other end is closed
                 Ok(0) => mount.ended = true,
                 Ok(length) => {
                     budget = budget.saturating_sub(length);
@@ -319,7 +322,7 @@ impl<P: Pool> Shard<P> {
                 Err(Errno::WOULDBLOCK) => mount.readable = false,
                 Err(error) => {
                     mount.ended = true;
-                    // NODEV is the ordinary end
+                    // NODEV is the normal end
                     if error != Errno::NODEV {
                         tracing::warn!(export = %mount.export, %error, "a mount broke");
                     }
@@ -337,7 +340,7 @@ impl<P: Pool> Shard<P> {
         let Some(mount) = self.mounts.get_mut(index) else { return };
         while let Some(reply) = mount.session.pop_reply() {
             match self.ring.write_message(mount.device, reply.slices()) {
-                // whoever asked was killed, or the mount is gone: reading will tell
+                // the caller was killed, or the mount is gone, which the next read reports
                 Ok(()) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => {}
                 Err(error) => tracing::warn!(export = %mount.export, %error, "the kernel refused a reply"),
             }
@@ -346,7 +349,7 @@ impl<P: Pool> Shard<P> {
         mount.purse.shrink(&self.memory.budget, mount.session.bytes());
     }
 
-    /// The pool has answered a request of a mount.
+    /// Passes the pool's completion of a request to its mount.
     pub(super) fn mount_completed(&mut self, completion: Completion) {
         let now = self.now;
         let Some((index, mount)) = self.mounts.by_tag(completion.tag) else { return };
@@ -357,7 +360,7 @@ impl<P: Pool> Shard<P> {
         self.go_on(index);
     }
 
-    /// The pool has answered a query of a mount.
+    /// Passes the pool's answer to a query to its mount.
     pub(super) fn mount_answered(&mut self, answer: MapAnswer) {
         let Some((index, mount)) = self.mounts.by_tag(answer.tag) else { return };
         let (mut tree, session, _) = mount.tree(&mut self.pool, &mut self.throttles, &self.memory, self.wall, self.now);
@@ -365,12 +368,13 @@ impl<P: Pool> Shard<P> {
         self.go_on(index);
     }
 
-    /// After an answer there is something to write, and there may be room for what had to wait, or nothing left to wait for.
+    /// Queues a mount after an answer: a reply is to be written, and requests that had to wait may
+    /// go on.
     fn go_on(&mut self, index: u32) {
         self.mounts.enqueue(index);
     }
 
-    /// Writes replies that are left at the end of a turn.
+    /// Writes the replies that are left at the end of a turn.
     pub(super) fn flush_mounts(&mut self) {
         for index in std::mem::take(&mut self.mounts.active) {
             if let Some(mount) = self.mounts.get_mut(index) {
@@ -381,7 +385,8 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// Has a mount looked at again when there is more to read now, and lets one go that has ended (INV-SHARD-1).
+    /// Queues a mount again when there is more to read now, and removes one that has ended
+    /// (INV-SHARD-1).
     fn settle_mount(&mut self, index: u32) {
         let Some(mount) = self.mounts.get_mut(index) else { return };
         if !mount.ended && mount.closing.is_none() {

@@ -1,20 +1,22 @@
-//! The wall clock as the pool is told it: it never goes back, and never stands still.
+//! The pool's wall clock: it never goes back, and never stands still.
 
-/// While the wall clock was set back, time passes at half its speed, until the clock has caught up: what is due now and then stays due.
+/// When the wall clock was set back, this time passes at half speed until the clock has caught up:
+/// a deadline that has passed stays passed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Passage {
-    /// What the wall clock said last that was not behind, in milliseconds, and the monotonic one then, in nanoseconds.
+    /// Last reading of the wall clock that was not behind, in milliseconds, and of the monotonic
+    /// clock at that moment, in nanoseconds.
     wall: u64,
     monotonic: u64,
 }
 
 impl Passage {
-    /// From when the clocks say this.
+    /// Starts at these readings of the clocks.
     pub(super) fn new(wall: u64, monotonic: u64) -> Passage {
         Passage { wall, monotonic }
     }
 
-    /// The time when the clocks say this, in milliseconds.
+    /// Returns the time for these readings of the clocks, in milliseconds.
     pub(super) fn at(&mut self, wall: u64, monotonic: u64) -> u64 {
         let least = self.wall + monotonic.saturating_sub(self.monotonic) / 2_000_000;
         if wall >= least {

@@ -1,4 +1,5 @@
-//! What a shard drives: the engine's facade as a trait, so that the loop can be tested and measured on a medium in memory.
+//! Interface between a shard and its pool: the engine's facade as a trait, so that the loop can be
+//! tested and measured on a medium in memory.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +11,19 @@ use millpond_engine::{
 };
 use millpond_format::DeviceNote;
 
-/// A pool as a state machine: requests, commands, ended device operations and time go in; device operations, completions and replies
-/// come out. The methods are those of [`Engine`], where they are documented.
+/// A pool as a state machine: requests, commands, completed device operations and time go in;
+/// device operations, completions and replies come out. The methods are those of [`Engine`], where
+/// they are documented.
 pub trait Pool: 'static {
-    /// Its condition.
+    /// Returns the pool's state.
     fn state(&self) -> &PoolState;
-    /// Says that reads of these ranges are about to be submitted.
+    /// Announces that reads of these ranges will be submitted next.
     fn expect(&mut self, _target: Target, _reads: &[ByteRange]) {}
     /// Takes a guest request; never blocks.
     fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>);
-    /// The same for a guest that sees a file.
+    /// Like [`Pool::submit`], for a guest that sees a file.
     fn submit_bytes(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>);
-    /// Either of them, of a request that the limits of its volume let in.
+    /// Submits a request that the limits of its volume have admitted, in one of these two ways.
     fn enter(&mut self, entry: Entry<'_>) {
         let Entry { target, tag, request, payload, bytes } = entry;
         if bytes { self.submit_bytes(target, tag, request, payload) } else { self.submit(target, tag, request, payload) }
@@ -30,77 +32,78 @@ pub trait Pool: 'static {
     fn query(&mut self, target: Target, tag: Tag, query: Query);
     /// Takes a command.
     fn command(&mut self, tag: Tag, command: Command);
-    /// Goes on with requests, without background work.
+    /// Continues requests, without background work.
     fn answer(&mut self, now: Time);
-    /// Works on what was taken; true when it wants to be called again soon.
+    /// Works on everything that it has taken; true when it wants to be called again soon.
     fn turn(&mut self, now: Time) -> bool;
-    /// Takes the end of a device operation.
+    /// Takes the completion of a device operation.
     fn io_done(&mut self, done: IoDone);
-    /// Operations of a device are held back on purpose.
+    /// Notes that operations of a device are throttled on purpose.
     fn excuse(&mut self, _device: DeviceIndex) {}
-    /// Says what the host has for a device.
+    /// Sets the host's view of the space of a device.
     fn set_space(&mut self, _device: DeviceIndex, _space: DeviceSpace) {}
-    /// Says whether what holds the devices has little room left.
+    /// Sets whether the file systems below the devices are nearly full.
     fn set_short(&mut self, _short: bool) {}
-    /// Positions of devices that did not answer while the pool was opened.
+    /// Returns the positions of devices that did not answer while the pool was opened.
     fn unanswered(&self) -> Vec<usize> {
         Vec::new()
     }
-    /// The next device operation to start.
+    /// Returns the next device operation to start.
     fn pop_io(&mut self) -> Option<Io>;
-    /// Until when operations other than reads may be handed to devices.
+    /// Returns until when operations other than reads may be handed to devices.
     fn lease(&self) -> Option<Time>;
-    /// Takes an operation back that came too late for that.
+    /// Takes back an operation that came too late for the lease.
     fn take_back(&mut self, io: Io);
-    /// The next answer to a guest request.
+    /// Returns the next completion of a guest request.
     fn pop_completion(&mut self) -> Option<Completion>;
-    /// The next answer to a query.
+    /// Returns the next answer to a query.
     fn pop_answer(&mut self) -> Option<Answer>;
-    /// The next answer to a command.
+    /// Returns the next reply to a command.
     fn pop_reply(&mut self) -> Option<(Tag, Result<Reply, CommandError>)>;
-    /// The pool, as listed; `None` until it is known, and then neither commands nor comparisons are answered.
+    /// Returns the pool, as listed; `None` until it is known. Until then neither commands nor
+    /// comparisons are answered.
     fn pool(&self) -> Option<PoolInfo>;
-    /// Generation of the labels in force; `None` while they are being written.
+    /// Returns the generation of the labels in force; `None` while they are being written.
     fn label_generation(&self) -> Option<u64> {
         None
     }
-    /// The labels in force.
+    /// Returns the labels in force.
     fn labels_in_force(&self) -> Option<LabelsInForce> {
         None
     }
-    /// Its volumes.
+    /// Returns its volumes.
     fn volumes(&self) -> Vec<VolumeInfo>;
-    /// The volume of this name.
+    /// Returns the volume of this name.
     fn find_volume(&self, name: &str) -> Option<VolumeInfo>;
-    /// Up to `most` snapshots of ids above `after`, by id.
+    /// Returns up to `most` snapshots with ids above `after`, by id.
     fn snapshots_after(&self, after: Option<SnapshotId>, most: usize) -> Vec<SnapshotInfo>;
-    /// The snapshot of this name.
+    /// Returns the snapshot of this name.
     fn find_snapshot(&self, volume: VolumeId, name: &str) -> Option<SnapshotInfo>;
-    /// What is served as a file.
+    /// Returns the file that stands for a target.
     fn image(&self, target: Target) -> Option<ImageInfo>;
-    /// Up to `most` volumes of ids above `after`, by id.
+    /// Returns up to `most` volumes with ids above `after`, by id.
     fn volume_images(&self, after: Option<VolumeId>, most: usize) -> Vec<(VolumeId, ImageInfo)>;
-    /// Up to `most` snapshots of a volume of ids above `after`, by id.
+    /// Returns up to `most` snapshots of a volume with ids above `after`, by id.
     fn snapshot_images(&self, volume: VolumeId, after: Option<SnapshotId>, most: usize) -> Vec<(SnapshotId, ImageInfo)>;
-    /// Up to `most` snapshots that a target can be compared with.
+    /// Returns up to `most` snapshots that a target can be compared with.
     fn older_states(&self, target: Target, most: usize) -> Vec<(String, SnapshotId)>;
-    /// The one of this name.
+    /// Returns the snapshot of this name that a target can be compared with.
     fn older_state(&self, target: Target, name: &str) -> Option<SnapshotId>;
-    /// What volumes may take and what is kept for them, where it is not the default.
+    /// Returns the options of the volumes that have other than the default ones.
     fn options(&self) -> &BTreeMap<VolumeId, VolumeOptions>;
-    /// Sets how many bytes of what guests read it may keep in memory.
+    /// Sets the size of the read cache, in bytes.
     fn set_read_cache(&mut self, _bytes: u64) {}
-    /// Says how its devices look, for labels.
+    /// Describes its devices, for their labels.
     fn describe_devices(&mut self, _seen: Vec<DeviceNote>) {}
-    /// Counters since import.
+    /// Returns the counters since the import.
     fn metrics(&self) -> Metrics;
-    /// What a target offers; `None` when there is no such target.
+    /// Returns geometry and features of a target; `None` when there is no such target.
     fn geometry(&self, target: Target) -> Option<(Geometry, Features)>;
     /// Begins to compare two states.
     fn start_diff(&mut self, tag: Tag, older: Option<Target>, newer: Target);
-    /// The next result of a comparison.
+    /// Returns the next result of a comparison.
     fn pop_diff(&mut self) -> Option<(Tag, Result<Vec<DiffExtent>, CommandError>)>;
-    /// Buffers for reuse.
+    /// Returns the pool of reusable buffers.
     fn buffers(&mut self) -> &mut BufPool;
 }
 

@@ -1,4 +1,4 @@
-//! Exports and their clients: listening, accepting, negotiating, letting go.
+//! Exports and their clients: listening, accepting, negotiating, ending.
 
 use millpond_block::Since;
 use millpond_device::ListenerId;
@@ -20,18 +20,22 @@ use crate::daemon::budget::{Budget, PATIENCE, Purse};
 use crate::daemon::descriptors;
 use crate::daemon::tls::Credentials;
 
-/// Clients of a shard at a time. Each may hold its socket buffers, an input buffer of 256 KiB and what its requests in flight move.
+/// Most clients of a shard at a time. Each may hold its socket buffers, an input buffer of 256 KiB
+/// and the data of its requests in flight.
 const MAX_CLIENTS: usize = 512;
-/// Descriptors of an export and its first client: two listeners, and what looks whether a socket is in use.
+/// Descriptors of an export and its first client: two listeners, the client, and the probe whether
+/// a socket is in use.
 const EXPORT_DESCRIPTORS: u64 = 4;
-/// Snapshots listed as metadata contexts, so that a client cannot hold the others up by asking for tens of thousands: some 100 microseconds.
+/// Most snapshots that are listed as metadata contexts, which takes some 100 microseconds: a client
+/// that asks for tens of thousands does not delay the others.
 const MAX_LISTED: usize = 1000;
-/// A pause of the shard after which clients that seem to do nothing are looked at anew, in nanoseconds.
+/// Pause of the shard, in nanoseconds, after which the idle time of clients counts anew.
 const PAUSE_NANOS: u64 = 5_000_000_000;
-/// How long a client that ends may take to read its last replies, in nanoseconds.
+/// How long a client whose connection ends may take to read its last replies, in nanoseconds.
 const LINGER_NANOS: u64 = 10_000_000_000;
 
-/// What the clients of a listener can choose from: one target, and what it can be compared with.
+/// Choice for the clients of a listener: one target, and the snapshots that it can be compared
+/// with.
 struct OneOffer<'a, P> {
     offer: Offer,
     target: Target,
@@ -52,22 +56,23 @@ impl<P: Pool> Exports for OneOffer<'_, P> {
     }
 }
 
-/// Refuses what would take descriptors that are kept.
+/// Refuses an operation that would take descriptors of the reserve.
 pub(super) fn need_descriptors(count: u64) -> Result<(), ShardError> {
     if descriptors::have_room(count) { Ok(()) } else { Err(ShardError::NoDescriptors) }
 }
 
-/// What the clients of an export that goes are told.
+/// How the clients of an ending export are disconnected.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Farewell {
-    /// It will not come back: later requests are refused.
+    /// The export will not come back: later requests are refused.
     ForGood,
-    /// The daemon goes and the next one serves the same: no request is refused, so that those who reconnect see a pause.
+    /// The next daemon will serve the same export: no request is refused, so that clients that
+    /// reconnect see a pause.
     Restart,
 }
 
 impl<P: Pool> Shard<P> {
-    /// Starts to serve.
+    /// Starts serving an export over NBD.
     pub(super) fn export(&mut self, spec: NbdExport) -> Result<ExportInfo, ShardError> {
         need_descriptors(EXPORT_DESCRIPTORS)?;
         if self.exports.contains_key(&spec.id) || self.vhost.contains(spec.id) || self.mounts.ids().contains(&spec.id) {
@@ -111,7 +116,7 @@ impl<P: Pool> Shard<P> {
         Ok(info)
     }
 
-    /// Stops serving, in good order; `answer` is told when that is done.
+    /// Stops serving in an orderly way; `answer` is sent when that is done.
     pub(super) fn unexport(&mut self, id: ExportId, farewell: Farewell, answer: Option<Answer<()>>) {
         if self.vhost.contains(id) {
             return self.unexport_vhost(id, answer);
@@ -128,7 +133,7 @@ impl<P: Pool> Shard<P> {
         }
         export.closing = Some(answer.into_iter().collect());
         self.throttles.hurry(Some(export.spec.target));
-        // The path goes first: who looks for it from now on finds nothing.
+        // The path goes first: clients that look for it from now on find nothing.
         export.file = None;
         export.listeners.iter().for_each(|listener| self.ring.close_listener(listener.id));
         for index in self.clients.indexes() {
@@ -145,14 +150,15 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// A listener has ended.
+    /// Removes a listener that has ended.
     pub(super) fn unlistened(&mut self, id: ListenerId) {
         for export in self.exports.values_mut() {
             export.listeners.retain(|listener| listener.id != id);
         }
     }
 
-    /// Forgets the exports that are closing and have neither listeners nor clients, and tells who waits.
+    /// Removes the exports that are closing and have neither listeners nor clients, and sends their
+    /// answers.
     pub(super) fn remove_ended_exports(&mut self) {
         let ended = |export: &Export| export.closing.is_some() && export.listeners.is_empty() && !export.has_clients(&self.clients);
         let ids: Vec<ExportId> = self.exports.values().filter(|export| ended(export)).map(|export| export.spec.id).collect();
@@ -165,7 +171,7 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// A client has connected.
+    /// Accepts a client, or turns it away.
     pub(super) fn accept(&mut self, listener: ListenerId, socket: OwnedFd) {
         let found = self.exports.values().find_map(|export| {
             let listener = export.listeners.iter().find(|known| known.id == listener)?;
@@ -220,7 +226,7 @@ impl<P: Pool> Shard<P> {
         self.enqueue(index);
     }
 
-    /// Goes on with a client's handshake, when it is in one.
+    /// Continues a client's handshake, when it is in one.
     pub(super) fn negotiate(&mut self, index: u32) {
         let Some(client) = self.clients.get_mut(index) else { return };
         if client.session.phase() != Phase::Handshake {
@@ -234,7 +240,8 @@ impl<P: Pool> Shard<P> {
             description: export.spec.description.clone(),
             geometry,
             features,
-            // One engine serves every connection: a flush covers what it has answered, whoever asked.
+            // One engine serves every connection: a flush covers all requests that it has answered,
+            // on any connection.
             multi_conn: true,
             default: true,
         };
@@ -244,14 +251,14 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// Greets clients that come from now on with other credentials.
+    /// Replaces the credentials for new clients.
     pub(super) fn renew_tls(&mut self, id: ExportId, credentials: Credentials) -> Result<(), ShardError> {
         let offer = self.exports.get_mut(&id).and_then(|export| export.spec.tls.as_mut());
         offer.ok_or(ShardError::NoExport(id))?.credentials = credentials;
         Ok(())
     }
 
-    /// Encrypts a connection from here on: the client was told that it may.
+    /// Encrypts a connection from here on, after the client got the permission to start TLS.
     pub(super) fn start_tls(&mut self, index: u32) {
         let Some(client) = self.clients.get_mut(index) else { return };
         let Some(TlsOffer { credentials, .. }) = self.exports.get(&client.export).and_then(|export| export.spec.tls.as_ref()) else {
@@ -259,17 +266,17 @@ impl<P: Pool> Shard<P> {
         };
         client.wire.start_tls(credentials);
         client.session.secured();
-        // The client's first words may be here already.
+        // The client's first encrypted bytes may have arrived already.
         client.readable = true;
         self.enqueue(index);
     }
 
-    /// A connection broke: nothing more is read or sent.
+    /// Handles a broken connection: nothing more is read or sent.
     pub(super) fn lose(&mut self, index: u32, lost: &Lost) {
         let Some(client) = self.clients.get_mut(index) else { return };
         if let Lost::Tls(error) = lost {
             tracing::warn!(export = %client.export, peer = client.peer, "a client was turned away: {error}");
-            // The client may learn why, when it listens.
+            // Send what is left, so that the client may learn the reason.
             let _ = client.wire.flush(&mut self.ring, client.id);
         }
         client.wire = Wire::Plain;
@@ -277,7 +284,7 @@ impl<P: Pool> Shard<P> {
         self.enqueue(index);
     }
 
-    /// Lets a client go whose session has nothing in flight.
+    /// Removes a client whose session has nothing in flight.
     pub(super) fn end_client(&mut self, index: u32) {
         let Some(mut client) = self.clients.remove(index) else { return };
         client.purse.empty(&self.memory.budget);
@@ -296,7 +303,7 @@ impl<P: Pool> Shard<P> {
         client.session.recycle(self.pool.buffers());
     }
 
-    /// A client reads no more requests: gives it a while to read its replies.
+    /// Gives a client whose session takes no more requests a limited time to read its replies.
     pub(super) fn bound_closing(&mut self, index: u32) {
         let until = self.now + LINGER_NANOS;
         if let Some(client) = self.clients.get_mut(index) {
@@ -304,18 +311,19 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// Has clients looked at that wait for memory: there may be some.
+    /// Queues the clients that wait for memory: some may be free now.
     pub(super) fn wake_waiting(&mut self) {
         for index in self.clients.indexes() {
             if self.clients.get_mut(index).is_some_and(|client| client.purse.waits()) {
                 self.enqueue(index);
             }
         }
-        // guests whose requests wait are hot, and looked at in each turn
+        // guests whose requests wait are polled, and served in each turn
         self.wake_waiting_mounts();
     }
 
-    /// From now on requests are paid for from this budget. What clients hold of another one is given back there, and is in no budget until it ends.
+    /// Pays for requests from `budget` from now on. Memory that clients hold from the previous
+    /// budget is returned to that, and counts in no budget until it is freed.
     pub(super) fn set_budget(&mut self, budget: Arc<Budget>) {
         if Arc::ptr_eq(&self.memory.budget, &budget) {
             return;
@@ -329,12 +337,13 @@ impl<P: Pool> Shard<P> {
         let before = std::mem::replace(&mut self.memory.budget, budget);
         self.set_budget_of_guests(&before);
         self.set_budget_of_mounts(&before);
-        // whoever waited for the old one asks again
+        // clients that waited for the old budget ask again
         self.clients.indexes().into_iter().for_each(|index| self.enqueue(index));
     }
 
-    /// Breaks clients off that took too long to negotiate or to end, and those that hold memory which others may need and neither send nor read.
-    /// After a pause of `late` nanoseconds nobody had a chance to.
+    /// Disconnects clients that took too long to negotiate or to end, and clients that hold memory
+    /// which others may need and neither send nor read. After a pause of `late` nanoseconds the
+    /// idle time counts anew, because no client had a chance to do either.
     pub(super) fn check_deadlines(&mut self, late: u64) {
         let patience = u64::try_from(PATIENCE.as_nanos()).unwrap_or(u64::MAX);
         for index in self.clients.indexes() {

@@ -1,10 +1,14 @@
-//! The loop: what the ring tells goes to the sessions, their requests to the pool, the pool's operations to the ring, its answers back.
+//! Event loop of a shard: events of the ring go to sessions, their requests to the pool, the pool's
+//! operations to the ring, and its completions back.
 //!
-//! One turn does all that is ready for all clients, then makes at most one system call for waiting and device operations together. Requests
-//! that arrived together are therefore submitted to the pool together, which makes them one batch of its log.
+//! One turn does everything that is ready for all clients, then makes at most one system call, for
+//! waiting and device operations together. Requests that arrived together are therefore submitted
+//! to the pool together, and become one batch of its log.
 //!
-//! INV-SHARD-1: a client's place is used again only when its session has nothing in flight, so an answer never reaches the wrong client.
-//! INV-SHARD-2: while something may be received, wants to be sent, or waits in the pool or in the channel, the loop does not sleep.
+//! INV-SHARD-1: a client's slot is used again only when its session has nothing in flight, so a
+//! completion never reaches the wrong client.
+//! INV-SHARD-2: the loop does not sleep while there may be data to receive, data is to be sent, or
+//! work waits in the pool or in the channel.
 
 use std::collections::HashMap;
 use std::sync::{Arc, mpsc};
@@ -32,24 +36,27 @@ use crate::daemon::budget::Budget;
 
 /// The loop wakes at least this often, so that the pool sees time pass and overdue clients are noticed.
 pub(super) const TICK: Duration = Duration::from_millis(500);
-/// How long the loop looks for the next event before it sleeps, when the last one came soon. A wake-up of a sleeping thread costs both sides
-/// several microseconds, about what a client needs to come back with its next request. Measured with 4 KiB reads at depth 32: on a quiet
-/// machine 20 us carry 1.25 times as many as 0, and 50 us 1.1 times as many again; where clients compete for the same cores 20 us change
-/// nothing and 50 us cost a tenth.
+/// How long the loop polls for the next event before it sleeps, when the last one came soon. Waking
+/// a sleeping thread costs both sides several microseconds, about the time after which a client
+/// sends its next request. Measured with 4 KiB reads at depth 32: on a quiet machine 20 us carry
+/// 1.25 times as many as 0, and 50 us 1.1 times as many again; where clients compete for the same
+/// cores, 20 us change nothing and 50 us cost a tenth.
 const SPIN: Duration = Duration::from_micros(20);
 /// The next event is expected soon when the last one came within this many nanoseconds: [`SPIN`] and a wake-up.
 const SOON_NANOS: u64 = 35_000;
-/// Replies are sent before their turn has ended when there are so many bytes of them, so that the client works on them meanwhile. Measured
-/// as above: 1.1 times as many as with one send per turn; below 16 KiB the system calls cost more than is won.
+/// Replies are sent before the end of their turn once they have so many bytes, so that the client
+/// works on them meanwhile. Measured as above: 1.1 times as many reads as with one send per turn;
+/// below 16 KiB the system calls cost more than they gain.
 const EAGER_BYTES: usize = 64 << 10;
-/// Bytes received from one client per turn before others have their turn, and before what they ask for is done: the client works on the
-/// replies to one part while the next is received.
+/// Bytes received from one client per turn before other clients are served, and before the pool
+/// works on them: the client handles the replies to one part while the next is received.
 const FAIR_BYTES: usize = 256 << 10;
-/// Devices in memory end their operations when they start. The pool sees that before it does anything else, so often: a request may need
-/// two map nodes and then its data.
+/// Most rounds in which completed operations are passed to the pool before other work. Devices in
+/// memory complete operations when they start, and a request may need two map nodes and then its
+/// data.
 const ENDED_ROUNDS: u32 = 4;
 
-/// The thread's state. See [`super::ShardHandle`] for what can be asked of it.
+/// State of the thread. [`super::ShardHandle`] has the calls to it.
 pub(super) struct Shard<P: Pool> {
     pub(super) ring: Ring,
     pub(super) pool: P,
@@ -62,22 +69,22 @@ pub(super) struct Shard<P: Pool> {
     pub(super) exports: ExportTable,
     pub(super) vhost: VhostUsers,
     pub(super) mounts: Mounts,
-    /// Clients to look at in this turn.
+    /// Clients to serve in this turn.
     pub(super) active: Vec<u32>,
     clock: Clock,
-    /// The clock at the start of this turn, in nanoseconds.
+    /// Reading of the clock at the start of this turn, in nanoseconds.
     pub(super) now: u64,
     pub(super) wall: Time,
     passage: Passage,
     lease: Lease,
     next_check: u64,
-    /// The last wait was a short one.
+    /// The last wait was short.
     soon: bool,
-    /// What was asked by handles and is not answered yet.
+    /// Calls of handles that are not answered yet.
     pub(super) pending: HashMap<Tag, Pending>,
     pub(super) last_tag: u64,
     pub(super) last_client: u64,
-    /// Of clients of exports that are gone.
+    /// Counters of clients of exports that have ended.
     pub(super) past: IoCounters,
     pub(super) stage: Stage,
     pub(super) turns: Turns,
@@ -125,10 +132,11 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// Runs until the shard is told to end, or its ring fails. Everything is let go of before who asked is told.
+    /// Runs until the shard has ended, or its ring fails. Everything is released before callers of
+    /// the end get their answers.
     ///
     /// # Errors
-    /// How the ring failed, in words.
+    /// Description of the ring's failure.
     pub fn run(mut self) -> Result<(), String> {
         // dropped before `self` is
         let _unwinding = Unwinding(self.state.clone());
@@ -150,7 +158,7 @@ impl<P: Pool> Shard<P> {
         let outcome = self.stage.outcome();
         drop(self);
         for answer in waiting {
-            // Who asked may have gone; the shard has ended all the same.
+            // The caller may be gone; the shard has ended all the same.
             let _ = answer.send(outcome.clone().map_err(Into::into));
         }
         failed
@@ -165,7 +173,7 @@ impl<P: Pool> Shard<P> {
             self.ring.turn(if offered { Wait::No } else { wait })?;
         }
         let begun = std::mem::replace(&mut self.now, self.clock.nanos());
-        // until the loop waited; without waiting, until this turn begins
+        // a turn ends when the loop waits or, without a wait, when the next turn begins
         self.turns.count(if idle { since } else { self.now }.saturating_sub(begun));
         if idle {
             self.soon = self.now - since <= SOON_NANOS;
@@ -222,16 +230,18 @@ impl<P: Pool> Shard<P> {
             self.pool.answer(self.wall);
             ended = self.pump();
         }
-        // Answers made room for requests that had to wait; those must not wait for the next event.
+        // Completions made room for requests that had to wait; these must not wait for the next
+        // event.
         let late = self.flush_clients() | self.publish_to_guests();
         self.flush_mounts();
         for device in self.gate.holding() {
             self.pool.excuse(device);
         }
-        // Guests have their answers: now what else there is to do.
+        // Clients have their completions: now the pool does its other work.
         let again = self.pool.turn(self.wall);
         let ended = self.pump();
-        // What that has answered is told before the loop may sleep. (Clients are on the list of those to be looked at then.)
+        // Completions of that work are delivered before the loop may sleep. (Clients that have some
+        // are queued.)
         let late = late | (self.vhost.has_answers() && self.publish_to_guests());
         self.stage.set_busy(again || late || ended);
         if self.now >= self.next_check {
@@ -255,7 +265,7 @@ impl<P: Pool> Shard<P> {
         Ok(())
     }
 
-    /// Says which labels are in force, when they are others than before: the daemon remembers them.
+    /// Publishes the labels in force when they have changed, so that the daemon saves them.
     fn publish_labels(&self) {
         let generation = self.pool.label_generation();
         if generation.is_some() && generation != self.labels.borrow().as_ref().map(|labels| labels.generation) {
@@ -263,7 +273,7 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// Hands the ends of operations that were carried out at once to the pool. False when there are none.
+    /// Passes operations that completed at once to the pool. Returns false when there are none.
     fn take_ended(&mut self) -> bool {
         let mut any = false;
         while let Some(done) = self.ring.pop_io() {
@@ -280,7 +290,7 @@ impl<P: Pool> Shard<P> {
         self.enqueue(index);
     }
 
-    /// Has a client looked at in this turn (or, when its list was worked off, in the next).
+    /// Queues a client for this turn (or, when its list was worked off, for the next).
     pub(super) fn enqueue(&mut self, index: u32) {
         if let Some(client) = self.clients.get_mut(index)
             && !client.queued
@@ -290,7 +300,7 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// Receives what a client has sent and hands its requests to the pool.
+    /// Receives data from a client and hands its requests to the pool.
     fn serve(&mut self, index: u32) {
         let mut budget = FAIR_BYTES;
         loop {
@@ -305,7 +315,7 @@ impl<P: Pool> Shard<P> {
             let space = recv.space();
             match client.wire.receive(&mut self.ring, client.id, space) {
                 Ok(Received { count, more }) => {
-                    // When nothing is left, the ring tells when more has come.
+                    // When nothing is left, the ring reports when more has come.
                     client.readable = more || client.ended;
                     client.session.received(recv, count);
                     client.moved = self.now;
@@ -327,13 +337,15 @@ impl<P: Pool> Shard<P> {
         self.enqueue(index);
     }
 
-    /// Tells the ring until when the pool's devices may be changed (INV-CLAIM-1). `now` was read before `wall`.
+    /// Sets in the ring until when the pool's devices may be changed (INV-CLAIM-1). `now` was read
+    /// before `wall`.
     fn pass_lease_on(&mut self) {
         self.lease.renew(self.pool.lease().map(|until| until.0), self.wall.0, self.now);
         self.ring.set_lease(self.lease.end().map(|nanos| self.clock.deadline(nanos)));
     }
 
-    /// Hands the pool's operations to the ring and its answers to who asked. True when the pool was told of ends meanwhile.
+    /// Hands the pool's operations to the ring, and its completions to the requesters. True when
+    /// operations were completed meanwhile.
     fn pump(&mut self) -> bool {
         self.pass_lease_on();
         let mut ended = false;
@@ -341,7 +353,7 @@ impl<P: Pool> Shard<P> {
             if let Some(io) = self.gate.admit(io, self.now) {
                 self.ring.submit(io);
             }
-            // What was carried out at once is checked and sent while it lies in the processor's cache.
+            // Data that was read at once is checked and sent while it is in the processor's cache.
             if self.take_ended() {
                 ended = true;
                 self.deliver();
@@ -396,7 +408,7 @@ impl<P: Pool> Shard<P> {
         self.enqueue(index);
     }
 
-    /// Sends what is ready, as far as there is room.
+    /// Sends what is ready, as far as the socket has room.
     fn send(&mut self, index: u32) {
         let Some(client) = self.clients.get_mut(index) else { return };
         if !client.blocked && client.wire.unsent() > 0 {
@@ -430,7 +442,8 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// Sends what is ready, lets in what had to wait for room, ends who is done. True when requests were submitted meanwhile.
+    /// Sends what is ready, submits requests that had to wait for room, ends clients that are done.
+    /// True when requests were submitted meanwhile.
     fn flush_clients(&mut self) -> bool {
         let mut late = false;
         for index in std::mem::take(&mut self.active) {
@@ -449,7 +462,7 @@ impl<P: Pool> Shard<P> {
         late
     }
 
-    /// Decides what becomes of a client after its turn: on with it, wait, or end.
+    /// Decides how a client goes on after its turn: it is served again, waits, or ends.
     fn settle(&mut self, index: u32) {
         let Some(client) = self.clients.get_mut(index) else { return };
         match client.session.phase() {
@@ -462,7 +475,8 @@ impl<P: Pool> Shard<P> {
                     }
                     return;
                 }
-                // There may be more to receive, unless the session is at its limits: then an answer brings the client back here.
+                // There may be more to receive, unless the session is at its limits: then a
+                // completion queues the client again.
                 if client.readable
                     && let Some(recv) = client.session.recv(self.pool.buffers())
                 {

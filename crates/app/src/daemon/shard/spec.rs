@@ -1,4 +1,4 @@
-//! What a shard is asked to serve: exports over NBD and mounts, and what their clients may take.
+//! Specifications of exports over NBD and FUSE, and limits for their clients.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -23,15 +23,16 @@ pub struct NbdExport {
     pub description: String,
     /// The volume or snapshot that is exported.
     pub target: Target,
-    /// Path of a unix socket to make. A stale socket file is replaced; one that somebody listens on is refused.
+    /// Path of a unix socket to make. A stale socket file is replaced; a path on which another
+    /// process listens is refused.
     pub unix: Option<PathBuf>,
-    /// Who may connect to it.
+    /// Access rights of that socket.
     pub access: SocketAccess,
     /// TCP address to listen on; port 0 lets the system choose.
     pub tcp: Option<SocketAddr>,
     /// Refuse writes. Snapshots are read-only anyway.
     pub read_only: bool,
-    /// How connections are encrypted; `None`: not at all.
+    /// Encryption of connections; `None` for none.
     pub tls: Option<TlsOffer>,
     /// Limits for the clients of this export.
     pub limits: ClientLimits,
@@ -39,8 +40,9 @@ pub struct NbdExport {
     pub inherited: InheritedSockets,
 }
 
-/// Listening sockets that outlive the export, and the daemon: whoever made them holds them as well. They are used where they are given,
-/// instead of binding, and are neither shut down nor removed at the end.
+/// Listening sockets that outlive the export and the daemon: the process that made them holds them
+/// as well. Where one is given, it is used instead of binding a new one, and is neither shut down
+/// nor removed at the end.
 #[derive(Clone, Debug, Default)]
 pub struct InheritedSockets {
     /// For the unix path.
@@ -52,7 +54,7 @@ pub struct InheritedSockets {
 /// Encryption of an export.
 #[derive(Clone, Debug)]
 pub struct TlsOffer {
-    /// Clients without it are turned away.
+    /// Clients that do not encrypt are turned away.
     pub required: bool,
     /// The server's TLS credentials, and how it authenticates clients.
     pub credentials: Credentials,
@@ -61,11 +63,11 @@ pub struct TlsOffer {
 /// Limits for the clients of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientLimits {
-    /// Clients at a time, so that those of one export cannot keep those of another out.
+    /// Most clients at a time, so that the clients of one export cannot keep out those of another.
     pub clients: u32,
-    /// Requests in flight of each.
+    /// Most requests in flight of each client.
     pub requests: u16,
-    /// How long a client may negotiate, TLS included.
+    /// Limit of a client's handshake, TLS included.
     pub handshake: Duration,
 }
 
@@ -82,12 +84,12 @@ pub struct FuseExport {
     pub id: ExportId,
     /// The pool's name, as listed.
     pub name: String,
-    /// The FUSE device of the mount; reading it does not wait.
+    /// The FUSE device of the mount; it is non-blocking.
     pub device: OwnedFd,
-    /// To which user everything belongs.
+    /// Owner of all files.
     pub uid: u32,
-    /// And to which group.
+    /// Group of all files.
     pub gid: u32,
-    /// Permissions of files: reading and writing.
+    /// Permissions of files: reading and writing only.
     pub mode: u16,
 }

@@ -1,4 +1,4 @@
-//! Starts a shard: a thread that makes the engine where it will live and then runs the loop.
+//! Starts a shard: a thread that makes the engine, which never leaves it, and then runs the loop.
 
 use std::io;
 use std::sync::mpsc;
@@ -15,28 +15,31 @@ use super::pool::Pool;
 use super::serve::need_descriptors;
 use super::shard::Shard;
 
-/// Descriptors of a pool beside its devices: the ring and what wakes it.
+/// Descriptors of a pool beside its devices: the ring and its waker.
 const POOL_DESCRIPTORS: u64 = 2;
 
-/// Formats the devices and puts the new pool into service; it is `Opening` until [`ShardHandle::opened`] answers.
+/// Formats the devices and takes the new pool into service; it is `Opening` until
+/// [`ShardHandle::opened`] returns.
 ///
 /// # Errors
-/// [`ShardError::Command`] when the engine refuses the devices or words, [`ShardError::Start`].
+/// [`ShardError::Command`] when the engine refuses the devices or the specification,
+/// [`ShardError::Start`].
 pub fn create(spec: PoolSpec, devices: Vec<HostDevice>, tuning: Tuning) -> Result<ShardHandle, ShardError> {
     let tuning = with_session(tuning)?;
     spawn(devices, move |geometries, now| Engine::create(spec, geometries, tuning, now))
 }
 
-/// Takes the pool on the devices into service; it is `Opening` until [`ShardHandle::opened`] answers.
+/// Takes the pool on the devices into service; it is `Opening` until [`ShardHandle::opened`]
+/// returns.
 ///
 /// # Errors
-/// [`ShardError::Start`]. What is wrong with the pool itself is told by its state.
+/// [`ShardError::Start`]. Problems of the pool itself show in its state.
 pub fn import(devices: Vec<HostDevice>, tuning: Tuning) -> Result<ShardHandle, ShardError> {
     let tuning = with_session(tuning)?;
     spawn(devices, move |geometries, now| Ok(Engine::import(geometries, tuning, now)))
 }
 
-/// Tells this import of a pool from every other one.
+/// Gives this import of a pool a random session, which tells it from every other import.
 fn with_session(mut tuning: Tuning) -> Result<Tuning, ShardError> {
     if let Some(holder) = &mut tuning.holder {
         holder.session = entropy().map_err(ShardError::Start)?;
@@ -52,7 +55,7 @@ pub(super) fn spawn<P: Pool>(
     spawn_by(Clock::default(), devices, make)
 }
 
-/// The same, by a clock of the caller's.
+/// Like [`spawn`], with a clock of the caller's.
 pub(super) fn spawn_by<P: Pool>(
     clock: Clock,
     devices: Vec<HostDevice>,

@@ -9,14 +9,14 @@ use super::handle::{Answer, ExportId, ExportInfo, IoCounters};
 use super::listen::SocketFile;
 use super::spec::NbdExport;
 
-/// What is served, and where.
+/// An export over NBD.
 pub(super) struct Export {
     pub spec: NbdExport,
     pub file: Option<SocketFile>,
     pub listeners: Vec<Listener>,
-    /// Of clients that are gone.
+    /// Counters of clients that are gone.
     pub past: IoCounters,
-    /// Set while it goes; told when it is gone.
+    /// Set while the export ends; the answers are sent when it has ended.
     pub closing: Option<Vec<Answer<()>>>,
 }
 
@@ -26,7 +26,8 @@ pub(super) struct Listener {
     pub tcp: Option<std::net::SocketAddr>,
 }
 
-/// Clients in a table whose index, plus one, is the id of their session: the upper half of every tag (0 is the shard itself).
+/// Table of clients. The index of a client, plus one, is the id of its session: the upper half of
+/// every tag (0 is the shard itself).
 #[derive(Default)]
 pub(super) struct Clients {
     table: Vec<Option<Connection>>,
@@ -35,7 +36,7 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    /// Makes a client of what `make` gives for the session's id.
+    /// Adds the client that `make` returns for the session's id.
     pub fn add(&mut self, id: ConnectionId, make: impl FnOnce(u32) -> Connection) -> u32 {
         let index = self.free.pop().unwrap_or_else(|| {
             let index = self.table.len() as u32;
@@ -53,7 +54,7 @@ impl Clients {
         self.table.get_mut(index as usize)?.as_mut()
     }
 
-    /// The client whose session has this id.
+    /// Returns the client whose session has this id.
     pub fn by_session(&mut self, session: u32) -> Option<(u32, &mut Connection)> {
         let index = session.checked_sub(1)?;
         Some((index, self.get_mut(index)?))
@@ -64,7 +65,7 @@ impl Clients {
         Some((index, self.get_mut(index)?))
     }
 
-    /// Takes a client out; its session must have nothing in flight.
+    /// Removes a client; its session must have nothing in flight.
     pub fn remove(&mut self, index: u32) -> Option<Connection> {
         let connection = self.table.get_mut(index as usize)?.take()?;
         self.by_id.remove(&connection.id);

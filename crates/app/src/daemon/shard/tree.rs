@@ -1,4 +1,4 @@
-//! A pool as the tree that a mount shows.
+//! A pool as the directory tree of a mount.
 
 use millpond_block::{Op, Payload, Query, Request, Tag};
 use millpond_engine::{Entry, ImageInfo as EngineImage, SnapshotId, Target, Throttles, Time, VolumeId};
@@ -14,14 +14,14 @@ pub(super) struct PoolTree<'a, P> {
     pub throttles: &'a mut Throttles,
     /// Milliseconds since the Unix epoch.
     pub wall: Time,
-    /// The shard's clock.
+    /// Reading of the shard's clock, in nanoseconds.
     pub nanos: u64,
-    /// What pays for the memory of requests, and from what.
+    /// Memory that the mount's requests hold; `memory` is where more comes from.
     pub purse: &'a mut Purse,
     pub memory: &'a Memory,
 }
 
-/// What the pool calls an image.
+/// Returns the target that an image stands for.
 pub(super) fn target_of(image: Image) -> Target {
     match image {
         Image::Volume(id) => Target::Head(VolumeId(id)),

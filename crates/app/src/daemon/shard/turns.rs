@@ -1,14 +1,14 @@
-//! How long the loop's turns are: the longest is what guests see as their worst latency.
+//! Lengths of the loop's turns: the longest shows up as the worst latency of guests.
 
-/// Classes of length; the last is open to the top: from a quarter of a second.
+/// Number of classes of length; the last has no upper bound: it begins at a quarter of a second.
 pub const TURN_CLASSES: usize = 20;
 
-/// Turns counted by length: class n holds those of less than 2^n microseconds and not less than half of that.
+/// Turns counted by length: class n holds those of less than 2^n and at least 2^(n-1) microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turns(pub [u64; TURN_CLASSES]);
 
 impl Turns {
-    /// Counts a turn of so many nanoseconds.
+    /// Counts a turn of `nanos` nanoseconds.
     pub(super) fn count(&mut self, nanos: u64) {
         let class = (u64::BITS - (nanos / 1000).leading_zeros()) as usize;
         if let Some(count) = self.0.get_mut(class.min(TURN_CLASSES - 1)) {

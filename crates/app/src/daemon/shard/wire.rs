@@ -1,26 +1,28 @@
-//! What is between a client's socket and its session: nothing, or TLS.
+//! Layer between a client's socket and its session: none, or TLS.
 
 use millpond_device::{ConnectionId, Ring};
 use rustix::io::Errno;
 
 use crate::daemon::tls::{Credentials, Decrypted, TlsError, TlsServer};
 
-/// Bytes received from the socket at a time: four records of TLS.
+/// Bytes received from the socket at a time: four TLS records.
 const CHUNK: usize = 64 << 10;
-/// Most of them without a byte for the session: a handshake with long certificates has a fraction, and no client may hold the others up by
-/// talking to TLS alone.
+/// Most receives in a row that yield no byte for the session: a handshake with long certificates
+/// needs a fraction of that, and no client may delay the others by TLS messages alone.
 const MOST_CHUNKS: usize = 16;
-/// Encrypted bytes waiting to be sent above which no more are made: four times a socket's fair share of a turn.
+/// Encrypted bytes waiting to be sent, above which no more are made: four times a socket's fair
+/// share of a turn.
 const MOST_OUTGOING: usize = 1 << 20;
-/// Encrypted bytes after which they are sent, so that the client works on them meanwhile.
+/// Encrypted bytes that are sent without waiting for more, so that the client works on them
+/// meanwhile.
 const EAGER_OUTGOING: usize = 256 << 10;
-/// Most bytes of a record; small replies share one.
+/// Most bytes of a TLS record; small replies share one.
 const RECORD: usize = 16 << 10;
 
-/// Why nothing is received or sent now, or never will be.
+/// Reason why nothing is received or sent, now or for good.
 #[derive(Debug)]
 pub(super) enum Lost {
-    /// Nothing has come; the ring tells when something has.
+    /// Nothing has arrived; the ring reports when something has.
     Nothing,
     /// The socket broke.
     Socket,
@@ -40,34 +42,34 @@ impl From<TlsError> for Lost {
     }
 }
 
-/// What was received.
+/// Result of receiving.
 pub(super) struct Received {
     /// Bytes; 0 means that the client sends no more.
     pub count: usize,
-    /// There may be more at once.
+    /// There may be more to receive now.
     pub more: bool,
 }
 
-/// What was sent.
+/// Result of sending.
 pub(super) struct Sent {
-    /// Bytes taken of those that were given.
+    /// Number of the given bytes that were taken.
     pub count: usize,
-    /// The socket has no room; watch for it.
+    /// The socket has no room; watch for it to become writable.
     pub full: bool,
 }
 
-/// The way between socket and session.
+/// Layer between socket and session.
 pub(super) enum Wire {
-    /// The session's bytes are the socket's.
+    /// The session's bytes go over the socket as they are.
     Plain,
-    /// They are encrypted.
+    /// The session's bytes are encrypted.
     Tls(Box<TlsWire>),
 }
 
 pub(super) struct TlsWire {
     server: TlsServer,
     chunk: Vec<u8>,
-    /// Small pieces on their way into one record.
+    /// Small pieces that will share one record.
     gathered: Vec<u8>,
 }
 
@@ -78,11 +80,11 @@ impl Wire {
         *self = Wire::Tls(Box::new(TlsWire { server, chunk: vec![0; CHUNK], gathered: Vec::with_capacity(RECORD) }));
     }
 
-    /// Receives what is there for the session.
+    /// Receives the available bytes for the session.
     pub fn receive(&mut self, ring: &mut Ring, id: ConnectionId, target: &mut [u8]) -> Result<Received, Lost> {
         let Wire::Tls(wire) = self else {
             let count = ring.receive(id, target)?;
-            // Fewer bytes than there was room for: nothing is left.
+            // Fewer bytes than there was room for: none are left.
             return Ok(Received { count, more: count == target.len() });
         };
         for _ in 0..MOST_CHUNKS {
@@ -98,7 +100,7 @@ impl Wire {
         Err(Lost::Tls(TlsError::Broken("much came and none of it was data".to_owned())))
     }
 
-    /// Sends slices, one after another, as far as there is room.
+    /// Sends slices in order, as far as the socket has room.
     pub fn send<'a>(&mut self, ring: &mut Ring, id: ConnectionId, slices: impl Iterator<Item = &'a [u8]>) -> Result<Sent, Lost> {
         let Wire::Tls(wire) = self else {
             let mut offered = 0;
@@ -130,7 +132,7 @@ impl Wire {
         Ok(Sent { count, full: wire.server.outgoing() > 0 })
     }
 
-    /// Sends what TLS has to say by itself and what is left over. True when nothing is left.
+    /// Sends messages of TLS itself, and encrypted bytes that are left. True when none are left.
     pub fn flush(&mut self, ring: &mut Ring, id: ConnectionId) -> Result<bool, Lost> {
         match self {
             Wire::Plain => Ok(true),
@@ -141,7 +143,7 @@ impl Wire {
         }
     }
 
-    /// Encrypted bytes that are not sent yet.
+    /// Returns the number of encrypted bytes that are not sent yet.
     pub fn unsent(&self) -> usize {
         match self {
             Wire::Plain => 0,
@@ -149,16 +151,16 @@ impl Wire {
         }
     }
 
-    /// Says goodbye in TLS' own words, where it is in use and as far as there is room.
+    /// Sends TLS' closing message, when TLS is in use and as far as the socket has room.
     pub fn close(&mut self, ring: &mut Ring, id: ConnectionId) {
         if let Wire::Tls(wire) = self {
             wire.server.close();
-            // A client that does not take it sees the connection end.
+            // A client that does not get it sees the connection end.
             let _ = wire.flush(ring, id);
         }
     }
 
-    /// Protocol and cipher; `None` when nothing is encrypted.
+    /// Returns protocol and cipher; `None` without encryption.
     pub fn agreed(&self) -> Option<String> {
         match self {
             Wire::Plain => None,

@@ -1,4 +1,5 @@
-//! What a server proves itself with, and knows its clients by: a certificate, or keys that both sides have.
+//! Credentials of a server, and how it authenticates clients: a certificate, or keys that both
+//! sides have.
 
 use std::fmt;
 use std::fs;
@@ -25,68 +26,70 @@ const KEY: &str = "server-key.pem";
 const AUTHORITY: &str = "ca-cert.pem";
 const KEYS: &str = "keys.psk";
 
-/// Where credentials are; paths are absolute.
+/// Files of the credentials; paths are absolute.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TlsFiles {
     /// A certificate.
     Certificate {
-        /// PEM: the server's certificate, and those between it and its authority.
+        /// PEM: the server's certificate, and the certificates between it and its authority.
         cert: PathBuf,
         /// PEM: the certificate's key.
         key: PathBuf,
-        /// PEM: who signs the certificates of clients; without it, clients need none.
+        /// PEM: authority that signs the certificates of clients; without one, clients need no
+        /// certificate.
         #[serde(default)]
         client_ca: Option<PathBuf>,
     },
     /// A file of pre-shared keys, `identity:hexkey`.
     Psk {
-        /// The file.
+        /// Path of the file.
         keys: PathBuf,
     },
 }
 
-/// Why credentials cannot be used. Display is one line.
+/// Reason why credentials cannot be used. Display is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
     /// A file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the host.
         source: io::Error,
     },
     /// A file of keys is wrong.
     #[error("{}, line {line}: {why}", path.display())]
     Keys {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// From 1; 0: the file as a whole.
+        /// Number of the line, from 1; 0 for the file as a whole.
         line: usize,
-        /// What.
+        /// Problem.
         why: &'static str,
     },
-    /// The library refuses what a file holds.
+    /// The library refuses the content of a file.
     #[error("{}: {source}; is it PEM, and does it belong to the others?", path.display())]
     Refused {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the library.
         source: Box<Error>,
     },
-    /// The directory leaves open what is meant.
+    /// A directory does not show which credentials to use.
     #[error("{} holds {}", dir.display(), if *both { "server-cert.pem and keys.psk; name the files of one of them" } else { "neither server-cert.pem nor keys.psk" })]
     Directory {
-        /// Which.
+        /// Path of the directory.
         dir: PathBuf,
-        /// Both kinds are there, or none.
+        /// True when it has both kinds, false when it has none.
         both: bool,
     },
 }
 
 impl TlsFiles {
-    /// The files of a directory: `server-cert.pem` and `server-key.pem`, with `verify_peer` also `ca-cert.pem`, or else `keys.psk`.
+    /// Returns the files of a directory: `server-cert.pem` and `server-key.pem`, with `verify_peer`
+    /// also `ca-cert.pem`, or else `keys.psk`.
     ///
     /// # Errors
     /// When both kinds are there, or none.
@@ -102,7 +105,7 @@ impl TlsFiles {
         }
     }
 
-    /// The files.
+    /// Returns the paths of the files.
     pub fn paths(&self) -> Vec<&Path> {
         match self {
             TlsFiles::Certificate { cert, key, client_ca } => {
@@ -115,7 +118,7 @@ impl TlsFiles {
     /// Reads the files.
     ///
     /// # Errors
-    /// What is wrong with the first that is wrong.
+    /// The first error that is found.
     pub fn load(&self) -> Result<Credentials, CredentialsError> {
         match self {
             TlsFiles::Certificate { cert, key, client_ca } => certificate(cert, key, client_ca.as_deref()),
@@ -128,14 +131,14 @@ impl TlsFiles {
 #[derive(Clone)]
 pub struct Credentials {
     inner: Arc<Inner>,
-    /// Names of clients; none: everybody who proves himself.
+    /// Names of the accepted clients; empty for every authenticated client.
     clients: Arc<[String]>,
 }
 
 struct Inner {
     config: Config,
     psks: Vec<Psk>,
-    /// The first of the keys' names.
+    /// Identity of the first key.
     identity: Option<String>,
 }
 
@@ -144,23 +147,24 @@ impl Credentials {
         Credentials { inner: Arc::new(Inner { config, psks, identity }), clients: Arc::new([]) }
     }
 
-    /// The same for clients whose certificate has one of these names; with none, for all of its authority.
+    /// Restricts the credentials to clients whose certificate has one of these names; without
+    /// names, every client of the authority is accepted.
     #[must_use]
     pub fn for_clients(self, names: &[String]) -> Credentials {
         Credentials { clients: names.into(), ..self }
     }
 
-    /// The names of clients; empty: everybody who proves himself.
+    /// Returns the names of the accepted clients; empty for every authenticated client.
     pub(super) fn clients(&self) -> &Arc<[String]> {
         &self.clients
     }
 
-    /// True when clients are known by keys, and there is no certificate.
+    /// True when clients authenticate by keys, and there is no certificate.
     pub fn is_psk(&self) -> bool {
         !self.inner.psks.is_empty()
     }
 
-    /// The name of the first key, for lines that people paste.
+    /// Returns the identity of the first key, for addresses that users copy.
     pub fn identity(&self) -> Option<&str> {
         self.inner.identity.as_deref()
     }
@@ -184,7 +188,8 @@ impl Builder for Credentials {
     }
 }
 
-/// A client's certificate is signed by the authority of this export's clients; which name stands in it is looked at afterwards, by the server.
+/// Accepts any name: the library checks that the authority of this export's clients signed the
+/// certificate, and the server checks the name afterwards.
 struct AnyName;
 
 impl VerifyHostNameCallback for AnyName {
@@ -202,14 +207,15 @@ fn refused(path: &Path) -> impl Fn(Error) -> CredentialsError {
     move |source| CredentialsError::Refused { path: path.clone(), source: Box::new(source) }
 }
 
-/// TLS 1.3 and 1.2 with authenticated encryption (AES-GCM, ChaCha20-Poly1305) and forward secrecy alone. Nothing is trusted but what the
-/// files say.
+/// Only TLS 1.3 and 1.2 with authenticated encryption (AES-GCM, ChaCha20-Poly1305) and forward
+/// secrecy. Only authorities in the given files are trusted.
 fn builder() -> Result<s2n_tls::config::Builder, Error> {
     let mut builder = s2n_tls::config::Builder::new();
     builder.set_security_policy(&Policy::from_version(POLICY)?)?;
     builder.with_system_certs(false)?;
-    // The library would have the thread wait after an error, against those who measure how long a refusal takes. That protects ciphers
-    // with CBC, which are not in the policy, and the thread has others to serve.
+    // The library would block the thread after an error, against attackers who measure how long a
+    // refusal takes. That protects ciphers with CBC, which are not in the policy, and the thread
+    // serves other clients.
     builder.set_max_blinding_delay(0)?;
     Ok(builder)
 }
@@ -245,7 +251,7 @@ fn pre_shared(path: &Path) -> Result<Credentials, CredentialsError> {
     Ok(Credentials::new(config, psks, identity))
 }
 
-/// With SHA-256, which GnuTLS takes for keys of files.
+/// With SHA-256, which GnuTLS uses for keys from files.
 fn external(line: &PskLine) -> Result<Psk, Error> {
     let mut builder = Psk::builder()?;
     builder.set_identity(line.identity.as_bytes())?;

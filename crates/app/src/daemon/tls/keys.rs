@@ -1,10 +1,11 @@
-//! Files of pre-shared keys: a line `identity:key` for each, the key in hex, as `psktool` writes and libnbd and QEMU read them.
+//! Files of pre-shared keys: one line `identity:key` per key, the key in hex, as `psktool` writes
+//! and libnbd and QEMU read them.
 
 /// Least bytes of a key: 128 bits, which RFC 9257 (section 6) demands.
 const MIN_KEY: usize = 16;
 /// Most bytes of a key.
 const MAX_KEY: usize = 64;
-/// Most keys of a file: each is looked at when a client connects.
+/// Most keys of a file: all are added to every new connection.
 const MAX_KEYS: usize = 100;
 /// Most bytes of an identity, the limit of GnuTLS's clients.
 const MAX_IDENTITY: usize = 128;
@@ -16,17 +17,18 @@ pub(super) struct PskLine {
     pub(super) key: Vec<u8>,
 }
 
-/// What is wrong with a file, and in which line (from 1; 0 means the file as a whole).
+/// Error in a file, and its line (from 1; 0 means the file as a whole).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KeysError {
     pub(super) line: usize,
     pub(super) why: &'static str,
 }
 
-/// Reads the lines; empty ones and those that begin with `#` say nothing.
+/// Parses the lines; ignores empty ones and those that begin with `#`.
 ///
 /// # Errors
-/// The first line that is not understood: a key that is silently left out would be looked for at the client.
+/// The first line that is not understood: if a key were left out silently, users would search for
+/// the error at the client.
 pub(super) fn parse(text: &str) -> Result<Vec<PskLine>, KeysError> {
     let mut keys: Vec<PskLine> = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {

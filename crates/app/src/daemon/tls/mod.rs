@@ -1,6 +1,7 @@
-//! TLS for exports: credentials out of files, and the server's side of a connection as a state machine without I/O.
+//! TLS for exports: credentials from files, and the server's side of a connection as a state
+//! machine without I/O.
 //!
-//! The library is s2n-tls; why stands in `docs/decisions/0006-tls.md`.
+//! The library is s2n-tls, for the reasons in `docs/decisions/0006-tls.md`.
 
 mod credentials;
 mod keys;

@@ -1,7 +1,8 @@
-//! The names in a client's certificate: the common name of its subject, and its alternative names.
+//! Names in a client's certificate: the common name of its subject, and its alternative names.
 //!
-//! The library has verified the certificate before anybody looks at it here, and shows its bytes alone; so this reads just enough of X.509 (RFC 5280,
-//! section 4.1) in DER. What is not understood has no name, and so opens no door.
+//! The library has verified the certificate before this module reads it, and gives only its bytes.
+//! So this module reads just enough of X.509 (RFC 5280, section 4.1) in DER. A certificate that it
+//! cannot parse has no names, and gives no access.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -24,32 +25,33 @@ const MAIL: u8 = 0x81;
 const DNS: u8 = 0x82;
 const URI: u8 = 0x86;
 const ADDRESS: u8 = 0x87;
-/// Names that are looked at, of one certificate.
+/// Most names that are read from one certificate.
 const MOST: usize = 100;
 
 /// One of the names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CertificateName {
     pub(super) text: String,
-    /// Upper and lower case are the same.
+    /// It is a DNS name, which is compared without regard to case.
     is_dns: bool,
 }
 
 impl CertificateName {
-    /// Is this the name that a list has?
+    /// True when it is the name `listed`.
     pub(super) fn is(&self, listed: &str) -> bool {
         if self.is_dns { self.text.eq_ignore_ascii_case(listed) } else { self.text == listed }
     }
 }
 
-/// The names of the first certificate of a chain as TLS sends it: a length of three bytes before each.
+/// Returns the names in the first certificate of a chain as TLS sends it: three bytes of length
+/// before each certificate.
 pub(super) fn of_chain(chain: &[u8]) -> Vec<CertificateName> {
     let Some((length, rest)) = chain.split_first_chunk::<3>() else { return Vec::new() };
     let length = length.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
     rest.get(..length).map(of_certificate).unwrap_or_default()
 }
 
-/// The names of a certificate.
+/// Returns the names in a certificate.
 pub(super) fn of_certificate(der: &[u8]) -> Vec<CertificateName> {
     let mut names = Vec::new();
     let _ = gather(der, &mut names);
@@ -57,7 +59,7 @@ pub(super) fn of_certificate(der: &[u8]) -> Vec<CertificateName> {
     names
 }
 
-/// Gathers as far as it understands; `None` where it does not.
+/// Collects names as far as it can parse; `None` where it cannot.
 fn gather(der: &[u8], names: &mut Vec<CertificateName>) -> Option<()> {
     let mut to_be_signed = Der(Der(der).take(SEQUENCE)?).nested(SEQUENCE)?;
     to_be_signed.take(VERSION);
@@ -115,17 +117,17 @@ fn address(value: &[u8]) -> Option<CertificateName> {
     Some(CertificateName { text, is_dns: false })
 }
 
-/// Values one after another, each with its kind and length in front.
+/// DER values one after another, each after its kind and length.
 struct Der<'a>(&'a [u8]);
 
 impl<'a> Der<'a> {
-    /// The next value with its kind; `None` at the end, and where the bytes are none.
+    /// Returns the next value with its kind; `None` at the end, and where the bytes are no value.
     fn next(&mut self) -> Option<(u8, &'a [u8])> {
         let (kind, rest) = self.0.split_first()?;
         let (first, mut rest) = rest.split_first()?;
         let mut length = usize::from(*first);
         if length >= 0x80 {
-            // The length of the length: no certificate has more than 16 MiB.
+            // Length of the length: no certificate has more than 16 MiB.
             let (bytes, after) = rest.split_at_checked(length - 0x80)?;
             if !(1..=3).contains(&bytes.len()) {
                 return None;
@@ -138,12 +140,12 @@ impl<'a> Der<'a> {
         Some((*kind, value))
     }
 
-    /// The next value if it is of this kind; else it stays.
+    /// Returns the next value if it is of this kind; else leaves it.
     fn take(&mut self, kind: u8) -> Option<&'a [u8]> {
         if self.0.first() == Some(&kind) { self.next().map(|(_, value)| value) } else { None }
     }
 
-    /// The values in the next one, if it is of this kind.
+    /// Returns the values inside the next one, if that is of this kind.
     fn nested(&mut self, kind: u8) -> Option<Der<'a>> {
         self.take(kind).map(Der)
     }

@@ -1,7 +1,9 @@
-//! The server's side of one TLS connection: encrypted bytes in, decrypted ones out, and the other way round.
+//! Server's side of one TLS connection: encrypted bytes in, decrypted bytes out, and the other way
+//! round.
 //!
-//! The library speaks to its transport through `AsyncRead` and `AsyncWrite`. Here the transport is a pair of buffers, and nothing ever
-//! waits: what would is polled again when more has come.
+//! The library accesses its transport through `AsyncRead` and `AsyncWrite`. Here the transport is a
+//! pair of buffers, and no call waits: one that is pending is polled again when more bytes have
+//! arrived.
 
 use std::cell::RefCell;
 use std::io;
@@ -18,26 +20,26 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::credentials::Credentials;
 use super::names;
 
-/// Why a connection cannot go on. Display is one line.
+/// Reason why a connection cannot go on. Display is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The handshake failed.
     #[error("TLS handshake failed: {0}")]
     Handshake(String),
-    /// The client's certificate is good, but of none of the clients that are wanted; with the names in it.
+    /// The client's certificate is valid, but none of its names, which this holds, is accepted.
     #[error("its certificate is of none of the clients that are allowed: {0}")]
     NotAllowed(String),
-    /// What came cannot be decrypted, or the library failed otherwise.
+    /// Received bytes cannot be decrypted, or the library failed otherwise.
     #[error("TLS failed: {0}")]
     Broken(String),
 }
 
-/// What [`TlsServer::read`] found.
+/// Result of [`TlsServer::read`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decrypted {
-    /// So many bytes, at least 1.
+    /// Number of decrypted bytes, at least 1.
     Bytes(usize),
-    /// Nothing before more has come from the peer.
+    /// Nothing to read before more bytes arrive from the peer.
     Nothing,
     /// The peer sends no more.
     End,
@@ -52,17 +54,18 @@ enum Stage {
     Over,
 }
 
-/// The connection. Feed it what came from the peer, read what that meant; write, and send what is [outgoing](TlsServer::outgoing).
+/// A connection. Feed it bytes from the peer, and read the decrypted ones; write, and send the
+/// [outgoing](TlsServer::outgoing) bytes.
 pub struct TlsServer {
     stage: Stage,
     pipe: Pipe,
     by_key: bool,
-    /// Names of clients; none: everybody who proves himself.
+    /// Names of the accepted clients; empty for every authenticated client.
     clients: Arc<[String]>,
 }
 
 impl TlsServer {
-    /// A connection before its handshake.
+    /// Returns a connection before its handshake.
     pub fn new(credentials: &Credentials) -> TlsServer {
         let pipe = Pipe::default();
         let (acceptor, transport) = (TlsAcceptor::new(credentials.clone()), pipe.clone());
@@ -71,17 +74,18 @@ impl TlsServer {
         TlsServer { stage: Stage::Handshake(accepting), pipe, by_key: credentials.is_psk(), clients }
     }
 
-    /// Takes bytes that came from the peer; none means that it will send no more.
+    /// Takes bytes from the peer; an empty slice means that the peer sends no more.
     pub fn feed(&mut self, bytes: &[u8]) {
         let mut buffers = self.pipe.0.borrow_mut();
         buffers.incoming.extend(bytes);
         buffers.ended |= bytes.is_empty();
     }
 
-    /// Goes on with the handshake, then decrypts into `target` as much as there is. What there is to be sent meanwhile becomes outgoing.
+    /// Continues the handshake, then decrypts the available bytes into `target`. Bytes that TLS
+    /// itself has to send become outgoing.
     ///
     /// # Errors
-    /// The connection is over; an alert may be outgoing.
+    /// When the connection is over; an alert may be outgoing.
     pub fn read(&mut self, target: &mut [u8]) -> Result<Decrypted, TlsError> {
         let mut context = Context::from_waker(Waker::noop());
         if let Stage::Handshake(accepting) = &mut self.stage {
@@ -109,7 +113,8 @@ impl TlsServer {
                 }
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(_)) if before > 0 => return Ok(Decrypted::Bytes(before)),
-                // Many clients leave without TLS' goodbye. NBD has one of its own, and every message says how long it is.
+                // Many clients leave without TLS' closing message. NBD has one of its own, and
+                // every message has its length.
                 Poll::Ready(Err(_)) if self.pipe.0.borrow().ended => return Ok(Decrypted::End),
                 Poll::Ready(Err(error)) => {
                     self.stage = Stage::Over;
@@ -123,10 +128,10 @@ impl TlsServer {
         }
     }
 
-    /// Encrypts bytes; they become outgoing. Before the handshake is over there is nothing to write.
+    /// Encrypts bytes; they become outgoing. Fails before the handshake is over.
     ///
     /// # Errors
-    /// The connection is over.
+    /// When the connection is over.
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), TlsError> {
         let broken = |why: String| Err(TlsError::Broken(why));
         let Stage::Open(stream) = &mut self.stage else { return broken("written to before the handshake".to_owned()) };
@@ -141,24 +146,24 @@ impl TlsServer {
         Ok(())
     }
 
-    /// Says goodbye to the peer: an end that nobody on the way can feign.
+    /// Makes the closing message outgoing: an end that no one between the peers can forge.
     pub fn close(&mut self) {
         if let Stage::Open(mut stream) = std::mem::replace(&mut self.stage, Stage::Over) {
-            // Who is gone already misses nothing.
+            // An error means that the peer is gone, and misses nothing.
             let _ = Pin::new(&mut *stream).poll_shutdown(&mut Context::from_waker(Waker::noop()));
         }
     }
 
-    /// Bytes that are to be sent.
+    /// Returns the number of bytes that are to be sent.
     pub fn outgoing(&self) -> usize {
         let buffers = self.pipe.0.borrow();
         buffers.outgoing.len() - buffers.sent
     }
 
-    /// Has `send` send what is outgoing; it says how many bytes it took.
+    /// Has `send` send the outgoing bytes; it returns how many bytes it took.
     ///
     /// # Errors
-    /// What `send` says.
+    /// Errors of `send`.
     pub fn send_with<E>(&mut self, send: impl FnOnce(&[u8]) -> Result<usize, E>) -> Result<(), E> {
         let mut buffers = self.pipe.0.borrow_mut();
         let count = send(buffers.outgoing.get(buffers.sent..).unwrap_or_default())?;
@@ -170,7 +175,7 @@ impl TlsServer {
         Ok(())
     }
 
-    /// Protocol and cipher, for people; `None` before the handshake is over.
+    /// Returns protocol and cipher, for messages; `None` before the handshake is over.
     pub fn agreed(&self) -> Option<String> {
         let Stage::Open(stream) = &self.stage else { return None };
         let connection: &Connection = stream.as_ref().as_ref();
@@ -178,7 +183,7 @@ impl TlsServer {
         Some(format!("{version:?} {}", connection.cipher_suite().ok()?))
     }
 
-    /// Is the client one of those that are wanted?
+    /// Checks that the client has one of the accepted names.
     fn check_name(&self, stream: &Stream) -> Result<(), TlsError> {
         if self.clients.is_empty() {
             return Ok(());
@@ -193,10 +198,10 @@ impl TlsServer {
         Err(TlsError::NotAllowed(if told.is_empty() { "it has no name".to_owned() } else { told.join(", ") }))
     }
 
-    /// The library's words; where it means a missing key, that is said.
+    /// Returns the library's message, or a better one when a key is missing.
     fn words(&self, error: &Error) -> String {
         match error.name() {
-            // Without a key in common it tries to go on with certificates.
+            // Without a common key the library tries to go on with certificates.
             "S2N_ERR_NO_VALID_SIGNATURE_SCHEME" if self.by_key => "the client has none of the keys (identities) of this export".to_owned(),
             "S2N_ERR_CIPHER_NOT_SUPPORTED" if self.by_key => "the client offers no key with TLS 1.3".to_owned(),
             "S2N_ERR_BAD_PSK_BINDER" => "the client's key is another one than that of this identity here".to_owned(),
@@ -205,7 +210,7 @@ impl TlsServer {
     }
 }
 
-/// The transport that the library sees.
+/// Transport between the library and this connection.
 #[derive(Clone, Default)]
 struct Pipe(Rc<RefCell<Buffers>>);
 
@@ -217,7 +222,8 @@ struct Buffers {
     outgoing: Vec<u8>,
     /// Bytes at the front of `outgoing` that are sent.
     sent: usize,
-    /// Whom to wake when more has come: nobody, for the loop polls then anyway. Kept because whoever says "pending" has to.
+    /// Waker of a pending read. It is never called, for the loop polls anyway; it is kept because a
+    /// transport that returns `Pending` has to keep it.
     waker: Option<Waker>,
 }
 

@@ -4,28 +4,30 @@ use std::collections::VecDeque;
 
 use super::{Duration, Happened, Instant, Pool, Size, about};
 
-/// Percent of the pool in use at which it is reported, once each.
+/// Percentages in use at which an event is reported, once each.
 const LEVELS: [u64; 3] = [80, 90, 95];
-/// A level is left when so many percent below it are in use: a pool at a level is not reported over and over.
+/// A level ends when so many percent less are in use: a pool at a level is not reported over and
+/// over.
 const SLACK: u64 = 5;
-/// Time between two samples of what is in use, and how many are kept: the rate is that of the last hour at most.
+/// Time between two samples of the bytes in use; with so many samples as are kept, the rate is that
+/// of the last hour at most.
 const SAMPLE: Duration = Duration::from_secs(60);
 const SAMPLES: usize = 61;
-/// A forecast further away says nothing.
+/// Longest forecast that is given.
 const FAR: Duration = Duration::from_secs(366 * 86_400);
 
-/// The level that was reported last, and what was in use lately.
+/// Last reported level, and recent samples of the bytes in use.
 #[derive(Debug, Default)]
 pub(super) struct Room {
-    /// Percent; 0: none.
+    /// Percentage in use; 0 for no level.
     level: u64,
-    /// It was reported that there is no room for the writes of guests.
+    /// An event has reported that there is no space for the writes of guests.
     full: bool,
     samples: VecDeque<(Instant, u64)>,
 }
 
 impl Room {
-    /// Compares with the last look.
+    /// Compares with the last look, and returns an event.
     pub(super) fn look(&mut self, pool: &Pool, now: Instant) -> Option<Happened> {
         if self.samples.back().is_none_or(|(at, _)| now.saturating_duration_since(*at) >= SAMPLE) {
             if self.samples.len() >= SAMPLES {
@@ -37,7 +39,7 @@ impl Room {
         let (full, name) = (pool.is_full(), &pool.name);
         if full != self.full {
             self.full = full;
-            // levels on the way were passed with it
+            // this event stands for the levels on the way
             self.level = LEVELS.iter().copied().rfind(|level| percent >= *level).unwrap_or(0);
             let (free, size) = (Size(pool.free), Size(pool.size));
             return Some(match full {
@@ -69,7 +71,8 @@ impl Room {
         }
     }
 
-    /// Time until the pool is full at the rate at which it filled lately; nothing when it does not fill, or was not looked at for long enough.
+    /// Returns the time until the pool is full at its recent rate; `None` when it does not fill, or
+    /// was not observed for long enough.
     pub(super) fn full_in(&self, pool: &Pool, now: Instant) -> Option<Duration> {
         let (since, before) = self.samples.front()?;
         let span = now.saturating_duration_since(*since);
@@ -79,7 +82,7 @@ impl Room {
     }
 }
 
-/// Percent of what guests can fill that is in use.
+/// Returns the used percentage of the space that guests can fill.
 fn percent(pool: &Pool) -> Option<u64> {
     let percent = (u128::from(pool.allocated) * 100).checked_div(u128::from(pool.size))?;
     u64::try_from(percent).ok()

@@ -15,10 +15,10 @@ use crate::daemon::shard::connection::{ConnectionDisk, Memory as Budgeted, Meter
 use crate::daemon::shard::handle::{ClientInfo, ExportId, IoCounters};
 use crate::daemon::shard::pool::Pool;
 
-/// Wakes who waits on an eventfd.
+/// Value that wakes the reader of an eventfd.
 const ONE: [u8; 8] = 1u64.to_ne_bytes();
 
-/// A guest and what belongs to it.
+/// A guest, with its queues and descriptors.
 pub(super) struct Guest {
     pub export: ExportId,
     pub target: Target,
@@ -29,37 +29,39 @@ pub(super) struct Guest {
     pub since: Time,
     pub device: Device,
     pub meter: Meter,
-    /// The memory that its requests hold.
+    /// Memory that its requests hold.
     pub purse: Purse,
-    /// What kicks a queue.
+    /// Watches of the eventfds with which the guest kicks, by queue.
     pub kicks: HashMap<usize, WatchId>,
-    /// How it is told of answers, by queue.
+    /// Eventfds that notify the guest of completions, by queue.
     pub calls: HashMap<usize, OwnedFd>,
-    /// How it is told that a queue broke.
+    /// Eventfds that notify the guest of a broken queue, by queue.
     pub alarms: HashMap<usize, OwnedFd>,
-    /// How the front end is told of changes.
+    /// Socket for messages to the front end about changes.
     pub channel: Option<OwnedFd>,
-    /// The size that it knows.
+    /// Size that the front end knows, in bytes.
     pub told_size: u64,
-    /// Whether it knows of a write cache.
+    /// The front end knows of a write cache.
     pub told_write_cache: bool,
-    /// It has been told of a change.
+    /// The front end got a message about a change.
     pub told_of_changes: bool,
-    /// Who waits for a queue to come to rest.
+    /// Callers that wait for a queue to have nothing in flight.
     pub stops: Vec<(usize, Answer<u16>)>,
-    /// Set when the front end is gone; told when nothing is in flight.
+    /// Set when the front end is gone; sent when nothing is in flight.
     pub leaving: Option<Answer<Memory>>,
-    /// It is looked at in every turn, and need not kick.
+    /// It is polled in every turn, and need not kick.
     pub hot: bool,
-    /// What says that its memory was taken away: of its regions, and of other memory of the front end's.
+    /// Guards that report when memory is taken away: of its regions, and of other memory of the
+    /// front end.
     pub guards: Vec<Arc<Guard>>,
     pub shared: Vec<Arc<Guard>>,
-    /// That was so: nothing is taken from it any more, and it is told of nothing.
+    /// Memory was taken away: no request is taken from the guest any more, and it gets no
+    /// completion.
     pub lost: bool,
 }
 
 impl Guest {
-    /// Hands what it offers to the pool; true when there was something.
+    /// Hands the requests that the guest has offered to the pool; true when there were some.
     pub fn take<P: Pool>(&mut self, pool: &mut P, throttles: &mut Throttles, now: u64, memory: &Budgeted) -> bool {
         if self.lost {
             self.device.refuse_held();
@@ -89,12 +91,12 @@ impl Guest {
         taken.requests > 0
     }
 
-    /// Its memory was taken away.
+    /// True when some of its memory was taken away.
     pub fn has_lost_memory(&self) -> bool {
         self.guards.iter().chain(&self.shared).any(|guard| guard.is_broken())
     }
 
-    /// Tells it of what was answered.
+    /// Publishes completions in the guest's queues, and notifies it.
     pub fn publish(&mut self) {
         if self.lost {
             return;
@@ -107,7 +109,8 @@ impl Guest {
         });
     }
 
-    /// Tells the front end of a new size, or of a write cache that came or went. It reads them when it gets to it.
+    /// Informs the front end of a new size, or that a write cache was added or removed. The front
+    /// end reads the configuration when it handles the message.
     pub fn tell(&mut self, size: u64, write_cache: bool) {
         if (size, write_cache) == (self.told_size, self.told_write_cache) {
             return;
@@ -115,7 +118,8 @@ impl Guest {
         (self.told_size, self.told_write_cache) = (size, write_cache);
         self.told_of_changes = true;
         if let Some(channel) = &self.channel {
-            // A front end that reads nothing there is not told twice; it sees what is new when it reads the configuration anyway.
+            // A front end that reads nothing there gets no second message; it sees the change when
+            // it reads the configuration.
             let sent = rustix::net::send(channel, &wire::config_change(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
             if let Err(error) = sent {
                 tracing::warn!(export = %self.export, peer = self.peer, %error, "the front end was not told of a change");
@@ -132,7 +136,8 @@ impl Guest {
     }
 }
 
-/// The descriptor does not block. A failure means that its counter is full, so who waits is awake already.
+/// Wakes the reader of an eventfd. The descriptor does not block; a failure means that its counter
+/// is full, so the reader is awake already.
 pub(super) fn wake(eventfd: &OwnedFd) {
     let _ = rustix::io::write(eventfd, &ONE);
 }

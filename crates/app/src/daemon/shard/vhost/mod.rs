@@ -1,7 +1,9 @@
-//! Exports over vhost-user: a thread that talks to the front end, and what the shard runs for it.
+//! Exports over vhost-user: a thread that talks to the front end, and the guest's queues, which the
+//! shard runs.
 //!
-//! The socket's messages are few, may come slowly and ask for memory to be mapped, so a thread of their own takes them ([`talk`]); what they
-//! change is told to the shard as an [`order::Order`]. The shard alone touches the guest's queues (`guest`, `serve`).
+//! The socket's messages are few, may come slowly and request mappings of memory, so a thread of
+//! their own handles them ([`talk`]). It passes the changes to the shard as an [`order::Order`].
+//! Only the shard accesses the guest's queues (`guest`, `serve`).
 
 mod guest;
 mod order;

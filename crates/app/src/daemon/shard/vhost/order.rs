@@ -1,4 +1,4 @@
-//! What the thread that talks to a front end asks of the shard.
+//! Orders to the shard from the thread that talks to a front end.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,32 +11,33 @@ use tokio::sync::oneshot;
 
 use crate::daemon::shard::handle::ExportId;
 
-/// Where an answer goes; the error is words for a log.
+/// Channel for an answer; the error is text for a log.
 pub(super) type Answer<T> = oneshot::Sender<Result<T, String>>;
 
-/// For which export, and what.
+/// An order about an export.
 pub(super) struct Order {
     pub export: ExportId,
     pub what: What,
 }
 
-/// What is asked.
+/// Content of an order.
 pub(super) enum What {
     /// A front end has connected.
     Attach {
         peer: String,
         answer: Answer<()>,
     },
-    /// Size, sectors and features now; `fresh`: for the configuration of a guest that has seen no other.
+    /// Asks for size, sectors and features; `fresh`: for the configuration of a guest that has read
+    /// none before.
     Offer {
         fresh: bool,
         answer: Answer<(Geometry, Features)>,
     },
-    /// Exchange the memory; gives the old one back, to be unmapped elsewhere.
+    /// Exchanges the memory; the answer is the old one, to be unmapped elsewhere.
     Memory(Memory, Vec<Arc<Guard>>, Answer<Memory>),
-    /// Other memory of the front end's that is touched from now on.
+    /// Adds other memory of the front end that is accessed from now on.
     Shared(Arc<Guard>),
-    /// Exchange the log of dirty pages; gives the old one back.
+    /// Exchanges the log of dirty pages; the answer is the old one.
     Log(DirtyLog, Answer<Option<DirtyLog>>),
     Features(u64),
     WriteCache(bool),
@@ -46,7 +47,7 @@ pub(super) enum What {
         kick: Arc<OwnedFd>,
         answer: Answer<()>,
     },
-    /// Answered when nothing of the queue is in flight.
+    /// Stops a queue; answered when the queue has nothing in flight.
     Stop {
         index: usize,
         answer: Answer<u16>,
@@ -57,13 +58,13 @@ pub(super) enum What {
         fd: Option<OwnedFd>,
     },
     Channel(OwnedFd),
-    /// The front end is gone. Answered when nothing is in flight, with the memory.
+    /// The front end is gone. Answered with the memory, when nothing is in flight.
     Detach(Answer<Memory>),
-    /// The thread has ended; nothing comes after this.
+    /// The thread has ended; no order follows.
     Ended,
 }
 
-/// The thread's way to the shard.
+/// The thread's channel to the shard.
 #[derive(Clone)]
 pub(super) struct Orders {
     pub export: ExportId,
@@ -71,17 +72,18 @@ pub(super) struct Orders {
     pub waker: Waker,
 }
 
-/// Words for when the shard has ended.
+/// Error when the shard has ended.
 const GONE: &str = "the pool is not open any more";
 
 impl Orders {
-    /// Says what needs no answer. A shard that has ended takes nothing, which the next question tells.
+    /// Sends an order that needs no answer. A shard that has ended takes none, which the next
+    /// [`Orders::ask`] reports.
     pub fn tell(&self, what: What) {
         let _ = self.sender.send(Order { export: self.export, what });
         self.waker.wake();
     }
 
-    /// Asks and waits. Not to be called from asynchronous code.
+    /// Sends an order and waits for its answer. Not to be called from asynchronous code.
     pub fn ask<T>(&self, what: impl FnOnce(Answer<T>) -> What) -> Result<T, String> {
         let (sender, receiver) = oneshot::channel();
         self.tell(what(sender));

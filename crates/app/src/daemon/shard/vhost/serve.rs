@@ -1,4 +1,4 @@
-//! The shard's part: exports over vhost-user come and go, orders are carried out, queues are run.
+//! The shard's side of vhost-user: starts and ends exports, carries out orders, runs queues.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const VHOST_DESCRIPTORS: u64 = 12;
 const POOL_DIGITS: usize = 8;
 
 impl<P: Pool> Shard<P> {
-    /// Starts to serve over vhost-user.
+    /// Starts serving over vhost-user.
     pub(in crate::daemon::shard) fn export_vhost(&mut self, spec: VhostUserExport) -> Result<ExportInfo, ShardError> {
         if self.exports.contains_key(&spec.id) || self.vhost.contains(spec.id) {
             return Err(ShardError::ExportExists(spec.id));
@@ -49,7 +49,7 @@ impl<P: Pool> Shard<P> {
         Ok(info)
     }
 
-    /// Stops serving: requests in flight are answered, then the front end is let go.
+    /// Stops serving: requests in flight are answered, then the front end is disconnected.
     pub(in crate::daemon::shard) fn unexport_vhost(&mut self, id: ExportId, answer: Option<Answer<()>>) {
         let Some(export) = self.vhost.exports.get_mut(&id) else { return };
         if let Some(waiting) = &mut export.closing {
@@ -57,20 +57,21 @@ impl<P: Pool> Shard<P> {
         }
         export.closing = Some(answer.into_iter().collect());
         export.file = None;
-        // The thread sees the end of its sockets, has the guest detached, and says that it has ended.
+        // The thread sees the end of its sockets, has the guest detached, and reports that it has
+        // ended.
         export.stop.end();
     }
 
-    /// Carries out what the threads ask for.
+    /// Carries out the orders of the threads.
     pub(in crate::daemon::shard) fn take_orders(&mut self) {
-        // The sender kept here keeps the channel open.
+        // The sender in `vhost` keeps the channel open.
         while let Ok(Order { export, what }) = self.vhost.orders.try_recv() {
             self.carry_out(export, what);
         }
     }
 
     fn carry_out(&mut self, id: ExportId, what: What) {
-        // Whether anybody still waits for an answer makes no difference to what was asked.
+        // An order is carried out even when its sender does not wait for the answer any more.
         match what {
             What::Attach { peer, answer } => drop(answer.send(self.attach(id, peer))),
             What::Offer { fresh, answer } => {
@@ -79,7 +80,8 @@ impl<P: Pool> Shard<P> {
                 if let (Some((geometry, features)), Some((_, guest))) = (offered, self.vhost.guest_of(id)) {
                     guest.told_size = geometry.size;
                     guest.told_write_cache = features.write_cache;
-                    // A front end that was told of a change looks again, and need not pass on what it finds.
+                    // A front end that got a message about a change reads the configuration again,
+                    // and need not pass it on to the guest.
                     released = fresh && features.write_cache && !guest.told_of_changes;
                     if released {
                         guest.device.set_promised(false);
@@ -102,7 +104,8 @@ impl<P: Pool> Shard<P> {
                     let watch = self.ring.watch(kick);
                     guest.kicks.insert(index, watch);
                     self.vhost.kicks.insert(watch, place);
-                    // What was offered before anybody listened, or left by a predecessor, is looked for.
+                    // There may be requests from before the kicks were watched, or left by a
+                    // predecessor.
                     self.vhost.heat(place);
                 }
                 let _ = answer.send(started.map(drop));
@@ -113,7 +116,7 @@ impl<P: Pool> Shard<P> {
                 guest.device.stop(index);
                 guest.stops.push((index, answer));
                 self.throttles.hurry(Some(guest.target));
-                // What a predecessor left is done before a queue comes to rest.
+                // Requests that a predecessor left are done before the queue comes to rest.
                 self.vhost.heat(place);
                 self.unwatch(kick);
                 self.settle_guest(place);
@@ -131,7 +134,8 @@ impl<P: Pool> Shard<P> {
                     What::Features(features) => guest.device.set_features(features),
                     What::WriteCache(on) => guest.device.set_write_cache(on),
                     What::Signal { index, signal, fd } => {
-                        // Answers may have been given before there was a way to tell of them. A guest that is told of nothing looks, no more.
+                        // There may be completions from before the descriptor was set. A needless
+                        // notification only makes the guest look.
                         if let (Signal::Call, Some(call)) = (signal, &fd) {
                             wake(call);
                         }
@@ -217,7 +221,7 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// An export's thread has ended.
+    /// Removes an export whose thread has ended.
     fn ended(&mut self, id: ExportId) {
         let Some(mut export) = self.vhost.exports.remove(&id) else { return };
         self.past.add(&export.past);
@@ -227,11 +231,12 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// Answers those who wait for a queue to come to rest, and lets a guest go of which nothing is in flight.
+    /// Answers callers that wait for a queue to come to rest, and removes a leaving guest that has
+    /// nothing in flight.
     fn settle_guest(&mut self, index: u32) {
         let Some(guest) = self.vhost.guest_mut(index) else { return };
         if !guest.stops.is_empty() || guest.leaving.is_some() {
-            // nobody is kept waiting by limits for a guest that pauses
+            // limits must not delay a guest that pauses or leaves
             self.throttles.hurry(Some(guest.target));
         }
         for (queue, answer) in std::mem::take(&mut guest.stops) {
@@ -257,14 +262,14 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// A guest has kicked.
+    /// Handles a kick of a guest.
     pub(in crate::daemon::shard) fn kicked(&mut self, watch: WatchId) {
         if let Some(index) = self.vhost.kicks.get(&watch).copied() {
             self.vhost.heat(index);
         }
     }
 
-    /// Hands what guests offer to the pool.
+    /// Hands the requests that guests have offered to the pool.
     pub(in crate::daemon::shard) fn take_from_guests(&mut self) {
         for index in &self.vhost.hot {
             if let Some(Some(guest)) = self.vhost.guests.get_mut(*index as usize) {
@@ -274,7 +279,8 @@ impl<P: Pool> Shard<P> {
         self.break_off_guests();
     }
 
-    /// Breaks guests off whose memory was taken away, before they are told of anything: what they were to read may not have reached them.
+    /// Disconnects guests whose memory was taken away, before they are notified of anything: data
+    /// that they were to read may not have reached them.
     fn break_off_guests(&mut self) {
         for guest in self.vhost.guests.iter_mut().flatten() {
             if guest.lost || !guest.has_lost_memory() {
@@ -291,7 +297,7 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// The pool has answered a guest's request.
+    /// Passes the pool's completion of a request to its guest.
     pub(in crate::daemon::shard) fn completed_for_guest(&mut self, completion: Completion) {
         let Completion { tag: Tag(tag), .. } = completion;
         let index = (tag >> 32) as u32 & !GUEST;
@@ -303,7 +309,7 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// Tells guests of their answers. True when one is to be looked at again at once.
+    /// Publishes completions to guests. True when a guest has offered more requests.
     pub(in crate::daemon::shard) fn publish_to_guests(&mut self) -> bool {
         self.vhost.untold = false;
         self.break_off_guests();
@@ -320,7 +326,7 @@ impl<P: Pool> Shard<P> {
         self.vhost.has_more()
     }
 
-    /// Tells front ends whose volume has another size, or whose write cache came or went.
+    /// Informs front ends whose volume has a new size, or whose write cache was added or removed.
     pub(in crate::daemon::shard) fn tell_changes(&mut self) {
         for guest in self.vhost.guests.iter_mut().flatten() {
             if let Some((geometry, features)) = self.pool.geometry(guest.target) {
@@ -329,7 +335,8 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// From now on their requests are paid for from the shard's budget, which is another one.
+    /// Returns the guests' memory to the budget `before`; from now on they use the shard's new
+    /// budget.
     pub(in crate::daemon::shard) fn set_budget_of_guests(&mut self, before: &Budget) {
         for guest in self.vhost.guests.iter_mut().flatten() {
             guest.purse.empty(before);
@@ -337,7 +344,8 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// Every write of a target's guests stays durable before its answer, whatever its mode is from now on but `unsafe`: they may have been told so.
+    /// Makes every write of a target's guests durable before its completion, in every later cache
+    /// mode but `unsafe`: the guests may have been promised that there is no write cache.
     pub(in crate::daemon::shard) fn keep_promises(&mut self, target: Target) {
         for export in self.vhost.exports.values_mut().filter(|export| export.spec.target == target) {
             export.spec.promised = true;
@@ -352,7 +360,7 @@ fn no_guest() -> String {
     "the export is going away".to_owned()
 }
 
-/// What tells targets of a pool apart in a serial number.
+/// Returns the part of a serial number that identifies a target in its pool.
 fn number_of(target: Target) -> String {
     match target {
         Target::Head(volume) => format!("v{}", volume.0),

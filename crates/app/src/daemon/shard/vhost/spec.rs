@@ -1,4 +1,4 @@
-//! What is asked for by an export over vhost-user.
+//! Specification of an export over vhost-user.
 
 use std::path::PathBuf;
 
@@ -7,31 +7,34 @@ use millpond_engine::Target;
 use crate::daemon::shard::handle::{ExportId, Message, ShardError, ShardHandle};
 use crate::daemon::shard::listen::SocketAccess;
 
-/// What to serve over vhost-user, and where.
+/// An export over vhost-user: its target and its socket.
 #[derive(Clone, Debug)]
 pub struct VhostUserExport {
     /// Identity; refused when in use in this shard.
     pub id: ExportId,
-    /// Its name, for people.
+    /// Name for messages and lists.
     pub name: String,
-    /// What is served.
+    /// Volume or snapshot that is served.
     pub target: Target,
-    /// Path of the unix socket to make. A stale socket file is replaced; one that somebody listens on is refused.
+    /// Path of the unix socket to make. A stale socket file is replaced; a path on which another
+    /// process listens is refused.
     pub unix: PathBuf,
-    /// Who may connect to it.
+    /// Access rights of that socket.
     pub access: SocketAccess,
-    /// Queues that a front end may have.
+    /// Most queues of a front end.
     pub queues: u16,
     /// Refuse writes. Snapshots are read-only anyway.
     pub read_only: bool,
-    /// Guests may have been told that there is no write cache, when the volume's mode was stricter: until a front end reads the configuration anew,
-    /// their writes are durable before they are answered.
+    /// Guests may have been promised that there is no write cache, when the volume's mode was
+    /// stricter: until a front end reads the configuration anew, their writes are durable before
+    /// they are answered.
     pub promised: bool,
 }
 
 impl ShardHandle {
-    /// Has every write that guests of a target over vhost-user make stay durable before its answer, as they may have been told, until their
-    /// front ends read the configuration anew. Asked for before the cache mode becomes a laxer one.
+    /// Makes every write of a target's vhost-user guests durable before it is answered, as they may
+    /// have been promised, until their front ends read the configuration anew. Call it before the
+    /// cache mode becomes a laxer one.
     ///
     /// # Errors
     /// [`ShardError::Gone`].

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::net::Shutdown;
 
-/// The sockets of such a thread, to be shut down from outside.
+/// Sockets of such a thread, which other threads shut down.
 #[derive(Debug)]
 pub(super) struct Stop {
     ended: AtomicBool,
@@ -27,14 +27,15 @@ impl Stop {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Remembers the connection that is being served, or that there is none. False when it is to be dropped at once.
+    /// Records the connection that is being served, or that there is none. Returns false when the
+    /// connection is to be dropped at once.
     pub fn serving(&self, connection: Option<OwnedFd>) -> bool {
         let mut place = self.connection.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         *place = connection;
         !self.is_ended()
     }
 
-    /// Ends the connection that is being served; the next one is served as ever.
+    /// Ends the connection that is being served; later ones are served.
     pub fn break_off(&self) {
         let place = self.connection.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(connection) = place.as_ref() {
@@ -42,10 +43,10 @@ impl Stop {
         }
     }
 
-    /// Wakes the thread from whatever it waits for, for ever.
+    /// Wakes the thread from any wait, for good.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Release);
-        // Both fail when there is nothing to be shut down any more.
+        // Both fail when there is nothing left to shut down.
         let _ = rustix::net::shutdown(self.listener.as_fd(), Shutdown::Both);
         let place = self.connection.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(connection) = place.as_ref() {

@@ -13,18 +13,19 @@ use super::stop::Stop;
 use crate::daemon::shard::handle::{Answer, ExportId, ExportInfo, IoCounters};
 use crate::daemon::shard::listen::SocketFile;
 
-/// Set in the upper half of the tags of guests, beside the place in the table; other askers have lower numbers.
+/// Bit in the ids of guests, which are the upper half of their tags, beside the table index.
+/// Clients have lower ids, mounts have the bit above.
 pub(super) const GUEST: u32 = 0x4000_0000;
 
-/// What is served, and to whom.
+/// An export over vhost-user, and its guest.
 pub(super) struct VhostExport {
     pub spec: VhostUserExport,
     pub file: Option<SocketFile>,
     pub stop: Arc<Stop>,
     pub guest: Option<u32>,
-    /// Of guests that are gone.
+    /// Counters of guests that are gone.
     pub past: IoCounters,
-    /// Set while it goes; told when its thread has ended.
+    /// Set while the export ends; the answers are sent when its thread has ended.
     pub closing: Option<Vec<Answer<()>>>,
 }
 
@@ -34,13 +35,13 @@ impl Drop for VhostExport {
     }
 }
 
-/// All of them. INV-VHOST-3: a guest whose queues run is either hot, looked at in each turn, or has been asked to kick and was looked at
-/// after that.
+/// All exports over vhost-user and their guests. INV-VHOST-3: a guest whose queues run is either
+/// hot, that is, polled in each turn, or was asked to kick and polled after that.
 pub(in crate::daemon::shard) struct VhostUsers {
     pub(super) exports: BTreeMap<ExportId, VhostExport>,
     pub(super) guests: Vec<Option<Guest>>,
     pub(super) hot: Vec<u32>,
-    /// A guest was answered and has not been told.
+    /// A guest has completions that are not published yet.
     pub(super) untold: bool,
     pub(super) kicks: HashMap<WatchId, u32>,
     pub(super) orders: mpsc::Receiver<Order>,
@@ -76,13 +77,13 @@ impl VhostUsers {
         self.guests.get_mut(index as usize)?.as_mut()
     }
 
-    /// The guest of an export.
+    /// Returns the guest of an export.
     pub(super) fn guest_of(&mut self, id: ExportId) -> Option<(u32, &mut Guest)> {
         let index = self.exports.get(&id)?.guest?;
         Some((index, self.guest_mut(index)?))
     }
 
-    /// A place for a guest.
+    /// Returns a free index for a guest.
     pub(super) fn place(&mut self) -> u32 {
         let free = self.guests.iter().position(Option::is_none);
         let index = free.unwrap_or_else(|| {
@@ -92,7 +93,7 @@ impl VhostUsers {
         index as u32 // exports are far fewer
     }
 
-    /// Has a guest looked at in every turn until it is idle.
+    /// Polls a guest in every turn until it is idle.
     pub(super) fn heat(&mut self, index: u32) {
         if let Some(Some(guest)) = self.guests.get_mut(index as usize)
             && !guest.hot
@@ -103,18 +104,19 @@ impl VhostUsers {
         }
     }
 
-    /// True when a guest that need not kick has offered something.
+    /// True when a guest that need not kick has offered requests.
     pub fn has_more(&self) -> bool {
         self.hot.iter().any(|index| matches!(self.guests.get(*index as usize), Some(Some(guest)) if guest.device.has_more()))
     }
 
-    /// Before the loop sleeps: asks guests to kick. True when one has offered something meanwhile, so that the loop must not sleep.
+    /// Asks guests to kick, before the loop sleeps. True when one has offered requests meanwhile,
+    /// so that the loop must not sleep.
     pub fn listen(&mut self) -> bool {
         let VhostUsers { hot, guests, .. } = self;
         let mut more = false;
         hot.retain(|index| {
             let Some(Some(guest)) = guests.get_mut(*index as usize) else { return false };
-            // At its limits: the next answer makes room, and it is looked at then.
+            // A guest at its limits stays hot: the next completion makes room for its requests.
             let full = !guest.device.has_room();
             let offered = !full && guest.device.listen();
             more |= offered;
@@ -128,18 +130,18 @@ impl VhostUsers {
         self.exports.values().map(|export| export.info(&self.guests))
     }
 
-    /// Adds what all guests did, present and gone.
+    /// Adds the counters of all guests, connected or gone.
     pub fn count(&self, total: &mut IoCounters) {
         self.exports.values().for_each(|export| total.add(&export.past));
         self.guests.iter().flatten().for_each(|guest| total.add(&guest.counters()));
     }
 
-    /// True when guests were answered since they were last told.
+    /// True when there are completions that are not published yet.
     pub fn has_answers(&self) -> bool {
         self.untold
     }
 
-    /// Guests connected now.
+    /// Returns the number of connected guests.
     pub fn len(&self) -> usize {
         self.guests.iter().flatten().count()
     }

@@ -1,7 +1,8 @@
 //! The thread that talks to front ends, one at a time, and maps their memory.
 //!
-//! What a front end hands over is looked at before it is used: memory must be of tmpfs or hugetlbfs (memfd is), so that touching it never waits
-//! for a file system of the front end's choice; what kicks and is called must be an eventfd, which is set not to block.
+//! Everything that a front end hands over is checked before use. Memory must be of tmpfs or
+//! hugetlbfs (memfd is), so that accessing it never waits for a file system of the front end's
+//! choice. Descriptors for kicks and calls must be eventfds, and are made non-blocking.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -31,12 +32,13 @@ use crate::daemon::shard::listen;
 /// Types of file systems whose pages are in memory.
 const TMPFS: i64 = 0x0102_1994;
 const HUGETLBFS: i64 = 0x9584_58f6;
-/// Pieces of shared memory beside the guest's that one connection may bring: each move to another host takes one or two.
+/// Most pieces of shared memory that one connection may bring besides the guest's memory: each
+/// migration to another host takes one or two.
 const MAX_SHARED: usize = 64;
-/// How an eventfd looks.
+/// Name of an eventfd in /proc.
 const EVENTFD: &str = "anon_inode:[eventfd]";
 
-/// Why a connection has ended.
+/// Reason why a connection has ended.
 #[derive(Debug, thiserror::Error)]
 enum TalkError {
     #[error("it closed the connection")]
@@ -53,11 +55,11 @@ impl From<Errno> for TalkError {
     }
 }
 
-/// The way to the shard.
+/// State of the thread.
 pub(super) struct Talk {
     orders: Orders,
     queues: u16,
-    /// Pieces of shared memory that the front end has brought.
+    /// Number of pieces of shared memory that the front end has brought.
     shared: usize,
 }
 
@@ -68,7 +70,7 @@ pub(super) struct Watched {
     guard: Arc<Guard>,
 }
 
-/// Says that the thread has ended, however it does.
+/// Reports the end of the thread when dropped, even after a panic.
 struct Ending(Orders);
 
 impl Drop for Ending {
@@ -90,7 +92,7 @@ impl Talk {
                     Err(_) if stop.is_ended() => {}
                     Err(Errno::INTR | Errno::CONNABORTED) => {}
                     Err(errno) => {
-                        // Out of descriptors or memory: that passes.
+                        // Out of descriptors or memory, which passes.
                         tracing::warn!(export = %talk.orders.export, %errno, "no front end can be accepted now");
                         thread::sleep(std::time::Duration::from_millis(200));
                     }
@@ -123,7 +125,7 @@ impl Talk {
                     TalkError::Closed => tracing::debug!(export = %self.orders.export, peer, "the front end has closed the connection"),
                     reason => tracing::warn!(export = %self.orders.export, peer, %reason, "the connection to the front end ends"),
                 }
-                // The memory is unmapped here, where it holds nobody up.
+                // The memory is unmapped on this thread, where that delays no other client.
                 drop(self.orders.ask(What::Detach));
             }
             Err(reason) => tracing::warn!(export = %self.orders.export, peer, reason, "a front end was turned away"),
@@ -149,7 +151,7 @@ fn accept(stop: &Stop) -> Result<OwnedFd, Errno> {
     rustix::net::accept_with(stop.listener(), SocketFlags::CLOEXEC)
 }
 
-/// Fills `target`; descriptors that come along are added to `fds`.
+/// Fills `target`; adds descriptors that arrive with the bytes to `fds`.
 fn receive(socket: &OwnedFd, target: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<(), TalkError> {
     let mut rest = target;
     while !rest.is_empty() {
@@ -216,8 +218,8 @@ impl Backend for Talk {
 
     fn map(&mut self, region: &Region, file: OwnedFd) -> Result<Watched, String> {
         let page = in_memory(&file)?;
-        // A file that becomes shorter, or that the host has no memory for, breaks its guard, and the front end is broken off. Where the file takes seals
-        // it does not become shorter.
+        // A file that shrinks, or for whose pages the host has no memory, breaks its guard, and the
+        // front end is disconnected. A file that takes seals cannot shrink.
         let _ = rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK);
         let size = usize::try_from(region.size).map_err(|_| "a region of memory is too large".to_owned())?;
         let mapped = MmapRegion::from_file(FileOffset::new(File::from(file), region.offset), size).map_err(|error| error.to_string())?;
@@ -303,13 +305,13 @@ impl Backend for Talk {
     }
 }
 
-/// Has memory watched for pages that are taken away.
+/// Watches mapped memory for pages that are taken away.
 fn watch(mapped: &MmapRegion, page: usize) -> Result<Arc<Guard>, String> {
     let guard = Guard::new(mapped.as_ptr(), mapped.size(), page).ok_or("too many pieces of memory are mapped already")?;
     Ok(Arc::new(guard))
 }
 
-/// Refuses files that are not in memory. Gives the size of its pages.
+/// Refuses files that are not in memory. Returns their page size in bytes.
 fn in_memory(file: &OwnedFd) -> Result<usize, String> {
     let stat = rustix::fs::fstatfs(file).map_err(|errno| errno.to_string())?;
     match stat.f_type {
@@ -319,7 +321,7 @@ fn in_memory(file: &OwnedFd) -> Result<usize, String> {
     }
 }
 
-/// Refuses what is no eventfd, and has it never block.
+/// Refuses a descriptor that is no eventfd, and makes it non-blocking.
 fn eventfd(fd: &OwnedFd) -> Result<(), String> {
     let name = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(|error| error.to_string())?;
     if name.as_os_str() != EVENTFD {
