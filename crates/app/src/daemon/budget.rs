@@ -5,10 +5,12 @@
 //! budget cannot give what a client asks for, the client waits its turn in one queue of all shards:
 //! no client gets memory before the first in the queue, however little it asks for.
 //!
-//! No client waits for ever: no request is larger than the budget ([`LEAST`]), so the first client in the queue is served at the latest when all other clients
-//! have returned their memory, and no other client gets memory before it. Held memory returns when the pool answers a request, a client sends the rest
-//! of a payload, or a client reads a reply; a client that neither sends nor reads for [`PATIENCE`] is disconnected. A request has all its memory before
-//! it begins, so a client that holds memory never waits for the budget itself.
+//! No client waits for ever: no request is larger than the budget ([`LEAST`]), so the first client
+//! in the queue is served at the latest when all other clients have returned their memory, and no
+//! other client gets memory before it. Held memory returns when the pool answers a request, a
+//! client sends the rest of a payload, or a client reads a reply; a client that neither sends nor
+//! reads for [`PATIENCE`] is disconnected. A request has all its memory before it begins, so a
+//! client that holds memory never waits for the budget itself.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

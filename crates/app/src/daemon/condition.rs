@@ -161,8 +161,8 @@ impl Conditions {
     }
 }
 
-/// Compares the median latency of a device with that of its peers. Returns `Some(reason)` inside
-/// when the device is slow, `Some(None)` when it is not, and `None` when there are too few
+/// Compares the median latency of a device with that of its peers. Returns the reason in a second
+/// `Some` when the device is slow, `Some(None)` when it is not, and `None` when there are too few
 /// operations.
 fn compare<'a>(what: &str, own: &[u64], peers: impl Iterator<Item = &'a [u64]>) -> Option<Option<String>> {
     let median = |counts: &[u64]| quantile(counts, 0.5).filter(|_| counts.iter().sum::<u64>() >= LEAST);

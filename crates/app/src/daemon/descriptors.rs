@@ -10,7 +10,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Descriptors that neither clients nor exports get: a dozen at a time for the state file, labels and mounts, and the clients of the control socket.
+/// Descriptors that neither clients nor exports get: a dozen at a time for the state file, labels
+/// and mounts, and the clients of the control socket.
 const RESERVE: u64 = 64;
 /// Largest part of a low limit that is kept in reserve: 1/N.
 const RESERVE_PART: u64 = 4;

@@ -37,7 +37,8 @@ impl Daemon {
     /// Adds devices to a pool. On return their space is usable and the daemon remembers them.
     ///
     /// # Errors
-    /// When there is no such pool, a device cannot be used or holds something, or the engine refuses.
+    /// When there is no such pool, a device cannot be used or holds something, or the engine
+    /// refuses.
     pub async fn add_devices(&self, name: &str, request: AddDevices) -> Result<Pool, ApiError> {
         let _pool = self.lock_pool(name).await?;
         let during = format!("cannot add to pool '{name}'");

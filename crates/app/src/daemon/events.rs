@@ -1,8 +1,9 @@
 //! Events: each is a line of the log, goes to listeners and to the command of `on_event`, and is
 //! remembered.
 //!
-//! The last events are in memory, and in a file of the state directory, one JSON object a line, so that they outlive a restart. The file is
-//! bounded and is not flushed: it is a record for people, nothing depends on it.
+//! The last events are in memory, and in a file of the state directory, one JSON object a line, so
+//! that they outlive a restart. The file is bounded and is not flushed: it is a record for people,
+//! nothing depends on it.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -109,7 +110,7 @@ impl Happened {
 pub(super) struct EventLog {
     shared: Arc<Shared>,
     listeners: broadcast::Sender<Event>,
-    /// Becomes ready when the thread that writes the file has ended.
+    /// Disconnected when the thread that writes the file has ended.
     written: Mutex<Option<mpsc::Receiver<()>>>,
 }
 

@@ -4,8 +4,8 @@
 //! 0. The import of one pool (`importing` of its entry), by the daemon itself or by a command.
 //! 1. The lock of one pool, by its name ([`Daemon::lock_pool`]). A command holds it to its end,
 //!    including waits for the pool's shard. Its holder waits neither for a second pool lock nor for
-//!    the shard of another pool. A name without a pool has a lock, too: creating or importing a pool
-//!    takes the lock of its name, which reserves the name.
+//!    the shard of another pool. A name without a pool has a lock, too: creating or importing a
+//!    pool takes the lock of its name, which reserves the name.
 //! 2. `saving`: the order in which states are written ([`Daemon::save`]).
 //! 3. The registry, the mounts, the table of pool locks, the events and the last look at pools, one
 //!    at a time, for a read or a change in memory.

@@ -1,7 +1,8 @@
 //! One look at all pools: each shard is asked once, all at the same time, within one limit; a
 //! silent one delays the look no longer.
 //!
-//! Lists of pools, jobs and exports in the API are made from one look, so they agree with each other.
+//! Lists of pools, jobs and exports in the API are made from one look, so they agree with each
+//! other.
 
 use std::sync::Arc;
 use std::time::Duration;

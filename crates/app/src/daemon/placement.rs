@@ -55,7 +55,7 @@ pub(super) fn look(path: &Path, create: Option<u64>) -> Option<PoolFile> {
 /// mistyped.
 ///
 /// # Errors
-/// Always says what to do instead.
+/// When the path is such a file; the message says what to do instead.
 pub(super) fn refuse_below_dev(device: &DeviceSpec) -> Result<(), ApiError> {
     let path = Path::new(&device.path);
     let Some(file) = look(path, device.create) else { return Ok(()) };

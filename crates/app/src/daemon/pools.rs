@@ -93,7 +93,8 @@ impl Daemon {
     /// Durable on return, including the daemon's record of it.
     ///
     /// # Errors
-    /// When the name is taken, a device cannot be used or holds something, or the engine refuses. Files made for it are removed again.
+    /// When the name is taken, a device cannot be used or holds something, or the engine refuses.
+    /// Files made for it are removed again.
     pub async fn create_pool(&self, request: CreatePool) -> Result<Pool, ApiError> {
         names::check(Kind::Pool, &request.name)?;
         let _pool = self.lock_pool(&request.name).await?;

@@ -1,7 +1,8 @@
 //! Detects data that a device holds already, so that `pool create` does not overwrite it.
 //!
-//! Sources of the magics: the headers of the respective formats (ext2 superblock, XFS superblock, btrfs superblock, MBR, UEFI GPT, LVM2
-//! label, LUKS, swap, qcow2, VMDK, VHDX, VDI, vma; the superblocks of Linux md, bcache and BlueStore; ZFS's uberblocks).
+//! Sources of the magics: the headers of the respective formats (ext2 superblock, XFS superblock,
+//! btrfs superblock, MBR, UEFI GPT, LVM2 label, LUKS, swap, qcow2, VMDK, VHDX, VDI, vma; the
+//! superblocks of Linux md, bcache and BlueStore; ZFS's uberblocks).
 
 use std::fs::File;
 use std::io;

@@ -11,7 +11,8 @@ use crate::names::{Name, SnapshotName, VolumeName};
 use crate::size::Size;
 
 impl Daemon {
-    /// Makes a clone independent of its origin: the origin snapshot and those before it move to the clone. Durable on return.
+    /// Makes a clone independent of its origin: the origin snapshot and those before it move to the
+    /// clone. Durable on return.
     ///
     /// # Errors
     /// When the volume is no clone, when both volumes have a snapshot of one name, or when the

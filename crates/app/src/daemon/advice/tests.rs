@@ -4,7 +4,7 @@ use super::*;
 
 const GIB: u64 = 1 << 30;
 
-/// Writes of up to 4 KiB, 8 KiB and so on, each of so many GiB; nodes of one.
+/// A census of writes of up to 4 KiB, 8 KiB and so on, in GiB each, and of 1 GiB of nodes.
 fn census(sizes: [u64; 7]) -> Census {
     let volume = VolumeCensus { volume: VolumeId(3), sizes: sizes.map(|gib| gib * GIB), special: 0 };
     Census { volumes: vec![volume], nodes: GIB, objects: 0, special: 0, special_nodes: 0 }
@@ -16,7 +16,7 @@ fn sizes_add_up() {
     let small: Vec<u64> = told.thresholds.iter().map(|row| row.small_bytes / GIB).collect();
     assert_eq!((small, told.data_bytes / GIB), (vec![1, 3, 3, 7, 7, 7], 20));
     assert_eq!((told.thresholds[3].share, told.thresholds[3].total_bytes / GIB), (0.35, 8));
-    // twice what nodes take, and of what small writes take an eighth more, each in its half
+    // each half holds: twice the bytes of nodes; the bytes of small writes and an eighth more
     let needed: Vec<u64> = told.thresholds.iter().map(|row| row.needed_bytes / GIB).collect();
     assert_eq!(needed, [4, 6, 6, 16, 16, 16]);
     assert!(told.thresholds.iter().all(|row| row.fits.is_none() && row.full_percent.is_none()));
@@ -43,7 +43,7 @@ fn the_largest_that_fits_is_named() {
     let told = advice("tank", &census([1, 2, 0, 4, 0, 0, 13]), &[], Some(GIB));
     assert_eq!(told.largest_fitting, None);
     assert!(told.advice.contains("not even") && told.advice.contains("not all map nodes"), "{}", told.advice);
-    // those that the pool has, with rows for nodes, and without
+    // the special devices of the pool, with stripes for nodes, and without
     let there = Census { special: 3 * GIB, special_nodes: GIB, ..census([1, 2, 0, 4, 0, 0, 13]) };
     let told = advice("tank", &there, &[], None);
     assert_eq!((told.special_bytes, told.largest_fitting, told.assumed), (Some(4 * GIB), Some(4 << 10), false));

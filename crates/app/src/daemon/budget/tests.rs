@@ -11,7 +11,7 @@ fn the_first_in_the_queue_is_served_first_and_all_of_them_in_the_end() {
     assert!(clients[0].take(&budget, large, &waker));
     assert!(clients[0].holds_shared());
     assert!(!clients[1].take(&budget, large, &waker) && clients[1].waits());
-    // there is room for this one, but another came first; its own share is its own
+    // there are enough bytes for this client, but another came first; its own share needs no budget
     assert!(!clients[2].take(&budget, SHARE + 1, &waker));
     assert!(clients[3].take(&budget, SHARE, &waker) && !clients[3].holds_shared());
     assert!(!clients[3].take(&budget, 1, &waker));
@@ -26,7 +26,7 @@ fn the_first_in_the_queue_is_served_first_and_all_of_them_in_the_end() {
     assert!(gone.waits(), "it asked just now");
     gone.settle(&budget);
     assert!(!gone.waits());
-    // one that leaves makes way for who comes after
+    // a client that leaves lets the next one go first
     let [mut a, mut b] = [(); 2].map(|()| Purse::new(budget.asker()));
     assert!(!a.take(&budget, large, &waker) && !b.take(&budget, SHARE + 1, &waker));
     a.empty(&budget);

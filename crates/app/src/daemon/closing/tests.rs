@@ -1,4 +1,4 @@
-//! Two pools, one of which hangs: the other one does not notice; and the one that hangs can be given up.
+//! Two pools, one of which hangs: the other is not affected, and the hanging one can be given up.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::daemon::service::{Options, PoolEntry};
 use crate::daemon::shard::tests::client::{Client, hung};
 use crate::daemon::state::{PoolRecord, StateDir};
 
-/// More than anything takes that is not hung, on the busiest host.
+/// Longer than any call takes that does not hang, on the busiest host.
 const LONG: Duration = Duration::from_secs(300);
 
 fn run(test: impl Future<Output = ()>) {
@@ -60,8 +60,8 @@ fn destroy(name: &str) -> Destroy {
     Destroy { name: name.to_owned(), ..Destroy::default() }
 }
 
-/// Exports the volume of the pool that hangs, has a client write to it, and begins to end the export, which waits for the write. The pool's lock
-/// is taken from then on.
+/// Exports the volume of the pool that hangs, has a client write to it, and begins to end the
+/// export, which waits for the write. From then on the pool's lock is held.
 async fn hang(daemon: &Arc<Daemon>, dir: &Path) -> (Client, tokio::task::JoinHandle<Result<(), ApiError>>) {
     let socket = dir.join("hung.sock");
     let export = daemon.create_export(&export_of("hung/disk", &socket), true).await.expect("export");
@@ -84,7 +84,7 @@ fn commands_on_one_pool_do_not_wait_for_another() {
         let deadlines = Deadlines { turn: Duration::from_millis(50), ..Deadlines::default() };
         let daemon = two_pools(dir.path(), deadlines).await;
         let (_client, unexporting) = hang(&daemon, dir.path()).await;
-        // everything that there is to do with a pool
+        // every kind of command on the other pool works
         let name = "good/disk".parse().expect("name");
         let export = daemon.create_export(&export_of("good/disk", &dir.path().join("good.sock")), true).await.expect("export");
         daemon.set_properties(&name, &cache("none")).await.expect("set");
@@ -102,7 +102,7 @@ fn commands_on_one_pool_do_not_wait_for_another() {
         let search = vec![dir.path().display().to_string()];
         let import = ImportPool { name: Some("good".to_owned()), search, ..ImportPool::default() };
         daemon.import_pool(import).await.expect("import");
-        // while the one that hangs refuses, and says so
+        // commands on the hanging pool are refused, with a message
         let refused = daemon.set_properties(&"hung/disk".parse().expect("name"), &cache("none")).await.expect_err("locked");
         assert!(refused.kind == ErrorKind::Busy && refused.message.contains("nothing was changed"), "{refused}");
         assert!(!unexporting.is_finished());
@@ -120,7 +120,7 @@ fn a_pool_whose_thread_is_held_is_asked_once_and_delays_nobody() {
         let free = shard.hold();
         let first = loop {
             let pools = daemon.pools().await;
-            // the other one may be slow on a busy machine
+            // the other pool may be slow on a busy machine
             if pools.iter().any(|pool| pool.name == "good" && pool.health == "online") {
                 break pools;
             }
@@ -130,21 +130,21 @@ fn a_pool_whose_thread_is_held_is_asked_once_and_delays_nobody() {
         assert!(since.is_some(), "{:?}", health(&first));
         assert!(daemon.jobs().await.is_empty());
         assert!(daemon.exports().await.expect("exports").is_empty());
-        // a list of all pools has those that answer; one of this pool alone waits for it
+        // a list over all pools has those that answer; a list of this pool alone waits for it
         let listed = |volumes: Vec<Volume>| volumes.into_iter().map(|volume| volume.name).collect::<Vec<_>>();
-        // the other one may be slow on a busy machine
+        // the other pool may be slow on a busy machine
         while listed(daemon.volumes(None).await.expect("the other pool")) != ["good/disk"] {
             tokio::task::yield_now().await;
         }
         assert!(daemon.snapshots(None, None).await.expect("the other pool").is_empty());
-        // whoever looks again waits for the answer to the first question
+        // a later look waits for the answer to the first one
         assert_eq!(silent(&daemon.pools().await), since);
         assert_eq!(silent(&daemon.status().await.expect("status").pools), since);
         drop(free);
         while silent(&daemon.pools().await).is_some() {
             tokio::task::yield_now().await;
         }
-        // and what is answered is never older than the question
+        // an answer is never older than its look
         let export = daemon.create_export(&export_of("hung/disk", &dir.path().join("hung.sock")), true).await.expect("export");
         let look = shard.look(LONG).await.expect("it answers");
         assert_eq!(look.exports.iter().map(|info| info.id.0).collect::<Vec<_>>(), [export.id]);
@@ -168,7 +168,7 @@ fn a_pool_that_hangs_is_given_up_by_force() {
         assert!(client.reply().is_err(), "disconnected");
         assert_eq!(daemon.pools().await.len(), 1);
         assert!(daemon.registry().known.iter().any(|known| known.name == "hung"), "remembered for the next import");
-        // again: it is done, and not without force
+        // the second export with force succeeds; one without force does not
         assert!(!daemon.export_pool("hung", true).await.expect("done").in_use);
         assert_eq!(daemon.export_pool("hung", false).await.expect_err("gone").kind, ErrorKind::NotFound);
     });
@@ -195,7 +195,7 @@ fn clients_are_named_in_a_refusal_and_disconnected_by_force() {
 fn the_daemon_ends_although_a_pool_does_not_and_closes_the_others() {
     let dir = tempfile::tempdir().expect("directory");
     run(async {
-        // not less: the device of the other one may be busy
+        // the default limits and no shorter ones: the device of the other pool may be busy
         let daemon = two_pools(dir.path(), Deadlines::default()).await;
         let failed = daemon.close().await.expect_err("one was not closed").to_string();
         assert!(failed.contains("pool 'hung'") && !failed.contains("pool 'good'"), "{failed}");

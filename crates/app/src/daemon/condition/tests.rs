@@ -1,11 +1,11 @@
-//! The slow one is named, and none of a healthy pool.
+//! A slow device is named, and none of a healthy pool.
 
 use millpond_device::Latencies;
 
 use super::*;
 use crate::api::{DeviceCap, DeviceIo};
 
-/// Devices that have read and written so often, taking so many microseconds.
+/// Devices with these counts of reads and writes, each of so many microseconds.
 fn devices(of: &[(&str, u64, u64)]) -> Vec<Device> {
     let device = |(path, count, micros): &(&str, u64, u64)| {
         let mut times = Latencies::default();
@@ -36,7 +36,7 @@ fn devices(of: &[(&str, u64, u64)]) -> Vec<Device> {
     of.iter().map(device).collect()
 }
 
-/// The devices that are not well after another window.
+/// Returns the devices in trouble after another window.
 fn after(conditions: &mut Conditions, at: &mut Instant, devices: &[Device]) -> Vec<String> {
     *at += WINDOW;
     conditions.look(devices, *at);
@@ -52,7 +52,7 @@ fn the_slow_one_is_named_until_it_is_no_more() {
     let (mut conditions, mut at) = (Conditions::default(), Instant::now());
     after(&mut conditions, &mut at, &devices(&[("a", 0, 1), ("b", 0, 1), ("c", 0, 1)]));
     let now = devices(&[("a", 1000, 5000), ("b", 1000, 90_000), ("c", 1000, 7000)]);
-    // half a window says nothing
+    // half a window is too short to judge
     conditions.look(&now, at + WINDOW / 2);
     assert!(unwell(&conditions, &now).is_empty());
     assert_eq!(after(&mut conditions, &mut at, &now), ["b"]);
@@ -125,7 +125,7 @@ fn errors_that_grow_are_remembered_for_a_day() {
     now[0].errors = 7; // from before anybody looked
     assert!(after(&mut conditions, &mut at, &now).is_empty());
     now[1].errors = 2;
-    // at once, not when the window is over
+    // reported at once, not at the end of the window
     conditions.look(&now, at + Duration::from_secs(5));
     assert_eq!(conditions.of("b"), ("failing", Some("2 errors in the last 24 hours".to_owned())));
     assert_eq!(after(&mut conditions, &mut at, &now), ["b"]);
@@ -136,7 +136,7 @@ fn errors_that_grow_are_remembered_for_a_day() {
     at += MEMORY;
     after(&mut conditions, &mut at, &now);
     assert_eq!(conditions.of("b"), ("ok", None));
-    // who has left is forgotten
+    // a removed device is forgotten
     now[1].errors = 9;
     after(&mut conditions, &mut at, &now);
     now.pop();

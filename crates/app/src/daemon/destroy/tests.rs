@@ -1,4 +1,4 @@
-//! What a destroy takes along, in which order, and what it refuses.
+//! Content, order and refusals of the plan of a destroy.
 
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_engine::{Compression, HoldInfo, SnapshotId, SnapshotInfo, Time, VolumeId, VolumeInfo, VolumeOptions};
@@ -51,7 +51,7 @@ fn catalog() -> Catalog {
     )
 }
 
-/// What goes with names, separated by blanks.
+/// Returns the plan for names, separated by blanks.
 fn plan(names: &str, with_snapshots: bool, with_clones: bool) -> Result<Vec<String>, String> {
     let catalog = catalog();
     let doomed: Vec<_> = names.split(' ').map(|name| (name, name.parse().expect(name))).collect();
@@ -90,10 +90,10 @@ fn what_is_held_never_goes_and_says_who_holds_it() {
 fn several_names_are_one_plan() {
     let joined = |names: &str| plan(names, false, false).map(|names| names.join(" "));
     assert_eq!(joined("p/v@c p/v@a p/v@a"), Err("'v@c' has clones (w); add -R to destroy them with it".to_owned()));
-    // a clone that is named goes first, and need not be asked for with -R
+    // a clone that is named goes first, and needs no -R
     assert_eq!(joined("p/w@x p/y"), Ok("p/y p/w@x".to_owned()));
     assert_eq!(plan("p/v@c p/v@a p/w p/y", true, false).map(|names| names.join(" ")), Ok("p/y p/w@x p/w p/v@a p/v@c".to_owned()));
-    // what goes with its volume goes once
+    // a snapshot that goes with its volume is listed once
     assert_eq!(plan("p/w@x p/w p/y", true, false).map(|names| names.join(" ")), Ok("p/y p/w@x p/w".to_owned()));
     assert!(joined("p/v@a p/v@z").expect_err("unknown").contains("v@z"));
 }

@@ -1,4 +1,4 @@
-//! The right device, or none.
+//! Names find the right device, or none.
 
 use jiff::Timestamp;
 
@@ -10,7 +10,7 @@ fn named(member: u16, id: &str, path: Option<&str>, was: Option<&str>) -> Named 
     Named { member, successor: false, id: id.to_owned(), path: path.map(PathBuf::from), was: was.map(PathBuf::from), serial: None }
 }
 
-/// The first disk of a mirror died, and the second one is called after it since the restart.
+/// The first disk of a mirror died, and since the restart the second one has its name.
 fn renamed() -> DeviceNames {
     DeviceNames(vec![
         named(0, "0a1b2c3d", None, Some("/dev/sdb")),
@@ -41,13 +41,13 @@ fn ids_their_beginnings_and_serial_numbers_are_names() {
     assert!(names.find("lo", "0a1b").expect_err("two devices").message.contains("0a1b9999"));
     assert_eq!(names.find("lo", "0a1"), Ok(None), "too short");
     assert_eq!(names.find("lo", "sdd"), Ok(Some(2)), "the name of a node");
-    // a number is shown nowhere: of a device that is there it is none of its names
+    // member numbers are shown nowhere, and are no names of devices that are present
     assert_eq!(names.find("lo", "1"), Ok(None));
     let unknown = names.unknown("lo", "1").message;
     assert!(unknown.contains("device 1 is 0a1b9999 (at /dev/sdb now), name it so"), "{unknown}");
     assert!(names.unknown("lo", "9").message.contains("'millpond pool status lo' shows IDs"));
     assert_eq!(names.find("lo", "0"), Ok(Some(0)), "a missing one may be called by the number that it had before");
-    // a number, and the beginning of an id
+    // a word that is a member number, and also the beginning of an id
     let mut many = DeviceNames(vec![named(1234, "aaaaaaaa", None, Some("/a")), named(5, "12345678", Some("/b"), None)]);
     assert!(many.find("lo", "1234").is_err());
     // partitions of one disk have one serial number
@@ -90,7 +90,7 @@ fn out_of_service_a_path_is_that_of_the_device_that_was_in_use_last() {
 
 #[test]
 fn ids_are_eight_digits_and_different() {
-    // as the engine makes them: generation and member, and the import's own half
+    // ids as the engine makes them: generation and member, and the half of the import
     let ids = (0..200u64).map(|member| DeviceId(5 << 48 ^ (1 << 16 | member)));
     let short: Vec<String> = short_ids(ids).into_values().collect();
     assert!(short.iter().all(|id| id.len() == 8), "{short:?}");

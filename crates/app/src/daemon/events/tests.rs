@@ -44,7 +44,7 @@ fn memory_and_file_are_bounded() {
     assert_eq!((last.len(), last.last().map(String::as_str)), (KEPT, Some(format!("nth {}", LINES + KEPT / 2 - 1).as_str())));
 }
 
-/// The messages in the file.
+/// Returns the messages in the file.
 fn written(file: &Path) -> Vec<String> {
     let text = fs::read_to_string(file).unwrap_or_default();
     text.lines().map(|line| serde_json::from_str::<Event>(line).expect("an event").message).collect()
@@ -82,7 +82,7 @@ fn events_that_could_not_be_written_are_written_when_the_file_can_be() {
     let log = EventLog::open(dir.path(), None);
     log.record(event(0));
     eventually("the first", || written(&file) == ["nth 0"]);
-    // nothing can be written where a directory is that is not empty
+    // a non-empty directory at the path makes every write fail
     fs::remove_file(&file).and_then(|()| fs::create_dir_all(file.join("in the way"))).expect("in the way");
     log.record(event(1));
     eventually("it was tried", || log.shared.remembered().taken == 2);
@@ -100,7 +100,7 @@ fn nobody_waits_for_a_file_that_hangs_and_what_overflows_is_left_out() {
     let log = EventLog::open(dir.path(), None);
     log.record(event(0));
     eventually("the first", || written(&file) == ["nth 0"]);
-    // opening it hangs until somebody reads
+    // opening it hangs until there is a reader
     fs::remove_file(&file).expect("removes");
     assert!(Command::new("mkfifo").arg(&file).status().expect("mkfifo").success());
     log.record(event(1));
@@ -108,7 +108,7 @@ fn nobody_waits_for_a_file_that_hangs_and_what_overflows_is_left_out() {
     (2..KEPT + 7).for_each(|nth| log.record(event(nth)));
     assert_eq!(messages(&log, 0).len(), KEPT, "what happened lately is known all the same");
     let reading = File::open(&file).expect("reads");
-    // the end of the daemon waits for the rest
+    // the end of the daemon waits for the remaining events
     let lines = thread::spawn(move || BufReader::new(reading).lines().count());
     drop(log);
     assert_eq!(lines.join().expect("reads"), 1 + KEPT, "five were left out");
@@ -144,7 +144,7 @@ fn messages_are_one_line_and_pools_are_named() {
     }
 }
 
-/// The text of every source file below a directory.
+/// Appends the text of every source file below a directory.
 fn sources(dir: &Path, into: &mut String) {
     for entry in fs::read_dir(dir).expect("reads").map(|entry| entry.expect("entry").path()) {
         if entry.is_dir() {

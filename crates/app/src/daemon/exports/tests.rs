@@ -67,7 +67,7 @@ fn encrypted_exports_have_uris_that_libnbd_takes() {
     let files = TlsFiles::Certificate { cert: "/c".into(), key: "/k".into(), client_ca: None };
     let certificate = TlsRecord { mode: TlsMode::Require, files, identity: None, clients: Vec::new() };
     assert_eq!(nbd::uris(Some("/s"), Some("[::1]:1"), Some(&certificate)), ["nbds+unix:///?socket=/s", "nbds://[::1]:1"]);
-    // Where it is not required, the plain one works for everybody.
+    // Where TLS is not required, the plain URI works for every client.
     let allowed = TlsRecord { mode: TlsMode::Allow, ..psk };
     assert_eq!(nbd::uris(Some("/s"), None, Some(&allowed)), nbd::uris(Some("/s"), None, None));
 }
@@ -113,7 +113,7 @@ fn credentials_that_contradict_or_are_not_there_are_refused() {
         let told = nbd::tls_record(&wrong).expect_err(words).message;
         assert!(told.contains(words) && !told.contains('\n'), "{told}");
     }
-    // Both kinds in one directory: which is meant?
+    // Both kinds in one directory: refused as ambiguous.
     file("server-cert.pem", "");
     assert!(nbd::tls_record(&CreateTls { dir: here, ..nothing }).expect_err("both").message.contains("name the files"));
 }

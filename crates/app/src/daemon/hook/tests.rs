@@ -1,4 +1,4 @@
-//! The command gets the event, failures are told, and one that hangs is killed.
+//! The command gets the event, failures are reported, and a command that hangs is killed.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -66,7 +66,7 @@ fn failures_are_told_and_a_command_that_hangs_is_killed_with_its_children() {
     out.read_line(&mut line).expect("reads");
     assert_eq!(attend(&mut child, None, Duration::ZERO).expect("waits"), None);
     killed.kill(child, LONG);
-    // the end of the pipe: its child has it open no more either
+    // end of file: the command's child does not hold the pipe open any more either
     assert_eq!(out.read_line(&mut line).expect("reads"), 0);
 }
 
@@ -84,7 +84,7 @@ fn a_command_that_does_not_read_a_long_event_is_killed_in_time() {
 fn commands_that_do_not_end_when_killed_are_so_many_at_most_and_are_not_waited_for() {
     let mut killed = Killed::default();
     let sleep = || Command::new("/bin/sh").args(["-c", "exec sleep 600"]).process_group(0).spawn().expect("starts");
-    // as if the kernel held them
+    // as if the kernel kept them from ending
     killed.0.extend((0..UNENDED).map(|_| sleep()));
     let event = event(Severity::Warning, "one more");
     let told = run_once(&shell("true", LONG), &event, &mut killed).expect_err("too many");
@@ -105,7 +105,7 @@ fn events_wait_in_a_bounded_queue_and_nobody_waits_for_them() {
     let dir = tempfile::tempdir().expect("directory");
     let at = |name: &str| dir.path().join(name);
     assert!(Command::new("mkfifo").arg(at("go")).status().expect("mkfifo").success());
-    // the first one waits until the test lets it go on
+    // the first command waits until the test lets it go on
     let script =
         format!("cd {}; [ -e begun ] || {{ : > begun; read line < go; }}; echo $MILLPOND_EVENT_MESSAGE >> out", dir.path().display());
     let mut queue = HookQueue::start(shell(&script, LONG)).expect("thread");

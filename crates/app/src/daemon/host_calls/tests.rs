@@ -1,4 +1,4 @@
-//! A call that hangs costs one thread, and nobody waits for it beyond the limit.
+//! A call that hangs costs one thread, and its callers wait no longer than their limit.
 
 use std::sync::mpsc;
 
@@ -18,13 +18,13 @@ fn a_call_that_hangs_is_not_repeated_and_delays_no_other_path() {
         let short = Duration::from_millis(20);
         let stuck = calls.call(hung, short, move |_| hold.recv().is_ok()).await;
         assert_eq!(stuck.expect_err("it hangs").path, hung);
-        // while it hangs a second call is not even begun, and another path does not notice
+        // while it hangs, a second call does not begin, and calls with other paths work
         let (begun, count) = mpsc::channel();
         let again = calls.call(hung, short, move |_| begun.send(()).is_ok()).await;
         assert!(again.expect_err("still").silent >= short);
         assert!(count.try_recv().is_err(), "a second thread was spent on a device that hangs");
         assert_eq!(calls.call(good, PATIENCE, |path| path.to_owned()).await.as_deref(), Ok(good));
-        // when it answers at last, it can be asked again
+        // after it has returned, calls with its path work again
         free.send(()).expect("the call waits");
         assert_eq!(calls.call(hung, PATIENCE, |_| 7).await, Ok(7));
     });

@@ -31,7 +31,7 @@ fn label(pool: u8, member: u16, members: u16) -> Label {
     Label { pool: PoolId([pool; 16]), name: format!("pool{pool}"), device: device(member), member, shape, notes: Vec::new() }
 }
 
-/// Every pool found on the files named, or lying directly in the directories named.
+/// Returns every pool found on the given files, or on files directly in the given directories.
 fn scan(search: &[PathBuf]) -> Vec<Labelled> {
     let looked = search.iter().flat_map(|path| candidates(path)).filter_map(|path| look(&path).ok().flatten());
     Labelled::group(looked.collect())
@@ -40,7 +40,7 @@ fn scan(search: &[PathBuf]) -> Vec<Labelled> {
 fn device(path: &Path, label: Option<&Label>, at_end_only: bool) {
     let size = 4 * AREA_BYTES;
     let file = File::create(path).expect("create");
-    // Ragged on purpose: the grain is rounded down.
+    // An odd size: sizes are rounded down to the grain.
     file.set_len(size + 100).expect("size");
     if let Some(label) = label {
         file.write_all_at(&label.encode(), size - AREA_BYTES).expect("write");
@@ -89,7 +89,7 @@ fn a_wiped_device_has_no_label_and_no_root() {
 fn both_labels_of_a_disk_of_any_size_are_found_and_wiped() {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = dir.path().join("d");
-    // most disks are no multiple of a mebibyte: the second area is the last whole one
+    // most disks are no multiple of a mebibyte: the second area is the last whole mebibyte
     let file = File::create_new(&path).expect("create");
     file.set_len(4 * AREA_BYTES + 512 * 1024).expect("size");
     file.write_all_at(&label(3, 0, 1).encode(), 3 * AREA_BYTES).expect("write");
@@ -126,7 +126,7 @@ fn the_newest_label_says_who_belongs_to_a_pool() {
     successor.shape.generation = 4;
     device(&path("new"), Some(&successor), false);
     let found = scan(&[dir.path().to_owned()]);
-    // the device that was replaced is no part of it any more, and the one that takes its successor's place is known
+    // the replaced device is no member any more, and its replacement is known
     assert_eq!((found.len(), &found[0].members, &found[0].missing), (1, &vec![None, Some(path("other"))], &vec![0]));
     assert_eq!(found[0].successors, [path("new")]);
 }

@@ -1,4 +1,4 @@
-//! Refusals in words.
+//! Messages of refusals.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ fn record() -> PoolRecord {
     serde_json::from_str(text).expect("a record")
 }
 
-/// What is said of devices that are not taken.
+/// Returns the message about devices that are refused.
 fn told_of(record: &PoolRecord, found: &Evidence) -> String {
     match ImportRules::default().decide(record.remembered().as_ref(), Some(found), Duration::ZERO) {
         Decision::Refuse(refusal) => told(&refusal, record, &[vec!["/a".into()], vec!["/b".into()]]),

@@ -60,7 +60,7 @@ pub struct IoCounters {
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
-    /// Sum of the reads' latencies in nanoseconds, from receipt to the reply's hand-over to the socket.
+    /// Sum of the reads' latencies in nanoseconds, from receipt until the socket has the reply.
     pub read_nanos: u64,
     /// Writes.
     pub writes: u64,
@@ -236,8 +236,7 @@ pub const SILENCE: Duration = Duration::from_secs(10);
 /// Handle to a shard: cheap to clone, `Send` and `Sync`.
 #[derive(Clone)]
 pub struct ShardHandle {
-    /// Declared before `waker`, so it is dropped first: the wake-up by the last handle's drop finds
-    /// the channel closed.
+    /// Declared, so dropped, before `waker`: the last handle's wake-up finds the channel closed.
     messages: mpsc::Sender<Message>,
     waker: WakeOnDrop,
     state: watch::Receiver<PoolState>,
@@ -268,8 +267,7 @@ impl ShardHandle {
         ShardHandle { messages, waker: WakeOnDrop(waker), state, labels, fall, asked: Arc::default() }
     }
 
-    /// Returns why the shard has ended unexpectedly; `None` when it has not. Its devices are free
-    /// then.
+    /// Returns why the shard has ended unexpectedly, after which its devices are free.
     pub fn fallen(&self) -> Option<&str> {
         self.fall.reason()
     }
@@ -293,8 +291,7 @@ impl ShardHandle {
     /// [`ShardHandle::shutdown`]: given here, it closes the pool but leaves the thread.
     ///
     /// # Errors
-    /// [`ShardError::Command`] when the engine refuses, or the pool is still `Opening`;
-    /// [`ShardError::Gone`].
+    /// [`ShardError::Command`], also while the pool is `Opening`; [`ShardError::Gone`].
     pub async fn command(&self, command: Command) -> Result<Reply, ShardError> {
         self.ask(|answer| Message::Command(command, answer)).await
     }
@@ -302,14 +299,12 @@ impl ShardHandle {
     /// Hands over a device that a later command names.
     ///
     /// # Errors
-    /// [`ShardError::Command`] when the pool has had too many devices since its import,
-    /// [`ShardError::Gone`].
+    /// [`ShardError::Command`] after too many devices since the import, [`ShardError::Gone`].
     pub async fn add_device(&self, device: HostDevice) -> Result<NewDevice, ShardError> {
         self.ask(|answer| Message::AddDevice(Box::new(device), answer)).await
     }
 
-    /// Releases a device that the pool does not use any more, and its lock. Returns false while the
-    /// device has operations in flight.
+    /// Releases an unused device and its lock. False while it has operations in flight.
     ///
     /// # Errors
     /// [`ShardError::Gone`].
@@ -320,7 +315,8 @@ impl ShardHandle {
     /// Starts serving over NBD; returns the bound addresses when clients can connect.
     ///
     /// # Errors
-    /// [`ShardError::ExportExists`], [`ShardError::NoAddress`], [`ShardError::NoTarget`], [`ShardError::Listen`], [`ShardError::Gone`].
+    /// [`ShardError::ExportExists`], [`ShardError::NoAddress`], [`ShardError::NoTarget`],
+    /// [`ShardError::Listen`], [`ShardError::Gone`].
     pub async fn export_nbd(&self, export: NbdExport) -> Result<ExportInfo, ShardError> {
         self.ask(|answer| Message::Export(export, answer)).await
     }
@@ -336,8 +332,7 @@ impl ShardHandle {
     /// Replaces the credentials of an export for new clients; connected clients are not affected.
     ///
     /// # Errors
-    /// [`ShardError::NoExport`] when the export does not exist or is not encrypted,
-    /// [`ShardError::Gone`].
+    /// [`ShardError::NoExport`], also when it is not encrypted; [`ShardError::Gone`].
     pub async fn renew_tls(&self, id: ExportId, credentials: Credentials) -> Result<(), ShardError> {
         self.query(|answer| Message::RenewTls(id, credentials, answer)).await
     }
@@ -370,7 +365,7 @@ impl ShardHandle {
     /// Returns the pool, its devices and counters at one instant.
     ///
     /// # Errors
-    /// [`ShardError::Command`] while the pool is `Opening` and when it could not be opened; [`ShardError::Gone`].
+    /// [`ShardError::Command`] when the pool is not open, or not yet; [`ShardError::Gone`].
     pub async fn status(&self) -> Result<ShardStatus, ShardError> {
         self.query(Message::Status).await
     }
@@ -378,8 +373,7 @@ impl ShardHandle {
     /// Returns the pool, its devices, counters and exports at one instant. INV-SHARD-4: at most one
     /// look is in progress at a time. A caller that looks while the shard is silent waits for the
     /// answer to the earlier look, and no longer than `patience` from the start of that one. So a
-    /// shard that does not answer has one message waiting, and costs callers that look again no
-    /// time.
+    /// silent shard has one message waiting, and costs later callers no time.
     ///
     /// # Errors
     /// [`Unseen`].
@@ -394,8 +388,7 @@ impl ShardHandle {
         found.unwrap_or_else(|| Err(Arc::new(ShardError::Gone))).map_err(Unseen::Refused)
     }
 
-    /// Returns the look in progress, or begins a new one: an answer that is there already may be
-    /// out of date.
+    /// Returns the look in progress, or a new one: an earlier answer may be out of date.
     fn question(&self) -> Result<Asked, ShardError> {
         let mut last = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let waits = |asked: &&Asked| asked.answer.borrow().is_none() && asked.answer.has_changed().is_ok();
@@ -410,8 +403,7 @@ impl ShardHandle {
         Ok(asked)
     }
 
-    /// Returns the devices that did not answer while the pool was opened, as positions among those
-    /// that were given.
+    /// Returns the positions of the given devices that did not answer when the pool was opened.
     ///
     /// # Errors
     /// [`ShardError::Gone`].
@@ -436,8 +428,7 @@ impl ShardHandle {
     }
 
     /// Returns the snapshots of all volumes, by id. Fetches them in pieces, so that clients are
-    /// served in between: a snapshot that is created or destroyed meanwhile may be in the list or
-    /// not.
+    /// served in between: the list may or may not have a snapshot that changes meanwhile.
     ///
     /// # Errors
     /// [`ShardError::Gone`].
@@ -485,8 +476,7 @@ impl ShardHandle {
         self.query(|answer| Message::Limit(device, limit, answer)).await
     }
 
-    /// Sets the budget for request memory, which all shards of a daemon share. Returns before that
-    /// is done.
+    /// Sets the budget for request memory, shared by all shards. Returns before that is done.
     pub fn set_budget(&self, budget: Arc<Budget>) {
         self.post(Message::Budget(budget));
     }
@@ -515,7 +505,8 @@ impl ShardHandle {
         self.ask(|answer| Message::Read(target, range, answer)).await
     }
 
-    /// Writes bytes (at most `MAX_REQUEST_BYTES`) at an offset, as a guest would: for image import. Durable after [`ShardHandle::flush`].
+    /// Writes bytes (at most `MAX_REQUEST_BYTES`) at an offset, as a guest would: for image import.
+    /// Durable after [`ShardHandle::flush`].
     ///
     /// # Errors
     /// [`ShardError::Disk`], [`ShardError::Gone`].
@@ -536,7 +527,8 @@ impl ShardHandle {
     /// processes may open the devices.
     ///
     /// # Errors
-    /// [`ShardError::Command`] when the pool could not be closed cleanly (the shard has ended all the same); [`ShardError::Gone`].
+    /// [`ShardError::Command`] when the pool could not be closed cleanly (the shard has ended all
+    /// the same); [`ShardError::Gone`].
     pub async fn shutdown(&self) -> Result<(), ShardError> {
         self.ask(Message::Shutdown).await
     }

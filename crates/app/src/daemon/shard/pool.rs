@@ -40,7 +40,7 @@ pub trait Pool: 'static {
     fn io_done(&mut self, done: IoDone);
     /// Notes that operations of a device are throttled on purpose.
     fn excuse(&mut self, _device: DeviceIndex) {}
-    /// Sets the host's view of the space of a device.
+    /// Sets what space the host provides for a device.
     fn set_space(&mut self, _device: DeviceIndex, _space: DeviceSpace) {}
     /// Sets whether the file systems below the devices are nearly full.
     fn set_short(&mut self, _short: bool) {}

@@ -34,7 +34,8 @@ use super::vhost::VhostUsers;
 use super::wire::{Lost, Received, Sent};
 use crate::daemon::budget::Budget;
 
-/// The loop wakes at least this often, so that the pool sees time pass and overdue clients are noticed.
+/// The loop wakes at least this often, so that the pool sees time pass and overdue clients are
+/// noticed.
 pub(super) const TICK: Duration = Duration::from_millis(500);
 /// How long the loop polls for the next event before it sleeps, when the last one came soon. Waking
 /// a sleeping thread costs both sides several microseconds, about the time after which a client
@@ -42,7 +43,8 @@ pub(super) const TICK: Duration = Duration::from_millis(500);
 /// 1.25 times as many as 0, and 50 us 1.1 times as many again; where clients compete for the same
 /// cores, 20 us change nothing and 50 us cost a tenth.
 const SPIN: Duration = Duration::from_micros(20);
-/// The next event is expected soon when the last one came within this many nanoseconds: [`SPIN`] and a wake-up.
+/// The next event is expected soon when the last one came within this many nanoseconds: [`SPIN`]
+/// and a wake-up.
 const SOON_NANOS: u64 = 35_000;
 /// Replies are sent before the end of their turn once they have so many bytes, so that the client
 /// works on them meanwhile. Measured as above: 1.1 times as many reads as with one send per turn;

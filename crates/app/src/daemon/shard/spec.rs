@@ -12,12 +12,14 @@ use super::handle::ExportId;
 use super::listen::SocketAccess;
 use crate::daemon::tls::Credentials;
 
-/// An NBD export: its volume or snapshot, and its addresses. At least one of `unix` and `tcp` must be given.
+/// An NBD export: its volume or snapshot, and its addresses. At least one of `unix` and `tcp` must
+/// be given.
 #[derive(Clone, Debug)]
 pub struct NbdExport {
     /// Identity; refused when in use in this shard.
     pub id: ExportId,
-    /// The NBD export name that clients may ask for; they may also ask for the default (empty) name.
+    /// The NBD export name that clients may ask for; they may also ask for the default (empty)
+    /// name.
     pub name: String,
     /// Free text that clients can see.
     pub description: String,

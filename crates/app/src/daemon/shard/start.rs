@@ -39,7 +39,7 @@ pub fn import(devices: Vec<HostDevice>, tuning: Tuning) -> Result<ShardHandle, S
     spawn(devices, move |geometries, now| Ok(Engine::import(geometries, tuning, now)))
 }
 
-/// Gives this import of a pool a random session, which tells it from every other import.
+/// Gives this import of a pool a random session, which distinguishes it from every other import.
 fn with_session(mut tuning: Tuning) -> Result<Tuning, ShardError> {
     if let Some(holder) = &mut tuning.holder {
         holder.session = entropy().map_err(ShardError::Start)?;

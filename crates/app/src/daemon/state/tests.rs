@@ -8,7 +8,7 @@ fn sample(dir: &Path) -> State {
         pools: vec![PoolRecord {
             name: "p".to_owned(),
             id: "00".to_owned(),
-            // on its way in; and the one in the middle was removed
+            // about to become members; and the second member was removed
             successors: vec![dir.join("b"), PathBuf::from("/dev/y")],
             devices: vec![dir.join("a"), PathBuf::new(), PathBuf::from("/dev/x")],
             io: IoMode::Buffered,

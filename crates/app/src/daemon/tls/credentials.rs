@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use super::keys::{self, KeysError, PskLine};
 
-/// The library's name of a set of versions, ciphers and curves; sets with a number or name like this do not change.
+/// The library's name of a set of versions, ciphers and curves; sets with a number or name like
+/// this do not change.
 const POLICY: &str = "CloudFront-TLS-1-2-2021-no-sha1";
 /// Files of a directory as QEMU and libnbd lay it out.
 const CERTIFICATE: &str = "server-cert.pem";

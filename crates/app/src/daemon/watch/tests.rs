@@ -4,7 +4,7 @@ use super::*;
 use crate::api::sample::{export, pool};
 use crate::instant::from_millis;
 
-/// Looks again and gives the events: severity, kind, message.
+/// Looks again and returns the events: severity, kind, message.
 struct Look {
     watches: Watches,
     now: Instant,
@@ -59,7 +59,7 @@ fn a_pool_that_comes_without_a_device_says_so_at_the_first_look() {
     let mut look = Look::new();
     let missing = pool("degraded", &[("/a", "missing", "missing"), ("/b", "online", "ok")]);
     assert_eq!(look.kinds(&missing), ["device.missing", "pool.degraded"]);
-    // one that is replaced is not the same device
+    // a replacement is another device
     assert_eq!(look.kinds(&pool("online", &[("/c", "online", "ok"), ("/b", "online", "ok")])), ["pool.healthy"]);
 }
 
@@ -99,12 +99,12 @@ fn a_pool_that_does_not_answer_is_reported_when_it_lasts() {
     assert_eq!(look.kinds(&silent), ["pool.silent"]);
     assert_eq!(look.kinds(&silent), [""; 0]);
     assert_eq!(look.kinds(&whole), ["pool.healthy"]);
-    // its exports wait with it
+    // its exports wait as well
     let mut watches = Watches::default();
     watches.expect_export(1);
     let now = look.now + 10 * RESTORE;
     assert_eq!(watches.look_at_exports(&[export("unavailable")], std::slice::from_ref(&silent), |_| false, now), []);
-    // why a pool is out of service is reported by who knows it
+    // other code reports why a pool is out of service
     assert_eq!(Look::new().kinds(&pool("unavailable", &[])), [""; 0]);
 }
 
@@ -130,7 +130,7 @@ fn a_pool_that_stops_is_an_error_until_it_is_imported_again() {
         stopped.iter().map(|(severity, kind, _)| (*severity, *kind)).collect::<Vec<_>>(),
         [(Severity::Error, "device.failed"), (Severity::Error, "pool.faulted"),]
     );
-    // it is exported, and imported again
+    // the pool is exported, and imported again
     assert_eq!(look.watches.look_at_pools(&[], &[], |_, _| None, look.now), []);
     assert_eq!(look.kinds(&whole), ["device.recovered", "pool.healthy"]);
 }
@@ -156,7 +156,7 @@ fn levels_of_room_are_said_once_each_with_a_forecast() {
     assert_eq!(filled(79, 0), [""; 0]);
     assert_eq!(filled(80, 10), ["pool.space pool 'tank' is 80 % full, 200B of 1000B are free; full in about 3 h at the present rate"]);
     assert_eq!(filled(80, 1), [""; 0]);
-    // around a level nothing is repeated
+    // changes around a level are not repeated
     for percent in [79, 81, 76, 84, 80] {
         assert_eq!(filled(percent, 1), [""; 0], "{percent}");
     }
@@ -191,7 +191,7 @@ fn jobs_that_begin_by_themselves_are_said_and_all_that_end() {
     assert_eq!(begun, [("job.began", "resilver of /member1 in pool 'tank' begins".to_owned())]);
     assert_eq!(told(look.at(&whole, &[job("resilver", Some(1))])), []);
     assert_eq!(told(look.at(&whole, &[])), [("job.ended", "resilver of /member1 in pool 'tank' has ended".to_owned())]);
-    // what a command has begun, and a look that was too early for it
+    // a job that a command has begun, and a look that came before it was listed
     look.watches.expect_job("7", "remove", Some(1), Some("/member1".to_owned()));
     assert_eq!(told(look.at(&whole, &[])), []);
     assert_eq!(told(look.at(&whole, &[job("remove", Some(1))])), []);
@@ -201,12 +201,12 @@ fn jobs_that_begin_by_themselves_are_said_and_all_that_end() {
     look.watches.expect_job("7", "wipe", None, None);
     assert_eq!(told(look.at(&whole, &[])), []);
     assert_eq!(told(look.at(&whole, &[])), [("job.ended", "wipe in pool 'tank' has ended".to_owned())]);
-    // a spare that has just taken a place is named itself
+    // a spare that has just taken a place is named, and not the lost device
     let filling = pool("degraded", &[("/spare", "resilvering", "filling"), ("/member1", "online", "ok")]);
     let begun = look.at(&filling, &[job("resilver", Some(0))]);
     assert!(begun.iter().any(|(_, _, told)| told == "resilver of /spare in pool 'tank' begins"), "{begun:?}");
     look.at(&whole, &[]);
-    // what could not be read is an error
+    // unreadable pieces make the event an error
     assert_eq!(look.at(&whole, &[Job { errors: 3, ..job("rebalance", None) }]).len(), 1);
     let ended = look.at(&whole, &[]);
     assert_eq!(ended.first().map(|(severity, kind, _)| (*severity, *kind)), Some((Severity::Error, "job.ended")));
@@ -220,7 +220,7 @@ fn the_end_of_a_scrub_says_what_it_found() {
         let scrub = Scrub { state: state.to_owned(), begun, ended: None, errors, repaired, lost_blocks, lost_nodes: 0, lost };
         Pool { scrub: Some(scrub), ..pool("online", &[]) }
     };
-    // one that ended before the pool was imported was reported then
+    // a scrub that ended before the pool was imported was reported then
     let mut before = scrubbed(0, "done", 5, 5, 0);
     before.imported = Some(from_millis(2));
     before.scrub.iter_mut().for_each(|scrub| scrub.ended = Some(from_millis(1)));
@@ -236,7 +236,7 @@ fn the_end_of_a_scrub_says_what_it_found() {
     assert!(matches!(lost.as_slice(), [(Severity::Error, told)] if told.contains("stopped") && told.contains("2 blocks")), "{lost:?}");
 }
 
-/// Exports of pools, looked at again and again.
+/// Exports of pools, in one look after another.
 struct Exports {
     watches: Watches,
     now: Instant,
@@ -258,7 +258,7 @@ impl Exports {
 fn exports_stop_with_their_pool_and_come_back() {
     let mut exports = Exports::new();
     let (whole, stopped, away) = ([pool("online", &[])], [pool("faulted", &[])], [pool("unavailable", &[])]);
-    // a pool that waits for its devices, and comes
+    // a pool that waits for its devices, and then comes into service
     assert_eq!(exports.look("unavailable", &[pool("opening", &[])]), []);
     assert_eq!(exports.look("unavailable", &away), []);
     assert_eq!(exports.look("online", &whole), [("export.restored", "export 1 (tank/v) is served again".to_owned())]);
@@ -268,12 +268,12 @@ fn exports_stop_with_their_pool_and_come_back() {
     // the user exports the pool and imports it again
     assert_eq!(exports.look("unavailable", &[]), []);
     assert_eq!(exports.look("online", &whole).len(), 1);
-    // one that stops before anybody looked at it
+    // an export that stops before the first look
     exports = Exports::new();
     exports.watches.expect_export(1);
     assert_eq!(exports.look("stopped", &stopped), [told]);
     assert_eq!(exports.look("online", &whole).len(), 1);
-    // one whose end a command reports
+    // an export whose end a command reports
     assert_eq!(exports.look("unavailable", &[pool("closing", &[])]), []);
     exports.watches.expect_stop(1);
     assert_eq!(exports.look("online", &whole).len(), 1);
@@ -286,7 +286,7 @@ fn exports_that_come_late_are_given_time() {
     let stopped = ["export.stopped"];
     let kinds = |news: Vec<(&'static str, String)>| news.into_iter().map(|(kind, _)| kind).collect::<Vec<_>>();
     assert_eq!(exports.look("unavailable", &away), []);
-    // however often it is looked at
+    // no event, however many looks follow
     for _ in 0..10 {
         assert_eq!(exports.look("unavailable", &whole), []);
     }
@@ -294,7 +294,7 @@ fn exports_that_come_late_are_given_time() {
     assert_eq!(kinds(exports.look("unavailable", &whole)), stopped);
     assert_eq!(exports.look("unavailable", &whole), []);
     assert_eq!(exports.look("online", &whole).len(), 1);
-    // while they are being restored, more of it, and not for ever
+    // restoring has a longer limit, but not an endless one
     exports.restoring = true;
     assert_eq!(exports.look("unavailable", &whole), []);
     exports.now += 2 * GRACE;
@@ -302,7 +302,7 @@ fn exports_that_come_late_are_given_time() {
     exports.now += RESTORE;
     assert_eq!(kinds(exports.look("unavailable", &whole)), stopped);
     assert_eq!(exports.look("online", &whole).len(), 1);
-    // all are restored, and this one is not served
+    // restoring has ended, and this export is not served
     assert_eq!(exports.look("unavailable", &whole), []);
     exports.now += 2 * GRACE;
     exports.restoring = false;
@@ -339,7 +339,7 @@ fn an_older_state_and_a_removal_that_waits_are_reported_once() {
     let news = look.at(&pool, &[]);
     let message = "pool 'tank': the removal of a device does not go on: member 1 is away".to_owned();
     assert_eq!(news, [(Severity::Warning, "pool.removal-waits", message)]);
-    // it goes on for a moment and waits for the same again
+    // the removal goes on for a moment, then waits for the same reason again
     for waits in [None, pool.removal_waits.clone()] {
         pool.removal_waits = waits;
         assert_eq!(look.kinds(&pool), [""; 0]);

@@ -11,17 +11,18 @@ use crate::daemon::shard::{ClientLimits, ExportId, InheritedSockets, NbdExport, 
 
 use super::double::{Double, HEAD, Medium};
 
-/// The longest wait for an answer or a state that must come. On a machine with other work either may take its time.
+/// Longest wait for an answer or a state that must come, for a machine that is busy with other
+/// work.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 
 pub const READ: u16 = 0;
 pub const WRITE: u16 = 1;
 pub const DISCONNECT: u16 = 2;
 pub const FLUSH: u16 = 3;
-/// No command of NBD.
+/// A code that no NBD command has.
 const UNKNOWN: u16 = 99;
 
-/// Both ways of a connection.
+/// Both directions of a connection.
 pub trait Stream: Read + Write + Send {}
 impl Stream for UnixStream {}
 impl Stream for TcpStream {}
@@ -39,7 +40,8 @@ impl Client {
         Client::greet(Box::new(stream))
     }
 
-    /// A client with one write under way, which the pool has: what is refused at once is answered after the pool got the write before it.
+    /// Returns a client whose write is in flight in the pool. A command that is refused at once
+    /// serves as a marker: its answer comes after the pool has got the write before it.
     pub fn with_a_write_in_the_pool(path: &Path) -> Client {
         let mut client = Client::unix(path);
         client.send(WRITE, 1, 0, 4096, &[7; 4096]);
@@ -88,7 +90,7 @@ impl Client {
         self.stream.write_all(&bytes).expect("request");
     }
 
-    /// The next reply's error and cookie.
+    /// Returns error and cookie of the next reply.
     pub fn reply(&mut self) -> io::Result<(u32, u64)> {
         let mut head = [0; 16];
         self.stream.read_exact(&mut head)?;
@@ -128,12 +130,12 @@ pub fn wait<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await.expect("in time") })
 }
 
-/// A shard with 8 MiB in memory.
+/// Returns a shard with 8 MiB in memory.
 pub fn in_memory() -> ShardHandle {
     spawn(Vec::new(), |_, _| Ok(Double::memory(8 << 20))).expect("shard")
 }
 
-/// A shard whose medium never answers.
+/// Returns a shard whose medium never answers.
 pub fn hung() -> ShardHandle {
     spawn(Vec::new(), |_, _| Ok(Double::new(Medium::Hung, 8 << 20))).expect("shard")
 }

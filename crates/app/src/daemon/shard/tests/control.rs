@@ -91,7 +91,8 @@ fn a_pool_that_cannot_be_made_is_refused_with_its_reason() {
 
 #[test]
 fn a_cap_slows_a_device_and_can_be_lifted() {
-    // the time of an operation at this cap, in nanoseconds; an idle device saves up a twentieth of a second
+    // time of an operation at this cap, in nanoseconds; an idle device saves up a twentieth of a
+    // second
     const EACH: u64 = 1_024_000_000_000;
     const SAVED: u64 = 50_000_000;
     let dir = tempfile::tempdir().expect("directory");
@@ -112,7 +113,7 @@ fn a_cap_slows_a_device_and_can_be_lifted() {
     while load().writes + load().in_flight < 5 {
         std::thread::yield_now();
     }
-    // time passes: one more is done whenever it has earned its bytes, and none before
+    // as time passes, one more write is done whenever the cap has its bytes, and none before
     for count in 1..=5 {
         while load().writes < count {
             std::thread::yield_now();
@@ -127,7 +128,7 @@ fn a_cap_slows_a_device_and_can_be_lifted() {
     let device = status.devices[0].as_ref().expect("device");
     assert_eq!((device.limit, device.load.writes, device.load.write_bytes), (limit, 5, 320 << 10));
     assert!(device.load.write_nanos >= 4 * EACH, "the delay counts as latency");
-    // what is held when the cap is lifted is carried out, and nothing waits for its turn any more
+    // throttled writes are carried out when the cap is lifted, and later ones are not throttled
     let held = writes();
     while load().in_flight < 4 {
         std::thread::yield_now();
@@ -139,7 +140,8 @@ fn a_cap_slows_a_device_and_can_be_lifted() {
     assert_eq!((load().writes, load().write_queue_nanos), (before.writes + 5, before.write_queue_nanos));
 }
 
-/// INV-CLAIM-1: what a cap held back is asked for the lease when the cap lets it go, and not only when the pool gave it away.
+/// INV-CLAIM-1: an operation that a cap delays is checked against the lease when the cap releases
+/// it, and not only when the pool issues it.
 #[test]
 fn what_a_cap_held_beyond_the_lease_waits_for_the_next_one() {
     const EACH: u64 = 1_024_000_000_000;
@@ -165,7 +167,8 @@ fn what_a_cap_held_beyond_the_lease_waits_for_the_next_one() {
     while load().in_flight < 1 {
         std::thread::yield_now();
     }
-    // the cap lets it go when the lease is over: it comes back, and the device is not told
+    // the cap releases it after the lease has ended: it goes back to the pool, and not to the
+    // device
     ahead.fetch_add(2 * EACH, Ordering::SeqCst);
     while load().in_flight > 0 {
         std::thread::yield_now();
@@ -173,7 +176,7 @@ fn what_a_cap_held_beyond_the_lease_waits_for_the_next_one() {
     let second = || std::fs::read(&path).expect("reads").get(LENGTH..2 * LENGTH).expect("there").to_vec();
     assert!(!held.is_finished() && second() == vec![0; LENGTH]);
     assert_eq!(load().writes, 1);
-    // the next lease: it was not lost
+    // with the next lease it is done: it was not lost
     lease.store(wall_millis() + EACH, Ordering::SeqCst);
     ahead.fetch_add(2 * EACH, Ordering::SeqCst);
     held.join().expect("written");

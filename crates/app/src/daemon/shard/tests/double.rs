@@ -1,4 +1,5 @@
-//! A pool without an engine: one volume straight on memory or on device 0, no log, no snapshots beyond one read-only view of the volume.
+//! A pool without an engine: one volume directly in memory or on device 0, no log, no snapshots
+//! except one read-only view of the volume.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
@@ -19,11 +20,11 @@ use crate::daemon::shard::pool::Pool;
 pub const HEAD: Target = Target::Head(VolumeId(1));
 pub const SNAPSHOT: Target = Target::Snapshot(SnapshotId(1));
 
-/// Where the volume's bytes are.
+/// Place of the volume's bytes.
 pub enum Medium {
     Memory(Vec<u8>),
     Device,
-    /// One that never answers: neither requests nor commands do.
+    /// Never answers, neither requests nor commands.
     Hung,
 }
 
@@ -40,7 +41,8 @@ pub struct Double {
     diffs: VecDeque<(Tag, Result<Vec<DiffExtent>, CommandError>)>,
     buffers: BufPool,
     options: BTreeMap<VolumeId, VolumeOptions>,
-    /// Until when its device may be changed, in milliseconds of the wall clock, and what that clock says.
+    /// End of the lease on its device, in milliseconds of the wall clock; `now` is the time of that
+    /// clock.
     lease: Option<&'static AtomicU64>,
     now: Time,
 }
@@ -65,7 +67,7 @@ impl Double {
         }
     }
 
-    /// One whose device may be changed until then.
+    /// Sets the end of the lease on its device.
     pub fn leased(self, until: &'static AtomicU64) -> Double {
         Double { lease: Some(until), ..self }
     }
@@ -74,7 +76,7 @@ impl Double {
         Double::new(Medium::Memory(vec![0; size]), size as u64)
     }
 
-    /// Copies at once.
+    /// Carries out a request at once.
     fn in_memory(bytes: &mut [u8], buffers: &mut BufPool, request: Request, payload: Payload<'_>) -> Result<Data, DiskError> {
         let (start, length) = (request.range.offset as usize, request.range.length as usize);
         let range = bytes.get_mut(start..start + length).ok_or(DiskError::OutOfBounds)?;

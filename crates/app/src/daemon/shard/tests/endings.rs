@@ -1,4 +1,4 @@
-//! Restarts, sockets that outlive the shard, limits, and encryption that does not come.
+//! Restarts, sockets that outlive the shard, limits, and TLS that does not start.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -18,28 +18,31 @@ use crate::daemon::shard::start::spawn_by;
 use crate::daemon::shard::{ClientLimits, ExportId, InheritedSockets, NbdExport, ShardError, ShardHandle, TlsOffer};
 use crate::daemon::tls::TlsFiles;
 
-/// The time for a handshake: no client of these tests needs as much. It passes when a test sets the shard's clock ahead.
+/// Limit of a handshake: no client of these tests needs as much. It passes when a test sets the
+/// shard's clock ahead.
 const HANDSHAKE: Duration = Duration::from_secs(600);
-/// A step of that clock, in nanoseconds: less than what the shard takes for a pause of its own.
+/// Step of that clock, in nanoseconds: shorter than a gap that the shard takes for a pause of its
+/// own.
 const STEP: u64 = 2_000_000_000;
-/// Longer than an operation is held back at [`SLOW`], in nanoseconds.
+/// Longer than [`SLOW`] delays an operation, in nanoseconds.
 const TURN: u64 = 1_100_000_000_000;
 /// One operation of 4 KiB in 1,024 seconds.
 const SLOW: DeviceLimit = DeviceLimit { bytes_per_second: Some(4), ops_per_second: None };
 
-/// Time that a shard's clock is ahead.
+/// Returns the time by which a shard's clock is ahead.
 fn ahead() -> &'static AtomicU64 {
     Box::leak(Box::default())
 }
 
-/// Sets the clock ahead in small steps, each of which the shard sees, until the peer of this socket closes it. Gives what came before.
+/// Sets the clock ahead in small steps, each of which the shard sees, until the peer of this socket
+/// closes it. Returns the bytes that came before.
 fn pass_until_end(shard: &ShardHandle, ahead: &AtomicU64, mut stream: UnixStream) -> Vec<u8> {
     stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
     std::thread::scope(|scope| {
         let reading = scope.spawn(move || {
             let mut rest = Vec::new();
             let outcome = stream.read_to_end(&mut rest);
-            // not all that was sent may have been read: that is an end, too
+            // unread bytes reset the connection, which is an end as well
             assert!(outcome.is_ok() || outcome.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset), "no end");
             rest
         });
@@ -51,7 +54,8 @@ fn pass_until_end(shard: &ShardHandle, ahead: &AtomicU64, mut stream: UnixStream
     })
 }
 
-/// Caps the shard's device at [`SLOW`] and sends three writes: the first is answered, two are under way until the cap is lifted.
+/// Caps the shard's device at [`SLOW`] and sends three writes: the first is answered, two are in
+/// flight until the cap is lifted.
 fn writes_that_wait(shard: &ShardHandle, path: &Path) -> Client {
     wait(shard.limit_device(DeviceIndex(0), SLOW)).expect("limit");
     let mut client = Client::unix(path);
@@ -77,7 +81,7 @@ fn a_shard_that_ends_answers_what_is_in_flight_and_refuses_nothing() {
         while UnixStream::connect(&path).is_ok() {
             std::thread::yield_now();
         }
-        // It would have got ESHUTDOWN, and a guest an I/O error.
+        // Otherwise it would get ESHUTDOWN, and a guest an I/O error.
         client.send(FLUSH, 99, 0, 0, &[]);
         wait(shard.limit_device(DeviceIndex(0), DeviceLimit::default())).expect("no limit any more");
         for cookie in 1..3 {
@@ -96,7 +100,7 @@ fn an_inherited_socket_is_neither_shut_down_nor_removed() {
     let inherited = Arc::new(UnixListener::bind(&path).expect("bind").into());
     let spec = || NbdExport { inherited: InheritedSockets { unix: Some(Arc::clone(&inherited)), tcp: None }, ..on_unix(1, &path) };
     for round in 0..3 {
-        // Who comes between two shards waits for the next.
+        // A client that connects between two shards waits for the next.
         let waiting = (round > 0).then(|| UnixStream::connect(&path).expect("connect"));
         let shard = in_memory();
         wait(shard.export_nbd(spec())).expect("export");
@@ -121,7 +125,7 @@ fn limits_are_filled_and_kept() {
     let shard = on_file_by(Clock::ahead_by(ahead), &dir.path().join("medium"), 8 << 20);
     let limits = ClientLimits { clients: 2, requests: 2, handshake: HANDSHAKE };
     wait(shard.export_nbd(NbdExport { limits, ..on_unix(1, &path) })).expect("export");
-    // An idle handshake takes a place, and only for its time.
+    // An idle handshake takes one of the places, for no longer than its limit.
     let begun = Instant::now();
     let idle = UnixStream::connect(&path).expect("connect");
     let mut client = Client::unix(&path);
@@ -132,7 +136,8 @@ fn limits_are_filled_and_kept() {
     assert!(passed >= HANDSHAKE, "{passed:?}");
     let mut second = Client::unix(&path);
     assert_eq!(second.write(0, &[1; 512]), 0);
-    // Two requests of this client are in flight, whatever it sends; the other client is not kept waiting by that.
+    // Two requests of this client are in flight, however many it sends; they do not delay the other
+    // client.
     wait(shard.limit_device(DeviceIndex(0), SLOW)).expect("limit");
     for cookie in 0..12 {
         client.send(WRITE, cookie, cookie * 4096, 4096, &[7; 4096]);
@@ -177,11 +182,11 @@ fn where_tls_is_required_nothing_else_is_served() {
     };
     let mut clear = greeted();
     assert_eq!(answer(&mut clear, &option(3)), 0x8000_0005, "a list of exports is refused");
-    // Idle after STARTTLS: ended like any handshake that does not go on.
+    // Idle after STARTTLS: ends like any handshake without progress.
     let mut idle = greeted();
     assert_eq!(answer(&mut idle, &option(5)), 1);
     pass_until_end(&shard, ahead, idle);
-    // Something else than TLS; and an option that came with STARTTLS, in the clear.
+    // Bytes that are not TLS; and an option that follows STARTTLS in plain text.
     let mut noise = greeted();
     assert_eq!(answer(&mut noise, &option(5)), 1);
     noise.write_all(&[0x55; 4096]).expect("noise");
@@ -204,7 +209,7 @@ fn a_panic_ends_the_shard_with_operations_under_way() {
     }
     assert!(shard.fallen().is_none());
     shard.panic();
-    // the client sees an end, not a silence
+    // the client sees the connection end
     let mut rest = Vec::new();
     let _ = client.stream.read_to_end(&mut rest);
     let lost = wait(async { shard.state().wait_for(|state| matches!(state, PoolState::Faulted(_))).await.map(|state| state.clone()) });
@@ -224,7 +229,7 @@ fn a_shard_that_is_given_up_disconnects_clients_and_frees_its_devices() {
     let (path, medium) = (dir.path().join("s"), dir.path().join("medium"));
     let shard = on_file(&medium, 8 << 20);
     wait(shard.export_nbd(on_unix(1, &path))).expect("export");
-    // a write that waits for ever, as far as this test is concerned
+    // a write that is in flight for longer than this test takes
     wait(shard.write(HEAD, 0, vec![1; 4096])).expect("write");
     let mut client = writes_that_wait(&shard, &path);
     let closing = std::thread::spawn({
@@ -263,7 +268,7 @@ fn whoever_waits_for_a_shard_that_hangs_is_told_when_it_is_given_up() {
         let shard = shard.clone();
         move || wait(shard.unexport(ExportId(1)))
     });
-    // it answers what needs no device
+    // it still answers queries that need no device
     while path.exists() {
         assert_eq!(wait(shard.status()).expect("status").clients, 1);
     }

@@ -1,4 +1,4 @@
-//! The loop with the real engine under it.
+//! The loop with the real engine.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ fn open(paths: &[PathBuf], size: u64) -> Vec<HostDevice> {
     paths.iter().map(|path| HostDevice::open(path, options).expect("open")).collect()
 }
 
-/// A new pool with one volume.
+/// Returns a new pool with one volume.
 pub fn pool(paths: &[PathBuf], device_size: u64, volume_size: u64) -> (ShardHandle, VolumeId) {
     let spec = PoolSpec { name: "pond".to_owned(), id: PoolId([3; 16]), groups: vec![GroupSpec::data(Layout::Linear)], extent_bytes: None };
     let shard = create(spec, open(paths, device_size), Tuning::default()).expect("create");

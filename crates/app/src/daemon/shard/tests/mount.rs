@@ -1,4 +1,4 @@
-//! A mount without a kernel: a socket of messages in the place of `/dev/fuse`.
+//! A mount without a kernel: a message socket in place of `/dev/fuse`.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -25,10 +25,10 @@ const STATFS: u32 = 17;
 const RELEASE: u32 = 18;
 const INIT: u32 = 26;
 
-/// So often half a second without a reply is waited for one that must come: ten minutes.
+/// Waits of half a second for a reply that must come: ten minutes.
 const ROUNDS: u32 = 1200;
 
-/// The kernel's side.
+/// The kernel's side of a mount.
 struct Kernel {
     device: OwnedFd,
     last: u64,
@@ -55,7 +55,7 @@ impl Kernel {
         self.last
     }
 
-    /// The next reply: its number, its error, the rest. `None` when none comes.
+    /// Returns the next reply: its number, its error, the rest. `None` when none comes.
     fn reply(&mut self) -> Option<(u64, i32, Vec<u8>)> {
         let mut space = vec![0; (1 << 20) + 16];
         let length = recv(&self.device, space.as_mut_slice(), RecvFlags::empty()).ok()?.0;
@@ -75,7 +75,7 @@ impl Kernel {
     }
 }
 
-/// The arguments of a read or write.
+/// Returns the arguments of a read or write.
 fn transfer(fh: u64, offset: u64, size: u32) -> Vec<u8> {
     [&fh.to_ne_bytes()[..], &offset.to_ne_bytes(), &size.to_ne_bytes(), &[0; 20]].concat()
 }
@@ -113,7 +113,7 @@ fn files_are_the_volumes_and_a_mount_ends_when_it_is_told_to() {
     assert!(matches!(wait(shard.unexport(export)), Err(ShardError::NoExport(_))));
     assert!(send(&kernel.device, &[0; 40], SendFlags::NOSIGNAL).is_err(), "the device is closed");
     assert_eq!(wait(shard.status()).expect("status").guests.writes, 1, "what is gone is counted on");
-    // a mount that ends by itself, and one that is there when the pool is closed
+    // a mount that ends by itself, and one that exists when the pool is closed
     drop(Kernel::mount(&shard, 6));
     let _last = Kernel::mount(&shard, 7);
     wait(shard.shutdown()).expect("shutdown");
@@ -129,7 +129,7 @@ fn hostile_requests_leave_the_shard_serving() {
     for number in 0..requests {
         send(&kernel.device, &hostile.damaged((1 << 40) + 2 * number), SendFlags::empty()).expect("the shard reads on");
         if number % 8 == 7 {
-            // a reply that has no room in the socket is lost, which no device does: ask again
+            // a reply without room in the socket is lost, unlike one to /dev/fuse: ask again
             let served = (0..ROUNDS).any(|_| {
                 let asked = kernel.start(STATFS, 1, &[]);
                 std::iter::from_fn(|| kernel.reply()).any(|(unique, error, _)| unique == asked && error == 0)
@@ -154,15 +154,15 @@ fn requests_of_a_mount_wait_for_the_memory_of_all_clients() {
     let node = u64::from_ne_bytes(*entry.first_chunk().expect("an entry"));
     let (_, opened) = kernel.ask(OPEN, node, &2u64.to_ne_bytes());
     let fh = u64::from_ne_bytes(*opened.first_chunk().expect("a file"));
-    // somebody else holds all of it; what is small needs none of it
+    // another client holds the whole budget; a small request needs none of it
     let waker = Ring::new().expect("ring").waker();
     assert!(budget.take(budget.asker(), LEAST, &waker));
     assert_eq!(kernel.ask(WRITE, node, &[transfer(fh, 0, 4096), vec![7; 4096]].concat()).0, 0);
-    // a write that is not copied holds the whole buffer that it came in
+    // a write that is not copied holds the whole buffer in which it came
     let large = || [transfer(fh, 4096, 65_536), vec![9; 65_536]].concat();
     let waiting = kernel.start(WRITE, node, &large());
     assert!(kernel.reply().is_none(), "there is no memory for it");
-    // the same budget, said again, changes nothing
+    // setting the same budget again changes nothing
     shard.set_budget(Arc::clone(&budget));
     budget.give_back(LEAST);
     let (unique, error, bytes) = (0..ROUNDS).find_map(|_| kernel.reply()).expect("a reply");
@@ -172,7 +172,7 @@ fn requests_of_a_mount_wait_for_the_memory_of_all_clients() {
     while budget.use_of().1 > 0 {
         std::thread::yield_now();
     }
-    // one that ends while a request waits: that is seen when it is its turn
+    // a mount ends while its request waits, which is noticed when the request gets its turn
     assert!(budget.take(budget.asker(), LEAST, &waker));
     kernel.start(WRITE, node, &large());
     assert!(kernel.reply().is_none());

@@ -109,7 +109,8 @@ pub fn on_file_by(clock: Clock, path: &Path, size: u64) -> ShardHandle {
     spawn_by(clock, vec![device], move |devices, _| Ok(Double::new(Medium::Device, devices[0].size))).expect("shard")
 }
 
-/// Waits until nobody has the device any more. A process that another test is just starting has the files of this one open for a moment.
+/// Waits until no process has the device any more. A process that another test is starting has this
+/// test's files open for a moment.
 pub fn becomes_free(path: &Path) {
     let start = Instant::now();
     let options = OpenOptions { create_size: None, direct: true, read_only: false };
@@ -119,7 +120,7 @@ pub fn becomes_free(path: &Path) {
     }
 }
 
-/// Operations that device 0 has not ended, those that its cap holds back included.
+/// Returns the operations that device 0 has not completed, including throttled ones.
 pub fn in_flight(shard: &ShardHandle) -> u64 {
     wait(shard.status()).expect("status").devices[0].as_ref().expect("device").load.in_flight
 }
@@ -167,7 +168,7 @@ fn addresses_in_use_are_refused_and_stale_sockets_replaced() {
     assert!(refused.to_string().contains("not a socket"), "{refused}");
     assert_eq!(std::fs::read(&file).expect("still there"), b"precious");
     assert!(matches!(wait(shard.unexport(ExportId(7))), Err(ShardError::NoExport(ExportId(7)))));
-    // Another file has taken the place of ours: it is not removed.
+    // Another file has replaced the socket: it is not removed.
     std::fs::remove_file(&path).expect("remove");
     std::fs::write(&path, b"other").expect("write");
     wait(shard.unexport(ExportId(1))).expect("unexport");
@@ -180,7 +181,8 @@ fn unexport_answers_what_was_received_and_then_closes() {
     let path = dir.path().join("s");
     let shard = on_file(&dir.path().join("medium"), 8 << 20);
     wait(shard.export_nbd(on_unix(1, &path))).expect("export");
-    // held back by the cap until it is lifted, so that it is in flight when the export goes: 1,000 seconds for each
+    // the cap throttles it until it is lifted, 1,000 seconds for each write, so that it is in
+    // flight when the export ends
     let limit = DeviceLimit { bytes_per_second: Some(4), ops_per_second: None };
     wait(shard.limit_device(DeviceIndex(0), limit)).expect("limit");
     let mut client = Client::unix(&path);
@@ -220,7 +222,8 @@ fn clients_that_vanish_or_talk_nonsense_harm_nobody() {
     for round in 0..50u64 {
         let mut client = Client::unix(&path);
         match round % 3 {
-            // In the middle of a payload; with replies it never reads; with garbage.
+            // A client that ends in the middle of a payload, one that never reads its replies, one
+            // that sends garbage.
             0 => client.send(WRITE, 1, 0, 1 << 20, &[1; 5000]),
             1 => (0..40).for_each(|cookie| client.send(READ, cookie, 0, 64 << 10, &[])),
             _ => {
@@ -256,27 +259,29 @@ fn clients_that_never_read_hold_no_more_than_the_budget_and_are_broken_off() {
     for hog in &mut hogs {
         hog.send(READ, 1, 0, 56 << 20, &[]);
     }
-    // as many reads as the budget has room for are done, and not one more
+    // exactly as many reads as the budget allows are done
     while reads() < LEAST / (56 << 20) {
         std::thread::yield_now();
     }
     for _ in 0..100 {
-        // as when a pool comes or goes: what is held stays counted
+        // as when a pool is opened or closed: held memory stays counted
         shard.set_budget(Arc::clone(&budget));
         let (total, used) = budget.use_of();
         assert!(used <= total && reads() <= LEAST / (56 << 20), "{used} of {total}");
     }
     assert!(budget.use_of().1 > 56 << 20, "the replies that nobody reads are held");
-    // a small request of another client does not wait for them
+    // a small request of another client does not wait for the budget
     let mut small = Client::unix(&path);
     assert_eq!(small.read(0, 4096).expect("read"), [0; 4096]);
     assert_eq!(clients(), CLIENTS + 1);
-    // whoever does not read goes, those that waited get their turn, and go as well
+    // clients that do not read are disconnected, the waiting ones get their turn, and are
+    // disconnected as well
     let mut rounds = 0;
     while clients() > 1 {
         rounds += 1;
         assert!(rounds < 200_000, "{} are left", clients());
-        // the shard may answer dozens of questions between two looks: never so much that it takes it for a pause of its own
+        // the shard may handle dozens of messages between two looks: small steps, so that it takes
+        // none for a pause of its own
         ahead.fetch_add(100_000_000, Ordering::SeqCst);
         let (total, used) = budget.use_of();
         assert!(used <= total && reads() <= CLIENTS as u64 + 1);

@@ -1,4 +1,4 @@
-//! Front ends that come and go; what queues do is shown with guests, end to end.
+//! Front ends that connect and leave; the end-to-end tests show with guests how queues work.
 
 use std::fs::File;
 use std::io::{IoSlice, Read, Write};
@@ -80,7 +80,8 @@ fn front_ends_are_served_one_after_another() {
     let mut first = connect(&path);
     assert_eq!(features(&mut first) & READ_ONLY, 0);
     assert_eq!((clients(&shard), wait(shard.status()).expect("status").clients), (1, 1));
-    // The second is answered when the first has gone, and a third when the second has said what cannot be.
+    // The second front end is answered after the first has left, and a third after the second has
+    // sent an invalid message.
     let mut second = connect(&path);
     send(&mut second, GET_FEATURES, &[]);
     second.set_read_timeout(Some(Duration::from_millis(50))).expect("timeout");
@@ -109,7 +110,7 @@ fn an_export_goes_with_its_front_end_connected_and_another_waiting() {
     wait(shard.unexport(ExportId(1))).expect("unexport");
     assert!(ends(&mut connected) && ends(&mut waiting) && !path.exists());
     assert!(matches!(wait(shard.unexport(ExportId(1))), Err(ShardError::NoExport(_))));
-    // The same path and number again; it ends with the pool.
+    // The same path and id again; this export ends with the pool.
     wait(shard.export_vhost_user(spec(1, &path))).expect("export");
     let mut connected = connect(&path);
     features(&mut connected);
@@ -171,7 +172,7 @@ fn a_guest_whose_memory_is_cut_short_is_broken_off_alone() {
     let mut stream = connect(&path);
     features(&mut stream);
     send(&mut stream, SET_FEATURES, &words(&[VERSION_1]));
-    // no memfd: it takes no seals
+    // not a memfd: it takes no seals
     let memory: File = tempfile::tempfile_in("/dev/shm").expect("memory");
     memory.set_len(MEMORY).expect("size");
     send_with(&stream, SET_MEM_TABLE, &words(&[1, 0, MEMORY, 0, 0]), memory.as_fd());
@@ -182,7 +183,7 @@ fn a_guest_whose_memory_is_cut_short_is_broken_off_alone() {
     send_with(&stream, SET_VRING_KICK, &words(&[0]), kick.as_fd());
     assert_ne!(features(&mut stream), 0, "all of that was taken");
     eventually("the queue runs", || {
-        // the device asks to be kicked, or not to be, in the used ring
+        // in the used ring the device enables or disables kicks
         let mut used = [0; 64];
         memory.read_exact_at(&mut used, 0x3000).is_ok() && clients(&shard) == 2
     });
@@ -191,7 +192,7 @@ fn a_guest_whose_memory_is_cut_short_is_broken_off_alone() {
     assert!(ends(&mut stream), "the front end is broken off");
     assert_eq!(neighbour.write(0, &[5; 4096]), 0);
     assert_eq!(neighbour.read(0, 4096).expect("read"), [5; 4096]);
-    // it may come again
+    // the front end may connect again
     assert_ne!(features(&mut connect(&path)), 0);
     wait(shard.shutdown()).expect("shutdown");
 }

@@ -63,7 +63,8 @@ pub(super) struct Talk {
     shared: usize,
 }
 
-/// A region of the guest's memory. The front end may take the memory away, whatever it has promised.
+/// A region of the guest's memory. The front end may take the memory away, whatever it has
+/// promised.
 #[derive(Clone)]
 pub(super) struct Watched {
     region: MemoryRegion,

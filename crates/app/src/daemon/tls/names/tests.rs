@@ -1,6 +1,7 @@
 use super::*;
 
-/// Made by GnuTLS's certtool: a subject with organization and common name, alternative names of every kind that is read.
+/// Made by GnuTLS's certtool: a subject with organization and common name, and alternative names of
+/// every kind that is read.
 const CLIENT: &[u8] = include_bytes!("client.der");
 
 #[test]
@@ -11,7 +12,7 @@ fn a_certificate_has_the_names_that_were_put_in() {
     assert_eq!(names, expected);
     let has = |listed: &str| of_certificate(CLIENT).iter().any(|name| name.is(listed));
     assert!(has("backup client") && has("host-1.EXAMPLE.org") && has("192.0.2.7"));
-    // Case counts where it is no DNS name; the organization and a part of a name are nobody.
+    // Case matters except in DNS names; the organization and a part of a name match nothing.
     assert!(!has("Backup Client") && !has("Example") && !has("example.org") && !has("backup") && !has(""));
 }
 

@@ -1,4 +1,5 @@
-//! The server against the library's own client, with the bytes cut as a test wants them. What GnuTLS's clients make of it is shown end to end.
+//! The server against the library's own client, with the bytes cut as a test needs them. The
+//! end-to-end tests use GnuTLS's clients.
 
 use std::path::PathBuf;
 
@@ -55,7 +56,8 @@ impl Pair {
         Pair { server: TlsServer::new(&credentials), client, pipe, stream: None }
     }
 
-    /// Carries bytes to and fro, `cut` at a time, until nothing moves; gives what the server decrypted, or why it failed.
+    /// Carries bytes in both directions, `cut` at a time, until none are left; returns the bytes
+    /// that the server decrypted, or its error.
     fn settle(&mut self, cut: usize) -> Result<Vec<u8>, TlsError> {
         let (mut decrypted, mut target) = (Vec::new(), [0; 1000]);
         loop {
@@ -92,7 +94,7 @@ impl Pair {
         let mut space = ReadBuf::new(&mut bytes);
         let stream = self.stream.as_mut().expect("connected");
         let mut before = usize::MAX;
-        // Until nothing is there, or the end, which is read as nothing.
+        // Until no bytes are left, or the end, which reads as no bytes.
         while before != space.filled().len() {
             before = space.filled().len();
             let _ = Pin::new(&mut *stream).poll_read(&mut Context::from_waker(Waker::noop()), &mut space);
@@ -152,7 +154,7 @@ fn both_ends_of_a_connection_are_seen() {
     pair.server.close();
     pair.settle(usize::MAX).expect("settled");
     assert_eq!(pair.client_reads(), b"last words");
-    // The peer's end, without a goodbye, before and after the handshake.
+    // The peer ends without a closing message, before and after the handshake.
     let mut pair = Pair::new("alice", KEY);
     pair.settle(usize::MAX).expect("handshake");
     pair.server.feed(&[]);
