@@ -49,7 +49,7 @@ pub struct CopyRecord {
     pub tag: Option<String>,
 }
 
-/// A copy, under way or ended.
+/// A copy, in progress or ended.
 pub(super) struct Copying {
     name: VolumeName,
     /// Kept until everything that has to be undone is undone.

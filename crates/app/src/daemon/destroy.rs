@@ -62,7 +62,7 @@ impl Daemon {
         }
         let (freed_bytes, exact) = plan.frees(&catalog);
         if let Some(wiping) = wiping.as_mut().filter(|_| request.dry_run) {
-            // in a dry run the plan's data still lives: count what its end would leave to erase
+            // in a dry run the data still lives: add the bytes that would be left to erase
             wiping.erased_bytes += freed_bytes;
         }
         let destroyed: Vec<String> = plan.targets(&catalog).into_iter().map(|target| catalog.told(target)).collect();

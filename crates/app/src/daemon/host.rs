@@ -1,4 +1,4 @@
-//! Which host this is: what other hosts see in the claims on a pool's devices.
+//! Identity of this host, which other hosts see in the claims on a pool's devices.
 //!
 //! The id stays the same at every start; else a host that crashed would get its own pools back only
 //! by force. It differs from that of any host that sees the same devices; else they would take the

@@ -10,9 +10,9 @@
 //! 3. The registry, the mounts, the table of pool locks, the events and the last look at pools, one
 //!    at a time, for a read or a change in memory.
 //!
-//! Only the first is held across an await. Things that pools share (ids and addresses of exports,
-//! devices of new members) are reserved in the registry before the first wait for a shard or a
-//! device, and stay reserved until the command has ended.
+//! Only the locks 0 and 1 are held across an await. Things that pools share (ids and addresses of
+//! exports, devices of new members) are reserved in the registry before the first wait for a shard
+//! or a device, and stay reserved until the command has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -48,7 +48,8 @@ pub struct Deadlines {
 impl Default for Deadlines {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        // together less than the 90 seconds after which systemd kills a service that does not stop
+        // the waits of a daemon that stops are together shorter than the 90 seconds after which
+        // systemd kills a service that does not stop
         Deadlines { turn: seconds(30), look: seconds(2), command: seconds(60), idle: seconds(15), close: seconds(55), last: seconds(5) }
     }
 }

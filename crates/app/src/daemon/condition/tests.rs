@@ -78,7 +78,7 @@ fn the_slow_one_is_named_until_it_is_no_more() {
 #[test]
 fn a_healthy_pool_names_none() {
     for of in [
-        [("a", 1000, 5000), ("b", 1000, 9000), ("c", 1000, 15_000)], // unlike, but not that much
+        [("a", 1000, 5000), ("b", 1000, 9000), ("c", 1000, 15_000)], // different, but by less than the limit
         [("a", 1000, 20), ("b", 1000, 900), ("c", 1000, 30)],        // below what turns make of it
         [("a", 10, 5000), ("b", 10, 500_000), ("c", 10, 5000)],      // too few to say
         [("a", 0, 1), ("b", 1000, 500_000), ("c", 0, 1)],            // nobody to compare with
@@ -122,7 +122,7 @@ fn devices_of_another_class_are_no_peers() {
 fn errors_that_grow_are_remembered_for_a_day() {
     let (mut conditions, mut at) = (Conditions::default(), Instant::now());
     let mut now = devices(&[("a", 0, 1), ("b", 0, 1)]);
-    now[0].errors = 7; // from before anybody looked
+    now[0].errors = 7; // from before the first look
     assert!(after(&mut conditions, &mut at, &now).is_empty());
     now[1].errors = 2;
     // reported at once, not at the end of the window

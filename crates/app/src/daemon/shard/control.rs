@@ -116,7 +116,8 @@ impl<P: Pool> Shard<P> {
                 let _ = answer.send(Ok(()));
             }
             Message::OpenFiles(answer) => {
-                // whoever has closed a file relies on that, so read first what the kernel has sent
+                // a client that has closed a file expects it to be closed: read the kernel's
+                // requests first
                 self.look_at_mounts();
                 let _ = answer.send(Ok(self.mounts.open_files()));
             }
